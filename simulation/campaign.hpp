@@ -27,7 +27,7 @@ struct small {
   std::uint64_t runs = 0;
   std::uint64_t fewer = 0;  ///< what was left out or halved; 0: it is the same run
 };
-/// Leaves out and halves, greedily, as long as `invariant` is still broken and `read_scenario` takes what is left.
+/// Leaves out and halves, greedily, as long as `invariant` is still broken and `read_scenario` takes what is left; not `calm`.
 small shrink(const scenario& s, const tape& t, std::uint64_t seed, const std::string& invariant,
              const run_options& o = {});
 

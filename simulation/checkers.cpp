@@ -25,7 +25,6 @@ using runtime::flight_event;
 constexpr std::uint8_t timed = 1;
 constexpr std::uint8_t rehearsal = 4;
 constexpr time_ns slack_ns = 100'000'000;
-constexpr time_ns short_timeout_ns = 1'000'000'000;
 
 std::string hex(std::uint64_t n) {
   constexpr char digits[] = "0123456789abcdef";

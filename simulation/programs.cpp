@@ -18,9 +18,8 @@ using runtime::task;
 namespace {
 
 constexpr std::byte untouched{0xa5};
-constexpr std::size_t spare_bytes = 24;              // by which a receive buffer is larger than any message
-constexpr std::size_t margin_bytes = 40;             // beyond the receive buffer
-constexpr time_ns short_timeout_ns = 1'000'000'000;  // where calls may well give up
+constexpr std::size_t spare_bytes = 24;   // by which a receive buffer is larger than any message
+constexpr std::size_t margin_bytes = 40;  // beyond the receive buffer
 // The call of a round lies as far ahead as a burst of calls goes in the longest round trips that there were.
 constexpr std::uint64_t most_more_between_calls = 20'000;
 // The longest pause between calls that the scenario has not (`more_at_once`), all of which take longer than a config that is only ever
@@ -379,7 +378,8 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
 task<> programs::rest(caller& c, std::uint64_t number) {
   runtime::executor& ex = world_.stage().clock(c.rank);
   const bool calm = number >= c.op.calls;
-  time_ns span = c.luck.between(0, number >= c.planned() ? more_pause_ns * c.op.in_flight : c.op.pause_ns);
+  time_ns span =
+      c.luck.between(0, number >= c.planned() ? more_pause_ns * static_cast<time_ns>(c.op.in_flight) : c.op.pause_ns);
   if (calm && c.now() < c.calm_from_ns) span += c.calm_from_ns - c.now();
   auto slept = co_await runtime::sleep_until(ex.now() + span);
   if (!slept || calm) co_return;
@@ -430,9 +430,11 @@ programs::searching programs::searches(const caller& c, std::uint64_t made) cons
       if (is_beside(c.op, one->invocations)) continue;
       const bool ahead = c.op.what == op_spec::kind::group &&
                          std::any_of(one->outstanding.begin(), one->outstanding.end(), not_called);
-      // A round between calls has one before which it is made; how many calls of its parts one of a program makes is not known.
+      // A round between calls has one before which it is made, and leased trials are calls to come, of their size; how many calls of its parts
+      // one of a program makes is not known.
+      const bool leased = c.op.what == op_spec::kind::symmetric && !c.op.rehearse;
       const bool between =
-          (c.op.between_calls || is_program(c.op.what)) && one->where == actors::campaign::stage::collecting;
+          (c.op.between_calls || leased || is_program(c.op.what)) && one->where == actors::campaign::stage::collecting;
       if (one->where == actors::campaign::stage::trying || ahead || between) all = searching::for_calls;
       if (one->where != actors::campaign::stage::decided && all == searching::nothing) all = searching::for_messages;
     }

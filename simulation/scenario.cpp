@@ -210,6 +210,7 @@ struct reader {
       for (const std::string& k : inner.known) names += (names.empty() ? "" : ", ") + k;
       refuse(inner.prefix + std::string(key), "there is no such field; known here are " + names);
     }
+    if constexpr (std::is_same_v<T, mishap>) expect_told(inner, to);
   }
   template <class T>
   void operator()(const char* field, T& to) {
@@ -221,9 +222,31 @@ struct reader {
     (*this)(field, to);
     check(prefix + field, to, allowed);
   }
+  bool told(const char* field) const { return object->contains(field); }
   const json::object* object = nullptr;
   std::string prefix;
   std::vector<std::string> known;
+
+ private:
+  // Left out, these would be rank 0, the beginning of the job, and no time at all.
+  static void expect_told(const reader& its, const mishap& m) {
+    using enum mishap::kind;
+    const std::string what = "a " + std::string(name(m.what));
+    const bool of_a_way = m.what == clog || m.what == cut;
+    if (!its.told("what")) refuse(its.prefix + "what", "it is missing: what befalls the rank, such as pause or crash");
+    if (!its.told("rank")) refuse(its.prefix + "rank", what + " needs the rank that it befalls");
+    if ((of_a_way || m.what == suspect) && (!its.told("to") || m.to == m.rank))
+      refuse(its.prefix + "to", what + " needs another rank than its `rank` there");
+    if (of_a_way && m.after != 0)
+      refuse(its.prefix + "after", what + " is of messages, and begins at a time: give it `at_ns` instead");
+    if (m.after != 0 && m.at_ns != 0)
+      refuse(its.prefix + "after", "it is there beside `at_ns`: leave out the one by which this does not begin");
+    if (!its.told("at_ns") && m.after == 0)
+      refuse(its.prefix + "at_ns", what + " needs it, or `after`, which counts messages");
+    const bool lasts = of_a_way || m.what == pause || m.what == slow || m.what == restart;
+    if (lasts && (!its.told("for_ns") || (m.what != restart && m.for_ns == 0)))
+      refuse(its.prefix + "for_ns", what + " needs it: how long it lasts, more than 0");
+  }
 };
 
 struct writer {
@@ -458,13 +481,17 @@ void check_rank(rank_id r, const scenario& s, const std::string& where) {
 void check_members(const op_spec& o, const scenario& s, const std::string& where) {
   for (const rank_id r : o.members) check_rank(r, s, where);
   const std::size_t least = 2;
+  const bool by_number = o.what == op_spec::kind::halo || o.what == op_spec::kind::hierarchy;
+  if (o.members.empty())
+    refuse(where, "op `" + o.name + "` needs them: " +
+                      (by_number ? "0, 1, 2, … of as many ranks as take part"
+                                 : "its ranks, the sender, stage 0 or leader first"));
   if (o.members.size() < least || (o.what == op_spec::kind::pair && o.members.size() != least))
     refuse(where, "op `" + o.name + "` needs two ranks, and a pair no more");
   std::vector<rank_id> sorted = o.members;
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice != sorted.end()) refuse(where, "rank " + std::to_string(*twice) + " is there twice");
-  const bool by_number = o.what == op_spec::kind::halo || o.what == op_spec::kind::hierarchy;
   for (std::size_t i = 0; by_number && i < o.members.size(); ++i) {
     if (o.members[i] != i) refuse(where, "those of op `" + o.name + "` are 0, 1, 2, …");
   }
@@ -586,6 +613,59 @@ void check(const tape& t, const scenario& s) {
   }
 }
 
+// Whether it may hold a call of the op up, which does not end by it.
+bool holds_up(const mishap& m, const op_spec& o, time_ns detection_ns) {
+  using enum mishap::kind;
+  const bool of_a_way = m.what == clog || m.what == cut;
+  if (!is_member(o, m.rank) || (of_a_way && !is_member(o, m.to)) || m.is_death(detection_ns)) return false;
+  return of_a_way || m.what == pause || m.what == restart;
+}
+
+struct delay {
+  time_ns most_ns = 0;
+  std::string where;  // the field by which it is as long
+};
+
+// One after the other, or, if that is less, from the first one's beginning to the last one's end.
+delay longest_delay(const tape& t, const op_spec& o, time_ns detection_ns) {
+  delay all;
+  time_ns longest = 0;
+  time_ns first = runtime::never;
+  time_ns last = 0;
+  for (std::size_t i = 0; i < t.mishaps.size(); ++i) {
+    const mishap& m = t.mishaps[i];
+    if (!holds_up(m, o, detection_ns)) continue;
+    all.most_ns += m.for_ns;
+    first = std::min(first, m.at_ns);
+    last = m.after != 0 ? runtime::never : std::max(last, m.at_ns + m.for_ns);
+    if (m.for_ns >= longest) all.where = "tape.mishaps[" + std::to_string(i) + "].for_ns";
+    longest = std::max(longest, m.for_ns);
+  }
+  if (all.most_ns != 0) all.most_ns = std::min(all.most_ns, last - first);
+  return all;
+}
+
+delay longest_delay(const scenario& s) {
+  const fault_limits& f = s.faults;
+  const auto most = static_cast<time_ns>(f.clogs + f.cuts + f.pauses + f.restarts);
+  if (most == 0) return {};
+  return {std::min(most * f.longest_mishap_ns, s.faulty_ns + f.longest_mishap_ns), "faults.longest_mishap_ns"};
+}
+
+// Checkers take a fault for the reason of a time-out only where time-outs are short.
+void check_timeouts(const scenario& s) {
+  for (std::size_t i = 0; i < s.ops.size(); ++i) {
+    const op_spec& o = s.ops[i];
+    const delay d = s.saved ? longest_delay(*s.saved, o, s.detection_ns) : longest_delay(s);
+    if (o.timeout_ns < short_timeout_ns || d.most_ns == 0 || d.most_ns + s.detection_ns < o.timeout_ns) continue;
+    refuse(d.where, "clogs, cuts, pauses and restarts may hold a call of op `" + o.name + "` up for " +
+                        std::to_string(d.most_ns) + " ns, and `detection_ns`, but it waits for only " +
+                        std::to_string(o.timeout_ns) + ": make them shorter, or `ops[" + std::to_string(i) +
+                        "].timeout_ns` longer, or less than " + std::to_string(short_timeout_ns) +
+                        ", with which calls may time out for any fault");
+  }
+}
+
 void check_ranks_of_jobs(const scenario& s) {
   if (s.validators.size() > s.jobs) refuse("validators", "there are more than jobs");
   for (std::size_t job = 0; job < s.validators.size(); ++job) {
@@ -606,6 +686,7 @@ scenario read_scenario(std::string_view text) {
   check_ranks_of_jobs(s);
   for (std::size_t i = 0; i < s.ops.size(); ++i) check(s.ops[i], s, "ops[" + std::to_string(i) + "].");
   if (s.saved) check(*s.saved, s);
+  check_timeouts(s);
   return s;
 }
 

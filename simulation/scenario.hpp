@@ -22,6 +22,9 @@ namespace parley::simulation {
 /// Where a campaign needs more calls than its op has: so many.
 inline constexpr std::uint64_t more_at_once = 40;
 
+/// Calls that wait for less than this may time out for any fault.
+inline constexpr time_ns short_timeout_ns = 1'000'000'000;
+
 struct op_spec {
   enum class kind : std::uint8_t {
     pair,

@@ -6,16 +6,20 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <new>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 using namespace parley;
@@ -82,9 +86,28 @@ void expect_scenarios(const std::string& folder) {
 std::vector<std::string> all_in(const std::string& folder) {
   expect_scenarios(folder);
   std::vector<std::string> files;
-  for (const auto& file : std::filesystem::directory_iterator(folder)) files.push_back(file.path().string());
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    if (file.path().extension() == ".json") files.push_back(file.path().string());
+  }
+  if (files.empty()) runtime::raise({runtime::errc::unavailable, folder + " has no scenario (*.json)"});
   std::sort(files.begin(), files.end());
   return files;
+}
+
+// A word of a command as a shell takes it.
+std::string quoted(const std::string& word) {
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::string_view("_-+=./,:@%").find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+std::string command_for(const std::string& path, std::uint64_t seed, const std::string& mutant) {
+  return "./dev sim --scenario " + quoted(path) + " --seed " + std::to_string(seed) +
+         (mutant.empty() ? "" : " --mutant " + quoted(mutant));
 }
 
 std::string in_hex(std::uint64_t n) {
@@ -117,8 +140,8 @@ void make_small(const wishes& w, const std::string& path, const sim::scenario& s
   write(saved, sim::write_scenario(f.play));
   std::cout << (f.fewer == 0 ? "  no smaller run breaks " : "  a smaller run that breaks ")
             << o.violations.front().invariant << " (after " << f.runs
-            << (f.fewer == 0 ? " runs); the same one with its faults as a tape" : " runs)") << ": ./dev sim --scenario "
-            << saved << " --seed " << o.seed << (w.mutant.empty() ? "" : " --mutant " + w.mutant) << "\n"
+            << (f.fewer == 0 ? " runs); the same one with its faults as a tape" : " runs)") << ": "
+            << command_for(saved, o.seed, w.mutant) << "\n"
             << std::flush;
 }
 
@@ -145,12 +168,11 @@ sim::outcome run_seed(const std::string& path, const sim::scenario& s, const sim
 }
 
 // Whether all of them held everything.
-bool run_scenario(const wishes& w, const std::string& path, sim::coverage& seen, sim::fault_limits& allowed) {
-  const sim::scenario s = scenario_in(path);
-  add(allowed, s.faults);
+bool run_scenario(const wishes& w, const std::string& path, const sim::scenario& s, sim::coverage& seen) {
   const std::uint64_t first = w.seed.value_or(w.first);
   const std::uint64_t count = w.seed ? 1 : w.seeds;
   std::uint64_t failed = 0;
+  std::uint64_t same = 0;  // of those that were run twice
   std::uint64_t steps = 0;
   std::uint64_t calls = 0;
   std::uint64_t all = 0;  // a hash over all hashes
@@ -162,14 +184,13 @@ bool run_scenario(const wishes& w, const std::string& path, sim::coverage& seen,
     all = runtime::mix(all ^ o.hash) + 1;
     sim::add(seen, o.messages);
     if (w.seed || w.hashes) show(o);
-    if (w.twice && sim::run(s, t, seed, {.mutant = w.mutant}).hash != o.hash) {
-      std::cout << path << ", seed " << seed << ": a second run did something else\n";
-      ++failed;
-    }
-    if (o.violations.empty()) continue;
+    const bool differs = w.twice && run_seed(path, s, t, seed, {.mutant = w.mutant}).hash != o.hash;
+    if (differs) std::cout << path << ", seed " << seed << ": a second run did something else\n";
+    if (!differs) ++same;
+    if (o.violations.empty() && !differs) continue;
     ++failed;
-    std::cout << path << ", seed " << seed << " fails; again: ./dev sim --scenario " << path << " --seed " << seed
-              << (w.mutant.empty() ? "" : " --mutant " + w.mutant) << "\n";
+    if (o.violations.empty()) continue;
+    std::cout << path << ", seed " << seed << " fails; again: " << command_for(path, seed, w.mutant) << "\n";
     show_violations(o);
     if (failed == 1) make_small(w, path, s, o);
     if (!w.keep_going) break;
@@ -177,8 +198,9 @@ bool run_scenario(const wishes& w, const std::string& path, sim::coverage& seen,
   if (const sim::mutant_info* const m = sim::find_mutant(w.mutant); failed == 0 && m != nullptr)
     std::cout << "mutant " << m->name << " was not noticed; scenario " << m->scenario << " shows it within 100 seeds\n";
   std::cout << path << ": " << failed << " of " << count << " seeds failed; " << steps << " steps, " << calls
-            << " calls, hash over all " << std::hex << all << std::dec << '\n'
-            << std::flush;
+            << " calls, hash over all " << std::hex << all << std::dec;
+  if (w.twice) std::cout << "; " << same << " of them did the same twice, by their hashes";
+  std::cout << '\n' << std::flush;
   return failed == 0;
 }
 
@@ -212,17 +234,32 @@ bool compare_hashes(const wishes& w, const std::string& folder) {
     return static_cast<bool>(out);
   }
   std::istringstream known(text_in(w.golden));
-  std::set<std::string> before;
-  for (std::string line; std::getline(known, line);) before.insert(line);
+  const auto seed_of = [](const std::string& line) { return line.substr(0, line.rfind(' ')); };  // and its scenario
+  std::multimap<std::string, std::string> before;
+  for (std::string line; std::getline(known, line);) before.emplace(seed_of(line), line);
   std::size_t others = 0;
+  std::size_t missing = 0;
   for (const std::string& line : now) {
-    if (before.erase(line) != 0) continue;
-    ++others;
-    std::cout << "another hash: " << line << '\n';
+    const auto [first, end] = before.equal_range(seed_of(line));
+    const bool is_new = first == end;
+    const auto same = std::find_if(first, end, [&](const auto& one) { return one.second == line; });
+    const bool is_same = same != end;
+    if (!is_new) before.erase(is_same ? same : first);
+    if (is_same) continue;
+    ++(is_new ? missing : others);
+    std::cout << (is_new ? "no hash yet: " : "another hash: ") << line << '\n';
   }
-  std::cout << now.size() << " hashes, " << others << " of them are not those of " << w.golden << ", which has "
-            << before.size() << " that no seed has; ./dev hashes --renew writes it anew\n";
-  return others == 0 && before.empty();
+  for (const auto& [seed, line] : before) std::cout << "of no scenario: " << line << '\n';
+  const bool fine = others + missing + before.size() == 0;
+  std::cout << now.size() << " hashes";
+  if (fine) {
+    std::cout << ", all as in " << w.golden << '\n';
+  } else {
+    std::cout << ": " << others << " are others than in " << w.golden << ", " << missing << " are not there yet, and "
+              << before.size()
+              << " there are of no scenario; ./dev hashes --renew writes it anew, with what is missing\n";
+  }
+  return fine;
 }
 
 // Whether a campaign, in parts or not, has covered what it must.
@@ -295,7 +332,7 @@ int main(int argc, char** argv) {
   app.add_option("--counts", w.counts, "write what was covered to a file, for --sum");
   app.add_option("--sum", w.sum, "run nothing: whether parts of a campaign, by such files, have covered everything");
   app.add_flag("--mutants", w.every_mutant, "check that every mutant is caught, by a checker that should");
-  app.add_flag("--twice", w.twice, "run every seed twice and compare");
+  app.add_flag("--twice", w.twice, "run every seed twice and compare the hashes, and ask for no coverage");
   app.add_flag("--hashes", w.hashes, "print a line for every seed");
   app.add_flag("--no-coverage", w.no_coverage, "print no table of messages, and do not ask that every cell has one");
   app.add_flag("--trace", w.trace, "print every message and every call; with --seed")->needs(seed);
@@ -322,11 +359,16 @@ int main(int argc, char** argv) {
           {runtime::errc::bad_argument, "--save FILE is for one scenario: each would write what failed anew"});
     const bool whole = w.files.empty() && w.first == 1;
     if (w.files.empty()) w.files = all_in(folder);
+    std::vector<sim::scenario> plays;  // all of them are read before the first one runs
+    for (const std::string& path : w.files) plays.push_back(scenario_in(path));
     bool fine = true;
     sim::fault_limits allowed;
-    for (const std::string& path : w.files) fine = run_scenario(w, path, seen, allowed) && fine;
+    for (std::size_t i = 0; i < plays.size(); ++i) {
+      add(allowed, plays[i].faults);
+      fine = run_scenario(w, w.files[i], plays[i], seen) && fine;
+    }
     if (!w.counts.empty()) write(w.counts, sim::write_coverage(seen));
-    if (w.seed || w.no_coverage || !w.mutant.empty()) return fine ? 0 : 1;
+    if (w.seed || w.no_coverage || w.twice || !w.mutant.empty()) return fine ? 0 : 1;
     return covered(seen, whole ? sim::campaign::whole : sim::campaign::part, &allowed) && fine ? 0 : 1;
   } catch (const std::exception& e) {
     std::cerr << "parley_sim: " << e.what() << "\n";

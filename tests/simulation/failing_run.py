@@ -4,7 +4,8 @@
     failing_run.py PROGRAM SCENARIOS      PROGRAM is parley_sim, SCENARIOS the folder of its scenarios
 
 A receiver that ignores stamps breaks S2 in pair.json. The command that the failure names fails in the same way; so does the smaller run that
-was saved, and without the broken receiver that one holds. A file of hashes in which one is wrong is noticed.
+was saved, and without the broken receiver that one holds; all of that in a folder with a space in its name, too. A file of hashes in which one is
+wrong, or is missing, is noticed. What cannot run is refused before anything runs.
 """
 
 import json
@@ -17,7 +18,7 @@ import tempfile
 
 MUTANT = "stamp-ignored"
 INVARIANT = "S2"
-AGAIN = re.compile(r"^(\S+), seed (\d+) fails; again: (.*)$", re.MULTILINE)
+AGAIN = re.compile(r"^(.+), seed (\d+) fails; again: (.*)$", re.MULTILINE)
 SMALLER = re.compile(rf"^  a smaller run that breaks {INVARIANT} \(after \d+ runs\): (.*)$", re.MULTILINE)
 FOUND = re.compile(r"^  (?:\w+: .*|\d+ violations in all)$", re.MULTILINE)  # a line for each checker, and how many in all
 
@@ -60,8 +61,7 @@ class Simulator:
         return self.run(*words[2:])
 
 
-def check_failure(sim, scenarios):
-    saved = sim.folder / "saved.json"
+def check_failure(sim, scenarios, saved):
     failed = sim.run("--mutant", MUTANT, "--scenarios", scenarios, "--save", saved)
     expect(failed.returncode == 1, "a failing seed does not end with 1", failed)
     scenario, seed, again = one(AGAIN, failed, "how to run the seed again")
@@ -108,16 +108,43 @@ def check_hashes(sim, scenarios):
         golden.write_text("".join(f"{line}\n" for line in text))
         told = sim.run("--scenarios", few, "--golden", golden)
         expect(told.returncode == 1, f"{what} in the file does not end with 1", told)
-        expect((f"another hash: {lines[0]}" in told.stdout) == (what != "a hash too many"), f"{what} is told wrongly", told)
+        words = {"a wrong hash": "another hash", "a missing hash": "no hash yet", "a hash too many": None}
+        for word in ("another hash", "no hash yet"):
+            expect((f"{word}: {lines[0]}\n" in told.stdout) == (word == words[what]), f"{what} is told wrongly", told)
+        expect("./dev hashes --renew" in told.stdout, f"of {what} is not told what to do", told)
+
+
+def check_refusals(sim, scenarios):
+    pair = scenarios / "pair.json"
+    missing = sim.run("--scenario", pair, sim.folder / "none.json", "--seeds", "1")
+    expect(missing.returncode == 2 and "none.json is no file" in missing.stderr, "a missing scenario is not named", missing)
+    expect(missing.stdout == "", "a scenario ran though another one is missing", missing)
+    empty = sim.folder / "empty"
+    empty.mkdir()
+    (empty / "README").write_text("none here")
+    told = sim.run("--scenarios", empty)
+    expect(told.returncode == 2 and "empty has no scenario (*.json)" in told.stderr, "an empty folder is no error", told)
+
+
+def check_twice(sim, scenarios):
+    told = sim.run("--scenario", scenarios / "pair.json", "--seeds", "3", "--twice")
+    expect(told.returncode == 0, "few seeds that are run twice do not end with 0", told)
+    expect("3 of them did the same twice" in told.stdout, "that hashes agree is not said", told)
 
 
 def main():
     scenarios = pathlib.Path(sys.argv[2]).resolve()
     with tempfile.TemporaryDirectory() as folder:
+        spaced = pathlib.Path(folder) / "it's a folder"
+        spaced.mkdir()
+        (spaced / "pair.json").write_text((scenarios / "pair.json").read_text())
         sim = Simulator(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(folder))
         try:
-            check_failure(sim, scenarios)
+            check_failure(sim, scenarios, sim.folder / "saved.json")
+            check_failure(sim, spaced, spaced / "saved.json")
             check_hashes(sim, scenarios)
+            check_refusals(sim, scenarios)
+            check_twice(sim, scenarios)
         except Wrong as what:
             print(what)
             return 1

@@ -109,7 +109,7 @@ TEST_CASE("A scenario that cannot be is refused with the field's name") {
   CHECK(refusal(R"({"ranks": 2, "ops": [{"members": [0, 2]}]})").find("outside the world") != std::string::npos);
   CHECK(
       refusal(
-          R"({"ranks": 2, "ops": [{"name": "a", "members": [0, 1]}], "tape": {"mishaps": [{"what": "restart", "rank": 9}]}})")
+          R"({"ranks": 2, "ops": [{"name": "a", "members": [0, 1]}], "tape": {"mishaps": [{"what": "restart", "rank": 9, "at_ns": 1, "for_ns": 1}]}})")
           .find("`tape.mishaps[0].rank`: rank 9 is outside the world of 2") != std::string::npos);
   CHECK(refusal("{\n\n \"ranks\" 2}").find("line 3: this is no JSON") != std::string::npos);
   CHECK(refusal(R"({"ops": [{"members": [0, 1]}, {"memebers": [0, 1]}]})").find("`ops[1].memebers`") !=
@@ -150,7 +150,20 @@ TEST_CASE("A scenario that would break its own checkers is refused") {
   CHECK(has(refusal("", R"(, "faults": {"longest_mishap_ns": 5})"), "`faults.longest_mishap_ns`"));
   CHECK(has(refusal("", R"(, "link": {"latency_ns": -1})"), "`link.latency_ns`"));
   CHECK(has(refusal("", R"(, "link": {"ns_per_byte": -1})"), "`link.ns_per_byte`"));
+  CHECK(has(refusal("", "", "[]"), "`ops[0].members`: op `a` needs them: its ranks, the sender"));
+  CHECK(has(refusal(R"(, "kind": "halo")", "", "[]"), "`ops[0].members`: op `a` needs them: 0, 1, 2, …"));
   CHECK(has(refusal("", R"(, "tape": {"mishaps": [{"for_ns": -1}]})"), "`tape.mishaps[0].for_ns`"));
+  const auto of_mishap = [&](const std::string& m) { return refusal("", R"(, "tape": {"mishaps": [{)" + m + "}]}"); };
+  CHECK(of_mishap(R"("what": "pause", "rank": 1, "after": 3, "for_ns": 1)").empty());
+  CHECK(of_mishap(R"("what": "crash", "rank": 1, "at_ns": 0)").empty());
+  CHECK(has(of_mishap(R"("rank": 1, "at_ns": 3, "for_ns": 1)"), "`tape.mishaps[0].what`: it is missing"));
+  CHECK(has(of_mishap(R"("what": "crash", "at_ns": 3)"), "`tape.mishaps[0].rank`: a crash needs the rank"));
+  CHECK(has(of_mishap(R"("what": "crash", "rank": 1)"), "`tape.mishaps[0].at_ns`: a crash needs it, or `after`"));
+  CHECK(has(of_mishap(R"("what": "pause", "rank": 1, "at_ns": 3)"), "`tape.mishaps[0].for_ns`: a pause needs it"));
+  CHECK(
+      has(of_mishap(R"("what": "crash", "rank": 1, "at_ns": 3, "after": 3)"), "`tape.mishaps[0].after`: it is there"));
+  CHECK(has(of_mishap(R"("what": "cut", "rank": 0, "at_ns": 3, "for_ns": 1)"), "`tape.mishaps[0].to`: a cut needs"));
+  CHECK(has(of_mishap(R"("what": "clog", "rank": 1, "to": 0, "after": 3, "for_ns": 1)"), "give it `at_ns` instead"));
   CHECK(has(refusal("", R"(, "jobs": 0)"), "`jobs`: at least 1"));
   CHECK(has(refusal("", R"(, "other_version": [9])"), "`other_version[0]`: rank 9 is outside the world of 3"));
   CHECK(has(refusal("", R"(, "jobs": 1, "validators": [["a"], ["b"]])"), "`validators`: there are more than jobs"));
@@ -174,6 +187,51 @@ TEST_CASE("A scenario that would break its own checkers is refused") {
   CHECK(has(refusal(R"(, "sizes": [1000000000000000])"), "`ops[0].sizes`: at most 1073741824"));
   CHECK(has(refusal(R"(, "calls": -3)"),
             "`ops[0].calls`: a whole number from 0 to 18446744073709551615 is expected, not -3"));
+}
+
+TEST_CASE("A mishap that outlasts the calls that it holds up is refused, unless they may time out for any fault") {
+  const auto refusal = [](const std::string& timeout_ns, const std::string& rest) -> std::string {
+    try {
+      static_cast<void>(read_scenario(R"({"ranks": 3, "ops": [{"name": "a", "members": [0, 1], "timeout_ns": )" +
+                                      timeout_ns + "}], " + rest + "}"));
+    } catch (const parley::runtime::failure& f) {
+      return f.what();
+    }
+    return "";
+  };
+  const auto tape_of = [](const std::string& mishaps) { return R"("tape": {"mishaps": [)" + mishaps + "]}"; };
+  const std::string clog = tape_of(R"({"what": "clog", "rank": 0, "to": 1, "at_ns": 0, "for_ns": 3}, )"
+                                   R"({"what": "clog", "rank": 1, "to": 0, "at_ns": 5, "for_ns": 2000000000})");
+  CHECK(refusal("2000000000", clog)
+            .find("`tape.mishaps[1].for_ns`: clogs, cuts, pauses and restarts may hold a call "
+                  "of op `a` up for 2000000003 ns") != std::string::npos);
+  CHECK(refusal("2100000004", clog).empty());
+  CHECK(refusal("900000000", clog).empty());
+  const std::string at_once = tape_of(R"({"what": "clog", "rank": 0, "to": 1, "at_ns": 0, "for_ns": 2000000000}, )"
+                                      R"({"what": "clog", "rank": 1, "to": 0, "at_ns": 5, "for_ns": 2000000000})");
+  CHECK(refusal("2100000006", at_once).empty());
+  const std::string of_another = tape_of(R"({"what": "clog", "rank": 0, "to": 2, "at_ns": 0, "for_ns": 5000000000})");
+  CHECK(refusal("2000000000", of_another).empty());
+  // By which it is dead.
+  const std::string pause = R"("rank": 1, "at_ns": 0, "for_ns": 5000000000})";
+  CHECK(refusal("2000000000", tape_of(R"({"what": "pause", )" + pause)).empty());
+  CHECK_FALSE(refusal("2000000000", tape_of(R"({"what": "restart", )" + pause)).empty());
+  const std::string drawn = R"("faults": {"restarts": 1, "longest_mishap_ns": 40000000000})";
+  CHECK(refusal("30000000000", drawn).find("`faults.longest_mishap_ns`") != std::string::npos);
+  CHECK(refusal("40100000001", drawn).empty());
+  CHECK(refusal("30000000000", R"("faults": {"crashes": 1, "longest_mishap_ns": 40000000000})").empty());
+}
+
+TEST_CASE(
+    "A rank that is stopped for longer than its calls wait says which call had not begun, and only why it ended") {
+  const scenario s = read_scenario(R"({"ranks": 6, "must_decide": false,
+    "ops": [{"kind": "halo", "name": "rims", "members": [0, 1, 2, 3, 4, 5], "grid": [3, 2], "sizes": [256],
+             "configs": ["direct", "chunked:64:2"], "calls": 30, "calm": 60, "timeout_ns": 10000000}],
+    "tape": {"mishaps": [{"what": "pause", "rank": 1, "at_ns": 2000000, "for_ns": 150000000}]}})");
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    CAPTURE(seed);
+    CHECK(in_words(run(s, draw(s, seed), seed)) == "");
+  }
 }
 
 TEST_CASE("A config that its op cannot have is refused with its place and its op's name") {
