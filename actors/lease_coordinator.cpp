@@ -132,9 +132,6 @@ void lease_coordinator::advance(key_state& k) {
     return;
   }
   if (now < k.retry_at_ns) return;
-  const bool held = round_.of == &k && between_calls() && !round_.scheduled && !somebody_leaves();
-  if (held && all(round_.holding)) return prepare(k, purpose::rehearsals);
-  if (round_.of == &k) return;
   const campaign& c = state_.assigned->open_key(k.bytes, now);
   if (schedules_what_failed(k, c)) {
     k.cut_short = true;
@@ -142,6 +139,9 @@ void lease_coordinator::advance(key_state& k) {
     k.at_once = true;
     return;
   }
+  const bool held = round_.of == &k && between_calls() && !round_.scheduled && !somebody_leaves();
+  if (held && all(round_.holding)) return prepare(k, purpose::rehearsals);
+  if (round_.of == &k) return;
   if (path_ == trial_path::leased && !k.halted && state_.assigned->has_late_trials(k.bytes)) {
     prepare(k, purpose::halt);
     k.at_once = true;
@@ -407,7 +407,9 @@ void lease_coordinator::schedule(key_state& k) {
 }
 
 void lease_coordinator::append_entry(key_state& k) {
-  const std::uint64_t old = k.writer.log().tail();
+  const campaign* const search = state_.assigned->find(k.bytes);
+  const bool goes_on = search == nullptr || !has_failed(*search, k.writer.log().tail());
+  const std::uint64_t old = goes_on ? k.writer.log().tail() : state_.declaration.default_digest;
   if (k.for_what == purpose::rehearsals) {
     const bool held = round_.of == &k && between_calls() && all(round_.holding);  // it may have failed meanwhile
     round_.scheduled = held;
@@ -424,8 +426,7 @@ void lease_coordinator::append_entry(key_state& k) {
     return;
   }
   if (k.for_what == purpose::decision) {
-    const campaign* c = state_.assigned->find(k.bytes);
-    k.writer.schedule({}, c != nullptr && c->where == campaign::stage::decided ? c->digest : old);
+    k.writer.schedule({}, search != nullptr && search->where == campaign::stage::decided ? search->digest : old);
     return;
   }
   std::vector<lease_segment> segments;
@@ -467,13 +468,16 @@ void lease_coordinator::on(received<lease_reply>& m) {
 
 // A leased trial has failed, and more of the same are scheduled; or what was decided on has, and every call from now on runs it.
 bool lease_coordinator::schedules_what_failed(const key_state& k, const campaign& c) const {
-  if (k.cut_short || k.writer.log().size() == 0) return false;
+  if (k.writer.log().size() == 0) return false;
   const auto& segments = k.writer.log().entries().back().segments;
-  return std::any_of(c.excluded.begin(), c.excluded.end(), [&](const campaign::exclusion& e) {
-    const std::uint64_t digest = state_.assigned->candidates()[e.candidate];
-    return digest == k.writer.log().tail() ||
-           std::any_of(segments.begin(), segments.end(), [&](const lease_segment& s) { return s.digest == digest; });
-  });
+  const auto failed = [&](const lease_segment& s) { return has_failed(c, s.digest); };
+  return has_failed(c, k.writer.log().tail()) ||
+         (!k.cut_short && std::any_of(segments.begin(), segments.end(), failed));
+}
+
+bool lease_coordinator::has_failed(const campaign& c, std::uint64_t digest) const {
+  const auto is_it = [&](const campaign::exclusion& e) { return state_.assigned->candidates()[e.candidate] == digest; };
+  return digest != state_.declaration.default_digest && std::any_of(c.excluded.begin(), c.excluded.end(), is_it);
 }
 
 void lease_coordinator::quarantine(const key_state& k, std::uint64_t digest, const std::string& why) {

@@ -184,6 +184,7 @@ class lease_coordinator {
   void abort(key_state& k);
   void quarantine(const key_state& k, std::uint64_t digest, const std::string& why);
   bool schedules_what_failed(const key_state& k, const campaign& c) const;
+  bool has_failed(const campaign& c, std::uint64_t digest) const;
 
   template <class M>
   void send(std::size_t participant, const M& m);
