@@ -103,7 +103,12 @@ void group_invocation::await_reason(part& p) noexcept {
 
 void group_invocation::on_deadline() noexcept {
   if (taken_back_by_) return fail(errc::send_failed, *taken_back_by_);
-  time_out();
+  runtime::executor& ex = group_.services_.ex;
+  const bool waits_for_another = taken_along_ != nullptr && sends_.empty() && receives_.empty();
+  if (!waits_for_another || taken_along_->deadline_ <= ex.now()) return time_out();
+  // That one ends by itself, later, and knows who is late.
+  deadline_ = taken_along_->deadline_;
+  if (deadline_ != runtime::never) ex.arm(deadline_timer_, deadline_);
 }
 
 group_invocation::mark group_invocation::send(rank_id to, std::uint64_t offset, std::span<const std::byte> data,
@@ -204,6 +209,10 @@ void group_invocation::time_out() noexcept {
   };
   receives_.for_each([&](const part& p) { add(p.peer); });
   if (late_.empty()) sends_.for_each([&](const part& p) { add(p.peer); });
+  if (late_.empty() && taken_along_ != nullptr) {
+    if (taken_along_->fault().why == errc::none) taken_along_->time_out();
+    add(taken_along_->fault().culprit);
+  }
   if (late_.empty() && group_.leader() != self()) add(group_.leader());
   fail(errc::timeout, late_.empty() ? self() : late_.front());
 }

@@ -488,6 +488,8 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
   }
   group_->end(inv);
   if (thrown) std::rethrow_exception(thrown);
+  if (inv.fault().why != errc::none)
+    throw explained(inv, nullptr);  // since it was settled: its time was over, which the others were told
   if (services_.watcher != nullptr) show_payload(inv, work);
 }
 

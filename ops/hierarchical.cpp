@@ -213,8 +213,11 @@ class hierarchy::turns {
   void take(level which, std::uint64_t bytes, actors::call_type type) {
     const bool inside = is_inside(which);
     if (inside ? all_.largest_ < 2 : all_.groups() < 2) return;  // there is no such level
-    const time_ns longer = timeout_ns_ < runtime::never / 4 ? timeout_ns_ / 4 * levels_++ : 0;
+    const time_ns span = timeout_ns_ < runtime::never / 4 ? timeout_ns_ : 0;
+    time_ns longer = span / 4 * levels_++;
     if (!all_.has_part_in(which)) return;
+    // Who does not lead waits there for all that its leader waits for, who knows who is late, and so speaks first.
+    if (which == level::inside && all_.groups() > 1 && !all_.has_part_in(level::between)) longer = span / 3;
     try {
       at(which) = std::make_unique<group_turn>(**all_.at(which).place_, bytes, type, timeout_ns_ + longer);
     } catch (...) {

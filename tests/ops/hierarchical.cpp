@@ -772,3 +772,30 @@ TEST_CASE("a call one of whose levels is refused when it is first called fails o
     CHECK(all[r] == std::vector<float>(400'000, 2.0F));
   }
 }
+
+TEST_CASE("a rank that is late is the one that all others name, on both levels of a sum") {
+  for (const rank_id late : {0U, 1U, 2U, 3U}) {
+    CAPTURE(late);
+    world w(4);
+    hierarchical op;
+    op.name = "gradients";
+    op.leads = [](rank_id r) { return r % 2 == 0; };
+    op.inside = op.between = {star()};
+    op.timeout_ns = 1'000'000'000;
+    std::vector<std::vector<float>> x(4, std::vector<float>(100, 1.0F));
+    const program p = [&](hierarchy& h, ops::rank& self) -> task<> {
+      return [](hierarchy* all, std::vector<float>* mine, bool sleeps) -> task<> {
+        if (sleeps) static_cast<void>(co_await sleep_until(60'000'000'000));
+        co_await all->all_reduce(std::span(*mine));
+      }(&h, &x[self.id()], self.id() == late);
+    };
+    const auto outcomes = on_all(w, op, p);
+    for (rank_id r = 0; r < 4; ++r) {
+      if (r == late) continue;
+      CAPTURE(r);
+      CHECK(outcomes[r].code() == errc::timeout);
+      const std::string said = outcomes[r] ? "" : outcomes[r].reason().what();
+      CHECK_MESSAGE(said.find("rank " + std::to_string(late) + " did not come in time") != std::string::npos, said);
+    }
+  }
+}
