@@ -3,7 +3,7 @@
 ///
 ///     member                 leader
 ///       said(c, r)   ------->               what I have of round r of call c; again until its outcome has come
-///                    <-------   outcome     what comes of it; again until known
+///                    <-------   outcome     what comes of it; again until known, and to whoever asks later
 ///       known        ------->
 ///                    <-------   question    are you in call c at all?
 ///       passed       ------->               it is over here, and I had nothing to say
@@ -22,7 +22,7 @@ struct round_said {
   kind what = kind::said;
   std::uint64_t call = 0;
   std::uint32_t round = 0;
-  std::uint8_t code = 0;  ///< an `errc`, with `failed`
+  std::uint8_t code = 0;  ///< an `errc`, with `failed`; with `known` that of the outcome
   std::string text;
   std::vector<std::uint8_t> body;
   PARLEY_FIELDS(what, call, round, code, text, body)

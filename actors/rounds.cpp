@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
+#include <span>
 #include <utility>
 
 namespace parley::actors {
@@ -83,16 +85,32 @@ task<result<rounds::outcome>> rounds::exchange(std::uint64_t call, std::uint32_t
 }
 
 std::optional<error> rounds::failure_of(std::uint64_t call) const {
-  if (failed_ && failed_->call == call) return failed_->why;
-  return std::nullopt;
+  const auto at = failed_.find(call);
+  return at == failed_.end() ? std::nullopt : std::optional(at->second.why);
 }
 
 void rounds::fail(const error& why) noexcept {
-  if (broken_ && why.code() != errc::peer_restarted) return;
+  const bool says_more = why.code() == errc::peer_restarted || why.code() == errc::fenced;
+  if (broken_ && !says_more) return;
   broken_ = why;
-  unknown_to_.clear();
-  failure_untold_ = false;
+  for (kept_outcome& k : kept_) k.unknown_to.clear();
   changed_.tell();
+}
+
+bool rounds::owes_messages() const noexcept {
+  return !broken_ && (std::any_of(kept_.begin(), kept_.end(), [](const auto& k) { return !k.unknown_to.empty(); }) ||
+                      std::any_of(failed_.begin(), failed_.end(), [](const auto& f) { return f.second.untold(); }));
+}
+
+void rounds::note(std::uint64_t call, failed_call f) {
+  failed_.insert_or_assign(call, std::move(f));
+  if (failed_.size() <= most_failures) return;
+  if (failed_.begin()->first < passed_) {
+    forgotten_ = std::max(forgotten_, failed_.begin()->first + 1);
+    failed_.erase(failed_.begin());
+  } else {
+    failed_.erase(std::prev(failed_.end()));  // who gets there asks again
+  }
 }
 
 // ---- the leader -------------------------------------------------------------------------------------------------------
@@ -102,15 +120,21 @@ void rounds::on_said(rank_id from, round_said&& m) {
   if (at == members_.end() || from == leader_) return;
   using kind = round_said::kind;
   if (m.what == kind::known) {
-    if (latest_ && latest_->call == m.call && latest_->round == m.round) unknown_to_.erase(from);
+    for (kept_outcome& k : kept_) {
+      const bool it_is = k.what.call == m.call && (k.failed() ? m.code != 0 : m.code == 0 && k.what.round == m.round);
+      if (it_is) k.unknown_to.erase(from);
+    }
+    std::erase_if(kept_, [](const auto& k) { return k.failed() && k.unknown_to.empty(); });
     return;
   }
+  const round_outcome* const last = last_agreed();
+  const auto failed = failed_.find(m.call);
   if (m.what == kind::failed) {
     // Repeated until it is answered.
     const error why = error_of(m.code, "rank " + std::to_string(from) + ": " + m.text);
-    if (latest_ && latest_->call == m.call && latest_->what == round_outcome::kind::failed) {
-      send(from, part::participant, *latest_);
-    } else if (latest_ && latest_->call > m.call) {
+    if (failed != failed_.end() && failed->second.whom == told::everybody) {
+      send(from, part::participant, failure_outcome(m.call, m.round, failed->second.why));
+    } else if (last != nullptr && last->call > m.call) {
       send(from, part::participant, failure_outcome(m.call, m.round, why));
     } else {
       conclude_failed(m.call, m.round, why);
@@ -118,41 +142,64 @@ void rounds::on_said(rank_id from, round_said&& m) {
     return;
   }
   if (m.what == kind::said) {
-    if (latest_ && latest_->call == m.call &&
-        (latest_->round == m.round || latest_->what == round_outcome::kind::failed)) {
-      send(from, part::participant, *latest_);
-      return;
+    if (failed != failed_.end())
+      return send(from, part::participant, failure_outcome(m.call, m.round, failed->second.why));
+    if (last != nullptr && last->call == m.call) {
+      if (last->round == m.round) return send(from, part::participant, *last);
+      if (last->round > m.round) return;  // late: it has said more since
     }
-    if (m.call < passed_) {
-      const std::string me = "rank " + std::to_string(leader_);
-      if (const auto why = failure_of(m.call))
-        return send(from, part::participant,
-                    failure_outcome(m.call, m.round, {why->code(), me + ": " + text_of(*why)}));
-      round_outcome o;
-      o.what = round_outcome::kind::apart;
-      o.call = m.call;
-      o.round = m.round;
-      o.text = me;
-      return send(from, part::participant, o);
-    }
+    if (m.call < passed_) return send(from, part::participant, apart_alone(m));
   }
   said_[static_cast<std::size_t>(at - members_.begin())] = std::move(m);
   changed_.tell();
 }
 
+/// What comes of a call for a member that alone had something to say of it.
+round_outcome rounds::apart_alone(const round_said& m) const {
+  const std::string me = "rank " + std::to_string(leader_);
+  if (m.call < forgotten_)
+    return failure_outcome(m.call, m.round,
+                           {errc::closed, me + " has failed in " + std::to_string(most_failures) +
+                                              " calls since, and does not know any more what became of this one"});
+  round_outcome o;
+  o.what = round_outcome::kind::apart;
+  o.call = m.call;
+  o.round = m.round;
+  o.text = me;
+  try {
+    o.body = options_.known(std::span(&m.body, 1));
+  } catch (...) {
+    return failure_outcome(m.call, m.round, runtime::describe(std::current_exception()));
+  }
+  return o;
+}
+
+const round_outcome* rounds::last_agreed() const noexcept {
+  const auto at = std::find_if(kept_.begin(), kept_.end(), [](const auto& k) { return !k.failed(); });
+  return at == kept_.end() ? nullptr : &at->what;
+}
+
 void rounds::conclude(round_outcome o) {
-  latest_ = std::move(o);
-  unknown_to_.clear();
+  kept_outcome made;
+  made.what = std::move(o);
+  // A failure ends this call alone; when it ends otherwise nobody is in an earlier one.
+  std::erase_if(kept_, [&](const auto& k) {
+    return k.what.call == made.what.call || (!made.failed() && k.what.call < made.what.call);
+  });
+  const auto failed = [](const auto& k) { return k.failed(); };
+  if (std::cmp_equal(std::count_if(kept_.begin(), kept_.end(), failed), most_failures))
+    kept_.erase(std::find_if(kept_.begin(), kept_.end(), failed));
   for (const rank_id r : members_) {
     if (r == leader_) continue;
-    unknown_to_.insert(r);
-    send(r, part::participant, *latest_);
+    made.unknown_to.insert(r);
+    send(r, part::participant, made.what);
   }
+  kept_.push_back(std::move(made));
   work_.tell();
 }
 
 void rounds::conclude_failed(std::uint64_t call, std::uint32_t round, const error& why) {
-  failed_ = failed_call{call, why};
+  note(call, {why});
   conclude(failure_outcome(call, round, why));
   if (options_.on_failed) options_.on_failed(call);
   changed_.tell();
@@ -183,14 +230,13 @@ std::optional<result<rounds::outcome>> rounds::conclude_if_all(std::uint64_t cal
   if (!nothing_to_say.empty()) {
     o.what = round_outcome::kind::apart;
     o.text = listed(nothing_to_say);
-  } else {
-    try {
-      o.body = options_.merge(bodies);
-    } catch (...) {
-      const error why = runtime::describe(std::current_exception());
-      conclude_failed(call, round, why);
-      return result<outcome>(why);
-    }
+  }
+  try {
+    o.body = nothing_to_say.empty() ? options_.merge(bodies) : options_.known(bodies);
+  } catch (...) {
+    const error why = runtime::describe(std::current_exception());
+    conclude_failed(call, round, why);
+    return result<outcome>(why);
   }
   outcome mine_too;
   mine_too.what = o.what == round_outcome::kind::apart ? outcome::kind::apart : outcome::kind::agreed;
@@ -267,14 +313,16 @@ void rounds::on_outcome(round_outcome&& m) {
   known.what = round_said::kind::known;
   known.call = m.call;
   known.round = m.round;
+  known.code = m.code;
   send(leader_, part::coordinator, known);
-  if (failed_ && failed_->call == m.call) failure_untold_ = false;
-  if (m.call < passed_) return;
+  const auto failed = failed_.find(m.call);
   if (m.what == round_outcome::kind::failed) {
-    if (failed_ && failed_->call == m.call) return;
-    failed_ = failed_call{m.call, error_of(m.code, std::move(m.text))};
+    if (failed != failed_.end()) failed->second.answered = true;
+    if (failed != failed_.end() || m.call < passed_) return;
+    note(m.call, {error_of(m.code, std::move(m.text))});
     if (options_.on_failed) options_.on_failed(m.call);
   } else {
+    if (m.call < passed_) return;
     latest_ = std::move(m);
   }
   changed_.tell();
@@ -285,20 +333,20 @@ void rounds::on_question(const round_question& m) {
     asked_ = m.call;
     return;
   }
-  if (failed_ && failed_->call == m.call) return send(leader_, part::coordinator, failure_said());
+  if (const auto why = failure_of(m.call)) return say_failure(m.call, *why);
   round_said gone;
   gone.what = round_said::kind::passed;
   gone.call = m.call;
   send(leader_, part::coordinator, gone);
 }
 
-round_said rounds::failure_said() const {
+void rounds::say_failure(std::uint64_t call, const error& why) {
   round_said m;
   m.what = round_said::kind::failed;
-  m.call = failed_->call;
-  m.code = static_cast<std::uint8_t>(failed_->why.code());
-  m.text = text_of(failed_->why);
-  return m;
+  m.call = call;
+  m.code = static_cast<std::uint8_t>(why.code());
+  m.text = text_of(why);
+  send(leader_, part::coordinator, m);
 }
 
 // ---- both -------------------------------------------------------------------------------------------------------------
@@ -323,15 +371,13 @@ void rounds::passed(std::uint64_t call) {
 void rounds::failed(std::uint64_t call, const error& why, told whom) {
   if (members_.size() == 1 || broken_ || failure_of(call)) return;
   if (leads()) {
-    failed_ = failed_call{call, why};
-    if (whom == told::everybody)
-      conclude_failed(call, 0, {why.code(), "rank " + std::to_string(leader_) + ": " + text_of(why)});
-    return;
+    const error said{why.code(), "rank " + std::to_string(leader_) + ": " + text_of(why)};
+    if (whom == told::everybody) return conclude_failed(call, 0, said);
+    return note(call, {said, whom});
   }
-  failed_ = failed_call{call, why};
+  note(call, {why, whom, false});
   if (whom != told::everybody) return;
-  failure_untold_ = true;
-  send(leader_, part::coordinator, failure_said());
+  say_failure(call, why);
   work_.tell();
 }
 
@@ -342,8 +388,12 @@ task<> rounds::repeat() {
     auto woken = co_await work_.next(owing ? services_.ex.now() + resend_ns : runtime::never);
     if (!woken && woken.code() != errc::timeout) co_return;
     if (woken) continue;
-    for (const rank_id r : unknown_to_) send(r, part::participant, *latest_);
-    if (failure_untold_) send(leader_, part::coordinator, failure_said());
+    for (const kept_outcome& k : kept_) {
+      for (const rank_id r : k.unknown_to) send(r, part::participant, k.what);
+    }
+    for (const auto& [call, f] : failed_) {
+      if (f.untold()) say_failure(call, f.why);
+    }
   }
 }
 

@@ -8,9 +8,9 @@
 ///     talk.failed(call, why, …);            // it ends with `why` on every member
 ///
 /// A call that nobody has anything to say of costs no message. Where only some have, they are told so (`apart`), because the
-/// others may be further on. A round ends with `timeout` naming who was silent, with `peer_failed` when a member dies, or with
-/// what another member failed with; all members that are in that call learn the same. Lost, late and repeated messages cost
-/// time only.
+/// others may be further on, and with it what the leader knows of that from former calls. A round ends with `timeout` naming who
+/// was silent, with `peer_failed` when a member dies, or with what another member failed with; all members that are in that call
+/// learn the same, however late they ask. Lost, late and repeated messages cost time only.
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/round_messages.hpp>
 #include <parley/actors/services.hpp>
@@ -18,8 +18,10 @@
 #include <parley/runtime/news.hpp>
 #include <parley/runtime/task.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -35,6 +37,8 @@ class rounds {
   struct options {
     /// On the leader, of all members' bodies in their order. What it throws fails the call everywhere.
     std::function<round_body(std::span<const round_body> said)> merge;
+    /// On the leader, of what some had to say where others had not: the body that `apart` has. What it throws fails their call.
+    std::function<round_body(std::span<const round_body> said)> known;
     /// A call that this member is in, or is yet to make, has failed elsewhere.
     std::function<void(std::uint64_t call)> on_failed;
   };
@@ -58,7 +62,7 @@ class rounds {
   void failed(std::uint64_t call, const runtime::error& why, told whom);
   /// Why this call fails, if a member has said so.
   std::optional<runtime::error> failure_of(std::uint64_t call) const;
-  /// Ends all rounds, and those to come.
+  /// Ends all rounds, and those to come. What says more takes the place of what was said first.
   void fail(const runtime::error& why) noexcept;
   const std::optional<runtime::error>& broken() const noexcept { return broken_; }
   /// After it has failed, for good: another one, of the next generation, takes its place.
@@ -66,14 +70,22 @@ class rounds {
   std::uint64_t generation() const noexcept { return generation_; }
 
   bool leads() const noexcept { return leader_ == services_.net.rank(); }
-  bool owes_messages() const noexcept { return !broken_ && (!unknown_to_.empty() || failure_untold_); }
+  bool owes_messages() const noexcept;
   const std::vector<rank_id>& members() const noexcept { return members_; }
 
  private:
   static constexpr runtime::time_ns resend_ns = 50'000'000;
+  static constexpr std::size_t most_failures = 16;
   struct failed_call {
-    std::uint64_t call;
     runtime::error why;
+    told whom = told::everybody;
+    bool answered = true;  ///< false: it failed here, and the leader may not know
+    bool untold() const noexcept { return whom == told::everybody && !answered; }
+  };
+  struct kept_outcome {
+    round_outcome what;
+    std::set<rank_id> unknown_to;  ///< who has not acknowledged it
+    bool failed() const noexcept { return what.what == round_outcome::kind::failed; }
   };
 
   void on_said(rank_id from, round_said&& m);
@@ -87,7 +99,10 @@ class rounds {
                                                           const round_body& mine);
   void conclude(round_outcome o);
   void conclude_failed(std::uint64_t call, std::uint32_t round, const runtime::error& why);
-  round_said failure_said() const;
+  const round_outcome* last_agreed() const noexcept;
+  round_outcome apart_alone(const round_said& m) const;
+  void note(std::uint64_t call, failed_call f);
+  void say_failure(std::uint64_t call, const runtime::error& why);
   runtime::task<> repeat();
   template <class M>
   void send(rank_id to, part actor, const M& message) {
@@ -105,11 +120,13 @@ class rounds {
   std::optional<runtime::error> broken_;
   std::uint64_t passed_ = 0;  ///< calls below are over here
   std::optional<std::uint64_t> asked_;
-  std::optional<failed_call> failed_;  ///< the latest that failed, here or elsewhere
-  bool failure_untold_ = false;        ///< it failed here, and the leader may not know
-  std::optional<round_outcome> latest_;
-  std::vector<round_said> said_;  ///< at the leader, by member
-  std::set<rank_id> unknown_to_;  ///< at the leader: who has not acknowledged `latest_`
+  std::map<std::uint64_t, failed_call> failed_;  ///< by call, here or elsewhere; at most `most_failures`
+  std::uint64_t forgotten_ = 0;          ///< of calls below it is not known any more why they failed, if they did
+  std::optional<round_outcome> latest_;  ///< at the others, until the exchange that waits takes it
+  std::vector<round_said> said_;         ///< at the leader, by member
+  /// At the leader. The last that is no failure stays, for those that ask late. One is enough: nobody is in an earlier call when a
+  /// call ends otherwise than in failure. Failures stay until all know of them, and at most `most_failures`.
+  std::vector<kept_outcome> kept_;
   bool retired_ = false;
 };
 

@@ -106,6 +106,11 @@ actors::rounds::options contextual_end::agreement() {
     for (const round_body& b : bodies) said.push_back(unpacked<contextual_said>(b));
     return packed(agree(said, talk_.members(), progress_).value());
   };
+  o.known = [this](std::span<const round_body> bodies) {
+    std::vector<contextual_said> said;
+    for (const round_body& b : bodies) said.push_back(unpacked<contextual_said>(b));
+    return packed(known_of(said, progress_));
+  };
   o.on_failed = [this](std::uint64_t call) {
     if (call + 1 == calls_) end_run();
   };
@@ -200,7 +205,9 @@ task<decision> contextual_end::decided(std::string kernel, std::string key, deci
 
 // ---- a call -----------------------------------------------------------------------------------------------------------
 
-failure contextual_end::explained(std::uint64_t call, const error& why) const {
+failure contextual_end::explained(std::uint64_t call, error why) const {
+  services_.about_to_fail(why.code());
+  if (talk_.broken() && talk_.broken()->code() == errc::fenced) why = *talk_.broken();
   failure f({why.code(),
              declaration_.title() + ", call " + std::to_string(call) + ", on rank " +
                  std::to_string(services_.net.rank()) + ": " + (why.text().empty() ? why.what() : why.text()),
@@ -228,7 +235,8 @@ task<> contextual_end::run(thunk f) {
   bool trying = first;
   {
     const until_over here{kernels_};
-    progress_ = {};
+    progress_.steps = 0;
+    progress_.any_round = false;
     try {
       co_await tune(call, first, std::move(f));
     } catch (...) {
@@ -265,12 +273,13 @@ task<> contextual_end::tune(std::uint64_t call, bool first, thunk f) {
     if (round == 0 && !undecided()) co_return;
     auto agreed = co_await talk_.exchange(call, round, packed(report()), op_.timeout_ns);
     if (!agreed) runtime::raise(agreed.reason());
-    if (agreed->what == actors::rounds::outcome::kind::apart) {
-      leave_default(agreed->text);
-      co_return;
-    }
     const auto verdict = unpacked<contextual_verdict>(agreed->body);
     take(verdict);
+    if (agreed->what == actors::rounds::outcome::kind::apart) {
+      leave_default(agreed->text);
+      write_log();
+      co_return;
+    }
     write_log();
     if (!verdict.unfinished) break;
   }
@@ -345,13 +354,14 @@ contextual_said contextual_end::report() const {
 
 void contextual_end::take(const contextual_verdict& v) {
   for (const contextual_best& best : v.decided) {
-    agreed_[{best.kernel, best.key}] = best;
+    progress_.decided[{best.kernel, best.key}] = best;
     const auto at = contexts_.find({best.kernel, best.key});
     if (at != contexts_.end() && !at->second.best) settle(at->second, best);
   }
 }
 
 void contextual_end::settle(context& c, const contextual_best& best) {
+  if (best.digest == 0) return keep_default(c, "not all ranks met it in the same call");
   const auto at = std::find(c.digests.begin(), c.digests.end(), best.digest);
   c.best = at == c.digests.end() ? 0 : static_cast<std::size_t>(at - c.digests.begin());
   const std::string& id = c.ids[*c.best];
@@ -374,15 +384,18 @@ void contextual_end::settle(context& c, const contextual_best& best) {
 
 void contextual_end::leave_default(const std::string& who) {
   for (auto& [name, c] : contexts_) {
-    if (c.best) continue;
-    c.best = 0;
-    c.source = actors::decision_source::only_default;
-    c.why = "the default stays, because " + who + " had nothing to tune in that call";
-    settled_.tell();
-    kernels_.warn(declaration_.title() + ", on rank " + std::to_string(services_.net.rank()) + ": kernel " + c.kernel +
-                  ", key {" + c.key + "}, keeps its default, because " + who +
-                  " had nothing to tune in that call; let all ranks meet new keys in the same one");
+    if (!c.best) keep_default(c, who + " had nothing to tune in that call");
   }
+}
+
+void contextual_end::keep_default(context& c, const std::string& because) {
+  c.best = 0;
+  c.source = actors::decision_source::only_default;
+  c.why = "the default stays, because " + because;
+  settled_.tell();
+  kernels_.warn(declaration_.title() + ", on rank " + std::to_string(services_.net.rank()) + ": kernel " + c.kernel +
+                ", key {" + c.key + "}, keeps its default, because " + because +
+                "; let all ranks meet new keys in the same one");
 }
 
 // ---- its kernels ------------------------------------------------------------------------------------------------------
@@ -404,8 +417,8 @@ contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel,
   if (trials_ == trials::off && !made.best) return nullptr;
   if (kernels_.is_numerics_check_enabled() && outputs.empty() && !made.best) leave_out_unchecked(made);
   context& kept = contexts_.emplace(name_of{kernel.name(), e.parameters}, std::move(made)).first->second;
-  const auto agreed = agreed_.find({kernel.name(), e.parameters});
-  if (agreed != agreed_.end()) settle(kept, agreed->second);
+  const auto known = progress_.decided.find({kernel.name(), e.parameters});
+  if (known != progress_.decided.end()) settle(kept, known->second);
   if (talk_.failure_of(calls_ - 1)) end_run();  // which was of no matter before this
   return &kept;
 }

@@ -19,7 +19,8 @@
 /// out, and the first that has not thrown runs in its place. When none is left anywhere, or each has failed on some rank,
 /// every rank's call ends with `config_failed`: `cannot find valid config`. What the thunk throws on one rank while they tune
 /// ends the call on all; so do `timeout` of a run or of a rank that does not come, and `peer_failed`. Then the next call begins
-/// again. Ranks whose iterations, warm-ups or order differ are all told so, with both (`declaration_mismatch`). A call with nothing
+/// again; what was agreed on stays, and who has not heard it takes it over. A key that only some ranks meet in a call keeps its
+/// default on all. Ranks whose iterations, warm-ups or order differ are all told so, with both (`declaration_mismatch`). A call with nothing
 /// new costs no message. A cancelled call fails on all.
 ///
 /// One call at a time; a call inside a thunk is part of the run around it, and so is what other coroutines of this rank call.
@@ -132,9 +133,10 @@ class contextual_end final : public attached_op, private contextual_run {
   void take(const contextual_verdict& v);
   void settle(context& c, const contextual_best& best);
   void leave_default(const std::string& who);
+  void keep_default(context& c, const std::string& because);
   void log(const context& c, const std::string& rest);
   void write_log();
-  runtime::failure explained(std::uint64_t call, const runtime::error& why) const;
+  runtime::failure explained(std::uint64_t call, runtime::error why) const;
   actors::rounds::options agreement();
 
   actors::services& services_;
@@ -142,11 +144,10 @@ class contextual_end final : public attached_op, private contextual_run {
   contextual_op op_;
   actors::op_declaration declaration_;
   trials trials_;
-  contextual_progress progress_;  // at the leader, of the call that is under way
+  contextual_progress progress_;
   actors::rounds talk_;
   std::map<name_of, context> contexts_;
   std::list<std::map<name_of, context>::node_type> forgotten_;  // kernels of other coroutines still run by them
-  std::map<name_of, contextual_best> agreed_;
   runtime::news settled_;
   std::optional<runtime::error> failed_;
   mode mode_ = mode::settled;

@@ -76,9 +76,10 @@ runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_ra
   // The thunk does not call them any more: waiting would last for ever.
   const bool stalled = before.any_round && steps == before.steps;
   contextual_verdict v;
+  auto decided = before.decided;
   for (const auto& [name, all] : contexts) {
     // A rank may meet a kernel later than the others did.
-    if (const auto known = before.decided.find(name); known != before.decided.end()) {
+    if (const auto known = decided.find(name); known != decided.end()) {
       v.decided.push_back(known->second);
       continue;
     }
@@ -96,9 +97,10 @@ runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_ra
       best->digest = all.front()->digests.front();
       best->latency_ns = 0;
     }
-    before.decided.emplace(name, *best);
+    decided.emplace(name, *best);
     v.decided.push_back(std::move(*best));
   }
+  before.decided = std::move(decided);
   // Decided ones are reported no more.
   std::uint64_t open_steps = 0;
   for (const auto& [name, all] : contexts) {
@@ -107,6 +109,18 @@ runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_ra
   }
   before.steps = open_steps;
   before.any_round = true;
+  return v;
+}
+
+contextual_verdict known_of(std::span<const contextual_said> said, contextual_progress& before) {
+  contextual_verdict v;
+  for (const contextual_said& one : said) {
+    for (const contextual_report& r : one.reports) {
+      contextual_best own_default{r.kernel, r.key, 0, 0, false};
+      const auto& best = before.decided.try_emplace({r.kernel, r.key}, std::move(own_default)).first->second;
+      if (best.digest != 0) v.decided.push_back(best);
+    }
+  }
   return v;
 }
 

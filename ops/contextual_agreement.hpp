@@ -39,8 +39,8 @@ struct contextual_said {
 struct contextual_best {
   std::string kernel;
   std::string key;
-  std::uint64_t digest = 0;
-  double latency_ns = 0;  ///< 0: nothing was measured
+  std::uint64_t digest = 0;  ///< 0: each rank's own default
+  double latency_ns = 0;     ///< 0: nothing was measured
   bool from_results = false;
   PARLEY_FIELDS(kernel, key, digest, latency_ns, from_results)
 };
@@ -50,17 +50,21 @@ struct contextual_verdict {
   PARLEY_FIELDS(decided, unfinished)
 };
 
-/// What the leader knows of one call's tuning between its rounds.
+/// What a rank knows of the tuning; the leader knows all of `decided`, for good, as whoever lags behind asks it.
 struct contextual_progress {
   std::map<std::pair<std::string, std::string>, contextual_best> decided;
-  std::uint64_t steps = 0;  ///< of all ranks, as of the round before
+  std::uint64_t steps = 0;  ///< of all ranks, as of this call's round before
   bool any_round = false;
 };
 
 /// `declaration_mismatch`, with both, where two ranks have declared it in other ways; ranks are named as `members`, in the order of
 /// `by_rank`, says. `config_failed` (`cannot find valid config`) when every config of a kernel and key has failed somewhere. What no rank
-/// calls any more is decided by what was measured.
+/// calls any more is decided by what was measured. What fails decides nothing.
 runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_rank,
                                           std::span<const runtime::rank_id> members, contextual_progress& before);
+
+/// Of reports that not all ranks have made: what was decided before. The rest is decided by this: each rank keeps its own default, also one
+/// that meets it later (a digest of 0).
+contextual_verdict known_of(std::span<const contextual_said> said, contextual_progress& before);
 
 }  // namespace parley::ops
