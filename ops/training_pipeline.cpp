@@ -50,6 +50,7 @@ class training::buffers {
     std::span<std::byte> bytes() const { return memory ? memory->bytes() : std::span<std::byte>{}; }
     std::shared_ptr<runtime::memory_space::block> memory;
     actors::registered_memory registered;
+    std::uint64_t last_pass = 0;  // that used it
   };
   buffers(runtime::memory_space* where, const p2p& messages, neighbours& n)
       : space_(where == nullptr ? runtime::host_memory() : *where), messages_(messages), around_(n) {}
@@ -67,18 +68,27 @@ class training::buffers {
     }
   }
   void keep(piece&& p) {
-    if (p.memory && !p.registered.lost()) free_.emplace(p.bytes().size(), std::move(p));
+    if (!p.memory || p.registered.lost()) return;
+    p.last_pass = passes_;
+    free_.emplace(p.bytes().size(), std::move(p));
+  }
+  /// The sizes of microbatches may change: what no pass has used for a while is given back.
+  void end_pass() {
+    ++passes_;
+    std::erase_if(free_, [this](const auto& f) { return f.second.last_pass + longest_unused < passes_; });
   }
   neighbours& around() const noexcept { return around_; }
   /// What this rank has in common with a neighbour is compared in the first pass with it, of each generation.
   term_comparison& terms_with(rank_id peer) { return compared_[peer]; }
 
  private:
+  static constexpr std::uint64_t longest_unused = 8;  // passes
   runtime::memory_space& space_;
   p2p messages_;
   neighbours& around_;
   std::map<rank_id, term_comparison> compared_;
   std::multimap<std::uint64_t, piece> free_;
+  std::uint64_t passes_ = 0;
 };
 
 training rank::declare(const training_pipeline& op) {
@@ -143,6 +153,7 @@ class training::pass {
     }
     co_await flow.join();
     for (auto& [key, h] : self.held_) co_await self.recycle(key, h);
+    self.free_.end_pass();
     self.report.elapsed_ns = flow.where().precise_now() - began;
   }
   pipeline_report report;

@@ -424,3 +424,49 @@ TEST_CASE("a pipeline whose schedule does not fit the ranks is refused on all of
   op.ranks = {1};
   CHECK(w[0].declare(op).idle());
 }
+
+namespace {
+/// Memory of the host's, of which it is known how much there is.
+struct counting_space final : memory_space {
+  struct counted final : block {
+    counted(counting_space& s, std::size_t bytes) : space(s), mine(bytes) { space.live += bytes; }
+    ~counted() override { space.live -= mine.size(); }
+    std::span<std::byte> bytes() const noexcept override { return mine; }
+    counting_space& space;
+    mutable std::vector<std::byte> mine;
+  };
+  std::unique_ptr<block> make(std::size_t bytes) override { return std::make_unique<counted>(*this, bytes); }
+  task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override {
+    return host_memory().copy(to, from);
+  }
+  void gather(std::span<std::byte> packed, const memory_pieces& p, device_stream s) override {
+    host_memory().gather(packed, p, s);
+  }
+  void scatter(const memory_pieces& p, std::span<const std::byte> packed, device_stream s) override {
+    host_memory().scatter(p, packed, s);
+  }
+  std::size_t live = 0;
+};
+}  // namespace
+
+TEST_CASE("passes whose microbatches have a size of their own each give the memory of those before back") {
+  counting_space space;
+  trained t(one_forward_one_backward(2, 2));
+  std::vector<training> handles;
+  for (rank_id r = 0; r < 2; ++r) {
+    training_pipeline op = t.op_of(1'000'000'000);
+    op.memory = &space;
+    handles.push_back(t.w[r].declare(op));
+  }
+  std::size_t after_first = 0;
+  std::size_t most = 0;
+  for (std::size_t i = 0; i < 50; ++i) {
+    for (auto& p : t.parts) p->elements = width + i;
+    t.run(handles);
+    for (const auto& o : t.outcomes) CHECK((o ? "" : o.reason().what()) == "");
+    if (i == 0) after_first = space.live;
+    most = std::max(most, space.live);
+  }
+  CHECK(after_first != 0);
+  CHECK(most < 20 * after_first);
+}
