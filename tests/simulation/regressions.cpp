@@ -41,6 +41,10 @@ void hold_all(const seed_of_a_scenario& k, faults which) {
 // Seeds that found something once, and what.
 TEST_CASE("Seeds that failed once hold all invariants") {
   const seed_of_a_scenario with_later_faults[] = {
+      {"failed_winners",
+       1},  // quarantine: what had failed was scheduled again, as what had been in force before a search
+      {"late_settles",
+       106},  // errors: a call of a group ended well on the rank that had told the others that it failed
       {"hasty_leases",
        12},  // quarantine: what was decided on and had failed was replaced a whole margin of calls later
       {"long_gets",
