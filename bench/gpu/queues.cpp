@@ -5,11 +5,9 @@
 //
 // A GPU copies out of another one's memory through one queue, whichever streams it is asked in; so transports/cuda_copies.hpp lets such
 // copies wait in the host's memory.
-#include <cuda_runtime_api.h>
-#include <parley/bench/measure.hpp>
+#include <parley/bench/gpu/flag.hpp>
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -22,35 +20,6 @@ using namespace parley::bench;
 constexpr std::size_t bytes = 1 << 20;
 constexpr std::int64_t long_enough_ns = 50'000'000;
 constexpr std::int64_t too_long_ns = 5'000'000'000;
-
-void check(cudaError_t e, const char* what) {
-  if (e != cudaSuccess) give_up(std::string(what) + ": " + cudaGetErrorString(e));
-}
-
-/// A word of the processor's for which streams wait.
-class flag {
- public:
-  flag() {
-    check(cudaHostAlloc(reinterpret_cast<void**>(&word_), sizeof *word_, cudaHostAllocPortable), "cudaHostAlloc");
-    *word_ = 0;
-    cudaDriverEntryPointQueryResult how{};
-    void* found = nullptr;
-    check(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, &how),
-          "cuStreamWaitValue32");
-    wait_ = reinterpret_cast<function>(found);
-  }
-  /// What `s` gets from here on waits until `value` has been written, or more.
-  void hold(cudaStream_t s, unsigned value) const {
-    if (wait_(s, reinterpret_cast<unsigned long long>(word_), value, 0) != 0)
-      give_up("cuStreamWaitValue32 was refused");
-  }
-  void write(unsigned value) const { std::atomic_ref(*word_).store(value, std::memory_order_release); }
-
- private:
-  using function = int (*)(cudaStream_t, unsigned long long, unsigned, unsigned);
-  unsigned* word_ = nullptr;
-  function wait_ = nullptr;
-};
 
 /// A stream, and where it has come to. Made before anything waits, and used again: streams beyond the queues of a GPU share these.
 struct queue {

@@ -161,7 +161,7 @@ TEST_CASE("this program as one of two ranks whose processors are held" * doctest
   const int status = ops::run(
       [&](job& j) {
         must(cudaSetDevice(j.gpu()->device()), "cudaSetDevice");
-        must(load_case_kernels(), "loading kernels");
+        must(launch_case_kernels_once(j.gpu()->prompt()), "first launches");
         const auto block = j.gpu_memory()->make(bytes);
         const auto op = [&](const char* name, config_ptr config) {
           return j.self().declare(paired_transfer{

@@ -21,25 +21,20 @@ __global__ void __launch_bounds__(most_threads, 2) hold(const volatile unsigned*
   while (*may_end == 0) __nanosleep(1000);
 }
 
-template <class Kernel>
-cudaError_t load() {
-  cudaFuncAttributes a{};
-  return cudaFuncGetAttributes(&a, reinterpret_cast<const void*>(&each<Kernel>));
-}
-
 template <class... Kernels>
-cudaError_t load_all(const std::variant<Kernels...>*) {
-  cudaError_t first = cudaSuccess;
-  const auto keep = [&first](cudaError_t e) { first = first == cudaSuccess ? e : first; };
-  (keep(load<Kernels>()), ...);
+cudaError_t launch_all_once(const std::variant<Kernels...>*, cudaStream_t s) {
+  (each<<<1, threads, 0, s>>>(Kernels{}, 0), ...);
   cudaFuncAttributes a{};
-  keep(cudaFuncGetAttributes(&a, reinterpret_cast<const void*>(&hold)));
-  return first;
+  const cudaError_t loaded = cudaFuncGetAttributes(&a, reinterpret_cast<const void*>(&hold));
+  const cudaError_t launched = cudaGetLastError();
+  return launched == cudaSuccess ? loaded : launched;
 }
 
 }  // namespace
 
-cudaError_t load_case_kernels() { return load_all(static_cast<const kernels::any*>(nullptr)); }
+cudaError_t launch_case_kernels_once(cudaStream_t s) {
+  return launch_all_once(static_cast<const kernels::any*>(nullptr), s);
+}
 
 cudaError_t hold_all_processors(int device, const unsigned* may_end, unsigned* begun, unsigned* blocks,
                                 cudaStream_t s) {

@@ -397,7 +397,20 @@ if [ -n "${sanitizer:-}" ]; then
   check memcheck-processes 200 "$sanitizer" --tool memcheck --report-api-errors no --target-processes all --error-exitcode 9 "$parley" tune \
     "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 6
   lines_of "memcheck-processes" grep -h 'ERROR SUMMARY'
-  leave_out "they did not end under it, docs/gpu.md" {memcheck,racecheck}-worked-cases
+  # All ops in two processes and in one, with all the time that they need under it.
+  if built "$cases" {memcheck,racecheck}-worked-cases-{processes,one-process-{2,4,8}}; then
+    export PARLEY_TEST_SLOWER=4 PARLEY_TEST_RANKS=2
+    for tool in memcheck racecheck; do
+      of_cases=("$sanitizer" --tool $tool --report-api-errors no --target-processes all --error-exitcode 9 "$cases")
+      check "$tool-worked-cases-processes" 360 "${of_cases[@]}" --test-case='*process for each rank*'
+      lines_of "$tool-worked-cases-processes" grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY'
+      for housed in 2 4 8; do
+        check "$tool-worked-cases-one-process-$housed" 360 "${one_gpu[@]}" PARLEY_TEST_RANKS=$housed "${of_cases[@]}" --test-case='*many ranks of one process*'
+        lines_of "$tool-worked-cases-one-process-$housed" grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY'
+      done
+    done
+    unset PARLEY_TEST_SLOWER PARLEY_TEST_RANKS
+  fi
   # What packs the pieces of halos, adds up sums, multiplies blocks of attention, and adds up parts of products.
   sanitized() {
     local name=$1 tool

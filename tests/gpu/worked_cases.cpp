@@ -3,6 +3,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "kernels_on_gpu.hpp"
 
+#include "../support/deadline.hpp"
 #include "../support/device_place.hpp"
 #include "../support/processes.hpp"
 #include "../support/worked_cases.hpp"
@@ -16,8 +17,10 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,7 +42,7 @@ class gpu_place final : public device_place {
   gpu_place(transports::cuda_copies& copies, transports::cuda_space& memory)
       : device_place(copies, memory), device_(copies.device()) {
     must(cudaSetDevice(device_), "cudaSetDevice");
-    must(load_case_kernels(), "loading kernels");
+    must(launch_case_kernels_once(static_cast<transports::cuda_stream>(stream())), "first launches");
   }
 
  private:
@@ -50,14 +53,23 @@ class gpu_place final : public device_place {
   int device_;
 };
 
-// PARLEY_TEST_RANKS=N: with so many alone, and PARLEY_TEST_PATIENCE=SECONDS for calls, for tools under which all takes much longer.
+// PARLEY_TEST_RANKS=N: with so many alone.
 std::vector<rank_id> worlds(std::vector<rank_id> usual) {
   if (const char* const told = std::getenv("PARLEY_TEST_RANKS")) usual = {static_cast<rank_id>(std::atoi(told))};
   return usual;
 }
-time_ns patience() {
-  const char* const told = std::getenv("PARLEY_TEST_PATIENCE");
-  return told == nullptr ? here::of_a_busy_machine : std::atoi(told) * time_ns{1'000'000'000};
+rank_settings settings() {
+  rank_settings s = with_long_memory();
+  s.patience = static_cast<std::uint32_t>(times_slower());
+  return s;
+}
+time_ns patience() { return here::of_a_busy_machine * times_slower(); }
+
+std::function<void(const std::string&)> told_with_time() {
+  return [began = std::chrono::steady_clock::now()](const std::string& name) {
+    const std::chrono::duration<double> after = std::chrono::steady_clock::now() - began;
+    say(fmt::format("case {}, after {:.1f} s", name, after.count()));
+  };
 }
 
 here::sums_on_gpus sums_on(transports::cuda_copies& copies) {
@@ -85,7 +97,7 @@ constexpr const char* rank_test = "this program as one rank of the worked cases 
 TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::skip()) {
   if (std::getenv(scenario_variable) == nullptr) return;
   job_options o;
-  o.settings = with_long_memory();
+  o.settings = settings();
   o.settle_limit_ns = patience();
   o.gpu = transports::cuda_runtime().value();
   const auto nccl = transports::nccl_runtime();
@@ -98,11 +110,7 @@ TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::ski
         h.others = by_copies;
         if (nccl && has_gpu_of_its_own(j.self())) h.others.push_back(ops::nccl());
         h.until_each_ran = true;
-        const auto began = std::chrono::steady_clock::now();
-        h.on_case = [began](const std::string& name) {
-          const std::chrono::duration<double> after = std::chrono::steady_clock::now() - began;
-          say(fmt::format("case {}, after {:.1f} s", name, after.count()));
-        };
+        h.on_case = told_with_time();
         run(j.loop(), guarded(&h));
         say_flights(j.self());
       },
@@ -113,7 +121,7 @@ TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::ski
 TEST_CASE("the worked cases hold on a GPU, with many ranks of one process") {
   for (const rank_id ranks : worlds({2, 4, 8})) {
     CAPTURE(ranks);
-    one_process job({.ranks = ranks, .settings = with_long_memory(), .gpu = transports::cuda_runtime().value()});
+    one_process job({.ranks = ranks, .settings = settings(), .gpu = transports::cuda_runtime().value()});
     std::vector<std::unique_ptr<gpu_place>> places;
     std::vector<std::unique_ptr<here>> all;
     for (rank_id r = 0; r < ranks; ++r) {
@@ -123,6 +131,7 @@ TEST_CASE("the worked cases hold on a GPU, with many ranks of one process") {
       all.back()->others = by_copies;
       all.back()->until_each_ran = true;
     }
+    all.front()->on_case = told_with_time();
     job.run([&](rank& self) { return guarded(all[self.id()].get()); });
   }
 }

@@ -5,6 +5,7 @@
 ///     TEST_CASE("one rank of a job" * doctest::skip()) { … ops::run(scenarios().at(std::getenv(scenario_variable))); }
 ///     const job_run run("one rank of a job", "every_size", 2);
 ///     CHECK_MESSAGE(run.fine(), run.all);
+#include "deadline.hpp"
 #include "flights.hpp"
 
 #include <parley/ops/rank.hpp>
@@ -51,7 +52,7 @@ struct job_run {
     o.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "--no-skip", "--test-case=" + rank_test};
     o.environment = std::move(environment);
     o.environment.emplace_back(scenario_variable, scenario);
-    o.timeout_ns = 90'000'000'000;
+    o.timeout_ns = 90'000'000'000 * times_slower();
     o.grace_ns = 30'000'000'000;
     o.kill_after_ns = 500'000'000;
     o.on_line = [this](runtime::rank_id rank, transports::output_stream, std::string_view line) {

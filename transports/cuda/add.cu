@@ -45,20 +45,17 @@ cudaError_t launch(void* into, const void* from, std::size_t bytes, cudaStream_t
                        static_cast<const Number*>(from), count);
 }
 
+template <class Number>
+cudaError_t launch_once(cudaStream_t s) {
+  return launch_kernel(add_numbers<Number>, 1, threads_per_block, s, nullptr, nullptr, 0);
+}
+
 }  // namespace
 
-cudaError_t load_add() {
-  cudaFuncAttributes a{};
-  for (const void* kernel :
-       {reinterpret_cast<const void*>(&add_numbers<float>), reinterpret_cast<const void*>(&add_numbers<double>),
-        reinterpret_cast<const void*>(&add_numbers<std::uint8_t>),
-        reinterpret_cast<const void*>(&add_numbers<std::uint16_t>),
-        reinterpret_cast<const void*>(&add_numbers<std::uint32_t>),
-        reinterpret_cast<const void*>(&add_numbers<std::uint64_t>), reinterpret_cast<const void*>(&add_numbers<__half>),
-        reinterpret_cast<const void*>(&add_numbers<__nv_bfloat16>)}) {
-    if (const cudaError_t e = cudaFuncGetAttributes(&a, kernel); e != cudaSuccess) return e;
-  }
-  return cudaSuccess;
+cudaError_t launch_adds_once(cudaStream_t s) {
+  return first_failure({launch_once<float>(s), launch_once<double>(s), launch_once<std::uint8_t>(s),
+                        launch_once<std::uint16_t>(s), launch_once<std::uint32_t>(s), launch_once<std::uint64_t>(s),
+                        launch_once<__half>(s), launch_once<__nv_bfloat16>(s)});
 }
 
 cudaError_t launch_add(void* into, const void* from, std::size_t bytes, runtime::summand of, cudaStream_t s) {

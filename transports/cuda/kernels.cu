@@ -36,16 +36,15 @@ cudaError_t launch(void* to, const void* from, std::size_t bytes, unsigned block
                        static_cast<const Word*>(from), count);
 }
 
+template <class Word>
+cudaError_t launch_once(cudaStream_t s) {
+  return launch_kernel(copy_words<Word>, 1, threads_per_block, s, nullptr, nullptr, 0);
+}
+
 }  // namespace
 
-cudaError_t load_copy() {
-  cudaFuncAttributes a{};
-  for (const void* kernel :
-       {reinterpret_cast<const void*>(&copy_words<uint4>), reinterpret_cast<const void*>(&copy_words<std::uint32_t>),
-        reinterpret_cast<const void*>(&copy_words<unsigned char>)}) {
-    if (const cudaError_t e = cudaFuncGetAttributes(&a, kernel); e != cudaSuccess) return e;
-  }
-  return cudaSuccess;
+cudaError_t launch_copies_once(cudaStream_t s) {
+  return first_failure({launch_once<uint4>(s), launch_once<std::uint32_t>(s), launch_once<unsigned char>(s)});
 }
 
 cudaError_t launch_copy(void* to, const void* from, std::size_t bytes, unsigned blocks, cudaStream_t s) {

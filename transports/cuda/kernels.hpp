@@ -8,11 +8,12 @@
 
 namespace parley::transports {
 
-// Loads them for the device that is current: at its first launch CUDA would wait for all streams, also for those that wait for words.
-cudaError_t load_copy();
-cudaError_t load_peer_sum();
-cudaError_t load_pieces();
-cudaError_t load_add();
+// Each kernel once, with nothing to do: for its first launch on a device CUDA may load it, and get more memory for its threads than there is, and
+// lets nothing that is enqueued later, in whatever stream, come before that, nor that before what waits for words.
+cudaError_t launch_copies_once(cudaStream_t s);
+cudaError_t launch_peer_sums_once(cudaStream_t s);
+cudaError_t launch_pieces_once(cudaStream_t s);
+cudaError_t launch_adds_once(cudaStream_t s);
 cudaError_t launch_copy(void* to, const void* from, std::size_t bytes, unsigned blocks, cudaStream_t s);
 cudaError_t launch_peer_sum(void* floats, std::size_t bytes, const peer_boxes& with, cudaStream_t s);
 cudaError_t launch_add_up(void* floats, std::size_t bytes, std::span<const std::byte* const> parts, unsigned blocks,

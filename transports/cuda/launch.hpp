@@ -2,6 +2,7 @@
 // How this folder's launchers start a kernel.
 #include <cuda_runtime.h>
 
+#include <initializer_list>
 #include <utility>
 
 namespace parley::transports {
@@ -16,6 +17,14 @@ cudaError_t launch_kernel(void (*kernel)(Parameters...), unsigned blocks, unsign
   how.blockDim = dim3(threads_per_block);
   how.stream = s;
   return cudaLaunchKernelEx(&how, kernel, std::forward<Arguments>(arguments)...);
+}
+
+// The first of them that is no success.
+inline cudaError_t first_failure(std::initializer_list<cudaError_t> outcomes) {
+  for (const cudaError_t e : outcomes) {
+    if (e != cudaSuccess) return e;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace parley::transports

@@ -52,19 +52,16 @@ cudaError_t launch(void* packed, table t, std::uint64_t piece_bytes, pieces_way 
 }
 
 template <class Word>
-cudaError_t load() {
-  cudaFuncAttributes a{};
-  const cudaError_t e = cudaFuncGetAttributes(&a, &move_pieces<Word, pieces_way::gather>);
-  return e != cudaSuccess ? e : cudaFuncGetAttributes(&a, &move_pieces<Word, pieces_way::scatter>);
+cudaError_t launch_once(cudaStream_t s) {
+  const auto once = [s](auto* kernel) { return launch_kernel(kernel, 1, threads_per_block, s, nullptr, table{}); };
+  return first_failure({once(move_pieces<Word, pieces_way::gather>), once(move_pieces<Word, pieces_way::scatter>)});
 }
 
 }  // namespace
 
-cudaError_t load_pieces() {
-  if (const cudaError_t e = load<uint4>(); e != cudaSuccess) return e;
-  if (const cudaError_t e = load<std::uint64_t>(); e != cudaSuccess) return e;
-  if (const cudaError_t e = load<std::uint32_t>(); e != cudaSuccess) return e;
-  return load<unsigned char>();
+cudaError_t launch_pieces_once(cudaStream_t s) {
+  return first_failure({launch_once<uint4>(s), launch_once<std::uint64_t>(s), launch_once<std::uint32_t>(s),
+                        launch_once<unsigned char>(s)});
 }
 
 cudaError_t launch_pieces(void* packed, const runtime::memory_pieces& p, pieces_way way, cudaStream_t s) {

@@ -82,17 +82,20 @@ class runtime_driver final : public cuda_driver {
     const on_device here(device);
     must(here.outcome(), "cudaSetDevice");
     const beside_captures relaxed;
-    if (used_.insert(device).second) {
+    const bool first = used_.insert(device).second;
+    if (first) {
       let_in_peers(device);
-      must(load_copy(), "loading the copy kernels");
-      must(load_peer_sum(), "loading the kernel that sums with peers");
-      must(load_pieces(), "loading the kernels that pack");
-      must(load_add(), "loading the kernels that add");
       make_room_for_streams();
     }
     cudaStream_t made = nullptr;
     must(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     device_of_own_.emplace(made, device);
+    if (first) {
+      must(launch_copies_once(made), "a first launch of the kernels that copy");
+      must(launch_peer_sums_once(made), "a first launch of the kernels that sum with peers");
+      must(launch_pieces_once(made), "a first launch of the kernels that pack");
+      must(launch_adds_once(made), "a first launch of the kernels that add");
+    }
     return made;
   }
   void destroy(cuda_stream s) noexcept override {
