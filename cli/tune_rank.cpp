@@ -387,7 +387,7 @@ int tune_rank(const tune_settings& s) {
     send_report(to, final_report(self, here.wire(), job, work, wall_ns, error));
     if (stopped.signal() != 0) return status_of_signal(stopped.signal());
     if (error.empty()) return here.leave() == ops::parting::in_peace ? 0 : 1;
-    here.leave_after(thrown);
+    if (const runtime::error traced = here.leave_after(thrown); traced.began_with() != nullptr) error = traced.what();
   } catch (const std::exception& e) {
     error = e.what();
   }

@@ -565,6 +565,15 @@ void rank::on_lost(rank_id lost, std::string_view why, departure how) noexcept {
     const std::string what = " has returned from rank_main";
     return note_loss({lost, what, how, {lost, what}}, why);
   }
+  if (how == departure::cut_off) {
+    const std::string why_cut = " has torn down a call whose message was under way";
+    return note_loss({lost,
+                      " cannot be reached any more: " + std::string(why) +
+                          "; cancel such a call and await it, and the connection stays",
+                      how,
+                      {id(), why_cut}},
+                     why);
+  }
   // Nobody starts the one anew that hosts the rendezvous.
   const char* const remedy = ranks_come_back_ && lost != 0 ? "wait for its restart, or restart the job to continue"
                                                            : "restart the job to continue";
@@ -584,6 +593,14 @@ void rank::on_ended(rank_id ended, const runtime::root_cause& began_with) noexce
   const std::string by_another = " ended because rank " + std::to_string(began_with.rank) + began_with.what;
   note_loss({ended, began_with.rank == ended ? began_with.what : by_another, departure::failed, began_with},
             began_with.what);
+}
+
+error rank::traced(const error& why) const {
+  if (why.code() != errc::send_failed || why.began_with() != nullptr) return why;
+  const auto explains = [](const loss& l) { return l.how != departure::returned && l.how != departure::cut_off; };
+  const auto first = std::find_if(lost_.begin(), lost_.end(), explains);
+  if (first == lost_.end()) return why;
+  return {why.code(), why.text() + "; rank " + std::to_string(first->who) + first->what, &first->began_with};
 }
 
 // What a call has met may have been explained since.

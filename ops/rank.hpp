@@ -129,6 +129,7 @@ enum class departure : std::uint8_t {
   died,      ///< somebody has seen that
   vanished,  ///< nobody has said anything of it, but a connection broke: after another loss, because of that one
   failed,    ///< it said with which error it ended, or because of whose end
+  cut_off,   ///< this rank has broken their connection: a message that was under way was torn down with its call
   returned,  ///< it has done all that its program does
 };
 
@@ -201,6 +202,9 @@ class rank {
   void on_lost(rank_id lost, std::string_view why, departure how = departure::died) noexcept;
   /// The same of one that has said what it ended with: what `cause_of` answered there.
   void on_ended(rank_id ended, const runtime::root_cause& began_with) noexcept;
+  /// An error with which a call met the end of its peer's call, with what is known by now of ranks that have ended; any other as it is. Of
+  /// a peer that could not send there may be news later than its last word about the message.
+  runtime::error traced(const runtime::error& why) const;
   /// What the others are to be told of an error that ends this rank: the rank that it began with, which may be another one.
   runtime::root_cause cause_of(const runtime::error& why) const;
   /// The others hold this rank dead: all of its ops end with `fenced`, here and now, and no other reason counts any more.

@@ -119,9 +119,18 @@ time_ns detection_of(time_ns mine) {
   return static_cast<time_ns>(seconds * 1e9);
 }
 
-// What an error that ends this rank waits for.
+// What an error that ends this rank waits for: why its peer could not send, where it is of that, and then for rank 0 to hear of it.
 struct farewell {
   static constexpr time_ns limit_ns = 200'000'000;  // rank 0 may be computing
+  static runtime::task<> until_traced(const rank* self, const runtime::error* why) {
+    if (why->code() != errc::send_failed) co_return;
+    runtime::scope& here = co_await runtime::this_scope;
+    const time_ns until = here.where().now() + limit_ns;
+    while (self->traced(*why).began_with() == nullptr && here.where().now() < until) {
+      auto slept = co_await runtime::sleep_until(std::min(here.where().now() + look_every_ns, until));
+      if (!slept) break;
+    }
+  }
   runtime::task<> until_heard() {
     runtime::scope& here = co_await runtime::this_scope;
     const time_ns until = here.where().now() + limit_ns;
@@ -130,6 +139,7 @@ struct farewell {
       if (!woken) break;
     }
   }
+  static constexpr time_ns look_every_ns = 2'000'000;
   bool heard = false;
   runtime::news changed;
 };
@@ -560,6 +570,10 @@ struct job::state final : runtime::link::failure_handler {
         self->on_lost(peer, {}, departure::returned);
       } else if (std::count(ended_with_error.begin(), ended_with_error.end(), peer) != 0) {
         see_whether_fenced();  // its process may be there yet, but has said itself what became of it
+      } else if (wire->has_cut(peer)) {
+        // It may be as good as ever, and is not to be held dead for what was done here.
+        self->on_lost(peer, "a message to or from it was under way when its call was torn down here",
+                      departure::cut_off);
       } else if (!end_with_verdicts(peer)) {
         // Who ends because of a death, and can no longer say so as rank 0 is gone, is not the one to look at.
         self->on_lost(peer, "its connection broke", departure::vanished);
@@ -651,14 +665,17 @@ parting job::leave() {
 }
 
 // Who is told only by this rank's connections that it has ended does not know why, so these last until rank 0 has told the others.
-void job::leave_after(const runtime::error& why) {
-  if (!state_->meeting) return;
+runtime::error job::leave_after(const runtime::error& why) {
+  if (!state_->meeting) return why;
+  runtime::run(*state_->loop, farewell::until_traced(&*state_->self, &why));
+  const runtime::error traced = state_->self->traced(why);
   farewell& said = state_->said;
-  state_->meeting->leave(state_->self->cause_of(why), [&said] {
+  state_->meeting->leave(state_->self->cause_of(traced), [&said] {
     said.heard = true;
     said.changed.tell();
   });
   runtime::run(*state_->loop, said.until_heard());
+  return traced;
 }
 
 std::vector<tuning::validator> machine_validators() {
@@ -684,8 +701,8 @@ int run(const std::function<void(job&)>& program, job_options o) {
     } catch (...) {
       const runtime::error why = of_program(std::current_exception());
       static_cast<void>(here.self().dump_flight(why.what()));
-      here.leave_after(why);
-      throw;
+      complain(id, here.leave_after(why).what());
+      return 1;
     }
     here.write_results();
     return here.leave() == parting::in_peace ? 0 : 1;

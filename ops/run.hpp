@@ -87,8 +87,9 @@ class job {
   /// too. Prints what VERBOSE asks for and, to standard error, a line for each op, what was not delivered and which declarations were
   /// refused.
   parting leave();
-  /// Instead: tells the others with which error this rank ends, or because of whose end; for that it waits a moment.
-  void leave_after(const runtime::error& why);
+  /// Instead: tells the others with which error this rank ends, or because of whose end; for that it waits a moment. Answers that error, with
+  /// what has become known of it meanwhile (`rank::traced`).
+  runtime::error leave_after(const runtime::error& why);
   /// Where a launcher collects reports, or -1.
   int report_descriptor() const noexcept;
   bool authenticated() const noexcept;

@@ -79,6 +79,7 @@ class ucx_link::state {
   bool has_failed(rank_id peer) const noexcept {
     return peer < peers_.size() && peers_[peer].condition == health::failed;
   }
+  bool has_cut(rank_id peer) const noexcept { return peer < peers_.size() && peers_[peer].cut; }
   void give_up(rank_id peer);
   errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
             completion* done);
@@ -119,6 +120,7 @@ class ucx_link::state {
     std::uint32_t restarts = 0;
     health condition = health::unknown;
     bool direct = false;  // a card reaches its memory
+    bool cut = false;     // by this rank
     ucp_ep_h broken = nullptr;
     std::vector<std::byte> address;
     clock::time_point buried_at{};
@@ -384,6 +386,7 @@ void ucx_link::state::connect(rank_id peer, std::span<const std::byte> address, 
   peers_[peer].address.resize(address.size() + 1024);
   peers_[peer].restarts = restarts;
   peers_[peer].direct = false;
+  peers_[peer].cut = false;
   peers_[peer].condition = health::known;
   carried_->expect(peer, restarts);
   lent_->expect(peer, restarts);
@@ -710,7 +713,11 @@ void ucx_link::state::abandon(completion& pending) {
     if (lent_->working()) news_ = true;
     return;
   }
-  if (at->peer < peers_.size()) break_off(peers_[at->peer]);
+  if (at->peer < peers_.size()) {
+    peer_record& peer = peers_[at->peer];
+    peer.cut = peer.cut || peer.endpoint != nullptr;
+    break_off(peer);
+  }
   const auto until = clock::now() + burial_time;
   while (at->outcome == UCS_INPROGRESS && clock::now() < until) ucp_worker_progress(worker_->handle());
 }
@@ -1011,6 +1018,7 @@ void ucx_link::connect(rank_id peer, std::span<const std::byte> address, std::ui
   state_->connect(peer, address, restarts);
 }
 bool ucx_link::has_failed(rank_id peer) const noexcept { return state_->has_failed(peer); }
+bool ucx_link::has_cut(rank_id peer) const noexcept { return state_->has_cut(peer); }
 void ucx_link::give_up(rank_id peer) { state_->give_up(peer); }
 std::string ucx_link::description() const { return state_->worker_->description(); }
 rank_id ucx_link::rank() const noexcept { return state_->chosen_.rank; }

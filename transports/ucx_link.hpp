@@ -77,6 +77,8 @@ class ucx_link final : public runtime::link, public runtime::poller {
   void connect(runtime::rank_id peer, std::span<const std::byte> address, std::uint32_t restarts = 0);
   /// Whether the failure handler has been told of the process in that place.
   bool has_failed(runtime::rank_id peer) const noexcept;
+  /// Whether this link has broken the connection to it itself, as `abandon` may have to: the process there may be as good as ever.
+  bool has_cut(runtime::rank_id peer) const noexcept;
   /// Declares a peer dead that UCX has not given up yet: a heartbeat or the launcher knows more.
   void give_up(runtime::rank_id peer);
   /// The version and transports in use, for `parley doctor`.

@@ -6,6 +6,7 @@
 #include "../support/transfers.hpp"
 
 #include <parley/ops/contextual.hpp>
+#include <parley/ops/p2p.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/ops/tunable_op.hpp>
 #include <parley/runtime/run.hpp>
@@ -26,6 +27,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 
 using namespace parley;
@@ -561,6 +563,30 @@ void refused_after_sending(job& here) {
   if (here.self().id() == 0) run(here.loop(), send_three(t));
 }
 
+constexpr rank_id throws = 1;
+task<> around(rank& self, p2p ring, std::size_t bytes) {
+  const rank_id ranks = self.world_size();
+  const rank_id next = (self.id() + 1) % ranks;
+  const rank_id previous = (self.id() + ranks - 1) % ranks;
+  const std::vector<std::byte> mine(bytes);
+  std::vector<std::byte> came(mine.size());
+  for (int round = 0;; ++round) {
+    dataflow flow(co_await this_scope);
+    auto both = ring.start(flow, {p2p::isend(mine, {.to = next}), p2p::irecv(came, {.from = previous})});
+    if (round == 10 && self.id() == throws) throw std::runtime_error("planted in the engine");
+    co_await both;
+    co_await flow.join();
+  }
+}
+void throws_in_a_ring(job& here, std::size_t bytes) {
+  const p2p ring = here.self().declare(point_to_point{.name = "ring"});
+  run(here.loop(), around(here.self(), ring, bytes));
+}
+void throws_in_a_ring_of_8_MiB(job& here) { throws_in_a_ring(here, std::size_t{8} << 20U); }  // UCX moves them
+void throws_in_a_ring_of_1_MiB(job& here) {
+  throws_in_a_ring(here, std::size_t{1} << 20U);
+}  // their receivers read them
+
 const std::map<std::string, void (*)(job&)>& scenarios() {
   static const std::map<std::string, void (*)(job&)> all{{"every_size", every_size},
                                                          {"different_catalogues", different_catalogues},
@@ -574,6 +600,8 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
                                                          {"member_killed_in_campaign", member_killed_in_campaign},
                                                          {"never_comes", never_comes},
                                                          {"throws_amid_sends", throws_amid_sends},
+                                                         {"throws_in_a_ring_of_8_MiB", throws_in_a_ring_of_8_MiB},
+                                                         {"throws_in_a_ring_of_1_MiB", throws_in_a_ring_of_1_MiB},
                                                          {"too_small", too_small},
                                                          {"mismatch", mismatch},
                                                          {"one_sided", one_sided},
@@ -763,6 +791,17 @@ TEST_CASE("a rank that throws while it sends ends with what it threw, though its
   for (const auto& rank : run.end.ranks)
     CHECK_MESSAGE((rank.kind == transports::rank_end::how::exited || rank.by_launcher), run.all);
   CHECK_MESSAGE(run.says(0, {"rank 0", "the engine gives up"}), run.all);
+}
+
+TEST_CASE("when one of a ring throws each of the others says so, also those who heard of it from their neighbour") {
+  for (const char* ring : {"throws_in_a_ring_of_8_MiB", "throws_in_a_ring_of_1_MiB"}) {
+    for (int again = 0; again < 5; ++again) {
+      const job_run run(ring, 4);
+      CHECK(run.end.status == 1);
+      for (const rank_id r : {rank_id{0}, rank_id{1}, rank_id{2}, rank_id{3}})
+        CHECK_MESSAGE(run.says(r, {"parley: rank", "planted in the engine"}), run.all);
+    }
+  }
 }
 
 TEST_CASE("a rank that never comes is named by the others") {
