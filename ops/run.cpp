@@ -323,6 +323,9 @@ struct job::state final : runtime::link::failure_handler {
     on.hear_news = [this] {
       loop->io().poll();
       if (heart) tell_lost(heart->lost());
+      for (rank_id peer = 0; peer < place.world_size; ++peer) {
+        if (wire->has_cut(peer)) tell_cut_off(peer);
+      }
     };
     // Later: where the transport is about to say it, too, it knows more.
     on.give_up = [this](rank_id lost, const std::string& why) {
@@ -571,9 +574,7 @@ struct job::state final : runtime::link::failure_handler {
       } else if (std::count(ended_with_error.begin(), ended_with_error.end(), peer) != 0) {
         see_whether_fenced();  // its process may be there yet, but has said itself what became of it
       } else if (wire->has_cut(peer)) {
-        // It may be as good as ever, and is not to be held dead for what was done here.
-        self->on_lost(peer, "a message to or from it was under way when its call was torn down here",
-                      departure::cut_off);
+        tell_cut_off(peer);
       } else if (!end_with_verdicts(peer)) {
         // Who ends because of a death, and can no longer say so as rank 0 is gone, is not the one to look at.
         self->on_lost(peer, "its connection broke", departure::vanished);
@@ -589,6 +590,10 @@ struct job::state final : runtime::link::failure_handler {
     heart->hold_dead(lost);
     tell_lost(heart->lost());
     return false;
+  }
+  /// It may be as good as ever, and is not to be held dead for what was done here.
+  void tell_cut_off(rank_id peer) {
+    self->on_lost(peer, "a message to or from it was under way when its call was torn down here", departure::cut_off);
   }
   void tell_lost(const std::vector<std::pair<rank_id, std::string>>& dead) {
     for (const auto& [who, why] : dead) {

@@ -1,5 +1,7 @@
 // A program may capture a graph while parley works: in the rank's thread, or in another one, in CUDA's global mode, which is the usual one and forbids
 // calls of all threads that CUDA calls unsafe. A capture in which such a call was made cannot be ended.
+#include "must.hpp"
+
 #include <parley/transports/cuda_copies.hpp>
 #include <parley/transports/cuda_runtime.hpp>
 
@@ -13,6 +15,7 @@
 
 using namespace parley;
 using runtime::errc;
+using tests::must;
 using transports::cuda_copies;
 using transports::cuda_driver;
 using transports::cuda_memory;
@@ -20,10 +23,6 @@ using transports::cuda_memory;
 namespace {
 
 constexpr std::size_t bytes = 4'096;
-
-void must(cudaError_t e, const char* what) {
-  if (e != cudaSuccess) runtime::raise({errc::device_failed, std::string(what) + ": " + cudaGetErrorString(e)});
-}
 
 void wait_for(void* may_end) { static_cast<std::atomic<bool>*>(may_end)->wait(false); }
 

@@ -1,6 +1,7 @@
 // Messages from GPU to GPU while a kernel holds all processors of both: what copy engines move comes all the same, and what a kernel would
 // have to move comes once they are free.
 #include "kernels_on_gpu.hpp"
+#include "must.hpp"
 
 #include "../support/processes.hpp"
 
@@ -30,10 +31,6 @@ constexpr std::size_t bytes = 1U << 20U;
 constexpr int messages = 100;
 constexpr int most_before = 2'000;
 constexpr const char* rank_test = "this program as one of two ranks whose processors are held";
-
-void must(cudaError_t e, const char* what) {
-  if (e != cudaSuccess) raise({errc::device_failed, std::string(what) + ": " + cudaGetErrorString(e)});
-}
 
 config_ptr by_kernel() { return put(0, 4, {.kernel_blocks = 16}); }
 

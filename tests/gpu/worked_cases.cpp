@@ -2,6 +2,7 @@
 // each rank, on the GPUs of the host in turn. Where there is no GPU nothing runs, and ctest says so.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "kernels_on_gpu.hpp"
+#include "must.hpp"
 
 #include "../support/deadline.hpp"
 #include "../support/device_place.hpp"
@@ -32,10 +33,6 @@ using namespace parley::tests;
 using namespace parley::tests::worked_cases;
 
 namespace {
-
-void must(cudaError_t e, const char* what) {
-  if (e != cudaSuccess) raise({errc::device_failed, std::string(what) + ": " + cudaGetErrorString(e)});
-}
 
 class gpu_place final : public device_place {
  public:

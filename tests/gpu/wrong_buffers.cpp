@@ -1,5 +1,7 @@
 // What tests/ops/device_buffers.cpp has of the fake, of CUDA itself: buffers that an op on a GPU cannot use, as its copies name them. And errors
 // that CUDA keeps for a thread: another's is left alone, and none of ours is left behind.
+#include "must.hpp"
+
 #include "../support/awaited.hpp"
 
 #include <parley/transports/cuda_copies.hpp>
@@ -27,10 +29,6 @@ using transports::memory_place;
 namespace {
 
 constexpr std::size_t bytes = 4'096;
-
-void must(cudaError_t e, const char* what) {
-  if (e != cudaSuccess) raise({errc::device_failed, std::string(what) + ": " + cudaGetErrorString(e)});
-}
 
 /// A function of the driver's, which the runtime has loaded, as it was in CUDA 4. Looked for in good time: the runtime works in the context that
 /// is current.

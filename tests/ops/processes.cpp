@@ -587,6 +587,34 @@ void throws_in_a_ring_of_1_MiB(job& here) {
   throws_in_a_ring(here, std::size_t{1} << 20U);
 }  // their receivers read them
 
+constexpr int torn_down = 3;
+task<> one_call(rank* self, p2p pair, std::span<std::byte> buffer, int call) {
+  dataflow flow(co_await this_scope);
+  std::vector<p2p_operation> mine;
+  if (self->id() == 0) mine.push_back(p2p::isend(buffer, {.to = 1}));
+  if (self->id() == 1) mine.push_back(p2p::irecv(buffer, {.from = 0}));
+  auto moved = pair.start(flow, mine);
+  if (self->id() == 0 && call == torn_down) {
+    auto woken = co_await sleep_until(self->where().now() + 1'000'000);  // the payload is on its way
+    raise({errc::exception, woken ? "no more of it" : "cancelled"});
+  }
+  co_await moved;
+  co_await flow.join();
+}
+task<> call_until_it_ends(rank* self, p2p pair) {
+  std::vector<std::byte> buffer(std::size_t{64} << 20U);
+  for (int call = 0; call < 100; ++call) {
+    auto ended = co_await attempt(one_call(self, pair, buffer, call));
+    if (ended) continue;
+    say("call " + std::to_string(call) + " ended with " + ended.reason().what());
+    if (self->id() == 1 || call != torn_down) co_return;
+  }
+}
+void goes_on_after_tearing_down(job& here) {
+  const p2p pair = here.self().declare(point_to_point{.name = "pair"});
+  run(here.loop(), call_until_it_ends(&here.self(), pair));
+}
+
 const std::map<std::string, void (*)(job&)>& scenarios() {
   static const std::map<std::string, void (*)(job&)> all{{"every_size", every_size},
                                                          {"different_catalogues", different_catalogues},
@@ -600,6 +628,7 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
                                                          {"member_killed_in_campaign", member_killed_in_campaign},
                                                          {"never_comes", never_comes},
                                                          {"throws_amid_sends", throws_amid_sends},
+                                                         {"goes_on_after_tearing_down", goes_on_after_tearing_down},
                                                          {"throws_in_a_ring_of_8_MiB", throws_in_a_ring_of_8_MiB},
                                                          {"throws_in_a_ring_of_1_MiB", throws_in_a_ring_of_1_MiB},
                                                          {"too_small", too_small},
@@ -802,6 +831,15 @@ TEST_CASE("when one of a ring throws each of the others says so, also those who 
         CHECK_MESSAGE(run.says(r, {"parley: rank", "planted in the engine"}), run.all);
     }
   }
+}
+
+TEST_CASE(
+    "a rank that has torn down a message reaches that peer no more, holds it not dead, and both are told in time") {
+  const job_run run("goes_on_after_tearing_down", 2);
+  CHECK_MESSAGE(run.says(0, {"call 4 ended with peer_failed: pair 0->1", "rank 1 cannot be reached any more"}),
+                run.all);
+  CHECK_MESSAGE(run.says(1, {"call 3 ended with peer_failed: pair 0->1", "rank 0"}), run.all);
+  CHECK(run.seconds < 20);
 }
 
 TEST_CASE("a rank that never comes is named by the others") {
