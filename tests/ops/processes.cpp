@@ -582,8 +582,8 @@ void throws_in_a_ring(job& here, std::size_t bytes) {
   const p2p ring = here.self().declare(point_to_point{.name = "ring"});
   run(here.loop(), around(here.self(), ring, bytes));
 }
-void throws_in_a_ring_of_8_MiB(job& here) { throws_in_a_ring(here, std::size_t{8} << 20U); }  // UCX moves them
-void throws_in_a_ring_of_1_MiB(job& here) {
+void throws_in_a_large_ring(job& here) { throws_in_a_ring(here, std::size_t{8} << 20U); }  // UCX moves them
+void throws_in_a_ring_that_lends(job& here) {
   throws_in_a_ring(here, std::size_t{1} << 20U);
 }  // their receivers read them
 
@@ -629,8 +629,8 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
                                                          {"never_comes", never_comes},
                                                          {"throws_amid_sends", throws_amid_sends},
                                                          {"goes_on_after_tearing_down", goes_on_after_tearing_down},
-                                                         {"throws_in_a_ring_of_8_MiB", throws_in_a_ring_of_8_MiB},
-                                                         {"throws_in_a_ring_of_1_MiB", throws_in_a_ring_of_1_MiB},
+                                                         {"throws_in_a_large_ring", throws_in_a_large_ring},
+                                                         {"throws_in_a_ring_that_lends", throws_in_a_ring_that_lends},
                                                          {"too_small", too_small},
                                                          {"mismatch", mismatch},
                                                          {"one_sided", one_sided},
@@ -823,7 +823,7 @@ TEST_CASE("a rank that throws while it sends ends with what it threw, though its
 }
 
 TEST_CASE("when one of a ring throws each of the others says so, also those who heard of it from their neighbour") {
-  for (const char* ring : {"throws_in_a_ring_of_8_MiB", "throws_in_a_ring_of_1_MiB"}) {
+  for (const char* ring : {"throws_in_a_large_ring", "throws_in_a_ring_that_lends"}) {
     for (int again = 0; again < 5; ++again) {
       const job_run run(ring, 4);
       CHECK(run.end.status == 1);

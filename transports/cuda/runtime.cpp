@@ -234,8 +234,8 @@ class runtime_driver final : public cuda_driver {
     constexpr int of_which_context = 1;  // CU_POINTER_ATTRIBUTE_CONTEXT
     void* its = nullptr;
     if (found == nullptr) return false;
-    const int e =
-        reinterpret_cast<function>(found)(&its, of_which_context, reinterpret_cast<unsigned long long>(address));
+    const int e = reinterpret_cast<function>(found)(static_cast<void*>(&its), of_which_context,
+                                                    reinterpret_cast<unsigned long long>(address));
     // Memory of pools belongs to none.
     if (e != 0 || its == nullptr) return false;
     void* const ours = context_of(device);
