@@ -23,6 +23,7 @@ using runtime::task;
 namespace {
 
 constexpr time_ns shortest_between_dumps_ns = 1'000'000'000;
+constexpr time_ns longest_chain_ns = 1'000'000'000;  // from the first rank that fails to the last one that hears of it
 constexpr time_ns shortest_pause_ns = 1'000'000;
 constexpr time_ns longest_pause_ns = 20'000'000;
 
@@ -597,7 +598,10 @@ void rank::on_ended(rank_id ended, const runtime::root_cause& began_with) noexce
 
 error rank::traced(const error& why) const {
   if (why.code() != errc::send_failed || why.began_with() != nullptr) return why;
-  const auto explains = [](const loss& l) { return l.how != departure::returned && l.how != departure::cut_off; };
+  const time_ns lately = executor_.now() - longest_chain_ns;
+  const auto explains = [&](const loss& l) {
+    return l.how != departure::returned && l.how != departure::cut_off && l.noted_ns >= lately;
+  };
   const auto first = std::find_if(lost_.begin(), lost_.end(), explains);
   if (first == lost_.end()) return why;
   return {why.code(), why.text() + "; rank " + std::to_string(first->who) + first->what, &first->began_with};
@@ -616,6 +620,7 @@ void rank::note_loss(loss l, std::string_view why) noexcept {
   // A fenced rank sees the others close their connections. And what is found out first says most about a death.
   const auto known = [&](const loss& other) { return other.who == l.who; };
   if (fenced_ || std::any_of(lost_.begin(), lost_.end(), known)) return;
+  l.noted_ns = executor_.now();
   lost_.push_back(std::move(l));
   const loss& gone = lost_.back();
   for (const auto& e : outs_) {

@@ -202,8 +202,8 @@ class rank {
   void on_lost(rank_id lost, std::string_view why, departure how = departure::died) noexcept;
   /// The same of one that has said what it ended with: what `cause_of` answered there.
   void on_ended(rank_id ended, const runtime::root_cause& began_with) noexcept;
-  /// An error with which a call met the end of its peer's call, with what is known by now of ranks that have ended; any other as it is. Of
-  /// a peer that could not send there may be news later than its last word about the message.
+  /// An error with which a call met the end of its peer's call, with what is known by now of a rank that has ended in the last second; any other
+  /// as it is. Of a peer that could not send there may be news later than its last word about the message.
   runtime::error traced(const runtime::error& why) const;
   /// What the others are to be told of an error that ends this rank: the rank that it began with, which may be another one.
   runtime::root_cause cause_of(const runtime::error& why) const;
@@ -300,6 +300,7 @@ class rank {
     std::string what;  // behind "rank 3"
     departure how;
     runtime::root_cause began_with;
+    time_ns noted_ns = 0;
   };
   void note_loss(loss l, std::string_view why) noexcept;
   void end_ops_with(const loss& l, runtime::errc code) noexcept;

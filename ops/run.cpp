@@ -122,6 +122,7 @@ time_ns detection_of(time_ns mine) {
 // What an error that ends this rank waits for: why its peer could not send, where it is of that, and then for rank 0 to hear of it.
 struct farewell {
   static constexpr time_ns limit_ns = 200'000'000;  // rank 0 may be computing
+  static constexpr time_ns look_every_ns = 2'000'000;
   static runtime::task<> until_traced(const rank* self, const runtime::error* why) {
     if (why->code() != errc::send_failed) co_return;
     runtime::scope& here = co_await runtime::this_scope;
@@ -139,7 +140,6 @@ struct farewell {
       if (!woken) break;
     }
   }
-  static constexpr time_ns look_every_ns = 2'000'000;
   bool heard = false;
   runtime::news changed;
 };
@@ -593,6 +593,7 @@ struct job::state final : runtime::link::failure_handler {
   }
   /// It may be as good as ever, and is not to be held dead for what was done here.
   void tell_cut_off(rank_id peer) {
+    if (has_returned(peer)) return;
     self->on_lost(peer, "a message to or from it was under way when its call was torn down here", departure::cut_off);
   }
   void tell_lost(const std::vector<std::pair<rank_id, std::string>>& dead) {

@@ -715,7 +715,8 @@ void ucx_link::state::abandon(completion& pending) {
   }
   if (at->peer < peers_.size()) {
     peer_record& peer = peers_[at->peer];
-    peer.cut = peer.cut || peer.endpoint != nullptr;
+    const bool is_declared_dead = std::count(broken_.begin(), broken_.end(), peer.id) != 0;
+    peer.cut = peer.cut || (peer.endpoint != nullptr && !is_declared_dead);
     break_off(peer);
   }
   const auto until = clock::now() + burial_time;
