@@ -1,4 +1,5 @@
 #include "../support/groups.hpp"
+#include "../support/memory_of_host.hpp"
 #include "../support/transfers.hpp"
 
 #include <doctest/doctest.h>
@@ -68,22 +69,13 @@ class ill_star final : public group_config {
 };
 
 /// The host's, of which there is none for a while.
-class scarce_memory final : public memory_space {
+class scarce_memory final : public parley::tests::memory_of_host {
  public:
   explicit scarce_memory(const executor& ex) : executor_(ex) {}
   std::unique_ptr<block> make(std::size_t bytes) override {
     if (executor_.now() >= until_ns) return host_memory().make(bytes);
     ++refused;
     raise({errc::unavailable, "no memory to be had"});
-  }
-  task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override {
-    return host_memory().copy(to, from);
-  }
-  void gather(std::span<std::byte> packed, const memory_pieces& pieces, device_stream stream) override {
-    host_memory().gather(packed, pieces, stream);
-  }
-  void scatter(const memory_pieces& pieces, std::span<const std::byte> packed, device_stream stream) override {
-    host_memory().scatter(pieces, packed, stream);
   }
   time_ns until_ns = never;
   std::size_t refused = 0;

@@ -1,3 +1,4 @@
+#include "../support/memory_of_host.hpp"
 #include "../support/training_case.hpp"
 #include "../support/transfers.hpp"
 
@@ -427,7 +428,7 @@ TEST_CASE("a pipeline whose schedule does not fit the ranks is refused on all of
 
 namespace {
 /// Memory of the host's, of which it is known how much there is.
-struct counting_space final : memory_space {
+struct counting_space final : parley::tests::memory_of_host {
   struct counted final : block {
     counted(counting_space& s, std::size_t bytes) : space(s), mine(bytes) { space.live += bytes; }
     ~counted() override { space.live -= mine.size(); }
@@ -436,15 +437,6 @@ struct counting_space final : memory_space {
     mutable std::vector<std::byte> mine;
   };
   std::unique_ptr<block> make(std::size_t bytes) override { return std::make_unique<counted>(*this, bytes); }
-  task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override {
-    return host_memory().copy(to, from);
-  }
-  void gather(std::span<std::byte> packed, const memory_pieces& p, device_stream s) override {
-    host_memory().gather(packed, p, s);
-  }
-  void scatter(const memory_pieces& p, std::span<const std::byte> packed, device_stream s) override {
-    host_memory().scatter(p, packed, s);
-  }
   std::size_t live = 0;
 };
 }  // namespace

@@ -8,6 +8,7 @@
 ///     guarded_place at;                                  // place.hpp: arrays, and what an op makes with `.memory = at.memory()`
 ///     array<float> x(at, 1000);
 ///     CHECK(at.clean());
+#include "memory_of_host.hpp"
 #include "place.hpp"
 
 #include <algorithm>
@@ -57,20 +58,9 @@ class guarded_place final : public host_place {
   }
 
  private:
-  class space final : public runtime::memory_space {
+  class space final : public memory_of_host {
    public:
     std::unique_ptr<block> make(std::size_t bytes) override { return std::make_unique<guarded_block>(*this, bytes); }
-    runtime::task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override {
-      return runtime::host_memory().copy(to, from);
-    }
-    void gather(std::span<std::byte> packed, const runtime::memory_pieces& pieces,
-                runtime::device_stream none) override {
-      runtime::host_memory().gather(packed, pieces, none);
-    }
-    void scatter(const runtime::memory_pieces& pieces, std::span<const std::byte> packed,
-                 runtime::device_stream none) override {
-      runtime::host_memory().scatter(pieces, packed, none);
-    }
     std::list<guarded_bytes*> live;
     std::size_t spoiled = 0;  // of those that are gone
 
