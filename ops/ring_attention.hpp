@@ -8,7 +8,8 @@
 /// Arrays are [heads][rows][dimensions], `rows` of the sequence on each rank, in the order of the ranks; out = softmax(q k^T
 /// scale) v over the whole sequence. Keys and values move exactly P - 1 times; while a block is computed the next one comes.
 /// A causal rank skips blocks that lie after its own, but passes them on. `float`, `double` or `bf16`, with sums in at least
-/// single precision, in the order of the rotation: the same bits in every run.
+/// single precision, in the order of the rotation: the same bits in every run. A key that scores -inf is masked: it has no part in the
+/// row, whatever its value is, and a row all of whose keys are masked is zero.
 ///
 /// The arithmetic of one block may be the user's own (`attention_block`).
 ///
@@ -103,6 +104,7 @@ void add_attention_block(attention_state<T>& state, std::span<const T> q, std::s
   using sum = attention_sum<T>;
   const attention_shape& s = state.shape;
   const auto scale = static_cast<sum>(s.scale != 0 ? s.scale : 1 / std::sqrt(static_cast<double>(s.dimensions)));
+  constexpr sum masked = -std::numeric_limits<sum>::infinity();
   std::vector<sum> score(s.rows);
   for (std::uint64_t row = 0; row < s.heads * s.rows; ++row) {
     const std::uint64_t head = row / s.rows;
@@ -120,12 +122,15 @@ void add_attention_block(attention_state<T>& state, std::span<const T> q, std::s
       score[j] = product * scale;
       highest = std::max(highest, score[j]);
     }
-    const sum shrink = std::exp(state.maximum[row] - highest);
+    // A row may have met only keys that score -inf; what it subtracts is a number then, too.
+    const sum base = highest == masked ? 0 : highest;
+    const sum shrink = std::exp(state.maximum[row] - base);
     sum* const out = state.weighted.data() + row * s.dimensions;
     for (std::uint64_t d = 0; d < s.dimensions; ++d) out[d] *= shrink;
     state.weight[row] *= shrink;
     for (std::uint64_t j = 0; j < visible; ++j) {
-      const sum weight = std::exp(score[j] - highest);
+      if (score[j] == masked) continue;
+      const sum weight = std::exp(score[j] - base);
       state.weight[row] += weight;
       for (std::uint64_t d = 0; d < s.dimensions; ++d)
         out[d] += weight * static_cast<sum>(values[j * s.dimensions + d]);
@@ -323,7 +328,9 @@ class attention {
       for (std::uint64_t row = 0; row < c->state.weight.size(); ++row) {
         for (std::uint64_t d = 0; d < c->shape.dimensions; ++d) {
           const std::uint64_t i = row * c->shape.dimensions + d;
-          c->out[i] = static_cast<T>(c->state.weighted[i] / c->state.weight[row]);
+          // A row without keys weighs nothing; what is no number stays none.
+          const attention_sum<T> weight = c->state.weight[row];
+          c->out[i] = static_cast<T>(weight == 0 ? attention_sum<T>{0} : c->state.weighted[i] / weight);
         }
       }
     };

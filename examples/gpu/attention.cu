@@ -21,6 +21,8 @@ __device__ float unit_of(std::uint64_t dimensions) { return log2_of_e * rsqrtf(s
 
 // A maximum that a row without keys may subtract.
 __device__ float finite(float maximum) { return maximum == nothing ? 0.0F : maximum; }
+// And a weight that its sums, which are zeros, may be divided by.
+__device__ float share_of(float weight) { return weight == 0.0F ? 1.0F : weight; }
 
 // ---- bf16, by tensor cores ----------------------------------------------------------------------------------------------
 
@@ -212,7 +214,7 @@ __global__ void __launch_bounds__(32 * warps) attend_bf16(attention_block b) {
       const float2 sums = make_float2(out[n][2 * half], out[n][2 * half + 1]);
       if (b.last) {
         *reinterpret_cast<std::uint32_t*>(static_cast<bf16*>(b.out) + at) =
-            packed(sums.x / weight[half], sums.y / weight[half]);
+            packed(sums.x / share_of(weight[half]), sums.y / share_of(weight[half]));
       } else {
         *reinterpret_cast<float2*>(b.weighted + at) = sums;
       }
@@ -346,7 +348,7 @@ __global__ void __launch_bounds__(side* side) attend_fp32(attention_block b) {
     for (unsigned d = 0; d < D / side; ++d) {
       const std::uint64_t at = (head + row + i) * D + d * side + x;
       if (b.last) {
-        static_cast<float*>(b.out)[at] = out[i][d] / weight[i];
+        static_cast<float*>(b.out)[at] = out[i][d] / share_of(weight[i]);
       } else {
         b.weighted[at] = out[i][d];
       }

@@ -9,7 +9,9 @@ namespace examples {
 
 enum class element : std::uint8_t { fp32, bf16 };
 
-/// Arrays are [heads][rows][dimensions], with 16, 32, 64 or 128 dimensions; sums are kept from one block to the next.
+/// Arrays are [heads][rows][dimensions], with 16, 32, 64 or 128 dimensions; sums are kept from one block to the next. A key that scores
+/// -inf is masked: it weighs nothing, but its value has to be finite, as the products are made of whole tiles. A row all of whose keys are
+/// masked is zero.
 struct attention_block {
   const void* q = nullptr;
   const void* k = nullptr;

@@ -37,8 +37,9 @@ task<> forward(ops::attention ring, attention_shape shape, part<T>* p, result<>*
 
 template <class T>
 struct in_a_ring {
-  in_a_ring(std::uint64_t ranks, bool causal, time_ns block_ns = 0, memory_link_options links = {})
-      : w(static_cast<rank_id>(ranks), {}, std::move(links)), outcomes(ranks) {
+  in_a_ring(std::uint64_t ranks, bool causal, time_ns block_ns = 0, memory_link_options links = {},
+            const problem<T>& p = {})
+      : all_of(p), w(static_cast<rank_id>(ranks), {}, std::move(links)), outcomes(ranks) {
     scope all(w.clock);
     for (std::uint64_t r = 0; r < ranks; ++r) parts.push_back(std::make_unique<part<T>>(all_of, ranks, r));
     for (std::uint64_t r = 0; r < ranks; ++r) {
@@ -94,6 +95,49 @@ TEST_CASE("attention around a ring is that of one process, full and causal") {
   check_in_rings<double>();
   check_in_rings<float>();
   check_in_rings<bf16>();
+}
+
+namespace {
+
+template <class T>
+void check_masked() {
+  struct range {
+    std::uint64_t from;
+    std::uint64_t to;
+  };
+  for (const bool causal : {false, true}) {
+    // A tail, which is all that the last ranks have; the first ranks' own; those of one rank in the middle; some of each; all.
+    for (const range masked : {range{40, 64}, range{0, 24}, range{16, 32}, range{5, 59}, range{0, 64}}) {
+      problem<T> p;
+      p.mask(masked.from, masked.to);
+      const expected e = attention_case::expect(p, causal);
+      for (const std::uint64_t ranks : {1, 4, 8}) {
+        CAPTURE(causal);
+        CAPTURE(masked.from);
+        CAPTURE(masked.to);
+        CAPTURE(ranks);
+        const in_a_ring<T> all(ranks, causal, 0, {}, p);
+        CHECK(all.farthest_from(e.right) <= e.tolerance);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "keys that score -inf have no part in attention, on whichever ranks they are, and rows without keys are zero") {
+  check_masked<double>();
+  check_masked<float>();
+  check_masked<bf16>();
+}
+
+TEST_CASE("what is no number stays none: a query whose scores are NaN is not taken for one without keys") {
+  problem<float> p;
+  p.q[0] = std::numeric_limits<float>::quiet_NaN();
+  const in_a_ring<float> all(4, false, 0, {}, p);
+  CHECK(std::isnan(all.parts[0]->out[0]));
+  CHECK(std::isfinite(all.parts[0]->out[dimensions]));
 }
 
 TEST_CASE("keys and values move P - 1 times, whatever is skipped") {

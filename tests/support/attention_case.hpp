@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <type_traits>
 #include <utility>
@@ -29,10 +30,21 @@ struct problem {
       for (T& x : *all) x = static_cast<T>(static_cast<float>(static_cast<int>(dice() % 2001) - 1000) / 500.0F);
     }
   }
+  /// Keys that score -inf, with values that must not be seen, as those of a padded sequence.
+  void mask(std::uint64_t from, std::uint64_t to) {
+    for (std::uint64_t row = 0; row < heads * sequence; ++row) {
+      const std::uint64_t at = row * dimensions;
+      q[at] = 1;
+      k[at] = 0;
+      if (row % sequence < from || row % sequence >= to) continue;
+      k[at] = static_cast<T>(-std::numeric_limits<float>::infinity());
+      std::fill_n(v.begin() + static_cast<std::ptrdiff_t>(at), dimensions, std::numeric_limits<float>::quiet_NaN());
+    }
+  }
   std::vector<T> q, k, v;
 };
 
-// Attention in one piece, summed up as `Sum`.
+// Attention in one piece, summed up as `Sum`. Rows without keys are zero.
 template <class Sum, class T>
 std::vector<double> dense(const problem<T>& p, bool causal) {
   std::vector<double> out(p.q.size());
@@ -47,12 +59,14 @@ std::vector<double> dense(const problem<T>& p, bool causal) {
                     static_cast<Sum>(p.k[(head * sequence + j) * dimensions + d]) * scale;
     }
     const Sum highest = *std::max_element(score.begin(), score.end());
+    if (highest == -std::numeric_limits<Sum>::infinity()) continue;
     Sum total = 0;
     for (Sum& s : score) total += s = std::exp(s - highest);
     for (std::uint64_t d = 0; d < dimensions; ++d) {
       Sum sum = 0;
-      for (std::uint64_t j = 0; j < seen; ++j)
-        sum += score[j] * static_cast<Sum>(p.v[(head * sequence + j) * dimensions + d]);
+      for (std::uint64_t j = 0; j < seen; ++j) {
+        if (score[j] != 0) sum += score[j] * static_cast<Sum>(p.v[(head * sequence + j) * dimensions + d]);
+      }
       out[row * dimensions + d] = static_cast<double>(static_cast<T>(sum / total));
     }
   }
@@ -81,7 +95,8 @@ double farthest_from(const std::vector<double>& right, const part<T>& p, std::ui
   for (std::uint64_t i = 0; i < p.out.size(); ++i) {
     const std::uint64_t head = i / (p.rows * dimensions);
     const std::uint64_t at = (head * sequence + mine * p.rows) * dimensions + i % (p.rows * dimensions);
-    most = std::max(most, std::abs(static_cast<double>(p.out[i]) - right[at]));
+    const double off = std::abs(static_cast<double>(p.out[i]) - right[at]);
+    most = std::isnan(off) ? std::numeric_limits<double>::infinity() : std::max(most, off);
   }
   return most;
 }

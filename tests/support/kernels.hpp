@@ -126,7 +126,8 @@ struct attention {
       for (std::uint64_t d = 0; d < dimensions; ++d)
         sums[d] = sums[d] * shrink + mine * number(v[(keys + j) * dimensions + d]);
     }
-    for (std::uint64_t d = 0; last && d < dimensions; ++d) store(&out[row * dimensions + d], sums[d] / weight[row]);
+    const double all = weight[row] == 0 ? 1 : weight[row];  // a row all of whose keys are masked is zero
+    for (std::uint64_t d = 0; last && d < dimensions; ++d) store(&out[row * dimensions + d], sums[d] / all);
   }
 };
 
