@@ -209,6 +209,8 @@ runtime::result<pipeline_schedule> parse_schedule(std::string_view text) {
   pipeline_schedule s;
   bool messages = false;
   std::size_t number = 0;
+  constexpr std::string_view blank = " \t\r\n";
+  text = text.substr(0, text.find_last_not_of(blank) + 1);  // lines behind the last row are no ranks
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
@@ -238,7 +240,10 @@ runtime::result<pipeline_schedule> parse_schedule(std::string_view text) {
       messages = messages || !a->computes();
       list.push_back(*a);
     }
-    if (list.empty()) s.ranks.pop_back();
+    if (list.empty())
+      return wrong(0, "rank " + std::to_string(s.ranks.size() - 1) +
+                          " has no action here, and each rank of a pipeline has a stage; leave this line out, and "
+                          "say in `ranks` of the op which ranks the others are");
   }
   if (s.ranks.empty()) return error{errc::malformed, "schedule:1:1: it has no action"};
   place_stages(s);

@@ -8,7 +8,8 @@
 ///     auto folded = parse_schedule("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n");       // stages 0 and 3 on rank 0
 ///
 /// An action is a stage, what it does, and a microbatch: `1F0` computes microbatch 0 forward on stage 1, `1RECV_F0` receives
-/// what it needs from stage 0, `1SEND_B0` sends the gradient back. A text has a line per rank, which also says what stages are there;
+/// what it needs from stage 0, `1SEND_B0` sends the gradient back. A text has a line per rank, which also says what stages are there, and
+/// none without an action (blank lines may follow the last one);
 /// one without any SEND or RECV gets them: sends right after what they send, receives one computation ahead of what needs them.
 ///
 /// `check` answers what is wrong with a schedule, before anything runs: an action missing, done twice, or on another rank than its stage,

@@ -139,6 +139,7 @@ class training::pass {
     self.flow_ = &flow;
     const time_ns began = flow.where().precise_now();
     self.meet_neighbours();
+    for (const pipeline_action& a : actions) ++self.held_of(a).to_come;
     auto to_receive = actions.begin();
     for (auto a = actions.begin(); a != actions.end(); ++a) {
       // A sender whose device goes ahead needs to know where a message goes before it has begun to compute that.
@@ -150,6 +151,7 @@ class training::pass {
       } else if (a->sends()) {
         self.send(*a);
       }
+      self.note_done(*a);
     }
     co_await flow.join();
     for (auto& [key, h] : self.held_) co_await self.recycle(key, h);
@@ -168,11 +170,16 @@ class training::pass {
     buffers::piece gradient_in;
     runtime::flow_work leaving[2];  // the activation, the gradient
     runtime::flow_work coming[2];
+    std::uint32_t to_come = 0;  // actions of its in the list
     std::array<buffers::piece*, 4> pieces() { return {&in, &out, &gradient_out, &gradient_in}; }
   };
   held& held_of(const pipeline_action& a) {
     held& h = held_[{a.stage, a.microbatch}];
     return h;
+  }
+  // A schedule may list the sends of a microbatch long after what they send.
+  void note_done(const pipeline_action& a) {
+    if (--held_of(a).to_come == 0) finished_.emplace_back(a.stage, a.microbatch);
   }
   std::uint64_t in_bytes(std::uint32_t stage) const { return stage == 0 ? 0 : stages_.activation_bytes(stage - 1); }
   std::uint64_t out_bytes(std::uint32_t stage) const { return stages_.activation_bytes(stage); }
@@ -335,9 +342,7 @@ class training::pass {
     (forward ? busy_forward_ns : busy_backward_ns) += took;
     if (forward) co_return;
     --alive_[a.stage];
-    // Its activation has long left; the gradient leaves with what is sent next.
     co_await let_go();
-    finished_.emplace_back(a.stage, a.microbatch);
   }
 
   // Its messages have ended; kernels may not have.
@@ -352,8 +357,8 @@ class training::pass {
     }
   }
 
-  // Takes back the memory of microbatches that are done with. Those that their peer has not taken yet are not waited for, however many:
-  // it may take them only after what this rank does next, and a schedule is checked as if sends held nobody up.
+  // Takes back the memory of microbatches whose actions are all done. Nobody waits here for sends that their peer has not taken yet,
+  // however many: it may take them only after what this rank does next, and a schedule is checked as if sends held nobody up.
   task<> let_go() {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> still;
     for (const auto& key : finished_) {
@@ -387,8 +392,8 @@ class training::pass {
   std::deque<runtime::flow_work> enqueued_;  // computations that the device has not ended
   runtime::dataflow* flow_ = nullptr;
   std::map<std::pair<std::uint32_t, std::uint32_t>, held> held_;
-  std::map<rank_id, runtime::flow_work> compared_;  // in this pass
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;
+  std::map<rank_id, runtime::flow_work> compared_;                 // in this pass
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;  // their sends may be under way
   std::map<std::uint32_t, std::uint32_t> alive_;
 };
 

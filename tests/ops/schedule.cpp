@@ -6,6 +6,7 @@
 #include <vector>
 
 using namespace parley::ops;
+using parley::runtime::errc;
 using parley::runtime::failure;
 
 namespace {
@@ -96,6 +97,23 @@ TEST_CASE("what is wrong with a schedule is said before it runs") {
       interleaved(4, 6, 2),
       "bad_argument: an interleaved pipeline of 4 ranks takes a multiple of that many microbatches, not 6", failure);
   CHECK_THROWS_AS(gpipe(0, 1), failure);
+}
+
+TEST_CASE("a row without an action is named, and moves no stage to another rank") {
+  for (const std::string row : {"", "  \t", ",,,", ", ,\r"}) {
+    CAPTURE(row);
+    for (const auto& [before, line] : {std::pair(std::string(), 1), {"0F0,0B0\n", 2}}) {
+      const auto wrong = parse_schedule(before + row + "\n1F0,1B0\n");
+      CHECK(wrong.code() == errc::malformed);
+      CHECK(refused(before + row + "\n1F0,1B0\n")
+                .starts_with("malformed: schedule:" + std::to_string(line) + ":1: rank " + std::to_string(line - 1) +
+                             " has no action here"));
+    }
+  }
+  CHECK(refused("0F0,0B0\n1F0,1B0\n,,\n").starts_with("malformed: schedule:3:1: rank 2 has no action here"));
+  const auto ends_in_blank_lines = parse_schedule("0F0,0B0\r\n1F0,1B0\r\n\r\n \n");
+  REQUIRE(ends_in_blank_lines);
+  CHECK(ends_in_blank_lines->ranks.size() == 2);
 }
 
 TEST_CASE("a schedule that is made by hand and names what it does not have is not estimated") {

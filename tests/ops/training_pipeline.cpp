@@ -1,3 +1,4 @@
+#include "../support/legal_schedules.hpp"
 #include "../support/memory_of_host.hpp"
 #include "../support/training_case.hpp"
 #include "../support/transfers.hpp"
@@ -7,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -79,6 +81,12 @@ struct trained {
   std::vector<std::unique_ptr<part_of_model>> parts;
 };
 
+pipeline_schedule own_schedule(std::string_view text) {
+  const auto parsed = parse_schedule(text);
+  REQUIRE(parsed);
+  return *parsed;
+}
+
 }  // namespace
 
 TEST_CASE("a pipeline's gradients are those of one process, to the last bit, in every schedule") {
@@ -97,6 +105,59 @@ TEST_CASE("a pipeline's gradients are those of one process, to the last bit, in 
       CHECK(t.parts[r]->order == expected);
     }
   }
+}
+
+TEST_CASE("a send may be listed long after what it sends, also a gradient's") {
+  trained t(own_schedule("0F0, 0SEND_F0, 0F1, 0SEND_F1, 0RECV_B0, 0B0, 0RECV_B1, 0B1\n"
+                         "1RECV_F0, 1F0, 1RECV_F1, 1F1, 1B0, 1B1, 1SEND_B0, 1SEND_B1\n"));
+  t.run();
+  for (const auto& o : t.outcomes) CHECK_MESSAGE(o, (o ? "" : o.reason().what()));
+  CHECK(t.gradients() == gradients_alone(2, 2));
+}
+
+namespace {
+
+// Perhaps twice in a row over the same memory, with messages that are copied or stay with their sender, and some that are late.
+void check_drawn(std::uint64_t seed) {
+  random_stream dice(seed, 18);
+  const pipeline_schedule s = legal_schedule(seed);
+  CAPTURE(seed);
+  CAPTURE(text_of(s));
+  const auto sound = check(s);
+  REQUIRE_MESSAGE(sound, (sound ? "" : sound.reason().what()));
+  memory_link_options links;
+  links.eager_bytes = std::array<std::size_t, 3>{0, 8192, 8192}[dice.below(3)];
+  const auto late = static_cast<rank_id>(dice.below(2 * s.ranks.size()));
+  links.delay = [late](rank_id from, rank_id, link::channel) { return from == late ? 20'000 : 0; };
+  trained t(s, std::array<time_ns, 2>{0, 10'000}[dice.below(2)], std::move(links));
+  const std::size_t elements = dice.below(4) == 0 ? 2000 : width;
+  for (const auto& part : t.parts) part->elements = elements;
+  std::vector<training> handles;
+  training_pipeline op = t.op_of(1'000'000'000);
+  if (dice.below(64) != 0) op.configs = {direct()};  // a search takes longer than a pass
+  for (rank_id r = 0; r < s.ranks.size(); ++r) handles.push_back(t.w[r].declare(op));
+  const std::vector<double> right = gradients_alone(s);
+  const std::uint64_t passes = dice.below(4) == 0 ? 2 : 1;
+  for (std::uint64_t pass = 0; pass < passes; ++pass) {
+    CAPTURE(pass);
+    for (const auto& part : t.parts) part->m = model(s.stages);
+    t.run(handles);
+    for (const auto& o : t.outcomes) REQUIRE_MESSAGE(o, (o ? "" : o.reason().what()));
+    REQUIRE(t.gradients() == right);
+  }
+}
+
+}  // namespace
+
+// PARLEY_TEST_SCHEDULES=N runs N of them, the first one with the number PARLEY_TEST_SEED.
+TEST_CASE("whatever schedule is accepted, in every order of sends and receives, has the gradients of one process") {
+  const auto number = [](const char* name, std::uint64_t otherwise) {
+    const char* const told = std::getenv(name);
+    return told == nullptr ? otherwise : std::strtoull(told, nullptr, 10);
+  };
+  const std::uint64_t first = number("PARLEY_TEST_SEED", 1);
+  const std::uint64_t count = number("PARLEY_TEST_SCHEDULES", 500);
+  for (std::uint64_t seed = first; seed < first + count; ++seed) check_drawn(seed);
 }
 
 TEST_CASE("with free communication the pass takes exactly what the schedule says") {
@@ -239,12 +300,6 @@ trained& run_short_of_memory(trained& t, const std::vector<int>& at) {
     handles.push_back(t.w[r].declare(op));
   }
   return t.run(handles);
-}
-
-pipeline_schedule own_schedule(std::string_view text) {
-  const auto parsed = parse_schedule(text);
-  REQUIRE(parsed);
-  return *parsed;
 }
 
 }  // namespace

@@ -116,22 +116,32 @@ class placed_part final : public training_work {
   std::vector<array<double>> gradients_;
 };
 
-inline std::vector<double> gradients_alone(std::uint32_t stages, std::uint32_t microbatches) {
-  part_of_model all(stages, 0);
-  for (std::uint32_t m = 0; m < microbatches; ++m) {
-    std::vector<std::vector<double>> x(stages + 1, std::vector<double>(width));
-    for (std::uint32_t s = 0; s < stages; ++s)
-      all.forward(s, m, std::as_bytes(std::span(x[s])), std::as_writable_bytes(std::span(x[s + 1])));
-    std::vector<double> gradient;
-    for (std::uint32_t s = stages; s-- > 0;) {
-      std::vector<double> before(s == 0 ? 0 : width);
-      all.backward(s, m,
-                   {std::as_bytes(std::span(x[s])), std::as_writable_bytes(std::span(x[s + 1])),
-                    std::as_bytes(std::span(gradient)), std::as_writable_bytes(std::span(before))});
+/// By one process. Each stage adds up its microbatches in the order of its list.
+inline std::vector<double> gradients_alone(const pipeline_schedule& s) {
+  part_of_model all(s.stages, 0);
+  using numbers = std::vector<double>;
+  std::vector<std::vector<numbers>> x(s.stages + 1, std::vector<numbers>(s.microbatches, numbers(width)));
+  for (std::uint32_t m = 0; m < s.microbatches; ++m) {
+    for (std::uint32_t stage = 0; stage < s.stages; ++stage)
+      all.forward(stage, m, std::as_bytes(std::span(x[stage][m])), std::as_writable_bytes(std::span(x[stage + 1][m])));
+  }
+  std::vector<numbers> gradients(s.microbatches);
+  for (std::uint32_t stage = s.stages; stage-- > 0;) {
+    for (const pipeline_action& a : s.ranks[s.rank_of(stage)]) {
+      if (a.stage != stage || a.what != pipeline_action::kind::backward) continue;
+      numbers before(stage == 0 ? 0 : width);
+      numbers& gradient = gradients[a.microbatch];
+      all.backward(stage, a.microbatch,
+                   {std::as_bytes(std::span(x[stage][a.microbatch])),
+                    std::as_writable_bytes(std::span(x[stage + 1][a.microbatch])), std::as_bytes(std::span(gradient)),
+                    std::as_writable_bytes(std::span(before))});
       gradient = before;
     }
   }
   return all.m.weight_gradient;
+}
+inline std::vector<double> gradients_alone(std::uint32_t stages, std::uint32_t microbatches) {
+  return gradients_alone(gpipe(stages, microbatches));
 }
 
 }  // namespace parley::tests::training_case
