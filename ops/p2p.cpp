@@ -1,10 +1,12 @@
 #include <parley/ops/p2p.hpp>
 
 #include <parley/runtime/call_step.hpp>
+#include <parley/runtime/news.hpp>
 
 #include <boost/container/small_vector.hpp>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <unordered_map>
 
@@ -92,7 +94,9 @@ runtime::flow_step::on_device awaited_in(const runtime::memory_space& memory, co
 // What its hooks hear of an operation.
 class told_operation {
  protected:
-  told_operation(const p2p_operation& o, const std::string& op) : operation_(o), op_(op) {}
+  // The `number`-th one of its peer, tag and kind.
+  told_operation(p2p_end& end, const p2p_operation& o, std::uint64_t number, const std::string& op)
+      : operation_(o), op_(op), end_(end), number_(number) {}
   std::string words() const { return title_of(operation_, op_); }
   bool sends() const noexcept { return operation_.what == p2p_operation::kind::send; }
   void tell_abandoned(const std::exception_ptr& why) noexcept {
@@ -110,19 +114,65 @@ class told_operation {
     const bool given_up = f.code() == errc::timeout || f.code() == errc::cancelled;
     if (given_up && operation_.hooks != nullptr) operation_.hooks->on_given_up(operation_, f.reason());
   }
+
+  // A receive that would wait for a send which may wait for it, around all ranks, need not: it takes what comes beside its memory.
+  bool goes_beside(const runtime::flow_step& earlier) noexcept {
+    const auto* const sent = dynamic_cast<const told_operation*>(&earlier);
+    if (sent == nullptr || !sent->sends() || sends() || operation_.pieces != nullptr) return false;
+    if (sent->end_.may_wait_for(sent->operation_, sent->number_, operation_.peer)) return false;
+    is_beside_ = true;
+    return true;
+  }
+  bool is_beside() const noexcept { return is_beside_; }
+  void tell_passed() noexcept {
+    if (passed_ != nullptr) passed_->tell();
+  }
+  // `is_behind` of its step: whether a send still reads the memory.
+  template <class Edge, class Behind>
+  task<std::uint64_t> receive_beside(Edge& edge, call_options o, Behind is_behind) {
+    struct told {
+      ~told() {
+        memory.came(expected, outcome);
+        listens = nullptr;
+      }
+      runtime::memory_space& memory;
+      std::uint64_t expected;
+      runtime::news*& listens;
+      errc outcome = errc::cancelled;
+    } told{edge.memory(), std::exchange(o.expected, 0), passed_};
+    runtime::news passed;
+    passed_ = &passed;
+    const auto beside = edge.memory().make(operation_.bytes.size());
+    const std::uint64_t moved = co_await edge.receive(beside->bytes(), o);
+    while (is_behind()) {
+      auto woken = co_await passed.next(runtime::never);
+      if (!woken)
+        runtime::raise({woken.code(), words() + ": it came, and a send still read the memory that it is for"});
+    }
+    co_await edge.memory().copy(operation_.bytes.first(moved), beside->bytes().first(moved));
+    end_.note_copied(moved);
+    told.outcome = errc::none;
+    co_return moved;
+  }
+
   const p2p_operation operation_;
   const std::string& op_;
   std::uint64_t moved_ = 0;
 
  private:
+  p2p_end& end_;
+  const std::uint64_t number_;
   bool over_ = false;
+  bool is_beside_ = false;
+  runtime::news* passed_ = nullptr;  // of a receive beside its memory
 };
 
 template <class Call, class Edge>
-class p2p_step : public runtime::call_step<Call>, protected told_operation, private call_watcher {
+class p2p_step : public runtime::call_step<Call>, public told_operation, private call_watcher {
  public:
-  p2p_step(Edge& edge, const p2p_operation& o, std::uint64_t batch, const std::string& op)
-      : told_operation(o, op), edge_(edge), batch_(batch) {}
+  p2p_step(p2p_end& end, Edge& edge, const p2p_operation& o, std::uint64_t batch, std::uint64_t number,
+           const std::string& op)
+      : told_operation(end, o, number, op), edge_(edge), batch_(batch) {}
   std::string title() const final { return words(); }
   std::uint64_t bytes() const noexcept final { return moved_; }
 
@@ -139,13 +189,19 @@ class p2p_step : public runtime::call_step<Call>, protected told_operation, priv
     }
     end_with(moved);
   }
+  call_options options() noexcept { return options_of(operation_, batch_, *this); }
   Edge& edge_;
 
  private:
-  void go() noexcept final { this->begin(edge_, operation_.bytes, options_of(operation_, batch_, *this)); }
-  bool comes_after(const runtime::flow_step& earlier, const runtime::buffer_access& use) final {
-    return this->is_computed_on(edge_.memory(), earlier, use);
+  void go() noexcept final {
+    if (is_beside()) [[unlikely]]
+      return runtime::call_step<Call>::go();
+    this->begin(edge_, operation_.bytes, options());
   }
+  bool comes_after(const runtime::flow_step& earlier, const runtime::buffer_access& use) final {
+    return this->is_computed_on(edge_.memory(), earlier, use) || goes_beside(earlier);
+  }
+  void on_passed() noexcept final { tell_passed(); }
   void on_begun() noexcept final { this->note_begun(); }
   runtime::scope& scope_of_rest(runtime::scope&) noexcept final { return this->own_scope(); }
   const std::uint64_t batch_;
@@ -163,6 +219,16 @@ class send_step final : public p2p_step<send_call, edge_out> {
 
 class receive_step final : public p2p_step<receive_call, edge_in> {
   using p2p_step::p2p_step;
+  task<> run() override {
+    const auto is_behind = [this] { return this->is_behind(); };
+    try {
+      moved_ = co_await receive_beside(edge_, options(), is_behind);
+    } catch (const runtime::failure& f) {
+      fail_with(f);
+      throw;
+    }
+    end_with(moved_);
+  }
   void take(receive_call& over) override {
     end_as([&] { return over.await_resume(); });
   }
@@ -175,17 +241,21 @@ class receive_step final : public p2p_step<receive_call, edge_in> {
   }
 };
 
-class step_to_itself final : public runtime::flow_step, private told_operation, private call_watcher {
+class step_to_itself final : public runtime::flow_step, public told_operation, private call_watcher {
  public:
-  step_to_itself(self_edge& edge, const p2p_operation& o, const std::string& op) : told_operation(o, op), edge_(edge) {}
+  step_to_itself(p2p_end& end, self_edge& edge, const p2p_operation& o, std::uint64_t number, const std::string& op)
+      : told_operation(end, o, number, op), edge_(edge) {}
   std::string title() const override { return words(); }
   std::uint64_t bytes() const noexcept override { return moved_; }
   task<> run() override {
     const call_options o = options_of(operation_, 0, *this);
+    const auto is_behind = [this] { return this->is_behind(); };
     std::uint64_t moved = operation_.bytes.size();
     try {
       if (sends()) {
         co_await edge_.send(operation_.bytes, o);
+      } else if (is_beside()) {
+        moved = co_await receive_beside(edge_, o, is_behind);
       } else {
         moved = co_await edge_.receive(operation_.bytes, o);
       }
@@ -201,8 +271,9 @@ class step_to_itself final : public runtime::flow_step, private told_operation, 
 
  private:
   bool comes_after(const flow_step& earlier, const runtime::buffer_access& use) override {
-    return is_computed_on(edge_.memory(), earlier, use);
+    return is_computed_on(edge_.memory(), earlier, use) || goes_beside(earlier);
   }
+  void on_passed() noexcept override { tell_passed(); }
   void on_begun() noexcept override { note_begun(); }
   void on_abandoned() noexcept override {
     tell_abandoned(thrown);
@@ -226,10 +297,11 @@ class not_sent final : public runtime::flow_step {
 
 }  // namespace
 
-runtime::flow_step_ptr p2p_end::step_for(const p2p_operation& o, std::uint64_t batch) {
-  if (o.peer == self_) return runtime::new_step<step_to_itself>(to_itself_, o, name_);
-  if (o.what == p2p_operation::kind::send) return runtime::new_step<send_step>(pairs_.edge_to(o.peer), o, batch, name_);
-  return runtime::new_step<receive_step>(pairs_.edge_from(o.peer), o, batch, name_);
+runtime::flow_step_ptr p2p_end::step_for(const p2p_operation& o, std::uint64_t batch, std::uint64_t number) {
+  if (o.peer == self_) return runtime::new_step<step_to_itself>(*this, to_itself_, o, number, name_);
+  if (o.what == p2p_operation::kind::send)
+    return runtime::new_step<send_step>(*this, pairs_.edge_to(o.peer), o, batch, number, name_);
+  return runtime::new_step<receive_step>(*this, pairs_.edge_from(o.peer), o, batch, number, name_);
 }
 
 // A short message that waits for nothing needs no step. Throws what it has failed with.
@@ -245,35 +317,98 @@ bool p2p_end::leaves_at_once(const runtime::dataflow& flow, const p2p_operation&
 }
 
 // Throws where this rank has no such pair.
-void p2p_end::check_pair(const p2p_operation& o) {
+p2p_end::with p2p_end::check_pair(const p2p_operation& o) {
   if (o.pieces != nullptr && (o.peer == self_ || memory_.has_streams()))
     runtime::raise(
         {errc::bad_argument, title_of(o, name_) + ": pieces are for messages between ranks, in host memory"});
-  if (o.peer == self_) return;
+  if (o.peer == self_) return with::itself;
   if (o.what == p2p_operation::kind::send) {
     static_cast<void>(pairs_.edge_to(o.peer));
   } else {
     static_cast<void>(pairs_.edge_from(o.peer));
+  }
+  return with::peer;
+}
+
+// A long send ends when its peer has posted the receive for it. Where all ranks do the same, that receive is one that this rank, too, has
+// posted by now, or waits for such a send in its turn, and nobody ever ends. Of one tag this cannot close a circle: along it the numbers
+// of the sends would have to fall for ever. Of several, what this rank has done with the send's tag tells what the others have.
+bool p2p_end::may_wait_for(const p2p_operation& sent, std::uint64_t number, rank_id source) const {
+  const line* const same = receives_.find(key_of(sent.peer == self_ ? self_ : source, sent.tag));
+  if (same != nullptr || sent.peer == self_) return same != nullptr && same->posted > number;
+  return std::any_of(pairs_.ins_.begin(), pairs_.ins_.end(), [&](const declared_edge* from) {
+    const line* const other = receives_.find(key_of(from->peer(), sent.tag));
+    return other != nullptr && other->posted > number;
+  });
+}
+
+// Whether a send or a receive of before may be the other side of what is posted under that tag.
+bool p2p_end::has_waiting(std::uint32_t own_tag) const {
+  const auto has_begun = [&](const sequences& all) {
+    const line* const one = all.find(key_of(self_, own_tag));
+    return one == nullptr || one->order.idle();
+  };
+  return to_itself_.is_awaited(own_tag) || !has_begun(sends_) || !has_begun(receives_);
+}
+
+// A send to this rank itself that is to send what its own receive brings, perhaps by way of others.
+void p2p_end::check_circles(std::span<const p2p_operation> batch) const {
+  constexpr std::size_t most_looked_at = 256;
+  struct message {
+    const p2p_operation* sent = nullptr;
+    const p2p_operation* received = nullptr;
+    bool ends = false;
+  };
+  std::map<std::pair<std::uint32_t, std::size_t>, message> all;  // by tag and number
+  std::map<std::uint32_t, std::size_t> sends;
+  std::map<std::uint32_t, std::size_t> receives;
+  for (const p2p_operation& o : batch) {
+    if (o.peer != self_ || has_waiting(o.tag)) continue;
+    const bool sent = o.what == p2p_operation::kind::send;
+    (sent ? all[{o.tag, sends[o.tag]++}].sent : all[{o.tag, receives[o.tag]++}].received) = &o;
+  }
+  std::erase_if(all, [](const auto& m) { return m.second.sent == nullptr || m.second.received == nullptr; });
+  if (all.size() > most_looked_at) return;
+  const auto waits = [&](const message& m) {
+    return std::any_of(all.begin(), all.end(), [&](const auto& other) {
+      const p2p_operation* const before = other.second.received;
+      const auto into = before->bytes;
+      return !other.second.ends && before < m.sent && into.data() < m.sent->bytes.data() + m.sent->bytes.size() &&
+             m.sent->bytes.data() < into.data() + into.size();
+    });
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (auto& [key, m] : all) {
+      if (m.ends || waits(m)) continue;
+      m.ends = moved = true;
+    }
+  }
+  for (const auto& [key, m] : all) {
+    if (m.ends) continue;
+    runtime::raise({errc::bad_argument, title_of(*m.sent, name_) +
+                                            ", this rank itself: it is to send what a receive of " +
+                                            "its batch brings, and that waits for this send; list the send first, to " +
+                                            "exchange in place"});
   }
 }
 
 p2p_end::sequences::map::value_type& p2p_end::sequences::find_or_make(std::uint64_t key) {
   if (const auto known = all_.find(key); known != all_.end()) return *known;
   if (all_.size() >= sweep_at_) {
-    std::erase_if(all_, [](const auto& s) { return s.second.idle(); });
+    std::erase_if(all_, [](const auto& s) { return s.second.order.idle(); });
     sweep_at_ = std::max<std::size_t>(64, 2 * all_.size());
   }
   return *all_.try_emplace(key).first;
 }
 
-runtime::begin_sequence& p2p_end::sequence_of(const p2p_operation& o) {
-  const std::uint64_t key = (std::uint64_t{o.peer} << 32U) | o.tag;
+p2p_end::line& p2p_end::line_of(const p2p_operation& o) {
+  const std::uint64_t key = key_of(o.peer, o.tag);
   return o.what == p2p_operation::kind::send ? sends_[key] : receives_[key];
 }
 
 // The device's order: before the host knows anything, and whichever config moves a message.
 void p2p_end::order_behind(const batch_options& how, std::span<p2p_operation> batch) {
-  for (const p2p_operation& o : batch) check_pair(o);  // before anything is expected
   try {
     for (p2p_operation& o : batch) {
       memory_.after(o.bytes, how.stream);
@@ -290,6 +425,15 @@ void p2p_end::order_behind(const batch_options& how, std::span<p2p_operation> ba
 
 runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_operation> batch,
                                   const batch_options& o) {
+  bool receives_own = false;
+  bool may_be_circle = false;
+  for (const p2p_operation& operation : batch) {
+    if (check_pair(operation) != with::itself) continue;
+    const bool receives = operation.what == p2p_operation::kind::receive;
+    may_be_circle |= receives_own && !receives;
+    receives_own |= receives;
+  }
+  if (may_be_circle) check_circles(batch);
   boost::container::small_vector<p2p_operation, 8> in_order;
   if (o.stream != nullptr) {
     in_order.assign(batch.begin(), batch.end());
@@ -297,30 +441,32 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
     batch = in_order;
   }
   boost::container::small_vector<runtime::flow_part, 16> parts;
-  for (const p2p_operation& operation : batch) check_pair(operation);
   ++batches_;
   for (const p2p_operation& operation : batch) {
     const bool sends = operation.what == p2p_operation::kind::send;
     const auto use = sends ? runtime::buffer_use::read : runtime::buffer_use::write;
     const runtime::buffer_access whole{operation.bytes, use};
-    const runtime::step_options how{services_.patient(o.timeout_ns), o.after, &sequence_of(operation)};
+    line& among = line_of(operation);
+    const runtime::step_options how{services_.patient(o.timeout_ns), o.after, &among.order};
     runtime::flow_part& part = parts.emplace_back();
     try {
       if (leaves_at_once(flow, operation, batches_, whole, how)) {
         part.bytes = operation.bytes.size();
+        ++among.posted;
         continue;
       }
-      part.step = step_for(operation, batches_);
+      part.step = step_for(operation, batches_, among.posted);
     } catch (const runtime::failure&) {
       part.step = runtime::new_step<not_sent>(operation, name_, std::current_exception());
     }
     if (operation.pieces == nullptr) {
       flow.put(part.step, {&whole, 1}, how);
-      continue;
+    } else {
+      std::vector<runtime::buffer_access> uses{runtime::writes(operation.bytes)};  // what it is packed to on its way
+      for (const std::span<std::byte> each : operation.pieces->all) uses.push_back({each, use});
+      flow.put(part.step, uses, how);
     }
-    std::vector<runtime::buffer_access> uses{runtime::writes(operation.bytes)};  // what it is packed to on its way
-    for (const std::span<std::byte> each : operation.pieces->all) uses.push_back({each, use});
-    flow.put(part.step, uses, how);
+    ++among.posted;  // a receive is none that has been posted before it
   }
   return flow.together(parts);
 }

@@ -13,6 +13,11 @@
 /// wait; other tags are independent. Sends to oneself, of zero bytes, and batches that differ from rank to rank are fine. What a batch sends
 /// to one rank, of one size, runs the same config, and is one repetition of a trial.
 ///
+/// `{isend(x, …), irecv(x, …)}` exchanges x in place, at every size, whether the two are in one batch or in two, have all of x in common or
+/// only a part, and are for one rank or for several. Where all ranks do that, each send would wait for a receive that waits for such
+/// a send: the receive then takes what comes beside x, and copies it in when the send has ended, which `copied_bytes` counts. A rank that
+/// works with two buffers in turn copies nothing. The other order sends on what has come; to oneself, in one batch, it is `bad_argument`.
+///
 /// On a device, in the order of a stream (`batch_options::stream`): nothing waits on the host, and the next kernels can be enqueued
 /// at once.
 ///
@@ -111,29 +116,46 @@ class p2p_end {
   const self_edge& to_itself() const noexcept { return to_itself_; }
   /// Of how many peers and tags something is kept here; those that are used no more are forgotten.
   std::size_t known_tags() const noexcept { return sends_.size() + receives_.size() + to_itself_.known_tags(); }
+  /// Whether a receive from `source` that is posted now may wait until `sent`, the `number`-th one of its peer and tag, has ended.
+  bool may_wait_for(const p2p_operation& sent, std::uint64_t number, rank_id source) const;
+  /// What came beside the memory that it was for.
+  void note_copied(std::uint64_t bytes) noexcept { copied_bytes_ += bytes; }
+  std::uint64_t copied_bytes() const noexcept { return copied_bytes_; }
 
  private:
+  struct line {
+    runtime::begin_sequence order;
+    std::uint64_t posted = 0;  // so many so far
+  };
   class sequences {  // by peer and tag
    public:
-    runtime::begin_sequence& operator[](std::uint64_t key) {
+    line& operator[](std::uint64_t key) {
       if (latest_ == nullptr || latest_->first != key) latest_ = &find_or_make(key);
       return latest_->second;
     }
     std::size_t size() const noexcept { return all_.size(); }
+    const line* find(std::uint64_t key) const {
+      const auto known = all_.find(key);
+      return known == all_.end() ? nullptr : &known->second;
+    }
 
    private:
-    using map = std::unordered_map<std::uint64_t, runtime::begin_sequence>;
+    using map = std::unordered_map<std::uint64_t, line>;
     map::value_type& find_or_make(std::uint64_t key);
     map all_;
     map::value_type* latest_ = nullptr;
     std::size_t sweep_at_ = 64;  // so many: tags that are used no more are forgotten
   };
   void order_behind(const batch_options& o, std::span<p2p_operation> batch);
-  void check_pair(const p2p_operation& o);
-  runtime::flow_step_ptr step_for(const p2p_operation& o, std::uint64_t batch);
+  enum class with : std::uint8_t { peer, itself };
+  with check_pair(const p2p_operation& o);
+  void check_circles(std::span<const p2p_operation> batch) const;
+  bool has_waiting(std::uint32_t own_tag) const;
+  runtime::flow_step_ptr step_for(const p2p_operation& o, std::uint64_t batch, std::uint64_t number);
   bool leaves_at_once(const runtime::dataflow& flow, const p2p_operation& o, std::uint64_t batch,
                       const runtime::buffer_access& use, const runtime::step_options& how);
-  runtime::begin_sequence& sequence_of(const p2p_operation& o);
+  static std::uint64_t key_of(rank_id peer, std::uint32_t tag) noexcept { return (std::uint64_t{peer} << 32U) | tag; }
+  line& line_of(const p2p_operation& o);
   std::string name_;
   transfer pairs_;
   runtime::memory_space& memory_;
@@ -143,6 +165,7 @@ class p2p_end {
   sequences sends_;
   sequences receives_;
   std::uint64_t batches_ = 0;
+  std::uint64_t copied_bytes_ = 0;
 };
 
 /// What `declare` gives back; a light handle that lives as long as its rank.
@@ -191,8 +214,10 @@ class p2p {
   }
   /// See `transfer`; on all ranks of the op.
   runtime::task<> tune(std::vector<std::uint64_t> sizes_bytes) { return end().pairs().tune(std::move(sizes_bytes)); }
-  /// As `transfer::copied_bytes`, and those of sends to oneself, once each.
-  std::uint64_t copied_bytes() const { return end().pairs().copied_bytes() + end().to_itself().copied_bytes(); }
+  /// As `transfer::copied_bytes`, and those of sends to oneself, once each, and of exchanges in place.
+  std::uint64_t copied_bytes() const {
+    return end().pairs().copied_bytes() + end().to_itself().copied_bytes() + end().copied_bytes();
+  }
   /// After `peer_restarted`, where all pairs begin anew together: enters the generation that has begun. False when none has.
   bool rejoin() const { return !idle() && end().pairs().rejoin(); }
   /// See `p2p_end`.

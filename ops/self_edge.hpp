@@ -39,6 +39,8 @@ class self_edge {
   std::uint64_t copied_bytes() const noexcept { return copied_bytes_; }
   /// Of how many tags somebody waits.
   std::size_t known_tags() const noexcept { return lines_.size(); }
+  /// Whether a side waits there for its other one.
+  bool is_awaited(std::uint32_t tag) const noexcept { return lines_.contains(tag); }
 
  private:
   struct copying;

@@ -125,7 +125,8 @@ void dataflow::one_met(flow_step& step) noexcept {
 
 void dataflow::one_passed(flow_step& step) noexcept {
   --step.behind_;
-  if (step.stage_ == flow_step::stage::ended) release_if_free(step);
+  if (step.stage_ == flow_step::stage::ended) return release_if_free(step);
+  if (step.behind_ == 0) step.on_passed();
 }
 
 void dataflow::release_if_free(flow_step& step) noexcept {

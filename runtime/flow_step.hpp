@@ -156,7 +156,7 @@ class flow_step : private list_hook,
   /// One of its own, made when it is first needed: what runs there is cancelled with this step alone.
   scope& own_scope() noexcept;
 
-  /// Whether a device sees to it that this, with what `use` names, comes after `earlier`: the flow need not then.
+  /// Whether a device, or the step itself, sees to it that this, with what `use` names, comes after `earlier`: the flow need not then.
   virtual bool comes_after(const flow_step& /*earlier*/, const buffer_access& /*use*/) { return false; }
   /// Of a step whose buffers lie in `memory`, where messages come after what kernels do with them.
   static bool is_computed_on(const memory_space& memory, const flow_step& earlier, const buffer_access& use) noexcept {
@@ -164,6 +164,10 @@ class flow_step : private list_hook,
     return part.memory == &memory && part.what == on_device::kind::computed;
   }
   bool has_to_wait() const noexcept { return unmet_ != 0; }
+  /// Whether a step that `comes_after` answered for has not been released yet: `on_passed` is called once none is left, unless this one
+  /// has ended by then.
+  bool is_behind() const noexcept { return behind_ != 0; }
+  virtual void on_passed() noexcept {}
   /// For steps of a `begin_sequence`: the next one may begin.
   void note_begun() noexcept;
   /// It is not run, for what `thrown` says, or was torn down: whoever else was told that it would happen has to hear that.

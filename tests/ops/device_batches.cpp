@@ -247,6 +247,71 @@ TEST_CASE("two messages into the halves of a buffer, which is sent on behind bot
   }
 }
 
+TEST_CASE("an exchange in place on a device arrives, whatever config does it, awaited or in the order of a stream") {
+  for (const config_ptr& way : {direct(), chunked(20'000, 3), put(), get()}) {
+    for (const bool in_a_stream : {false, true}) {
+      for (const bool one_batch : {true, false}) {
+        CAPTURE(way->id());
+        CAPTURE(in_a_stream);
+        CAPTURE(one_batch);
+        fake_cuda gpu;
+        two_ranks w(gpu, {direct()});
+        constexpr unsigned rounds = 5;
+        constexpr std::size_t bytes = 60'000;  // which stay with their sender
+        std::array<transports::cuda_memory, 2> x;
+        std::array<transports::cuda_stream, 2> streams{};
+        std::vector<p2p> ends;
+        std::vector<actors::registered_memory> known;
+        for (rank_id r = 0; r < 2; ++r) {
+          x[r] = transports::cuda_memory::on_device(gpu, 0, bytes);
+          fill(gpu, x[r].bytes(), 10 + r);
+          streams[r] = gpu.make_stream(0);
+          point_to_point op{.name = "places", .configs = {direct()}, .memory = w.spaces[r].get()};
+          op.timeout_ns = 5'000'000'000;
+          if (way->id() != "direct") op.configs.push_back(way);
+          ends.push_back(w.ranks[r]->declare(op));
+          known.push_back(ends[r].registered(x[r].bytes()));
+        }
+        std::array<unsigned, 2> right{};
+        struct program {
+          static task<> run(dataflow& flow, fake_cuda* gpu, p2p end, std::span<std::byte> x, rank_id self,
+                            transports::cuda_stream stream, bool ordered, bool one_batch, unsigned* right) {
+            const batch_options o{.stream = ordered ? stream : nullptr};
+            const std::array both{p2p::isend(x, {.to = 1 - self}), p2p::irecv(x, {.from = 1 - self})};
+            for (unsigned i = 1; i <= rounds; ++i) {
+              std::vector<flow_work> parts;
+              if (one_batch) {
+                parts.push_back(end.start(flow, both, o));
+              } else {
+                for (const std::size_t part : {0, 1}) parts.push_back(end.start(flow, std::span(&both[part], 1), o));
+              }
+              const unsigned came = 10 + (self + i) % 2;
+              if (ordered) {
+                gpu->launch(stream, 300, [=] { *right += holds(*gpu, x, came) ? 1 : 0; });
+                continue;
+              }
+              for (const flow_work& part : parts) co_await part;
+              *right += holds(*gpu, x, came) ? 1 : 0;
+            }
+          }
+        };
+        {
+          runtime::scope all(w.loop);
+          for (rank_id r = 0; r < 2; ++r)
+            all.spawn(with_dataflow(program::run, &gpu, ends[r], x[r].bytes(), r, streams[r], in_a_stream, one_batch,
+                                    &right[r]));
+          run_until(w.loop, [&] { return all.running() == 0; });
+        }
+        for (rank_id r = 0; r < 2; ++r) {
+          runtime::run(w.loop, reaches(*w.copies[r], streams[r]));
+          CHECK(right[r] == rounds);
+          gpu.destroy(streams[r]);
+        }
+      }
+    }
+  }
+}
+
 // The kernels that write what is sent, and those that read what is overwritten, still run when the call is made.
 TEST_CASE("a put finds its credit although kernels use both buffers when it is called for") {
   fake_cuda gpu;
