@@ -482,6 +482,7 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const device_
   o.ranks = job.ranks;
   o.seed = s.seed;
   o.settings = settings_for(s, job);
+  o.link = simulation::usual_links();
   std::shared_ptr<payload_engine> engine;
   if (measured != nullptr) {
     o.link = measured->links();

@@ -321,18 +321,25 @@ void network::keep(std::unique_ptr<operation> op) {
 time_ns network::crossed(rank_id from, rank_id to, std::uint64_t bytes, link::channel on) {
   const auto busy = static_cast<time_ns>(model_.ns_per_byte * static_cast<double>(bytes));
   if (on == link::channel::control) return line_.now() + model_.latency_ns + busy;
-  time_ns leaves = line_.now() + busy;
+  return carried(from, to, line_.now(), busy);
+}
+
+// When a payload has come that waits from `begins` on for the wires which it keeps busy for so long.
+time_ns network::carried(rank_id from, rank_id to, time_ns begins, time_ns busy) {
+  const auto host = [this](rank_id r) { return r - r % model_.ranks_per_host; };
+  time_ns leaves = begins + busy;
   if (model_.shared_wire) {
     time_ns& free_at = ports_[from]->wire_to(to).free_at;
-    leaves = free_at = std::max(free_at, line_.now()) + model_.per_message_ns + busy;
+    leaves = free_at = std::max(free_at, begins) + model_.per_message_ns + busy;
   }
-  if (model_.shared_egress) {
-    time_ns& free_at = ports_[from]->egress_free_at_;
-    leaves = free_at = std::max(leaves, std::max(free_at, line_.now()) + model_.per_message_ns + busy);
+  const bool goes_out = host(from) != host(to);
+  if (model_.shared_egress && goes_out) {
+    time_ns& free_at = ports_[host(from)]->egress_free_at_;
+    leaves = free_at = std::max(leaves, std::max(free_at, begins) + model_.per_message_ns + busy);
   }
   time_ns arrives = leaves + model_.latency_ns;
-  if (model_.shared_ingress) {
-    time_ns& free_at = ports_[to]->ingress_free_at_;
+  if (model_.shared_ingress && goes_out) {
+    time_ns& free_at = ports_[host(to)]->ingress_free_at_;
     arrives = free_at = std::max(arrives, free_at + model_.per_message_ns + busy);
   }
   return arrives;
@@ -573,8 +580,10 @@ std::size_t network::exposed() const noexcept {
 
 // --- One-sided transfers ---------------------------------------------------------------------------------------------
 
-time_ns network::one_sided_time(std::uint64_t bytes) const noexcept {
-  return model_.latency_ns + static_cast<time_ns>(model_.one_sided_ns_per_byte * static_cast<double>(bytes));
+// When bytes that a put or a get moves are at their other end.
+time_ns network::put_or_got(rank_id from, rank_id to, time_ns begins, std::uint64_t bytes) {
+  const auto busy = static_cast<time_ns>(model_.one_sided_ns_per_byte * static_cast<double>(bytes));
+  return model_.shared_one_sided ? carried(from, to, begins, busy) : begins + model_.latency_ns + busy;
 }
 
 runtime::result<> network::port::one_sided() const {
@@ -678,7 +687,7 @@ errc network::port::put(rank_id to, const runtime::remote_place& at, std::span<c
   }
   const std::uint64_t number = ++net_.last_put_;
   net_.flying_.push_back({number, rank_, life_, to, region, at.address, {}});
-  net_.line_.at(net_.line_.now() + net_.one_sided_time(data.size()), rank_,
+  net_.line_.at(net_.put_or_got(rank_, to, net_.line_.now(), data.size()), rank_,
                 std::make_unique<leaving>(net_, net_.open(rank_, to, done), number, data));
   return errc::pending;
 }
@@ -694,7 +703,7 @@ errc network::port::get(rank_id from, const runtime::remote_place& at, std::span
   const std::span<const std::byte> bytes = net_.regions_[region - 1].bytes;
   const std::size_t offset = at.address - reinterpret_cast<std::uint64_t>(bytes.data());
   net_.line_.at(
-      net_.line_.now() + net_.model_.latency_ns + net_.one_sided_time(into.size()), rank_,
+      net_.put_or_got(from, rank_, net_.line_.now() + net_.model_.latency_ns, into.size()), rank_,
       std::make_unique<reading>(net_, net_.open(rank_, from, done), region, bytes.subspan(offset, into.size()), into));
   return errc::pending;
 }

@@ -41,6 +41,10 @@ struct link_model {
   bool shared_wire = false;            ///< payloads of one rank for another wait for each other
   bool shared_egress = false;          ///< payloads of one rank for whomever do, where they go out
   bool shared_ingress = false;         ///< payloads of whomever for one rank do, where they come in
+  bool shared_one_sided = false;       ///< puts and gets do what the three above say, as messages do
+  /// So many ranks, one behind the other, are one host: the three above mean its way out and in, and nothing between its own ranks. What
+  /// a rank sends to itself takes neither in any case.
+  rank_id ranks_per_host = 1;
   bool takes_back =
       false;  ///< a sender can take back what was not fetched yet, as memory that it lends; fetching it fails
   memory one_sided = memory::exposed;
@@ -50,6 +54,15 @@ struct link_model {
   double one_sided_ns_per_byte = 0.1;
   time_ns landing_ns = 5'000;  ///< how long after its end at the origin a put lands; `never`: when `land` is called
 };
+
+/// Links of programs that are run with `--sim`: as in the world, a rank has one wire out and one wire in, which take so many bytes and
+/// messages in a time, whomever they are for.
+inline link_model usual_links() {
+  link_model l;
+  l.per_message_ns = 50;
+  l.shared_egress = l.shared_ingress = l.shared_one_sided = true;
+  return l;
+}
 
 /// A message as the network sees it.
 struct parcel {
@@ -181,7 +194,8 @@ class network {
   void finish(std::unique_ptr<operation> op, time_ns delay, errc outcome = errc::none);
   void keep(std::unique_ptr<operation> op);
   time_ns crossed(rank_id from, rank_id to, std::uint64_t bytes, runtime::link::channel on);
-  time_ns one_sided_time(std::uint64_t bytes) const noexcept;
+  time_ns carried(rank_id from, rank_id to, time_ns begins, time_ns busy);
+  time_ns put_or_got(rank_id from, rank_id to, time_ns begins, std::uint64_t bytes);
   std::uint64_t place_of(rank_id owner, std::span<const std::byte> key, std::uint64_t address,
                          std::uint64_t bytes) const;
   void leave_origin(std::uint64_t number, std::span<const std::byte> data);

@@ -67,7 +67,8 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
 }
 
 constexpr std::array flags{"--weather", "--control-weather", "--deaths"};
-constexpr std::array with_a_value{"--sim", "--seed", "--seeds", "--links", "--mutant"};
+constexpr std::array with_a_value{"--sim",     "--seed",      "--seeds",   "--links",         "--mutant",
+                                  "--latency", "--bandwidth", "--sharing", "--ranks-per-host"};
 
 template <class Names>
 bool is_one_of(const Names& names, std::string_view word) {
@@ -119,10 +120,47 @@ link_model free_links() {
   return l;
 }
 
-link_model links_of(const std::optional<std::string>& name) {
-  if (!name) return {};
-  if (*name != "free") runtime::raise({runtime::errc::bad_argument, "--links takes `free`, and not `" + *name + "`"});
-  return free_links();
+std::uint64_t number_between(std::uint64_t value, std::uint64_t least, std::uint64_t most, const char* name) {
+  if (value >= least && value <= most) return value;
+  runtime::raise({runtime::errc::bad_argument,
+                  std::string(name) + " takes " + std::to_string(least) + " to " + std::to_string(most)});
+}
+
+double ns_per_byte_of(const std::string& gigabytes_per_second) {
+  constexpr double slowest = 1e-6;
+  constexpr double fastest = 1e6;
+  double value = 0;
+  const char* const last = gigabytes_per_second.data() + gigabytes_per_second.size();
+  const auto [end, failed] = std::from_chars(gigabytes_per_second.data(), last, value, std::chars_format::fixed);
+  if (failed != std::errc() || end != last || !(value >= slowest && value <= fastest))
+    runtime::raise({runtime::errc::bad_argument,
+                    "--bandwidth takes GB/s of one wire, 0.000001 to 1000000, and not `" + gigabytes_per_second + "`"});
+  return 1 / value;
+}
+
+link_model links_of(int& argc, char** argv) {
+  constexpr std::uint64_t longest_latency_ns = 1'000'000'000;
+  const auto links = text_option(argc, argv, "--links");
+  const auto latency = option(argc, argv, "--latency", "a number of nanoseconds");
+  const auto bandwidth = text_option(argc, argv, "--bandwidth", "a number of GB/s");
+  const auto sharing = text_option(argc, argv, "--sharing", "`wires` or `none`");
+  const auto per_host = option(argc, argv, "--ranks-per-host", "a number of ranks");
+  if (links) {
+    if (*links != "free")
+      runtime::raise({runtime::errc::bad_argument, "--links takes `free`, and not `" + *links + "`"});
+    if (latency || bandwidth || sharing || per_host)
+      runtime::raise({runtime::errc::bad_argument, "--links free has neither --latency nor --bandwidth nor wires; give "
+                                                   "one or the others"});
+    return free_links();
+  }
+  link_model l = usual_links();
+  if (sharing && *sharing != "wires" && *sharing != "none")
+    runtime::raise({runtime::errc::bad_argument, "--sharing takes `wires` or `none`, and not `" + *sharing + "`"});
+  if (sharing && *sharing == "none") l.shared_egress = l.shared_ingress = l.shared_one_sided = false;
+  if (latency) l.latency_ns = static_cast<time_ns>(number_between(*latency, 0, longest_latency_ns, "--latency"));
+  if (bandwidth) l.ns_per_byte = l.one_sided_ns_per_byte = ns_per_byte_of(*bandwidth);
+  if (per_host) l.ranks_per_host = static_cast<rank_id>(number_between(*per_host, 1, most_ranks, "--ranks-per-host"));
+  return l;
 }
 
 tape weather_of(rank_id ranks, std::uint64_t seed, const fault_limits& faults, time_ns faulty_ns = 2'000'000) {
@@ -377,7 +415,7 @@ int run(int argc, char** argv, ops::rank_function rank_main) {
     p.mutant = text_option(argc, argv, "--mutant").value_or("");
     world_options o;
     o.ranks = static_cast<rank_id>(*ranks);
-    o.link = links_of(text_option(argc, argv, "--links"));
+    o.link = links_of(argc, argv);
     o.settings.flight_records = std::clamp<std::size_t>(most_records_of_all / *ranks, 16, most_records);
     const std::uint64_t first = seed.value_or(1);
     for (o.seed = first; o.seed < first + seeds; ++o.seed) {

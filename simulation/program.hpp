@@ -8,10 +8,14 @@
 ///     ./program --sim 16 --control-weather       # only control messages fare badly: no call may be slower for it
 ///     ./program --sim 16 --deaths [--seeds 100]  # in each run one rank dies, anywhere
 ///     ./program --sim 16 --links free            # messages take no time: what is left are the program's own waits
+///     ./program --sim 16 --latency 2000 --bandwidth 12.5 --ranks-per-host 8  # ns, and GB/s of each wire; `--sharing none`: a wire for
+///                                                # each pair and each message, as many as there are
 ///     ./program --sim 16 --mutant other-stamp    # with something broken on purpose (mutants.hpp): a checker has to notice
 ///
 /// Computations (`runtime::compute`, steps of a dataflow) run at once and take the time that their `modelled_ns` says; everything
-/// else that a rank does takes none. Weather: messages are late and overtake each other, control messages are lost and come twice,
+/// else that a rank does takes none. Each rank, or with `--ranks-per-host` each host, has one wire out and one wire in, for whose
+/// bandwidth its messages wait (`usual_links`, network.hpp).
+/// Weather: messages are late and overtake each other, control messages are lost and come twice,
 /// ways are clogged or cut for a while, ranks are stopped or slow, and coroutines of different ranks run in odd orders; a program must
 /// give the same results. Deaths: after a run without one, another in which a rank ends in the midst of it; every other has to
 /// return, or to end with `peer_failed` naming who is gone, also where that was noticed only as others ended because of it, in the time

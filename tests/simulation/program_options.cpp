@@ -1,0 +1,108 @@
+// What a program takes on its command line with --sim: its links.
+#include <parley/simulation/program.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::simulation;
+
+namespace {
+
+constexpr std::size_t mebibyte = 1U << 20U;
+time_ns took_ns = 0;  // of what the latest program has measured
+
+int run_with(rank_function rank_main, std::vector<std::string> words) {
+  words.insert(words.begin(), "program");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  took_ns = 0;
+  return simulation::run(static_cast<int>(words.size()), argv.data(), rank_main);
+}
+
+task<> returns(rank&) { co_return; }
+
+// Rank 0 sends to all others at once, or they to it; how long until all of it is there.
+task<> one_with_all(rank& self, std::size_t bytes, bool outwards, int messages) {
+  point_to_point op;
+  op.name = "star";
+  auto star = self.declare(op);
+  scope& here = co_await this_scope;
+  std::vector<std::vector<std::byte>> data(self.world_size() * static_cast<std::size_t>(messages),
+                                           std::vector<std::byte>(bytes));
+  const time_ns began = self.where().now();
+  dataflow flow(here);
+  std::vector<p2p_operation> batch;
+  std::size_t used = 0;
+  for (rank_id peer = 0; peer < self.world_size(); ++peer) {
+    if (peer == self.id() || (peer != 0 && self.id() != 0)) continue;
+    for (int m = 0; m < messages; ++m) {
+      auto& buffer = data[used++];
+      const bool sends = (self.id() == 0) == outwards;
+      batch.push_back(sends ? star.isend(buffer, {.to = peer, .tag = static_cast<std::uint32_t>(m)})
+                            : star.irecv(buffer, {.from = peer, .tag = static_cast<std::uint32_t>(m)}));
+    }
+  }
+  auto all = star.start(flow, batch);
+  co_await all;
+  co_await flow.join();
+  took_ns = std::max(took_ns, self.where().now() - began);
+}
+task<> all_send_to_one(rank& self) { co_await one_with_all(self, mebibyte, false, 1); }
+task<> one_sends_to_all(rank& self) { co_await one_with_all(self, mebibyte, true, 1); }
+task<> four_messages(rank& self) { co_await one_with_all(self, mebibyte, true, 4); }
+task<> small_ones(rank& self) { co_await one_with_all(self, 8, false, 1); }
+
+time_ns of(rank_function program, std::vector<std::string> words) {
+  CHECK(run_with(program, std::move(words)) == 0);
+  return took_ns;
+}
+
+}  // namespace
+
+TEST_CASE("messages of a simulated program share the wires of their ranks, unless it is told that they do not") {
+  const time_ns one = of(all_send_to_one, {"--sim", "2"});
+  CHECK(of(all_send_to_one, {"--sim", "9"}) > 7 * one);
+  CHECK(of(one_sends_to_all, {"--sim", "9"}) > 7 * one);
+  CHECK(of(four_messages, {"--sim", "2"}) > 3 * one);
+  CHECK(of(small_ones, {"--sim", "300"}) > 2 * of(small_ones, {"--sim", "2"}));
+  CHECK(of(all_send_to_one, {"--sim", "9", "--sharing", "none"}) < 2 * one);
+  CHECK(of(four_messages, {"--sim", "2", "--sharing", "none"}) < 2 * one);
+}
+
+TEST_CASE("a simulated wire has the latency and the bandwidth that its program is told") {
+  const time_ns usual = of(all_send_to_one, {"--sim", "2"});
+  const time_ns slow = of(all_send_to_one, {"--sim", "2", "--bandwidth", "1"});
+  CHECK(slow > static_cast<time_ns>(mebibyte));  // a nanosecond a byte
+  CHECK(slow > 5 * usual);
+  CHECK(of(all_send_to_one, {"--sim", "2", "--latency", "1000000"}) > 2'000'000);
+  CHECK(of(all_send_to_one, {"--sim", "2", "--links", "free"}) == 0);
+}
+
+TEST_CASE("ranks of one simulated host share its wire, and need it not among themselves") {
+  // Seven of eight senders are on the receiver's host, or all of them are elsewhere, behind one wire.
+  const time_ns all_elsewhere = of(all_send_to_one, {"--sim", "9"});
+  CHECK(of(all_send_to_one, {"--sim", "9", "--ranks-per-host", "8"}) < all_elsewhere / 4);
+  CHECK(of(one_sends_to_all, {"--sim", "9", "--ranks-per-host", "9"}) < all_elsewhere / 4);
+}
+
+TEST_CASE("links that cannot be are refused") {
+  using words = std::vector<std::string>;
+  for (const words& wrong :
+       {words{"--sharing", "some"}, words{"--sharing"}, words{"--bandwidth", "0"}, words{"--bandwidth", "-1"},
+        words{"--bandwidth", "nan"}, words{"--bandwidth", "1e3"}, words{"--bandwidth", " 1"}, words{"--bandwidth", ""},
+        words{"--latency", "-1"}, words{"--latency", "2us"}, words{"--latency", "1000000001"},
+        words{"--ranks-per-host", "0"}, words{"--links", "free", "--latency", "5"}, words{"--links", "cheap"}}) {
+    CAPTURE(wrong.front());
+    CAPTURE(wrong.back());
+    words all{"--sim", "2"};
+    all.insert(all.end(), wrong.begin(), wrong.end());
+    CHECK(run_with(returns, all) == 2);
+  }
+}
