@@ -140,6 +140,7 @@ struct run_words {
   runtime::rank_id ranks = 1;
   std::uint32_t restarts = 0;
   bool no_prefix = false;
+  bool strict = false;
   std::optional<runtime::rank_id> hosts, host;
   std::string rendezvous;
 };
@@ -151,6 +152,7 @@ int run_ranks(const run_words& words, std::vector<std::string> command) {
   if (words.hosts) options.among = {*words.hosts, words.host.value_or(0), words.rendezvous};
   options.command = std::move(command);
   options.prefix = words.no_prefix ? transports::line_prefix::none : transports::line_prefix::rank;
+  if (words.strict) options.environment.emplace_back("PARLEY_STRICT", "1");
   const transports::launch_end end = transports::launch(options);
   if (!end.first_failed) return end.status;
   const transports::rank_end& first = end.ranks.at(*end.first_failed);
@@ -186,6 +188,8 @@ int command(int argc, char** argv) {
       run->add_option("--rendezvous", ran.rendezvous, "host:port on host 0, the same on all")->needs(hosts);
   hosts->needs(host)->needs(rendezvous)->excludes("--restarts");
   run->add_flag("--no-prefix", ran.no_prefix, "Do not write [rank R] before each line of output");
+  run->add_flag("--strict", ran.strict,
+                "A rank whose messages were not all taken ends with status 3 instead of a warning");
   run->prefix_command();
   run->footer("After the options come the program and its arguments: parley run -n 2 -- ./program --steps 10");
 

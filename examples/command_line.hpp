@@ -59,7 +59,8 @@ class command_line {
   }
   int run(int argc, char** argv, parley::ops::rank_function rank_main) {
     if (const auto status = read(argv[0], parley::simulation::own_words(argc, argv))) return *status;
-    return parley::simulation::run(argc, argv, rank_main);  // parley::run unless --sim N is there
+    // parley::run unless --sim N is there
+    return parley::simulation::run(argc, argv, rank_main, parley::simulation::program_words::own);
   }
 
  private:

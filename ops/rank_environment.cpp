@@ -58,7 +58,8 @@ constexpr const char* own_variables[] = {"PARLEY_RESULTS",
                                          "PARLEY_UCX_CUDA",
                                          "PARLEY_FLIGHT_DIR",
                                          "PARLEY_DETECTION",
-                                         "PARLEY_PATIENCE"};
+                                         "PARLEY_PATIENCE",
+                                         "PARLEY_STRICT"};
 
 std::vector<std::string> known_variables() {
   std::vector<std::string> all(std::begin(own_variables), std::end(own_variables));

@@ -119,6 +119,15 @@ time_ns detection_of(time_ns mine) {
   return static_cast<time_ns>(seconds * 1e9);
 }
 
+int status_of(parting how) {
+  switch (how) {
+    case parting::in_peace: return 0;
+    case parting::refused: return 1;
+    case parting::undelivered: return undelivered_status;
+  }
+  return 1;
+}
+
 // What an error that ends this rank waits for: why its peer could not send, where it is of that, and then for rank 0 to hear of it.
 struct farewell {
   static constexpr time_ns limit_ns = 200'000'000;  // rank 0 may be computing
@@ -154,9 +163,16 @@ runtime::error of_program(const std::exception_ptr& thrown) {
 
 }  // namespace
 
+undelivered_messages heed_strict(undelivered_messages mine) {
+  const auto on = heed_switch("PARLEY_STRICT", &variable);
+  if (!on) return mine;
+  return *on ? undelivered_messages::fail : undelivered_messages::warn;
+}
+
 struct job::state final : runtime::link::failure_handler {
   state(std::unique_ptr<reactor> made, job_options o)
-      : loop(std::move(made)), detection_ns(detection_of(o.detection_ns)), settle_limit_ns(o.settle_limit_ns) {
+      : loop(std::move(made)), detection_ns(detection_of(o.detection_ns)), settle_limit_ns(o.settle_limit_ns),
+        undelivered(heed_strict(o.undelivered)) {
     o.settings.masked = heed_masks(std::move(o.settings.masked), &variable);
     if (o.bootstrap) {
       join_through(o);
@@ -630,6 +646,7 @@ struct job::state final : runtime::link::failure_handler {
   farewell said;
   time_ns detection_ns;
   time_ns settle_limit_ns;
+  undelivered_messages undelivered;
   std::vector<tuning::result_entry> kept;  // what results files were written of
   bool warned_of_host = false;
   bool without_rank_0 = false;  // nobody is at the rendezvous any more
@@ -667,7 +684,9 @@ parting job::leave() {
   for (const std::string& line : left.undelivered) complain(state_->place.rank, "warning: " + line);
   for (const std::string& line : left.rejected) complain(state_->place.rank, line);
   if (state_->meeting) state_->meeting->leave();
-  return left.rejected.empty() ? parting::in_peace : parting::refused;
+  if (!left.rejected.empty()) return parting::refused;
+  const bool strict = state_->undelivered == undelivered_messages::fail;
+  return strict && !left.undelivered.empty() ? parting::undelivered : parting::in_peace;
 }
 
 // Who is told only by this rank's connections that it has ended does not know why, so these last until rank 0 has told the others.
@@ -711,7 +730,7 @@ int run(const std::function<void(job&)>& program, job_options o) {
       return 1;
     }
     here.write_results();
-    return here.leave() == parting::in_peace ? 0 : 1;
+    return status_of(here.leave());
   } catch (...) {
     if (const auto place = transports::from_environment(); place && !id) id = place->rank;
     complain(id, of_program(std::current_exception()).what());
@@ -719,8 +738,8 @@ int run(const std::function<void(job&)>& program, job_options o) {
   }
 }
 
-int run(int, char**, rank_function rank_main) {
-  return run([rank_main](job& here) { runtime::run(here.loop(), rank_main(here.self())); });
+int run(int, char**, rank_function rank_main, job_options o) {
+  return run([rank_main](job& here) { runtime::run(here.loop(), rank_main(here.self())); }, std::move(o));
 }
 
 }  // namespace parley::ops

@@ -4,9 +4,10 @@
 ///     parley::task<> rank_main(parley::rank& self);
 ///     int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
 ///
-/// Started alone it is a world of one rank. Answers the exit status: 0, or 1 after printing the error, with op, rank and what
-/// to do, to standard error. A declaration that was refused makes it 1, too, and messages that nobody took are told there. An
-/// engine that owns its loop makes a `job` instead and polls it.
+/// Started alone it is a world of one rank. Returns the exit status: 0, or 1 after printing the error, with op, rank and what
+/// to do, to standard error. A declaration that was refused makes it 1, too. Messages that no rank has taken are warned of there; where
+/// the program (`job_options::undelivered`) or PARLEY_STRICT=1 says so, they make the status 3. simulation::run returns the same status
+/// for the same program. An engine that owns its loop makes a `job` instead and polls it.
 ///
 /// A rank of this host that dies or is stopped is noticed within two seconds (transports/heartbeat.hpp), and, but for rank 0, told to
 /// those on other hosts; a host that vanishes, within ten. Its ops end with `peer_failed` on all others; if it comes back, its own
@@ -41,8 +42,16 @@ class io_context;
 
 namespace parley::ops {
 
+/// What messages mean that a rank has sent and no rank has taken when their sender leaves.
+enum class undelivered_messages : std::uint8_t { warn, fail };
+/// The exit status of a rank that leaves such messages, has met no other error, and was told `fail`.
+inline constexpr int undelivered_status = 3;
+/// What the program says, unless PARLEY_STRICT=0|1 says otherwise.
+undelivered_messages heed_strict(undelivered_messages mine);
+
 struct job_options {
   rank_settings settings{};
+  undelivered_messages undelivered = undelivered_messages::warn;
   runtime::time_ns join_timeout_ns = 30'000'000'000;
   /// How long a rank that returns waits for others to acknowledge what it said; those that are gone are not waited for.
   runtime::time_ns settle_limit_ns = 1'000'000'000;
@@ -64,7 +73,11 @@ struct job_options {
   transports::cuda_link::options planes{};  ///< between processes: whether NCCL is one of them
 };
 
-enum class parting : std::uint8_t { in_peace, refused };  ///< refused: declarations of this rank were
+enum class parting : std::uint8_t {
+  in_peace,
+  refused,      ///< declarations of this rank were
+  undelivered,  ///< messages of this rank were not taken, and `job_options::undelivered` says that this is a failure
+};
 
 /// A rank over UCX that has joined its job.
 class job {
@@ -107,7 +120,7 @@ class job {
 
 using rank_function = runtime::task<> (*)(rank& self);
 
-int run(int argc, char** argv, rank_function rank_main);
+int run(int argc, char** argv, rank_function rank_main, job_options o = {});
 /// The same with a function object that lives until it returns, and with settings.
 int run(const std::function<void(job&)>& program, job_options o = {});
 

@@ -20,6 +20,7 @@ namespace parley::simulation {
 ///     OP 0->1, on rank 1: … was not met: invocation 3 had not begun
 ///     OP 0->1, on rank 0: … invocation 3 would have been the next one
 ///     OP 0->1, on rank 0: …; the call had not begun            // of an op made of several edges
+///     op OP, rank 0: a send to itself, tag 3: …                // calls of a rank to itself have no invocations
 ///
 /// where the peer is gone, the third and fourth with `; rank 0 is gone; restart the job to continue` behind it.
 /// What comes behind the first colon may be told of another rank and its calls, but for its end.
@@ -32,6 +33,13 @@ struct named_by {
     constexpr std::string_view gone = "; rank ";
     if (const auto its = last(gone, told); its && its->behind == " is gone; restart the job to continue")
       told = told.substr(0, told.rfind(gone));
+    if (told.starts_with(": a send to itself, ") || told.starts_with(": a receive from itself, ")) {
+      op = head.substr(0, head.rfind(", rank "));
+      if (const auto on = last(", rank ", head)) rank = on->number;
+      if (op.starts_with("op ")) op.remove_prefix(3);
+      to_itself = true;
+      return;
+    }
     op = head.substr(0, head.find(", "));
     op = op.substr(0, op.rfind(' '));  // without its ranks
     if (const auto on = last(", on rank ", head)) rank = on->number;
@@ -50,6 +58,7 @@ struct named_by {
   std::optional<std::uint64_t> rank;
   std::optional<std::uint64_t> begun;  // the number of the invocation
   bool not_begun = false;              // it is the number of one to come
+  bool to_itself = false;
 
  private:
   struct numbered {
@@ -67,6 +76,18 @@ struct named_by {
     return found;
   }
 };
+
+/// The op of which a text speaks as a whole, as one of its ranks has found out, whose calls are not those of the rank that is told:
+/// `op layers: rank 0 calls with …, and rank 1 with …`, `op layers: a call has failed on rank 1 (…), …`.
+inline std::optional<std::string_view> whole_op(std::string_view text) {
+  constexpr std::string_view word = "op ";
+  const std::size_t end = text.find(": ");
+  if (!text.starts_with(word) || end == std::string_view::npos) return std::nullopt;
+  const std::string_view name = text.substr(word.size(), end - word.size());
+  const bool is_of_a_rank = name.find(", rank ") != std::string_view::npos;
+  if (is_of_a_rank || text.find("rank ", end) == std::string_view::npos) return std::nullopt;
+  return name;
+}
 
 /// The ranks of which a text says that they are gone: `rank 3 is gone`.
 inline std::vector<std::uint64_t> said_to_be_gone(std::string_view text) {

@@ -50,6 +50,7 @@ struct participant_view {
   std::size_t job = 0;
   rank_id rank = 0;
   bool ended = false;  ///< its generation, before the job did
+  bool left = false;   ///< its program had returned, and its process had gone, before others had ended
   std::string op;      ///< the name that the user gave
   std::string title;   ///< of the edge or group
   std::uint64_t id = 0;
@@ -115,6 +116,7 @@ struct flight_view {
 struct failed_call {
   rank_id rank = 0;
   runtime::error why;
+  time_ns at_ns = 0;
 };
 
 /// A rank that went on after the others had taken it for dead.
@@ -141,8 +143,10 @@ struct run_record {
   std::vector<fenced_rank> fenced;
   // Of programs (program_checkers.hpp).
   std::vector<failed_call> failed_calls;
-  double budget = 0;                ///< of wall time, for trials
-  std::set<std::string> other_ops;  ///< that ranks had in the same program where nothing befell them, by name
+  std::map<rank_id, time_ns> left_ns;    ///< when a rank whose program had returned was gone
+  std::vector<std::string> undelivered;  ///< what ranks said when they left (`ops::left_over`)
+  double budget = 0;                     ///< of wall time, for trials
+  std::set<std::string> other_ops;       ///< that ranks had in the same program where nothing befell them, by name
   /// What calls of an op with so many bytes took at most where nothing befell them; empty where that is not known.
   std::map<std::pair<std::uint64_t, std::uint64_t>, time_ns> usual_ns;
   std::map<std::uint64_t, std::uint32_t> rehearsed;  ///< of ops without headers: complete ones, by digest

@@ -72,6 +72,7 @@ void observer::end_job(ending how) {
 // Of what a job that ends before its time has decided nobody is asked.
 participant_view observer::view_of(rank_id r, const actors::participant_state& p, bool ended) const {
   participant_view v = simulation::view_of(static_cast<std::size_t>(world_.job()), r, p, ended);
+  v.left = world_.has_left(r);
   if (cutting_) v.decisions.clear();
   if (ending_ && !cutting_) v.owed = p.owed;
   return v;
@@ -116,7 +117,7 @@ void observer::look_at(rank_id r) {
   forget_ends_that_were_none(r);
   const std::size_t first = record_.participants.size();
   for (const actors::participant_state* p : self.participants())
-    record_.participants.push_back(view_of(r, *p, !ending_));
+    record_.participants.push_back(view_of(r, *p, !ending_ && !world_.has_left(r)));
   if (!cutting_) look_at_campaigns(self, first);
   if (record_.play->ops.empty()) {
     for (ops::symmetric_end* end : self.ops_without_headers())

@@ -30,6 +30,8 @@ namespace parley::simulation {
 namespace {
 
 constexpr time_ns settling_ns = 1'000'000'000;
+// After a rank has let go of the others. Real ranks wait as long for what it has said before they hold it gone (ops/run.cpp).
+constexpr time_ns goodbye_ns = 250'000'000;
 constexpr std::uint64_t most_ranks = 100'000;
 // Calls that the checkers see: of each rank, and of all together where there are many.
 constexpr std::size_t most_records = std::size_t{1} << 17U;
@@ -38,7 +40,10 @@ constexpr std::size_t most_records_of_all = std::size_t{1} << 22U;
 struct played {
   std::vector<bool> ended;
   std::vector<std::optional<runtime::error>> errors;
-  std::vector<rank_id> failed;  // of which the others have to be told
+  std::vector<rank_id> failed;    // of which the others have to be told
+  std::vector<rank_id> returned;  // the same, where others may still call them
+  std::vector<std::pair<rank_id, std::string>> undelivered;
+  std::vector<std::pair<rank_id, std::string>> refused;
   time_ns last_end_ns = 0;
   std::vector<violation> violations;
   std::map<std::pair<std::uint64_t, std::uint64_t>, time_ns> usual_ns;
@@ -61,12 +66,17 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
   if (thrown) {
     all->errors[self->id()] = runtime::describe(thrown);
     all->failed.push_back(self->id());
-  } else {
-    co_await self->settle(settling_ns);
+    co_return;
   }
+  co_await self->settle(settling_ns);
+  // As job::leave does.
+  const ops::left_over left = self->unfinished();
+  for (const std::string& line : left.undelivered) all->undelivered.emplace_back(self->id(), line);
+  for (const std::string& line : left.rejected) all->refused.emplace_back(self->id(), line);
+  all->returned.push_back(self->id());
 }
 
-constexpr std::array flags{"--weather", "--control-weather", "--deaths"};
+constexpr std::array flags{"--weather", "--control-weather", "--deaths", "--strict"};
 constexpr std::array with_a_value{"--sim",     "--seed",      "--seeds",   "--links",         "--mutant",
                                   "--latency", "--bandwidth", "--sharing", "--ranks-per-host"};
 
@@ -204,6 +214,44 @@ tape rough_control(rank_id ranks, std::uint64_t seed) {
                      .orders = false});
 }
 
+// As that of real ranks: of a job whose ranks end with several, the one that says most.
+int status_of(const played& all, const program_options& p) {
+  bool well = all.violations.empty() && all.refused.empty();
+  for (rank_id r = 0; r < all.errors.size(); ++r) {
+    if (!all.errors[r]) continue;
+    well = false;
+    print_failure(r, all.errors[r]->what());
+  }
+  for (const auto& [r, line] : all.refused) print_failure(r, line);
+  for (const auto& [r, line] : all.undelivered) print_failure(r, "warning: " + line);
+  if (!well) return 1;
+  const bool strict = p.undelivered == ops::undelivered_messages::fail;
+  return strict && !all.undelivered.empty() ? ops::undelivered_status : 0;
+}
+
+// While it lives, std::exit runs `rest` and ends with the status that this returns.
+class exit_watch {
+ public:
+  explicit exit_watch(std::function<int(int status)> rest) : rest_(std::move(rest)) {
+    static const int registered = ::on_exit(&on_exit_called, nullptr);
+    static_cast<void>(registered);
+    latest_ = this;
+  }
+  exit_watch(const exit_watch&) = delete;
+  exit_watch& operator=(const exit_watch&) = delete;
+  ~exit_watch() { latest_ = nullptr; }
+
+ private:
+  static void on_exit_called(int status, void*) {
+    if (latest_ == nullptr) return;
+    const int ends_with = std::exchange(latest_, nullptr)->rest_(status);
+    std::fflush(nullptr);
+    std::_Exit(ends_with);
+  }
+  static inline exit_watch* latest_ = nullptr;
+  std::function<int(int)> rest_;
+};
+
 // One run. The others are told of a rank whose program failed as of one that is gone.
 played play(const world_options& given, ops::rank_function rank_main, const program_options& p, const mishap* death,
             const played* undisturbed = nullptr) {
@@ -245,7 +293,9 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   all.errors.resize(o.ranks);
   w.start_all([&](rank_id r) {
     payloads.listen(w[r]);
-    w[r].on_call_failed = [&record, r](const runtime::error& why) { record.failed_calls.push_back({r, why}); };
+    w[r].on_call_failed = [&record, &w, r](const runtime::error& why) {
+      record.failed_calls.push_back({r, why, w.stage().now()});
+    };
     w.programs_of(r).spawn(whole_program(rank_main, &w[r], &all));
   });
   for (const mishap& m : faults.mishaps) w.befall(m, w.stage().now());
@@ -254,47 +304,73 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
     faults.mishaps.push_back(*death);
   }
   idle_steps idle(w);
+  bool exited = false;
+  // Where all others end, too, before it is gone, nobody notices.
+  const auto leave = [&](rank_id r) {
+    if (w.all_ended() || w.find(r) == nullptr) return;
+    record.left_ns[r] = w.stage().now();
+    w.leave(r);
+  };
   const auto over = [&] {
+    for (const rank_id r : std::exchange(all.returned, {}))
+      w.stage().at(w.stage().now() + goodbye_ns, nobody, [&leave, r] { leave(r); });
     for (const rank_id r : std::exchange(all.failed, {})) {
       faults.mishaps.push_back({.what = mishap::kind::crash, .rank = r, .at_ns = w.stage().now()});
       w.fail(r, *all.errors[r]);
     }
     return w.all_ended();
   };
-  if (!idle.run_until(over, runtime::never) && !idle.over()) {
-    for (rank_id r = 0; r < o.ranks; ++r) {
-      if (all.ended[r] || w.find(r) == nullptr) continue;
-      all.errors[r] = waits_in_vain;
-      ++record.programs_left;
+  const auto play_to_the_end = [&] {
+    if (!idle.run_until(over, runtime::never) && !idle.over()) {
+      for (rank_id r = 0; r < o.ranks; ++r) {
+        if (all.ended[r] || w.find(r) == nullptr) continue;
+        all.errors[r] = waits_in_vain;
+        ++record.programs_left;
+      }
     }
-  }
-  std::fflush(stdout);  // what the ranks printed comes before what is said of them, also where both go to one pipe
-  std::fprintf(stderr, "%u virtual ranks, seed %llu: %.6f ms of virtual time, hash %016llx", o.ranks,
-               static_cast<unsigned long long>(o.seed), static_cast<double>(all.last_end_ns) / 1e6,
-               static_cast<unsigned long long>(w.stage().hash()));
-  sky.calm();
-  idle.run_to(w.stage().now() + settling_ns);  // what was decided last reaches everybody
-  watching.end_job();
-  record.puts_outside = w.network().puts().outside;
-  record.lost_reads = w.network().puts().lost_reads;
-  record.frames_left = runtime::frame_pool::live_frames - frames_before;
-  record.spoiled = memory.spoiled();
-  all.violations = idle.violations(record);
-  std::fprintf(stderr, ", checkers: %s\n", all.violations.empty() ? "no violation" : "violated");
-  for (const violation& v : all.violations) {
-    std::fprintf(stderr, "%s: %s\n", v.invariant.c_str(), v.text.c_str());
-    if (p.violated) p.violated(v);
-  }
-  all.usual_ns = usual_times(record);
-  for (const participant_view& v : record.participants) all.ops.insert(v.op);
-  std::uint64_t lost = 0;
-  for (const auto& [whose, n] : record.flights_lost) lost += n;
-  if (lost != 0)
-    std::fprintf(
-        stderr,
-        "N4, oracle and delivery were not looked at, nor S6 of the ops of %zu ranks: %llu calls had no room in "
-        "their flight recorders\n",
-        record.flights_lost.size(), static_cast<unsigned long long>(lost));
+    std::fflush(stdout);  // what the ranks printed comes before what is said of them, also where both go to one pipe
+    std::fprintf(stderr, "%u virtual ranks, seed %llu: %.6f ms of virtual time, hash %016llx", o.ranks,
+                 static_cast<unsigned long long>(o.seed), static_cast<double>(all.last_end_ns) / 1e6,
+                 static_cast<unsigned long long>(w.stage().hash()));
+    for (const auto& [r, line] : all.undelivered) record.undelivered.push_back(line);
+    sky.calm();
+    idle.run_to(w.stage().now() + settling_ns);  // what was decided last reaches everybody
+    watching.end_job();
+    record.puts_outside = w.network().puts().outside;
+    record.lost_reads = w.network().puts().lost_reads;
+    record.frames_left = exited ? 0 : runtime::frame_pool::live_frames - frames_before;
+    record.spoiled = memory.spoiled();
+    all.violations = idle.violations(record);
+    std::fprintf(stderr, ", checkers: %s\n", all.violations.empty() ? "no violation" : "violated");
+    for (const violation& v : all.violations) {
+      std::fprintf(stderr, "%s: %s\n", v.invariant.c_str(), v.text.c_str());
+      if (p.violated) p.violated(v);
+    }
+    all.usual_ns = usual_times(record);
+    for (const participant_view& v : record.participants) all.ops.insert(v.op);
+    std::uint64_t lost = 0;
+    for (const auto& [whose, n] : record.flights_lost) lost += n;
+    if (lost != 0)
+      std::fprintf(
+          stderr,
+          "N4, oracle and delivery were not looked at, nor S6 of the ops of %zu ranks: %llu calls had no room in "
+          "their flight recorders\n",
+          record.flights_lost.size(), static_cast<unsigned long long>(lost));
+  };
+  // One that leaves in the midst of its program by std::exit takes its own process along, and here all of them: the run goes on inside
+  // that call.
+  const exit_watch watching_exits([&](int status) {
+    const rank_id r = w.stage().acting();
+    if (r == nobody || w.find(r) == nullptr) return status;
+    print_failure(r, "it has called exit(" + std::to_string(status) + ") in the midst of its program");
+    faults.mishaps.push_back({.what = mishap::kind::crash, .rank = r, .at_ns = w.stage().now()});
+    exited = true;
+    w.exit(r);
+    play_to_the_end();
+    const int others = status_of(all, p);
+    return others != 0 || status == 0 ? others : 1;
+  });
+  play_to_the_end();
   return all;
 }
 
@@ -340,32 +416,41 @@ bool ended_well(const played& all, const world_options& o, const mishap& death) 
   return well;
 }
 
-bool all_returned(const played& all) {
-  bool well = all.violations.empty();
-  for (rank_id r = 0; r < all.errors.size(); ++r) {
-    if (!all.errors[r]) continue;
-    well = false;
-    print_failure(r, all.errors[r]->what());
-  }
-  return well;
-}
-
 }  // namespace
 
-bool run_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p) {
+int status_of_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p) {
   program_options first = p;
   if (p.what != befalls::weather) first.what = befalls::nothing;
   const played undisturbed = play(o, rank_main, first, nullptr);
-  if (!all_returned(undisturbed)) return false;
-  if (p.what == befalls::control_weather) return all_returned(play(o, rank_main, p, nullptr, &undisturbed));
-  if (p.what != befalls::death) return true;
+  const int status = status_of(undisturbed, p);
+  if (status != 0) return status;
+  if (p.what == befalls::control_weather) return status_of(play(o, rank_main, p, nullptr, &undisturbed), p);
+  if (p.what != befalls::death) return 0;
   dice luck(o.seed, purpose::fault);
   mishap death;
   death.what = mishap::kind::crash;
   death.rank = static_cast<rank_id>(luck.below(o.ranks));
   death.at_ns = luck.between(0, undisturbed.last_end_ns);
-  return ended_well(play(o, rank_main, p, &death, &undisturbed), o, death);
+  return ended_well(play(o, rank_main, p, &death, &undisturbed), o, death) ? 0 : 1;
 }
+
+bool run_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p) {
+  return status_of_virtual(o, rank_main, p) == 0;
+}
+
+namespace {
+
+[[noreturn]] void refuse_word(const std::string& word) {
+  std::string known;
+  for (const char* name : with_a_value) known += std::string(name) + ", ";
+  for (const char* name : flags) known += std::string(name) + (name == flags.back() ? "" : ", ");
+  runtime::raise(
+      {runtime::errc::bad_argument, "`" + word + "` is no option of a simulated run, which takes " + known +
+                                        "; correct it, or, where the program reads words of its own, let it call "
+                                        "simulation::run(argc, argv, rank_main, simulation::program_words::own)"});
+}
+
+}  // namespace
 
 std::vector<std::string> own_words(int argc, const char* const* argv) {
   std::vector<std::string> own;
@@ -381,8 +466,11 @@ std::vector<std::string> own_words(int argc, const char* const* argv) {
   return own;
 }
 
-int run(int argc, char** argv, ops::rank_function rank_main) {
+int run(int argc, char** argv, ops::rank_function rank_main, program_words words,
+        ops::undelivered_messages undelivered) {
   try {
+    if (flag(argc, argv, "--strict")) undelivered = ops::undelivered_messages::fail;
+    undelivered = ops::heed_strict(undelivered);
     const auto seed = option(argc, argv, "--seed");
     const auto ranks = option(argc, argv, "--sim", "a number of ranks");
     if (!ranks) {
@@ -392,7 +480,7 @@ int run(int argc, char** argv, ops::rank_function rank_main) {
       if (left != argv + argc || seed)
         runtime::raise({runtime::errc::bad_argument,
                         std::string(seed ? "--seed" : *left) + " is for virtual ranks; say how many with --sim N"});
-      return ops::run(argc, argv, rank_main);
+      return ops::run(argc, argv, rank_main, {.undelivered = undelivered});
     }
     if (std::getenv(transports::variable::rank) != nullptr)
       runtime::raise({runtime::errc::bad_argument, "--sim runs all ranks in one process, and PARLEY_RANK says that "
@@ -407,6 +495,7 @@ int run(int argc, char** argv, ops::rank_function rank_main) {
       runtime::raise({runtime::errc::bad_argument,
                       "--weather, --control-weather and --deaths are three kinds of runs; give one of them"});
     program_options p;
+    p.undelivered = undelivered;
     if (weather) p.what = befalls::weather;
     if (control) p.what = befalls::control_weather;
     if (deaths) p.what = befalls::death;
@@ -417,12 +506,14 @@ int run(int argc, char** argv, ops::rank_function rank_main) {
     o.ranks = static_cast<rank_id>(*ranks);
     o.link = links_of(argc, argv);
     o.settings.flight_records = std::clamp<std::size_t>(most_records_of_all / *ranks, 16, most_records);
+    if (words == program_words::none && argc > 1) refuse_word(argv[1]);
     const std::uint64_t first = seed.value_or(1);
     for (o.seed = first; o.seed < first + seeds; ++o.seed) {
-      if (run_virtual(o, rank_main, p)) continue;
+      const int status = status_of_virtual(o, rank_main, p);
+      if (status == 0) continue;
       std::fprintf(stderr, "repeat it: the same command with --seed %llu and without --seeds\n",
                    static_cast<unsigned long long>(o.seed));
-      return 1;
+      return status;
     }
     return 0;
   } catch (const runtime::failure& f) {

@@ -106,27 +106,77 @@ std::string where(const op_runs& op, std::pair<std::uint32_t, std::uint64_t> tag
          (op.leased || tag_and_number.first == 0 ? "" : " of tag " + std::to_string(tag_and_number.first));
 }
 
-void check_delivery(const program_book& book, std::vector<violation>& found) {
-  found_by delivery(found, "delivery");
-  if (book.deaths() || book.r.programs_left != 0) return;
-  for (const auto& [key, op] : book.ops) {
-    if (!book.whole(op)) continue;
+// A member that makes fewer calls than another one leaves messages untaken, which the product has to say. What none of its own calls can
+// explain was lost: a call behind it that went on without it, or one that failed long after it was sent.
+class delivery_check {
+ public:
+  delivery_check(const program_book& book, std::vector<violation>& found) : book_(book), delivery_(found, "delivery") {}
+  void look() {
+    if (book_.deaths() || book_.r.programs_left != 0) return;
+    for (const auto& [key, op] : book_.ops) {
+      if (book_.whole(op)) judge(op);
+    }
+  }
+
+ private:
+  static constexpr time_ns longest_way_ns = 1'000'000'000;
+
+  void judge(const op_runs& op) {
+    std::map<std::pair<std::uint32_t, rank_id>, std::uint64_t> last;  // of each tag and member
+    for (const auto& [at, one] : op.invocations) {
+      for (const flight_view* f : one.by) last[{at.first, f->rank}] = at.second;
+    }
     for (const auto& [at, one] : op.invocations) {
       std::set<rank_id> ranks;
+      std::set<rank_id> received;
       for (const flight_view* f : one.by) {
-        if (!ranks.insert(f->rank).second && f->record.what == flight_event::received)
-          delivery.violated(where(op, at) + ": was received twice by rank " + std::to_string(f->rank));
+        ranks.insert(f->rank);
+        if (f->record.what == flight_event::received && !received.insert(f->rank).second)
+          delivery_.violated(where(op, at) + ": was received twice by rank " + std::to_string(f->rank));
       }
       // One that failed has said so, and may have failed before the others came to it.
       if (std::any_of(one.by.begin(), one.by.end(), [](const flight_view* f) { return is_failure(*f); })) continue;
       for (const rank_id member : op.leader->members) {
         if (ranks.contains(member)) continue;
-        delivery.violated(where(op, at) + ": ended well on rank " + std::to_string(*ranks.begin()) + ", and rank " +
-                          std::to_string(member) + " has no part in it");
+        const auto its_last = last.find({at.first, member});
+        const bool went_on = its_last != last.end() && its_last->second > at.second;
+        const std::string why = why_lost(op, at.first, one, member, went_on);
+        if (!why.empty())
+          delivery_.violated(where(op, at) + ": ended well on rank " + std::to_string(*ranks.begin()) + ", and rank " +
+                             std::to_string(member) + " has no part in it" + why);
       }
     }
   }
-}
+  // Empty where that member's program alone is why.
+  std::string why_lost(const op_runs& op, std::uint32_t tag, const invocation& one, rank_id member,
+                       bool went_on) const {
+    if (went_on) return ", and has gone on without it";
+    const std::string of_tag = ", tag " + std::to_string(tag) + ",";
+    const auto waited_for_it = [&](const failed_call& f) {
+      const std::string& text = f.why.text();
+      return f.rank == member && f.why.code() == errc::timeout && text.starts_with(op.leader->title) &&
+             (!op.leader->edge || text.find(of_tag) != std::string::npos) && f.at_ns > one.over_ns() + longest_way_ns;
+    };
+    if (std::any_of(book_.r.failed_calls.begin(), book_.r.failed_calls.end(), waited_for_it))
+      return ", and a call of it has waited there in vain";
+    return is_told(op) ? "" : ", and nobody was told";
+  }
+  // By the one that has sent, or by an error that has ended the op for its members.
+  bool is_told(const op_runs& op) const {
+    const auto of_messages = [&](const std::string& line) { return line.starts_with(op.leader->title); };
+    const auto of_op = [&](const failed_call& f) {
+      const std::vector<rank_id>& members = op.leader->members;
+      const std::string& text = f.why.text();
+      return f.why.code() != errc::timeout && std::find(members.begin(), members.end(), f.rank) != members.end() &&
+             (text.starts_with(op.leader->title) || whole_op(text) == op.leader->op);
+    };
+    return std::any_of(book_.r.undelivered.begin(), book_.r.undelivered.end(), of_messages) ||
+           std::any_of(book_.r.failed_calls.begin(), book_.r.failed_calls.end(), of_op);
+  }
+
+  const program_book& book_;
+  found_by delivery_;
+};
 
 // What the program asks for itself: a deadline, a buffer that is too small, a config or a declaration that fails.
 bool is_its_own(errc code) {
@@ -143,9 +193,12 @@ bool is_its_own(errc code) {
   }
 }
 
-bool explained(errc code, bool deaths) {
+bool explained(const program_book& book, const runtime::error& why) {
+  const errc code = why.code();
   const bool by_death = code == errc::peer_failed || code == errc::fenced || code == errc::peer_restarted;
-  return is_its_own(code) || (by_death && deaths);
+  const runtime::root_cause* const first = why.began_with();
+  const bool by_return = code == errc::peer_failed && first != nullptr && book.r.left_ns.contains(first->rank);
+  return is_its_own(code) || (by_death && book.deaths()) || by_return;
 }
 
 void check_errors(const program_book& book, std::vector<violation>& found) {
@@ -155,13 +208,19 @@ void check_errors(const program_book& book, std::vector<violation>& found) {
   for (const failed_call& f : book.r.failed_calls) {
     const std::string& text = f.why.text();
     const std::string what = "on rank " + std::to_string(f.rank) + " a call failed with `" + f.why.what() + "`";
-    if (!explained(f.why.code(), book.deaths())) errors.violated(what + ", which no fault explains");
+    if (!explained(book, f.why)) errors.violated(what + ", which no fault explains");
     for (const rank_id lost : lost_to_nothing(book.r, f.rank, text, runtime::never))
       errors.violated(what + ", and nothing has befallen rank " + std::to_string(lost));
     // Contextual ops are known to nobody but themselves.
     const named_by named(f.why.code(), text);
     const bool is_contextual = text.substr(0, text.find(": ")).find(", call ") != std::string::npos;
-    const bool names_op = is_contextual || names.contains(std::string(named.op));
+    // Nobody else takes part in what a rank sends to itself, so that no participant tells of its op.
+    const bool names_op = is_contextual || named.to_itself || names.contains(std::string(named.op));
+    // What is wrong with an op as a whole is told on all of its ranks in the same words, and of no call of theirs.
+    if (const auto whole = whole_op(text); whole && is_its_own(f.why.code()) && f.why.code() != errc::timeout) {
+      if (!names.contains(std::string(*whole))) errors.violated(what + ", which does not name op and rank");
+      continue;
+    }
     // What has closed an op is told as it was on the rank that it began on.
     if (f.why.code() == errc::closed) {
       const bool has_op = std::any_of(names.begin(), names.end(),
@@ -170,8 +229,14 @@ void check_errors(const program_book& book, std::vector<violation>& found) {
         errors.violated(what + ", which does not name op and rank");
       continue;
     }
-    if (!names_op || named.rank != f.rank) errors.violated(what + ", which does not name op and rank");
-    if (!named.begun && !named.not_begun) errors.violated(what + ", which does not name the invocation");
+    // What is wrong with a declaration names the two ranks that have declared it.
+    const bool of_declarations = f.why.code() == errc::declaration_mismatch || f.why.code() == errc::role_conflict;
+    const bool declared_by_it =
+        of_declarations && !named.rank && text.find("rank " + std::to_string(f.rank) + " ") != std::string::npos;
+    if (!names_op || (named.rank != f.rank && !declared_by_it))
+      errors.violated(what + ", which does not name op and rank");
+    if (!named.begun && !named.not_begun && !named.to_itself)
+      errors.violated(what + ", which does not name the invocation");
   }
 }
 
@@ -239,7 +304,7 @@ class budget_check {
     }
     double spent = 0;
     double unforeseen = 0;
-    std::set<std::pair<std::uint64_t, std::uint64_t>> tried;
+    std::map<std::pair<std::uint64_t, std::uint64_t>, double> tried;  // what the trial before has cost
     time_ns over_ns = 0;
     for (const auto& [began_ns, one] : in_order) {
       if (began_ns < over_ns) return;
@@ -249,10 +314,12 @@ class budget_check {
       if ((record.flags & timed) == 0 || record.digest == op.leader->c0 || known == usual.end()) continue;
       const double costs = static_cast<double>(std::max<time_ns>(one.second->took_ns() - known->second, 0));
       spent += costs;
-      const bool first = tried.emplace(record.digest, record.bytes).second;
+      const auto [before, first] = tried.try_emplace({record.digest, record.bytes}, costs);
       if (first) unforeseen += costs;
+      // Of a config that has become slower nobody could know by how much.
+      const double slower = std::max(costs - std::exchange(before->second, costs), 0.0);
       const double earned = book_.r.budget * static_cast<double>(began_ns - in_order.begin()->first);
-      if (spent <= rounding * earned + (first ? unforeseen : 0)) continue;
+      if (spent <= rounding * earned + (first ? unforeseen : slower)) continue;
       budget_.violated(where(op, one.first) + ": with this trial they have cost " + std::to_string(spent / 1e6) +
                        " ms, and " + std::to_string(earned / 1e6) + " ms were earned");
       return;
@@ -275,14 +342,15 @@ void check_decisions(const program_book& book, std::vector<violation>& found) {
     if (known == book.ops.end() || c.where != actors::campaign::stage::decided) continue;
     const op_runs& op = known->second;
     if (c.source != actors::decision_source::trials || !book.whole(op) || !op.leader->edge) continue;
-    std::map<std::uint64_t, std::vector<time_ns>> took;
+    std::map<std::uint64_t, std::vector<time_ns>> took;  // in the search that has decided
     std::map<time_ns, time_ns> spans;
     std::set<std::uint64_t> sizes;
     for (const auto& [at, one] : op.invocations) {
       const auto& record = one.by.front()->record;
       sizes.insert(record.bytes);
       spans[one.all_there_ns()] = one.over_ns();
-      if ((record.flags & timed) != 0 && one.all_well(2)) took[record.digest].push_back(one.took_ns());
+      const bool counts = (record.flags & timed) != 0 && one.all_there_ns() >= c.search_began_ns;
+      if (counts && one.all_well(2)) took[record.digest].push_back(one.took_ns());
     }
     time_ns over_ns = 0;
     bool overlap = false;
@@ -317,7 +385,7 @@ std::map<std::pair<std::uint64_t, std::uint64_t>, time_ns> usual_times(const run
 void check_program(const run_record& r, std::vector<violation>& found) {
   const program_book book(r);
   if (r.programs_left != 0) found.push_back({"L2", std::to_string(r.programs_left) + " programs wait for ever"});
-  check_delivery(book, found);
+  delivery_check(book, found).look();
   check_errors(book, found);
   check_control_waits(book, found);
   budget_check(book, found).look();

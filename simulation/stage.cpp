@@ -81,7 +81,9 @@ void stage::turn(rank_id r) {
   count_step();
   note(std::uint64_t{r} << 32U | 1U);
   catch_up(r);
+  acting_ = r;
   p.clock.step();
+  acting_ = nobody;
   if (p.turn_ns != 0) freeze(r, now_ + p.turn_ns);
   look_at(r);
 }
@@ -100,7 +102,9 @@ void stage::happen(event_queue::entry e) {
   count_step();
   note(static_cast<std::uint64_t>(now_) ^ std::uint64_t{e.where} << 48U);
   catch_up(e.where);
+  acting_ = e.where;
   if (e.what != nullptr) e.what->happen();
+  acting_ = nobody;
   look_at(e.where);
 }
 

@@ -62,9 +62,13 @@ class stage final : public timeline {
   template <class F>
   void as(rank_id r, F f) {
     catch_up(r);
+    const rank_id before = std::exchange(acting_, r);
     f();
+    acting_ = before;
     look_at(r);
   }
+  /// The rank that something happens to right now, whose turn it is; `nobody` else.
+  rank_id acting() const noexcept { return acting_; }
 
   /// One step of one rank. False when nothing can happen any more.
   bool step();
@@ -116,6 +120,7 @@ class stage final : public timeline {
   event_queue queue_;
   dice luck_;
   time_ns now_ = 0;
+  rank_id acting_ = nobody;
   std::uint64_t steps_ = 0;
   std::uint64_t hash_ = 0;
 };

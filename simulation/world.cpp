@@ -60,6 +60,7 @@ void world::start(rank_id r) {
   n.rank->services().breaks = options_.breaks;
   network_[r].on_failure(&n);
   n.programs = std::make_unique<runtime::scope>(stage_.clock(r));
+  n.left = false;
   ++n.life;
 }
 
@@ -81,25 +82,43 @@ void world::end_job() {
   for (rank_id r = 0; r < ranks(); ++r) {
     node& n = *nodes_[r];
     if (!n.rank) continue;
-    if (before_end) before_end(r);
-    network_.crash(r, [&] {
-      n.programs.reset();
-      n.rank.reset();
-    });
-    ++n.life;
+    end_process(r);
   }
 }
 
-void world::crash(rank_id r) {
+void world::end_process(rank_id r) {
   node& n = *nodes_[r];
-  if (!n.rank) return;
   if (before_end) before_end(r);
   network_.crash(r, [&] {
     n.programs.reset();
     n.rank.reset();
   });
+  ++n.life;
+}
+
+void world::crash(rank_id r) {
+  node& n = *nodes_[r];
+  if (!n.rank) return;
+  end_process(r);
   n.disk.crash();
-  const std::uint64_t life = ++n.life;
+  tell_crash(r);
+}
+
+void world::exit(rank_id r) {
+  node& n = *nodes_[r];
+  if (!n.rank) return;
+  if (before_end) before_end(r);
+  stage_.freeze(r, runtime::never);
+  network_.crash(r, [&] {
+    static_cast<void>(n.programs.release());
+    static_cast<void>(n.rank.release());
+  });
+  ++n.life;
+  tell_crash(r);
+}
+
+void world::tell_crash(rank_id r) {
+  const std::uint64_t life = nodes_[r]->life;
   for (rank_id other = 0; other < ranks(); ++other) {
     if (other == r || !nodes_[other]->rank) continue;
     stage_.at(stage_.now() + options_.detection_ns, other, [this, other, r, life] { notice(other, r, life); });
@@ -118,6 +137,19 @@ void world::fail(rank_id r, const runtime::error& why) {
       node& n = *nodes_[other];
       if (n.rank && n.life == its && nodes_[r]->life == life + 1) n.rank->on_ended(r, cause);
     });
+  }
+}
+
+// What it has said is at its receivers by now, as it had settled.
+void world::leave(rank_id r) {
+  node& n = *nodes_[r];
+  if (!n.rank) return;
+  n.left = true;
+  end_process(r);
+  const std::uint64_t life = n.life;
+  for (rank_id other = 0; other < ranks(); ++other) {
+    if (other == r || !nodes_[other]->rank) continue;
+    stage_.at(stage_.now() + options_.link.latency_ns, other, [this, other, r, life] { notice(other, r, life); });
   }
 }
 
@@ -244,6 +276,8 @@ void world::node::on_peer_failed(rank_id peer) noexcept {
   if (!rank) return;
   if (owner.nodes_[peer]->rank) {
     rank->on_lost(peer, "it did not answer for too long", ops::departure::vanished);
+  } else if (owner.nodes_[peer]->left) {
+    rank->on_lost(peer, {}, ops::departure::returned);
   } else {
     rank->on_lost(peer, "it has crashed");
   }

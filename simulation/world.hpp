@@ -71,6 +71,14 @@ class world {
   void crash(rank_id r);
   /// The same of one whose program has failed, as `run` has it: it tells the others first, who hear it at once.
   void fail(rank_id r, const runtime::error& why);
+  /// The same of one whose program has returned and which owes the others nothing any more: its process ends, and all others that are
+  /// still there hear that it has returned.
+  void leave(rank_id r);
+  /// The same of one whose program has called std::exit and is still inside it: nothing more happens to it, and its memory, which the
+  /// call stands on, stays. The others hear of it as of a crash.
+  void exit(rank_id r);
+  /// Whether the latest process of that rank has left so.
+  bool has_left(rank_id r) const noexcept { return nodes_[r]->left; }
   void restart(rank_id r, time_ns absent_ns);
   /// How often members of an op have come back in this job, as far as one of them knows: equal numbers, equal generations.
   std::uint64_t returns(rank_id known_to, const std::vector<rank_id>& members) const noexcept;
@@ -102,10 +110,13 @@ class world {
     std::unique_ptr<ops::rank> rank;
     std::unique_ptr<runtime::scope> programs;  // after the rank: it ends first
     std::uint64_t life = 0;
+    bool left = false;                      // of its own accord
     std::optional<std::uint64_t> given_up;  // the life that the others took for dead while it was stopped
     std::uint64_t first_life = 0;           // of this job, as the network counts
   };
   void start(rank_id r);
+  void end_process(rank_id r);
+  void tell_crash(rank_id r);
   void come_back(rank_id r);
   void meet(rank_id who, rank_id peer);
   void hold_dead(rank_id r, time_ns known_ns, time_ns fenced_ns, const std::string& why);

@@ -130,7 +130,7 @@ TEST_CASE("what cannot be is an error that names the variable; another program's
 TEST_CASE("a variable that nothing reads is told, with the known one that is most like it if any is like it") {
   using names = std::vector<std::string>;
   CHECK(unknown_variables(names{"PARLEY_RANK", "PARLEY_KEY_FD", "PARLEY_TUNING", "PARLEY_RESULTS", "PARLEY_DETECTION",
-                                "PARLEY_PATIENCE", "PARLEY_FLIGHT_DIR", "PARLEY_TUNING_DRIFT_EVERY",
+                                "PARLEY_PATIENCE", "PARLEY_STRICT", "PARLEY_FLIGHT_DIR", "PARLEY_TUNING_DRIFT_EVERY",
                                 "PARLEY_TUNABLEOP_NUMERICAL_CHECK", "PARLEY_TUNABLEOP_ROTATING_BUFFER_SIZE",
                                 "PARLEY_TEST_SCENARIO", "PARLEY_BENCH_X", "PATH", "PARLEY"})
             .empty());

@@ -1,4 +1,4 @@
-// What a program takes on its command line with --sim: its links.
+// What a program takes on its command line with --sim: its links, and no word that nobody reads.
 #include <parley/simulation/program.hpp>
 
 #include <doctest/doctest.h>
@@ -17,13 +17,13 @@ namespace {
 constexpr std::size_t mebibyte = 1U << 20U;
 time_ns took_ns = 0;  // of what the latest program has measured
 
-int run_with(rank_function rank_main, std::vector<std::string> words) {
+int run_with(rank_function rank_main, std::vector<std::string> words, program_words own = program_words::none) {
   words.insert(words.begin(), "program");
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   took_ns = 0;
-  return simulation::run(static_cast<int>(words.size()), argv.data(), rank_main);
+  return simulation::run(static_cast<int>(words.size()), argv.data(), rank_main, own);
 }
 
 task<> returns(rank&) { co_return; }
@@ -90,6 +90,15 @@ TEST_CASE("ranks of one simulated host share its wire, and need it not among the
   const time_ns all_elsewhere = of(all_send_to_one, {"--sim", "9"});
   CHECK(of(all_send_to_one, {"--sim", "9", "--ranks-per-host", "8"}) < all_elsewhere / 4);
   CHECK(of(one_sends_to_all, {"--sim", "9", "--ranks-per-host", "9"}) < all_elsewhere / 4);
+}
+
+TEST_CASE("a word that a simulated program does not read is an error") {
+  CHECK(run_with(returns, {"--sim", "2"}) == 0);
+  CHECK(run_with(returns, {"--sim", "2", "--wether"}) == 2);
+  CHECK(run_with(returns, {"--wether", "--sim", "2"}) == 2);
+  CHECK(run_with(returns, {"--sim", "2", "many"}) == 2);
+  CHECK(run_with(returns, {"--sim", "2", "many"}, program_words::own) == 0);
+  CHECK(run_with(returns, {"--sim", "2", "--strict"}) == 0);
 }
 
 TEST_CASE("links that cannot be are refused") {

@@ -1,0 +1,210 @@
+// Programs that do what a program may do, and that no checker may find fault with: what goes wrong in them is their own.
+#include <parley/simulation/program.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::simulation;
+
+namespace {
+
+struct found {
+  std::set<std::string> by;  // the names of the checkers that have found something
+  std::string text;          // what they said
+  int status = -1;
+};
+found watched(rank_function rank_main, rank_id ranks, std::uint64_t seed = 1, befalls what = befalls::nothing) {
+  found f;
+  program_options p;
+  p.what = what;
+  p.violated = [&f](const violation& v) {
+    f.by.insert(v.invariant);
+    f.text += v.invariant + ": " + v.text + "\n";
+  };
+  world_options o{.ranks = ranks, .seed = seed};
+  o.settings.flight_records = 1U << 16U;
+  f.status = status_of_virtual(o, rank_main, p);
+  return f;
+}
+const std::set<std::string> no_checker{};
+
+paired_transfer pair_from_0_to_1(std::vector<config_ptr> configs = {direct()}) {
+  paired_transfer op;
+  op.name = "activations";
+  op.edges = {{0, 1}};
+  op.configs = std::move(configs);
+  return op;
+}
+
+// ---- to oneself -------------------------------------------------------------------------------------------------------
+
+task<> sends_to_itself_in_vain(rank& self) {
+  auto ring = self.declare(point_to_point{.name = "ring", .timeout_ns = 10'000'000});
+  std::vector<std::byte> data(100'000);
+  scope& here = co_await this_scope;
+  dataflow flow(here);
+  auto sent = ring.start(flow, {ring.isend(data, {.to = self.id()})});
+  try {
+    co_await sent;
+  } catch (const failure&) {}
+  try {
+    co_await flow.join();
+  } catch (const failure&) {}
+}
+
+// ---- declarations -----------------------------------------------------------------------------------------------------
+
+class stage final : public pipeline_stage {
+ public:
+  void forward(std::uint64_t, std::span<std::byte>) override {}
+};
+task<> runs_other_sizes(rank& self) {
+  auto pipe = self.declare(linear_pipeline{.name = "layers"});
+  stage work;
+  for (int run = 0; run < 2; ++run) {
+    const std::vector<std::uint64_t> bytes(4, self.id() == 1 ? 2'000 : 1'000);
+    try {
+      co_await pipe.run(bytes, work);
+    } catch (const failure&) {}
+  }
+}
+task<> runs_other_numbers(rank& self) {
+  auto pipe = self.declare(linear_pipeline{.name = "layers"});
+  stage work;
+  for (int run = 0; run < 2; ++run) {
+    const std::vector<std::uint64_t> bytes(self.id() == 1 ? 3 : 4, 1'000);
+    try {
+      co_await pipe.run(bytes, work);
+    } catch (const failure&) {}
+  }
+}
+task<> declares_other_types(rank& self) {
+  auto op = pair_from_0_to_1();
+  op.dtype = self.id() == 0 ? "bf16" : "fp32";
+  auto t = self.declare(op);
+  std::vector<std::byte> data(100);
+  for (int i = 0; i < 3; ++i) {
+    if (self.id() == 0) {
+      auto sent = co_await attempt(t.send(data, {.to = 1}));
+      static_cast<void>(sent);
+    } else {
+      auto got = co_await attempt(t.receive(data, {.from = 0}));
+      static_cast<void>(got);
+    }
+  }
+}
+task<> send_whole(part_sender& out, std::span<const std::byte> data) { co_await out.send(0, data); }
+task<> receive_whole(part_receiver& in, std::span<std::byte> data) { co_await in.receive(0, data); }
+config_ptr mine(const std::string& name, const std::string& wire_class) {
+  return paired({.name = name, .wire_class = wire_class}, send_whole, receive_whole);
+}
+// The same name, and what goes over the wire is another thing.
+task<> declares_other_wires(rank& self) {
+  const std::string own = self.id() == 0 ? "old" : "new";
+  auto t = self.declare(pair_from_0_to_1({mine("usual", own), mine("fast", own)}));
+  std::vector<std::byte> data(10'000);
+  for (int i = 0; i < 50; ++i) {
+    if (self.id() == 0) {
+      auto sent = co_await attempt(t.send(data, {.to = 1}));
+      static_cast<void>(sent);
+    } else {
+      auto got = co_await attempt(t.receive(data, {.from = 0}));
+      static_cast<void>(got);
+    }
+  }
+}
+// Another default on each side.
+task<> declares_other_defaults(rank& self) {
+  auto t = self.declare(pair_from_0_to_1(self.id() == 0 ? std::vector{direct(), chunked(4'000, 2)}
+                                                        : std::vector{chunked(4'000, 2), direct()}));
+  std::vector<std::byte> data(10'000);
+  for (int i = 0; i < 50; ++i) {
+    if (self.id() == 0) {
+      auto sent = co_await attempt(t.send(data, {.to = 1}));
+      static_cast<void>(sent);
+    } else {
+      auto got = co_await attempt(t.receive(data, {.from = 0}));
+      static_cast<void>(got);
+    }
+  }
+}
+
+// ---- time -------------------------------------------------------------------------------------------------------------
+
+// Fast while it is tried, and then slower and slower: what was decided first is not the fastest in all of the run.
+class drifting final : public paired_config {
+ public:
+  drifting() : paired_config({.name = "drifting", .wire_class = "drifting"}) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    scope& here = co_await this_scope;
+    const time_ns now = here.where().now();
+    constexpr time_ns most_ns = 400'000;
+    auto slept = co_await sleep_until(now + 10'000 + std::clamp<time_ns>((now - 100'000'000) / 1'000, 0, most_ns));
+    if (!slept) raise(slept.reason());
+    co_await in.receive(0, data);
+  }
+};
+class steady final : public paired_config {
+ public:
+  steady(const std::string& name, time_ns takes_ns)
+      : paired_config({.name = name, .wire_class = name}), takes_ns_(takes_ns) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    scope& here = co_await this_scope;
+    auto slept = co_await sleep_until(here.where().now() + takes_ns_);
+    if (!slept) raise(slept.reason());
+    co_await in.receive(0, data);
+  }
+
+ private:
+  time_ns takes_ns_;
+};
+task<> drifts(rank& self) {
+  auto t = self.declare(pair_from_0_to_1({std::make_shared<steady>("usual", 200'000), std::make_shared<drifting>(),
+                                          std::make_shared<steady>("other", 120'000)}));
+  std::vector<std::byte> data(10'000);
+  for (int i = 0; i < 6'000; ++i) {
+    if (self.id() == 0) {
+      co_await t.send(data, {.to = 1});
+    } else {
+      co_await t.receive(data, {.from = 0});
+    }
+    auto slept = co_await sleep_until(self.where().now() + 100'000);
+    if (!slept) break;
+  }
+}
+
+struct program {
+  const char* name;
+  rank_function rank_main;
+  rank_id ranks;
+};
+const program programs[] = {{"sends to itself in vain", sends_to_itself_in_vain, 1},
+                            {"runs a pipeline with other sizes", runs_other_sizes, 3},
+                            {"runs a pipeline with another number of microbatches", runs_other_numbers, 3},
+                            {"declares other types", declares_other_types, 2},
+                            {"declares other wires", declares_other_wires, 2},
+                            {"declares other defaults", declares_other_defaults, 2},
+                            {"drifts", drifts, 2}};
+
+}  // namespace
+
+TEST_CASE("no checker finds fault with a program whose own calls fail, or whose configs change") {
+  for (const program& p : programs) {
+    CAPTURE(p.name);
+    for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+      CAPTURE(seed);
+      const found f = watched(p.rank_main, p.ranks, seed);
+      INFO(f.text);
+      CHECK(f.by == no_checker);
+    }
+  }
+}

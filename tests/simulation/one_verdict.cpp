@@ -1,0 +1,293 @@
+// The same small programs as real processes and on virtual ranks: both end with the same status, and each rank's program with the same
+// error code. This program is its own rank, and its own simulated job.
+#include "../support/folder.hpp"
+#include "../support/processes.hpp"
+#include "../support/started.hpp"
+
+#include <parley/simulation/program.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using parley::tests::say;
+using parley::tests::scenario_variable;
+
+namespace {
+
+constexpr std::size_t small_bytes = 100;
+constexpr std::size_t large_bytes = 4U << 20U;  // stays with its sender until it is fetched, on each transport
+constexpr time_ns soon_ns = 2'000'000'000;
+
+// ---- what the ranks do ------------------------------------------------------------------------------------------------
+
+paired_transfer both_ways() {
+  paired_transfer op;
+  op.name = "activations";
+  op.edges = {{0, 1}, {1, 0}};
+  return op;
+}
+task<> send_some(transfer t, rank_id to, int messages, std::size_t bytes = small_bytes) {
+  const std::vector<std::byte> data(bytes);
+  for (int i = 0; i < messages; ++i) co_await t.send(data, {.to = to});
+}
+task<> receive_some(transfer t, rank_id from, int messages, std::size_t bytes = small_bytes) {
+  std::vector<std::byte> data(bytes);
+  for (int i = 0; i < messages; ++i) co_await t.receive(data, {.from = from});
+}
+
+task<> exchanges(rank& self) {
+  auto t = self.declare(both_ways());
+  co_await send_some(t, 1 - self.id(), 3);
+  co_await receive_some(t, 1 - self.id(), 3);
+}
+// Each waits while it leaves for the other one to take what was sent, and none does.
+task<> both_send(rank& self) {
+  auto op = both_ways();
+  op.timeout_ns = soon_ns;
+  auto t = self.declare(op);
+  co_await send_some(t, 1 - self.id(), 3);
+}
+// The one that waits for less time is the one that fails; the other one hears of it.
+task<> both_send_first(rank& self) {
+  auto t = self.declare(both_ways());
+  const std::vector<std::byte> data(large_bytes);
+  co_await t.send(data, {.to = 1 - self.id(), .timeout_ns = self.id() == 0 ? soon_ns : 15 * soon_ns});
+  co_await receive_some(t, 1 - self.id(), 1, large_bytes);
+}
+task<> takes_one_of_three(rank& self) {
+  auto t = self.declare(both_ways());
+  if (self.id() == 0) {
+    co_await send_some(t, 1, 3);
+  } else {
+    co_await receive_some(t, 0, 1);
+  }
+}
+task<> sender_returns(rank& self) {
+  auto t = self.declare(both_ways());
+  if (self.id() == 0) {
+    co_await receive_some(t, 1, 3);
+  } else {
+    co_await send_some(t, 0, 2);
+  }
+}
+// Nobody has ever sent a message to the one that waits.
+task<> sender_returns_at_once(rank& self) {
+  auto t = self.declare(both_ways());
+  if (self.id() == 0) co_await receive_some(t, 1, 1);
+}
+// More than may be on their way unmatched.
+task<> receiver_returns(rank& self) {
+  auto t = self.declare(both_ways());
+  if (self.id() == 0) {
+    co_await send_some(t, 1, 1'000);
+  } else {
+    co_await receive_some(t, 0, 1);
+  }
+}
+rank_group sums_of(rank& self) {
+  leader_worker op;
+  op.name = "gradients";
+  op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); };
+  return self.declare(op);
+}
+task<> sum_some(rank_group g, int calls) {
+  std::vector<float> x(100, 1.0F);
+  for (int i = 0; i < calls; ++i) co_await g.all_reduce(std::span(x));
+}
+task<> worker_returns(rank& self) { co_await sum_some(sums_of(self), self.id() == 2 ? 1 : 2); }
+task<> leader_returns(rank& self) { co_await sum_some(sums_of(self), self.id() == 0 ? 1 : 2); }
+task<> throws(rank& self) {
+  auto t = self.declare(both_ways());
+  if (self.id() == 1) throw std::runtime_error("the engine gives up");
+  co_await receive_some(t, 1, 1);
+}
+task<> exits(rank& self) {
+  auto t = self.declare(both_ways());
+  if (self.id() == 1) {
+    co_await send_some(t, 0, 1);
+    std::exit(0);
+  }
+  co_await receive_some(t, 1, 2);
+}
+task<> worker_exits(rank& self) {
+  auto g = sums_of(self);
+  co_await sum_some(g, 1);
+  if (self.id() == 2) std::exit(0);
+  co_await sum_some(g, 1);
+}
+task<> nobody_sends(rank& self) {
+  auto t = self.declare(both_ways());
+  std::vector<std::byte> data(small_bytes);
+  co_await t.receive(data, {.from = 1 - self.id(), .timeout_ns = self.id() == 0 ? soon_ns : 15 * soon_ns});
+}
+task<> declares_other_types(rank& self) {
+  auto op = both_ways();
+  op.dtype = self.id() == 0 ? "bf16" : "fp32";
+  auto t = self.declare(op);
+  if (self.id() == 0) {
+    co_await send_some(t, 1, 1, large_bytes);
+  } else {
+    co_await receive_some(t, 0, 1, large_bytes);
+  }
+}
+// No call sees it.
+task<> declares_other_types_and_returns(rank& self) {
+  auto op = both_ways();
+  op.edges = {{0, 1}};
+  op.dtype = self.id() == 0 ? "bf16" : "fp32";
+  auto t = self.declare(op);
+  if (self.id() == 0) co_await send_some(t, 1, 3);
+}
+task<> buffer_is_too_small(rank& self) {
+  auto t = self.declare(both_ways());
+  if (self.id() == 0) {
+    co_await send_some(t, 1, 1);
+  } else {
+    co_await receive_some(t, 0, 1, small_bytes / 2);
+  }
+}
+
+// ---- how each of them ends, in both worlds ----------------------------------------------------------------------------
+
+struct verdict {
+  rank_function rank_main;
+  rank_id ranks;
+  int status;
+  int strict;  // the status where undelivered messages count
+  std::vector<const char*>
+      codes;  // with which each rank's program ends, `none` where it returns, "" where it does neither
+};
+const std::map<std::string, verdict>& verdicts() {
+  static const std::map<std::string, verdict> all{
+      {"exchanges", {exchanges, 2, 0, 0, {"none", "none"}}},
+      {"both send", {both_send, 2, 0, 3, {"none", "none"}}},
+      {"both send first", {both_send_first, 2, 1, 1, {"timeout", "peer_failed"}}},
+      {"takes one of three", {takes_one_of_three, 2, 0, 3, {"none", "none"}}},
+      {"sender returns", {sender_returns, 2, 1, 1, {"peer_failed", "none"}}},
+      {"sender returns at once", {sender_returns_at_once, 2, 1, 1, {"peer_failed", "none"}}},
+      {"receiver returns", {receiver_returns, 2, 1, 1, {"peer_failed", "none"}}},
+      {"worker returns", {worker_returns, 3, 1, 1, {"peer_failed", "peer_failed", "none"}}},
+      {"leader returns", {leader_returns, 3, 1, 1, {"none", "peer_failed", "peer_failed"}}},
+      {"throws", {throws, 2, 1, 1, {"peer_failed", "exception"}}},
+      {"exits", {exits, 2, 1, 1, {"peer_failed", ""}}},
+      {"worker exits", {worker_exits, 3, 1, 1, {"peer_failed", "peer_failed", ""}}},
+      {"nobody sends", {nobody_sends, 2, 1, 1, {"timeout", "peer_failed"}}},
+      {"other types", {declares_other_types, 2, 1, 1, {"declaration_mismatch", "declaration_mismatch"}}},
+      {"other types unseen", {declares_other_types_and_returns, 2, 1, 1, {"none", "none"}}},
+      {"too small", {buffer_is_too_small, 2, 1, 1, {"none", "buffer_too_small"}}},
+  };
+  return all;
+}
+
+const verdict* chosen() {
+  const char* const name = std::getenv(scenario_variable);
+  if (name == nullptr) return nullptr;
+  const auto at = verdicts().find(name);
+  return at == verdicts().end() ? nullptr : &at->second;
+}
+void say_end(rank_id r, errc code) { say("end of " + std::to_string(r) + " " + std::string(name(code))); }
+task<> rank_main(rank& self) {
+  std::exception_ptr thrown;
+  try {
+    co_await chosen()->rank_main(self);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  say_end(self.id(), thrown ? describe(thrown).code() : errc::none);
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+constexpr const char* one_rank = "this program as one rank of a job with a verdict";
+constexpr const char* all_ranks = "this program as a simulated job with a verdict";
+
+// ---- what the test sees -----------------------------------------------------------------------------------------------
+
+struct ending {
+  int status = -1;
+  std::vector<std::string> codes;
+  std::string text;
+};
+void read_codes(ending& e, rank_id ranks) {
+  e.codes.assign(ranks, "");
+  for (rank_id r = 0; r < ranks; ++r) {
+    const std::string word = "end of " + std::to_string(r) + " ";
+    const std::size_t at = e.text.find(word);
+    if (at == std::string::npos) continue;
+    e.codes[r] = e.text.substr(at + word.size(), e.text.find('\n', at) - at - word.size());
+  }
+}
+ending real(const std::string& name, const verdict& v, const char* strict) {
+  const parley::tests::job_run run(one_rank, name, v.ranks, {{"PARLEY_STRICT", strict}});
+  ending e;
+  e.text = run.all;
+  e.status = run.end.first_failed ? run.end.ranks[*run.end.first_failed].code : run.end.status;
+  read_codes(e, v.ranks);
+  return e;
+}
+ending simulated(const std::string& name, const verdict& v, const char* strict) {
+  const parley::tests::scratch_folder here;
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const auto s = parley::tests::start_in(here, "env " + std::string(scenario_variable) + "='" + name +
+                                                   "' PARLEY_STRICT=" + strict + " '" + self +
+                                                   "' --no-skip --test-case='" + all_ranks + "'");
+  ending e;
+  e.status = s.status;
+  e.text = s.out + s.error;
+  read_codes(e, v.ranks);
+  return e;
+}
+
+void compare(const verdict& v, const ending& e, int status) {
+  INFO(e.text);
+  CHECK(e.status == status);
+  for (rank_id r = 0; r < v.ranks; ++r) {
+    CAPTURE(r);
+    CHECK(e.codes[r] == v.codes[r]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("this program as one rank of a job with a verdict" * doctest::skip()) {
+  if (chosen() == nullptr) return;
+  std::_Exit(ops::run(0, nullptr, rank_main));
+}
+TEST_CASE("this program as a simulated job with a verdict" * doctest::skip()) {
+  if (chosen() == nullptr) return;
+  std::string words[] = {"program", "--sim", std::to_string(chosen()->ranks)};
+  char* argv[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
+  const int status = simulation::run(3, argv, rank_main);
+  std::fflush(stdout);
+  std::_Exit(status);
+}
+
+TEST_CASE("a program on virtual ranks ends with the status and the errors that it ends with as real processes") {
+  for (const auto& [name, v] : verdicts()) {
+    CAPTURE(name);
+    {
+      CAPTURE("simulated");
+      compare(v, simulated(name, v, "0"), v.status);
+    }
+    CAPTURE("real");
+    compare(v, real(name, v, "0"), v.status);
+  }
+}
+
+TEST_CASE("messages that nobody takes are a status of their own where that is asked for, in both worlds") {
+  for (const auto& [name, v] : verdicts()) {
+    if (v.strict == v.status && v.status != 0) continue;
+    CAPTURE(name);
+    compare(v, simulated(name, v, "1"), v.strict);
+    compare(v, real(name, v, "1"), v.strict);
+  }
+}
