@@ -1,6 +1,7 @@
 #include <parley/ops/calls.hpp>
 #include <parley/ops/edge.hpp>
 
+#include <string>
 #include <utility>
 
 namespace parley::ops {
@@ -11,6 +12,7 @@ using runtime::task;
 // ---- sending ----------------------------------------------------------------------------------------------------------
 
 bool send_call::await_ready() {
+  if (options_.watcher == nullptr) edge_.check_caller();  // the batch of a step has been checked when it was started
   edge_.check(data_);
   const std::uint64_t number = edge_.goes_slowly(options_.tag, data_)
                                    ? actors::edge_sender::not_admitted
@@ -76,6 +78,12 @@ void send_call::whole_payload::on_late(timer& self) noexcept {
 
 namespace {
 task<> send_in_task(edge_out& edge, std::span<const std::byte> data, call_options options) {
+  // Given up before it has begun: a short payload would leave all the same, as nothing has to be waited for.
+  runtime::scope& here = co_await runtime::this_scope;
+  if (here.cancelled() != errc::none)
+    runtime::raise({here.cancelled(), edge.declaration().title() + ": a send of " + std::to_string(data.size()) +
+                                          " bytes, tag " + std::to_string(options.tag) +
+                                          ", was given up before it had begun; nothing was sent"});
   co_await edge.send(data, options);
 }
 }  // namespace
@@ -85,6 +93,7 @@ send_call::operator task<>() && { return send_in_task(edge_, data_, options_); }
 // ---- receiving --------------------------------------------------------------------------------------------------------
 
 bool receive_call::await_ready() {
+  if (options_.watcher == nullptr) edge_.check_caller();
   edge_.check(into_);
   actors::receive_room takes(into_.size());
   takes.least_bytes = options_.least_bytes;

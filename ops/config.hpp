@@ -15,6 +15,7 @@
 /// a receiver that expects other parts than its sender cuts ends with `config_failed`. They throw `failure` to give up. One coroutine
 /// sends the parts of an invocation, or receives them: to have more of them under way it keeps more in flight.
 /// Payloads are contiguous for them, whatever they are packed from; but for those of configs that need `like_pieces`.
+/// They may call other ops, but not their own: that is `bad_argument`, and leaves the config out by name.
 /// Payloads of 0 bytes never reach them. One object serves all invocations, several at once: it must not keep state.
 #include <parley/actors/edge_receiver.hpp>
 #include <parley/actors/transfer.hpp>

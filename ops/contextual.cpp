@@ -221,6 +221,7 @@ task<> contextual_end::run(thunk f) {
     co_await f();
     co_return;
   }
+  runtime::check_call(services_.ex, {"contextual op", op_.name});
   // What is settled needs no agreement, whoever is gone; but a new process has to agree on all of it.
   if (talk_.broken() && talk_.broken()->code() == errc::peer_restarted) throw explained(calls_, *talk_.broken());
   const std::uint64_t call = calls_++;

@@ -254,6 +254,7 @@ void edge_end::check_place(std::span<const std::byte> buffer) const {
 }
 
 actors::registered_memory edge_end::registered(std::span<std::byte> memory) {
+  check_caller();
   check(memory);
   if (!one_sided_ || memory.empty()) return {};
   actors::registered_memory made(services_.net, memory);
@@ -539,7 +540,8 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
         out.start_put(0, data, {});
       } else {
         runtime::scope& here = co_await runtime::this_scope;
-        runtime::scope running(here, {.deadline = until});
+        const runtime::implementation half(here, title(), config.id());
+        runtime::scope running(here, {.deadline = until, .inside = &half});
         running.spawn(config.send(out, data));
         co_await running.join();
       }
@@ -725,7 +727,9 @@ task<std::uint64_t> edge_in::receive_in_parts(part_receiver& in, std::span<std::
   try {
     if (runnable(ran) == nullptr) co_await until_runnable(in, ran);
     runtime::scope& here = co_await runtime::this_scope;
-    runtime::scope config(here);
+    const paired_config* const found = find(ran);
+    const runtime::implementation half(here, title(), found == nullptr ? std::string_view() : found->id());
+    runtime::scope config(here, {.inside = &half});
     const patience limit(services_.ex, in, config, services_.patient(options_.timeout_ns));
     config.spawn(run(in, ran, into));
     co_await config.join();
@@ -860,7 +864,12 @@ task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::uint64_t want
   const std::uint64_t digest = seen->digest;
   std::exception_ptr thrown;
   try {
-    co_await run(in, digest, scratch);
+    runtime::scope& here = co_await runtime::this_scope;
+    const paired_config* const found = find(digest);
+    const runtime::implementation half(here, title(), found == nullptr ? std::string_view() : found->id());
+    runtime::scope running(here, {.inside = &half});
+    running.begin(run(in, digest, scratch));
+    co_await running.join();
   } catch (...) {
     thrown = std::current_exception();
     in.fail(failure_of_config(thrown));

@@ -24,6 +24,7 @@
 #include <parley/ops/calls.hpp>
 #include <parley/ops/capability.hpp>
 #include <parley/ops/config.hpp>
+#include <parley/runtime/implementation.hpp>
 #include <parley/runtime/memory_space.hpp>
 #include <parley/tuning/plan.hpp>
 
@@ -95,6 +96,10 @@ class edge_end : private actors::implementations {
   runtime::memory_space& memory() const noexcept {
     return options_.memory == nullptr ? runtime::host_memory() : *options_.memory;
   }
+  /// As its user knows it: all of an op's edges have one title.
+  runtime::op_title title() const noexcept { return {"op", options_.name}; }
+  /// Throws `bad_argument` where one of the op's own configs calls it, or a process that fork() made.
+  void check_caller() const { runtime::check_call(services_.ex, title()); }
   /// Throws `bad_argument` where a device's op is given a buffer that does not lie there.
   void check(std::span<const std::byte> buffer) const {
     if (options_.memory != nullptr) check_place(buffer);

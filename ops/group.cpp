@@ -306,11 +306,15 @@ struct abandoning {
 
 /// A scope of a config, which ends with its invocation.
 struct config_scope {
-  config_scope(group_invocation& i, runtime::scope& here) noexcept : inv(i), own(here) { inv.ends_with_it(&own); }
+  config_scope(group_invocation& i, runtime::scope& here, runtime::op_title op, std::string_view id) noexcept
+      : inv(i), runs(here, op, id), own(here, {.inside = &runs}) {
+    inv.ends_with_it(&own);
+  }
   config_scope(const config_scope&) = delete;
   config_scope& operator=(const config_scope&) = delete;
   ~config_scope() { inv.ends_with_it(nullptr); }
   group_invocation& inv;
+  runtime::implementation runs;
   runtime::scope own;
 };
 
@@ -420,7 +424,7 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
   try {
     const group_config& config = config_for(inv);
     runtime::scope& here = co_await runtime::this_scope;
-    config_scope runs(inv, here);
+    config_scope runs(inv, here, title(), config.id());
     if (inv.compared() && work.total_bytes != 0) {
       both.emplace(work, options_.memory);
       both->within = tuning::tolerance_of(options_.allowed);
@@ -466,6 +470,7 @@ time_ns group_end::deadline_in(time_ns timeout_ns) const noexcept {
 }
 
 task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
+  if (turn == nullptr) runtime::check_call(services_.ex, title());
   runtime::scope& here = co_await runtime::this_scope;
   const runtime::work_meter::wait uncharged(here.meter());
   std::optional<group_invocation> own;
@@ -494,6 +499,7 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
 }
 
 task<> group_end::refuse(group_work work, time_ns timeout_ns, error why) {
+  runtime::check_call(services_.ex, title());
   group_turn place(*this, work.total_bytes, work.type, timeout_ns);
   place.forgo({.why = why.code(), .culprit = services_.net.rank()});
   runtime::raise(std::move(why));

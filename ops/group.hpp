@@ -29,6 +29,7 @@
 #include <parley/ops/agreement.hpp>
 #include <parley/ops/capability.hpp>
 #include <parley/ops/group_config.hpp>
+#include <parley/runtime/implementation.hpp>
 #include <parley/tuning/plan.hpp>
 
 #include <cstddef>
@@ -96,6 +97,8 @@ class group_end final : private actors::implementations {
   const actors::participant_state& participant() const noexcept { return participant_; }
   const actors::op_declaration& declaration() const noexcept { return participant_.declaration; }
   const actors::rooted_group& data_path() const noexcept { return *group_; }
+  /// As its user knows it.
+  runtime::op_title title() const noexcept { return {"group", options_.name}; }
   /// What its members have agreed on, for the bytes that a call combines, spreads or gathers in all.
   agreement agreed() noexcept { return {services_, participant_, failed_, options_.timeout_ns}; }
   bool leads() const noexcept { return lead_ != nullptr; }

@@ -450,6 +450,7 @@ void halo_plan::check_stream(runtime::device_stream stream) const {
 }
 
 void halo_plan::open(runtime::dataflow& flow, runtime::device_stream stream) {
+  state_->messages.check_caller();
   check_stream(stream);
   if (receiving_.size() != 0)
     runtime::raise({errc::bad_argument, state_->title + ": it is open already; start the exchange first"});
@@ -541,6 +542,7 @@ void halo_plan::pack(runtime::dataflow& flow, std::vector<flow_work>& all) {
 
 flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream stream) {
   auto& links = state_->links;
+  state_->messages.check_caller();
   check_stream(stream);
   if (state_->around != nullptr) state_->around->throw_refused();
   if (links.empty()) return flow.together(std::span<const runtime::flow_part>());

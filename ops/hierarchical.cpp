@@ -177,7 +177,10 @@ task<std::vector<decision>> hierarchy::until_decided(std::vector<agreed_step> st
 class hierarchy::turns {
  public:
   turns(hierarchy& h, group_call_options o)
-      : all_(h), timeout_ns_(o.timeout_ns != 0 ? o.timeout_ns : h.levels_->op.timeout_ns) {}
+      : all_(h), timeout_ns_(o.timeout_ns != 0 ? o.timeout_ns : h.levels_->op.timeout_ns) {
+    for (const auto& level : h.levels_->declared)
+      if (level) runtime::check_call(h.levels_->self.where(), {"group", level->name_});
+  }
 
   void take(collective does, std::uint64_t bytes, std::uint64_t share, actors::call_type type) {
     for (const step& p : all_.steps_of(does, bytes, share)) take(p.which, p.bytes, type);

@@ -52,6 +52,7 @@ kernel_entry& kernel_core::look_up(const tuning::kernel_key& key) {
     if (entry == nullptr) {
       entry = std::make_unique<kernel_entry>();
       entry->parameters = std::move(text).value();
+      entry->title = name_ + ", " + entry->parameters;
     }
     found = entry.get();
   }
@@ -78,7 +79,13 @@ void kernel_core::recall(kernel_entry& e) {
   context_.note(2, name_ + " " + e.parameters + ": " + ids_[e.winner] + ", " + e.why);
 }
 
+void kernel_core::check_caller(const kernel_entry& e) const {
+  if (e.runs_now != nullptr) runtime::refuse_own_call(title_of(e), *e.runs_now);
+  runtime::check_call(context_.where(), title_of(e));
+}
+
 kernel_core::way kernel_core::prepare(kernel_entry& e) {
+  check_caller(e);
   if (e.decided) return way::run_winner;
   recall(e);
   if (e.decided || e.being_tuned) return way::run_winner;

@@ -10,6 +10,7 @@
 #include <parley/ops/kernel_output.hpp>
 #include <parley/ops/tunable_context.hpp>
 #include <parley/runtime/identifiers.hpp>
+#include <parley/runtime/implementation.hpp>
 #include <parley/tuning/config.hpp>
 #include <parley/tuning/kernel_key.hpp>
 #include <parley/tuning/kernel_trials.hpp>
@@ -32,11 +33,13 @@ using runtime::time_ns;
 /// One kernel and key.
 struct kernel_entry {
   std::string parameters;  ///< the key's text
+  std::string title;       ///< with its kernel's name
   std::uint32_t winner = 0;
   bool decided = false;
   bool being_tuned = false;
-  std::uint32_t looked_up = 0;  ///< the context's version that this was looked up in
-  double time_ms = 0;           ///< of the winner; 0 when it was not measured
+  const std::string* runs_now = nullptr;  ///< the `void` implementation that is on the stack while it is tried
+  std::uint32_t looked_up = 0;            ///< the context's version that this was looked up in
+  double time_ms = 0;                     ///< of the winner; 0 when it was not measured
   std::string why;
 };
 
@@ -69,6 +72,22 @@ class kernel_core {
   const std::map<std::string, std::unique_ptr<kernel_entry>>& entries() const noexcept { return entries_; }
 
   enum class way : std::uint8_t { run_winner, tune };
+  /// Throws `bad_argument` where an implementation that is being tried calls its own kernel with the same key: the call would never
+  /// end, were that implementation the best. With another key, such as a smaller size, it may.
+  void check_caller(const kernel_entry& e) const;
+  runtime::op_title title_of(const kernel_entry& e) const noexcept { return {"kernel", e.title}; }
+  /// While a `void` implementation is tried.
+  class on_stack {
+   public:
+    on_stack(kernel_entry& e, const std::string& id) noexcept : entry_(e) { entry_.runs_now = &id; }
+    on_stack(const on_stack&) = delete;
+    on_stack& operator=(const on_stack&) = delete;
+    ~on_stack() { entry_.runs_now = nullptr; }
+
+   private:
+    kernel_entry& entry_;
+  };
+
   /// For an entry outside of contextual runs, with tunable ops enabled.
   way prepare(kernel_entry& e);
 

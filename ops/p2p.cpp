@@ -425,6 +425,7 @@ void p2p_end::order_behind(const batch_options& how, std::span<p2p_operation> ba
 
 runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_operation> batch,
                                   const batch_options& o) {
+  check_caller();
   bool receives_own = false;
   bool may_be_circle = false;
   for (const p2p_operation& operation : batch) {

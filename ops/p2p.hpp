@@ -110,6 +110,8 @@ class p2p_end {
 
   /// Those of a batch with a stream are expected from here on (`memory_space::expect`).
   runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o);
+  /// Throws `bad_argument` where one of the op's own configs calls it, or a process that fork() made.
+  void check_caller() const { runtime::check_call(services_.ex, {"op", name_}); }
   runtime::memory_space& memory() const noexcept { return memory_; }
   std::uint64_t generation_with(rank_id peer) const { return peer == self_ ? 0 : pairs_.generation_with(peer); }
   transfer& pairs() noexcept { return pairs_; }
@@ -206,6 +208,10 @@ class p2p {
   template <buffer B>
   actors::registered_memory registered(B&& memory) {
     return end().pairs().registered(std::forward<B>(memory));
+  }
+  /// For ops that are made of messages, before a call of theirs begins: see `p2p_end`.
+  void check_caller() const {
+    if (!idle()) end().check_caller();
   }
   agreement to(rank_id peer) const { return end().pairs().to(peer); }
   agreement from(rank_id peer) const { return end().pairs().from(peer); }

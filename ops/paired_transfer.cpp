@@ -134,6 +134,9 @@ actors::registered_memory transfer::register_bytes(std::span<std::byte> memory) 
   return made;
 }
 
+// A start takes no scope from its caller, so that the call itself would not know whose it is.
+void transfer::check_caller() const { runtime::check_call(*where_, {"op", name_}); }
+
 void transfer::throw_no_edge(const char* lacks, rank_id peer, const char* option) const {
   runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " " + lacks + " " +
                                           std::to_string(peer) + "; check the role function and " + option});

@@ -95,10 +95,12 @@ class transfer {
   /// The same for code that is no coroutine (runtime/work.hpp): `auto sent = transfer.start_send(batch, {.to = 1});`
   template <buffer B>
   runtime::work<> start_send(const B& data, send_options o, runtime::start_options s = {}) {
+    check_caller();
     return runtime::start(*where_, send(data, o), std::move(s));
   }
   template <buffer B>
   runtime::work<std::uint64_t> start_receive(B&& into, receive_options o, runtime::start_options s = {}) {
+    check_caller();
     return runtime::start(*where_, receive(std::forward<B>(into), o), std::move(s));
   }
   /// Registers memory of this rank for puts and gets, with all pairs that it is in: receives into it may be put by their sender,
@@ -158,6 +160,7 @@ class transfer {
     }
     throw_no_edge("does not receive from rank", peer, "`from`");
   }
+  void check_caller() const;
   [[noreturn]] void throw_no_edge(const char* lacks, rank_id peer, const char* option) const;
   bool rejoin();
   std::uint64_t generation_with(rank_id peer) const { return edge_to(peer).participant().generation; }

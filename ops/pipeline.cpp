@@ -3,6 +3,7 @@
 #include <parley/ops/call_type.hpp>
 #include <parley/ops/common_terms.hpp>
 #include <parley/runtime/compute.hpp>
+#include <parley/runtime/implementation.hpp>
 #include <parley/runtime/scope.hpp>
 
 #include <algorithm>
@@ -62,7 +63,8 @@ task<> let_go(runtime::scope& moving) {
 }
 
 task<> relay(edge_in* in, edge_out* out, std::span<const std::uint64_t> bytes, std::uint16_t run, pipeline_work& stage,
-             slots& both) {
+             runtime::op_title op, slots& both) {
+  runtime::scope& here = co_await runtime::this_scope;
   if (in != nullptr && !bytes.empty()) both[0].arriving->spawn(bring(*in, both[0].bytes().first(bytes[0]), run));
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     slot& now = both[i % 2];
@@ -74,7 +76,12 @@ task<> relay(edge_in* in, edge_out* out, std::span<const std::uint64_t> bytes, s
       if (in != nullptr) next.arriving->spawn(bring(*in, next.bytes().first(bytes[i + 1]), run));
     }
     const std::span<std::byte> activation = now.bytes().first(bytes[i]);
-    co_await stage.work(i, activation);
+    {
+      const runtime::implementation mine(here, op, "stage");
+      runtime::scope running(here, {.inside = &mine});
+      running.begin(stage.work(i, activation));
+      co_await running.join();
+    }
     if (out != nullptr) now.leaving->spawn(pass_on(*out, activation, run));
     stage.on_done(i);
   }
@@ -105,10 +112,12 @@ bool pipeline::rejoin() {
 task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage) {
   if (idle())
     runtime::raise({errc::bad_argument, "this rank is no stage of the pipeline; ask its handle whether it is idle()"});
+  runtime::scope& here = co_await runtime::this_scope;
+  const runtime::op_title title{"op", name_};
+  runtime::check_call(here.where(), title);
   if (around_ != nullptr) around_->throw_refused();
   neighbours::call_under_way now(around_);
   const std::uint16_t number = type_of_run((*runs_)++, bytes.size());
-  runtime::scope& here = co_await runtime::this_scope;
   runtime::memory_space& space = memory_ == nullptr ? runtime::host_memory() : *memory_;
   edge_in* const in = in_ == nullptr ? nullptr : &in_->in();
   edge_out* const out = out_ == nullptr ? nullptr : &out_->out();
@@ -125,7 +134,7 @@ task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage)
       s.arriving.emplace(here);
       s.leaving.emplace(here);
     }
-    co_await relay(in, out, bytes, number, stage, both);
+    co_await relay(in, out, bytes, number, stage, title, both);
   } catch (...) {
     thrown = std::current_exception();
   }

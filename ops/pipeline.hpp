@@ -86,6 +86,7 @@ class pipeline {
 
  private:
   friend rank;
+  std::string name_;
   std::size_t stage_ = 0;
   std::size_t stages_ = 0;
   std::shared_ptr<std::uint64_t> runs_;  // so far, of all handles

@@ -375,6 +375,7 @@ pipeline rank::declare(linear_pipeline op) {
                                            : ", which is stage " + std::to_string(stage_on[r]) + " already")});
   }
   pipeline p;
+  p.name_ = op.name;
   if (stage_on[id()] == none) return p;
   p.runs_ = std::make_shared<std::uint64_t>(0);
   p.stage_ = stage_on[id()];

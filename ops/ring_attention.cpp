@@ -80,6 +80,7 @@ std::string words_of(const attention_shape& s, std::string_view type) {
 }  // namespace
 
 std::uint32_t attention::begin(const attention_shape& shape, std::string_view type) {
+  ring_.check_caller();
   if (around_ == nullptr) return 0;
   around_->throw_refused();
   std::uint64_t terms = shape.heads;
@@ -122,6 +123,7 @@ attention_plan attention::plan_of(const attention_shape& shape, std::uint64_t el
 
 void attention_plan::check(std::uint64_t element_bytes, std::initializer_list<std::size_t> sizes,
                            runtime::device_stream stream) const {
+  state_->ring.check_caller();
   if (state_->around != nullptr) state_->around->throw_refused();
   check_sizes(state_->title, state_->shape, sizes);
   if (element_bytes != state_->element_bytes)

@@ -4,6 +4,7 @@
 #include <parley/ops/capability.hpp>
 #include <parley/ops/op_results.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/runtime/implementation.hpp>
 #include <parley/runtime/work_meter.hpp>
 
 #include <exception>
@@ -99,6 +100,8 @@ void role_end::fail(const error& why) noexcept {
 }
 
 task<> role_end::run(std::span<std::byte> data) {
+  const runtime::op_title title{"role op", participant_.declaration.name};
+  runtime::check_call(services_.ex, title);
   if (failed_) throw failure(*failed_);
   const std::uint64_t n = next_++;
   const auto chosen = assigned_.choose(data.size(), 0, n, services_.ex.now());
@@ -114,7 +117,8 @@ task<> role_end::run(std::span<std::byte> data) {
   runtime::work_meter meter(services_.ex);
   std::exception_ptr thrown;
   {
-    runtime::scope measured(here, {.meter = &meter});
+    const runtime::implementation mine(here, title, config->id());
+    runtime::scope measured(here, {.meter = &meter, .inside = &mine});
     measured.spawn(config->run(data));
     try {
       co_await measured.join();

@@ -283,6 +283,7 @@ task<> symmetric_end::run(symmetric_caller& caller, symmetric_options call) {
 
 task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, std::uint64_t bytes,
                           time_ns timeout_ns) {
+  runtime::check_call(services_.ex, title());
   runtime::scope& here = co_await runtime::this_scope;
   const runtime::work_meter::wait uncharged(here.meter());
   if (const auto there = memory().check(data, alignment_of(op_)); !there)
@@ -316,11 +317,11 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
     const symmetric_call now = call_of(l.what.invocation, bytes, over.get(), symmetric_call::stream::user);
     try {
       if (caller == nullptr) {
-        co_await implement([&] { return config->run(now, data); }, until);
+        co_await implement([&] { return config->run(now, data); }, *config, until);
       } else {
-        co_await implement([&] { return caller->prepare(now, *config); }, until);
+        co_await implement([&] { return caller->prepare(now, *config); }, *config, until);
         if (timed) start_ns = clock();
-        co_await implement([&] { return caller->call(now, *config); }, until);
+        co_await implement([&] { return caller->call(now, *config); }, *config, until);
       }
     } catch (...) {
       thrown = std::current_exception();
@@ -339,9 +340,10 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
 }
 
 template <class Start>
-task<> symmetric_end::implement(Start start, time_ns until) {
+task<> symmetric_end::implement(Start start, const symmetric_config& config, time_ns until) {
   runtime::scope& here = co_await runtime::this_scope;
-  running me(here, until);
+  const runtime::implementation mine(here, title(), config.id());
+  running me(here, until, mine);
   running_.push_back(me);
   me.within.spawn(start());
   co_await me.within.join();
@@ -427,7 +429,13 @@ task<> symmetric_end::run_scratch(actors::rehearsal_run run, std::uint64_t bytes
   if (op_.rehearse != nullptr && over == nullptr)
     runtime::raise({errc::cancelled, "what it was to run on has been given up"});
   const symmetric_call call = call_of(run.index, bytes, over.get(), symmetric_call::stream::rehearsal);
-  co_await config->run(call, scratch);
+  runtime::scope& here = co_await runtime::this_scope;
+  {
+    const runtime::implementation mine(here, title(), config->id());
+    runtime::scope own(here, {.inside = &mine});
+    own.begin(config->run(call, scratch));
+    co_await own.join();
+  }
   if (compared) co_await compare_scratch(run, scratch, *type, unlike);
 }
 

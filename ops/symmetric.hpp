@@ -36,6 +36,7 @@
 #include <parley/ops/capability.hpp>
 #include <parley/ops/op_place.hpp>
 #include <parley/ops/symmetric_config.hpp>
+#include <parley/runtime/implementation.hpp>
 #include <parley/runtime/memory_space.hpp>
 #include <parley/tuning/numbers.hpp>
 #include <parley/tuning/plan.hpp>
@@ -121,6 +122,8 @@ class symmetric_end final : private actors::implementations, private actors::reh
 
   const actors::participant_state& participant() const noexcept { return participant_; }
   const actors::op_declaration& declaration() const noexcept { return participant_.declaration; }
+  /// As its user knows it.
+  runtime::op_title title() const noexcept { return {"op without headers", op_.name}; }
   const actors::lease_participant& leases() const noexcept { return leases_; }
   bool has(rank_id r) const noexcept;
   bool leads() const noexcept { return lead_ != nullptr; }
@@ -146,7 +149,8 @@ class symmetric_end final : private actors::implementations, private actors::reh
   };
   // One call while its implementation runs, so that `fail` can end it.
   struct running : runtime::list_hook {
-    running(runtime::scope& parent, time_ns until) : within(parent, {.deadline = until}) {}
+    running(runtime::scope& parent, time_ns until, const runtime::implementation& of)
+        : within(parent, {.deadline = until, .inside = &of}) {}
     runtime::scope within;
   };
 
@@ -164,7 +168,7 @@ class symmetric_end final : private actors::implementations, private actors::reh
   const symmetric_config* find(std::uint64_t digest) const noexcept;
   runtime::task<> run(symmetric_caller* caller, std::span<std::byte> data, std::uint64_t bytes, time_ns timeout_ns);
   template <class Start>
-  runtime::task<> implement(Start start, time_ns until);
+  runtime::task<> implement(Start start, const symmetric_config& config, time_ns until);
   symmetric_call call_of(std::uint64_t invocation, std::uint64_t bytes, communicator* over,
                          symmetric_call::stream on) const noexcept;
   void record(const actors::leased& l, time_ns start_ns, time_ns end_ns, runtime::errc outcome);

@@ -315,7 +315,8 @@ class training::pass {
   task<time_ns> time_of_work(pipeline_action a, pipeline_memory memory) {
     runtime::scope& here = co_await runtime::this_scope;
     runtime::work_meter meter(here.where());
-    runtime::scope measured(here, {.meter = &meter});
+    const runtime::implementation mine(here, {"op", op_.name}, "stage");
+    runtime::scope measured(here, {.meter = &meter, .inside = &mine});
     measured.spawn(stages_.work(a, memory));
     co_await measured.join();
     if (on_device_) co_await note_enqueued(memory);
@@ -401,6 +402,7 @@ bool training::rejoin() { return !idle() && ops::rejoin(messages_, &free_->aroun
 
 task<pipeline_report> training::run(training_work& stages) {
   if (idle()) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
+  messages_.check_caller();
   pass mine(*this, stages);
   neighbours::call_under_way now(&free_->around());
   std::exception_ptr thrown;

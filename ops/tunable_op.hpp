@@ -111,6 +111,7 @@ class tunable_op<Result(Args...)> {
     while (const auto step = t.next()) {
       std::exception_ptr thrown;
       try {
+        const kernel_core::on_stack now(e, core_.ids()[step->candidate]);
         run_[step->candidate](args...);
       } catch (...) {
         thrown = std::current_exception();
@@ -124,11 +125,15 @@ class tunable_op<Result(Args...)> {
       co_await run_[e.winner](args...);
       co_return;
     }
+    runtime::scope& here = co_await runtime::this_scope;
     kernel_tuning t(core_, e, outputs_of(args...));
     while (const auto step = t.next()) {
       std::exception_ptr thrown;
       try {
-        co_await run_[step->candidate](args...);
+        const runtime::implementation mine(here, core_.title_of(e), core_.ids()[step->candidate]);
+        runtime::scope running(here, {.inside = &mine});
+        running.begin(run_[step->candidate](args...));
+        co_await running.join();
       } catch (...) {
         thrown = std::current_exception();
       }
@@ -138,11 +143,14 @@ class tunable_op<Result(Args...)> {
   }
   [[gnu::noinline]] void in_context_now(Args... args) {
     contextual_run& run = *core_.context().contextual();
-    auto turn = run.begin(core_, core_.entry(key_of(args...)), compared_outputs_of(args...));
+    kernel_entry& e = core_.entry(key_of(args...));
+    core_.check_caller(e);
+    auto turn = run.begin(core_, e, compared_outputs_of(args...));
     std::exception_ptr thrown;
     do {
       thrown = nullptr;
       try {
+        const kernel_core::on_stack now(e, core_.ids()[turn.config]);
         run_[turn.config](args...);
       } catch (...) {
         thrown = std::current_exception();
@@ -150,13 +158,19 @@ class tunable_op<Result(Args...)> {
     } while (!run.end(turn, thrown));
   }
   runtime::task<> in_context_later(Args... args) {
+    runtime::scope& here = co_await runtime::this_scope;
     contextual_run& run = *core_.context().contextual();
-    auto turn = run.begin(core_, core_.entry(key_of(args...)), compared_outputs_of(args...));
+    kernel_entry& e = core_.entry(key_of(args...));
+    core_.check_caller(e);
+    auto turn = run.begin(core_, e, compared_outputs_of(args...));
     std::exception_ptr thrown;
     do {
       thrown = nullptr;
       try {
-        co_await run_[turn.config](args...);
+        const runtime::implementation mine(here, core_.title_of(e), core_.ids()[turn.config]);
+        runtime::scope running(here, {.inside = &mine});
+        running.begin(run_[turn.config](args...));
+        co_await running.join();
       } catch (...) {
         thrown = std::current_exception();
       }

@@ -26,13 +26,18 @@ executor::~executor() { free_retired(); }
 
 std::size_t executor::run_ready(std::size_t limit) {
   std::size_t count = 0;
+  const continuation outer = current_;
   ++resuming_;
   while (count < limit && !ready_.empty()) {
-    ready_.pop().resume();
+    current_ = ready_.pop();
+    current_.resume();
     ++count;
-    if (!retired_.empty()) free_retired();
+    if (retired_.empty()) continue;
+    current_ = {};  // its frame may be one of these
+    free_retired();
   }
   --resuming_;
+  current_ = outer;
   resumed_ += count;
   return count;
 }

@@ -76,6 +76,7 @@ class ready_queue {
   continuation pop() noexcept { return ring_[head_++ & mask_]; }
   /// Lets the `i`-th of those that wait change places with the first.
   void bring_forward(std::size_t i) noexcept { std::swap(ring_[head_ & mask_], ring_[(head_ + i) & mask_]); }
+  void clear() noexcept { head_ = tail_; }
   /// Takes out one that will not live to be resumed.
   void remove(continuation c) noexcept;
 
@@ -158,6 +159,24 @@ class executor {
   virtual bool catch_up() { return turn(); }
   /// Whether something from the ready queue is on the stack right now.
   bool resuming() const noexcept { return resuming_ != 0; }
+  /// What is on the stack right now and came from the ready queue; null: nothing did.
+  continuation current() const noexcept { return current_; }
+  /// For code that begins a coroutine on its own stack: returns what is to be put back afterwards.
+  continuation exchange_current(continuation c) noexcept { return std::exchange(current_, c); }
+
+  /// Whether a call must look at more than its arguments before it moves anything: an implementation of an op runs here, or this
+  /// process is a fork of the executor's. See implementation.hpp.
+  bool guarded() const noexcept { return guards_ != 0; }
+  void add_guard() noexcept { ++guards_; }
+  void remove_guard() noexcept { --guards_; }
+  /// Whether this process is a child that fork() made: the executor, and all that moves through it, are its parent's.
+  bool forked() const noexcept { return forked_; }
+  /// Said in such a child: nothing that was ready runs there.
+  void note_fork() noexcept {
+    forked_ = true;
+    add_guard();
+    ready_.clear();
+  }
 
   /// How many coroutines were resumed, and calls made, so far.
   std::uint64_t resumed() const noexcept { return resumed_; }
@@ -190,6 +209,9 @@ class executor {
   std::uint32_t nested_ = 0;
   std::uint32_t resuming_ = 0;
   std::uint32_t tasks_ = 0;
+  std::uint32_t guards_ = 0;
+  bool forked_ = false;
+  continuation current_;
   ready_queue ready_;
   std::vector<std::coroutine_handle<>> retired_;
   timer_wheel timers_;

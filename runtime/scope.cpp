@@ -7,7 +7,8 @@ namespace parley::runtime {
 
 scope::scope(executor& ex, scope* parent, options o) noexcept
     : executor_(ex), deadline_(parent == nullptr ? o.deadline : std::min(o.deadline, parent->deadline_)),
-      meter_(o.meter != nullptr || parent == nullptr ? o.meter : parent->meter_), deadline_timer_(*this) {
+      meter_(o.meter != nullptr || parent == nullptr ? o.meter : parent->meter_),
+      inside_(o.inside != nullptr || parent == nullptr ? o.inside : parent->inside_), deadline_timer_(*this) {
   if (parent != nullptr) {
     if (o.meter != nullptr) o.meter->lies_in(parent->meter_);
     parent->inner_.push_back(*this);
@@ -35,7 +36,9 @@ void scope::begin(task<> t) {
   p.state = promise_base::progress::waiting;
   p.number = executor_.number_task();
   p.begun = true;
+  const continuation outer = executor_.exchange_current(p.self);
   detail::begin_nested(p);
+  executor_.exchange_current(outer);
 }
 
 promise_base& scope::take(promise_base& p, task_observer& told) noexcept {

@@ -21,6 +21,8 @@
 
 namespace parley::runtime {
 
+class implementation;
+
 /// Somebody who waits and whom his scope can cancel. A wait is a `waiter` in the frame of the coroutine that waits; its
 /// destructor leaves all lists, so that a frame can be destroyed at any time.
 struct waiter : list_hook {
@@ -50,7 +52,8 @@ class scope final : private list_hook, public task_observer {
  public:
   struct options {
     time_ns deadline = never;
-    work_meter* meter = nullptr;  ///< of what runs in it; null: the parent's, if it has one
+    work_meter* meter = nullptr;             ///< of what runs in it; null: the parent's, if it has one
+    const implementation* inside = nullptr;  ///< of an op, which is what runs in it; null: the parent's, if it has one
   };
 
   explicit scope(executor& ex) noexcept : scope(ex, nullptr, {}) {}
@@ -72,6 +75,8 @@ class scope final : private list_hook, public task_observer {
   time_ns deadline() const noexcept { return deadline_; }
   /// Of the time of what runs here; null: nobody measures.
   work_meter* meter() const noexcept { return meter_; }
+  /// The innermost implementation of an op that what runs here is a part of; null: of none. See implementation.hpp.
+  const implementation* inside() const noexcept { return inside_; }
   std::size_t running() const noexcept { return running_; }
 
   class [[nodiscard]] joiner : private list_hook {
@@ -127,6 +132,7 @@ class scope final : private list_hook, public task_observer {
   std::size_t running_ = 0;
   time_ns deadline_;
   work_meter* meter_;
+  const implementation* inside_;
   errc cancelled_ = errc::none;
   bool untold_ = false;  // cancelled, and its waiters were not told yet
   deadline_timer deadline_timer_;
