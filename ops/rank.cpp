@@ -4,6 +4,7 @@
 #include <parley/actors/other_way.hpp>
 #include <parley/ops/op_results.hpp>
 #include <parley/runtime/flight_dump.hpp>
+#include <parley/runtime/implementation.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/version.hpp>
 #include <parley/tuning/hash.hpp>
@@ -208,6 +209,7 @@ std::vector<actors::remembered_best> rank::remember(const actors::op_declaration
 }
 
 void rank::check_new(const actors::op_declaration& op) const {
+  if (executor_.forked()) runtime::refuse_fork(op.title() + " was declared");
   if (const auto fits = tuning::checked({.op = op.name, .size = {}, .dtype = op.dtype}); !fits)
     runtime::raise(
         {errc::bad_argument, "an op that rank " + std::to_string(id()) + " declares: " + fits.reason().text});

@@ -4,6 +4,7 @@
 #include <parley/ops/flight_signal.hpp>
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/rank_environment.hpp>
+#include <parley/runtime/implementation.hpp>
 #include <parley/runtime/incarnations.hpp>
 #include <parley/runtime/news.hpp>
 #include <parley/runtime/run.hpp>
@@ -152,6 +153,10 @@ struct farewell {
   bool heard = false;
   runtime::news changed;
 };
+
+void check_process(const reactor& loop, std::string_view done) {
+  if (loop.forked()) runtime::refuse_fork(done);
+}
 
 /// What has no text is named, at least.
 runtime::error of_program(const std::exception_ptr& thrown) {
@@ -657,7 +662,10 @@ struct job::state final : runtime::link::failure_handler {
 job::job(job_options o) : state_(std::make_unique<state>(std::make_unique<reactor>(), std::move(o))) {}
 job::job(boost::asio::io_context& io, job_options o)
     : state_(std::make_unique<state>(std::make_unique<reactor>(io, reactor::options{}), std::move(o))) {}
-job::~job() = default;
+// A copy in a child that fork() made must not say goodbye, end threads that are not there, or take down what its parent uses.
+job::~job() {
+  if (state_->loop->forked()) static_cast<void>(state_.release());
+}
 
 rank& job::self() noexcept { return *state_->self; }
 reactor& job::loop() noexcept { return *state_->loop; }
@@ -668,6 +676,7 @@ transports::cuda_copies* job::gpu() noexcept { return state_->copies ? &*state_-
 transports::cuda_space* job::gpu_memory() noexcept { return state_->memory_of_gpu ? &*state_->memory_of_gpu : nullptr; }
 
 void job::write_results() {
+  check_process(*state_->loop, "its results were to be written");
   state_->kept = state_->self->learned();
   const auto written = state_->self->write_results();
   state_->complain_of_warnings();
@@ -676,6 +685,7 @@ void job::write_results() {
 }
 
 parting job::leave() {
+  check_process(*state_->loop, "the job was left");
   runtime::run(*state_->loop, state_->self->settle(state_->settle_limit_ns));
   // Decisions that were on their way, also from a leader to its own participant.
   if (state_->self->learned() != state_->kept) write_results();
@@ -691,7 +701,7 @@ parting job::leave() {
 
 // Who is told only by this rank's connections that it has ended does not know why, so these last until rank 0 has told the others.
 runtime::error job::leave_after(const runtime::error& why) {
-  if (!state_->meeting) return why;
+  if (!state_->meeting || state_->loop->forked()) return why;
   runtime::run(*state_->loop, farewell::until_traced(&*state_->self, &why));
   const runtime::error traced = state_->self->traced(why);
   farewell& said = state_->said;
@@ -725,10 +735,11 @@ int run(const std::function<void(job&)>& program, job_options o) {
       program(here);
     } catch (...) {
       const runtime::error why = of_program(std::current_exception());
-      static_cast<void>(here.self().dump_flight(why.what()));
+      if (!here.loop().forked()) static_cast<void>(here.self().dump_flight(why.what()));
       complain(id, here.leave_after(why).what());
       return 1;
     }
+    if (here.loop().forked()) return 0;  // a child of the program that has reached its end: the job goes on without it
     here.write_results();
     return status_of(here.leave());
   } catch (...) {

@@ -1,6 +1,8 @@
 #include <parley/runtime/reactor.hpp>
 
 #include <parley/runtime/error.hpp>
+#include <parley/runtime/fork_watch.hpp>
+#include <parley/runtime/implementation.hpp>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -109,9 +111,9 @@ class compute_threads {
 
 }  // namespace
 
-struct reactor::state {
-  state(options o, boost::asio::io_context* shared)
-      : settings(o), own(shared == nullptr ? std::make_unique<boost::asio::io_context>(1) : nullptr),
+struct reactor::state final : fork_watch {
+  state(reactor& r, options o, boost::asio::io_context* shared)
+      : self(r), settings(o), own(shared == nullptr ? std::make_unique<boost::asio::io_context>(1) : nullptr),
         io(shared == nullptr ? *own : *shared), events(epoll_create1(EPOLL_CLOEXEC), "epoll descriptor"),
         posted_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "event descriptor"),
         next_timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timer descriptor"),
@@ -175,6 +177,15 @@ struct reactor::state {
     if (io.stopped()) io.restart();
   }
 
+  // The transports are the parent's, and so is what comes. The next turn, which says so, looks at the clock first.
+  void on_fork() noexcept override {
+    pollers.clear();
+    polled = false;
+    work_to_clock = 0;
+    self.note_fork();
+  }
+
+  reactor& self;
   options settings;
   std::unique_ptr<boost::asio::io_context> own;
   boost::asio::io_context& io;
@@ -212,9 +223,9 @@ struct reactor::state {
 };
 
 reactor::reactor() : reactor(options{}) {}
-reactor::reactor(options o) : executor(read_clock(), o.seed), state_(std::make_unique<state>(o, nullptr)) {}
+reactor::reactor(options o) : executor(read_clock(), o.seed), state_(std::make_unique<state>(*this, o, nullptr)) {}
 reactor::reactor(boost::asio::io_context& io, options o)
-    : executor(read_clock(), o.seed), state_(std::make_unique<state>(o, &io)) {}
+    : executor(read_clock(), o.seed), state_(std::make_unique<state>(*this, o, &io)) {}
 reactor::~reactor() {
   state_->handlers->follower = nullptr;
   boost::system::error_code ignored;
@@ -288,6 +299,10 @@ bool reactor::turn() {
   bool any = std::exchange(s.polled, false) || s.poll_all();
   if (s.any_posted.load(std::memory_order_acquire)) any = run_posted() || any;
   if (--s.work_to_clock <= 0) {
+    if (forked()) {
+      s.work_to_clock = 0;
+      refuse_fork("its event loop was run");
+    }
     s.work_to_clock = work_per_clock_read;
     set_now(read_clock());
     any = timers().advance(now()) || any;

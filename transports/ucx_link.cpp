@@ -1,5 +1,6 @@
 #include <parley/transports/ucx_link.hpp>
 
+#include <parley/runtime/fork_watch.hpp>
 #include <parley/transports/carried_memory.hpp>
 #include <parley/transports/lent_payloads.hpp>
 #include <parley/transports/rendezvous_wire.hpp>
@@ -70,7 +71,8 @@ std::vector<std::byte> check_of(std::span<const std::byte> address_of_ucx) {
 
 }  // namespace
 
-class ucx_link::state {
+// In a child that fork() made it stays as it is: what it shares with other processes is the parent's.
+class ucx_link::state final : public runtime::fork_watch {
  public:
   state(ucx_link& owner, const options& chosen);
   ~state();
@@ -1002,7 +1004,9 @@ ucx_link::ucx_link(const options& chosen) {
   if (chosen.world_size > std::thread::hardware_concurrency()) lending.from = lending.from_on_shared_cores;
   state_->lent_.emplace(*this, lending, take);
 }
-ucx_link::~ucx_link() = default;
+ucx_link::~ucx_link() {
+  if (state_->forked()) static_cast<void>(state_.release());
+}
 
 std::vector<std::byte> ucx_link::address() const {
   std::vector<std::byte> bytes = state_->worker_->address();
@@ -1033,8 +1037,12 @@ errc ucx_link::send(rank_id to, channel on, std::span<const std::byte> header, s
 errc ucx_link::fetch(arrival&& message, std::span<std::byte> into, completion* done) {
   return state_->fetch(std::move(message), into, done);
 }
-void ucx_link::cancel(completion& pending) { state_->cancel(pending); }
-void ucx_link::abandon(completion& pending) noexcept { state_->abandon(pending); }
+void ucx_link::cancel(completion& pending) {
+  if (!state_->forked()) state_->cancel(pending);
+}
+void ucx_link::abandon(completion& pending) noexcept {
+  if (!state_->forked()) state_->abandon(pending);
+}
 runtime::result<> ucx_link::moves_devices() const { return state_->moves_devices(); }
 
 errc ucx_link::send_device(rank_id to, channel on, std::span<const std::byte> header,
@@ -1050,6 +1058,7 @@ runtime::result<runtime::exposed_memory> ucx_link::expose(std::span<std::byte> m
   return state_->expose(memory);
 }
 runtime::late_writes ucx_link::withdraw(const runtime::exposed_memory& memory) {
+  if (state_->forked()) return runtime::late_writes::fail;
   return state_->withdraw(memory.number);
 }
 errc ucx_link::put(rank_id to, const runtime::remote_place& at, std::span<const std::byte> data, completion* done) {
@@ -1067,6 +1076,8 @@ const link::counters& ucx_link::statistics() const noexcept { return state_->cou
 bool ucx_link::poll() { return state_->poll(); }
 runtime::poller::arm_state ucx_link::arm() { return state_->arm(); }
 int ucx_link::event_fd() const { return state_->worker_->event_fd(); }
-void ucx_link::release(const void* held, bool remote) noexcept { state_->release(held, remote); }
+void ucx_link::release(const void* held, bool remote) noexcept {
+  if (!state_->forked()) state_->release(held, remote);
+}
 
 }  // namespace parley::transports

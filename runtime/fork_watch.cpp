@@ -1,0 +1,43 @@
+#include <parley/runtime/fork_watch.hpp>
+
+#include <pthread.h>
+
+#include <mutex>
+
+namespace parley::runtime {
+
+namespace {
+
+struct watches {
+  // Held while the process is copied, so that the child finds the list whole whichever thread has forked.
+  std::mutex mutex;
+  intrusive_list<fork_watch> all;
+};
+watches& known() noexcept {
+  static auto* const made = new watches;  // never destroyed: static objects may be watched, too
+  return *made;
+}
+
+}  // namespace
+
+void fork_watch::in_child() noexcept {
+  known().all.for_each([](fork_watch& w) {
+    w.forked_ = true;
+    w.on_fork();
+  });
+  known().mutex.unlock();
+}
+
+fork_watch::fork_watch() {
+  static const int registered = pthread_atfork([] { known().mutex.lock(); }, [] { known().mutex.unlock(); }, &in_child);
+  static_cast<void>(registered);
+  const std::lock_guard lock(known().mutex);
+  known().all.push_back(*this);
+}
+
+fork_watch::~fork_watch() {
+  const std::lock_guard lock(known().mutex);
+  unlink();
+}
+
+}  // namespace parley::runtime
