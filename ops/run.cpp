@@ -12,6 +12,7 @@
 #include <parley/transports/file_storage.hpp>
 #include <parley/transports/heartbeat.hpp>
 #include <parley/transports/meeting.hpp>
+#include <parley/transports/open_files.hpp>
 #include <parley/transports/rendezvous.hpp>
 #include <parley/transports/siphash.hpp>
 #include <parley/transports/ucx_link.hpp>
@@ -252,6 +253,8 @@ struct job::state final : runtime::link::failure_handler {
   // It has to find CUDA's context on this thread, also before it is known which ranks of this host come before this one.
   void open_wire(bool one_host, const job_options& with) {
     transports::ucx_link::options o;
+    o.reach = one_host ? transports::ucx_reach::one_host : transports::ucx_reach::several_hosts;
+    transports::allow_open_files(transports::files_of_rank(place.rank, place.world_size, o.reach)).value();
     const bool moves_devices = heed_switch("PARLEY_UCX_CUDA", variable).value_or(false);
     if (with.gpu != nullptr && moves_devices) {
       const auto count = static_cast<int>(with.gpu->devices().size());
@@ -260,7 +263,6 @@ struct job::state final : runtime::link::failure_handler {
     }
     o.rank = place.rank;
     o.world_size = place.world_size;
-    o.reach = one_host ? transports::ucx_reach::one_host : transports::ucx_reach::several_hosts;
     o.restarts = place.restarts;
     wire.emplace(o);
     loop->attach(*wire);

@@ -15,6 +15,9 @@
 /// wait until it goes on or its process ends. PARLEY_DETECTION=SECONDS sets the time; 0 switches heartbeats off, for debuggers, and then
 /// any stopped rank is waited for.
 ///
+/// A job belongs to the process that joined it: in a child that fork() made every call throws `bad_argument`, and the job goes on however the
+/// child ends. Too low a limit on open files is `unavailable`, before anything else has begun.
+///
 /// Under `parley run --restarts N` a rank that has failed comes back as a new process; `rank::until_restart` says what the others do
 /// then. Ranks with GPUs cannot (`unavailable`).
 ///

@@ -3,12 +3,15 @@
 #include <parley/transports/environment.hpp>
 #include <parley/transports/job_key.hpp>
 #include <parley/transports/loopback.hpp>
+#include <parley/transports/open_files.hpp>
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -218,10 +221,54 @@ std::string end_text(const rank_end& end) {
   return "exited with status " + std::to_string(end.code);
 }
 
+/// Where the UCX of this job's ranks makes the files of its shared memory. UCX removes each at once, but fills it first: what a rank
+/// leaves that is killed in between goes with the folder, which is nobody else's.
+class memory_folder {
+ public:
+  memory_folder() = default;
+  memory_folder(const memory_folder&) = delete;
+  memory_folder& operator=(const memory_folder&) = delete;
+  ~memory_folder() { remove(path_); }
+
+  void make(std::uint64_t job) {
+    std::snprintf(path_, sizeof path_, "/dev/shm/parley-run-%016llx", static_cast<unsigned long long>(job));
+    if (::mkdir(path_, 0700) != 0) path_[0] = 0;  // UCX finds a place by itself
+  }
+  /// Empty: there is none.
+  const char* path() const noexcept { return path_; }
+  /// True when it is gone. Calls that are safe after a fork only.
+  static bool remove(const char* path) noexcept {
+    if (*path == 0) return true;
+    const int folder = ::open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder >= 0) {
+      alignas(entry) char entries[4096];
+      for (long got = 0; (got = ::syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0;) {
+        for (long at = 0; at < got;) {
+          const auto* const one = reinterpret_cast<const entry*>(entries + at);
+          ::unlinkat(folder, one->name, 0);  // of `.` and `..` that changes nothing
+          at += one->bytes;
+        }
+      }
+      ::close(folder);
+    }
+    return ::rmdir(path) == 0 || errno == ENOENT;
+  }
+
+ private:
+  struct entry {  // as the kernel has it
+    std::uint64_t inode;
+    std::int64_t next;
+    unsigned short bytes;
+    unsigned char type;
+    char name[1];
+  };
+  char path_[64] = {};
+};
+
 /// A process that kills the groups of the ranks when the launcher is killed: PR_SET_PDEATHSIG reaches no process behind a script.
 class guard {
  public:
-  explicit guard(rank_id ranks) {
+  guard(rank_id ranks, const char* folder) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) refuse("make a socket pair");
     descriptor theirs(ends[0]);
@@ -229,7 +276,7 @@ class guard {
     std::vector<pid_t> groups(ranks);
     pid_ = ::fork();
     if (pid_ < 0) refuse("start its guard");
-    if (pid_ == 0) watch(theirs.get(), groups.data());
+    if (pid_ == 0) watch(theirs.get(), groups.data(), folder);
   }
   guard(const guard&) = delete;
   guard& operator=(const guard&) = delete;
@@ -252,7 +299,7 @@ class guard {
   }
   /// Only calls that are safe after a fork. It holds nothing open that others wait for to be closed, and no signal of the terminal's or
   /// of a group's ends it.
-  [[noreturn]] static void watch(int from, pid_t* groups) {
+  [[noreturn]] static void watch(int from, pid_t* groups, const char* folder) {
     ::setpgid(0, 0);
     ::prctl(PR_SET_NAME, "parley-guard");
     sigset_t all;
@@ -270,6 +317,8 @@ class guard {
     for (std::size_t rank = 0; rank < most; ++rank) {
       if (groups[rank] != 0) ::kill(-groups[rank], SIGKILL);
     }
+    constexpr timespec pause{0, 10'000'000};  // until they are gone
+    for (int looks = 0; looks < 100 && !memory_folder::remove(folder); ++looks) ::nanosleep(&pause, nullptr);
     ::_exit(0);
   }
 
@@ -299,6 +348,10 @@ class job {
                                             std::to_string(max_world_size));
       return finish(2);
     }
+    if (const auto allowed = allow_open_files(files_of_launcher(options_.ranks)); !allowed) {
+      notice("cannot start " + std::to_string(options_.ranks) + " ranks: " + allowed.reason().text());
+      return finish(2);
+    }
     try {
       if (!start_all()) return finish(2);
     } catch (const runtime::failure& fault) {
@@ -314,15 +367,19 @@ class job {
  private:
   // --- starting ---
 
+  // Those of a rank that runs, and while one is started.
+  static std::size_t files_of_launcher(rank_id ranks) { return 3 * std::size_t{ranks} + 20; }
+
   bool start_all() {
-    guard_.emplace(options_.ranks);
+    if (RAND_bytes(reinterpret_cast<unsigned char*>(&id_), sizeof id_) != 1) refuse("make a job id");
+    memory_.make(id_);
+    guard_.emplace(options_.ranks, memory_.path());
     if (options_.among) {
       key_ = key_of_all();
     } else {
       listener_ = make_listener();
       key_ = job_key::generate();
     }
-    if (RAND_bytes(reinterpret_cast<unsigned char*>(&id_), sizeof id_) != 1) refuse("make a job id");
     started_ = steady::now();
     for (rank_id rank = 0; rank < options_.ranks; ++rank) {
       if (!start(rank)) {
@@ -381,6 +438,8 @@ class job {
     for (const auto& [name, value] : options_.environment) all.push_back(name + "=" + value);
     // UCX reads this while it is loaded, before a rank's `main`; patching mmap would cost each rank 0.4 s.
     if (std::getenv("UCX_MEM_MMAP_HOOK_MODE") == nullptr) all.emplace_back("UCX_MEM_MMAP_HOOK_MODE=none");
+    if (std::getenv("UCX_POSIX_DIR") == nullptr && *memory_.path() != 0)
+      all.push_back(std::string("UCX_POSIX_DIR=") + memory_.path());
     const auto add = [&](const char* name, const std::string& value) {
       all.push_back(std::string(name) + "=" + value);
     };
@@ -777,6 +836,7 @@ class job {
   std::vector<process> processes_;
   listening listener_;
   job_key key_;
+  memory_folder memory_;
   std::optional<guard> guard_;
   std::uint64_t id_ = 0;
   std::uint32_t restarted_ = 0;

@@ -8,8 +8,10 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -368,6 +370,53 @@ TEST_CASE("ranks die with a launcher that is killed, and end with one that is to
       if (number != SIGKILL) CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 1));
     }
   }
+}
+
+TEST_CASE("what a killed rank leaves of UCX's shared memory goes with its job, and no other job's does") {
+  const std::string others = "/dev/shm/parley-test-" + std::to_string(::getpid());
+  REQUIRE(std::filesystem::create_directory(others));
+  script s(2, "echo $UCX_POSIX_DIR; : >$UCX_POSIX_DIR/ucx_shm_posix_$PARLEY_RANK; [ $PARLEY_RANK = 0 ] || kill -9 $$");
+  CHECK(s.run() == 1);
+  REQUIRE(s.out[1].size() == 1);
+  CHECK(s.out[0] == s.out[1]);
+  CHECK(s.out[1][0].starts_with("/dev/shm/"));
+  CHECK_FALSE(std::filesystem::exists(s.out[1][0]));
+  CHECK(std::filesystem::exists(others));
+  std::filesystem::remove(others);
+}
+
+TEST_CASE("a launcher that is killed leaves nothing of its ranks' shared memory either") {
+  lifeline line;
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    ::close(line.ends[0]);
+    script s(1, ": >$UCX_POSIX_DIR/ucx_shm_posix_1; printf \"$UCX_POSIX_DIR;\" > /proc/self/fd/" +
+                    std::to_string(line.ends[1]) + "; sleep 1000");
+    ::_exit(s.run());
+  }
+  ::close(line.ends[1]);
+  REQUIRE(line.read_until(";"));
+  ::kill(launcher, SIGKILL);
+  ::waitpid(launcher, nullptr, 0);
+  const std::string folder = line.text.substr(0, line.text.find(';'));
+  CHECK(folder.starts_with("/dev/shm/"));
+  const parley::tests::deadline limit;
+  while (std::filesystem::exists(folder) && !limit.is_over()) ::sched_yield();
+  CHECK_FALSE(std::filesystem::exists(folder));
+}
+
+TEST_CASE("a launcher that may open too few files says so with the limit, before any rank begins") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit limit{24, 24};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    script s(4, "echo begun");
+    const bool said = s.run() == 2 && s.noticed("24 files open (ulimit -Hn)") && s.out.empty();
+    ::_exit(said ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
 
 TEST_CASE("ranks of a launcher that is hung up on are told so by SIGTERM") {
