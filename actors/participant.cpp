@@ -394,6 +394,9 @@ runtime::task<> rehearse_one(participant_behaviour& me, std::uint64_t digest) {
   try {
     auto came = co_await runtime::with_deadline(me.now() + warming_limit_ns, me.rehearse(digest));
     outcome = std::move(came);
+    if (outcome.code() == errc::timeout && outcome.reason().text().empty())
+      outcome = runtime::error{
+          errc::timeout, "its rehearsal took longer than " + std::to_string(warming_limit_ns / 1'000'000'000) + " s"};
   } catch (...) {
     outcome = runtime::describe(std::current_exception());
   }

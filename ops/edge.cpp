@@ -23,6 +23,7 @@ using runtime::task;
 namespace {
 
 constexpr time_ns rehearsal_pause_ns = 200'000;
+constexpr time_ns longest_rehearsal_ns = actors::warming_limit_ns / 4 * 3;
 
 // What a rehearsal sends, the same on every machine. By words: both loops stand still while it is made and compared.
 constexpr std::uint64_t pattern_step = 0x9e3779b97f4a7c15U;
@@ -619,7 +620,9 @@ task<> edge_out::rehearse(std::uint64_t digest) {
       if (!slept) break;
     }
     begun = true;
-    co_await run(sender_.begin_rehearsal(digest, scratch.size(), scratch.data()), scratch, deadline({}));
+    // Over before its receiver gives up: that one then hears whose doing it was.
+    const time_ns over = std::min(deadline({}), runtime::deadline_of(services_.ex.now(), longest_rehearsal_ns));
+    co_await run(sender_.begin_rehearsal(digest, scratch.size(), scratch.data()), scratch, over);
   } catch (...) {
     thrown = std::current_exception();
   }
@@ -853,13 +856,24 @@ task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte
   if (!into.empty()) co_await config->receive(in, into);
 }
 
+// Of a rehearsal that has failed at its sender, or of which nothing has come.
+error edge_in::seen_at_receiver(const part_receiver& in, errc code) const {
+  const std::string sender = "rank " + std::to_string(options_.peer) + ", which sends, ";
+  if (in.sender_failure() != errc::none)
+    return {code, sender + "ended its rehearsal with " + std::string(runtime::name(in.sender_failure()))};
+  if (code == errc::timeout) return {code, sender + "has not begun its rehearsal in time"};
+  return code;
+}
+
 // Takes the sender's next rehearsal. One before the `due` one says nothing of this config. Answers its number.
 task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::uint64_t wanted, std::span<std::byte> scratch) {
   part_receiver in(receiver_, 0, scratch.size(), part_receiver::kind::rehearsal, nullptr, scratch.data());
-  auto seen = co_await in.match(deadline({}));
+  // An eighth longer than the sender has: that one speaks first.
+  const time_ns span = options_.timeout_ns;
+  auto seen = co_await in.match(deadline_after(span < runtime::never / 2 ? span + span / 8 : span));
   if (!seen) {
     if (in.matched() && in.invocation() < due) co_return in.invocation();
-    runtime::raise(seen.reason());
+    runtime::raise(seen_at_receiver(in, seen.code()));
   }
   const std::uint64_t digest = seen->digest;
   std::exception_ptr thrown;
@@ -883,7 +897,7 @@ task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::uint64_t want
     participant_.failed_here.push_back(digest);
   if (askew) runtime::raise({errc::config_failed, std::string(in.mismatch())});
   if (thrown) runtime::raise(runtime::describe(thrown));
-  if (outcome != errc::none) runtime::raise(outcome);
+  if (outcome != errc::none) runtime::raise(seen_at_receiver(in, outcome));
   co_return in.invocation();
 }
 

@@ -301,6 +301,7 @@ class edge_in final : public edge_end {
   void take_memory(const std::shared_ptr<actors::memory_region>& region) override;
   void say_memory() noexcept override;
   runtime::task<> rehearse(std::uint64_t digest) override;
+  runtime::error seen_at_receiver(const part_receiver& in, runtime::errc code) const;
   runtime::task<std::uint64_t> rehearse_next(std::uint64_t due, std::uint64_t wanted, std::span<std::byte> scratch);
   std::uint64_t chosen(const actors::stamp& s) const noexcept {
     return options_.mutant_ignores_stamp ? options_.configs.front()->digest() : s.digest;

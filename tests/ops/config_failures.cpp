@@ -357,6 +357,28 @@ TEST_CASE("a config that waits for something of its own is ended at the deadline
   CHECK(took < 5'000'000'000);
 }
 
+TEST_CASE("a sender's half that hangs in its rehearsal is config_failed on both ranks, and its own rank alone is "
+          "warned of it") {
+  for (const time_ns timeout_ns : {time_ns{2'000'000'000}, time_ns{30'000'000'000}}) {
+    CAPTURE(timeout_ns);
+    world w(2, eager());
+    auto op = pair_of({direct(), paired({.name = "hangs", .wire_class = "odd"}, send_after_an_hour, receive_halves)});
+    op.timeout_ns = timeout_ns;
+    static_cast<void>(w[0].declare(op));
+    static_cast<void>(w[1].declare(op));
+    pass(w, 60'000'000'000);
+    for (rank_id r = 0; r < 2; ++r) {
+      CAPTURE(r);
+      const auto& errors = w[r].participants().at(0)->warm_errors;
+      REQUIRE(errors.size() == 1);
+      CHECK(errors[0].starts_with("hangs: config_failed"));
+      CHECK((errors[0].find("rank 0, which sends,") != std::string::npos) == (r == 1));
+    }
+    CHECK(w[0].warnings().size() == 1);
+    CHECK(w[1].warnings().empty());
+  }
+}
+
 TEST_CASE("a deadline that is past the end of time is none") {
   CHECK(deadline_of(5, 7) == 12);
   CHECK(deadline_of(5, never) == never);
