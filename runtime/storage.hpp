@@ -30,6 +30,14 @@ class storage {
   virtual result<> update(const std::string& path, const edit& change) = 0;
   /// Adds to the end of the file, which is made when missing.
   virtual result<> append(const std::string& path, std::string_view text) = 0;
+  /// Whether a call may hold up its thread for long, as those to a real disk may. What can wait is then written by another thread, and
+  /// calls may come from several at once.
+  virtual bool may_block() const noexcept { return false; }
+  /// Whether a plain file may be kept at `path`, and files with names like it: `io` when a device, a pipe or a folder is there.
+  virtual result<> place_for_files(const std::string& path) {
+    static_cast<void>(path);
+    return {};
+  }
 };
 
 }  // namespace parley::runtime

@@ -7,10 +7,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <climits>
-#include <cstdlib>
+#include <cstdio>
 #include <cstring>
+#include <optional>
+#include <random>
 #include <utility>
 
 namespace parley::transports {
@@ -60,10 +63,62 @@ bool make_folder_of(const std::string& path) {
   return ::mkdir(path.substr(0, slash).c_str(), 0777) == 0 || errno == EEXIST;
 }
 
-/// The file that is meant: a rename would otherwise put a plain file where the user has a link.
-std::string behind_links(const std::string& path) {
-  char resolved[PATH_MAX];
-  return ::realpath(path.c_str(), resolved) != nullptr ? resolved : path;
+error not_plain(const std::string& path) { return {errc::io, path + ": not a plain file"}; }
+
+error foreign(const std::string& path, const char* what, uid_t owner) {
+  return {errc::io, path + ": " + what + " belongs to user " + std::to_string(owner) +
+                        ", and this process runs as user " + std::to_string(::geteuid()) +
+                        ": it is left alone; name a file of your own"};
+}
+
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+/// The file that is meant: a rename would otherwise put a plain file where the user has a link. Links of other users but root's lead
+/// nowhere: who may put one into a folder could make it lead to any file of this user.
+result<std::string> behind_links(const std::string& path) {
+  constexpr int most_links = 40;  // as of Linux
+  std::string at = path;
+  for (int links = 0;; ++links) {
+    struct stat about{};
+    if (::lstat(at.c_str(), &about) != 0 || !S_ISLNK(about.st_mode)) return at;
+    if (about.st_uid != ::geteuid() && about.st_uid != 0) return foreign(path, "the link there", about.st_uid);
+    if (links == most_links) return refused(path, "follow its links", ELOOP);
+    std::string to(PATH_MAX, '\0');
+    const ssize_t length = ::readlink(at.c_str(), to.data(), to.size());
+    if (length < 0) return refused(path, "follow its link", errno);
+    to.resize(static_cast<std::size_t>(length));
+    at = to.starts_with('/') ? to : folder_of(at) + "/" + to;
+  }
+}
+
+/// Nothing: there is no file yet. Else what is known of it through a descriptor of its own, so that it is that of no other file.
+result<std::optional<struct stat>> own_file(const std::string& path, const std::string& target) {
+  const descriptor file(::open(target.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!file.open() && errno == ENOENT) return std::optional<struct stat>();
+  struct stat about{};
+  if (!file.open() || ::fstat(file.get(), &about) != 0) return refused(path, "look at it", errno);
+  if (!S_ISREG(about.st_mode)) return not_plain(path);
+  if (about.st_uid != ::geteuid()) return foreign(path, "the file there", about.st_uid);
+  return std::optional(about);
+}
+
+/// A file of a new name, with what the umask leaves of `mode`. That is never looked at, as it would have to be set for that, while other
+/// threads may make files.
+int make_beside(const std::string& target, mode_t mode, std::string& fresh) {
+  constexpr int tries = 100;
+  std::random_device random;
+  for (int i = 0; i < tries; ++i) {
+    std::array<char, 9> digits{};
+    std::snprintf(digits.data(), digits.size(), "%08x", random());
+    fresh = target + "." + digits.data();
+    const int fd = ::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+    if (fd >= 0 || errno != EEXIST) return fd;
+  }
+  return -1;
 }
 
 /// Tells one content of a file from another without reading it.
@@ -83,12 +138,6 @@ struct signature {
   long changed_ns = 0;
 };
 
-std::string folder_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
 }  // namespace
 
 result<std::string> file_storage::read(const std::string& path) {
@@ -100,7 +149,7 @@ result<std::string> file_storage::read(const std::string& path) {
   struct stat about{};
   if (::fstat(file.get(), &about) != 0) return refused(path, "look at it", errno);
   // A pipe or a device may never end.
-  if (!S_ISREG(about.st_mode)) return error{errc::io, path + ": not a plain file"};
+  if (!S_ISREG(about.st_mode)) return not_plain(path);
   if (static_cast<std::size_t>(about.st_size) > max_file_bytes) return too_large(path);
   std::string text(static_cast<std::size_t>(about.st_size) + 1, '\0');  // one more, to see that it has not grown
   std::size_t length = 0;
@@ -122,26 +171,22 @@ result<std::string> file_storage::read(const std::string& path) {
 
 result<> file_storage::replace(const std::string& path, std::string_view text) {
   if (text.size() > max_file_bytes) return too_large(path);
-  const std::string target = behind_links(path);
-  struct stat before{};
-  const bool existed = ::stat(target.c_str(), &before) == 0;
-  if (existed && !S_ISREG(before.st_mode)) return error{errc::io, path + ": not a plain file"};
+  const auto meant = behind_links(path);
+  if (!meant) return meant.reason();
+  const std::string& target = *meant;
+  const auto before = own_file(path, target);
+  if (!before) return before.reason();
 
-  std::string fresh = target + ".XXXXXX";
-  descriptor file(::mkostemp(fresh.data(), O_CLOEXEC));
+  std::string fresh;
+  descriptor file(make_beside(target, *before ? (*before)->st_mode & 07777U : 0666U, fresh));
   if (!file.open()) return refused(path, "make a new file beside it", errno);
   const auto give_up = [&](const char* step) {
     const int reason = errno;
     ::unlink(fresh.c_str());
     return refused(path, step, reason);
   };
-  mode_t mode = before.st_mode & 07777U;
-  if (!existed) {
-    const mode_t mask = ::umask(0);
-    ::umask(mask);
-    mode = 0666U & ~mask;
-  }
-  if (::fchmod(file.get(), mode) != 0) return give_up("set the mode of the new file beside it");
+  if (*before && ::fchmod(file.get(), (*before)->st_mode & 07777U) != 0)
+    return give_up("set the mode of the new file beside it");
   if (!write_all(file.get(), text)) return give_up("write the new file beside it");
   if (::fsync(file.get()) != 0) return give_up("bring the new file beside it to the disk");
   if (!file.close()) return give_up("finish the new file beside it");
@@ -155,7 +200,10 @@ result<> file_storage::replace(const std::string& path, std::string_view text) {
 
 result<> file_storage::update(const std::string& path, const edit& change) {
   constexpr int tries = 5;
-  const std::string target = behind_links(path);
+  const auto meant = behind_links(path);
+  if (!meant) return meant.reason();
+  const std::string& target = *meant;
+  if (const auto before = own_file(path, target); !before) return before.reason();
   const auto held = file_lock::take(target, lock_patience_ns_);
   if (!held) return held.reason();
   for (int i = 0; i < tries; ++i) {
@@ -169,13 +217,17 @@ result<> file_storage::update(const std::string& path, const edit& change) {
 }
 
 result<> file_storage::append(const std::string& path, std::string_view text) {
-  constexpr int how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK;
-  int opened = ::open(path.c_str(), how, 0666);
-  if (opened < 0 && errno == ENOENT && make_folder_of(path)) opened = ::open(path.c_str(), how, 0666);
+  constexpr int how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW;
+  const auto meant = behind_links(path);
+  if (!meant) return meant.reason();
+  int opened = ::open(meant->c_str(), how, 0666);
+  if (opened < 0 && errno == ENOENT && make_folder_of(*meant)) opened = ::open(meant->c_str(), how, 0666);
   descriptor file(opened);
   if (!file.open()) return refused(path, "open it to add to it", errno);
   struct stat about{};
-  if (::fstat(file.get(), &about) == 0 && !S_ISREG(about.st_mode)) return error{errc::io, path + ": not a plain file"};
+  if (::fstat(file.get(), &about) != 0) return refused(path, "look at it", errno);
+  if (!S_ISREG(about.st_mode)) return not_plain(path);
+  if (about.st_uid != ::geteuid()) return foreign(path, "the file there", about.st_uid);
   while (::flock(file.get(), LOCK_EX) != 0)
     if (errno != EINTR) return refused(path, "lock it", errno);
   if (::fstat(file.get(), &about) != 0) return refused(path, "look at it", errno);
@@ -190,6 +242,12 @@ result<> file_storage::append(const std::string& path, std::string_view text) {
     return refused(path, "add to it", reason);
   }
   if (!file.close()) return refused(path, "finish adding to it", errno);
+  return {};
+}
+
+result<> file_storage::place_for_files(const std::string& path) {
+  struct stat about{};
+  if (::stat(path.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) return not_plain(path);
   return {};
 }
 

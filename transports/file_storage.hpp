@@ -9,8 +9,9 @@
 ///
 /// `replace` writes a file of a new name in the same folder, brings it to the disk and renames it; it keeps the mode of
 /// the file that it replaces, and follows a symbolic link to the file that is meant. `append` holds a lock on the file
-/// (flock) while it writes, and takes back what a full disk cut short. Calls block; run them in `compute`. An error
-/// says which file, which step and the system's reason.
+/// (flock) while it writes, and takes back what a full disk cut short. Only this user's own files are written, whoever the user is, and
+/// only links of this user or of root are followed for it. Calls block, and several threads may make them; run them in `compute`. An
+/// error says which file, which step and the system's reason.
 #include <parley/runtime/storage.hpp>
 
 #include <cstddef>
@@ -31,6 +32,8 @@ class file_storage final : public runtime::storage {
   runtime::result<> replace(const std::string& path, std::string_view text) override;
   runtime::result<> update(const std::string& path, const edit& change) override;
   runtime::result<> append(const std::string& path, std::string_view text) override;
+  bool may_block() const noexcept override { return true; }
+  runtime::result<> place_for_files(const std::string& path) override;
 
  private:
   std::int64_t lock_patience_ns_;

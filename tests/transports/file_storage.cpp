@@ -8,6 +8,7 @@
 
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -152,4 +153,80 @@ TEST_CASE("folders, pipes, missing folders and too large files are refused with 
   CHECK_FALSE(fs::exists(here.file("big2")));
   fs::resize_file(here.file("big"), file_storage::max_file_bytes);
   CHECK(disk.read(here.file("big")).code() == errc::none);
+}
+
+TEST_CASE("another user's file is never written, neither by its name nor over a link, whoever runs this" *
+          doctest::skip(::geteuid() != 0)) {
+  const folder here;
+  file_storage disk;
+  constexpr uid_t another = 12'345;
+  here.write("theirs", "theirs");
+  REQUIRE(::chown(here.file("theirs").c_str(), another, 0) == 0);
+  fs::create_symlink(here.file("theirs"), here.file("mine"));
+  for (const char* const name : {"theirs", "mine"}) {
+    CAPTURE(name);
+    const std::string path = here.file(name);
+    CHECK(disk.read(path).value() == "theirs");
+    CHECK(disk.replace(path, "x").code() == errc::io);
+    CHECK(disk.append(path, "x").code() == errc::io);
+    const auto updated = disk.update(path, [](const auto&) { return std::optional<std::string>("x"); });
+    CHECK(updated.code() == errc::io);
+    CHECK(updated.reason().text().find("belongs to user 12345") != std::string::npos);
+  }
+  CHECK(here.read("theirs") == "theirs");
+  CHECK(fs::is_symlink(here.file("mine")));
+  CHECK(here.files() == 2);  // no lock and no new file is left either
+}
+
+TEST_CASE("another user's link leads nowhere, and a chain of one's own to the file at its end" *
+          doctest::skip(::geteuid() != 0)) {
+  const folder here;
+  file_storage disk;
+  here.write("real", "old");
+  fs::create_symlink("real", here.file("second"));
+  fs::create_symlink(here.file("second"), here.file("first"));
+  REQUIRE(disk.replace(here.file("first"), "new"));
+  CHECK(here.read("real") == "new");
+  CHECK(fs::is_symlink(here.file("first")));
+  CHECK(fs::is_symlink(here.file("second")));
+  REQUIRE(disk.append(here.file("first"), "er"));
+  CHECK(here.read("real") == "newer");
+  REQUIRE(::lchown(here.file("second").c_str(), 12'345, 0) == 0);
+  CHECK(disk.replace(here.file("first"), "x").code() == errc::io);
+  CHECK(disk.append(here.file("first"), "x").code() == errc::io);
+  CHECK(here.read("real") == "newer");
+}
+
+TEST_CASE("links that lead to nothing yet lead to a new file, and those in a circle to an error") {
+  const folder here;
+  file_storage disk;
+  fs::create_symlink("later", here.file("link"));
+  REQUIRE(disk.replace(here.file("link"), "x"));
+  CHECK(here.read("later") == "x");
+  CHECK(fs::is_symlink(here.file("link")));
+  fs::create_symlink("b", here.file("a"));
+  fs::create_symlink("a", here.file("b"));
+  CHECK(disk.replace(here.file("a"), "x").code() == errc::io);
+}
+
+TEST_CASE("a new file has the mode that the umask leaves, though no other file of the process is made without one") {
+  const folder here;
+  file_storage disk;
+  const mode_t before = ::umask(027);
+  const auto made = disk.replace(here.file("f"), "x");
+  CHECK(::umask(before) == 027);
+  REQUIRE(made);
+  CHECK((fs::status(here.file("f")).permissions() & fs::perms::all) == static_cast<fs::perms>(0640));
+}
+
+TEST_CASE("devices, pipes and folders are no place for files, plain files and what is not there are") {
+  const folder here;
+  file_storage disk;
+  here.write("plain", "");
+  REQUIRE(::mkfifo(here.file("pipe").c_str(), 0600) == 0);
+  for (const std::string& path :
+       {std::string("/dev/null"), std::string("/dev/zero"), here.file("pipe"), here.path.string()})
+    CHECK(disk.place_for_files(path).code() == errc::io);
+  CHECK(disk.place_for_files(here.file("plain")));
+  CHECK(disk.place_for_files(here.file("none")));
 }
