@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view validator_word = "Validator";
 
+constexpr char remark_mark = '#';
 constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
 /// One field; bytes above 0x7f are fine, because names may be in any language.
@@ -29,12 +30,37 @@ bool is_field(std::string_view text) {
 
 std::string time_text(double time_ms) { return fmt::format("{:.6g}", time_ms); }
 
+constexpr std::string_view blanks = " \t";
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(blanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(blanks) + 1 - begin);
+}
+
+bool is_quoted(std::string_view text) { return text.size() >= 2 && text.front() == '"' && text.back() == '"'; }
+
+/// Without what is around it: blanks, and the quotation marks of a spreadsheet. What it gives it leaves as it is.
+std::string_view bare(std::string_view text) {
+  text = trimmed(text);
+  while (is_quoted(text)) text = trimmed(text.substr(1, text.size() - 2));
+  return text;
+}
+
 std::optional<double> parse_time(std::string_view text) {
+  if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);  // as some write it
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [stopped, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc{} || stopped != end || !std::isfinite(value)) return std::nullopt;
   return value;
+}
+
+bool is_infinite(std::string_view text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc{} && stopped == end && std::isinf(value) && value > 0;
 }
 
 std::string index_key(std::string_view op, std::string_view parameters) {
@@ -59,7 +85,7 @@ struct fields {
   explicit fields(std::string_view line) {
     while (count < at.size()) {
       const std::size_t comma = std::min(line.find(','), line.size());
-      at[count++] = line.substr(0, comma);
+      at[count++] = bare(line.substr(0, comma));
       if (comma == line.size()) return;
       line.remove_prefix(comma + 1);
     }
@@ -93,13 +119,33 @@ class reader {
       skip(fmt::format("the line is longer than {} bytes and is skipped", limits::line_bytes));
       return std::nullopt;
     }
-    if (line.find_first_not_of(" \t") == std::string_view::npos) return std::nullopt;
+    const std::string_view text = trimmed(line);
+    if (text.empty()) return std::nullopt;
+    if (text.front() == remark_mark) {
+      keep_remark(line);
+      return std::nullopt;
+    }
     const fields f(line);
+    warn_of_half_quotes(f);
     if (f.count < 3) {
       skip(fmt::format("{} of at least 3 columns are there; the line is skipped", f.count));
       return std::nullopt;
     }
-    return f.at[0] == validator_word ? read_validator(f) : read_entry(f);
+    return f.at[0] == validator_word ? read_validator(f) : read_entry(f, line);
+  }
+
+  void keep_remark(std::string_view line) {
+    if (!read_.file.add_remark(std::string(line)))
+      skip(fmt::format("there are more than {} remarks; this one is skipped", limits::remarks));
+  }
+
+  /// A spreadsheet quotes what has a comma in it, which no field can have.
+  void warn_of_half_quotes(const fields& f) {
+    for (std::size_t i = 0; i < f.count; ++i) {
+      if (!f.at[i].starts_with('"') && !f.at[i].ends_with('"')) continue;
+      return warn(
+          fmt::format("column {} has a quotation mark without its other half, which is taken for a part of it", i + 1));
+    }
   }
 
   std::optional<problem> read_validator(const fields& f) {
@@ -110,7 +156,14 @@ class reader {
     return report(read_.file.add(validator{std::string(f.at[1]), std::string(f.at[2])}), "validator");
   }
 
-  std::optional<problem> read_entry(const fields& f) {
+  std::optional<problem> read_entry(const fields& f, std::string_view line) {
+    if (f.count == 4 && f.at[2] == pinned_default && is_infinite(f.at[3])) {
+      warn(
+          "a Default that took infinitely long is what a search writes that found nothing, and pins nothing; write the "
+          "line without its time to pin the default");
+      keep_remark(line);
+      return std::nullopt;
+    }
     if (read_.file.entries().size() == limits::result_entries) {
       return problem{fault::too_many, fmt::format("line {}: more than {} entries", line_, limits::result_entries)};
     }
@@ -160,7 +213,7 @@ using validator_set = std::set<std::pair<std::string_view, std::string_view>>;
 
 validator_set as_set(std::span<const validator> validators) {
   validator_set set;
-  for (const validator& v : validators) set.emplace(v.name, v.value);
+  for (const validator& v : validators) set.emplace(bare(v.name), bare(v.value));
   return set;
 }
 
@@ -182,7 +235,14 @@ std::string values_of(const validator_set& set, std::string_view name) {
 
 }  // namespace
 
+bool results_file::add_remark(std::string line) {
+  if (remarks_.size() == limits::remarks) return false;
+  remarks_.push_back({validators_.size(), entries_.size(), std::move(line)});
+  return true;
+}
+
 outcome<added> results_file::add(validator v) {
+  v = {std::string(bare(v.name)), std::string(bare(v.value))};
   if (!is_field(v.name) || !is_field(v.value)) return unwritable("this validator");
   if (std::find(validators_.begin(), validators_.end(), v) != validators_.end()) return added::already_there;
   validators_.push_back(std::move(v));
@@ -192,9 +252,13 @@ outcome<added> results_file::add(validator v) {
 namespace {
 
 std::optional<problem> check_and_round(result_entry& entry) {
+  for (std::string* const field : {&entry.op, &entry.parameters, &entry.solution}) {
+    if (const std::string_view shorter = bare(*field); shorter.size() != field->size()) *field = std::string(shorter);
+  }
   if (!is_field(entry.op) || !is_field(entry.parameters) || !is_field(entry.solution)) return unwritable("this entry");
   if (entry.op.starts_with(byte_order_mark))
     return unwritable("an op whose name would be taken for the file's encoding");
+  if (entry.op.front() == remark_mark) return unwritable("an op whose name begins as a remark does");
   if (entry.op == validator_word) return unwritable("an op called Validator");
   if (!std::isfinite(entry.time_ms) || std::signbit(entry.time_ms)) return unwritable("a time that is no duration");
   if (entry.op.size() + entry.parameters.size() + entry.solution.size() + 32 > limits::line_bytes) {
@@ -239,11 +303,22 @@ outcome<parsed_results> parse_results(std::string_view text) { return reader(tex
 
 std::string write_results(const results_file& file) {
   fmt::memory_buffer text;
-  for (const validator& v : file.validators())
-    fmt::format_to(std::back_inserter(text), "Validator,{},{}\n", v.name, v.value);
-  for (const result_entry& e : file.entries()) {
+  auto remark = file.remarks().begin();
+  const auto remarks_up_to = [&](std::size_t validators, std::size_t entries) {
+    for (; remark != file.remarks().end() && remark->validators <= validators && remark->entries <= entries; ++remark)
+      fmt::format_to(std::back_inserter(text), "{}\n", remark->line);
+  };
+  for (std::size_t i = 0; i < file.validators().size(); ++i) {
+    remarks_up_to(i, 0);
+    fmt::format_to(std::back_inserter(text), "Validator,{},{}\n", file.validators()[i].name,
+                   file.validators()[i].value);
+  }
+  for (std::size_t i = 0; i < file.entries().size(); ++i) {
+    remarks_up_to(file.validators().size(), i);
+    const result_entry& e = file.entries()[i];
     fmt::format_to(std::back_inserter(text), "{},{},{},{}\n", e.op, e.parameters, e.solution, time_text(e.time_ms));
   }
+  remarks_up_to(file.validators().size(), file.entries().size());
   return fmt::to_string(text);
 }
 
@@ -290,6 +365,11 @@ outcome<merged_results> merge_results(const results_file& existing, const result
       return problem{fault::too_many,
                      fmt::format("together the files have more than {} entries", limits::result_entries)};
     }
+  }
+  for (const results_file::remark& r : more.remarks()) {
+    const auto& there = both.file.remarks();
+    if (std::none_of(there.begin(), there.end(), [&](const auto& t) { return t.line == r.line; }))
+      static_cast<void>(both.file.add_remark(r.line));
   }
   return both;
 }

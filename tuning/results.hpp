@@ -8,9 +8,11 @@
 ///     if (auto why = compare_validators(read->file.validators(), mine)) ...   // reject the whole file, leave it alone
 ///     if (const result_entry* hit = read->file.find("activations", "16MiB_bf16")) ...
 ///
-/// Fields are split on `,` without quoting: operator, parameters, solution, time in ms with 6 significant digits. Bad
+/// Fields are split on `,`: operator, parameters, solution, time in ms with 6 significant digits. Blanks around a field, and the quotation
+/// marks that a spreadsheet puts around it, are no part of it. Lines that begin with `#` are remarks, kept where they stand. Bad
 /// lines become warnings with their number; a file beyond the limits is rejected; no bytes can do more than that. An
-/// existing entry wins over a later one. An unknown solution is the caller's to notice: a warning and a miss.
+/// existing entry wins over a later one. An unknown solution is the caller's to notice: a warning and a miss. `Default,inf`, which other
+/// programs write where a search found nothing, pins nothing: a warning, and kept as a remark is.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -30,6 +32,7 @@ inline constexpr std::size_t line_bytes = std::size_t{1} << 20U;
 inline constexpr std::size_t result_entries = 1'000'000;
 inline constexpr std::size_t validators = 256;
 inline constexpr std::size_t warnings = 100;  ///< the rest is counted, not listed
+inline constexpr std::size_t remarks = 100'000;
 }  // namespace limits
 
 /// Written by hand as a solution: c0, whatever is faster.
@@ -47,6 +50,8 @@ struct result_entry {
   std::string solution;
   double time_ms = 0;
   bool pins_default() const noexcept { return solution == pinned_default; }
+  /// Of a kernel that one rank has tuned for itself; names of all others have a `/`.
+  bool is_of_kernel() const noexcept { return op.find('/') == std::string::npos; }
   friend bool operator==(const result_entry&, const result_entry&) = default;
 };
 
@@ -64,6 +69,16 @@ class results_file {
   /// All entries whose `op,parameters` begin with `beginning`, in that order; `activations/0>1,` finds those of one op.
   std::vector<const result_entry*> find_all(std::string_view beginning) const;
 
+  /// Text for people, `# measured on a Monday`, behind all that was added so far. It counts for nothing but to be written again.
+  /// False: there are too many.
+  bool add_remark(std::string line);
+  struct remark {
+    std::size_t validators = 0;  ///< how many of them stand before it
+    std::size_t entries = 0;
+    std::string line;
+  };
+
+  const std::vector<remark>& remarks() const noexcept { return remarks_; }
   const std::vector<validator>& validators() const noexcept { return validators_; }
   const std::vector<result_entry>& entries() const noexcept { return entries_; }
   friend bool operator==(const results_file& a, const results_file& b) {
@@ -73,6 +88,7 @@ class results_file {
  private:
   std::vector<validator> validators_;
   std::vector<result_entry> entries_;
+  std::vector<remark> remarks_;
   std::map<std::string, std::size_t, std::less<>> index_;  ///< "op,parameters" -> place in entries_
 };
 
@@ -108,7 +124,7 @@ struct merged_results {
   std::vector<result_conflict> conflicts;
 };
 
-/// All of `existing`, then what `more` has besides. An existing entry wins, unless it still is, word for word, one of
+/// All of `existing`, then what `more` has besides, remarks too. An existing entry wins, unless it still is, word for word, one of
 /// `superseded`: then that of `more` takes its place. A `problem` when their validators differ.
 outcome<merged_results> merge_results(const results_file& existing, const results_file& more,
                                       std::span<const result_entry> superseded = {});

@@ -59,6 +59,60 @@ TEST_CASE("blank lines, CRLF and a byte order mark are no matter") {
   CHECK(read.file.find("op", "a")->time_ms == 1);
 }
 
+TEST_CASE("blanks around fields, a spreadsheet's quotation marks and a plus sign are no part of what they stand at") {
+  const parsed_results read =
+      parse_results("Validator , A,  1 \n op , a b ,\tDefault \n\"op\",\"b\",\"direct\",\"+0.5\"\n"
+                    " op,c, \" spaced \" , 2 \n")
+          .value();
+  CHECK(read.warnings.empty());
+  CHECK(read.skipped_lines == 0);
+  CHECK(read.file.validators() == std::vector<validator>{{"A", "1"}});
+  REQUIRE(read.file.find("op", "a b") != nullptr);
+  CHECK(read.file.find("op", "a b")->pins_default());
+  REQUIRE(read.file.find("op", "b") != nullptr);
+  CHECK(*read.file.find("op", "b") == result_entry{"op", "b", "direct", 0.5});
+  CHECK(read.file.find("op", "c")->solution == "spaced");
+  CHECK(file_of(write_results(read.file)) == read.file);
+  CHECK_FALSE(compare_validators(read.file.validators(), std::vector<validator>{{"A", " 1  "}}));
+}
+
+TEST_CASE("half a pair of quotation marks is a warning, as the field that it stands at is another one") {
+  const parsed_results read = parse_results("op,a,\"direct\nop,b,\"x,1\",2\n").value();
+  REQUIRE(read.warnings.size() >= 2);
+  CHECK(read.warnings[0].line == 1);
+  CHECK(read.warnings[1].line == 2);
+}
+
+TEST_CASE("a plus sign with nothing behind it is no time") {
+  CHECK(parse_results("op,a,s,+\nop,b,s,+-1\nop,c,s,++1\n").value().skipped_lines == 3);
+}
+
+TEST_CASE("lines that begin with # are kept where they stand, and say nothing") {
+  const std::string text =
+      "# of Monday, with the new cable\nValidator,A,1\n# edges\nop,a,direct,1\n  #op,b,direct,1\nop,c,direct,2\n"
+      "# the end\n";
+  const parsed_results read = parse_results(text).value();
+  CHECK(read.warnings.empty());
+  CHECK(read.skipped_lines == 0);
+  CHECK(read.file.entries().size() == 2);
+  CHECK(write_results(read.file) == text);
+  const merged_results both =
+      merge_results(read.file, file_of("# theirs\nValidator,A,1\n# edges\nop,d,direct,3\n")).value();
+  CHECK(write_results(both.file) == text + "op,d,direct,3\n# theirs\n");
+  CHECK_FALSE(results_file().add(result_entry{"#op", "a", "direct", 1}));
+}
+
+TEST_CASE("a Default that took infinitely long is no pin: it is told, and kept as it is") {
+  const std::string text = "op,a,Default,inf\nop,b,Default\n";
+  const parsed_results read = parse_results(text).value();
+  CHECK(read.file.find("op", "a") == nullptr);
+  CHECK(read.file.find("op", "b")->pins_default());
+  CHECK(read.skipped_lines == 0);
+  REQUIRE(read.warnings.size() == 1);
+  CHECK(read.warnings[0].line == 1);
+  CHECK(write_results(read.file) == "op,a,Default,inf\nop,b,Default,0\n");
+}
+
 TEST_CASE("Default may be written by hand and pins the default") {
   const results_file file = file_of("activations,16MiB_bf16,Default\n");
   CHECK(file.find("activations", "16MiB_bf16")->pins_default());
