@@ -376,6 +376,7 @@ void contextual_end::settle(context& c, const contextual_best& best) {
   } else {
     c.why = id + " is the fastest by the longest of all ranks' averages, " + milliseconds(best.latency_ns);
   }
+  if (!c.passed_over.empty()) c.why += "; on this rank " + c.passed_over;
   settled_.tell();
   log(c, fmt::format("best-config-id: {} | best-config: {{{}}} | best-latency: {}", *c.best, id,
                      milliseconds(best.latency_ns)));
@@ -417,6 +418,7 @@ contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel,
   }
   if (trials_ == trials::off && !made.best) return nullptr;
   if (kernels_.is_numerics_check_enabled() && outputs.empty() && !made.best) leave_out_unchecked(made);
+  if (!made.best && (made.ids.size() == 1 || !made.remembered)) settle_without_choice(made);
   context& kept = contexts_.emplace(name_of{kernel.name(), e.parameters}, std::move(made)).first->second;
   const auto known = progress_.decided.find({kernel.name(), e.parameters});
   if (known != progress_.decided.end()) settle(kept, known->second);
@@ -431,8 +433,8 @@ void contextual_end::recall(const kernel_core& kernel, context& c) {
     c.remembered = *solution;
     c.remembered_ns = known->time_ms * 1e6;
   } else {
-    kernels_.warn(declaration_.title() + ": `" + known->solution +
-                  "` of the results file is no implementation of kernel " + c.kernel + "; it is tuned anew");
+    c.passed_over = "`" + known->solution + "` of the results file is no implementation of kernel " + c.kernel;
+    kernels_.warn(declaration_.title() + ": " + c.passed_over + "; it is tuned anew");
   }
 }
 
@@ -444,6 +446,17 @@ void contextual_end::leave_out_unchecked(context& c) {
   }
   kernels_.warn(declaration_.title() + ": kernel " + c.kernel +
                 ": NUMERICAL_CHECK is on, but the kernel declares no outputs; only its default runs");
+}
+
+/// The same on all ranks: what none but the first of a rank's configs may run cannot be agreed on otherwise.
+void contextual_end::settle_without_choice(context& c) {
+  for (std::size_t i = 1; i < c.ids.size(); ++i) {
+    if (!c.plan.failed(i)) return;
+  }
+  c.best = 0;
+  c.source = actors::decision_source::only_default;
+  c.why = c.ids[0] + (c.ids.size() == 1 ? " is its only config"
+                                        : " runs, as the kernel declares no outputs that could be checked");
 }
 
 // What the run before left is no result of a config that writes nothing.

@@ -8,7 +8,8 @@
 ///
 /// With 2 and 3 configs and 2 iterations a first call makes 7 runs: the second kernel's last config takes runs 4 and 5, during
 /// which the first one runs its best, and the last run is the one whose results count. A kernel that is called m times per
-/// run advances m steps; kernels may call others; each kernel *and key* is tuned on its own, new keys at any later call. The
+/// run advances m steps; kernels may call others; each kernel *and key* is tuned on its own, new keys at any later call; a kernel of one
+/// config is not tuned, and a call that meets nothing else runs once. The
 /// thunk has to give the same however often it is run.
 ///
 /// With NUMERICAL_CHECK on, a first run gives each kernel's numbers by its default, and a config whose outputs (tunable_op.hpp) differ
@@ -109,6 +110,7 @@ class contextual_end final : public attached_op, private contextual_run {
     double latency_ns = 0;  // of the best
     actors::decision_source source = actors::decision_source::trials;
     std::string why{};
+    std::string passed_over{};  // what a results file says that cannot be
   };
   using name_of = std::pair<std::string, std::string>;
 
@@ -120,6 +122,7 @@ class contextual_end final : public attached_op, private contextual_run {
   void end_run() noexcept;
   context* find_or_make(const kernel_core& kernel, const kernel_entry& e, const kernel_outputs& outputs);
   void leave_out_unchecked(context& c);
+  static void settle_without_choice(context& c);
   void prepare_comparison(context& c, turn& t, kernel_outputs outputs) const;
   /// What is wrong with what it gave; empty where nothing is, or nobody asks.
   std::string compared(const turn& t) const;

@@ -1,6 +1,7 @@
 #include <parley/ops/kernel_core.hpp>
 #include <parley/tuning/key.hpp>
 
+#include <algorithm>
 #include <utility>
 
 namespace parley::ops {
@@ -65,11 +66,12 @@ void kernel_core::recall(kernel_entry& e) {
   if (e.looked_up == context_.version()) return;
   e.looked_up = context_.version();
   const tuning::result_entry* known = context_.remembered(name_, e.parameters);
+  e.looked_up = context_.version();  // also of the file that was opened for it
   if (known == nullptr) return;
   const auto solution = find(known->solution);
   if (!solution) {
-    context_.warn("kernel " + name_ + ", " + e.parameters + ": `" + known->solution +
-                  "` of the results file is none of its implementations; it is tuned anew");
+    e.passed_over = "`" + known->solution + "` of the results file is none of its implementations";
+    context_.warn("kernel " + name_ + ", " + e.parameters + ": " + e.passed_over + "; it is tuned anew");
     return;
   }
   e.winner = *solution;
@@ -84,11 +86,32 @@ void kernel_core::check_caller(const kernel_entry& e) const {
   runtime::check_call(context_.where(), title_of(e));
 }
 
-kernel_core::way kernel_core::prepare(kernel_entry& e) {
+/// What a switch has left out may be there again with the next call.
+bool kernel_core::has_choice(kernel_entry& e, outputs o) {
+  const auto on = [this](const implementation& i) { return context_.is_family_enabled(i.family); };
+  if (ids_.size() == 1) {
+    e.decided = true;
+    e.why = "it has no other implementation";
+  } else if (o == outputs::cannot) {
+    e.why = "NUMERICAL_CHECK is on, and the kernel declares no outputs";
+    if (!std::exchange(warned_of_check_, true))
+      context_.warn("kernel " + name_ +
+                    ": NUMERICAL_CHECK is on, but the kernel declares no outputs; only its default runs");
+  } else if (std::none_of(implementations_.begin() + 1, implementations_.end(), on)) {
+    e.why = "the families of all its other implementations are switched off";
+  } else {
+    e.why.clear();
+    return true;
+  }
+  return false;
+}
+
+kernel_core::way kernel_core::prepare(kernel_entry& e, outputs o) {
   check_caller(e);
   if (e.decided) return way::run_winner;
   recall(e);
   if (e.decided || e.being_tuned) return way::run_winner;
+  if (!has_choice(e, o)) return way::run_winner;
   if (context_.is_tuning_enabled()) return way::tune;
   if (context_.is_record_untuned_enabled()) context_.note_untuned(name_ + "," + e.parameters);
   return way::run_winner;
@@ -103,18 +126,10 @@ kernel_tuning::kernel_tuning(kernel_core& core, kernel_entry& e, kernel_outputs 
                                                          : kernel_trials::checks::none) {
   entry_.being_tuned = true;
   tunable_context& context = core_.context();
-  const bool unchecked = context.is_numerics_check_enabled() && outputs_.empty();
   for (std::size_t i = 1; i < core_.ids().size(); ++i) {
     const std::string& family = core_.implementations()[i].family;
-    if (!context.is_family_enabled(family)) {
-      trials_.leave_out(i, "family " + family + " is switched off");
-    } else if (unchecked) {
-      trials_.leave_out(i, "the kernel declares no outputs that could be checked");
-    }
+    if (!context.is_family_enabled(family)) trials_.leave_out(i, "family " + family + " is switched off");
   }
-  if (unchecked && core_.ids().size() > 1)
-    context.warn("kernel " + core_.name() +
-                 ": NUMERICAL_CHECK is on, but the kernel declares no outputs; only its default runs");
   if (outputs_.updated()) before_ = outputs_.save();
 }
 
@@ -151,9 +166,10 @@ std::uint32_t kernel_tuning::finish() {
   entry_.winner = static_cast<std::uint32_t>(best.winner);
   entry_.decided = true;
   entry_.why = best.sentence;
+  if (!entry_.passed_over.empty()) entry_.why += "; " + entry_.passed_over;
   tunable_context& context = core_.context();
   const std::string title = core_.name() + " " + entry_.parameters;
-  context.note(2, title + ": " + core_.ids()[best.winner] + ", " + best.sentence);
+  context.note(2, title + ": " + core_.ids()[best.winner] + ", " + entry_.why);
   for (std::size_t i = 0; i < core_.ids().size(); ++i) {
     const tuning::aggregate& a = trials_.result_of(i);
     context.note(3, title + ":   " + core_.ids()[i] + ": " +

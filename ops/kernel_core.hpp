@@ -41,6 +41,7 @@ struct kernel_entry {
   std::uint32_t looked_up = 0;            ///< the context's version that this was looked up in
   double time_ms = 0;                     ///< of the winner; 0 when it was not measured
   std::string why;
+  std::string passed_over;  ///< what a results file says of it that cannot be, in words
 };
 
 class kernel_core {
@@ -88,12 +89,15 @@ class kernel_core {
     kernel_entry& entry_;
   };
 
-  /// For an entry outside of contextual runs, with tunable ops enabled.
-  way prepare(kernel_entry& e);
+  enum class outputs : std::uint8_t { can_be_compared, cannot };
+  /// For an entry outside of contextual runs, with tunable ops enabled. What leaves no choice is not tried: a single implementation, none
+  /// but the default whose family is on, none that could be checked where numbers are.
+  way prepare(kernel_entry& e, outputs o);
 
  private:
   kernel_entry& look_up(const tuning::kernel_key& key);
   void recall(kernel_entry& e);
+  bool has_choice(kernel_entry& e, outputs o);
 
   struct key_hash {
     std::size_t operator()(const tuning::kernel_key& k) const noexcept { return k.hash(); }
@@ -107,6 +111,7 @@ class kernel_core {
   kernel_entry* latest_ = nullptr;
   boost::unordered_flat_map<tuning::kernel_key, kernel_entry*, key_hash> by_key_;
   std::map<std::string, std::unique_ptr<kernel_entry>> entries_;
+  bool warned_of_check_ = false;
 };
 
 /// The trials of one entry.

@@ -10,7 +10,8 @@
 ///     self.kernels().enable_tunable_op(true);
 ///     scale(x, y);
 ///
-/// The first implementation is the default: it runs while tunable ops are not enabled, and decides what is right. With
+/// The first implementation is the default: it runs while tunable ops are not enabled, and decides what is right. Where it is the only
+/// one that may run, as there is no other, or their families are off, nothing is tried. With
 /// NUMERICAL_CHECK on, one whose outputs differ from its by more than atol + rtol * |default's| never wins (kernel_output.hpp).
 /// One that throws is left out, with the reason in the context's log; what the default throws comes out of the call.
 ///
@@ -69,7 +70,9 @@ class tunable_op<Result(Args...)> {
       kernel_entry& e = core_.entry(key_of(args...));
       if (e.decided) [[likely]]
         return run_[e.winner](args...);
-      if (core_.prepare(e) == kernel_core::way::run_winner) return run_[e.winner](args...);
+      const bool bare = context.is_numerics_check_enabled() && outputs_of(args...).empty();
+      const auto comparable = bare ? kernel_core::outputs::cannot : kernel_core::outputs::can_be_compared;
+      if (core_.prepare(e, comparable) == kernel_core::way::run_winner) return run_[e.winner](args...);
       if constexpr (awaited) {
         return tune_later(e, args...);
       } else {
@@ -83,7 +86,7 @@ class tunable_op<Result(Args...)> {
     }
   }
 
-  /// What runs for these arguments, and why: empty while nothing was decided.
+  /// What runs for these arguments, and why: empty before the first call, and where only the default may run it says so.
   const kernel_entry& decision(Args... args) { return core_.entry(key_of(args...)); }
   const std::string& id_of(const kernel_entry& e) const { return core_.ids()[e.winner]; }
   const kernel_core& core() const noexcept { return core_; }

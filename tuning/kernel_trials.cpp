@@ -9,9 +9,11 @@ namespace parley::tuning {
 
 namespace {
 
+constexpr double most_runs = 2147483647.0;
+
 /// How often something that takes `estimate_ns` fits, at most 2^31 - 1 times as the settings are.
 std::size_t runs_within(std::uint32_t duration_ms, double estimate_ns) {
-  return static_cast<std::size_t>(std::min(1e6 * duration_ms / estimate_ns, 2147483647.0));
+  return static_cast<std::size_t>(std::min(1e6 * duration_ms / estimate_ns, most_runs));
 }
 
 }  // namespace
@@ -46,6 +48,8 @@ void kernel_trials::next_candidate() noexcept {
   do {
     ++candidate_;
   } while (candidate_ != tried_.size() && !tried_[candidate_].detail.empty());
+  first_ns_ = spent_ns_ = 0;
+  warm_probe_.clear();
   begin_phase(act::probe);
 }
 
@@ -53,13 +57,21 @@ void kernel_trials::next_candidate() noexcept {
 std::size_t kernel_trials::warm_ups() const noexcept {
   const std::size_t within = runs_within(limits_.max_warmup_duration_ms, estimate_ns_);
   const std::size_t most = limits_.max_warmup_iterations;
-  if (limits_.max_warmup_duration_ms == 0) return most;
+  if (limits_.max_warmup_duration_ms == 0) return is_over() ? 0 : most;
   return most == 0 ? within : std::min(most, within);
 }
 
+/// None where the probe has left no time for it, if that has times that count.
 std::size_t kernel_trials::timings() const noexcept {
-  const std::size_t within = runs_within(limits_.max_tuning_duration_ms, estimate_ns_);
-  return std::max<std::size_t>(std::min<std::size_t>(limits_.max_tuning_iterations, within), 1);
+  const std::size_t within =
+      static_cast<std::size_t>(std::clamp((limit_ns() - spent_ns_) / estimate_ns_, 0.0, most_runs));
+  const std::size_t most = std::max<std::size_t>(limits_.max_tuning_iterations, 1);
+  const std::size_t least = warm_probe_.empty() ? 1 : 0;
+  return std::max(std::min(most, within), least);
+}
+
+bool kernel_trials::is_over() const noexcept {
+  return std::max(spent_ns_, warm_probe_.empty() ? first_ns_ : 0) >= limit_ns();
 }
 
 double kernel_trials::best_ns() const noexcept {
@@ -68,14 +80,41 @@ double kernel_trials::best_ns() const noexcept {
   return best;
 }
 
+void kernel_trials::end_candidate() {
+  // Without timed runs, as its probe has used up the time.
+  const std::vector<std::vector<double>> one{times_ns_.empty() ? warm_probe_ : times_ns_};
+  tried_[candidate_] = aggregate_times(one);
+  next_candidate();
+}
+
+/// Whether this run counts towards the duration.
+bool kernel_trials::is_bounded() const noexcept {
+  switch (what_) {
+    case act::probe: return first_ns_ != 0;
+    case act::reference:
+    case act::check: return false;
+    case act::warm_up: return limits_.max_warmup_duration_ms == 0;
+    case act::timed: break;
+  }
+  return true;
+}
+
 void kernel_trials::done(double elapsed_ns) {
-  times_ns_.push_back(elapsed_ns);
-  if (what_ == act::timed) ++timed_runs_;
-  if (--runs_left_ != 0) return;
+  if (is_bounded()) spent_ns_ += elapsed_ns;
+  if (what_ == act::probe && first_ns_ != 0) warm_probe_.push_back(elapsed_ns);
+  if (first_ns_ == 0) first_ns_ = std::max(elapsed_ns, 1.0);
+  if (what_ == act::timed) {
+    times_ns_.push_back(elapsed_ns);
+    ++timed_runs_;
+  }
+  --runs_left_;
+  if (is_bounded() && is_over()) runs_left_ = 0;
+  if (runs_left_ != 0) return;
   switch (what_) {
     case act::probe:
-      estimate_ns_ = std::max(*std::min_element(times_ns_.begin() + 1, times_ns_.end()), 1.0);
-      if (const double best = best_ns(); estimate_ns_ > hopeless_factor * best) {
+      estimate_ns_ = warm_probe_.empty() ? first_ns_ : *std::min_element(warm_probe_.begin(), warm_probe_.end());
+      estimate_ns_ = std::max(estimate_ns_, 1.0);
+      if (const double best = best_ns(); estimate_ns_ > hopeless_factor * best && !warm_probe_.empty()) {
         tried_[candidate_].detail = fmt::format(
             "hopeless: about {:.6g} ms in its probe, the best so far takes {:.6g} ms", estimate_ns_ / 1e6, best / 1e6);
         return next_candidate();
@@ -86,13 +125,12 @@ void kernel_trials::done(double elapsed_ns) {
       begin_phase(act::warm_up);
       if (runs_left_ != 0) return;
       [[fallthrough]];
-    case act::warm_up: return begin_phase(act::timed);
+    case act::warm_up:
+      begin_phase(act::timed);
+      if (runs_left_ == 0) end_candidate();
+      return;
     case act::reference: return begin_phase(act::check);
-    case act::timed: {
-      const std::vector<std::vector<double>> one{times_ns_};
-      tried_[candidate_] = aggregate_times(one);
-      return next_candidate();
-    }
+    case act::timed: return end_candidate();
   }
 }
 

@@ -10,8 +10,12 @@
 ///
 /// One candidate after the other, the default (0) first. A short probe drops what is hopeless; then its output is compared
 /// with the default's (`reference` runs the default, `check` the candidate), it is warmed up, and timed
-/// min(iterations, duration / estimate) times, but at least once. What failed, was wrong or is hopeless has no time, so it
+/// min(iterations, duration / estimate) times. What failed, was wrong or is hopeless has no time, so it
 /// never wins; within noise of the default the default stays.
+///
+/// The duration bounds all that follows a candidate's first run, which is cold: its probe, its warm-ups unless these have a duration of
+/// their own, and its timed runs. No run begins once it is over, but for the one warm run without which there would be no time, and the
+/// two that compare numbers. Where the probe has used it up the probe's own times count.
 #include <parley/tuning/decide.hpp>
 #include <parley/tuning/settings.hpp>
 
@@ -60,6 +64,10 @@ class kernel_trials {
   void next_candidate() noexcept;
   std::size_t warm_ups() const noexcept;
   std::size_t timings() const noexcept;
+  double limit_ns() const noexcept { return 1e6 * limits_.max_tuning_duration_ms; }
+  bool is_over() const noexcept;
+  bool is_bounded() const noexcept;
+  void end_candidate();
   double best_ns() const noexcept;
 
   settings limits_;
@@ -70,6 +78,9 @@ class kernel_trials {
   act what_ = act::probe;
   std::size_t runs_left_ = probing_runs;
   double estimate_ns_ = 1;
+  double first_ns_ = 0;             // of this candidate
+  double spent_ns_ = 0;             // on it since, as far as the duration counts it
+  std::vector<double> warm_probe_;  // of its probe, but for the first
   std::size_t timed_runs_ = 0;
 };
 

@@ -1160,3 +1160,41 @@ TEST_CASE("a contextual call of a rank that the others hold dead says so, whatev
     CHECK(w.outcomes[1].reason().what().find("it is held dead by the others") != std::string::npos);
   }
 }
+
+TEST_CASE("kernels of one config are not tried: the first call of a function that has no others runs it once") {
+  bool checks = false;
+  SUBCASE("a single config") {}
+  SUBCASE("numbers are to be compared, and no outputs are declared") { checks = true; }
+  rank_settings s;
+  s.kernels.check.on = checks;
+  world w(2, s);
+  std::vector<ran_configs> ran(2);
+  std::vector<std::unique_ptr<timed_kernel>> kernels;
+  std::vector<contextual> layers;
+  std::vector<std::size_t> runs(2);
+  for (rank_id r = 0; r < 2; ++r) {
+    const auto takes = [](rank_id, std::size_t, std::size_t) -> time_ns { return 1'000; };
+    kernels.push_back(
+        std::make_unique<timed_kernel>(w[r].kernels(), kernel_of("kernel", checks ? 2 : 1, takes, r, ran[r])));
+    layers.emplace_back(w[r], contextual_op{.name = "layer"});
+  }
+  const auto call = [](contextual* layer, timed_kernel* kernel, std::size_t* count) -> task<> {
+    const auto thunk = [kernel, count] {
+      ++*count;
+      return (*kernel)(8);
+    };
+    co_await layer->run(thunk);
+  };
+  for (std::size_t calls = 1; calls <= 2; ++calls) {
+    scope both(w.clock);
+    for (rank_id r = 0; r < 2; ++r) both.spawn(call(&layers[r], kernels[r].get(), &runs[r]));
+    run_until(w.clock, [&] { return both.running() == 0; });
+    CHECK(runs == std::vector<std::size_t>(2, calls));
+  }
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(layers[r].decision("kernel", "n=8").config == "config_0");
+    CHECK(layers[r].decision("kernel", "n=8").source == actors::decision_source::only_default);
+    CHECK(w[r].kernels().learned().empty());
+    CHECK(w[r].kernels().warnings().size() == (checks ? 1 : 0));
+  }
+}

@@ -410,3 +410,71 @@ TEST_CASE("a rank writes what its kernels learned with its other results, and kn
   scale_numbers(w.clock, op);
   CHECK(ran == counts{{"plain", 0}, {"fast", 1}});
 }
+
+TEST_CASE("a kernel that has no choice is not tried: its first call runs it once") {
+  virtual_time clock;
+  counts ran;
+  auto o = quick();
+  std::vector<scale_op::implementation> all{right("plain", 1'000'000, ran)};
+  bool family_off = false;
+  bool declares = true;
+  SUBCASE("a single implementation") {}
+  SUBCASE("the families of all others are off") {
+    all.push_back(right("wide", 10'000, ran, "simd"));
+    family_off = true;
+  }
+  SUBCASE("numbers are to be compared, and no outputs are declared") {
+    all.push_back(right("wide", 10'000, ran));
+    o.mine.check.on = true;
+    declares = false;
+  }
+  tunable_context context(clock, nullptr, std::move(o));
+  if (family_off) context.enable_family("simd", false);
+  auto declared = scale_of(std::move(all));
+  if (!declares) declared.outputs = {};
+  scale_op op(context, std::move(declared));
+  scale_numbers(clock, op);
+  CHECK(ran["plain"] == 1);
+  CHECK(ran["wide"] == 0);
+  CHECK(clock.now() == 1'000'000);
+  CHECK(context.learned().empty());
+  std::vector<float> x(8);
+  CHECK_FALSE(op.decision(x, x).why.empty());
+  scale_numbers(clock, op);
+  CHECK(ran["plain"] == 2);
+  CHECK(context.warnings().size() == (declares ? 0 : 1));
+}
+
+TEST_CASE("what was left without a choice is tuned once there is one") {
+  virtual_time clock;
+  counts ran;
+  tunable_context context(clock, nullptr, quick());
+  context.enable_family("simd", false);
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("wide", 10'000, ran, "simd")}));
+  scale_numbers(clock, op);
+  context.enable_family("simd", true);
+  scale_numbers(clock, op);
+  CHECK(context.learned().at(0).solution == "wide");
+}
+
+TEST_CASE("a kernel that updates its argument runs once where nothing is tried") {
+  virtual_time clock;
+  tunable_context context(clock, nullptr, quick());
+  float x = 0;
+  tunable_op<void(float&)> op(context, {.name = "add", .implementations = {{"only", [](float& v) { v += 1; }}}});
+  op(x);
+  CHECK(x == 1);
+}
+
+TEST_CASE("the duration of tuning bounds what follows each implementation's first run") {
+  virtual_time clock;
+  counts ran;
+  auto o = quick();
+  o.mine.max_tuning_duration_ms = 5;
+  tunable_context context(clock, nullptr, std::move(o));
+  scale_op op(context, scale_of({right("plain", 40'000'000, ran), right("fast", 20'000'000, ran)}));
+  scale_numbers(clock, op);
+  CHECK(ran["plain"] == 2);
+  CHECK(ran["fast"] == 2 + 1);
+  CHECK(context.learned().at(0).solution == "fast");
+}

@@ -75,6 +75,34 @@ TEST_CASE("a hopeless candidate costs its probe and no more") {
   CHECK(all.best.winner == 2);
 }
 
+TEST_CASE("the duration bounds all that follows a candidate's first run") {
+  const auto runs = [](std::uint32_t duration_ms, std::uint32_t warm_ups, double takes_ns) {
+    settings s;
+    s.max_tuning_duration_ms = duration_ms;
+    s.max_warmup_iterations = warm_ups;
+    kernel_trials trials(1, s, kernel_trials::checks::none);
+    const auto all = run_all(trials, {{takes_ns}});
+    CHECK(trials.result_of(0).measured());
+    CHECK(trials.result_of(0).time_ns == takes_ns);
+    return all.order.size();
+  };
+  CHECK(runs(5, 0, 40e6) == 2);  // its first, and the one that counts
+  CHECK(runs(5, 10, 40e6) == 2);
+  CHECK(runs(30, 0, 12e6) == 3);  // the probe's two warm runs leave no time for a third
+  CHECK(runs(30, 0, 29e6) == 3);
+  CHECK(runs(30, 100, 1e6) == 31);
+  CHECK(runs(0, 0, 1e3) == 2);
+}
+
+TEST_CASE("a first run that takes long does not decide: the one after it counts") {
+  settings s;
+  s.max_tuning_duration_ms = 30;
+  kernel_trials trials(2, s, kernel_trials::checks::none);
+  std::size_t of_default = 0;
+  while (const auto step = trials.next()) trials.done(step->candidate == 1 ? 2e6 : of_default++ == 0 ? 100e6 : 1e6);
+  CHECK(trials.decide(std::vector<std::string>{"default", "other"}).winner == 0);
+}
+
 TEST_CASE("a candidate is timed min(iterations, duration / estimate) times, and never 0 times") {
   const auto timed_runs = [](std::uint32_t iterations, std::uint32_t duration_ms, double takes_ns) {
     settings s;
@@ -83,12 +111,12 @@ TEST_CASE("a candidate is timed min(iterations, duration / estimate) times, and 
     kernel_trials trials(1, s, kernel_trials::checks::none);
     return run_all(trials, {{takes_ns}}).runs.at({0, act::timed});
   };
-  CHECK(timed_runs(100, 30, 1e6) == 30);
+  CHECK(timed_runs(100, 30, 1e6) == 28);  // and two of its probe
   CHECK(timed_runs(100, 30, 1e5) == 100);
   CHECK(timed_runs(100, 30, 1e9) == 1);
   CHECK(timed_runs(0, 30, 1e6) == 1);
   CHECK(timed_runs(100, 0, 1e6) == 1);
-  CHECK(timed_runs(2147483647, 1, 1e3) == 1000);
+  CHECK(timed_runs(2147483647, 1, 1e3) == 998);
 }
 
 TEST_CASE("a warm-up limit of 0 limits nothing, and two of them ask for none") {
