@@ -237,6 +237,7 @@ class participant_behaviour {
                                           .digest = d.digest,
                                           .bytes = m.body.largest_bytes,
                                           .tag = d.proposer});
+    if (services_.on_decided) services_.on_decided(mine_, d);
     if (m.body.searches_on == 0) mine_.rows->expect_no_trials();
     mine_.changed.tell();
     ++progress_;

@@ -105,6 +105,9 @@ class payload_watcher {
   ~payload_watcher() = default;
 };
 
+struct participant_state;
+struct decision_record;
+
 /// A rule of the protocol that a simulated rank breaks on purpose, to see that a checker notices (simulation/mutants.hpp).
 enum class broken_rule : std::uint8_t {
   none,
@@ -140,6 +143,9 @@ struct services {
 
   /// Called when a call of an op ends with an error that its caller gets; may be empty.
   std::function<void(const runtime::error& why)> on_call_failed{};
+
+  /// Called when a participant of this rank has learned a decision; may be empty.
+  std::function<void(const participant_state& of, const decision_record& what)> on_decided{};
 
   payload_watcher* watcher = nullptr;  ///< null: nobody looks
 

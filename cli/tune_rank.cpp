@@ -257,6 +257,7 @@ ops::rank_settings settings_for(const tune_settings& s, const spec& job) {
   all.mutant_ignores_stamp = s.mutant_ignores_stamp;
   // Room for every invocation at both ends that a rank may have, and for the rehearsals.
   std::size_t invocations = 0;
+  all.write_results_soon = false;  // the command keeps what all of them have learned
   for (const op_spec& op : job.ops) invocations += op.sizes.size() * op.edges.size();
   all.flight_records = 2 * invocations + fewest_flight_records;
   return all;

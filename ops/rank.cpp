@@ -11,6 +11,7 @@
 #include <parley/tuning/key.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <set>
 #include <utility>
@@ -84,11 +85,17 @@ results_store::options rank::results_options() {
     dump_after_fault(why.what());
     if (on_call_failed) on_call_failed(why);
   };
+  if (!settings_->results_path.empty() && settings_->write_results_soon) {
+    services_.on_decided = [this](const actors::participant_state& of, const actors::decision_record& d) {
+      keep_decision(of, d);
+    };
+  }
   return {.path = settings_->results_path,
           .ordinal = id(),
           .validators = settings_->results_path.empty() ? std::vector<tuning::validator>() : settings_->validators,
           .unique = services_.incarnations.of(id()),
-          .spare_folder = settings_->spare_folder};
+          .spare_folder = settings_->spare_folder,
+          .ex = settings_->write_results_soon ? &executor_ : nullptr};
 }
 
 tunable_context& rank::make_kernels() const {
@@ -100,7 +107,10 @@ tunable_context& rank::make_kernels() const {
   o.validators = settings_->validators;
   o.unique = services_.incarnations.of(id());
   o.spare_folder = settings_->spare_folder;
-  o.write_file_on_exit = false;  // `write_results` does it
+  o.shared = results_.in_use() ? &results_ : nullptr;
+  o.no_file = settings_->no_results;
+  if (o.shared == nullptr)
+    std::erase_if(o.validators, [](const tuning::validator& v) { return v.name == "PARLEY_WORLD"; });
   kernels_ = std::make_unique<tunable_context>(executor_, results_.disk(), std::move(o));
   kernels_->remember(results_.remembered());
   return *kernels_;
@@ -196,6 +206,14 @@ void rank::dump_after_fault(std::string_view why) noexcept {
   } catch (const std::exception& e) {
     results_.warn({e.what()});
   }
+}
+
+void rank::keep_decision(const actors::participant_state& of, const actors::decision_record& d) {
+  auto entry = entry_of(of.declaration, of.id_of(d.digest), d);
+  if (!entry) return;
+  const auto* const before = results_.remembered().find(entry->op, entry->parameters);
+  const bool otherwise = before != nullptr && before->solution != entry->solution;
+  results_.learn(std::move(*entry), otherwise ? before : nullptr);
 }
 
 template <class Configs>
@@ -715,6 +733,18 @@ left_over rank::unfinished() {
   return all;
 }
 
+namespace {
+// Who tells of a line that nothing has used: of a common file all ranks know, and one is enough.
+rank_id first_rank_of(std::string_view op, rank_id world_size) {
+  const std::size_t slash = op.rfind('/');
+  rank_id first = 0;
+  if (slash == std::string_view::npos) return 0;
+  const std::string_view rest = op.substr(slash + 1);
+  const auto [end, fault] = std::from_chars(rest.data(), rest.data() + rest.size(), first);
+  return fault == std::errc() && first < world_size ? first : 0;
+}
+}  // namespace
+
 std::vector<tuning::result_entry> rank::learned() const {
   std::vector<tuning::result_entry> all;
   std::set<std::pair<std::string, std::string>> decided;
@@ -726,7 +756,8 @@ std::vector<tuning::result_entry> rank::learned() const {
   };
   for (const actors::participant_state* p : participants()) add(p);
   for (const actors::participant_state* p : ended_participants()) add(p);
-  if (kernels_ != nullptr) all.insert(all.end(), kernels_->learned().begin(), kernels_->learned().end());
+  if (kernels_ != nullptr && kernels_->is_kept_with_rank())
+    all.insert(all.end(), kernels_->learned().begin(), kernels_->learned().end());
   return all;
 }
 
@@ -766,7 +797,35 @@ runtime::result<std::string> rank::write_results() {
     if (const auto written = record_untuned(*results_.disk(), path, untuned()); !written)
       results_.warn({"the list of what was not tuned is not kept: " + written.reason().text()});
   }
+  if (kernels_ != nullptr) kernels_->write_own_file();
   return results_.add(results(), superseded());
+}
+
+std::vector<std::string> rank::idle_pins() const {
+  std::set<std::string> met;
+  const auto add = [&](const actors::participant_state* p) {
+    for (const actors::decision_record& d : p->decisions) met.insert(entry_name(p->declaration) + "," + d.key);
+  };
+  for (const actors::participant_state* p : participants()) add(p);
+  for (const actors::participant_state* p : ended_participants()) add(p);
+  std::vector<tuning::result_entry> known = results_.remembered().entries();
+  if (kernels_ != nullptr && kernels_->has_own_file()) {
+    for (const tuning::result_entry& e : kernels_->get_tuning_results().entries()) known.push_back(e);
+  }
+  const bool tells_of_kernels = id() == 0 || (kernels_ != nullptr && kernels_->has_own_file());
+  std::vector<std::string> warnings;
+  for (const tuning::result_entry& e : known) {
+    const bool mine = e.is_of_kernel() ? tells_of_kernels : first_rank_of(e.op, world_size()) == id();
+    if (!e.pins_default() || !mine) continue;
+    const std::string name = e.op.substr(0, e.op.find('@'));
+    const bool of_kernel = kernels_ != nullptr && kernels_->has_asked_for(e.op, e.parameters);
+    if (!of_kernel && !met.contains(name + "," + e.parameters))
+      warnings.push_back(
+          "the results file pins the default for `" + e.op + "," + e.parameters +
+          "`, which nothing here has used: see whether the op, its ranks and the key are written as in " +
+          "a line that a job wrote");
+  }
+  return warnings;
 }
 
 std::vector<edge_agreement> rank::agreements() const {

@@ -58,6 +58,9 @@ struct rank_settings {
   std::string results_path;
   std::string untuned_path;  ///< a list of what ran its default for want of tuning, with the rank's number; empty: none
   std::string spare_folder;  ///< for results that no file of that folder takes; empty: none
+  /// What is learned is in its file within a second, whatever ends the process then. False: `write_results` alone writes.
+  bool write_results_soon = true;
+  bool no_results = false;  ///< somebody has said that there shall be none (PARLEY_RESULTS is empty): for kernels, too
   std::vector<tuning::validator> validators;  ///< what results depend on, besides parley's own version and the world
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
@@ -238,6 +241,9 @@ class rank {
   tuning::results_file results() const;
   /// What results files said when the rank started.
   const tuning::results_file& remembered() const noexcept { return results_.remembered(); }
+  /// A warning for each `Default` in results files that pinned nothing here: what it names was not met. Of ops that this rank is the first
+  /// to take part in, and of kernels.
+  std::vector<std::string> idle_pins() const;
   /// Lines `op,parameters` of what this rank led with the default because tuning was off.
   std::vector<std::string> untuned() const;
   /// Entries for what was decided in this run, also in generations that have ended where the next one has not decided it anew.
@@ -313,6 +319,7 @@ class rank {
   std::vector<actors::remembered_best> remember(const actors::op_declaration& op, const Configs& configs);
   results_store::options results_options();
   tunable_context& make_kernels() const;
+  void keep_decision(const actors::participant_state& of, const actors::decision_record& d);
   void dump_after_fault(std::string_view why) noexcept;
 
   runtime::executor& executor_;
@@ -326,7 +333,7 @@ class rank {
   runtime::router mail_;
   actors::data_hub data_;
   actors::services services_;
-  results_store results_;
+  mutable results_store results_;
   mutable std::unique_ptr<tunable_context> kernels_;
   std::unordered_set<std::uint64_t> declared_ = std::unordered_set<std::uint64_t>(2);  // ids of all ops; mostly few
   std::map<std::string, std::vector<actors::declared_by_name>, std::less<>> groups_declared_;

@@ -152,6 +152,9 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
 
   if (env.has(setting::file) || (env.has(setting::enabled) && all.told.enabled)) s.results_path = all.told.file;
   if (const auto path = lookup("PARLEY_RESULTS")) s.results_path = *path;
+  const bool none = s.results_path == no_file;
+  if (none) s.results_path.clear();
+  s.no_results = none || (s.results_path.empty() && lookup("PARLEY_RESULTS"));
   if (const auto folder = lookup("PARLEY_FLIGHT_DIR"); folder && s.flight_dir.empty()) s.flight_dir = *folder;
 
   if (env.has(setting::tuning)) s.policy = all.told.tuning ? actors::tuning_policy::online : actors::tuning_policy::off;

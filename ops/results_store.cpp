@@ -2,9 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
+#include <pthread.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
 #include <iterator>
+#include <mutex>
 #include <optional>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 namespace parley::ops {
@@ -17,6 +27,15 @@ using tuning::results_file;
 namespace {
 
 constexpr std::size_t listed_warnings = 3;
+constexpr runtime::time_ns batch_ns = 250'000'000;  // from what is learned first to its writing
+constexpr int most_of_a_thread = 10;                // its writing takes at most a tenth of one
+
+constexpr std::string_view world_validator = "PARLEY_WORLD";
+
+std::vector<tuning::validator> without_world(std::vector<tuning::validator> all) {
+  std::erase_if(all, [](const tuning::validator& v) { return v.name == world_validator; });
+  return all;
+}
 
 bool empty(const tuning::parsed_results& p) {
   return p.warnings.empty() && p.file.entries().empty() && p.file.validators().empty();
@@ -35,6 +54,12 @@ struct addition {
   std::string text;
 };
 
+results_file behind_remarks(results_file remarks, const results_file& more) {
+  for (const tuning::validator& v : more.validators()) static_cast<void>(remarks.add(v));
+  for (const tuning::result_entry& e : more.entries()) static_cast<void>(remarks.add(e));
+  return remarks;
+}
+
 addition add_to(const result<std::string>& there, const std::string& path, const results_file& more,
                 std::span<const tuning::result_entry> superseded) {
   using state = addition::state;
@@ -42,7 +67,7 @@ addition add_to(const result<std::string>& there, const std::string& path, const
   if (!there) return {state::changed, {}, tuning::write_results(more)};
   const auto parsed = tuning::parse_results(*there);
   if (!parsed) return {state::refused, path + ": " + parsed.reason().text, {}};
-  if (empty(parsed.value())) return {state::changed, {}, tuning::write_results(more)};
+  if (empty(parsed.value())) return {state::changed, {}, tuning::write_results(behind_remarks(parsed->file, more))};
   if (parsed->skipped_lines != 0)
     return {state::refused, fmt::format("{} has {} lines that cannot be read", path, parsed->skipped_lines), {}};
   auto merged = tuning::merge_results(parsed->file, more, superseded);
@@ -140,17 +165,156 @@ result<> record_untuned(runtime::storage& disk, const std::string& path, const s
   return done;
 }
 
+// ---- what was learned, on its way to the disk --------------------------------------------------------------------------
+
+/// A real disk is written by a thread of its own: its calls take long, and the rank's thread may be computing when its process is ended.
+/// It writes one batch at a time; `writing` is held meanwhile.
+class results_store::later final {
+ public:
+  later(results_store& store, runtime::executor& ex) : store_(store), executor_(ex), alarm_(*this) {}
+  later(const later&) = delete;
+  later& operator=(const later&) = delete;
+  ~later() {
+    if (!thread_.joinable()) return;
+    if (::getpid() != pid_) {  // a child has no thread but the one that forked
+      thread_.detach();
+      return;
+    }
+    {
+      const std::lock_guard hold(state_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void note(tuning::result_entry entry, const tuning::result_entry* before) {
+    {
+      const std::lock_guard hold(state_);
+      if (before != nullptr && std::find(superseded_.begin(), superseded_.end(), *before) == superseded_.end())
+        superseded_.push_back(*before);
+      if (!learned_.replace(std::move(entry))) return;
+      unwritten_ = true;
+    }
+    if (!store_.disk_->may_block()) {
+      if (!alarm_.linked()) executor_.arm(alarm_, executor_.now() + batch_ns);
+      return;
+    }
+    if (!thread_.joinable()) start();
+    changed_.notify_all();
+  }
+  /// What was wrong with what has been written since.
+  std::vector<std::string> take_warnings() {
+    const std::lock_guard hold(state_);
+    return std::exchange(warnings_, {});
+  }
+
+  std::mutex writing;
+
+ private:
+  struct alarm : runtime::timer {
+    explicit alarm(later& l) noexcept : timer(&on_due), of(l) {}
+    static void on_due(timer& self) noexcept { static_cast<alarm&>(self).of.write(); }
+    later& of;
+  };
+
+  void start() {
+    pid_ = ::getpid();
+    // The program's signals are for its own threads.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      thread_ = std::thread([this] { write_batches(); });
+    } catch (const std::system_error& e) {
+      const std::lock_guard hold(state_);
+      warnings_.push_back(std::string("what is learned is written when the rank ends, and not before: ") + e.what());
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void write_batches() {
+    using namespace std::chrono;
+    std::unique_lock hold(state_);
+    while (!ending_) {
+      changed_.wait(hold, [this] { return ending_ || unwritten_; });
+      changed_.wait_for(hold, nanoseconds(batch_ns), [this] { return ending_; });
+      if (ending_) return;
+      hold.unlock();
+      const auto began = steady_clock::now();
+      write();
+      const auto pause = (most_of_a_thread - 1) * (steady_clock::now() - began) - nanoseconds(batch_ns);
+      hold.lock();
+      if (pause.count() > 0) changed_.wait_for(hold, pause, [this] { return ending_; });
+    }
+  }
+
+  void write() noexcept {
+    try {
+      const std::lock_guard one_at_a_time(writing);
+      results_file learned;
+      std::vector<tuning::result_entry> superseded;
+      {
+        const std::lock_guard hold(state_);
+        unwritten_ = false;
+        learned = learned_;
+        superseded = superseded_;
+      }
+      for (const tuning::validator& v : store_.options_.validators) static_cast<void>(learned.add(v));
+      put_away done = store_.put(learned, superseded);
+      if (!done.where) done.warnings.push_back(done.where.reason().text());
+      const std::lock_guard hold(state_);
+      for (std::string& w : done.warnings) {
+        if (std::find(told_.begin(), told_.end(), w) != told_.end()) continue;
+        told_.push_back(w);
+        warnings_.push_back(std::move(w));
+      }
+    } catch (const std::exception& e) {  // what is missing there is written at the end
+      const std::lock_guard hold(state_);
+      warnings_.emplace_back(std::string("what was learned is not in its file yet: ") + e.what());
+    }
+  }
+
+  results_store& store_;
+  runtime::executor& executor_;
+  alarm alarm_;
+  std::mutex state_;  // of all that follows but for the thread, which the rank's own starts and joins
+  std::condition_variable changed_;
+  results_file learned_;
+  std::vector<tuning::result_entry> superseded_;
+  std::vector<std::string> warnings_;
+  std::vector<std::string> told_;
+  bool unwritten_ = false;
+  bool ending_ = false;
+  pid_t pid_ = 0;
+  std::thread thread_;
+};
+
+// ---- the store --------------------------------------------------------------------------------------------------------
+
 results_store::results_store(runtime::storage* disk, options o) : disk_(disk), options_(std::move(o)) {
+  if (options_.path == no_file) options_.path.clear();
   if (!in_use()) return;
+  if (const auto fits = disk_->place_for_files(options_.path); !fits) {
+    warnings_.push_back(fits.reason().text() + "; results are neither read nor written");
+    options_.path.clear();
+    return;
+  }
+  for_kernels_ = without_world(options_.validators);
+  const bool two_kinds = for_kernels_.size() != options_.validators.size();
   const std::string own = own_path();
   for (const std::string& path : {options_.path, own}) {
-    read(path);
-    read(variant_name(path, options_.validators));
+    read(path, options_.validators);
+    read(variant_name(path, options_.validators), options_.validators);
+    if (two_kinds) read(variant_name(path, for_kernels_), for_kernels_);
     if (own == options_.path) break;
   }
 }
 
-void results_store::read(const std::string& path) {
+results_store::~results_store() = default;
+
+void results_store::read(const std::string& path, const validators& expected) {
   const auto text = disk_->read(path);
   if (!text) {
     if (text.code() != errc::unavailable) warnings_.push_back(text.reason().what());
@@ -167,20 +331,58 @@ void results_store::read(const std::string& path) {
   if (listed < parsed->warnings.size())
     warnings_.push_back(fmt::format("{}: {} more like this; `parley results check {}` lists them", path,
                                     parsed->warnings.size() - listed, path));
-  if (const auto why = tuning::compare_validators(parsed->file.validators(), options_.validators)) {
-    warnings_.push_back(path + ": " + why->text + "; the file is ignored and kept");
+  if (const auto why = tuning::compare_validators(parsed->file.validators(), expected)) {
+    const std::size_t taken = take_kernels_of(parsed->file);
+    warnings_.push_back(path + ": " + why->text +
+                        (taken == 0
+                             ? "; the file is ignored and kept"
+                             : fmt::format("; the file is ignored, but for {} results of kernels, and kept", taken)));
     return;
   }
   for (const auto& entry : parsed->file.entries()) static_cast<void>(remembered_.add(entry));
 }
 
+// Their ranks are alone with them, however many there are.
+std::size_t results_store::take_kernels_of(const results_file& file) {
+  if (tuning::compare_validators(without_world(file.validators()), for_kernels_)) return 0;
+  std::size_t taken = 0;
+  for (const auto& entry : file.entries()) {
+    if (!entry.is_of_kernel()) continue;
+    static_cast<void>(remembered_.add(entry));
+    ++taken;
+  }
+  return taken;
+}
+
+void results_store::learn(tuning::result_entry entry, const tuning::result_entry* before) {
+  if (!in_use() || options_.ex == nullptr) return;
+  if (later_ == nullptr) later_ = std::make_unique<later>(*this, *options_.ex);
+  later_->note(std::move(entry), before);
+}
+
 result<std::string> results_store::add(const results_file& learned, std::span<const tuning::result_entry> superseded) {
   if (!in_use()) return error{errc::unavailable, "no results file was asked for"};
+  const auto one_at_a_time = later_ ? std::unique_lock(later_->writing) : std::unique_lock<std::mutex>();
+  put_away done = put(learned, superseded);
+  if (later_) {
+    const std::vector<std::string> before = later_->take_warnings();
+    done.warnings.insert(done.warnings.begin(), before.begin(), before.end());
+  }
+  for (std::string& w : done.warnings) {
+    if (std::find(warnings_.begin(), warnings_.end(), w) == warnings_.end()) warnings_.push_back(std::move(w));
+  }
+  return std::move(done.where);
+}
+
+results_store::put_away results_store::put(const results_file& learned,
+                                           std::span<const tuning::result_entry> superseded) {
   std::vector<tuning::result_entry> give_way(superseded.begin(), superseded.end());
   give_way.insert(give_way.end(), added_.begin(), added_.end());
   auto kept = keep_results(*disk_, own_path(), learned,
                            {.superseded = give_way, .unique = options_.unique, .spare_folder = options_.spare_folder});
-  if (!kept) return kept.reason();
+  if (!kept) return {kept.reason(), {}};
+  put_away done{kept->path, std::move(kept->warnings)};
+  if (kept->path != own_path()) put_kernels(learned, give_way, done.warnings);
   const auto is_new = [this](const tuning::result_entry& e) {
     const auto* const before = remembered_.find(e.op, e.parameters);
     return before == nullptr || *before != e;
@@ -189,14 +391,30 @@ result<std::string> results_store::add(const results_file& learned, std::span<co
     added_.clear();
     std::copy_if(learned.entries().begin(), learned.entries().end(), std::back_inserter(added_), is_new);
   }
-  warnings_.insert(warnings_.end(), kept->warnings.begin(), kept->warnings.end());
-  replace_in_common(learned, superseded);
-  return kept->path;
+  replace_in_common(learned, superseded, done.warnings);
+  return done;
+}
+
+// A rank of another world does not look where this world's results are.
+void results_store::put_kernels(const results_file& learned, std::span<const tuning::result_entry> give_way,
+                                std::vector<std::string>& warnings) {
+  if (for_kernels_.size() == options_.validators.size()) return;
+  results_file kernels;
+  for (const tuning::validator& v : for_kernels_) static_cast<void>(kernels.add(v));
+  for (const tuning::result_entry& e : learned.entries()) {
+    if (e.is_of_kernel()) static_cast<void>(kernels.add(e));
+  }
+  if (kernels.entries().empty()) return;
+  const std::string place = variant_name(own_path(), for_kernels_);
+  const addition a = try_file(*disk_, place, kernels, give_way);
+  if (a.what == addition::state::refused || a.what == addition::state::unreadable)
+    warnings.push_back("results of kernels are kept for worlds of this size only: " + a.why);
 }
 
 // What stands there is read first, so an entry that was decided otherwise would come back with the next run. Nothing is added: what
 // is in that file is its owner's choice.
-void results_store::replace_in_common(const results_file& learned, std::span<const tuning::result_entry> superseded) {
+void results_store::replace_in_common(const results_file& learned, std::span<const tuning::result_entry> superseded,
+                                      std::vector<std::string>& warnings) {
   if (superseded.empty() || own_path() == options_.path) return;
   const auto there = disk_->read(options_.path);
   const auto parsed = tuning::parse_results(there ? *there : std::string());
@@ -211,8 +429,8 @@ void results_store::replace_in_common(const results_file& learned, std::span<con
   if (instead.entries().empty()) return;
   const addition a = try_file(*disk_, options_.path, instead, superseded);
   if (a.what == addition::state::refused || a.what == addition::state::unreadable)
-    warnings_.push_back(options_.path + " keeps " + std::to_string(instead.entries().size()) +
-                        " results that this run decided otherwise: " + a.why);
+    warnings.push_back(options_.path + " keeps " + std::to_string(instead.entries().size()) +
+                       " results that this run decided otherwise: " + a.why);
 }
 
 }  // namespace parley::ops

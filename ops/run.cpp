@@ -208,6 +208,7 @@ struct job::state final : runtime::link::failure_handler {
       if (over_gpu->nccl() != nullptr) loop->detach(*over_gpu->nccl());
       over_gpu->end_joint();
     }
+    if (self) keep_results_of_unfinished();
     if (self) self->abandon_rehearsals();
     if (copies) copies->drain();
     notices.reset();
@@ -216,6 +217,16 @@ struct job::state final : runtime::link::failure_handler {
     if (wire) loop->detach(*wire);
     wire.reset();
     if (copies) loop->detach(*copies);
+  }
+
+  // Of an engine that has ended without `write_results`, by an exception perhaps. By now the others have been told.
+  void keep_results_of_unfinished() noexcept {
+    if (::getpid() != process) return;  // a child that only ends; the thread that may be writing is not in it
+    try {
+      if (self->settings().write_results_soon && self->learned() != kept) static_cast<void>(self->write_results());
+    } catch (const std::exception& e) {
+      complain(place.rank, std::string("warning: what was learned last is not kept: ") + e.what());
+    }
   }
 
   // Ranks of one host take its devices in turn.
@@ -655,6 +666,7 @@ struct job::state final : runtime::link::failure_handler {
   time_ns settle_limit_ns;
   undelivered_messages undelivered;
   std::vector<tuning::result_entry> kept;  // what results files were written of
+  pid_t process = ::getpid();
   bool warned_of_host = false;
   bool without_rank_0 = false;  // nobody is at the rendezvous any more
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
@@ -691,6 +703,7 @@ parting job::leave() {
   runtime::run(*state_->loop, state_->self->settle(state_->settle_limit_ns));
   // Decisions that were on their way, also from a leader to its own participant.
   if (state_->self->learned() != state_->kept) write_results();
+  for (const std::string& w : state_->self->idle_pins()) complain(state_->place.rank, "warning: " + w);
   state_->tell_what_verbose_asks();
   const left_over left = state_->self->unfinished();
   for (const std::string& line : left.undelivered) complain(state_->place.rank, "warning: " + line);
@@ -739,6 +752,7 @@ int run(const std::function<void(job&)>& program, job_options o) {
       const runtime::error why = of_program(std::current_exception());
       if (!here.loop().forked()) static_cast<void>(here.self().dump_flight(why.what()));
       complain(id, here.leave_after(why).what());
+      here.write_results();  // what was agreed on is as good as before
       return 1;
     }
     if (here.loop().forked()) return 0;  // a child of the program that has reached its end: the job goes on without it

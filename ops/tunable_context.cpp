@@ -26,16 +26,15 @@ std::uint64_t l2_bytes() noexcept {
 }  // namespace
 
 tunable_context::tunable_context(runtime::executor& ex, runtime::storage* disk, options o)
-    : executor_(ex), disk_(disk), environment_(std::move(o.environment)), mine_(std::move(o.mine)),
-      now_(environment_.over(mine_)), ordinal_(o.ordinal), write_on_exit_(o.write_file_on_exit), unique_(o.unique),
-      spare_folder_(std::move(o.spare_folder)), validators_(std::move(o.validators)) {
+    : executor_(ex), disk_(disk), shared_(o.shared), no_file_(o.no_file), environment_(std::move(o.environment)),
+      mine_(std::move(o.mine)), now_(environment_.over(mine_)), ordinal_(o.ordinal),
+      write_on_exit_(o.write_file_on_exit), unique_(o.unique), spare_folder_(std::move(o.spare_folder)),
+      validators_(std::move(o.validators)) {
   for (const tuning::validator& v : validators_) static_cast<void>(known_.add(v));
   if (environment_.has(setting::flush_icache) && now_.flush_icache) warn(no_icache_flush);
 }
 
-tunable_context::~tunable_context() {
-  if (write_on_exit_ && disk_ != nullptr && !learned_.empty()) static_cast<void>(write_file());
-}
+tunable_context::~tunable_context() { write_own_file(); }
 
 void tunable_context::enable_icache_flush(bool on) {
   if (on) warn(no_icache_flush);
@@ -58,13 +57,54 @@ void tunable_context::enable_family(std::string_view family, bool on) {
 
 void tunable_context::set_filename(std::string name, bool insert_device_ordinal) {
   insert_ordinal_ = insert_device_ordinal;
+  renamed_ = !environment_.has(setting::file);
   set([&](auto& s) { s.file = std::move(name); });
 }
 
 std::string tunable_context::get_filename() const {
+  if (is_shared()) return shared_->own_path();
   // A name from the environment is for all ranks.
   const bool insert = insert_ordinal_ || environment_.has(setting::file);
   return insert ? tuning::name_with_ordinal(now_.file, ordinal_) : now_.file;
+}
+
+void tunable_context::open_file() {
+  if (disk_ == nullptr || no_file_ || is_shared() || !now_.enabled) return;
+  std::string path = get_filename();
+  if (path == opened_) return;
+  opened_ = std::move(path);
+  results_store::options o;
+  o.path = opened_;
+  o.numbered = false;
+  o.validators = validators_;
+  o.unique = unique_;
+  o.spare_folder = spare_folder_;
+  o.ex = &executor_;
+  own_ = std::make_unique<results_store>(disk_, std::move(o));
+  for (const std::string& w : own_->warnings()) warn(w);
+  remember(own_->remembered());
+}
+
+void tunable_context::write_own_file() {
+  if (own_ == nullptr || !write_on_exit_ || learned_.empty()) return;
+  tuning::results_file file;
+  for (const tuning::validator& v : validators_) static_cast<void>(file.add(v));
+  for (const tuning::result_entry& e : learned_) static_cast<void>(file.add(e));
+  const std::size_t before = own_->warnings().size();
+  const auto written = own_->add(file, superseded_);
+  for (std::size_t i = before; i < own_->warnings().size(); ++i) warn(own_->warnings()[i]);
+  if (!written && own_->in_use()) warn(written.reason().text());
+}
+
+const tuning::result_entry* tunable_context::remembered(std::string_view op, std::string_view parameters) {
+  open_file();
+  const tuning::result_entry* const known = known_.find(op, parameters);
+  if (known != nullptr) asked_for_.insert(std::string(op) + "," + std::string(parameters));
+  return known;
+}
+
+bool tunable_context::has_asked_for(std::string_view op, std::string_view parameters) const {
+  return asked_for_.contains(std::string(op) + "," + std::string(parameters));
 }
 
 runtime::result<> tunable_context::read_file(const std::string& name) {
@@ -84,14 +124,13 @@ runtime::result<> tunable_context::read_file(const std::string& name) {
 runtime::result<std::string> tunable_context::write_file(const std::string& name) {
   const std::string path = name.empty() ? get_filename() : name;
   if (disk_ == nullptr) return error{errc::unavailable, path + ": this context was made without a disk"};
-  tuning::results_file file;
-  for (const tuning::validator& v : validators_) static_cast<void>(file.add(v));
-  for (const tuning::result_entry& e : learned_) static_cast<void>(file.add(e));
+  if (known_.entries().empty())
+    return error{errc::unavailable, path + ": it is not made, as nothing is known of any kernel yet"};
   keep_options how;
   how.superseded = superseded_;
   how.unique = unique_;
   how.spare_folder = spare_folder_;
-  auto kept = keep_results(*disk_, path, file, how);
+  auto kept = keep_results(*disk_, path, known_, how);
   if (!kept) return kept.reason();
   for (std::string& w : kept->warnings) warn(std::move(w));
   return kept->path;
@@ -104,11 +143,21 @@ void tunable_context::remember(const tuning::results_file& file) {
   ++version_;
 }
 
+const tuning::result_entry* tunable_context::superseded_before(const tuning::result_entry& now) const {
+  const auto of_it = [&](const tuning::result_entry& e) { return e.op == now.op && e.parameters == now.parameters; };
+  const auto found = std::find_if(superseded_.begin(), superseded_.end(), of_it);
+  return found == superseded_.end() ? nullptr : &*found;
+}
+
 void tunable_context::learn(tuning::result_entry entry) {
   const auto* before = known_.find(entry.op, entry.parameters);
   if (before != nullptr && before->solution != entry.solution) superseded_.push_back(*before);
   const auto same = [&](const tuning::result_entry& e) { return e.op == entry.op && e.parameters == entry.parameters; };
   std::erase_if(learned_, same);
+  if (write_on_exit_) {
+    open_file();
+    if (results_store* const file = is_shared() ? shared_ : own_.get()) file->learn(entry, superseded_before(entry));
+  }
   static_cast<void>(known_.replace(entry));
   learned_.push_back(std::move(entry));
 }

@@ -9,8 +9,9 @@
 ///
 /// The members have the names of TunableOp's C++ context. The environment (PARLEY_TUNABLEOP_…) beats what a program sets. The
 /// context lives on the executor's thread, and longer than its kernels. Files are read and written as docs/results.md says: a
-/// file of other validators is neither trusted nor overwritten. A standalone context writes what it learned when it ends; one
-/// of a rank leaves that to `rank::write_results`. Nothing waits here, and nothing needs another rank.
+/// file of other validators is neither trusted nor overwritten. Once tunable ops are enabled, by whichever switch, the file is read when a
+/// kernel first looks there, and what is learned is in it within a second and when the context ends; the kernels of a rank that has results
+/// files have theirs there. Nothing waits here, and nothing needs another rank.
 #include <parley/ops/results_store.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/executor.hpp>
@@ -19,6 +20,7 @@
 #include <parley/tuning/settings.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -37,7 +39,10 @@ class tunable_context {
     std::vector<tuning::validator> validators{};
     std::uint64_t unique = 0;        ///< names spare files: another number in every process
     std::string spare_folder{};      ///< as in results_store.hpp
-    bool write_file_on_exit = true;  ///< when something was learned and there is a disk
+    bool write_file_on_exit = true;  ///< and before, see `write_file_on_exit`
+    /// Where a rank keeps its results, and what kernels learn with them, unless another file is named; null: they have a file of their own.
+    results_store* shared = nullptr;
+    bool no_file = false;  ///< somebody has said that there shall be none
   };
   tunable_context(runtime::executor& ex, runtime::storage* disk, options o);
   tunable_context(const tunable_context&) = delete;
@@ -93,11 +98,13 @@ class tunable_context {
   /// `insert_device_ordinal`: with this rank's number in it (tuning/results.hpp, name_with_ordinal).
   void set_filename(std::string name, bool insert_device_ordinal = false);
   std::string get_filename() const;
+  /// Off: what is learned from now on is written by `write_file` alone, and not with a rank's results either.
   void write_file_on_exit(bool on) noexcept { write_on_exit_ = on; }
+  bool writes_file_on_exit() const noexcept { return write_on_exit_; }
   /// Adds what a file says to what is known; what is known already wins. Empty: `get_filename()`. Kernels that have not decided
   /// heed it. `unavailable` without a file or a disk, `malformed` or `bad_argument` (validators) when it is not trusted.
   runtime::result<> read_file(const std::string& name = {});
-  /// Adds what was learned to a file, under its lock, and answers where it is now.
+  /// Adds all that is known to a file, under its lock, and answers where it is now. `unavailable`: nothing is known, and none was made.
   runtime::result<std::string> write_file(const std::string& name = {});
   /// All that is known: read and learned.
   tuning::results_file get_tuning_results() const;
@@ -113,13 +120,24 @@ class tunable_context {
   runtime::executor& where() const noexcept { return executor_; }
   runtime::storage* disk() const noexcept { return disk_; }
 
+  // ---- for the rank that it is of
+
+  /// Whether what kernels learn is kept with the rank's other results.
+  bool is_kept_with_rank() const noexcept { return write_on_exit_ && is_shared(); }
+  /// Whether one was opened that is not the rank's.
+  bool has_own_file() const noexcept { return own_ != nullptr && own_->in_use(); }
+  /// Adds what was learned to the file of their own, if they have one.
+  void write_own_file();
+
   // ---- for kernels, and for what tunes them
 
+  /// Before something is looked up: what the file says is known from here on.
+  void open_file();
+  /// Whether anybody has asked for what is remembered of that.
+  bool has_asked_for(std::string_view op, std::string_view parameters) const;
   /// Counts what may change what a kernel remembers.
   std::uint32_t version() const noexcept { return version_; }
-  const tuning::result_entry* remembered(std::string_view op, std::string_view parameters) const {
-    return known_.find(op, parameters);
-  }
+  const tuning::result_entry* remembered(std::string_view op, std::string_view parameters);
   void remember(const tuning::results_file& file);
   void learn(tuning::result_entry entry);
   void note_untuned(std::string line);
@@ -140,8 +158,16 @@ class tunable_context {
     now_ = environment_.over(mine_);
   }
 
+  const tuning::result_entry* superseded_before(const tuning::result_entry& now) const;
+  bool is_shared() const noexcept { return shared_ != nullptr && !renamed_; }
+
   runtime::executor& executor_;
   runtime::storage* disk_;
+  results_store* shared_;
+  std::unique_ptr<results_store> own_;
+  std::string opened_;  // the name that `own_` was made for
+  bool no_file_;
+  bool renamed_ = false;  // by the program, which so wants a file beside the rank's
   tuning::environment_settings environment_;
   tuning::settings mine_;
   tuning::settings now_;
@@ -157,6 +183,7 @@ class tunable_context {
   std::vector<tuning::result_entry> learned_;
   std::vector<tuning::result_entry> superseded_;  // as they were read
   using names = std::set<std::string, std::less<>>;
+  names asked_for_;  // of what is remembered: `op,parameters`
   std::shared_ptr<names> claimed_ = std::make_shared<names>();
   std::set<std::string, std::less<>> families_off_;
   std::vector<std::string> untuned_;

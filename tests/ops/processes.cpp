@@ -138,6 +138,30 @@ void tuned(job& here) {
   tune_with(here, configs, configs);
 }
 
+// Both know the decision when this returns.
+task<> decide(rank& self, transfer t) {
+  co_await move_until_decided(self, t);
+  const agreement with = self.id() == 0 ? t.to(1) : t.from(0);
+  const auto known = co_await with.decided(200'000, {.timeout_ns = 60'000_ms});
+  expect(known.decided, "it is known here");
+  co_await self.settle(60'000_ms);
+}
+void decide_here(job& here) {
+  const auto t = here.self().declare(pair_of({direct(), chunked(64_KiB, 2)}));
+  run(here.loop(), decide(here.self(), t));
+}
+// Its loop does not turn while it computes.
+void killed_while_it_computes(job& here) {
+  decide_here(here);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1100);
+  while (std::chrono::steady_clock::now() < until) {}
+  ::raise(SIGKILL);
+}
+void throws_after_deciding(job& here) {
+  decide_here(here);
+  throw std::runtime_error("the engine gives up");
+}
+
 task<> send_one(transfer t, std::size_t i, std::uint32_t tag) {
   const auto data = pattern(100 + i * 1500, i);
   co_await t.send(data, {.to = 1, .tag = tag});
@@ -626,6 +650,8 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
                                                          {"killed", killed},
                                                          {"leader_killed_in_campaign", leader_killed_in_campaign},
                                                          {"member_killed_in_campaign", member_killed_in_campaign},
+                                                         {"killed_while_it_computes", killed_while_it_computes},
+                                                         {"throws_after_deciding", throws_after_deciding},
                                                          {"never_comes", never_comes},
                                                          {"throws_amid_sends", throws_amid_sends},
                                                          {"goes_on_after_tearing_down", goes_on_after_tearing_down},
@@ -729,6 +755,20 @@ TEST_CASE("a second job takes its decisions from the results of the first, which
     // Who lost its file has it again.
     for (const char* name : {"results0.csv", "results1.csv"})
       CHECK(text_of(copy.path / name) == text_of(kept.path / name));
+  }
+}
+
+TEST_CASE(
+    "what was decided is in the files of ranks that throw at once, or are killed a second later while they compute") {
+  for (const char* const scenario : {"throws_after_deciding", "killed_while_it_computes"}) {
+    CAPTURE(scenario);
+    const folder kept;
+    const job_run run(scenario, 2, {{"PARLEY_RESULTS", kept.file("results.csv")}});
+    CHECK_FALSE(run.fine());
+    for (const char* const name : {"results0.csv", "results1.csv"})
+      CHECK_MESSAGE(kept.read(name).find("\nactivations/0>1,256KiB,") != std::string::npos, run.all);
+    const job_run again("tuned", 2, {{"PARLEY_RESULTS", kept.file("results.csv")}});
+    CHECK_MESSAGE(again.says(0, {"campaign 256KiB trials 0 remembered decided"}), again.all);
   }
 }
 

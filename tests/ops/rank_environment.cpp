@@ -54,6 +54,21 @@ TEST_CASE("the environment says where results are, and beats the program") {
   CHECK(off.policy == tuning_policy::off);
 }
 
+TEST_CASE("an empty name of a results file and /dev/null mean none, for kernels, too") {
+  rank_settings mine;
+  mine.results_path = "mine.csv";
+  for (const char* const none : {"", "/dev/null"}) {
+    const auto s = heed({{"PARLEY_RESULTS", none}}, mine).settings;
+    CHECK(s.results_path.empty());
+    CHECK(s.no_results);
+  }
+  CHECK_FALSE(heed({}, mine).settings.no_results);
+  CHECK_FALSE(heed({}).settings.no_results);
+  mine.results_path = "/dev/null";
+  CHECK(heed({}, mine).settings.no_results);
+  CHECK(heed({}, mine).settings.results_path.empty());
+}
+
 TEST_CASE("trials are switched off and bounded by the environment") {
   CHECK(heed({{"PARLEY_TUNING", "0"}}).settings.policy == tuning_policy::off);
   CHECK(heed({{"PYTORCH_TUNABLEOP_TUNING", "0"}}).settings.policy == tuning_policy::off);

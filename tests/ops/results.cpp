@@ -260,3 +260,52 @@ TEST_CASE("the common file is read first, a rank's own file fills the gaps") {
   CHECK(again.campaign().winner == "direct");
   CHECK(again.campaign().from_results());
 }
+
+TEST_CASE("what was decided is on each rank's disk within a second, whatever ends the ranks then") {
+  world w(2, with_file());
+  CHECK(move_each(w, catalogue(), catalogue(), many).failed() == 0);
+  REQUIRE(campaign_of(w, "128KiB")->where == actors::campaign::stage::decided);
+  const std::string winner = campaign_of(w, "128KiB")->winner;
+  pass(w, 1'000'000'000);
+  for (rank_id r = 0; r < 2; ++r) {
+    w.ranks[r].reset();  // as of a process that is killed: nobody asks it to write
+    const auto read = tuning::parse_results(w.disk[r].files.at("results" + std::to_string(r) + ".csv"));
+    const auto* entry = read->file.find("activations/0>1", "128KiB");
+    REQUIRE(entry != nullptr);
+    CHECK(entry->solution == winner);
+  }
+}
+
+TEST_CASE("a survivor keeps what was decided with a rank that has died") {
+  world w(2, with_file());
+  CHECK(move_each(w, catalogue(), catalogue(), many).failed() == 0);
+  REQUIRE(campaign_of(w, "128KiB")->where == actors::campaign::stage::decided);
+  w.ranks[1].reset();
+  w[0].on_lost(1, "it was killed");
+  pass(w, 1'000'000'000);
+  REQUIRE(w.disk[0].files.contains("results0.csv"));
+  CHECK(tuning::parse_results(w.disk[0].files.at("results0.csv")).value().file.find("activations/0>1", "128KiB") !=
+        nullptr);
+}
+
+TEST_CASE("a rank that shall write only when it is asked does so") {
+  auto s = with_file();
+  s.write_results_soon = false;
+  world w(2, s);
+  CHECK(move_each(w, catalogue(), catalogue(), many).failed() == 0);
+  pass(w, 5'000'000'000);
+  CHECK(w.disk[0].files.empty());
+  CHECK(w[0].write_results().value() == "results0.csv");
+}
+
+TEST_CASE("an edge's remembered winner that cannot be used is told of in what is decided instead") {
+  auto files = tuned();
+  for (rank_id r = 0; r < 2; ++r) {
+    auto& text = files[r].at("results" + std::to_string(r) + ".csv");
+    text = text.substr(0, text.find("activations/0>1")) + "activations/0>1,128KiB,dierct,0.001\n";
+  }
+  second_run again(files, with_file());
+  again.move();
+  REQUIRE(again.campaign().where == actors::campaign::stage::decided);
+  CHECK(again.campaign().why.find("says dierct, which is no candidate now") != std::string::npos);
+}

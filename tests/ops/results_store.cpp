@@ -1,9 +1,15 @@
 // Results files that several jobs share, and disks that do not do what they should.
+#include "../support/deadline.hpp"
+#include "../support/folder.hpp"
 #include "../support/world.hpp"
 
 #include <parley/ops/results_store.hpp>
+#include <parley/transports/file_storage.hpp>
 
 #include <doctest/doctest.h>
+
+#include <filesystem>
+#include <thread>
 
 using namespace parley;
 using namespace parley::ops;
@@ -44,6 +50,12 @@ class failing_storage final : public runtime::storage {
   std::function<void()> between;
   int writes = 0;
 };
+
+runtime::task<> rest_until(runtime::time_ns when) {
+  auto woken = co_await runtime::sleep_until(when);
+  static_cast<void>(woken);
+}
+void pass(runtime::virtual_time& clock, runtime::time_ns span) { runtime::run(clock, rest_until(clock.now() + span)); }
 
 bool says(const std::vector<std::string>& warnings, std::string_view part) {
   for (const auto& w : warnings) {
@@ -159,6 +171,114 @@ TEST_CASE("jobs of two kinds of machines share a folder, and neither loses what 
     CHECK(one.add(learned("op,a,x,1\n"), {}));
     CHECK(two.add(tuning::parse_results("Validator,A,2\nop,a,y,1\n").value().file, {}));
   }
+}
+
+TEST_CASE("what is learned is on the disk within a second, and what comes in the meantime is written with it") {
+  runtime::virtual_time clock;
+  failing_storage disk;
+  results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here, .ex = &clock});
+  store.learn({"op/0>1", "a", "x", 1});
+  store.learn({"op/0>1", "b", "x", 1});
+  CHECK(disk.memory.files.empty());  // no call of the op waits for the disk
+  pass(clock, 1'000'000'000);
+  CHECK(disk.memory.files.at("r0.csv") == header + "op/0>1,a,x,1\nop/0>1,b,x,1\n");
+  CHECK(disk.writes == 1);
+  store.learn({"op/0>1", "a", "late", 2});
+  pass(clock, 1'000'000'000);
+  CHECK(disk.memory.files.at("r0.csv") == header + "op/0>1,a,late,2\nop/0>1,b,x,1\n");
+  CHECK(disk.writes == 2);
+  CHECK(store.add(learned("op/0>1,a,late,2\nop/0>1,b,x,1\n"), {}).value() == "r0.csv");
+  CHECK(disk.writes == 2);
+}
+
+TEST_CASE(
+    "what is learned takes the place of what was read before it, and of nothing that another job has written since") {
+  runtime::virtual_time clock;
+  memory_storage disk;
+  disk.files["r0.csv"] = header + "op/0>1,a,gone,1\nop/0>1,b,gone,1\n";
+  results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here, .ex = &clock});
+  disk.files["r0.csv"] = header + "op/0>1,a,gone,1\nop/0>1,b,theirs,1\n";
+  for (const char* const key : {"a", "b"})
+    store.learn({"op/0>1", key, "new", 2}, store.remembered().find("op/0>1", key));
+  pass(clock, 1'000'000'000);
+  CHECK(disk.files.at("r0.csv") == header + "op/0>1,a,new,2\nop/0>1,b,theirs,1\n");
+}
+
+TEST_CASE("a disk that takes nothing when something is learned is a warning, and takes it in the end") {
+  runtime::virtual_time clock;
+  failing_storage disk;
+  disk.full = "r0";
+  results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here, .ex = &clock});
+  store.learn({"op/0>1", "a", "x", 1});
+  pass(clock, 1'000'000'000);
+  disk.full = "";
+  CHECK(store.add(learned("op/0>1,a,x,1\n"), {}).value() == "r0.csv");
+  CHECK(says(store.warnings(), "No space left on device"));
+  CHECK(disk.memory.files.at("r0.csv") == header + "op/0>1,a,x,1\n");
+}
+
+TEST_CASE("a real disk is written while the rank's thread does not come to it") {
+  const scratch_folder folder;
+  runtime::virtual_time clock;
+  transports::file_storage disk;
+  results_store store(&disk, {.path = folder.file("r.csv"), .ordinal = 0, .validators = here, .ex = &clock});
+  store.learn({"op/0>1", "a", "x", 1});
+  const deadline limit;
+  while (!disk.read(folder.file("r0.csv")) && !limit.is_over()) std::this_thread::yield();
+  CHECK(disk.read(folder.file("r0.csv")).value() == header + "op/0>1,a,x,1\n");
+}
+
+TEST_CASE("results of kernels are known in a world of another size, and all others are not") {
+  memory_storage disk;
+  const auto world = [](const char* size) {
+    return std::vector<tuning::validator>{{"A", "1"}, {"PARLEY_WORLD", size}};
+  };
+  const auto of = [&](const char* size, const std::string& lines) {
+    return tuning::parse_results(header + "Validator,PARLEY_WORLD," + size + "\n" + lines).value().file;
+  };
+  results_store two(&disk, {.path = "r.csv", .ordinal = 0, .validators = world("2")});
+  CHECK(two.add(of("2", "gemm,n=1,fast,1\nacts/0>1,1MiB,x,1\n"), {}).value() == "r0.csv");
+  results_store four(&disk, {.path = "r.csv", .ordinal = 0, .validators = world("4")});
+  REQUIRE(four.remembered().find("gemm", "n=1") != nullptr);
+  CHECK(four.remembered().entries().size() == 1);
+  CHECK(says(four.warnings(),
+             "PARLEY_WORLD is 2 in the file and 4 here; the file is ignored, but for 1 results of kernels"));
+  CHECK(four.add(of("4", "gemm,n=2,fast,1\nacts/0>1,4MiB,x,1\n"), {}).value() == variant_name("r0.csv", world("4")));
+  const results_store eight(&disk, {.path = "r.csv", .ordinal = 0, .validators = world("8")});
+  CHECK(eight.remembered().find("gemm", "n=1") != nullptr);
+  CHECK(eight.remembered().find("gemm", "n=2") != nullptr);
+  CHECK(eight.remembered().entries().size() == 2);
+  const results_store elsewhere(&disk,
+                                {.path = "r.csv", .ordinal = 0, .validators = {{"A", "2"}, {"PARLEY_WORLD", "2"}}});
+  CHECK(elsewhere.remembered().entries().empty());
+}
+
+TEST_CASE("a path that is a device or a folder is refused whole, and /dev/null means none") {
+  transports::file_storage disk;
+  const scratch_folder folder;
+  for (const std::string& path : {std::string("/dev/zero"), std::string("/dev/full"), folder.path.string()}) {
+    CAPTURE(path);
+    results_store store(&disk, {.path = path, .ordinal = 0, .validators = here});
+    CHECK(store.warnings().size() == 1);
+    CHECK(says(store.warnings(), path + ": not a plain file"));
+    CHECK(store.add(learned("op,a,x,1\n"), {}).code() == errc::unavailable);
+    CHECK_FALSE(std::filesystem::exists(path + "0"));
+  }
+  results_store none(&disk, {.path = "/dev/null", .ordinal = 0, .validators = here});
+  CHECK(none.warnings().empty());
+  CHECK_FALSE(none.in_use());
+  CHECK(none.add(learned("op,a,x,1\n"), {}).code() == errc::unavailable);
+  CHECK_FALSE(std::filesystem::exists("/dev/null0"));
+}
+
+TEST_CASE("remarks in a file stay when results are added to it, also where it has nothing else") {
+  memory_storage disk;
+  disk.files["r0.csv"] = "# of Monday\n";
+  results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here});
+  CHECK(store.add(learned("op,a,x,1\n"), {}));
+  CHECK(disk.files.at("r0.csv") == "# of Monday\n" + header + "op,a,x,1\n");
+  CHECK(store.add(learned("op,a,x,1\nop,b,x,1\n"), {}));
+  CHECK(disk.files.at("r0.csv") == "# of Monday\n" + header + "op,a,x,1\nop,b,x,1\n");
 }
 
 TEST_CASE("an empty file is like none") {

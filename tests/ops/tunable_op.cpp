@@ -3,6 +3,7 @@
 #include <parley/ops/tunable_op.hpp>
 #include <parley/runtime/compute.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/runtime/version.hpp>
 
 #include <doctest/doctest.h>
 
@@ -477,4 +478,134 @@ TEST_CASE("the duration of tuning bounds what follows each implementation's firs
   CHECK(ran["plain"] == 2);
   CHECK(ran["fast"] == 2 + 1);
   CHECK(context.learned().at(0).solution == "fast");
+}
+
+TEST_CASE("what a kernel learned is in its file within a second, though nobody ends the context") {
+  virtual_time clock;
+  counts ran;
+  memory_storage disk;
+  tunable_context context(clock, &disk, quick());
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  scale_numbers(clock, op);
+  const auto rest = [](time_ns until) -> task<> { auto woken = co_await sleep_until(until); };
+  run(clock, rest(clock.now() + 1'000'000'000));
+  CHECK(disk.files.at("tunableop_results0.csv") == "scale,n=8,fast,0.5\n");
+}
+
+TEST_CASE("switched on by the program, a file is read and written as the environment's switch has it") {
+  virtual_time clock;
+  counts ran;
+  memory_storage disk;
+  disk.files["tunableop_results0.csv"] = "scale,n=9,fast,0.5\n";
+  tunable_context::options o;
+  o.mine.rotating_buffer_bytes = 0;
+  SUBCASE("by the program") { o.mine.enabled = false; }
+  SUBCASE("by the environment") { o.environment = environment({{"PARLEY_TUNABLEOP_ENABLED", "1"}}); }
+  {
+    tunable_context context(clock, &disk, o);
+    context.enable_tunable_op(true);
+    scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+    scale_numbers(clock, op, 9);
+    CHECK(ran == counts{{"plain", 0}, {"fast", 1}});
+    scale_numbers(clock, op, 8);
+  }
+  CHECK(disk.files.at("tunableop_results0.csv") == "scale,n=9,fast,0.5\nscale,n=8,fast,0.5\n");
+}
+
+TEST_CASE("a file that shall not be written on exit is not") {
+  virtual_time clock;
+  counts ran;
+  memory_storage disk;
+  {
+    tunable_context context(clock, &disk, quick());
+    context.write_file_on_exit(false);
+    scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+    scale_numbers(clock, op);
+    const auto rest = [](time_ns until) -> task<> { auto woken = co_await sleep_until(until); };
+    run(clock, rest(clock.now() + 1'000'000'000));
+  }
+  CHECK(disk.files.empty());
+}
+
+TEST_CASE("a file that is asked for has all that is known, and there is none where nothing is") {
+  virtual_time clock;
+  counts ran;
+  memory_storage disk;
+  disk.files["known.csv"] = "scale,n=9,fast,0.5\n";
+  auto o = quick();
+  o.write_file_on_exit = false;
+  tunable_context context(clock, &disk, std::move(o));
+  CHECK(context.write_file("none.csv").code() == errc::unavailable);
+  CHECK_FALSE(disk.files.contains("none.csv"));
+  context.read_file("known.csv").value();
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  scale_numbers(clock, op);
+  CHECK(context.write_file("all.csv").value() == "all.csv");
+  CHECK(disk.files.at("all.csv") == "scale,n=9,fast,0.5\nscale,n=8,fast,0.5\n");
+}
+
+TEST_CASE("a rank's kernels have a file of their own where it keeps no results, and none where it shall not") {
+  counts ran;
+  rank_settings s;
+  s.kernels.rotating_buffer_bytes = 0;
+  bool shall_not = false;
+  SUBCASE("nobody has said anything") {}
+  SUBCASE("no results are wanted") { s.no_results = shall_not = true; }
+  world w(2, s);
+  w[1].kernels().enable_tunable_op(true);
+  scale_op op(w[1].kernels(), scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  scale_numbers(w.clock, op);
+  CHECK(w[1].write_results().code() == errc::unavailable);  // of its ops
+  CHECK(w.disk[1].files.contains("tunableop_results1.csv") == !shall_not);
+  if (!shall_not) {
+    CHECK(w.disk[1].files.at("tunableop_results1.csv").find("\nscale,n=8,fast,0.5\n") != std::string::npos);
+    CHECK(w.disk[1].files.at("tunableop_results1.csv").find("PARLEY_WORLD") == std::string::npos);
+  }
+}
+
+TEST_CASE("what a rank's kernels learn while their file shall not be written is not among its results") {
+  counts ran;
+  rank_settings s;
+  s.results_path = "results.csv";
+  s.kernels.enabled = true;
+  s.kernels.rotating_buffer_bytes = 0;
+  world w(1, s);
+  w[0].kernels().write_file_on_exit(false);
+  scale_op op(w[0].kernels(), scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  scale_numbers(w.clock, op);
+  CHECK(w[0].write_results());
+  CHECK(w.disk[0].files.empty());
+}
+
+TEST_CASE("a kernel's remembered winner that cannot be used is told of in what is decided instead") {
+  virtual_time clock;
+  counts ran;
+  memory_storage disk;
+  disk.files["tunableop_results0.csv"] = "scale,n=8,fats,0.5\n";
+  tunable_context context(clock, &disk, quick());
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  scale_numbers(clock, op);
+  std::vector<float> x(8);
+  CHECK(op.decision(x, x).why.find("`fats` of the results file is none of its implementations") != std::string::npos);
+}
+
+TEST_CASE("a pin that nothing has used is told of at the end, by one rank") {
+  counts ran;
+  rank_settings s;
+  s.results_path = "results.csv";
+  s.kernels.enabled = true;
+  std::vector<memory_storage> disks(2);
+  for (memory_storage& disk : disks)
+    disk.files["results.csv"] =
+        "Validator,PARLEY_VERSION," + std::string(version_text) +
+        "\nValidator,PARLEY_WORLD,2\nscale,n=8,Default\nscael,n=8,Default\nacts/1>0,1MiB,Default\n";
+  world w(2, s, {}, {}, disks);
+  for (rank_id r = 0; r < 2; ++r) CHECK(w[r].remembered().entries().size() == 3);
+  scale_op op(w[0].kernels(), scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  scale_numbers(w.clock, op);
+  CHECK(ran == counts{{"plain", 1}, {"fast", 0}});
+  REQUIRE(w[0].idle_pins().size() == 1);
+  CHECK(w[0].idle_pins()[0].find("`scael,n=8`") != std::string::npos);
+  REQUIRE(w[1].idle_pins().size() == 1);
+  CHECK(w[1].idle_pins()[0].find("`acts/1>0,1MiB`") != std::string::npos);
 }
