@@ -1,8 +1,10 @@
-// The `parley` command. Status 0: fine, 1: the run failed, 2: the command line or a file is wrong; of `parley run`, what the
-// first rank that failed has.
+// The `parley` command. Status 0: fine, 1: the run failed, 2: the command line or a file is wrong, 3: `tune` has decided nothing; of
+// `parley run`, what the first rank that failed has.
 #include <parley/cli/doctor.hpp>
 #include <parley/cli/results.hpp>
 #include <parley/cli/tune.hpp>
+#include <parley/ops/rank_environment.hpp>
+#include <parley/ops/results_store.hpp>
 #include <parley/quick_start.hpp>
 #include <parley/runtime/version.hpp>
 #include <parley/transports/environment.hpp>
@@ -14,6 +16,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <optional>
@@ -65,9 +68,11 @@ CLI::App* add_tune(CLI::App& app, const std::string& name, const std::string& te
   tune->add_option("--microbatches", w.microbatches, "Microbatches or messages of each op, instead of the spec's")
       ->check(CLI::Range(std::uint64_t{1}, cli::most_invocations));
   auto* results =
-      tune->add_option("--results", w.results, "Results file to read and to add to (default: SPEC.results.csv here)");
+      tune->add_option("--results", w.results,
+                       "Results file to read and to add to (default: PARLEY_RESULTS, else SPEC.results.csv here)");
   tune->add_flag("--no-results", w.no_results, "Read and write no results")->excludes(results);
-  tune->add_flag("--no-tuning", w.no_tuning, "Run what the results file says, else the default; no trials");
+  tune->add_flag("--no-tuning", w.no_tuning,
+                 "Run what the results file says, else the default; no trials (as PARLEY_TUNING=0)");
   tune->add_option(
           "--budget", w.budget,
           "What trials may cost, as a part of the time that the ops run (default: 0.05; more finds out sooner)")
@@ -113,13 +118,30 @@ std::vector<ops::masked_capability> masks_of(const std::vector<std::string>& wor
   return all;
 }
 
+ops::rank_settings told_by_environment(std::string usual_results) {
+  ops::rank_settings mine;
+  mine.results_path = std::move(usual_results);
+  try {
+    return ops::heed_environment(std::move(mine),
+                                 [](const std::string& name) {
+                                   const char* const value = std::getenv(name.c_str());
+                                   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+                                 })
+        .settings;
+  } catch (const runtime::failure& wrong) {
+    throw cli::text_error("parley: " + wrong.reason().text());
+  }
+}
+
 cli::tune_settings settings_of(const tune_words& w) {
   cli::tune_settings s;
   s.spec_path = w.spec;
   s.overrides = {.ranks = w.ranks, .microbatches = w.microbatches};
-  if (!w.no_results && !w.simulated)
-    s.results_path = w.results.empty() ? std::filesystem::path(w.spec).stem().string() + ".results.csv" : w.results;
-  s.trials = !w.no_tuning;
+  // The command line beats the environment, which beats the usual name.
+  const ops::rank_settings told = told_by_environment(std::filesystem::path(w.spec).stem().string() + ".results.csv");
+  if (!w.no_results && !w.simulated) s.results_path = w.results.empty() ? told.results_path : w.results;
+  if (s.results_path == ops::no_file) s.results_path.clear();
+  s.trials = !w.no_tuning && told.policy == actors::tuning_policy::online;
   if (w.budget && std::isnan(*w.budget)) throw cli::text_error("parley: --budget takes a number, for example 0.05");
   s.budget = w.budget;
   s.mutant_ignores_stamp = w.mutant == "ignore_stamp";

@@ -107,10 +107,19 @@ void show(const read_file& f) {
   say(aligned(validators, 3) + aligned(entries, 3));
 }
 
+/// Of kernels alone, which hold for any number of ranks.
+bool is_of_kernels(const tuning::results_file& file) {
+  const auto& entries = file.entries();
+  const auto names_world = [](const tuning::validator& v) { return v.name == world_validator; };
+  return std::none_of(file.validators().begin(), file.validators().end(), names_world) && !entries.empty() &&
+         std::all_of(entries.begin(), entries.end(), [](const auto& e) { return e.is_of_kernel(); });
+}
+
 /// What a file would have to say to be trusted here.
 std::vector<tuning::validator> wanted(const parsed_results& file, std::optional<runtime::rank_id> world) {
   std::vector<tuning::validator> here{{"PARLEY_VERSION", std::string(runtime::version_text)}};
   for (const auto& v : ops::machine_validators()) here.push_back(v);
+  if (is_of_kernels(file.file)) return here;
   if (world) {
     here.push_back({std::string(world_validator), std::to_string(*world)});
     return here;
@@ -159,6 +168,11 @@ joined_files join(const std::vector<read_file>& files) {
       continue;
     }
     complain_of_lines(f);
+    if (f.content->skipped_lines != 0) {
+      all.complaints.push_back(fmt::format("{}: {} of its lines cannot be read; mend or remove them first", f.path,
+                                           f.content->skipped_lines));
+      continue;
+    }
     if (first == nullptr) {
       first = &f;
       all.file = f.content->file;

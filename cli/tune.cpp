@@ -10,6 +10,7 @@
 #include <parley/simulation/campaign.hpp>
 #include <parley/transports/file_storage.hpp>
 #include <parley/transports/launcher.hpp>
+#include <parley/tuning/plan.hpp>
 #include <parley/tuning/results.hpp>
 
 #include <boost/json/array.hpp>
@@ -34,6 +35,7 @@ namespace {
 
 constexpr int status_failed = 1;
 constexpr int status_wrong = 2;
+constexpr int status_undecided = 3;
 
 std::vector<std::string> rank_command(const tune_settings& s, rank_id ranks) {
   std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "tune-rank", s.spec_path,
@@ -237,6 +239,27 @@ std::uint64_t mismatches_in(const json::object& document) {
   return document.at("mismatches").to_number<std::uint64_t>();
 }
 
+bool decided_anything(const json::object& document) {
+  const json::array& all = document.at("agreements").as_array();
+  return std::any_of(all.begin(), all.end(), [](const json::value& a) { return a.at("decided").as_bool(); });
+}
+
+/// Whether it was asked to find something out: trials may be made, and cost something.
+bool is_to_decide(const tune_settings& s) { return s.trials && s.budget.value_or(1) > 0 && s.seeds == 1 && !s.weather; }
+
+std::string why_undecided(const spec& job, const json::object& document, const tune_settings& s) {
+  const json::array& all = document.at("agreements").as_array();
+  if (all.empty()) return job.name + ": nothing was decided, as no op has sent a message; let its spec ask for some";
+  std::uint64_t trials = 0;
+  for (const json::value& a : all) trials += a.at("trials").to_number<std::uint64_t>();
+  return fmt::format(
+      "{}: nothing was decided: {} sizes of messages were met, with {} trials in {} invocations, and trials "
+      "may take {:.6g} times the time of those; ask for more with --microbatches, or let trials cost more "
+      "with --budget",
+      job.name, all.size(), trials, document.at("invocations").to_number<std::uint64_t>(),
+      s.budget.value_or(tuning::plan_options{}.budget_fraction));
+}
+
 void complain(const spec& job, const json::object& document) {
   const auto lines = [&](std::string_view key) {
     for (const json::value& e : document.at(key).as_array()) say(std::string(e.as_string()));
@@ -328,6 +351,9 @@ int run_and_tell(const tune_options& o) {
   const std::vector<std::string> gaps = simulation::coverage_gaps(ran.messages, simulation::campaign::part);
   if (simulated) document["simulated"] = simulated_part(o.settings, ran, hash, gaps);
   if (o.settings.weather && !gaps.empty()) status = std::max(status, status_failed);
+  const bool undecided = status == 0 && is_to_decide(o.settings) && !decided_anything(document);
+  if (undecided) status = status_undecided;
+  document["undecided"] = undecided ? json::value(why_undecided(job, document, o.settings)) : json::value(nullptr);
   document["ok"] = status == 0;
   document["status"] = status;
 
@@ -339,6 +365,7 @@ int run_and_tell(const tune_options& o) {
   if (interrupted)
     say(std::string("interrupted (") + strsignal(ran.end.signal) + "); above is what was seen until then");
   complain(job, document);
+  if (undecided) say(why_undecided(job, document, o.settings));
   for (const std::string& w : results.warnings) say("warning: " + w);
   if (!not_kept.empty()) say(not_kept);
   if (results.what == ops::kept_results::how::written) say("results are in " + results.path);

@@ -1,7 +1,9 @@
 #pragma once
 /// `parley tune SPEC.json`: starts the ranks that the spec asks for, shows how they agree, and keeps what they found.
 ///
-/// Status 0; 1 when a rank failed, two ranks ran different configs, outputs differ, or the results could not be written. What
+/// Status 0; 1 when a rank failed, two ranks ran different configs, outputs differ, or the results could not be written; 3 when all went
+/// well and nothing was decided, although trials were allowed: why, and what to do, is said, and is `undecided` of the document. PARLEY_RESULTS
+/// and PARLEY_TUNING count where no option says otherwise, and what docs/settings.md lists for results and tuning besides. What
 /// is wrong with the spec comes out as `text_error`, which the command turns into status 2. A results file of another
 /// version, machine or world is not trusted, not overwritten, and named.
 #include <parley/cli/tune_rank.hpp>

@@ -5,6 +5,7 @@
 #include <parley/cli/rank_report.hpp>
 #include <parley/cli/workload.hpp>
 #include <parley/ops/one_process.hpp>
+#include <parley/ops/rank_environment.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/simulation/checkers.hpp>
@@ -22,6 +23,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 namespace parley::cli {
@@ -249,15 +251,19 @@ json::object final_report(ops::rank& self, const runtime::link& wire, const spec
 }
 
 ops::rank_settings settings_for(const tune_settings& s, const spec& job) {
-  ops::rank_settings all;
+  // What is said to `parley tune` by variables holds for ranks that share its process, too; those of others read them once more.
+  ops::rank_settings all = ops::heed_environment({}, [](const std::string& name) {
+                             const char* const value = std::getenv(name.c_str());
+                             return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+                           }).settings;
   all.results_path = s.results_path;
+  all.write_results_soon = false;  // the command keeps what all of them have learned
   all.policy = s.trials ? actors::tuning_policy::online : actors::tuning_policy::off;
   if (s.budget) all.plan.budget_fraction = *s.budget;
-  all.masked = s.masked;
+  if (!s.masked.empty()) all.masked = s.masked;
   all.mutant_ignores_stamp = s.mutant_ignores_stamp;
   // Room for every invocation at both ends that a rank may have, and for the rehearsals.
   std::size_t invocations = 0;
-  all.write_results_soon = false;  // the command keeps what all of them have learned
   for (const op_spec& op : job.ops) invocations += op.sizes.size() * op.edges.size();
   all.flight_records = 2 * invocations + fewest_flight_records;
   return all;

@@ -221,6 +221,39 @@ TEST_CASE("trials that may cost nothing are not made, and nothing is decided") {
   }
 }
 
+TEST_CASE("a run that may make trials and decides nothing says why, with a status of its own") {
+  const folder here;
+  here.write("three.json", three_sizes);
+  const auto ran = here.parley("tune three.json --no-results --microbatches 3 --json");
+  CHECK(ran.status == 3);
+  CHECK(number(ran.document(), "status") == 3);
+  CHECK_FALSE(ran.document().at("ok").as_bool());
+  CHECK(ran.document().at("undecided").as_string().find("--microbatches") != std::string::npos);
+  has(ran.error, "nothing was decided");
+}
+
+TEST_CASE("parley tune heeds the environment where the command line says nothing") {
+  const folder here;
+  here.write("three.json", three_sizes);
+  const std::string words = "tune three.json --microbatches 600 --json ";
+  const auto off = here.parley(words, "PARLEY_TUNING=0 PARLEY_RESULTS=told.csv");
+  REQUIRE_MESSAGE(off.status == 0, off.error);
+  const json::object document = off.document();
+  for (const json::value& a : document.at("agreements").as_array()) CHECK(number(a.as_object(), "trials") == 0);
+  CHECK_FALSE(fs::exists(here.path / "three.results.csv"));
+  CHECK(here.parley(words, "PARLEY_TUNING=2").status == 2);
+  here.write("told.csv", "# mine\n");
+  const auto told = here.parley("tune three.json --microbatches 3000 --budget 1000 --json", "PARLEY_RESULTS=told.csv");
+  REQUIRE_MESSAGE(told.status == 0, told.error);
+  has(here.read("told.csv"), "messages/0>1,");
+  CHECK(here.read("told.csv").starts_with("# mine\n"));
+  CHECK_FALSE(fs::exists(here.path / "three.results.csv"));
+  const auto none = here.parley(words, "PARLEY_RESULTS=/dev/null");
+  CHECK_FALSE(fs::exists(here.path / "three.results.csv"));
+  CHECK_FALSE(fs::exists("/dev/null0"));
+  CHECK(none.document().at("results").at("path").is_null());
+}
+
 TEST_CASE("all ranks in one process agree as those of several do, and their outputs are right") {
   const folder here;
   here.write("three.json", three_sizes);

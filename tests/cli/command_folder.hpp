@@ -25,8 +25,10 @@ struct command_folder : scratch_folder {
       return boost::json::parse(out).as_object();
     }
   };
-  /// Runs `parley WORDS` in this folder.
-  ended parley(const std::string& words) const { return run("'" PARLEY_COMMAND "' " + words); }
+  /// Runs `parley WORDS` in this folder, with variables that may stand before it.
+  ended parley(const std::string& words, const std::string& variables = {}) const {
+    return run(variables + " '" PARLEY_COMMAND "' " + words);
+  }
   /// Runs `parley tune WORDS --json` so that all keys are agreed on. How many calls a campaign takes depends on how soon its
   /// rehearsals get their turn, and on a busy machine one trial may cost what the usual budget earns in seconds: so there are
   /// many times as many calls as an idle machine takes, no budget holds trials back, and nothing is searched anew in the end.

@@ -114,6 +114,37 @@ TEST_CASE("results merge keeps the first entry for a key, tells conflicts, and k
   CHECK(fs::exists(here.path / "out.csv.lock") == false);
 }
 
+TEST_CASE("what check says of a line that it skips merge says, too, and writes nothing") {
+  const folder here;
+  here.write("fine.csv", header(2) + one_entry);
+  here.write("bad.csv", header(2) + "acts\n" + one_entry);
+  CHECK(here.parley("results check bad.csv").status == 2);
+  const auto merged = here.parley("results merge -o out.csv fine.csv bad.csv");
+  CHECK(merged.status == 2);
+  has(merged.error, "bad.csv:5: ");
+  CHECK_FALSE(fs::exists(here.path / "out.csv"));
+}
+
+TEST_CASE("remarks are no matter to check, and merge keeps those of all files once") {
+  const folder here;
+  here.write("a.csv", "# one\n" + header(2) + one_entry);
+  here.write("b.csv", header(2) + "# two\n" + one_entry);
+  CHECK(here.parley("results check a.csv b.csv").status == 0);
+  for (int i = 0; i < 2; ++i) CHECK(here.parley("results merge -o out.csv a.csv b.csv").status == 0);
+  CHECK(here.read("out.csv") == "# one\n" + header(2) + one_entry + "# two\n");
+}
+
+TEST_CASE("a file of kernels alone is fine for any number of ranks") {
+  const folder here;
+  std::string without_world = header(2);
+  const std::size_t at = without_world.find("Validator,PARLEY_WORLD");
+  without_world.erase(at, without_world.find('\n', at) + 1 - at);
+  here.write("kernels.csv", without_world + "gemm,n=64,fast,1\n");
+  CHECK(here.parley("results check -n 4 kernels.csv").status == 0);
+  here.write("edges.csv", without_world + one_entry);
+  CHECK(here.parley("results check -n 4 edges.csv").status == 1);
+}
+
 TEST_CASE("results merge refuses files that do not belong together, and leaves OUT alone") {
   const folder here;
   here.write("a.csv", header(2) + one_entry);
