@@ -1,20 +1,13 @@
 #include <parley/ops/results_store.hpp>
+#include <parley/transports/batch_thread.hpp>
 
 #include <fmt/format.h>
 
-#include <csignal>
-#include <pthread.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <iterator>
 #include <mutex>
 #include <optional>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 namespace parley::ops {
@@ -28,7 +21,6 @@ namespace {
 
 constexpr std::size_t listed_warnings = 3;
 constexpr runtime::time_ns batch_ns = 250'000'000;  // from what is learned first to its writing
-constexpr int most_of_a_thread = 10;                // its writing takes at most a tenth of one
 
 constexpr std::string_view world_validator = "PARLEY_WORLD";
 
@@ -174,19 +166,6 @@ class results_store::later final {
   later(results_store& store, runtime::executor& ex) : store_(store), executor_(ex), alarm_(*this) {}
   later(const later&) = delete;
   later& operator=(const later&) = delete;
-  ~later() {
-    if (!thread_.joinable()) return;
-    if (::getpid() != pid_) {  // a child has no thread but the one that forked
-      thread_.detach();
-      return;
-    }
-    {
-      const std::lock_guard hold(state_);
-      ending_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
 
   void note(tuning::result_entry entry, const tuning::result_entry* before) {
     {
@@ -194,14 +173,15 @@ class results_store::later final {
       if (before != nullptr && std::find(superseded_.begin(), superseded_.end(), *before) == superseded_.end())
         superseded_.push_back(*before);
       if (!learned_.replace(std::move(entry))) return;
-      unwritten_ = true;
     }
     if (!store_.disk_->may_block()) {
       if (!alarm_.linked()) executor_.arm(alarm_, executor_.now() + batch_ns);
       return;
     }
-    if (!thread_.joinable()) start();
-    changed_.notify_all();
+    if (const auto asked = writer_.ask(); !asked) {
+      const std::lock_guard hold(state_);
+      warn("what is learned is written when the rank ends, and not before: " + asked.reason().text());
+    }
   }
   /// What was wrong with what has been written since.
   std::vector<std::string> take_warnings() {
@@ -218,38 +198,6 @@ class results_store::later final {
     later& of;
   };
 
-  void start() {
-    pid_ = ::getpid();
-    // The program's signals are for its own threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-      thread_ = std::thread([this] { write_batches(); });
-    } catch (const std::system_error& e) {
-      const std::lock_guard hold(state_);
-      warnings_.push_back(std::string("what is learned is written when the rank ends, and not before: ") + e.what());
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
-
-  void write_batches() {
-    using namespace std::chrono;
-    std::unique_lock hold(state_);
-    while (!ending_) {
-      changed_.wait(hold, [this] { return ending_ || unwritten_; });
-      changed_.wait_for(hold, nanoseconds(batch_ns), [this] { return ending_; });
-      if (ending_) return;
-      hold.unlock();
-      const auto began = steady_clock::now();
-      write();
-      const auto pause = (most_of_a_thread - 1) * (steady_clock::now() - began) - nanoseconds(batch_ns);
-      hold.lock();
-      if (pause.count() > 0) changed_.wait_for(hold, pause, [this] { return ending_; });
-    }
-  }
-
   void write() noexcept {
     try {
       const std::lock_guard one_at_a_time(writing);
@@ -257,7 +205,6 @@ class results_store::later final {
       std::vector<tuning::result_entry> superseded;
       {
         const std::lock_guard hold(state_);
-        unwritten_ = false;
         learned = learned_;
         superseded = superseded_;
       }
@@ -265,30 +212,29 @@ class results_store::later final {
       put_away done = store_.put(learned, superseded);
       if (!done.where) done.warnings.push_back(done.where.reason().text());
       const std::lock_guard hold(state_);
-      for (std::string& w : done.warnings) {
-        if (std::find(told_.begin(), told_.end(), w) != told_.end()) continue;
-        told_.push_back(w);
-        warnings_.push_back(std::move(w));
-      }
+      for (std::string& w : done.warnings) warn(std::move(w));
     } catch (const std::exception& e) {  // what is missing there is written at the end
       const std::lock_guard hold(state_);
       warnings_.emplace_back(std::string("what was learned is not in its file yet: ") + e.what());
     }
   }
 
+  // Each once.
+  void warn(std::string text) {
+    if (std::find(told_.begin(), told_.end(), text) != told_.end()) return;
+    told_.push_back(text);
+    warnings_.push_back(std::move(text));
+  }
+
   results_store& store_;
   runtime::executor& executor_;
   alarm alarm_;
-  std::mutex state_;  // of all that follows but for the thread, which the rank's own starts and joins
-  std::condition_variable changed_;
+  std::mutex state_;  // of all that follows but for the writer
   results_file learned_;
   std::vector<tuning::result_entry> superseded_;
   std::vector<std::string> warnings_;
   std::vector<std::string> told_;
-  bool unwritten_ = false;
-  bool ending_ = false;
-  pid_t pid_ = 0;
-  std::thread thread_;
+  transports::batch_thread writer_{[this] { write(); }, batch_ns};  // ends first, and with it what may be writing
 };
 
 // ---- the store --------------------------------------------------------------------------------------------------------
