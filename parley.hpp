@@ -136,6 +136,7 @@ using runtime::rank_id;
 using runtime::reads;
 using runtime::result;
 using runtime::scope;
+using runtime::sleep_for;
 using runtime::sleep_until;
 using runtime::spawn_actor;
 using runtime::start;

@@ -48,12 +48,13 @@ class coordinator_behaviour {
  public:
   coordinator_behaviour(services& s, coordinator_state& state)
       : services_(s), state_(state), out_(s, state.declaration.id(), state.generation, state.owed),
-        ask_at_(s.ex.now() + ask_pauses_.next(s.jitter)) {}
+        ask_at_(s.ex.deadline_in(ask_pauses_.next(s.jitter))) {}
 
   // While a campaign runs it looks again by itself: a round may end on the data path after its last report has come.
   runtime::time_ns next_event() const noexcept {
     if (given_up_) return out_.next_resend();
-    const runtime::time_ns look = state_.assigned->searching() ? services_.ex.now() + look_again_ns : runtime::never;
+    const runtime::time_ns look =
+        state_.assigned->searching() ? services_.ex.deadline_in(look_again_ns) : runtime::never;
     const runtime::time_ns warm_again = warming_again_ ? runtime::never : warm_again_at_;
     return std::min({out_.next_resend(), state_.assigned->next_give_up(), look, ask_at_, warm_again});
   }
@@ -294,7 +295,7 @@ class coordinator_behaviour {
   }
   void warm_again_later() noexcept {
     if (!tunes() || warming_pause_ns_ > last_warming_pause_ns) return;
-    warm_again_at_ = services_.ex.now() + warming_pause_ns_;
+    warm_again_at_ = services_.ex.deadline_in(warming_pause_ns_);
     warming_pause_ns_ *= 4;
   }
   void search_as_asked() {
@@ -385,7 +386,7 @@ class coordinator_behaviour {
           services_.mail.send(p.rank, number_of(state_.declaration.id(), part::participant), state_.generation, mine));
       ask_for_other_members(services_, state_.declaration, state_.generation, p.rank);
     }
-    ask_at_ = services_.ex.now() + ask_pauses_.next(services_.jitter);
+    ask_at_ = services_.ex.deadline_in(ask_pauses_.next(services_.jitter));
   }
 
   void judge() {
@@ -745,7 +746,7 @@ runtime::task<> coordinate(coordinator_actor& self, services& s, coordinator_sta
     auto m = co_await self.receive(me.next_event());
     if (!m && m.code() != errc::timeout) co_return;
     while (const runtime::time_ns pause = me.handle(m)) {
-      auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
+      auto slept = co_await runtime::sleep_for(pause);
       if (!slept) co_return;
     }
   }

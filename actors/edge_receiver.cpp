@@ -332,7 +332,7 @@ void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept
 
 void edge_receiver::keep_refused(const stream& s, std::uint64_t invocation, runtime::arrival&& message) {
   if (refused_messages_.size() == most_refused) return;
-  refused_messages_.push_back({s.id, invocation, services_.ex.now() + refused_for_ns, std::move(message)});
+  refused_messages_.push_back({s.id, invocation, services_.ex.deadline_in(refused_for_ns), std::move(message)});
   look_at(refused_messages_.back().until);
 }
 

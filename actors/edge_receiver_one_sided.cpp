@@ -143,7 +143,7 @@ void edge_receiver::send_revoke(stream& s) noexcept {
     ++counters_.revokes_sent;
   runtime::timer_wheel::disarm(one_sided_->timer);
   const runtime::time_ns pause_ns = std::min(one_sided_->answer_pauses.next(services_.jitter), longest_answer_pause_ns);
-  services_.ex.arm(one_sided_->timer, services_.ex.now() + pause_ns);
+  services_.ex.arm_in(one_sided_->timer, pause_ns);
 }
 
 // Whether a receive that wants to leave has to wait until the sender cannot write any more: into its own buffer, or into that
@@ -258,7 +258,7 @@ void edge_receiver::on_question(const taken& m) noexcept {
 void edge_receiver::repeat_soon() noexcept {
   if (one_sided_->timer.linked()) return;
   one_sided_->pauses.restart();
-  services_.ex.arm(one_sided_->timer, services_.ex.now() + one_sided_->pauses.next(services_.jitter));
+  services_.ex.arm_in(one_sided_->timer, one_sided_->pauses.next(services_.jitter));
 }
 
 void edge_receiver::repeat() noexcept {
@@ -279,7 +279,7 @@ void edge_receiver::repeat() noexcept {
     });
   }
   if (!open || one_sided_->timer.linked()) return;
-  services_.ex.arm(one_sided_->timer, services_.ex.now() + one_sided_->pauses.next(services_.jitter));
+  services_.ex.arm_in(one_sided_->timer, one_sided_->pauses.next(services_.jitter));
 }
 
 }  // namespace parley::actors

@@ -96,7 +96,7 @@ void edge_sender::admit_waiting(stream& s) noexcept {
   while (failed_ == errc::none && !s.waiting.empty() && !lacks_room(s)) {
     admission& first = *s.waiting.front().owner;
     if (first.home->cancelled() != errc::none) break;  // it is about to be told
-    if (first.when <= services_.ex.now()) {            // late, as the one is that has made room by giving up
+    if (services_.ex.is_over(first.when)) {            // late, as the one is that has made room by giving up
       first.finish(errc::timeout);
       continue;
     }
@@ -186,13 +186,13 @@ void edge_sender::ask_for_room() noexcept {
     break;
   }
   if (!waiting) return;
-  services_.ex.arm(question_timer_, services_.ex.now() + question_pauses_.next(services_.jitter));
+  services_.ex.arm_in(question_timer_, question_pauses_.next(services_.jitter));
 }
 
 void edge_sender::ask_again_soon() noexcept {
   runtime::timer_wheel::disarm(question_timer_);
   question_pauses_.restart();
-  services_.ex.arm(question_timer_, services_.ex.now() + question_pauses_.next(services_.jitter));
+  services_.ex.arm_in(question_timer_, question_pauses_.next(services_.jitter));
 }
 
 void edge_sender::allow_one_sided(std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets) {
@@ -307,7 +307,7 @@ void edge_sender::say_later(const stamp& poison) noexcept {
   owed_poisons_->owed.push_back(poison);
   if (owed_poisons_->owed.size() > most_owed)
     return services_.give_up(peer_, "the transport takes nothing that is to be said to it");
-  if (!owed_poisons_->linked()) services_.ex.arm(*owed_poisons_, services_.ex.now() + poison_pause_ns);
+  if (!owed_poisons_->linked()) services_.ex.arm_in(*owed_poisons_, poison_pause_ns);
 }
 
 void edge_sender::say_owed() noexcept {

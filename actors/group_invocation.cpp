@@ -98,7 +98,7 @@ void group_invocation::await_reason(part& p) noexcept {
   taken_back_by_ = p.peer;
   runtime::executor& ex = group_.services_.ex;
   runtime::timer_wheel::disarm(deadline_timer_);
-  ex.arm(deadline_timer_, std::min(deadline_, ex.now() + longest_until_reason_ns));
+  ex.arm(deadline_timer_, std::min(deadline_, ex.deadline_in(longest_until_reason_ns)));
 }
 
 void group_invocation::on_deadline() noexcept {

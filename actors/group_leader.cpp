@@ -261,7 +261,7 @@ void group_leader::ask(std::size_t worker) {
 void group_leader::ask_again_soon() noexcept {
   runtime::timer_wheel::disarm(question_timer_);
   question_pauses_.restart();
-  services_.ex.arm(question_timer_, services_.ex.now() + question_pauses_.next(services_.jitter));
+  services_.ex.arm_in(question_timer_, question_pauses_.next(services_.jitter));
 }
 
 void group_leader::ask_for_room() noexcept {
@@ -273,7 +273,7 @@ void group_leader::ask_for_room() noexcept {
   for (std::size_t i = 0; i < members_.size(); ++i) {
     if (members_[i] != leader_ && begun_[i] == least) ask(i);
   }
-  services_.ex.arm(question_timer_, services_.ex.now() + question_pauses_.next(services_.jitter));
+  services_.ex.arm_in(question_timer_, question_pauses_.next(services_.jitter));
 }
 
 }  // namespace parley::actors

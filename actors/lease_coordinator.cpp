@@ -94,7 +94,7 @@ void lease_coordinator::failed(const runtime::error& what) noexcept {
   if (state_.warm_errors.size() < most_warm_errors) state_.warm_errors.push_back("the coordinator: " + why);
   if (resume_at_ns_ == runtime::never) return;  // it has given up
   if (const auto pause = tries_.after(progress_, services_.jitter)) {
-    resume_at_ns_ = services_.ex.now() + *pause;
+    resume_at_ns_ = services_.ex.deadline_in(*pause);
     if (tries_.failures() == 1) warn(services_, op + "; it is tried again, and calls go on with what was agreed on");
     return;
   }
@@ -237,7 +237,7 @@ void lease_coordinator::start_round(key_state& k, std::vector<rehearsal_run> run
   round_.done.assign(size(), false);
   round_.at.assign(size(), 0);
   round_.not_at_it.assign(size(), false);
-  round_.began_ns = services_.ex.now();
+  round_.began_ns = services_.ex.precise_now();
 }
 
 void lease_coordinator::on(received<rehearsed>& m) {
@@ -247,14 +247,14 @@ void lease_coordinator::on(received<rehearsed>& m) {
   round_.heard[p] = true;
   if (m.body.at > round_.at[p]) {
     round_.at[p] = m.body.at;
-    round_.given_up_at_ns = services_.ex.now() + rehearsal_limit_ns;
+    round_.given_up_at_ns = services_.ex.deadline_in(rehearsal_limit_ns);
   }
   round_.not_at_it[p] = m.body.what == rehearsed::kind::holding;
   switch (m.body.what) {
     case rehearsed::kind::running: return;
     case rehearsed::kind::holding: round_.holding[p] = true; return;
     case rehearsed::kind::begun:
-      if (!all(round_.begun)) round_.began_ns = services_.ex.now();
+      if (!all(round_.begun)) round_.began_ns = services_.ex.precise_now();
       round_.begun[p] = true;
       return;
     case rehearsed::kind::failed:
@@ -279,8 +279,8 @@ void lease_coordinator::on(received<rehearsed>& m) {
 void lease_coordinator::note_failure(std::size_t participant, const rehearsed& m) {
   round_.failed[participant] = true;
   if (!round_.failure) {
-    round_.judged_at_ns = services_.ex.now() + first_pause_ns();
-    round_.given_up_at_ns = services_.ex.now() + rehearsal_limit_ns;
+    round_.judged_at_ns = services_.ex.deadline_in(first_pause_ns());
+    round_.given_up_at_ns = services_.ex.deadline_in(rehearsal_limit_ns);
     for (std::size_t p = 0; p < size(); ++p) {
       round_.not_at_it[p] = false;
       if (!round_.failed[p]) round_.asks[p] = {};
@@ -301,7 +301,7 @@ bool lease_coordinator::is_first_failure() const noexcept {
     if (round_.at[p] < round_.failure->second.at) return false;
     all_have_ended = false;
   }
-  return all_have_ended || services_.ex.now() >= round_.judged_at_ns;
+  return all_have_ended || services_.ex.is_over(round_.judged_at_ns);
 }
 
 void lease_coordinator::note_unlike(std::size_t participant, const std::vector<unlike_run>& unlike) {
@@ -395,7 +395,7 @@ void lease_coordinator::prepare(key_state& k, purpose p) {
   ++counters_.campaigns;
   k.for_what = p;
   k.at_once = false;
-  k.prepared_ns = services_.ex.now();
+  k.prepared_ns = services_.ex.precise_now();
   k.writer.prepare();
 }
 
@@ -413,7 +413,7 @@ void lease_coordinator::append_entry(key_state& k) {
   if (k.for_what == purpose::rehearsals) {
     const bool held = round_.of == &k && between_calls() && all(round_.holding);  // it may have failed meanwhile
     round_.scheduled = held;
-    round_.began_ns = services_.ex.now();
+    round_.began_ns = services_.ex.precise_now();
     k.writer.schedule({}, old, held ? round_.number : 0);
     return;
   }
@@ -441,7 +441,7 @@ void lease_coordinator::append_entry(key_state& k) {
 void lease_coordinator::abort(key_state& k) {
   ++counters_.aborted;
   k.retry_pause_ns = k.retry_pause_ns == 0 ? first_retry_ns : std::min(2 * k.retry_pause_ns, longest_retry_ns);
-  k.retry_at_ns = services_.ex.now() + k.retry_pause_ns;
+  k.retry_at_ns = services_.ex.deadline_in(k.retry_pause_ns);
   k.writer.abort();
 }
 
@@ -522,7 +522,8 @@ bool lease_coordinator::somebody_leaves() const noexcept {
 void lease_coordinator::check_deadlines() {
   const time_ns now = services_.ex.now();
   for (auto& k : keys_) {
-    if (k->writer.preparing() && !k->writer.all_promised() && now - k->prepared_ns >= promise_limit_ns) abort(*k);
+    if (k->writer.preparing() && !k->writer.all_promised() && services_.ex.is_over(k->prepared_ns + promise_limit_ns))
+      abort(*k);
   }
   for (auto& k : keys_) {
     if (round_.of == k.get() || !k->aside.empty()) state_.assigned->wait_longer(k->bytes, now);
@@ -532,12 +533,12 @@ void lease_coordinator::check_deadlines() {
     fail_round(who, failure.what, failure.at, failure.text);
   }
   // Where it is not known who was the first, nobody is to blame the first time.
-  if (round_.of != nullptr && round_.failure && now >= round_.given_up_at_ns) {
+  if (round_.of != nullptr && round_.failure && services_.ex.is_over(round_.given_up_at_ns)) {
     const auto [who, failure] = *round_.failure;
     fail_round(who, rehearsed::kind::late, failure.at, failure.text);
   }
   const auto limit = static_cast<time_ns>(round_.letter.runs.size() + 1) * rehearsal_limit_ns;
-  if (is_waited_for() && now - round_.began_ns >= limit) {
+  if (is_waited_for() && services_.ex.is_over(round_.began_ns + limit)) {
     const auto late = std::find(round_.done.begin(), round_.done.end(), false);
     fail_round(static_cast<std::size_t>(late - round_.done.begin()), rehearsed::kind::unconnected, 0,
                "it did not end in time");
@@ -563,14 +564,14 @@ time_ns lease_coordinator::next_event() const noexcept {
     const campaign* c = state_.assigned->find(k->bytes);
     const bool may_be_too_dear = path_ != trial_path::rehearsals && !k->writer.preparing() && round_.of == nullptr;
     if (may_be_too_dear && c != nullptr && c->where == campaign::stage::trying)
-      next = std::min(next, services_.ex.now() + look_again_ns);  // its budget grows
+      next = std::min(next, services_.ex.deadline_in(look_again_ns));  // its budget grows
   }
   if (round_.of != nullptr && round_.failure) {
-    const bool soon = round_.judged_at_ns > services_.ex.now();
+    const bool soon = !services_.ex.is_over(round_.judged_at_ns);
     next = std::min(next, soon ? round_.judged_at_ns : round_.given_up_at_ns);
   }
   if (round_.of != nullptr && round_.scheduled && keys_.size() > 1)
-    next = std::min(next, services_.ex.now() + look_again_ns);
+    next = std::min(next, services_.ex.deadline_in(look_again_ns));
   if (is_waited_for()) {
     next = std::min(next, round_.began_ns + static_cast<time_ns>(round_.letter.runs.size() + 1) * rehearsal_limit_ns);
   }
@@ -590,11 +591,11 @@ bool lease_coordinator::due(asked& a, std::uint64_t what) {
     return false;
   }
   if (a.what != what) {
-    a = {.first_ns = now, .again_at_ns = now, .what = what};
+    a = {.first_ns = services_.ex.precise_now(), .again_at_ns = now, .what = what};
     a.pauses.restart(first_pause_ns());
   }
   if (a.again_at_ns > now) return false;
-  a.again_at_ns = now + a.pauses.next(services_.jitter);
+  a.again_at_ns = services_.ex.deadline_in(a.pauses.next(services_.jitter));
   return true;
 }
 

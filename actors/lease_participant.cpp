@@ -366,7 +366,7 @@ bool lease_participant::may_leave() {
   }
   if (answered_turn_ == leaving_turn_) return true;
   if (services_.ex.now() < ask_to_leave_at_ns_) return false;
-  ask_to_leave_at_ns_ = services_.ex.now() + leaving_pauses_.next(services_.jitter);
+  ask_to_leave_at_ns_ = services_.ex.deadline_in(leaving_pauses_.next(services_.jitter));
   tell_coordinator(lease_leaving{leaving_turn_});
   return false;
 }
@@ -454,7 +454,7 @@ runtime::task<> lease_participant::run_each(rehearse r) {
     std::string text;
     std::string unlike;
     {
-      runtime::scope inner(here, {.deadline = services_.ex.now() + rehearsal_limit_ns});
+      runtime::scope inner(here, {.deadline = services_.ex.deadline_in(rehearsal_limit_ns)});
       const under_way mine(running_, inner);
       if (connecting) {
         if (connection_ != 0) runs_.abandon();

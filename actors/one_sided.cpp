@@ -225,11 +225,11 @@ void one_sided_sender::await_taken(std::uint64_t stream, std::uint64_t invocatio
   waiting_.push_back({stream, invocation, &offered});
   if (question_timer_.linked()) return;
   questions_.restart(first_question_ns);
-  services_.ex.arm(question_timer_, services_.ex.now() + questions_.next(services_.jitter));
+  services_.ex.arm_in(question_timer_, questions_.next(services_.jitter));
 }
 
 void one_sided_sender::on_taken(const taken& m) noexcept {
-  heard_ns_ = services_.ex.now();
+  heard_ns_ = services_.ex.precise_now();
   const auto at = std::find_if(waiting_.begin(), waiting_.end(), [&](const waiting_get& w) {
     return w.stream == m.stream && w.invocation == m.invocation;
   });
@@ -245,7 +245,7 @@ void one_sided_sender::on_taken(const taken& m) noexcept {
 
 void one_sided_sender::repeat_soon() noexcept {
   pauses_.restart();
-  if (!repeat_timer_.linked()) services_.ex.arm(repeat_timer_, services_.ex.now() + pauses_.next(services_.jitter));
+  if (!repeat_timer_.linked()) services_.ex.arm_in(repeat_timer_, pauses_.next(services_.jitter));
 }
 
 void one_sided_sender::repeat() noexcept {
@@ -257,7 +257,7 @@ void one_sided_sender::repeat() noexcept {
     announce(a);
   }
   if (!open) return;
-  services_.ex.arm(repeat_timer_, services_.ex.now() + pauses_.next(services_.jitter));
+  services_.ex.arm_in(repeat_timer_, pauses_.next(services_.jitter));
 }
 
 // For who waits in a call, and so more often than what only costs a chance when it is late.
@@ -276,20 +276,20 @@ void one_sided_sender::ask() noexcept {
   }
   if (failed_ != errc::none && hears_nothing()) return end_waits(failed_);
   const runtime::time_ns pause_ns = questions_.next(services_.jitter);
-  services_.ex.arm(question_timer_, services_.ex.now() + (late ? std::min(pause_ns, longest_late_pause_ns) : pause_ns));
+  services_.ex.arm_in(question_timer_, late ? std::min(pause_ns, longest_late_pause_ns) : pause_ns);
 }
 
 bool one_sided_sender::hears_nothing() const noexcept {
   constexpr runtime::time_ns longer_ns = 1'000'000'000;  // so that a death is noticed as one first
   if (services_.detection_ns == 0) return false;
-  return services_.ex.now() - heard_ns_ >= std::max(shortest_silence_ns, services_.detection_ns + longer_ns);
+  return services_.ex.is_over(heard_ns_ + std::max(shortest_silence_ns, services_.detection_ns + longer_ns));
 }
 
 void one_sided_sender::ask_soon() noexcept {
   if (waiting_.empty()) return;
   runtime::timer_wheel::disarm(question_timer_);
   questions_.restart();
-  services_.ex.arm(question_timer_, services_.ex.now() + questions_.next(services_.jitter));
+  services_.ex.arm_in(question_timer_, questions_.next(services_.jitter));
 }
 
 void one_sided_sender::end_waits(errc why) noexcept {
@@ -300,7 +300,7 @@ void one_sided_sender::end_waits(errc why) noexcept {
 }
 
 void one_sided_sender::fail(errc why, reader r) noexcept {
-  if (failed_ == errc::none) heard_ns_ = services_.ex.now();
+  if (failed_ == errc::none) heard_ns_ = services_.ex.precise_now();
   failed_ = why;
   runtime::timer_wheel::disarm(repeat_timer_);
   announced_.clear();

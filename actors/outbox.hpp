@@ -83,7 +83,7 @@ class outbox {
   }
   // One whose sending throws is repeated like one that is lost.
   void send(letter& l) {
-    l.resend_at = services_.ex.now() + l.pauses.next(services_.jitter);
+    l.resend_at = services_.ex.deadline_in(l.pauses.next(services_.jitter));
     // `full` and a peer that is not there yet are what repeating is for.
     static_cast<void>(services_.mail.send_raw(l.to, l.actor, generation_, l.type, l.body));
   }

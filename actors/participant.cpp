@@ -42,7 +42,7 @@ class participant_behaviour {
  public:
   participant_behaviour(services& s, participant_state& mine)
       : services_(s), mine_(mine), out_(s, mine.declaration.id(), mine.generation, mine.owed),
-        ask_at_(s.ex.now() + ask_pause_ns) {}
+        ask_at_(s.ex.deadline_in(ask_pause_ns)) {}
 
   using incoming = runtime::result<participant_actor::message>;
   /// Does what a message, or the time that has come (null), asks for; first of all it makes its offer. Where something is thrown it
@@ -152,7 +152,7 @@ class participant_behaviour {
   void ask_for_other_way() {
     if (!mine_.candidates.empty() || mine_.declaration.leader == services_.net.rank()) return;
     if (services_.ex.now() < ask_at_) return;
-    ask_at_ = services_.ex.now() + ask_pause_ns;
+    ask_at_ = services_.ex.deadline_in(ask_pause_ns);
     actors::ask_for_other_way(services_, mine_.declaration, mine_.generation);
     ask_for_other_members(services_, mine_.declaration, mine_.generation, mine_.declaration.leader);
   }
@@ -328,7 +328,7 @@ class participant_behaviour {
     ++progress_;
   }
   runtime::task<> rehearse(std::uint64_t digest) { return mine_.runs->rehearse(digest); }
-  runtime::time_ns now() const noexcept { return services_.ex.now(); }
+  runtime::time_ns deadline_in(runtime::time_ns span) const noexcept { return services_.ex.deadline_in(span); }
 
  private:
   bool is_participant(rank_id rank) const noexcept {
@@ -393,7 +393,7 @@ runtime::task<> rehearse_one(participant_behaviour& me, std::uint64_t digest) {
   const auto counted = me.a_rehearsal();
   runtime::result<> outcome = errc::exception;
   try {
-    auto came = co_await runtime::with_deadline(me.now() + warming_limit_ns, me.rehearse(digest));
+    auto came = co_await runtime::with_deadline(me.deadline_in(warming_limit_ns), me.rehearse(digest));
     outcome = std::move(came);
     if (outcome.code() == errc::timeout && outcome.reason().text().empty())
       outcome = runtime::error{
@@ -416,7 +416,7 @@ runtime::task<> rehearse_all(participant_behaviour& me) {
 }
 
 // Beside the actor, which goes on reporting rows and hearing decisions: calls go on, too, and searches may.
-runtime::task<> rehearse_round(participant_behaviour& me, services& s, participant_address actor) {
+runtime::task<> rehearse_round(participant_behaviour& me, participant_address actor) {
   while (me.has_to_rehearse()) {
     runtime::time_ns pause = 0;
     try {
@@ -425,7 +425,7 @@ runtime::task<> rehearse_round(participant_behaviour& me, services& s, participa
       pause = me.failed(runtime::describe(std::current_exception()));
       if (pause == 0) break;
     }
-    auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
+    auto slept = co_await runtime::sleep_for(pause);
     if (!slept) break;
   }
   me.end_round();
@@ -435,15 +435,15 @@ runtime::task<> rehearse_round(participant_behaviour& me, services& s, participa
 }
 
 // With all that is done again where something was thrown. In a frame of its own, which is there no longer than that takes.
-runtime::task<> take_in(participant_behaviour& me, services& s, participant_behaviour::incoming* m,
-                        runtime::scope& rounds, participant_actor& self) {
+runtime::task<> take_in(participant_behaviour& me, participant_behaviour::incoming* m, runtime::scope& rounds,
+                        participant_actor& self) {
   while (const runtime::time_ns pause = me.handle(m)) {
-    auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
+    auto slept = co_await runtime::sleep_for(pause);
     if (!slept) break;
   }
-  if (me.round_begins()) rounds.spawn(rehearse_round(me, s, self.self()));
+  if (me.round_begins()) rounds.spawn(rehearse_round(me, self.self()));
   while (const runtime::time_ns pause = me.tell_of_rehearsals()) {
-    auto slept = co_await runtime::sleep_until(s.ex.now() + pause);
+    auto slept = co_await runtime::sleep_for(pause);
     if (!slept) break;
   }
 }
@@ -452,11 +452,11 @@ runtime::task<> participate(participant_actor& self, services& s, participant_st
   participant_behaviour me(s, mine);
   runtime::scope& here = co_await runtime::this_scope;
   runtime::scope rounds(here);
-  co_await take_in(me, s, nullptr, rounds, self);
+  co_await take_in(me, nullptr, rounds, self);
   for (;;) {
     auto m = co_await self.receive(me.next_event());
     if (!m && m.code() != errc::timeout) break;
-    co_await take_in(me, s, &m, rounds, self);
+    co_await take_in(me, &m, rounds, self);
   }
   co_await rounds.join();
 }

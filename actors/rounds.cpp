@@ -260,7 +260,7 @@ task<result<rounds::outcome>> rounds::lead(std::uint64_t call, std::uint32_t rou
                          (m.what == round_said::kind::passed && m.call >= call);
       if (!spoke) silent.push_back(members_[i]);
     }
-    if (services_.ex.now() >= deadline) {
+    if (services_.ex.is_over(deadline)) {
       const error why{errc::timeout, listed(silent) + " did not come to the end of it in time; see what holds it up, "
                                                       "or allow more time"};
       conclude_failed(call, round, why);
@@ -270,7 +270,7 @@ task<result<rounds::outcome>> rounds::lead(std::uint64_t call, std::uint32_t rou
       round_question q;
       q.call = call;
       for (const rank_id r : silent) send(r, part::participant, q);
-      ask_at = services_.ex.now() + resend_ns;
+      ask_at = services_.ex.deadline_in(resend_ns);
     }
     auto woken = co_await changed_.next(std::min(ask_at, deadline));
     if (!woken && woken.code() != errc::timeout) co_return woken.reason();
@@ -297,11 +297,11 @@ task<result<rounds::outcome>> rounds::follow(std::uint64_t call, std::uint32_t r
       latest_.reset();
       co_return o;
     }
-    if (services_.ex.now() >= deadline)
+    if (services_.ex.is_over(deadline))
       co_return error{errc::timeout, "rank " + std::to_string(leader_) + ", which leads, has not answered in time"};
     if (services_.ex.now() >= say_at) {
       send(leader_, part::coordinator, mine);
-      say_at = services_.ex.now() + resend_ns;
+      say_at = services_.ex.deadline_in(resend_ns);
     }
     auto woken = co_await changed_.next(std::min(say_at, deadline));
     if (!woken && woken.code() != errc::timeout) co_return woken.reason();
@@ -385,7 +385,7 @@ void rounds::failed(std::uint64_t call, const error& why, told whom) {
 task<> rounds::repeat() {
   for (;;) {
     const bool owing = owes_messages();
-    auto woken = co_await work_.next(owing ? services_.ex.now() + resend_ns : runtime::never);
+    auto woken = co_await work_.next(owing ? services_.ex.deadline_in(resend_ns) : runtime::never);
     if (!woken && woken.code() != errc::timeout) co_return;
     if (woken) continue;
     for (const kept_outcome& k : kept_) {

@@ -162,13 +162,13 @@ struct services {
     return span >= runtime::never / patience ? runtime::never : span * patience;
   }
   /// When a wait that begins now ends at the latest.
-  runtime::time_ns until(runtime::time_ns span) const noexcept { return runtime::deadline_of(ex.now(), patient(span)); }
+  runtime::time_ns until(runtime::time_ns span) const noexcept { return ex.deadline_in(patient(span)); }
 
   /// The same of a call.
   runtime::time_ns deadline_of(runtime::time_ns span) noexcept {
     constexpr std::uint64_t early_ns = 200'000;
     const bool early = early_timeouts != 0 && jitter.below(1000) < early_timeouts;
-    return early ? runtime::deadline_of(ex.now(), static_cast<runtime::time_ns>(jitter.below(early_ns))) : until(span);
+    return early ? ex.deadline_in(static_cast<runtime::time_ns>(jitter.below(early_ns))) : until(span);
   }
 
   /// Before a call's error is put into words: who comes back after the others have given it up meets broken connections, and peers

@@ -93,7 +93,7 @@ void neighbours::ask_for_a_while() {
   ask_until_ns_ = services_.until(options_.timeout_ns);
   if (linked()) return;
   pauses_.restart();
-  services_.ex.arm(*this, services_.ex.now() + pauses_.next(services_.jitter));
+  services_.ex.arm_in(*this, pauses_.next(services_.jitter));
 }
 
 void neighbours::heard(rank_id peer) noexcept {

@@ -40,7 +40,7 @@ void death_notices::tell(rank_id dead, const std::string& why) {
 // Whoever is gone, or never had an address, need not hear of it.
 void death_notices::send_rest() noexcept {
   std::erase_if(unsent_, [this](const letter& l) { return mail_.send(l.to, every_rank, 0, l.says) != errc::full; });
-  if (!unsent_.empty() && !linked()) executor_.arm(*this, executor_.now() + again_after_ns);
+  if (!unsent_.empty() && !linked()) executor_.arm_in(*this, again_after_ns);
 }
 
 // Of its own host each rank knows more than others.

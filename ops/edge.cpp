@@ -113,7 +113,7 @@ struct patience final : runtime::timer {
     look_later();
   }
   void look_later() noexcept {
-    if (const time_ns at = runtime::deadline_of(ex.now(), span_ns); at != runtime::never) ex.arm(*this, at);
+    if (const time_ns at = ex.deadline_in(span_ns); at != runtime::never) ex.arm(*this, at);
   }
   static void on_late(timer& self) noexcept {
     auto& mine = static_cast<patience&>(self);
@@ -520,7 +520,7 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
   try {
     if (data.empty()) {
       co_await out.send(0, data);
-    } else if (until <= services_.ex.now()) {
+    } else if (services_.ex.is_over(until)) {
       out.fail(errc::timeout);  // it had room in time, and was resumed too late: no fault of its config
     } else {
       check_trial(inv);
@@ -613,10 +613,10 @@ task<> edge_out::rehearse(std::uint64_t digest) {
     // A rehearsal, which holds up nobody, waits for what it needs; without that it fails, here and on the other side.
     // An eighth longer than it must, at most: looking every 0.2 ms for seconds would cost the program.
     const time_ns began = services_.ex.now();
-    const time_ns until = began + actors::warming_limit_ns / 2;
+    const time_ns until = services_.ex.deadline_in(actors::warming_limit_ns / 2);
     for (time_ns now = began; !sender_.ready_to_rehearse(digest, scratch) && now < until; now = services_.ex.now()) {
-      auto slept =
-          co_await runtime::sleep_until(std::min(until, now + std::max(rehearsal_pause_ns, (now - began) / 8)));
+      const time_ns pause = std::max(rehearsal_pause_ns, (now - began) / 8);
+      auto slept = co_await runtime::sleep_until(std::min(until, services_.ex.deadline_in(pause)));
       if (!slept) break;
     }
     begun = true;

@@ -71,9 +71,9 @@ constexpr time_ns longest_for_credit_ns = 2'000'000;
 
 // Without its credit a put is not tried, and one message after the other leaves it no time to come.
 runtime::task<> until_credit(edge_out& edge, runtime::executor& ex, std::uint64_t bytes) {
-  const time_ns until = ex.now() + longest_for_credit_ns;
+  const time_ns until = ex.deadline_in(longest_for_credit_ns);
   while (!edge.knows_where(tuning_tag, bytes) && ex.now() < until) {
-    auto slept = co_await runtime::sleep_until(ex.now() + credit_pause_ns);
+    auto slept = co_await runtime::sleep_for(credit_pause_ns);
     if (!slept) runtime::raise(slept.reason());
   }
 }
@@ -93,7 +93,7 @@ runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std:
       const actors::campaign* c = edge.assigned().find(bytes);
       if (c->where == actors::campaign::stage::decided) break;
       if (c->where == actors::campaign::stage::trying) continue;
-      auto slept = co_await runtime::sleep_until(ex.now() + tuning_pause_ns);  // it waits for messages, not for traffic
+      auto slept = co_await runtime::sleep_for(tuning_pause_ns);  // it waits for messages, not for traffic
       if (!slept) runtime::raise(slept.reason());
     }
   }

@@ -199,7 +199,7 @@ runtime::result<std::string> rank::dump_flight(std::string_view why, const std::
 // A program that goes on after faults may have many of them; the latest text says most.
 void rank::dump_after_fault(std::string_view why) noexcept {
   if (settings_->flight_dir.empty() || executor_.now() < next_fault_dump_ns_) return;
-  next_fault_dump_ns_ = executor_.now() + shortest_between_dumps_ns;
+  next_fault_dump_ns_ = executor_.deadline_in(shortest_between_dumps_ns);
   try {
     const auto dumped = dump_flight(why);
     if (!dumped) results_.warn({dumped.reason().what()});
@@ -572,10 +572,10 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
 }
 
 task<bool> rank::until_restart(std::uint64_t before, time_ns limit_ns) {
-  const time_ns until = ranks_come_back_ ? executor_.now() + limit_ns : executor_.now();
+  const time_ns until = ranks_come_back_ ? executor_.deadline_in(limit_ns) : executor_.now();
   for (time_ns pause = shortest_pause_ns; restarts_heard_ <= before && !fenced_ && executor_.now() < until;
        pause = std::min(2 * pause, longest_pause_ns)) {
-    auto slept = co_await runtime::sleep_until(std::min(executor_.now() + pause, until));
+    auto slept = co_await runtime::sleep_until(std::min(executor_.deadline_in(pause), until));
     if (!slept) break;
   }
   co_return restarts_heard_ > before && !fenced_;
@@ -641,7 +641,7 @@ void rank::note_loss(loss l, std::string_view why) noexcept {
   // A fenced rank sees the others close their connections. And what is found out first says most about a death.
   const auto known = [&](const loss& other) { return other.who == l.who; };
   if (fenced_ || std::any_of(lost_.begin(), lost_.end(), known)) return;
-  l.noted_ns = executor_.now();
+  l.noted_ns = executor_.precise_now();
   lost_.push_back(std::move(l));
   const loss& gone = lost_.back();
   for (const auto& e : outs_) {
@@ -670,7 +670,7 @@ void rank::end_if_lost() noexcept {
 }
 
 task<> rank::settle(time_ns limit_ns) {
-  const time_ns began = executor_.now();
+  const time_ns began = executor_.precise_now();
   const auto owing = [this] {
     return std::any_of(outs_.begin(), outs_.end(), [](const auto& e) { return e->owes_messages(); }) ||
            std::any_of(ins_.begin(), ins_.end(), [](const auto& e) { return e->owes_messages(); }) ||
@@ -696,7 +696,7 @@ task<> rank::settle(time_ns limit_ns) {
       if (!g->settled()) waiting_ns = std::max(waiting_ns, services_.patient(g->timeout_ns()));
     }
     if (executor_.now() - began >= waiting_ns) co_return;
-    auto slept = co_await runtime::sleep_until(executor_.now() + pause);
+    auto slept = co_await runtime::sleep_for(pause);
     if (!slept) co_return;
   }
 }

@@ -137,15 +137,15 @@ struct farewell {
   static runtime::task<> until_traced(const rank* self, const runtime::error* why) {
     if (why->code() != errc::send_failed) co_return;
     runtime::scope& here = co_await runtime::this_scope;
-    const time_ns until = here.where().now() + limit_ns;
+    const time_ns until = here.where().deadline_in(limit_ns);
     while (self->traced(*why).began_with() == nullptr && here.where().now() < until) {
-      auto slept = co_await runtime::sleep_until(std::min(here.where().now() + look_every_ns, until));
+      auto slept = co_await runtime::sleep_until(std::min(here.where().deadline_in(look_every_ns), until));
       if (!slept) break;
     }
   }
   runtime::task<> until_heard() {
     runtime::scope& here = co_await runtime::this_scope;
-    const time_ns until = here.where().now() + limit_ns;
+    const time_ns until = here.where().deadline_in(limit_ns);
     while (!heard) {
       auto woken = co_await changed.next(until);
       if (!woken) break;
@@ -577,7 +577,7 @@ struct job::state final : runtime::link::failure_handler {
   /// last messages have been polled: each look takes a turn of the loop.
   struct goodbye : runtime::timer {
     goodbye(state& s, rank_id r) : timer(&on_look), of(s), who(r), which(s.all.members[r].incarnation) { look_later(); }
-    void look_later() { of.loop->arm(*this, of.loop->now() + 50'000'000); }
+    void look_later() { of.loop->arm_in(*this, 50'000'000); }
     static void on_look(timer& self) noexcept {
       auto& mine = static_cast<goodbye&>(self);
       if (mine.of.all.members[mine.who].incarnation != mine.which) return;

@@ -3,7 +3,7 @@
 /// that many who wait for the same thing do not ask for it at the same moment.
 ///
 ///     backoff<1'000'000, 100'000'000> pauses;                // nanoseconds
-///     ex.arm(again, ex.now() + pauses.next(jitter));         // 0.5 to 1 ms, then 1 to 2 ms, …
+///     ex.arm_in(again, pauses.next(jitter));         // 0.5 to 1 ms, then 1 to 2 ms, …
 ///     pauses.restart();                                      // there was progress
 #include <parley/runtime/identifiers.hpp>
 #include <parley/runtime/random.hpp>

@@ -33,8 +33,7 @@ void dataflow::put(const flow_step_ptr& step, std::span<const buffer_access> use
   flow_step& s = *step;
   s.flow_ = this;
   if (o.timeout_ns != never) {
-    const time_ns now = where().resuming() ? where().now() : where().precise_now();
-    s.own_ = std::make_unique<flow_step::own_place>(s, all_, scope::options{deadline_of(now, o.timeout_ns)});
+    s.own_ = std::make_unique<flow_step::own_place>(s, all_, scope::options{where().deadline_in(o.timeout_ns)});
   }
   s.set_uses(uses);
   for (auto& named : s.uses()) {

@@ -24,6 +24,12 @@ void ready_queue::remove(continuation c) noexcept {
 
 executor::~executor() { free_retired(); }
 
+// The ticks first: what passes between the two is then counted as passed.
+void executor::read_clock() noexcept {
+  if (!reads_each_time_) ticks_when_read_ = ticks();
+  set_now(precise_now());
+}
+
 std::size_t executor::run_ready(std::size_t limit) {
   std::size_t count = 0;
   const continuation outer = current_;

@@ -3,7 +3,8 @@
 /// is the only place where a waiting coroutine is resumed.
 ///
 ///     executor& ex = here.where();                     // scope& here = co_await this_scope;
-///     auto woken = co_await sleep_until(ex.now() + 5_ms);
+///     auto woken = co_await sleep_for(5_ms);
+///     auto m = co_await box.receive(ex.deadline_in(5_ms));     // a wait ends at a point in time, which a span becomes here
 ///     ex.post([] { … });                               // from any thread
 ///     auto dice = ex.rng(streams::user);
 ///
@@ -116,15 +117,28 @@ class pending_reply;
 
 class executor {
  public:
-  executor(time_ns now, std::uint64_t seed) : now_(now), timers_(now), seed_(seed) {}
+  /// Whether its clock may be read less often than it is asked for: where something shows cheaply that little has passed.
+  enum class clock_reading : std::uint8_t { each_time, sparing };
+  executor(time_ns now, std::uint64_t seed, clock_reading how = clock_reading::each_time)
+      : now_(now), reads_each_time_(how == clock_reading::each_time || !counts_ticks), timers_(now), seed_(seed) {}
   executor(const executor&) = delete;
   executor& operator=(const executor&) = delete;
   virtual ~executor();
 
-  /// The present, read once per turn of the loop.
+  /// The present as the loop has last read it: some turns ago, and before whatever a coroutine has computed since. For comparing and
+  /// for noting. It is no time from which a wait can count: for that there is `deadline_in`.
   time_ns now() const noexcept { return now_; }
   /// The present, read now; for measuring. The same clock as `now`.
   virtual time_ns precise_now() noexcept = 0;
+  /// When a wait that begins here and now, and may last `span`, ends at the latest: `never` where that is past the end of time. However
+  /// long this turn has lasted already, it is early by no more than a thousandth of `span`.
+  time_ns deadline_in(time_ns span) noexcept {
+    if (reads_each_time_ || ticks() - ticks_when_read_ >= static_cast<std::uint64_t>(span) >> 10U) read_clock();
+    return deadline_of(now_, span);
+  }
+  /// Says that this thread has computed for `span` inside the present turn. Where time is virtual that much of it passes, and nothing
+  /// else of this rank happens meanwhile; a real clock has seen by itself what was computed.
+  virtual void spend(time_ns span) noexcept { static_cast<void>(span); }
   std::uint64_t seed() const noexcept { return seed_; }
   random_stream rng(streams purpose) const noexcept { return {seed_, static_cast<std::uint64_t>(purpose)}; }
 
@@ -146,6 +160,11 @@ class executor {
     return true;
   }
   void arm(timer& t, time_ns when) noexcept { timers_.arm(t, when); }
+  /// The same for one that fires `span` from now.
+  void arm_in(timer& t, time_ns span) noexcept { timers_.arm(t, deadline_in(span)); }
+  /// Whether the timers for `deadline` have fired, or just fire. After long computing that is later than `now` says: what came meanwhile
+  /// is taken in before.
+  bool is_over(time_ns deadline) const noexcept { return deadline <= timers_.passed(); }
   /// Runs `f` on the executor's thread, soon. The only member that other threads may call.
   virtual void post(std::function<void()> f) = 0;
   /// Runs `job` where it does not hold up the actors.
@@ -188,6 +207,8 @@ class executor {
 
  protected:
   void set_now(time_ns t) noexcept { now_ = t > now_ ? t : now_; }
+  /// Sets `now` to `precise_now`.
+  void read_clock() noexcept;
   timer_wheel& timers() noexcept { return timers_; }
   bool has_ready() const noexcept { return !ready_.empty(); }
   std::size_t ready_count() const noexcept { return ready_.size(); }
@@ -200,11 +221,22 @@ class executor {
  private:
   static constexpr std::uint32_t max_nested = 256;
 
+  // A counter that runs at least about as fast as nanoseconds pass, and costs less than a clock.
+#if defined(__x86_64__)
+  static constexpr bool counts_ticks = true;
+  static std::uint64_t ticks() noexcept { return __builtin_ia32_rdtsc(); }
+#else
+  static constexpr bool counts_ticks = false;
+  static std::uint64_t ticks() noexcept { return 0; }
+#endif
+
   struct reply_slot {
     pending_reply* waiting = nullptr;
     std::uint32_t generation = 0;
   };
   time_ns now_;
+  std::uint64_t ticks_when_read_ = 0;
+  bool reads_each_time_;
   std::uint64_t resumed_ = 0;
   std::uint32_t nested_ = 0;
   std::uint32_t resuming_ = 0;

@@ -2,7 +2,7 @@
 /// The few plain names that everything else is written in.
 ///
 ///     parley::runtime::rank_id peer = 3;
-///     parley::runtime::time_ns deadline = executor.now() + 5'000'000;   // 5 ms from now
+///     parley::runtime::time_ns deadline = executor.deadline_in(5'000'000);   // 5 ms from now
 #include <cstdint>
 #include <limits>
 
@@ -17,7 +17,8 @@ using time_ns = std::int64_t;
 /// The deadline of a wait that may last for ever.
 inline constexpr time_ns never = std::numeric_limits<time_ns>::max();
 
-/// The deadline of a wait that begins `now` and may last `span`: `never` where that is past the end of time.
+/// The deadline of a wait that begins `now` and may last `span`: `never` where that is past the end of time. Calls ask their executor
+/// (`deadline_in`), which looks at its clock first.
 constexpr time_ns deadline_of(time_ns now, time_ns span) noexcept { return span >= never - now ? never : now + span; }
 
 inline namespace literals {

@@ -36,13 +36,16 @@ constexpr std::uint32_t turns_per_handler = 16;     // while Asio drives: so tha
 constexpr std::size_t resumes_per_turn = 256;       // so that a busy rank still asks its transports
 constexpr std::uint32_t polls_per_clock_read = 16;  // while idle
 constexpr time_ns shortest_spin_ns = 1'000;
-constexpr time_ns longest_yield_ns = 1'000'000;       // longer ones went to somebody who computes
+constexpr time_ns longest_yield_ns = 1'000'000;        // longer ones went to somebody who computes
+constexpr time_ns long_turn_ns = 1'000'000;            // what came meanwhile is then taken in before a timer fires,
+constexpr time_ns longest_taking_in_ns = 100'000'000;  // unless that lasts as long as the turn, or so long
+constexpr time_ns fewest_turns_to_take_in = 8;
 constexpr std::uint32_t most_polls_before_yield = 8;  // about as long as two switches between processes take
 constexpr std::uint32_t polls_of_a_probe = 2;
 constexpr std::uint32_t yields_per_probe = 32;
 constexpr std::uint32_t waits_per_yield = 64;  // who shares the core has its turn, however quick the answers are
 
-time_ns read_clock() noexcept {
+time_ns clock_now() noexcept {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);
   return static_cast<time_ns>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
@@ -213,6 +216,9 @@ struct reactor::state final : fork_watch {
   bool asio_has_run = false;      // since these were asked
   time_ns look_at = 0;            // for whoever sleeps on the native handle
   bool polled = false;            // while waiting, and something came
+  time_ns looked_at = 0;          // the clock, by the loop
+  time_ns to_take_in_ns = 0;      // what is left of the time after a long turn in which no timer fires
+  time_ns most_of_a_turn_ns = 0;  // of that
   time_ns waiting_since = never;  // for something that is no timer
   time_ns idle_since = never;     // and awake
   std::uint32_t patience = 0;     // polls before a core is yielded
@@ -223,9 +229,10 @@ struct reactor::state final : fork_watch {
 };
 
 reactor::reactor() : reactor(options{}) {}
-reactor::reactor(options o) : executor(read_clock(), o.seed), state_(std::make_unique<state>(*this, o, nullptr)) {}
+reactor::reactor(options o)
+    : executor(clock_now(), o.seed, clock_reading::sparing), state_(std::make_unique<state>(*this, o, nullptr)) {}
 reactor::reactor(boost::asio::io_context& io, options o)
-    : executor(read_clock(), o.seed), state_(std::make_unique<state>(*this, o, &io)) {}
+    : executor(clock_now(), o.seed, clock_reading::sparing), state_(std::make_unique<state>(*this, o, &io)) {}
 reactor::~reactor() {
   state_->handlers->follower = nullptr;
   boost::system::error_code ignored;
@@ -259,7 +266,7 @@ void reactor::set_sharing(sharing cores) noexcept { state_->settings.cores = cor
 void reactor::set_longest_spin(time_ns longest) noexcept { state_->settings.longest_spin_ns = longest; }
 int reactor::native_handle() const noexcept { return state_->events.get(); }
 const reactor::counters& reactor::statistics() const noexcept { return state_->seen; }
-time_ns reactor::precise_now() noexcept { return read_clock(); }
+time_ns reactor::precise_now() noexcept { return clock_now(); }
 
 void reactor::post(std::function<void()> f) {
   const std::lock_guard lock(state_->posted_mutex);
@@ -304,8 +311,8 @@ bool reactor::turn() {
       refuse_fork("its event loop was run");
     }
     s.work_to_clock = work_per_clock_read;
-    set_now(read_clock());
-    any = timers().advance(now()) || any;
+    read_clock();
+    any = fire_timers(any) || any;
   }
   if (s.turns_to_asio-- == 0) {
     s.turns_to_asio = turns_per_asio_poll - 1;
@@ -319,6 +326,27 @@ bool reactor::turn() {
   if (resumed == 0 && !any) return false;
   if (s.waiting_since != never) s.learn_from(now() - s.waiting_since);
   return true;
+}
+
+// Where this thread has computed for long, a timer may be due only for that. So the turns before it fires take in what has come, with
+// all that follows from that: until one finds nothing. But not for longer than it has computed; of a turn that itself takes long, as
+// one does in which the machine ran others, only a part counts.
+bool reactor::fire_timers(bool found) {
+  state& s = *state_;
+  const time_ns present = now();
+  const time_ns took = present - std::exchange(s.looked_at, present);
+  if (s.to_take_in_ns > 0) {
+    s.to_take_in_ns -= std::min(took, s.most_of_a_turn_ns);
+  } else if (took > long_turn_ns) {
+    s.to_take_in_ns = std::min(took, longest_taking_in_ns);
+    s.most_of_a_turn_ns = s.to_take_in_ns / fewest_turns_to_take_in;
+  }
+  if (s.to_take_in_ns > 0 && (found || has_ready())) {
+    s.work_to_clock = 0;
+    return false;
+  }
+  s.to_take_in_ns = 0;
+  return timers().advance(present);
 }
 
 bool reactor::wait() {
@@ -342,7 +370,8 @@ bool reactor::spin_or_arm() {
   for (std::uint32_t i = 0; i < (yields ? 1 : polls_per_clock_read); ++i) {
     if (s.something_came()) return false;
   }
-  set_now(read_clock());
+  read_clock();
+  s.looked_at = now();
   if (s.idle_since == never) {
     s.idle_since = now();
     if (s.waiting_since == never) s.waiting_since = now();
@@ -378,7 +407,7 @@ void reactor::await_event() {
 void reactor::sleep() {
   state& s = *state_;
   await_event();
-  const time_ns tick = read_clock() + s.settings.safety_tick_ns;
+  const time_ns tick = clock_now() + s.settings.safety_tick_ns;
   const time_ns until = std::min(timers().next(), tick);
   s.set_timer(until);
   ++s.seen.sleeps;
@@ -386,7 +415,8 @@ void reactor::sleep() {
   // The timer descriptor is among what is watched, so this ends at `until`.
   s.io.run_one();
   s.asio_has_run = true;
-  set_now(read_clock());
+  read_clock();
+  s.looked_at = now();
   if (now() >= timers().next()) s.waiting_since = never;
   s.work_to_clock = 0;
   s.turns_to_asio = 0;
@@ -438,7 +468,7 @@ void reactor::follow() {
     const bool any = turn();
     if (s.handlers->follower == nullptr) return;
     if (any || !spin_or_arm()) continue;
-    s.set_timer(std::min(timers().next(), now() + s.settings.safety_tick_ns));
+    s.set_timer(std::min(timers().next(), deadline_in(s.settings.safety_tick_ns)));
     ++s.seen.sleeps;
     return await_event();
   }
@@ -449,7 +479,7 @@ reactor::readiness reactor::poll() {
   state& s = *state_;
   if (catch_up()) return readiness::progressed;
   const bool due = now() >= s.look_at;
-  if (due) s.look_at = now() + s.settings.safety_tick_ns;
+  if (due) s.look_at = deadline_in(s.settings.safety_tick_ns);
   if (due || s.asio_has_run) watch_anew();
   if (!arm_pollers()) return readiness::idle;
   // Asio has run out of work, or waits for something of which it does not tell.

@@ -87,6 +87,7 @@ class reactor final : public executor {
   bool run_posted();
   bool arm_pollers();
   void watch_anew();
+  bool fire_timers(bool found);
   bool spin_or_arm();
   void await_event();
   void sleep();

@@ -2,7 +2,7 @@
 /// Asking and being answered. A question carries a `reply_to`; whoever holds it may answer once, from anywhere.
 ///
 ///     struct price { int item; reply_to<int> reply; };
-///     auto answer = co_await ask(shop, price{7, {}}, ex.now() + 5_ms);     // result<int>
+///     auto answer = co_await ask(shop, price{7, {}}, ex.deadline_in(5_ms));     // result<int>
 ///     // in the shop:   m.reply.send(42);
 ///
 /// The asker gets `timeout` at its deadline and `closed` when the actor cannot take the question or ends before it has read

@@ -227,7 +227,7 @@ void router::retry() {
     }
     if (source != rank()) accept(state_of(source));
   }
-  if (!parked_.empty() && !retry_timer_.linked()) executor_.arm(retry_timer_, executor_.now() + retry_pause_ns_);
+  if (!parked_.empty() && !retry_timer_.linked()) executor_.arm_in(retry_timer_, retry_pause_ns_);
 }
 
 void router::accept(peer_state& source) {
@@ -264,7 +264,7 @@ void router::ask_for_room(peer_state& to) {
   const bool first = to.ask_at == 0;  // since it last accepted something: an answer may well be on its way
   if (first) to.asks.restart();
   if (executor_.now() < to.ask_at) return;
-  to.ask_at = executor_.now() + to.asks.next(jitter_);
+  to.ask_at = executor_.deadline_in(to.asks.next(jitter_));
   if (first) return;
   if (to.question != to.next_sequence) to.question = ++to.next_sequence;
   frame_header h;

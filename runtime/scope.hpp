@@ -1,7 +1,7 @@
 #pragma once
 /// A scope owns the tasks spawned into it and joins them: nothing outlives its scope. Tasks begin in the order of their spawning.
 ///
-///     scope workers(co_await this_scope, {.deadline = ex.now() + 1_s});
+///     scope workers(co_await this_scope, {.deadline = ex.deadline_in(1_s)});
 ///     workers.spawn(fetch(a));
 ///     workers.spawn(fetch(b));
 ///     co_await workers.join();         // both have ended; the first exception comes out here
@@ -193,7 +193,7 @@ struct this_scope_t {
 };
 inline constexpr this_scope_t this_scope{};
 
-/// `auto woken = co_await sleep_until(ex.now() + 5_ms);`: an error when cancelled first. Any number may sleep.
+/// Until a point in time: an error when cancelled first. Any number may sleep. For a span: `sleep_for`.
 class [[nodiscard]] sleep_until : private waiter, private timer {
  public:
   explicit sleep_until(time_ns wake_at) noexcept : waiter(&on_cancelled), timer(&on_woken) { when = wake_at; }
@@ -206,6 +206,9 @@ class [[nodiscard]] sleep_until : private waiter, private timer {
   }
   result<> await_resume() noexcept { return outcome; }
 
+ protected:
+  void wake_in(time_ns span, executor& ex) noexcept { when = deadline_of(ex.precise_now(), span); }
+
  private:
   static void on_woken(timer& self) noexcept { static_cast<sleep_until&>(self).wake(errc::none); }
   static void on_cancelled(waiter& self, errc why) noexcept {
@@ -213,6 +216,20 @@ class [[nodiscard]] sleep_until : private waiter, private timer {
     timer_wheel::disarm(sleeper);
     sleeper.wake(why);
   }
+};
+
+/// `auto woken = co_await sleep_for(5_ms);`: the same for a span, which counts from here and now; never too short.
+class [[nodiscard]] sleep_for : public sleep_until {
+ public:
+  explicit sleep_for(time_ns span) noexcept : sleep_until(span), span_(span) {}
+  template <class P>
+  bool await_suspend(std::coroutine_handle<P> caller) noexcept {
+    wake_in(span_, caller.promise().home->where());
+    return sleep_until::await_suspend(caller);
+  }
+
+ private:
+  time_ns span_;
 };
 
 /// Lets everything else that is ready run first.

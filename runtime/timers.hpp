@@ -106,6 +106,8 @@ class timer_wheel {
     }
   }
   static void disarm(timer& t) noexcept { t.unlink(); }
+  /// Up to when timers have fired, or are just firing.
+  time_ns passed() const noexcept { return passed_; }
 
   /// The time of the earliest timer, or `never`.
   time_ns next() noexcept {

@@ -27,7 +27,7 @@ virtual_time::~virtual_time() = default;
 
 void virtual_time::submit(std::shared_ptr<compute_job> job) {
   job->execute();
-  const time_ns when = now() + job->modelled_ns();
+  const time_ns when = deadline_in(job->modelled_ns());
   ends_.push_back(std::make_unique<modelled_end>(*this, std::move(job)));
   ends_.back()->place = std::prev(ends_.end());
   arm(*ends_.back(), when);
@@ -42,7 +42,7 @@ std::size_t virtual_time::run_posted() {
 
 std::size_t virtual_time::step(std::size_t limit) {
   const std::size_t posted = posted_.empty() ? 0 : run_posted();
-  timers().advance(now());
+  advance_to(precise_now());
   if (choose_ == nullptr) return run_ready(limit) + posted;
   std::size_t resumed = 0;
   for (; resumed < limit && has_ready(); ++resumed) {
@@ -84,7 +84,7 @@ bool virtual_time::wait() {
   const time_ns next = timers().next();
   if (next == never) return false;
   set_now(next);
-  timers().advance(next);
+  timers().advance(now());
   return true;
 }
 

@@ -4,10 +4,12 @@
 ///     virtual_time clock(seed);
 ///     run(clock, scenario());           // a pure function of the code and the seed
 ///
-/// `compute` runs at once and takes the time that its model says. `wait` returns false when no timer is left: what is still
+/// Computing takes no time, unless it says so: `spend(1_ms)` in a coroutine lets 1 ms pass within its turn, as if the thread had
+/// computed for that long. `compute` runs at once and takes the time that its model says. `wait` returns false when no timer is left: what is still
 /// suspended then waits for ever, which `run` reports.
 #include <parley/runtime/executor.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -22,7 +24,8 @@ class virtual_time final : public executor {
   explicit virtual_time(std::uint64_t seed = 1);
   ~virtual_time() override;
 
-  time_ns precise_now() noexcept override { return now(); }
+  time_ns precise_now() noexcept override { return std::max<time_ns>(now(), busy_until_); }
+  void spend(time_ns span) noexcept override { busy_until_ = deadline_of(precise_now(), span); }
   void post(std::function<void()> f) override { posted_.push_back(std::move(f)); }
   void submit(std::shared_ptr<compute_job> job) override;
   bool turn() override;
@@ -38,9 +41,20 @@ class virtual_time final : public executor {
   const timer* earliest_timer() noexcept { return timers().earliest(); }
   /// Makes it `t`, if it is not later already, and fires what is due by then.
   void advance_to(time_ns t) {
-    set_now(t);
-    timers().advance(now());
+    if (holds_clock_) {
+      busy_until_ = std::max(busy_until_, t);
+    } else {
+      set_now(t);
+      timers().advance(now());
+    }
   }
+  /// Until when what was spent keeps its thread busy.
+  time_ns busy_until() const noexcept { return busy_until_; }
+  /// At `t` its process has ended, or what it computed has.
+  void end_computing(time_ns t) noexcept { busy_until_ = std::min(busy_until_, t); }
+  /// While it does, only `precise_now` goes on and no timer fires: what comes to a loop that has computed for long is taken in first.
+  void hold_clock(bool holds) noexcept { holds_clock_ = holds; }
+  bool holds_clock() const noexcept { return holds_clock_; }
   /// From now on `c` says which of those that are ready is resumed next, given their number; by itself it is the first. Tasks that
   /// have not begun begin in the order of their spawning all the same.
   using chooser = std::function<std::size_t(std::size_t ready)>;
@@ -50,6 +64,8 @@ class virtual_time final : public executor {
 
  private:
   struct modelled_end;
+  time_ns busy_until_ = 0;  // with what has been computed inside a turn
+  bool holds_clock_ = false;
   [[gnu::noinline]] std::size_t run_posted();
   std::size_t in_order_of_spawning(std::size_t chosen) const noexcept;
   std::unique_ptr<chooser> choose_;

@@ -3,7 +3,7 @@
 ///
 ///     auto [a, b]  = co_await when_all(left(), right());           // both values
 ///     auto first   = co_await when_any(reply(), sleep(5_ms));      // first.index() says which one ended first
-///     auto in_time = co_await with_deadline(ex.now() + 5_ms, work());   // result<T>: timeout when it took longer
+///     auto in_time = co_await with_deadline(ex.deadline_in(5_ms), work());   // result<T>: timeout when it took longer
 ///
 /// All tasks have ended when the wait ends. `when_all` rethrows the first exception after cancelling the others. `when_any`
 /// cancels the losers in the very moment in which the first one ends, so that a loser which waits for a message leaves that

@@ -96,8 +96,7 @@ class [[nodiscard]] work {
  private:
   struct running final : task_observer {
     running(executor& ex, task<T>&& call, start_options o)
-        : root(ex, {deadline_of(ex.precise_now(), o.timeout_ns)}), frame(std::move(call).release()),
-          on_end(std::move(o.on_end)) {
+        : root(ex, {ex.deadline_in(o.timeout_ns)}), frame(std::move(call).release()), on_end(std::move(o.on_end)) {
       auto& promise = frame.promise();
       promise.home = &root;
       promise.observer = this;

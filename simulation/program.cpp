@@ -61,7 +61,7 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
   } catch (...) {
     thrown = std::current_exception();
   }
-  all->last_end_ns = std::max(all->last_end_ns, self->where().now());
+  all->last_end_ns = std::max(all->last_end_ns, self->where().precise_now());
   all->ended[self->id()] = true;
   if (thrown) {
     all->errors[self->id()] = runtime::describe(thrown);

@@ -14,7 +14,8 @@
 ///     ./program --sim 16 --mutant other-stamp    # with something broken on purpose (mutants.hpp): a checker has to notice
 ///
 /// Computations (`runtime::compute`, steps of a dataflow) run at once and take the time that their `modelled_ns` says; everything
-/// else that a rank does takes none. Each rank, or with `--ranks-per-host` each host, has one wire out and one wire in, for whose
+/// else that a rank does takes none, unless the program says so where it computes in a coroutine: `self.where().spend(1_ms)`, which a
+/// real rank does not heed. Each rank, or with `--ranks-per-host` each host, has one wire out and one wire in, for whose
 /// bandwidth its messages wait (`usual_links`, network.hpp). Weather: messages are late and overtake each other, control messages are
 /// lost and come twice, ways are clogged or cut for a while, ranks are stopped or slow, and coroutines of different ranks run in odd
 /// orders; a program must give the same results. Deaths: after a run without one, another in which a rank ends in the midst of it; every

@@ -274,8 +274,7 @@ void programs::let_go(rank_id rank) {
 
 // A program has other things to do first, and others may restart meanwhile.
 task<> programs::rejoin_later(caller& before) {
-  runtime::executor& ex = world_.stage().clock(before.rank);
-  auto slept = co_await runtime::sleep_until(ex.now() + before.luck.between(0, longest_until_rejoined_ns));
+  auto slept = co_await runtime::sleep_for(before.luck.between(0, longest_until_rejoined_ns));
   if (!slept) co_return;
   if (before_rejoining) before_rejoining(before.rank, before.op.name);
   before.rejoin();
@@ -376,12 +375,11 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
 
 // Between calls: a while by chance, what its program may want meanwhile, and the whole rest of the faults before the first calm one.
 task<> programs::rest(caller& c, std::uint64_t number) {
-  runtime::executor& ex = world_.stage().clock(c.rank);
   const bool calm = number >= c.op.calls;
   time_ns span =
       c.luck.between(0, number >= c.planned() ? more_pause_ns * static_cast<time_ns>(c.op.in_flight) : c.op.pause_ns);
   if (calm && c.now() < c.calm_from_ns) span += c.calm_from_ns - c.now();
-  auto slept = co_await runtime::sleep_until(ex.now() + span);
+  auto slept = co_await runtime::sleep_for(span);
   if (!slept || calm) co_return;
   if (c.op.retunes != 0 && c.luck.chance(c.op.retunes))
     world_[c.rank].retune(c.op.name, "a simulated program wants it");
@@ -391,7 +389,6 @@ task<> programs::rest(caller& c, std::uint64_t number) {
 // Whether there is another call after this many. A campaign ends only as long as its op is called, and what was lost is said
 // again only after a while: where one still searches when the calls of the scenario have been made, there are more (L1).
 task<bool> programs::goes_on(caller& c, std::uint64_t made) {
-  runtime::executor& ex = world_.stage().clock(c.rank);
   for (time_ns waited = 0; made >= c.total() && !c.over && !c.calls.ended; waited += look_pause_ns) {
     if (c.rank == c.op.members.front()) {
       const searching now = searches(c, made);
@@ -406,7 +403,7 @@ task<bool> programs::goes_on(caller& c, std::uint64_t made) {
     } else if (!everybody_calls(c)) {
       break;
     }
-    auto slept = co_await runtime::sleep_until(ex.now() + look_pause_ns);
+    auto slept = co_await runtime::sleep_for(look_pause_ns);
     if (!slept) break;
   }
   co_return c.has_more(made);
@@ -454,9 +451,8 @@ task<> programs::await_agreement(caller& c) {
     return std::any_of(all.begin(), all.end(),
                        [&](const ops::edge_agreement& a) { return a.op == c.op.name && a.assigned->opened(); });
   };
-  runtime::executor& ex = world_.stage().clock(c.rank);
   while (!agreed()) {
-    auto slept = co_await runtime::sleep_until(ex.now() + 100'000);
+    auto slept = co_await runtime::sleep_for(100'000);
     if (!slept) runtime::raise(slept.reason());
   }
 }
@@ -711,8 +707,8 @@ std::vector<lease_view> programs::leases(rank_id rank) const {
 
 task<> programs::call_program(caller& c, std::shared_ptr<op_program> p) {
   // All generations have the same memory: the last call of the one before has to end first.
-  for (runtime::executor& ex = world_.stage().clock(c.rank); p->under_way && !c.over;) {
-    auto slept = co_await runtime::sleep_until(ex.now() + more_pause_ns);
+  while (p->under_way && !c.over) {
+    auto slept = co_await runtime::sleep_for(more_pause_ns);
     if (!slept) co_return;
   }
   for (std::uint64_t i = 0;; ++i) {

@@ -38,20 +38,31 @@ void stage::at(time_ns when, rank_id where, std::unique_ptr<event> e) {
 
 void stage::catch_up(rank_id r) {
   player& p = *players_[r];
+  acting_ = r;
   p.clock.advance_to(now_ + p.offset);
 }
 
 // After something has happened to `r`: whether it is ready, and when its timers want to be looked at.
 void stage::look_at(rank_id r) {
   player& p = *players_[r];
+  acting_ = nobody;
+  if (ends_computing(p) > now_) stay_busy(r);
   if (p.frozen_until > now_) return;
   if (p.clock.ready()) {
     if (!p.listed) ready_.push(rank_id{r});
     p.listed = true;
   }
-  const time_ns timer = p.clock.next_timer();
+  const time_ns timer = p.clock.holds_clock() ? runtime::never : p.clock.next_timer();
   const time_ns when = timer == runtime::never ? timer : std::max(timer - p.offset, now_);
   queue_.wake(r, when);
+}
+
+// Its thread computes. What comes meanwhile it takes in afterwards, with all that follows from that, before its timers fire.
+void stage::stay_busy(rank_id r) {
+  player& p = *players_[r];
+  p.clock.hold_clock(true);
+  ++p.computed;
+  freeze(r, ends_computing(p));
 }
 
 // The rank that goes first of those that could go.
@@ -81,9 +92,7 @@ void stage::turn(rank_id r) {
   count_step();
   note(std::uint64_t{r} << 32U | 1U);
   catch_up(r);
-  acting_ = r;
   p.clock.step();
-  acting_ = nobody;
   if (p.turn_ns != 0) freeze(r, now_ + p.turn_ns);
   look_at(r);
 }
@@ -102,9 +111,7 @@ void stage::happen(event_queue::entry e) {
   count_step();
   note(static_cast<std::uint64_t>(now_) ^ std::uint64_t{e.where} << 48U);
   catch_up(e.where);
-  acting_ = e.where;
   if (e.what != nullptr) e.what->happen();
-  acting_ = nobody;
   look_at(e.where);
 }
 
@@ -156,9 +163,15 @@ void stage::freeze(rank_id r, time_ns until) {
 void stage::thaw(rank_id r) {
   player& p = *players_[r];
   p.frozen_until = now_;
+  p.clock.end_computing(now_ + p.offset);
   // In the order in which they came, and before what comes from now on.
   if (const auto held = std::exchange(p.held, nullptr)) {
     for (auto& e : *held) queue_.push(now_, r, std::move(e));
+  }
+  if (p.clock.holds_clock()) {  // an event happens once no rank has anything to do, and after those before it
+    at(now_, r, [&p, computed = p.computed] {
+      if (p.computed == computed) p.clock.hold_clock(false);
+    });
   }
   look_at(r);
 }

@@ -6,15 +6,18 @@
 ///     s.clock(2);                                   // the executor of rank 2
 ///     s.freeze(2, runtime::never);                  // like SIGSTOP: nothing of it is resumed, its timers and messages wait
 ///     while (s.step()) …                            // one coroutine, or one event
+///     s.clock(2).spend(1_ms);                       // in a coroutine of rank 2: it has computed for 1 ms
 ///
 /// Time stands still while any rank has something to do. What happens is a pure function of what was put on the stage and
-/// the seed. `order` says which rank
-/// goes first of those that could go.
+/// the seed. `order` says which rank goes first of those that could go. A rank that has computed inside a turn is busy for that
+/// long: what it does afterwards in that turn happens later, what comes to it meanwhile waits, and it takes that in before any of its
+/// timers fires.
 #include <parley/runtime/mailbox.hpp>
 #include <parley/runtime/virtual_time.hpp>
 #include <parley/simulation/dice.hpp>
 #include <parley/simulation/timeline.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -47,7 +50,10 @@ class stage final : public timeline {
 
   rank_id ranks() const noexcept { return static_cast<rank_id>(players_.size()); }
   runtime::virtual_time& clock(rank_id r) noexcept { return players_[r]->clock; }
-  time_ns now() const noexcept override { return now_; }
+  /// Inside a turn with what its rank has computed in it.
+  time_ns now() const noexcept override {
+    return acting_ == nobody ? now_ : std::max(now_, ends_computing(*players_[acting_]));
+  }
   void at(time_ns when, rank_id where, std::unique_ptr<event> e) override;
   template <class F>
   void at(time_ns when, rank_id where, F f) {
@@ -61,11 +67,11 @@ class stage final : public timeline {
   /// Runs `f` as if rank `r` did it: by its clock, and what it makes ready is resumed.
   template <class F>
   void as(rank_id r, F f) {
+    const rank_id other = acting_;
     catch_up(r);
-    const rank_id before = std::exchange(acting_, r);
     f();
-    acting_ = before;
     look_at(r);
+    acting_ = other;
   }
   /// The rank that something happens to right now, whose turn it is; `nobody` else.
   rank_id acting() const noexcept { return acting_; }
@@ -100,14 +106,17 @@ class stage final : public timeline {
     time_ns offset = 0;
     time_ns frozen_until = 0;
     time_ns turn_ns = 0;
-    bool listed = false;  ///< in `ready_`
+    bool listed = false;         ///< in `ready_`
+    std::uint32_t computed = 0;  ///< how many times, inside a turn
     runtime::virtual_time clock;
     // What happens once it is thawed.
     std::unique_ptr<std::vector<std::unique_ptr<event>>> held;
   };
+  static time_ns ends_computing(const player& p) noexcept { return p.clock.busy_until() - p.offset; }
   time_ns next() { return ready_.size() == 0 ? queue_.next() : now_; }
   void catch_up(rank_id r);
   void look_at(rank_id r);
+  void stay_busy(rank_id r);
   rank_id take_ready();
   void fetch_ahead() noexcept;
   void count_step() noexcept;
@@ -120,7 +129,7 @@ class stage final : public timeline {
   event_queue queue_;
   dice luck_;
   time_ns now_ = 0;
-  rank_id acting_ = nobody;
+  rank_id acting_ = nobody;  ///< whose turn it is
   std::uint64_t steps_ = 0;
   std::uint64_t hash_ = 0;
 };

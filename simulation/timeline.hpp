@@ -29,9 +29,9 @@ class timeline {
 class executor_timeline final : public timeline, private runtime::timer {
  public:
   explicit executor_timeline(runtime::executor& ex) noexcept : timer(&on_time), ex_(ex) {}
-  time_ns now() const noexcept override { return ex_.now(); }
+  time_ns now() const noexcept override { return ex_.precise_now(); }
   void at(time_ns moment, rank_id where, std::unique_ptr<event> e) override {
-    queue_.push(std::max(moment, ex_.now()), where, std::move(e));
+    queue_.push(std::max<time_ns>(moment, ex_.now()), where, std::move(e));
     rearm();
   }
 

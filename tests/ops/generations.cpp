@@ -26,15 +26,15 @@ runtime::task<> send_one(ops::transfer t, std::vector<std::byte> data, std::opti
   auto sent = co_await ops::attempt(t.send(data, {.to = 1}));
   outcome.emplace(std::move(sent));
 }
-runtime::task<> sleep_for(world& w, time_ns span, bool& over) {
-  auto woken = co_await runtime::sleep_until(w.clock.now() + span);
+runtime::task<> rest(world& w, time_ns span, bool& over) {
+  auto woken = co_await runtime::sleep_until(w.clock.deadline_in(span));
   static_cast<void>(woken);
   over = true;
 }
 void let_pass(world& w, time_ns span) {
   bool over = false;
   runtime::scope s(w.clock);
-  s.spawn(sleep_for(w, span, over));
+  s.spawn(rest(w, span, over));
   runtime::run_until(w.clock, [&] { return over; });
 }
 template <class Outcome>

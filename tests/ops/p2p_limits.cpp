@@ -24,9 +24,8 @@ constexpr time_ns ms = 1'000'000;
 
 task<> nothing(dataflow&, ops::rank&, p2p&) { co_return; }
 
-task<> sleep_for(time_ns span) {
-  scope& here = co_await this_scope;
-  auto woken = co_await sleep_until(here.where().now() + span);
+task<> rest(time_ns span) {
+  auto woken = co_await sleep_for(span);
   static_cast<void>(woken);
 }
 
@@ -83,10 +82,10 @@ task<> cancel_one(dataflow* flow, p2p pairs, receives* r) {
   scope& here = co_await this_scope;
   scope all(here);
   all.spawn(note_each(&batch, &r->each, &r->whole));
-  co_await sleep_for(ms);
+  co_await rest(ms);
   batch[0].cancel();
   co_await all.join();
-  co_await sleep_for(20 * ms);  // the message of tag 1 has come meanwhile
+  co_await rest(20 * ms);  // the message of tag 1 has come meanwhile
   auto later = pairs.start(*flow, {p2p::irecv(std::span(&r->again, 1), {.from = 0, .tag = 1})});
   co_await later;
 }
@@ -94,7 +93,7 @@ task<> cancel_one(dataflow* flow, p2p pairs, receives* r) {
 task<> send_late(dataflow* flow, p2p pairs, std::array<int, 2>* values) {
   auto soon = pairs.start(*flow, {p2p::isend(std::span(&(*values)[1], 1), {.to = 1, .tag = 2})});
   co_await soon;
-  co_await sleep_for(10 * ms);
+  co_await rest(10 * ms);
   auto late = pairs.start(*flow, {p2p::isend(std::span(&(*values)[0], 1), {.to = 1, .tag = 1})});
   co_await late;
 }
@@ -129,7 +128,7 @@ task<> cancel_all(dataflow* flow, p2p pairs, receives* r, rank_id self) {
   scope& here = co_await this_scope;
   scope all(here);
   all.spawn(note_each(&batch, &r->each, &r->whole));
-  co_await sleep_for(ms);
+  co_await rest(ms);
   batch.cancel();
   co_await all.join();
   ending came;
@@ -138,7 +137,7 @@ task<> cancel_all(dataflow* flow, p2p pairs, receives* r, rank_id self) {
 }
 
 task<> send_one_late(dataflow* flow, p2p pairs, const int* value) {
-  co_await sleep_for(10 * ms);
+  co_await rest(10 * ms);
   auto late = pairs.start(*flow, {p2p::isend(std::span(value, 1), {.to = 1, .tag = 4})});
   co_await late;
 }
@@ -180,7 +179,7 @@ task<> cancel_send(dataflow* flow, p2p pairs, large_send* s) {
   scope& here = co_await this_scope;
   scope all(here);
   all.spawn(note(&batch, &s->sent));
-  co_await sleep_for(ms);
+  co_await rest(ms);
   batch.cancel();
   co_await all.join();
   auto next = pairs.start(*flow, {p2p::isend(s->next, {.to = 1})});
@@ -188,7 +187,7 @@ task<> cancel_send(dataflow* flow, p2p pairs, large_send* s) {
 }
 
 task<> receive_late(dataflow* flow, p2p pairs, large_send* s) {
-  co_await sleep_for(10 * ms);
+  co_await rest(10 * ms);
   auto first = pairs.start(*flow, {p2p::irecv(s->into, {.from = 0})});
   co_await note(&first, &s->received);
   auto next = pairs.start(*flow, {p2p::irecv(s->into_next, {.from = 0})});
@@ -229,7 +228,7 @@ task<> receive_in_time(dataflow* flow, p2p pairs, receives* r) {
 }
 
 task<> send_after(dataflow* flow, p2p pairs, const int* value, time_ns span) {
-  co_await sleep_for(span);
+  co_await rest(span);
   auto late = pairs.start(*flow, {p2p::isend(std::span(value, 1), {.to = 1, .tag = 2})});
   co_await late;
 }
@@ -302,7 +301,7 @@ task<> orphans(dataflow* flow, p2p pairs, receives* r) {
   scope& here = co_await this_scope;
   scope all(here);
   all.spawn(note_each(&batch, &r->each, &r->whole));
-  co_await sleep_for(2 * ms);
+  co_await rest(2 * ms);
   batch[3].cancel();
   co_await all.join();
 }
@@ -421,7 +420,7 @@ struct one_sided_rounds {
 task<> send_rounds(dataflow* flow, p2p pairs, one_sided_rounds* all) {
   const actors::registered_memory handle = pairs.registered(all->sent);
   for (int i = 0; i < all->rounds; ++i) {
-    co_await sleep_for(ms);  // until the receiver has said where its buffer is
+    co_await rest(ms);  // until the receiver has said where its buffer is
     auto sent = pairs.start(*flow, {p2p::isend(all->sent, {.to = 1})});
     ending outcome;
     co_await note(&sent, &outcome);
@@ -545,7 +544,7 @@ task<> send_short(dataflow* flow, p2p pairs, refused_later* all) {
   for (ending& each : all->sent) {
     auto one = pairs.start(*flow, {p2p::isend(all->values, {.to = 1})});
     co_await note(&one, &each);
-    co_await sleep_for(ms);
+    co_await rest(ms);
   }
 }
 

@@ -13,8 +13,8 @@ constexpr time_ns second = 1'000'000'000;
 const std::vector<ops::config_ptr> candidates{ops::direct(), ops::chunked(64 * 1024, 1), ops::chunked(256 * 1024, 4)};
 constexpr std::array<std::size_t, 3> sizes{4 << 20, 2 << 20, 5000};
 
-runtime::task<> sleep_for(runtime::executor& ex, time_ns span) {
-  auto woken = co_await runtime::sleep_until(ex.now() + span);
+runtime::task<> rest(runtime::executor& ex, time_ns span) {
+  auto woken = co_await runtime::sleep_until(ex.deadline_in(span));
   static_cast<void>(woken);
 }
 
@@ -23,13 +23,13 @@ runtime::task<> feed(world& w, ops::transfer out, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     const auto data = pattern(sizes[i % sizes.size()], i);
     co_await out.send(data, {.to = 1});
-    co_await sleep_for(w.clock, 5'000'000);
+    co_await rest(w.clock, 5'000'000);
   }
 }
 runtime::task<> drain(world& w, ops::transfer in, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     std::vector<std::byte> buffer(sizes[i % sizes.size()]);
-    co_await sleep_for(w.clock, static_cast<time_ns>(i % 4) * 1'000'000);
+    co_await rest(w.clock, static_cast<time_ns>(i % 4) * 1'000'000);
     co_await in.receive(buffer, {.from = 0});
   }
 }

@@ -98,9 +98,9 @@ class fake_poller : public poller {
   int fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 };
 
-task<time_ns> sleep_for(executor& ex, time_ns span) {
+task<time_ns> time_slept(executor& ex, time_ns span) {
   const time_ns begun = ex.precise_now();
-  auto woken = co_await sleep_until(begun + span);
+  auto woken = co_await sleep_for(span);
   woken.value();
   co_return ex.precise_now() - begun;
 }
@@ -114,6 +114,10 @@ task<errc> receive_one(mailbox<int>& box, time_ns deadline) {
   auto m = co_await box.receive(deadline);
   co_return m.code();
 }
+// As a program that computes in a coroutine, and holds up all others of its rank.
+void compute_for(executor& ex, time_ns span) {
+  for (const time_ns until = ex.precise_now() + span; ex.precise_now() < until;) {}
+}
 void start_after(reactor& loop, std::chrono::steady_clock::duration span, std::shared_ptr<asio::steady_timer>& kept,
                  bool& rang) {
   kept = std::make_shared<asio::steady_timer>(loop.io(), span);
@@ -125,12 +129,12 @@ void start_after(reactor& loop, std::chrono::steady_clock::duration span, std::s
 TEST_CASE("a sleep lasts at least as long as asked, and sleepers wake in the order of their times") {
   reactor loop(hasty);
   for (time_ns span : {time_ns{0}, 50_us, 2_ms, 20_ms}) {
-    const time_ns slept = run(loop, sleep_for(loop, span));
+    const time_ns slept = run(loop, time_slept(loop, span));
     CHECK(slept >= span);
     CHECK(slept < span + 60_s);
   }
   // Who gets its turn late finds that the time has come already.
-  for (time_ns span = 40_ms; loop.statistics().sleeps == 0 && span < 60_s; span *= 2) run(loop, sleep_for(loop, span));
+  for (time_ns span = 40_ms; loop.statistics().sleeps == 0 && span < 60_s; span *= 2) run(loop, time_slept(loop, span));
   CHECK(loop.statistics().sleeps > 0);
   std::string log;
   scope stage(loop);
@@ -471,7 +475,7 @@ TEST_CASE("the reactor shares a caller's io_context and leaves it usable") {
     CHECK(&loop.io() == &io);
     asio::post(io, [&] { handled = true; });
     run_until(loop, [&] { return handled; });
-    run(loop, sleep_for(loop, 1_ms));
+    run(loop, time_slept(loop, 1_ms));
     // Ends a sleep by a handler of the caller's, so that the reactor's own is still waiting when it ends.
     const auto slept_before = loop.statistics().sleeps;
     std::chrono::milliseconds span{2};
@@ -504,6 +508,76 @@ TEST_CASE("a rank that is busy still asks its pollers") {
   }(transport));
   run_until(loop, [&] { return stage.running() == 0; });
   CHECK(transport.seen == 1);
+}
+
+TEST_CASE("a deadline counts from the clock as it is, though its coroutine has computed since its turn began") {
+  reactor loop;
+  run(loop, [](executor& ex) -> task<> {
+    for (const time_ns span : {0_ns, 1_us, 5_ms, 1_s}) {
+      compute_for(ex, 2_ms);
+      const time_ns then = ex.precise_now();
+      CHECK(ex.deadline_in(span) >= then + span - span / 1'000);
+    }
+    CHECK(ex.deadline_in(never) == never);
+    compute_for(ex, 2_ms);
+    const time_ns then = ex.precise_now();
+    auto slept = co_await sleep_for(1_ms);
+    slept.value();
+    CHECK(ex.precise_now() >= then + 1_ms);
+  }(loop));
+}
+
+TEST_CASE("who has computed for longer than a message may take takes in what has come before time-outs end the waits "
+          "for it") {
+  // One message at each poll; the loop reads its clock before it has them all.
+  constexpr int messages = 300;
+  struct backlog final : fake_poller {
+    explicit backlog(mailbox<int>& to) : box(to) {}
+    bool poll() override {
+      if (next == last) return false;
+      int m = ++next;
+      CHECK(box.deliver(std::move(m)) == errc::none);
+      return true;
+    }
+    mailbox<int>& box;
+    int next = 0;
+    int last = 0;
+  };
+  reactor loop;
+  mailbox<int> box(loop);
+  backlog transport(box);
+  loop.attach(transport);
+  errc outcome = errc::pending;
+  scope stage(loop);
+  stage.spawn([](mailbox<int>& from, errc& o) -> task<> {
+    const auto is_last = [](const int& m) { return m == messages; };
+    auto m = co_await from.receive<int>(is_last, from.where().deadline_in(5_ms));
+    o = m.code();
+  }(box, outcome));
+  stage.spawn([](executor& ex, backlog& all) -> task<> {
+    all.last = messages;
+    compute_for(ex, 150_ms);
+    co_return;
+  }(loop, transport));
+  run_until(loop, [&] { return stage.running() == 0; });
+  CHECK(outcome == errc::none);
+  loop.detach(transport);
+}
+
+TEST_CASE("who finds something at each turn after computing for long has its time-outs all the same") {
+  struct busy final : fake_poller {
+    bool poll() override { return true; }
+  } transport;
+  reactor loop;
+  mailbox<int> box(loop);
+  loop.attach(transport);
+  scope stage(loop);
+  stage.spawn([](executor& ex) -> task<> {
+    compute_for(ex, 10_ms);
+    co_return;
+  }(loop));
+  CHECK(run(loop, receive_one(box, loop.deadline_in(5_ms))) == errc::timeout);
+  loop.detach(transport);
 }
 
 TEST_CASE("the native handle becomes readable for what Asio alone waits for: timers and sockets of whatever program") {

@@ -25,7 +25,7 @@ task<> sleep_for_ever() {
 task<> wander(script& play, int who) {
   random_stream dice(play.clock.seed(), static_cast<std::uint64_t>(who));
   for (int i = 0; i < 20; ++i) {
-    auto woken = co_await sleep_until(play.clock.now() + static_cast<time_ns>(dice.below(5)));
+    auto woken = co_await sleep_for(static_cast<time_ns>(dice.below(5)));
     woken.value();
     play.say(std::to_string(who));
   }
@@ -106,4 +106,34 @@ TEST_CASE("step resumes as many coroutines as asked") {
   CHECK(play.clock.step(2) == 2);
   CHECK(play.clock.resumed() == 2);
   CHECK(play.clock.step(100) == 5);  // three begin, two have slept
+}
+
+TEST_CASE("what is spent inside a turn passes for the precise clock at once, for the loop's clock at its next turn") {
+  script play;
+  auto& clock = play.clock;
+  play.stage->spawn([](script& p) -> task<> {
+    p.clock.spend(5'000);
+    CHECK(p.clock.now() == 0);
+    CHECK(p.clock.precise_now() == 5'000);
+    p.clock.spend(2'000);
+    CHECK(p.clock.precise_now() == 7'000);
+    auto slept = co_await sleep_for(1'000);
+    slept.value();
+    CHECK(p.clock.now() == 8'000);
+  }(play));
+  play.finish();
+  CHECK(clock.now() == 8'000);
+}
+
+TEST_CASE("a deadline counts from the clock as it is, and one past the end of time is never") {
+  virtual_time clock;
+  CHECK(clock.deadline_in(7) == 7);
+  clock.spend(100);
+  CHECK(clock.deadline_in(7) == 107);
+  CHECK(clock.now() == 100);
+  CHECK(clock.deadline_in(never) == never);
+  CHECK(clock.deadline_in(never - 100) == never);
+  CHECK(clock.deadline_in(never - 101) == never - 1);
+  clock.spend(never);
+  CHECK(clock.precise_now() == never);
 }

@@ -12,6 +12,8 @@
 using namespace parley::simulation;
 using parley::runtime::arrival;
 using parley::runtime::link;
+using parley::runtime::timer;
+using parley::runtime::virtual_time;
 using parley::tests::awaited;
 
 namespace {
@@ -275,4 +277,95 @@ TEST_CASE("A frozen rank does nothing until it is thawed, then all that came in 
   s.run_to(60'000);
   CHECK(in.got == std::vector<std::string>{"1", "2"});
   CHECK(in.times == std::vector<time_ns>{50'000, 50'000});
+}
+
+TEST_CASE("A rank that has computed inside a turn sends later, takes in later what comes, and lets its timers fire "
+          "after that") {
+  stage s(2, {.offsets = {0, 5'000}});
+  network net(s, 2);
+  catcher in(s);
+  catcher back(s);
+  net[1].listen(control, &in);
+  net[0].listen(control, &back);
+  struct late_timer : timer {
+    explicit late_timer(const catcher& c) : timer(&on_time), seen(c) {}
+    static void on_time(timer& self) noexcept {
+      auto& mine = static_cast<late_timer&>(self);
+      mine.taken_in = mine.seen.got.size();
+    }
+    const catcher& seen;
+    std::size_t taken_in = 99;
+  };
+  late_timer before(in);
+  s.as(1, [&] {
+    s.clock(1).arm_in(before, 10'000);
+    s.clock(1).spend(50'000);
+    CHECK(s.clock(1).now() == 5'000);
+    CHECK(s.clock(1).precise_now() == 55'000);
+    CHECK(s.now() == 50'000);
+    CHECK(net[1].send(0, control, bytes_of("late"), {}, nullptr) == errc::none);
+    CHECK(s.clock(1).deadline_in(1'000) == 56'000);
+  });
+  CHECK(s.now() == 0);
+  for (const char* name : {"1", "2"}) CHECK(net[0].send(1, control, bytes_of(name), {}, nullptr) == errc::none);
+  s.run_to(49'999);
+  CHECK(in.got.empty());
+  CHECK(back.got.empty());
+  CHECK(before.taken_in == 99);
+  s.run_to(100'000);
+  CHECK(in.got == std::vector<std::string>{"1", "2"});
+  CHECK(in.times == std::vector<time_ns>{50'000, 50'000});
+  CHECK(before.taken_in == 2);
+  CHECK(back.got == std::vector<std::string>{"late"});
+  CHECK(back.times == std::vector<time_ns>{50'000 + link_model{}.latency_ns});
+}
+
+TEST_CASE(
+    "A rank that computes again while it takes in what came keeps its timers waiting until it is done with that") {
+  stage s(2, {});
+  network net(s, 2);
+  struct busy_catcher final : link::handler {
+    void on_arrival(arrival&&) noexcept override {
+      ++got;
+      clock.spend(20'000);
+    }
+    explicit busy_catcher(virtual_time& c) : clock(c) {}
+    virtual_time& clock;
+    int got = 0;
+  } busy(s.clock(1));
+  net[1].listen(control, &busy);
+  struct late_timer : timer {
+    explicit late_timer(const busy_catcher& c) : timer(&on_time), seen(c) {}
+    static void on_time(timer& self) noexcept {
+      auto& mine = static_cast<late_timer&>(self);
+      mine.taken_in = mine.seen.got;
+      mine.fired_at = mine.seen.clock.now();
+    }
+    const busy_catcher& seen;
+    int taken_in = 99;
+    time_ns fired_at = 0;
+  } before(busy);
+  s.as(1, [&] {
+    s.clock(1).arm_in(before, 10'000);
+    s.clock(1).spend(50'000);
+  });
+  for (const char* name : {"1", "2"}) CHECK(net[0].send(1, control, bytes_of(name), {}, nullptr) == errc::none);
+  s.run_to(200'000);
+  CHECK(before.taken_in == 2);
+  CHECK(before.fired_at == 90'000);
+}
+
+TEST_CASE("A rank that is thawed while it computes, as its process has ended, is busy no longer") {
+  stage s(2, {});
+  network net(s, 2);
+  catcher in(s);
+  net[1].listen(control, &in);
+  s.as(1, [&] { s.clock(1).spend(50'000); });
+  CHECK(net[0].send(1, control, bytes_of("1"), {}, nullptr) == errc::none);
+  s.run_to(20'000);
+  CHECK(in.got.empty());
+  s.thaw(1);
+  s.run_to(20'001);
+  CHECK(in.got == std::vector<std::string>{"1"});
+  CHECK(s.clock(1).precise_now() == 20'000);
 }

@@ -481,8 +481,7 @@ class waiting_stages final : public training_work {
   task<> work(pipeline_action a, pipeline_memory) override {
     const bool forward = a.what == pipeline_action::kind::forward;
     const bool is_late = late && forward && a.stage == 1 && a.microbatch == 3;
-    scope& now = co_await this_scope;
-    auto woken = co_await sleep_until(now.where().now() + (forward ? 1_ms : 2_ms) + (is_late ? 10_ms : 0));
+    auto woken = co_await sleep_for((forward ? 1_ms : 2_ms) + (is_late ? 10_ms : 0));
     static_cast<void>(woken);
   }
   bool late = false;
@@ -601,8 +600,7 @@ inline task<> move_until_decided(here* h, transfer t, std::size_t bytes) {
 }
 
 inline task<> wait_here(time_ns span) {
-  scope& now = co_await this_scope;
-  auto woken = co_await sleep_until(now.where().now() + span);
+  auto woken = co_await sleep_for(span);
   static_cast<void>(woken);
 }
 
@@ -688,7 +686,7 @@ inline task<> transfers(here* h) {
   transfer tried = h->self.declare(op);
   const std::array<std::size_t, 3> sizes{4'096, 65'536, 1'048'576};
   bool all_decided = false;
-  const time_ns until = deadline_of(h->self.where().now(), h->patience);
+  const time_ns until = h->self.where().deadline_in(h->patience);
   while (!all_decided) {
     for (int i = 0; i < 10; ++i) {
       for (const std::size_t bytes : sizes) co_await move_one(h, tried, bytes, ++seed);
@@ -1108,8 +1106,7 @@ inline task<> wait_for(place* at, const array<float>* x, time_ns span, std::vect
   order->push_back(config);
   at->compute(kernels::linear{at->seen(*x), at->seen(*x), nullptr, 1, 1}, x->size());
   co_await at->reached();
-  scope& now = co_await this_scope;
-  auto woken = co_await sleep_until(now.where().now() + span);
+  auto woken = co_await sleep_for(span);
   static_cast<void>(woken);
 }
 

@@ -1,0 +1,269 @@
+// A rank's thread that computes inside a turn of its loop: its clock goes on, nothing else of it happens meanwhile, and what it then
+// begins has all of its time.
+#include "../support/training_case.hpp"
+
+#include <parley/ops/halo.hpp>
+#include <parley/ops/pipeline.hpp>
+#include <parley/ops/ring_attention.hpp>
+#include <parley/ops/training_pipeline.hpp>
+#include <parley/simulation/collectives.hpp>
+#include <parley/simulation/network.hpp>
+#include <parley/simulation/program.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::simulation;
+
+namespace {
+
+// All ops have their time-out of 30 s, of which workers wait for an eighth more. Rank 1 computes for longer in the very turn in which it calls, and rank 0 comes a little later.
+constexpr time_ns computed = 36_s;
+constexpr time_ns until_rank_0_comes = 36'300'000'000;
+
+bool goes_well(const rank_function& rank_main) {
+  world_options two;
+  two.settings.flight_records = 1U << 12U;
+  return run_virtual(two, rank_main);
+}
+
+task<> come_later() {
+  auto slept = co_await sleep_for(until_rank_0_comes);
+  slept.value();
+}
+
+template <class Op>
+Op between_two(const char* name) {
+  Op op;
+  op.name = name;
+  op.configs = {direct()};
+  return op;
+}
+
+task<> receives(rank& self) {
+  auto op = between_two<paired_transfer>("activations");
+  op.edges = {{0, 1}};
+  auto t = self.declare(op);
+  std::vector<std::byte> data(10'000);
+  if (self.id() == 0) {
+    co_await come_later();
+    co_await t.send(data, {.to = 1});
+  } else {
+    self.where().spend(computed);
+    co_await t.receive(data, {.from = 0});
+  }
+}
+
+// Longer than a link keeps, so that it waits for the receive.
+task<> sends(rank& self) {
+  auto op = between_two<paired_transfer>("gradients");
+  op.edges = {{1, 0}};
+  auto t = self.declare(op);
+  std::vector<std::byte> data(1'000'000);
+  if (self.id() == 0) {
+    co_await come_later();
+    co_await t.receive(data, {.from = 1});
+  } else {
+    self.where().spend(computed);
+    co_await t.send(data, {.to = 0});
+  }
+}
+
+task<> sum_up(rank& self, std::vector<rank_id> members) {
+  leader_worker op;
+  op.name = "sums";
+  op.groups = {std::move(members)};
+  auto g = self.declare(op);
+  std::vector<int> x(1'000, 1);
+  if (self.id() == 0) {
+    co_await come_later();
+  } else {
+    self.where().spend(computed);
+  }
+  co_await g.all_reduce(std::span(x));
+  CHECK(x[0] == 2);
+}
+task<> sums_up(rank& self) { return sum_up(self, {0, 1}); }
+task<> leads_a_sum(rank& self) { return sum_up(self, {1, 0}); }
+
+task<> halo_in_flow(dataflow& flow, rank* self, halo_plan* plan) {
+  if (self->id() == 0) {
+    co_await come_later();
+  } else {
+    self->where().spend(computed);
+  }
+  auto moving = plan->start(flow);
+  co_await moving;
+}
+task<> exchanges_rims(rank& self) {
+  auto op = between_two<halo_exchange>("rims");
+  op.ranks = {2};
+  halo h = self.declare(op);
+  std::vector<std::uint32_t> cells(10 + 2, self.id());
+  const std::vector<halo_field> fields{grid_field(cells, {10})};
+  halo_plan plan = h.plan(fields);
+  co_await with_dataflow(halo_in_flow, &self, &plan);
+  CHECK(cells[self.id() == 0 ? 11 : 0] == 1 - self.id());
+}
+
+task<> attends(rank& self) {
+  auto ring = self.declare(between_two<ring_attention>("attention"));
+  const attention_shape shape{.heads = 1, .rows = 4, .dimensions = 8};
+  const std::vector<double> given(shape.elements(), 0.5);
+  std::vector<double> out(shape.elements());
+  if (self.id() == 0) {
+    co_await come_later();
+  } else {
+    self.where().spend(computed);
+  }
+  co_await ring.forward<double>(shape, given, given, given, std::span(out));
+  CHECK(out[0] == doctest::Approx(0.5));
+}
+
+struct one_more final : pipeline_work {
+  task<> work(std::uint64_t, std::span<std::byte> activation) override {
+    activation[0] = std::byte{static_cast<unsigned char>(std::to_integer<int>(activation[0]) + 1)};
+    last = activation[0];
+    co_return;
+  }
+  std::byte last{};
+};
+task<> hands_on(rank& self) {
+  auto pipe = self.declare(between_two<linear_pipeline>("stages"));
+  const std::array<std::uint64_t, 2> bytes{10'000, 10'000};
+  one_more stage;
+  if (self.id() == 0) {
+    co_await come_later();
+  } else {
+    self.where().spend(computed);
+  }
+  co_await pipe.run(bytes, stage);
+}
+
+task<> trains(rank& self) {
+  auto op = between_two<training_pipeline>("layers");
+  op.schedule = one_forward_one_backward(2, 2);
+  auto t = self.declare(op);
+  tests::training_case::part_of_model mine(2, 2'000);
+  if (self.id() == 0) {
+    co_await come_later();
+  } else {
+    self.where().spend(computed);
+  }
+  const auto report = co_await t.run(mine);
+  CHECK(report.sent == 2);
+}
+
+enum class limit : std::uint8_t { of_each, of_all };
+task<> batch_in_flow(dataflow& flow, rank* self, p2p messages, limit l) {
+  std::vector<std::byte> data(10'000);
+  const batch_options o{.timeout_ns = l == limit::of_all ? 30_s : never};
+  if (self->id() == 0) {
+    co_await come_later();
+    auto sent = messages.start(flow, {messages.isend(data, {.to = 1})}, o);
+    co_await sent;
+  } else {
+    self->where().spend(computed);
+    auto got = messages.start(flow, {messages.irecv(data, {.from = 0})}, o);
+    co_await got;
+  }
+}
+task<> in_a_batch(rank& self) {
+  auto messages = self.declare(between_two<point_to_point>("ring"));
+  co_await with_dataflow(batch_in_flow, &self, messages, limit::of_each);
+}
+task<> in_a_limited_batch(rank& self) {
+  auto messages = self.declare(between_two<point_to_point>("ring"));
+  co_await with_dataflow(batch_in_flow, &self, messages, limit::of_all);
+}
+
+// One after the other, each candidate is rehearsed. Both ranks compute so long at its end that the limit of the next one would be over,
+// were it counted from the clock of the turn.
+constexpr time_ns longer_than_a_rehearsal_may_last = 25_s;
+task<> wait_then_compute() {
+  auto slept = co_await sleep_for(20'000);
+  slept.value();
+  scope& here = co_await this_scope;
+  here.where().spend(longer_than_a_rehearsal_may_last);
+}
+class busy final : public paired_config {
+ public:
+  explicit busy(const std::string& name) : paired_config({.name = name, .wire_class = name}) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    co_await out.send(0, data);
+    co_await wait_then_compute();
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    co_await in.receive(0, data);
+    co_await in.drain();
+    co_await wait_then_compute();
+  }
+};
+task<> rehearses(rank& self) {
+  auto op = between_two<paired_transfer>("activations");
+  op.edges = {{0, 1}};
+  op.configs = {direct(), std::make_shared<busy>("first"), std::make_shared<busy>("second"),
+                std::make_shared<busy>("third")};
+  auto t = self.declare(op);
+  std::vector<std::byte> data(10'000);
+  for (int i = 0; i < 3; ++i) {
+    if (self.id() == 0) {
+      co_await t.send(data, {.to = 1});
+    } else {
+      co_await t.receive(data, {.from = 0});
+    }
+    auto slept = co_await sleep_for(120_s);
+    slept.value();
+  }
+  const actors::participant_state& mine = *self.participants().front();
+  CHECK(mine.ready.size() == 4);
+  CHECK(mine.failed_here.empty());
+  for (const std::string& why : mine.warm_errors) FAIL_CHECK(why);
+}
+
+// A call whose members meet outside of all headers.
+class meeting final : public symmetric_config {
+ public:
+  explicit meeting(const std::string& name) : symmetric_config({.name = name, .wire_class = name}) {}
+  task<> run(symmetric_call, std::span<std::byte>) const override {
+    auto slept = co_await sleep_for(20'000);
+    slept.value();
+  }
+};
+task<> calls_without_headers(rank& self) {
+  symmetric_op op;
+  op.name = "sums";
+  op.configs = {std::make_shared<meeting>("forward"), std::make_shared<meeting>("backward")};
+  op.over = std::make_shared<communicator>();
+  auto g = self.declare(std::move(op));
+  std::vector<std::byte> data(1'000);
+  for (int i = 0; i < 3; ++i) {
+    self.where().spend(computed);
+    co_await g.run(data);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a call's time-out counts from the call, though its rank has computed for longer in the same turn") {
+  SUBCASE("receive") { CHECK(goes_well(receives)); }
+  SUBCASE("send") { CHECK(goes_well(sends)); }
+  SUBCASE("group") { CHECK(goes_well(sums_up)); }
+  SUBCASE("group, by its leader") { CHECK(goes_well(leads_a_sum)); }
+  SUBCASE("halo") { CHECK(goes_well(exchanges_rims)); }
+  SUBCASE("attention") { CHECK(goes_well(attends)); }
+  SUBCASE("pipeline") { CHECK(goes_well(hands_on)); }
+  SUBCASE("training") { CHECK(goes_well(trains)); }
+  SUBCASE("batch") { CHECK(goes_well(in_a_batch)); }
+  SUBCASE("batch with a limit of its own") { CHECK(goes_well(in_a_limited_batch)); }
+  SUBCASE("leases") { CHECK(goes_well(calls_without_headers)); }
+  SUBCASE("rehearsals") { CHECK(goes_well(rehearses)); }
+}
