@@ -1,8 +1,7 @@
 #include <parley/actors/coordinator.hpp>
 #include <parley/actors/evidence.hpp>
 #include <parley/actors/inbox.hpp>
-#include <parley/actors/other_members.hpp>
-#include <parley/actors/other_way.hpp>
+#include <parley/actors/inquiries.hpp>
 #include <parley/actors/outbox.hpp>
 #include <parley/actors/second_tries.hpp>
 
@@ -133,10 +132,11 @@ class coordinator_behaviour {
     }
     if (m.body.decl_hash != state_.declaration.hash()) {
       // The refusal first: a rank that leaves as soon as its offer has been acknowledged shall have heard it.
-      reject(conflict_with(m.body), state_.declaration.title() + ": rank " + std::to_string(m.from.source) +
-                                        " declares {" + m.body.declaration + "}, the leader rank " +
-                                        std::to_string(state_.declaration.leader) + " declares {" +
-                                        state_.declaration.text() + "}; declare the op alike on all its ranks");
+      reject(conflict_with(m.body),
+             state_.declaration.title() + ": " +
+                 difference("rank " + std::to_string(m.from.source), m.body.declaration,
+                            "the leader rank " + std::to_string(state_.declaration.leader), state_.declaration.text()) +
+                 "; declare the op alike on all its ranks");
       acknowledge(m.from, m.body.number);
       return;
     }
@@ -376,7 +376,6 @@ class coordinator_behaviour {
     if (services_.ex.now() < ask_at_) return;
     ask_at_ = runtime::never;
     if (state_.merged || rejected_) return;
-    ask_for_other_way(services_, state_.declaration, state_.generation);
     offer mine;
     mine.decl_hash = state_.declaration.hash();
     for (const op_participant& p : state_.declaration.participants) {
@@ -384,7 +383,7 @@ class coordinator_behaviour {
       if (std::any_of(state_.participants.begin(), state_.participants.end(), here)) continue;
       static_cast<void>(
           services_.mail.send(p.rank, number_of(state_.declaration.id(), part::participant), state_.generation, mine));
-      ask_for_other_members(services_, state_.declaration, state_.generation, p.rank);
+      ask_whether_declared(services_, state_.declaration, state_.generation, p.rank);
     }
     ask_at_ = services_.ex.deadline_in(ask_pauses_.next(services_.jitter));
   }

@@ -2,6 +2,8 @@
 #include <parley/actors/generations.hpp>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
 namespace parley::actors {
 
@@ -20,6 +22,50 @@ std::string op_declaration::text() const {
                   (dtype.empty() ? "bytes" : dtype) + ", default " + default_config + ", participants";
   for (const op_participant& p : participants) t += " " + std::to_string(p.rank) + ":" + p.role;
   return t;
+}
+
+namespace {
+struct said_field {
+  std::string_view name;
+  std::string_view value;
+};
+// As `text` has them; nothing where it is not one of its making.
+std::optional<std::array<said_field, 6>> fields_of(std::string_view text) {
+  constexpr std::array<std::string_view, 6> names{"op ",      ", scheme ",  ", leader rank ",
+                                                  ", dtype ", ", default ", ", participants "};
+  std::array<said_field, 6> all;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (text.substr(at, names[i].size()) != names[i]) return std::nullopt;
+    at += names[i].size();
+    const std::size_t end = i + 1 == names.size() ? text.size() : text.find(names[i + 1], at);
+    if (end == std::string_view::npos) return std::nullopt;
+    all[i] = {names[i].substr(i == 0 ? 0 : 2), text.substr(at, end - at)};
+    at = end;
+  }
+  return all;
+}
+}  // namespace
+
+std::string difference(const std::string& who, std::string_view theirs, const std::string& whose,
+                       std::string_view ours) {
+  const auto one = fields_of(theirs);
+  const auto other = fields_of(ours);
+  std::string differs_there;
+  std::string differs_here;
+  for (std::size_t i = 0; one && other && i < one->size(); ++i) {
+    const said_field& there = (*one)[i];
+    const said_field& here = (*other)[i];
+    if (there.value == here.value) continue;
+    const std::string_view between = differs_there.empty() ? "" : ", ";
+    differs_there.append(between).append(there.name).append(there.value);
+    differs_here.append(between).append(here.name).append(here.value);
+  }
+  if (differs_there.empty()) {
+    differs_there.append("{").append(theirs).append("}");
+    differs_here.append("{").append(ours).append("}");
+  }
+  return who + " declares " + differs_there + ", " + whose + " declares " + differs_here;
 }
 
 std::uint64_t op_declaration::hash() const { return hash_text(text()) ^ runtime::mix(default_digest); }

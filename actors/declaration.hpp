@@ -48,6 +48,17 @@ struct op_declaration {
   std::string title() const;
 };
 
+/// What a rank has declared by a name: the op's id, 0 where it has no part in it, and the declaration in words, or its title.
+struct declared_by_name {
+  std::uint64_t op = 0;
+  std::string text;
+};
+
+/// `rank 1 declares dtype i32, the leader rank 0 declares dtype f32`: in what two declarations, each as its `text`, differ, with both values.
+/// Both whole where they are not of one form.
+std::string difference(const std::string& who, std::string_view theirs, const std::string& whose,
+                       std::string_view ours);
+
 op_declaration declare_edge(std::string name, rank_id sender, rank_id receiver, std::string dtype);
 
 /// Generation 0: known to all without a message, and another one in every run of every participant. Of an op whose parts begin anew

@@ -11,6 +11,7 @@ using runtime::errc;
 namespace {
 
 constexpr std::uint64_t report_every_bytes = 2U << 20U;
+constexpr std::size_t most_words_of_tags = 100;
 
 }  // namespace
 
@@ -333,7 +334,7 @@ void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept
 void edge_receiver::keep_refused(const stream& s, std::uint64_t invocation, runtime::arrival&& message) {
   if (refused_messages_.size() == most_refused) return;
   refused_messages_.push_back({s.id, invocation, services_.ex.deadline_in(refused_for_ns), std::move(message)});
-  look_at(refused_messages_.back().until);
+  if (!late_.linked() || late_.when > refused_messages_.back().until) wake_at(refused_messages_.back().until);
 }
 
 void edge_receiver::let_go_of_refused(std::uint64_t id, std::uint64_t invocation) noexcept {
@@ -395,7 +396,8 @@ void edge_receiver::deliver_early(stream& s, part_receiver& receive) noexcept {
 void edge_receiver::end_late() noexcept {
   const runtime::time_ns now = services_.ex.now();
   std::erase_if(refused_messages_, [now](const refused_message& m) { return m.until <= now; });
-  for (const refused_message& m : refused_messages_) look_at(m.until);
+  runtime::time_ns next = runtime::never;
+  for (const refused_message& m : refused_messages_) next = std::min(next, m.until);
   for (auto& s : streams_) {
     s->posted.for_each([&](part_receiver& r) {
       if (r.deadline_ > now) return;
@@ -404,13 +406,67 @@ void edge_receiver::end_late() noexcept {
     });
   }
   for (auto& s : streams_) {
-    s->posted.for_each([this](const part_receiver& r) {
-      if (r.deadline_ != runtime::never) look_at(r.deadline_);
+    bool soon = false;
+    s->posted.for_each([&](part_receiver& r) {
+      if (r.deadline_ == runtime::never) return;
+      const runtime::time_ns before = r.deadline_ - late_soon_ns_;
+      soon = soon || (before <= now && !std::exchange(r.asked_, true));
+      next = std::min(next, r.asked_ || before <= now ? r.deadline_ : before);
     });
+    if (soon && late_soon_ns_ != 0 && !rehearses(s->id)) late_soon_(tag_of_stream(s->id));
   }
+  if (next != runtime::never && !(late_.linked() && late_.when <= next)) wake_at(next);
   if (services_.breaks == broken_rule::own_stamp_only) {
     for (auto& s : streams_) end_unstamped(*s, now);
   }
+}
+
+void edge_receiver::list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all) {
+  for (auto& s : streams_) {
+    runtime::waiting_call w = of;
+    w.tag = tag_of_stream(s->id);
+    w.rehearsal = rehearses(s->id);
+    const auto add = [&](const part_receiver& r, std::uint64_t invocation, std::string_view lacks) {
+      w.invocation = invocation;
+      w.bytes = r.stamped_ ? r.stamp_.total_bytes : r.takes_.most_bytes;
+      w.since_ns = r.posted_ns_;
+      w.lacks = lacks;
+      w.batch = r.watcher_ == nullptr ? 0 : r.watcher_->batch();
+      all.calls.push_back(w);
+    };
+    s->active.for_each([&](const part_receiver& r) {
+      if (r.failed() != errc::none && r.in_flight() == 0) return;
+      const bool here = r.all_here() && r.in_flight() == 0;
+      w.peers = here ? std::vector<rank_id>() : std::vector{peer_};
+      add(r, r.index_, here ? "its config" : r.stamped_ ? "the rest of the message" : "the message, which has begun");
+    });
+    std::uint64_t place = s->first_posted;
+    w.peers = {peer_};
+    s->posted.for_each([&](const part_receiver& r) { add(r, place++, "a message"); });
+    if (s->early.size() == 0) continue;
+    runtime::untaken_messages u{of.op, of.id, of.generation, peer_, *w.tag, s->first_posted, 0, 0};
+    for (std::uint32_t i = 0; i < s->early.size(); ++i) {
+      ++u.parts;
+      u.bytes += s->early[i].length();
+    }
+    if (!w.rehearsal) all.untaken.push_back(std::move(u));
+  }
+}
+
+std::string edge_receiver::posted_in_words(std::uint32_t tag) const {
+  std::uint64_t of_it = 0;
+  std::string others;
+  for (const auto& s : streams_) {
+    const std::uint64_t posted = s->first_posted + s->posted_count - services_.first_invocation;
+    if (rehearses(s->id)) continue;
+    if (tag_of_stream(s->id) == tag) {
+      of_it = posted;
+    } else if (others.size() < most_words_of_tags) {
+      others += (others.empty() ? ", and " : ", ") + std::to_string(posted) + " of tag " +
+                std::to_string(tag_of_stream(s->id));
+    }
+  }
+  return "has posted " + std::to_string(of_it) + " receives of tag " + std::to_string(tag) + others;
 }
 
 // As if a later stamp did not match the receives before its own: they time out, and those behind them move up.

@@ -28,6 +28,7 @@
 #include <parley/runtime/invariant.hpp>
 #include <parley/runtime/mailbox.hpp>
 #include <parley/runtime/memory_space.hpp>
+#include <parley/runtime/waiting_call.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -49,6 +50,8 @@ class match_watcher {
   /// Its stamp is here, or it has failed. Called once, perhaps while `in` is being made. Answers where the whole payload is
   /// to be brought at once; nowhere where its parts will be asked for.
   virtual std::span<std::byte> on_decided(part_receiver& in) noexcept = 0;
+  /// Of which call it is a part (`waiting_call::batch`).
+  virtual std::uint64_t batch() const noexcept { return 0; }
 
  protected:
   ~match_watcher() = default;
@@ -227,6 +230,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   bool numbered_ = false;
   bool stamped_ = false;
   bool refused_ = false;
+  bool asked_ = false;  // its sender, as it runs out of time soon
   runtime::errc sender_failure_ = runtime::errc::none;
 };
 
@@ -272,6 +276,15 @@ class edge_receiver final : public data_sink {
   /// Told when a receive refuses its message. A sender that waits for its buffer gets it back once it knows of that, by what is
   /// called here.
   void on_refused(std::function<void(const part_receiver&, runtime::errc why)> tell) { refused_ = std::move(tell); }
+  /// Told of a tag with a receive that has so long left.
+  void on_late_soon(runtime::time_ns before, std::function<void(std::uint32_t tag)> tell) {
+    late_soon_ns_ = before;
+    late_soon_ = std::move(tell);
+  }
+  /// Its receives that wait, and what has come that none takes. `of` has what they have in common.
+  void list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all);
+  /// `has posted 2 receives of tag 3 there`
+  std::string posted_in_words(std::uint32_t tag) const;
   /// Who sends data of an ended generation is not told so: it may just not have heard of a third rank yet.
   void say_no_end() noexcept { says_end_ = false; }
   /// Whether there was more for the next generation than could be kept.
@@ -407,8 +420,12 @@ class edge_receiver final : public data_sink {
   [[gnu::cold]] void deliver_early(stream& s, part_receiver& receive) noexcept;
   void look_at(runtime::time_ns deadline) noexcept {
     if (late_.linked() && late_.when <= deadline) return;
+    const runtime::time_ns soon = deadline - late_soon_ns_;
+    wake_at(soon > services_.ex.now() ? soon : deadline);
+  }
+  void wake_at(runtime::time_ns when) noexcept {
     runtime::timer_wheel::disarm(late_);
-    services_.ex.arm(late_, deadline);
+    services_.ex.arm(late_, when);
   }
   [[gnu::cold]] void end_late() noexcept;
   [[gnu::cold]] void end_unstamped(stream& s, runtime::time_ns now) noexcept;
@@ -434,6 +451,8 @@ class edge_receiver final : public data_sink {
   stream_table<stream> streams_;
   std::function<void()> overflow_;
   std::function<void(const part_receiver&, runtime::errc)> refused_;
+  std::function<void(std::uint32_t)> late_soon_;
+  runtime::time_ns late_soon_ns_ = 0;
   std::vector<refused_message> refused_messages_;
   kept_parts unjoined_;
   bool says_end_ = true;

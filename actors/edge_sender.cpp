@@ -96,7 +96,7 @@ void edge_sender::admit_waiting(stream& s) noexcept {
   while (failed_ == errc::none && !s.waiting.empty() && !lacks_room(s)) {
     admission& first = *s.waiting.front().owner;
     if (first.home->cancelled() != errc::none) break;  // it is about to be told
-    if (services_.ex.is_over(first.when)) {            // late, as the one is that has made room by giving up
+    if (services_.ex.is_over(first.deadline_)) {       // late, as the one is that has made room by giving up
       first.finish(errc::timeout);
       continue;
     }
@@ -339,6 +339,41 @@ void edge_sender::fail(errc why, one_sided_sender::reader receiver) noexcept {
   for (auto& s : streams_) {
     while (!s->waiting.empty()) s->waiting.front().owner->finish(why);
   }
+}
+
+void edge_sender::list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all) {
+  for (auto& s : streams_) {
+    std::uint64_t next = s->admitted;
+    s->waiting.for_each([&](const admission::place& place) {
+      const admission& a = *place.owner;
+      runtime::waiting_call& w = all.calls.emplace_back(of);
+      w.tag = tag_of_stream(s->id);
+      w.invocation = next++;
+      w.bytes = a.bytes_;
+      w.since_ns = a.since_ns_;
+      const bool by_kernels = a.payload_ != nullptr && !a.payload_->is_over();
+      w.lacks =
+          by_kernels ? "kernels of this rank that write its payload" : "room: what was sent before is not received";
+      if (!by_kernels) w.peers = {peer_};
+    });
+  }
+}
+
+std::string edge_sender::begun_in_words(std::uint32_t tag) const {
+  constexpr std::size_t most_words = 100;
+  std::uint64_t of_it = 0;
+  std::string others;
+  for (const auto& s : streams_) {
+    if (rehearses(s->id)) continue;
+    const std::uint64_t begun = s->admitted - services_.first_invocation;
+    if (tag_of_stream(s->id) == tag) {
+      of_it = begun;
+    } else if (others.size() < most_words) {
+      others += (others.empty() ? ", and " : ", ") + std::to_string(begun) + " of tag " +
+                std::to_string(tag_of_stream(s->id));
+    }
+  }
+  return "has sent " + std::to_string(of_it) + " messages of tag " + std::to_string(tag) + others;
 }
 
 }  // namespace parley::actors

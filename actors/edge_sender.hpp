@@ -24,12 +24,14 @@
 #include <parley/actors/stream_table.hpp>
 #include <parley/actors/transfer.hpp>
 #include <parley/runtime/memory_space.hpp>
+#include <parley/runtime/waiting_call.hpp>
 
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace parley::actors {
@@ -61,9 +63,8 @@ class edge_sender {
    public:
     admission(edge_sender& e, std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline,
               const runtime::until_free* payload) noexcept
-        : waiter(&on_cancelled), timer(&on_late), edge_(e), tag_(tag), bytes_(bytes), payload_(payload) {
-      when = deadline;
-    }
+        : waiter(&on_cancelled), timer(&on_late), edge_(e), tag_(tag), bytes_(bytes), payload_(payload),
+          deadline_(deadline) {}
     ~admission() {
       if (admitted_to_ != nullptr) --admitted_to_->admitted_only;
     }
@@ -76,7 +77,8 @@ class edge_sender {
     template <class P>
     bool await_suspend(std::coroutine_handle<P> caller) {
       if (!enter(caller)) return false;
-      if (when != runtime::never) home->where().arm(*this, when);
+      since_ns_ = edge_.rows_.clock();
+      if (deadline_ != runtime::never) home->where().arm(*this, edge_.late_soon_at(deadline_));
       edge_.wait_for_room(*this);
       return true;
     }
@@ -103,11 +105,18 @@ class edge_sender {
       edge_.admit_waiting(edge_.stream_of(tag_));  // those behind it may have all that they need
     }
     static void on_cancelled(waiter& self, runtime::errc why) noexcept { static_cast<admission&>(self).give_up(why); }
-    static void on_late(timer& self) noexcept { static_cast<admission&>(self).give_up(runtime::errc::timeout); }
+    static void on_late(timer& self) noexcept {
+      auto& mine = static_cast<admission&>(self);
+      if (mine.deadline_ <= mine.edge_.services_.ex.now()) return mine.give_up(runtime::errc::timeout);
+      mine.edge_.late_soon(mine.tag_);
+      mine.edge_.services_.ex.arm(mine, mine.deadline_);
+    }
     edge_sender& edge_;
     std::uint32_t tag_;
     std::uint64_t bytes_;
     const runtime::until_free* payload_;
+    runtime::time_ns deadline_;
+    runtime::time_ns since_ns_ = 0;
     std::uint64_t invocation_ = not_admitted;
     stream* admitted_to_ = nullptr;  // while it has not resumed
   };
@@ -178,6 +187,23 @@ class edge_sender {
   void retire() noexcept;
   /// Told when the receiver says that this generation has ended there.
   void on_ended(std::function<void()> tell) { ended_there_ = std::move(tell); }
+  /// Told of a tag with a send that has so long left.
+  void on_late_soon(runtime::time_ns before, std::function<void(std::uint32_t tag)> tell) {
+    late_soon_ns_ = before;
+    late_soon_ = std::move(tell);
+  }
+  /// When that is; the deadline itself where it would have been before.
+  runtime::time_ns late_soon_at(runtime::time_ns deadline) const noexcept {
+    const runtime::time_ns soon = deadline - late_soon_ns_;
+    return soon > services_.ex.now() ? soon : deadline;
+  }
+  void late_soon(std::uint32_t tag) {
+    if (late_soon_) late_soon_(tag);
+  }
+  /// Its sends that wait for room. `of` has what they have in common.
+  void list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all);
+  /// `has begun 2 messages of tag 3 there`
+  std::string begun_in_words(std::uint32_t tag) const;
   std::uint64_t op() const noexcept { return op_; }
   rank_id peer() const noexcept { return peer_; }
   std::uint64_t generation() const noexcept { return generation_; }
@@ -333,6 +359,8 @@ class edge_sender {
   std::uint32_t first_to_ask_for_ = 0;  // of the streams
   counters counters_;
   std::function<void()> ended_there_;
+  std::function<void(std::uint32_t)> late_soon_;
+  runtime::time_ns late_soon_ns_ = 0;
   std::unique_ptr<std::vector<std::uint64_t>> inexact_;  // null: trials are not compared
   std::unique_ptr<poison_timer> owed_poisons_;           // null: the transport took all
 };

@@ -30,7 +30,7 @@ group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, tim
     : group_(group), bytes_(bytes), type_(type), index_(0), digest_(rehearsed_digest),
       rehearsal_(rehearsed_digest != 0), deadline_(deadline), deadline_timer_(*this) {
   if (rehearsal_) flags_ = stamp_flags::rehearsal;
-  if (deadline != runtime::never) group_.services_.ex.arm(deadline_timer_, deadline);
+  if (deadline != runtime::never) group_.services_.ex.arm(deadline_timer_, late_soon_at());
   group_.enter(*this);
 }
 
@@ -105,6 +105,11 @@ void group_invocation::on_deadline() noexcept {
   if (taken_back_by_) return fail(errc::send_failed, *taken_back_by_);
   runtime::executor& ex = group_.services_.ex;
   const bool waits_for_another = taken_along_ != nullptr && sends_.empty() && receives_.empty();
+  if (deadline_ > ex.now()) {
+    ex.arm(deadline_timer_, deadline_);
+    if (!rehearsal_ && !waits_for_another && group_.late_soon_) group_.late_soon_(waited_for());
+    return;
+  }
   if (!waits_for_another || taken_along_->deadline_ <= ex.now()) return time_out();
   // That one ends by itself, later, and knows who is late.
   deadline_ = taken_along_->deadline_;
@@ -182,7 +187,7 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
     return;
   }
   if (s.total_bytes != bytes_) {  // before anything is written (S8)
-    fail(errc::bad_argument, s.source);
+    fail({.why = errc::bad_argument, .culprit = s.source, .came_bytes = s.total_bytes});
     return;
   }
   if (message.length() == 0 && bytes_ != 0) return;  // only a stamp
@@ -201,6 +206,23 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
     ++group_.counters_.refused;
     fail(errc::full, s.source);
   }
+}
+
+// The deadline itself where it would have been before.
+time_ns group_invocation::late_soon_at() const noexcept {
+  const time_ns soon = deadline_ - group_.late_soon_ns_;
+  return soon > group_.services_.ex.now() ? soon : deadline_;
+}
+
+std::vector<rank_id> group_invocation::waited_for() {
+  std::vector<rank_id> all;
+  const auto add = [&](const part& p) {
+    if (std::find(all.begin(), all.end(), p.peer) == all.end()) all.push_back(p.peer);
+  };
+  receives_.for_each(add);
+  if (all.empty()) sends_.for_each(add);
+  if (all.empty() && group_.leader() != self()) all.push_back(group_.leader());
+  return all;
 }
 
 void group_invocation::time_out() noexcept {

@@ -51,6 +51,8 @@ struct group_fault {
   rank_id culprit = 0;
   call_type came = call_type::any;
   call_type expected = call_type::any;
+  static constexpr std::uint64_t no_size = ~std::uint64_t{0};
+  std::uint64_t came_bytes = no_size;  ///< of a `bad_argument`: with how many the culprit called, known to who noticed
 };
 
 /// The same as another group is told of it, of which no config is to blame.
@@ -246,6 +248,9 @@ class group_invocation final : private runtime::list_hook {
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
   void on_deadline() noexcept;
   void time_out() noexcept;
+  time_ns late_soon_at() const noexcept;
+  /// Those whose parts it lacks, or else those that have not taken its own.
+  std::vector<rank_id> waited_for();
   void wake_if_reached() noexcept;
   std::uint64_t key_of(rank_id source, std::uint64_t offset, std::uint64_t lane) const noexcept;
   bool is_new(const stamp& s);

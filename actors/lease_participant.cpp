@@ -108,6 +108,7 @@ void lease_participant::begin(starting& s) {
 
 void lease_participant::queue(starting& s) {
   s.place_.owner = &s;
+  s.since_ns_ = services_.clocks.local(services_.ex.now());
   waiting_.push_back(s.place_);
   release();
 }
@@ -233,6 +234,24 @@ bool lease_participant::rejoin() {
 bool lease_participant::open(std::uint64_t bytes) const noexcept {
   const key_state* k = find(bytes);
   return k == nullptr || may_begin(*k);
+}
+
+void lease_participant::list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all) {
+  waiting_.for_each([&](const starting::place& place) {
+    const starting& s = *place.owner;
+    runtime::waiting_call& w = all.calls.emplace_back(of);
+    w.tag = s.begun_.key;
+    w.invocation = next_invocation(s.bytes_);
+    w.bytes = s.bytes_;
+    w.since_ns = s.since_ns_;
+    const key_state* const k = find(s.bytes_);
+    const bool gated = k != nullptr && k->holder.gated().has_value();
+    w.lacks = gated ? "the schedule at its gate" : "calls before it, or rehearsals that all members make";
+    if (gated && k->waiting_campaign == k->holder.gated()->campaign) {
+      for (const std::uint32_t r : k->waiting_for) w.peers.push_back(r);
+    }
+    if (gated && w.peers.empty()) w.peers.push_back(mine_.declaration.leader);
+  });
 }
 
 std::string lease_participant::missing(std::uint64_t bytes) const {

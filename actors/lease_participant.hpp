@@ -29,6 +29,7 @@
 #include <parley/runtime/actor.hpp>
 #include <parley/runtime/backoff.hpp>
 #include <parley/runtime/request.hpp>
+#include <parley/runtime/waiting_call.hpp>
 #include <parley/tuning/key.hpp>
 
 #include <array>
@@ -123,6 +124,7 @@ class lease_participant {
     }
     lease_participant& participant_;
     std::uint64_t bytes_;
+    time_ns since_ns_ = 0;  // in the queue
     leased begun_;
     bool released_ = false;
   };
@@ -148,6 +150,8 @@ class lease_participant {
   /// Told when this generation has ended.
   void on_generation_ended(std::function<void(const std::string& why)> tell) { generation_ended_ = std::move(tell); }
 
+  /// Calls that have not begun. `of` has what they have in common.
+  void list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all);
   /// For whom the gate of this key waits, in words.
   std::string missing(std::uint64_t bytes) const;
   /// Whether the next invocation may start now.

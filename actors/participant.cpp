@@ -1,8 +1,7 @@
 #include <parley/actors/participant.hpp>
 
 #include <parley/actors/inbox.hpp>
-#include <parley/actors/other_members.hpp>
-#include <parley/actors/other_way.hpp>
+#include <parley/actors/inquiries.hpp>
 #include <parley/actors/outbox.hpp>
 #include <parley/actors/second_tries.hpp>
 #include <parley/runtime/invariant.hpp>
@@ -98,7 +97,7 @@ class participant_behaviour {
   void hear(incoming* m) {
     if (m == nullptr || !*m) {
       out_.resend();
-      ask_for_other_way();
+      ask_the_leader();
       return;
     }
     std::visit(
@@ -149,12 +148,11 @@ class participant_behaviour {
   }
 
   /// A leader that does not even acknowledge our offer may not know that it leads. Its own side asks by itself.
-  void ask_for_other_way() {
+  void ask_the_leader() {
     if (!mine_.candidates.empty() || mine_.declaration.leader == services_.net.rank()) return;
     if (services_.ex.now() < ask_at_) return;
     ask_at_ = services_.ex.deadline_in(ask_pause_ns);
-    actors::ask_for_other_way(services_, mine_.declaration, mine_.generation);
-    ask_for_other_members(services_, mine_.declaration, mine_.generation, mine_.declaration.leader);
+    ask_whether_declared(services_, mine_.declaration, mine_.generation, mine_.declaration.leader);
   }
 
   /// Only the leader has anything to say here.

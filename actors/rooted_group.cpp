@@ -243,6 +243,28 @@ void rooted_group::record(const group_invocation& inv, time_ns ended_ns) noexcep
        .flags = static_cast<std::uint8_t>(static_cast<unsigned>(inv.flags_.value_or(stamp_flags::none)) & 7U)});
 }
 
+void rooted_group::list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all) {
+  for (stream* s : {&calls_, &rehearsals_}) {
+    s->active.for_each([&](group_invocation& inv) {
+      if (inv.fault_.why != errc::none && inv.sends_.empty() && inv.receives_.empty()) return;
+      runtime::waiting_call& w = all.calls.emplace_back(of);
+      w.invocation = inv.index_;
+      w.rehearsal = inv.rehearsal_;
+      w.bytes = inv.bytes_;
+      w.since_ns = inv.began_ns_;
+      const bool idle = inv.sends_.empty() && inv.receives_.empty();
+      const bool begun = inv.begun();
+      if (!idle || !begun) w.peers = inv.waited_for();
+      if (!begun) {
+        w.lacks = leader_ == services_.net.rank() ? "its turn: earlier calls, or room at its workers"
+                                                  : "the leader's word which config it runs";
+      } else {
+        w.lacks = idle ? "its config" : inv.receives_.empty() ? "its parts to be taken" : "parts";
+      }
+    });
+  }
+}
+
 void rooted_group::fail(errc why, rank_id culprit) noexcept {
   if (fault_.why != errc::none) return;
   fault_ = {.why = why, .culprit = culprit};

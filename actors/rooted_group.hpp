@@ -16,10 +16,12 @@
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/runtime/invariant.hpp>
+#include <parley/runtime/waiting_call.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,6 +64,14 @@ class rooted_group : public data_sink {
   virtual void end(group_invocation& inv) = 0;
   /// Whether the others have had what this rank owes them. Asks them, if not: for a rank that wants to leave.
   virtual bool settled() = 0;
+
+  /// Told whom an invocation waits for that has so long left.
+  void on_late_soon(time_ns before, std::function<void(const std::vector<rank_id>&)> tell) {
+    late_soon_ns_ = before;
+    late_soon_ = std::move(tell);
+  }
+  /// Its invocations that are under way. `of` has what they have in common.
+  void list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all);
 
   std::uint64_t op() const noexcept { return op_; }
   std::uint64_t generation() const noexcept { return generation_; }
@@ -145,6 +155,8 @@ class rooted_group : public data_sink {
   bool lost_unjoined_ = false;
   group_fault fault_;
   bool retired_ = false;
+  time_ns late_soon_ns_ = 0;
+  std::function<void(const std::vector<rank_id>&)> late_soon_;
   counters counters_;
 
  private:

@@ -11,7 +11,6 @@
 #include <parley/runtime/router.hpp>
 #include <parley/runtime/scope.hpp>
 
-#include <boost/container/flat_map.hpp>
 #include <boost/unordered/unordered_flat_map.hpp>
 
 #include <cstdint>
@@ -107,6 +106,7 @@ class payload_watcher {
 
 struct participant_state;
 struct decision_record;
+class inquiries;
 
 /// A rule of the protocol that a simulated rank breaks on purpose, to see that a checker notices (simulation/mutants.hpp).
 enum class broken_rule : std::uint8_t {
@@ -138,8 +138,8 @@ struct services {
   broken_rule breaks = broken_rule::none;        ///< a fault point, for simulations
   std::vector<std::string>* warnings = nullptr;  ///< what the user of this rank should know; null: nobody listens
 
-  /// What other ranks have declared by the name of an op of this rank which they do not have, in words; by op.
-  boost::container::flat_map<std::uint64_t, std::string> declared_otherwise{};
+  /// Asks other ranks what they do (inquiries.hpp); null: nobody does.
+  inquiries* asks = nullptr;
 
   /// Called when a call of an op ends with an error that its caller gets; may be empty.
   std::function<void(const runtime::error& why)> on_call_failed{};
@@ -169,6 +169,15 @@ struct services {
     constexpr std::uint64_t early_ns = 200'000;
     const bool early = early_timeouts != 0 && jitter.below(1000) < early_timeouts;
     return early ? ex.deadline_in(static_cast<runtime::time_ns>(jitter.below(early_ns))) : until(span);
+  }
+
+  /// How long before a wait of that span runs out its peers are asked what they do, so that their answers are here by then; 0: that is
+  /// too short a time for an answer.
+  runtime::time_ns asked_before(runtime::time_ns span) const noexcept {
+    constexpr runtime::time_ns longest_ns = 500'000'000;
+    constexpr runtime::time_ns shortest_ns = 4'000'000;
+    const runtime::time_ns part = patient(span) / 4;
+    return part < shortest_ns ? 0 : part < longest_ns ? part : longest_ns;
   }
 
   /// Before a call's error is put into words: who comes back after the others have given it up meets broken connections, and peers

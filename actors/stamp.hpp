@@ -103,5 +103,7 @@ constexpr std::uint64_t unwrap(std::uint32_t low, std::uint64_t near) noexcept {
 constexpr std::uint64_t stream_id(std::uint32_t tag, bool rehearsal) noexcept {
   return std::uint64_t{tag} | (rehearsal ? std::uint64_t{1} << 32U : 0);
 }
+constexpr std::uint32_t tag_of_stream(std::uint64_t id) noexcept { return static_cast<std::uint32_t>(id); }
+constexpr bool rehearses(std::uint64_t id) noexcept { return id >> 32U != 0; }
 
 }  // namespace parley::actors

@@ -3,11 +3,10 @@
 
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/generations.hpp>
+#include <parley/actors/inquiries.hpp>
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/actors/neighbour_messages.hpp>
-#include <parley/actors/other_members.hpp>
-#include <parley/actors/other_way.hpp>
 #include <parley/actors/pieces.hpp>
 #include <parley/actors/round_messages.hpp>
 #include <parley/actors/stamp.hpp>
@@ -90,9 +89,8 @@ std::span<const body_type> all_bodies() {
       body_type{"round_said", &check<round_said>},
       body_type{"round_outcome", &check<round_outcome>},
       body_type{"round_question", &check<round_question>},
-      body_type{"other_way", &check<other_way>},
-      body_type{"other_members", &check<other_members>},
-      body_type{"other_declaration", &check<other_declaration>},
+      body_type{"peer_question", &check<peer_question>},
+      body_type{"peer_answer", &check<peer_answer>},
       body_type{"gen_end", &check<gen_end>},
       body_type{"neighbour_question", &check<neighbour_question>},
       body_type{"neighbour_refusal", &check<neighbour_refusal>},

@@ -10,6 +10,7 @@
 #include <parley/ops/agreement.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
+#include <parley/runtime/waiting_call.hpp>
 
 #include <memory>
 #include <string>
@@ -38,6 +39,8 @@ class attached_op {
   /// A rank that it has is gone, or this one was fenced: what waits ends with `why`.
   virtual void fail(const runtime::error& why) noexcept = 0;
   virtual bool owes_messages() const noexcept = 0;
+  /// Its calls that wait for something; those of the ops that it is made of list their own.
+  virtual void list_waiting(runtime::waiting_list&) {}
   virtual bool is_current() const { return true; }
   /// Retires this one.
   virtual std::unique_ptr<attached_op> next_generation() { return nullptr; }

@@ -48,9 +48,13 @@ bool send_call::wait() {
     waiter::unlink();
     return false;
   }
-  if (const time_ns until = edge_.deadline(options_); until != runtime::never) home->where().arm(whole, until);
+  whole.edge = &edge_;
+  whole.deadline_ns = edge_.deadline(options_);
+  if (whole.deadline_ns != runtime::never) home->where().arm(whole, edge_.sender_.late_soon_at(whole.deadline_ns));
   whole.out.wake_at(0, *this);
   whole.listed.out = &whole.out;
+  whole.listed.invocation = &invocation_->begun;
+  whole.listed.batch = options_.trials.batch;
   edge_.wholes_.push_back(whole.listed);
   return true;
 }
@@ -72,8 +76,12 @@ void send_call::on_cancelled(waiter& self, errc why) noexcept {
 }
 
 void send_call::whole_payload::on_late(timer& self) noexcept {
-  auto& out = static_cast<whole_payload&>(self).out;
-  if (out.in_flight() != 0) out.fail(errc::timeout);
+  auto& mine = static_cast<whole_payload&>(self);
+  if (mine.out.in_flight() == 0) return;
+  runtime::executor& ex = mine.edge->services_.ex;
+  if (mine.deadline_ns <= ex.now()) return mine.out.fail(errc::timeout);
+  mine.edge->sender_.late_soon(mine.out.mark().tag);
+  ex.arm(mine, mine.deadline_ns);
 }
 
 namespace {

@@ -57,6 +57,8 @@ struct call_options {
 /// A payload that goes whole while the transport has its buffer, as its edge knows it.
 struct whole_send : runtime::list_hook {
   actors::part_sender* out = nullptr;
+  const actors::outgoing* invocation = nullptr;
+  std::uint64_t batch = 0;
 };
 
 /// What both kinds of call are made of: a wait in the caller's scope, and the coroutine that a call goes on in.
@@ -135,6 +137,8 @@ class [[nodiscard]] send_call final : public call<void> {
     static void on_late(timer& self) noexcept;
     actors::part_sender out;
     whole_send listed;
+    edge_out* edge = nullptr;  // while it is listed
+    time_ns deadline_ns = runtime::never;
   };
   struct invocation {
     invocation(actors::edge_sender& edge, const call_options& o, std::span<const std::byte> data, std::uint64_t number)
@@ -173,6 +177,7 @@ class [[nodiscard]] receive_call final : public call<std::uint64_t>, private act
   void stop(runtime::errc why) noexcept;
   void tell_memory() noexcept;
   std::span<std::byte> on_decided(actors::part_receiver& in) noexcept override;
+  std::uint64_t batch() const noexcept override { return options_.trials.batch; }
   static void on_cancelled(waiter& self, runtime::errc why) noexcept;
 
   edge_in& edge_;

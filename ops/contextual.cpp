@@ -216,6 +216,21 @@ failure contextual_end::explained(std::uint64_t call, error why) const {
   return f;
 }
 
+void contextual_end::list_waiting(runtime::waiting_list& all) {
+  if (!call_since_ns_) return;
+  runtime::waiting_call& w = all.calls.emplace_back();
+  w.what = "call";
+  w.op = declaration_.title();
+  w.id = declaration_.id();
+  w.generation = talk_.generation();
+  w.invocation = calls_ - 1;
+  w.since_ns = *call_since_ns_;
+  w.lacks = running_ != nullptr ? "its own run to end" : "what the others say of their runs";
+  for (const rank_id r : talk_.members()) {
+    if (running_ == nullptr && r != services_.net.rank()) w.peers.push_back(r);
+  }
+}
+
 task<> contextual_end::run(thunk f) {
   if (kernels_.contextual() != nullptr) {  // a part of the run around it
     co_await f();
@@ -230,12 +245,17 @@ task<> contextual_end::run(thunk f) {
   // Also when the caller's frame is torn down.
   struct until_over {
     tunable_context& kernels;
-    ~until_over() { kernels.set_contextual(nullptr); }
+    std::optional<runtime::time_ns>& since;
+    ~until_over() {
+      kernels.set_contextual(nullptr);
+      since.reset();
+    }
   };
+  call_since_ns_ = services_.clocks.local(services_.ex.now());
   std::exception_ptr thrown;
   bool trying = first;
   {
-    const until_over here{kernels_};
+    const until_over here{kernels_, call_since_ns_};
     progress_.steps = 0;
     progress_.any_round = false;
     try {

@@ -74,6 +74,7 @@ class contextual_end final : public attached_op, private contextual_run {
   bool has(runtime::rank_id r) const noexcept override;
   void fail(const runtime::error& why) noexcept override;
   bool owes_messages() const noexcept override { return talk_.owes_messages(); }
+  void list_waiting(runtime::waiting_list& all) override;
   bool is_current() const override;
   std::unique_ptr<attached_op> next_generation() override;
 
@@ -157,6 +158,7 @@ class contextual_end final : public attached_op, private contextual_run {
   runtime::scope* running_ = nullptr;
   bool tuning_ = false;  // what runs, whatever it meets
   std::uint64_t calls_ = 0;
+  std::optional<runtime::time_ns> call_since_ns_{};  // of the one that is under way
   std::uint64_t runs_ = 0;
   std::string log_;
   bool log_refused_ = false;

@@ -18,6 +18,13 @@ declared_edge::declared_edge(rank& on, edge_options o, end which)
   listen();
 }
 
+std::string declared_edge::title() const {
+  if (made()) return mine()->declaration().title();
+  const rank_id self = rank_.id();
+  return sends() ? actors::declare_edge(options_->name, self, peer_, {}).title()
+                 : actors::declare_edge(options_->name, peer_, self, {}).title();
+}
+
 declared_edge::~declared_edge() {
   if (!made()) stop_listening();
 }

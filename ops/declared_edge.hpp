@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace parley::ops {
@@ -34,6 +35,8 @@ class declared_edge final : private actors::data_sink {
   ~declared_edge();
 
   rank_id peer() const noexcept { return peer_; }
+  std::uint64_t id() const noexcept { return id_; }
+  std::string title() const;
   edge_out& out() {
     if (out_ == nullptr) make();
     return *out_;

@@ -1,5 +1,6 @@
 #include <parley/ops/edge.hpp>
 
+#include <parley/actors/inquiries.hpp>
 #include <parley/ops/call_type.hpp>
 #include <parley/ops/under_way.hpp>
 #include <parley/tuning/payload_check.hpp>
@@ -73,19 +74,6 @@ task<std::size_t> check_pattern(runtime::memory_space& space, std::span<const st
   co_await space.copy(came, scratch);
   co_return compare_pattern(came, digest);
 }
-
-// Ends an invocation at its deadline. If nothing of it is in flight then, the config waits for something of its own.
-struct deadline_guard : runtime::timer {
-  deadline_guard(runtime::executor& ex, actors::parts_in_flight& p, time_ns until) noexcept
-      : timer(&on_late), parts(p) {
-    if (until != runtime::never) ex.arm(*this, until);
-  }
-  static void on_late(timer& self) noexcept {
-    auto& parts = static_cast<deadline_guard&>(self).parts;
-    parts.fail(parts.in_flight() == 0 ? errc::config_failed : errc::timeout);
-  }
-  actors::parts_in_flight& parts;
-};
 
 // All that was enqueued for `memory`, looked at in each turn of the loop.
 class kernels_at_work final : private runtime::completion {
@@ -303,6 +291,35 @@ failure edge_end::in_words(errc code, std::optional<std::uint64_t> invocation, c
   return failure({code, std::move(text), &cause});
 }
 
+runtime::waiting_call edge_end::waiting(std::string_view what) const {
+  runtime::waiting_call w;
+  w.what = what;
+  w.op = declaration().title();
+  w.id = declaration().id();
+  w.generation = participant_.generation;
+  return w;
+}
+
+void edge_end::ask_peer(std::uint32_t tag) const {
+  actors::ask_what_it_does(services_, declaration(), participant_.generation, options_.peer, tag);
+}
+
+std::string edge_end::words_of_peer() const {
+  return failed_ ? std::string() : actors::said_by_peers(services_, declaration(), {options_.peer});
+}
+
+void edge_end::record_unbegun(runtime::flight_event what, std::uint32_t tag, std::uint64_t invocation,
+                              std::uint64_t bytes, time_ns began_ns) const {
+  services_.flight.add({.op = declaration().id(),
+                        .generation = participant_.generation,
+                        .invocation = invocation,
+                        .bytes = bytes,
+                        .began_ns = began_ns,
+                        .ended_ns = services_.clocks.local(services_.ex.now()),
+                        .tag = tag,
+                        .what = what});
+}
+
 // ---- the sending end --------------------------------------------------------------------------------------------------
 
 edge_out::edge_out(actors::services& s, const edge_options& o, const tuning::plan_options& plan)
@@ -329,6 +346,7 @@ edge_out::edge_out(actors::services& s, const edge_options& o, const tuning::pla
   coordinator_.failed_there = [this](const actors::nack& n) { on_nack(n); };
   participant_.assigned = &assigned_;
   leads_ = actors::spawn_coordinator(services_, coordinator_);
+  sender_.on_late_soon(services_.asked_before(options_.timeout_ns), [this](std::uint32_t tag) { ask_peer(tag); });
   sender_.on_ended([this] {
     fail({errc::fenced, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) + ": rank " +
                             std::to_string(options_.peer) +
@@ -365,6 +383,45 @@ void edge_out::on_rejected(const error& why) noexcept {
   wholes_.for_each([&](whole_send& send) { send.out->fail(why.code()); });
 }
 
+// Ends an invocation at its deadline. If nothing of it is in flight then, the config waits for something of its own.
+struct edge_out::late_guard : runtime::timer {
+  late_guard(edge_out& e, actors::part_sender& p, time_ns until) noexcept
+      : timer(&on_late), edge(e), out(p), deadline_ns(until) {
+    if (until != runtime::never) edge.services_.ex.arm(*this, edge.sender_.late_soon_at(until));
+  }
+  static void on_late(timer& self) noexcept {
+    auto& mine = static_cast<late_guard&>(self);
+    runtime::executor& ex = mine.edge.services_.ex;
+    const bool moves = mine.out.in_flight() != 0;
+    if (mine.deadline_ns <= ex.now()) return mine.out.fail(moves ? errc::timeout : errc::config_failed);
+    if (moves && !has(mine.out.mark().flags, stamp_flags::rehearsal)) mine.edge.sender_.late_soon(mine.out.mark().tag);
+    ex.arm(mine, mine.deadline_ns);
+  }
+  edge_out& edge;
+  actors::part_sender& out;
+  time_ns deadline_ns;
+};
+
+void edge_out::list_waiting(runtime::waiting_list& all) {
+  const runtime::waiting_call of = waiting("send");
+  const auto add = [&](const actors::outgoing& inv, const part_sender& out, std::uint64_t batch) {
+    if (out.failed() != errc::none && out.in_flight() == 0) return;  // it is over
+    runtime::waiting_call& w = all.calls.emplace_back(of);
+    w.invocation = inv.invocation;
+    w.tag = inv.mark.tag;
+    w.bytes = inv.mark.total_bytes;
+    w.since_ns = inv.began_ns;
+    w.batch = batch;
+    w.rehearsal = has(inv.mark.flags, stamp_flags::rehearsal);
+    const bool moves = out.in_flight() != 0;
+    if (moves) w.peers = {options_.peer};
+    w.lacks = moves ? "its payload to be taken" : "its config";
+  };
+  under_way_.for_each([&](const under_way& send) { add(send.invocation, send.out, send.batch); });
+  wholes_.for_each([&](const whole_send& send) { add(*send.invocation, *send.out, send.batch); });
+  sender_.list_waiting(of, all);
+}
+
 void edge_out::take_memory(const std::shared_ptr<actors::memory_region>& region) {
   sender_.one_sided()->add_memory(region);
 }
@@ -374,8 +431,11 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   std::optional<runtime::until_free> payload;
   if (may_wait_for_credit(call.tag, data))
     payload.emplace(*options_.memory, data, [this, &call] { sender_.readmit(call.tag); });
+  const time_ns asked_ns = sender_.rows().clock();
   auto number = co_await sender_.admit(call.tag, data.size(), until, payload ? &*payload : nullptr);
   if (!number) {
+    record_unbegun(runtime::flight_event::send_failed, call.tag, sender_.next_invocation(call.tag), data.size(),
+                   asked_ns);
     std::string why;
     if (!failed_)
       why = payload && !payload->is_over()
@@ -385,7 +445,7 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
     throw explained(number.code(), std::nullopt,
                     why + "a send of " + std::to_string(data.size()) + " bytes, tag " + std::to_string(call.tag) +
                         ", had not begun: invocation " + std::to_string(sender_.next_invocation(call.tag)) +
-                        " would have been the next one");
+                        " would have been the next one" + (number.code() == errc::timeout ? words_of_peer() : ""));
   }
   payload.reset();
   if (call.watcher != nullptr) call.watcher->on_begun();
@@ -393,7 +453,7 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   begun.mark.more_type = call.type;
   actors::payload_pieces* const by_piece = packed_unless_by_piece(begun, call.pieces);
   show_payload(begun, data);
-  co_await run(begun, data, until, by_piece);
+  co_await run(begun, data, until, by_piece, call.trials.batch);
 }
 
 actors::payload_pieces* edge_out::pack(const actors::outgoing& inv, actors::payload_pieces& pieces) {
@@ -510,12 +570,13 @@ void edge_out::check_trial(const actors::outgoing& inv) const {
 }
 
 task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time_ns until,
-                     actors::payload_pieces* by_piece) {
+                     actors::payload_pieces* by_piece, std::uint64_t batch) {
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
   out.lies_in(by_piece);
   under_way mine(inv, out);
+  mine.batch = batch;
   under_way_.push_back(mine);
-  const deadline_guard guard(services_.ex, out, until);
+  const late_guard guard(*this, out, until);
   std::optional<runtime::until_free> written;
   try {
     if (data.empty()) {
@@ -594,7 +655,8 @@ void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::si
                       (out.failed() == errc::timeout ? ", which that rank has not taken: it has posted no receive, or "
                                                        "reads too slowly for this deadline"
                                                      : "") +
-                      (why.empty() ? "" : "; " + std::string(why)));
+                      (why.empty() ? "" : "; " + std::string(why)) +
+                      (out.failed() == errc::timeout ? words_of_peer() : ""));
 }
 
 task<> edge_out::rehearse(std::uint64_t digest) {
@@ -663,6 +725,7 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
     });
   }
   if (options_.coupled != nullptr) receiver_.say_no_end();
+  receiver_.on_late_soon(services_.asked_before(options_.timeout_ns), [this](std::uint32_t tag) { ask_peer(tag); });
   receiver_.on_overflow([this] { refuse_overflow(); });
   receiver_.on_refused([this](const part_receiver& in, errc why) { tell_refused(in, why); });
   start(receiver_.rows());
@@ -682,6 +745,8 @@ std::vector<runtime::arrival> edge_in::retire() noexcept {
   retire_participant();
   return receiver_.retire();
 }
+
+void edge_in::list_waiting(runtime::waiting_list& all) { receiver_.list_waiting(waiting("receive"), all); }
 
 void edge_in::take_memory(const std::shared_ptr<actors::memory_region>& region) { receiver_.add_memory(region); }
 
@@ -831,14 +896,22 @@ void edge_in::tell_refused(const part_receiver& in, errc why) {
   static_cast<void>(participant_.actor.try_send(std::move(n)));
 }
 
+// Nobody has been asked where there was too little time for it.
+std::string edge_in::late_because() const {
+  const std::string said = words_of_peer();
+  return said.empty() ? ", or what it sends has another tag" : said;
+}
+
 void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) {
+  // What its sender has poisoned, or what is refused, has a number; what was sent stands in its sender's record.
+  record_unbegun(runtime::flight_event::receive_failed, tag, in.invocation(),
+                 in.refused() ? in.stamp_of_refused().total_bytes : capacity, in.posted_ns());
   if (!in.matched())
-    throw explained(
-        in.failed(), std::nullopt,
-        "a receive of up to " + std::to_string(capacity) + " bytes from rank " + std::to_string(options_.peer) +
-            ", tag " + std::to_string(tag) + ", was not met: invocation " + std::to_string(in.invocation()) +
-            " had not begun" +
-            (in.failed() == errc::timeout && !failed_ ? "; that rank is late, or what it sends has another tag" : ""));
+    throw explained(in.failed(), std::nullopt,
+                    "a receive of up to " + std::to_string(capacity) + " bytes from rank " +
+                        std::to_string(options_.peer) + ", tag " + std::to_string(tag) + ", was not met: invocation " +
+                        std::to_string(in.invocation()) + " had not begun" +
+                        (in.failed() == errc::timeout && !failed_ ? "; that rank is late" + late_because() : ""));
   throw explained(in.failed(), in.invocation(),
                   "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) +
                       " bytes" + (in.refused() ? ", " + why_refused(in, in.failed()) : ", tag " + std::to_string(tag)) +

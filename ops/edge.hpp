@@ -26,6 +26,7 @@
 #include <parley/ops/config.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/runtime/memory_space.hpp>
+#include <parley/runtime/waiting_call.hpp>
 #include <parley/tuning/plan.hpp>
 
 #include <cstddef>
@@ -111,6 +112,10 @@ class edge_end : private actors::implementations {
   void add_memory(const std::shared_ptr<actors::memory_region>& region);
   /// Whether control messages of this end were not acknowledged yet, or a rehearsal is under way.
   virtual bool owes_messages() const noexcept { return !failed_ && participant_.owed + participant_.rehearsing != 0; }
+  /// Its calls that wait for something.
+  virtual void list_waiting(runtime::waiting_list& all) = 0;
+  /// How far it is, for its peer, one of whose calls of that tag waits: `has sent 2 messages of tag 3 …`.
+  virtual std::string progress_in_words(std::uint32_t tag) const = 0;
 
  protected:
   edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role);
@@ -140,6 +145,14 @@ class edge_end : private actors::implementations {
                              const std::string& what) const;
   runtime::failure in_words(runtime::errc code, std::optional<std::uint64_t> invocation, const std::string& what) const;
   void start(actors::row_log& rows);
+  /// What all of its waiting calls have in common.
+  runtime::waiting_call waiting(std::string_view what) const;
+  void ask_peer(std::uint32_t tag) const;
+  /// For the text of a call that ran out of time: what the peer said it does.
+  std::string words_of_peer() const;
+  /// One that fails before it has a config is in the flight recorder, too.
+  void record_unbegun(runtime::flight_event what, std::uint32_t tag, std::uint64_t invocation, std::uint64_t bytes,
+                      time_ns began_ns) const;
   /// The digests of configs that need this.
   std::vector<std::uint64_t> those_that_need(needs what) const;
   bool one_sided() const noexcept { return one_sided_; }
@@ -184,6 +197,8 @@ class edge_out final : public edge_end {
   bool owes_messages() const noexcept override {
     return edge_end::owes_messages() || (!failed_ && coordinator_.owed != 0);
   }
+  void list_waiting(runtime::waiting_list& all) override;
+  std::string progress_in_words(std::uint32_t tag) const override { return sender_.begun_in_words(tag); }
   /// Whether the peer has taken what was sent, or is gone. Asks it, if not.
   bool delivered() { return failed_ || sender_.all_matched(); }
   /// What its receiver has refused without that any call has said so, a line each.
@@ -205,7 +220,7 @@ class edge_out final : public edge_end {
   void give_up_rehearsal(std::uint64_t digest);
   runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call);
   runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until,
-                      actors::payload_pieces* by_piece = nullptr);
+                      actors::payload_pieces* by_piece = nullptr, std::uint64_t batch = 0);
   /// Before a payload in pieces is sent: what it goes by, or null once it is packed, within the time of its config.
   actors::payload_pieces* packed_unless_by_piece(const actors::outgoing& inv, actors::payload_pieces* pieces) {
     return pieces == nullptr ? nullptr : pack(inv, *pieces);
@@ -262,8 +277,10 @@ class edge_out final : public edge_end {
     under_way(const actors::outgoing& inv, part_sender& parts) noexcept : invocation(inv), out(parts) {}
     const actors::outgoing& invocation;
     part_sender& out;
+    std::uint64_t batch = 0;
     std::string why;
   };
+  struct late_guard;
 
   static constexpr std::size_t most_refusals = 64;
   std::vector<refusal> refused_;  // of calls that have not ended, and say so themselves
@@ -292,6 +309,8 @@ class edge_in final : public edge_end {
   std::vector<runtime::arrival> retire() noexcept;
   void fail(const runtime::error& why) noexcept override;
   const actors::edge_receiver& receiver() const noexcept { return receiver_; }
+  void list_waiting(runtime::waiting_list& all) override;
+  std::string progress_in_words(std::uint32_t tag) const override { return receiver_.posted_in_words(tag); }
   /// More came early than is kept: the op ends on both ranks.
   void refuse_overflow();
   void report_matches() noexcept { receiver_.report_all(); }
@@ -337,6 +356,7 @@ class edge_in final : public edge_end {
   [[gnu::cold]] void fail_other_config(part_receiver& in) noexcept;
   [[noreturn]] void throw_failed(const part_receiver& in, std::uint64_t ran, std::string_view why);
   [[noreturn]] void throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag);
+  std::string late_because() const;
   /// The sender shall hear of it, too.
   void tell_refused(const part_receiver& in, runtime::errc why);
   [[gnu::cold]] void note_stamp(const actors::stamp& s) noexcept {

@@ -1,6 +1,6 @@
 #include <parley/ops/group.hpp>
 
-#include <parley/actors/other_members.hpp>
+#include <parley/actors/inquiries.hpp>
 #include <parley/actors/rank_list.hpp>
 #include <parley/ops/call_type.hpp>
 #include <parley/ops/edge.hpp>
@@ -146,6 +146,8 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
     if (options_.mutant_ignores_stamp) worker->ignore_stamps();
     group_ = std::move(worker);
   }
+  group_->on_late_soon(services_.asked_before(options_.timeout_ns),
+                       [this](const std::vector<rank_id>& late) { ask_late(late); });
   participant_.rows = &group_->rows();
   participant_.rows->set_measuring(options_.policy == actors::tuning_policy::online);
   actors::spawn_participant(services_, participant_);
@@ -232,6 +234,21 @@ task<> group_end::role_in(group_call& call, const group_config& config, const gr
 void group_end::check_between(const group_call& call, const group_config& config, const group_work& work) const {
   if (leads() && work.between && !call.between_ran())
     runtime::raise({errc::config_failed, "config " + config.id() + " left out what is to be done in between"});
+}
+
+void group_end::ask_late(const std::vector<rank_id>& late) const {
+  constexpr std::size_t most_asked = 4;
+  for (std::size_t i = 0; i < std::min(late.size(), most_asked); ++i)
+    actors::ask_what_it_does(services_, declaration(), participant_.generation, late[i], 0);
+}
+
+void group_end::list_waiting(runtime::waiting_list& all) {
+  runtime::waiting_call of;
+  of.what = leads() ? "lead" : "work";
+  of.op = declaration().title();
+  of.id = declaration().id();
+  of.generation = participant_.generation;
+  group_->list_waiting(of, all);
 }
 
 std::size_t group_end::place() const noexcept {
@@ -542,6 +559,18 @@ void group_turn::forgo(actors::group_fault why) noexcept {
   end_.group_->end(invocation_);
 }
 
+// Who has noticed it knows the culprit's size; the others are told who it is.
+std::string group_end::wrong_size(const group_invocation& inv, const std::string& culprit) const {
+  const actors::group_fault& fault = inv.fault();
+  const std::string ours = "; this rank has " + std::to_string(inv.total_bytes()) + " bytes";
+  if (fault.came_bytes != actors::group_fault::no_size)
+    return culprit + " called with another size than the others, " + std::to_string(fault.came_bytes) + " bytes" + ours;
+  return culprit +
+         " called with another size than the others or with what its op cannot do, or sent what the op has no place "
+         "for" +
+         ours;
+}
+
 group_failure group_end::explained(const group_invocation& inv, const std::exception_ptr& thrown) const {
   services_.about_to_fail(inv.fault().why);
   group_failure why = in_words(inv, thrown);
@@ -566,16 +595,12 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
   switch (fault.why) {
     case errc::timeout:
       text += culprit + " did not come in time; see what holds it up, or allow more time";
-      if (participant_.candidates.empty()) text += actors::or_declared_otherwise(services_, group_->op());
+      text +=
+          actors::said_by_peers(services_, declaration(), inv.late().empty() ? std::vector{fault.culprit} : inv.late());
       break;
     case errc::peer_failed: text += culprit + " is gone; restart the job to continue"; break;
     case errc::cancelled: text += culprit + " gave up the call"; break;
-    case errc::bad_argument:
-      text += culprit +
-              " called with another size than the others or with what its op cannot do, or sent what the op has no "
-              "place for; this rank has " +
-              std::to_string(inv.total_bytes()) + " bytes";
-      break;
+    case errc::bad_argument: text += wrong_size(inv, culprit); break;
     case errc::declaration_mismatch:
       text += culprit + " calls with " + words_of(fault.came) + " where another rank has " + words_of(fault.expected) +
               "; give all ranks the same type, and the same function that combines";

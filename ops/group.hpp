@@ -113,6 +113,7 @@ class group_end final : private actors::implementations {
   bool owes_messages() const noexcept {
     return !failed_ && (participant_.owed != 0 || (lead_ != nullptr && lead_->coordinator.owed != 0));
   }
+  void list_waiting(runtime::waiting_list& all);
   /// Whether the others have had what this rank owes them. Asks them, if not.
   bool settled() { return failed_ || group_->settled(); }
 
@@ -139,6 +140,8 @@ class group_end final : private actors::implementations {
   runtime::memory_space& memory() const noexcept {
     return options_.memory == nullptr ? runtime::host_memory() : *options_.memory;
   }
+  void ask_late(const std::vector<rank_id>& late) const;
+  std::string wrong_size(const actors::group_invocation& inv, const std::string& culprit) const;
   void check_between(const group_call& call, const group_config& config, const group_work& work) const;
   runtime::task<> run_both(actors::group_invocation& inv, const group_config& config, comparison& with);
   runtime::task<> compare(actors::group_invocation& inv, comparison& with);

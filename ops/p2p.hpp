@@ -116,6 +116,7 @@ class p2p_end {
   std::uint64_t generation_with(rank_id peer) const { return peer == self_ ? 0 : pairs_.generation_with(peer); }
   transfer& pairs() noexcept { return pairs_; }
   const self_edge& to_itself() const noexcept { return to_itself_; }
+  void list_waiting(runtime::waiting_list& all) { to_itself_.list_waiting(all); }
   /// Of how many peers and tags something is kept here; those that are used no more are forgotten.
   std::size_t known_tags() const noexcept { return sends_.size() + receives_.size() + to_itself_.known_tags(); }
   /// Whether a receive from `source` that is posted now may wait until `sent`, the `number`-th one of its peer and tag, has ended.

@@ -1,7 +1,6 @@
 #include <parley/ops/rank.hpp>
 
-#include <parley/actors/other_members.hpp>
-#include <parley/actors/other_way.hpp>
+#include <parley/actors/inquiries.hpp>
 #include <parley/ops/op_results.hpp>
 #include <parley/runtime/flight_dump.hpp>
 #include <parley/runtime/implementation.hpp>
@@ -54,7 +53,7 @@ rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
                                std::move(on.incarnations),
                                0,
                                actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
-      results_(on.disk, results_options()), actors_(on.ex) {
+      asks_(services_, what_is_known()), results_(on.disk, results_options()), actors_(on.ex) {
   machine_.mask(settings_->masked, id());
   services_.warnings = results_.warning_list();
   services_.early_bytes = settings_->early_bytes;
@@ -68,13 +67,74 @@ rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
     if (const std::string why = held_dead ? held_dead() : std::string(); !why.empty()) return on_fenced(why);
     if (hear && (code == errc::peer_failed || code == errc::send_failed)) hear();
   };
+  asks_.on_silence(std::move(on.stands_still));
   ranks_come_back_ = on.ranks_come_back;
   disk_ = on.disk;
-  actors::answer_other_way(services_, [this](std::uint64_t op) { return declared_.contains(op); });
-  actors::answer_other_members(services_, [this](const std::string& op) {
+}
+
+// Called while the rank is made.
+actors::inquiries::own_knowledge rank::what_is_known() {
+  actors::inquiries::own_knowledge mine;
+  mine.has = [this](std::uint64_t op) { return declared_.contains(op); };
+  mine.by_name = [this](const std::string& op) {
     const auto known = groups_declared_.find(op);
     return known == groups_declared_.end() ? nullptr : &known->second;
-  });
+  };
+  mine.with = [this](rank_id other) {
+    std::vector<actors::declared_by_name> all;
+    for (const declared_edge& e : declared_edges_) {
+      if (e.peer() == other) all.push_back({e.id(), e.title()});
+    }
+    const auto add = [&](const actors::op_declaration& op, bool has) {
+      if (has) all.push_back({op.id(), op.title()});
+    };
+    for (const auto& g : groups_) add(g->declaration(), g->has(other));
+    for (const auto& s : symmetrics_) add(s->declaration(), s->has(other));
+    return all;
+  };
+  mine.waiting = [this] { return waiting(); };
+  mine.progress = [this](std::uint64_t op, rank_id r, std::uint32_t tag) { return progress_in(op, r, tag); };
+  mine.leaving = [this] { return leaving_; };
+  return mine;
+}
+
+std::string rank::progress_in(std::uint64_t op, rank_id asks, std::uint32_t tag) const {
+  const auto of_edge = [&](const edge_end& e) { return e.declaration().id() == op && e.peer() == asks; };
+  for (const auto& e : outs_) {
+    if (of_edge(*e)) return e->progress_in_words(tag);
+  }
+  for (const auto& e : ins_) {
+    if (of_edge(*e)) return e->progress_in_words(tag);
+  }
+  for (const auto& g : groups_) {
+    if (g->declaration().id() == op)
+      return "has made " + std::to_string(g->data_path().next_invocation() - services_.first_invocation) +
+             " calls of it";
+  }
+  return {};
+}
+
+runtime::waiting_list rank::waiting() const {
+  runtime::waiting_list all;
+  for (const auto* ends : {&outs_, &ended_outs_}) {
+    for (const auto& e : *ends) e->list_waiting(all);
+  }
+  for (const auto* ends : {&ins_, &ended_ins_}) {
+    for (const auto& e : *ends) e->list_waiting(all);
+  }
+  for (const auto& p : p2ps_) p->list_waiting(all);
+  for (const auto& g : groups_) {
+    g->list_waiting(all);
+    g.for_each_ended([&](group_end& e) { e.list_waiting(all); });
+  }
+  for (const auto& s : symmetrics_) {
+    s->list_waiting(all);
+    s.for_each_ended([&](symmetric_end& e) { e.list_waiting(all); });
+  }
+  for (const auto& a : attached_) a->list_waiting(all);
+  std::stable_sort(all.calls.begin(), all.calls.end(),
+                   [](const auto& one, const auto& other) { return one.since_ns < other.since_ns; });
+  return all;
 }
 
 // Called while the rank is made.
@@ -189,9 +249,10 @@ runtime::result<std::string> rank::dump_flight(std::string_view why, const std::
     };
   };
   const std::string path = into + "/parley-flight-" + std::to_string(id()) + ".json";
-  const auto written =
-      disk_->replace(path, runtime::flight_text(flight_, {.op = look_up(ops), .config = look_up(configs)},
-                                                {.rank = id(), .now_ns = executor_.now(), .why = why}, decisions));
+  const auto written = disk_->replace(
+      path, runtime::flight_text(flight_, {.op = look_up(ops), .config = look_up(configs)},
+                                 {.rank = id(), .now_ns = services_.clocks.local(executor_.now()), .why = why},
+                                 decisions, waiting()));
   if (!written) return written.reason();
   return path;
 }
@@ -670,6 +731,7 @@ void rank::end_if_lost() noexcept {
 }
 
 task<> rank::settle(time_ns limit_ns) {
+  leaving_ = true;
   const time_ns began = executor_.precise_now();
   const auto owing = [this] {
     return std::any_of(outs_.begin(), outs_.end(), [](const auto& e) { return e->owes_messages(); }) ||

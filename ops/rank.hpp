@@ -9,7 +9,7 @@
 ///
 /// It runs on whatever executor and link it is given, so that the same program runs over UCX and in virtual time. `run.hpp`
 /// makes one from the environment. Ops are declared on all ranks, in any order and at any time; they end with the rank.
-#include <parley/actors/other_members.hpp>
+#include <parley/actors/inquiries.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/ops/attached_op.hpp>
 #include <parley/ops/declared_edge.hpp>
@@ -104,6 +104,9 @@ struct rank_foundation {
   /// Takes in what is here unread of what became of other ranks. Called before a call fails as a peer is gone. Empty: all is
   /// told at once.
   std::function<void()> hear_news{};
+  /// For how long the loop of another rank, whose process lives, has not turned; 0: that is not known. Asked when it has not answered a
+  /// question in time. Empty: it is never known.
+  std::function<runtime::time_ns(rank_id peer)> stands_still{};
 };
 
 /// What one edge or group has agreed on, for tables and `--json`; only its sender or leader knows all of it.
@@ -272,7 +275,9 @@ class rank {
   runtime::result<tuning::predicted_time> predict(std::string_view op, std::string_view config, std::uint64_t bytes,
                                                   rank_id of) const;
   const runtime::flight_recorder& flight() const noexcept { return flight_; }
-  /// Writes the flight recorder, and what was decided and why, to `folder`, by default `flight_dir`, over what was there. Answers
+  /// What this rank's calls wait for now, the oldest first, and what has come for which there is no receive.
+  runtime::waiting_list waiting() const;
+  /// Writes the flight recorder, what waits now, and what was decided and why, to `folder`, by default `flight_dir`, over what was there. Answers
   /// where, or why not. Blocks for the disk.
   runtime::result<std::string> dump_flight(std::string_view why, const std::string& folder = {});
   const runtime::router& mail() const noexcept { return mail_; }
@@ -321,6 +326,8 @@ class rank {
   tunable_context& make_kernels() const;
   void keep_decision(const actors::participant_state& of, const actors::decision_record& d);
   void dump_after_fault(std::string_view why) noexcept;
+  actors::inquiries::own_knowledge what_is_known();
+  std::string progress_in(std::uint64_t op, rank_id asks, std::uint32_t tag) const;
 
   runtime::executor& executor_;
   runtime::link& net_;
@@ -333,6 +340,8 @@ class rank {
   runtime::router mail_;
   actors::data_hub data_;
   actors::services services_;
+  actors::inquiries asks_;
+  bool leaving_ = false;
   mutable results_store results_;
   mutable std::unique_ptr<tunable_context> kernels_;
   std::unordered_set<std::uint64_t> declared_ = std::unordered_set<std::uint64_t>(2);  // ids of all ops; mostly few

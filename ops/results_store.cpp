@@ -175,7 +175,7 @@ class results_store::later final {
       if (!learned_.replace(std::move(entry))) return;
     }
     if (!store_.disk_->may_block()) {
-      if (!alarm_.linked()) executor_.arm(alarm_, executor_.now() + batch_ns);
+      if (!alarm_.linked()) executor_.arm_in(alarm_, batch_ns);
       return;
     }
     if (const auto asked = writer_.ask(); !asked) {

@@ -30,6 +30,25 @@ task<> self_edge::copy(runtime::memory_space& memory, std::shared_ptr<copying> c
   }
 }
 
+void self_edge::list_waiting(runtime::waiting_list& all) {
+  const rank_id self = services_.net.rank();
+  for (auto& [tag, line] : lines_) {
+    const auto add = [&, of = tag](const side& s, bool sends) {
+      runtime::waiting_call& w = all.calls.emplace_back();
+      w.what = sends ? "send" : "receive";
+      w.op = op_ + " " + std::to_string(self) + "->" + std::to_string(self);
+      w.tag = of;
+      w.peers = {self};
+      w.bytes = s.bytes.size();
+      w.since_ns = s.since_ns;
+      w.batch = s.batch;
+      w.lacks = sends ? "a receive" : "a message";
+    };
+    line.sends.for_each([&](const side& s) { add(s, true); });
+    line.receives.for_each([&](const side& s) { add(s, false); });
+  }
+}
+
 void self_edge::forget_if_idle(std::uint32_t tag) noexcept {
   const auto at = lines_.find(tag);
   if (at != lines_.end() && at->second.sends.empty() && at->second.receives.empty()) lines_.erase(at);
@@ -59,6 +78,8 @@ task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, way what, 
     partner.met = both;
     partner.changed.tell();
   } else {
+    mine.since_ns = services_.clocks.local(services_.ex.now());
+    mine.batch = o.trials.batch;
     (what == way::sends ? here.sends : here.receives).push_back(mine);
     const time_ns limit_ns = o.timeout_ns != 0 ? o.timeout_ns : timeout_ns_;
     auto woken = co_await mine.changed.next(services_.until(limit_ns));

@@ -37,6 +37,7 @@ class self_edge {
   /// Answers how many bytes came; `into` may be larger.
   runtime::task<std::uint64_t> receive(std::span<std::byte> into, call_options o);
   std::uint64_t copied_bytes() const noexcept { return copied_bytes_; }
+  void list_waiting(runtime::waiting_list& all);
   /// Of how many tags somebody waits.
   std::size_t known_tags() const noexcept { return lines_.size(); }
   /// Whether a side waits there for its other one.
@@ -46,6 +47,8 @@ class self_edge {
   struct copying;
   struct side : runtime::list_hook {
     std::span<std::byte> bytes;
+    time_ns since_ns = 0;  // it waits
+    std::uint64_t batch = 0;
     std::uint16_t type = 0;
     std::shared_ptr<copying> met;  // once the partner is there
     runtime::news changed;

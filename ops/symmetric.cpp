@@ -1,6 +1,6 @@
 #include <parley/ops/symmetric.hpp>
 
-#include <parley/actors/other_members.hpp>
+#include <parley/actors/inquiries.hpp>
 #include <parley/ops/capability.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/ops/under_way.hpp>
@@ -268,7 +268,7 @@ failure symmetric_end::in_words(errc code, std::uint64_t invocation, const std::
   const bool unmet = code == errc::timeout && participant_.candidates.empty();
   return failure({code, declaration().title() + ", invocation " + std::to_string(invocation) + ", on rank " +
                             std::to_string(services_.net.rank()) + ": " + what +
-                            (unmet ? actors::or_declared_otherwise(services_, declaration().id()) : std::string())});
+                            (unmet ? actors::said_by_peers(services_, declaration(), members_) : std::string())});
 }
 
 // ---- calls ------------------------------------------------------------------------------------------------------------
@@ -289,10 +289,13 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
   if (const auto there = memory().check(data, alignment_of(op_)); !there)
     runtime::raise({there.code(), declaration().title() + ": " + there.reason().text()});
   const time_ns until = services_.until(timeout_ns != 0 ? timeout_ns : op_.timeout_ns);
+  const time_ns asked_ns = rows_.clock();
   auto begun = co_await leases_.start(bytes, until);
-  if (!begun)
+  if (!begun) {
+    record_unbegun(bytes, asked_ns);
     throw explained(begun.code(), leases_.next_invocation(bytes),
                     "the call has not begun, it waited " + leases_.missing(bytes));
+  }
   const actors::leased l = *begun;
   const bool timed = l.what.of != actors::lease::part::steady || (lead_ != nullptr && lead_->assigned.measuring());
   const auto clock = [this, timed] {
@@ -317,11 +320,11 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
     const symmetric_call now = call_of(l.what.invocation, bytes, over.get(), symmetric_call::stream::user);
     try {
       if (caller == nullptr) {
-        co_await implement([&] { return config->run(now, data); }, *config, until);
+        co_await implement([&] { return config->run(now, data); }, *config, until, l, start_ns);
       } else {
-        co_await implement([&] { return caller->prepare(now, *config); }, *config, until);
+        co_await implement([&] { return caller->prepare(now, *config); }, *config, until, l, start_ns);
         if (timed) start_ns = clock();
-        co_await implement([&] { return caller->call(now, *config); }, *config, until);
+        co_await implement([&] { return caller->call(now, *config); }, *config, until, l, start_ns);
       }
     } catch (...) {
       thrown = std::current_exception();
@@ -340,15 +343,46 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
 }
 
 template <class Start>
-task<> symmetric_end::implement(Start start, const symmetric_config& config, time_ns until) {
+task<> symmetric_end::implement(Start start, const symmetric_config& config, time_ns until, const actors::leased& l,
+                                time_ns since_ns) {
   runtime::scope& here = co_await runtime::this_scope;
   const runtime::implementation mine(here, title(), config.id());
-  running me(here, until, mine);
+  running me(here, until, mine, l, since_ns);
   running_.push_back(me);
   me.within.spawn(start());
   co_await me.within.join();
   // One that ends well after it was cancelled may have left out half of it.
   if (me.within.cancelled() != errc::none) runtime::raise(me.within.cancelled());
+}
+
+void symmetric_end::list_waiting(runtime::waiting_list& all) {
+  runtime::waiting_call of;
+  of.what = "call";
+  of.op = declaration().title();
+  of.id = declaration().id();
+  of.generation = leases_.generation();
+  running_.for_each([&](const running& r) {
+    runtime::waiting_call& w = all.calls.emplace_back(of);
+    w.invocation = r.of.what.invocation;
+    w.tag = r.of.key;
+    w.bytes = r.of.bytes;
+    w.since_ns = r.since_ns;
+    const symmetric_config* const config = find(r.of.what.digest);
+    w.lacks = "its config, which may wait for the other members";
+    if (config != nullptr) w.op += " (config " + config->id() + ")";
+  });
+  leases_.list_waiting(of, all);
+}
+
+void symmetric_end::record_unbegun(std::uint64_t bytes, time_ns asked_ns) {
+  services_.flight.add({.op = declaration().id(),
+                        .generation = leases_.generation(),
+                        .invocation = leases_.next_invocation(bytes),
+                        .bytes = bytes,
+                        .began_ns = asked_ns,
+                        .ended_ns = rows_.clock(),
+                        .tag = tuning::size_bucket::of(bytes).index(),
+                        .what = runtime::flight_event::send_failed});
 }
 
 void symmetric_end::record(const actors::leased& l, time_ns start_ns, time_ns end_ns, errc outcome) {

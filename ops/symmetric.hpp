@@ -38,6 +38,7 @@
 #include <parley/ops/symmetric_config.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/runtime/memory_space.hpp>
+#include <parley/runtime/waiting_call.hpp>
 #include <parley/tuning/numbers.hpp>
 #include <parley/tuning/plan.hpp>
 
@@ -132,6 +133,7 @@ class symmetric_end final : private actors::implementations, private actors::reh
   const actors::coordinator_state* coordinator() const noexcept { return lead_ ? &lead_->state : nullptr; }
   actors::lease_coordinator* lease_coordinator() noexcept { return lead_ ? &lead_->leases : nullptr; }
   bool owes_messages() const noexcept;
+  void list_waiting(runtime::waiting_list& all);
   /// See actors/lease_participant.hpp.
   bool may_leave() { return op_.rehearse == nullptr || leases_.may_leave(); }
 
@@ -149,9 +151,12 @@ class symmetric_end final : private actors::implementations, private actors::reh
   };
   // One call while its implementation runs, so that `fail` can end it.
   struct running : runtime::list_hook {
-    running(runtime::scope& parent, time_ns until, const runtime::implementation& of)
-        : within(parent, {.deadline = until, .inside = &of}) {}
+    running(runtime::scope& parent, time_ns until, const runtime::implementation& mine, const actors::leased& l,
+            time_ns since)
+        : within(parent, {.deadline = until, .inside = &mine}), of(l), since_ns(since) {}
     runtime::scope within;
+    const actors::leased& of;
+    time_ns since_ns;
   };
 
   void retire() noexcept;
@@ -168,10 +173,13 @@ class symmetric_end final : private actors::implementations, private actors::reh
   const symmetric_config* find(std::uint64_t digest) const noexcept;
   runtime::task<> run(symmetric_caller* caller, std::span<std::byte> data, std::uint64_t bytes, time_ns timeout_ns);
   template <class Start>
-  runtime::task<> implement(Start start, const symmetric_config& config, time_ns until);
+  runtime::task<> implement(Start start, const symmetric_config& config, time_ns until, const actors::leased& l,
+                            time_ns since_ns);
   symmetric_call call_of(std::uint64_t invocation, std::uint64_t bytes, communicator* over,
                          symmetric_call::stream on) const noexcept;
   void record(const actors::leased& l, time_ns start_ns, time_ns end_ns, runtime::errc outcome);
+  /// One that fails at a gate is in the flight recorder, too.
+  void record_unbegun(std::uint64_t bytes, time_ns asked_ns);
   /// The error that a call ends with, which is noted.
   runtime::failure explained(runtime::errc code, std::uint64_t invocation, const std::string& what) const;
   runtime::failure in_words(runtime::errc code, std::uint64_t invocation, const std::string& what) const;

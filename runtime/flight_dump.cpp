@@ -81,14 +81,41 @@ void write(std::string& text, const flight_decision& d) {
   text += "]}";
 }
 
+void write(std::string& text, const waiting_call& w, time_ns now_ns) {
+  const auto out = std::back_inserter(text);
+  fmt::format_to(out, R"({{"since_ns":{},"for_ns":{},"what":"{}","op":{},"generation":"{:016x}")", w.since_ns,
+                 now_ns - w.since_ns, w.what, quoted(w.op), w.generation);
+  if (w.invocation) fmt::format_to(out, R"(,"invocation":{})", *w.invocation);
+  if (w.tag) fmt::format_to(out, R"(,"tag":{})", *w.tag);
+  fmt::format_to(out, R"(,"bytes":{},"peers":[{}],"lacks":{})", w.bytes, fmt::join(w.peers, ","), quoted(w.lacks));
+  if (w.batch != 0) fmt::format_to(out, R"(,"batch":{})", w.batch);
+  fmt::format_to(out, R"(,"rehearsal":{}}})", w.rehearsal);
+}
+
+void write(std::string& text, const untaken_messages& u) {
+  fmt::format_to(std::back_inserter(text),
+                 R"({{"op":{},"generation":"{:016x}","peer":{},"tag":{},"invocation":{},"parts":{},"bytes":{}}})",
+                 quoted(u.op), u.generation, u.peer, u.tag, u.invocation, u.parts, u.bytes);
+}
+
 }  // namespace
 
 std::string flight_text(const flight_recorder& recorder, const flight_names& names, const flight_header& about,
-                        const std::vector<flight_decision>& decisions) {
+                        const std::vector<flight_decision>& decisions, const waiting_list& now) {
   const std::vector<flight_record> records = recorder.in_order();
-  std::string text = fmt::format(R"({{"rank":{},"why":{},"now_ns":{},"records_lost":{},"decisions":[)", about.rank,
+  std::string text = fmt::format(R"({{"rank":{},"why":{},"now_ns":{},"records_lost":{},"waiting":[)", about.rank,
                                  quoted(about.why), about.now_ns, recorder.total() - records.size());
   const auto out = std::back_inserter(text);
+  for (const waiting_call& w : now.calls) {
+    text += &w == now.calls.data() ? "\n" : ",\n";
+    write(text, w, about.now_ns);
+  }
+  text += R"(],"untaken":[)";
+  for (const untaken_messages& u : now.untaken) {
+    text += &u == now.untaken.data() ? "\n" : ",\n";
+    write(text, u);
+  }
+  text += R"(],"decisions":[)";
   for (const flight_decision& d : decisions) {
     text += &d == decisions.data() ? "\n" : ",\n";
     write(text, d);

@@ -8,6 +8,7 @@
 /// milliseconds; recording does neither.
 #include <parley/runtime/flight_recorder.hpp>
 #include <parley/runtime/identifiers.hpp>
+#include <parley/runtime/waiting_call.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -53,8 +54,8 @@ struct flight_decision {
   std::vector<candidate> candidates;
 };
 
-/// The text is one JSON object: rank, why, now_ns, records_lost, decisions, records.
+/// The text is one JSON object: rank, why, now_ns, records_lost, waiting, untaken, decisions, records.
 std::string flight_text(const flight_recorder& recorder, const flight_names& names, const flight_header& about,
-                        const std::vector<flight_decision>& decisions = {});
+                        const std::vector<flight_decision>& decisions = {}, const waiting_list& now = {});
 
 }  // namespace parley::runtime

@@ -50,7 +50,11 @@ struct named_by {
     if (const auto next = last(": invocation ", told)) {
       const bool is_late =
           why == runtime::errc::timeout && next->behind.starts_with(" had not begun; that rank is late");
-      not_begun = is_late || next->behind == " had not begun" || next->behind == " would have been the next one";
+      // What follows is what the peer said, or that it has said nothing.
+      const bool had_no_room =
+          next->behind == " would have been the next one" ||
+          (why == runtime::errc::timeout && next->behind.starts_with(" would have been the next one; "));
+      not_begun = is_late || next->behind == " had not begun" || had_no_room;
     }
     not_begun = not_begun || told.ends_with("; the call had not begun");
   }

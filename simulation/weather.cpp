@@ -2,11 +2,10 @@
 
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/generations.hpp>
+#include <parley/actors/inquiries.hpp>
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/actors/neighbour_messages.hpp>
-#include <parley/actors/other_members.hpp>
-#include <parley/actors/other_way.hpp>
 #include <parley/actors/pieces.hpp>
 #include <parley/actors/round_messages.hpp>
 #include <parley/actors/stamp.hpp>
@@ -88,11 +87,10 @@ std::string_view type_of(const parcel& p) noexcept {
     case taken::message_type: return "taken";
     case nack::message_type: return "nack";
     case gen_end::message_type: return "gen_end";
-    case other_way::message_type: return "other_way";
+    case peer_question::message_type: return "peer_question";
     case piece::message_type: return "piece";
     case tuning_request::message_type: return "tuning_request";
-    case other_members::message_type: return "other_members";
-    case other_declaration::message_type: return "other_declaration";
+    case peer_answer::message_type: return "peer_answer";
     case lease_prepare::message_type: return "lease_prepare";
     case lease_schedule::message_type: return "lease_schedule";
     case lease_reply::message_type: return "lease_reply";

@@ -1,11 +1,10 @@
 // What actors say to each other is counted by its number.
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/generations.hpp>
+#include <parley/actors/inquiries.hpp>
 #include <parley/actors/lease_messages.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/actors/neighbour_messages.hpp>
-#include <parley/actors/other_members.hpp>
-#include <parley/actors/other_way.hpp>
 #include <parley/actors/pieces.hpp>
 #include <parley/actors/round_messages.hpp>
 
@@ -25,11 +24,10 @@ std::vector<std::uint16_t> numbers() {
 }  // namespace
 
 TEST_CASE("no two kinds of message share a number") {
-  const auto all =
-      numbers<credit, struct revoke, revoked, exposed, known, taken, gen_end, lease_prepare, lease_schedule,
-              lease_reply, lease_waiting, rehearse, rehearsed, lease_end, lease_ended, lease_leaving, lease_let_go, ack,
-              offer, merged, op_reject, warm, warmed, report, decide, tuning_request, nack, matched, other_way,
-              other_members, other_declaration, piece, round_said, round_outcome, round_question, neighbour_question,
-              neighbour_refusal, neighbour_failure>();
+  const auto all = numbers<credit, struct revoke, revoked, exposed, known, taken, gen_end, lease_prepare,
+                           lease_schedule, lease_reply, lease_waiting, rehearse, rehearsed, lease_end, lease_ended,
+                           lease_leaving, lease_let_go, ack, offer, merged, op_reject, warm, warmed, report, decide,
+                           tuning_request, nack, matched, peer_question, peer_answer, piece, round_said, round_outcome,
+                           round_question, neighbour_question, neighbour_refusal, neighbour_failure>();
   CHECK(std::set<std::uint16_t>(all.begin(), all.end()).size() == all.size());
 }

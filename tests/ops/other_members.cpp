@@ -103,7 +103,7 @@ TEST_CASE("who declares an op without itself is named to the leader who waits fo
 }
 
 TEST_CASE("members whose leader is in none of their groups are told so") {
-  both_say({{0}, {0, 1, 2}, {0, 1, 2}}, {1, 2}, " 1:", "rank 0 declares {op gradients");
+  both_say({{0}, {0, 1, 2}, {0, 1, 2}}, {1, 2}, " 1:", "rank 0 declares participants 0:");
 }
 
 TEST_CASE("a name may serve several groups, and a rank may declare one of them later than another") {

@@ -33,8 +33,9 @@ TEST_CASE("the text has a line per record, with names where they are known") {
   flight.add({.op = 8, .invocation = 4, .began_ns = 90, .ended_ns = 90, .tag = 1, .what = flight_event::offered});
   const flight_names names{.op = [](std::uint64_t id) { return std::string(id == 7 ? "say \"a\"\n 0->1" : ""); },
                            .config = [](std::uint64_t) { return std::string("direct"); }};
-  CHECK(flight_text(flight, names, {.rank = 2, .now_ns = 99, .why = "timeout: x"}) ==
-        R"({"rank":2,"why":"timeout: x","now_ns":99,"records_lost":0,"decisions":[],"records":[
+  CHECK(
+      flight_text(flight, names, {.rank = 2, .now_ns = 99, .why = "timeout: x"}) ==
+      R"({"rank":2,"why":"timeout: x","now_ns":99,"records_lost":0,"waiting":[],"untaken":[],"decisions":[],"records":[
 {"at_ns":50,"took_ns":30,"what":"sent","op":"say \"a\"\u000a 0->1","generation":"000000000000001f","config":"direct","invocation":12,"bytes":100,"tag":3,"trial":true,"rehearsal":false},
 {"at_ns":90,"took_ns":0,"what":"offered","op":"0000000000000008","generation":"0000000000000000","count":4,"bytes":0,"peer":1}
 ]}
@@ -47,9 +48,38 @@ TEST_CASE("decisions stand before the records, with what each rank measured") {
   d.candidates.push_back({"tree", std::numeric_limits<double>::infinity(), 0, "failed", "says \"no\"", 0, {}});
   CHECK(flight_text(flight_recorder(8), {}, {.rank = 1, .now_ns = 5, .why = "asked"}, {d, d})
             .starts_with(
-                R"({"rank":1,"why":"asked","now_ns":5,"records_lost":0,"decisions":[
+                R"({"rank":1,"why":"asked","now_ns":5,"records_lost":0,"waiting":[],"untaken":[],"decisions":[
 {"op":"sum [0 1]","key":"4KiB","config":"ring","search":2,"why":"the fastest","candidates":[{"config":"ring","time_ns":1500.0,"repetitions":8,"status":"ok","detail":"","proposed_by":1,"ranks":[{"rank":0,"time_ns":1400.0,"status":"ok"},{"rank":1,"time_ns":1500.2,"status":"ok"}]},{"config":"tree","time_ns":null,"repetitions":0,"status":"failed","detail":"says \"no\"","proposed_by":0,"ranks":[]}]},
 {"op":"sum)"));
+}
+
+TEST_CASE("what waits stands before the decisions, and says for whom and since when; then what nobody takes") {
+  waiting_list now;
+  now.calls.resize(2);
+  waiting_call& w = now.calls[0];
+  w.what = "receive";
+  w.lacks = "a message";
+  w.op = "acts 1->0";
+  w.generation = 0x1f;
+  w.invocation = 5;
+  w.tag = 3;
+  w.peers = {1};
+  w.bytes = 8;
+  w.since_ns = 40;
+  w.batch = 2;
+  waiting_call& bare = now.calls[1];
+  bare.what = "call";
+  bare.lacks = "its config";
+  bare.since_ns = 90;
+  now.untaken.push_back({"acts 1->0", 7, 0x1f, 1, 4, 6, 2, 16});
+  CHECK(flight_text(flight_recorder(8), {}, {.rank = 0, .now_ns = 100, .why = "asked"}, {}, now)
+            .starts_with(R"({"rank":0,"why":"asked","now_ns":100,"records_lost":0,"waiting":[
+{"since_ns":40,"for_ns":60,"what":"receive","op":"acts 1->0","generation":"000000000000001f","invocation":5,"tag":3,"bytes":8,"peers":[1],"lacks":"a message","batch":2,"rehearsal":false},
+{"since_ns":90,"for_ns":10,"what":"call","op":"","generation":"0000000000000000","bytes":0,"peers":[],"lacks":"its config","rehearsal":false}],"untaken":[
+{"op":"acts 1->0","generation":"000000000000001f","peer":1,"tag":4,"invocation":6,"parts":2,"bytes":16}],"decisions":[])"));
+  CHECK(words_of(w, 2'000'000'040) ==
+        "receive of acts 1->0, call 5, tag 3, 8 bytes, of batch 2: waits for rank 1 (a message) since 2.0 s");
+  CHECK(words_of(bare, 90'000'090) == "call of , 0 bytes: waits for its config since 90 ms");
 }
 
 TEST_CASE("every event has a name of its own") {
