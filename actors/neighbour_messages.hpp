@@ -4,8 +4,17 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace parley::actors {
+
+/// What an op's ranks declare alike, such as the grid of a halo, in words.
+struct declared_term {
+  std::string name;
+  std::string value;
+  bool operator==(const declared_term&) const = default;
+  PARLEY_FIELDS(name, value)
+};
 
 /// Of a rank that waits.
 struct neighbour_question {
@@ -13,7 +22,8 @@ struct neighbour_question {
   std::uint64_t call = 0;   ///< how many calls the two have had together; 0: only whether it is known
   std::uint64_t terms = 0;  ///< of this call
   std::string words;
-  PARLEY_FIELDS(call, terms, words)
+  std::vector<declared_term> declared;
+  PARLEY_FIELDS(call, terms, words, declared)
 };
 /// There is something wrong between the two.
 struct neighbour_refusal {

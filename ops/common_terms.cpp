@@ -1,6 +1,7 @@
 #include <parley/ops/common_terms.hpp>
 
 #include <parley/actors/rank_list.hpp>
+#include <parley/tuning/hash.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -89,6 +90,23 @@ void neighbours::expect(rank_id peer) {
   ask_for_a_while();
 }
 
+std::uint64_t neighbours::declared_hash() const {
+  tuning::stable_hash all;
+  for (const actors::declared_term& t : options_.declared) all.text(t.name).text(t.value);
+  return all.digest() >> (64 - declared_hash_bits);
+}
+
+void neighbours::differs(rank_id peer) {
+  peer_state* const p = find(peer);
+  if (p == nullptr || p->refused) return;
+  p->awaited = true;
+  p->heard_under.reset();
+  ask_until_ns_ = services_.until(options_.timeout_ns);
+  pauses_.restart();
+  runtime::timer_wheel::disarm(*this);
+  ask();
+}
+
 void neighbours::ask_for_a_while() {
   ask_until_ns_ = services_.until(options_.timeout_ns);
   if (linked()) return;
@@ -126,6 +144,7 @@ void neighbours::ask() noexcept {
     any = any || p.awaited;
     if (!p.awaited && calls_ == 0) continue;
     actors::neighbour_question q;
+    q.declared = options_.declared;
     if (calls_ != 0) {
       q.call = calls_ - p.first_call;
       q.terms = runs_.back().terms;
@@ -136,14 +155,50 @@ void neighbours::ask() noexcept {
   if (any && now < ask_until_ns_) services_.ex.arm(*this, now + pauses_.next(services_.jitter));
 }
 
+// Only in what they differ, with both values; empty where they do not.
+std::string neighbours::declared_otherwise(rank_id from, const actors::neighbour_question& q) const {
+  std::string there;
+  std::string here;
+  const auto add = [](std::string& to, const std::string& name, const std::string* value) {
+    to += (to.empty() ? "" : ", ") + name + " " + (value == nullptr ? "none" : *value);
+  };
+  const auto value_of = [](const std::vector<actors::declared_term>& all, const std::string& name) {
+    const auto at = std::find_if(all.begin(), all.end(), [&](const auto& t) { return t.name == name; });
+    return at == all.end() ? nullptr : &at->value;
+  };
+  for (const actors::declared_term& mine : options_.declared) {
+    const std::string* const theirs = value_of(q.declared, mine.name);
+    if (theirs != nullptr && *theirs == mine.value) continue;
+    add(there, mine.name, theirs);
+    add(here, mine.name, &mine.value);
+  }
+  for (const actors::declared_term& theirs : q.declared) {
+    if (value_of(options_.declared, theirs.name) != nullptr) continue;
+    add(there, theirs.name, &theirs.value);
+    add(here, theirs.name, nullptr);
+  }
+  if (there.empty()) return {};
+  return "rank " + std::to_string(from) + " declares " + there.substr(0, most_words / 2) + ", and rank " +
+         std::to_string(services_.net.rank()) + " " + here.substr(0, most_words / 2);
+}
+
 errc neighbours::answer(rank_id from, const actors::neighbour_question& q) {
   const std::string self = std::to_string(services_.net.rank());
   const std::string asks = std::to_string(from);
   const std::string title = "op " + options_.op + ": ";
   peer_state* const p = find(from);
+  if (const std::string differs = declared_otherwise(from, q); p != nullptr && !differs.empty()) {
+    const std::string why = title + differs + "; declare the op alike on all its ranks";
+    refuse(from, {errc::declaration_mismatch, why});
+    tell(from, why);
+    return errc::none;
+  }
   if (p == nullptr) {
-    const std::string why = title + "rank " + asks + " has rank " + self + " as a neighbour, and rank " + self +
-                            " has " + actors::listed(options_.listed) + " as its own; let both name each other";
+    const std::string differs = declared_otherwise(from, q);
+    const std::string why =
+        title + "rank " + asks + " has rank " + self + " as a neighbour, and rank " + self + " has " +
+        actors::listed(options_.listed) + " as its own; " +
+        (differs.empty() ? "let both name each other" : differs + "; declare the op alike on all its ranks");
     if (!refused_) actors::warn(services_, why);
     for (const rank_id r : options_.listed) refuse(r, {errc::declaration_mismatch, why});
     if (!refused_) refused_ = error{errc::declaration_mismatch, why};

@@ -16,7 +16,7 @@
 ///     around.heard(3);                                           // until a message of it is here
 ///     around.throw_refused();                                    // what came of it, before each exchange
 ///
-/// A rank that is asked by one that it does not list refuses, with `declaration_mismatch` on both: on the one that asks for its
+/// A rank that is asked by one that has declared the op otherwise (`options::declared`), or that it does not list, refuses, with `declaration_mismatch` on both: on the one that asks for its
 /// messages with that neighbour, on the other one for all of the op's. The same where both are in the same call, with other terms
 /// (`call`). A peer that has not declared the op says nothing: it may do so later, until the wait's own timeout.
 ///
@@ -79,6 +79,8 @@ class neighbours final : public attached_op, private runtime::timer {
     std::string op;               ///< its name
     std::vector<rank_id> listed;  ///< the neighbours of this rank
     time_ns timeout_ns;           ///< of the op's messages: for so long it is asked
+    /// What its ranks have to declare alike: a rank that waits for a neighbour says so, and where they differ both are told in what.
+    std::vector<actors::declared_term> declared{};
   };
   /// `edges`: those of this rank that the op's messages go over.
   neighbours(actors::services& s, std::vector<declared_edge*> edges, options o);
@@ -86,6 +88,11 @@ class neighbours final : public attached_op, private runtime::timer {
 
   void expect(rank_id peer);
   void heard(rank_id peer) noexcept;
+  /// What is declared alike as a number, for who compares it beside other terms; equal where nothing differs.
+  std::uint64_t declared_hash() const;
+  static constexpr unsigned declared_hash_bits = 24;
+  /// A neighbour's is another one: it is asked at once, and both are told in what they differ.
+  void differs(rank_id peer);
   /// A call begins whose messages are told apart by their terms, of which `terms` is a hash.
   void call(std::uint64_t terms, const std::function<std::string()>& words);
   void throw_refused();
@@ -135,6 +142,7 @@ class neighbours final : public attached_op, private runtime::timer {
   std::uint64_t terms_now() const noexcept { return runs_.empty() ? 0 : runs_.back().terms; }
   void ask() noexcept;
   runtime::errc answer(rank_id from, const actors::neighbour_question& q);
+  std::string declared_otherwise(rank_id from, const actors::neighbour_question& q) const;
   void refuse(rank_id peer, const runtime::error& why);
   void tell(rank_id peer, const std::string& why);
   void hear_of_failure(const runtime::envelope& from, const actors::neighbour_failure& f);

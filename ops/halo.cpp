@@ -69,6 +69,26 @@ std::optional<rank_id> neighbour_of(const halo_exchange& op, const std::vector<r
 
 }  // namespace
 
+namespace {
+// Of a grid, whose ranks declare one and the same; a mesh has neighbours of its own on each.
+std::vector<actors::declared_term> terms_of(const halo_exchange& op) {
+  if (op.ranks.empty()) return {{"shape", "mesh"}};
+  const auto in_words = [](const auto& all, const char* between) {
+    std::string text;
+    for (const auto each : all) text += (text.empty() ? "" : between) + std::to_string(each);
+    return text;
+  };
+  std::string periodic;
+  for (std::size_t d = 0; d < op.ranks.size(); ++d)
+    periodic += (d == 0 ? "" : " ") + std::string(!op.periodic.empty() && op.periodic[d] ? "yes" : "no");
+  const std::vector<std::uint64_t> ones(op.ranks.size(), 1);
+  return {{"grid", in_words(op.ranks, "x")},
+          {"periodic", periodic},
+          {"width", in_words(op.width.empty() ? ones : op.width, " ")},
+          {"reach", op.reach == halo_reach::corners ? "corners" : "faces"}};
+}
+}  // namespace
+
 runtime::result<point_to_point> halo_messages(const halo_exchange& op, rank_id self, rank_id world_size) {
   const std::string title = "op " + op.name;
   const auto wrong = [&](const std::string& what) { return error{errc::bad_argument, title + ": " + what}; };
@@ -125,7 +145,7 @@ halo rank::declare(const halo_exchange& op) {
   handle.op_ = op;
   handle.self_ = id();
   handle.title_ = "op " + op.name + ", rank " + std::to_string(id());
-  neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns};
+  neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns, .declared = terms_of(op)};
   for (const auto& [from, to] : messages.edges) {
     if (from == id()) around.listed.push_back(to);
   }
@@ -353,8 +373,16 @@ void halo_plan::state::check(link& l, std::uint64_t came) const {
                                             " were expected; give neighbours fields that fit together"});
 }
 
+namespace {
+// A payload's size, and above it what the op's declaration is as a number.
+constexpr unsigned size_bits = 64 - neighbours::declared_hash_bits;
+constexpr std::uint64_t size_mask = (std::uint64_t{1} << size_bits) - 1;
+}  // namespace
+
+// Where the two have declared the op otherwise, that is what is wrong, whatever the sizes are.
 void halo_plan::state::check_said(link& l, std::span<const std::uint64_t> theirs) const {
-  check(l, theirs[0]);
+  if (theirs[0] >> size_bits != around->declared_hash()) return around->differs(l.peer);
+  check(l, theirs[0] & size_mask);
   if (theirs[1] != l.sent().size())
     runtime::raise({errc::bad_argument, title + ": rank " + std::to_string(l.peer) + " expects " +
                                             std::to_string(theirs[1]) + " bytes where this rank sends " +
@@ -475,9 +503,11 @@ void halo_plan::compare(runtime::dataflow& flow, std::vector<flow_work>& all) {
       plan->check_said(*with, theirs);
       plan->hear_of_pieces(*with, theirs);
     };
-    all.push_back(l.terms.start(
-        flow, state_->messages, {.peer = l.peer, .tag_out = beside + l.tag_out, .tag_in = beside + l.tag_in},
-        {l.sent().size(), l.received().size(), hash_of(l.pieces_out), hash_of(l.pieces_in)}, std::move(check)));
+    all.push_back(l.terms.start(flow, state_->messages,
+                                {.peer = l.peer, .tag_out = beside + l.tag_out, .tag_in = beside + l.tag_in},
+                                {l.sent().size() | state_->around->declared_hash() << size_bits, l.received().size(),
+                                 hash_of(l.pieces_out), hash_of(l.pieces_in)},
+                                std::move(check)));
   }
 }
 

@@ -477,7 +477,10 @@ pipeline rank::declare(linear_pipeline op) {
   }
   if (p.stages_ == 1) return p;
   std::vector<declared_edge*> edges;
-  neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns};
+  std::string stages;
+  for (const rank_id r : op.stages) stages += (stages.empty() ? "" : " ") + std::to_string(r);
+  neighbours::options around{
+      .op = op.name, .listed = {}, .timeout_ns = op.timeout_ns, .declared = {{"stages on ranks", stages}}};
   for (declared_edge* const e : {p.in_, p.out_}) {
     if (e == nullptr) continue;
     edges.push_back(e);

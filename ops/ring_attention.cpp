@@ -29,7 +29,12 @@ attention rank::declare(const ring_attention& op) {
   handle.next_ = order[(handle.place_ + 1) % size];
   handle.previous_ = order[(handle.place_ + size - 1) % size];
   if (size == 1) return handle;
-  neighbours::options around{.op = op.name, .listed = {handle.previous_, handle.next_}, .timeout_ns = op.timeout_ns};
+  std::string ranks;
+  for (const rank_id r : order) ranks += (ranks.empty() ? "" : " ") + std::to_string(r);
+  neighbours::options around{.op = op.name,
+                             .listed = {handle.previous_, handle.next_},
+                             .timeout_ns = op.timeout_ns,
+                             .declared = {{"ranks in the order", ranks}}};
   handle.around_ = &attend(std::make_unique<neighbours>(services_, handle.ring_.edges(), std::move(around)));
   return handle;
 }

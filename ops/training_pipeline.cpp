@@ -91,6 +91,28 @@ class training::buffers {
   std::uint64_t passes_ = 0;
 };
 
+namespace {
+std::vector<actors::declared_term> terms_of(const training_pipeline& op) {
+  constexpr std::size_t most_rows = 64;
+  constexpr std::size_t most_bytes = 200;  // of a row; the rest is in the hash of all
+  const std::string schedule = text_of(op.schedule);
+  std::vector<actors::declared_term> all{{"stages", std::to_string(op.schedule.stages)},
+                                         {"microbatches", std::to_string(op.schedule.microbatches)}};
+  std::string ranks;
+  for (const rank_id r : op.ranks) ranks += (ranks.empty() ? "" : " ") + std::to_string(r);
+  all.push_back({"ranks", ranks});
+  std::size_t row = 0;
+  for (std::size_t at = 0; at < schedule.size() && row < most_rows; ++row) {
+    const std::size_t end = std::min(schedule.find('\n', at), schedule.size());
+    std::string text = schedule.substr(at, end - at);
+    if (text.size() > most_bytes) text = text.substr(0, most_bytes) + "... (" + std::to_string(hash_of(text)) + ")";
+    all.push_back({"row " + std::to_string(row) + " of the schedule", text});
+    at = end + 1;
+  }
+  return all;
+}
+}  // namespace
+
 training rank::declare(const training_pipeline& op) {
   const auto wrong = [&](const std::string& what) {
     runtime::raise({errc::bad_argument, "op " + op.name + ": " + what});
@@ -118,7 +140,7 @@ training rank::declare(const training_pipeline& op) {
   const auto mine = std::find(whole->ranks.begin(), whole->ranks.end(), id());
   if (mine == whole->ranks.end()) return handle;
   handle.place_ = static_cast<rank_id>(mine - whole->ranks.begin());
-  neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns};
+  neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns, .declared = terms_of(*whole)};
   for (const auto& [from, to] : edges) {
     if (from == id()) around.listed.push_back(to);
   }

@@ -276,3 +276,44 @@ TEST_CASE("the rank that notices that another one calls a group with another siz
   for (rank_id r = 0; r < 3; ++r) CHECK(outcomes[r].code() == errc::bad_argument);
   CHECK(says(outcomes[0], "rank 2 called with another size than the others, 256 bytes; this rank has 400 bytes"));
 }
+
+namespace {
+task<> exchange_once(halo h, std::vector<double>& field, result<>& outcome) {
+  std::exception_ptr thrown;
+  try {
+    runtime::scope& here = co_await this_scope;
+    dataflow flow(here);
+    halo_plan plan = h.plan({grid_field(field, {4})});
+    auto work = plan.start(flow);
+    co_await work;
+    co_await flow.join();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  outcome = thrown ? result<>(describe(thrown)) : result<>();
+}
+}  // namespace
+
+TEST_CASE("two ranks that declare a halo otherwise are told at once in what they differ, with both values") {
+  world w(2);
+  std::array<halo, 2> ends;
+  for (rank_id r = 0; r < 2; ++r) {
+    halo_exchange op;
+    op.name = "ghosts";
+    op.ranks = {2};
+    op.periodic = {r == 0};
+    ends[r] = w[r].declare(op);
+  }
+  scope calls(w.clock);
+  std::array<std::vector<double>, 2> fields{std::vector<double>(6), std::vector<double>(6)};
+  std::array<result<>, 2> outcomes;
+  for (rank_id r = 0; r < 2; ++r) calls.spawn(exchange_once(ends[r], fields[r], outcomes[r]));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(w.clock.now() < 1'000'000'000);
+  CHECK(outcomes[0].code() == errc::declaration_mismatch);
+  const std::string text = outcomes[0].reason().what();
+  CAPTURE(text);
+  CHECK((text.find("rank 0 declares periodic yes, and rank 1 periodic no; declare the op alike") != std::string::npos ||
+         text.find("rank 1 declares periodic no, and rank 0 periodic yes; declare the op alike") != std::string::npos));
+  CHECK(text.find("grid") == std::string::npos);  // in which they do not differ
+}
