@@ -354,6 +354,7 @@ struct job::state final : runtime::link::failure_handler {
     on.detection_ns = detection_ns;
     on.has = std::move(has);
     on.held_dead = [this] { return why_fenced(); };
+    on.stands_still = [this](rank_id peer) { return heart ? heart->stands_still(peer) : 0; };
     on.hear_news = [this] {
       loop->io().poll();
       if (heart) tell_lost(heart->lost());
@@ -431,6 +432,7 @@ struct job::state final : runtime::link::failure_handler {
     o.restarts = place.restarts;
     if (all.rejoined) o.comes = transports::heartbeat::arrival::rejoined;
     for (const rank_id r : o.watched) o.pids.push_back(pid_of(r));
+    o.turns = [loop = &*loop] { return loop->turns_so_far(); };
     transports::heartbeat::events to;
     // By then a newer process may be in that place.
     to.on_lost = [this](rank_id, const std::string&) {

@@ -209,6 +209,7 @@ struct reactor::state final : fork_watch {
   std::mutex posted_mutex;
   std::vector<std::function<void()>> posted;
   std::atomic<bool> any_posted{false};
+  std::atomic<std::uint64_t> turns_seen{0};
 
   std::int64_t work_to_clock = 0;
   std::uint32_t turns_to_asio = 0;
@@ -266,6 +267,8 @@ void reactor::set_sharing(sharing cores) noexcept { state_->settings.cores = cor
 void reactor::set_longest_spin(time_ns longest) noexcept { state_->settings.longest_spin_ns = longest; }
 int reactor::native_handle() const noexcept { return state_->events.get(); }
 const reactor::counters& reactor::statistics() const noexcept { return state_->seen; }
+std::uint64_t reactor::turns_so_far() const noexcept { return state_->turns_seen.load(std::memory_order_relaxed); }
+
 time_ns reactor::precise_now() noexcept { return clock_now(); }
 
 void reactor::post(std::function<void()> f) {
@@ -302,7 +305,7 @@ bool reactor::run_posted() {
 
 bool reactor::turn() {
   state& s = *state_;
-  ++s.seen.turns;
+  s.turns_seen.store(++s.seen.turns, std::memory_order_relaxed);
   bool any = std::exchange(s.polled, false) || s.poll_all();
   if (s.any_posted.load(std::memory_order_acquire)) any = run_posted() || any;
   if (--s.work_to_clock <= 0) {

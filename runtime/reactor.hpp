@@ -74,6 +74,8 @@ class reactor final : public executor {
   /// A descriptor for the caller's epoll or poll; owned by the reactor.
   int native_handle() const noexcept;
   const counters& statistics() const noexcept;
+  /// `counters::turns`, for any thread: whether the loop goes on turning.
+  std::uint64_t turns_so_far() const noexcept;
 
   time_ns precise_now() noexcept override;
   void post(std::function<void()> f) override;

@@ -75,6 +75,8 @@ struct alignas(64) slot {
   std::atomic<std::uint64_t> beats;
   std::atomic<std::uint64_t> standing;
   std::atomic<std::uint64_t> found;  // whether a process in that place has mapped the page
+  std::atomic<std::int64_t>
+      turned;  // when its loop was last seen to have turned, by the host's monotonic clock; 0: nobody says
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "the page is shared between processes");
 
@@ -312,6 +314,16 @@ class heartbeat::watch {
     return told;
   }
 
+  time_ns stands_still(rank_id rank) const {
+    if (!watches(rank)) return 0;
+    const slot& its = page_.of(rank);
+    const standing now = standing::read(its.standing);
+    const time_ns turned = its.turned.load();
+    if (turned == 0 || now.is != standing::state::alive || now.restarts != restarts_of(rank)) return 0;
+    const time_ns still = since_epoch(clock::now()) - turned;
+    return still > 2 * interval_ ? still : 0;  // a beat may be late by one
+  }
+
   std::vector<rank_id> living() const {
     std::vector<rank_id> found;
     for (const rank_id rank : options_.watched) {
@@ -344,7 +356,16 @@ class heartbeat::watch {
     std::uint64_t found = word.load();
     while (standing::of(found).restarts < options_.restarts && !word.compare_exchange_weak(found, mine.word())) {}
   }
-  void beat() { page_.of(options_.rank).beats.fetch_add(1); }
+  void beat() {
+    slot& mine = page_.of(options_.rank);
+    mine.beats.fetch_add(1);
+    if (!options_.turns) return;
+    const std::uint64_t turns = options_.turns();
+    if (std::exchange(turns_, turns) != turns) mine.turned.store(since_epoch(clock::now()));
+  }
+  static time_ns since_epoch(clock::time_point t) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
+  }
 
   void run(const std::stop_token& stop) {
     const std::chrono::nanoseconds pause(interval_);
@@ -401,6 +422,7 @@ class heartbeat::watch {
   events events_;
   page& page_;
   time_ns interval_;
+  std::uint64_t turns_ = 0;
   std::map<rank_id, std::uint32_t> restarts_;  // of those that have come back
   std::vector<other> others_;
   std::mutex mutex_;
@@ -432,6 +454,7 @@ result<std::unique_ptr<heartbeat>> heartbeat::start(options o, events to) {
 std::string heartbeat::fenced() const { return watch_->fenced(); }
 std::vector<std::pair<rank_id, std::string>> heartbeat::lost() const { return watch_->lost(); }
 std::vector<rank_id> heartbeat::living() const { return watch_->living(); }
+time_ns heartbeat::stands_still(rank_id rank) const { return watch_->stands_still(rank); }
 void heartbeat::hold_dead(rank_id lost) { watch_->hold_dead(lost); }
 void heartbeat::expect(rank_id rank, std::uint32_t restarts, std::uint32_t pid) { watch_->expect(rank, restarts, pid); }
 

@@ -59,6 +59,8 @@ class heartbeat {
     /// still has to find it; empty: nobody does.
     std::vector<std::uint32_t> pids{};
     arrival comes = arrival::at_first;
+    /// How often this rank's loop has turned, which the heart looks at with each beat; called on its thread. Empty: nobody says.
+    std::function<std::uint64_t()> turns{};
   };
   /// Both are called on the heart's thread, at most once per process, and must not destroy the heart.
   struct events {
@@ -80,6 +82,8 @@ class heartbeat {
   std::vector<std::pair<runtime::rank_id, std::string>> lost() const;
   /// Those that have been heard and are neither held dead nor have left.
   std::vector<runtime::rank_id> living() const;
+  /// For how long the loop of a rank that lives has not turned, as its heart has seen it; 0: it turns, or nobody says.
+  runtime::time_ns stands_still(runtime::rank_id rank) const;
   /// This rank has found out otherwise, by a connection that broke. Changes nothing for one that left or was judged before.
   void hold_dead(runtime::rank_id lost);
   /// A process before which there were so many others is the one that counts in that place from here on; `pid` as above.

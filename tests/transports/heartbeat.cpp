@@ -18,8 +18,10 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 using namespace parley::transports;
 using parley::runtime::errc;
@@ -38,10 +40,11 @@ std::string fresh_page() {
 /// A heart and what it has said.
 struct listening {
   listening(rank_id rank, rank_id world, const std::string& page, std::uint32_t restarts = 0,
-            const std::vector<std::uint32_t>& holders = {}) {
+            const std::vector<std::uint32_t>& holders = {}, std::function<std::uint64_t()> turns = {}) {
     heartbeat::options o{.rank = rank, .world_size = world, .watched = {}, .page = page, .detection_ns = soon_ns};
     o.restarts = restarts;
     o.pids = holders;
+    o.turns = std::move(turns);
     if (!holders.empty()) o.comes = heartbeat::arrival::rejoined;
     for (rank_id r = 0; r < world; ++r) {
       if (r != rank) o.watched.push_back(r);
@@ -194,6 +197,24 @@ TEST_CASE("a rank that is started anew while the others still look for the page 
   listening one(1, 3, page);
   CHECK_FALSE(std::filesystem::exists(page));
   CHECK(two.heart->fenced().empty());
+}
+
+TEST_CASE("the others see for how long a loop has not turned whose heart beats, and that it turns again") {
+  const std::string page = fresh_page();
+  std::atomic<std::uint64_t> turns{0};
+  std::atomic<bool> turning{true};
+  listening zero(0, 2, page);
+  listening one(1, 2, page, 0, {}, [&] { return turning ? ++turns : turns.load(); });
+  CHECK(one.heart->stands_still(0) == 0);  // nobody says
+  CHECK(zero.heart->stands_still(1) == 0);
+  turning = false;
+  CHECK(in_time([&] { return zero.heart->stands_still(1) >= soon_ns; }));
+  CHECK(zero.lost().empty());
+  turning = true;
+  CHECK(in_time([&] { return zero.heart->stands_still(1) == 0; }));
+  turning = false;
+  one.heart.reset();
+  CHECK(zero.heart->stands_still(1) == 0);  // it has left
 }
 
 TEST_CASE("a heart that leaves in peace, or never came, is not lost") {
