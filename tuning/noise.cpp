@@ -69,6 +69,11 @@ scatter scatter_of(std::span<const aggregate> all, std::span<const std::size_t> 
   return pooled;
 }
 
+bool is_disturbed(const aggregate& a) noexcept {
+  constexpr double several_times = 6;  // what kernels' launches and page faults add is less
+  return a.measured() && a.count > 1 && a.slowest_ns > several_times * a.fastest_ns;
+}
+
 double significant_ns(const aggregate& a, const aggregate& b, const significance& s) {
   return std::max(s.relative * std::max(a.time_ns, b.time_ns), chance_ns(a, b, s));
 }

@@ -21,6 +21,10 @@ double deviation_ns(const aggregate& a);
 /// The same of the median of all repetitions.
 double median_error_ns(const aggregate& a);
 
+/// Whether something else interrupts what is measured, as where more threads want to run than there are processors: one repetition
+/// took several times as long as another one of the same candidate. A median of few is luck then.
+bool is_disturbed(const aggregate& a) noexcept;
+
 /// The usual scatter of a field of candidates.
 struct scatter {
   double relative = 0;      ///< standard deviation of one repetition by its time: the middle one of the candidates'

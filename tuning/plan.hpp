@@ -8,9 +8,10 @@
 ///     }
 ///     decide(aggregates);
 ///
-/// The first round is a probe, one timed repetition each, and only drops what failed or is hopeless. Later rounds
-/// double the repetitions while the field shrinks. After each of them a challenger is dropped when the statistics of
-/// all rounds so far say that it cannot be the decision (see noise.hpp):
+/// The first round is a probe, one timed repetition each, and only drops what failed: one repetition is no evidence, as whatever
+/// else the machine does may have made it long. Where the probe has more repetitions it drops what is hopeless, too. Later
+/// rounds double the repetitions while the field shrinks. After each of them a challenger is dropped when the statistics of all
+/// rounds so far say that it cannot be the decision (see noise.hpp):
 ///  - it is surely slower than another candidate, by more than noise and by more than chance; or
 ///  - one that comes before it in merged order, c0 first, is surely as good as it is; or
 ///  - from the fourth round on, where more than two are left: it is not in the better half, which is a guess where times
@@ -22,10 +23,14 @@
 /// whose next begins with another candidate (A B C C B A, B C A A C B): what every second message of a program meets, such as that it
 /// ends with the one before it, every candidate meets then.
 ///
+/// A machine that does something else now and then makes a few repetitions several times as long (`is_disturbed`). Medians of few are
+/// luck then. Once that was seen, whoever was dropped with fewer than `thorough_repetitions` is only set aside: before the campaign
+/// ends it is repeated, once more and beside those that are left, until it has so many, and may come back. Nothing is settled with
+/// fewer, either, and the settling asks for more certainty.
+///
 /// The campaign stops as soon as what `decide` would choose is known, with fair confidence, to be within noise of the best
 /// that is left; in any case after `maximum_rounds`. So few repetitions do when times hardly scatter or differ by much, and
-/// more are made where they do not: their price is only that of slow configs (N4). It may also stop after any invocation;
-/// what was dropped stays dropped.
+/// more are made where they do not: their price is only that of slow configs (N4). It may also stop after any invocation.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -47,12 +52,14 @@ struct plan_options {
   std::size_t maximum_in_all = 1'000;    ///< repetitions of one candidate in all rounds; the probe is always made
   double maximum_ns = 1e18;              ///< the same in time: a round that would go beyond it is not begun
   std::size_t enough_repetitions = 7;    ///< where there can be one round only
+  std::size_t thorough_repetitions = 7;  ///< where times are disturbed, nobody is dropped for good with fewer
   double keep_fraction = 0.5;            ///< of the challengers, after each round from the fourth on
-  double probe_slow_factor = 3.0;        ///< slower than the best by more than this is dropped by the probe
-  double slow_factor = 1.5;              ///< and by the later rounds, where one outlier cannot do it
-  double noise = 0.03;                   ///< candidates this close are ranked by their order, not their time
-  double budget_fraction = 0.05;         ///< of wall time: what trials may cost (N4)
-  drift_options drift{};                 ///< when what was decided is searched anew
+  double probe_slow_factor =
+      3.0;                   ///< slower than the best by more than this is dropped after the probe, by two repetitions
+  double slow_factor = 1.5;  ///< and by the later rounds
+  double noise = 0.03;       ///< candidates this close are ranked by their order, not their time
+  double budget_fraction = 0.05;  ///< of wall time: what trials may cost (N4)
+  drift_options drift{};          ///< when what was decided is searched anew
 };
 
 enum class trial_kind : std::uint8_t { warm_up, timed };
@@ -100,6 +107,10 @@ class trial_planner {
 
  private:
   void plan_round();
+  void add_repetitions(std::size_t repetitions, trial_kind kind);
+  void set_aside(std::span<const std::size_t> kept, std::span<const aggregate> aggregates);
+  bool look_again(std::span<const aggregate> aggregates);
+  bool is_thin(const aggregate& a) const noexcept { return a.measured() && a.count < options_.thorough_repetitions; }
   std::size_t repetitions_left() const noexcept;
   std::vector<std::size_t> ranked_challengers(std::span<const aggregate> aggregates) const;
   bool out_of_the_race(std::size_t challenger, std::span<const aggregate> aggregates) const;
@@ -112,8 +123,11 @@ class trial_planner {
   std::size_t made_ = 0;   // timed repetitions of each survivor, this round's included
   double slowest_ns_ = 0;  // of the survivors
   bool default_is_out_ = false;
+  bool disturbed_ = false;  // a repetition of anybody has been
   bool finished_ = false;
   std::vector<std::size_t> survivors_;
+  std::vector<std::size_t> set_aside_;  // on thin evidence
+  std::vector<bool> looked_at_again_;
   std::vector<planned_trial> sequence_;
 };
 

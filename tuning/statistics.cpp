@@ -66,6 +66,9 @@ aggregate summary(const std::vector<double>& times_ns) {
   for (double t : times_ns) deviations.push_back(std::abs(t - a.time_ns));
   a.spread_ns = median(std::move(deviations));
   a.count = times_ns.size();
+  const auto [fastest, slowest] = std::minmax_element(times_ns.begin(), times_ns.end());
+  a.fastest_ns = *fastest;
+  a.slowest_ns = *slowest;
   a.status = aggregate_status::measured;
   return a;
 }

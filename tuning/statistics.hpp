@@ -55,6 +55,8 @@ struct aggregate {
   aggregate_status status = aggregate_status::not_tried;
   std::string detail{};       ///< which rank and invocation, when not measured
   double clock_error_ns = 0;  ///< how far the time may be off because clocks of different hosts were compared
+  double fastest_ns = 0;      ///< of all repetitions; 0: not known
+  double slowest_ns = 0;
 
   bool measured() const noexcept { return status == aggregate_status::measured; }
   friend bool operator==(const aggregate&, const aggregate&) = default;

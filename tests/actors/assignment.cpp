@@ -437,9 +437,13 @@ TEST_CASE("a first use that takes long is a warm-up's cost, and no reason agains
     };
     for (int i = 0; i < 200 && (i == 0 || !l.decided()); ++i) used = l.invoke().digest == a || used;
     REQUIRE(l.decided());
-    CHECK(l.only().digest == (warm_ups == 0 ? c0 : a));
-    CHECK(l.only().aggregates[1].count == (warm_ups == 0 ? 1U : 2U));
-    CHECK(l.only().cost_ns == doctest::Approx(8'500'000 + 2 * 1'000'000));  // `b` is used twice
+    CHECK(l.only().digest == a);
+    if (warm_ups == 0) {  // one long repetition is a disturbance, and takes more of them
+      CHECK(l.only().aggregates[1].count >= 7);
+    } else {
+      CHECK(l.only().aggregates[1].count == 2);
+      CHECK(l.only().cost_ns == doctest::Approx(8'500'000 + 3 * 1'000'000));  // `b` is used three times
+    }
   }
 }
 

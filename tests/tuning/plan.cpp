@@ -113,12 +113,58 @@ TEST_CASE("a default alone needs no trials") {
   CHECK_FALSE(trial_planner(1).next());
 }
 
-TEST_CASE("the probe drops what failed or is hopeless, and nothing else") {
-  trial_planner plan(5);
+TEST_CASE("nobody is dropped on one repetition, however long it took") {
+  trial_planner plan(4);
   round_of(plan);
-  plan.complete_round(std::vector{took(100), failed(), took(301), took(299), took(140)});
+  plan.complete_round(std::vector{took(100), failed(), took(100'000), took(140)});
+  CHECK(plan.survivors() == indexes{0, 2, 3});
+  CHECK(round_of(plan) == indexes{0, 2, 3});
+}
+
+TEST_CASE("a probe of two repetitions drops what failed or is hopeless, and nothing else") {
+  trial_planner plan(5, {.probe_repetitions = 2});
+  round_of(plan);
+  plan.complete_round(std::vector{took(100, 2, 15), failed(), took(400, 2, 15), took(280, 2, 60), took(140, 2, 20)});
   CHECK(plan.survivors() == indexes{0, 3, 4});
-  CHECK(round_of(plan) == indexes{0, 3, 4});
+}
+
+TEST_CASE("who was dropped on few repetitions, while a machine did something else now and then, is looked at again") {
+  const auto with_extremes = [](aggregate a, double fastest_ns, double slowest_ns) {
+    a.fastest_ns = fastest_ns;
+    a.slowest_ns = slowest_ns;
+    return a;
+  };
+  const aggregate steady_default = took(100, 7, 2);
+  const aggregate unlucky = took(400, 2, 1);
+  const aggregate disturbed = with_extremes(took(50, 7, 1), 49, 5'000);
+  trial_planner plan(3);
+  round_of(plan);
+  plan.complete_round(std::vector{took(100), took(400), took(50)});
+  CHECK(round_of(plan) == indexes{0, 1, 2});
+  SUBCASE("with as many repetitions as are thorough, beside those that are left") {
+    plan.complete_round(std::vector{steady_default, unlucky, disturbed});
+    CHECK_FALSE(plan.finished());
+    indexes wanted{0};  // once, as another one is surely faster
+    for (int i = 0; i < 5; ++i) wanted.insert(wanted.end(), {1, 2});
+    CHECK(round_of(plan) == wanted);
+    SUBCASE("and comes back") {
+      plan.complete_round(std::vector{took(100, 9, 2), took(40, 7, 1), disturbed});
+      CHECK(plan.survivors() == indexes{0, 1});
+    }
+    SUBCASE("and stays dropped, for good") {
+      plan.complete_round(std::vector{took(100, 9, 2), took(390, 7, 1), disturbed});
+      CHECK(plan.survivors() == indexes{0, 2});
+      while (!plan.finished()) {
+        const indexes again = round_of(plan);
+        CHECK(std::find(again.begin(), again.end(), 1U) == again.end());
+        plan.complete_round(std::vector{took(100, 20, 2), unlucky, disturbed});
+      }
+    }
+  }
+  SUBCASE("and not where nothing disturbed anybody") {
+    plan.complete_round(std::vector{steady_default, unlucky, took(50, 7, 1)});
+    CHECK(plan.finished());
+  }
 }
 
 TEST_CASE("later rounds double the repetitions, and keep the better half of what chance does not tell apart") {
@@ -269,6 +315,9 @@ TEST_CASE("a campaign ends when every challenger is gone or the last one is know
   trial_planner gone(3);
   round_of(gone);
   gone.complete_round(std::vector{took(100), failed(), took(400)});
+  CHECK_FALSE(gone.finished());
+  round_of(gone);
+  gone.complete_round(std::vector{took(100, 2), failed(), took(400, 2)});
   CHECK(gone.finished());
 
   trial_planner all_failed(3);
@@ -343,16 +392,16 @@ TEST_CASE("every campaign ends, whatever is reported") {
 TEST_CASE("8 configs, one of them 100 times slower: the best wins for the price of few slow trials") {
   const std::vector<double> truth{1000, 900, 1400, 100000, 700, 2500, 1100, 690};
   std::size_t long_ones = 0;  // where the two that are 1.4 % apart seem further apart
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
     const campaign c(truth, 0.03, seed);
     CHECK((c.result.winner == 4 || c.result.winner == 7));
-    CHECK(c.times[3].size() == 1);
-    CHECK(c.times[5].size() == 1);
+    CHECK(c.times[3].size() == 2);  // one would be no evidence
+    CHECK(c.times[5].size() == 2);
     CHECK(c.trials < 100);
     long_ones += c.trials >= 60 ? 1 : 0;
-    CHECK(c.cost_ns < 1.1 * truth[3]);
+    CHECK(c.cost_ns < 2.1 * truth[3]);
   }
-  CHECK(long_ones <= 5);
+  CHECK(long_ones <= 150);
 }
 
 TEST_CASE("under 3 % noise the chosen config is within noise of the best, after a few trials each") {

@@ -52,14 +52,15 @@ struct outcome_of_search {
   std::size_t trials = 0;
 };
 
-outcome_of_search search(machine where, std::size_t configs, const plan_options& options) {
+template <class Run>
+outcome_of_search search(Run&& run, std::size_t configs, const plan_options& options) {
   trial_planner plan(configs, options);
   std::vector<std::vector<double>> times(configs);
   std::vector<aggregate> aggregates(configs);
   outcome_of_search found;
   while (!plan.finished()) {
     while (auto trial = plan.next()) {
-      const double took = where.run(trial->candidate);
+      const double took = run(trial->candidate);
       ++found.trials;
       if (trial->kind == trial_kind::timed) times[trial->candidate].push_back(took);
     }
@@ -104,7 +105,8 @@ summary decisions(double gap, const noise& n, const plan_options& options = {}) 
   for (const std::vector<double>& usual : fields(gap)) {
     const double best = *std::min_element(usual.begin(), usual.end());
     for (std::uint64_t seed = 0; seed < of_each_field; ++seed) {
-      const auto found = search(machine(usual, n, 31 * seed + 7), usual.size(), options);
+      machine where(usual, n, 31 * seed + 7);
+      const auto found = search([&](std::size_t config) { return where.run(config); }, usual.size(), options);
       regrets.push_back(usual[found.winner] / best - 1);
       trials.push_back(found.trials);
       all.worse_than_default += usual[found.winner] > 1.03 * usual[0] ? 1 : 0;
@@ -149,8 +151,8 @@ TEST_CASE("decisions on times that do not scatter are the best, within noise, af
 
 TEST_CASE(
     "decisions on times that scatter are mostly within 3 % of the best, for more trials only where that is in doubt") {
-  check({.scale = 0.03}, {{0.05, 35}, {0.05, 22}, {0.03, 16}, {0.01, 13}});
-  check({.scale = 0.03, .of = shape::symmetric}, {{0.07, 50}, {0.07, 25}, {0.02, 18}, {0.01, 13}});
+  check({.scale = 0.03}, {{0.05, 35}, {0.05, 22}, {0.03, 16}, {0.01, 14}});
+  check({.scale = 0.03, .of = shape::symmetric}, {{0.07, 50}, {0.07, 25}, {0.02, 18}, {0.01, 14}});
   check({.scale = 0.1}, {{0.07, 100}, {0.1, 50}, {0.04, 30}, {0.01, 17}});
   check({.scale = 0.3}, {{0.15, 220}, {0.3, 170}, {0.16, 100}, {0.02, 40}});
 }
@@ -162,4 +164,39 @@ TEST_CASE("decisions do not change for repetitions of which one in fifty takes t
 
 TEST_CASE("decisions do not rest on the first use of a config, where that is a warm-up") {
   check({.scale = 0.1, .first_use = 5}, {{0.07, 100}, {0.12, 60}, {0.04, 40}, {0.01, 26}}, {.warm_up_repetitions = 1});
+}
+
+namespace {
+
+// A machine on which five threads want to run on two processors: a repetition is interrupted with this chance, and then others run
+// for 0.1 ms, or for much longer. It reproduces what was seen of a stage with two ways: a chance of 0.4 made 23 of 100 jobs choose the
+// slow one, most of them after a single repetition of the other.
+double share_of_wrong_choices(const std::vector<double>& usual_us, double interrupted) {
+  constexpr std::uint64_t jobs = 1000;
+  const auto best = std::min_element(usual_us.begin(), usual_us.end()) - usual_us.begin();
+  std::uint64_t wrong = 0;
+  for (std::uint64_t seed = 0; seed < jobs; ++seed) {
+    testing::generator luck(977 * seed + 5);
+    const auto share = [&] { return (1 + luck.symmetric()) / 2 * 0.999'999; };
+    const auto run = [&](std::size_t config) {
+      const double alone = usual_us[config] * (1 - 0.05 * std::log(1 - share()));
+      return share() < interrupted ? alone + 100 * std::pow(1 - share(), -1.25) : alone;
+    };
+    wrong += search(run, usual_us.size(), {}).winner != static_cast<std::size_t>(best) ? 1 : 0;
+  }
+  return static_cast<double>(wrong) / static_cast<double>(jobs);
+}
+
+}  // namespace
+
+TEST_CASE("decisions on a busy machine hardly ever fall on a config that is more than twice as slow") {
+  for (const double interrupted : {0.05, 0.1, 0.2}) {
+    CAPTURE(interrupted);
+    CHECK(share_of_wrong_choices({79, 31}, interrupted) <= 0.008);
+    CHECK(share_of_wrong_choices({31, 79}, interrupted) <= 0.008);
+    CHECK(share_of_wrong_choices({79, 31, 60, 120, 500}, interrupted) <= 0.008);
+  }
+  CHECK(share_of_wrong_choices({79, 31}, 0.3) <= 0.015);
+  CHECK(share_of_wrong_choices({79, 31}, 0.4) <=
+        0.035);  // nearly half of all repetitions: medians themselves are wrong by then
 }
