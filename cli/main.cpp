@@ -6,6 +6,7 @@
 #include <parley/ops/rank_environment.hpp>
 #include <parley/ops/results_store.hpp>
 #include <parley/quick_start.hpp>
+#include <parley/runtime/number_text.hpp>
 #include <parley/runtime/version.hpp>
 #include <parley/transports/environment.hpp>
 #include <parley/transports/launcher.hpp>
@@ -13,12 +14,11 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -60,13 +60,19 @@ struct result_words {
   bool json = false;
 };
 
+template <class Number>
+CLI::Validator number_from(Number least, Number most) {
+  const runtime::number_range<Number> within{least, most};
+  return {[within](std::string& text) { return runtime::fault_of_number(text, within); }, runtime::words_of(within)};
+}
+
 CLI::App* add_tune(CLI::App& app, const std::string& name, const std::string& text, tune_words& w) {
   CLI::App* tune = app.add_subcommand(name, text);
   tune->add_option("SPEC", w.spec, "JSON file that describes the ops; see examples/specs")->required();
   tune->add_option("-n,--ranks", w.ranks, "Number of ranks, instead of the spec's")
-      ->check(CLI::Range(1U, cli::most_ranks));
+      ->check(number_from(1U, cli::most_ranks));
   tune->add_option("--microbatches", w.microbatches, "Microbatches or messages of each op, instead of the spec's")
-      ->check(CLI::Range(std::uint64_t{1}, cli::most_invocations));
+      ->check(number_from(std::uint64_t{1}, cli::most_invocations));
   auto* results =
       tune->add_option("--results", w.results,
                        "Results file to read and to add to (default: PARLEY_RESULTS, else SPEC.results.csv here)");
@@ -76,7 +82,7 @@ CLI::App* add_tune(CLI::App& app, const std::string& name, const std::string& te
   tune->add_option(
           "--budget", w.budget,
           "What trials may cost, as a part of the time that the ops run (default: 0.05; more finds out sooner)")
-      ->check(CLI::Range(0.0, cli::largest_budget));
+      ->check(number_from(0.0, cli::largest_budget));
   tune->add_option("--device", w.device, "Where payloads lie and are computed: host (default), or cuda")
       ->check(CLI::IsMember({"host", "cuda"}));
   tune->add_option(
@@ -90,21 +96,25 @@ CLI::App* add_tune(CLI::App& app, const std::string& name, const std::string& te
   return tune;
 }
 
-std::optional<cli::planned_death> death_of(const std::string& text) {
+std::optional<cli::planned_death> death_of(std::string_view text) {
   if (text.empty()) return std::nullopt;
-  cli::planned_death death;
-  const char* const end = text.data() + text.size();
-  const auto rank = std::from_chars(text.data(), end, death.rank);
   const auto wrong = [] {
     return cli::text_error("parley: --kill takes RANK@MICROBATCHES, or RANK@CONFIG:RUN, for example 2@20 or 1@nccl:3");
   };
-  if (rank.ec != std::errc{} || rank.ptr == end || *rank.ptr != '@') throw wrong();
-  std::string_view when(rank.ptr + 1, end);
+  cli::planned_death death;
+  const auto at = text.find('@');
+  if (at == std::string_view::npos) throw wrong();
+  const auto rank = runtime::read_number<runtime::rank_id>(text.substr(0, at), {0, cli::most_ranks});
+  std::string_view when = text.substr(at + 1);
   if (const auto colon = when.rfind(':'); colon != std::string_view::npos) {
     death.config = when.substr(0, colon);
     when.remove_prefix(colon + 1);
   }
-  if (std::from_chars(when.data(), end, death.after).ec != std::errc{}) throw wrong();
+  using count = decltype(death.after);
+  const auto after = runtime::read_number<count>(when, {0, std::numeric_limits<count>::max()});
+  if (!rank || !after) throw wrong();
+  death.rank = *rank;
+  death.after = *after;
   return death;
 }
 
@@ -142,7 +152,6 @@ cli::tune_settings settings_of(const tune_words& w) {
   if (!w.no_results && !w.simulated) s.results_path = w.results.empty() ? told.results_path : w.results;
   if (s.results_path == ops::no_file) s.results_path.clear();
   s.trials = !w.no_tuning && told.policy == actors::tuning_policy::online;
-  if (w.budget && std::isnan(*w.budget)) throw cli::text_error("parley: --budget takes a number, for example 0.05");
   s.budget = w.budget;
   s.mutant_ignores_stamp = w.mutant == "ignore_stamp";
   s.masked = masks_of(w.masks);
@@ -195,16 +204,16 @@ int command(int argc, char** argv) {
   run_words ran;
   CLI::App* run = app.add_subcommand(
       "run", "Start N ranks of a program here, end all when one fails, and return the status of that one");
-  run->add_option("-n,--ranks", ran.ranks, "Number of ranks")->required()->check(CLI::Range(1U, cli::most_ranks));
+  run->add_option("-n,--ranks", ran.ranks, "Number of ranks")->required()->check(number_from(1U, cli::most_ranks));
   run->add_option(
          "--restarts", ran.restarts,
          "Start a rank other than 0 again when it fails, so often in all (default: 0); the program says what goes on "
          "then")
-      ->check(CLI::Range(0U, transports::most_restarts_of_a_rank));
+      ->check(number_from(0U, transports::most_restarts_of_a_rank));
   auto* hosts = run->add_option("--hosts", ran.hosts,
                                 "Number of hosts, on each of which this command starts N ranks with the same "
                                 "PARLEY_KEY_FILE (default: this one alone)")
-                    ->check(CLI::Range(1U, cli::most_ranks));
+                    ->check(number_from(1U, cli::most_ranks));
   auto* host = run->add_option("--host", ran.host, "Which of them this is, from 0 on")->needs(hosts);
   auto* rendezvous =
       run->add_option("--rendezvous", ran.rendezvous, "host:port on host 0, the same on all")->needs(hosts);
@@ -226,10 +235,10 @@ int command(int argc, char** argv) {
   simulated->excludes("--results")->excludes("--one-process");
   tune->add_option("--seed", words.seed,
                    "Of a simulated run: how late messages are; equal seeds give equal runs (default: 1)")
-      ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 62U))
+      ->check(number_from(std::uint64_t{0}, std::uint64_t{1} << 62U))
       ->needs(simulated);
   tune->add_option("--seeds", words.seeds, "So many simulated runs, with one seed after the other, until one fails")
-      ->check(CLI::Range(1U, 1'000'000U))
+      ->check(number_from(1U, 1'000'000U))
       ->needs(simulated);
   tune->add_flag("--weather", words.weather,
                  "Messages get lost, come twice, late and out of order, and ranks are stopped or slow, for the first "
@@ -260,7 +269,7 @@ int command(int argc, char** argv) {
     each->add_flag("--json", results.json, "Print one JSON document on standard output, and nothing else there");
   }
   check->add_option("-n,--ranks", results.ranks, "Number of ranks of the job; otherwise any will do")
-      ->check(CLI::Range(1U, cli::most_ranks));
+      ->check(number_from(1U, cli::most_ranks));
   check->footer("Status 0: all are fine; 1: one is for another version, machine or world; 2: one cannot be read");
   merge->add_option("-o,--output", results.out, "File to add to; its own entries win. It is made when missing")
       ->required();

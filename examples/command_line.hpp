@@ -9,6 +9,7 @@
 //
 // An unknown word, a missing value, or one that is no number ends the program with status 2 and a line that names it, before any rank
 // has begun. `--help` lists the words. `-nx` and `--nx` are the same.
+#include <parley/runtime/number_text.hpp>
 #include <parley/simulation/program.hpp>
 
 #include <CLI/CLI.hpp>
@@ -17,8 +18,10 @@
 #include <cctype>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,7 +37,13 @@ class command_line {
 
   template <class T>
   CLI::Option* option(const std::string& name, T& value, const std::string& what) {
-    return app_.add_option(doubled(name), value, what)->capture_default_str();
+    auto* const added = app_.add_option(doubled(name), value, what)->capture_default_str();
+    if constexpr (std::is_arithmetic_v<T>) {
+      const parley::runtime::number_range<T> within{std::numeric_limits<T>::lowest(), std::numeric_limits<T>::max()};
+      added->check(
+          CLI::Validator([within](std::string& text) { return parley::runtime::fault_of_number(text, within); }, ""));
+    }
+    return added;
   }
   CLI::Option* flag(const std::string& name, bool& value, const std::string& what) {
     return app_.add_flag(doubled(name), value, what);

@@ -1,11 +1,13 @@
 #include <parley/ops/machine.hpp>
 
+#include <parley/runtime/number_text.hpp>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
+#include <limits>
 
 namespace parley::ops {
 
@@ -17,11 +19,7 @@ namespace {
 
 template <class Number>
 std::optional<Number> number_in(std::string_view text) {
-  Number number{};
-  const char* const end = text.data() + text.size();
-  const auto [stop, problem] = std::from_chars(text.data(), end, number);
-  if (text.empty() || problem != std::errc() || stop != end) return std::nullopt;
-  return number;
+  return runtime::read_number<Number>(text, {0, std::numeric_limits<Number>::max()});
 }
 
 constexpr std::string_view compute = machine::numbered[0];

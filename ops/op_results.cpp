@@ -1,11 +1,13 @@
 #include <parley/ops/op_results.hpp>
+
+#include <parley/runtime/number_text.hpp>
 #include <parley/tuning/key.hpp>
 #include <parley/tuning/warm_start.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <limits>
 #include <string_view>
 
 namespace parley::ops {
@@ -20,11 +22,7 @@ std::string with_machines(std::string name, std::uint64_t machines) {
 }
 
 std::optional<std::uint64_t> machines_in(std::string_view digits) {
-  std::uint64_t machines = 0;
-  const char* const end = digits.data() + digits.size();
-  const auto [stopped, fault] = std::from_chars(digits.data(), end, machines, 16);
-  if (fault != std::errc{} || stopped != end || machines == 0) return std::nullopt;
-  return machines;
+  return runtime::read_hexadecimal<std::uint64_t>(digits, {1, std::numeric_limits<std::uint64_t>::max()});
 }
 
 }  // namespace

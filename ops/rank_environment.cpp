@@ -1,17 +1,16 @@
 #include <parley/ops/rank_environment.hpp>
 
+#include <parley/runtime/number_text.hpp>
 #include <parley/transports/environment.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -29,24 +28,22 @@ void limit_trials(tuning::plan_options& plan, const tuning::environment_settings
   if (env.has(setting::max_warmup_iterations)) plan.warm_up_repetitions = told.max_warmup_iterations;
 }
 
-/// Of a variable that is a number, which `must` puts into words.
 template <class Number>
-void heed_number(const tuning::variable_lookup& lookup, const char* name, Number& into, Number least, Number most,
-                 const char* must) {
+void heed_number(const tuning::variable_lookup& lookup, const char* name, Number& into,
+                 runtime::number_range<Number> within) {
   const auto text = lookup(name);
-  if (!text || text->empty()) return;
-  const char* const end = text->data() + text->size();
-  const auto [stop, problem] = std::from_chars(text->data(), end, into);
-  if (problem != std::errc() || stop != end || !(into >= least && into <= most))
-    runtime::raise(
-        {errc::malformed, std::string(name) + "=" + *text + ": must be " + must + "; correct it or unset it"});
+  if (!text) return;
+  const auto number = runtime::read_number<Number>(*text, within);
+  if (!number)
+    runtime::raise({errc::malformed, std::string(name) + "=" + *text + ": must be " + runtime::words_of(within) +
+                                         "; correct it or unset it"});
+  into = *number;
 }
 
 void heed_drift(tuning::drift_options& drift, const tuning::variable_lookup& lookup) {
   if (const auto on = heed_switch("PARLEY_TUNING_DRIFT", lookup)) drift.on = *on;
-  heed_number(lookup, "PARLEY_TUNING_DRIFT_EVERY", drift.every, std::uint64_t{1}, std::uint64_t{1} << 40U,
-              "a count from 1 on");
-  heed_number(lookup, "PARLEY_TUNING_DRIFT_THRESHOLD", drift.threshold, 0.01, 100.0, "from 0.01 to 100");
+  heed_number(lookup, "PARLEY_TUNING_DRIFT_EVERY", drift.every, {1, std::uint64_t{1} << 40U});
+  heed_number(lookup, "PARLEY_TUNING_DRIFT_THRESHOLD", drift.threshold, {0.01, 100.0});
 }
 
 constexpr const char* own_variables[] = {"PARLEY_RESULTS",
@@ -165,8 +162,7 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
     s.policy = actors::tuning_policy::off;
   }
   heed_drift(s.plan.drift, lookup);
-  heed_number(lookup, "PARLEY_PATIENCE", s.patience, std::uint32_t{1}, std::uint32_t{1000},
-              "a whole number, 1 to 1000");
+  heed_number(lookup, "PARLEY_PATIENCE", s.patience, {1, 1000});
   s.masked = heed_masks(std::move(s.masked), lookup);
   if (env.has(setting::check) && all.told.check.on) {
     s.allowed.relative_error = std::min(s.allowed.relative_error, all.told.check.rtol);

@@ -7,6 +7,7 @@
 #include <parley/runtime/implementation.hpp>
 #include <parley/runtime/incarnations.hpp>
 #include <parley/runtime/news.hpp>
+#include <parley/runtime/number_text.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/transports/environment.hpp>
 #include <parley/transports/file_storage.hpp>
@@ -23,7 +24,6 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -110,15 +110,13 @@ void complain_of_unknown_variables(rank_id rank) {
 
 /// PARLEY_DETECTION=SECONDS, or what the program has set.
 time_ns detection_of(time_ns mine) {
-  constexpr double longest_s = 3600;
   const auto told = variable("PARLEY_DETECTION");
-  if (!told || told->empty()) return mine;
-  double seconds = 0;
-  const auto [end, fault] = std::from_chars(told->data(), told->data() + told->size(), seconds);
-  if (fault != std::errc() || end != told->data() + told->size() || !(seconds >= 0 && seconds <= longest_s))
+  if (!told) return mine;
+  const auto seconds = runtime::read_number<double>(*told, {0, 3600});
+  if (!seconds)
     runtime::raise({errc::malformed,
                     "PARLEY_DETECTION=" + *told + ": must be seconds, 0 (never) to 3600; correct it or unset it"});
-  return static_cast<time_ns>(seconds * 1e9);
+  return static_cast<time_ns>(*seconds * 1e9);
 }
 
 int status_of(parting how) {

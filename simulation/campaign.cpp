@@ -1,11 +1,12 @@
 #include <parley/simulation/campaign.hpp>
 
 #include <parley/runtime/error.hpp>
+#include <parley/runtime/number_text.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -213,8 +214,9 @@ coverage read_coverage(std::string_view text) {
     std::size_t field = 2;
     for (std::uint64_t* const count : {&n.sent, &n.lost, &n.doubled, &n.reordered, &n.delayed}) {
       const std::string& digits = fields[field++];
-      const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), *count);
-      if (failed != std::errc() || end != digits.data() + digits.size()) refuse();
+      const auto number = runtime::read_number<std::uint64_t>(digits, {0, std::numeric_limits<std::uint64_t>::max()});
+      if (!number) refuse();
+      *count = *number;
     }
   }
   return seen;

@@ -5,12 +5,13 @@
 ///     const timing t = timing_of(w, times);
 ///     co_await t.pass(data.size());
 #include <parley/runtime/error.hpp>
+#include <parley/runtime/number_text.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/timers.hpp>
 #include <parley/simulation/kernels.hpp>
 
 #include <algorithm>
-#include <charconv>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,11 +36,8 @@ struct words {
   }
   /// That word, if it is a number.
   std::optional<std::uint64_t> number_if(std::size_t i) const {
-    std::uint64_t n = 0;
     if (i >= all.size()) return std::nullopt;
-    const auto [end, error] = std::from_chars(all[i].data(), all[i].data() + all[i].size(), n);
-    if (error != std::errc() || end != all[i].data() + all[i].size()) return std::nullopt;
-    return n;
+    return runtime::read_number<std::uint64_t>(all[i], {0, std::numeric_limits<std::uint64_t>::max()});
   }
   std::uint64_t number(std::size_t i) const {
     const auto n = number_if(i);

@@ -1,6 +1,7 @@
 #include <parley/simulation/program.hpp>
 
 #include <parley/runtime/frame_pool.hpp>
+#include <parley/runtime/number_text.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/simulation/checkers.hpp>
 #include <parley/simulation/guarded_memory.hpp>
@@ -14,11 +15,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -114,11 +115,8 @@ std::optional<std::string> text_option(int& argc, char** argv, const char* name,
 std::optional<std::uint64_t> option(int& argc, char** argv, const char* name, const char* needs = "a number") {
   const auto text = text_option(argc, argv, name, needs);
   if (!text) return std::nullopt;
-  std::uint64_t value = 0;
-  const char* const last = text->data() + text->size();
-  const auto [end, failed] = std::from_chars(text->data(), last, value);
-  if (failed != std::errc() || end != last)
-    runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs " + needs + " behind it"});
+  const auto value = runtime::read_number<std::uint64_t>(*text, {0, std::numeric_limits<std::uint64_t>::max()});
+  if (!value) runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs " + needs + " behind it"});
   return value;
 }
 

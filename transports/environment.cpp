@@ -1,10 +1,11 @@
 #include <parley/transports/environment.hpp>
 
+#include <parley/runtime/number_text.hpp>
+
 #include <boost/asio/ip/address.hpp>
 #include <openssl/sha.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <limits>
 
@@ -38,14 +39,10 @@ class reader {
   std::optional<std::uint64_t> number(const char* name, std::uint64_t low, std::uint64_t high, int base = 10) {
     const auto value = lookup_(name);
     if (!value) return std::nullopt;
-    std::uint64_t parsed = 0;
-    const char* const end = value->data() + value->size();
-    const auto [stop, fault] = std::from_chars(value->data(), end, parsed, base);
-    if (fault != std::errc() || stop != end || parsed < low || parsed > high) {
-      complain(name, base == 16 ? "must be 1 to 16 hexadecimal digits"
-                                : "must be a whole number from " + std::to_string(low) + " to " + std::to_string(high));
-      return std::nullopt;
-    }
+    const runtime::number_range<std::uint64_t> within{low, high};
+    const auto parsed = base == 16 ? runtime::read_hexadecimal(*value, within) : runtime::read_number(*value, within);
+    if (!parsed)
+      complain(name, base == 16 ? "must be 1 to 16 hexadecimal digits" : "must be " + runtime::words_of(within));
     return parsed;
   }
 
@@ -175,20 +172,17 @@ void read_address(reader& in, placement& place) {
   const auto colon = text.rfind(':');
   const char* const advice = "must be host:port or [v6 address]:port, with a port from 1 to 65535";
   std::string host = colon == std::string::npos ? "" : text.substr(0, colon);
-  unsigned port = 0;
-  const char* const end = text.data() + text.size();
-  if (colon != std::string::npos) {
-    const auto [stop, fault] = std::from_chars(text.data() + colon + 1, end, port);
-    if (fault != std::errc() || stop != end) port = 0;
-  }
+  std::uint16_t port = 0;
+  if (colon != std::string::npos)
+    port = runtime::read_number<std::uint16_t>(std::string_view(text).substr(colon + 1), {1, 65'535}).value_or(0);
   const bool bracketed = host.size() >= 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
-  if (host.empty() || port == 0 || port > 65'535 || (!bracketed && host.find(':') != std::string::npos)) {
+  if (host.empty() || port == 0 || (!bracketed && host.find(':') != std::string::npos)) {
     in.complain(variable::rendezvous, advice);
     return;
   }
   place.rendezvous_host = host;
-  place.rendezvous_port = static_cast<std::uint16_t>(port);
+  place.rendezvous_port = port;
 }
 
 /// The first host of a list such as `gpu[03-07,12],login1`; empty when it cannot be read.

@@ -1,4 +1,6 @@
 #include <parley/transports/meeting.hpp>
+
+#include <parley/runtime/number_text.hpp>
 #include <parley/transports/pmi.hpp>
 #include <parley/transports/rendezvous.hpp>
 
@@ -16,7 +18,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -119,9 +120,9 @@ struct notice {
     bool good = second != std::string::npos && first > 0;
     if (good) {
       told.host = text.substr(0, first);
-      const char* const end = text.data() + second;
-      const auto [stop, fault] = std::from_chars(text.data() + first + 1, end, told.port);
-      good = fault == std::errc() && stop == end && told.port != 0;
+      const auto port = std::string_view(text).substr(first + 1, second - first - 1);
+      told.port = runtime::read_number<std::uint16_t>(port, {1, 65'535}).value_or(0);
+      good = told.port != 0;
     }
     if (good && text.size() > second + 1) {
       auto key = job_key::from_hexadecimal(std::string_view(text).substr(second + 1));

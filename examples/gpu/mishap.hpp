@@ -8,13 +8,14 @@
 #include "kernels.hpp"
 
 #include <parley/runtime/error.hpp>
+#include <parley/runtime/number_text.hpp>
 
-#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -55,10 +56,10 @@ class mishap {
                                 ", and should be such as 1:dies@3, with dies, kernel_faults or memory_full"});
   }
   static std::uint32_t number(std::string_view text, std::string_view all) {
-    std::uint32_t n = 0;
-    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), n);
-    if (problem != std::errc() || end != text.data() + text.size()) refuse(all);
-    return n;
+    constexpr std::uint32_t most = std::numeric_limits<std::uint32_t>::max();
+    const auto n = parley::runtime::read_number<std::uint32_t>(text, {0, most});
+    if (!n) refuse(all);
+    return *n;
   }
   static void die() { std::raise(SIGKILL); }
   static void launch_faulty_kernel() {

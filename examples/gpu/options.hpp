@@ -6,6 +6,8 @@
 //     known.take(argc, argv);
 //
 // An option that is unknown, has no value or an impossible one ends the program with status 2, after a line that says what there is.
+#include <parley/runtime/number_text.hpp>
+
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -73,11 +75,9 @@ class option_list {
   option_list& number(std::string name, Number& into, Number least = 0,
                       Number most = std::numeric_limits<Number>::max()) {
     return add(std::move(name), "NUMBER", [&into, least, most](std::string_view value) {
-      Number read{};
-      const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), read);
-      const bool fine = problem == std::errc() && end == value.data() + value.size() && read >= least && read <= most;
-      if (fine) into = read;
-      return fine;
+      const auto read = parley::runtime::read_number<Number>(value, {least, most});
+      if (read) into = *read;
+      return read.has_value();
     });
   }
 

@@ -1,5 +1,6 @@
 // parley_sim: runs seeds of scenarios, says what did not hold and how to see it again; see docs/simulation.md.
 #include <parley/runtime/error.hpp>
+#include <parley/runtime/number_text.hpp>
 #include <parley/simulation/campaign.hpp>
 #include <parley/simulation/mutants.hpp>
 
@@ -7,7 +8,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
@@ -271,17 +271,9 @@ bool covered(const sim::coverage& seen, sim::campaign c, const sim::fault_limits
   return gaps.empty();
 }
 
-// A number is read as it is written: one that is negative or too large is none.
 CLI::Validator whole(std::uint64_t least, std::uint64_t most) {
-  const std::string range = std::to_string(least) + " to " + std::to_string(most);
-  return CLI::Validator(
-      [least, most, range](std::string& text) -> std::string {
-        std::uint64_t n = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-        const bool fits = error == std::errc() && end == text.data() + text.size() && n >= least && n <= most;
-        return fits ? "" : "`" + text + "` is no whole number from " + range;
-      },
-      range);
+  const runtime::number_range<std::uint64_t> within{least, most};
+  return {[within](std::string& text) { return runtime::fault_of_number(text, within); }, runtime::words_of(within)};
 }
 
 // Whether one of its checkers names every mutant within so many seeds.

@@ -206,10 +206,33 @@ TEST_CASE("a pipeline of four agrees edge by edge, and its results make a second
   CHECK(here.read("r.csv") == before);
 }
 
+TEST_CASE("a number that is not plain decimal, or outside of its range, is refused by the name of its option") {
+  const folder here;
+  here.write("three.json", three_sizes);
+  const std::string tune = "tune three.json --no-results ";
+  for (const char* const wrong : {"0x1F", "' 5'", "-0", "1e-400", "nan", "inf", "''", "1001"}) {
+    CAPTURE(wrong);
+    const auto ran = here.parley(tune + "--budget=" + wrong);
+    CHECK(ran.status == 2);
+    CHECK(ran.error.find("--budget: `") != std::string::npos);
+    CHECK(ran.error.find("is no number from 0 to 1000") != std::string::npos);
+  }
+  for (const std::string& option :
+       {std::string("run -n "), tune + "-n ", tune + "--microbatches ", tune + "--sim --seeds "}) {
+    for (const char* const wrong : {"0x2", "' 2'", "2.0", "1e1", "''", "0"}) {
+      CAPTURE(option);
+      CAPTURE(wrong);
+      const auto ran = here.parley(option + wrong + (option == "run -n " ? " -- true" : ""));
+      CHECK(ran.status == 2);
+      CHECK(ran.error.find("is no whole number from 1 to") != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("trials that may cost nothing are not made, and nothing is decided") {
   const folder here;
   here.write("three.json", three_sizes);
-  CHECK(here.parley("tune three.json --no-results --budget nan").error.find("--budget takes a number") !=
+  CHECK(here.parley("tune three.json --no-results --budget nan").error.find("--budget: `nan` is no number") !=
         std::string::npos);
   const auto ran = here.parley("tune three.json --no-results --microbatches 600 --budget 0 --json");
   REQUIRE_MESSAGE(ran.status == 0, ran.error);
