@@ -473,7 +473,7 @@ task<> simulated_program(housed_rank& mine, std::string& error, runtime::time_ns
   } catch (...) {
     thrown = std::current_exception();
   }
-  ended_ns = std::max<time_ns>(ended_ns, mine.self.where().now());
+  ended_ns = std::max(ended_ns, mine.self.where().precise_now());
   if (!thrown) {
     co_await mine.self.settle(settle_within_ns);
   } else if (error.empty()) {
