@@ -28,7 +28,7 @@ constexpr time_ns patience_ns = 10'000'000'000;
 // Two actors pass one number back and forth. As in CAF, a send that finds room does not suspend.
 task<> partner(actor<note>& self, address<note> back) {
   for (;;) {
-    auto m = co_await self.receive(self.where().now() + patience_ns);
+    auto m = co_await self.receive(self.where().deadline_in(patience_ns));
     if (!m) co_return;
     if (back.try_send({m->value + 1}) != errc::none) co_return;
   }
@@ -40,7 +40,7 @@ task<> player(actor<note>& self, std::int64_t messages) {
   const std::int64_t start = now_ns();
   for (note ball; ball.value < messages;) {
     if (other.try_send(ball) != errc::none) co_return;
-    auto m = co_await self.receive(self.where().now() + patience_ns);
+    auto m = co_await self.receive(self.where().deadline_in(patience_ns));
     if (!m) co_return;
     ball.value = m->value + 1;
   }
@@ -58,7 +58,7 @@ task<> pingpong(executor&, const arguments& given) {
 // `burst` messages and waits for room where there is none.
 task<> burst_sender(actor<note>& self, address<note> receiver, std::int64_t burst) {
   for (;;) {
-    auto go = co_await self.receive(self.where().now() + patience_ns);
+    auto go = co_await self.receive(self.where().deadline_in(patience_ns));
     if (!go) co_return;
     for (note m; m.value < burst; ++m.value) {
       auto sent = co_await receiver.send(m);
@@ -78,7 +78,7 @@ task<> fanin_receiver(actor<note>& self, std::int64_t messages, std::int64_t bur
   while (received < messages) {
     for (const auto& sender : all) static_cast<void>(sender.try_send({}));
     for (std::int64_t n = 0; n < round; ++n) {
-      auto m = co_await self.receive(self.where().now() + patience_ns);
+      auto m = co_await self.receive(self.where().deadline_in(patience_ns));
       if (!m) co_return;
     }
     received += round;
@@ -95,7 +95,7 @@ task<> fanin(executor&, const arguments& given) {
 
 // Actors that have started, hold a partner's address and wait for a message until a deadline.
 task<> idler(actor<note>& self, address<note> other) {
-  auto m = co_await self.receive(self.where().now() + patience_ns);
+  auto m = co_await self.receive(self.where().deadline_in(patience_ns));
   if (!m) co_return;
   static_cast<void>(other.try_send(*m));
 }
@@ -142,7 +142,7 @@ struct question {
 
 task<> server(actor<question>& self) {
   for (;;) {
-    auto m = co_await self.receive(self.where().now() + patience_ns);
+    auto m = co_await self.receive(self.where().deadline_in(patience_ns));
     if (!m) co_return;
     m->reply.send(m->value + 1);
   }
@@ -154,7 +154,7 @@ task<> client(actor<note>& self, std::int64_t requests) {
   const std::int64_t start = now_ns();
   for (std::int64_t n = 0; n < requests;) {
     const question q{n, {}};
-    auto answer = co_await ask(to, q, self.where().now() + patience_ns);
+    auto answer = co_await ask(to, q, self.where().deadline_in(patience_ns));
     if (!answer) co_return;
     n = *answer;
   }

@@ -29,7 +29,7 @@ class modelled_algorithm final : public symmetric_config {
       : symmetric_config({.name = std::move(name), .wire_class = "modelled"}), takes_ns_(takes_ns) {}
   task<> run(symmetric_call call, std::span<std::byte>) const override {
     scope& here = co_await this_scope;
-    auto slept = co_await sleep_until(here.where().now() + takes_ns_ + 500 * call.self);
+    auto slept = co_await sleep_until(here.where().deadline_in(takes_ns_ + 500 * call.self));
     if (!slept) raise(slept.reason());
   }
 
@@ -50,7 +50,7 @@ class idle_communicators final : public communicator_source {
 task<> call_often(symmetric op, executor& ex, std::size_t sizes, std::size_t calls, random_stream dice) {
   std::vector<std::byte> data(std::size_t{1} << (10 + 2 * sizes));
   for (std::size_t i = 0; i < calls; ++i) {
-    auto slept = co_await sleep_until(ex.now() + static_cast<time_ns>(dice.below(10'000)));
+    auto slept = co_await sleep_until(ex.deadline_in(static_cast<time_ns>(dice.below(10'000))));
     if (!slept) co_return;
     co_await op.run(std::span(data).first(std::size_t{1024} << (2 * (i % sizes))));
   }

@@ -143,7 +143,7 @@ double one_way_ns(side& mine, bool first, std::int64_t iterations) {
 }
 
 task<> doze(reactor& loop, std::int64_t seconds) {
-  auto woken = co_await sleep_until(loop.now() + seconds * 1'000'000'000);
+  auto woken = co_await sleep_until(loop.deadline_in(seconds * 1'000'000'000));
   if (!woken) give_up("the sleep was cancelled");
 }
 

@@ -57,7 +57,8 @@ class modelled_world {
   // When a payload that is ready now has crossed the wire from one rank to another.
   runtime::time_ns crossed(runtime::rank_id from, runtime::rank_id to, std::size_t bytes) {
     runtime::time_ns& free_at = free_at_[{from, to}];
-    free_at = std::max(free_at, ex_.now()) + model_.per_part_ns + runtime::time_ns(model_.ns_per_byte * double(bytes));
+    free_at = std::max<runtime::time_ns>(free_at, ex_.now()) + model_.per_part_ns +
+              runtime::time_ns(model_.ns_per_byte * double(bytes));
     return free_at + model_.latency_ns;
   }
 
@@ -90,7 +91,8 @@ class modelled_world::port final : public runtime::link {
       held = std::copy(payload.begin(), payload.end(), new std::byte[payload.size()]) - payload.size();
     }
     auto message = std::make_shared<runtime::arrival>(&other, header, payload.size(), held, !eager);
-    const auto when = eager ? world_.crossed(rank_, to, payload.size()) : world_.ex_.now() + world_.model_.latency_ns;
+    const auto when =
+        eager ? world_.crossed(rank_, to, payload.size()) : world_.ex_.deadline_in(world_.model_.latency_ns);
     world_.at(when, [&other, on, message] { other.deliver(on, std::move(*message)); });
     return eager ? runtime::errc::none : runtime::errc::pending;
   }

@@ -62,7 +62,7 @@ task<> one_sender(parley::rank* self, std::int64_t calls) {
   auto op = declare_pair(*self);
   const std::vector<std::byte> words(128);
   for (std::int64_t n = 0; n < calls; ++n) {
-    auto paced = co_await parley::sleep_until(self->where().now() + pace_ns);
+    auto paced = co_await parley::sleep_until(self->where().deadline_in(pace_ns));
     if (!paced) co_return;
     co_await op.send(words, {.to = self->id() + 1});
   }
@@ -71,7 +71,7 @@ task<> one_receiver(parley::rank* self, std::int64_t calls) {
   auto op = declare_pair(*self);
   std::vector<std::byte> words(128);
   for (std::int64_t n = 0; n < calls; ++n) {
-    auto paced = co_await parley::sleep_until(self->where().now() + pace_ns);
+    auto paced = co_await parley::sleep_until(self->where().deadline_in(pace_ns));
     if (!paced) co_return;
     co_await op.receive(words, {.from = self->id() - 1});
   }

@@ -292,7 +292,7 @@ void print_decision(const parley::transfer& op, std::uint64_t bytes) {
 }
 
 parley::task<> wait_a_little(both& b) {
-  auto slept = co_await parley::runtime::sleep_until(b.self.where().now() + 300'000'000);
+  auto slept = co_await parley::runtime::sleep_until(b.self.where().deadline_in(300'000'000));
   static_cast<void>(slept);
 }
 

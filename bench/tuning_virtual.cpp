@@ -127,7 +127,7 @@ struct scheme {
 task<> meet(scheme& s, double value, double& largest) {
   largest = co_await s.all.reach(value);
   scope& here = co_await this_scope;
-  auto woken = co_await sleep_until(here.where().now() + barrier_ns);
+  auto woken = co_await sleep_until(here.where().deadline_in(barrier_ns));
   if (!woken) give_up("the barrier was cancelled");
 }
 

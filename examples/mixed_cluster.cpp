@@ -49,7 +49,7 @@ class prepared_star final : public parley::group_config {
  private:
   using role = parley::task<> (group_config::*)(parley::group_call& g) const;
   parley::task<> run(parley::group_call& g, role as) const {
-    auto prepared = co_await parley::runtime::sleep_until(executor_.now() + takes_ns_.at(kind_));
+    auto prepared = co_await parley::runtime::sleep_until(executor_.deadline_in(takes_ns_.at(kind_)));
     static_cast<void>(prepared);
     *last_ = identity().name;
     co_await (star_.get()->*as)(g);

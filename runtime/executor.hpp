@@ -26,6 +26,22 @@
 
 namespace parley::runtime {
 
+/// The present as a loop has last read its clock. It compares and subtracts as a `time_ns` does, but nothing can be added to it: a
+/// wait counts from the clock as it is, and `executor::deadline_in` says until when.
+class loop_time {
+ public:
+  constexpr explicit loop_time(time_ns t) noexcept : read_(t) {}
+  constexpr operator time_ns() const noexcept { return read_; }  // NOLINT(google-explicit-constructor): a time to note
+  template <class Span>
+  friend void operator+(loop_time, Span) = delete;
+  template <class Span>
+  friend void operator+(Span, loop_time) = delete;
+
+ private:
+  time_ns read_;
+};
+time_ns deadline_of(loop_time, time_ns) = delete;
+
 /// What the ready queue calls where a coroutine would be more than is needed.
 struct ready_call {
   using function = void (*)(ready_call& self) noexcept;
@@ -127,7 +143,7 @@ class executor {
 
   /// The present as the loop has last read it: some turns ago, and before whatever a coroutine has computed since. For comparing and
   /// for noting. It is no time from which a wait can count: for that there is `deadline_in`.
-  time_ns now() const noexcept { return now_; }
+  loop_time now() const noexcept { return loop_time(now_); }
   /// The present, read now; for measuring. The same clock as `now`.
   virtual time_ns precise_now() noexcept = 0;
   /// When a wait that begins here and now, and may last `span`, ends at the latest: `never` where that is past the end of time. However

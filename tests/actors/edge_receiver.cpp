@@ -80,7 +80,7 @@ TEST_CASE_FIXTURE(receiving, "what comes before its receive waits for it, in sev
 }
 
 TEST_CASE_FIXTURE(receiving, "an unmatched receive that times out leaves the queue and the later ones move up") {
-  auto& a = post(100, 0, clock.now() + 5'000'000);
+  auto& a = post(100, 0, clock.deadline_in(5'000'000));
   auto& b = post();
   auto& c = post();
   pass(10'000'000);
@@ -95,7 +95,7 @@ TEST_CASE_FIXTURE(receiving, "an unmatched receive that times out leaves the que
 
 TEST_CASE_FIXTURE(receiving, "a receive in the middle that times out lets only the later ones move up") {
   auto& a = post();
-  auto& b = post(100, 0, clock.now() + 5'000'000);
+  auto& b = post(100, 0, clock.deadline_in(5'000'000));
   auto& c = post();
   pass(10'000'000);
   CHECK(b.ended == errc::timeout);
@@ -106,8 +106,8 @@ TEST_CASE_FIXTURE(receiving, "a receive in the middle that times out lets only t
 }
 
 TEST_CASE_FIXTURE(receiving, "a later stamp matches earlier receives, which no longer time out") {
-  auto& a = post(100, 0, clock.now() + 5'000'000);
-  auto& b = post(100, 0, clock.now() + 5'000'000);
+  auto& a = post(100, 0, clock.deadline_in(5'000'000));
+  auto& b = post(100, 0, clock.deadline_in(5'000'000));
   bring(1);
   CHECK(holds(b, 1));
   pass(20'000'000);
@@ -118,7 +118,7 @@ TEST_CASE_FIXTURE(receiving, "a later stamp matches earlier receives, which no l
 
 TEST_CASE_FIXTURE(receiving, "a receive posted after a later stamp came is matched at once") {
   bring(1);
-  auto& a = post(100, 0, clock.now() + 5'000'000);
+  auto& a = post(100, 0, clock.deadline_in(5'000'000));
   pass(20'000'000);
   CHECK_FALSE(a.ended);
   bring(0);
@@ -126,7 +126,7 @@ TEST_CASE_FIXTURE(receiving, "a receive posted after a later stamp came is match
 }
 
 TEST_CASE_FIXTURE(receiving, "a poison of a later invocation matches earlier receives, and ends only its own") {
-  auto& a = post(100, 0, clock.now() + 5'000'000);
+  auto& a = post(100, 0, clock.deadline_in(5'000'000));
   auto& b = post();
   auto poison = stamp(1, 100);
   poison.flags = stamp_flags::poison;

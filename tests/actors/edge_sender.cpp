@@ -110,7 +110,7 @@ TEST_CASE_FIXTURE(both_ends, "a receiver in step never makes its sender wait or 
 
 TEST_CASE_FIXTURE(both_ends, "a send that times out while it waits takes no invocation and holds up nobody") {
   for (int i = 0; i < 64; ++i) send(8);
-  auto& late = send(8, 0, clock.now() + 5'000'000);
+  auto& late = send(8, 0, clock.deadline_in(5'000'000));
   auto& next = send(8);
   pass(10'000'000);
   CHECK(late.ended == errc::timeout);
@@ -170,7 +170,7 @@ TEST_CASE_FIXTURE(both_ends, "sends that wait behind one another and are cancell
 
 TEST_CASE_FIXTURE(both_ends, "a large send that waits and times out lets the small ones behind it go") {
   send(1 << 20);
-  auto& large = send(8 << 20, 0, clock.now() + 5'000'000);
+  auto& large = send(8 << 20, 0, clock.deadline_in(5'000'000));
   auto& small = send(8);
   pass(3'000'000);
   CHECK_FALSE(small.invocation);
@@ -181,7 +181,7 @@ TEST_CASE_FIXTURE(both_ends, "a large send that waits and times out lets the sma
 
 TEST_CASE_FIXTURE(both_ends, "sends that wait behind one another and are late together take no invocations") {
   send(3 << 20);
-  const time_ns deadline = clock.now() + 5'000'000;
+  const time_ns deadline = clock.deadline_in(5'000'000);
   auto& large = send(3 << 20, 0, deadline);
   auto& small = send(1 << 10, 0, deadline);
   pass(1'000'000'000);
@@ -375,7 +375,7 @@ TEST_CASE("a poison that the transport does not take is said later: a receive th
   std::array<watched_receive, 2> in;
   for (watched_receive& r : in) {
     r.buffer.resize(100);
-    tasks.spawn(receive_whole(e.in, 0, r, e.clock.now() + 5'000'000));
+    tasks.spawn(receive_whole(e.in, 0, r, e.clock.deadline_in(5'000'000)));
   }
   e.clock.turn();
   out_of_memory net(e.links[0]);

@@ -112,7 +112,7 @@ TEST_CASE("a router takes the frames of a new process, and of no other, once it 
     CHECK(there->send(0, 7, 0, actors::gen_end{}) == errc::none);
     bool over = false;
     runtime::scope s(clock);
-    s.spawn(edge_pair::sleep(clock.now() + 100'000, over));
+    s.spawn(edge_pair::sleep(clock.deadline_in(100'000), over));
     runtime::run_until(clock, [&] { return over; });
   };
   for (int i = 0; i < 200; ++i) say();

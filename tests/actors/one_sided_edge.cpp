@@ -309,7 +309,7 @@ TEST_CASE("without a credit, or with one that is too small, another config is st
 
 TEST_CASE("a receive that times out with a credit out ends when the sender has answered, and the later ones move up") {
   putting e;
-  auto& a = e.receive(200, e.clock.now() + 100'000);
+  auto& a = e.receive(200, e.clock.deadline_in(100'000));
   auto& b = e.receive(300);
   e.pass(50'000);
   e.links.options().delay = [](auto, auto, link::channel on) { return on == link::channel::control ? 400'000 : 0; };
@@ -330,7 +330,7 @@ TEST_CASE("a receive that times out with a credit out ends when the sender has a
 
 TEST_CASE("a revoke whose answer is lost is sent again soon, and then less and less often") {
   putting e;
-  auto& a = e.receive(200, e.clock.now() + 100'000);
+  auto& a = e.receive(200, e.clock.deadline_in(100'000));
   e.pass(50'000);
   bool lossy = true;
   e.links.options().lose = [&lossy](rank_id from, auto, link::channel on) {
@@ -345,7 +345,7 @@ TEST_CASE("a revoke whose answer is lost is sent again soon, and then less and l
   lossy = false;
   e.pass(100'000'000);
   CHECK(a.ended == errc::timeout);
-  auto& b = e.receive(200, e.clock.now() + 100'000);  // as soon again
+  auto& b = e.receive(200, e.clock.deadline_in(100'000));  // as soon again
   lossy = true;
   const auto before = e.in.statistics().revokes_sent;
   e.pass(4'000'000);
@@ -357,7 +357,7 @@ TEST_CASE("a revoke whose answer is lost is sent again soon, and then less and l
 
 TEST_CASE("a receive whose invocation has begun when the revoke comes waits for its data") {
   putting e(landing_by_hand());
-  auto& a = e.receive(200, e.clock.now() + 100'000);
+  auto& a = e.receive(200, e.clock.deadline_in(100'000));
   e.pass(50'000);
   auto& s = e.send(100);  // puts, and the revoke finds it at it
   e.pass(1'000'000);
@@ -376,7 +376,7 @@ TEST_CASE("a credit that comes after its revoke is not used") {
   e.links.options().delay = [&credits_take](rank_id from, auto, link::channel on) {
     return from == 1 && on == link::channel::control ? std::exchange(credits_take, 0) : 0;
   };
-  auto& a = e.receive(200, e.clock.now() + 100'000);
+  auto& a = e.receive(200, e.clock.deadline_in(100'000));
   e.pass(1'000'000);
   CHECK(a.ended == errc::timeout);
   e.pass(5'000'000);
@@ -572,7 +572,7 @@ TEST_CASE("whatever the timing, what ends well is exact, in order, and no buffer
         e.send(sizes[up_to(4)], up_to(7) == 0 ? ends::failing : ends::well);
       if (waiting() < 4 && e.used + 9000 < e.memory.size()) {
         const std::size_t size = up_to(5) == 0 ? 80 : 9000;
-        e.receive(size, up_to(3) == 0 || e.receives.size() > 60 ? never : e.clock.now() + 10'000 + up_to(150'000));
+        e.receive(size, up_to(3) == 0 || e.receives.size() > 60 ? never : e.clock.deadline_in(10'000 + up_to(150'000)));
       }
       e.pass(1'000 + up_to(60'000));
     }

@@ -116,7 +116,7 @@ struct keeper final : link::handler {
 void pass(virtual_time& clock) {
   bool over = false;
   scope s(clock);
-  s.spawn(edge_pair::sleep(clock.now() + 1'000'000, over));
+  s.spawn(edge_pair::sleep(clock.deadline_in(1'000'000), over));
   run_until(clock, [&] { return over; });
 }
 
@@ -586,7 +586,7 @@ TEST_CASE("more calls than there is a place for may wait for their turn and fail
     constexpr std::size_t many = 2 * invocation_log<std::uint64_t>::most + 500;
     std::vector<std::optional<std::uint64_t>> ran(many);
     scope working(clock);
-    for (auto& r : ran) working.spawn(begin_and_end(group, r, clock.now() + 1000));
+    for (auto& r : ran) working.spawn(begin_and_end(group, r, clock.deadline_in(1000)));
     pass(clock);
     CHECK(working.running() == 0);
     CHECK(ran.back() == 0);

@@ -155,7 +155,7 @@ task<result<>> send_or_receive(endless_stream& s) {
       const bool last = input_has_ended();
       const auto next = parley::tests::pattern(s.payload.size(), s.number);
       std::copy(next.begin(), next.end(), s.payload.begin());
-      auto slept = co_await sleep_until(s.self.where().now() + pause_ns);
+      auto slept = co_await sleep_until(s.self.where().deadline_in(pause_ns));
       if (!slept) co_return slept;
       auto sent = co_await attempt(s.t.send(s.payload.first(last ? 1 : s.payload.size()), {.to = receiver}));
       s.check(false);
@@ -180,7 +180,7 @@ task<> stream_one_sided(endless_stream& s) {
     if (registered.lost()) say("its memory may still be written");
     std::fill(s.memory.begin(), s.memory.end(), given_back);
     while (!input_has_ended()) {
-      auto slept = co_await sleep_until(s.self.where().now() + 5'000'000);
+      auto slept = co_await sleep_until(s.self.where().deadline_in(5'000'000));
       if (!slept) break;
     }
     say(all_are(s.memory, given_back) ? "nothing was written afterwards" : "memory was written afterwards");

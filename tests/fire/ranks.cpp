@@ -268,7 +268,7 @@ struct leased_op {
 task<> keep_together(rank& self, leased_op& l) {
   while (!l.has_promised()) {
     l.over->most_ahead(2);  // one call has to end before trials are affordable
-    auto slept = co_await sleep_until(self.where().now() + 1'000'000);
+    auto slept = co_await sleep_until(self.where().deadline_in(1'000'000));
     if (!slept) co_return;
   }
   l.over->most_ahead(parley::tests::shared_sums::depth);
@@ -276,7 +276,7 @@ task<> keep_together(rank& self, leased_op& l) {
 template <class Condition>
 task<> wait_for(rank& self, Condition holds) {
   while (!holds()) {
-    auto slept = co_await sleep_until(self.where().now() + 1'000'000);
+    auto slept = co_await sleep_until(self.where().deadline_in(1'000'000));
     if (!slept) raise(slept.reason());
   }
 }
@@ -438,7 +438,7 @@ void summing(job& here) {
 
 task<> rest_until_input_ends(rank& self) {
   while (!input_has_ended()) {
-    auto slept = co_await sleep_until(self.where().now() + 5'000'000);
+    auto slept = co_await sleep_until(self.where().deadline_in(5'000'000));
     if (!slept) break;
   }
   say("fine on rank " + std::to_string(self.id()));

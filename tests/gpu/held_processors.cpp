@@ -92,7 +92,7 @@ task<bool> one(ends* e, transfer* t) {
   scope& here = co_await this_scope;
   if (e->self.id() == 0) {
     static_cast<void>(co_await meet(e, true));
-    auto woken = co_await sleep_until(here.where().now() + 1'000'000);
+    auto woken = co_await sleep_until(here.where().deadline_in(1'000'000));
     woken.value();
     co_await t->send(e->buffer, {.to = 1});
   } else {
@@ -141,7 +141,7 @@ task<> while_held(ends* e) {
   bool as_agreed = false;
   bool is_over = false;
   later.spawn(late_one(e, &as_agreed, &is_over));
-  auto woken = co_await sleep_until(here.where().now() + 300'000'000);
+  auto woken = co_await sleep_until(here.where().deadline_in(300'000'000));
   woken.value();
   CHECK_FALSE(is_over);  // which shows that they are held
   held.let_go();

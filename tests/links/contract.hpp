@@ -87,13 +87,13 @@ class end {
   /// Goes on with the link meanwhile.
   template <class Condition>
   task<> until(Condition holds, std::source_location where = std::source_location::current()) {
-    const time_ns deadline = loop().now() + 60'000'000'000;
+    const time_ns deadline = loop().deadline_in(60'000'000'000);
     while (!holds()) {
       if (loop().now() > deadline) {
         throw std::runtime_error(std::string(where.file_name()) + ":" + std::to_string(where.line()) +
                                  ": not true in time");
       }
-      auto slept = co_await runtime::sleep_until(loop().now() + 20'000);
+      auto slept = co_await runtime::sleep_until(loop().deadline_in(20'000));
       slept.value();
     }
   }

@@ -518,7 +518,7 @@ task<> end::until_failed(rank_id peer) {
     if (!failed.has(peer) && loop().now() >= next && (asked == nullptr || asked->calls > 0)) {
       asked = &operation();
       if (wire().send(peer, channel::control, bytes_of("are you there"), {}, asked) != errc::pending) ++asked->calls;
-      next = loop().now() + 1'000'000;
+      next = loop().deadline_in(1'000'000);
     }
     return failed.has(peer);
   };

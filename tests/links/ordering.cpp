@@ -84,7 +84,7 @@ class overtaking_link final : public link_over {
     void on_arrival(arrival&& message) noexcept override {
       kept.push_back(std::move(message));
       constexpr time_ns collects_for_ns = 100'000;
-      if (!linked()) of.ex_.arm(*this, of.ex_.now() + collects_for_ns);
+      if (!linked()) of.ex_.arm_in(*this, collects_for_ns);
     }
     static void on_due(timer& self) noexcept {
       auto& mine = static_cast<lane&>(self);

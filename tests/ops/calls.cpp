@@ -113,7 +113,7 @@ TEST_CASE("calls are used where tasks are: in when_all, when_any, in a scope, un
     CHECK(got == data.size());
     scope here(p.clock);
     here.spawn(p.out.send(data, {.to = 1}));
-    auto late = co_await with_deadline(p.clock.now() + 1'000'000, p.in.receive(into, {.from = 0}));
+    auto late = co_await with_deadline(p.clock.deadline_in(1'000'000), p.in.receive(into, {.from = 0}));
     CHECK(late);
     co_await here.join();
     auto first = co_await when_any(p.in.receive(into, {.from = 0}),

@@ -112,7 +112,7 @@ task<> receive_thirds(part_receiver& in, std::span<std::byte> data) {
 }
 task<> wait_for_an_hour() {
   const scope& here = co_await this_scope;
-  auto slept = co_await sleep_until(here.where().now() + 3600_s);
+  auto slept = co_await sleep_until(here.where().deadline_in(3600_s));
   static_cast<void>(slept);
 }
 task<> send_after_an_hour(part_sender& out, std::span<const std::byte> data) {

@@ -19,7 +19,7 @@ class timed_whole final : public paired_config {
       : paired_config({.name = name, .wire_class = name}), takes_ns_(takes_ns), price_(price) {}
   task<> send(part_sender& out, std::span<const std::byte> data) const override {
     scope& here = co_await this_scope;
-    auto woken = co_await sleep_until(here.where().now() + takes_ns_);
+    auto woken = co_await sleep_until(here.where().deadline_in(takes_ns_));
     if (!woken) raise(woken.reason());
     co_await out.send(0, data);
   }
@@ -141,7 +141,7 @@ struct leased_job : world {
   static task<> call_often(symmetric op, executor& ex, std::size_t& failed) {
     std::vector<std::byte> data(100'000);
     for (std::size_t i = 0; i < 3000; ++i) {
-      auto slept = co_await sleep_until(ex.now() + 5'000);
+      auto slept = co_await sleep_until(ex.deadline_in(5'000));
       if (!slept) co_return;
       auto outcome = co_await attempt(op.run(std::span(data).first(i % 2 == 0 ? 16'000 : data.size())));
       failed += outcome ? 0 : 1;

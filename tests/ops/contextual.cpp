@@ -508,7 +508,7 @@ TEST_CASE("a settled run has nothing to do with another rank's failure, or death
   const auto thunk = [](two_kernels* all, rank_id r) -> task<> {
     co_await both_kernels(all, r, 8);
     if (r == 1) raise({errc::io, "no more disk"});
-    auto slept = co_await sleep_until(all->clock.now() + 50'000'000);
+    auto slept = co_await sleep_until(all->clock.deadline_in(50'000'000));
     if (!slept) raise(slept.reason());
   };
   scope calls(w.clock);
@@ -879,7 +879,7 @@ task<> run_layer(contextual* layer, std::function<task<>()> thunk, result<>* out
   *outcome = co_await attempt(layer->run(thunk));
 }
 task<> run_beside(timed_kernel* kernel, executor* ex, int* ended) {
-  static_cast<void>(co_await sleep_until(ex->now() + 100));
+  static_cast<void>(co_await sleep_until(ex->deadline_in(100)));
   co_await (*kernel)(1);
   ++*ended;
 }

@@ -257,7 +257,7 @@ task<> move_ahead(two_ranks& w, fake_cuda& gpu, transports::cuda_stream stream, 
     seen->before_the_processor = !over;
   });
   CHECK(w.copies[1]->after(to, stream) == errc::none);
-  const time_ns later = w.loop.now() + 100'000;  // so that the credit, which takes turns of this loop, is there
+  const time_ns later = w.loop.deadline_in(100'000);  // so that the credit, which takes turns of this loop, is there
   static_cast<void>(co_await sleep_until(later));
   sending.spawn(two_ranks::sends(w.ends[0], from, 1));
   co_await receiving.join();

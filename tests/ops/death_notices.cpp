@@ -41,7 +41,7 @@ struct two_hosts {
           [this, r](rank_id dead, const std::string& why) { heard_on[r].emplace_back(dead, why); }));
     }
   }
-  void pass(time_ns span) { clock.advance_to(clock.now() + span); }
+  void pass(time_ns span) { clock.advance_to(clock.deadline_in(span)); }
   void settle() {
     for (int i = 0; i < 200; ++i) {
       pass(1'000'000);

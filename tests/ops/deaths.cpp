@@ -82,7 +82,7 @@ struct job {
   }
   void others_leave(const char* because) {
     tell_of(victim, because, departure::died);
-    const time_ns limit = w.clock.now() + 100'000'000;
+    const time_ns limit = w.clock.deadline_in(100'000'000);
     for (std::size_t gone = 1; gone < ranks && w.clock.now() < limit; wait_a_while(w, 10'000)) {
       for (rank_id r = 0; r < ranks; ++r) {
         if (r == victim) continue;

@@ -229,7 +229,7 @@ TEST_CASE("two messages into the halves of a buffer, which is sent on behind bot
         const std::array one{p2p::isend(from.first(count), {.to = 0, .tag = 0})};
         const std::array other{p2p::isend(from.subspan(count), {.to = 0, .tag = 1})};
         auto early = end.start(flow, second_first ? other : one);
-        static_cast<void>(co_await sleep_until(loop->now() + 20'000'000));
+        static_cast<void>(co_await sleep_until(loop->deadline_in(20'000'000)));
         auto late = end.start(flow, second_first ? one : other);
         co_await early;
         co_await late;
@@ -325,7 +325,7 @@ TEST_CASE("a put finds its credit although kernels use both buffers when it is c
       runtime::scope& here = co_await this_scope;
       runtime::scope working(here);
       working.spawn(two_ranks::takes(w.ends[1], to, {.from = 0}));
-      const time_ns then = w.loop.now() + between_ns;
+      const time_ns then = w.loop.deadline_in(between_ns);
       if (between_ns != 0) static_cast<void>(co_await sleep_until(then));
       working.spawn(w.ends[0].send(from, {.to = 1}));
       co_await working.join();

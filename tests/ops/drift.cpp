@@ -24,7 +24,7 @@ class prepared_halves final : public paired_config {
   prepared_halves() : paired_config({.name = "prepared_halves", .wire_class = "halves"}) {}
   task<> send(part_sender& out, std::span<const std::byte> data) const override {
     scope& here = co_await this_scope;
-    auto slept = co_await sleep_until(here.where().now() + 100'000);
+    auto slept = co_await sleep_until(here.where().deadline_in(100'000));
     if (!slept) raise(slept.reason());
     out.keep_in_flight(2);
     co_await out.send(0, data.first(data.size() / 2));
@@ -75,7 +75,7 @@ struct job : world {
     std::vector<std::byte> data(bytes);
     for (std::size_t i = 0; i < n; ++i) {
       if (late != 0) {
-        auto slept = co_await sleep_until(j.clock.now() + late);
+        auto slept = co_await sleep_until(j.clock.deadline_in(late));
         if (!slept) raise(slept.reason());
       }
       co_await j.in.receive(data, {.from = 0});

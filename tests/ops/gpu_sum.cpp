@@ -123,7 +123,7 @@ task<errc> alone(two_members& w) {
 namespace {
 task<> call_alone(two_members& w, errc& outcome) { outcome = co_await alone(w); }
 task<> message_after(two_members& w, time_ns span, std::uint64_t number, const errc& outcome, errc& seen) {
-  static_cast<void>(co_await sleep_until(w.loop.now() + span));
+  static_cast<void>(co_await sleep_until(w.loop.deadline_in(span)));
   seen = outcome;
   w.copies[0]->came(number, errc::none);
 }
@@ -155,7 +155,7 @@ TEST_CASE("a sum that has failed behind a wait for a message ends with that, and
 
 namespace {
 task<> what_is_late(two_members& w, const errc& outcome, errc& seen) {
-  static_cast<void>(co_await sleep_until(w.loop.now() + 200'000'000));
+  static_cast<void>(co_await sleep_until(w.loop.deadline_in(200'000'000)));
   seen = outcome;
   w.library.come_late();
 }
@@ -364,7 +364,7 @@ TEST_CASE("a sum that NCCL was connecting for when its time was over ends once i
 namespace {
 // What a message brings, later than the calls are made.
 task<> message_into(two_members& w, std::uint64_t number, float* to, std::size_t count, float value) {
-  static_cast<void>(co_await sleep_until(w.loop.now() + 30'000'000));
+  static_cast<void>(co_await sleep_until(w.loop.deadline_in(30'000'000)));
   std::fill_n(to, count, value);
   w.copies[0]->came(number, errc::none);
 }

@@ -91,7 +91,7 @@ class spawning_star final : public group_config {
     if (g.self() != broken_) co_return;
     // When the others' calls are over: a leader whose sends were still under way would hear of it.
     scope& here = co_await this_scope;
-    auto slept = co_await sleep_until(here.where().now() + 1_ms);
+    auto slept = co_await sleep_until(here.where().deadline_in(1_ms));
     static_cast<void>(slept);
     throw std::runtime_error("the kernel has failed");
   }
@@ -128,7 +128,7 @@ class slow_star final : public group_config {
  public:
   explicit slow_star(executor& ex) : group_config({.name = "slow", .wire_class = "slow"}), executor_(ex) {}
   task<> lead(group_call& g) const override {
-    auto woken = co_await sleep_until(executor_.now() + 1_ms);
+    auto woken = co_await sleep_until(executor_.deadline_in(1_ms));
     static_cast<void>(woken);
     co_await real_->lead(g);
   }

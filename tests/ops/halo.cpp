@@ -252,7 +252,7 @@ TEST_CASE("where nothing is under way what leaves packed is read within start, i
 namespace {
 
 task<> looks_for(world* w, time_ns span) {
-  auto slept = co_await sleep_until(w->clock.now() + span);
+  auto slept = co_await sleep_until(w->clock.deadline_in(span));
   static_cast<void>(slept);
 }
 
@@ -595,7 +595,7 @@ task<> exchange_for_a_while(dataflow& flow, halo_plan* plan, int times) {
   for (int i = 0; i < times; ++i) {
     auto moving = plan->start(flow);
     co_await moving;
-    auto slept = co_await sleep_until(flow.where().now() + 100'000'000);
+    auto slept = co_await sleep_until(flow.where().deadline_in(100'000'000));
     static_cast<void>(slept);
   }
 }
@@ -806,7 +806,7 @@ task<> compute_interiors(dataflow& flow, halo_plan* plan, waits when) {
   for (int k = 0; k < sweeps_made; ++k) {
     auto moving = plan->start(flow);
     if (when == waits::before_interior) co_await moving;
-    auto computed = co_await sleep_until(here.where().now() + interior_ns);
+    auto computed = co_await sleep_until(here.where().deadline_in(interior_ns));
     static_cast<void>(computed);
     if (when == waits::after_interior) co_await moving;
   }

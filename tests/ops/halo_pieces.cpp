@@ -25,7 +25,7 @@ class slow final : public paired_config {
   slow() : paired_config({.name = "slow"}) {}
   task<> send(part_sender& out, std::span<const std::byte> data) const override {
     scope& here = co_await this_scope;
-    auto slept = co_await sleep_until(here.where().now() + 300'000);
+    auto slept = co_await sleep_until(here.where().deadline_in(300'000));
     static_cast<void>(slept);
     co_await out.send(0, data);
   }
@@ -429,7 +429,7 @@ TEST_CASE("an exchange that is cancelled amidst its pieces leaves all but ghosts
   const auto give_up = [](dataflow& flow, halo_plan* plan) -> task<> {
     scope& here = co_await this_scope;
     auto moving = plan->start(flow);
-    co_await until(here.where().now() + 15'000);
+    co_await until(here.where().deadline_in(15'000));
     moving.cancel();
     auto outcome = co_await outcome_of(std::move(moving));
     CHECK(outcome.code() == errc::cancelled);

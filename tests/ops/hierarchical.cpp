@@ -271,7 +271,7 @@ TEST_CASE("each rank says what its levels have agreed on, and waits for it where
     *first = ask(h);
     std::vector<float> x(5000, 1);
     for (int i = 0; i < 200; ++i) co_await h.all_reduce(std::span(x));
-    auto slept = co_await sleep_until(ex.now() + 1_s);
+    auto slept = co_await sleep_until(ex.deadline_in(1_s));
     static_cast<void>(slept);
     *now = h.decision(20'000);
     co_await h.broadcast(std::span(x));
@@ -691,14 +691,14 @@ TEST_CASE("a rank that dies while its leader speaks with the others is named on 
   for (rank_id r = 0; r < 8; ++r) x.push_back(contribution(r, 100));
   const program p = [&](hierarchy& h, ops::rank& self) -> task<> {
     if (self.id() == 0) {
-      auto late = co_await sleep_until(self.where().now() + 20'000'000);
+      auto late = co_await sleep_until(self.where().deadline_in(20'000'000));
       late.value();
     }
     co_await reduce(&h, &x[self.id()], 1);
   };
   scope other(w.clock);
   other.spawn([](world* all) -> task<> {
-    auto later = co_await sleep_until(all->clock.now() + 10'000'000);
+    auto later = co_await sleep_until(all->clock.deadline_in(10'000'000));
     later.value();
     for (const rank_id r : {4U, 5U, 7U}) (*all)[r].on_lost(6, "was killed");
   }(&w));

@@ -241,7 +241,7 @@ struct beside_a_liar {
       auto woken = co_await sleep_until(until);
       static_cast<void>(woken);
     };
-    run(clock, sleep(clock.now() + span));
+    run(clock, sleep(clock.deadline_in(span)));
   }
   virtual_time clock;
   memory_world links;

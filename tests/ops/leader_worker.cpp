@@ -206,7 +206,7 @@ TEST_CASE("the leader broadcasts to workers that are slower than it, within the 
         co_await g.broadcast(std::span(data));
         for (const int d : data) wrong += d == i ? 0 : 1;
         if (me != 3) continue;
-        auto woken = co_await sleep_until(ex.now() + 200_us);
+        auto woken = co_await sleep_until(ex.deadline_in(200_us));
         static_cast<void>(woken);
       }
     };

@@ -96,7 +96,7 @@ task<> await_all(member& m) {
   m.memory->told_by(m.self.id()) = done;
   for (rank_id r = 0; r < member_count; ++r) {
     while (m.memory->told_by(r) != done) {
-      auto slept = co_await sleep_until(m.self.where().now() + 1_ms);
+      auto slept = co_await sleep_until(m.self.where().deadline_in(1_ms));
       if (!slept) raise(slept.reason());
     }
   }
@@ -109,7 +109,7 @@ task<> tell_gates(member& m) {
     const bool together = m.how == trials::on_calls && m.op.end().leases().statistics().promises == 0;
     m.over->most_ahead(together ? 2 : shared_sums::depth);  // one has to end before trials are affordable
     if (m.self.id() != late_rank) m.memory->told_by(m.self.id()) = m.gates_met();
-    auto slept = co_await sleep_until(m.self.where().now() + 1_ms);
+    auto slept = co_await sleep_until(m.self.where().deadline_in(1_ms));
     if (!slept) co_return;
   }
 }
@@ -117,7 +117,7 @@ task<> tell_gates(member& m) {
 /// One member computes from when it is ready to be asked for its first promise until all others wait at that gate. They make no
 /// call before, without which nobody is asked.
 task<> begin_apart(member& m) {
-  const auto nap = [&] { return sleep_until(m.self.where().now() + 1_ms); };
+  const auto nap = [&] { return sleep_until(m.self.where().deadline_in(1_ms)); };
   if (m.self.id() != late_rank) {
     const auto may_begin = [&] {
       return m.memory->told_by(late_rank) != 0 && (!m.op.end().leads() || m.op.end().assigned()->opened());

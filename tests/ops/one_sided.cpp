@@ -21,7 +21,7 @@ task<> send_paced(transfer t, std::vector<std::size_t> sizes, side registers, ca
     actors::registered_memory memory;
     if (has(registers, side::sender)) memory = t.registered(data);
     scope& here = co_await this_scope;
-    auto slept = co_await sleep_until(here.where().now() + 20'000);
+    auto slept = co_await sleep_until(here.where().deadline_in(20'000));
     static_cast<void>(slept);
     auto outcome = co_await attempt(t.send(data, {.to = 1}));
     all.sent.push_back(std::move(outcome));
@@ -117,7 +117,7 @@ class staged_put final : public paired_config {
  private:
   static task<> take(time_ns span) {
     scope& here = co_await this_scope;
-    auto slept = co_await sleep_until(here.where().now() + span);
+    auto slept = co_await sleep_until(here.where().deadline_in(span));
     if (!slept) raise(slept.reason());
   }
   time_ns before_ns_, after_ns_;
@@ -264,7 +264,7 @@ TEST_CASE("put is agreed on though the credits of a busy receiver are late for a
   one_sided_world w({direct(), put()}, std::move(o));
   clock = &w.clock;
   pass(w, 1'000'000'000);
-  busy_until = clock->now() + 200'000'000;
+  busy_until = clock->deadline_in(200'000'000);
   std::size_t sent = 0;
   for (; clock->now() < busy_until; sent += many.size())
     CHECK(move(w, w.out, w.in, many, side::receiver).failed() == 0);

@@ -145,5 +145,5 @@ TEST_CASE("what has no time-out has none with patience, either") {
   world w(1, settings);
   CHECK(w[0].services().patient(never) == never);
   CHECK(w[0].services().patient(never / 2) == never);
-  CHECK(w[0].services().until(limit_ns) == w.clock.now() + 1000 * limit_ns);
+  CHECK(w[0].services().until(limit_ns) == w.clock.deadline_in(1000 * limit_ns));
 }

@@ -193,7 +193,7 @@ void in_flight(job& here) {
 }
 
 task<> rest(executor& ex, time_ns span) {
-  auto woken = co_await sleep_until(ex.now() + span);
+  auto woken = co_await sleep_until(ex.deadline_in(span));
   static_cast<void>(woken);
 }
 void idle_third(job& here) {
@@ -619,7 +619,7 @@ task<> one_call(rank* self, p2p pair, std::span<std::byte> buffer, int call) {
   if (self->id() == 1) mine.push_back(p2p::irecv(buffer, {.from = 0}));
   auto moved = pair.start(flow, mine);
   if (self->id() == 0 && call == torn_down) {
-    auto woken = co_await sleep_until(self->where().now() + 1'000'000);  // the payload is on its way
+    auto woken = co_await sleep_until(self->where().deadline_in(1'000'000));  // the payload is on its way
     raise({errc::exception, woken ? "no more of it" : "cancelled"});
   }
   co_await moved;

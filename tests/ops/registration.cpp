@@ -110,7 +110,7 @@ TEST_CASE("(f) configs without ids are choices of each role alone, and the regis
       static task<> run(std::map<std::string, int>& ran, executor& ex, std::string name, time_ns span,
                         std::span<std::byte>) {
         ++ran[name];
-        auto woken = co_await sleep_until(ex.now() + span);
+        auto woken = co_await sleep_until(ex.deadline_in(span));
         static_cast<void>(woken);
         if (name == "broken") runtime::raise({errc::unavailable, "no such instruction"});
       }
@@ -195,7 +195,7 @@ struct stage {
       co_await receive_one(me.pairs, data);
     }
     co_await compute_for(me.times.computes_ns);
-    auto slept = co_await sleep_until(me.ex->now() + me.times.sleeps_ns);
+    auto slept = co_await sleep_until(me.ex->deadline_in(me.times.sleeps_ns));
     static_cast<void>(slept);
   }
   executor* ex;
@@ -297,7 +297,7 @@ struct on_each_rank {
       auto& times = all_.ran[identity().name];
       times.resize(takes_ns_.size());
       ++times[call.self];
-      auto slept = co_await sleep_until(executor_.now() + takes_ns_[call.self]);
+      auto slept = co_await sleep_until(executor_.deadline_in(takes_ns_[call.self]));
       if (!slept) raise(slept.reason());
     }
 

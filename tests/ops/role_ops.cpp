@@ -45,7 +45,7 @@ struct job : world {
   }
   static task<> work(job& j, std::string role, std::string id) {
     ++j.ran[role + " " + id];
-    auto slept = co_await sleep_until(j.clock.now() + j.takes[id]);
+    auto slept = co_await sleep_until(j.clock.deadline_in(j.takes[id]));
     if (!slept) raise(slept.reason());
     if (j.broken == id) raise({j.breaks_with, "it is broken"});
   }

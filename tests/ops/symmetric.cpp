@@ -34,7 +34,7 @@ task<> call_often(symmetric op, executor& ex, std::vector<std::size_t> sizes, st
   std::vector<std::byte> data(1 << 16);
   for (std::size_t i = 0; i < times; ++i) {
     const auto extra = static_cast<time_ns>(p.jitter_ns == 0 ? 0 : dice.below(p.jitter_ns));
-    auto slept = co_await sleep_until(ex.now() + p.between_ns + extra);
+    auto slept = co_await sleep_until(ex.deadline_in(p.between_ns + extra));
     if (!slept) co_return;
     auto part = std::span(data).first(sizes[i % sizes.size()]);
     auto outcome = co_await attempt(op.run(part));
@@ -96,7 +96,7 @@ struct job_of : world {
       auto woken = co_await sleep_until(until);
       static_cast<void>(woken);
     };
-    runtime::run(clock, sleep(clock.now() + span));
+    runtime::run(clock, sleep(clock.deadline_in(span)));
   }
   symmetric_end& end(rank_id r) { return handles[r].end(); }
   const actors::campaign* campaign(std::uint64_t bytes = 4096) { return end(0).assigned()->find(bytes); }
@@ -713,7 +713,7 @@ TEST_CASE("a config is blamed for its own rehearsal alone, also where the member
     time_ns failed_ns = never;
     job.links.options().lose = [&](rank_id from, rank_id, link::channel on) {
       if (std::any_of(job.lib.places.begin(), job.lib.places.end(), [](const auto& p) { return p->aborted(); }))
-        failed_ns = std::min(failed_ns, job.clock.now());
+        failed_ns = std::min<time_ns>(failed_ns, job.clock.now());
       return on == link::channel::control && from == fails_on && failed_ns != never &&
              job.clock.now() - failed_ns < 1'000'000'000;
     };
@@ -736,7 +736,7 @@ class on_its_own final : public symmetric_config {
       : symmetric_config({.name = name, .wire_class = name}), takes_ns_(takes_ns), fails_(fails_on_the_first) {}
   task<> run(symmetric_call call, std::span<std::byte>) const override {
     scope& here = co_await this_scope;
-    auto slept = co_await sleep_until(here.where().now() + takes_ns_);
+    auto slept = co_await sleep_until(here.where().deadline_in(takes_ns_));
     if (!slept) raise(slept.reason());
     if (fails_ && call.self == 0 && call.on == symmetric_call::stream::rehearsal)
       raise({errc::unavailable, "out of registers"});
@@ -757,7 +757,7 @@ TEST_CASE(
   job.start_on(0, 5000, {20'000'000, 3'000});
   job.start_on(1, 5000, {20'000'000, 3'000});
   const auto late = [](job_of& all) -> task<> {
-    auto slept = co_await sleep_until(all.clock.now() + 40'000'000'000);
+    auto slept = co_await sleep_until(all.clock.deadline_in(40'000'000'000));
     if (slept) all.start_on(2, 5000, {20'000'000, 3'000});
   };
   job.calls->spawn(late(job));

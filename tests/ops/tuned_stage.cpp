@@ -51,7 +51,7 @@ task<> send_weights(transfer to, int times) {
   const std::vector<std::byte> weights(100);
   for (int i = 0; i < times; ++i) {
     scope& here = co_await this_scope;
-    auto slept = co_await sleep_until(here.where().now() + 5 * ms);
+    auto slept = co_await sleep_until(here.where().deadline_in(5 * ms));
     static_cast<void>(slept);
     co_await to.send(weights, {.to = 1});
   }
@@ -124,7 +124,7 @@ TEST_CASE(
   const auto train = [](training pipe, tuned_stages* mine, time_ns late_ns) -> task<> {
     for (int i = 0; i < passes; ++i) {
       scope& here = co_await this_scope;
-      auto slept = co_await sleep_until(here.where().now() + late_ns);
+      auto slept = co_await sleep_until(here.where().deadline_in(late_ns));
       static_cast<void>(slept);
       auto report = co_await pipe.run(*mine);
       static_cast<void>(report);

@@ -40,7 +40,7 @@ class logged final : public flow_step {
   task<> run() override {
     log_.text += std::string("<") + letter_;
     scope& here = co_await this_scope;
-    auto woken = co_await sleep_until(here.where().now() + takes_ns_);
+    auto woken = co_await sleep_until(here.where().deadline_in(takes_ns_));
     log_.text += std::string(">") + letter_;
     if (!woken) raise(woken.reason());
     if (fails) raise({errc::config_failed, "it was told to"});
@@ -545,7 +545,7 @@ TEST_CASE("nothing more of a queue runs after a failure") {
 namespace {
 task<> twice(int* value, time_ns takes_ns) {
   scope& here = co_await this_scope;
-  auto woken = co_await sleep_until(here.where().now() + takes_ns);
+  auto woken = co_await sleep_until(here.where().deadline_in(takes_ns));
   static_cast<void>(woken);
   *value *= 2;
 }

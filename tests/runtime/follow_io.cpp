@@ -24,7 +24,7 @@ namespace asio = boost::asio;
 task<> sleeps(int times) {
   scope& here = co_await this_scope;
   for (int i = 0; i < times; ++i) {
-    auto woken = co_await sleep_until(here.where().now() + 1_ms);
+    auto woken = co_await sleep_until(here.where().deadline_in(1_ms));
     woken.value();
   }
 }

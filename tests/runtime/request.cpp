@@ -82,7 +82,7 @@ task<> ask_many(script& play, shop to, int count) {
   int sum = 0;
   for (int i = 0; i < count; ++i) {
     price question{i, {}};
-    auto answer = co_await ask(to, question, play.clock.now() + 1_ms);
+    auto answer = co_await ask(to, question, play.clock.deadline_in(1_ms));
     sum += answer.value();
   }
   play.say(std::to_string(sum));

@@ -44,7 +44,7 @@ task<int> ask_worker(worker_address to, std::shared_ptr<int> payload, int size) 
   scope& here = co_await this_scope;
   executor& ex = here.where();
   job question{size, payload, {}};
-  auto answer = co_await ask(to, std::move(question), ex.now() + 30_us);
+  auto answer = co_await ask(to, std::move(question), ex.deadline_in(30_us));
   co_return answer ? **answer : -1;
 }
 task<int> give_up_at(time_ns when) {
@@ -62,13 +62,13 @@ task<> customer(worker_address to, std::shared_ptr<int> alive, int first) {
   scope& here = co_await this_scope;
   executor& ex = here.where();
   for (int size = first; size < first + 4; ++size) {
-    auto one = co_await when_any(ask_worker(to, alive, size), give_up_at(ex.now() + 4_us));
+    auto one = co_await when_any(ask_worker(to, alive, size), give_up_at(ex.deadline_in(4_us)));
     static_cast<void>(one);
     auto two = co_await when_all(ask_worker(to, alive, size + 1), flood(to, alive));
     static_cast<void>(two);
-    auto three = co_await with_deadline(ex.now() + 3_us, ask_worker(to, alive, size + 2));
+    auto three = co_await with_deadline(ex.deadline_in(3_us), ask_worker(to, alive, size + 2));
     static_cast<void>(three);
-    scope inner(here, {.deadline = ex.now() + 2_us});
+    scope inner(here, {.deadline = ex.deadline_in(2_us)});
     inner.spawn(flood(to, alive));
     inner.spawn(flood(to, alive));
     co_await inner.join();

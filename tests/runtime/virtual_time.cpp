@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "script.hpp"
 
@@ -37,7 +38,25 @@ std::string order_with(std::uint64_t seed) {
   return play.log + std::to_string(play.clock.now());
 }
 
+template <class Point>
+concept adds_spans = requires(Point p, time_ns span) { p + span; } || requires(Point p, time_ns span) { span + p; };
+template <class Point>
+concept becomes_a_deadline = requires(Point p, time_ns span) { deadline_of(p, span); };
+using present = decltype(std::declval<executor&>().now());
+
 }  // namespace
+
+TEST_CASE("no wait can count from the time that a loop has read: a span cannot be added to it") {
+  CHECK_FALSE(adds_spans<present>);
+  CHECK_FALSE(becomes_a_deadline<present>);
+  CHECK(adds_spans<time_ns>);
+  virtual_time clock;
+  clock.advance_to(5);
+  const time_ns noted = clock.now();
+  CHECK(noted == 5);
+  CHECK(clock.now() - noted == 0);
+  CHECK(clock.now() >= noted);
+}
 
 TEST_CASE("time stands still while anything is ready and then jumps to exactly the next timer") {
   script play;

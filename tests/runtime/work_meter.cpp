@@ -12,7 +12,7 @@ namespace {
 
 task<> spend(time_ns span) {
   scope& here = co_await this_scope;
-  auto woken = co_await sleep_until(here.where().now() + span);
+  auto woken = co_await sleep_until(here.where().deadline_in(span));
   woken.value();
 }
 

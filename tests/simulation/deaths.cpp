@@ -85,7 +85,7 @@ task<> whole(exchange* e, ops::rank* self, const delivered_messages* seen, ended
     thrown = std::current_exception();
   }
   all->outcomes[self->id()] = thrown ? result<>(runtime::describe(thrown)) : result<>();
-  all->last_ns = std::max(all->last_ns, self->where().now());
+  all->last_ns = std::max<time_ns>(all->last_ns, self->where().now());
   all->messages = seen->count;
   if (thrown) {
     failed->push_back(self->id());

@@ -46,7 +46,7 @@ task<> stream(rank& self, transfer t, std::uint64_t sends, std::uint64_t receive
   std::vector<std::byte> data(10'000);
   for (std::uint64_t i = 0; self.id() == 0 && i < sends; ++i) {
     co_await t.send(data, {.to = 1});
-    auto slept = co_await sleep_until(self.where().now() + 100'000);
+    auto slept = co_await sleep_until(self.where().deadline_in(100'000));
     if (!slept) break;
   }
   for (std::uint64_t i = 0; self.id() == 1 && i < receives; ++i) co_await t.receive(data, {.from = 0});
@@ -81,7 +81,7 @@ task<> send_whole(part_sender& out, std::span<const std::byte> data) { co_await 
 task<> receive_whole(part_receiver& in, std::span<std::byte> data) { co_await in.receive(0, data); }
 task<> receive_after_merge(part_receiver& in, std::span<std::byte> data) {
   while (asking->participants().front()->candidates.empty()) {
-    auto slept = co_await sleep_until(asking->where().now() + 1'000);
+    auto slept = co_await sleep_until(asking->where().deadline_in(1'000));
     if (!slept) raise(slept.reason());
   }
   co_await in.receive(0, data);
@@ -165,7 +165,7 @@ task<> has_two_sums(rank& self) {
 
 task<> looks_for_ever(rank& self) {
   for (;;) {
-    auto slept = co_await sleep_until(self.where().now() + 1'000);
+    auto slept = co_await sleep_until(self.where().deadline_in(1'000));
     if (!slept) raise(slept.reason());
   }
 }
@@ -178,7 +178,7 @@ class slow final : public paired_config {
   task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override {
     scope& here = co_await this_scope;
-    auto slept = co_await sleep_until(here.where().now() + takes_ns_);
+    auto slept = co_await sleep_until(here.where().deadline_in(takes_ns_));
     if (!slept) raise(slept.reason());
     co_await in.receive(0, data);
   }
@@ -207,7 +207,7 @@ class apart final : public symmetric_config {
       : symmetric_config({.name = name, .wire_class = name}), takes_ns_(takes_ns) {}
   task<> run(symmetric_call, std::span<std::byte>) const override {
     scope& here = co_await this_scope;
-    auto slept = co_await sleep_until(here.where().now() + takes_ns_);
+    auto slept = co_await sleep_until(here.where().deadline_in(takes_ns_));
     if (!slept) raise(slept.reason());
   }
 
@@ -224,7 +224,7 @@ task<> runs_without_headers(rank& self) {
   std::vector<std::byte> data(1'000);
   for (int i = 0; i < 2'000; ++i) {
     co_await g.run(data);
-    auto slept = co_await sleep_until(self.where().now() + 100'000);
+    auto slept = co_await sleep_until(self.where().deadline_in(100'000));
     if (!slept) break;
   }
 }

@@ -40,7 +40,7 @@ class noisy_star final : public group_config {
   task<> run(group_call& g, role as) const {
     const double usual = static_cast<double>(fixed_ns_) + ns_per_kib_ * static_cast<double>(g.total_bytes()) / 1024;
     const double noise = static_cast<double>(luck_.below(60'001)) / 1e6 - 0.03;
-    auto prepared = co_await runtime::sleep_until(executor_.now() + static_cast<time_ns>(usual * (1 + noise)));
+    auto prepared = co_await runtime::sleep_until(executor_.deadline_in(static_cast<time_ns>(usual * (1 + noise))));
     static_cast<void>(prepared);
     co_await (star_.get()->*as)(g);
   }

@@ -155,7 +155,7 @@ class edge_world final : public held_world {
     posted& r = receives_.emplace_back();
     const std::size_t n = receives_.size() - 1;
     r.buffer = std::span(memory_of_receiver).subspan(n * 2 * whole_bytes, setup_.room[n % setup_.room.size()]);
-    r.deadline = deadline == never ? never : sites[1]->clock.now() + deadline;
+    r.deadline = deadline == never ? never : sites[1]->clock.deadline_in(deadline);
     receiving_.spawn(receive_one(*this, r));
   }
 

@@ -199,7 +199,7 @@ class lease_world final : public held_world {
       case join: m.ended = !m.leases.rejoin(); break;
       case abort:  // promises take longer than anybody waits for them
         ++aborted_;
-        sites[0]->clock.advance_to(sites[0]->clock.now() + 2'000'000'000);
+        sites[0]->clock.advance_to(sites[0]->clock.deadline_in(2'000'000'000));
         break;
       case c1_fails:
         ++failed_;

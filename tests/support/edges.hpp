@@ -65,7 +65,7 @@ struct edge_pair {
   void pass(runtime::time_ns span = 1'000'000) {
     bool over = false;
     runtime::scope s(clock);
-    s.spawn(sleep(clock.now() + span, over));
+    s.spawn(sleep(clock.deadline_in(span), over));
     runtime::run_until(clock, [&] { return over; });
   }
   static runtime::task<> sleep(runtime::time_ns until, bool& over) {

@@ -136,7 +136,7 @@ inline void wait_a_while(world& w, runtime::time_ns span) {
     auto woken = co_await runtime::sleep_until(until);
     static_cast<void>(woken);
   };
-  runtime::run(w.clock, sleep(w.clock.now() + span));
+  runtime::run(w.clock, sleep(w.clock.deadline_in(span)));
 }
 
 }  // namespace parley::tests

@@ -74,7 +74,7 @@ inline task<> exchange(dataflow& flow, halo_plan* plan, int times, device_stream
     if (i % 2 == 1) {
       plan->open(flow, stream);  // which `start` does otherwise
       scope& here = co_await this_scope;
-      auto slept = co_await sleep_until(here.where().now() + 10'000);
+      auto slept = co_await sleep_until(here.where().deadline_in(10'000));
       static_cast<void>(slept);
     }
     auto moving = plan->start(flow, stream);

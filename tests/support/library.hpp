@@ -102,7 +102,7 @@ class meeting_place {
     m.invocations.insert(invocation);
     m.sizes.insert(bytes);
     if (++m.entered == members_) {
-      m.ends_ns = executor_.now() + takes_ns;
+      m.ends_ns = executor_.deadline_in(takes_ns);
       wake([at](const entering& e) { return e.at_ == at; });
     }
     return {*this, at};
@@ -220,7 +220,7 @@ class algorithm final : public ops::symmetric_config {
     const bool rehearsal = call.on == ops::symmetric_call::stream::rehearsal;
     const calls_book::entry noted(*over.place->book, call.self, rehearsal);
     if (const time_ns stall = traits_.stalls ? traits_.stalls(call) : 0; stall != 0) {
-      auto woken = co_await runtime::sleep_until(over.place->now() + stall);
+      auto woken = co_await runtime::sleep_until(over.place->deadline_in(stall));
       if (!woken) runtime::raise(woken.reason());
     }
     auto met = co_await over.place->enter(over.next++, digest(), call.invocation, call.bytes, traits_.takes_ns);

@@ -157,7 +157,7 @@ class memory_world {
   void after(time_ns delay, std::function<void(outcome)> f) {
     events_.push_back(std::make_unique<event>(*this, std::move(f)));
     events_.back()->place = std::prev(events_.end());
-    ex_.arm(*events_.back(), ex_.now() + delay);
+    ex_.arm_in(*events_.back(), delay);
   }
   /// Whether its buffer is gone; asked once, when it ends.
   bool was_abandoned(runtime::completion* c) { return c != nullptr && abandoned_.erase(c) != 0; }
@@ -420,7 +420,7 @@ inline errc memory_link::announce(rank_id to, channel on, std::span<const std::b
 inline errc memory_link::start_fence(rank_id to, runtime::completion* done, message_behind brings) {
   if (world_.options_.fence == memory_link_options::fences::do_nothing) return errc::none;
   if (world_.options_.fence == memory_link_options::fences::fail) return errc::peer_failed;
-  const time_ns asked_there_ns = world_.ex_.now() + world_.options_.latency_ns;
+  const time_ns asked_there_ns = world_.ex_.deadline_in(world_.options_.latency_ns);
   world_.fences_.push_back({rank_, to, world_.last_put_, asked_there_ns, done, std::move(brings)});
   world_.after(world_.options_.latency_ns, [&w = world_](memory_world::outcome how) {
     if (how == memory_world::outcome::due) w.end_fences();

@@ -33,7 +33,7 @@ class timed_star final : public group_config {
  private:
   task<> run(group_call& g) const {
     ++room_.ran[identity().name][g.self()];
-    auto woken = co_await sleep_until(executor_.now() + takes_ns_[g.self()]);
+    auto woken = co_await sleep_until(executor_.deadline_in(takes_ns_[g.self()]));
     static_cast<void>(woken);
     if (g.self() == g.leader()) {
       co_await real_->lead(g);

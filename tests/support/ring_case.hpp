@@ -45,7 +45,7 @@ struct ring_options {
 
 inline task<> two_rounds(dataflow& flow, ops::rank* self, p2p ring, kernel* k, ring_options o) {
   if (self->id() == o.late_rank) {
-    auto slept = co_await sleep_until(self->where().now() + o.late_ns);
+    auto slept = co_await sleep_until(self->where().deadline_in(o.late_ns));
     static_cast<void>(slept);
   }
   const rank_id world = self->world_size();

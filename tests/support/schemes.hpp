@@ -52,7 +52,7 @@ struct config_state {
   runtime::task<> run(rank_id on) {
     ++runs[on];
     runtime::scope& here = co_await runtime::this_scope;
-    auto slept = co_await runtime::sleep_until(here.where().now() + takes_ns[on]);
+    auto slept = co_await runtime::sleep_until(here.where().deadline_in(takes_ns[on]));
     if (!slept) runtime::raise(slept.reason());
   }
   void check(rank_id on) const {
@@ -239,7 +239,7 @@ struct scheme_job {
       auto slept = co_await runtime::sleep_until(until);
       static_cast<void>(slept);
     };
-    runtime::run(clock, sleep(clock.now() + span));
+    runtime::run(clock, sleep(clock.deadline_in(span)));
   }
   std::size_t failed = 0;  ///< calls
   std::size_t made = 0;    ///< of the latest, by all ranks
@@ -374,7 +374,7 @@ struct scheme_job {
   }
   runtime::task<> call_once(rank_id r, std::size_t of_bytes) {
     if (late[r] != 0) {
-      auto woken = co_await runtime::sleep_until(clock.now() + late[r]);
+      auto woken = co_await runtime::sleep_until(clock.deadline_in(late[r]));
       static_cast<void>(woken);
     }
     std::vector<float> data(of_bytes / sizeof(float));
@@ -383,7 +383,7 @@ struct scheme_job {
     if (how == scheme::group) {
       outcome = co_await ops::attempt(groups[r].all_reduce(std::span(data)));
     } else if (leased()) {
-      auto slept = co_await runtime::sleep_until(clock.now() + 20'000);
+      auto slept = co_await runtime::sleep_until(clock.deadline_in(20'000));
       static_cast<void>(slept);
       outcome = co_await ops::attempt(leased_ops[r].run(raw));
     } else if (r == 0) {

@@ -181,7 +181,7 @@ class sums_by final : public ops::symmetric_config {
 
  private:
   static runtime::task<> rest(runtime::executor& ex, runtime::time_ns span) {
-    auto slept = co_await runtime::sleep_until(ex.now() + span);
+    auto slept = co_await runtime::sleep_until(ex.deadline_in(span));
     if (!slept) runtime::raise(slept.reason());
   }
   std::string name_;

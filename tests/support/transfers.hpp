@@ -80,7 +80,7 @@ inline void pass(world& w, runtime::time_ns span) {
     auto woken = co_await runtime::sleep_until(until);
     static_cast<void>(woken);
   };
-  runtime::run(w.clock, sleep(w.clock.now() + span));
+  runtime::run(w.clock, sleep(w.clock.deadline_in(span)));
 }
 
 inline const actors::campaign* campaign_of(world& w, std::string_view key, rank_id sender = 0) {
