@@ -49,7 +49,15 @@ void landings::landed(std::uint64_t number, errc outcome) {
   }
   if (number < below_) return;
   if (number != below_) {
-    if (beyond_.size() < most_beyond) beyond_.insert(number);
+    if (beyond_.size() < most_beyond) {
+      beyond_.insert(number);
+    } else if (!beyond_.contains(number)) {
+      first_forgotten_ = std::min(first_forgotten_, number);
+      if (number < first_failed_) {
+        first_failed_ = number;
+        outcome_ = errc::full;
+      }
+    }
     return;
   }
   ++below_;
@@ -66,7 +74,8 @@ bool landings::wait(fence&& f) {
 }
 
 std::optional<landings::fence> landings::take_done() {
-  const auto first = std::find_if(fences_.begin(), fences_.end(), [this](const fence& f) { return f.below <= below_; });
+  const auto first = std::find_if(fences_.begin(), fences_.end(),
+                                  [this](const fence& f) { return f.below <= below_ || first_forgotten_ < f.below; });
   if (first == fences_.end()) return std::nullopt;
   std::optional<fence> done(std::move(*first));
   fences_.erase(first);
@@ -256,7 +265,7 @@ void carried_memory::on_fence(const message& m, arrival&& arrived) {
   }
   if (!landings_[m.from].wait(std::move(asked))) {
     ++counters_.refused;
-    return;
+    return answer_fence(m.from, m.request, errc::full);
   }
   answer_fences(m.from);
 }
@@ -269,14 +278,18 @@ void carried_memory::answer_fences(rank_id from) {
     if (!done) return;
     const errc outcome = its->second.outcome_of(*done);
     if (outcome == errc::none && !done->header.empty()) take_(done->on, arrival(done->header, {}));
-    message answer;
-    answer.what = kind::fenced;
-    answer.from = link_.rank();
-    // `cancelled` would be what its origin itself has cancelled.
-    answer.outcome = static_cast<std::uint64_t>(outcome == errc::cancelled ? errc::unavailable : outcome);
-    answer.request = done->request;
-    static_cast<void>(say(from, answer));  // to one that is gone it need not go
+    answer_fence(from, done->request, outcome);
   }
+}
+
+void carried_memory::answer_fence(rank_id from, std::uint64_t asked, errc outcome) noexcept {
+  message answer;
+  answer.what = kind::fenced;
+  answer.from = link_.rank();
+  // `cancelled` would be what its origin itself has cancelled.
+  answer.outcome = static_cast<std::uint64_t>(outcome == errc::cancelled ? errc::unavailable : outcome);
+  answer.request = asked;
+  static_cast<void>(say(from, answer));  // to one that is gone it need not go
 }
 
 // The origin.

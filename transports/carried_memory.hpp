@@ -45,7 +45,7 @@ bool covers(const carried_key& key, std::uint64_t address, std::uint64_t bytes) 
 /// Which puts of one origin have landed.
 class landings {
  public:
-  /// More than that out of order, or of fences that wait, is nothing that a link of ours sends.
+  /// More than that out of order, or of fences that wait, is nothing that a link of ours sends: the fences fail with `full`.
   static constexpr std::size_t most_beyond = 65'536;
   static constexpr std::size_t most_fences = 1'024;
   struct fence {
@@ -58,7 +58,7 @@ class landings {
   void landed(std::uint64_t number, runtime::errc outcome);
   /// Whether there was room for it.
   bool wait(fence&& f);
-  /// The oldest of the fences of whose puts all have come.
+  /// The oldest of the fences of whose puts all have come, or one was forgotten for want of room.
   std::optional<fence> take_done();
   /// `none` if the puts of that fence have all landed; what became of the first that has not.
   runtime::errc outcome_of(const fence& f) const noexcept {
@@ -71,6 +71,7 @@ class landings {
   std::vector<fence> fences_;
   std::uint64_t first_failed_ = std::numeric_limits<std::uint64_t>::max();
   runtime::errc outcome_ = runtime::errc::none;  // of that one
+  std::uint64_t first_forgotten_ = std::numeric_limits<std::uint64_t>::max();
 };
 
 class carried_memory final : public runtime::link::handler {
@@ -143,6 +144,7 @@ class carried_memory final : public runtime::link::handler {
   void on_fence(const message& m, runtime::arrival&& arrived);
   void on_fenced(const message& m);
   void note_landed(rank_id from, std::uint64_t number, errc outcome) noexcept;
+  void answer_fence(rank_id from, std::uint64_t request, runtime::errc outcome) noexcept;
   void answer_fences(rank_id from);
   void left(visit& v, errc outcome) noexcept;
   void end(std::uint64_t id, errc outcome) noexcept;

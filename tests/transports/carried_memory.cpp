@@ -83,6 +83,23 @@ TEST_CASE("a hostile origin can make its target keep only so much") {
   CHECK(!book.wait({landings::most_fences, 9}));
 }
 
+TEST_CASE("a fence behind a put that was forgotten for want of room fails, and none waits for ever") {
+  landings book;
+  for (std::uint64_t n = 1; n <= landings::most_beyond + 1; ++n) book.landed(n, errc::none);
+  REQUIRE(book.wait({1, landings::most_beyond + 1}));
+  CHECK(!book.take_done());  // its puts are known
+  REQUIRE(book.wait({2, landings::most_beyond + 2}));
+  const auto failed = book.take_done();
+  REQUIRE(failed);
+  CHECK(failed->request == 2);
+  CHECK(book.outcome_of(*failed) == errc::full);
+  book.landed(0, errc::none);
+  const auto done = book.take_done();
+  REQUIRE(done);
+  CHECK(done->request == 1);
+  CHECK(book.outcome_of(*done) == errc::none);
+}
+
 TEST_CASE("a key covers its own bytes, also at the ends of the address space") {
   constexpr std::uint64_t end = ~std::uint64_t{0};
   const carried_key key{.version = 0, .number = 1, .token = 2, .address = 1000, .bytes = 100};
