@@ -2,6 +2,7 @@
 
 #include <parley/actors/ended.hpp>
 
+#include <algorithm>
 #include <utility>
 
 namespace parley::actors {
@@ -12,6 +13,8 @@ namespace {
 
 constexpr std::uint64_t report_every_bytes = 2U << 20U;
 constexpr std::size_t most_words_of_tags = 100;
+// A receive whose deadline has passed, and of which nothing has come for so long, is not about to end.
+constexpr runtime::time_ns quiet_for_ns = 1'000'000'000;
 
 }  // namespace
 
@@ -55,6 +58,19 @@ void part_receiver::give_up(errc why) noexcept {
   } else if (one_sided_->leaving == errc::none) {
     one_sided_->leaving = why;
   }
+}
+
+// By the transport, or by its sender, who has a credit for its buffer.
+bool part_receiver::may_be_written() noexcept {
+  if (!stamped_ && one_sided_ != nullptr && one_sided_->credit != 0) return true;
+  return parts_.find_if([](const transfer_part& p) { return p.with_transport; }) != nullptr;
+}
+
+void part_receiver::end_stalled() noexcept {
+  if (!stamped_) return end(errc::timeout);
+  kept().mismatch = "the rest had not come when its time was up: its sender stands still, or what it sent is lost";
+  fail(errc::timeout);
+  wake_if_settled();
 }
 
 // When all bytes are here, a part that is still waited for is one that the sender did not cut.
@@ -242,8 +258,8 @@ std::vector<runtime::arrival> edge_receiver::retire() noexcept {
 
 void edge_receiver::keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept {
   const bool is_next = s.source == peer_ && judge(s.generation, generation()) == generation_verdict::to_come;
-  const kept_parts::room room{most_unjoined, services_.early_bytes};
-  if (is_next && unjoined_.keep(s, std::move(message), room, kept_parts::poisons::parts_of_its_stream)) {
+  constexpr auto which = kept_parts::poisons::parts_of_its_stream;
+  if (is_next && unjoined_.keep(s, std::move(message), services_.early_bytes, which)) {
     ++counters_.unjoined;
     return;
   }
@@ -277,8 +293,11 @@ inline part_receiver& edge_receiver::match_first(stream& s) noexcept {
   --s.posted_count;
   receive.place_ = part_receiver::place::matched;
   receive.numbered_ = true;
-  if (receive.one_sided_ != nullptr && receive.one_sided_->leaving == errc::timeout)
-    receive.one_sided_->leaving = errc::none;  // too late to be late
+  if (receive.one_sided_ != nullptr && receive.one_sided_->leaving == errc::timeout) {
+    receive.one_sided_->leaving = errc::none;  // too late to be late, unless nothing more comes
+    receive.deadline_ = services_.ex.now();
+    look_at(receive.deadline_ + services_.patient(quiet_for_ns));
+  }
   s.active.push_back(receive);
   return receive;
 }
@@ -299,6 +318,7 @@ void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept
   stream* const at = known_or_new(stream_id(s.tag, has(s.flags, stamp_flags::rehearsal)));
   if (at == nullptr) [[unlikely]] {
     ++counters_.dropped;
+    if (failed_ == errc::none && too_many_tags_) too_many_tags_();
     return;
   }
   stream& its = *at;
@@ -416,6 +436,7 @@ void edge_receiver::end_late() noexcept {
     if (soon && late_soon_ns_ != 0 && !rehearses(s->id)) late_soon_(tag_of_stream(s->id));
   }
   if (next != runtime::never && !(late_.linked() && late_.when <= next)) wake_at(next);
+  end_stalled(now);
   if (services_.breaks == broken_rule::own_stamp_only) {
     for (auto& s : streams_) end_unstamped(*s, now);
   }
@@ -467,6 +488,26 @@ std::string edge_receiver::posted_in_words(std::uint32_t tag) const {
     }
   }
   return "has posted " + std::to_string(of_it) + " receives of tag " + std::to_string(tag) + others;
+}
+
+// Of matched receives whose rest does not come: its parts are lost, or their sender stands still. What is with the transport ends
+// when that says so, and memory that the sender may be writing is given back only with its stamp, its poison or its death.
+void edge_receiver::end_stalled(runtime::time_ns now) noexcept {
+  std::vector<overdue> still;
+  for (auto& s : streams_) {
+    s->active.for_each([&](part_receiver& r) {
+      if (r.deadline_ == runtime::never || r.failed() != errc::none || r.is_complete()) return;
+      if (r.deadline_ > now) return look_at(r.deadline_);
+      const payload_id which{s->id, r.index_};
+      const auto known =
+          std::find_if(overdue_.begin(), overdue_.end(), [&](const overdue& o) { return o.which == which; });
+      const bool has_moved = known == overdue_.end() || known->moved_bytes != r.moved_bytes() || r.may_be_written();
+      if (!has_moved && now - known->since_ns >= services_.patient(quiet_for_ns)) return r.end_stalled();
+      still.push_back(has_moved ? overdue{which, r.moved_bytes(), now} : *known);
+      look_at(still.back().since_ns + services_.patient(quiet_for_ns));
+    });
+  }
+  overdue_ = std::move(still);
 }
 
 // As if a later stamp did not match the receives before its own: they time out, and those behind them move up.
@@ -530,7 +571,9 @@ void edge_receiver::fail(errc why) noexcept {
   for (auto& s : streams_) {
     while (!s->posted.empty()) s->posted.front().end(why);
     while (!s->active.empty()) s->active.front().end(why);
-    while (s->early.size() != 0) const runtime::arrival dropped = take_early(*s, s->early.size() - 1);
+    std::vector<runtime::arrival> dropped;  // the last one first
+    while (s->early.size() != 0) dropped.push_back(take_early(*s, 0));
+    while (!dropped.empty()) dropped.pop_back();
   }
 }
 

@@ -6,8 +6,9 @@
 ///     auto seen = co_await in.match(deadline);                 // result<stamp>: its invocation has begun
 ///     co_await implementation_of(seen->digest)(in, buffer);    // in.receive(offset, part), in place
 ///
-/// A receive's index is its place in its stream's queue. It is matched, and cannot time out any more, once a stamp or poison
-/// of its invocation or a later one is here; one that ends unmatched leaves the queue and the later ones move up. Parts are
+/// A receive's index is its place in its stream's queue. It is matched, and keeps its index, once a stamp or poison of its
+/// invocation or a later one is here; one that ends unmatched leaves the queue and the later ones move up. A matched one waits for its
+/// data also past its deadline, as long as that comes or may be written; of one that stands still nothing is waited for. Parts are
 /// dropped when their invocation has ended or was seen (S5, S8); those of invocations to come wait, bounded by the sender's
 /// window.
 ///
@@ -121,8 +122,8 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   /// Without waiting.
   enum class target : std::uint8_t { memory, device };
   void ask(std::uint64_t offset, std::span<std::byte> into, target what = target::memory);
-  /// It ends with `timeout` at `deadline` unless it is matched by then: one that is waits for its data, however long that
-  /// takes.
+  /// It ends with `timeout` at `deadline` unless it is matched by then: one that is ends so after it, once nothing of it has come for a
+  /// second, nothing is with the transport, and its sender has no credit for its buffer.
   void expire_at(runtime::time_ns deadline) noexcept;
   /// Reads the part at `offset` from the sender's memory, which the stamp named; waits until another one may start.
   step get(std::uint64_t offset, std::span<std::byte> into, runtime::device_copy by = {}) {
@@ -136,6 +137,10 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   }
   /// Whether the whole payload was put into the buffer before the stamp came.
   bool landed() const noexcept { return one_sided_ != nullptr && one_sided_->landed; }
+  /// Whether it has asked for parts that have not come.
+  bool awaits_parts() noexcept {
+    return parts_.find_if([](const transfer_part& p) { return !p.with_transport; }) != nullptr;
+  }
   /// Ends it with `why` unless it is decided, as soon as nobody can write into its buffer any more.
   void give_up(runtime::errc why) noexcept;
   /// Whether its stamp is here, or it has failed.
@@ -192,6 +197,11 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   /// Of a message that did not come into its buffer; what is rehearsed is nobody's payload.
   void note_copied(std::uint64_t bytes) noexcept;
   void fail_if_unmet() noexcept;
+  bool may_be_written() noexcept;
+  // What is got has not come by itself.
+  std::uint64_t moved_bytes() const noexcept { return arrived_bytes_ + received_bytes_; }
+  bool is_complete() const noexcept { return all_here() || (stamped_ && received_bytes_ >= stamp_.total_bytes); }
+  void end_stalled() noexcept;
   void fail_unpaired(std::string what) noexcept;
 
   edge_receiver& edge_;
@@ -273,6 +283,8 @@ class edge_receiver final : public data_sink {
   /// Told when more has come early than this rank holds for one edge (`services::early_bytes`), which loses data: the op cannot
   /// go on. An honest sender's window keeps it from that.
   void on_overflow(std::function<void()> tell) { overflow_ = std::move(tell); }
+  /// Told when what came is of a tag beyond those that one edge can have (stream_table.hpp): the op cannot go on, either.
+  void on_too_many_tags(std::function<void()> tell) { too_many_tags_ = std::move(tell); }
   /// Told when a receive refuses its message. A sender that waits for its buffer gets it back once it knows of that, by what is
   /// called here.
   void on_refused(std::function<void(const part_receiver&, runtime::errc why)> tell) { refused_ = std::move(tell); }
@@ -429,6 +441,7 @@ class edge_receiver final : public data_sink {
   }
   [[gnu::cold]] void end_late() noexcept;
   [[gnu::cold]] void end_unstamped(stream& s, runtime::time_ns now) noexcept;
+  void end_stalled(runtime::time_ns now) noexcept;
   void drop_early(stream& s, std::uint64_t invocation) noexcept;
   void keep_early(stream& s, runtime::arrival&& message, bool poison) noexcept;
   runtime::arrival take_early(stream& s, std::uint32_t place) noexcept;
@@ -450,10 +463,18 @@ class edge_receiver final : public data_sink {
   counters counters_;
   stream_table<stream> streams_;
   std::function<void()> overflow_;
+  std::function<void()> too_many_tags_;
   std::function<void(const part_receiver&, runtime::errc)> refused_;
   std::function<void(std::uint32_t)> late_soon_;
   runtime::time_ns late_soon_ns_ = 0;
   std::vector<refused_message> refused_messages_;
+  // Of matched receives past their deadline: what had come, and since when it is no more than that.
+  struct overdue {
+    payload_id which;
+    std::uint64_t moved_bytes = 0;
+    runtime::time_ns since_ns = 0;
+  };
+  std::vector<overdue> overdue_;
   kept_parts unjoined_;
   bool says_end_ = true;
   bool lost_unjoined_ = false;
@@ -488,7 +509,7 @@ inline part_receiver::~part_receiver() {
 }
 
 inline void part_receiver::expire_at(runtime::time_ns deadline) noexcept {
-  if (deadline == runtime::never || place_ != place::posted) return;
+  if (deadline == runtime::never || place_ == place::gone) return;
   deadline_ = deadline;
   edge_.look_at(deadline);
 }

@@ -14,9 +14,10 @@ static constexpr runtime::time_ns poison_pause_ns = 1'000'000;
 
 edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t generation, assignment& assigned,
                          window_limits w)
-    : services_(s), assigned_(assigned), window_(w), op_(op.id()), generation_(generation), self_(s.net.rank()),
-      peer_(op.participants[1].rank), rows_(s.ex, s.clocks.skew()), default_digest_(op.default_digest),
-      rehearsals_(s.first_invocation), question_timer_(*this) {
+    : services_(s), assigned_(assigned), window_{.invocations = 0, .bytes = 0}, op_(op.id()), generation_(generation),
+      self_(s.net.rank()), peer_(op.participants[1].rank), rows_(s.ex, s.clocks.skew()),
+      default_digest_(op.default_digest), rehearsals_(s.first_invocation), full_window_(w),
+      allowance_(s.allowance_for(peer_)), question_timer_(*this) {
   services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope from, matched&& m) {
     if (is_for_us(from) && m.what == matched::kind::report) {
       if (m.ran != 0) check_what_ran(m);
@@ -37,6 +38,7 @@ void edge_sender::retire() noexcept {
   if (std::exchange(retired_, true)) return;
   runtime::timer_wheel::disarm(question_timer_);
   owed_poisons_.reset();
+  give_allowance_back();
   services_.mail.unbind(number_of(op_, part::data_sender));
 }
 
@@ -70,6 +72,41 @@ void edge_sender::stream::match_until(std::uint64_t count) noexcept {
   for (; matched < count; ++matched) unmatched_bytes -= size_of(matched);
 }
 
+bool edge_sender::has_room(const stream& s, std::uint64_t bytes) const noexcept {
+  if (failed_ != errc::none || !(fits(s, bytes, full_window_) || s.admitted == s.matched)) return false;
+  return may_leave_early(bytes);
+}
+
+std::uint64_t edge_sender::take_room(stream& s, std::uint64_t bytes) {
+  if (!heard_) {
+    const std::uint64_t cost = early_allowance::cost_of(bytes);
+    const std::uint64_t half = allowance_.most_bytes() / 2;
+    // The answer of a receiver that is there is here before anything has to wait for it.
+    if (early_taken_ < half && early_taken_ + cost >= half) static_cast<void>(ask(s));
+    allowance_.take(cost);
+    early_taken_ += cost;
+  }
+  return s.take_room(bytes, full_window_);
+}
+
+bool edge_sender::awaits_answer(std::uint32_t tag, std::uint64_t bytes) {
+  const stream& s = stream_of(tag);
+  return (fits(s, bytes, full_window_) || s.admitted == s.matched) && !may_leave_early(bytes);
+}
+
+// It has declared the op, and joined this generation: whatever it was sent before has gone to its end of this edge.
+void edge_sender::on_answer() noexcept {
+  const bool was_held = std::any_of(streams_.begin(), streams_.end(), [this](const auto& s) {
+    return !s->waiting.empty() && !may_leave_early(s->waiting.front().owner->bytes_);
+  });
+  heard_ = true;
+  window_ = full_window_;
+  give_allowance_back();
+  for (auto& s : streams_) admit_waiting(*s);
+  if (was_held && question_timer_.linked())
+    ask_again_soon();  // some lack room in their windows, too, and have not asked
+}
+
 void edge_sender::wait_for_room(admission& a) {
   a.place_.owner = &a;
   stream& s = stream_of(a.tag_);
@@ -77,12 +114,10 @@ void edge_sender::wait_for_room(admission& a) {
   s.waiting.push_back(a.place_);
   if (a.payload_ == nullptr) ++counters_.waited_for_window;
   if (!first) return;
-  if (lacks_room(s)) {
-    ask(s);
-    ask_again_soon();
-  } else {
-    admit_waiting(s);  // its credit may be here already
-  }
+  if (!lacks_room(s)) return admit_waiting(s);                         // its credit may be here already
+  if (question_timer_.linked() && !may_leave_early(a.bytes_)) return;  // one answer is enough for all streams
+  ask(s);
+  ask_again_soon();
 }
 
 bool edge_sender::knows_where(const stream& s, std::uint64_t bytes) noexcept {
@@ -93,6 +128,13 @@ bool edge_sender::knows_where(const stream& s, std::uint64_t bytes) noexcept {
 }
 
 void edge_sender::admit_waiting(stream& s) noexcept {
+  admit_those_with_room(s);
+  if (failed_ != errc::none || !lacks_room(s) || question_timer_.linked()) return;
+  ask(s);
+  ask_again_soon();
+}
+
+void edge_sender::admit_those_with_room(stream& s) noexcept {
   while (failed_ == errc::none && !s.waiting.empty() && !lacks_room(s)) {
     admission& first = *s.waiting.front().owner;
     if (first.home->cancelled() != errc::none) break;  // it is about to be told
@@ -102,24 +144,25 @@ void edge_sender::admit_waiting(stream& s) noexcept {
     }
     const bool written = first.payload_ == nullptr || first.payload_->is_over();
     if (!written && !knows_where(s, first.bytes_)) break;
-    first.invocation_ = s.take_room(first.bytes_, window_);
+    first.invocation_ = take_room(s, first.bytes_);
     first.admitted_to_ = &s;
     ++s.admitted_only;
     first.finish(errc::none);
   }
-  if (failed_ != errc::none || !lacks_room(s) || question_timer_.linked()) return;
-  ask(s);
-  ask_again_soon();
 }
 
 void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
-  stream* const known = streams_.find(id);
-  if (known == nullptr) return;  // nothing was ever sent there
-  stream& s = *known;
-  // The receiver goes on, so what still waits asks as soon as it did at first.
-  if (count > s.matched && question_timer_.linked()) ask_again_soon();
-  s.match_until(std::min(count, s.admitted));
-  admit_waiting(s);
+  stream* const known = streams_.find(id);  // null where nothing was ever sent
+  if (known != nullptr) {
+    // The receiver goes on, so what still waits asks as soon as it did at first.
+    if (count > known->matched && question_timer_.linked()) ask_again_soon();
+    known->match_until(std::min(count, known->admitted));
+  }
+  if (!heard_ && failed_ == errc::none) [[unlikely]] {
+    on_answer();
+  } else if (known != nullptr) {
+    admit_waiting(*known);
+  }
 }
 
 // S2 of calls that are not timed, of which no row tells: a sample.
@@ -179,9 +222,12 @@ void edge_sender::ask_for_room() noexcept {
   const auto count = static_cast<std::uint32_t>(streams_.size());
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::uint32_t at = (first_to_ask_for_ + i) % count;
+    if (!heard_)
+      admit_those_with_room(streams_[at]);  // another edge may have given back what it had taken of the allowance
     if (!lacks_room(streams_[at])) continue;
     waiting = true;
-    if (ask(streams_[at])) continue;
+    const bool awaits_any_answer = !may_leave_early(streams_[at].waiting.front().owner->bytes_);
+    if (ask(streams_[at]) && !awaits_any_answer) continue;
     first_to_ask_for_ = at;
     break;
   }
@@ -335,6 +381,7 @@ void edge_sender::fail(errc why, one_sided_sender::reader receiver) noexcept {
   failed_ = why;
   owed_poisons_.reset();
   window_ = {.invocations = 0, .bytes = 0};
+  give_allowance_back();
   if (one_sided_ != nullptr) one_sided_->fail(why, receiver);
   for (auto& s : streams_) {
     while (!s->waiting.empty()) s->waiting.front().owner->finish(why);

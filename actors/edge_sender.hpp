@@ -13,9 +13,11 @@
 /// waits for that. Only a payload that a device still writes, which cannot leave yet, waits for its credit meanwhile.
 ///
 /// The window of a stream is 64 invocations or 4 MiB that the receiver has not matched; one send of any size may go when
-/// nothing is unmatched.
+/// nothing is unmatched. Until the receiver has answered for the op, which it may declare later, all streams together keep to what
+/// this rank may send it before that (early_allowance.hpp). Then a sender asks, and waits.
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/declaration.hpp>
+#include <parley/actors/early_allowance.hpp>
 #include <parley/actors/ended.hpp>
 #include <parley/actors/one_sided.hpp>
 #include <parley/actors/payload_pieces.hpp>
@@ -32,6 +34,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace parley::actors {
@@ -137,9 +140,14 @@ class edge_sender {
   /// The same where that needs no wait, else `not_admitted`.
   std::uint64_t try_admit(std::uint32_t tag, std::uint64_t bytes) {
     stream& s = stream_of(tag);
-    if (!s.waiting.empty() || !has_room(s, bytes)) return not_admitted;
-    return s.take_room(bytes, window_);
+    if (!s.waiting.empty()) return not_admitted;
+    if (fits(s, bytes, window_)) [[likely]]
+      return s.take_room(bytes, full_window_);
+    return has_room(s, bytes) ? take_room(s, bytes) : not_admitted;
   }
+  /// Whether what holds back a send of so many bytes is that the receiver has not answered for the op yet.
+  bool awaits_answer(std::uint32_t tag, std::uint64_t bytes);
+  const early_allowance& allowance() const noexcept { return allowance_; }
   /// Assigns a config to an admitted invocation. It must be ended.
   /// `source`, if given, is where the payload lies, or is packed to from its `pieces`.
   outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, const trial_terms& terms = {},
@@ -288,17 +296,23 @@ class edge_sender {
     return *latest_;
   }
   [[gnu::cold]] stream& find_or_add(std::uint64_t id);
-  // An edge that has failed has a window of nothing, so that a call inside the window need not ask.
-  bool has_room(const stream& s, std::uint64_t bytes) const noexcept {
-    if (s.admitted - s.matched < window_.invocations && s.unmatched_bytes + bytes <= window_.bytes) return true;
-    return s.admitted == s.matched && failed_ == runtime::errc::none;
+  static bool fits(const stream& s, std::uint64_t bytes, const window_limits& w) noexcept {
+    return s.admitted - s.matched < w.invocations && s.unmatched_bytes + bytes <= w.bytes;
   }
+  [[gnu::cold]] bool has_room(const stream& s, std::uint64_t bytes) const noexcept;
+  [[gnu::cold]] std::uint64_t take_room(stream& s, std::uint64_t bytes);
+  bool may_leave_early(std::uint64_t bytes) const noexcept {
+    return heard_ || early_taken_ == 0 || allowance_.has_room_for(early_allowance::cost_of(bytes));
+  }
+  [[gnu::cold]] void on_answer() noexcept;
+  void give_allowance_back() noexcept { allowance_.give_back(std::exchange(early_taken_, 0)); }
   // S5: nothing from another generation changes anything.
   bool is_for_us(const runtime::envelope& from) const noexcept {
     return from.source == peer_ && from.generation == generation_;
   }
   void wait_for_room(admission& a);
   void admit_waiting(stream& s) noexcept;
+  void admit_those_with_room(stream& s) noexcept;
   bool knows_where(const stream& s, std::uint64_t bytes) noexcept;
   bool lacks_room(stream& s) const noexcept {
     return !s.waiting.empty() && !has_room(s, s.waiting.front().owner->bytes_);
@@ -338,7 +352,8 @@ class edge_sender {
   services& services_;
   assignment& assigned_;
   stream* latest_ = nullptr;  // most calls have one tag
-  window_limits window_;
+  window_limits
+      window_;  // nothing until the receiver has answered, and once it has failed: a call inside it need not ask
   std::uint64_t op_;
   std::uint64_t generation_;
   std::uint64_t settled_on_ = 0;  // the last config decided on that needs nothing of its invocations
@@ -354,6 +369,10 @@ class edge_sender {
   stream_table<stream> streams_;
   std::uint64_t rehearsals_;  // the next one
   bool retired_ = false;
+  bool heard_ = false;  // the receiver has answered
+  window_limits full_window_;
+  early_allowance& allowance_;
+  std::uint64_t early_taken_ = 0;  // of it
   question_timer question_timer_;
   question_pauses question_pauses_;
   std::uint32_t first_to_ask_for_ = 0;  // of the streams

@@ -22,7 +22,9 @@ group_leader::group_leader(services& s, const op_declaration& op, std::uint64_t 
                            std::uint64_t depth, back_pressure pressure, window_limits window)
     : rooted_group(s, op, generation, part::data_sender), assigned_(assigned),
       log_(depth, op.default_digest, s.first_invocation), sizes_(depth, s.first_invocation),
-      begun_(members_.size(), s.first_invocation), pressure_(pressure), window_(window), question_timer_(*this) {
+      begun_(members_.size(), s.first_invocation), pressure_(pressure),
+      window_{.invocations = std::min(window.invocations, farthest_ahead), .bytes = window.bytes},
+      question_timer_(*this) {
   foreseen_.drop_below(s.first_invocation);
   unmatched_.drop_below(s.first_invocation);
   // Nor are rows missing of what we are still at ourselves.

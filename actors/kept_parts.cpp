@@ -1,13 +1,14 @@
 #include <parley/actors/kept_parts.hpp>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 namespace parley::actors {
 
-bool kept_parts::keep(const stamp& s, runtime::arrival&& message, room r, poisons which) {
+bool kept_parts::keep(const stamp& s, runtime::arrival&& message, std::uint64_t room, poisons which) {
   if (has(s.flags, stamp_flags::poison)) let_go_of(s, which);
-  if (parts_.size() >= r.parts || bytes_ >= r.bytes) return false;
+  if (bytes_held_by(message) > room - std::min(bytes_, room)) return false;
   bytes_ += bytes_held_by(message);
   parts_.push_back(std::move(message));
   return true;

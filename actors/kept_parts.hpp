@@ -22,15 +22,11 @@ inline std::uint64_t bytes_held_by(const runtime::arrival& m) noexcept {
 
 class kept_parts {
  public:
-  std::size_t size() const noexcept { return parts_.size(); }
   std::uint64_t bytes() const noexcept { return bytes_; }
-  struct room {
-    std::size_t parts;
-    std::uint64_t bytes;
-  };
   /// What of an invocation a poison lets go. Parts of a group's have lanes for tags, and its leader speaks for all.
   enum class poisons : std::uint8_t { parts_of_its_stream, parts_of_its_sender, all_parts };
-  bool keep(const stamp& s, runtime::arrival&& message, room r, poisons which);
+  /// `room`: how many bytes all that is kept here may hold, each part's own record among them.
+  bool keep(const stamp& s, runtime::arrival&& message, std::uint64_t room, poisons which);
   std::vector<runtime::arrival> take() noexcept {
     bytes_ = 0;
     return std::exchange(parts_, {});

@@ -197,7 +197,11 @@ class participant_behaviour {
   void on(received<op_reject>& m) {
     acknowledge(m.from, m.body.number);
     note(runtime::flight_event::rejected, {.tag = m.from.source});
-    mine_.rejected = runtime::error(runtime::errc_of(m.body.code, errc::declaration_mismatch), std::move(m.body.text));
+    const errc code = runtime::errc_of(m.body.code, errc::declaration_mismatch);
+    const std::string title = mine_.declaration.title();
+    // A rank that has not declared the op does not know its name.
+    if (code == errc::full && !m.body.text.starts_with(title)) m.body.text.insert(0, title + ": ");
+    mine_.rejected = runtime::error(code, std::move(m.body.text));
     mine_.runs->on_rejected(*mine_.rejected);
     mine_.changed.tell();
   }

@@ -7,10 +7,6 @@ namespace parley::actors {
 
 using runtime::errc;
 
-namespace {
-constexpr std::uint64_t farthest_ahead = 1024;  // invocations; more than any window or depth
-}  // namespace
-
 op_declaration declare_group(std::string name, std::vector<op_participant> participants, std::uint64_t depth,
                              std::string dtype) {
   std::sort(participants.begin(), participants.end(),
@@ -123,6 +119,7 @@ void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept 
   const std::uint64_t invocation = unwrap(s.invocation, its.next);
   if (invocation >= its.next && invocation - its.next > farthest_ahead) {
     ++counters_.refused;
+    runtime::blame({"window", "no member is farther ahead than its depth and window allow", here()}, s.source);
     return;
   }
   group_invocation* active = nullptr;
@@ -141,6 +138,7 @@ void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept 
     if (poison) drop_early(its, invocation);
     if (!early_room_.has_room_for(message)) {
       ++counters_.refused;
+      if (overflow_) overflow_();
       return;
     }
     ++counters_.early_parts;
@@ -158,9 +156,8 @@ void rooted_group::keep_unjoined(const stamp& s, runtime::arrival&& message) noe
     ++counters_.dropped;
     return;
   }
-  const kept_parts::room room{most_unjoined, services_.early_bytes};
   const auto whose = s.source == leader_ ? kept_parts::poisons::all_parts : kept_parts::poisons::parts_of_its_sender;
-  const bool kept = unjoined_.keep(s, std::move(message), room, whose);
+  const bool kept = unjoined_.keep(s, std::move(message), services_.early_bytes, whose);
   ++(kept ? counters_.unjoined : counters_.refused);
   lost_unjoined_ = lost_unjoined_ || !kept;
 }
@@ -270,7 +267,9 @@ void rooted_group::fail(errc why, rank_id culprit) noexcept {
   fault_ = {.why = why, .culprit = culprit};
   for (stream* s : {&calls_, &rehearsals_}) {
     s->active.for_each([&](group_invocation& inv) { inv.fail(why, culprit); });
-    while (s->early.size() != 0) const early_part dropped = take_early(*s, s->early.size() - 1);
+    std::vector<early_part> dropped;  // the last one first
+    while (s->early.size() != 0) dropped.push_back(take_early(*s, 0));
+    while (!dropped.empty()) dropped.pop_back();
   }
 }
 

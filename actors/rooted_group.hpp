@@ -49,6 +49,9 @@ constexpr void put_type(call_type type, stamp& s) noexcept {
 
 class rooted_group : public data_sink {
  public:
+  /// How far ahead of this rank an invocation may be that parts come for: no depth or window is larger.
+  static constexpr std::uint64_t farthest_ahead = 1024;
+
   rooted_group(const rooted_group&) = delete;
   rooted_group& operator=(const rooted_group&) = delete;
   virtual ~rooted_group();
@@ -60,6 +63,8 @@ class rooted_group : public data_sink {
   std::vector<runtime::arrival> retire() noexcept;
   /// Whether there was more for that than could be kept.
   bool has_lost_unjoined() const noexcept { return lost_unjoined_; }
+  /// Told when more has come early, or for a generation that is not joined yet, than is kept, which loses data: the op cannot go on.
+  void on_overflow(std::function<void()> tell) { overflow_ = std::move(tell); }
   /// An invocation has run, well or not: its parts have ended, and nothing of it may be used any more.
   virtual void end(group_invocation& inv) = 0;
   /// Whether the others have had what this rank owes them. Asks them, if not: for a rank that wants to leave.
@@ -153,6 +158,7 @@ class rooted_group : public data_sink {
   stream rehearsals_;
   kept_parts unjoined_;
   bool lost_unjoined_ = false;
+  std::function<void()> overflow_;
   group_fault fault_;
   bool retired_ = false;
   time_ns late_soon_ns_ = 0;

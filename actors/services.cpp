@@ -30,7 +30,6 @@ void data_hub::bind(std::uint64_t op, data_sink& sink) {
   }
   const auto waiting = early_.find(op);
   if (waiting == early_.end()) return;
-  early_count_ -= waiting->second.size();
   early_bytes_ -= waiting->second.bytes();
   auto messages = waiting->second.take();
   early_.erase(waiting);
@@ -59,16 +58,42 @@ void data_hub::find_sink(const stamp& s, runtime::arrival&& message) noexcept {
 }
 
 void data_hub::keep_early(const stamp& s, runtime::arrival&& message) noexcept {
+  if (has_lost(s.op, s.generation)) return refuse(s);
   const auto waiting = early_.try_emplace(s.op).first;
   kept_parts& mine = waiting->second;
-  early_count_ -= mine.size();
   early_bytes_ -= mine.bytes();
-  const kept_parts::room room{early_limit - early_count_, most_early_bytes - std::min(early_bytes_, most_early_bytes)};
+  const std::uint64_t room = early_limit_ - std::min(early_bytes_, early_limit_);
   const bool kept = mine.keep(s, std::move(message), room, kept_parts::poisons::parts_of_its_stream);
-  ++(kept ? counters_.early : counters_.refused);
-  early_count_ += mine.size();
-  early_bytes_ += mine.bytes();
-  if (mine.size() == 0) early_.erase(waiting);
+  if (kept) {
+    ++counters_.early;
+    early_bytes_ += mine.bytes();
+  } else {
+    // A part of what an op was sent is of no use to anybody: its senders get their buffers back, and others have the room.
+    std::vector<runtime::arrival> let_go;
+    for (runtime::arrival& m : mine.take()) {
+      const auto other = read_stamp(m.header());
+      const bool of_another = other && other->generation != s.generation;
+      if (!of_another || !mine.keep(*other, std::move(m), early_limit_, kept_parts::poisons::parts_of_its_stream))
+        let_go.push_back(std::move(m));
+    }
+    early_bytes_ += mine.bytes();
+    if (mine.bytes() == 0) early_.erase(waiting);
+    refuse(s);
+  }
+}
+
+// Past so many ops, whose senders are told all the same, nothing more is remembered: a rank that declares one of those waits for what
+// is lost, and names its sender when its time is up.
+void data_hub::refuse(const stamp& s) noexcept {
+  ++counters_.refused;
+  std::uint64_t before = 0;
+  if (const auto known = lost_.find(s.op); known != lost_.end()) {
+    if (known->second.generation != s.generation) known->second = {.generation = s.generation};
+    before = known->second.refused++;
+  } else if (lost_.size() < most_lost) {
+    lost_.emplace(s.op, loss{.generation = s.generation, .refused = 1});
+  }
+  if (before % tell_refused_every == 0 && tell_refused_) tell_refused_(s);
 }
 
 }  // namespace parley::actors

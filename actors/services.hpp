@@ -1,6 +1,7 @@
 #pragma once
 /// What the actors of one rank share. Everything is owned by the rank and outlives its ops.
 #include <parley/actors/clock_book.hpp>
+#include <parley/actors/early_allowance.hpp>
 #include <parley/actors/kept_parts.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/backoff.hpp>
@@ -24,11 +25,10 @@
 
 namespace parley::actors {
 
-/// What one edge, and the ops that are not declared yet, may hold of what came before anybody asked for it. A sender's window
-/// keeps it far below that, but for one long send in small pieces.
+/// What one edge, what one op for generations that are not joined yet, and all ops that are not declared yet may hold of what came
+/// before anybody asked for it. A sender's window, and its allowance (early_allowance.hpp), keep it far below that, but for one long
+/// send in small pieces.
 inline constexpr std::uint64_t most_early_bytes = std::uint64_t{1} << 30U;
-
-inline constexpr std::size_t most_unjoined = 4096;  ///< parts, of an op, for generations that are not joined yet
 
 /// Takes the data messages of one op on this rank.
 class data_sink {
@@ -39,7 +39,8 @@ class data_sink {
   ~data_sink() = default;
 };
 
-/// Gives each data message to its op. What comes for an op that this rank has not declared yet waits, bounded.
+/// Gives each data message to its op. What comes for an op that this rank has not declared yet waits, bounded: of an op of which there
+/// was more than that nothing is kept, its senders are told, and who declares it later hears that its messages are not all there.
 class data_hub final : public runtime::link::handler {
  public:
   explicit data_hub(runtime::link& net) : net_(net) { net_.listen(runtime::link::channel::data, this); }
@@ -50,6 +51,17 @@ class data_hub final : public runtime::link::handler {
   void bind(std::uint64_t op, data_sink& sink);
   void unbind(std::uint64_t op);
   void on_arrival(runtime::arrival&& message) noexcept override;
+
+  /// How many bytes may wait, and who tells the sender of a part that it was refused: not of each one.
+  void keep_up_to(std::uint64_t bytes, std::function<void(const stamp& refused)> tell) {
+    early_limit_ = bytes;
+    tell_refused_ = std::move(tell);
+  }
+  /// Whether some of what came in that generation before the op was declared here was refused.
+  bool has_lost(std::uint64_t op, std::uint64_t generation) const noexcept {
+    const auto at = lost_.find(op);
+    return at != lost_.end() && at->second.generation == generation;
+  }
 
   struct counters {
     std::uint64_t malformed = 0;
@@ -62,7 +74,7 @@ class data_hub final : public runtime::link::handler {
   data_sink* sink_of(std::uint64_t op) const noexcept;
   [[gnu::noinline]] void find_sink(const stamp& s, runtime::arrival&& message) noexcept;
   [[gnu::noinline]] void keep_early(const stamp& s, runtime::arrival&& message) noexcept;
-  static constexpr std::size_t early_limit = 4096;
+  void refuse(const stamp& s) noexcept;
   runtime::link& net_;
   std::uint64_t latest_op_ = 0;
   data_sink* latest_ = nullptr;  // messages come in runs for one op
@@ -75,8 +87,16 @@ class data_hub final : public runtime::link::handler {
   std::vector<std::pair<std::uint64_t, data_sink*>> few_sinks_;
   boost::unordered_flat_map<std::uint64_t, data_sink*, id_hash> sinks_;
   std::unordered_map<std::uint64_t, kept_parts> early_;
-  std::size_t early_count_ = 0;
   std::uint64_t early_bytes_ = 0;
+  std::uint64_t early_limit_ = most_early_bytes;
+  struct loss {
+    std::uint64_t generation = 0;
+    std::uint64_t refused = 0;
+  };
+  static constexpr std::size_t most_lost = 4096;           // ops of which that is known
+  static constexpr std::uint64_t tell_refused_every = 64;  // parts: what is said may get lost
+  std::unordered_map<std::uint64_t, loss> lost_;           // only looked up
+  std::function<void(const stamp&)> tell_refused_;
   counters counters_;
 };
 
@@ -126,7 +146,7 @@ struct services {
   std::uint64_t validators_hash = 0;
   clock_book clocks{};
   runtime::pause_chance jitter{ex.rng(runtime::streams::jitter).next(), net.rank()};  ///< of what is said again
-  std::uint64_t early_bytes = most_early_bytes;                                       ///< per edge
+  std::uint64_t early_bytes = most_early_bytes;   ///< per edge, and of all ops that are not declared yet
   runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a rank that lives may be silent; 0: as long as it likes
   /// The number of the first invocation of each stream, on all ranks: tests begin shortly before a stamp's 32 bits are used up.
   std::uint64_t first_invocation = 0;
@@ -148,6 +168,12 @@ struct services {
   std::function<void(const participant_state& of, const decision_record& what)> on_decided{};
 
   payload_watcher* watcher = nullptr;  ///< null: nobody looks
+
+  early_allowances allowances{};
+  /// What this rank may send to `peer` before that has answered for the op.
+  early_allowance& allowance_for(rank_id peer) {
+    return allowances.of(peer, early_share(early_bytes, net.world_size()));
+  }
 
   /// `peer` counts as dead for the whole rank: what an end has found out about it leaves nothing else. Its ops with that peer end. Of
   /// this rank itself: all its ops end, and it has no connection any more.
@@ -230,7 +256,10 @@ class busy_until_end {
 
 inline constexpr std::size_t most_warnings = 100;
 inline void warn(services& s, std::string text) {
-  if (s.warnings != nullptr && s.warnings->size() < most_warnings) s.warnings->push_back(std::move(text));
+  if (s.warnings == nullptr || s.warnings->size() > most_warnings) return;
+  if (s.warnings->size() == most_warnings)
+    text = "there are more warnings than the " + std::to_string(most_warnings) + " that are kept";
+  s.warnings->push_back(std::move(text));
 }
 
 }  // namespace parley::actors

@@ -20,10 +20,12 @@
 
 namespace parley::actors {
 
+inline constexpr std::size_t most_tags = 65'536;  ///< and one more stream, of the rehearsals
+
 template <class Stream>
 class stream_table {
  public:
-  static constexpr std::size_t most = 65'536;
+  static constexpr std::size_t most = most_tags + 1;
 
   Stream* find(std::uint64_t id) noexcept {
     if (all_.size() > few) {
@@ -39,7 +41,7 @@ class stream_table {
   Stream& add(std::uint64_t id) {
     if (full())
       runtime::raise({runtime::errc::bad_argument,
-                      "an op uses more than " + std::to_string(most) + " tags between two ranks; use fewer"});
+                      "an op uses more than " + std::to_string(most_tags) + " tags between two ranks; use fewer"});
     all_.push_back(std::make_unique<Stream>());
     all_.back()->id = id;
     if (all_.size() == few + 1) {

@@ -120,11 +120,17 @@ bool receive_call::wait() {
   }
   if (in_->decided()) {
     in_->wake_at(0, *this);
+    if (in_->awaits_parts()) expire_decided();
   } else {
     in_->expire_at(edge_.deadline(options_));
   }
   suspended_ = true;
   return true;
+}
+
+// It had its stamp before it could wait for that: the rest of its payload has a deadline all the same.
+void receive_call::expire_decided() noexcept {
+  in_->expire_at(edge_.services_.until(options_.timeout_ns != 0 ? options_.timeout_ns : edge_.timeout_ns()));
 }
 
 // A call that is in a scope is suspended; another one sees in `await_ready` what came of it.

@@ -162,7 +162,10 @@ class [[nodiscard]] receive_call final : public call<std::uint64_t>, private act
     return suspend(*caller.promise().home, caller);
   }
   bool suspend(runtime::scope& here, runtime::continuation who) {
-    if (rest_.child) return suspend_rest(here, who);
+    if (rest_.child) {
+      expire_decided();
+      return suspend_rest(here, who);
+    }
     if (!enter(here, who)) stop(outcome);
     return waits(wait(), here);
   }
@@ -175,6 +178,7 @@ class [[nodiscard]] receive_call final : public call<std::uint64_t>, private act
  private:
   bool wait();
   void stop(runtime::errc why) noexcept;
+  void expire_decided() noexcept;
   void tell_memory() noexcept;
   std::span<std::byte> on_decided(actors::part_receiver& in) noexcept override;
   std::uint64_t batch() const noexcept override { return options_.trials.batch; }

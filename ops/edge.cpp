@@ -436,14 +436,9 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   if (!number) {
     record_unbegun(runtime::flight_event::send_failed, call.tag, sender_.next_invocation(call.tag), data.size(),
                    asked_ns);
-    std::string why;
-    if (!failed_)
-      why = payload && !payload->is_over()
-                ? "what kernels of this rank were to write was not there; "
-                : "rank " + std::to_string(options_.peer) +
-                      " has no room: it has not posted the receives for what was sent before; ";
     throw explained(number.code(), std::nullopt,
-                    why + "a send of " + std::to_string(data.size()) + " bytes, tag " + std::to_string(call.tag) +
+                    (failed_ ? "" : why_not_admitted(call.tag, data, payload && !payload->is_over())) + "a send of " +
+                        std::to_string(data.size()) + " bytes, tag " + std::to_string(call.tag) +
                         ", had not begun: invocation " + std::to_string(sender_.next_invocation(call.tag)) +
                         " would have been the next one" + (number.code() == errc::timeout ? words_of_peer() : ""));
   }
@@ -454,6 +449,18 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   actors::payload_pieces* const by_piece = packed_unless_by_piece(begun, call.pieces);
   show_payload(begun, data);
   co_await run(begun, data, until, by_piece, call.trials.batch);
+}
+
+std::string edge_out::why_not_admitted(std::uint32_t tag, std::span<const std::byte> data, bool is_written_yet) {
+  if (is_written_yet) return "what kernels of this rank were to write was not there; ";
+  const std::string peer = "rank " + std::to_string(options_.peer);
+  if (!sender_.awaits_answer(tag, data.size()))
+    return peer + " has no room: it has not posted the receives for what was sent before; ";
+  return peer + " has not answered for this op, which it may not have declared yet, and of the " +
+         std::to_string(sender_.allowance().most_bytes()) +
+         " bytes that may be sent to it before it has declared their ops " +
+         std::to_string(sender_.allowance().taken_bytes()) +
+         " are taken; declare the op there earlier, or send less before that; ";
 }
 
 actors::payload_pieces* edge_out::pack(const actors::outgoing& inv, actors::payload_pieces& pieces) {
@@ -493,6 +500,9 @@ std::string edge_out::words_of(const refusal& r) const {
 std::vector<std::string> edge_out::untold_refusals() const {
   std::vector<std::string> lines;
   for (const refusal& r : untold_) lines.emplace_back(in_words(r.code, r.invocation, words_of(r)).what());
+  if (untold_more_ != 0)
+    lines.push_back(declaration().title() + ": rank " + std::to_string(options_.peer) + " has refused " +
+                    std::to_string(untold_more_) + " more messages like that");
   return lines;
 }
 
@@ -509,7 +519,11 @@ void edge_out::on_refused(refusal r) {
   wholes_.for_each([&](whole_send& send) { end(send.out->mark(), *send.out); });
   auto& known = is_under_way ? refused_ : untold_;
   const auto same = [&](const refusal& other) { return other.tag == r.tag && other.invocation == r.invocation; };
-  if (known.size() == most_refusals || std::any_of(known.begin(), known.end(), same)) return;
+  if (std::any_of(known.begin(), known.end(), same)) return;
+  if (known.size() == most_refusals) {
+    untold_more_ += is_under_way ? 0 : 1;
+    return;
+  }
   known.push_back(std::move(r));
   unusual_ = true;
 }
@@ -727,18 +741,23 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
   if (options_.coupled != nullptr) receiver_.say_no_end();
   receiver_.on_late_soon(services_.asked_before(options_.timeout_ns), [this](std::uint32_t tag) { ask_peer(tag); });
   receiver_.on_overflow([this] { refuse_overflow(); });
+  receiver_.on_too_many_tags([this] {
+    reject({errc::bad_argument, declaration().title() + ": rank " + std::to_string(services_.net.rank()) + " knows " +
+                                    std::to_string(actors::most_tags) +
+                                    " tags of this op already, of messages that came and of receives; use fewer"});
+  });
   receiver_.on_refused([this](const part_receiver& in, errc why) { tell_refused(in, why); });
   start(receiver_.rows());
+  if (services_.data.has_lost(declaration().id(), participant_.generation)) refuse_overflow();
 }
 
 edge_in::~edge_in() = default;
 
 void edge_in::refuse_overflow() {
-  reject({errc::full, declaration().title() + ": more than " + std::to_string(services_.early_bytes) + " bytes, or " +
-                          std::to_string(actors::most_unjoined) + " parts for a generation to come, came to rank " +
-                          std::to_string(services_.net.rank()) +
-                          " before it posted the receives for them; post them, or rejoin, earlier, or send in larger "
-                          "pieces"});
+  reject({errc::full, declaration().title() + ": more than " + std::to_string(services_.early_bytes) +
+                          " bytes came to rank " + std::to_string(services_.net.rank()) +
+                          " before it declared its ops, joined their generations or posted the receives; do that "
+                          "earlier, or send less, or larger parts, before it is done"});
 }
 
 std::vector<runtime::arrival> edge_in::retire() noexcept {
@@ -846,6 +865,7 @@ void edge_in::fail_other_config(part_receiver& in) noexcept {
 }
 
 void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::string_view why) {
+  if (why.empty() && in.failed() == errc::timeout) why = in.mismatch();  // of a message that would have come whole
   const paired_config* config = find(ran);
   const bool other_bytes = has(in.mark()->flags, stamp_flags::checked) && in.received_bytes() == in.total_bytes() &&
                            in.failed() == errc::config_failed && in.sender_failure() == errc::none && why.empty();

@@ -218,6 +218,7 @@ class edge_out final : public edge_end {
   void take_memory(const std::shared_ptr<actors::memory_region>& region) override;
   runtime::task<> rehearse(std::uint64_t digest) override;
   void give_up_rehearsal(std::uint64_t digest);
+  std::string why_not_admitted(std::uint32_t tag, std::span<const std::byte> data, bool is_written_yet);
   runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call);
   runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until,
                       actors::payload_pieces* by_piece = nullptr, std::uint64_t batch = 0);
@@ -285,6 +286,7 @@ class edge_out final : public edge_end {
   static constexpr std::size_t most_refusals = 64;
   std::vector<refusal> refused_;  // of calls that have not ended, and say so themselves
   std::vector<refusal> untold_;   // of those whose message was sent when their receiver refused it
+  std::size_t untold_more_ = 0;   // so many beyond what is kept
   bool unusual_ = options_.memory != nullptr;
   // What has left when the link has been given it. From a device's memory nothing does: that takes a copy which somebody has to wait for.
   std::size_t short_bytes_ = options_.memory == nullptr ? services_.net.short_bytes() : 0;

@@ -151,6 +151,31 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
   participant_.rows = &group_->rows();
   participant_.rows->set_measuring(options_.policy == actors::tuning_policy::online);
   actors::spawn_participant(services_, participant_);
+  group_->on_overflow([this] {
+    refuse_overflow("more parts of calls that are not begun there came than the " +
+                    std::to_string(actors::early_room::most_parts) + ", or " +
+                    std::to_string(actors::early_room::most_bytes) +
+                    " bytes, that are kept; begin them earlier, or send less, or larger parts, ahead");
+  });
+  if (services_.data.has_lost(op.id(), participant_.generation))
+    refuse_overflow(
+        "more than " + std::to_string(services_.early_bytes) +
+        " bytes came before it declared its ops; declare them earlier, or send less, or larger parts, before "
+        "that");
+}
+
+void group_end::refuse_overflow(const std::string& what) {
+  const error why{errc::full,
+                  declaration().title() + ", on rank " + std::to_string(services_.net.rank()) + ": " + what};
+  fail(why, services_.net.rank());
+  actors::op_reject word;
+  word.code = static_cast<std::uint8_t>(why.code());
+  word.text = why.text();
+  for (const rank_id r : group_->members()) {
+    if (r == services_.net.rank()) continue;
+    static_cast<void>(services_.mail.send(r, actors::number_of(declaration().id(), actors::part::participant),
+                                          participant_.generation, word));
+  }
 }
 
 group_end::~group_end() { static_cast<void>(retire()); }
@@ -179,10 +204,9 @@ std::unique_ptr<group_end> group_end::next_generation() {
   auto early = retire();
   auto next = std::make_unique<group_end>(services_, options_);
   if (group_->has_lost_unjoined())
-    next->fail({errc::full, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) +
-                                ": more came for this generation than is kept before it is joined; rejoin earlier, or "
-                                "wait for the others before the first calls"},
-               services_.net.rank());
+    next->refuse_overflow(
+        "more came for this generation than is kept before it is joined; rejoin earlier, or wait for the others "
+        "before the first calls");
   for (runtime::arrival& m : early) services_.data.on_arrival(std::move(m));
   return next;
 }

@@ -126,6 +126,8 @@ class group_end final : private actors::implementations {
     actors::coordinator_address actor;
   };
   std::vector<runtime::arrival> retire() noexcept;
+  /// More came early than is kept: the op ends on all its ranks.
+  void refuse_overflow(const std::string& what);
   runtime::task<> rehearse(std::uint64_t digest) override;
   std::size_t rehearsals_at_once() const noexcept override { return 16; }
   void on_rejected(const runtime::error& why) noexcept override;

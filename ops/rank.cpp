@@ -57,6 +57,7 @@ rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
   machine_.mask(settings_->masked, id());
   services_.warnings = results_.warning_list();
   services_.early_bytes = settings_->early_bytes;
+  data_.keep_up_to(services_.early_bytes, [this](const actors::stamp& s) { refuse_early(s); });
   services_.detection_ns = on.detection_ns;
   services_.patience = std::max(settings_->patience, std::uint32_t{1});
   services_.give_up = std::move(on.give_up);
@@ -135,6 +136,22 @@ runtime::waiting_list rank::waiting() const {
   std::stable_sort(all.calls.begin(), all.calls.end(),
                    [](const auto& one, const auto& other) { return one.since_ns < other.since_ns; });
   return all;
+}
+
+// Of an op that this rank does not know, more has come than it keeps.
+void rank::refuse_early(const actors::stamp& s) {
+  const std::string what = "more than " + std::to_string(services_.early_bytes) + " bytes came to rank " +
+                           std::to_string(id()) + " for ops that it has not declared yet";
+  actors::op_reject word;
+  word.code = static_cast<std::uint8_t>(errc::full);
+  word.text = what +
+              ", this one among them, and what it was sent before is gone; declare the op there earlier, or send "
+              "less, or larger parts, before that";
+  static_cast<void>(mail_.send(s.source, actors::number_of(s.op, actors::part::participant), s.generation, word));
+  if (!std::exchange(warned_of_early_, true))
+    actors::warn(services_, what + ": what rank " + std::to_string(s.source) +
+                                " sent is gone, and the calls of its op will fail; declare the op earlier, or send "
+                                "less before that");
 }
 
 // Called while the rank is made.

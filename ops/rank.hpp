@@ -65,8 +65,9 @@ struct rank_settings {
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
   actors::window_limits window{};
-  std::uint64_t early_bytes =
-      actors::most_early_bytes;   ///< what one edge may hold of data that came before its receives
+  /// What one edge may hold of data that came before its receives, and this rank of what came for ops that it has not declared; the
+  /// same on all ranks, as senders keep to their share of the latter (docs/limits.md).
+  std::uint64_t early_bytes = actors::most_early_bytes;
   tuning::constraints allowed{};  ///< of every op, beside its own
   /// What ranks are told to do without in all ops (ops/machine.hpp), the same on all of them. PARLEY_MASK wins.
   std::vector<masked_capability> masked{};
@@ -316,6 +317,7 @@ class rank {
   void note_loss(loss l, std::string_view why) noexcept;
   void end_ops_with(const loss& l, runtime::errc code) noexcept;
   void note_undelivered(edge_out& e);
+  void refuse_early(const actors::stamp& s);
   void end_if_lost() noexcept;  // what has just been made
   void complete(edge_options& o, const actors::op_declaration& op);
   tuning::plan_options plan_for(const runtime::memory_space* memory) const noexcept;
@@ -359,6 +361,7 @@ class rank {
   std::vector<loss> lost_;
   std::uint64_t restarts_heard_ = 0;
   bool ranks_come_back_ = false;
+  bool warned_of_early_ = false;
   std::vector<std::pair<rank_id, std::string>> undelivered_;  // to whom, on edges that have ended since
   std::optional<std::string> fenced_;
   runtime::scope actors_;  // last: the actors end before what they work on

@@ -169,11 +169,17 @@ void tunable_context::note_untuned(std::string line) {
 }
 
 void tunable_context::note(unsigned verbosity, std::string line) {
-  if (now_.verbosity >= verbosity && log_.size() < most_lines) log_.push_back(std::move(line));
+  if (now_.verbosity < verbosity || log_.size() > most_lines) return;
+  if (log_.size() == most_lines)
+    line = "there are more lines than the " + std::to_string(most_lines) + " that are kept";
+  log_.push_back(std::move(line));
 }
 
 void tunable_context::warn(std::string text) {
-  if (warnings_.size() < tuning::limits::warnings) warnings_.push_back(std::move(text));
+  constexpr std::size_t most = tuning::limits::warnings;
+  if (warnings_.size() > most) return;
+  if (warnings_.size() == most) text = "there are more warnings than the " + std::to_string(most) + " that are kept";
+  warnings_.push_back(std::move(text));
 }
 
 std::shared_ptr<const void> tunable_context::claim(const std::string& kernel) {

@@ -19,9 +19,10 @@ struct seen_parts final : data_sink {
 };
 
 struct hub_fixture {
-  void send(std::uint64_t op, std::uint64_t offset, std::size_t size = 8) {
+  void send(std::uint64_t op, std::uint64_t offset, std::size_t size = 8, std::uint64_t generation = 0) {
     stamp s;
     s.op = op;
+    s.generation = generation;
     s.total_bytes = 1 << 20;
     s.offset = offset;
     const std::vector<std::byte> part(size);
@@ -52,17 +53,59 @@ TEST_CASE_FIXTURE(hub_fixture, "data that comes before its op is declared waits 
   hub.unbind(4);
 }
 
-TEST_CASE_FIXTURE(hub_fixture, "what waits for ops that nobody declares is bounded") {
+TEST_CASE_FIXTURE(hub_fixture, "5,000 parts for an op that is not declared yet wait for it") {
   for (std::uint64_t i = 0; i < 5000; ++i) send(4, i);
   drain();
-  CHECK(hub.statistics().early == 4096);
-  CHECK(hub.statistics().refused == 5000 - 4096);
   seen_parts sink;
   hub.bind(4, sink);
-  CHECK(sink.offsets.size() == 4096);
-  send(8, 0);  // there is room again
+  CHECK(sink.offsets.size() == 5000);
+  CHECK(hub.statistics().refused == 0);
+  CHECK_FALSE(hub.has_lost(4, 0));
+  hub.unbind(4);
+}
+
+TEST_CASE_FIXTURE(
+    hub_fixture,
+    "of an op that was sent more than waits nothing is kept, its sender is told, and others have the room") {
+  std::vector<stamp> told;
+  hub.keep_up_to(100 * (sizeof(arrival) + 8), [&](const stamp& s) { told.push_back(s); });
+  for (std::uint64_t i = 0; i < 100; ++i) send(4, i);
   drain();
-  CHECK(hub.statistics().early == 4097);
+  CHECK(hub.statistics().early == 100);
+  CHECK(told.empty());
+  for (std::uint64_t i = 100; i < 300; ++i) send(4, i);
+  drain();
+  CHECK(hub.statistics().refused == 200);
+  REQUIRE(told.size() == 4);  // at first, and now and then: what is said may be lost
+  CHECK(told.front().op == 4);
+  CHECK(told.front().offset == 100);
+  CHECK(hub.has_lost(4, 0));
+  CHECK_FALSE(hub.has_lost(4, 1));  // another generation begins anew
+  CHECK_FALSE(hub.has_lost(8, 0));
+  for (std::uint64_t i = 0; i < 100; ++i) send(8, i);
+  drain();
+  seen_parts lost;
+  seen_parts kept;
+  hub.bind(4, lost);
+  hub.bind(8, kept);
+  CHECK(lost.offsets.empty());
+  CHECK(kept.offsets.size() == 100);
+  send(12, 0);  // there is room again
+  drain();
+  CHECK(hub.statistics().early == 201);
+  hub.unbind(4);
+  hub.unbind(8);
+}
+
+TEST_CASE_FIXTURE(hub_fixture, "a generation whose parts were refused takes none of another generation's with it") {
+  hub.keep_up_to(10 * (sizeof(arrival) + 8), nullptr);
+  for (std::uint64_t i = 0; i < 5; ++i) send(4, i, 8, 1);
+  for (std::uint64_t i = 0; i < 6; ++i) send(4, i, 8, 2);
+  drain();
+  CHECK(hub.has_lost(4, 2));
+  seen_parts sink;
+  hub.bind(4, sink);
+  CHECK(sink.offsets == std::vector<std::uint64_t>{0, 1, 2, 3, 4});
   hub.unbind(4);
 }
 
@@ -72,4 +115,14 @@ TEST_CASE_FIXTURE(hub_fixture, "a header that is no stamp is counted and dropped
   static_cast<void>(links[0].send(1, link::channel::data, std::vector<std::byte>(64, std::byte{255}), {}, nullptr));
   drain();
   CHECK(hub.statistics().malformed == 2);
+}
+
+TEST_CASE_FIXTURE(hub_fixture, "the 101st warning says that there are more, and no further one is kept") {
+  tests::node rank(clock, links[0]);
+  std::vector<std::string> kept;
+  rank.shared.warnings = &kept;
+  for (int i = 0; i < 150; ++i) warn(rank.shared, "warning " + std::to_string(i));
+  REQUIRE(kept.size() == most_warnings + 1);
+  CHECK(kept[most_warnings - 1] == "warning 99");
+  CHECK(kept.back().find("more warnings than the 100") != std::string::npos);
 }

@@ -116,6 +116,74 @@ TEST_CASE_FIXTURE(receiving, "a later stamp matches earlier receives, which no l
   CHECK(holds(a, 0));
 }
 
+TEST_CASE_FIXTURE(receiving,
+                  "a matched receive whose stamp does not come ends a second after its deadline, with its index") {
+  auto& a = post(100, 0, clock.now() + 5'000'000);
+  auto& b = post();
+  auto& c = post();
+  bring(1);
+  CHECK(holds(b, 1));
+  pass(900'000'000);
+  CHECK_FALSE(a.ended);
+  pass(200'000'000);
+  CHECK(a.ended == errc::timeout);
+  CHECK(a.invocation == 0);
+  bring(0);  // too late: it is nobody else's
+  CHECK(untouched(a));
+  CHECK_FALSE(c.ended);
+  bring(2);
+  CHECK(holds(c, 2));
+}
+
+TEST_CASE_FIXTURE(receiving, "a matched receive whose later parts do not come ends a second after its deadline") {
+  auto& a = post(100, 0, clock.now() + 5'000'000'000);
+  inject(stamp(0, 100, 60), pattern(40, 0));
+  pass(5'900'000'000);
+  CHECK_FALSE(a.ended);
+  pass(200'000'000);
+  CHECK(a.ended == errc::timeout);
+  CHECK(a.invocation == 0);
+  CHECK(untouched(a));
+  bring(1);
+  CHECK(holds(post(), 1));
+}
+
+TEST_CASE_FIXTURE(receiving, "a matched receive goes on past its deadline as long as parts of it come") {
+  watched_receive w;
+  w.buffer.resize(100);
+  const auto by_tens = [](edge_receiver& edge, watched_receive& r, time_ns deadline) -> task<> {
+    part_receiver parts(edge, 0, r.buffer.size());
+    auto seen = co_await parts.match(deadline);
+    CHECK(seen);
+    parts.keep_in_flight(10);
+    try {
+      for (std::size_t at = 0; at < 100; at += 10) co_await parts.receive(at, std::span(r.buffer).subspan(at, 10));
+    } catch (const failure&) {}
+    r.ended = co_await parts.settle();
+  };
+  tasks.spawn(by_tens(in, w, clock.now() + 1'000'000'000));
+  const auto data = pattern(100, 7);
+  for (std::size_t at = 0; at < 100; at += 10) {
+    inject(stamp(0, 100, at), std::span(data).subspan(at, 10));
+    pass(900'000'000);
+  }
+  CHECK(w.ended == errc::none);
+  CHECK(w.buffer == data);
+}
+
+TEST_CASE_FIXTURE(receiving, "a matched receive past its deadline waits for what the transport is still bringing") {
+  auto& slow = post(1U << 20U, 0, clock.now() + 5'000'000);
+  links.options().ns_per_byte = 10'000;  // ten seconds
+  const auto data = pattern(1U << 20U, 3);
+  runtime::completion ignored([](runtime::completion&, errc) noexcept {});
+  static_cast<void>(links[0].send(1, link::channel::data, bytes_of(stamp(0, data.size())), data, &ignored));
+  pass(8'000'000'000);
+  CHECK_FALSE(slow.ended);
+  pass(10'000'000'000);
+  CHECK(slow.ended == errc::none);
+  CHECK(slow.buffer == data);
+}
+
 TEST_CASE_FIXTURE(receiving, "a receive posted after a later stamp came is matched at once") {
   bring(1);
   auto& a = post(100, 0, clock.deadline_in(5'000'000));
@@ -299,11 +367,14 @@ TEST_CASE_FIXTURE(receiving, "tags are independent of each other and may be rece
 
 TEST_CASE_FIXTURE(receiving, "a peer cannot make a receiver keep streams without end") {
   constexpr std::uint32_t made_up = 70'000;
+  std::size_t told = 0;
+  in.on_too_many_tags([&] { ++told; });  // the op ends then
   for (std::uint32_t tag = 0; tag < made_up; ++tag) inject(stamp(0, 1, 0, tag), std::vector<std::byte>(1));
   pass();
   constexpr std::size_t most = actors::stream_table<actors::receive_stream>::most;
   CHECK(in.statistics().early_parts == most);
   CHECK(in.statistics().dropped == made_up - most);
+  CHECK(told == made_up - most);
   CHECK_THROWS_AS(actors::part_receiver(in, made_up, 1), failure);
   for (const std::uint32_t tag : {std::uint32_t{0}, std::uint32_t{most - 1}}) {
     actors::part_receiver known(in, tag, 1);

@@ -252,6 +252,56 @@ TEST_CASE("a sender that has to wait again asks at once, however long it had to 
   CHECK(e.admitted() == 131);
 }
 
+TEST_CASE("until its receiver has answered, all streams of an edge together send no more than may be sent early") {
+  const auto dark = std::make_shared<bool>(true);
+  memory_link_options o;
+  o.lose = [dark](rank_id, rank_id, link::channel on) { return on == link::channel::control && *dark; };
+  both_ends e({}, o);
+  const early_allowance& allowance = e.out.allowance();
+  REQUIRE(allowance.most_bytes() == 64U << 20U);
+  constexpr std::size_t each = 4U << 20U;  // of 20 tags; what each takes where it is kept leaves room for 15
+  for (std::uint32_t tag = 0; tag < 20; ++tag) e.send(each, tag);
+  e.pass(500'000'000);
+  CHECK(e.admitted() == 15);
+  CHECK(allowance.taken_bytes() == 15 * early_allowance::cost_of(each));
+  CHECK(e.out.awaits_answer(19, each));
+  CHECK(e.out.statistics().questions_sent < 50);  // one at a time, and not one for each stream
+  auto& late = e.send(each, 20, e.clock.now() + 1'000'000);
+  e.pass(500'000'000);
+  CHECK(late.ended == errc::timeout);
+  *dark = false;
+  e.pass(500'000'000);
+  CHECK(e.admitted() == 20);  // its answer is enough, no receive is posted
+  CHECK(allowance.taken_bytes() == 0);
+  CHECK_FALSE(e.out.awaits_answer(19, each));
+  for (std::uint32_t tag = 0; tag < 20; ++tag) e.receive(each, tag);
+  e.pass(1'000'000'000);
+  for (std::size_t i = 0; i < 20; ++i) CHECK(e.received[i]->buffer == pattern(each, i));
+}
+
+TEST_CASE("a first message of any size leaves before its receiver has answered, and the next one waits") {
+  memory_link_options o;
+  o.lose = [](rank_id, rank_id, link::channel on) { return on == link::channel::control; };
+  both_ends e({}, o);
+  CHECK(e.send(100U << 20U, 0).invocation == 0);
+  auto& other = e.send(8, 1);
+  e.pass(500'000'000);
+  CHECK_FALSE(other.invocation);
+  e.out.fail(errc::peer_failed);
+  e.pass();
+  CHECK(other.ended == errc::peer_failed);
+  CHECK(e.out.allowance().taken_bytes() == 0);  // for what takes the place of the one that is gone
+}
+
+TEST_CASE("of a share that is smaller than any message, one message at a time is sent") {
+  CHECK(early_share(1 << 20, 2) == 512 << 10);
+  CHECK(early_share(most_early_bytes, 2) == 64U << 20U);
+  CHECK(early_share(most_early_bytes, 1025) == 512 << 10);
+  CHECK(early_share(10, 65'536) == 0);
+  early_allowance none(0);
+  CHECK_FALSE(none.has_room_for(early_allowance::cost_of(0)));
+}
+
 TEST_CASE("two tags under window pressure, received in the opposite order, do not wait for each other") {
   // One window per edge instead of per stream would block tag 1 behind tag 0 for ever.
   both_ends e({.invocations = 1, .bytes = 1 << 20});

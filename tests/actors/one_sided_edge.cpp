@@ -369,6 +369,19 @@ TEST_CASE("a receive whose invocation has begun when the revoke comes waits for 
   CHECK(s.ended == errc::none);
 }
 
+TEST_CASE("a receive past its deadline does not end while its sender may be writing into its buffer") {
+  putting e(landing_by_hand());
+  auto& a = e.receive(200, e.clock.now() + 100'000);
+  e.pass(50'000);
+  auto& s = e.send(100);
+  e.pass(10'000'000'000);
+  CHECK_FALSE(a.ended);
+  CHECK(e.links.land());
+  e.pass();
+  CHECK(e.holds(a, 0));
+  CHECK(s.ended == errc::none);
+}
+
 TEST_CASE("a credit that comes after its revoke is not used") {
   putting e;
   time_ns credits_take = 3'000'000;

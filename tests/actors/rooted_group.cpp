@@ -279,6 +279,21 @@ TEST_CASE(
   CHECK(next.got == data);
 }
 
+TEST_CASE("parts of a call that is not begun here are not dropped unheard: past their number somebody is told") {
+  leader_alone a;
+  int told = 0;
+  a.group.on_overflow([&] { ++told; });
+  constexpr std::size_t total = early_room::most_parts + 1;
+  const std::byte one{1};
+  for (std::size_t i = 0; i < early_room::most_parts; ++i) a.inject(a.from_worker(0, total, i), std::span(&one, 1));
+  pass(a.clock);
+  CHECK(told == 0);
+  a.inject(a.from_worker(0, total, total - 1), std::span(&one, 1));
+  pass(a.clock);
+  CHECK(told == 1);
+  CHECK(a.group.statistics().refused == 1);
+}
+
 TEST_CASE("parts that wait are bounded in bytes, too, and what is taken or dropped makes room") {
   early_room room;
   const std::byte somewhere{};
