@@ -142,6 +142,8 @@ class told_operation {
     } told{edge.memory(), std::exchange(o.expected, 0), passed_};
     runtime::news passed;
     passed_ = &passed;
+    const runtime::result<> there = edge.memory().check(operation_.bytes);
+    if (!there) runtime::raise({there.code(), words() + ": " + there.reason().text()});
     const auto beside = edge.memory().make(operation_.bytes.size());
     const std::uint64_t moved = co_await edge.receive(beside->bytes(), o);
     while (is_behind()) {
@@ -364,6 +366,7 @@ void p2p_end::check_circles(std::span<const p2p_operation> batch) const {
   std::map<std::uint32_t, std::size_t> receives;
   for (const p2p_operation& o : batch) {
     if (o.peer != self_ || has_waiting(o.tag)) continue;
+    if (!memory_.check(o.bytes)) return;  // it ends at once, and says why
     const bool sent = o.what == p2p_operation::kind::send;
     (sent ? all[{o.tag, sends[o.tag]++}].sent : all[{o.tag, receives[o.tag]++}].received) = &o;
   }
