@@ -354,7 +354,7 @@ tuning::row_status assignment::keep_row(std::vector<tuning::row>& rows, rank_id 
   }
   const bool known_status = r.status <= 2 || r.status == late_row;
   const auto status = known_status ? static_cast<tuning::row_status>(r.status) : tuning::row_status::failed;
-  rows.push_back({participant, order, r.digest, r.start_ns, r.end_ns, status, r.previous_end_ns});
+  rows.push_back({participant, order, r.digest, r.start_ns, r.end_ns, status, r.previous_end_ns, r.worked_ns});
   return status;
 }
 

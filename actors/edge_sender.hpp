@@ -50,6 +50,9 @@ struct outgoing {
   std::uint64_t invocation = 0;
   runtime::time_ns began_ns = 0;
   const one_sided_access* access = nullptr;  ///< what a put or get may use; the edge's, until the invocation is ended
+  runtime::time_ns worked_ns = 0;            ///< of a trial: what was no waiting for parts; 0: not known
+
+  bool timed() const noexcept { return has(mark.flags, stamp_flags::timed); }
 };
 
 class edge_sender {
@@ -167,6 +170,7 @@ class edge_sender {
                                                   .invocation = inv.invocation,
                                                   .ran = inv.mark.digest,
                                                   .began_ns = inv.began_ns,
+                                                  .worked_ns = inv.worked_ns,
                                                   .outcome = outcome});
     if (outcome == runtime::errc::none && !rows_.measuring()) return;
     if (!has(inv.mark.flags, stamp_flags::rehearsal)) learn(inv, outcome, ended_ns);

@@ -18,6 +18,7 @@ struct ended_invocation {
   std::uint64_t invocation = 0;
   std::uint64_t ran = 0;  ///< the digest of the config that did
   runtime::time_ns began_ns = 0;
+  runtime::time_ns worked_ns = 0;  ///< of its time, what was no waiting for parts; 0: not known
   runtime::errc outcome = runtime::errc::none;
   runtime::flight_event what = runtime::flight_event::sent;  ///< how it is called where it went well
   runtime::flight_event failed = runtime::flight_event::send_failed;
@@ -32,6 +33,7 @@ struct ended_invocation {
     row.digest = e.ran;
     row.start_ns = e.began_ns;
     row.end_ns = ended_ns;
+    row.worked_ns = e.worked_ns;
     row.status = row_status_of(e.outcome);
     rows.add(row);
   }

@@ -28,7 +28,8 @@ group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, tim
 group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, call_type type,
                                    std::uint64_t rehearsed_digest)
     : group_(group), bytes_(bytes), type_(type), index_(0), digest_(rehearsed_digest),
-      rehearsal_(rehearsed_digest != 0), deadline_(deadline), deadline_timer_(*this) {
+      rehearsal_(rehearsed_digest != 0), counts_waits_(group.rows_.measuring()), deadline_(deadline),
+      deadline_timer_(*this) {
   if (rehearsal_) flags_ = stamp_flags::rehearsal;
   if (deadline != runtime::never) group_.services_.ex.arm(deadline_timer_, late_soon_at());
   group_.enter(*this);
@@ -242,8 +243,18 @@ void group_invocation::time_out() noexcept {
 void group_invocation::begin_timing() noexcept {
   began_ns_ = group_.rows_.clock();
   waited_ns_ = 0;
+  part_waits_ns_ = 0;
+  counts_waits_ = group_.rows_.measuring();
 }
 void group_invocation::end_timing() noexcept { timed_until_ns_ = group_.rows_.clock(); }
+
+// Only trials need it, and while there are any the clock is read anyway. Where it was not from the beginning, nothing is known.
+void group_invocation::begin_part_wait() noexcept {
+  if (counts_waits_) part_wait_since_ns_ = group_.rows_.clock();
+}
+void group_invocation::end_part_wait() noexcept {
+  if (part_wait_since_ns_ != 0) part_waits_ns_ += group_.rows_.clock() - std::exchange(part_wait_since_ns_, 0);
+}
 
 void group_invocation::begin_waiting() noexcept { waits_since_ns_ = group_.rows_.clock(); }
 void group_invocation::end_waiting() noexcept { waited_ns_ += group_.rows_.clock() - waits_since_ns_; }

@@ -124,9 +124,13 @@ class group_invocation final : private runtime::list_hook {
         return false;
       }
       inv_.waiting_ = this;
+      inv_.begin_part_wait();
       return true;
     }
-    group_fault await_resume() const noexcept { return inv_.fault_; }
+    group_fault await_resume() const noexcept {
+      inv_.end_part_wait();
+      return inv_.fault_;
+    }
 
    protected:
     friend group_invocation;
@@ -143,6 +147,7 @@ class group_invocation final : private runtime::list_hook {
   struct [[nodiscard]] step : waiting {
     using waiting::waiting;
     void await_resume() const {
+      inv_.end_part_wait();
       if (inv_.fault().why != runtime::errc::none) runtime::raise(inv_.fault().why);
     }
   };
@@ -150,6 +155,7 @@ class group_invocation final : private runtime::list_hook {
   struct [[nodiscard]] beginning : waiting {
     explicit beginning(group_invocation& inv) noexcept : waiting(inv, to_begin) {}
     runtime::result<std::uint64_t> await_resume() const noexcept {
+      inv_.end_part_wait();
       if (inv_.fault().why != runtime::errc::none) return inv_.fault().why;
       return inv_.digest();
     }
@@ -201,6 +207,10 @@ class group_invocation final : private runtime::list_hook {
   /// Around what the leader waits for between collecting and returning, which is not the config's time either.
   void begin_waiting() noexcept;
   void end_waiting() noexcept;
+  /// Of what counts until `ended_ns`, all that it did not wait for parts; 0: that is not known.
+  time_ns worked_ns(time_ns ended_ns) const noexcept {
+    return counts_waits_ ? std::max<time_ns>(ended_ns - counts_from_ns() - part_waits_ns_, 0) : 0;
+  }
   void set_wrong_data() noexcept { wrong_data_ = true; }
   tuning::row_status status() const noexcept;
   bool begun() const noexcept { return digest_ != 0; }
@@ -236,6 +246,8 @@ class group_invocation final : private runtime::list_hook {
   };
   static constexpr mark to_begin = ~mark{0};
   [[noreturn, gnu::cold]] void refuse_second_wait();
+  void begin_part_wait() noexcept;
+  void end_part_wait() noexcept;
 
   bool reached(const waiting& w) noexcept;
   rank_id self() const noexcept;
@@ -262,12 +274,15 @@ class group_invocation final : private runtime::list_hook {
   std::uint64_t index_;
   std::uint64_t digest_;
   bool rehearsal_;
+  bool counts_waits_;
   bool compared_ = false;
   bool wrong_data_ = false;
   time_ns timed_until_ns_ = 0;
   time_ns began_ns_ = 0;
   time_ns waits_since_ns_ = 0;
   time_ns waited_ns_ = 0;
+  time_ns part_wait_since_ns_ = 0;  // 0: it does not wait for parts now
+  time_ns part_waits_ns_ = 0;
   std::optional<stamp_flags> flags_;
   group_fault fault_;
   bool told_by_leader_ = false;

@@ -222,6 +222,7 @@ void group_leader::end(group_invocation& inv) {
       row.digest = inv.config();
       row.start_ns = inv.counts_from_ns();
       row.end_ns = ended_ns;
+      row.worked_ns = inv.worked_ns(ended_ns);
       row.status = late ? late_row : static_cast<std::uint8_t>(inv.status());
       rows_.add(row);
     } else {

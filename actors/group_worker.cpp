@@ -93,6 +93,7 @@ void group_worker::end(group_invocation& inv) {
   row.digest = inv.config();
   row.start_ns = inv.began_ns();
   row.end_ns = ended_ns;
+  row.worked_ns = inv.worked_ns(ended_ns);
   row.previous_end_ns = rows_.end_ahead_of(row);
   row.status = static_cast<std::uint8_t>(inv.status());
   const bool timed_out = outcome == errc::timeout;

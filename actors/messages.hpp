@@ -133,7 +133,8 @@ struct wire_row {
   std::int64_t end_ns = 0;
   std::int64_t previous_end_ns = 0;  ///< when the invocation before ended here
   std::uint8_t status = 0;           ///< a `tuning::row_status`, or `cancelled_row`
-  PARLEY_FIELDS(tag, invocation, digest, start_ns, end_ns, previous_end_ns, status)
+  std::int64_t worked_ns = 0;        ///< of its time, what was no waiting for parts; 0: not known
+  PARLEY_FIELDS(tag, invocation, digest, start_ns, end_ns, previous_end_ns, status, worked_ns)
 };
 /// A caller gave this invocation up here, so that it says nothing about its config.
 inline constexpr std::uint8_t cancelled_row = 3;

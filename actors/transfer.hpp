@@ -57,6 +57,9 @@ class parts_in_flight {
   /// The pieces that its payload lies in, for a config that moves each of them by itself; null where it is to move one that is contiguous.
   payload_pieces* in_pieces() const noexcept { return pieces_; }
   void lies_in(payload_pieces* pieces) noexcept { pieces_ = pieces; }
+  /// From now on counts how long its coroutine waits for parts.
+  void count_waits(runtime::executor& ex) noexcept { counts_with_ = &ex; }
+  runtime::time_ns waited_ns() const noexcept { return waited_ns_; }
   /// For a wait of one's own: `w` is woken when a part ends and at most `most` are left.
   void wake_at(std::uint64_t most, runtime::waiter& w) noexcept {
     settling_ = &w;
@@ -80,9 +83,13 @@ class parts_in_flight {
         return false;
       }
       parts_.wake_at(most_, *this);
+      parts_.begin_wait();
       return true;
     }
-    runtime::errc await_resume() const noexcept { return parts_.failed_; }
+    runtime::errc await_resume() const noexcept {
+      parts_.end_wait();
+      return parts_.failed_;
+    }
 
    protected:
     static void on_cancelled(waiter& self, runtime::errc why) noexcept {
@@ -96,6 +103,7 @@ class parts_in_flight {
   struct [[nodiscard]] step : settling {
     using settling::settling;
     void await_resume() const {
+      parts_.end_wait();
       if (parts_.failed() != runtime::errc::none) runtime::raise(parts_.failed());
     }
   };
@@ -147,7 +155,18 @@ class parts_in_flight {
   friend transfer_part;
   [[gnu::cold]] void abandon() noexcept;
   [[noreturn, gnu::cold]] void refuse_second_wait();
+  void begin_wait() noexcept {
+    if (counts_with_ != nullptr) [[unlikely]]
+      waits_since_ns_ = counts_with_->precise_now();
+  }
+  void end_wait() noexcept {
+    if (waits_since_ns_ != 0) [[unlikely]]
+      waited_ns_ += counts_with_->precise_now() - std::exchange(waits_since_ns_, 0);
+  }
 
+  runtime::executor* counts_with_ = nullptr;  // of a trial
+  runtime::time_ns waits_since_ns_ = 0;       // 0: it does not wait now
+  runtime::time_ns waited_ns_ = 0;
   runtime::waiter* settling_ = nullptr;
   payload_pieces* pieces_ = nullptr;
   std::uint64_t settled_at_ = 0;

@@ -43,11 +43,13 @@ bool send_call::await_ready() {
 
 // The transport still has the buffer.
 bool send_call::wait() {
-  auto& whole = *invocation_->whole;
+  auto& [begun, payload] = *invocation_;
+  auto& whole = *payload;
   if (whole.out.in_flight() == 0) {
     waiter::unlink();
     return false;
   }
+  if (begun.timed()) edge_.note_worked(begun, 0);
   whole.edge = &edge_;
   whole.deadline_ns = edge_.deadline(options_);
   if (whole.deadline_ns != runtime::never) home->where().arm(whole, edge_.sender_.late_soon_at(whole.deadline_ns));

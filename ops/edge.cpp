@@ -583,10 +583,15 @@ void edge_out::check_trial(const actors::outgoing& inv) const {
                        {"S3", "only what was warmed here is tried", {declaration().id(), services_.net.rank()}});
 }
 
+void edge_out::note_worked(actors::outgoing& inv, time_ns waited_ns) {
+  inv.worked_ns = std::max<time_ns>(sender_.rows().clock() - inv.began_ns - waited_ns, 0);
+}
+
 task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time_ns until,
                      actors::payload_pieces* by_piece, std::uint64_t batch) {
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
   out.lies_in(by_piece);
+  if (inv.timed()) out.count_waits(services_.ex);
   under_way mine(inv, out);
   mine.batch = batch;
   under_way_.push_back(mine);
@@ -638,6 +643,7 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
     if (out.fence_failed()) after_failed_fence(out.fence_outcome());
   }
   static_cast<void>(settled);
+  if (inv.timed()) note_worked(inv, out.waited_ns());
   end(inv, out, data.size(), mine.why);
 }
 

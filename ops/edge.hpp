@@ -263,6 +263,8 @@ class edge_out final : public edge_end {
   void after_failed_fence(runtime::errc how);
   void lose_peer();
   void check_trial(const actors::outgoing& inv) const;
+  /// Of a trial: what it has taken so far but for its waits, which may be for a peer that is late, is its work.
+  [[gnu::cold]] void note_worked(actors::outgoing& inv, time_ns waited_ns);
   /// Ends an invocation all of whose parts have ended; throws unless `bytes` were sent.
   void end(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why = {}) {
     if (out.failed() != runtime::errc::none || out.sent_bytes() != bytes) end_failed(inv, out, bytes, why);

@@ -175,8 +175,54 @@ std::optional<std::int64_t> end_before(const table& reported, std::span<const st
   return latest;
 }
 
+/// What `spans` add up to, each beyond the end of the one before it.
+double sum_in_order_of_ends(std::vector<time_span>& spans) {
+  std::sort(spans.begin(), spans.end(), [](const time_span& a, const time_span& b) {
+    return std::tie(a.end_ns, a.start_ns) < std::tie(b.end_ns, b.start_ns);
+  });
+  double sum_ns = 0;
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    if (i != 0) spans[i].start_ns = std::max(spans[i].start_ns, spans[i - 1].end_ns);
+    sum_ns += std::max(spans[i].ns(), 0.0);
+  }
+  return sum_ns;
+}
+
+/// What one participant may have waited for: others that began before it ended, as far as clocks tell. Whoever began later did not
+/// hold it up.
+std::int64_t last_start_before(const table& reported, std::span<const std::uint32_t> participants,
+                               std::uint64_t invocation, const row& mine, double error_ns) {
+  std::int64_t latest = mine.start_ns;
+  for (std::uint32_t p : participants) {
+    const std::int64_t start_ns = reported.find(invocation, p)->start_ns;
+    if (elapsed_ns(mine.end_ns, start_ns) <= error_ns) latest = std::max(latest, std::min(start_ns, mine.end_ns));
+  }
+  return latest;
+}
+
+/// What a participant has surely spent by itself, whoever was late.
+double own_ns(const table& reported, const repetitions& asked, std::uint32_t participant,
+              std::span<const std::uint64_t> together, double error_ns) {
+  std::vector<time_span> spans;
+  double worked_ns = 0;
+  time_span all{std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()};
+  for (std::uint64_t invocation : together) {
+    const row& mine = *reported.find(invocation, participant);
+    time_span own{last_start_before(reported, asked.participants, invocation, mine, error_ns), mine.end_ns};
+    const std::uint32_t only[] = {participant};
+    auto before = end_before(reported, only, invocation, mine.end_ns);
+    if (!before) before = end_before(reported, asked.participants, invocation, mine.end_ns);  // as far as is known
+    if (before) own.start_ns = std::max(own.start_ns, *before);
+    spans.push_back(own);
+    all = {std::min(all.start_ns, mine.start_ns), std::max(all.end_ns, mine.end_ns)};
+    worked_ns += std::max(static_cast<double>(mine.worked_ns), 0.0);
+  }
+  return std::max(sum_in_order_of_ends(spans), std::min(worked_ns, all.ns()));
+}
+
 /// A share of it, of invocations that were under way together.
-double repetition_ns(const table& reported, const repetitions& asked, std::span<const std::uint64_t> together) {
+double repetition_ns(const table& reported, const repetitions& asked, std::span<const std::uint64_t> together,
+                     double error_ns) {
   const auto share = static_cast<double>(together.size());
   if (asked.clock == clock_kind::separate) return longest_ns(reported, asked, together) / share;
   std::vector<time_span> spans;
@@ -186,15 +232,10 @@ double repetition_ns(const table& reported, const repetitions& asked, std::span<
     if (before) one.start_ns = std::max(one.start_ns, *before);
     spans.push_back(one);
   }
-  std::sort(spans.begin(), spans.end(), [](const time_span& a, const time_span& b) {
-    return std::tie(a.end_ns, a.start_ns) < std::tie(b.end_ns, b.start_ns);
-  });
-  double sum_ns = 0;
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    if (i != 0) spans[i].start_ns = std::max(spans[i].start_ns, spans[i - 1].end_ns);
-    sum_ns += std::max(spans[i].ns(), 0.0);
-  }
-  return sum_ns / share;
+  double most_ns = sum_in_order_of_ends(spans);
+  for (std::uint32_t p : asked.participants)
+    most_ns = std::max(most_ns, own_ns(reported, asked, p, together, error_ns));
+  return most_ns / share;
 }
 
 }  // namespace
@@ -250,7 +291,7 @@ aggregate aggregate_candidate(std::span<const row> rows, const repetitions& aske
         return infinite(aggregate_status::inconsistent,
                         fmt::format("invocation {} ended before its last start: the clocks disagree", invocation));
     }
-    const double time_ns = repetition_ns(reported, comparable, together);
+    const double time_ns = repetition_ns(reported, comparable, together, error_ns);
     times_ns.push_back(std::max(time_ns, 1.0));  // a clock that did not tick is no proof of zero cost
   }
   aggregate a = summary(times_ns);

@@ -5,7 +5,11 @@
 ///     a.time_ns;     // the median, or +infinity with `a.status` and `a.detail` saying why
 ///
 /// On a common clock a repetition takes max(ends) - max(starts, end of the invocation before): neither a late partner
-/// nor the queue ahead is charged. The MAX over participants is taken per repetition, the median only then. Of invocations that are under
+/// nor the queue ahead is charged. It takes no less than what any participant has spent by itself, so that work which was over
+/// before a late partner began is charged, too: from the last of its own start, the end of its own invocation before and the latest
+/// start of another participant that it may have waited for, to its own end; and no less than what it has measured as its work.
+/// So nothing is gained by doing at one end what was done at the other: each end's part is charged whether the other one is late or not,
+/// and no one's lateness is. The MAX over participants is taken per repetition, the median only then. Of invocations that are under
 /// way together each one adds, in the order in which they end, what it takes beyond the end of the one before, and a repetition takes
 /// their mean: whichever of them overtakes others has not been faster for it. Whatever is missing, failed, different on two sides or inconsistent makes
 /// +infinity, never 0 (S6).
@@ -34,6 +38,7 @@ struct row {
   std::int64_t end_ns = 0;
   row_status status = row_status::ok;
   std::int64_t previous_end_ns = 0;  ///< when what ended before it on this participant did; 0: that is not known
+  std::int64_t worked_ns = 0;        ///< of its time, what it did not spend waiting; 0: that is not known
   friend bool operator==(const row&, const row&) = default;
 };
 

@@ -52,6 +52,62 @@ TEST_CASE("a late partner is not charged to the config") {
   CHECK(of(rows, {5}, clock_kind::separate).time_ns == 8100);
 }
 
+TEST_CASE("what a participant has spent before a late partner began is charged, whichever of the two it is") {
+  const std::vector<row> heavy_sender{{0, 5, config, 1000, 1509}, {1, 5, config, 9000, 9015}};
+  const std::vector<row> light{{0, 5, config, 1000, 1015}, {1, 5, config, 9000, 9015}};
+  const std::vector<row> heavy_receiver{{0, 5, config, 1000, 1015}, {1, 5, config, 9000, 9500}};
+  CHECK(of(heavy_sender, {5}).time_ns == 509);
+  CHECK(of(light, {5}).time_ns == 15);
+  CHECK(of(heavy_receiver, {5}).time_ns == 500);
+  SUBCASE("also what it did while the partner began, where it measures its work") {
+    std::vector<row> rows{{0, 5, config, 1000, 1509}, {1, 5, config, 1400, 1524}};
+    CHECK(of(rows, {5}).time_ns == 124);
+    rows[0].worked_ns = 500;
+    CHECK(of(rows, {5}).time_ns == 500);
+    rows[0].worked_ns = 9000;  // no more than all of its time
+    CHECK(of(rows, {5}).time_ns == 509);
+    rows[0].worked_ns = -5;
+    CHECK(of(rows, {5}).time_ns == 124);
+  }
+  SUBCASE("but not the queue of its own invocation before") {
+    std::vector<row> rows = heavy_sender;
+    rows[0].previous_end_ns = 1200;
+    CHECK(of(rows, {5}).time_ns == 309);
+  }
+  SUBCASE("nor what it may have waited for a third one that began later than itself") {
+    const std::vector<std::uint32_t> three{0, 1, 2};
+    const std::vector<std::uint64_t> timed{5};
+    const std::vector<row> rows{{0, 5, config, 1000, 7010}, {1, 5, config, 7000, 7012}, {2, 5, config, 9000, 9008}};
+    CHECK(aggregate_candidate(rows, {config, three, timed}).time_ns == 12);
+  }
+  SUBCASE("in a batch a share each") {
+    const std::vector<std::uint64_t> timed{5, 6}, joined{6};
+    const std::vector<row> rows{
+        {0, 5, config, 1000, 1500}, {0, 6, config, 1000, 1900}, {1, 5, config, 9000, 9010}, {1, 6, config, 9000, 9020}};
+    CHECK(aggregate_candidate(rows,
+                              {.digest = config, .participants = pair_of_ranks, .invocations = timed, .joined = joined})
+              .time_ns == 450);
+  }
+}
+
+TEST_CASE("no lateness of either end is charged, and no lateness hides what an end takes") {
+  testing::generator random(5);
+  for (int i = 0; i < 2000; ++i) {
+    const auto sends = static_cast<std::int64_t>(1 + random.below(1000));
+    const auto receives = static_cast<std::int64_t>(1 + random.below(1000));
+    const auto sender_begins = static_cast<std::int64_t>(random.below(2000));
+    const auto receiver_begins = static_cast<std::int64_t>(random.below(2000));
+    const std::int64_t sent = sender_begins + sends;
+    const std::int64_t received = std::max(sent, receiver_begins) + receives;
+    std::vector<row> rows{{0, 5, config, sender_begins, sent}, {1, 5, config, receiver_begins, received}};
+    rows[0].worked_ns = sends;
+    rows[1].worked_ns = receives;
+    const double time_ns = of(rows, {5}).time_ns;
+    CHECK(time_ns >= static_cast<double>(std::max(sends, receives)));
+    CHECK(time_ns <= static_cast<double>(sends + receives));
+  }
+}
+
 TEST_CASE("the queue of the invocation before is not charged, whether it was measured or not") {
   std::vector<row> rows{{0, 5, config, 1000, 2000}, {1, 5, config, 1000, 2500}};
   CHECK(of(rows, {5}).time_ns == 1500);
