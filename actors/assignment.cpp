@@ -310,6 +310,7 @@ void assignment::start(campaign& c, time_ns now) {
     c.remembered_for = known.machines;
     settle(c, *known.candidate, known.pinned ? decision_source::pin : decision_source::results,
            std::move(known.sentence), now);
+    if (known.thin) refine_later(c, now);
     return;
   }
   c.missed = std::move(known.sentence);
@@ -561,6 +562,7 @@ void assignment::judge(campaign& c, time_ns now, std::span<const tuning::partici
   runtime::invariant(kept || alone || measured, {"S6", "only complete rows decide", here_});
   const decision_source source = measured ? decision_source::trials : decision_source::only_default;
   settle(c, d.winner, kept ? source_of_kept(c) : source, d.sentence, now);
+  if (!kept) c.confidence = d.confidence;
   if (c.asked_again) {
     c.retry_at_ns = now;
   } else if (kept) {

@@ -160,9 +160,10 @@ struct campaign {
   decision_source source = decision_source::trials;
   rank_id proposer = 0;              ///< whose results file it is from; of a decision that rests on one
   std::uint64_t remembered_for = 0;  ///< the machines that the file has it for; of a pin perhaps 0, for all
-  std::string missed;                ///< what results files had for this key that does not count, if anything
-  double remembered_time_ns = 0;     ///< what that file says it took; 0: nothing
-  bool announced = false;            ///< the participants have been told of this decision
+  tuning::confidence confidence = tuning::confidence::none;  ///< in what was decided
+  std::string missed;             ///< what results files had for this key that does not count, if anything
+  double remembered_time_ns = 0;  ///< what that file says it took; 0: nothing
+  bool announced = false;         ///< the participants have been told of this decision
   std::unique_ptr<tuning::trial_planner> planner;       // while it searches
   std::uint32_t version = 0;                            ///< of what the participants were told last
   std::string search_reason;                            ///< why it searches, or searched, anew
@@ -201,6 +202,7 @@ struct campaign {
   time_ns retry_at_ns = runtime::never;  ///< when it will search again by itself
   time_ns retry_pause_ns = 0;
   bool postponed = false;         ///< then it will look at results files again
+  bool refines = false;           ///< then it will try what a results file decided on little evidence
   double decided_time_ns = 0;     ///< what the winner took; 0: it was not measured
   double earlier_cost_ns = 0;     ///< of the searches before this one
   double cost_ns = 0;             ///< what the trials took beyond the default
@@ -371,6 +373,7 @@ class assignment {
   void exclude(campaign& c, std::size_t candidate, campaign::exclusion::reason kind, std::string why);
   void fall_back(campaign& c);
   void retry_later(campaign& c, time_ns now) noexcept;
+  void refine_later(campaign& c, time_ns now);
   static decision_source source_of_kept(const campaign& c) noexcept {
     return c.search == 1 ? decision_source::kept : c.source;
   }

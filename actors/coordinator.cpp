@@ -666,7 +666,7 @@ class coordinator_behaviour {
       validators.push_back(p.validators_hash);
       hosts.push_back(services_.clocks.host_of(p.rank));
       for (const wire_result& r : p.cached)
-        remembered.push_back({r.parameters, r.solution, r.time_ms, r.machines, p.rank});
+        remembered.push_back({r.parameters, r.solution, r.time_ms, r.machines, p.rank, r.thin});
     }
     state_.assigned->open(std::move(digests), std::move(ids), std::move(remembered), services_.ex.now(),
                           tuning::machines_together(validators, hosts), std::move(mixtures));
@@ -707,6 +707,7 @@ class coordinator_behaviour {
     add_evidence(d, c, state_);
     d.largest_bytes = c.bucket.largest_bytes();
     d.searches_on = static_cast<std::uint32_t>(state_.assigned->searching());
+    d.confidence = c.confidence;
     note_measured(c, 0);
     if (c.incumbent != 0) note_measured(c, c.incumbent);
     tell_all(d);

@@ -45,6 +45,86 @@ std::uint64_t part_of(rank_id rank, std::uint64_t digest, const coordinator_stat
   return state.merged->configs[state.merged->candidates[*mixture].variants[place]].digest;
 }
 
+/// Of a config that is no candidate, or of which a mixture is one: who lacks it, and why, as they said it.
+std::string lacks_of(std::size_t config, const coordinator_state& state) {
+  std::string text;
+  std::size_t told = 0;
+  const auto& wanted = state.merged->configs[config];
+  for (const tuning::participant& p : state.merged->participants) {
+    if (p.available.test(config)) continue;
+    if (++told > most_lacks) continue;
+    const auto same = [&](const coordinator_state::joined& j) { return j.rank == p.rank; };
+    const auto at = std::find_if(state.participants.begin(), state.participants.end(), same);
+    if (at == state.participants.end()) continue;
+    std::string why = at->offered.configs.find(wanted.digest) ? "says that it cannot run it" : "does not list it";
+    const std::string begins = wanted.id + ": ";
+    for (const std::string& lack : at->lacking) {
+      if (lack.starts_with(begins)) why = "cannot run it: " + lack.substr(begins.size());
+    }
+    text += (text.empty() ? "rank " : "; rank ") + std::to_string(p.rank) + " " + why;
+  }
+  return told > most_lacks ? text + "; and " + std::to_string(told - most_lacks) + " more" : text;
+}
+
+/// Of what somebody offered, what is no candidate as others lack it.
+std::vector<wire_evidence> lacking_configs(const coordinator_state& state) {
+  std::vector<wire_evidence> all;
+  if (!state.merged) return all;
+  for (std::size_t i = 1; i < state.merged->configs.size(); ++i) {
+    const auto& config = state.merged->configs[i];
+    if (state.merged->find_candidate(config.digest)) continue;
+    wire_evidence e;
+    e.digest = config.digest;
+    e.time_ns = tuning::infinite_ns;
+    e.status = "lacking";
+    e.detail = lacks_of(i, state);
+    if (e.detail.empty()) continue;  // all have it, and something else keeps it out
+    e.detail.resize(std::min(e.detail.size(), longest_detail));
+    e.proposer = proposer_of(config.digest, state);
+    e.config = config.id;
+    all.push_back(std::move(e));
+  }
+  return all;
+}
+
+/// Of a candidate that some run another config for: which, and who.
+std::vector<wire_part> parts_of(std::uint64_t digest, const coordinator_state& state) {
+  std::vector<wire_part> parts;
+  const auto candidate = state.merged ? state.merged->find_candidate(digest) : std::nullopt;
+  if (!candidate) return parts;
+  const auto& variants = state.merged->candidates[*candidate].variants;
+  for (std::size_t place = 0; place < variants.size(); ++place) {
+    const auto& runs = state.merged->configs[variants[place]];
+    if (runs.digest == digest) continue;
+    const auto same = [&](const wire_part& p) { return p.digest == runs.digest; };
+    auto at = std::find_if(parts.begin(), parts.end(), same);
+    if (at == parts.end()) at = parts.insert(parts.end(), wire_part{runs.digest, runs.id, {}});
+    at->ranks.push_back(state.merged->participants[place].rank);
+  }
+  return parts;
+}
+
+std::string in_words(const std::vector<wire_part>& parts) {
+  constexpr std::size_t most_named = 8;
+  std::string text;
+  for (const wire_part& p : parts) {
+    text += text.empty() ? "; of this mixture " : ", ";
+    text += p.ranks.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t i = 0; i < std::min(p.ranks.size(), most_named); ++i)
+      text += (i == 0 ? "" : " ") + std::to_string(p.ranks[i]);
+    if (p.ranks.size() > most_named) text += " and " + std::to_string(p.ranks.size() - most_named) + " more";
+    text += (p.ranks.size() == 1 ? " runs " : " run ") + p.config;
+  }
+  return text;
+}
+
+/// Why a candidate is a mixture.
+std::string why_mixed(std::uint64_t digest, const coordinator_state& state) {
+  const auto candidate = state.merged ? state.merged->find_candidate(digest) : std::nullopt;
+  if (!candidate || state.merged->mixture_of(state.merged->candidates[*candidate]) == 0) return {};
+  return lacks_of(state.merged->candidates[*candidate].config, state);
+}
+
 wire_evidence evidence_of(std::size_t candidate, const campaign& c, const coordinator_state& state) {
   const tuning::aggregate& a = c.aggregates[candidate];
   wire_evidence e;

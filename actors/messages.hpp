@@ -14,6 +14,7 @@
 #include <parley/runtime/router.hpp>
 #include <parley/runtime/wire.hpp>
 #include <parley/tuning/constraint.hpp>
+#include <parley/tuning/decide.hpp>
 
 #include <cstdint>
 #include <string>
@@ -43,7 +44,8 @@ struct wire_result {
   std::string solution;  ///< `tuning::name_in_file` of a config
   double time_ms = 0;
   std::uint64_t machines = 0;  ///< `tuning::machines_together` of the participants when it was measured
-  PARLEY_FIELDS(parameters, solution, time_ms, machines)
+  bool thin = false;           ///< it rests on little: a search may refine it
+  PARLEY_FIELDS(parameters, solution, time_ms, machines, thin)
 };
 
 /// A constraint of a participant's user that keeps its config from payloads of more than `largest_bytes`.
@@ -196,8 +198,10 @@ struct decide {
   std::uint32_t left_out = 0;       ///< candidates of whom there was too much to say
   std::uint64_t largest_bytes = 0;  ///< that the key stands for
   std::uint32_t searches_on = 0;    ///< of other keys of this op, which go on
+  std::vector<wire_part> parts;  ///< of a mixture: the participants that run another config in the place of the winner
+  tuning::confidence confidence = tuning::confidence::none;
   PARLEY_FIELDS(number, key, digest, why, evidence, source, proposer, machines, mixture, version, search, participants,
-                left_out, largest_bytes, searches_on)
+                left_out, largest_bytes, searches_on, parts, confidence)
 };
 
 /// What a participant asks of the leader, at any time.

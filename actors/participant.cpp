@@ -129,7 +129,7 @@ class participant_behaviour {
     for (std::size_t i = 0; i < mine_.configs.size(); ++i) o.available.push_back(mine_.available.test(i) ? 1 : 0);
     if (list == catalogue_list::yes) o.catalogue = on_the_wire(mine_.configs);
     for (const remembered_best& r : mine_.remembered)
-      o.cached.push_back({r.parameters, r.solution, r.time_ms, r.machines});
+      o.cached.push_back({r.parameters, r.solution, r.time_ms, r.machines, r.thin});
     o.trials = mine_.policy == tuning_policy::online;
     o.limits = mine_.limits;
     for (std::size_t i = 0; i < std::min(mine_.unavailable.size(), most_lacks); ++i)
@@ -235,6 +235,8 @@ class participant_behaviour {
     d.search = m.body.search;
     d.participants = std::move(m.body.participants);
     d.left_out = m.body.left_out;
+    d.parts = std::move(m.body.parts);
+    d.confidence = m.body.confidence;
     note(runtime::flight_event::decided, {.invocation = d.evidence.size() + d.left_out,
                                           .digest = d.digest,
                                           .bytes = m.body.largest_bytes,

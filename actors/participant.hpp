@@ -40,7 +40,9 @@ struct decision_record {
   std::uint32_t version = 0;   ///< grows with every change of this key's decision
   std::uint32_t search = 0;    ///< which search it came from; the first is 1
   std::vector<rank_id> participants{};
-  std::uint32_t left_out = 0;  ///< candidates that the evidence has no room for
+  std::uint32_t left_out = 0;      ///< candidates that the evidence has no room for
+  std::vector<wire_part> parts{};  ///< of a mixture: who runs another config in the place of the winner
+  tuning::confidence confidence = tuning::confidence::none;
 };
 
 /// How long one rehearsal may take. Ranks begin it at different times, and one that computes without polling holds it up: a part that

@@ -15,6 +15,7 @@ void assignment::begin_search(campaign& c, time_ns now) {
   c.shortages.clear();
   c.retry_at_ns = runtime::never;
   c.postponed = false;
+  c.refines = false;
   if (c.search > 1) c.missed.clear();
   c.again.clear();
   c.outstanding.clear();
@@ -51,6 +52,7 @@ void assignment::exclude(campaign& c, std::size_t candidate, campaign::exclusion
 }
 
 void assignment::fall_back(campaign& c) {
+  c.confidence = tuning::confidence::none;
   c.incumbent = 0;
   c.digest = default_digest_;
   c.winner = default_id_;
@@ -61,6 +63,15 @@ void assignment::fall_back(campaign& c) {
 void assignment::retry_later(campaign& c, time_ns now) noexcept {
   c.retry_pause_ns = std::clamp(c.retry_pause_ns * 2, first_retry_pause_ns, longest_retry_pause_ns);
   c.retry_at_ns = now + c.retry_pause_ns;
+}
+
+// What runs stays meanwhile, and trials are paid for as ever. A pause, so that a job which is over soon makes none.
+void assignment::refine_later(campaign& c, time_ns now) {
+  c.confidence = tuning::confidence::thin;
+  if (policy_ != tuning_policy::online || c.excluded.size() + 1 >= candidates_.size()) return;
+  c.why += "; that rests on little, and is searched for again";
+  c.refines = true;
+  c.retry_at_ns = now + first_retry_pause_ns;
 }
 
 void assignment::quarantine(std::uint64_t bytes, std::uint64_t digest, time_ns now, const std::string& why) {
@@ -189,7 +200,10 @@ void assignment::retry(time_ns now) {
       continue;
     }
     ++c->search;
-    c->search_reason = c->asked_again ? *std::exchange(c->asked_again, {}) : "trying again: " + c->why;
+    const bool refines = std::exchange(c->refines, false);
+    c->search_reason = c->asked_again ? *std::exchange(c->asked_again, {})
+                       : refines      ? "what a results file has rests on little"
+                                      : "trying again: " + c->why;
     begin_search(*c, now);
   }
 }

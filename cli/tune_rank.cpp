@@ -125,6 +125,8 @@ json::object agreement_of(const ops::edge_agreement& e, const campaign& c) {
       {"why", c.why},
       {"proposed_by", d == nullptr ? json::value(nullptr) : json::value(d->proposer)},
       {"evidence_left_out", d == nullptr ? 0 : d->left_out},
+      {"lacking", lacking_in(d)},
+      {"confidence", d == nullptr ? json::value(nullptr) : json::value(tuning::name(d->confidence))},
       {"from_results", c.from_results()},
       {"decision_time_ns", index < c.aggregates.size() ? finite(c.aggregates[index].time_ns) : json::value(nullptr)},
       {"default_time_ns", c.aggregates.empty() ? json::value(nullptr) : finite(c.aggregates[0].time_ns)},

@@ -53,6 +53,16 @@ decision agreement::decision(std::uint64_t bytes) const {
   d.config = name_of(mine, known->digest);
   d.why = known->why;
   d.source = known->source;
+  d.confidence = known->confidence;
+  d.here = d.config;
+  for (const rank_id r : known->participants) {
+    const auto has_it = [r](const actors::wire_part& p) {
+      return std::find(p.ranks.begin(), p.ranks.end(), r) != p.ranks.end();
+    };
+    const auto part = std::find_if(known->parts.begin(), known->parts.end(), has_it);
+    d.ranks.push_back({r, part == known->parts.end() ? d.config : part->config});
+    if (r == services_->net.rank()) d.here = d.ranks.back().config;
+  }
   d.search = known->search;
   d.version = known->version;
   for (const actors::wire_evidence& e : known->evidence) {

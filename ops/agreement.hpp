@@ -50,9 +50,13 @@ struct decision {
   double time_ns = 0;  ///< what the winner was measured at; 0: it was not
   std::string why;     ///< why this one, or why there is none yet
   actors::decision_source source = actors::decision_source::trials;
-  std::vector<candidate_evidence> evidence;
-  std::uint32_t search = 0;   ///< which search it came from, counted from 1
-  std::uint32_t version = 0;  ///< grows whenever the decision for this key changes
+  std::vector<candidate_evidence>
+      evidence;  ///< also of configs that some rank lacks: `status` is `lacking`, `detail` says who and why
+  std::vector<rank_part> ranks;  ///< of the op, and what each of them runs; empty before the decision
+  std::string here;              ///< what this rank runs
+  tuning::confidence confidence = tuning::confidence::none;  ///< how well founded it is
+  std::uint32_t search = 0;                                  ///< which search it came from, counted from 1
+  std::uint32_t version = 0;                                 ///< grows whenever the decision for this key changes
 };
 
 struct decided_options {

@@ -53,7 +53,7 @@ op_memory recall_op(const tuning::results_file& file, const actors::op_declarati
       memory.warnings.push_back(fmt::format("results for {},{}: {} has no config {} here, so that it is tuned anew",
                                             r.op, r.parameters, op.name, r.solution.substr(0, longest_solution)));
     if (r.solution.size() <= longest_solution)
-      memory.entries.push_back({r.parameters, r.solution, r.time_ms, machines});
+      memory.entries.push_back({r.parameters, r.solution, r.time_ms, machines, 0, r.thin});
   };
   for (const auto* r : file.find_all(name + ",")) take(*r, 0);
   for (const auto* r : file.find_all(name + "@")) {
@@ -73,7 +73,7 @@ std::optional<tuning::result_entry> entry_of(const actors::op_declaration& op, c
   return tuning::result_entry{
       with_machines(entry_name(op), d.machines), d.key,
       d.source == decision_source::pin ? std::string(tuning::pinned_default) : tuning::name_in_file(*id, d.mixture),
-      timed == d.evidence.end() ? 0 : timed->time_ns / 1e6};
+      timed == d.evidence.end() ? 0 : timed->time_ns / 1e6, d.confidence == tuning::confidence::thin};
 }
 
 }  // namespace parley::ops

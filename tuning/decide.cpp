@@ -118,7 +118,38 @@ class chooser {
     return fmt::format("; the default could not be measured ({})", name(all_[0].status));
   }
   decision made(std::size_t winner, decision_reason reason, std::string sentence) const {
-    return {winner, reason, std::move(sentence), std::vector<aggregate>(all_.begin(), all_.end())};
+    std::optional<std::size_t> in_doubt;
+    const confidence how = usable(winner) ? confidence_in(winner, in_doubt) : confidence::none;
+    if (how == confidence::thin) {
+      sentence += fmt::format("; that rests on little, as {} was repeated {} times and {} {} times", called(winner),
+                              all_[winner].count, called(*in_doubt), all_[*in_doubt].count);
+    }
+    return {winner, reason, std::move(sentence), std::vector<aggregate>(all_.begin(), all_.end()), how};
+  }
+  confidence confidence_in(std::size_t winner, std::optional<std::size_t>& in_doubt) const {
+    constexpr double fair = 1.65, sure = 2.6;  // standard errors
+    std::vector<std::size_t> field;
+    bool disturbed = false;
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      if (!usable(i)) continue;
+      field.push_back(i);
+      disturbed = disturbed || is_disturbed(all_[i]);
+    }
+    const scatter pooled = scatter_of(all_, field);
+    confidence least = confidence::sure;
+    for (const std::size_t i : field) {
+      if (i == winner) continue;
+      const auto known = [&](double errors) {
+        return known_as_good(all_[winner], all_[i], {i == 0 ? 0 : options_.relative_noise, pooled, errors});
+      };
+      const bool few = std::min(all_[winner].count, all_[i].count) < options_.few_repetitions;
+      if (few && (disturbed || !known(fair))) {
+        in_doubt = i;
+        return confidence::thin;
+      }
+      if (!known(sure)) least = confidence::fair;
+    }
+    return least;
   }
 
   std::span<const aggregate> all_;
@@ -135,6 +166,16 @@ std::string_view name(decision_reason reason) noexcept {
     case decision_reason::within_noise_of_default: return "within_noise_of_default";
     case decision_reason::only_default: return "only_default";
     case decision_reason::nothing_measured: return "nothing_measured";
+  }
+  return "unknown";
+}
+
+std::string_view name(confidence how) noexcept {
+  switch (how) {
+    case confidence::none: return "none";
+    case confidence::thin: return "thin";
+    case confidence::fair: return "fair";
+    case confidence::sure: return "sure";
   }
   return "unknown";
 }

@@ -4,6 +4,7 @@
 ///     decision d = decide(aggregates, {.current = running, .excluded = too_inaccurate});
 ///     d.winner;          // an index into the candidates
 ///     d.sentence;        // "candidate 3 takes 1.20 ms, the default 1.63 ms"
+///     d.confidence;      // `thin`: a search with more repetitions may choose otherwise
 ///
 /// +infinity never wins. Within noise of the default the default stays, and what times scatter by is noise, too: leaving it
 /// must be worth it. Among the others those within the relative noise of the fastest are equals, and the first in merged order
@@ -31,9 +32,20 @@ enum class decision_reason : std::uint8_t {
 };
 std::string_view name(decision_reason reason) noexcept;
 
+/// How well founded a decision is.
+enum class confidence : std::uint8_t {
+  none,  ///< nothing was measured for it
+  thin,  ///< another candidate may be better, and one of the two had few repetitions: limits, or failures, have ended its search early
+  fair,  ///< either no other one is better, with one chance in 20 of being wrong about each, or many repetitions did not tell them apart
+  sure,  ///< no other one is better, with one chance in 200 of being wrong about each
+  last = sure
+};
+std::string_view name(confidence how) noexcept;
+
 struct decide_options {
   double relative_noise = 0.03;             ///< of the slower of two times
   double spread_factor = 1.0;               ///< times the uncertainty of the two medians
+  std::size_t few_repetitions = 7;          ///< with fewer, what is not told apart is `confidence::thin`
   std::size_t current = 0;                  ///< what runs now, kept when nothing was measured
   std::span<const std::size_t> excluded{};  ///< by the user's constraint: filtered before time decides
   std::span<const std::string> names{};     ///< config ids for the sentence
@@ -44,6 +56,7 @@ struct decision {
   decision_reason reason = decision_reason::only_default;
   std::string sentence{};
   std::vector<aggregate> evidence{};
+  tuning::confidence confidence = tuning::confidence::none;
   friend bool operator==(const decision&, const decision&) = default;
 };
 

@@ -18,6 +18,8 @@ namespace {
 constexpr std::string_view validator_word = "Validator";
 
 constexpr char remark_mark = '#';
+constexpr std::string_view thin_word = "thin";
+
 constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
 /// One field; bytes above 0x7f are fine, because names may be in any language.
@@ -77,9 +79,9 @@ problem unwritable(std::string_view what) {
                       what)};
 }
 
-/// At most four fields; what follows the fourth is ignored.
+/// At most five fields; what follows the fifth is ignored.
 struct fields {
-  std::array<std::string_view, 4> at{};
+  std::array<std::string_view, 5> at{};
   std::size_t count = 0;
 
   explicit fields(std::string_view line) {
@@ -168,7 +170,7 @@ class reader {
       return problem{fault::too_many, fmt::format("line {}: more than {} entries", line_, limits::result_entries)};
     }
     double time_ms = 0;
-    if (f.count == 4) {
+    if (f.count >= 4) {
       const std::optional<double> given = parse_time(f.at[3]);
       if (!given) {
         skip("the time is not a number of ms; the line is skipped");
@@ -176,7 +178,7 @@ class reader {
       }
       if (!torn_ || !rest_.empty()) time_ms = *given;  // or it may be the beginning of a longer one
     }
-    result_entry entry{std::string(f.at[0]), std::string(f.at[1]), std::string(f.at[2]), time_ms};
+    result_entry entry{std::string(f.at[0]), std::string(f.at[1]), std::string(f.at[2]), time_ms, f.at[4] == thin_word};
     return report(read_.file.add(std::move(entry)), "entry");
   }
 
@@ -316,7 +318,8 @@ std::string write_results(const results_file& file) {
   for (std::size_t i = 0; i < file.entries().size(); ++i) {
     remarks_up_to(file.validators().size(), i);
     const result_entry& e = file.entries()[i];
-    fmt::format_to(std::back_inserter(text), "{},{},{},{}\n", e.op, e.parameters, e.solution, time_text(e.time_ms));
+    fmt::format_to(std::back_inserter(text), "{},{},{},{}{}{}\n", e.op, e.parameters, e.solution, time_text(e.time_ms),
+                   e.thin ? "," : "", e.thin ? thin_word : "");
   }
   remarks_up_to(file.validators().size(), file.entries().size());
   return fmt::to_string(text);

@@ -3,12 +3,14 @@
 ///
 ///     Validator,PARLEY_VERSION,0.1.0
 ///     activations,16MiB_bf16,chunked(chunk_bytes=262144 in_flight=4),1.262
+///     activations,1KiB_bf16,direct,0.0042,thin
 ///
 ///     outcome<parsed_results> read = parse_results(text);
 ///     if (auto why = compare_validators(read->file.validators(), mine)) ...   // reject the whole file, leave it alone
 ///     if (const result_entry* hit = read->file.find("activations", "16MiB_bf16")) ...
 ///
-/// Fields are split on `,`: operator, parameters, solution, time in ms with 6 significant digits. Blanks around a field, and the quotation
+/// Fields are split on `,`: operator, parameters, solution, time in ms with 6 significant digits, and `thin` where that rests on little
+/// (decide.hpp), which other readers of the format do not look at. Blanks around a field, and the quotation
 /// marks that a spreadsheet puts around it, are no part of it. Lines that begin with `#` are remarks, kept where they stand. Bad
 /// lines become warnings with their number; a file beyond the limits is rejected; no bytes can do more than that. An
 /// existing entry wins over a later one. An unknown solution is the caller's to notice: a warning and a miss. `Default,inf`, which other
@@ -49,6 +51,7 @@ struct result_entry {
   std::string parameters;
   std::string solution;
   double time_ms = 0;
+  bool thin = false;  ///< a later job may refine it
   bool pins_default() const noexcept { return solution == pinned_default; }
   /// Of a kernel that one rank has tuned for itself; names of all others have a `/`.
   bool is_of_kernel() const noexcept { return op.find('/') == std::string::npos; }

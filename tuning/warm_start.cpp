@@ -60,6 +60,7 @@ recalled recall(std::string_view key, std::span<const remembered_best> in_order,
     found.proposer = winner->proposer;
     found.machines = winner->machines;
     found.time_ms = winner->time_ms;
+    found.thin = winner->thin && !pinned;
     add(whose(*winner) + (pinned ? " results file pins the default" : " results file says so"));
   }
   for (const remembered_best& r : in_order) {

@@ -27,6 +27,7 @@ struct remembered_best {
   double time_ms = 0;
   std::uint64_t machines = 0;  ///< see `machines_together`
   std::uint32_t proposer = 0;  ///< whose file
+  bool thin = false;           ///< it rests on little
 };
 
 struct recalled {
@@ -35,6 +36,7 @@ struct recalled {
   std::uint32_t proposer = 0;
   std::uint64_t machines = 0;  ///< that the entry is for; of a pin perhaps 0, for all
   double time_ms = 0;          ///< 0: the file does not say
+  bool thin = false;           ///< a search may refine it
   std::string sentence;        ///< who says so, and who says otherwise; empty when nobody had an entry
 };
 

@@ -328,3 +328,39 @@ TEST_CASE("four thousand candidates are tried within the budget, and the campaig
   CHECK(lost <= (many.now - began) / 20 + 20'000'000);
   MESSAGE("decided after ", invocations, " invocations with ", many.only().trials, " trials");
 }
+
+TEST_CASE(
+    "what a results file has on little evidence runs at once, and is searched for again when some time has passed") {
+  leader l(tuning_policy::online, without_budget());
+  l.open({{"1MiB_bf16", "a", 0.5, 0, 0, true}});
+  CHECK(l.invoke().digest == a);
+  REQUIRE(l.decided());
+  CHECK(l.only().source == decision_source::results);
+  CHECK(l.only().confidence == tuning::confidence::thin);
+  CHECK(l.only().why.find("rests on little") != std::string::npos);
+  l.assigned.retry(l.now);
+  CHECK(l.decided());  // jobs that are short make no trials
+  l.now = l.assigned.next_give_up();
+  l.cost_ns[b] = 200'000;
+  l.assigned.retry(l.now);
+  REQUIRE_FALSE(l.decided());
+  l.run();
+  REQUIRE(l.decided());
+  CHECK(l.only().search == 2);
+  CHECK(l.only().search_reason.find("rests on little") != std::string::npos);
+  CHECK(l.only().source == decision_source::trials);
+  CHECK(l.only().digest == b);
+  CHECK(l.only().confidence == tuning::confidence::sure);
+  CHECK(l.assigned.next_give_up() == runtime::never);
+}
+
+TEST_CASE(
+    "what a results file has on good evidence stays without a search, and so does a thin one where tuning is off") {
+  for (const bool thin : {false, true}) {
+    leader l(thin ? tuning_policy::off : tuning_policy::online, without_budget());
+    l.open({{"1MiB_bf16", "a", 0.5, 0, 0, thin}});
+    l.invoke();
+    CHECK(l.decided());
+    CHECK(l.assigned.next_give_up() == runtime::never);
+  }
+}

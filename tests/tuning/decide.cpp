@@ -146,3 +146,24 @@ TEST_CASE("the winner is always measured and never clearly slower than the defau
     if (all[0].measured()) CHECK(all[d.winner].time_ns <= all[0].time_ns);
   }
 }
+
+TEST_CASE("a decision says how well founded it is") {
+  const auto took = [](double time_ns, std::size_t count, double spread_ns, double slowest_ns = 0) {
+    aggregate a{time_ns, spread_ns, count, aggregate_status::measured, {}};
+    a.fastest_ns = time_ns - spread_ns;
+    a.slowest_ns = slowest_ns == 0 ? time_ns + spread_ns : slowest_ns;
+    return a;
+  };
+  const auto how = [](const std::vector<aggregate>& all) { return decide(all).confidence; };
+  CHECK(how({took(100, 20, 2), took(50, 20, 2)}) == confidence::sure);
+  CHECK(how({took(100, 20, 2), took(50, 20, 2), {}}) == confidence::sure);  // what was not measured is no rival
+  CHECK(how({took(100, 1, 0), took(50, 1, 0)}) == confidence::thin);
+  CHECK(how({took(100, 3, 20), took(90, 3, 20)}) == confidence::thin);
+  CHECK(how({took(100, 90, 20), took(99, 90, 20)}) == confidence::fair);  // more would tell no more
+  CHECK(how({took(100, 20, 2, 900), took(50, 20, 2), took(400, 2, 1)}) == confidence::thin);
+  CHECK(how({took(100, 20, 2)}) == confidence::sure);
+  CHECK(how({aggregate{}, aggregate{}}) == confidence::none);
+  CHECK(decide(std::vector{took(100, 1, 0), took(50, 1, 0)})
+            .sentence.find("that rests on little, as candidate 1 was repeated 1 times and the default 1 times") !=
+        std::string::npos);
+}

@@ -315,3 +315,13 @@ TEST_CASE("validators have a digest as a set, and their files a name of its own"
   CHECK(name_with_mark("./d.x/results0.csv", "for-1") == "./d.x/results0.for-1.csv");
   CHECK(name_with_mark("d.x/results", "for-1") == "d.x/results.for-1");
 }
+
+TEST_CASE("what rests on little says so behind its time, and is read so again") {
+  results_file file;
+  REQUIRE(file.add(result_entry{"op", "1KiB", "direct", 0.25, true}));
+  REQUIRE(file.add(result_entry{"op", "2KiB", "direct", 0.5}));
+  CHECK(write_results(file) == "op,1KiB,direct,0.25,thin\nop,2KiB,direct,0.5\n");
+  CHECK(parse_results(write_results(file)).value().file == file);
+  CHECK_FALSE(parse_results("op,1KiB,direct,0.25,other\n").value().file.entries().front().thin);
+  CHECK(parse_results("op,1KiB,direct,0.25,thin,more\n").value().file.entries().front().thin);
+}
