@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 namespace parley::actors {
@@ -298,13 +299,19 @@ void assignment::start(campaign& c, time_ns now) {
     if (at == candidates_.begin() || at == candidates_.end() || c.bucket.largest_bytes() <= l.largest_bytes) continue;
     exclude(c, static_cast<std::size_t>(at - candidates_.begin()), campaign::exclusion::reason::constraint, l.why);
   }
+  leave_out_equals(c);
   if (c.where != campaign::stage::waiting) return;  // it has begun, with fewer candidates
   // What may not run for this key is as unknown as what nobody has.
   std::vector<std::string> allowed;
   for (std::size_t i = 0; i < ids_.size(); ++i) allowed.push_back(tuning::name_in_file(ids_[i], mixtures_[i]));
-  for (const campaign::exclusion& e : c.excluded) allowed[e.candidate].clear();
+  for (const campaign::exclusion& e : c.excluded) {
+    if (e.kind != campaign::exclusion::reason::same) allowed[e.candidate].clear();
+  }
   tuning::recalled known = tuning::recall(c.key, remembered_, allowed, machines_);
   if (known.candidate) {
+    for (const campaign::exclusion& e : c.excluded) {
+      if (e.candidate == *known.candidate) known.candidate = e.same_as;
+    }
     c.proposer = known.proposer;
     c.remembered_time_ns = known.time_ms * 1e6;
     c.remembered_for = known.machines;
@@ -322,6 +329,30 @@ void assignment::start(campaign& c, time_ns now) {
     return;
   }
   begin_search(c, now);
+}
+
+// At both ends of the key's sizes; in between it is no other. What ranks run of a mixture is not known here.
+std::string assignment::shape_of(const campaign& c, std::size_t candidate) const {
+  if (mixtures_[candidate] != 0) return {};
+  const std::string smallest = shape_(candidates_[candidate], c.bucket.smallest_bytes());
+  const std::string largest = shape_(candidates_[candidate], c.bucket.largest_bytes());
+  return smallest.empty() || largest.empty() ? std::string() : smallest + "; " + largest;
+}
+
+// Times could only tell them apart by noise.
+void assignment::leave_out_equals(campaign& c) {
+  if (!shape_) return;
+  std::map<std::string, std::size_t> first;
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    if (is_excluded(c, i)) continue;
+    const std::string shape = shape_of(c, i);
+    if (shape.empty()) continue;
+    const auto [like, is_first] = first.try_emplace(shape, i);
+    if (is_first || c.incumbent == i) continue;
+    exclude(c, i, campaign::exclusion::reason::same, "for these sizes it is what " + ids_[like->second] + " is");
+    c.excluded.back().same_as = like->second;
+    c.excluded.back().told = true;  // nobody has to do anything about it
+  }
 }
 
 bool assignment::is_reported(const std::vector<tuning::row>& rows, rank_id participant, std::uint64_t order) {

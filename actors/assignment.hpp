@@ -141,10 +141,12 @@ struct campaign {
     std::uint64_t reported_by = 0;  // of the first 64 participants, a bit each
   };
   struct exclusion {
-    enum class reason : std::uint8_t { constraint, unmet, failed };  // the next search asks again for what was unmet
+    // The next search asks again for what was unmet. `same`: for these sizes it is what another one is.
+    enum class reason : std::uint8_t { constraint, unmet, failed, same };
     std::size_t candidate = 0;
     reason kind = reason::constraint;
     std::string why;
+    std::size_t same_as = 0;
     bool told = false;  // the user
   };
 
@@ -275,6 +277,11 @@ class assignment {
   campaign* next_to_announce() noexcept;
   bool opened() const noexcept { return !candidates_.empty(); }
 
+  /// What a candidate is for messages of so many bytes (`op_config::shape`): of those that answer alike only the first is tried. Empty:
+  /// that is not known.
+  void ask_shapes(std::function<std::string(std::uint64_t digest, std::uint64_t bytes)> shape) {
+    shape_ = std::move(shape);
+  }
   /// Before `open`: what constraints and memory forbid.
   void limit(std::vector<candidate_limit> limits) { limits_ = std::move(limits); }
 
@@ -366,6 +373,8 @@ class assignment {
   campaign& find_or_add(std::uint64_t bytes, time_ns now);
   void start(campaign& c, time_ns now);
   void start_over(campaign& c, time_ns now);
+  void leave_out_equals(campaign& c);
+  std::string shape_of(const campaign& c, std::size_t candidate) const;
   campaign* decided_by_files(std::uint64_t bytes) noexcept;
   void begin_search(campaign& c, time_ns now);
   void ask_again(campaign& c, std::string_view why);
@@ -429,6 +438,7 @@ class assignment {
   std::vector<std::uint64_t> mixtures_;
   std::function<void()> settled_;
   std::function<bool(std::uint32_t tag, std::uint64_t invocation)> begun_;
+  std::function<std::string(std::uint64_t digest, std::uint64_t bytes)> shape_;
   std::vector<candidate_limit> limits_;
   std::string left_out_;
   std::string no_choice_;  // why there is nothing but the default; empty: nothing else may run

@@ -157,7 +157,7 @@ class coordinator_behaviour {
     p.cached = std::move(m.body.cached);
     p.limits = std::move(m.body.limits);
     p.lacking = std::move(m.body.lacking);
-    if (p.lacking.size() > most_lacks) p.lacking.resize(most_lacks);
+    if (p.lacking.size() > most_told_lacks) p.lacking.resize(most_told_lacks);
     p.validators_hash = m.body.validators_hash;
     p.trials = m.body.trials;
   }

@@ -134,10 +134,12 @@ wire_evidence evidence_of(std::size_t candidate, const campaign& c, const coordi
   e.status = std::string(tuning::name(a.status));
   e.spread_ns = a.spread_ns;
   e.clock_error_ns = a.clock_error_ns;
-  e.detail = a.detail;
+  e.detail = a.detail.empty() ? why_mixed(e.digest, state) : a.detail;
   for (const campaign::exclusion& x : c.excluded) {
     if (x.candidate != candidate) continue;
-    e.status = x.kind == campaign::exclusion::reason::failed ? "quarantined" : "excluded";
+    e.status = x.kind == campaign::exclusion::reason::failed ? "quarantined"
+               : x.kind == campaign::exclusion::reason::same ? "same"
+                                                             : "excluded";
     e.detail = x.why;
   }
   e.detail.resize(std::min(e.detail.size(), longest_detail));
@@ -195,6 +197,15 @@ void add_evidence(decide& d, const campaign& c, const coordinator_state& state) 
   d.left_out = static_cast<std::uint32_t>(c.aggregates.size() - kept.size());
   std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [i, e] : kept) d.evidence.push_back(std::move(e));
+  for (wire_evidence& e : lacking_configs(state)) {
+    bytes += bytes_of(e);
+    if (bytes <= most_evidence_bytes)
+      d.evidence.push_back(std::move(e));
+    else
+      ++d.left_out;
+  }
+  d.parts = parts_of(c.digest, state);
+  d.why += in_words(d.parts);
   if (c.source != decision_source::results) return;
   wire_evidence e;
   e.digest = c.digest;

@@ -68,7 +68,8 @@ struct ack {
 
 /// How much of what went wrong with configs one rank tells another, and how much of that is kept.
 inline constexpr std::size_t most_faults = 64;
-inline constexpr std::size_t most_lacks = 8;
+inline constexpr std::size_t most_lacks = 8;        // in a sentence
+inline constexpr std::size_t most_told_lacks = 64;  // of an offer
 inline constexpr std::size_t most_error_bytes = 500;
 inline constexpr std::size_t most_warm_errors = 1024;
 
@@ -158,17 +159,26 @@ struct wire_own_time {
   std::uint64_t ran = 0;  ///< the config that it ran: of a mixture, its part
   PARLEY_FIELDS(rank, time_ns, repetitions, status, ran)
 };
+/// Who runs another config than the decision names, and which.
+struct wire_part {
+  std::uint64_t digest = 0;
+  std::string config;
+  std::vector<std::uint32_t> ranks;
+  PARLEY_FIELDS(digest, config, ranks)
+};
 struct wire_evidence {
   std::uint64_t digest = 0;
   double time_ns = 0;  ///< the longest of all participants per repetition, and then the median
   std::uint32_t repetitions = 0;
-  std::string status;          ///< a `tuning::aggregate_status`, `quarantined`, `excluded` or `remembered`
-  double spread_ns = 0;        ///< median deviation of the repetitions
-  double clock_error_ns = 0;   ///< what comparing clocks of several hosts may add
-  std::string detail;          ///< why it was not measured
+  std::string status;         ///< a `tuning::aggregate_status`, `quarantined`, `excluded`, `same`, `lacking` or `remembered`
+  double spread_ns = 0;       ///< median deviation of the repetitions
+  double clock_error_ns = 0;  ///< what comparing clocks of several hosts may add
+  std::string
+      detail;  ///< why it was not measured, or may not run; of one that is `lacking`, which rank lacks it, and why
   std::uint32_t proposer = 0;  ///< the first rank whose catalogue has it
   std::vector<wire_own_time> ranks;
-  PARLEY_FIELDS(digest, time_ns, repetitions, status, spread_ns, clock_error_ns, detail, proposer, ranks)
+  std::string config;  ///< of one that is `lacking`, which the reader may not know
+  PARLEY_FIELDS(digest, time_ns, repetitions, status, spread_ns, clock_error_ns, detail, proposer, ranks, config)
 };
 /// What a decision rests on.
 enum class decision_source : std::uint8_t {

@@ -132,7 +132,7 @@ class participant_behaviour {
       o.cached.push_back({r.parameters, r.solution, r.time_ms, r.machines, r.thin});
     o.trials = mine_.policy == tuning_policy::online;
     o.limits = mine_.limits;
-    for (std::size_t i = 0; i < std::min(mine_.unavailable.size(), most_lacks); ++i)
+    for (std::size_t i = 0; i < std::min(mine_.unavailable.size(), most_told_lacks); ++i)
       o.lacking.push_back(mine_.unavailable[i].substr(0, most_error_bytes));
     note(runtime::flight_event::offered, {.invocation = mine_.configs.size(), .tag = to});
     out_.post(to, part::coordinator, std::move(o));

@@ -32,7 +32,9 @@ void assignment::begin_search(campaign& c, time_ns now) {
   c.planner = std::make_unique<tuning::trial_planner>(candidates_.size(), plan_);
   for (const campaign::exclusion& e : c.excluded) c.planner->drop(e.candidate);
   if (c.planner->finished()) {
-    settle(c, 0, decision_source::only_default, "only the default may run: " + c.excluded.back().why, now);
+    const bool alike = c.excluded.back().kind == campaign::exclusion::reason::same;
+    const char* const begins = alike ? "there is nothing but the default to try: " : "only the default may run: ";
+    settle(c, 0, decision_source::only_default, begins + c.excluded.back().why, now);
     return;
   }
   c.where = campaign::stage::trying;

@@ -83,7 +83,9 @@ void add_evidence(json::object& candidate, const actors::decision_record* d, std
 void add_exclusion(json::object& candidate, const campaign& c, std::size_t index) {
   for (const campaign::exclusion& e : c.excluded) {
     if (e.candidate != index) continue;
-    candidate["status"] = e.kind == campaign::exclusion::reason::failed ? "quarantined" : "excluded";
+    candidate["status"] = e.kind == campaign::exclusion::reason::failed ? "quarantined"
+                          : e.kind == campaign::exclusion::reason::same ? "same"
+                                                                        : "excluded";
     candidate["detail"] = e.why;
   }
 }
@@ -102,6 +104,16 @@ json::array candidates_of(const campaign& c, const actors::assignment& a, const 
     add_evidence(one, d, a.candidates()[i], a);
     add_exclusion(one, c, i);
     list.push_back(std::move(one));
+  }
+  return list;
+}
+
+/// What is no candidate, as some rank lacks it.
+json::array lacking_in(const actors::decision_record* d) {
+  json::array list;
+  if (d == nullptr) return list;
+  for (const actors::wire_evidence& e : d->evidence) {
+    if (e.status == "lacking") list.push_back(json::object{{"config", e.config}, {"detail", e.detail}});
   }
   return list;
 }

@@ -45,6 +45,7 @@ decision agreement::decision(std::uint64_t bytes) const {
   if (known == mine.decisions.end()) {
     d.config = mine.declaration.default_config;
     d.digest = mine.declaration.default_digest;
+    d.here = d.config;
     d.why = what_is_missing(mine, bytes);
     return d;
   }
@@ -66,7 +67,8 @@ decision agreement::decision(std::uint64_t bytes) const {
   d.search = known->search;
   d.version = known->version;
   for (const actors::wire_evidence& e : known->evidence) {
-    d.evidence.push_back({name_of(mine, e.digest), e.digest, e.time_ns, e.repetitions, e.status, e.detail});
+    d.evidence.push_back({e.config.empty() ? name_of(mine, e.digest) : e.config, e.digest, e.time_ns, e.repetitions,
+                          e.status, e.detail});
     if (e.digest == d.digest && (e.status == "measured" || e.status == "remembered")) d.time_ns = e.time_ns;
   }
   return d;

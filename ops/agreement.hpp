@@ -5,6 +5,7 @@
 ///     agreement with = transfer.to(1);                     // transfer.from(0), pipe.incoming(), group.agreed(), …
 ///     decision now  = with.decision(16_MiB);               // `now.decided`, or `now.why` says what is missing
 ///     decision then = co_await with.decided(16_MiB, {.timeout_ns = 5'000'000'000});
+///     now.here; now.ranks;                                 // what this rank runs, and each of them: parts of a mixture differ
 ///     with.retune(16_MiB, "the link has changed");         // searches anew; `then` stays in force meanwhile
 ///     decision next = co_await with.decided(16_MiB, {.after_search = then.search});
 ///
@@ -39,6 +40,12 @@ struct candidate_evidence {
   std::uint32_t repetitions = 0;
   std::string status;
   std::string detail;
+};
+
+/// What one rank runs.
+struct rank_part {
+  rank_id rank = 0;
+  std::string config;  ///< its own part of a mixture, else the decision's config
 };
 
 struct decision {

@@ -46,8 +46,27 @@ void ask_each(capabilities& found, const std::vector<const op_config*>& configs,
   }
 }
 
+namespace {
+// A misspelt name would be a capability that every machine has, or one that none has.
+void check_requirements(std::string_view what, const op_config& config) {
+  std::vector<std::string> required;
+  try {
+    required = config.requirements();
+  } catch (...) {
+    return;  // what it throws is why it cannot run
+  }
+  for (const std::string& r : required) {
+    const auto known = machine::is_capability(r);
+    if (!known)
+      runtime::raise(
+          {errc::bad_argument, std::string(what) + ": config " + config.id() + " requires " + known.reason().text()});
+  }
+}
+}  // namespace
+
 capabilities capabilities_of(std::string_view what, runtime::rank_id self, const machine* on,
                              const std::vector<const op_config*>& configs, const capability_function& capable) {
+  for (const op_config* c : configs) check_requirements(what, *c);
   capabilities found;
   found.available = tuning::bits(configs.size(), tuning::bit::set);
   ask_each(found, configs, "asking what it requires", [&](std::size_t i) { return what_lacks(on, *configs[i]); });
@@ -71,6 +90,11 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
                                             std::to_string(self) + " answers for " + std::to_string(answer.size()) +
                                             " configs, but the op has " + std::to_string(configs.size()) +
                                             "; give one answer per config, in their order"});
+  if (thrown.empty() && !answer[0])
+    runtime::raise({errc::bad_argument, std::string(what) + ": the capability function of rank " +
+                                            std::to_string(self) + " says that it cannot run " + configs[0]->id() +
+                                            ", which is the default and must run on every rank; list one first that "
+                                            "all ranks can run"});
   for (std::size_t i = 1; i < configs.size(); ++i) {
     if (!found.available.test(i)) continue;
     const std::string why =

@@ -8,7 +8,8 @@
 ///
 /// What a config requires of the machine (machine.hpp) has to be there in any case. Without such a function every config is asked itself
 /// as well (`available`). A function or config that throws, whatever it is, cannot
-/// run, and the reason is kept; the default always counts as available. An answer of the wrong length is a `bad_argument`.
+/// run, and the reason is kept; the default always counts as available. An answer of the wrong length is a `bad_argument`, and so are one
+/// that says that this rank cannot run the default, and a requirement that is no capability (`machine::is_capability`).
 /// All are asked once, by the declaration: an op that is made later, by data that comes for it, runs no code of the user's.
 #include <parley/actors/messages.hpp>
 #include <parley/ops/machine.hpp>

@@ -48,6 +48,15 @@ class in_chunks {
   std::size_t step_;
 };
 
+/// What a config with such parameters is for a payload of so many bytes: chunks that are as long as it are one, and no more of them are in
+/// flight than there are.
+std::string cut_as(const std::string& name, std::uint64_t bytes, std::uint64_t chunk_bytes, std::uint64_t in_flight) {
+  if (chunk_bytes == 0 || bytes <= chunk_bytes) return name + " whole";
+  const std::uint64_t chunks = bytes / chunk_bytes + (bytes % chunk_bytes == 0 ? 0 : 1);
+  return name + " in " + std::to_string(chunk_bytes) + ", " + std::to_string(std::min(in_flight, chunks)) +
+         " at a time";
+}
+
 class direct_config final : public paired_config {
  public:
   direct_config() : paired_config({.name = "direct", .wire_class = "whole"}, every_size) {}
@@ -73,6 +82,10 @@ class chunked_config final : public paired_config {
     for (const auto [at, chunk] : in_chunks(data, chunk_bytes_)) co_await in.receive(at, chunk);
   }
 
+  std::string shape(std::uint64_t bytes) const override {
+    return goes_whole(bytes) ? paired_config::shape(bytes) : cut_as("chunked", bytes, chunk_bytes_, in_flight_);
+  }
+
  private:
   std::uint64_t chunk_bytes_;
   std::uint64_t in_flight_;
@@ -93,6 +106,10 @@ class one_sided_config : public paired_config {
     if (by_ == device_copy{}) return {};
     return error{errc::unavailable,
                  "kernel_blocks and streams say how a GPU is to copy, and the payload lies in host memory"};
+  }
+  std::string shape(std::uint64_t bytes) const override {
+    return cut_as(identity().name, bytes, chunk_bytes_, in_flight_) + " by " + std::to_string(by_.kernel_blocks) +
+           " blocks and " + std::to_string(by_.streams) + " streams";
   }
 
  protected:
@@ -157,6 +174,7 @@ class ucx_config final : public paired_config {
     in.keep_in_flight(in_flight_);
     for (const auto [at, chunk] : in_chunks(data, chunk_bytes_)) co_await in.receive_device(at, chunk);
   }
+  std::string shape(std::uint64_t bytes) const override { return cut_as("ucx", bytes, chunk_bytes_, in_flight_); }
 
  private:
   std::size_t chunk_bytes_;

@@ -60,6 +60,8 @@ class paired_config : public op_config {
   virtual runtime::task<> send(part_sender& out, std::span<const std::byte> data) const = 0;
   virtual runtime::task<> receive(part_receiver& in, std::span<std::byte> data) const = 0;
   bool goes_whole(std::size_t bytes) const noexcept { return bytes <= whole_up_to_; }
+  /// All that go whole are alike.
+  std::string shape(std::uint64_t bytes) const override { return goes_whole(bytes) ? "whole" : id(); }
   /// Whether a receive is over once its payload was put: a call need not go through `receive` then.
   virtual bool is_over_once_landed() const noexcept { return false; }
   /// Whether all that a sender does is to put its payload whole: a call need not go through `send` then.

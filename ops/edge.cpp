@@ -345,6 +345,10 @@ edge_out::edge_out(actors::services& s, const edge_options& o, const tuning::pla
   if (options_.allowed.compare_trials && options_.memory == nullptr) sender_.compare_trials(std::move(inexact_));
   coordinator_.failed_there = [this](const actors::nack& n) { on_nack(n); };
   participant_.assigned = &assigned_;
+  assigned_.ask_shapes([this](std::uint64_t digest, std::uint64_t bytes) {
+    const paired_config* const config = find(digest);
+    return config == nullptr ? std::string() : config->shape(bytes);
+  });
   leads_ = actors::spawn_coordinator(services_, coordinator_);
   sender_.on_late_soon(services_.asked_before(options_.timeout_ns), [this](std::uint32_t tag) { ask_peer(tag); });
   sender_.on_ended([this] {

@@ -132,6 +132,10 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
   if (participant_.role == "leader") {
     lead_ = std::make_unique<leading>(options_, op, ranks_of(op));
     participant_.assigned = &lead_->assigned;
+    lead_->assigned.ask_shapes([this](std::uint64_t digest, std::uint64_t bytes) {
+      const group_config* const config = find(digest);
+      return config == nullptr ? std::string() : config->shape(bytes);
+    });
     lead_->coordinator.generation = participant_.generation;
     lead_->coordinator.configs = participant_.configs;
     const auto pressure =

@@ -108,6 +108,11 @@ tuning::config_identity chunked_identity(const char* name, std::uint64_t chunk_b
   return identity;
 }
 
+/// In pieces as long as all of it there is one piece, as without a cut.
+std::string shape_in_pieces(const group_config& config, std::uint64_t bytes, std::uint64_t chunk_bytes) {
+  return chunk_bytes == 0 || chunk_bytes >= bytes ? config.identity().name + " whole" : config.id();
+}
+
 class star_config final : public group_config {
  public:
   explicit star_config(std::uint64_t chunk_bytes)
@@ -122,6 +127,7 @@ class star_config final : public group_config {
     runtime::raise(errc::bad_argument);
   }
   task<> work(group_call& g) const override { return follow(g, chunk_bytes_); }
+  std::string shape(std::uint64_t bytes) const override { return shape_in_pieces(*this, bytes, chunk_bytes_); }
   // At the leader, a slot for each place; of two pieces at a time where there are several.
   tuning::demands demands_of(collective c, std::size_t size) const override {
     if (c != collective::all_reduce) return {};
@@ -235,6 +241,7 @@ class chain_config final : public group_config {
   bool does(collective c) const noexcept override { return c != collective::gather; }
   task<> lead(group_call& g) const override { return run(g, chunk_bytes_); }
   task<> work(group_call& g) const override { return run(g, chunk_bytes_); }
+  std::string shape(std::uint64_t bytes) const override { return shape_in_pieces(*this, bytes, chunk_bytes_); }
   tuning::demands demands_of(collective c, std::size_t) const override {
     if (c != collective::all_reduce) return {};
     if (chunk_bytes_ == 0) return {.memory_per_byte = 2};
@@ -437,6 +444,7 @@ class two_shot_config final : public rootless_config {
  public:
   explicit two_shot_config(std::uint64_t chunk_bytes)
       : rootless_config(chunked_identity("two_shot", chunk_bytes)), chunk_bytes_(chunk_bytes) {}
+  std::string shape(std::uint64_t bytes) const override { return shape_in_pieces(*this, bytes, chunk_bytes_); }
   tuning::demands demands_of(collective, std::size_t size) const override {
     if (chunk_bytes_ == 0) return {.memory_per_byte = 1};
     return {.memory_per_byte = 2, .memory_at_most = 2 * chunk_bytes_ * size};

@@ -27,6 +27,7 @@ constexpr std::string_view cuda = machine::numbered[1];
 constexpr std::string_view nccl = machine::numbered[2];
 constexpr std::string_view memory = machine::numbered[3];
 constexpr unsigned bits_of_a_gib = 30;
+constexpr std::size_t most_of_a_name = 100;
 
 /// What a name with a number asks for: `sm_90`, `cuda_12.4`, `nccl_2.28.9`, `memory_40`.
 struct asked_version {
@@ -102,6 +103,53 @@ std::string text_of(const std::vector<masked_capability>& masks, rank_id self) {
 }
 
 bool machine::is_numbered(std::string_view name) { return version_in(name).has_value(); }
+
+namespace {
+std::size_t edits_between(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+/// Those with numbers with the numbers that were asked for.
+std::vector<std::string> names_near(std::string_view wanted) {
+  constexpr std::size_t farthest = 3;
+  const std::size_t first_digit = std::min(wanted.find_first_of("0123456789"), wanted.size());
+  const std::string number(wanted.substr(first_digit));
+  std::vector<std::pair<std::size_t, std::string>> near;
+  const auto consider = [&](std::string name) {
+    const std::size_t edits = edits_between(wanted.substr(0, most_of_a_name), name);
+    if (edits <= farthest && edits < wanted.size()) near.emplace_back(edits, std::move(name));
+  };
+  for (const char* const name : machine::named) consider(name);
+  for (const std::string_view prefix : machine::numbered) {
+    if (version_in(std::string(prefix) + number)) consider(std::string(prefix) + number);
+  }
+  std::ranges::sort(near);
+  std::vector<std::string> nearest;
+  for (auto& [edits, name] : near) {
+    if (edits == near.front().first) nearest.push_back(std::move(name));
+  }
+  return nearest;
+}
+}  // namespace
+
+runtime::result<> machine::is_capability(std::string_view name) {
+  if (std::ranges::find(named, name) != named.end() || is_numbered(name)) return {};
+  const std::vector<std::string> near = names_near(name);
+  const std::string meant = near.empty() ? "" : fmt::format(" did you mean {}?", fmt::join(near, " or "));
+  return error{errc::bad_argument,
+               fmt::format("\"{}\" is no capability of a machine;{} there are {}; what else a config needs its "
+                           "`available` says",
+                           name.substr(0, most_of_a_name), meant, what_there_is())};
+}
 
 std::string machine::what_there_is() {
   return fmt::format("{}, sm_90, cuda_12.4, nccl_2.28, memory_40 and alike", fmt::join(named, ", "));

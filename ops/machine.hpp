@@ -15,7 +15,9 @@
 /// | `peer_access`, `nvlink` | the GPU reaches the memory of another one, over NVLink; or no other is visible to this process |
 /// | `ipc` | other processes may be given the GPU's memory |
 /// | `nccl`, `ucx` | the job has a GPU; whether NCCL is found and UCX takes its memory is for those to say who use them |
-/// | anything else, such as a config's own name | always |
+///
+/// No other name is a capability: a config that requires `sm90` is an error that says what comes near (`is_capability`). A config's own
+/// name can be masked, too.
 ///
 /// Masks are the same on all ranks; one without a rank is for all. Who hides `sm_90` or `nccl_2.28` hides all newer ones, and who hides
 /// `memory_40` all larger ones, so that a machine can stand for an older or a smaller one; who hides `nccl` hides all its versions.
@@ -54,6 +56,8 @@ class machine {
   static constexpr std::array<std::string_view, 4> numbered{"sm_", "cuda_", "nccl_", "memory_"};
   /// Whether it is one with a number: `sm_90`, but not `nccl_ours`, which may be a config's own name.
   static bool is_numbered(std::string_view name);
+  /// Whether a config may require it; an error has the names that come near it.
+  static runtime::result<> is_capability(std::string_view name);
   /// All of them, in words, with examples of those with numbers.
   static std::string what_there_is();
   static machine without_gpu();

@@ -34,6 +34,10 @@ class op_config {
   /// without it, cannot run it. Its own name counts as one.
   virtual std::vector<std::string> requirements() const { return {}; }
 
+  /// What it is for calls of so many bytes: those of an op's configs that answer alike do the same there, and are one candidate, under the
+  /// name of the first. `chunked` with one chunk sends one message, as `direct` does. Otherwise nothing is like it.
+  virtual std::string shape(std::uint64_t) const { return id(); }
+
   /// What it costs besides time; a user's constraints filter by it before time decides.
   virtual tuning::demands demands() const { return {}; }
 

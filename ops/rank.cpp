@@ -204,7 +204,8 @@ runtime::flight_decision as_flown(const actors::participant_state& knows, const 
   runtime::flight_decision all{knows.declaration.title(), d.key, name_of(d.digest), d.why, d.search, {}};
   for (const actors::wire_evidence& e : d.evidence) {
     auto& one = all.candidates.emplace_back();
-    one = {name_of(e.digest), e.time_ns, e.repetitions, e.status, e.detail, e.proposer, {}};
+    one = {
+        e.config.empty() ? name_of(e.digest) : e.config, e.time_ns, e.repetitions, e.status, e.detail, e.proposer, {}};
     for (const actors::wire_own_time& own : e.ranks) one.ranks.push_back({own.rank, own.time_ns, own.status});
   }
   return all;

@@ -205,7 +205,7 @@ std::vector<std::string> verbose_lines(const rank& self, unsigned verbosity) {
       lines.push_back(fmt::format("{} {}: {}", p->declaration.title(), d.key, d.why));
       if (verbosity < 3) continue;
       for (const actors::wire_evidence& v : d.evidence) {
-        const std::string* const id = p->id_of(v.digest);
+        const std::string* const id = v.config.empty() ? p->id_of(v.digest) : &v.config;
         lines.push_back(fmt::format("  config {}: {}, {} repetitions, {}{}{}",
                                     id != nullptr ? *id : fmt::format("{:016x}", v.digest), text_of_time(v.time_ns),
                                     v.repetitions, v.status, v.detail.empty() ? "" : ", ", v.detail));

@@ -546,3 +546,48 @@ TEST_CASE("times that no clock can have shown are no measurement, whatever their
     }
   }
 }
+
+TEST_CASE("candidates that are one thing for a key's sizes are one, under the name of the first") {
+  // `b` is what c0 is up to 1 MiB, and what `a` is beyond that.
+  const auto shape = [](std::uint64_t digest, std::uint64_t bytes) -> std::string {
+    if (digest == b) return bytes <= 1 << 20 ? "whole" : "in pieces";
+    return digest == c0 ? "whole" : "in pieces";
+  };
+  SUBCASE("the others are not tried, and say why") {
+    for (const auto& [bytes, same_as] : {std::pair{1U << 20U, "c0"}, {1U << 22U, "a"}}) {
+      leader l(tuning_policy::online, without_budget());
+      l.assigned.ask_shapes(shape);
+      l.open();
+      for (int i = 0; i < 50; ++i) CHECK(l.invoke(bytes).digest != b);
+      CHECK(l.decided());
+      REQUIRE(l.only().excluded.size() == 1);
+      CHECK(l.only().excluded[0].kind == campaign::exclusion::reason::same);
+      CHECK(l.only().excluded[0].why == "b: for these sizes it is what " + std::string(same_as) + " is");
+    }
+  }
+  SUBCASE("and not where it is so for some of the sizes alone") {
+    leader l(tuning_policy::online, without_budget());
+    l.assigned.ask_shapes([&](std::uint64_t digest, std::uint64_t bytes) { return shape(digest, bytes + 1000); });
+    l.open();
+    std::set<std::uint64_t> ran;
+    for (int i = 0; i < 50; ++i) ran.insert(l.invoke(1U << 20U).digest);
+    CHECK(ran.count(b) == 1);
+  }
+  SUBCASE("and a results file's word for one of the others holds for the first") {
+    leader l;
+    l.assigned.ask_shapes(shape);
+    l.open({{"1MiB_bf16", "b", 0.5}});
+    CHECK(l.invoke().digest == c0);
+    CHECK(l.decided());
+    CHECK(l.only().source == decision_source::results);
+  }
+  SUBCASE("and where that is all there is, nothing is tried") {
+    leader l;
+    l.assigned.ask_shapes([](std::uint64_t, std::uint64_t) { return std::string("whole"); });
+    l.open();
+    CHECK(l.invoke().digest == c0);
+    CHECK(l.decided());
+    CHECK(l.only().trials == 0);
+    CHECK(l.only().why.find("there is nothing but the default to try") == 0);
+  }
+}

@@ -78,7 +78,9 @@ TEST_CASE("who alone has a config proposed it, and it is no candidate for the ot
   move_each(w, {direct, other}, {direct, fine, other}, std::vector<std::size_t>(300, 4 << 20));
   pass(w, 1'000'000'000);
   const actors::decision_record& d = learned(w, 1);
-  CHECK(d.evidence.size() == 2);
+  CHECK(d.evidence.size() == 3);
+  CHECK(about(d, fine).status == "lacking");
+  CHECK(about(d, fine).detail == "rank 0 does not list it");
   CHECK(about(d, other).proposer == 0);
   CHECK(about(d, direct).proposer == 0);
 }

@@ -323,7 +323,8 @@ TEST_CASE("whatever the op, a rank runs in the place of what it lacks what its t
     REQUIRE(measured.size() == 5);
     CHECK(measured[4].time_ns < 250'000);
     CHECK(measured[3].time_ns >= 300'000);
-    REQUIRE(agreed.evidence.size() == 5);
+    const auto may_run = [](const auto& e) { return e.status != "lacking"; };
+    REQUIRE(std::count_if(agreed.evidence.begin(), agreed.evidence.end(), may_run) == 5);
     CHECK(agreed.evidence[4].proposer == 0);
     for (const auto& own : agreed.evidence[4].ranks) {
       const std::string* const ran = j.ranks[own.rank]->participants().front()->id_of(own.ran);
