@@ -32,7 +32,7 @@ class position_scanner {
       const std::string name(boost::json::parse(text_.substr(key, at_ - key)).as_string());
       const std::string member = pointer + "/" + name;
       if (file_.positions_.count(member) != 0)
-        throw file_.error(key, "the key " + quoted(name) + " stands here for the second time");
+        throw file_.error(key, "the key " + in_quotes(name) + " stands here for the second time");
       next();
       ++at_;  // the colon
       value(member, key);

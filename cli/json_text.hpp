@@ -22,7 +22,7 @@ class text_error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-inline std::string quoted(std::string_view text) { return '"' + std::string(text) + '"'; }
+inline std::string in_quotes(std::string_view text) { return '"' + std::string(text) + '"'; }
 
 class json_text {
  public:

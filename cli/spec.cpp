@@ -40,7 +40,7 @@ class place {
     for (const auto& member : value_.get_object()) {
       if (std::find(known.begin(), known.end(), std::string_view(member.key())) == known.end())
         throw file_.error(file_.key_at(pointer_ + "/" + std::string(member.key())),
-                          "unknown key " + quoted(member.key()) + "; known here are " + listed(known));
+                          "unknown key " + in_quotes(member.key()) + "; known here are " + listed(known));
     }
   }
   std::optional<place> find(std::string_view key) const {
@@ -50,7 +50,7 @@ class place {
   }
   place at(std::string_view key, std::string_view what) const {
     if (const auto found = find(key)) return *found;
-    fail("the key " + quoted(key) + " is missing: " + std::string(what));
+    fail("the key " + in_quotes(key) + " is missing: " + std::string(what));
   }
   std::string text(std::string_view what) const {
     if (!value_.is_string()) fail(std::string(what) + " must be a text in quotes");
@@ -264,7 +264,7 @@ op_spec read_op(const place& at, rank_id world, const spec_overrides& overrides)
     op.kind = op_kind::paired_transfer;
     at.expect_object("a paired_transfer", {"op", "name", "roles", "edges", "dtype", "configs", "messages"});
   } else {
-    kind.fail("unknown op " + quoted(word) + "; known are pipeline and paired_transfer");
+    kind.fail("unknown op " + in_quotes(word) + "; known are pipeline and paired_transfer");
   }
   const place name = at.at("name", "a name for the op, which results files carry");
   op.name = name.text("name");
@@ -306,7 +306,7 @@ spec parse_spec(std::string_view text, const std::string& file_name, const spec_
     op_spec op = read_op(item, job.ranks, overrides);
     for (const op_spec& other : job.ops) {
       if (other.name == op.name)
-        item.at("name", "").fail("there is another op called " + quoted(op.name) + "; names must differ");
+        item.at("name", "").fail("there is another op called " + in_quotes(op.name) + "; names must differ");
     }
     job.ops.push_back(std::move(op));
   }

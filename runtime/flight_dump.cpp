@@ -10,7 +10,7 @@ namespace parley::runtime {
 namespace {
 
 /// Bytes that are not printable ASCII are escaped, so that the document is valid whatever a name holds.
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -28,7 +28,7 @@ std::string quoted(std::string_view text) {
 
 std::string named(const std::function<std::string(std::uint64_t)>& names, std::uint64_t number) {
   const std::string name = names ? names(number) : std::string();
-  return quoted(name.empty() ? fmt::format("{:016x}", number) : name);
+  return in_quotes(name.empty() ? fmt::format("{:016x}", number) : name);
 }
 
 }  // namespace
@@ -61,19 +61,19 @@ std::string measured(double ns) { return std::isfinite(ns) ? fmt::format("{:.1f}
 
 void write(std::string& text, const flight_decision& d) {
   const auto out = std::back_inserter(text);
-  fmt::format_to(out, R"({{"op":{},"key":{},"config":{},"search":{},"why":{},"candidates":[)", quoted(d.op),
-                 quoted(d.key), quoted(d.config), d.search, quoted(d.why));
+  fmt::format_to(out, R"({{"op":{},"key":{},"config":{},"search":{},"why":{},"candidates":[)", in_quotes(d.op),
+                 in_quotes(d.key), in_quotes(d.config), d.search, in_quotes(d.why));
   std::string_view between;
   for (const auto& c : d.candidates) {
     fmt::format_to(out, R"({}{{"config":{},"time_ns":{},"repetitions":{},"status":{},"detail":{},"proposed_by":{})",
-                   between, quoted(c.config), measured(c.time_ns), c.repetitions, quoted(c.status), quoted(c.detail),
-                   c.proposer);
+                   between, in_quotes(c.config), measured(c.time_ns), c.repetitions, in_quotes(c.status),
+                   in_quotes(c.detail), c.proposer);
     between = ",";
     text += R"(,"ranks":[)";
     std::string_view before;
     for (const auto& own : c.ranks) {
       fmt::format_to(out, R"({}{{"rank":{},"time_ns":{},"status":{}}})", before, own.rank, measured(own.time_ns),
-                     quoted(own.status));
+                     in_quotes(own.status));
       before = ",";
     }
     text += "]}";
@@ -84,10 +84,10 @@ void write(std::string& text, const flight_decision& d) {
 void write(std::string& text, const waiting_call& w, time_ns now_ns) {
   const auto out = std::back_inserter(text);
   fmt::format_to(out, R"({{"since_ns":{},"for_ns":{},"what":"{}","op":{},"generation":"{:016x}")", w.since_ns,
-                 now_ns - w.since_ns, w.what, quoted(w.op), w.generation);
+                 now_ns - w.since_ns, w.what, in_quotes(w.op), w.generation);
   if (w.invocation) fmt::format_to(out, R"(,"invocation":{})", *w.invocation);
   if (w.tag) fmt::format_to(out, R"(,"tag":{})", *w.tag);
-  fmt::format_to(out, R"(,"bytes":{},"peers":[{}],"lacks":{})", w.bytes, fmt::join(w.peers, ","), quoted(w.lacks));
+  fmt::format_to(out, R"(,"bytes":{},"peers":[{}],"lacks":{})", w.bytes, fmt::join(w.peers, ","), in_quotes(w.lacks));
   if (w.batch != 0) fmt::format_to(out, R"(,"batch":{})", w.batch);
   fmt::format_to(out, R"(,"rehearsal":{}}})", w.rehearsal);
 }
@@ -95,7 +95,7 @@ void write(std::string& text, const waiting_call& w, time_ns now_ns) {
 void write(std::string& text, const untaken_messages& u) {
   fmt::format_to(std::back_inserter(text),
                  R"({{"op":{},"generation":"{:016x}","peer":{},"tag":{},"invocation":{},"parts":{},"bytes":{}}})",
-                 quoted(u.op), u.generation, u.peer, u.tag, u.invocation, u.parts, u.bytes);
+                 in_quotes(u.op), u.generation, u.peer, u.tag, u.invocation, u.parts, u.bytes);
 }
 
 }  // namespace
@@ -104,7 +104,7 @@ std::string flight_text(const flight_recorder& recorder, const flight_names& nam
                         const std::vector<flight_decision>& decisions, const waiting_list& now) {
   const std::vector<flight_record> records = recorder.in_order();
   std::string text = fmt::format(R"({{"rank":{},"why":{},"now_ns":{},"records_lost":{},"waiting":[)", about.rank,
-                                 quoted(about.why), about.now_ns, recorder.total() - records.size());
+                                 in_quotes(about.why), about.now_ns, recorder.total() - records.size());
   const auto out = std::back_inserter(text);
   for (const waiting_call& w : now.calls) {
     text += &w == now.calls.data() ? "\n" : ",\n";

@@ -95,7 +95,7 @@ std::vector<std::string> all_in(const std::string& folder) {
 }
 
 // A word of a command as a shell takes it.
-std::string quoted(const std::string& word) {
+std::string in_quotes(const std::string& word) {
   const auto is_plain = [](unsigned char c) {
     return std::isalnum(c) != 0 || std::string_view("_-+=./,:@%").find(static_cast<char>(c)) != std::string_view::npos;
   };
@@ -106,8 +106,8 @@ std::string quoted(const std::string& word) {
 }
 
 std::string command_for(const std::string& path, std::uint64_t seed, const std::string& mutant) {
-  return "./dev sim --scenario " + quoted(path) + " --seed " + std::to_string(seed) +
-         (mutant.empty() ? "" : " --mutant " + quoted(mutant));
+  return "./dev sim --scenario " + in_quotes(path) + " --seed " + std::to_string(seed) +
+         (mutant.empty() ? "" : " --mutant " + in_quotes(mutant));
 }
 
 std::string in_hex(std::uint64_t n) {
