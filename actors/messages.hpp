@@ -170,8 +170,8 @@ struct wire_evidence {
   std::uint64_t digest = 0;
   double time_ns = 0;  ///< the longest of all participants per repetition, and then the median
   std::uint32_t repetitions = 0;
-  std::string status;         ///< a `tuning::aggregate_status`, `quarantined`, `excluded`, `same`, `lacking` or `remembered`
-  double spread_ns = 0;       ///< median deviation of the repetitions
+  std::string status;    ///< a `tuning::aggregate_status`, `quarantined`, `excluded`, `same`, `lacking` or `remembered`
+  double spread_ns = 0;  ///< median deviation of the repetitions
   double clock_error_ns = 0;  ///< what comparing clocks of several hosts may add
   std::string
       detail;  ///< why it was not measured, or may not run; of one that is `lacking`, which rank lacks it, and why

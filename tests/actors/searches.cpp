@@ -329,7 +329,8 @@ TEST_CASE("four thousand candidates are tried within the budget, and the campaig
   MESSAGE("decided after ", invocations, " invocations with ", many.only().trials, " trials");
 }
 
-TEST_CASE("what a results file has on little evidence runs at once, and is searched for again when some time has passed") {
+TEST_CASE(
+    "what a results file has on little evidence runs at once, and is searched for again when some time has passed") {
   leader l(tuning_policy::online, without_budget());
   l.open({{"1MiB_bf16", "a", 0.5, 0, 0, true}});
   CHECK(l.invoke().digest == a);
@@ -353,7 +354,8 @@ TEST_CASE("what a results file has on little evidence runs at once, and is searc
   CHECK(l.assigned.next_give_up() == runtime::never);
 }
 
-TEST_CASE("what a results file has on good evidence stays without a search, and so does a thin one where tuning is off") {
+TEST_CASE(
+    "what a results file has on good evidence stays without a search, and so does a thin one where tuning is off") {
   for (const bool thin : {false, true}) {
     leader l(thin ? tuning_policy::off : tuning_policy::online, without_budget());
     l.open({{"1MiB_bf16", "a", 0.5, 0, 0, thin}});
