@@ -707,7 +707,7 @@ task<> edge_out::rehearse(std::uint64_t digest) {
     }
     begun = true;
     // Over before its receiver gives up: that one then hears whose doing it was.
-    const time_ns over = std::min(deadline({}), runtime::deadline_of(services_.ex.now(), longest_rehearsal_ns));
+    const time_ns over = std::min(deadline({}), services_.ex.deadline_in(longest_rehearsal_ns));
     co_await run(sender_.begin_rehearsal(digest, scratch.size(), scratch.data()), scratch, over);
   } catch (...) {
     thrown = std::current_exception();

@@ -893,7 +893,8 @@ std::vector<std::string> rank::idle_pins() const {
   for (const actors::participant_state* p : ended_participants()) add(p);
   std::vector<tuning::result_entry> known = results_.remembered().entries();
   if (kernels_ != nullptr && kernels_->has_own_file()) {
-    for (const tuning::result_entry& e : kernels_->get_tuning_results().entries()) known.push_back(e);
+    const tuning::results_file of_kernels = kernels_->get_tuning_results();
+    known.insert(known.end(), of_kernels.entries().begin(), of_kernels.entries().end());
   }
   const bool tells_of_kernels = id() == 0 || (kernels_ != nullptr && kernels_->has_own_file());
   std::vector<std::string> warnings;

@@ -118,7 +118,7 @@ TEST_CASE_FIXTURE(receiving, "a later stamp matches earlier receives, which no l
 
 TEST_CASE_FIXTURE(receiving,
                   "a matched receive whose stamp does not come ends a second after its deadline, with its index") {
-  auto& a = post(100, 0, clock.now() + 5'000'000);
+  auto& a = post(100, 0, clock.deadline_in(5'000'000));
   auto& b = post();
   auto& c = post();
   bring(1);
@@ -136,7 +136,7 @@ TEST_CASE_FIXTURE(receiving,
 }
 
 TEST_CASE_FIXTURE(receiving, "a matched receive whose later parts do not come ends a second after its deadline") {
-  auto& a = post(100, 0, clock.now() + 5'000'000'000);
+  auto& a = post(100, 0, clock.deadline_in(5'000'000'000));
   inject(stamp(0, 100, 60), pattern(40, 0));
   pass(5'900'000'000);
   CHECK_FALSE(a.ended);
@@ -161,7 +161,7 @@ TEST_CASE_FIXTURE(receiving, "a matched receive goes on past its deadline as lon
     } catch (const failure&) {}
     r.ended = co_await parts.settle();
   };
-  tasks.spawn(by_tens(in, w, clock.now() + 1'000'000'000));
+  tasks.spawn(by_tens(in, w, clock.deadline_in(1'000'000'000)));
   const auto data = pattern(100, 7);
   for (std::size_t at = 0; at < 100; at += 10) {
     inject(stamp(0, 100, at), std::span(data).subspan(at, 10));
@@ -172,7 +172,7 @@ TEST_CASE_FIXTURE(receiving, "a matched receive goes on past its deadline as lon
 }
 
 TEST_CASE_FIXTURE(receiving, "a matched receive past its deadline waits for what the transport is still bringing") {
-  auto& slow = post(1U << 20U, 0, clock.now() + 5'000'000);
+  auto& slow = post(1U << 20U, 0, clock.deadline_in(5'000'000));
   links.options().ns_per_byte = 10'000;  // ten seconds
   const auto data = pattern(1U << 20U, 3);
   runtime::completion ignored([](runtime::completion&, errc) noexcept {});

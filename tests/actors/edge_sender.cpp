@@ -266,7 +266,7 @@ TEST_CASE("until its receiver has answered, all streams of an edge together send
   CHECK(allowance.taken_bytes() == 15 * early_allowance::cost_of(each));
   CHECK(e.out.awaits_answer(19, each));
   CHECK(e.out.statistics().questions_sent < 50);  // one at a time, and not one for each stream
-  auto& late = e.send(each, 20, e.clock.now() + 1'000'000);
+  auto& late = e.send(each, 20, e.clock.deadline_in(1'000'000));
   e.pass(500'000'000);
   CHECK(late.ended == errc::timeout);
   *dark = false;

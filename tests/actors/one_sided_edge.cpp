@@ -371,7 +371,7 @@ TEST_CASE("a receive whose invocation has begun when the revoke comes waits for 
 
 TEST_CASE("a receive past its deadline does not end while its sender may be writing into its buffer") {
   putting e(landing_by_hand());
-  auto& a = e.receive(200, e.clock.now() + 100'000);
+  auto& a = e.receive(200, e.clock.deadline_in(100'000));
   e.pass(50'000);
   auto& s = e.send(100);
   e.pass(10'000'000'000);

@@ -55,7 +55,9 @@ runtime::task<> rest_until(runtime::time_ns when) {
   auto woken = co_await runtime::sleep_until(when);
   static_cast<void>(woken);
 }
-void pass(runtime::virtual_time& clock, runtime::time_ns span) { runtime::run(clock, rest_until(clock.now() + span)); }
+void pass(runtime::virtual_time& clock, runtime::time_ns span) {
+  runtime::run(clock, rest_until(clock.deadline_in(span)));
+}
 
 bool says(const std::vector<std::string>& warnings, std::string_view part) {
   for (const auto& w : warnings) {

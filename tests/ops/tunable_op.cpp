@@ -488,7 +488,7 @@ TEST_CASE("what a kernel learned is in its file within a second, though nobody e
   scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
   scale_numbers(clock, op);
   const auto rest = [](time_ns until) -> task<> { auto woken = co_await sleep_until(until); };
-  run(clock, rest(clock.now() + 1'000'000'000));
+  run(clock, rest(clock.deadline_in(1'000'000'000)));
   CHECK(disk.files.at("tunableop_results0.csv") == "scale,n=8,fast,0.5\n");
 }
 
@@ -522,7 +522,7 @@ TEST_CASE("a file that shall not be written on exit is not") {
     scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
     scale_numbers(clock, op);
     const auto rest = [](time_ns until) -> task<> { auto woken = co_await sleep_until(until); };
-    run(clock, rest(clock.now() + 1'000'000'000));
+    run(clock, rest(clock.deadline_in(1'000'000'000)));
   }
   CHECK(disk.files.empty());
 }

@@ -159,7 +159,7 @@ class steady final : public paired_config {
   task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override {
     scope& here = co_await this_scope;
-    auto slept = co_await sleep_until(here.where().now() + takes_ns_);
+    auto slept = co_await sleep_for(takes_ns_);
     if (!slept) raise(slept.reason());
     co_await in.receive(0, data);
   }
@@ -177,7 +177,7 @@ task<> drifts(rank& self) {
     } else {
       co_await t.receive(data, {.from = 0});
     }
-    auto slept = co_await sleep_until(self.where().now() + 100'000);
+    auto slept = co_await sleep_for(100'000);
     if (!slept) break;
   }
 }
