@@ -32,7 +32,7 @@ task<> self_edge::copy(runtime::memory_space& memory, std::shared_ptr<copying> c
 
 void self_edge::list_waiting(runtime::waiting_list& all) {
   const rank_id self = services_.net.rank();
-  for (auto& [tag, line] : lines_) {
+  for (auto& [tag, both] : lines_) {
     const auto add = [&, of = tag](const side& s, bool sends) {
       runtime::waiting_call& w = all.calls.emplace_back();
       w.what = sends ? "send" : "receive";
@@ -44,8 +44,8 @@ void self_edge::list_waiting(runtime::waiting_list& all) {
       w.batch = s.batch;
       w.lacks = sends ? "a receive" : "a message";
     };
-    line.sends.for_each([&](const side& s) { add(s, true); });
-    line.receives.for_each([&](const side& s) { add(s, false); });
+    both.sends.for_each([&](const side& s) { add(s, true); });
+    both.receives.for_each([&](const side& s) { add(s, false); });
   }
 }
 
