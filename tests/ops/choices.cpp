@@ -20,7 +20,6 @@ constexpr time_ns us = 1'000;
 constexpr time_ns ms = 1'000'000;
 
 task<> let_pass(time_ns span) {
-  scope& here = co_await this_scope;
   auto woken = co_await sleep_for(span);
   static_cast<void>(woken);
 }

@@ -82,7 +82,6 @@ task<> forking(rank& self, transfer t, p2p side) {
     const auto does = static_cast<child_does>(i % 5);
     const pid_t child = ::fork();
     if (child == 0) {
-      scope& here = co_await this_scope;
       if (does == child_does::calls) {
         const int refused = co_await calls_of_child(&self, t, side);
         ::_exit(refused);

@@ -158,7 +158,6 @@ class steady final : public paired_config {
       : paired_config({.name = name, .wire_class = name}), takes_ns_(takes_ns) {}
   task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override {
-    scope& here = co_await this_scope;
     auto slept = co_await sleep_for(takes_ns_);
     if (!slept) raise(slept.reason());
     co_await in.receive(0, data);

@@ -112,7 +112,6 @@ class meeting_place {
     wake([](const entering&) { return true; });
   }
   bool aborted() const noexcept { return aborted_; }
-  time_ns now() const noexcept { return executor_.now(); }
   const std::map<std::size_t, meeting>& meetings() const noexcept { return meetings_; }
   /// Meetings in which members ran different configs, or what they took for different invocations.
   std::size_t mismatches() const {
@@ -220,7 +219,7 @@ class algorithm final : public ops::symmetric_config {
     const bool rehearsal = call.on == ops::symmetric_call::stream::rehearsal;
     const calls_book::entry noted(*over.place->book, call.self, rehearsal);
     if (const time_ns stall = traits_.stalls ? traits_.stalls(call) : 0; stall != 0) {
-      auto woken = co_await runtime::sleep_until(over.place->deadline_in(stall));
+      auto woken = co_await runtime::sleep_for(stall);
       if (!woken) runtime::raise(woken.reason());
     }
     auto met = co_await over.place->enter(over.next++, digest(), call.invocation, call.bytes, traits_.takes_ns);
