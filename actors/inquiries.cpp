@@ -200,6 +200,8 @@ std::string inquiries::words_of(const asked& a) const {
   const std::string who = "rank " + std::to_string(a.peer);
   const std::string declared_otherwise = a.answer.text.empty() ? "" : "; " + a.answer.text;
   if (a.number == 0) return declared_otherwise;
+  constexpr runtime::time_ns soonest_answer_ns = 1'000'000;
+  if (a.answered != a.number && services_.ex.now() - a.asked_ns < soonest_answer_ns) return declared_otherwise;
   if (a.answered != a.number)
     return declared_otherwise + "; " + who + " has not answered in " +
            runtime::span_in_words(services_.ex.now() - a.asked_ns) + " what it does" + words_of_silence(a.peer);

@@ -118,7 +118,9 @@ agreement edge_end::agreed() noexcept { return {services_, participant_, failed_
 
 errc failure_of_config(const std::exception_ptr& thrown) {
   const errc code = runtime::describe(thrown).code();
-  return code == errc::cancelled || code == errc::config_mismatch ? code : errc::config_failed;
+  // A device that failed did so under whatever config.
+  const bool says_itself = code == errc::cancelled || code == errc::config_mismatch || code == errc::device_failed;
+  return says_itself ? code : errc::config_failed;
 }
 
 void edge_end::report_failure(const part_receiver& in, std::uint64_t ran, errc why, const std::string& what) {

@@ -356,6 +356,7 @@ TEST_CASE("a rank whose own device fails while it writes into a peer's memory co
       w.ranks[1]->on_lost(0, "its connections ended");
       run_until(w.loop, [&] { return heard; });
     }
+    CAPTURE((sent ? std::string() : sent.reason().what()));
     CHECK(sent.code() == errc::device_failed);
     CHECK(received.code() == errc::peer_failed);
     if (sent.reason().what().find("config put") != std::string::npos) {

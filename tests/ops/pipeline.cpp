@@ -50,7 +50,7 @@ struct pipe_world : world {
   explicit pipe_world(rank_id n, rank_settings s = {}) : world(n, std::move(s)) {
     for (rank_id r = 0; r < n; ++r) {
       pipes.push_back(ranks[r]->declare(linear_pipeline{.name = "layers",
-                                                        .configs = {direct(), chunked(4_KiB, 2), chunked(32_KiB, 1)},
+                                                        .configs = {direct(), chunked(1_KiB, 2), chunked(32_KiB, 1)},
                                                         .timeout_ns = 1'000'000'000}));
       workers.push_back(std::make_unique<worker>(r, n));
     }

@@ -362,7 +362,7 @@ bool has_tried(const rank& self, const std::string& op, std::initializer_list<st
 }
 void four_stages(job& here) {
   rank& self = here.self();
-  auto pipe = self.declare(linear_pipeline{.name = "layers", .configs = {direct(), chunked(64_KiB, 2)}});
+  auto pipe = self.declare(linear_pipeline{.name = "layers", .configs = {direct(), chunked(4_KiB, 2)}});
   leader_worker beside;
   beside.name = "enough";
   beside.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); };

@@ -66,8 +66,9 @@ TEST_CASE("clocks that are seconds apart and drift lead to the same decisions as
       REQUIRE(a.where == actors::campaign::stage::decided);
       REQUIRE(b.where == actors::campaign::stage::decided);
       CHECK(a.winner == b.winner);
-      CHECK(a.source == actors::decision_source::trials);
-      for (std::size_t i = 0; i < a.aggregates.size(); ++i) {
+      const bool is_tried = key != "8KiB";  // for which all of them are one message
+      CHECK((a.source == actors::decision_source::trials) == is_tried);
+      for (std::size_t i = 0; is_tried && i < a.aggregates.size(); ++i) {
         CAPTURE(i);
         REQUIRE(a.aggregates[i].measured());
         REQUIRE(b.aggregates[i].measured());

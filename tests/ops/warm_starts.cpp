@@ -501,12 +501,12 @@ TEST_CASE(
       next.disks[r] = one.disks[r];
       next.run();
       check_no_trial(next, "fine");
-      next.configs[fine].ill = 0;  // and so it decides otherwise
+      next.disks[r].locked.insert(job::file_of(r));  // before what is decided is written by itself
+      next.configs[fine].ill = 0;                    // and so it decides otherwise
       next.call_meanwhile(20, [] {});
       next.call(400);
       next.call(400);
       REQUIRE(next.running() == "coarse");
-      next.disks[r].locked.insert(job::file_of(r));
       CHECK(next.ranks[r]->write_results().value().starts_with("results" + std::to_string(r) + ".unmerged-"));
       CHECK(next.disks[r].files.at(job::file_of(r)) == folder.at(job::file_of(r)));
       next.disks[r].locked.clear();

@@ -212,6 +212,7 @@ TEST_CASE("errors finds a call that had begun, as its recorder shows, and whose 
   call_record& c = run.failed(errc::peer_failed, "pair 0->1, on rank 0: rank 1 is gone; invocation 7 was under way");
   flight_view& f = run.record.flights.emplace_back(flight(0, 7, 0));
   f.record.what = parley::runtime::flight_event::send_failed;
+  f.record.digest = 1;  // of its config: it had begun
   CHECK(run.of("errors").empty());
   c.text = "pair 0->1, on rank 0: rank 1 is gone; invocation 8 was under way";
   CHECK(says(run.of("errors"), "invocation 7: it had begun and failed, and no failed call names it"));
