@@ -306,7 +306,7 @@ int main(int argc, char** argv) {
     const int status = command(argc, argv);
     if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
     std::fputs("parley: standard output could not be written to; is its disk full?\n", stderr);
-    return status == 0 ? 1 : status;
+    return status == 0 || status == cli::status_undecided ? 1 : status;
   } catch (const cli::text_error& e) {
     std::fprintf(stderr, "%s\n", e.what());  // begins with file:line:column, which editors follow
     return status_wrong;

@@ -35,7 +35,6 @@ namespace {
 
 constexpr int status_failed = 1;
 constexpr int status_wrong = 2;
-constexpr int status_undecided = 3;
 
 std::vector<std::string> rank_command(const tune_settings& s, rank_id ranks) {
   std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "tune-rank", s.spec_path,

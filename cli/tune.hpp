@@ -12,6 +12,9 @@
 
 namespace parley::cli {
 
+/// Of a run that went well and decided nothing.
+inline constexpr int status_undecided = 3;
+
 enum class output_format : std::uint8_t { table, json };
 
 struct tune_options {

@@ -153,7 +153,7 @@ json::object agreement_of(const ops::edge_agreement& e, const campaign& c) {
 json::array flight_of(const ops::rank& self) {
   json::array list;
   for (const runtime::flight_record& r : self.flight().in_order()) {
-    if (!runtime::is_transfer(r.what)) continue;
+    if (!runtime::is_transfer(r.what) || r.digest == 0) continue;  // one that had not begun ran no config
     list.push_back(json::array{r.op, r.generation, r.invocation, r.digest, r.bytes, r.began_ns, r.ended_ns, r.tag,
                                static_cast<unsigned>(r.what), static_cast<unsigned>(r.flags)});
   }
