@@ -91,13 +91,13 @@ std::span<const body_type> all_bodies() {
       body_type{"round_question", &check<round_question>},
       body_type{"peer_question", &check<peer_question>},
       body_type{"peer_answer", &check<peer_answer>},
+      body_type{"contextual_verdict", &check<ops::contextual_verdict>},
       body_type{"gen_end", &check<gen_end>},
       body_type{"neighbour_question", &check<neighbour_question>},
       body_type{"neighbour_refusal", &check<neighbour_refusal>},
       body_type{"neighbour_failure", &check<neighbour_failure>},
       body_type{"death_notice", &check<ops::death_notice>},
       body_type{"contextual_said", &check<ops::contextual_said>},
-      body_type{"contextual_verdict", &check<ops::contextual_verdict>},
   };
   return all;
 }
