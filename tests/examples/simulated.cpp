@@ -172,12 +172,17 @@ TEST_CASE("links take time unless they are free, and there is no other word for 
   CHECK(has(wrong.error, "cheap"));
 }
 
+namespace {
+/// Shards that share the wires of their ranks take longer than these small products.
+started overlapped_gemm(int ranks) {
+  return example("overlapped_gemm --sim " + std::to_string(ranks) + " --sharing none");
+}
+}  // namespace
+
 TEST_CASE("the product of shards hides their gather, as tuned") {
   for (const int ranks : {2, 4, 16}) {
     CAPTURE(ranks);
-    // Fifteen shards that share the wire into a rank take longer than this small product.
-    const started s =
-        example("overlapped_gemm --sim " + std::to_string(ranks) + (ranks == 16 ? " --sharing none" : ""));
+    const started s = overlapped_gemm(ranks);
     REQUIRE(s.status == 0);
     int seen = 0;
     for (const std::string& line : lines_of(s.out)) {
@@ -202,7 +207,7 @@ TEST_CASE("the product of shards hides their gather, as tuned") {
 TEST_CASE("the product of blocks hides their scatter, and both are tuned as a whole, to the same on all ranks") {
   for (const int ranks : {2, 4, 16}) {
     CAPTURE(ranks);
-    const started s = example("overlapped_gemm --sim " + std::to_string(ranks));
+    const started s = overlapped_gemm(ranks);
     REQUIRE(s.status == 0);
     std::set<std::string> agreed;
     int seen = 0;
