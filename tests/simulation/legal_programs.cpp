@@ -105,13 +105,10 @@ task<> receive_whole(part_receiver& in, std::span<std::byte> data) { co_await in
 config_ptr mine(const std::string& name, const std::string& wire_class) {
   return paired({.name = name, .wire_class = wire_class}, send_whole, receive_whole);
 }
-// The same name, and what goes over the wire is another thing.
-task<> declares_other_wires(rank& self) {
-  const std::string own = self.id() == 0 ? "old" : "new";
-  auto t = self.declare(pair_from_0_to_1({mine("usual", own), mine("fast", own)}));
+task<> call_whatever_comes_of_it(transfer t, rank_id self) {
   std::vector<std::byte> data(10'000);
   for (int i = 0; i < 50; ++i) {
-    if (self.id() == 0) {
+    if (self == 0) {
       auto sent = co_await attempt(t.send(data, {.to = 1}));
       static_cast<void>(sent);
     } else {
@@ -120,20 +117,17 @@ task<> declares_other_wires(rank& self) {
     }
   }
 }
+// The same name, and what goes over the wire is another thing.
+task<> declares_other_wires(rank& self) {
+  const std::string own = self.id() == 0 ? "old" : "new";
+  auto t = self.declare(pair_from_0_to_1({mine("usual", own), mine("fast", own)}));
+  co_await call_whatever_comes_of_it(t, self.id());
+}
 // Another default on each side.
 task<> declares_other_defaults(rank& self) {
   auto t = self.declare(pair_from_0_to_1(self.id() == 0 ? std::vector{direct(), chunked(4'000, 2)}
                                                         : std::vector{chunked(4'000, 2), direct()}));
-  std::vector<std::byte> data(10'000);
-  for (int i = 0; i < 50; ++i) {
-    if (self.id() == 0) {
-      auto sent = co_await attempt(t.send(data, {.to = 1}));
-      static_cast<void>(sent);
-    } else {
-      auto got = co_await attempt(t.receive(data, {.from = 0}));
-      static_cast<void>(got);
-    }
-  }
+  co_await call_whatever_comes_of_it(t, self.id());
 }
 
 // ---- time -------------------------------------------------------------------------------------------------------------
