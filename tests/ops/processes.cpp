@@ -611,16 +611,18 @@ void throws_in_a_ring_that_lends(job& here) {
   throws_in_a_ring(here, std::size_t{1} << 20U);
 }  // their receivers read them
 
-constexpr int torn_down = 3;
+constexpr int first_torn_down = 3;
+/// Rank 0 leaves a call from the third on while its payload moves. A busy machine may wake it after the payload has come: then the
+/// next call is left.
 task<> one_call(rank* self, p2p pair, std::span<std::byte> buffer, int call) {
   dataflow flow(co_await this_scope);
   std::vector<p2p_operation> mine;
   if (self->id() == 0) mine.push_back(p2p::isend(buffer, {.to = 1}));
   if (self->id() == 1) mine.push_back(p2p::irecv(buffer, {.from = 0}));
   auto moved = pair.start(flow, mine);
-  if (self->id() == 0 && call == torn_down) {
-    auto woken = co_await sleep_until(self->where().deadline_in(1'000'000));  // the payload is on its way
-    raise({errc::exception, woken ? "no more of it" : "cancelled"});
+  if (self->id() == 0 && call >= first_torn_down) {
+    co_await sleep_for(1'000'000);
+    if (flow.running() > 0) raise({errc::exception, "no more of it"});
   }
   co_await moved;
   co_await flow.join();
@@ -631,7 +633,7 @@ task<> call_until_it_ends(rank* self, p2p pair) {
     auto ended = co_await attempt(one_call(self, pair, buffer, call));
     if (ended) continue;
     say("call " + std::to_string(call) + " ended with " + ended.reason().what());
-    if (self->id() == 1 || call != torn_down) co_return;
+    if (self->id() == 1 || ended.reason().code() != errc::exception) co_return;
   }
 }
 void goes_on_after_tearing_down(job& here) {
@@ -876,9 +878,9 @@ TEST_CASE("when one of a ring throws each of the others says so, also those who 
 TEST_CASE(
     "a rank that has torn down a message reaches that peer no more, holds it not dead, and both are told in time") {
   const job_run run("goes_on_after_tearing_down", 2);
-  CHECK_MESSAGE(run.says(0, {"call 4 ended with peer_failed: pair 0->1", "rank 1 cannot be reached any more"}),
-                run.all);
-  CHECK_MESSAGE(run.says(1, {"call 3 ended with peer_failed: pair 0->1", "rank 0"}), run.all);
+  CHECK_MESSAGE(run.says(0, {"ended with exception: no more of it"}), run.all);
+  CHECK_MESSAGE(run.says(0, {"ended with peer_failed: pair 0->1", "rank 1 cannot be reached any more"}), run.all);
+  CHECK_MESSAGE(run.says(1, {"ended with peer_failed: pair 0->1", "rank 0"}), run.all);
   CHECK(run.seconds < 20);
 }
 
