@@ -27,6 +27,34 @@ if(PARLEY_BUILD_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
+function(parley_module_options target)
+  # Otherwise g++ calls each function so that a program could replace it, and inlines none.
+  target_compile_options(${target} PRIVATE
+                         $<$<AND:$<CXX_COMPILER_ID:GNU>,$<NOT:$<CONFIG:Debug>>>:-fno-semantic-interposition>
+                         # in headers that were parsed before, g++ 12 sees overflows in std::string that are not there
+                         $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>)
+endfunction()
+
+# parley_parse_standard(TARGET): nearly every source includes the same part of the standard library and of Boost, which is
+# parsed once for all of them.
+function(parley_parse_standard target)
+  if(NOT TARGET parley_standard)
+    set(nothing "${PROJECT_BINARY_DIR}/standard.cpp")
+    file(CONFIGURE OUTPUT "${nothing}" CONTENT "// Stands for the targets that share what it parses.\n")
+    add_library(parley_standard OBJECT EXCLUDE_FROM_ALL "${nothing}")
+    set_target_properties(parley_standard PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    parley_module_options(parley_standard)
+    target_link_libraries(parley_standard PRIVATE Boost::headers Threads::Threads fmt::fmt parley_flags)
+    target_precompile_headers(parley_standard PRIVATE <algorithm> <array> <atomic> <charconv> <chrono> <coroutine>
+                              <cstring> <deque> <exception> <functional> <limits> <map> <memory> <mutex> <optional> <set>
+                              <span> <string> <string_view> <thread> <tuple> <unordered_map> <utility> <variant> <vector>
+                              <fmt/format.h> <boost/smart_ptr/intrusive_ptr.hpp>
+                              <boost/smart_ptr/intrusive_ref_counter.hpp>
+                              <boost/unordered/unordered_flat_map.hpp> <boost/unordered/unordered_flat_set.hpp>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM parley_standard)
+endfunction()
+
 # parley_module(NAME [USES folder...] [LINK target...]): the object library of one folder.
 function(parley_module name)
   cmake_parse_arguments(ARG "" "" "USES;LINK" ${ARGN})
@@ -39,9 +67,8 @@ function(parley_module name)
   endif()
   add_library(parley_${name} OBJECT ${sources} ${headers})
   set_target_properties(parley_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  # Otherwise g++ calls each function so that a program could replace it, and inlines none.
-  target_compile_options(parley_${name} PRIVATE
-                         $<$<AND:$<CXX_COMPILER_ID:GNU>,$<NOT:$<CONFIG:Debug>>>:-fno-semantic-interposition>)
+  parley_module_options(parley_${name})
+  parley_parse_standard(parley_${name})
   target_include_directories(parley_${name} PUBLIC "${PROJECT_BINARY_DIR}/include")
   target_link_libraries(parley_${name} PUBLIC ${ARG_LINK} PRIVATE parley_flags)
   target_compile_features(parley_${name} PUBLIC cxx_std_20)
