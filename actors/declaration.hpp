@@ -5,6 +5,7 @@
 ///     op_declaration edge = declare_edge("activations", 0, 1);
 ///     edge.id();                                      // the same 64 bits on both ranks
 ///     number_of(edge.id(), part::coordinator);        // the actor, as control frames name it
+#include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
 #include <parley/runtime/incarnations.hpp>
 #include <parley/runtime/random.hpp>
@@ -46,6 +47,8 @@ struct op_declaration {
   std::uint64_t id() const;
   /// `activations 0->1`
   std::string title() const;
+  /// For errors that a rank meets in this op.
+  runtime::error_facts about(rank_id rank) const { return {.op = title(), .rank = rank}; }
 };
 
 /// What a rank has declared by a name: the op's id, 0 where it has no part in it, and the declaration in words, or its title.

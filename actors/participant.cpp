@@ -201,7 +201,10 @@ class participant_behaviour {
     const std::string title = mine_.declaration.title();
     // A rank that has not declared the op does not know its name.
     if (code == errc::full && !m.body.text.starts_with(title)) m.body.text.insert(0, title + ": ");
-    mine_.rejected = runtime::error(code, std::move(m.body.text));
+    runtime::error_facts about = mine_.declaration.about(services_.net.rank());
+    about.role = mine_.role;
+    about.peer = m.from.source;
+    mine_.rejected = runtime::error::in_words(code, std::move(about), std::move(m.body.text));
     mine_.runs->on_rejected(*mine_.rejected);
     mine_.changed.tell();
   }

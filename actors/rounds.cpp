@@ -261,8 +261,9 @@ task<result<rounds::outcome>> rounds::lead(std::uint64_t call, std::uint32_t rou
       if (!spoke) silent.push_back(members_[i]);
     }
     if (services_.ex.is_over(deadline)) {
-      const error why{errc::timeout, listed(silent) + " did not come to the end of it in time; see what holds it up, "
-                                                      "or allow more time"};
+      const error why = error::in_words(
+          errc::timeout, {.peer = silent.empty() ? std::optional<rank_id>() : silent.front()},
+          listed(silent) + " did not come to the end of it in time; see what holds it up, or allow more time");
       conclude_failed(call, round, why);
       co_return why;
     }
@@ -298,7 +299,8 @@ task<result<rounds::outcome>> rounds::follow(std::uint64_t call, std::uint32_t r
       co_return o;
     }
     if (services_.ex.is_over(deadline))
-      co_return error{errc::timeout, "rank " + std::to_string(leader_) + ", which leads, has not answered in time"};
+      co_return error::in_words(errc::timeout, {.peer = leader_},
+                                "rank " + std::to_string(leader_) + ", which leads, has not answered in time");
     if (services_.ex.now() >= say_at) {
       send(leader_, part::coordinator, mine);
       say_at = services_.ex.deadline_in(resend_ns);

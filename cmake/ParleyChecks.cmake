@@ -17,7 +17,7 @@ endif()
 # Each public header leans on nothing that was included before it: its own source includes it first (arrows.py sees to that),
 # and one without a source is compiled alone here. `./dev test` builds this target; a plain build does not.
 set(checked)
-foreach(folder IN ITEMS . LISTS PARLEY_PUBLIC_FOLDERS)
+foreach(folder IN ITEMS . actors/membership LISTS PARLEY_PUBLIC_FOLDERS)
   file(GLOB headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/${folder}/*.hpp")
   foreach(header IN LISTS headers)
     string(REGEX REPLACE "\\.hpp$" ".cpp" source "${header}")

@@ -200,8 +200,10 @@ errc neighbours::answer(rank_id from, const actors::neighbour_question& q) {
         actors::listed(options_.listed) + " as its own; " +
         (differs.empty() ? "let both name each other" : differs + "; declare the op alike on all its ranks");
     if (!refused_) actors::warn(services_, why);
-    for (const rank_id r : options_.listed) refuse(r, {errc::declaration_mismatch, why});
-    if (!refused_) refused_ = error{errc::declaration_mismatch, why};
+    const error refused = error::in_words(errc::declaration_mismatch,
+                                          {.op = options_.op, .rank = services_.net.rank(), .peer = from}, why);
+    for (const rank_id r : options_.listed) refuse(r, refused);
+    if (!refused_) refused_ = refused;
     tell(from, why);
     return errc::none;
   }
@@ -269,7 +271,12 @@ const error* neighbours::end_of_process() const noexcept {
 
 void neighbours::throw_refused() {
   const error* const gone = closed_ || given_up_ ? end_of_process() : nullptr;
-  if (gone != nullptr) runtime::raise({gone->code(), gone->text() + "; the call had not begun", gone->began_with()});
+  if (gone != nullptr) {
+    runtime::error_facts about = gone->about();
+    about.begun = false;
+    runtime::raise(error::in_words(gone->code(), std::move(about), gone->text() + "; the call had not begun",
+                                   gone->began_with()));
+  }
   if (given_up_) close(*std::exchange(given_up_, std::nullopt));
   if (refused_) runtime::raise(*refused_);
 }
@@ -300,11 +307,12 @@ void neighbours::close(const error& why) {
   const errc code = why.code();
   const bool is_wrong =
       code == errc::declaration_mismatch || code == errc::bad_argument || code == errc::buffer_too_small;
-  refused_ = error{is_wrong ? code : errc::closed,
-                   "op " + options_.op + ": a call has failed on rank " + std::to_string(services_.net.rank()) + " (" +
-                       why.what().substr(0, most_words / 2) +
-                       "), and messages of it may still come, so that no other can follow; declare the op anew, under "
-                       "another name"};
+  refused_ = error::in_words(
+      is_wrong ? code : errc::closed, {.op = options_.op, .rank = services_.net.rank()},
+      "op " + options_.op + ": a call has failed on rank " + std::to_string(services_.net.rank()) + " (" +
+          why.what().substr(0, most_words / 2) +
+          "), and messages of it may still come, so that no other can follow; declare the op anew, under "
+          "another name");
   closed_ = true;
   spread();
 }
@@ -328,7 +336,10 @@ void neighbours::hear_of_failure(const runtime::envelope& from, const actors::ne
     if (again && f.code != 0) send_failure(p->rank, {});  // it has not heard that this rank knows
     return;
   }
-  if (!refused_) refused_ = error{runtime::errc_of(f.code, errc::closed), f.why.substr(0, most_words)};
+  if (!refused_)
+    refused_ = error::in_words(runtime::errc_of(f.code, errc::closed),
+                               {.op = options_.op, .rank = services_.net.rank(), .peer = from.source},
+                               f.why.substr(0, most_words));
   closed_ = true;
   for (const peer_state& other : peers_) refuse(other.rank, *refused_);
   spread();

@@ -196,8 +196,8 @@ task<decision> contextual_end::decided(std::string kernel, std::string key, deci
     auto woken = co_await settled_.next(until);
     if (woken) continue;
     if (woken.code() != errc::timeout) runtime::raise(woken.reason());
-    const error late(errc::timeout, d.op + ", key {" + key + "}, on rank " + std::to_string(services_.net.rank()) +
-                                        ": there is no decision: " + d.why);
+    const error late(errc::timeout, declaration_.about(services_.net.rank()),
+                     "there is no decision for key {" + key + "}: " + d.why);
     services_.call_failed(late);
     throw failure(late);
   }
@@ -208,10 +208,10 @@ task<decision> contextual_end::decided(std::string kernel, std::string key, deci
 failure contextual_end::explained(std::uint64_t call, error why) const {
   services_.about_to_fail(why.code());
   if (talk_.broken() && talk_.broken()->code() == errc::fenced) why = *talk_.broken();
-  failure f({why.code(),
-             declaration_.title() + ", call " + std::to_string(call) + ", on rank " +
-                 std::to_string(services_.net.rank()) + ": " + (why.text().empty() ? why.what() : why.text()),
-             why.began_with()});
+  runtime::error_facts about = declaration_.about(services_.net.rank());
+  about.invocation = call;
+  about.peer = why.about().peer;
+  failure f({why.code(), about, why.text().empty() ? why.what() : why.text(), why.began_with()});
   services_.call_failed(f.reason());
   return f;
 }

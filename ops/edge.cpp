@@ -239,7 +239,7 @@ std::vector<std::uint64_t> edge_end::those_that_need(needs what) const {
 
 void edge_end::check_place(std::span<const std::byte> buffer) const {
   const runtime::result<> there = options_.memory->check(buffer);
-  if (!there) throw explained(there.code(), std::nullopt, there.reason().text());
+  if (!there) throw explained(there.code(), about(), there.reason().text());
 }
 
 actors::registered_memory edge_end::registered(std::span<std::byte> memory) {
@@ -268,27 +268,52 @@ const paired_config* edge_end::search(std::uint64_t digest) noexcept {
   return latest_ = options_.configs[static_cast<std::size_t>(at - digests_.begin())].get();
 }
 
-failure edge_end::explained(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
+runtime::error_facts edge_end::about() const {
+  runtime::error_facts facts = declaration().about(services_.net.rank());
+  facts.role = participant_.role;
+  facts.peer = options_.peer;
+  return facts;
+}
+
+runtime::error_facts edge_end::about(std::uint64_t invocation, std::uint32_t tag) const {
+  runtime::error_facts facts = about();
+  facts.invocation = invocation;
+  facts.tag = tag;
+  return facts;
+}
+
+runtime::error_facts edge_end::about_next(std::uint64_t invocation, std::uint32_t tag) const {
+  runtime::error_facts facts = about(invocation, tag);
+  facts.begun = false;
+  return facts;
+}
+
+failure edge_end::explained(errc code, const runtime::error_facts& about, const std::string& what) const {
   services_.about_to_fail(code);
-  failure why = in_words(code, invocation, what);
+  failure why = in_words(code, about, what);
   services_.call_failed(why.reason());
   return why;
 }
 
-failure edge_end::in_words(errc code, std::optional<std::uint64_t> invocation, const std::string& what) const {
+failure edge_end::in_words(errc code, const runtime::error_facts& about, const std::string& what) const {
+  const bool begun = about.invocation && about.begun;
   // What this rank's own device did to a call is why the peer has ended it, and not the other way round.
-  const bool by_itself = invocation && !said_by(options_.memory, code, {}).empty();
-  if (failed_ && !invocation) return failure({failed_->code(), failed_->text() + "; " + what, failed_->began_with()});
-  if (failed_ && !by_itself) return failure(while_under_way(*failed_, *invocation));
-  std::string text = participant_.declaration.title();
-  if (invocation) text += ", invocation " + std::to_string(*invocation);
-  text += ", on rank " + std::to_string(services_.net.rank()) + " (" + participant_.role + "): " + what;
-  text += said_by(options_.memory, code, text);
-  if (code != errc::peer_failed) return failure({code, std::move(text)});
+  const bool by_itself = begun && !said_by(options_.memory, code, {}).empty();
+  if (failed_ && !begun) {
+    runtime::error_facts whole = failed_->about();
+    whole.invocation = about.invocation;
+    whole.begun = false;
+    whole.tag = about.tag;
+    return failure(error::in_words(failed_->code(), std::move(whole), failed_->text() + "; " + what,
+                                   failed_->began_with()));
+  }
+  if (failed_ && !by_itself) return failure(while_under_way(*failed_, *about.invocation));
+  std::string text = what + said_by(options_.memory, code, what);
+  if (code != errc::peer_failed) return failure({code, about, text});
   // The transport may know of a death before anybody has told this end.
   text += "; rank " + std::to_string(options_.peer) + " is gone; restart the job to continue";
   const runtime::root_cause cause{options_.peer, " is gone; restart the job to continue"};
-  return failure({code, std::move(text), &cause});
+  return failure({code, about, text, &cause});
 }
 
 runtime::waiting_call edge_end::waiting(std::string_view what) const {
@@ -352,9 +377,9 @@ edge_out::edge_out(actors::services& s, const edge_options& o, const tuning::pla
   leads_ = actors::spawn_coordinator(services_, coordinator_);
   sender_.on_late_soon(services_.asked_before(options_.timeout_ns), [this](std::uint32_t tag) { ask_peer(tag); });
   sender_.on_ended([this] {
-    fail({errc::fenced, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) + ": rank " +
-                            std::to_string(options_.peer) +
-                            " has ended this generation of the op: it takes this rank for dead or restarted"});
+    fail({errc::fenced, about(),
+          "rank " + std::to_string(options_.peer) +
+              " has ended this generation of the op: it takes this rank for dead or restarted"});
   });
   start(sender_.rows());
 }
@@ -440,7 +465,7 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   if (!number) {
     record_unbegun(runtime::flight_event::send_failed, call.tag, sender_.next_invocation(call.tag), data.size(),
                    asked_ns);
-    throw explained(number.code(), std::nullopt,
+    throw explained(number.code(), about_next(sender_.next_invocation(call.tag), call.tag),
                     (failed_ ? "" : why_not_admitted(call.tag, data, payload && !payload->is_over())) + "a send of " +
                         std::to_string(data.size()) + " bytes, tag " + std::to_string(call.tag) +
                         ", had not begun: invocation " + std::to_string(sender_.next_invocation(call.tag)) +
@@ -492,7 +517,7 @@ task<> edge_out::send_and_tell(std::span<const std::byte> data, call_options cal
     untold_.insert(untold_.begin(), std::move(earlier));
     std::rethrow_exception(thrown);
   }
-  throw explained(earlier.code, earlier.invocation,
+  throw explained(earlier.code, about(earlier.invocation, earlier.tag),
                   words_of(earlier) + "; that message had left when this was heard, and the next one has been sent");
 }
 
@@ -503,7 +528,7 @@ std::string edge_out::words_of(const refusal& r) const {
 
 std::vector<std::string> edge_out::untold_refusals() const {
   std::vector<std::string> lines;
-  for (const refusal& r : untold_) lines.emplace_back(in_words(r.code, r.invocation, words_of(r)).what());
+  for (const refusal& r : untold_) lines.emplace_back(in_words(r.code, about(r.invocation, r.tag), words_of(r)).what());
   if (untold_more_ != 0)
     lines.push_back(declaration().title() + ": rank " + std::to_string(options_.peer) + " has refused " +
                     std::to_string(untold_more_) + " more messages like that");
@@ -662,9 +687,9 @@ void edge_out::after_failed_fence(errc how) {
 
 void edge_out::lose_peer() {
   if (failed_) return;  // it is known what has become of it, and a new process may be in its place
-  fail({errc::peer_failed, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) +
-                               ": the fence after a put to rank " + std::to_string(options_.peer) +
-                               " failed, so that rank counts as dead; restart the job to continue"});
+  fail({errc::peer_failed, about(),
+        "the fence after a put to rank " + std::to_string(options_.peer) +
+            " failed, so that rank counts as dead; restart the job to continue"});
   sender_.one_sided()->say_ended();
   services_.give_up(options_.peer, "the fence after a put to it failed");
 }
@@ -672,8 +697,8 @@ void edge_out::lose_peer() {
 void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why) {
   out.fail(errc::config_failed);  // unless it has another reason already
   sender_.end(inv, out);
-  if (const auto refused = take_refusal(inv)) throw explained(refused->code, inv.invocation, words_of(*refused));
-  throw explained(out.failed(), inv.invocation,
+  if (const auto refused = take_refusal(inv)) throw explained(refused->code, about(inv.invocation, inv.mark.tag), words_of(*refused));
+  throw explained(out.failed(), about(inv.invocation, inv.mark.tag),
                   "config " + find(inv.mark.digest)->id() + " to rank " + std::to_string(options_.peer) + " sent " +
                       std::to_string(out.sent_bytes()) + " of " + std::to_string(bytes) + " bytes" +
                       (out.failed() == errc::timeout ? ", which that rank has not taken: it has posted no receive, or "
@@ -741,8 +766,8 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
       fail({takes_us_for_dead ? errc::fenced
             : restarted       ? errc::peer_failed
                               : why,
-            declaration().title() + ", on rank " + std::to_string(services_.net.rank()) + ": rank " +
-                std::to_string(options_.peer) + " has ended this generation of the op" +
+            about(),
+            "rank " + std::to_string(options_.peer) + " has ended this generation of the op" +
                 (takes_us_for_dead ? ": it takes this rank for dead"
                  : restarted       ? ": it says that one of the op's ranks has restarted"
                                    : ", with " + std::string(runtime::name(why)))});
@@ -752,9 +777,9 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
   receiver_.on_late_soon(services_.asked_before(options_.timeout_ns), [this](std::uint32_t tag) { ask_peer(tag); });
   receiver_.on_overflow([this] { refuse_overflow(); });
   receiver_.on_too_many_tags([this] {
-    reject({errc::bad_argument, declaration().title() + ": rank " + std::to_string(services_.net.rank()) + " knows " +
-                                    std::to_string(actors::most_tags) +
-                                    " tags of this op already, of messages that came and of receives; use fewer"});
+    reject({errc::bad_argument, about(),
+            "this rank knows " + std::to_string(actors::most_tags) +
+                " tags of this op already, of messages that came and of receives; use fewer"});
   });
   receiver_.on_refused([this](const part_receiver& in, errc why) { tell_refused(in, why); });
   start(receiver_.rows());
@@ -888,7 +913,7 @@ void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::stri
       (other_bytes ? "; they are other bytes than were sent, which the comparison of trials found" : "") +
       (why.empty() ? "" : "; " + std::string(why));
   report_failure(in, in.digest(), in.failed(), what);
-  throw explained(in.failed(), in.invocation(), what);
+  throw explained(in.failed(), about(in.invocation(), in.mark()->tag), what);
 }
 
 namespace {
@@ -937,12 +962,12 @@ void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std
   record_unbegun(runtime::flight_event::receive_failed, tag, in.invocation(),
                  in.refused() ? in.stamp_of_refused().total_bytes : capacity, in.posted_ns());
   if (!in.matched())
-    throw explained(in.failed(), std::nullopt,
+    throw explained(in.failed(), about_next(in.invocation(), tag),
                     "a receive of up to " + std::to_string(capacity) + " bytes from rank " +
                         std::to_string(options_.peer) + ", tag " + std::to_string(tag) + ", was not met: invocation " +
                         std::to_string(in.invocation()) + " had not begun" +
                         (in.failed() == errc::timeout && !failed_ ? "; that rank is late" + late_because() : ""));
-  throw explained(in.failed(), in.invocation(),
+  throw explained(in.failed(), about(in.invocation(), tag),
                   "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) +
                       " bytes" + (in.refused() ? ", " + why_refused(in, in.failed()) : ", tag " + std::to_string(tag)) +
                       (in.failed() == errc::config_failed && find(in.digest()) != nullptr

@@ -141,9 +141,14 @@ class edge_end : private actors::implementations {
   }
   time_ns deadline(const call_options& call) const noexcept { return deadline_after(call.timeout_ns); }
   /// `timeout: activations 0->1, invocation 12, on rank 1: …`
-  runtime::failure explained(runtime::errc code, std::optional<std::uint64_t> invocation,
-                             const std::string& what) const;
-  runtime::failure in_words(runtime::errc code, std::optional<std::uint64_t> invocation, const std::string& what) const;
+  runtime::failure explained(runtime::errc code, const runtime::error_facts& about, const std::string& what) const;
+  runtime::failure in_words(runtime::errc code, const runtime::error_facts& about, const std::string& what) const;
+  /// Of this end as a whole.
+  runtime::error_facts about() const;
+  /// Of a call.
+  runtime::error_facts about(std::uint64_t invocation, std::uint32_t tag) const;
+  /// Of a call that has not begun; this would have been its number.
+  runtime::error_facts about_next(std::uint64_t invocation, std::uint32_t tag) const;
   void start(actors::row_log& rows);
   /// What all of its waiting calls have in common.
   runtime::waiting_call waiting(std::string_view what) const;

@@ -169,8 +169,7 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
 }
 
 void group_end::refuse_overflow(const std::string& what) {
-  const error why{errc::full,
-                  declaration().title() + ", on rank " + std::to_string(services_.net.rank()) + ": " + what};
+  const error why{errc::full, about(), what};
   fail(why, services_.net.rank());
   actors::op_reject word;
   word.code = static_cast<std::uint8_t>(why.code());
@@ -599,6 +598,12 @@ std::string group_end::wrong_size(const group_invocation& inv, const std::string
          ours;
 }
 
+runtime::error_facts group_end::about() const {
+  runtime::error_facts facts = declaration().about(services_.net.rank());
+  facts.role = participant_.role;
+  return facts;
+}
+
 group_failure group_end::explained(const group_invocation& inv, const std::exception_ptr& thrown) const {
   services_.about_to_fail(inv.fault().why);
   group_failure why = in_words(inv, thrown);
@@ -615,8 +620,10 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
       whose.culprit = first->rank;
     return {while_under_way(*failed_, inv.index()), whose};
   }
-  std::string text = participant_.declaration.title() + ", invocation " + std::to_string(inv.index()) + ", on rank " +
-                     std::to_string(services_.net.rank()) + " (" + participant_.role + "): ";
+  runtime::error_facts about = this->about();
+  about.invocation = inv.index();
+  about.peer = fault.culprit;
+  std::string text;
   const std::string culprit = actors::listed(inv.late().empty() ? std::vector{fault.culprit} : inv.late());
   const group_config* config = find(inv.config());
   const std::string which = config == nullptr ? "its config" : "config " + config->id();
@@ -635,8 +642,8 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
       break;
     case errc::config_mismatch:
       if (participant_.candidates.empty())
-        return {{errc::declaration_mismatch,
-                 text + culprit + " does not run the default of the others; this rank's is " +
+        return {{errc::declaration_mismatch, about,
+                 culprit + " does not run the default of the others; this rank's is " +
                      options_.configs.front()->id() + "; the first one of the list must be the same on all ranks"},
                 {.why = errc::declaration_mismatch, .culprit = fault.culprit}};
       text += culprit + " cannot run " + which + " with the others";
@@ -648,7 +655,7 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
   if (thrown && fault.why != errc::peer_failed) text += "; " + runtime::describe(thrown).what();
   if (fault.culprit == services_.net.rank()) text += said_by(options_.memory, fault.why, text);
   const runtime::root_cause cause{fault.culprit, " is gone; restart the job to continue"};
-  return {{fault.why, std::move(text), fault.why == errc::peer_failed ? &cause : nullptr}, fault};
+  return {{fault.why, about, text, fault.why == errc::peer_failed ? &cause : nullptr}, fault};
 }
 
 task<> group_end::rehearse(std::uint64_t digest) {

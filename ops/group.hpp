@@ -152,6 +152,7 @@ class group_end final : private actors::implementations {
   const group_config& config_for(const actors::group_invocation& inv) const;
   runtime::task<> until_compared(const actors::group_invocation& inv);
   group_failure explained(const actors::group_invocation& inv, const std::exception_ptr& thrown) const;
+  runtime::error_facts about() const;
   group_failure in_words(const actors::group_invocation& inv, const std::exception_ptr& thrown) const;
   const group_config* find(std::uint64_t digest) const noexcept;
 

@@ -108,8 +108,9 @@ rank_group& hierarchy::at(level which) {
   // All levels begin anew together: one that is declared meanwhile would be a call ahead of the others.
   const auto has_ended = [](const auto& part) { return part && !part->idle() && !part->details()->is_current(); };
   if (std::any_of(levels_->declared.begin(), levels_->declared.end(), has_ended))
-    runtime::raise({errc::peer_restarted, "op " + name_ + ", on rank " + std::to_string(self_) +
-                                              ": a rank of it has restarted; call rejoin on all others first"});
+    runtime::raise({errc::peer_restarted,
+                    {.op = name_, .rank = self_},
+                    "a rank of it has restarted; call rejoin on all others first"});
   found = levels_->self.declare(levels_->op_for(which));
   return *found;
 }

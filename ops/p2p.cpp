@@ -422,7 +422,7 @@ void p2p_end::order_behind(const batch_options& how, std::span<p2p_operation> ba
     }
   } catch (const runtime::failure& f) {
     for (const p2p_operation& o : batch) memory_.came(o.expected, errc::cancelled);
-    runtime::raise({f.code(), "op " + name_ + ", on rank " + std::to_string(self_) + ": " + f.reason().text()});
+    runtime::raise({f.code(), {.op = name_, .rank = self_}, f.reason().text()});
   }
 }
 

@@ -24,7 +24,6 @@ using runtime::task;
 namespace {
 
 constexpr time_ns shortest_between_dumps_ns = 1'000'000'000;
-constexpr time_ns longest_chain_ns = 1'000'000'000;  // from the first rank that fails to the last one that hears of it
 constexpr time_ns shortest_pause_ns = 1'000'000;
 constexpr time_ns longest_pause_ns = 20'000'000;
 
@@ -70,6 +69,7 @@ rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
   };
   asks_.on_silence(std::move(on.stands_still));
   ranks_come_back_ = on.ranks_come_back;
+  losses_.emplace(id(), ranks_come_back_);
   disk_ = on.disk;
 }
 
@@ -615,7 +615,7 @@ void rank::for_each_end(const Visit& visit) noexcept {
   }
 }
 
-void rank::end_ops_with(const loss& l, errc code) noexcept {
+void rank::end_ops_with(const actors::loss& l, errc code) noexcept {
   const auto lacks = [&](const actors::op_declaration& op) -> std::string {
     if (l.how != departure::returned) return "";
     if (op.participants.front().role != "sender") return "; this op cannot go on without it";
@@ -623,10 +623,9 @@ void rank::end_ops_with(const loss& l, errc code) noexcept {
   };
   for_each_end([&](const actors::op_declaration& op, const auto& has, const auto& end) {
     if (!has(l.who, code == errc::peer_restarted)) return;
-    end(error{code,
-              op.title() + ", on rank " + std::to_string(id()) + ": rank " + std::to_string(l.who) + l.what + lacks(op),
-              &l.began_with},
-        l.began_with.rank);
+    runtime::error_facts about = op.about(id());
+    about.peer = l.who;
+    end(error{code, about, "rank " + std::to_string(l.who) + l.what + lacks(op), &l.began_with}, l.began_with.rank);
   });
 }
 
@@ -643,7 +642,7 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
        departure::died,
        {peer, " has restarted"}},
       errc::peer_restarted);
-  std::erase_if(lost_, [peer](const loss& l) { return l.who == peer; });
+  losses_->forget(peer);
   std::erase_if(undelivered_, [peer](const auto& u) { return u.first == peer; });  // the program knows, and goes on
   services_.incarnations.replace(peer, incarnation);
   mail_.forget(peer, incarnation);
@@ -664,77 +663,29 @@ task<bool> rank::until_restart(std::uint64_t before, time_ns limit_ns) {
 }
 
 void rank::on_lost(rank_id lost, std::string_view why, departure how) noexcept {
-  if (how == departure::failed) return on_ended(lost, {lost, " ended with " + std::string(why)});
-  if (how == departure::returned) {
-    const std::string what = " has returned from rank_main";
-    return note_loss({lost, what, how, {lost, what}}, why);
-  }
-  if (how == departure::cut_off) {
-    const std::string why_cut = " has torn down a call whose message was under way";
-    return note_loss({lost,
-                      " cannot be reached any more: " + std::string(why) +
-                          "; cancel such a call and await it, and the connection stays",
-                      how,
-                      {id(), why_cut}},
-                     why);
-  }
-  // Nobody starts the one anew that hosts the rendezvous.
-  const char* const remedy = ranks_come_back_ && lost != 0 ? "wait for its restart, or restart the job to continue"
-                                                           : "restart the job to continue";
-  const auto is_cause = [&](const loss& l) { return l.how != departure::returned && l.who != lost; };
-  const auto before = std::find_if(lost_.rbegin(), lost_.rend(), is_cause);
-  if (how == departure::vanished && before != lost_.rend()) {
-    const runtime::root_cause first = before->began_with;
-    return note_loss(
-        {lost, " is gone: " + std::string(why) + " after rank " + std::to_string(first.rank) + first.what, how, first},
-        why);
-  }
-  const std::string what = " is gone: " + std::string(why) + "; " + remedy;
-  note_loss({lost, what, how, {lost, what}}, why);
+  if (fenced_) return;  // it sees the others close their connections
+  end_after(losses_->add(lost, why, how, executor_.precise_now()), why);
 }
 
 void rank::on_ended(rank_id ended, const runtime::root_cause& began_with) noexcept {
-  const std::string by_another = " ended because rank " + std::to_string(began_with.rank) + began_with.what;
-  note_loss({ended, began_with.rank == ended ? began_with.what : by_another, departure::failed, began_with},
-            began_with.what);
+  if (fenced_) return;
+  end_after(losses_->add_ended(ended, began_with, executor_.precise_now()), began_with.what);
 }
 
-error rank::traced(const error& why) const {
-  if (why.code() != errc::send_failed || why.began_with() != nullptr) return why;
-  const time_ns lately = executor_.now() - longest_chain_ns;
-  const auto explains = [&](const loss& l) {
-    return l.how != departure::returned && l.how != departure::cut_off && l.noted_ns >= lately;
-  };
-  const auto first = std::find_if(lost_.begin(), lost_.end(), explains);
-  if (first == lost_.end()) return why;
-  return {why.code(), why.text() + "; rank " + std::to_string(first->who) + first->what, &first->began_with};
-}
+error rank::traced(const error& why) const { return losses_->traced(why, executor_.now()); }
+runtime::root_cause rank::cause_of(const error& why) const { return losses_->cause_of(why); }
 
-// What a call has met may have been explained since.
-runtime::root_cause rank::cause_of(const error& why) const {
-  runtime::root_cause cause{id(), " ended with " + why.what()};
-  if (const runtime::root_cause* const first = why.began_with()) cause = *first;
-  const auto is_it = [&](const loss& l) { return l.who == cause.rank; };
-  const auto known = std::find_if(lost_.begin(), lost_.end(), is_it);
-  return known == lost_.end() ? cause : known->began_with;
-}
-
-void rank::note_loss(loss l, std::string_view why) noexcept {
-  // A fenced rank sees the others close their connections. And what is found out first says most about a death.
-  const auto known = [&](const loss& other) { return other.who == l.who; };
-  if (fenced_ || std::any_of(lost_.begin(), lost_.end(), known)) return;
-  l.noted_ns = executor_.precise_now();
-  lost_.push_back(std::move(l));
-  const loss& gone = lost_.back();
+void rank::end_after(const actors::loss* gone, std::string_view why) noexcept {
+  if (gone == nullptr) return;
   for (const auto& e : outs_) {
-    if (e->peer() == gone.who) note_undelivered(*e);
+    if (e->peer() == gone->who) note_undelivered(*e);
   }
-  end_ops_with(gone, errc::peer_failed);
-  if (gone.how == departure::returned) return;  // nothing has gone wrong with it
+  end_ops_with(*gone, errc::peer_failed);
+  if (gone->how == departure::returned) return;  // nothing has gone wrong with it
   runtime::flight_record record;
   record.began_ns = record.ended_ns = services_.clocks.local(executor_.now());
   record.what = runtime::flight_event::peer_lost;
-  record.tag = gone.who;
+  record.tag = gone->who;
   flight_.add(record);
   dump_after_fault(why);
 }
@@ -742,12 +693,12 @@ void rank::note_loss(loss l, std::string_view why) noexcept {
 void rank::on_fenced(std::string_view why) noexcept {
   if (!fenced_) fenced_ = why;
   for_each_end([&](const actors::op_declaration& op, const auto&, const auto& end) {
-    end(error{errc::fenced, op.title() + ", on rank " + std::to_string(id()) + ": " + *fenced_}, id());
+    end(error{errc::fenced, op.about(id()), *fenced_}, id());
   });
 }
 
 void rank::end_if_lost() noexcept {
-  for (const loss& l : lost_) end_ops_with(l, errc::peer_failed);
+  for (const actors::loss& l : losses_->all()) end_ops_with(l, errc::peer_failed);
   if (fenced_) on_fenced(*fenced_);
 }
 
@@ -786,8 +737,7 @@ task<> rank::settle(time_ns limit_ns) {
 
 // What a rank has taken that did not return is not known, and no matter.
 void rank::note_undelivered(edge_out& e) {
-  const auto ended_otherwise = [&](const loss& l) { return l.who == e.peer() && l.how != departure::returned; };
-  if (e.delivered() || std::any_of(lost_.begin(), lost_.end(), ended_otherwise)) return;
+  if (e.delivered() || losses_->has_failed(e.peer())) return;
   const auto [sent, unmatched] = e.sender().delivery();
   undelivered_.emplace_back(
       e.peer(), e.declaration().title() + ", on rank " + std::to_string(id()) + ": rank " + std::to_string(e.peer()) +
@@ -949,6 +899,12 @@ std::vector<edge_agreement> rank::agreements() const {
                    {},
                    &p->decisions});
   }
+  return all;
+}
+
+std::vector<std::string> rank::attached_titles() const {
+  std::vector<std::string> all;
+  for (const auto& a : attached_) all.push_back(a->declaration().title());
   return all;
 }
 

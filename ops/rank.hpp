@@ -9,6 +9,7 @@
 ///
 /// It runs on whatever executor and link it is given, so that the same program runs over UCX and in virtual time. `run.hpp`
 /// makes one from the environment. Ops are declared on all ranks, in any order and at any time; they end with the rank.
+#include <parley/actors/membership/losses.hpp>
 #include <parley/actors/inquiries.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/ops/attached_op.hpp>
@@ -131,14 +132,7 @@ struct edge_decision {
   actors::decision_record decision;
 };
 
-/// How a rank came to be gone.
-enum class departure : std::uint8_t {
-  died,      ///< somebody has seen that
-  vanished,  ///< nobody has said anything of it, but a connection broke: after another loss, because of that one
-  failed,    ///< it said with which error it ended, or because of whose end
-  cut_off,   ///< this rank has broken their connection: a message that was under way was torn down with its call
-  returned,  ///< it has done all that its program does
-};
+using actors::departure;
 
 /// What a rank that leaves has not brought to an end, a line for each op.
 struct left_over {
@@ -257,6 +251,8 @@ class rank {
 
   /// Of the ops that have been used here so far, of every kind; also those that agree by lease.
   std::vector<edge_agreement> agreements() const;
+  /// Ops of this rank that are no participants of their own, such as a contextual one.
+  std::vector<std::string> attached_titles() const;
   /// What this rank's ends have been told so far, senders and receivers alike.
   std::vector<edge_decision> decisions() const;
   /// The same with all that this rank's participants have learned, for those who check it.
@@ -307,15 +303,9 @@ class rank {
   /// `visit(declaration, has(rank, it has restarted), end(error, culprit))` for the ends of all ops.
   template <class Visit>
   void for_each_end(const Visit& visit) noexcept;
-  struct loss {
-    rank_id who;
-    std::string what;  // behind "rank 3"
-    departure how;
-    runtime::root_cause began_with;
-    time_ns noted_ns = 0;
-  };
-  void note_loss(loss l, std::string_view why) noexcept;
-  void end_ops_with(const loss& l, runtime::errc code) noexcept;
+  /// Null: it was known.
+  void end_after(const actors::loss* gone, std::string_view why) noexcept;
+  void end_ops_with(const actors::loss& l, runtime::errc code) noexcept;
   void note_undelivered(edge_out& e);
   void refuse_early(const actors::stamp& s);
   void end_if_lost() noexcept;  // what has just been made
@@ -358,7 +348,7 @@ class rank {
   std::list<op_place<group_end>> groups_;
   std::list<op_place<symmetric_end>> symmetrics_;
   std::list<op_place<attached_op>> attached_;
-  std::vector<loss> lost_;
+  std::optional<actors::losses> losses_;
   std::uint64_t restarts_heard_ = 0;
   bool ranks_come_back_ = false;
   bool warned_of_early_ = false;

@@ -96,8 +96,10 @@ task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, way what, 
 }
 
 runtime::failure self_edge::explained(errc code, const char* verb, std::uint32_t tag, const std::string& what) const {
-  runtime::failure why({code, "op " + op_ + ", rank " + std::to_string(services_.net.rank()) + ": " + verb +
-                                  " itself, tag " + std::to_string(tag) + ": " + what});
+  const rank_id self = services_.net.rank();
+  runtime::failure why({code,
+                        {.op = op_, .rank = self, .peer = self, .tag = tag},
+                        std::string(verb) + " itself, tag " + std::to_string(tag) + ": " + what});
   services_.call_failed(why.reason());
   return why;
 }

@@ -181,9 +181,9 @@ symmetric_end::symmetric_end(actors::services& s, symmetric_op op, symmetric_set
   participant_.rows = &rows_;
   leases_.on_generation_ended([this](const std::string& why) {
     if (failed_ && failed_->code() != errc::closed) return;  // it has lost more than a generation
-    failed_ = error{errc::closed, declaration().title() + ", on rank " + std::to_string(services_.net.rank()) +
-                                      ": its generation has ended, " + why +
-                                      "; recover as after a lost communicator, then call rejoin on every member"};
+    failed_ = error{errc::closed, declaration().about(services_.net.rank()),
+                    "its generation has ended, " + why +
+                        "; recover as after a lost communicator, then call rejoin on every member"};
     participant_.changed.tell();
     running_.for_each([](running& r) { r.within.cancel(errc::closed); });
   });
@@ -266,9 +266,9 @@ failure symmetric_end::explained(errc code, std::uint64_t invocation, const std:
 failure symmetric_end::in_words(errc code, std::uint64_t invocation, const std::string& what) const {
   if (failed_) return failure(while_under_way(*failed_, invocation));
   const bool unmet = code == errc::timeout && participant_.candidates.empty();
-  return failure({code, declaration().title() + ", invocation " + std::to_string(invocation) + ", on rank " +
-                            std::to_string(services_.net.rank()) + ": " + what +
-                            (unmet ? actors::said_by_peers(services_, declaration(), members_) : std::string())});
+  runtime::error_facts about = declaration().about(services_.net.rank());
+  about.invocation = invocation;
+  return failure({code, about, what + (unmet ? actors::said_by_peers(services_, declaration(), members_) : "")});
 }
 
 // ---- calls ------------------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
   runtime::scope& here = co_await runtime::this_scope;
   const runtime::work_meter::wait uncharged(here.meter());
   if (const auto there = memory().check(data, alignment_of(op_)); !there)
-    runtime::raise({there.code(), declaration().title() + ": " + there.reason().text()});
+    runtime::raise({there.code(), declaration().about(services_.net.rank()), there.reason().text()});
   const time_ns until = services_.until(timeout_ns != 0 ? timeout_ns : op_.timeout_ns);
   const time_ns asked_ns = rows_.clock();
   auto begun = co_await leases_.start(bytes, until);

@@ -14,8 +14,11 @@ namespace parley::ops {
 
 inline runtime::error while_under_way(const runtime::error& ended, std::uint64_t invocation) {
   const std::string which = "invocation " + std::to_string(invocation) + " was under way";
-  if (ended.text().find(which) != std::string::npos) return ended;
-  return {ended.code(), ended.text() + "; " + which, ended.began_with()};
+  const bool is_said = ended.text().find(which) != std::string::npos;
+  runtime::error_facts about = ended.about();
+  about.invocation = invocation;
+  return runtime::error::in_words(ended.code(), std::move(about), ended.text() + (is_said ? "" : "; " + which),
+                                  ended.began_with());
 }
 
 /// `; device 0: cudaErrorMemoryAllocation: out of memory`: what a device had to say of what ended a call, unless `text` has that.

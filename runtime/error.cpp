@@ -1,5 +1,7 @@
 #include <parley/runtime/error.hpp>
 
+#include <string>
+
 namespace parley::runtime {
 
 std::string_view name(errc code) noexcept {
@@ -31,6 +33,22 @@ std::string_view name(errc code) noexcept {
     case errc::exception: return "exception";
   }
   return "unknown";
+}
+
+std::string words_of(const error_facts& about) {
+  std::string words = about.op;
+  const auto add = [&](std::string_view label, std::uint64_t number) {
+    words.append(words.empty() ? "" : ", ").append(label).append(std::to_string(number));
+  };
+  if (about.invocation && about.begun) add("invocation ", *about.invocation);
+  if (about.rank) add("on rank ", *about.rank);
+  if (!about.role.empty()) words.append(" (").append(about.role).append(")");
+  return words;
+}
+
+const error_facts& error::about() const noexcept {
+  static const error_facts nothing;
+  return said_ ? said_->about : nothing;
 }
 
 std::string error::what() const {

@@ -6,6 +6,12 @@
 ///     if (!answer) return answer.reason();         // pass it on as a value ...
 ///     use(answer.value());                         // ... or let it throw `failure` when there is none
 ///
+/// Its text begins with what it is about, and the same is there as facts, so that a program need not read the text:
+///
+///     error late(errc::timeout, {.op = "acts 0->1", .rank = 1, .invocation = 12, .peer = 0}, "rank 0 is late");
+///     late.what();              // `timeout: acts 0->1, invocation 12, on rank 1: rank 0 is late`
+///     late.about().peer;        // 0
+///
 /// An error without a text of its own costs no allocation.
 #include <parley/runtime/identifiers.hpp>
 
@@ -68,13 +74,40 @@ struct root_cause {
   friend bool operator==(const root_cause&, const root_cause&) = default;
 };
 
+/// What an error is about. A fact that is not known, or that the error does not have, is not there.
+struct error_facts {
+  std::string op{};                            ///< the op's title, such as `acts 0->1`
+  std::optional<rank_id> rank{};               ///< that met the error
+  std::string role{};                          ///< of that rank in the op
+  std::optional<std::uint64_t> invocation{};   ///< of the op
+  /// Whether that invocation had begun; if not, it is the number that the call would have got.
+  bool begun = true;
+  std::optional<rank_id> peer{};       ///< the rank that the call waited for, or that failed it
+  std::optional<std::uint32_t> tag{};  ///< of the call's messages
+
+  friend bool operator==(const error_facts&, const error_facts&) = default;
+};
+
+/// `acts 0->1, invocation 12, on rank 1 (receiver)`: how a text begins. An invocation that had not begun is not in it.
+std::string words_of(const error_facts& about);
+
 class error {
  public:
   error(errc code) noexcept : code_(code) {}  // NOLINT(google-explicit-constructor): `return errc::timeout;` reads well
   error(errc code, std::string text) : error(code, std::move(text), nullptr) {}
   /// `began_with` as the error has it that this one is made of.
   error(errc code, std::string text, const root_cause* began_with)
-      : code_(code), said_(std::make_shared<const sentence>(std::move(text), began_with)) {}
+      : code_(code), said_(std::make_shared<const sentence>(error_facts(), std::move(text), began_with)) {}
+  /// The text is made of the facts and of `what` happened, what was expected and what to do.
+  error(errc code, const error_facts& about, std::string_view what, const root_cause* began_with = nullptr)
+      : code_(code),
+        said_(std::make_shared<const sentence>(about, words_of(about).append(": ").append(what), began_with)) {}
+  /// An error that another rank has put into words, or that goes on: `text` is the whole.
+  static error in_words(errc code, error_facts about, std::string text, const root_cause* began_with = nullptr) {
+    error made(code);
+    made.said_ = std::make_shared<const sentence>(std::move(about), std::move(text), began_with);
+    return made;
+  }
 
   errc code() const noexcept { return code_; }
   /// The whole sentence: the code's name, then who, where and what to do.
@@ -83,11 +116,15 @@ class error {
   std::string text() const { return said_ ? said_->text : std::string(); }
   /// Where it follows from the end of a rank: which one. Null where it began here.
   const root_cause* began_with() const noexcept { return said_ ? said_->began_with.get() : nullptr; }
+  /// What it is about, as facts.
+  const error_facts& about() const noexcept;
 
  private:
   struct sentence {
-    sentence(std::string words, const root_cause* cause)
-        : text(std::move(words)), began_with(cause == nullptr ? nullptr : std::make_unique<const root_cause>(*cause)) {}
+    sentence(error_facts facts, std::string words, const root_cause* cause)
+        : about(std::move(facts)), text(std::move(words)),
+          began_with(cause == nullptr ? nullptr : std::make_unique<const root_cause>(*cause)) {}
+    error_facts about;
     std::string text;
     std::unique_ptr<const root_cause> began_with;
   };

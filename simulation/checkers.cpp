@@ -1,7 +1,6 @@
 #include <parley/simulation/checkers.hpp>
 
 #include <parley/simulation/config_text.hpp>
-#include <parley/simulation/error_names.hpp>
 #include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/program_checkers.hpp>
 
@@ -515,7 +514,7 @@ struct no_control_wait final : checker {
     std::set<std::pair<std::size_t, std::uint64_t>> failed;
     for (const call_record& c : book_.r.calls) {
       met[{c.op, c.job}].push_back(&c);
-      if (c.code != errc::none) failed.insert({c.op, c.job});
+      if (c.code() != errc::none) failed.insert({c.op, c.job});
     }
     for (auto& [op_and_job, calls] : met) {
       const op_spec& op = book_.r.play->ops[op_and_job.first];
@@ -854,22 +853,23 @@ struct explained_errors final : checker {
   using checker::checker;
   void look() const {
     for (const call_record& c : book_.r.calls) {
-      if (c.code == errc::none) continue;
+      if (c.code() == errc::none) continue;
       const op_spec& op = book_.r.play->ops[c.op];
       const bool deaths = campaigns_end::deaths(book_.r, op.members) || parted(book_.r, op.members);
       const std::string what = op.name + ", on rank " + std::to_string(c.rank) + ": call " + std::to_string(c.number) +
-                               (c.sends ? " (send)" : "") + " failed with `" + c.text + "`";
+                               (c.sends ? " (send)" : "") + " failed with `" + c.failed->what() + "`";
       const bool late = op.timeout_ns < short_timeout_ns || (book_.r.faults->early_timeouts != 0 && !c.calm);
-      if (!explained(c, op, deaths, late) && !by_return(c) && !(c.code == errc::closed && is_closed_by_a_failure(c)))
+      if (!explained(c, op, deaths, late) && !by_return(c) && !(c.code() == errc::closed && is_closed_by_a_failure(c)))
         violated(what + ", which no fault explains");
-      for (const rank_id lost : lost_to_nothing(book_.r, c.rank, c.text, c.ended_ns))
-        violated(what + ", and nothing has befallen rank " + std::to_string(lost));
+      if (lost_to_nothing(book_.r, c.rank, *c.failed, c.ended_ns))
+        violated(what + ", and nothing has befallen rank " + std::to_string(c.failed->began_with()->rank));
       // What has closed an op is told as it was on the rank that it began on; no call of this rank begins any more.
-      if (c.code == errc::closed && is_closed_by_a_failure(c)) continue;
-      const named_by named(c.code, c.text);
-      if (!is_of(named.op, op.name) || named.rank != c.rank) violated(what + ", which does not name op and rank");
-      const bool may_not_begin = is_made_of_edges(op.what);
-      if (!named.begun && !(may_not_begin && named.not_begun)) violated(what + ", which does not name the invocation");
+      if (c.code() == errc::closed && is_closed_by_a_failure(c)) continue;
+      const runtime::error_facts& about = c.failed->about();
+      if (!is_of(op_of(about.op), op.name) || about.rank != c.rank)
+        violated(what + ", which does not name op and rank");
+      const bool names_it = about.begun ? about.invocation.has_value() : is_made_of_edges(op.what);
+      if (!names_it) violated(what + ", which does not name the invocation");
     }
     look_at_begun();
   }
@@ -877,9 +877,10 @@ struct explained_errors final : checker {
   void look_at_begun() const {
     std::set<std::tuple<std::string_view, std::uint64_t, rank_id, std::uint64_t>> named;
     for (const call_record& c : book_.r.calls) {
-      if (c.code == errc::none) continue;
-      if (const auto begun = named_by(c.code, c.text).begun)
-        named.emplace(book_.r.play->ops[c.op].name, c.job, c.rank, *begun);
+      if (c.code() == errc::none) continue;
+      const runtime::error_facts& about = c.failed->about();
+      if (about.invocation && about.begun)
+        named.emplace(book_.r.play->ops[c.op].name, c.job, c.rank, *about.invocation);
     }
     for (const flight_view& f : book_.r.flights) {
       const bool failed = f.record.what == flight_event::send_failed || f.record.what == flight_event::receive_failed;
@@ -903,7 +904,7 @@ struct explained_errors final : checker {
   bool by_return(const call_record& c) const {
     const op_spec& op = book_.r.play->ops[c.op];
     if (!campaigns_end::returns(book_.r, op.members) || c.calm) return false;
-    switch (c.code) {
+    switch (c.code()) {
       case errc::send_failed: return op.what != op_spec::kind::group;
       case errc::peer_restarted:
       case errc::peer_failed:
@@ -915,8 +916,8 @@ struct explained_errors final : checker {
   bool is_closed_by_a_failure(const call_record& c) const {
     const std::string began = "op " + book_.r.play->ops[c.op].name + ": a call has failed on rank ";
     return std::any_of(book_.r.calls.begin(), book_.r.calls.end(), [&](const call_record& o) {
-      return o.op == c.op && o.job == c.job && o.code != errc::none && o.code != errc::closed &&
-             o.began_ns <= c.ended_ns && c.text.find(began + std::to_string(o.rank) + " (") != std::string::npos;
+      return o.op == c.op && o.job == c.job && o.code() != errc::none && o.code() != errc::closed &&
+             o.began_ns <= c.ended_ns && c.failed->text().find(began + std::to_string(o.rank) + " (") != std::string::npos;
     });
   }
   static bool has(const op_spec& op, std::string_view kind) {
@@ -926,7 +927,7 @@ struct explained_errors final : checker {
     return has(op, "failing") || has(op, "corrupting") || has(op, "hanging") || has(op, "torn");
   }
   static bool explained(const call_record& c, const op_spec& op, bool deaths, bool late) {
-    switch (c.code) {
+    switch (c.code()) {
       case errc::peer_failed:
       case errc::fenced: return deaths;
       // Where an op cannot go on after a failure its other members wait in vain.
@@ -971,7 +972,7 @@ struct quarantined final : checker {
   void look() const {
     std::map<std::tuple<std::size_t, std::uint64_t, rank_id, std::uint64_t>, std::vector<time_ns>> failures;
     for (const call_record& c : book_.r.calls) {
-      if (c.code == errc::config_failed) failures[{c.op, c.job, c.rank, c.returns}].push_back(c.began_ns);
+      if (c.code() == errc::config_failed) failures[{c.op, c.job, c.rank, c.returns}].push_back(c.began_ns);
     }
     for (const auto& [key, begun_ns] : failures) {
       const time_ns from = *std::min_element(begun_ns.begin(), begun_ns.end()) + unheard_ns_;
@@ -1031,7 +1032,7 @@ struct delivered final : checker {
     }
     for (const call_record& c : r.calls) {
       const bool cut = r.play->cut_short && c.job != r.play->jobs;
-      if (!all_come[c.op] || !c.sends || c.code != errc::none || cut) continue;
+      if (!all_come[c.op] || !c.sends || c.code() != errc::none || cut) continue;
       if (c.returns != last[{c.op, c.job}]) continue;  // one of the two has gone since
       const auto at = r.received.find({c.op, c.job, c.returns});
       if (at != r.received.end() && c.number < at->second.size() && at->second[c.number]) continue;
@@ -1049,11 +1050,11 @@ struct fenced_ranks final : checker {
       for (const call_record& c : book_.r.calls) {
         if (c.job != f.job || c.rank != f.rank || c.began_ns <= f.at_ns || c.began_ns >= f.until_ns) continue;
         // What has nothing new to try needs nobody.
-        if (book_.r.play->ops[c.op].what == op_spec::kind::contextual && c.code == errc::none) continue;
-        if (c.code != errc::fenced)
+        if (book_.r.play->ops[c.op].what == op_spec::kind::contextual && c.code() == errc::none) continue;
+        if (c.code() != errc::fenced)
           violated(book_.r.play->ops[c.op].name + ": call " + std::to_string(c.number) + " of rank " +
                    std::to_string(c.rank) + ", which the others hold dead, ended with " +
-                   std::string(runtime::name(c.code)));
+                   std::string(runtime::name(c.code())));
       }
     }
   }
@@ -1106,15 +1107,12 @@ std::vector<violation> check_flights(const run_record& r) {
   return found;
 }
 
-std::vector<rank_id> lost_to_nothing(const run_record& r, rank_id where, std::string_view text, time_ns by_ns) {
-  std::vector<rank_id> all;
-  if (r.play->link.fence == link_model::fences::fail || r.faults->has_lost(where, by_ns, r.play->detection_ns))
-    return all;
-  for (const std::uint64_t gone : said_to_be_gone(text)) {
-    const auto rank = static_cast<rank_id>(gone);
-    if (!r.faults->has_lost(rank, by_ns, r.play->detection_ns)) all.push_back(rank);
-  }
-  return all;
+bool lost_to_nothing(const run_record& r, rank_id where, const runtime::error& why, time_ns by_ns) {
+  const runtime::root_cause* const first = why.began_with();
+  const bool is_gone = first != nullptr && first->what.starts_with(" is gone");
+  return is_gone && r.play->link.fence != link_model::fences::fail &&
+         !r.faults->has_lost(where, by_ns, r.play->detection_ns) &&
+         !r.faults->has_lost(first->rank, by_ns, r.play->detection_ns);
 }
 
 std::vector<violation> check(const run_record& r) {

@@ -38,9 +38,9 @@ namespace parley::simulation {
 
 std::vector<violation> check(const run_record& r);
 
-/// Of the ranks of which the error of a call on `where` says that they are gone, those that nothing had befallen by then. A fence that
-/// fails may make any rank count as dead, and a rank that the others hold dead sees these go.
-std::vector<rank_id> lost_to_nothing(const run_record& r, rank_id where, std::string_view text, time_ns by_ns);
+/// Whether the error of a call on `where` began with a rank that is gone, as it says, though nothing had befallen that rank by then. A fence
+/// that fails may make any rank count as dead, and a rank that the others hold dead sees these go.
+bool lost_to_nothing(const run_record& r, rank_id where, const runtime::error& why, time_ns by_ns);
 
 /// Those of S1 to S6 alone, and agreement of decisions of one version, which read nothing but participants, campaigns, flights and what of
 /// these is not there: `play` and `faults` may be null. For records of real ranks, too (rank_views.hpp), of which some have left nothing:

@@ -78,7 +78,7 @@ class runner final : private wire_tap {
     o.hash = world_.stage().hash();
     o.calls = record_.calls.size();
     o.failed_calls = static_cast<std::uint64_t>(
-        std::count_if(record_.calls.begin(), record_.calls.end(), [](const auto& c) { return c.code != errc::none; }));
+        std::count_if(record_.calls.begin(), record_.calls.end(), [](const auto& c) { return c.failed.has_value(); }));
     o.decided =
         static_cast<std::uint64_t>(std::count_if(record_.campaigns.begin(), record_.campaigns.end(), [](const auto& c) {
           return c.where == actors::campaign::stage::decided;
@@ -254,7 +254,7 @@ class runner final : private wire_tap {
     for (const call_record& c : record_.calls)
       trace_->add(c.ended_ns, "rank " + std::to_string(c.rank) + ", " + play_.ops[c.op].name + ": " +
                                   (c.sends ? "send " : "call ") + std::to_string(c.number) + ", begun at " +
-                                  std::to_string(c.began_ns) + ", ended" + (c.text.empty() ? "" : ": " + c.text));
+                                  std::to_string(c.began_ns) + ", ended" + (c.failed ? ": " + c.failed->what() : ""));
     trace_->print(*trace_to_);
   }
 

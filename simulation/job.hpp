@@ -41,9 +41,12 @@ struct call_record {
   time_ns began_ns = 0;
   time_ns ended_ns = 0;
   time_ns timeout_ns = 0;
-  runtime::errc code = runtime::errc::none;
-  std::string text;  ///< of its error
+  std::optional<runtime::error> failed{};
+  runtime::errc code() const noexcept { return failed ? failed->code() : runtime::errc::none; }
 };
+
+/// The name of the op in a title such as `acts 0->1`, which may also be a name alone.
+inline std::string_view op_of(std::string_view title) { return title.substr(0, title.rfind(' ')); }
 
 /// What one participant of an op knew when its job ended, or its rank crashed.
 struct participant_view {

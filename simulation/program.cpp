@@ -372,20 +372,15 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   return all;
 }
 
-bool names(const std::string& text, rank_id r) {
-  const std::string name = "rank " + std::to_string(r);
-  for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
-    const char behind = at + name.size() < text.size() ? text[at + name.size()] : ' ';
-    if (behind < '0' || behind > '9') return true;
-  }
-  return false;
+bool names(const runtime::error& why, rank_id r) {
+  return why.about().peer == r || (why.began_with() != nullptr && why.began_with()->rank == r);
 }
 
 // The sends of one that ends are given up before the others hear why it ends: who was to get one names it.
 bool was_given_up_by_another(const played& all, rank_id r) {
   if (all.errors[r]->code() != runtime::errc::send_failed) return false;
   for (rank_id other = 0; other < all.errors.size(); ++other) {
-    if (other != r && all.errors[other] && names(all.errors[r]->text(), other)) return true;
+    if (other != r && all.errors[other] && names(*all.errors[r], other)) return true;
   }
   return false;
 }
@@ -397,7 +392,7 @@ bool ended_well(const played& all, const world_options& o, const mishap& death) 
   for (rank_id r = 0; r < o.ranks; ++r) {
     if (!all.errors[r]) continue;
     ++told;
-    if (names(all.errors[r]->text(), death.rank) && all.errors[r]->code() == runtime::errc::peer_failed) continue;
+    if (names(*all.errors[r], death.rank) && all.errors[r]->code() == runtime::errc::peer_failed) continue;
     if (was_given_up_by_another(all, r)) continue;
     well = false;
     print_failure(r, all.errors[r]->what());

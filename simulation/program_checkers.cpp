@@ -1,7 +1,6 @@
 #include <parley/simulation/program_checkers.hpp>
 
 #include <parley/simulation/checkers.hpp>
-#include <parley/simulation/error_names.hpp>
 
 #include <algorithm>
 #include <set>
@@ -151,11 +150,10 @@ class delivery_check {
   std::string why_lost(const op_runs& op, std::uint32_t tag, const invocation& one, rank_id member,
                        bool went_on) const {
     if (went_on) return ", and has gone on without it";
-    const std::string of_tag = ", tag " + std::to_string(tag) + ",";
     const auto waited_for_it = [&](const failed_call& f) {
-      const std::string& text = f.why.text();
-      return f.rank == member && f.why.code() == errc::timeout && text.starts_with(op.leader->title) &&
-             (!op.leader->edge || text.find(of_tag) != std::string::npos) && f.at_ns > one.over_ns() + longest_way_ns;
+      const runtime::error_facts& about = f.why.about();
+      return f.rank == member && f.why.code() == errc::timeout && about.op == op.leader->title &&
+             (!op.leader->edge || about.tag == tag) && f.at_ns > one.over_ns() + longest_way_ns;
     };
     if (std::any_of(book_.r.failed_calls.begin(), book_.r.failed_calls.end(), waited_for_it))
       return ", and a call of it has waited there in vain";
@@ -166,9 +164,9 @@ class delivery_check {
     const auto of_messages = [&](const std::string& line) { return line.starts_with(op.leader->title); };
     const auto of_op = [&](const failed_call& f) {
       const std::vector<rank_id>& members = op.leader->members;
-      const std::string& text = f.why.text();
+      const std::string& whose = f.why.about().op;
       return f.why.code() != errc::timeout && std::find(members.begin(), members.end(), f.rank) != members.end() &&
-             (text.starts_with(op.leader->title) || whole_op(text) == op.leader->op);
+             (whose == op.leader->title || whose == op.leader->op);
     };
     return std::any_of(book_.r.undelivered.begin(), book_.r.undelivered.end(), of_messages) ||
            std::any_of(book_.r.failed_calls.begin(), book_.r.failed_calls.end(), of_op);
@@ -206,36 +204,19 @@ void check_errors(const program_book& book, std::vector<violation>& found) {
   std::set<std::string> names = book.r.other_ops;
   for (const participant_view& p : book.r.participants) names.insert(p.op);
   for (const failed_call& f : book.r.failed_calls) {
-    const std::string& text = f.why.text();
     const std::string what = "on rank " + std::to_string(f.rank) + " a call failed with `" + f.why.what() + "`";
     if (!explained(book, f.why)) errors.violated(what + ", which no fault explains");
-    for (const rank_id lost : lost_to_nothing(book.r, f.rank, text, runtime::never))
-      errors.violated(what + ", and nothing has befallen rank " + std::to_string(lost));
-    // Contextual ops are known to nobody but themselves.
-    const named_by named(f.why.code(), text);
-    const bool is_contextual = text.substr(0, text.find(": ")).find(", call ") != std::string::npos;
-    // Nobody else takes part in what a rank sends to itself, so that no participant tells of its op.
-    const bool names_op = is_contextual || named.to_itself || names.contains(std::string(named.op));
-    // What is wrong with an op as a whole is told on all of its ranks in the same words, and of no call of theirs.
-    if (const auto whole = whole_op(text); whole && is_its_own(f.why.code()) && f.why.code() != errc::timeout) {
-      if (!names.contains(std::string(*whole))) errors.violated(what + ", which does not name op and rank");
-      continue;
-    }
-    // What has closed an op is told as it was on the rank that it began on.
-    if (f.why.code() == errc::closed) {
-      const bool has_op = std::any_of(names.begin(), names.end(),
-                                      [&](const std::string& n) { return text.find(n) != std::string::npos; });
-      if (!(has_op || is_contextual) || text.find("rank") == std::string::npos)
-        errors.violated(what + ", which does not name op and rank");
-      continue;
-    }
-    // What is wrong with a declaration names the two ranks that have declared it.
-    const bool of_declarations = f.why.code() == errc::declaration_mismatch || f.why.code() == errc::role_conflict;
-    const bool declared_by_it =
-        of_declarations && !named.rank && text.find("rank " + std::to_string(f.rank) + " ") != std::string::npos;
-    if (!names_op || (named.rank != f.rank && !declared_by_it))
-      errors.violated(what + ", which does not name op and rank");
-    if (!named.begun && !named.not_begun && !named.to_itself)
+    if (lost_to_nothing(book.r, f.rank, f.why, runtime::never))
+      errors.violated(what + ", and nothing has befallen rank " + std::to_string(f.why.began_with()->rank));
+    const runtime::error_facts& about = f.why.about();
+    // Nobody else takes part in what a rank sends to itself, so that no participant tells of its op, and its calls have no number.
+    const bool to_itself = about.rank && about.rank == about.peer;
+    const bool names_op = to_itself || names.contains(std::string(op_of(about.op)));
+    if (!names_op || about.rank != f.rank) errors.violated(what + ", which does not name op and rank");
+    // What is wrong with an op as a whole is told of no call of it.
+    const bool is_of_op = f.why.code() == errc::closed || f.why.code() == errc::declaration_mismatch ||
+                          f.why.code() == errc::role_conflict || f.why.code() == errc::bad_argument;
+    if (about.begun && !about.invocation && !to_itself && !is_of_op)
       errors.violated(what + ", which does not name the invocation");
   }
 }

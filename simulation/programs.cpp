@@ -188,11 +188,10 @@ struct programs::caller {
   template <class Outcome>
   void end(call_record r, const Outcome& outcome) {
     r.ended_ns = now();
-    r.code = outcome.code();
-    if (!outcome) r.text = outcome.reason().what();
-    all.world_.stage().note(static_cast<std::uint64_t>(r.code) << 56U ^ r.number << 32U ^
+    if (!outcome) r.failed = outcome.reason();
+    all.world_.stage().note(static_cast<std::uint64_t>(r.code()) << 56U ^ r.number << 32U ^
                             static_cast<std::uint64_t>(r.ended_ns));
-    if (is_final(r.code)) over = true;
+    if (is_final(r.code())) over = true;
     all.record_.calls.push_back(std::move(r));
   }
 };

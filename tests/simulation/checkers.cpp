@@ -16,8 +16,15 @@
 
 using namespace parley::simulation;
 using parley::runtime::errc;
+using parley::runtime::error;
+using parley::runtime::error_facts;
+using parley::runtime::rank_id;
+using parley::runtime::root_cause;
 
 namespace {
+
+/// Of invocation 1 of the pair, which rank 0 has begun.
+const error_facts call_1{.op = "pair 0->1", .rank = 0, .invocation = 1};
 
 /// A run of ranks 0 and 1, with a pair, beside rank 2, in which nothing is wrong.
 struct quiet_run {
@@ -41,11 +48,10 @@ struct quiet_run {
     record.calls.emplace_back().sends = true;
     record.received[{0, 0, 0}] = {true};
   }
-  call_record& failed(errc code, std::string text) {
+  call_record& failed(const error& why) {
     call_record& c = record.calls.emplace_back();
     c.number = 1;
-    c.code = code;
-    c.text = std::move(text);
+    c.failed = why;
     return c;
   }
   /// What the checker of that name says first; nothing if it finds nothing.
@@ -94,12 +100,12 @@ TEST_CASE("N3 finds a rank that sees messages of an op which it is not in, and o
 TEST_CASE("fencing finds a call of a fenced rank that ends with something else") {
   quiet_run run;
   run.record.fenced.emplace_back().at_ns = 100;
-  call_record& c = run.failed(errc::peer_failed, "pair 0->1, invocation 1, on rank 0: …");
+  call_record& c = run.failed({errc::peer_failed, call_1, "…"});
   c.began_ns = 101;
   CHECK(says(run.of("fencing"), "call 1 of rank 0, which the others hold dead, ended with peer_failed"));
-  c.code = errc::fenced;
+  c.failed = error{errc::fenced, call_1, "…"};
   CHECK(run.of("fencing").empty());
-  c.code = errc::peer_failed;
+  c.failed = error{errc::peer_failed, call_1, "…"};
   c.began_ns = 99;
   CHECK(run.of("fencing").empty());
   c.began_ns = 101;
@@ -131,49 +137,41 @@ TEST_CASE("leftovers finds what outlives its job, and L2 a program that does") {
 
 TEST_CASE("errors finds a failure that no fault explains, and a text that lacks op, rank or invocation") {
   quiet_run run;
-  call_record& c = run.failed(errc::timeout, "pair 0->1, invocation 1, on rank 0: too late");
+  call_record& c = run.failed({errc::timeout, call_1, "too late"});
   c.sends = true;
   CHECK(says(run.of("errors"), "which no fault explains"));
   run.play.ops.front().timeout_ns = 1'000'000;
   CHECK(run.of("errors").empty());
-  c.text = "invocation 1, on rank 0: too late";
-  CHECK(says(run.of("errors"), "which does not name op and rank"));
-  c.text = "pair 0->1, invocation 1: too late";
-  CHECK(says(run.of("errors"), "which does not name op and rank"));
-  c.text = "pair 0->1, on rank 0: too late";
-  CHECK(says(run.of("errors"), "which does not name the invocation"));
-  c.text = "pair 0->1, invocation 1, on rank 1: too late, said rank 0";
-  CHECK(says(run.of("errors"), "which does not name op and rank"));
-  c.text = "pairs 0->1, invocation 1, on rank 0: too late";
-  CHECK(says(run.of("errors"), "which does not name op and rank"));
+  const auto found_about = [&](const error_facts& about) {
+    c.failed = error{errc::timeout, about, "too late"};
+    return run.of("errors");
+  };
+  CHECK(says(found_about({.rank = 0, .invocation = 1}), "which does not name op and rank"));
+  CHECK(says(found_about({.op = "pair 0->1", .invocation = 1}), "which does not name op and rank"));
+  CHECK(says(found_about({.op = "pair 0->1", .rank = 0}), "which does not name the invocation"));
+  CHECK(says(found_about({.op = "pair 0->1", .rank = 1, .invocation = 1}), "which does not name op and rank"));
+  CHECK(says(found_about({.op = "pairs 0->1", .rank = 0, .invocation = 1}), "which does not name op and rank"));
 }
 
 TEST_CASE("errors asks for the very rank and the invocation of who ends because of a death, too") {
   quiet_run run;
   run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 1});
+  const root_cause death{1, " is gone: it died"};
   for (const errc code : {errc::peer_failed, errc::fenced}) {
     CAPTURE(parley::runtime::name(code));
-    call_record& c = run.failed(code, "pair 0->1, on rank 0: rank 1 is gone; invocation 1 was under way");
-    CHECK(run.of("errors").empty());
-    c.text = "pair 0->1, on rank 0: rank 1 is gone; a send of 8 bytes had not begun: invocation 1 would have been the "
-             "next one";
-    CHECK(run.of("errors").empty());
-    c.text = "pair 0->1, on rank 0: rank 1 is gone; restart the job to continue";
-    CHECK(says(run.of("errors"), "which does not name the invocation"));
-    // Of what a call on another rank had to say.
-    c.text =
-        "pair 0->1, on rank 0: rank 1 ended with timeout: other 1->2, invocation 1, on rank 1: late; restart the job";
-    CHECK(says(run.of("errors"), "which does not name the invocation"));
-    c.text =
-        "pair 0->1, on rank 0: rank 1 ended, where a receive was not met: invocation 1 had not begun; restart the job";
-    CHECK(says(run.of("errors"), "which does not name the invocation"));
-    c.text = "pair 0->1, on rank 1: rank 1 is gone, heard rank 0; invocation 1 was under way";
-    CHECK(says(run.of("errors"), "which does not name op and rank"));
-    c.text = "pair 0->1, on rank 10: rank 1 is gone; invocation 1 was under way";
-    CHECK(says(run.of("errors"), "which does not name op and rank"));
-    c.text = "pair 0->1, on rank 0: rank 1 is gone; a receive was not met: invocation 1 had not begun";
+    call_record& c = run.failed(code);
+    const auto found_about = [&](const error_facts& about) {
+      c.failed = error{code, about, "rank 1 is gone", &death};
+      return run.of("errors");
+    };
+    CHECK(found_about(call_1).empty());
+    CHECK(found_about({.op = "pair 0->1", .rank = 0, .invocation = 1, .begun = false}).empty());
+    CHECK(says(found_about({.op = "pair 0->1", .rank = 0}), "which does not name the invocation"));
+    CHECK(says(found_about({.op = "pair 0->1", .rank = 1, .invocation = 1}), "which does not name op and rank"));
+    CHECK(says(found_about({.op = "pair 0->1", .rank = 10, .invocation = 1}), "which does not name op and rank"));
     run.play.ops.front().what = op_spec::kind::group;  // whose calls all begin
-    CHECK(says(run.of("errors"), "which does not name the invocation"));
+    CHECK(says(found_about({.op = "pair 0->1", .rank = 0, .invocation = 1, .begun = false}),
+               "which does not name the invocation"));
     run.play.ops.front().what = op_spec::kind::pair;
     run.record.calls.pop_back();
   }
@@ -182,7 +180,7 @@ TEST_CASE("errors asks for the very rank and the invocation of who ends because 
 TEST_CASE("a rank that comes back explains what calls of its own ops fail with, and of no other ones") {
   quiet_run run;
   run.faults.mishaps.push_back({.what = mishap::kind::restart, .rank = 1});
-  run.failed(errc::peer_failed, "pair 0->1, invocation 1, on rank 0 (sender): rank 1 is gone; restart");
+  run.failed({errc::peer_failed, call_1, "rank 1 is gone"});
   CHECK(run.of("errors").empty());
   run.faults.mishaps.back().rank = 2;
   CHECK(says(run.of("errors"), "which no fault explains"));
@@ -191,17 +189,18 @@ TEST_CASE("a rank that comes back explains what calls of its own ops fail with, 
 TEST_CASE("errors finds a rank that is called gone though nothing has befallen it, or not yet") {
   quiet_run run;
   run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 1, .at_ns = 500});
-  call_record& c =
-      run.failed(errc::peer_failed, "pair 0->1, invocation 1, on rank 0 (sender): rank 1 is gone; restart");
+  const auto gone = [](rank_id r) {
+    const root_cause death{r, " is gone: it died"};
+    return error(errc::peer_failed, call_1, "it says who is gone", &death);
+  };
+  call_record& c = run.failed(gone(1));
   c.ended_ns = 1'000;
   CHECK(run.of("errors").empty());
-  c.text = "pair 0->1, on rank 0: rank 2 ended because rank 1 is gone: it died; invocation 1 was under way";
-  CHECK(run.of("errors").empty());
-  c.text = "pair 0->1, on rank 0: rank 11 is gone: it died; invocation 1 was under way";
+  c.failed = gone(11);
   CHECK(says(run.of("errors"), "nothing has befallen rank 11"));
-  c.text = "pair 0->1, on rank 0: rank 1 ended because rank 0 is gone: it died; invocation 1 was under way";
+  c.failed = gone(0);
   CHECK(says(run.of("errors"), "nothing has befallen rank 0"));
-  c.text = "pair 0->1, invocation 1, on rank 0 (sender): rank 1 is gone; restart";
+  c.failed = gone(1);
   c.ended_ns = 400;
   CHECK(says(run.of("errors"), "nothing has befallen rank 1"));
 }
@@ -209,14 +208,18 @@ TEST_CASE("errors finds a rank that is called gone though nothing has befallen i
 TEST_CASE("errors finds a call that had begun, as its recorder shows, and whose error names another invocation") {
   quiet_run run;
   run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 1});
-  call_record& c = run.failed(errc::peer_failed, "pair 0->1, on rank 0: rank 1 is gone; invocation 7 was under way");
+  const auto call = [](std::uint64_t invocation, bool begun) {
+    return error(errc::peer_failed, {.op = "pair 0->1", .rank = 0, .invocation = invocation, .begun = begun},
+                 "rank 1 is gone");
+  };
+  call_record& c = run.failed(call(7, true));
   flight_view& f = run.record.flights.emplace_back(flight(0, 7, 0));
   f.record.what = parley::runtime::flight_event::send_failed;
   f.record.digest = 1;  // of its config: it had begun
   CHECK(run.of("errors").empty());
-  c.text = "pair 0->1, on rank 0: rank 1 is gone; invocation 8 was under way";
+  c.failed = call(8, true);
   CHECK(says(run.of("errors"), "invocation 7: it had begun and failed, and no failed call names it"));
-  c.text = "pair 0->1, on rank 0: rank 1 is gone; a send had not begun: invocation 7 would have been the next one";
+  c.failed = call(7, false);
   CHECK(says(run.of("errors"), "invocation 7: it had begun and failed, and no failed call names it"));
   f.record.flags = 4;  // a rehearsal, which is no call
   CHECK(run.of("errors").empty());
@@ -289,14 +292,18 @@ TEST_CASE("agreement finds two decisions of one version, also where a member has
 
 TEST_CASE("errors finds an op that says it is closed, though no call of it has failed before") {
   quiet_run run;
+  const auto closed_by = [](rank_id r) {
+    return error::in_words(errc::closed, {.op = "pair", .rank = 0},
+                           "op pair: a call has failed on rank " + std::to_string(r) + " (timeout), …");
+  };
   run.play.ops.front().timeout_ns = 1'000'000;
-  run.failed(errc::closed, "op pair: a call has failed on rank 0 (timeout), …").began_ns = 50;
+  run.failed(closed_by(0)).began_ns = 50;
   CHECK(says(run.of("errors"), "which no fault explains"));
-  run.failed(errc::timeout, "pair 0->1, invocation 1, on rank 0: too late").began_ns = 60;
+  run.failed({errc::timeout, call_1, "too late"}).began_ns = 60;
   CHECK(says(run.of("errors"), "which no fault explains"));
   for (call_record& c : run.record.calls) c.ended_ns = 70;
   CHECK(run.of("errors").empty());
-  run.record.calls[1].text = "op pair: a call has failed on rank 1 (timeout), …";  // where none has
+  run.record.calls[1].failed = closed_by(1);  // where none has
   CHECK(says(run.of("errors"), "which no fault explains"));
 }
 
@@ -526,8 +533,8 @@ TEST_CASE("a death exempts the ops of who has died, and no other") {
   run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 2});
   run.record.received.clear();
   run.record.participants.front().owed = 2;
-  run.failed(errc::peer_failed, "pair 0->1, invocation 1, on rank 0: rank 1 is gone");
-  for (int i = 0; i < 20; ++i) run.failed(errc::config_failed, "pair 0->1, invocation 1, on rank 0: it threw");
+  run.failed({errc::peer_failed, call_1, "rank 1 is gone"});
+  for (int i = 0; i < 20; ++i) run.failed({errc::config_failed, call_1, "it threw"});
   for (const char* const name : {"delivery", "leftovers", "errors", "quarantine"}) {
     CAPTURE(name);
     CHECK_FALSE(run.of(name).empty());

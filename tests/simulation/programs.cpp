@@ -317,16 +317,15 @@ TEST_CASE("delivery: a message that was lost is named, one that a program did no
   CHECK(delivery_of({0, 1}, {0}, {}, false) ==
         "activations 0->1, invocation 1: ended well on rank 0, and rank 1 has no part in it, and nobody was told\n");
   CHECK(delivery_of({0, 1}, {0, 1, 1}) == "activations 0->1, invocation 1: was received twice by rank 1\n");
-  const auto waited = [](const char* tag, time_ns at_ns) {
-    const std::string text = "activations 0->1, on rank 1: a receive of up to 8 bytes from rank 0, tag " +
-                             std::string(tag) + ", was not met: invocation 1 had not begun";
-    return std::vector<failed_call>{{1, error{errc::timeout, text}, at_ns}};
+  const auto waited = [](std::uint32_t tag, time_ns at_ns) {
+    const error_facts about{.op = "activations 0->1", .rank = 1, .invocation = 1, .begun = false, .tag = tag};
+    return std::vector<failed_call>{{1, error{errc::timeout, about, "a receive was not met"}, at_ns}};
   };
-  CHECK(delivery_of({0, 1}, {0}, waited("0", 2'000'000'000)) ==
+  CHECK(delivery_of({0, 1}, {0}, waited(0, 2'000'000'000)) ==
         "activations 0->1, invocation 1: ended well on rank 0, and rank 1 has no part in it, and a call of it has "
         "waited there in vain\n");
-  CHECK(delivery_of({0, 1}, {0}, waited("7", 2'000'000'000)).empty());
-  CHECK(delivery_of({0, 1}, {0}, waited("0", 1'000)).empty());
+  CHECK(delivery_of({0, 1}, {0}, waited(7, 2'000'000'000)).empty());
+  CHECK(delivery_of({0, 1}, {0}, waited(0, 1'000)).empty());
 }
 
 TEST_CASE("L2: a program that waits for what never comes is named") {
@@ -431,7 +430,7 @@ TEST_CASE("errors: a failed call names its op, its own rank and its invocation, 
   const tape nothing;
   tape lost;
   lost.mishaps.push_back({.what = mishap::kind::crash, .rank = 0});
-  const auto said_of = [&](errc why, const char* text, const tape* faults = nullptr) {
+  const auto said_of = [&](const error& why, const tape* faults = nullptr) {
     run_record r;
     r.play = &program;
     r.faults = faults == nullptr ? &nothing : faults;
@@ -439,7 +438,8 @@ TEST_CASE("errors: a failed call names its op, its own rank and its invocation, 
     p.rank = 1;
     p.op = "activations";
     r.participants.push_back(p);
-    r.failed_calls.push_back({1, error{why, text}});
+    r.other_ops = {"layer"};  // a contextual one
+    r.failed_calls.push_back({1, why});
     std::vector<violation> all;
     check_program(r, all);
     std::string told;
@@ -449,23 +449,24 @@ TEST_CASE("errors: a failed call names its op, its own rank and its invocation, 
     }
     return told;
   };
-  CHECK(said_of(errc::timeout, "activations 0->1, on rank 1: a receive of up to 8 bytes from rank 0, tag 0, was not "
-                               "met: invocation 3 had not begun")
-            .empty());
-  CHECK(said_of(errc::config_failed, "activations 0->1, invocation 3, on rank 1 (receiver): config direct threw")
-            .empty());
-  const std::string unmet = "activations 0->1, on rank 1: a receive was not met: invocation 3 had not begun";
-  const std::string gone = unmet + "; rank 0 is gone; restart the job to continue";
-  CHECK(said_of(errc::config_failed, gone.c_str(), &lost).empty());
-  CHECK(said_of(errc::config_failed, gone.c_str()) == ", and nothing has befallen rank 0");
-  CHECK(said_of(errc::config_failed, (unmet + "; nobody knows why").c_str()) == ", which does not name the invocation");
-  CHECK(said_of(errc::config_failed, "layer 0->1, call 3, on rank 1: no kernel is left").empty());
-  CHECK(said_of(errc::closed, "op activations: a call has failed on rank 0 (timeout: …), no more of it begin").empty());
-  CHECK(said_of(errc::closed, "op gradients: a call has failed on rank 0 (timeout: …), no more of it begin") ==
+  const error_facts receive{.op = "activations 0->1", .rank = 1, .invocation = 3, .peer = 0};
+  error_facts unmet = receive;
+  unmet.begun = false;
+  CHECK(said_of({errc::timeout, unmet, "a receive was not met"}).empty());
+  CHECK(said_of({errc::config_failed, receive, "config direct threw"}).empty());
+  const root_cause death{0, " is gone"};
+  CHECK(said_of({errc::config_failed, unmet, "a receive was not met", &death}, &lost).empty());
+  CHECK(said_of({errc::config_failed, unmet, "a receive was not met", &death}) == ", and nothing has befallen rank 0");
+  CHECK(said_of({errc::config_failed, {.op = "layer 0->1", .rank = 1, .invocation = 3}, "no kernel is left"}).empty());
+  CHECK(said_of({errc::closed, {.op = "activations", .rank = 1}, "a call has failed on rank 0"}).empty());
+  CHECK(said_of({errc::closed, {.op = "gradients", .rank = 1}, "a call has failed on rank 0"}) ==
         ", which does not name op and rank");
-  CHECK(said_of(errc::config_failed, "activations 0->1, invocation 3, on rank 0 (sender): config direct threw") ==
-        ", which does not name op and rank");
-  CHECK(said_of(errc::config_failed, "gradients 0->1, invocation 3, on rank 1 (receiver): config direct threw") ==
-        ", which does not name op and rank");
-  CHECK(said_of(errc::timeout, "activations 0->1, on rank 1: nothing came") == ", which does not name the invocation");
+  error_facts elsewhere = receive;
+  elsewhere.rank = 0;
+  CHECK(said_of({errc::config_failed, elsewhere, "config direct threw"}) == ", which does not name op and rank");
+  error_facts another_op = receive;
+  another_op.op = "gradients 0->1";
+  CHECK(said_of({errc::config_failed, another_op, "config direct threw"}) == ", which does not name op and rank");
+  CHECK(said_of({errc::timeout, {.op = "activations 0->1", .rank = 1}, "nothing came"}) ==
+        ", which does not name the invocation");
 }
