@@ -1,5 +1,6 @@
 #include <parley/ops/run.hpp>
 
+#include <parley/actors/membership/membership.hpp>
 #include <parley/ops/death_notices.hpp>
 #include <parley/ops/flight_signal.hpp>
 #include <parley/ops/one_process.hpp>
@@ -173,7 +174,7 @@ undelivered_messages heed_strict(undelivered_messages mine) {
   return *on ? undelivered_messages::fail : undelivered_messages::warn;
 }
 
-struct job::state final : runtime::link::failure_handler {
+struct job::state final : runtime::link::failure_handler, actors::membership::outside {
   state(std::unique_ptr<reactor> made, job_options o)
       : loop(std::move(made)), detection_ns(detection_of(o.detection_ns)), settle_limit_ns(o.settle_limit_ns),
         undelivered(heed_strict(o.undelivered)) {
@@ -307,7 +308,7 @@ struct job::state final : runtime::link::failure_handler {
     at.is_address = &transports::ucx_link::is_address;
     meeting.emplace(loop->io(), std::move(at), std::move(found.key));
     std::optional<runtime::result<transports::joined>> outcome;
-    meeting->on_member_lost([this](rank_id lost, const std::string& why) { on_lost(lost, why); });
+    meeting->on_member_lost([this](rank_id lost, const std::string& why) { on_dead(lost, why); });
     meeting->on_member_left([this](rank_id left, const runtime::root_cause& why) { on_left(left, why); });
     meeting->on_member_restarted([this](const transports::member& anew) { on_restarted(anew); });
     meeting->join(introduction(o), [&](runtime::result<transports::joined> j) { outcome.emplace(std::move(j)); });
@@ -355,23 +356,24 @@ struct job::state final : runtime::link::failure_handler {
     on.stands_still = [this](rank_id peer) { return heart ? heart->stands_still(peer) : 0; };
     on.hear_news = [this] {
       loop->io().poll();
-      if (heart) tell_lost(heart->lost());
+      peers->hear_verdicts();
       for (rank_id peer = 0; peer < place.world_size; ++peer) {
-        if (wire->has_cut(peer)) tell_cut_off(peer);
+        if (wire->has_cut(peer)) peers->hear(peer, actors::evidence::link_cut);
       }
     };
     // Later: where the transport is about to say it, too, it knows more.
     on.give_up = [this](rank_id lost, const std::string& why) {
-      on_loop_of(lost, [this, lost, why] { on_found_dead(lost, why); });
+      on_loop_of(lost, [this, lost, why] { hear_of_death(lost, actors::evidence::found_dead, why); });
     };
     self.emplace(std::move(on), settings);
+    peers.emplace(place.world_size, place.rank, *this);
     if (!settings.flight_dir.empty() && ::access(settings.flight_dir.c_str(), W_OK | X_OK) != 0)
       complain(place.rank, "warning: the flight recorder will not be written to " + settings.flight_dir + ": " +
                                std::strerror(errno) + "; make the folder or change PARLEY_FLIGHT_DIR");
     on_signal.emplace(loop->io(), [this, &folder = self->settings().flight_dir] { dump_on_signal(folder); });
     if (spans_hosts())
       notices.emplace(*loop, self->services().mail, all.members, place.rank,
-                      [this](rank_id dead, const std::string& why) { on_lost(dead, why); });
+                      [this](rank_id dead, const std::string& why) { on_dead(dead, why); });
     wire->on_failure(this);
   }
 
@@ -435,15 +437,11 @@ struct job::state final : runtime::link::failure_handler {
     // By then a newer process may be in that place.
     to.on_lost = [this](rank_id, const std::string&) {
       on_loop([this] {
-        for (const auto& [dead, why] : heart->lost()) {
-          if (is_replaced(dead) || has_returned(dead)) continue;
-          on_lost(dead, why);
-          if (meeting && spans_hosts()) meeting->hold_dead(all.members[dead], why);
-        }
+        for (const auto& [dead, why] : heart->lost()) hear_of_death(dead, actors::evidence::fell_silent, why);
         tell_other_hosts();
       });
     };
-    to.on_fenced = [this](const std::string&) { on_loop([this] { see_whether_fenced(); }); };
+    to.on_fenced = [this](const std::string&) { on_loop([this] { peers->see_whether_fenced(); }); };
     auto started = transports::heartbeat::start(std::move(o), std::move(to));
     if (started) {
       heart = std::move(started).value();
@@ -460,7 +458,7 @@ struct job::state final : runtime::link::failure_handler {
     const auto living = heart->living();
     if (std::count_if(living.begin(), living.end(), [&](rank_id r) { return r < place.rank; }) > 1) return;
     for (const auto& [dead, why] : heart->lost()) {
-      if (!is_replaced(dead) && !has_returned(dead)) notices->tell(dead, why);
+      if (peers->of(dead) == actors::standing::lost) notices->tell(dead, why);
     }
   }
   bool spans_hosts() const {
@@ -483,95 +481,111 @@ struct job::state final : runtime::link::failure_handler {
       if (all.members[peer].incarnation == which) does();
     });
   }
-  /// A newer process than the one that the link knows is in that place, so that what is found out of this one is old news.
-  bool is_replaced(rank_id r) const { return coming.contains(r); }
   /// 0 where this process would call another one by it.
   std::uint32_t pid_of(rank_id r) const {
     const std::uint64_t here = all.members[place.rank].pids_of;
     return here != 0 && all.members[r].pids_of == here ? all.members[r].pid : 0;
   }
   std::uint32_t restarts_of(rank_id r) const { return runtime::restarts_of(all.members[r].incarnation); }
-  std::string why_fenced() const { return heart ? heart->fenced() : std::string(); }
-  /// A rank that comes back sees broken connections, and others that ended because of it, before its heart has told it why.
-  bool see_whether_fenced() {
-    const std::string why = why_fenced();
-    if (why.empty()) return false;
-    end_fenced(why);
-    return true;
-  }
-  // Here and below the link comes first: what calls give back when they hear of it, nobody can read there any more.
-  void end_fenced(const std::string& why) {
-    for (rank_id peer = 0; peer < place.world_size; ++peer) {
-      if (peer != place.rank) wire->give_up(peer);
-    }
-    self->on_fenced(why);
-  }
 
-  void on_lost(rank_id lost, const std::string& why) {
+  // ---- evidence of what has become of other ranks (actors/membership) -------------------------------------------------
+
+  /// The rendezvous says so, or rank of another host does.
+  void on_dead(rank_id dead, const std::string& why) {
     if (!self) {
-      early.emplace_back([this, lost, why] { on_lost(lost, why); });
+      early.emplace_back([this, dead, why] { on_dead(dead, why); });
       return;
     }
-    if (lost == place.rank) return end_fenced(why);  // a newer process has come
-    coming.erase(lost);
-    if (end_with_verdicts(lost)) return;
-    wire->give_up(lost);
-    self->on_lost(lost, why);
-    if (lost != 0) return;
-    without_rank_0 = true;
-    tell_other_hosts();
+    hear_of_death(dead, actors::evidence::said_dead, why);
+  }
+  void hear_of_death(rank_id dead, actors::evidence of, const std::string& why) {
+    peers->hear(dead, of, {why, {}});
+    if (dead != 0 || peers->of(0) != actors::standing::lost) return;
+    lose_rank_0();
     if (!std::exchange(warned_of_host, true))
       complain(place.rank,
                "warning: rank 0, which hosts the rendezvous, is gone: " + why + "; ops that do not involve it go on");
   }
-  /// One that ended with an error ends its ops here, too. One that has returned may still be heard: what it sent is on its way
-  /// until its connection is gone.
   void on_left(rank_id left, const runtime::root_cause& why) {
     if (!self) {
       early.emplace_back([this, left, why] { on_left(left, why); });
       return;
     }
-    coming.erase(left);
-    if (left == 0) {
-      without_rank_0 = true;
-      tell_other_hosts();
-    }
-    if (why.what.empty()) {
-      returned.push_back(left);
-      goodbyes.push_back(std::make_unique<goodbye>(*this, left));
-    } else if (!see_whether_fenced()) {
-      ended_with_error.push_back(left);
-      wire->give_up(left);
-      self->on_ended(left, why);
-    }
+    const bool in_peace = why.what.empty();
+    peers->hear(left, in_peace ? actors::evidence::said_goodbye : actors::evidence::said_error, {why.what, why});
+    if (left == 0) lose_rank_0();
   }
-  /// A new process in the place of a rank whose loss was told before. The link has to be done with the old one first.
+  /// A new process in the place of a rank whose loss was told before.
   void on_restarted(const transports::member& anew) {
     if (!self) {
       early.emplace_back([this, anew] { on_restarted(anew); });
       return;
     }
     coming.insert_or_assign(anew.rank, anew);
-    wire->give_up(anew.rank);
-    take_in(anew.rank);
+    peers->hear(anew.rank, actors::evidence::newer_process);
   }
-  void take_in(rank_id peer) {
-    const auto found = coming.find(peer);
-    if (found == coming.end() || !wire->has_failed(peer)) return;
-    // Rank 0 lets nobody in with another one. The process before it is lost already, and so the rank stays that.
-    if (!transports::ucx_link::is_address(found->second.address)) {
-      coming.erase(found);
-      return complain(place.rank, "warning: rank " + std::to_string(peer) +
-                                      " has come back with an entry that holds no address of UCX; it stays lost until "
-                                      "another process takes its place");
+  void on_peer_failed(rank_id peer) noexcept override {
+    on_loop_of(peer, [this, peer] {
+      if (over_gpu) over_gpu->on_peer_failed(peer);
+      const bool replaced = peers->of(peer) == actors::standing::replaced;
+      const bool cut = wire->has_cut(peer) && !replaced;
+      peers->hear(peer, cut ? actors::evidence::link_cut : actors::evidence::link_broke,
+                  {cut ? torn_down : "its connection broke", {}});
+    });
+  }
+  void lose_rank_0() {
+    without_rank_0 = true;
+    tell_other_hosts();
+  }
+
+  // ---- and what follows from it ---------------------------------------------------------------------------------------
+
+  void close_link(rank_id peer) noexcept override { wire->give_up(peer); }
+  bool link_is_down(rank_id peer) const noexcept override { return wire->has_failed(peer); }
+  void await_goodbye(rank_id peer) override { goodbyes.push_back(std::make_unique<goodbye>(*this, peer)); }
+  void tell_ops(rank_id peer, actors::effect how, const actors::peer_report& what) noexcept override {
+    using actors::effect;
+    switch (how) {
+      case effect::tell_returned: return self->on_lost(peer, {}, departure::returned);
+      case effect::tell_ended: return self->on_ended(peer, what.began_with);
+      case effect::tell_cut_off: return self->on_lost(peer, torn_down, departure::cut_off);
+      case effect::tell_vanished: return self->on_lost(peer, what.why, departure::vanished);
+      default: return self->on_lost(peer, what.why);
     }
-    const transports::member& anew = all.members[peer] = std::move(found->second);
+  }
+  void publish_death(rank_id peer) noexcept override {
+    if (heart) heart->hold_dead(peer);
+  }
+  std::vector<std::pair<rank_id, std::string>> verdicts() const override {
+    return heart ? heart->lost() : std::vector<std::pair<rank_id, std::string>>();
+  }
+  void pass_on(rank_id dead, const std::string& why) override {
+    if (meeting && spans_hosts()) meeting->hold_dead(all.members[dead], why);
+  }
+  bool take_in(rank_id peer) override {
+    const auto found = coming.find(peer);
+    if (found == coming.end()) return false;
+    const transports::member came = std::move(found->second);
     coming.erase(found);
-    std::erase(returned, peer);
-    std::erase(ended_with_error, peer);
-    wire->connect(peer, anew.address, restarts_of(peer));
+    // Rank 0 lets nobody in with another one.
+    if (!transports::ucx_link::is_address(came.address)) {
+      complain(place.rank, "warning: rank " + std::to_string(peer) +
+                               " has come back with an entry that holds no address of UCX; it stays lost until "
+                               "another process takes its place");
+      return false;
+    }
+    all.members[peer] = came;
+    wire->connect(peer, came.address, restarts_of(peer));
     if (heart) heart->expect(peer, restarts_of(peer), pid_of(peer));
-    self->on_restarted(peer, anew.incarnation);
+    self->on_restarted(peer, came.incarnation);
+    return true;
+  }
+  std::string why_fenced() const override { return heart ? heart->fenced() : std::string(); }
+  void end_fenced(const std::string& why) noexcept override {
+    for (rank_id peer = 0; peer < place.world_size; ++peer) {
+      if (peer != place.rank) wire->give_up(peer);
+    }
+    self->on_fenced(why);
   }
   /// Whoever has returned answers nothing more, even where no connection to it was ever made that could break. By then its
   /// last messages have been polled: each look takes a turn of the loop.
@@ -582,61 +596,14 @@ struct job::state final : runtime::link::failure_handler {
       auto& mine = static_cast<goodbye&>(self);
       if (mine.of.all.members[mine.who].incarnation != mine.which) return;
       if (--mine.looks != 0) return mine.look_later();
-      mine.of.wire->give_up(mine.who);  // it takes nothing more of what is on its way
-      mine.of.self->on_lost(mine.who, {}, departure::returned);
+      mine.of.peers->hear(mine.who, actors::evidence::goodbye_is_over);
     }
     state& of;
     rank_id who;
     std::uint64_t which;
     int looks = 5;
   };
-  bool has_returned(rank_id peer) const { return std::count(returned.begin(), returned.end(), peer) != 0; }
-  /// By one of the ops.
-  void on_found_dead(rank_id peer, const std::string& why) {
-    if (is_replaced(peer)) return;
-    if (has_returned(peer)) {
-      self->on_lost(peer, {}, departure::returned);
-    } else {
-      on_lost(peer, why);
-    }
-  }
-  void on_peer_failed(rank_id peer) noexcept override {
-    on_loop_of(peer, [this, peer] {
-      if (over_gpu) over_gpu->on_peer_failed(peer);
-      if (has_returned(peer)) {
-        self->on_lost(peer, {}, departure::returned);
-      } else if (std::count(ended_with_error.begin(), ended_with_error.end(), peer) != 0) {
-        see_whether_fenced();  // its process may be there yet, but has said itself what became of it
-      } else if (wire->has_cut(peer)) {
-        tell_cut_off(peer);
-      } else if (!end_with_verdicts(peer)) {
-        // Who ends because of a death, and can no longer say so as rank 0 is gone, is not the one to look at.
-        self->on_lost(peer, "its connection broke", departure::vanished);
-      }
-      take_in(peer);
-    });
-  }
-  /// However a death is noticed here, all ranks shall say the same of it: those who end because of it are not its cause.
-  /// Answers whether this rank itself is held dead.
-  bool end_with_verdicts(rank_id lost) {
-    if (see_whether_fenced()) return true;
-    if (!heart) return false;
-    heart->hold_dead(lost);
-    tell_lost(heart->lost());
-    return false;
-  }
-  /// It may be as good as ever, and is not to be held dead for what was done here.
-  void tell_cut_off(rank_id peer) {
-    if (has_returned(peer)) return;
-    self->on_lost(peer, "a message to or from it was under way when its call was torn down here", departure::cut_off);
-  }
-  void tell_lost(const std::vector<std::pair<rank_id, std::string>>& dead) {
-    for (const auto& [who, why] : dead) {
-      if (has_returned(who)) continue;
-      wire->give_up(who);
-      self->on_lost(who, why);
-    }
-  }
+  static constexpr const char* torn_down = "a message to or from it was under way when its call was torn down here";
 
   std::unique_ptr<reactor> loop;
   transports::placement place;
@@ -657,9 +624,8 @@ struct job::state final : runtime::link::failure_handler {
   std::optional<flight_signal> on_signal;
   std::string signal_folder;
   std::vector<std::function<void()>> early;      // news of other ranks from before this one was there
-  std::map<rank_id, transports::member> coming;  // whose processes before them the link is not done with
-  std::vector<rank_id> returned;
-  std::vector<rank_id> ended_with_error;
+  std::map<rank_id, transports::member> coming;  // newer processes that are not taken in yet
+  std::optional<actors::membership> peers;
   std::vector<std::unique_ptr<goodbye>> goodbyes;
   farewell said;
   time_ns detection_ns;

@@ -1,0 +1,55 @@
+#include <parley/actors/membership/membership.hpp>
+
+#include <initializer_list>
+
+namespace parley::actors {
+
+void membership::hear(rank_id peer, evidence of, const peer_report& what) {
+  if (peer == self_) return out_.end_fenced(what.why);  // a newer process has come in its place
+  // A rank that comes back sees broken connections, and others that ended because of it, before it is told why.
+  const bool is_of_itself = of == evidence::said_goodbye || of == evidence::newer_process;
+  if (!is_of_itself && see_whether_fenced()) return;
+  const step s = next(peers_[peer], of);
+  peers_[peer] = s.to;
+  act(peer, s.does, what);
+  if (of == evidence::newer_process && out_.link_is_down(peer)) hear(peer, evidence::link_broke);
+}
+
+// The link goes before the ops: what calls give back when they hear of a death, nobody can read there any more.
+void membership::act(rank_id peer, effect does, const peer_report& what) {
+  peer_report said = what;
+  effect tells = does;
+  // All ranks of a host give the same reason, and those that end because of a death are not its cause: verdicts go first.
+  if (has(does, effect::publish)) {
+    out_.publish_death(peer);
+    for (auto& [dead, why] : out_.verdicts()) {
+      if (dead != peer) {
+        hear(dead, evidence::verdict, {why, {}});
+      } else {
+        said.why = why;
+        if (has(does, effect::tell_vanished)) tells = effect::tell_dead;
+      }
+    }
+  }
+  if (has(does, effect::close_link)) out_.close_link(peer);
+  if (has(does, effect::await_goodbye)) out_.await_goodbye(peer);
+  for (const effect how : {effect::tell_returned, effect::tell_ended, effect::tell_cut_off, effect::tell_vanished,
+                           effect::tell_dead}) {
+    if (has(tells, how)) out_.tell_ops(peer, how, said);
+  }
+  if (has(does, effect::pass_on)) out_.pass_on(peer, what.why);
+  if (has(does, effect::take_in) && !out_.take_in(peer)) hear(peer, evidence::no_address);
+}
+
+void membership::hear_verdicts() {
+  for (const auto& [dead, why] : out_.verdicts()) hear(dead, evidence::verdict, {why, {}});
+}
+
+bool membership::see_whether_fenced() {
+  const std::string why = out_.why_fenced();
+  if (why.empty()) return false;
+  out_.end_fenced(why);
+  return true;
+}
+
+}  // namespace parley::actors
