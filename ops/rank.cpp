@@ -118,6 +118,12 @@ std::string rank::progress_in(std::uint64_t op, rank_id asks, std::uint32_t tag)
       return "has made " + std::to_string(g->data_path().next_invocation() - services_.first_invocation) +
              " calls of it";
   }
+  for (const auto& s : symmetrics_) {
+    if (s->declaration().id() == op) return s->progress_in_words(tag);
+  }
+  for (const auto& a : attached_) {
+    if (a->declaration().id() == op) return a->progress_in_words();
+  }
   return {};
 }
 
