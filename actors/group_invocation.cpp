@@ -173,8 +173,10 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
   if (s.source == group_.leader()) flags_ = s.flags;
   if (fault_.why != errc::none) return;
   if (has(s.flags, stamp_flags::poison)) {
-    const group_fault told = poison_of(s);
+    group_fault told = poison_of(s);
     told_by_leader_ = s.source == group_.leader();
+    if (group_.leader() == self() && told.why == errc::bad_argument && told.came_bytes == bytes_)
+      told = {.why = told.why, .culprit = s.source, .came_bytes = s.next_digest - 1};  // 0, of none: `no_size`
     if (told.why == errc::timeout && told.culprit == self()) {
       time_out();  // a worker waits for us, and we for somebody else
     } else {
@@ -188,7 +190,12 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
     return;
   }
   if (s.total_bytes != bytes_) {  // before anything is written (S8)
-    fail({.why = errc::bad_argument, .culprit = s.source, .came_bytes = s.total_bytes});
+    // The leader's size is what the others are measured by.
+    if (s.source == group_.leader()) {
+      fail({.why = errc::bad_argument, .culprit = self(), .came_bytes = bytes_, .leader_bytes = s.total_bytes});
+    } else {
+      fail({.why = errc::bad_argument, .culprit = s.source, .came_bytes = s.total_bytes});
+    }
     return;
   }
   if (message.length() == 0 && bytes_ != 0) return;  // only a stamp

@@ -52,7 +52,10 @@ struct group_fault {
   call_type came = call_type::any;
   call_type expected = call_type::any;
   static constexpr std::uint64_t no_size = ~std::uint64_t{0};
-  std::uint64_t came_bytes = no_size;  ///< of a `bad_argument`: with how many the culprit called, known to who noticed
+  /// Of a `bad_argument`: with how many the culprit called; `no_size`: that was not what was wrong. What the leader tells the others is
+  /// never its own size.
+  std::uint64_t came_bytes = no_size;
+  std::uint64_t leader_bytes = no_size;  ///< the same: known to a worker that met it; no other rank is told
 };
 
 /// The same as another group is told of it, of which no config is to blame.

@@ -108,20 +108,20 @@ inquiries::asked& inquiries::find_or_add(std::uint64_t op, rank_id peer) {
 // ---- answering --------------------------------------------------------------------------------------------------------
 
 void inquiries::answer(const envelope& from, peer_question&& q) {
-  const bool has = mine_.has(q.op);
-  if (!has && q.reversed != 0 && mine_.has(q.reversed)) {
+  const bool declared = has(q.op);
+  if (!declared && q.reversed != 0 && has(q.reversed)) {
     op_reject r;
     r.code = static_cast<std::uint8_t>(errc::role_conflict);
     r.text = std::move(q.declaration);
     static_cast<void>(services_.mail.send(from.source, number_of(q.op, part::participant), from.generation, r));
     return;
   }
-  const auto* const by_name = has || q.reversed != 0 ? nullptr : mine_.by_name(q.name);
+  const auto* const by_name = declared || q.reversed != 0 ? nullptr : mine_.by_name(q.name);
   if (q.number == 0 && by_name == nullptr) return;  // it may declare it later
   peer_answer a;
   a.op = q.op;
   a.number = q.number;
-  a.declared = has;
+  a.declared = declared;
   if (by_name != nullptr) {
     const std::string asks = "rank " + std::to_string(from.source);
     const std::string self = "rank " + std::to_string(services_.net.rank());
@@ -132,8 +132,8 @@ void inquiries::answer(const envelope& from, peer_question&& q) {
   if (q.number != 0) {
     const runtime::time_ns now = services_.clocks.local(services_.ex.now());
     a.leaving = mine_.leaving();
-    if (has) a.progress = mine_.progress(q.op, from.source, q.tag);
-    for (declared_by_name& d : has ? std::vector<declared_by_name>() : mine_.with(from.source)) {
+    if (declared) a.progress = mine_.progress(q.op, from.source, q.tag);
+    for (declared_by_name& d : declared ? std::vector<declared_by_name>() : mine_.with(from.source)) {
       if (a.others.size() < most_others) a.others.push_back({d.op, d.text.substr(0, most_words)});
     }
     runtime::waiting_list all = mine_.waiting();
@@ -161,7 +161,7 @@ void inquiries::hear(rank_id from, peer_answer&& a) {
   if (size_of(a) > most_heard || a.others.size() > most_others || a.waiting.size() > most_waiting) return;
   if (a.number == 0) {
     // Only of an op that it has: what nobody has asked about is nobody's.
-    if (!mine_.has(a.op)) return;
+    if (!has(a.op)) return;
     asked& known = find_or_add(a.op, from);
     if (known.answer.text.empty())
       warn(services_, "an op of this rank waits for one that may not know of it: " + a.text);
@@ -177,13 +177,18 @@ void inquiries::hear(rank_id from, peer_answer&& a) {
 }
 
 std::string inquiries::said_by(const op_declaration& op, const std::vector<rank_id>& peers) const {
-  std::string all;
-  std::size_t named = 0;
+  std::vector<const asked*> known;
   for (const rank_id peer : peers) {
-    const asked* const known = find(op.id(), peer);
-    if (known == nullptr || ++named > most_named) continue;
-    all += words_of(*known);
+    if (const asked* const one = find(op.id(), peer)) known.push_back(one);
   }
+  // Who waits in the same call is not whom it waits for.
+  std::stable_partition(known.begin(), known.end(), [](const asked* one) {
+    const auto in_it = [one](const wire_waiting& w) { return w.op == one->op; };
+    return std::none_of(one->answer.waiting.begin(), one->answer.waiting.end(), in_it);
+  });
+  std::string all;
+  const std::size_t named = std::min(known.size(), most_named);
+  for (std::size_t i = 0; i < named; ++i) all += words_of(*known[i]);
   // The call that the text is about does not wait any more.
   std::vector<runtime::waiting_call> own = named == 0 ? std::vector<runtime::waiting_call>() : mine_.waiting().calls;
   std::erase_if(own, [](const runtime::waiting_call& w) { return w.rehearsal; });
@@ -211,7 +216,7 @@ std::string inquiries::words_of(const asked& a) const {
     text += " has not declared this op";
     std::string others;
     for (const wire_declared& d : said.others) {
-      if (!mine_.has(d.op)) others += (others.empty() ? "" : ", ") + d.title;
+      if (!has(d.op)) others += (others.empty() ? "" : ", ") + d.title;
     }
     if (!others.empty()) text += ", but " + others + ", which this rank has not";
     text += declared_otherwise;
@@ -243,8 +248,7 @@ std::string inquiries::order_of_calls(const asked& a) const {
   const rank_id self = services_.net.rank();
   for (const wire_waiting& w : a.answer.waiting) {
     const bool for_us = std::find(w.peers.begin(), w.peers.end(), self) != w.peers.end();
-    const bool of_edge = w.words.starts_with("send of ") || w.words.starts_with("receive of ");
-    if (w.op == a.op || of_edge || !for_us || !a.answer.declared || !mine_.has(w.op)) continue;
+    if (w.op == a.op || !for_us || !a.answer.declared || mine_.kind(w.op) != op_kind::collective) continue;
     const auto here = mine_.waiting().calls;
     const bool in_it = std::any_of(here.begin(), here.end(), [&](const auto& c) { return c.id == w.op; });
     if (in_it) continue;

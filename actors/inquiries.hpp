@@ -71,11 +71,17 @@ struct peer_answer {
 /// No op has this number: theirs are hashes, of which this would be the one of nothing.
 inline constexpr std::uint64_t rank_itself = number_of(0, part::participant);
 
+enum class op_kind : std::uint8_t {
+  unknown,     ///< this rank has not declared it
+  edge,        ///< two ranks may call in different orders: a message waits for its receive
+  collective,  ///< all its ranks make its calls, and those of others of this kind, in one order
+};
+
 class inquiries {
  public:
   /// What a rank knows of itself.
   struct own_knowledge {
-    std::function<bool(std::uint64_t op)> has;
+    std::function<op_kind(std::uint64_t op)> kind;
     /// Ops of groups; null for a name that the rank has not declared.
     std::function<const std::vector<declared_by_name>*(const std::string& name)> by_name;
     /// Those that it has declared with that rank, by their titles.
@@ -106,6 +112,7 @@ class inquiries {
     std::uint32_t answered = 0;  // the number of the latest answer
     peer_answer answer{};
   };
+  bool has(std::uint64_t op) const { return mine_.kind(op) != op_kind::unknown; }
   asked* find(std::uint64_t op, rank_id peer) noexcept;
   const asked* find(std::uint64_t op, rank_id peer) const noexcept {
     return const_cast<inquiries*>(this)->find(op, peer);

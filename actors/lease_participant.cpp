@@ -244,14 +244,16 @@ void lease_participant::list_waiting(const runtime::waiting_call& of, runtime::w
     w.invocation = next_invocation(s.bytes_);
     w.bytes = s.bytes_;
     w.since_ns = s.since_ns_;
-    const key_state* const k = find(s.bytes_);
-    const bool gated = k != nullptr && k->holder.gated().has_value();
-    w.lacks = gated ? "the schedule at its gate" : "calls before it, or rehearsals that all members make";
-    if (gated && k->waiting_campaign == k->holder.gated()->campaign) {
-      for (const std::uint32_t r : k->waiting_for) w.peers.push_back(r);
-    }
-    if (gated && w.peers.empty()) w.peers.push_back(mine_.declaration.leader);
+    w.peers = awaited(s.bytes_);
+    w.lacks = w.peers.empty() ? "calls before it, or rehearsals that all members make" : "the schedule at its gate";
   });
+}
+
+std::vector<rank_id> lease_participant::awaited(std::uint64_t bytes) const {
+  const key_state* const k = find(bytes);
+  if (k == nullptr || !k->holder.gated()) return {};
+  if (k->waiting_campaign != k->holder.gated()->campaign || k->waiting_for.empty()) return {mine_.declaration.leader};
+  return {k->waiting_for.begin(), k->waiting_for.end()};
 }
 
 std::string lease_participant::missing(std::uint64_t bytes) const {

@@ -154,10 +154,16 @@ class lease_participant {
   void list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all);
   /// For whom the gate of this key waits, in words.
   std::string missing(std::uint64_t bytes) const;
+  /// The same ranks; none where no call of this size waits at a gate.
+  std::vector<rank_id> awaited(std::uint64_t bytes) const;
   /// Whether the next invocation may start now.
   bool open(std::uint64_t bytes) const noexcept;
   /// The invocation that would start next, whether or not it may.
   std::uint64_t next_invocation(std::uint64_t bytes) const noexcept;
+  /// How many calls of that key have started; 0, too, for a key that there is not.
+  std::uint64_t calls_begun(std::uint32_t key) const noexcept {
+    return key < keys_.size() && keys_[key] != nullptr ? keys_[key]->holder.next() : 0;
+  }
   std::uint64_t generation() const noexcept { return generation_; }
 
   struct counters {

@@ -22,17 +22,42 @@ op_declaration declare_group(std::string name, std::vector<op_participant> parti
   return op;
 }
 
-group_fault poison_of(const stamp& s) noexcept {
-  return {.why = runtime::errc_of(s.total_bytes & 0xffU, errc::send_failed),
-          .culprit = static_cast<rank_id>(s.total_bytes >> 8U),
-          .came = static_cast<call_type>(s.total_bytes >> 40U & ((1U << call_type_tag_bits) - 1)),
-          .expected = type_of(s)};
+namespace {
+
+constexpr std::uint64_t came_mask = (std::uint64_t{1} << call_type_tag_bits) - 1;
+constexpr std::uint64_t expected_mask = (std::uint64_t{1} << call_type_bits) - 1;
+
+// A `bad_argument` has no types to tell: the size that came stands in their place, plus 1, and 0 stands for none.
+group_fault put_size_in_types(group_fault what) noexcept {
+  const bool fits = what.came_bytes < came_mask << call_type_bits;
+  const std::uint64_t size = fits ? what.came_bytes + 1 : 0;
+  what.came = static_cast<call_type>(size >> call_type_bits);
+  what.expected = static_cast<call_type>(size & expected_mask);
+  return what;
+}
+group_fault take_size_from_types(group_fault what) noexcept {
+  const auto high = static_cast<std::uint64_t>(std::exchange(what.came, call_type::any));
+  const auto low = static_cast<std::uint64_t>(std::exchange(what.expected, call_type::any));
+  const std::uint64_t size = high << call_type_bits | low;
+  what.came_bytes = size == 0 ? group_fault::no_size : size - 1;
+  return what;
 }
 
-void write_poison(const group_fault& what, stamp& s) noexcept {
+}  // namespace
+
+group_fault poison_of(const stamp& s) noexcept {
+  const group_fault what{.why = runtime::errc_of(s.total_bytes & 0xffU, errc::send_failed),
+                         .culprit = static_cast<rank_id>(s.total_bytes >> 8U),
+                         .came = static_cast<call_type>(s.total_bytes >> 40U & came_mask),
+                         .expected = type_of(s)};
+  return what.why == errc::bad_argument ? take_size_from_types(what) : what;
+}
+
+void write_poison(const group_fault& fault, stamp& s) noexcept {
+  const group_fault what = fault.why == errc::bad_argument ? put_size_in_types(fault) : fault;
   s.flags = s.flags | stamp_flags::poison;
   s.total_bytes = static_cast<std::uint64_t>(what.why) | std::uint64_t{what.culprit} << 8U |
-                  (static_cast<std::uint64_t>(what.came) & ((1U << call_type_tag_bits) - 1)) << 40U;
+                  (static_cast<std::uint64_t>(what.came) & came_mask) << 40U;
   put_type(what.expected, s);
 }
 
@@ -219,6 +244,8 @@ void rooted_group::send_stamp(group_invocation& inv, rank_id to) noexcept {
 void rooted_group::send_poison(group_invocation& inv, rank_id to) noexcept {
   stamp s = stamp_of(inv, to);
   write_poison(inv.fault_, s);
+  // Two workers that differ do not know which of them the leader agrees with: it is told both sizes.
+  if (to == leader_ && inv.fault_.came_bytes != group_fault::no_size) s.next_digest = inv.bytes_ + 1;
   // To a peer that is gone it need not go.
   static_cast<void>(services_.net.send(to, runtime::link::channel::data, bytes_of(s), {}, nullptr));
 }

@@ -75,13 +75,25 @@ void rounds::retire() noexcept {
 task<result<rounds::outcome>> rounds::exchange(std::uint64_t call, std::uint32_t round, round_body body,
                                                time_ns timeout_ns) {
   const time_ns longer_ns = leads() || timeout_ns >= runtime::never / 2 ? timeout_ns : timeout_ns + timeout_ns / 8;
-  const time_ns deadline = services_.until(longer_ns);
+  time_limit limit{.deadline = services_.until(longer_ns), .late_soon = runtime::never};
+  const time_ns asked_before_ns = services_.asked_before(longer_ns);
+  if (asked_before_ns != 0 && limit.deadline != runtime::never) limit.late_soon = limit.deadline - asked_before_ns;
   if (leads()) {
-    auto led = co_await lead(call, round, std::move(body), deadline);
+    auto led = co_await lead(call, round, std::move(body), limit);
     co_return led;
   }
-  auto followed = co_await follow(call, round, std::move(body), deadline);
+  auto followed = co_await follow(call, round, std::move(body), limit);
   co_return followed;
+}
+
+void rounds::ask_if_late(time_limit& t, const std::vector<rank_id>& silent) const {
+  if (services_.ex.now() < t.late_soon) return;
+  t.late_soon = runtime::never;
+  if (options_.on_late_soon) options_.on_late_soon(silent);
+}
+
+std::string rounds::said_by(const std::vector<rank_id>& silent) const {
+  return options_.said_by ? options_.said_by(silent) : std::string();
 }
 
 std::optional<error> rounds::failure_of(std::uint64_t call) const {
@@ -246,7 +258,7 @@ std::optional<result<rounds::outcome>> rounds::conclude_if_all(std::uint64_t cal
   return result<outcome>(std::move(mine_too));
 }
 
-task<result<rounds::outcome>> rounds::lead(std::uint64_t call, std::uint32_t round, round_body body, time_ns deadline) {
+task<result<rounds::outcome>> rounds::lead(std::uint64_t call, std::uint32_t round, round_body body, time_limit t) {
   time_ns ask_at = services_.ex.now();
   for (;;) {
     if (broken_) co_return *broken_;
@@ -260,32 +272,35 @@ task<result<rounds::outcome>> rounds::lead(std::uint64_t call, std::uint32_t rou
                          (m.what == round_said::kind::passed && m.call >= call);
       if (!spoke) silent.push_back(members_[i]);
     }
-    if (services_.ex.is_over(deadline)) {
+    if (services_.ex.is_over(t.deadline)) {
       const error why = error::in_words(
           errc::timeout, {.peer = silent.empty() ? std::optional<rank_id>() : silent.front()},
-          listed(silent) + " did not come to the end of it in time; see what holds it up, or allow more time");
+          listed(silent) + " did not come to the end of it in time; see what holds it up, or allow more time" +
+              said_by(silent));
       conclude_failed(call, round, why);
       co_return why;
     }
+    ask_if_late(t, silent);
     if (services_.ex.now() >= ask_at) {
       round_question q;
       q.call = call;
       for (const rank_id r : silent) send(r, part::participant, q);
       ask_at = services_.ex.deadline_in(resend_ns);
     }
-    auto woken = co_await changed_.next(std::min(ask_at, deadline));
+    const time_ns next_at = std::min({ask_at, t.late_soon, t.deadline});
+    auto woken = co_await changed_.next(next_at);
     if (!woken && woken.code() != errc::timeout) co_return woken.reason();
   }
 }
 
 // ---- the others -------------------------------------------------------------------------------------------------------
 
-task<result<rounds::outcome>> rounds::follow(std::uint64_t call, std::uint32_t round, round_body body,
-                                             time_ns deadline) {
+task<result<rounds::outcome>> rounds::follow(std::uint64_t call, std::uint32_t round, round_body body, time_limit t) {
   round_said mine;
   mine.call = call;
   mine.round = round;
   mine.body = std::move(body);
+  const std::vector<rank_id> leader{leader_};
   time_ns say_at = services_.ex.now();
   for (;;) {
     if (broken_) co_return *broken_;
@@ -298,14 +313,17 @@ task<result<rounds::outcome>> rounds::follow(std::uint64_t call, std::uint32_t r
       latest_.reset();
       co_return o;
     }
-    if (services_.ex.is_over(deadline))
-      co_return error::in_words(errc::timeout, {.peer = leader_},
-                                "rank " + std::to_string(leader_) + ", which leads, has not answered in time");
+    if (services_.ex.is_over(t.deadline))
+      co_return error::in_words(
+          errc::timeout, {.peer = leader_},
+          "rank " + std::to_string(leader_) + ", which leads, has not answered in time" + said_by(leader));
+    ask_if_late(t, leader);
     if (services_.ex.now() >= say_at) {
       send(leader_, part::coordinator, mine);
       say_at = services_.ex.deadline_in(resend_ns);
     }
-    auto woken = co_await changed_.next(std::min(say_at, deadline));
+    const time_ns next_at = std::min({say_at, t.late_soon, t.deadline});
+    auto woken = co_await changed_.next(next_at);
     if (!woken && woken.code() != errc::timeout) co_return woken.reason();
   }
 }

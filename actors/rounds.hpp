@@ -41,6 +41,10 @@ class rounds {
     std::function<round_body(std::span<const round_body> said)> known;
     /// A call that this member is in, or is yet to make, has failed elsewhere.
     std::function<void(std::uint64_t call)> on_failed;
+    /// Shortly before a round runs out of time: these ranks have not spoken.
+    std::function<void(const std::vector<rank_id>& silent)> on_late_soon;
+    /// What they said when they were asked, each behind a semicolon.
+    std::function<std::string(const std::vector<rank_id>& silent)> said_by;
   };
   struct outcome {
     enum class kind : std::uint8_t { agreed, apart } what = kind::agreed;
@@ -91,10 +95,15 @@ class rounds {
   void on_said(rank_id from, round_said&& m);
   void on_outcome(round_outcome&& m);
   void on_question(const round_question& m);
-  runtime::task<runtime::result<outcome>> lead(std::uint64_t call, std::uint32_t round, round_body body,
-                                               runtime::time_ns deadline);
+  struct time_limit {
+    runtime::time_ns deadline = 0;
+    runtime::time_ns late_soon = 0;  ///< when silent ones are asked what they do; `never`: no more
+  };
+  runtime::task<runtime::result<outcome>> lead(std::uint64_t call, std::uint32_t round, round_body body, time_limit t);
   runtime::task<runtime::result<outcome>> follow(std::uint64_t call, std::uint32_t round, round_body body,
-                                                 runtime::time_ns deadline);
+                                                 time_limit t);
+  void ask_if_late(time_limit& t, const std::vector<rank_id>& silent) const;
+  std::string said_by(const std::vector<rank_id>& silent) const;
   std::optional<runtime::result<outcome>> conclude_if_all(std::uint64_t call, std::uint32_t round,
                                                           const round_body& mine);
   void conclude(round_outcome o);

@@ -45,7 +45,7 @@ struct stamp {
   std::uint64_t generation = 0;
   std::uint64_t digest = 0;  ///< the config of this invocation
   std::uint64_t next_digest =
-      0;  ///< look-ahead: the config of invocation + d; 0 on host edges, where d = 0. Of a poison: why
+      0;  ///< look-ahead: the config of invocation + d; 0 on host edges, where d = 0. Of a poison: why; to a leader, of a wrong size: its own sender's, plus 1
   std::uint64_t total_bytes = 0;  ///< of the invocation
   std::uint64_t offset = 0;       ///< of this part
   std::uint32_t invocation = 0;   ///< the low 32 bits; `unwrap` finds the rest

@@ -41,6 +41,8 @@ class attached_op {
   virtual bool owes_messages() const noexcept = 0;
   /// Its calls that wait for something; those of the ops that it is made of list their own.
   virtual void list_waiting(runtime::waiting_list&) {}
+  /// How far this rank is in it, for another one whose call runs out of time: `has made 5 calls of it`. Empty: nothing to say.
+  virtual std::string progress_in_words() const { return {}; }
   virtual bool is_current() const { return true; }
   /// Retires this one.
   virtual std::unique_ptr<attached_op> next_generation() { return nullptr; }

@@ -1,4 +1,6 @@
 #include <parley/ops/contextual.hpp>
+
+#include <parley/actors/inquiries.hpp>
 #include <parley/ops/rank.hpp>
 
 #include <fmt/format.h>
@@ -113,6 +115,14 @@ actors::rounds::options contextual_end::agreement() {
   };
   o.on_failed = [this](std::uint64_t call) {
     if (call + 1 == calls_) end_run();
+  };
+  o.on_late_soon = [this](const std::vector<rank_id>& silent) {
+    constexpr std::size_t most_asked = 4;
+    for (std::size_t i = 0; i < std::min(silent.size(), most_asked); ++i)
+      actors::ask_what_it_does(services_, declaration_, talk_.generation(), silent[i], 0);
+  };
+  o.said_by = [this](const std::vector<rank_id>& silent) {
+    return actors::said_by_peers(services_, declaration_, silent);
   };
   return o;
 }
@@ -230,6 +240,8 @@ void contextual_end::list_waiting(runtime::waiting_list& all) {
     if (running_ == nullptr && r != services_.net.rank()) w.peers.push_back(r);
   }
 }
+
+std::string contextual_end::progress_in_words() const { return "has made " + std::to_string(calls_) + " calls of it"; }
 
 task<> contextual_end::run(thunk f) {
   if (kernels_.contextual() != nullptr) {  // a part of the run around it

@@ -75,6 +75,7 @@ class contextual_end final : public attached_op, private contextual_run {
   void fail(const runtime::error& why) noexcept override;
   bool owes_messages() const noexcept override { return talk_.owes_messages(); }
   void list_waiting(runtime::waiting_list& all) override;
+  std::string progress_in_words() const override;
   bool is_current() const override;
   std::unique_ptr<attached_op> next_generation() override;
 

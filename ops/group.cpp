@@ -586,16 +586,26 @@ void group_turn::forgo(actors::group_fault why) noexcept {
   end_.group_->end(invocation_);
 }
 
-// Who has noticed it knows the culprit's size; the others are told who it is.
-std::string group_end::wrong_size(const group_invocation& inv, const std::string& culprit) const {
+// Without a size the culprit has refused the call for a reason of its own, which its error says.
+std::string group_end::wrong_argument(const group_invocation& inv, const std::string& culprit) const {
   const actors::group_fault& fault = inv.fault();
-  const std::string ours = "; this rank has " + std::to_string(inv.total_bytes()) + " bytes";
-  if (fault.came_bytes != actors::group_fault::no_size)
-    return culprit + " called with another size than the others, " + std::to_string(fault.came_bytes) + " bytes" + ours;
-  return culprit +
-         " called with another size than the others or with what its op cannot do, or sent what the op has no place "
-         "for" +
-         ours;
+  constexpr std::uint64_t no_size = actors::group_fault::no_size;
+  const rank_id self = services_.net.rank();
+  const std::string leader = "rank " + std::to_string(group_->leader());
+  const auto bytes = [](std::uint64_t n) { return std::to_string(n) + " bytes"; };
+  if (fault.came_bytes == no_size && fault.culprit == self)
+    return culprit + " refused it: its config sent or asked for a part that this call does not have";
+  if (fault.came_bytes == no_size) return culprit + " refused it; the error on that rank says why";
+  const std::string ours = "; this rank has " + bytes(inv.total_bytes());
+  // Two workers differ, of which this one has met the other; which of them the leader agrees with is not known here.
+  if (fault.culprit != self && !leads() && !inv.told_by_leader())
+    return culprit + " called with " + bytes(fault.came_bytes) + ours +
+           ": one of them called with another size than the others";
+  // The leader differs from the culprit, and this rank does not.
+  if (fault.culprit != self && fault.came_bytes == inv.total_bytes())
+    return leader + " called with another size than the others; " + culprit + " has " + bytes(fault.came_bytes) + ours;
+  return culprit + " called with another size than the others, " + bytes(fault.came_bytes) + ours +
+         (fault.leader_bytes == no_size ? "" : ", and " + leader + " has " + bytes(fault.leader_bytes));
 }
 
 runtime::error_facts group_end::about() const {
@@ -635,7 +645,7 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
       break;
     case errc::peer_failed: text += culprit + " is gone; restart the job to continue"; break;
     case errc::cancelled: text += culprit + " gave up the call"; break;
-    case errc::bad_argument: text += wrong_size(inv, culprit); break;
+    case errc::bad_argument: text += wrong_argument(inv, culprit); break;
     case errc::declaration_mismatch:
       text += culprit + " calls with " + words_of(fault.came) + " where another rank has " + words_of(fault.expected) +
               "; give all ranks the same type, and the same function that combines";

@@ -143,7 +143,7 @@ class group_end final : private actors::implementations {
     return options_.memory == nullptr ? runtime::host_memory() : *options_.memory;
   }
   void ask_late(const std::vector<rank_id>& late) const;
-  std::string wrong_size(const actors::group_invocation& inv, const std::string& culprit) const;
+  std::string wrong_argument(const actors::group_invocation& inv, const std::string& culprit) const;
   void check_between(const group_call& call, const group_config& config, const group_work& work) const;
   runtime::task<> run_both(actors::group_invocation& inv, const group_config& config, comparison& with);
   runtime::task<> compare(actors::group_invocation& inv, comparison& with);

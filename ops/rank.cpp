@@ -76,7 +76,13 @@ rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
 // Called while the rank is made.
 actors::inquiries::own_knowledge rank::what_is_known() {
   actors::inquiries::own_knowledge mine;
-  mine.has = [this](std::uint64_t op) { return declared_.contains(op); };
+  mine.kind = [this](std::uint64_t op) {
+    using kind = actors::op_kind;
+    if (!declared_.contains(op)) return kind::unknown;
+    const auto is_it = [op](const declared_edge& e) { return e.id() == op; };
+    const bool edge = std::any_of(declared_edges_.begin(), declared_edges_.end(), is_it);
+    return edge ? kind::edge : kind::collective;
+  };
   mine.by_name = [this](const std::string& op) {
     const auto known = groups_declared_.find(op);
     return known == groups_declared_.end() ? nullptr : &known->second;
@@ -111,6 +117,12 @@ std::string rank::progress_in(std::uint64_t op, rank_id asks, std::uint32_t tag)
     if (g->declaration().id() == op)
       return "has made " + std::to_string(g->data_path().next_invocation() - services_.first_invocation) +
              " calls of it";
+  }
+  for (const auto& s : symmetrics_) {
+    if (s->declaration().id() == op) return s->progress_in_words(tag);
+  }
+  for (const auto& a : attached_) {
+    if (a->declaration().id() == op) return a->progress_in_words();
   }
   return {};
 }

@@ -256,22 +256,53 @@ symmetric_call symmetric_end::call_of(std::uint64_t invocation, std::uint64_t by
   return call;
 }
 
-failure symmetric_end::explained(errc code, std::uint64_t invocation, const std::string& what) const {
+failure symmetric_end::explained(errc code, std::uint64_t invocation, const std::string& what,
+                                 const std::vector<rank_id>& asked) const {
   services_.about_to_fail(code);
-  failure why = in_words(code, invocation, what);
+  failure why = in_words(code, invocation, what, asked);
   services_.call_failed(why.reason());
   return why;
 }
 
-failure symmetric_end::in_words(errc code, std::uint64_t invocation, const std::string& what) const {
+failure symmetric_end::in_words(errc code, std::uint64_t invocation, const std::string& what,
+                                const std::vector<rank_id>& asked) const {
   if (failed_) return failure(while_under_way(*failed_, invocation));
-  const bool unmet = code == errc::timeout && participant_.candidates.empty();
   runtime::error_facts about = declaration().about(services_.net.rank());
   about.invocation = invocation;
-  return failure({code, about, what + (unmet ? actors::said_by_peers(services_, declaration(), members_) : "")});
+  std::string text = what;
+  const bool unmet = asked.empty() && participant_.candidates.empty();
+  if (code == errc::timeout) text += actors::said_by_peers(services_, declaration(), unmet ? members_ : asked);
+  return failure({code, about, text});
 }
 
 // ---- calls ------------------------------------------------------------------------------------------------------------
+
+symmetric_end::late_soon::late_soon(symmetric_end& mine, std::uint64_t call_bytes, time_ns until, time_ns span)
+    : timer(&ask), end(mine), bytes(call_bytes) {
+  const time_ns before_ns = end.services_.asked_before(span);
+  if (before_ns != 0 && until != runtime::never) end.services_.ex.arm(*this, until - before_ns);
+}
+
+// A config does not say whom it waits for: then all members are asked, but for those beyond a number.
+void symmetric_end::late_soon::ask(timer& self) noexcept {
+  constexpr std::size_t most_asked = 16;
+  auto& mine = static_cast<late_soon&>(self);
+  const symmetric_end& end = mine.end;
+  try {
+    std::vector<rank_id> all = mine.begun ? std::vector<rank_id>() : end.leases_.awaited(mine.bytes);
+    if (all.empty()) all = end.members_;
+    std::erase(all, end.services_.net.rank());
+    if (all.size() > most_asked) all.resize(most_asked);
+    mine.asked = std::move(all);
+  } catch (...) {}  // of too little memory: nobody is asked
+  const std::uint32_t key = tuning::size_bucket::of(mine.bytes).index();
+  for (const rank_id r : mine.asked)
+    actors::ask_what_it_does(end.services_, end.declaration(), end.participant_.generation, r, key);
+}
+
+std::string symmetric_end::progress_in_words(std::uint32_t key) const {
+  return "has made " + std::to_string(leases_.calls_begun(key)) + " calls of it of that size";
+}
 
 task<> symmetric_end::run(std::span<std::byte> data, symmetric_options call) {
   return run(nullptr, data, call.bytes != 0 ? call.bytes : data.size(), call.timeout_ns);
@@ -288,14 +319,17 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
   const runtime::work_meter::wait uncharged(here.meter());
   if (const auto there = memory().check(data, alignment_of(op_)); !there)
     runtime::raise({there.code(), declaration().about(services_.net.rank()), there.reason().text()});
-  const time_ns until = services_.until(timeout_ns != 0 ? timeout_ns : op_.timeout_ns);
+  const time_ns span_ns = timeout_ns != 0 ? timeout_ns : op_.timeout_ns;
+  const time_ns until = services_.until(span_ns);
+  late_soon asks(*this, bytes, until, span_ns);
   const time_ns asked_ns = rows_.clock();
   auto begun = co_await leases_.start(bytes, until);
   if (!begun) {
     record_unbegun(bytes, asked_ns);
     throw explained(begun.code(), leases_.next_invocation(bytes),
-                    "the call has not begun, it waited " + leases_.missing(bytes));
+                    "the call has not begun, it waited " + leases_.missing(bytes), asks.asked);
   }
+  asks.begun = true;
   const actors::leased l = *begun;
   const bool timed = l.what.of != actors::lease::part::steady || (lead_ != nullptr && lead_->assigned.measuring());
   const auto clock = [this, timed] {
@@ -339,7 +373,7 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
   const time_ns end_ns = clock();
   record(l, start_ns, end_ns, outcome);
   leases_.ended(l, start_ns, end_ns, outcome, text);
-  if (outcome != errc::none) throw explained(outcome, l.what.invocation, text);
+  if (outcome != errc::none) throw explained(outcome, l.what.invocation, text, asks.asked);
 }
 
 template <class Start>

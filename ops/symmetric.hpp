@@ -134,6 +134,8 @@ class symmetric_end final : private actors::implementations, private actors::reh
   actors::lease_coordinator* lease_coordinator() noexcept { return lead_ ? &lead_->leases : nullptr; }
   bool owes_messages() const noexcept;
   void list_waiting(runtime::waiting_list& all);
+  /// How many calls of those sizes this rank has begun; see actors/inquiries.hpp.
+  std::string progress_in_words(std::uint32_t key) const;
   /// See actors/lease_participant.hpp.
   bool may_leave() { return op_.rehearse == nullptr || leases_.may_leave(); }
 
@@ -159,6 +161,17 @@ class symmetric_end final : private actors::implementations, private actors::reh
     time_ns since_ns;
   };
 
+  // Shortly before a call runs out of time, asks the members that it waits for what they do.
+  struct late_soon : runtime::timer {
+    late_soon(symmetric_end& mine, std::uint64_t call_bytes, time_ns until, time_ns span);
+    ~late_soon() { runtime::timer_wheel::disarm(*this); }
+    static void ask(timer& self) noexcept;
+    symmetric_end& end;
+    std::uint64_t bytes;
+    bool begun = false;  // it has passed its gate
+    std::vector<rank_id> asked{};
+  };
+
   void retire() noexcept;
   runtime::task<> rehearse(std::uint64_t digest) override;  // here: gets ready; it is run in a round of rehearsals
   void on_rejected(const runtime::error& why) noexcept override { fail(why); }
@@ -180,9 +193,11 @@ class symmetric_end final : private actors::implementations, private actors::reh
   void record(const actors::leased& l, time_ns start_ns, time_ns end_ns, runtime::errc outcome);
   /// One that fails at a gate is in the flight recorder, too.
   void record_unbegun(std::uint64_t bytes, time_ns asked_ns);
-  /// The error that a call ends with, which is noted.
-  runtime::failure explained(runtime::errc code, std::uint64_t invocation, const std::string& what) const;
-  runtime::failure in_words(runtime::errc code, std::uint64_t invocation, const std::string& what) const;
+  /// The error that a call ends with, which is noted. `asked`: of whom it says what they do, where it has run out of time.
+  runtime::failure explained(runtime::errc code, std::uint64_t invocation, const std::string& what,
+                             const std::vector<rank_id>& asked) const;
+  runtime::failure in_words(runtime::errc code, std::uint64_t invocation, const std::string& what,
+                            const std::vector<rank_id>& asked) const;
 
   actors::services& services_;
   symmetric_op op_;

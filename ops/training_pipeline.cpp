@@ -180,6 +180,16 @@ class training::pass {
     self.free_.end_pass();
     self.report.elapsed_ns = flow.where().precise_now() - began;
   }
+  // A message that runs out of time does not know which step waits for it.
+  std::exception_ptr in_words(std::exception_ptr thrown) const {
+    if (!waits_) return thrown;
+    const runtime::error why = runtime::describe(thrown);
+    if (why.code() != errc::timeout) return thrown;
+    return std::make_exception_ptr(runtime::failure({why.code(),
+                                                     title_ + ", " + text_of(waits_->step) + ", which waits for rank " +
+                                                         std::to_string(waits_->peer) + ": " + why.text(),
+                                                     why.began_with()}));
+  }
   pipeline_report report;
   time_ns busy_forward_ns = 0;
   time_ns busy_backward_ns = 0;
@@ -326,9 +336,11 @@ class training::pass {
     if (coming.size() == 0) co_return;
     const std::uint32_t other = forward ? a.stage - 1 : a.stage + 1;
     const rank_id peer = op_.ranks[op_.schedule.rank_of(other)];
+    waits_ = {.step = a, .peer = peer};
     const auto compared = compared_.find(peer);
     if (compared != compared_.end()) co_await compared->second;
     co_await coming;
+    waits_.reset();
     free_.around().heard(peer);
     check_came(a, coming.bytes(), (forward ? h.in : h.gradient_out).bytes().size());
   }
@@ -414,6 +426,11 @@ class training::pass {
   const bool on_device_;                     // computations are enqueued before their inputs are here
   std::deque<runtime::flow_work> enqueued_;  // computations that the device has not ended
   runtime::dataflow* flow_ = nullptr;
+  struct waiting {
+    pipeline_action step;
+    rank_id peer;
+  };
+  std::optional<waiting> waits_;  // for a message
   std::map<std::pair<std::uint32_t, std::uint32_t>, held> held_;
   std::map<rank_id, runtime::flow_work> compared_;                 // in this pass
   std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;  // their sends may be under way
@@ -431,7 +448,7 @@ task<pipeline_report> training::run(training_work& stages) {
   try {
     co_await runtime::with_dataflow(&pass::run, std::ref(mine), std::cref(op_->schedule.ranks[place_]));
   } catch (...) {
-    thrown = std::current_exception();
+    thrown = mine.in_words(std::current_exception());
   }
   now.end(thrown);
   pipeline_report& report = mine.report;

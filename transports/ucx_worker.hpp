@@ -14,7 +14,7 @@
 /// |     | with memory of devices: cuda_copy and cuda_ipc besides, or all | UCX is to move it |
 /// | MM_FIFO_ELEM_SIZE | 256 | a message with up to 128 bytes then goes through the queue itself, with a third fewer instructions |
 /// | KEEPALIVE_INTERVAL | the caller's | UCX's 20 s is too long to find a dead peer |
-/// | LOG_LEVEL | error | a library is silent; faults are reported as values |
+/// | LOG_LEVEL | error | a library is silent; faults are reported as values. Errors are lines of parley's (ucx_log.hpp) |
 /// | WARN_UNUSED_ENV_VARS | n | the same |
 ///
 /// A program that links this has a `ucp_ep_do_uct_ep_am_keepalive` of its own, which keeps UCX from a crash (at the end of ucx_worker.cpp).
@@ -25,6 +25,7 @@
 /// Throws `failure` (`unavailable`) with UCX's own reason when the machine lacks what is needed.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
+#include <parley/transports/ucx_log.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -68,6 +69,7 @@ class ucx_worker {
  private:
   void close() noexcept;
 
+  const ucx_log log_;  // beyond the end of the others
   ucp_context* context_ = nullptr;
   ucp_worker* worker_ = nullptr;
   int event_fd_ = -1;

@@ -264,17 +264,26 @@ TEST_CASE("a call that is too short for an answer asks nobody") {
   CHECK(w[0].mail().sent_by_type()[actors::peer_question::message_type] == 0);
 }
 
-TEST_CASE("the rank that notices that another one calls a group with another size says with which") {
-  world w(3);
-  auto op = led_by(0, {star()});
-  const auto groups = declare_all(w, op);
-  scope calls(w.clock);
-  std::array<std::vector<float>, 3> x{std::vector<float>(100), std::vector<float>(100), std::vector<float>(64)};
-  std::array<result<>, 3> outcomes;
-  for (rank_id r = 0; r < 3; ++r) calls.spawn(reduce_one(groups[r], x[r], outcomes[r]));
-  run_until(w.clock, [&] { return calls.running() == 0; });
-  for (rank_id r = 0; r < 3; ++r) CHECK(outcomes[r].code() == errc::bad_argument);
-  CHECK(says(outcomes[0], "rank 2 called with another size than the others, 256 bytes; this rank has 400 bytes"));
+TEST_CASE("every rank of a group says which one calls with another size, and with which") {
+  for (const rank_id odd : {0U, 2U}) {
+    CAPTURE(odd);
+    world w(3);
+    const auto groups = declare_all(w, led_by(1, {star()}));
+    scope calls(w.clock);
+    std::array<std::vector<float>, 3> x;
+    std::array<result<>, 3> outcomes;
+    for (rank_id r = 0; r < 3; ++r) x[r].resize(r == odd ? 64 : 100);
+    for (rank_id r = 0; r < 3; ++r) calls.spawn(reduce_one(groups[r], x[r], outcomes[r]));
+    run_until(w.clock, [&] { return calls.running() == 0; });
+    for (rank_id r = 0; r < 3; ++r) {
+      CAPTURE(r);
+      CHECK(outcomes[r].code() == errc::bad_argument);
+      const std::string ours = std::to_string(x[r].size() * sizeof(float));
+      CHECK(says(outcomes[r], "rank " + std::to_string(odd) +
+                                  " called with another size than the others, 256 bytes; this rank has " + ours +
+                                  " bytes"));
+    }
+  }
 }
 
 namespace {

@@ -596,6 +596,54 @@ TEST_CASE("a campaign that a participant does not join in time is aborted, and t
   CHECK(job.steady() == "ring");
 }
 
+TEST_CASE("a call whose config waits too long for another member says what that one does") {
+  job_of job(3, three(), trials::on_calls, {}, {}, {}, 4'000'000'000);
+  std::vector<result<>> outcomes(2);
+  std::vector<std::byte> data(4096);
+  const auto call = [](symmetric op, std::span<std::byte> d, result<>& into) -> task<> {
+    auto outcome = co_await attempt(op.run(d));
+    into = outcome;
+  };
+  const auto receive = [](transfer t, std::span<std::byte> into) -> task<> {
+    static_cast<void>(co_await attempt(t.receive(into, {.from = 0, .tag = 7})));
+  };
+  paired_transfer acts;
+  acts.name = "acts";
+  acts.edges = {{0, 1}, {1, 0}, {0, 2}};
+  std::vector<transfer> ends;
+  for (rank_id r = 0; r < 3; ++r) ends.push_back(job.ranks[r]->declare(acts));
+  std::vector<std::byte> other(8);
+  SUBCASE("which waits in another call") {
+    job.calls->spawn(receive(ends[2], other));
+    for (const rank_id r : {0U, 1U}) job.calls->spawn(call(job.handles[r], data, outcomes[r]));
+    job.pass(5'000'000'000);
+    for (const rank_id r : {0U, 1U}) {
+      CHECK(outcomes[r].code() == errc::timeout);
+      const std::string text = outcomes[r].reason().what();
+      CAPTURE(text);
+      CHECK(says(outcomes[r], "invocation 0, on rank " + std::to_string(r) + ": config library"));
+      // Who waits in the same call is named after who does not.
+      CHECK(says(outcomes[r],
+                 "; rank 2 has made 0 calls of it of that size; it waits in: receive of acts 0->2, call 0, tag 7, "));
+      CHECK(says(outcomes[r], "; rank " + std::to_string(1 - r) +
+                                  " has made 1 calls of it of that size; it waits in: call of gradients"));
+      CHECK(text.find("; rank 2 has made") < text.find("; rank " + std::to_string(1 - r) + " has made"));
+    }
+  }
+  SUBCASE("which has not declared the op") {
+    symmetric_op alone{.name = "alone",
+                       .members = {0, 1},
+                       .configs = three(),
+                       .over = std::make_shared<library_communicator>(job.lib.make()),
+                       .timeout_ns = 4'000'000'000};
+    const symmetric only = job.ranks[0]->declare(alone);
+    job.calls->spawn(call(only, data, outcomes[0]));
+    job.pass(5'000'000'000);
+    CHECK(outcomes[0].code() == errc::timeout);
+    CHECK(says(outcomes[0], "; rank 1 has not declared this op"));
+  }
+}
+
 TEST_CASE("a call that waits at a gate too long ends as timeout, which says for whom, and the next ones go on") {
   rank_settings settings;
   settings.flight_dir = "box";
@@ -627,6 +675,8 @@ TEST_CASE("a call that waits at a gate too long ends as timeout, which says for 
   CHECK(said.find("at the gate of campaign 1") != std::string::npos);
   CHECK(said.find(schedule ? "coordinator on rank 0, which has not sent the schedule"
                            : "for rank 2, which has not answered") != std::string::npos);
+  CHECK(said.find(schedule ? "; rank 0 has not answered in 25 ms what it does"
+                           : "; rank 2 has not answered in 25 ms what it does") != std::string::npos);
   const std::string& left = job.disk[1].files["box/parley-flight-1.json"];
   CHECK(left.find("\"why\":\"timeout: gradients") != std::string::npos);
   CHECK(left.find("at the gate of campaign 1") != std::string::npos);

@@ -443,6 +443,42 @@ TEST_CASE("a schedule that differs between the last two ranks is named on all of
   }
 }
 
+TEST_CASE("a pass that waits too long says which step waits for whom, and what that rank does") {
+  world w(2);
+  std::vector<std::unique_ptr<part_of_model>> parts;
+  std::vector<pipeline_report> reports(2);
+  std::vector<result<>> outcomes(2);
+  std::vector<time_ns> ended(2);
+  std::vector<training> handles;
+  for (rank_id r = 0; r < 2; ++r) {
+    training_pipeline op;
+    op.name = "layers";
+    op.schedule = gpipe(2, 4);
+    op.timeout_ns = 1'000'000'000;
+    parts.push_back(std::make_unique<part_of_model>(2, 1000));
+    handles.push_back(w[r].declare(op));
+  }
+  const auto both = [&] {
+    scope all(w.clock);
+    for (rank_id r = 0; r < 2; ++r)
+      all.spawn(trained::pass(handles[r], parts[r].get(), &reports[r], &outcomes[r], &ended[r]));
+    run_until(w.clock, [&] { return all.running() == 0; });
+  };
+  bool first = true;
+  SUBCASE("in its first pass") {}
+  SUBCASE("in a later one") { first = false; }
+  if (!first) both();
+  scope one(w.clock);
+  one.spawn(trained::pass(handles[1], parts[1].get(), &reports[1], &outcomes[1], &ended[1]));
+  run_until(w.clock, [&] { return one.running() == 0; });
+  const std::string text = outcomes[1] ? "" : outcomes[1].reason().what();
+  MESSAGE(text);
+  CHECK(outcomes[1].code() == errc::timeout);
+  CHECK(text.find("op layers, 1F0, which waits for rank 0: ") != std::string::npos);
+  CHECK(text.find("; rank 0 has sent ") != std::string::npos);
+  CHECK(text.find("; it waits in no call") != std::string::npos);
+}
+
 TEST_CASE("gradients that their stage takes only after many others hold nobody up") {
   // Breadth first on one rank, in turns on the other one, with messages that stay with their sender until they are taken.
   constexpr int microbatches = 100;
