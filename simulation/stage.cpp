@@ -153,6 +153,7 @@ void stage::run_to(time_ns t) {
 void stage::freeze(rank_id r, time_ns until) {
   player& p = *players_[r];
   if (until <= p.frozen_until || until <= now_) return;
+  if (p.frozen_until <= now_) p.frozen_since = now_;
   p.frozen_until = until;
   if (until == runtime::never) return;
   at(until, nobody, [this, r] {

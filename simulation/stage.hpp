@@ -92,6 +92,8 @@ class stage final : public timeline {
   void freeze(rank_id r, time_ns until);
   void thaw(rank_id r);
   bool frozen(rank_id r) const noexcept { return players_[r]->frozen_until > now_; }
+  /// For how long nothing of `r` has happened, as it computes or is frozen; 0: it is neither.
+  time_ns stands_still(rank_id r) const noexcept { return frozen(r) ? now_ - players_[r]->frozen_since : 0; }
   /// Each time that a coroutine of `r` was resumed, nothing of `r` happens for so long.
   void slow_down(rank_id r, time_ns per_turn_ns) { players_[r]->turn_ns = per_turn_ns; }
 
@@ -105,6 +107,7 @@ class stage final : public timeline {
     explicit player(std::uint64_t seed) : clock(seed) {}
     time_ns offset = 0;
     time_ns frozen_until = 0;
+    time_ns frozen_since = 0;
     time_ns turn_ns = 0;
     bool listed = false;         ///< in `ready_`
     std::uint32_t computed = 0;  ///< how many times, inside a turn

@@ -50,6 +50,10 @@ void world::start(rank_id r) {
     nodes_[r]->rank->on_lost(peer, why);
     network_.break_connection(r, peer);
   };
+  // A heart beats on one host.
+  on.stands_still = [this](rank_id peer) {
+    return nodes_[peer]->rank && options_.offsets.empty() ? stage_.stands_still(peer) : 0;
+  };
   auto settings = settings_;
   if (options_.of_rank) {
     ops::rank_settings own = options_.settings;

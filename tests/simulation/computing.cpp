@@ -162,6 +162,26 @@ task<> trains(rank& self) {
   CHECK(report.sent == 2);
 }
 
+task<> waits_for_who_computes(rank& self) {
+  auto op = between_two<paired_transfer>("activations");
+  op.edges = {{1, 0}};
+  auto t = self.declare(op);
+  std::vector<std::byte> data(10'000);
+  if (self.id() == 1) {
+    self.where().spend(computed);
+    co_await t.send(data, {.to = 0});
+    co_return;
+  }
+  auto late = co_await attempt(t.receive(data, {.from = 1}));
+  REQUIRE(late.code() == errc::timeout);
+  const std::string text = late.reason().what();
+  CAPTURE(text);
+  CHECK(text.find(
+            "; rank 1 has not answered in 500 ms what it does: its thread has not turned for 30.0 s, so it computes") !=
+        std::string::npos);
+  co_await t.receive(data, {.from = 1});
+}
+
 enum class limit : std::uint8_t { of_each, of_all };
 task<> batch_in_flow(dataflow& flow, rank* self, p2p messages, limit l) {
   std::vector<std::byte> data(10'000);
@@ -266,4 +286,8 @@ TEST_CASE("a call's time-out counts from the call, though its rank has computed 
   SUBCASE("batch with a limit of its own") { CHECK(goes_well(in_a_limited_batch)); }
   SUBCASE("leases") { CHECK(goes_well(calls_without_headers)); }
   SUBCASE("rehearsals") { CHECK(goes_well(rehearses)); }
+}
+
+TEST_CASE("who waits too long for a rank that computes is told that, and for how long") {
+  CHECK(goes_well(waits_for_who_computes));
 }
