@@ -26,7 +26,13 @@ double equal_ns(const aggregate& a, const aggregate& b, const decide_options& op
 
 class chooser {
  public:
-  chooser(std::span<const aggregate> aggregates, const decide_options& options) : all_(aggregates), options_(options) {}
+  chooser(std::span<const aggregate> aggregates, const decide_options& options) : all_(aggregates), options_(options) {
+    std::vector<std::size_t> field;
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      if (usable(i)) field.push_back(i);
+    }
+    usual_ = scatter_of(all_, field);
+  }
 
   decision choose() const {
     if (none_to_choose()) {
@@ -43,7 +49,7 @@ class chooser {
         return made(
             0, decision_reason::within_noise_of_default,
             fmt::format("{} is faster than the default, {}, but not by more than noise, {}, so the default stays",
-                        timed(*best), timed(0), time_text(noise_ns(all_[0], all_[*best], options_))));
+                        timed(*best), timed(0), time_text(apart_ns(0, *best))));
       }
     }
     for (std::size_t i = 1; i < *best; ++i) {
@@ -64,12 +70,27 @@ class chooser {
   bool usable(std::size_t i) const {
     return !excluded(i) && all_[i].measured() && std::isfinite(all_[i].time_ns) && all_[i].time_ns > 0;
   }
-  bool beats(std::size_t a, std::size_t b) const {
-    return all_[b].time_ns - all_[a].time_ns > noise_ns(all_[a], all_[b], options_);
-  }
-  // By what was measured, however much that scatters: of two that are not told apart the faster one is the better guess.
+  bool beats(std::size_t a, std::size_t b) const { return all_[b].time_ns - all_[a].time_ns > apart_ns(a, b); }
   bool equals(std::size_t a, std::size_t b) const {
-    return all_[a].time_ns - all_[b].time_ns <= equal_ns(all_[a], all_[b], options_);
+    const double equal = equal_ns(all_[a], all_[b], options_);
+    return all_[a].time_ns - all_[b].time_ns <= std::max(equal, chance_ns(a, b));
+  }
+  double apart_ns(std::size_t a, std::size_t b) const {
+    return std::max(noise_ns(all_[a], all_[b], options_), chance_ns(a, b));
+  }
+  // Where many repetitions have not told two apart, chance must not decide, or it would decide otherwise in the next job. It gives up
+  // no more than a tenth for that. After few repetitions the faster one is the better guess.
+  double chance_ns(std::size_t a, std::size_t b) const {
+    constexpr std::size_t many_repetitions = 12;
+    constexpr double sure = 2.6;  // standard errors: one side in 200 is wrong
+    constexpr double most_given_up = 0.1;
+    const std::size_t fewer = std::min(all_[a].count, all_[b].count);
+    const std::size_t more = std::max(all_[a].count, all_[b].count);
+    if (fewer < many_repetitions || more > 2 * fewer) return 0;  // one of them left the search early
+    const double chance = significant_ns(
+        all_[a], all_[b],
+        {.relative = options_.relative_noise, .pooled = usual_, .standard_errors = sure * options_.spread_factor});
+    return std::min(chance, most_given_up * std::max(all_[a].time_ns, all_[b].time_ns));
   }
   bool none_to_choose() const {
     for (std::size_t i = 1; i < all_.size(); ++i) {
@@ -112,7 +133,7 @@ class chooser {
   std::string against_default(std::size_t i) const {
     if (usable(0)) {
       return fmt::format("; the default takes {}, and {} would be noise", time_text(all_[0].time_ns),
-                         time_text(noise_ns(all_[0], all_[i], options_)));
+                         time_text(apart_ns(0, i)));
     }
     if (excluded(0)) return "; the default is excluded by the constraint";
     return fmt::format("; the default could not be measured ({})", name(all_[0].status));
@@ -154,6 +175,7 @@ class chooser {
 
   std::span<const aggregate> all_;
   const decide_options& options_;
+  scatter usual_;
 };
 
 }  // namespace

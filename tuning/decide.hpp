@@ -6,11 +6,11 @@
 ///     d.sentence;        // "candidate 3 takes 1.20 ms, the default 1.63 ms"
 ///     d.confidence;      // `thin`: a search with more repetitions may choose otherwise
 ///
-/// +infinity never wins. Within noise of the default the default stays, and what times scatter by is noise, too: leaving it
-/// must be worth it. Among the others those within the relative noise of the fastest are equals, and the first in merged order
-/// is taken; a larger difference counts although it may be chance, as how long trials go on (plan.hpp) sees to it that it
-/// hardly ever is. With nothing measured the current config stays, and the reason says so. The same aggregates give the
-/// same decision everywhere.
+/// +infinity never wins. Candidates that noise does not tell apart are equals: within the relative noise, or, once both were
+/// repeated 12 times, within what chance does to the medians of equals (one pair in 200 aside) and a tenth. The default stays if
+/// it equals the fastest or scatter hides the difference; else the first equal in merged order that beats the default wins, so
+/// that another job chooses the same. With nothing measured the current config stays, and the reason says so. The same
+/// aggregates give the same decision everywhere.
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -83,6 +83,15 @@ TEST_CASE("what times scatter by keeps the default, and makes no equals of those
   CHECK(decide(far_apart).winner == 1);
 }
 
+TEST_CASE(
+    "of candidates that many repetitions do not tell apart the first is taken, if it gives up no more than a tenth") {
+  CHECK(decide(times{took(1000, 90, 100), took(104, 90, 30), took(100, 90, 30)}).winner == 1);
+  CHECK(decide(times{took(1000, 90, 100), took(115, 90, 60), took(100, 90, 60)}).winner == 2);
+  CHECK(decide(times{took(1000, 90, 100), took(104, 90, 1), took(100, 90, 1)}).winner == 2);   // told apart
+  CHECK(decide(times{took(1000, 90, 100), took(104, 4, 30), took(100, 90, 30)}).winner == 2);  // the first left early
+  CHECK(decide(times{took(106, 30, 30), took(100, 30, 30)}).winner == 0);
+}
+
 TEST_CASE("the first among equals must itself beat the default") {
   // 98 is within noise of 95.5, the fastest, and of the default.
   CHECK(decide(times{took(100), took(98), took(95.5)}).winner == 2);
