@@ -115,15 +115,53 @@ assignment::choice assignment::choose_without(campaign& c, const asked_call& cal
     chosen = choose_undecided(c, call);
   }
   if (!lacks(chosen.digest)) return chosen;
-  chosen.digest = default_digest_;
+  if (c.where == campaign::stage::decided) ++c.ran_others[static_cast<std::size_t>(find(chosen.digest)->what)];
+  chosen.digest = candidates_.empty() ? default_digest_ : candidates_[best_without(c, lacking)];
+  return chosen;
+}
+
+std::size_t assignment::best_without(const campaign& c, std::span<const lacking_config> lacking) const noexcept {
+  const auto lacks = [lacking](std::uint64_t digest) {
+    return std::any_of(lacking.begin(), lacking.end(), [&](const lacking_config& l) { return l.digest == digest; });
+  };
+  std::size_t best = 0;
   double best_ns = tuning::infinite_ns;
   for (std::size_t i = 0; i < c.aggregates.size(); ++i) {
     if (lacks(candidates_[i]) || is_excluded(c, i) || !c.aggregates[i].measured() || c.aggregates[i].time_ns >= best_ns)
       continue;
-    chosen.digest = candidates_[i];
+    best = i;
     best_ns = c.aggregates[i].time_ns;
   }
-  return chosen;
+  return best;
+}
+
+time_ns assignment::worth_waiting_ns(const campaign& c, std::span<const lacking_config> lacking) const noexcept {
+  if (c.where != campaign::stage::decided) return 0;
+  const double own_ns = c.decided_time_ns != 0 ? c.decided_time_ns : c.remembered_time_ns;
+  if (!(own_ns > 0)) return 0;
+  const std::size_t other = best_without(c, lacking);
+  double other_ns = 2 * own_ns;
+  if (other < c.aggregates.size() && c.aggregates[other].measured()) {
+    other_ns = c.aggregates[other].time_ns;
+  } else if (other == 0 && c.fastest_default_ns > 0) {
+    other_ns = c.fastest_default_ns;
+  }
+  const double worth_ns = std::clamp(other_ns - own_ns, 0.0, static_cast<double>(longest_wait_ns));
+  return static_cast<time_ns>(worth_ns);
+}
+
+std::string_view name(unmet_need what) noexcept {
+  switch (what) {
+    case unmet_need::payload: return "no payload";
+    case unmet_need::memory_of_receiver: return "no memory registered by the receiver";
+    case unmet_need::credit_in_time: return "no credit in time";
+    case unmet_need::memory_of_sender: return "payload not in memory registered by the sender";
+    case unmet_need::word_in_time: return "no word in time that the receiver knows the sender's memory";
+    case unmet_need::pieces: return "payload not in pieces";
+    case unmet_need::like_pieces: return "other pieces at the receiver";
+    case unmet_need::word_of_pieces: return "no word in time of the receiver's pieces";
+  }
+  return "unknown";
 }
 
 const campaign::shortage& assignment::note_shortage(campaign& c, std::size_t candidate, time_ns now) {
@@ -635,6 +673,8 @@ void assignment::settle(campaign& c, std::size_t winner, decision_source source,
   if (!c.missed.empty()) c.why += "; of results files: " + c.missed;
   if (!left_out_.empty()) c.why += "; not tried, for their rehearsals failed: " + left_out_;
   c.decided_ns = now;
+  c.ran_others = {};
+  c.invocations_before = c.invocations;
   c.incumbent = winner;
   c.decided_time_ns = c.aggregates.empty() || !c.aggregates[winner].measured() ? 0 : c.aggregates[winner].time_ns;
   if (c.search == 1) c.invocations_to_agreement = c.invocations;

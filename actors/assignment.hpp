@@ -24,6 +24,7 @@
 
 #include <boost/container/flat_map.hpp>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -76,7 +77,15 @@ enum class unmet_need : std::uint8_t {
   pieces,              ///< the payload does not lie in pieces that may go by themselves
   like_pieces,         ///< the receiver has others
   word_of_pieces,      ///< which it has, it has not said yet
+  last = word_of_pieces
 };
+constexpr std::size_t unmet_needs = static_cast<std::size_t>(unmet_need::last) + 1;
+/// In a report: `no credit in time`.
+std::string_view name(unmet_need what) noexcept;
+/// Time alone may meet this need, so that a call may wait for it.
+constexpr bool may_come(unmet_need what) noexcept {
+  return what == unmet_need::credit_in_time || what == unmet_need::word_in_time;
+}
 struct lacking_config {
   std::uint64_t digest = 0;
   unmet_need what = unmet_need::memory_of_receiver;
@@ -210,6 +219,9 @@ struct campaign {
   double cost_ns = 0;             ///< what the trials took beyond the default
   double pending_ns = 0;          ///< the same of those that were not reported yet, as far as it can be foreseen
   double fastest_default_ns = 0;  ///< at the sender, before the default has been measured on both sides
+  /// Since the decision: calls that ran another config than the one decided on, by what that one lacked; and all calls before it.
+  std::array<std::uint64_t, unmet_needs> ran_others{};
+  std::uint64_t invocations_before = 0;
   std::unique_ptr<drift_watch> drift;
 
   bool from_results() const noexcept { return source == decision_source::results || source == decision_source::pin; }
@@ -241,6 +253,10 @@ class assignment {
       return choose_sample(c, {tag, invocation, now, terms});
     return {c.digest, stamp_flags::none};
   }
+  /// How long a call may wait for what the config decided on lacks: the difference between its measured time and that of the config
+  /// that would run instead. Where that one's time is not known (the decision is from a results file), as long as the config decided on
+  /// takes itself; where its own is not, not at all.
+  time_ns worth_waiting_ns(const campaign& c, std::span<const lacking_config> lacking) const noexcept;
   /// The invocation that `choose` was asked for ahead of its time is no trial after all: it had another size, or nobody ran
   /// it. Its candidate is tried again.
   void withdraw(std::uint32_t tag, std::uint64_t invocation);
@@ -360,6 +376,7 @@ class assignment {
   static constexpr std::size_t most_without_pieces = 8;  // which is a matter of layouts, and those stay
   static constexpr std::size_t least_share = 8;
   static constexpr time_ns longest_late_ns = 1'000'000'000;
+  static constexpr time_ns longest_wait_ns = 1'000'000'000;  // of a call, whatever times ranks have reported
   static constexpr time_ns rows_missing_after_ns = 10'000'000'000;
   static constexpr time_ns first_retry_pause_ns = 10'000'000'000;
   static constexpr time_ns longest_retry_pause_ns = 600'000'000'000;
@@ -407,6 +424,8 @@ class assignment {
   choice choose_undecided(campaign& c, const asked_call& call);
   choice choose_in_batch(campaign& c, const asked_call& call);
   choice choose_without(campaign& c, const asked_call& call, std::span<const lacking_config> lacking);
+  /// The fastest candidate, as measured, that lacks nothing; without one, the default.
+  std::size_t best_without(const campaign& c, std::span<const lacking_config> lacking) const noexcept;
   static const campaign::shortage& note_shortage(campaign& c, std::size_t candidate, time_ns now);
   std::string why_it_lacked(unmet_need what) const;
   std::size_t next_candidate(const campaign& c) const noexcept;

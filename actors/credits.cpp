@@ -43,6 +43,11 @@ const held_credit* credits_held::find(std::uint64_t index, std::uint64_t bytes) 
   return &held_.front();
 }
 
+bool credits_held::has(std::uint64_t index, std::uint64_t bytes) const noexcept {
+  return std::any_of(held_.begin(), held_.end(),
+                     [=](const held_credit& h) { return h.index == index && h.capacity >= bytes; });
+}
+
 void credits_held::begun(std::uint64_t index) noexcept {
   const auto over = [index](const held_credit& h) { return h.index <= index; };
   held_.erase(held_.begin(), std::find_if_not(held_.begin(), held_.end(), over));

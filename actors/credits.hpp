@@ -67,6 +67,8 @@ class credits_held {
   bool take(held_credit c, std::uint64_t next);
   /// The credit of invocation `index` if it has room for `bytes`.
   const held_credit* find(std::uint64_t index, std::uint64_t bytes) const noexcept;
+  /// Whether that credit is here, though earlier ones may not be used yet.
+  bool has(std::uint64_t index, std::uint64_t bytes) const noexcept;
   /// Invocation `index` has begun, with its credit or without: it and those before are over.
   void begun(std::uint64_t index) noexcept;
   /// Forgets every credit up to `number`, also those that come later.

@@ -112,7 +112,7 @@ void edge_sender::wait_for_room(admission& a) {
   stream& s = stream_of(a.tag_);
   const bool first = s.waiting.empty();
   s.waiting.push_back(a.place_);
-  if (a.payload_ == nullptr) ++counters_.waited_for_window;
+  if (a.payload_ == nullptr && lacks_room(s)) ++counters_.waited_for_window;
   if (!first) return;
   if (!lacks_room(s)) return admit_waiting(s);                         // its credit may be here already
   if (question_timer_.linked() && !may_leave_early(a.bytes_)) return;  // one answer is enough for all streams
@@ -125,6 +125,43 @@ bool edge_sender::knows_where(const stream& s, std::uint64_t bytes) noexcept {
   const campaign* const search = assigned_.find(bytes);
   const bool decided = search != nullptr && search->where == campaign::stage::decided;
   return (decided && !one_sided_->is_put(search->digest)) || one_sided_->may_put(s.id, s.admitted, bytes);
+}
+
+bool edge_sender::lacks_what_may_come(const stream& s, std::span<const std::byte> source) const noexcept {
+  const campaign* const search = assigned_.find(source.size());
+  if (search == nullptr || search->where != campaign::stage::decided || failed_ != errc::none) return false;
+  const auto what = one_sided_->lacks(search->digest, s.id, s.admitted, source);
+  return what && may_come(*what);
+}
+
+runtime::time_ns edge_sender::patience_ns(const stream& s, std::span<const std::byte> source) noexcept {
+  const campaign* const search = assigned_.find(source.size());
+  return assigned_.worth_waiting_ns(*search, lacking(s.id, {source, nullptr}, s.admitted, search)) >> s.in_vain;
+}
+
+// Its wait begins when nothing else holds it back.
+bool edge_sender::goes_on_waiting(stream& s, admission& first) noexcept {
+  constexpr unsigned most_halvings = 6;
+  if (one_sided_ == nullptr || first.source_ == nullptr) return false;
+  const bool lacks = lacks_what_may_come(s, first.source());
+  if (lacks && first.patient_until_ == 0) {
+    runtime::time_ns span = patience_ns(s, first.source());
+    if (first.deadline_ != runtime::never)
+      span = std::min(span, (first.deadline_ - services_.ex.deadline_in(0)) / 2);  // the rest is the other config's
+    if (span <= 0) return false;
+    first.patient_until_ = services_.ex.deadline_in(span);
+    ++counters_.waited_for_decided;
+  }
+  if (first.patient_until_ == 0) return false;
+  if (lacks && !services_.ex.is_over(first.patient_until_)) {
+    if (s.patience == nullptr) s.patience = std::make_unique<patience_timer>(*this, s);
+    runtime::timer_wheel::disarm(*s.patience);
+    services_.ex.arm(*s.patience, first.patient_until_);
+    return true;
+  }
+  counters_.waited_in_vain += lacks ? 1 : 0;
+  s.in_vain = lacks ? std::min(s.in_vain + 1, most_halvings) : 0;
+  return false;
 }
 
 void edge_sender::admit_waiting(stream& s) noexcept {
@@ -144,6 +181,8 @@ void edge_sender::admit_those_with_room(stream& s) noexcept {
     }
     const bool written = first.payload_ == nullptr || first.payload_->is_over();
     if (!written && !knows_where(s, first.bytes_)) break;
+    if (goes_on_waiting(s, first)) break;
+    if (s.patience != nullptr) runtime::timer_wheel::disarm(*s.patience);
     first.invocation_ = take_room(s, first.bytes_);
     first.admitted_to_ = &s;
     ++s.admitted_only;
@@ -253,6 +292,11 @@ void edge_sender::allow_one_sided(std::vector<std::uint64_t> puts, std::vector<s
   };
   mine.credited = [this](std::uint64_t id) {
     if (stream* const known = streams_.find(id)) admit_waiting(*known);
+  };
+  mine.memory_known = [this] {
+    for (auto& s : streams_) {
+      if (!s->waiting.empty()) admit_waiting(*s);
+    }
   };
   one_sided_ = std::make_unique<one_sided_sender>(services_, std::move(mine), std::move(puts), std::move(gets));
   unusual_ = true;
@@ -384,6 +428,7 @@ void edge_sender::fail(errc why, one_sided_sender::reader receiver) noexcept {
   give_allowance_back();
   if (one_sided_ != nullptr) one_sided_->fail(why, receiver);
   for (auto& s : streams_) {
+    if (s->patience != nullptr) runtime::timer_wheel::disarm(*s->patience);
     while (!s->waiting.empty()) s->waiting.front().owner->finish(why);
   }
 }
@@ -399,8 +444,9 @@ void edge_sender::list_waiting(const runtime::waiting_call& of, runtime::waiting
       w.bytes = a.bytes_;
       w.since_ns = a.since_ns_;
       const bool by_kernels = a.payload_ != nullptr && !a.payload_->is_over();
-      w.lacks =
-          by_kernels ? "kernels of this rank that write its payload" : "room: what was sent before is not received";
+      w.lacks = by_kernels              ? "kernels of this rank that write its payload"
+                : a.patient_until_ != 0 ? "what its decided config needs of the receiver, for a moment"
+                                        : "room: what was sent before is not received";
       if (!by_kernels) w.peers = {peer_};
     });
   }

@@ -9,8 +9,11 @@
 ///     …
 ///     edge.end(inv, outcome);
 ///
-/// An invocation that lacks what its config needs, such as a credit, or pieces that are alike at both ends, runs another one: nothing
-/// waits for that. Only a payload that a device still writes, which cannot leave yet, waits for its credit meanwhile.
+/// An invocation that lacks what its config needs, such as a credit, or pieces that are alike at both ends, runs another one. Two kinds
+/// of calls wait first. A payload that a device still writes cannot leave yet, and waits for its credit meanwhile. A call whose decided
+/// config lacks a credit, or the receiver's word that it knows the sender's memory, waits as long as that is cheaper than the config
+/// that would run instead (`assignment::worth_waiting_ns`), and at most half of its time. A wait in vain halves the stream's next one,
+/// down to a 64th.
 ///
 /// The window of a stream is 64 invocations or 4 MiB that the receiver has not matched; one send of any size may go when
 /// nothing is unmatched. Until the receiver has answered for the op, which it may declare later, all streams together keep to what
@@ -68,16 +71,16 @@ class edge_sender {
   class [[nodiscard]] admission : private runtime::waiter, private runtime::timer {
    public:
     admission(edge_sender& e, std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline,
-              const runtime::until_free* payload) noexcept
+              const runtime::until_free* payload, const std::byte* source) noexcept
         : waiter(&on_cancelled), timer(&on_late), edge_(e), tag_(tag), bytes_(bytes), payload_(payload),
-          deadline_(deadline) {}
+          source_(source), deadline_(deadline) {}
     ~admission() {
       if (admitted_to_ != nullptr) --admitted_to_->admitted_only;
     }
     bool await_ready() {
       if (edge_.failed_ != runtime::errc::none) return true;
-      if (payload_ == nullptr || payload_->is_over() || edge_.knows_where(tag_, bytes_))
-        invocation_ = edge_.try_admit(tag_, bytes_);
+      const bool may_leave = payload_ == nullptr || payload_->is_over() || edge_.knows_where(tag_, bytes_);
+      if (may_leave && !edge_.awaits_decided(tag_, source())) invocation_ = edge_.try_admit(tag_, bytes_);
       return invocation_ != not_admitted;
     }
     template <class P>
@@ -98,6 +101,7 @@ class edge_sender {
 
    private:
     friend edge_sender;
+    std::span<const std::byte> source() const noexcept { return {source_, source_ == nullptr ? 0 : bytes_}; }
     struct place : runtime::list_hook {
       admission* owner = nullptr;
     } place_;
@@ -121,16 +125,19 @@ class edge_sender {
     std::uint32_t tag_;
     std::uint64_t bytes_;
     const runtime::until_free* payload_;
+    const std::byte* source_;  // null: it does not wait for what its config lacks
     runtime::time_ns deadline_;
+    runtime::time_ns patient_until_ = 0;  // 0: it has not begun to wait for that
     runtime::time_ns since_ns_ = 0;
     std::uint64_t invocation_ = not_admitted;
     stream* admitted_to_ = nullptr;  // while it has not resumed
   };
   /// Takes the stream's next invocation, in the order of asking, once the window has a place for it, and once `payload`, if given, is
-  /// written, or its credit is here.
+  /// written, or its credit is here. `source`, if given, is where the payload lies: the call waits for what its decided config lacks, as
+  /// long as that is worth it.
   admission admit(std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline,
-                  const runtime::until_free* payload = nullptr) noexcept {
-    return {*this, tag, bytes, deadline, payload};
+                  const runtime::until_free* payload = nullptr, const std::byte* source = nullptr) noexcept {
+    return {*this, tag, bytes, deadline, payload, source};
   }
   static constexpr std::uint64_t not_admitted = ~std::uint64_t{0};
   /// The number that the first message of a stream gets which has none yet: of those that wait for room, or else the next one.
@@ -140,6 +147,12 @@ class edge_sender {
   /// Whether a wait could tell the next invocation of a stream nothing of where to put its payload: its credit is here, or none
   /// is of use.
   bool knows_where(std::uint32_t tag, std::uint64_t bytes) { return knows_where(stream_of(tag), bytes); }
+  /// Whether the next invocation of a stream, with that payload, is to wait for what its decided config lacks.
+  bool awaits_decided(std::uint32_t tag, std::span<const std::byte> source) {
+    if (one_sided_ == nullptr || source.empty() || assigned_.has_settled_on(source.size(), settled_on_)) return false;
+    const stream& s = stream_of(tag);
+    return lacks_what_may_come(s, source) && patience_ns(s, source) > 0;
+  }
   /// The same where that needs no wait, else `not_admitted`.
   std::uint64_t try_admit(std::uint32_t tag, std::uint64_t bytes) {
     stream& s = stream_of(tag);
@@ -238,12 +251,24 @@ class edge_sender {
 
   struct counters {
     std::uint64_t waited_for_window = 0;
+    std::uint64_t waited_for_decided = 0;  ///< calls that waited for what their decided config lacked
+    std::uint64_t waited_in_vain = 0;      ///< those of them that ran another one
     std::uint64_t questions_sent = 0;
   };
   const counters& statistics() const noexcept { return counters_; }
 
  private:
   friend admission;
+  // The first call in line stops waiting for what its decided config lacks.
+  struct patience_timer : runtime::timer {
+    patience_timer(edge_sender& e, stream& s) noexcept : timer(&on_time), edge(e), of(s) {}
+    static void on_time(timer& self) noexcept {
+      auto& mine = static_cast<patience_timer&>(self);
+      mine.edge.admit_waiting(mine.of);
+    }
+    edge_sender& edge;
+    stream& of;
+  };
   struct stream {
     std::uint64_t id = 0;
     std::uint64_t admitted = 0;       // the next invocation
@@ -254,6 +279,8 @@ class edge_sender {
     std::unique_ptr<std::uint64_t[]> sizes;  // of each, since some were not: in a ring at least as large as the window
     std::uint64_t ring_mask = 0;
     runtime::intrusive_list<admission::place> waiting;
+    std::unique_ptr<patience_timer> patience;  // null: no call has waited for what its decided config lacked
+    unsigned in_vain = 0;                      // such waits, one after the other
 
     std::uint64_t& size_of(std::uint64_t invocation) noexcept { return sizes[invocation & ring_mask]; }
     std::uint64_t take_room(std::uint64_t bytes, const window_limits& window) {
@@ -318,6 +345,9 @@ class edge_sender {
   void admit_waiting(stream& s) noexcept;
   void admit_those_with_room(stream& s) noexcept;
   bool knows_where(const stream& s, std::uint64_t bytes) noexcept;
+  [[gnu::cold]] bool lacks_what_may_come(const stream& s, std::span<const std::byte> source) const noexcept;
+  [[gnu::cold]] runtime::time_ns patience_ns(const stream& s, std::span<const std::byte> source) noexcept;
+  bool goes_on_waiting(stream& s, admission& first) noexcept;
   bool lacks_room(stream& s) const noexcept {
     return !s.waiting.empty() && !has_room(s, s.waiting.front().owner->bytes_);
   }

@@ -116,25 +116,37 @@ void one_sided_sender::note_variant(std::uint64_t candidate, std::uint64_t own) 
 std::span<const lacking_config> one_sided_sender::lacking(std::uint64_t stream, std::uint64_t invocation,
                                                           std::span<const std::byte> source) {
   lacking_.clear();
-  const auto add = [&](const std::vector<std::uint64_t>& configs, unmet_need what) {
-    for (const std::uint64_t digest : configs)
-      lacking_.push_back({digest, source.empty() ? unmet_need::payload : what});
+  const auto add = [&](const std::vector<std::uint64_t>& configs) {
+    for (const std::uint64_t digest : configs) {
+      if (const auto what = lacks(digest, stream, invocation, source)) lacking_.push_back({digest, *what});
+    }
   };
-  const held_stream* const s = puts_.empty() ? nullptr : stream_at(stream, invocation);
-  if (s == nullptr || source.empty() || s->held.find(invocation, source.size()) == nullptr)
-    add(puts_, memory_there_ ? unmet_need::credit_in_time : unmet_need::memory_of_receiver);
+  add(puts_);
   announce_forgotten(source);
-  if (source.empty() || gets_.empty() || find(source) == nullptr)
-    add(gets_, holds(source) ? unmet_need::word_in_time : unmet_need::memory_of_sender);
+  add(gets_);
   return lacking_;
 }
 
 bool one_sided_sender::may_put(std::uint64_t stream, std::uint64_t invocation, std::uint64_t bytes) noexcept {
   if (puts_.empty() || failed_ != errc::none) return true;
   for (const held_stream& s : streams_) {
-    if (s.id == stream) return s.held.find(invocation, bytes) != nullptr;
+    if (s.id == stream) return s.held.has(invocation, bytes);
   }
   return false;
+}
+
+std::optional<unmet_need> one_sided_sender::lacks(std::uint64_t digest, std::uint64_t stream, std::uint64_t invocation,
+                                                  std::span<const std::byte> source) const noexcept {
+  const bool puts = is_put(digest);
+  if (!puts && !is_get(digest)) return std::nullopt;
+  if (source.empty()) return unmet_need::payload;
+  if (!puts) {
+    if (find(source) != nullptr) return std::nullopt;
+    return holds(source) ? unmet_need::word_in_time : unmet_need::memory_of_sender;
+  }
+  const auto has_it = [&](const held_stream& s) { return s.id == stream && s.held.has(invocation, source.size()); };
+  if (std::any_of(streams_.begin(), streams_.end(), has_it)) return std::nullopt;
+  return memory_there_ ? unmet_need::credit_in_time : unmet_need::memory_of_receiver;
 }
 
 const one_sided_access* one_sided_sender::begin(std::uint64_t digest, std::uint64_t stream, std::uint64_t invocation,
@@ -219,6 +231,7 @@ void one_sided_sender::announce(const announced& a) noexcept {
 void one_sided_sender::on_known(const runtime::envelope&, const known& m) noexcept {
   memory_there_ = memory_there_ || m.region == 0;
   for (announced& a : announced_) a.known = a.known || a.number == m.region;
+  if (edge_.memory_known) edge_.memory_known();
 }
 
 void one_sided_sender::await_taken(std::uint64_t stream, std::uint64_t invocation, transfer_part& offered) noexcept {

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -63,6 +64,7 @@ class one_sided_sender {
     runtime::rank_id peer = 0;
     std::function<std::uint64_t(std::uint64_t stream)> next;  ///< the next invocation of a stream
     std::function<void(std::uint64_t stream)> credited;       ///< told of each credit
+    std::function<void()> memory_known{};  ///< told when the receiver knows more of this rank's memory
   };
   one_sided_sender(services& s, edge e, std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets);
   one_sided_sender(const one_sided_sender&) = delete;
@@ -75,6 +77,9 @@ class one_sided_sender {
   /// The digests that an invocation must not run. Valid until the next call.
   std::span<const lacking_config> lacking(std::uint64_t stream, std::uint64_t invocation,
                                           std::span<const std::byte> source);
+  /// What an invocation lacks for this config; nothing where that is not one-sided, either.
+  std::optional<unmet_need> lacks(std::uint64_t digest, std::uint64_t stream, std::uint64_t invocation,
+                                  std::span<const std::byte> source) const noexcept;
   /// Whether its credit is here, or none is of use.
   bool may_put(std::uint64_t stream, std::uint64_t invocation, std::uint64_t bytes) noexcept;
   bool is_put(std::uint64_t digest) const noexcept;

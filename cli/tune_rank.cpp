@@ -118,6 +118,15 @@ json::array lacking_in(const actors::decision_record* d) {
   return list;
 }
 
+/// Calls since the decision that ran another config, by what the decided one lacked.
+json::object others_of(const campaign& c) {
+  json::object all;
+  for (std::size_t i = 0; i < actors::unmet_needs; ++i) {
+    if (c.ran_others[i] != 0) all[std::string(actors::name(static_cast<actors::unmet_need>(i)))] = c.ran_others[i];
+  }
+  return all;
+}
+
 json::object agreement_of(const ops::edge_agreement& e, const campaign& c) {
   const actors::assignment& a = *e.assigned;
   const auto winner = std::find(a.ids().begin(), a.ids().end(), c.winner);
@@ -146,6 +155,8 @@ json::object agreement_of(const ops::edge_agreement& e, const campaign& c) {
       {"cost_ns", c.cost_ns},
       {"control_ns", a.control_ns()},
       {"invocations", c.invocations},
+      {"calls_since_decision", decided(c) ? c.invocations - c.invocations_before : 0},
+      {"ran_other", others_of(c)},
       {"time_to_agreement_ns", decided(c) ? json::value(c.decided_ns - c.first_ns) : json::value(nullptr)},
       {"invocations_until_agreement", decided(c) ? json::value(c.invocations_to_agreement) : json::value(nullptr)}};
 }

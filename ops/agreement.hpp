@@ -48,6 +48,12 @@ struct rank_part {
   std::string config;  ///< its own part of a mixture, else the decision's config
 };
 
+/// Calls that ran another config than the one decided on.
+struct other_runs {
+  std::string why;  ///< what the decided config lacked: `no credit in time`
+  std::uint64_t calls = 0;
+};
+
 struct decision {
   std::string op;   ///< `activations 0->1`
   std::string key;  ///< as in a results file: `16MiB_bf16`
@@ -61,6 +67,9 @@ struct decision {
       evidence;  ///< also of configs that some rank lacks: `status` is `lacking`, `detail` says who and why
   std::vector<rank_part> ranks;  ///< of the op, and what each of them runs; empty before the decision
   std::string here;              ///< what this rank runs
+  std::uint64_t calls = 0;       ///< since the decision; known where the op is led: on an edge at its sender
+  std::vector<other_runs>
+      ran_other;  ///< of these, the calls that ran another config, and why; empty: none, or this rank does not lead
   tuning::confidence confidence = tuning::confidence::none;  ///< how well founded it is
   std::uint32_t search = 0;                                  ///< which search it came from, counted from 1
   std::uint32_t version = 0;                                 ///< grows whenever the decision for this key changes

@@ -461,7 +461,7 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   if (may_wait_for_credit(call.tag, data))
     payload.emplace(*options_.memory, data, [this, &call] { sender_.readmit(call.tag); });
   const time_ns asked_ns = sender_.rows().clock();
-  auto number = co_await sender_.admit(call.tag, data.size(), until, payload ? &*payload : nullptr);
+  auto number = co_await sender_.admit(call.tag, data.size(), until, payload ? &*payload : nullptr, data.data());
   if (!number) {
     record_unbegun(runtime::flight_event::send_failed, call.tag, sender_.next_invocation(call.tag), data.size(),
                    asked_ns);

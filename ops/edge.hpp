@@ -238,7 +238,7 @@ class edge_out final : public edge_end {
   }
   /// Whether a call has something to wait for or to tell beside its own message.
   bool goes_slowly(std::uint32_t tag, std::span<const std::byte> data) {
-    return unusual_ && (owes_refusal() || may_wait_for_credit(tag, data));
+    return unusual_ && (owes_refusal() || may_wait_for_credit(tag, data) || sender_.awaits_decided(tag, data));
   }
   bool owes_refusal() const noexcept { return !untold_.empty(); }
   runtime::task<> send_and_tell(std::span<const std::byte> data, call_options call);
@@ -294,7 +294,7 @@ class edge_out final : public edge_end {
   std::vector<refusal> refused_;  // of calls that have not ended, and say so themselves
   std::vector<refusal> untold_;   // of those whose message was sent when their receiver refused it
   std::size_t untold_more_ = 0;   // so many beyond what is kept
-  bool unusual_ = options_.memory != nullptr;
+  bool unusual_ = options_.memory != nullptr || one_sided();
   // What has left when the link has been given it. From a device's memory nothing does: that takes a copy which somebody has to wait for.
   std::size_t short_bytes_ = options_.memory == nullptr ? services_.net.short_bytes() : 0;
   std::uint64_t copied_bytes_ = 0;

@@ -193,6 +193,28 @@ std::vector<std::string> unknown_variables(const std::vector<std::string>& names
   return warnings;
 }
 
+namespace {
+// Known to the rank that leads the op.
+std::string calls_of_others(const actors::participant_state& p, std::string_view key) {
+  if (p.assigned == nullptr) return {};
+  for (const auto& c : p.assigned->campaigns()) {
+    if (c->key != key) continue;
+    std::uint64_t all = 0;
+    std::string causes;
+    for (std::size_t i = 0; i < actors::unmet_needs; ++i) {
+      if (c->ran_others[i] == 0) continue;
+      all += c->ran_others[i];
+      causes += fmt::format("{}{} for {}", causes.empty() ? "" : ", ", c->ran_others[i],
+                            name(static_cast<actors::unmet_need>(i)));
+    }
+    if (all != 0)
+      return fmt::format("{} of {} calls since then ran another config: {}", all,
+                         c->invocations - c->invocations_before, causes);
+  }
+  return {};
+}
+}  // namespace
+
 std::vector<std::string> verbose_lines(const rank& self, unsigned verbosity) {
   std::vector<std::string> lines;
   if (verbosity == 0) return lines;
@@ -203,6 +225,7 @@ std::vector<std::string> verbose_lines(const rank& self, unsigned verbosity) {
   for (const actors::participant_state* p : self.participants()) {
     for (const actors::decision_record& d : p->decisions) {
       lines.push_back(fmt::format("{} {}: {}", p->declaration.title(), d.key, d.why));
+      if (const std::string others = calls_of_others(*p, d.key); !others.empty()) lines.push_back("  " + others);
       if (verbosity < 3) continue;
       for (const actors::wire_evidence& v : d.evidence) {
         const std::string* const id = v.config.empty() ? p->id_of(v.digest) : &v.config;

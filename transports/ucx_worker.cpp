@@ -64,6 +64,10 @@ ucx_worker::ucx_worker(ucx_reach reach, ucx_memory_kinds memory, runtime::time_n
   prefer(config, "SYSV_BW", "1000MBs");
   prefer(config, "KEEPALIVE_INTERVAL", std::to_string(keepalive_interval_ns / 1'000) + "us");
 
+  // UCX 1.22 believes its cache of memory types rather than the call. The cache has been seen to take a device's memory for the host's,
+  // which UCX then copies with memcpy. Without the cache UCX asks the driver. This holds for the process from here on.
+  if (devices) prefer(config, "MEMTYPE_CACHE", "n");
+
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP;

@@ -14,6 +14,7 @@
 /// |     | with memory of devices: cuda_copy and cuda_ipc besides, or all | UCX is to move it |
 /// | MM_FIFO_ELEM_SIZE | 256 | a message with up to 128 bytes then goes through the queue itself, with a third fewer instructions |
 /// | KEEPALIVE_INTERVAL | the caller's | UCX's 20 s is too long to find a dead peer |
+/// | MEMTYPE_CACHE | with memory of devices: n, for the whole process | its cache has taken device memory for the host's |
 /// | LOG_LEVEL | error | a library is silent; faults are reported as values. Errors are lines of parley's (ucx_log.hpp) |
 /// | WARN_UNUSED_ENV_VARS | n | the same |
 ///

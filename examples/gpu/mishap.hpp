@@ -3,8 +3,7 @@
 //
 //     PARLEY_TEST_MISHAP=1:kernel_faults@3 parley run -n 2 -- gpu_ring_exchange
 //
-// Rank 1, 3 s after the ranks have met: `dies`, without a word; `kernel_faults`: a kernel of its own reads where nothing is; `memory_full`:
-// nothing is left of its GPU's memory.
+// Rank 1, 3 s after the ranks have met: `dies`, without a word; `kernel_faults`: a kernel of its own reads where nothing is.
 #include "kernels.hpp"
 
 #include <parley/runtime/error.hpp>
@@ -34,10 +33,7 @@ class mishap {
     const auto at = all.find('@', colon);
     if (at == std::string_view::npos) refuse(all);
     const auto what = all.substr(colon + 1, at - colon - 1);
-    void (*const befall)() = what == "dies"            ? &die
-                             : what == "kernel_faults" ? &launch_faulty_kernel
-                             : what == "memory_full"   ? &take_all_memory
-                                                       : nullptr;
+    void (*const befall)() = what == "dies" ? &die : what == "kernel_faults" ? &launch_faulty_kernel : nullptr;
     if (befall == nullptr) refuse(all);
     if (number(all.substr(0, colon), all) != rank) return;
     const std::chrono::seconds after(number(all.substr(at + 1), all));
@@ -51,9 +47,9 @@ class mishap {
 
  private:
   [[noreturn]] static void refuse(std::string_view all) {
-    parley::runtime::raise({parley::runtime::errc::bad_argument,
-                            "PARLEY_TEST_MISHAP is " + std::string(all) +
-                                ", and should be such as 1:dies@3, with dies, kernel_faults or memory_full"});
+    parley::runtime::raise(
+        {parley::runtime::errc::bad_argument,
+         "PARLEY_TEST_MISHAP is " + std::string(all) + ", and should be such as 1:dies@3, with dies or kernel_faults"});
   }
   static std::uint32_t number(std::string_view text, std::string_view all) {
     constexpr std::uint32_t most = std::numeric_limits<std::uint32_t>::max();
@@ -67,13 +63,6 @@ class mishap {
     cudaStream_t s = nullptr;
     if (cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess)
       static_cast<void>(launch_add(nowhere, nowhere, nowhere, 64, s));
-  }
-  static void take_all_memory() {
-    void* taken = nullptr;
-    for (std::size_t bytes = std::size_t{64} << 30U; bytes >= std::size_t{1} << 20U; bytes /= 2) {
-      while (cudaMalloc(&taken, bytes) == cudaSuccess) continue;
-      cudaGetLastError();  // that there was no more of this size
-    }
   }
 
   std::mutex mutex_;

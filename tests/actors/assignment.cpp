@@ -249,6 +249,60 @@ TEST_CASE("a candidate that can run now and then is waited for, and one that har
   }
 }
 
+TEST_CASE("what a call may wait for its decided config is what the other one costs more, as far as that is known") {
+  const std::vector<lacking_config> late{{a, unmet_need::credit_in_time}};
+  const std::vector<lacking_config> with_default_alone{{a, unmet_need::credit_in_time},
+                                                       {b, unmet_need::credit_in_time}};
+  leader l(tuning_policy::online, without_budget());
+  l.cost_ns = {{c0, 900'000}, {a, 500'000}, {b, 800'000}};
+  l.open();
+  l.invoke();
+  CHECK(l.assigned.worth_waiting_ns(l.only(), late) == 0);  // nothing is decided
+  l.run();
+  REQUIRE(l.only().digest == a);
+  CHECK(l.assigned.worth_waiting_ns(l.only(), late) == 300'000);
+  CHECK(l.assigned.worth_waiting_ns(l.only(), with_default_alone) == 400'000);
+
+  leader remembers;
+  remembers.open({{"1MiB_bf16", "a", 0.25}});
+  remembers.invoke();
+  REQUIRE(remembers.only().digest == a);
+  CHECK(remembers.assigned.worth_waiting_ns(remembers.only(), late) == 250'000);  // as long as it takes itself
+
+  leader untimed;
+  untimed.open({{"1MiB_bf16", "a", 0}});
+  untimed.invoke();
+  REQUIRE(untimed.only().digest == a);
+  CHECK(untimed.assigned.worth_waiting_ns(untimed.only(), late) == 0);
+
+  leader slow(tuning_policy::online, without_budget());
+  slow.cost_ns = {{c0, 9'000'000'000}, {a, 1'000'000}, {b, 9'000'000'000}};
+  slow.open();
+  slow.run();
+  REQUIRE(slow.only().digest == a);
+  CHECK(slow.assigned.worth_waiting_ns(slow.only(), late) == 1'000'000'000);
+}
+
+TEST_CASE("calls that run another config than the decided one are counted by what it lacked, since the decision") {
+  leader l(tuning_policy::online, without_budget());
+  l.open();
+  const auto lost = [](unmet_need what) { return std::vector<lacking_config>{{a, what}}; };
+  const auto count = [&](unmet_need what) { return l.only().ran_others[static_cast<std::size_t>(what)]; };
+  l.invoke(1 << 20, 0, lost(unmet_need::credit_in_time));  // before it
+  l.run();
+  REQUIRE(l.only().digest == a);
+  for (int i = 0; i < 3; ++i) CHECK(l.invoke(1 << 20, 0, lost(unmet_need::credit_in_time)).digest == c0);
+  l.invoke(1 << 20, 0, lost(unmet_need::memory_of_sender));
+  l.invoke(1 << 20, 0, std::vector<lacking_config>{{b, unmet_need::credit_in_time}});
+  l.invoke();
+  CHECK(count(unmet_need::credit_in_time) == 3);
+  CHECK(count(unmet_need::memory_of_sender) == 1);
+  CHECK(l.only().invocations - l.only().invocations_before == 6);
+  l.assigned.retune({}, "again", l.now);
+  l.run();
+  CHECK(count(unmet_need::credit_in_time) == 0);
+}
+
 TEST_CASE("a config that failed on one side never wins") {
   leader l(tuning_policy::online, without_budget());
   l.spoil = [](rank_id r, wire_row& row) {

@@ -3,6 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <sys/stat.h>
+#include <ucs/config/global_opts.h>
+
+#include <array>
 
 #include <cstdlib>
 #include <filesystem>
@@ -41,6 +44,13 @@ std::size_t listening_sockets() {
   return count;
 }
 
+/// `try`, as UCX has it, or `n`.
+std::string memory_type_cache() {
+  std::array<char, 64> value{};
+  static_cast<void>(ucs_global_opts_get_value("MEMTYPE_CACHE", value.data(), value.size()));
+  return value.data();
+}
+
 }  // namespace
 
 TEST_CASE("ranks that share a host leave UCX's unauthenticated TCP listener out") {
@@ -69,6 +79,23 @@ TEST_CASE("UCX is given memory of devices where that is asked for and it says th
     if (!std::filesystem::exists("/dev/nvidia0"))
       PARLEY_EXPECT(both.takes_devices().reason().text().find("says that it takes no CUDA memory") !=
                     std::string::npos);
+  });
+  CHECK_MESSAGE(outcome.fine(), outcome.text());
+}
+
+TEST_CASE("UCX looks at each address where it is given memory of devices, unless the user says otherwise") {
+  const auto outcome = run_processes(1, [](rank_id, meeting&) {
+    ::unsetenv("UCX_MEMTYPE_CACHE");
+    const std::string before = memory_type_cache();
+    const ucx_worker host(ucx_reach::one_host, ucx_memory_kinds::host, 500'000'000);
+    PARLEY_EXPECT(memory_type_cache() == before);
+    ::setenv("UCX_MEMTYPE_CACHE", before.c_str(), 1);
+    const ucx_worker as_told(ucx_reach::one_host, ucx_memory_kinds::host_and_devices, 500'000'000);
+    PARLEY_EXPECT(memory_type_cache() == before);
+    ::unsetenv("UCX_MEMTYPE_CACHE");
+    const ucx_worker both(ucx_reach::one_host, ucx_memory_kinds::host_and_devices, 500'000'000);
+    PARLEY_EXPECT(before != "n");
+    PARLEY_EXPECT(memory_type_cache() == "n");
   });
   CHECK_MESSAGE(outcome.fine(), outcome.text());
 }
