@@ -12,6 +12,8 @@
 /// campaign has decided, every invocation that is no trial runs the default. A campaign may search anew, when it is asked to
 /// or what it decided has failed: its old decision stays in force meanwhile, and after a search that measured nothing.
 #include <parley/actors/messages.hpp>
+#include <parley/actors/outgoing.hpp>
+#include <parley/actors/policy.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/identifiers.hpp>
 #include <parley/runtime/invariant.hpp>
@@ -40,25 +42,6 @@ namespace parley::actors {
 using runtime::time_ns;
 
 using tuning::remembered_best;
-
-enum class tuning_policy : std::uint8_t {
-  online,  ///< trials on real invocations
-  off,     ///< what is remembered, else the default
-};
-
-/// How fast trials follow each other.
-enum class pacing : std::uint8_t {
-  within_budget,  ///< as the program's wall time earns them (N4)
-  at_once,        ///< in a tuning phase, which has nothing else to do
-};
-
-/// What a call says of itself that matters to trials.
-struct trial_terms {
-  pacing pace = pacing::within_budget;
-  /// Of the messages that were started together, and are under way together: those of one batch and one key run the same config, and are
-  /// one repetition of its trial, up to `assignment::most_together` of them. Later ones of an edge have higher numbers. 0: it is alone.
-  std::uint64_t batch = 0;
-};
 
 /// A participant cannot or must not run a candidate with messages of more than `largest_bytes`.
 struct candidate_limit {

@@ -23,7 +23,9 @@
 #include <parley/actors/early_allowance.hpp>
 #include <parley/actors/ended.hpp>
 #include <parley/actors/one_sided.hpp>
+#include <parley/actors/outgoing.hpp>
 #include <parley/actors/payload_pieces.hpp>
+#include <parley/actors/policy.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/actors/stream_table.hpp>
@@ -41,22 +43,6 @@
 #include <vector>
 
 namespace parley::actors {
-
-struct window_limits {
-  std::uint64_t invocations = 64;
-  std::uint64_t bytes = 4U << 20U;
-};
-
-/// One invocation at its sender.
-struct outgoing {
-  stamp mark;
-  std::uint64_t invocation = 0;
-  runtime::time_ns began_ns = 0;
-  const one_sided_access* access = nullptr;  ///< what a put or get may use; the edge's, until the invocation is ended
-  runtime::time_ns worked_ns = 0;            ///< of a trial: what was no waiting for parts; 0: not known
-
-  bool timed() const noexcept { return has(mark.flags, stamp_flags::timed); }
-};
 
 class edge_sender {
   struct stream;

@@ -13,6 +13,7 @@
 /// invocation on all sides. The first failure decides: what is with the transport is asked to stop and still awaited, a worker
 /// tells the leader and the leader tells everyone, so that no participant waits for what will not come. An invocation that
 /// fails before it began has used up its index all the same, here and therefore everywhere.
+#include <parley/actors/call_type.hpp>
 #include <parley/actors/early_part.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame_pool.hpp>
@@ -37,12 +38,6 @@ namespace parley::actors {
 
 class rooted_group;
 using runtime::time_ns;
-
-/// What all participants bring alike beside the size, such as the type of their numbers and what adds them up, in as many bits
-/// as a stamp's tag has room for above the lane, and 16 more. Whoever calls says what it stands for (ops/call_type.hpp).
-enum class call_type : std::uint64_t { any = 0 };
-inline constexpr unsigned call_type_tag_bits = 19;
-inline constexpr unsigned call_type_bits = call_type_tag_bits + 16;
 
 /// Why an invocation failed, and whose doing it was. Of a `declaration_mismatch`: what the culprit called with, and what it
 /// should have been in the eyes of who noticed.

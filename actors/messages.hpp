@@ -11,6 +11,7 @@
 ///       report     ------->                 when they began and ended here
 ///                  <-------    decide       the winner, with the evidence
 #include <parley/actors/clock_book.hpp>
+#include <parley/actors/policy.hpp>
 #include <parley/runtime/router.hpp>
 #include <parley/runtime/wire.hpp>
 #include <parley/tuning/constraint.hpp>
@@ -180,17 +181,6 @@ struct wire_evidence {
   std::string config;  ///< of one that is `lacking`, which the reader may not know
   PARLEY_FIELDS(digest, time_ns, repetitions, status, spread_ns, clock_error_ns, detail, proposer, ranks, config)
 };
-/// What a decision rests on.
-enum class decision_source : std::uint8_t {
-  trials,
-  results,       ///< a results file of a participant
-  pin,           ///< the same, where a person has pinned the default
-  only_default,  ///< there was nothing to choose from
-  tuning_off,
-  kept,  ///< a search that measured nothing, or was given up: the default stays
-  last = kept
-};
-
 struct decide {
   static constexpr std::uint16_t message_type = 8;
   std::uint32_t number = 0;

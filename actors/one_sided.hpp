@@ -17,6 +17,7 @@
 #include <parley/actors/assignment.hpp>
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/credits.hpp>
+#include <parley/actors/outgoing.hpp>
 #include <parley/actors/registered_memory.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/runtime/timers.hpp>
@@ -39,22 +40,6 @@ inline void list_like(std::vector<std::uint64_t>& list, std::uint64_t other, std
   const auto has = [&](std::uint64_t d) { return std::find(list.begin(), list.end(), d) != list.end(); };
   if (has(other) && !has(added)) list.push_back(added);
 }
-
-/// Where the payload of a get lies, as the data part of its stamp says.
-struct payload_place {
-  std::uint64_t region = 0;  ///< counted by the sender, per edge
-  std::uint64_t offset = 0;
-};
-
-/// What one invocation may use.
-struct one_sided_access {
-  one_sided_sender& from;
-  std::uint64_t stream = 0;
-  std::uint64_t invocation = 0;
-  held_credit credit{};                     ///< to put into
-  std::shared_ptr<memory_region> region{};  ///< to be got from; null for a put
-  payload_place place{};
-};
 
 class one_sided_sender {
  public:

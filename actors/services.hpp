@@ -3,6 +3,7 @@
 #include <parley/actors/clock_book.hpp>
 #include <parley/actors/early_allowance.hpp>
 #include <parley/actors/kept_parts.hpp>
+#include <parley/actors/policy.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/backoff.hpp>
 #include <parley/runtime/executor.hpp>
@@ -24,11 +25,6 @@
 #include <vector>
 
 namespace parley::actors {
-
-/// What one edge, what one op for generations that are not joined yet, and all ops that are not declared yet may hold of what came
-/// before anybody asked for it. A sender's window, and its allowance (early_allowance.hpp), keep it far below that, but for one long
-/// send in small pieces.
-inline constexpr std::uint64_t most_early_bytes = std::uint64_t{1} << 30U;
 
 /// Takes the data messages of one op on this rank.
 class data_sink {

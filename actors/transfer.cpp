@@ -1,5 +1,7 @@
 #include <parley/actors/transfer.hpp>
 
+#include <parley/actors/one_sided.hpp>
+
 namespace parley::actors {
 
 using runtime::errc;

@@ -4,7 +4,7 @@
 ///
 /// A part that has been started belongs to the transport until its completion has run: cancelling asks for an early end and
 /// still waits for it. Destroying the invocation with parts in flight is for tear down only.
-#include <parley/actors/one_sided.hpp>
+#include <parley/actors/outgoing.hpp>
 #include <parley/actors/payload_pieces.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame_pool.hpp>

@@ -6,9 +6,14 @@
 // Counted are: offers to merge and warm-up; rehearsed on the last rank to the first trial that may be stamped; the end of the
 // last trial on the last rank to the winner being known on every rank. The usual scheme gathers the lists of configs and then
 // needs a barrier before and an all-reduce after each config.
+#include <parley/actors/assignment.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/bench/modelled_link.hpp>
+#include <parley/ops/group.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/parley.hpp>
+#include <parley/runtime/flight_recorder.hpp>
+#include <parley/runtime/router.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/runtime/virtual_time.hpp>
 

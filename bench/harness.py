@@ -5,9 +5,12 @@ and `measure()`, which runs it once and returns one number.
 """
 
 import dataclasses
+import json
 import os
 import pathlib
 import re
+import resource
+import shlex
 import shutil
 import socket
 import statistics
@@ -213,6 +216,38 @@ class Instructions:
         program = [str(self.program.path), *self.program.arguments, "--iterations", str(iterations)]
         text = execute(count + program, self.program.environment, 10 * TIMEOUT_S).stderr  # valgrind takes its time
         return float(re.search(r"Collected : (\d+)", text).group(1))
+
+
+class Compiled:
+    """CPU seconds that the compiler of a build folder takes for a file, or for `text` in its place, with that file's options
+    but no header that was parsed before."""
+
+    def __init__(self, label, source, *options, text=None):
+        self.label, self.source, self.options, self.text = label, source, options, text
+
+    def prepare(self, build):
+        commands = pathlib.Path(build) / "compile_commands.json"
+        entries = json.loads(commands.read_text(encoding="utf-8")) if commands.exists() else []
+        found = [e for e in entries if e["file"].endswith(f"/{self.source}")]
+        if not found:
+            raise Missing(f"{commands} has no command for {self.source}: build it first")
+        words, self.command = shlex.split(found[0]["command"]), []
+        while words:
+            word = words.pop(0)
+            if word in ("-o", "-c", "-MT", "-MF") or (word == "-include" and "cmake_pch" in words[0]):
+                words.pop(0)
+            elif word not in ("ccache", "-MD", "-Winvalid-pch") and not re.fullmatch(r"-O\d", word):
+                self.command.append(word)
+        self.file = found[0]["file"]
+
+    def measure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source = pathlib.Path(folder) / "text.cpp"
+            source.write_text(self.text if self.text else f'#include "{self.file}"\n', encoding="utf-8")
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            execute([*self.command, *self.options, "-c", str(source), "-o", f"{folder}/text.o"], {})
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 class Added:

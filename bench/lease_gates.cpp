@@ -5,9 +5,14 @@
 //
 // No message is delayed beyond the wires' own time, so that both should be 0. A barrier for each change would have stopped
 // every rank once for each size.
+#include <parley/actors/lease_coordinator.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/bench/modelled_link.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/symmetric_end.hpp>
 #include <parley/parley.hpp>
+#include <parley/runtime/flight_recorder.hpp>
+#include <parley/runtime/router.hpp>
 #include <parley/runtime/virtual_time.hpp>
 
 #include <cstdint>

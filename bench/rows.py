@@ -5,7 +5,7 @@ import functools
 import statistics
 
 import columns
-from harness import (INSTALL, MPI, UCX, Added, BetweenHosts, Instructions, OneRun, Program, Ratios, Reported,
+from harness import (INSTALL, MPI, UCX, Added, BetweenHosts, Compiled, Instructions, OneRun, Program, Ratios, Reported,
                      SharedRun, UcxPerftest)
 
 
@@ -259,6 +259,11 @@ ROWS = [
     Row("many_ops_call", "instructions",
         PerCall(Added("parley", many_ops("calls"), many_ops("direct"))), [PerCall(many_ops("direct"))],
         at_most=250, runs=1),
+    Row("compile_parley_hpp", "s",
+        Compiled("parley", "examples/send_recv.cpp", "-fsyntax-only", text="#include <parley/parley.hpp>\n"),
+        [Compiled("all of Boost.Asio", "examples/send_recv.cpp", "-fsyntax-only", text="#include <boost/asio.hpp>\n")], at_most=2),
+    Row("compile_send_recv", "s", Compiled("parley, -O2", "examples/send_recv.cpp", "-O2"),
+        [Compiled("-O0", "examples/send_recv.cpp", "-O0")], at_most=6),
     Row("tuning_cost", "percent", Reported("parley", Program("tuning", ("--only", "cost", *TUNING), UCX), "tuning_cost"),
         [mpi("mpi_tuning", "mpi_tuning_cost", *TUNING)], at_most=5, runs=3),
     Row("first_minute", "percent", Reported("parley", FIRST_MINUTE, "first_minute"),

@@ -11,8 +11,10 @@
 //                                                the CUDA toolkit. UCX's own way takes part where PARLEY_UCX_CUDA=1 asks for it
 //
 // A config runs on its own in an op whose only other config is the default, with a results file that says who won.
+#include <parley/actors/assignment.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/bench/ranks.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/parley.hpp>
 #include <parley/runtime/version.hpp>
 

@@ -10,6 +10,9 @@
 #include <parley/actors/assignment.hpp>
 #include <parley/bench/keys.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/runtime/flight_recorder.hpp>
+#include <parley/runtime/router.hpp>
 #include <parley/tuning/statistics.hpp>
 
 #include <algorithm>

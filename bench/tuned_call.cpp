@@ -17,8 +17,10 @@
 #include <parley/bench/keys.hpp>
 #include <parley/bench/local_link.hpp>
 #include <parley/bench/measure.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/parley.hpp>
 #include <parley/runtime/reactor.hpp>
+#include <parley/runtime/router.hpp>
 
 #include <array>
 #include <cstdint>

@@ -9,6 +9,7 @@
 #include <parley/bench/modelled_link.hpp>
 #include <parley/bench/ranks.hpp>
 #include <parley/bench/trial_costs.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/parley.hpp>
 #include <parley/runtime/virtual_time.hpp>
 

@@ -4,6 +4,7 @@
 #include <parley/cli/device_planes.hpp>
 #include <parley/cli/host_plane.hpp>
 #include <parley/ops/run.hpp>
+#include <parley/runtime/scope.hpp>
 #include <parley/runtime/version.hpp>
 
 #include <arpa/inet.h>

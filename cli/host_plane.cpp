@@ -134,16 +134,13 @@ void listen_to(std::array<end, 2>& both) {
   }
 }
 
-/// `[time] [host:pid] file:line UCX ERROR what`: what.
+/// Of `parley: UCX: what (file:line)`, the line of an error (transports/ucx_log.hpp): what, and where.
 std::string complaint_of_ucx(std::string_view said) {
-  constexpr std::string_view mark = "ERROR";
-  const auto ucx = said.find("UCX ");
-  const auto at = ucx == std::string_view::npos ? ucx : said.find(mark, ucx);
+  constexpr std::string_view mark = "parley: UCX: ";
+  const auto at = said.find(mark);
   if (at == std::string_view::npos) return "";
-  std::string_view rest = said.substr(at + mark.size());
-  rest = rest.substr(0, rest.find('\n'));
-  const auto begin = rest.find_first_not_of(' ');
-  return begin == std::string_view::npos ? "" : "; UCX says: " + std::string(rest.substr(begin));
+  const std::string_view rest = said.substr(at + mark.size());
+  return "; UCX says: " + std::string(rest.substr(0, rest.find('\n')));
 }
 
 std::string why_not(const end& e, int status) {

@@ -1,18 +1,27 @@
 #include <parley/cli/tune_rank.hpp>
 
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/participant.hpp>
 #include <parley/cli/cuda.hpp>
 #include <parley/cli/interruption.hpp>
 #include <parley/cli/rank_report.hpp>
 #include <parley/cli/workload.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/machine.hpp>
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/rank_environment.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/run.hpp>
+#include <parley/runtime/flight_recorder.hpp>
+#include <parley/runtime/router.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/runtime/scope.hpp>
 #include <parley/simulation/checkers.hpp>
 #include <parley/simulation/idle_steps.hpp>
 #include <parley/simulation/observer.hpp>
 #include <parley/simulation/program.hpp>
 #include <parley/simulation/world.hpp>
+#include <parley/transports/cuda_space.hpp>
 #include <parley/transports/environment.hpp>
 
 #include <boost/json/array.hpp>

@@ -9,6 +9,7 @@
 #include <parley/cli/payload_engine.hpp>
 #include <parley/cli/spec.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/runtime/scope.hpp>
 #include <parley/runtime/task.hpp>
 
 #include <cstddef>

@@ -130,8 +130,8 @@ parley::task<> rank_main(parley::rank& self) {
       parley::runtime::raise({parley::errc::config_failed, "a row of probabilities adds up to " + std::to_string(sum)});
   }
   std::printf("rank %u ran the layer %llu times: multiply %s, softmax %s\n", self.id(),
-              static_cast<unsigned long long>(layer.end().runs()), layer.end().best("multiply", "n=96").c_str(),
-              layer.end().best("softmax", "n=96").c_str());
+              static_cast<unsigned long long>(layer.runs()), layer.best("multiply", "n=96").c_str(),
+              layer.best("softmax", "n=96").c_str());
 }
 
 }  // namespace

@@ -62,13 +62,9 @@ class prepared_star final : public parley::group_config {
   parley::group_config_ptr star_ = parley::star();
 };
 
-void print_agreements(parley::rank& self, std::size_t bytes) {
-  for (const auto& a : self.agreements()) {
-    const auto* c = a.assigned == nullptr ? nullptr : a.assigned->find(bytes);
-    if (c == nullptr) continue;
-    std::printf("%s, group of %zu led by rank %u: %s\n", a.op.c_str(), a.group.size(), self.id(),
-                c->winner.empty() ? "not yet agreed" : (c->winner + ", " + c->why).c_str());
-  }
+void print(const parley::decision& d) {
+  std::printf("%s, %zu ranks: %s\n", d.op.c_str(), d.ranks.size(),
+              d.decided ? (d.config + ", " + d.why).c_str() : "not yet agreed");
 }
 
 // How long each kernel takes each kind; a kind that is not there has no such kernel. The library is slow on the newer ones; a kernel
@@ -139,7 +135,10 @@ parley::task<> rank_main(parley::rank& self) {
   }
 
   const std::size_t bytes = values.size() * sizeof(float);
-  print_agreements(self, bytes);
+  if (together.leads()) print(together.decision(bytes));
+  if (by_kind.leads()) {
+    for (const parley::decision& d : by_kind.decision(bytes)) print(d);
+  }
   if (self.id() != 0) co_return;
   for (parley::rank_id r = 0; r < std::min<parley::rank_id>(self.world_size(), 4); ++r) {
     const auto p = self.predict("together", "h100_optimized", bytes, r);

@@ -197,8 +197,7 @@ parley::task<> all_gather_gemm(parley::rank* self, parley::transfer shards) {
   const double multiplies = co_await time_of(self, whole, consumes_alone);
   std::printf(
       "rank %u: all-gather + GEMM takes %s, copied %s: %.1f us; alone the gather takes %.1f us, the product %.1f us\n",
-      g.self, whole.end().best("consume", "all").c_str(), whole.end().best("copy", "all").c_str(), overlapped, gathers,
-      multiplies);
+      g.self, whole.best("consume", "all").c_str(), whole.best("copy", "all").c_str(), overlapped, gathers, multiplies);
 }
 
 // ---- GEMM + reduce-scatter --------------------------------------------------------------------------------------------
@@ -306,7 +305,7 @@ parley::task<> gemm_reduce_scatter(parley::rank* self, parley::transfer blocks) 
     by_dots({a, b, expected, s.world * inner, columns});
     check(s.c, expected, "GEMM + reduce-scatter");
   }
-  const auto runs = static_cast<unsigned long long>(whole.end().runs());
+  const auto runs = static_cast<unsigned long long>(whole.runs());
   const auto multiplies_alone = [&] { return multiply_and_scatter(&s, &multiplies, nullptr); };
   const auto scatters_alone = [&] { return multiply_and_scatter(&s, nullptr, &scatters); };
   const double overlapped = co_await time_of(self, whole, thunk);
@@ -315,8 +314,8 @@ parley::task<> gemm_reduce_scatter(parley::rank* self, parley::transfer blocks) 
   std::printf("rank %u: GEMM + reduce-scatter takes %s, blocks leave %s, after %llu runs: %.1f us; alone the product "
               "takes %.1f "
               "us, the scatter %.1f us\n",
-              s.self, whole.end().best("block", "k=64").c_str(), whole.end().best("scatter", "all").c_str(), runs,
-              overlapped, products, alone);
+              s.self, whole.best("block", "k=64").c_str(), whole.best("scatter", "all").c_str(), runs, overlapped,
+              products, alone);
 }
 
 parley::paired_transfer between_all(const parley::rank& self, const char* name) {

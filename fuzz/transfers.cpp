@@ -3,6 +3,7 @@
 
 #include "../tests/support/fake_nccl.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/transports/carried_memory.hpp>
 #include <parley/transports/cuda_link.hpp>
 #include <parley/transports/lent_payloads.hpp>

@@ -92,31 +92,30 @@ task<decision> agreement::until_decided(agreement of, std::uint64_t bytes, decid
     if (woken) continue;
     if (woken.code() != errc::timeout) runtime::raise(woken.reason());
     d = of.decision(bytes);  // as it stands now
-    const runtime::error late(
-        errc::timeout, {.op = d.op, .rank = s.net.rank(), .role = of.mine_->role},
-        "there is no " + (d.decided ? "newer decision for " + d.key + ": search " + std::to_string(d.search) +
-                                          " is the last one that ended"
-                                    : "decision for " + d.key + ": " + d.why));
+    const runtime::error late(errc::timeout, {.op = d.op, .rank = s.net.rank(), .role = of.mine_->role},
+                              "there is no " + (d.decided ? "newer decision for " + d.key + ": search " +
+                                                                std::to_string(d.search) + " is the last one that ended"
+                                                          : "decision for " + d.key + ": " + d.why));
     s.call_failed(late);
     throw runtime::failure(late);
   }
 }
 
-void agreement::ask(actors::tuning_request::kind what, std::optional<std::uint64_t> bytes, std::string_view why) const {
-  actors::tuning_request wish;
-  wish.what = what;
-  wish.every_size = !bytes;
-  wish.bytes = bytes.value_or(0);
-  wish.why = why;
-  actors::ask_leader(*mine_, std::move(wish));
+void agreement::ask(wish what, std::optional<std::uint64_t> bytes, std::string_view why) const {
+  actors::tuning_request asked;
+  asked.what = what == wish::retune ? actors::tuning_request::kind::retune : actors::tuning_request::kind::abort;
+  asked.every_size = !bytes;
+  asked.bytes = bytes.value_or(0);
+  asked.why = why;
+  actors::ask_leader(*mine_, std::move(asked));
 }
 
 void agreement::retune(std::optional<std::uint64_t> bytes, std::string_view why) const {
-  ask(actors::tuning_request::kind::retune, bytes, why);
+  ask(wish::retune, bytes, why);
 }
 
 void agreement::give_up(std::optional<std::uint64_t> bytes, std::string_view why) const {
-  ask(actors::tuning_request::kind::abort, bytes, why);
+  ask(wish::give_up, bytes, why);
 }
 
 // ---- what an edge does for it -------------------------------------------------------------------------------------------

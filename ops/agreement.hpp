@@ -14,11 +14,11 @@
 /// (`symmetric_options::bytes`). Trials are the program's own calls: somebody has to go on making them, of that size, while `decided` waits,
 /// or it waits until its time-out. It throws `failure`: `timeout` with what is missing, what ended the op, or `cancelled`. A wish is never
 /// refused: where tuning is switched off or a search is under way already it changes nothing.
-#include <parley/actors/participant.hpp>
-#include <parley/actors/services.hpp>
+#include <parley/actors/policy.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
 #include <parley/runtime/task.hpp>
+#include <parley/tuning/decide.hpp>
 
 #include <cstdint>
 #include <limits>
@@ -26,6 +26,11 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+namespace parley::actors {
+struct participant_state;
+struct services;
+}  // namespace parley::actors
 
 namespace parley::ops {
 
@@ -101,7 +106,8 @@ class agreement {
 
  private:
   static runtime::task<ops::decision> until_decided(agreement of, std::uint64_t bytes, decided_options o);
-  void ask(actors::tuning_request::kind what, std::optional<std::uint64_t> bytes, std::string_view why) const;
+  enum class wish : std::uint8_t { retune, give_up };
+  void ask(wish what, std::optional<std::uint64_t> bytes, std::string_view why) const;
   actors::services* services_;
   actors::participant_state* mine_;
   const std::optional<runtime::error>* failed_;

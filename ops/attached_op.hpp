@@ -5,7 +5,7 @@
 ///     op_place<attached_op>& place = self.attach(std::make_unique<my_end>(self.services(), …));
 ///
 /// It lives as long as the rank, is told of ranks that are gone, and holds back a rank that leaves while it owes messages. When a rank
-/// of the op has come back as a new process, `self.rejoin(place)` puts another one in its place (op_place.hpp).
+/// of the op has come back as a new process, `place.rejoin()` puts another one in its place (op_place.hpp).
 #include <parley/actors/declaration.hpp>
 #include <parley/ops/agreement.hpp>
 #include <parley/runtime/error.hpp>

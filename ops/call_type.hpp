@@ -8,7 +8,7 @@
 /// Arithmetic types, `f16` and `bf16`, and the function objects of <functional> are told apart exactly, `long` is what has its size. The program's
 /// own are told apart by their names, of which 31 bits of a hash travel: they have to be the same type on all ranks, so no
 /// lambda that each rank writes for itself.
-#include <parley/actors/group_invocation.hpp>
+#include <parley/actors/call_type.hpp>
 #include <parley/runtime/narrow_floats.hpp>
 
 #include <array>

@@ -11,6 +11,12 @@ using runtime::task;
 
 // ---- sending ----------------------------------------------------------------------------------------------------------
 
+send_call::invocation::invocation(actors::edge_sender& edge, const call_options& o, std::span<const std::byte> data,
+                                  std::uint64_t number)
+    : begun(edge.begin(o.tag, data.size(), number, o.trials, data.data(), o.pieces)) {
+  begun.mark.more_type = o.type;
+}
+
 bool send_call::await_ready() {
   if (options_.watcher == nullptr) edge_.check_caller();  // the batch of a step has been checked when it was started
   edge_.check(data_);

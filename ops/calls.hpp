@@ -8,9 +8,8 @@
 /// A call of a config that moves its payload whole runs in place: without a coroutine, an allocation, or a timer of its own
 /// that it need not wait for. Every other call goes on in a coroutine of its edge. Nothing happens before a call is awaited; from then on
 /// the buffer must stay until it has ended. Failure and cancellation: see edge.hpp.
-#include <parley/actors/assignment.hpp>
-#include <parley/actors/edge_receiver.hpp>
-#include <parley/actors/edge_sender.hpp>
+#include <parley/actors/outgoing.hpp>
+#include <parley/actors/part_receiver.hpp>
 #include <parley/actors/transfer.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/task.hpp>
@@ -21,6 +20,10 @@
 #include <optional>
 #include <span>
 #include <utility>
+
+namespace parley::actors {
+class edge_sender;
+}
 
 namespace parley::ops {
 
@@ -141,10 +144,7 @@ class [[nodiscard]] send_call final : public call<void> {
     time_ns deadline_ns = runtime::never;
   };
   struct invocation {
-    invocation(actors::edge_sender& edge, const call_options& o, std::span<const std::byte> data, std::uint64_t number)
-        : begun(edge.begin(o.tag, data.size(), number, o.trials, data.data(), o.pieces)) {
-      begun.mark.more_type = o.type;
-    }
+    invocation(actors::edge_sender& edge, const call_options& o, std::span<const std::byte> data, std::uint64_t number);
     actors::outgoing begun;
     std::optional<whole_payload> whole;
   };

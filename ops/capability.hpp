@@ -27,9 +27,6 @@
 
 namespace parley::ops {
 
-/// Asked on each rank for itself, once, when the op is declared.
-using capability_function = std::function<std::vector<bool>(runtime::rank_id self)>;
-
 struct capabilities {
   tuning::bits available;
   std::vector<std::string> missing;        ///< `h100_optimized: …`, a sentence per config that is not available

@@ -274,8 +274,8 @@ void neighbours::throw_refused() {
   if (gone != nullptr) {
     runtime::error_facts about = gone->about();
     about.begun = false;
-    runtime::raise(error::in_words(gone->code(), std::move(about), gone->text() + "; the call had not begun",
-                                   gone->began_with()));
+    runtime::raise(
+        error::in_words(gone->code(), std::move(about), gone->text() + "; the call had not begun", gone->began_with()));
   }
   if (given_up_) close(*std::exchange(given_up_, std::nullopt));
   if (refused_) runtime::raise(*refused_);
@@ -285,7 +285,12 @@ void neighbours::throw_refused() {
 void neighbours::throw_closed(const error& message) const {
   const error* const gone = end_of_process();
   if (gone == nullptr) runtime::raise(*refused_);
-  runtime::raise({gone->code(), gone->text() + "; " + message.what(), gone->began_with()});
+  runtime::error_facts about = gone->about();
+  about.invocation = message.about().invocation;
+  about.begun = about.invocation && message.about().begun;
+  about.tag = message.about().tag;
+  runtime::raise(
+      error::in_words(gone->code(), std::move(about), gone->text() + "; " + message.what(), gone->began_with()));
 }
 
 void neighbours::throw_failed(const std::exception_ptr& thrown) {
@@ -357,11 +362,11 @@ void neighbours::send_failure(rank_id peer, const actors::neighbour_failure& f) 
   static_cast<void>(services_.mail.send(peer, actor(), edge_with(peer, true)->own_end().participant().generation, f));
 }
 
-neighbours::call_under_way::~call_under_way() {
+call_under_way::~call_under_way() {
   if (of_ != nullptr) of_->give_up({errc::cancelled, "it was torn down"});
 }
 
-void neighbours::call_under_way::end(const std::exception_ptr& thrown) {
+void call_under_way::end(const std::exception_ptr& thrown) {
   neighbours* const of = std::exchange(of_, nullptr);
   if (!thrown) return;
   if (of != nullptr) of->throw_failed(thrown);

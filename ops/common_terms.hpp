@@ -24,7 +24,7 @@
 /// is none, neither there nor on a neighbour, which is told and tells its own ones, until all begin anew:
 ///
 ///     around.throw_refused();
-///     neighbours::call_under_way now(&around);                   // where its frame is torn down, that is a failure, too
+///     call_under_way now(&around);                   // where its frame is torn down, that is a failure, too
 ///     try { … } catch (...) { thrown = std::current_exception(); }
 ///     now.end(thrown);                                           // throws it, or what another rank's failure has been told with
 ///
@@ -32,6 +32,7 @@
 #include <parley/actors/neighbour_messages.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/ops/attached_op.hpp>
+#include <parley/ops/call_under_way.hpp>
 #include <parley/ops/declared_edge.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/backoff.hpp>
@@ -100,19 +101,6 @@ class neighbours final : public attached_op, private runtime::timer {
   void give_up(const runtime::error& why) {
     if (!refused_ && !given_up_) given_up_ = why;
   }
-  /// Of a call that fails neighbours are told at once, or with the next call here where a program that ends, and perhaps tells by that,
-  /// has cancelled it, or where it ended for a rank that is gone.
-  class call_under_way {
-   public:
-    explicit call_under_way(neighbours* of) noexcept : of_(of) {}
-    call_under_way(const call_under_way&) = delete;
-    call_under_way& operator=(const call_under_way&) = delete;
-    ~call_under_way();
-    void end(const std::exception_ptr& thrown);
-
-   private:
-    neighbours* of_;  // null where there is none, or it has ended
-  };
   /// The op's messages begin anew on all ranks.
   void begin_anew() noexcept;
 
@@ -122,6 +110,7 @@ class neighbours final : public attached_op, private runtime::timer {
   bool owes_messages() const noexcept override { return false; }
 
  private:
+  friend call_under_way;
   struct peer_state {
     rank_id rank;
     std::uint64_t incarnation = 0;

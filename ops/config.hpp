@@ -17,7 +17,7 @@
 /// Payloads are contiguous for them, whatever they are packed from; but for those of configs that need `like_pieces`.
 /// They may call other ops, but not their own: that is `bad_argument`, and leaves the config out by name.
 /// Payloads of 0 bytes never reach them. One object serves all invocations, several at once: it must not keep state.
-#include <parley/actors/edge_receiver.hpp>
+#include <parley/actors/part_receiver.hpp>
 #include <parley/actors/transfer.hpp>
 #include <parley/ops/op_config.hpp>
 #include <parley/runtime/error.hpp>

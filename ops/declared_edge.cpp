@@ -1,5 +1,4 @@
 #include <parley/ops/declared_edge.hpp>
-#include <parley/ops/rank.hpp>
 
 #include <algorithm>
 #include <memory>
@@ -10,8 +9,8 @@ namespace parley::ops {
 
 using runtime::errc;
 
-declared_edge::declared_edge(rank& on, edge_options o, end which)
-    : rank_(on), peer_(o.peer), which_(which),
+declared_edge::declared_edge(edge_host& on, edge_options o, end which)
+    : host_(on), peer_(o.peer), which_(which),
       id_(which == end::out ? actors::declare_edge(o.name, on.id(), o.peer, o.dtype).id()
                             : actors::declare_edge(o.name, o.peer, on.id(), o.dtype).id()),
       options_(std::make_unique<edge_options>(std::move(o))) {
@@ -20,7 +19,7 @@ declared_edge::declared_edge(rank& on, edge_options o, end which)
 
 std::string declared_edge::title() const {
   if (made()) return mine()->declaration().title();
-  const rank_id self = rank_.id();
+  const rank_id self = host_.id();
   return sends() ? actors::declare_edge(options_->name, self, peer_, {}).title()
                  : actors::declare_edge(options_->name, peer_, self, {}).title();
 }
@@ -32,22 +31,22 @@ declared_edge::~declared_edge() {
 // A sender hears first of a receiver that offers, a receiver of data.
 void declared_edge::listen() {
   if (which_ == end::in) {
-    rank_.data_.bind(id_, *this);
+    host_.data().bind(id_, *this);
   } else {
-    rank_.mail_.bind_raw(actors::number_of(id_, actors::part::coordinator),
-                         runtime::router::type_bit(actors::offer::message_type),
-                         [this](runtime::envelope, std::span<const std::byte>) {
-                           make_soon();
-                           return errc::full;  // again later: then its coordinator takes it
-                         });
+    host_.mail().bind_raw(actors::number_of(id_, actors::part::coordinator),
+                          runtime::router::type_bit(actors::offer::message_type),
+                          [this](runtime::envelope, std::span<const std::byte>) {
+                            make_soon();
+                            return errc::full;  // again later: then its coordinator takes it
+                          });
   }
 }
 
 void declared_edge::stop_listening() {
   if (which_ == end::in) {
-    rank_.data_.unbind(id_);
+    host_.data().unbind(id_);
   } else {
-    rank_.mail_.unbind(actors::number_of(id_, actors::part::coordinator));
+    host_.mail().unbind(actors::number_of(id_, actors::part::coordinator));
   }
 }
 
@@ -64,10 +63,10 @@ void declared_edge::make() {
 
 void declared_edge::make_end() {
   if (which_ == end::out) {
-    out_ = &rank_.add_out(*options_);
+    out_ = &host_.add_out(*options_);
     if (former_ != nullptr) former_->hand_over(*out_);
   } else {
-    in_ = &rank_.add_in(*options_);
+    in_ = &host_.add_in(*options_);
     if (former_ != nullptr) former_->hand_over(*in_);
   }
   options_.reset();
@@ -96,15 +95,15 @@ void declared_edge::renew() {
   std::vector<runtime::arrival> early;
   if (sender != nullptr) {
     sender->retire();
-    rank_.put_aside(*sender);
+    host_.put_aside(*sender);
   } else {
     early = receiver->retire();
-    rank_.put_aside(*receiver);
+    host_.put_aside(*receiver);
   }
   listen();
   make();
   if (receiver != nullptr && receiver->receiver().has_lost_unjoined()) in_->refuse_overflow();
-  for (runtime::arrival& m : early) rank_.data_.on_arrival(std::move(m));
+  for (runtime::arrival& m : early) host_.data().on_arrival(std::move(m));
 }
 
 void declared_edge::renew_or_warn() noexcept {
@@ -118,7 +117,7 @@ void declared_edge::renew_or_warn() noexcept {
 // Not inside the handler that asks for it, which ends with it.
 void declared_edge::make_soon() {
   if (std::exchange(being_made_, true)) return;
-  rank_.executor_.post([this, alive = std::weak_ptr<bool>(rank_.alive_)] {
+  host_.where().post([this, alive = host_.alive()] {
     if (!alive.expired()) make_or_warn();
   });
 }
@@ -134,14 +133,14 @@ void declared_edge::make_or_warn() noexcept {
 
 void declared_edge::warn_not_made() noexcept {
   being_made_ = false;
-  actors::warn(rank_.services_, "an edge with rank " + std::to_string(peer_) +
-                                    " could not be made, and what came for it is lost: " +
-                                    runtime::describe(std::current_exception()).what());
+  actors::warn(host_.services(), "an edge with rank " + std::to_string(peer_) +
+                                     " could not be made, and what came for it is lost: " +
+                                     runtime::describe(std::current_exception()).what());
 }
 
 void declared_edge::on_data(const actors::stamp&, runtime::arrival&& message) noexcept {
   make_or_warn();
-  if (made()) rank_.data_.on_arrival(std::move(message));
+  if (made()) host_.data().on_arrival(std::move(message));
 }
 
 }  // namespace parley::ops

@@ -23,13 +23,31 @@
 
 namespace parley::ops {
 
-class rank;
+/// What a declared edge asks of the rank that it is on.
+struct edge_host {
+  virtual rank_id id() const noexcept = 0;
+  virtual runtime::executor& where() const noexcept = 0;
+  virtual actors::data_hub& data() noexcept = 0;
+  virtual runtime::router& mail() noexcept = 0;
+  virtual actors::services& services() noexcept = 0;
+  /// Gone once the rank is.
+  virtual std::weak_ptr<bool> alive() const noexcept = 0;
+  /// Ends of the rank, which keeps them.
+  virtual edge_out& add_out(edge_options o) = 0;
+  virtual edge_in& add_in(edge_options o) = 0;
+  /// Their generation has ended; calls may still be leaving them.
+  virtual void put_aside(const edge_out& ended) = 0;
+  virtual void put_aside(const edge_in& ended) = 0;
+
+ protected:
+  ~edge_host() = default;
+};
 
 class declared_edge final : private actors::data_sink {
  public:
   enum class end : std::uint8_t { out, in };
 
-  declared_edge(rank& on, edge_options o, end which);
+  declared_edge(edge_host& on, edge_options o, end which);
   declared_edge(const declared_edge&) = delete;
   declared_edge& operator=(const declared_edge&) = delete;
   ~declared_edge();
@@ -84,7 +102,7 @@ class declared_edge final : private actors::data_sink {
   void stop_listening();
   void on_data(const actors::stamp& s, runtime::arrival&& message) noexcept override;
 
-  rank& rank_;
+  edge_host& host_;
   rank_id peer_;
   end which_;
   bool being_made_ = false;

@@ -304,8 +304,8 @@ failure edge_end::in_words(errc code, const runtime::error_facts& about, const s
     whole.invocation = about.invocation;
     whole.begun = false;
     whole.tag = about.tag;
-    return failure(error::in_words(failed_->code(), std::move(whole), failed_->text() + "; " + what,
-                                   failed_->began_with()));
+    return failure(
+        error::in_words(failed_->code(), std::move(whole), failed_->text() + "; " + what, failed_->began_with()));
   }
   if (failed_ && !by_itself) return failure(while_under_way(*failed_, *about.invocation));
   std::string text = what + said_by(options_.memory, code, what);
@@ -697,7 +697,8 @@ void edge_out::lose_peer() {
 void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why) {
   out.fail(errc::config_failed);  // unless it has another reason already
   sender_.end(inv, out);
-  if (const auto refused = take_refusal(inv)) throw explained(refused->code, about(inv.invocation, inv.mark.tag), words_of(*refused));
+  if (const auto refused = take_refusal(inv))
+    throw explained(refused->code, about(inv.invocation, inv.mark.tag), words_of(*refused));
   throw explained(out.failed(), about(inv.invocation, inv.mark.tag),
                   "config " + find(inv.mark.digest)->id() + " to rank " + std::to_string(options_.peer) + " sent " +
                       std::to_string(out.sent_bytes()) + " of " + std::to_string(bytes) + " bytes" +

@@ -1,4 +1,5 @@
 // How the members of a gpu_world meet: each says what it has, all judge that alike, and then each says what came of it.
+#include <parley/actors/services.hpp>
 #include <parley/ops/gpu_sum.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/ops/said_by_all.hpp>

@@ -653,8 +653,8 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
     case errc::config_mismatch:
       if (participant_.candidates.empty())
         return {{errc::declaration_mismatch, about,
-                 culprit + " does not run the default of the others; this rank's is " +
-                     options_.configs.front()->id() + "; the first one of the list must be the same on all ranks"},
+                 culprit + " does not run the default of the others; this rank's is " + options_.configs.front()->id() +
+                     "; the first one of the list must be the same on all ranks"},
                 {.why = errc::declaration_mismatch, .culprit = fault.culprit}};
       text += culprit + " cannot run " + which + " with the others";
       break;

@@ -1,5 +1,6 @@
 #include <parley/ops/halo.hpp>
 
+#include <parley/ops/common_terms.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/tuning/payload_check.hpp>
 
@@ -14,6 +15,60 @@ using runtime::errc;
 using runtime::error;
 using runtime::flow_work;
 using runtime::memory_pieces;
+
+struct halo_plan::link {
+  rank_id peer = 0;
+  std::uint32_t tag_out = 0;
+  std::uint32_t tag_in = 0;
+  std::vector<runtime::memory_pieces> out;  // one per field
+  std::vector<runtime::memory_pieces> in;
+  std::unique_ptr<runtime::memory_space::block> packed_out;  // null where the region is sent in place
+  std::shared_ptr<runtime::memory_space::block> packed_in;
+  actors::registered_memory registered_out{};
+  actors::registered_memory registered_in{};
+  // Of what lies in a few long pieces: the call packs and unpacks it, where its config does not go by them.
+  std::unique_ptr<actors::payload_pieces> pieces_out{};
+  std::unique_ptr<actors::payload_pieces> pieces_in{};
+  bool has_come = false;           // to the host, and is not unpacked yet
+  std::uint64_t packed_bytes = 0;  // at `start`, so far
+  term_comparison terms{};         // bytes that this rank sends, and that it expects, and pieces
+  std::span<std::byte> sent() noexcept;
+  std::span<std::byte> received() noexcept;
+};
+
+// What works under way need, wherever the plan is moved.
+struct halo_plan::state final : p2p_hooks {
+  std::string title;
+  rank_id self = 0;
+  p2p messages;
+  runtime::memory_space* memory = nullptr;
+  std::vector<link> links;
+  neighbours* around = nullptr;
+  std::uint16_t type = 0;  // of the elements of all fields together
+  // What the host's packing and unpacking name, empty where there is none, and all that ghosts come into, where an exchange begins anew
+  // after one that has failed.
+  std::vector<runtime::buffer_access> packs;
+  std::vector<runtime::buffer_access> unpacks;
+  std::vector<runtime::buffer_access> afresh;
+  void name_what_is_packed();
+  void name_what_is_unpacked();
+  link& link_of(const p2p_operation& o) noexcept;
+  p2p_operation receive_of(link& l);
+  p2p_operation send_of(link& l);
+  void after_receive(const p2p_operation& o, std::uint64_t came) override;
+  void on_given_up(const p2p_operation& o, const runtime::error& why) noexcept override;
+  void check(link& l, std::uint64_t came) const;
+  void check_said(link& l, std::span<const std::uint64_t> theirs) const;
+  void hear_of_pieces(link& l, std::span<const std::uint64_t> theirs) const noexcept;
+  void pack(link& l, runtime::device_stream stream) const;
+  void unpack(link& l, runtime::device_stream stream) const;
+};
+
+halo_plan::halo_plan() : state_(new state) {}
+halo_plan::halo_plan(halo_plan&& other) noexcept = default;
+halo_plan& halo_plan::operator=(halo_plan&& other) noexcept = default;
+halo_plan::~halo_plan() = default;
+bool halo::rejoin() { return ops::rejoin(messages_, around_); }
 
 // ---- the declaration --------------------------------------------------------------------------------------------------
 
@@ -149,7 +204,7 @@ halo rank::declare(const halo_exchange& op) {
   for (const auto& [from, to] : messages.edges) {
     if (from == id()) around.listed.push_back(to);
   }
-  handle.around_ = &attend(std::make_unique<neighbours>(services_, handle.messages_.edges(), std::move(around)));
+  handle.around_ = &attend(std::make_unique<neighbours>(services(), handle.messages_.edges(), std::move(around)));
   if (op.ranks.empty()) {
     for (const rank_id peer : op.neighbours) handle.directions_.push_back({peer, {}, 0, 0});
     return handle;

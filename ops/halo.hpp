@@ -42,7 +42,6 @@
 /// the ghosts in which neighbours say both, so that either end hears of it, and which pieces they have; from then on `by_piece` may run,
 /// unless one of them has others, as where rows are padded on one side only. Ghosts are then undefined, all else is untouched.
 #include <parley/actors/payload_pieces.hpp>
-#include <parley/ops/common_terms.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/dataflow.hpp>
 #include <parley/runtime/memory_pieces.hpp>
@@ -57,6 +56,8 @@
 #include <vector>
 
 namespace parley::ops {
+
+class neighbours;
 
 /// Which blocks are neighbours.
 enum class halo_reach : std::uint8_t {
@@ -119,6 +120,13 @@ halo_field index_field(B& memory, const std::vector<std::vector<std::uint64_t>>&
 /// those of several plans on one field, too, as far as cells of one lie between those of another: all ranks start them in the same order.
 class halo_plan {
  public:
+  /// Of nothing, until one is assigned to it.
+  halo_plan();
+  halo_plan(halo_plan&& other) noexcept;
+  halo_plan& operator=(halo_plan&& other) noexcept;
+  halo_plan(const halo_plan&) = delete;
+  halo_plan& operator=(const halo_plan&) = delete;
+  ~halo_plan();
   /// Starts to move what neighbours need, in the order of the flow: after what earlier steps write there. The work ends when all ghosts are
   /// in their places. Throws `bad_argument` where the last exchange is under way, in another flow or on a device, as does `open` in another flow.
   ///
@@ -137,52 +145,8 @@ class halo_plan {
 
  private:
   friend class halo;
-  struct link {
-    rank_id peer = 0;
-    std::uint32_t tag_out = 0;
-    std::uint32_t tag_in = 0;
-    std::vector<runtime::memory_pieces> out;  // one per field
-    std::vector<runtime::memory_pieces> in;
-    std::unique_ptr<runtime::memory_space::block> packed_out;  // null where the region is sent in place
-    std::shared_ptr<runtime::memory_space::block> packed_in;
-    actors::registered_memory registered_out{};
-    actors::registered_memory registered_in{};
-    // Of what lies in a few long pieces: the call packs and unpacks it, where its config does not go by them.
-    std::unique_ptr<actors::payload_pieces> pieces_out{};
-    std::unique_ptr<actors::payload_pieces> pieces_in{};
-    bool has_come = false;           // to the host, and is not unpacked yet
-    std::uint64_t packed_bytes = 0;  // at `start`, so far
-    term_comparison terms{};         // bytes that this rank sends, and that it expects, and pieces
-    std::span<std::byte> sent() noexcept;
-    std::span<std::byte> received() noexcept;
-  };
-  // What works under way need, wherever the plan is moved.
-  struct state final : p2p_hooks {
-    std::string title;
-    rank_id self = 0;
-    p2p messages;
-    runtime::memory_space* memory = nullptr;
-    std::vector<link> links;
-    neighbours* around = nullptr;
-    std::uint16_t type = 0;  // of the elements of all fields together
-    // What the host's packing and unpacking name, empty where there is none, and all that ghosts come into, where an exchange begins anew
-    // after one that has failed.
-    std::vector<runtime::buffer_access> packs;
-    std::vector<runtime::buffer_access> unpacks;
-    std::vector<runtime::buffer_access> afresh;
-    void name_what_is_packed();
-    void name_what_is_unpacked();
-    link& link_of(const p2p_operation& o) noexcept;
-    p2p_operation receive_of(link& l);
-    p2p_operation send_of(link& l);
-    void after_receive(const p2p_operation& o, std::uint64_t came) override;
-    void on_given_up(const p2p_operation& o, const runtime::error& why) noexcept override;
-    void check(link& l, std::uint64_t came) const;
-    void check_said(link& l, std::span<const std::uint64_t> theirs) const;
-    void hear_of_pieces(link& l, std::span<const std::uint64_t> theirs) const noexcept;
-    void pack(link& l, runtime::device_stream stream) const;
-    void unpack(link& l, runtime::device_stream stream) const;
-  };
+  struct link;
+  struct state;
   class packing;
   class unpacking;
   void check_stream(runtime::device_stream stream) const;
@@ -190,7 +154,7 @@ class halo_plan {
   void begin_anew_if_failed(runtime::dataflow& flow, std::vector<runtime::flow_work>& all);
   void pack(runtime::dataflow& flow, std::vector<runtime::flow_work>& all);
   void compare(runtime::dataflow& flow, std::vector<runtime::flow_work>& all);
-  boost::intrusive_ptr<state> state_{new state};
+  boost::intrusive_ptr<state> state_;
   runtime::flow_work receiving_;  // from `open` to `start`
   const runtime::dataflow* receiving_flow_ = nullptr;
   runtime::flow_work latest_;  // exchange, and its flow
@@ -211,7 +175,7 @@ class halo {
   agreement to(rank_id peer) const { return messages_.to(peer); }
   /// After `peer_restarted`, on each of the op's other ranks (of a mesh: of the world), with no exchange under way: all begin anew.
   /// False when no rank has restarted.
-  bool rejoin() { return ops::rejoin(messages_, around_); }
+  bool rejoin();
 
  private:
   friend rank;

@@ -1,5 +1,7 @@
 #include <parley/ops/hierarchical.hpp>
 
+#include <parley/ops/group.hpp>
+#include <parley/ops/op_place.hpp>
 #include <parley/ops/rank.hpp>
 
 #include <algorithm>

@@ -1,5 +1,8 @@
 #include <parley/ops/leader_worker.hpp>
 
+#include <parley/ops/group.hpp>
+#include <parley/ops/op_host.hpp>
+#include <parley/ops/op_place.hpp>
 #include <parley/ops/rank.hpp>
 
 #include <algorithm>
@@ -56,9 +59,19 @@ runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(co
   return formed;
 }
 
+bool rank_group::leads() const noexcept { return !idle() && details()->leads(); }
+
+std::size_t rank_group::size() const noexcept { return idle() ? 0 : details()->data_path().members().size(); }
+
+const group_end* rank_group::details() const noexcept { return idle() ? nullptr : &**place_; }
+
+runtime::task<> rank_group::run(collective what, group_work work, group_call_options o) const {
+  return end(what).run(std::move(work), o.timeout_ns);
+}
+
 group_end& rank_group::end() const {
   if (idle())
-    runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(rank_->id()) +
+    runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) +
                                             " is in no group of it; check the role function and the groups"});
   return **place_;
 }
@@ -66,7 +79,7 @@ group_end& rank_group::end() const {
 group_end& rank_group::end(collective wanted) const {
   group_end& mine = end();
   if (mine.does() != wanted)
-    runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(rank_->id()) + " calls " +
+    runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " calls " +
                                             std::string(ops::name(wanted)) + ", but the op was declared to " +
                                             std::string(ops::name(mine.does()))});
   return mine;
@@ -87,7 +100,7 @@ runtime::task<> rank_group::run_with_pause(group_work work, group_call_options o
 
 agreement rank_group::agreed() const { return end().agreed(); }
 
-bool rank_group::rejoin() { return !idle() && rank_->rejoin(*place_); }
+bool rank_group::rejoin() { return !idle() && place_->rejoin(); }
 
 group_work rank_group::giving(std::span<std::byte> data, element of) {
   group_work work;
@@ -111,7 +124,7 @@ group_work rank_group::gathering(std::span<std::byte> mine, std::span<std::byte>
   if (leads()) {
     const auto& members = details()->data_path().members();
     const auto place =
-        static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank_->id()) - members.begin());
+        static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), self_) - members.begin());
     const auto block = all.subspan(place * mine.size(), mine.size());
     if (block.data() != mine.data() && !on_device) std::copy(mine.begin(), mine.end(), block.begin());
   }
@@ -131,6 +144,33 @@ runtime::task<> rank_group::gather(std::span<std::byte> mine, std::span<std::byt
                                               std::to_string(all.size())});
   }
   return by.run(gathering(mine, all, of), o.timeout_ns);
+}
+
+rank_group rank::declare(const leader_worker& op) {
+  const auto groups = form_groups(op, world_size()).value();
+  rank_group handle;
+  handle.name_ = op.name;
+  handle.self_ = id();
+  for (const auto& participants : groups) {
+    const auto me = [this](const auto& p) { return p.rank == id(); };
+    if (std::none_of(participants.begin(), participants.end(), me)) continue;
+    group_options o;
+    o.name = op.name;
+    o.participants = participants;
+    o.does = op.does;
+    o.configs = op.configs;
+    o.depth = op.depth;
+    o.coupled = op.coupled;
+    o.capable = op.capable;
+    o.dtype = op.dtype;
+    o.timeout_ns = op.timeout_ns;
+    o.on = &host_->machine_;
+    o.allowed = tuning::both(op.allowed, settings_->allowed);
+    o.memory = op.memory == &runtime::host_memory() ? nullptr : op.memory;
+    handle.place_ = &host_->add_group(std::move(o));
+  }
+  if (handle.idle()) host_->note_idle(op.name);
+  return handle;
 }
 
 }  // namespace parley::ops

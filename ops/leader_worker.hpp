@@ -26,9 +26,10 @@
 ///
 /// On a GPU (`.memory`) its own kernel forms the sums, in the same order: of integers, `float`, `double`, `f16`, `bf16` and complex numbers; other elements
 /// and functions throw `bad_argument`. A call comes after what `cuda_copies::after` said of its buffer.
+#include <parley/actors/declaration.hpp>
+#include <parley/ops/agreement.hpp>
 #include <parley/ops/call_type.hpp>
-#include <parley/ops/group.hpp>
-#include <parley/ops/op_place.hpp>
+#include <parley/ops/group_config.hpp>
 #include <parley/runtime/memory_space.hpp>
 
 #include <cstdint>
@@ -41,7 +42,10 @@
 
 namespace parley::ops {
 
+class group_end;
 class hierarchy;
+template <class End>
+class op_place;
 class rank;
 
 struct leader_worker {
@@ -77,8 +81,8 @@ struct group_call_options {
 class rank_group {
  public:
   bool idle() const noexcept { return place_ == nullptr; }
-  bool leads() const noexcept { return !idle() && details()->leads(); }
-  std::size_t size() const noexcept { return idle() ? 0 : details()->data_path().members().size(); }
+  bool leads() const noexcept;
+  std::size_t size() const noexcept;
   /// After `peer_restarted`: enters the generation that has begun. False when none has, or this rank is idle. One that is fenced, or
   /// has lost another rank of the group since, fails again.
   bool rejoin();
@@ -87,7 +91,7 @@ class rank_group {
   /// type on all ranks, as are the elements (call_type.hpp).
   template <class Combine = std::plus<>, group_element T>
   runtime::task<> all_reduce(std::span<T> data, group_call_options o = {}) {
-    return end(collective::all_reduce).run(reduction<Combine, T>(data), o.timeout_ns);
+    return run(collective::all_reduce, reduction<Combine, T>(data), o);
   }
   /// The same; the leader does something with the combined data before it is returned, such as combining it with that of
   /// other leaders. Workers give no function. Throws `bad_argument` where one of the op's configs leaves no room for that.
@@ -102,7 +106,7 @@ class rank_group {
   }
   template <group_element T>
   runtime::task<> broadcast(std::span<T> data, group_call_options o = {}) {
-    return end(collective::broadcast).run(giving(std::as_writable_bytes(data), element_of<T>()), o.timeout_ns);
+    return run(collective::broadcast, giving(std::as_writable_bytes(data), element_of<T>()), o);
   }
   /// `mine` of every rank, in the order of the ranks, into the leader's `all`, which holds `size()` times as much. A worker's
   /// call may end before the leader has it; its `mine` may be reused then.
@@ -120,7 +124,7 @@ class rank_group {
   }
 
   /// Of the current generation; null on an idle rank.
-  const group_end* details() const noexcept { return idle() ? nullptr : &**place_; }
+  const group_end* details() const noexcept;
 
  private:
   friend hierarchy;
@@ -155,11 +159,12 @@ class rank_group {
   static group_work giving(std::span<std::byte> data, element of);
   group_end& end() const;
   group_end& end(collective wanted) const;
+  runtime::task<> run(collective what, group_work work, group_call_options o) const;
   runtime::task<> run_with_pause(group_work work, group_call_options o) const;
   runtime::task<> gather(std::span<std::byte> mine, std::span<std::byte> all, element of, group_call_options o) const;
   group_work gathering(std::span<std::byte> mine, std::span<std::byte> all, element of) const;
   std::string name_;
-  rank* rank_ = nullptr;
+  runtime::rank_id self_ = 0;
   op_place<group_end>* place_ = nullptr;
 };
 

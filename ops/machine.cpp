@@ -1,6 +1,8 @@
 #include <parley/ops/machine.hpp>
 
 #include <parley/runtime/number_text.hpp>
+#include <parley/transports/cuda_driver.hpp>
+#include <parley/transports/nccl_library.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

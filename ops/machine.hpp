@@ -24,8 +24,6 @@
 /// Results depend on them (validator PARLEY_MASK). A machine of which nothing is known has all that is not masked, as virtual ranks have.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
-#include <parley/transports/cuda_driver.hpp>
-#include <parley/transports/nccl_library.hpp>
 
 #include <array>
 #include <cstdint>
@@ -34,6 +32,11 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+namespace parley::transports {
+class cuda_driver;
+class nccl_library;
+}  // namespace parley::transports
 
 namespace parley::ops {
 

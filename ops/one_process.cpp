@@ -1,4 +1,5 @@
 #include <parley/ops/one_process.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/transports/rendezvous.hpp>

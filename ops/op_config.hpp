@@ -10,16 +10,22 @@
 ///
 /// One object serves all invocations, several at once: it must not keep state.
 #include <parley/runtime/error.hpp>
+#include <parley/runtime/identifiers.hpp>
 #include <parley/tuning/config.hpp>
 #include <parley/tuning/constraint.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace parley::ops {
+
+/// Which of an op's configs a rank can run, one answer per config. Asked on each rank for itself, once, when the op is declared
+/// (capability.hpp).
+using capability_function = std::function<std::vector<bool>(runtime::rank_id self)>;
 
 class op_config {
  public:

@@ -3,7 +3,7 @@
 /// leaving them. Handles refer to the place, so that they go on when a rank of the op has come back as a new process and its
 /// other ranks have called `rejoin`.
 ///
-///     op_place<group_end> at(std::make_unique<group_end>(services, options));
+///     op_place<group_end> at(std::make_unique<group_end>(services, options), keeper);
 ///     at->fail(why, restarted);                 // ends all calls until …
 ///     at.rejoin();                              // … another end takes the place; false where none has to
 ///
@@ -15,10 +15,21 @@
 
 namespace parley::ops {
 
+/// What a place asks of the rank that keeps it.
+struct place_keeper {
+  /// Whether the others hold this rank dead: then no generation follows.
+  virtual bool is_fenced() const noexcept = 0;
+  /// Ends ops that have just been made with ranks that are gone.
+  virtual void end_if_lost() noexcept = 0;
+
+ protected:
+  ~place_keeper() = default;
+};
+
 template <class End>
 class op_place {
  public:
-  explicit op_place(std::unique_ptr<End> first) noexcept : now_(std::move(first)) {}
+  op_place(std::unique_ptr<End> first, place_keeper& keeper) noexcept : keeper_(keeper), now_(std::move(first)) {}
 
   End& operator*() const noexcept { return *now_; }
   End* operator->() const noexcept { return now_.get(); }
@@ -31,14 +42,16 @@ class op_place {
 
   template <class... More>
   bool rejoin(More&&... more) {
-    if (now_->is_current()) return false;
+    if (keeper_.is_fenced() || now_->is_current()) return false;
     ended_.reserve(ended_.size() + 1);
     std::unique_ptr<End> next = now_->next_generation(std::forward<More>(more)...);
     ended_.push_back(std::exchange(now_, std::move(next)));
+    keeper_.end_if_lost();
     return true;
   }
 
  private:
+  place_keeper& keeper_;
   std::vector<std::unique_ptr<End>> ended_;
   std::unique_ptr<End> now_;
 };

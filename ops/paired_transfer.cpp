@@ -1,5 +1,10 @@
 #include <parley/ops/paired_transfer.hpp>
 
+#include <parley/ops/declared_edge.hpp>
+#include <parley/ops/edge.hpp>
+#include <parley/ops/op_host.hpp>
+#include <parley/ops/rank.hpp>
+
 #include <algorithm>
 #include <set>
 
@@ -111,6 +116,40 @@ runtime::task<> tune_in(edge_in& edge, std::uint64_t largest_bytes) {
 
 }  // namespace
 
+edge_out& transfer::edge_to(rank_id peer) const {
+  for (declared_edge* e : outs_) {
+    if (e->peer() == peer) return e->out();
+  }
+  throw_no_edge("does not send to rank", peer, "`to`");
+}
+
+edge_in& transfer::edge_from(rank_id peer) const {
+  for (declared_edge* e : ins_) {
+    if (e->peer() == peer) return e->in();
+  }
+  throw_no_edge("does not receive from rank", peer, "`from`");
+}
+
+send_call transfer::send_bytes(rank_id to, std::span<const std::byte> data, const call_options& o) const {
+  return edge_to(to).send(data, o);
+}
+
+receive_call transfer::receive_bytes(rank_id from, std::span<std::byte> into, const call_options& o) const {
+  return edge_from(from).receive(into, o);
+}
+
+agreement transfer::to(rank_id peer) const { return edge_to(peer).agreed(); }
+agreement transfer::from(rank_id peer) const { return edge_from(peer).agreed(); }
+std::uint64_t transfer::generation_with(rank_id peer) const { return edge_to(peer).participant().generation; }
+
+std::uint64_t transfer::copied_bytes() const noexcept {
+  std::uint64_t all = 0;
+  for (const auto* edges : {&outs_, &ins_}) {
+    for (const declared_edge* e : *edges) all += e->copied_bytes();
+  }
+  return all;
+}
+
 runtime::task<> transfer::tune(std::vector<std::uint64_t> sizes_bytes) {
   runtime::scope& here = co_await runtime::this_scope;
   runtime::scope edges(here);
@@ -160,6 +199,31 @@ bool transfer::rejoin() {
 void transfer::retune(std::optional<std::uint64_t> bytes, std::string_view why) const {
   for (declared_edge* e : outs_) e->out().agreed().retune(bytes, why);
   for (declared_edge* e : ins_) e->in().agreed().retune(bytes, why);
+}
+
+transfer rank::declare(const paired_transfer& op) {
+  return host_->declare_pairs(op, pair_up(op, world_size()).value(), {});
+}
+
+transfer op_host::declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges,
+                                const std::shared_ptr<const std::vector<rank_id>>& coupled) {
+  transfer t;
+  t.name_ = op.name;
+  t.self_ = id();
+  t.where_ = &executor_;
+  for (const auto& [from, to] : edges) {
+    edge_options o = options_of(op, *settings_, machine_);
+    o.capable = op.capable;
+    o.coupled = coupled;
+    if (from == id()) {
+      o.peer = to;
+      t.outs_.push_back(&declare(std::move(o), declared_edge::end::out));
+    } else if (to == id()) {
+      o.peer = from;
+      t.ins_.push_back(&declare(std::move(o), declared_edge::end::in));
+    }
+  }
+  return t;
 }
 
 }  // namespace parley::ops

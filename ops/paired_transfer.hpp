@@ -15,9 +15,11 @@
 /// both ends throw, the sender at its next call where its own message had left by then. Awaiting a call throws `failure` (see edge.hpp); `attempt` turns that into a value:
 ///
 ///     auto sent = co_await attempt(transfer.send(batch, {.to = 1}));      // result<>
+#include <parley/actors/registered_memory.hpp>
+#include <parley/ops/agreement.hpp>
 #include <parley/ops/call_type.hpp>
-#include <parley/ops/declared_edge.hpp>
-#include <parley/ops/edge.hpp>
+#include <parley/ops/calls.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/runtime/when.hpp>
 #include <parley/runtime/work.hpp>
 
@@ -34,6 +36,8 @@
 
 namespace parley::ops {
 
+class declared_edge;
+struct op_host;
 class p2p;
 class p2p_end;
 class rank;
@@ -82,14 +86,14 @@ class transfer {
   /// The buffer must stay until the call has ended. Throws `bad_argument` when this rank does not send to `o.to`.
   template <buffer B>
   send_call send(const B& data, send_options o) {
-    return edge_to(o.to).send(std::as_bytes(std::span(data)),
-                              {.tag = o.tag, .timeout_ns = o.timeout_ns, .type = type_of_elements<B>()});
+    return send_bytes(o.to, std::as_bytes(std::span(data)),
+                      {.tag = o.tag, .timeout_ns = o.timeout_ns, .type = type_of_elements<B>()});
   }
   /// Answers the number of bytes that came, at most those of `into`.
   template <buffer B>
   receive_call receive(B&& into, receive_options o) {
-    return edge_from(o.from).receive(
-        std::as_writable_bytes(std::span(into)),
+    return receive_bytes(
+        o.from, std::as_writable_bytes(std::span(into)),
         {.tag = o.tag, .timeout_ns = o.timeout_ns, .expected = o.expected, .type = type_of_elements<B>()});
   }
   /// The same for code that is no coroutine (runtime/work.hpp): `auto sent = transfer.start_send(batch, {.to = 1});`
@@ -120,8 +124,8 @@ class transfer {
   runtime::task<> tune(std::vector<std::uint64_t> sizes_bytes);
 
   /// What has been agreed with one partner, and wishes about it (agreement.hpp). Throw `bad_argument` where there is none.
-  agreement to(rank_id peer) const { return edge_to(peer).agreed(); }
-  agreement from(rank_id peer) const { return edge_from(peer).agreed(); }
+  agreement to(rank_id peer) const;
+  agreement from(rank_id peer) const;
   /// The same where this rank has only one partner, in one direction.
   agreement agreed() const;
   ops::decision decision(std::uint64_t bytes) const { return agreed().decision(bytes); }
@@ -136,34 +140,21 @@ class transfer {
   /// Payload bytes that this rank has received and had to copy into the caller's buffers: of messages so short that their payload
   /// comes with them, and of those that UCX brought before their receive was known; and of those up to 2 KiB that it has sent from copies,
   /// as nobody then has to wait for their buffers. Longer ones go directly.
-  std::uint64_t copied_bytes() const noexcept {
-    std::uint64_t all = 0;
-    for (const auto* edges : {&outs_, &ins_}) {
-      for (const declared_edge* e : *edges) all += e->copied_bytes();
-    }
-    return all;
-  }
+  std::uint64_t copied_bytes() const noexcept;
 
  private:
   friend p2p;
   friend p2p_end;
+  friend op_host;
   friend rank;
-  edge_out& edge_to(rank_id peer) const {
-    for (declared_edge* e : outs_) {
-      if (e->peer() == peer) return e->out();
-    }
-    throw_no_edge("does not send to rank", peer, "`to`");
-  }
-  edge_in& edge_from(rank_id peer) const {
-    for (declared_edge* e : ins_) {
-      if (e->peer() == peer) return e->in();
-    }
-    throw_no_edge("does not receive from rank", peer, "`from`");
-  }
+  edge_out& edge_to(rank_id peer) const;
+  edge_in& edge_from(rank_id peer) const;
+  send_call send_bytes(rank_id to, std::span<const std::byte> data, const call_options& o) const;
+  receive_call receive_bytes(rank_id from, std::span<std::byte> into, const call_options& o) const;
   void check_caller() const;
   [[noreturn]] void throw_no_edge(const char* lacks, rank_id peer, const char* option) const;
   bool rejoin();
-  std::uint64_t generation_with(rank_id peer) const { return edge_to(peer).participant().generation; }
+  std::uint64_t generation_with(rank_id peer) const;
   actors::registered_memory register_bytes(std::span<std::byte> memory);
   std::string name_;
   runtime::executor* where_ = nullptr;

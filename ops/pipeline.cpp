@@ -2,6 +2,9 @@
 
 #include <parley/ops/call_type.hpp>
 #include <parley/ops/common_terms.hpp>
+#include <parley/ops/declared_edge.hpp>
+#include <parley/ops/op_host.hpp>
+#include <parley/ops/rank.hpp>
 #include <parley/runtime/compute.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/runtime/scope.hpp>
@@ -116,7 +119,7 @@ task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage)
   const runtime::op_title title{"op", name_};
   runtime::check_call(here.where(), title);
   if (around_ != nullptr) around_->throw_refused();
-  neighbours::call_under_way now(around_);
+  call_under_way now(around_);
   const std::uint16_t number = type_of_run((*runs_)++, bytes.size());
   runtime::memory_space& space = memory_ == nullptr ? runtime::host_memory() : *memory_;
   edge_in* const in = in_ == nullptr ? nullptr : &in_->in();
@@ -143,6 +146,60 @@ task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage)
     if (s.leaving) co_await let_go(*s.leaving);
   }
   now.end(thrown);
+}
+
+pipeline rank::declare(linear_pipeline op) {
+  check_catalogue(op.name, op.configs).value();
+  if (op.stages.empty()) {
+    for (rank_id r = 0; r < world_size(); ++r) op.stages.push_back(r);
+  }
+  const std::size_t none = op.stages.size();
+  std::vector<std::size_t> stage_on(world_size(), none);
+  for (std::size_t i = 0; i < op.stages.size(); ++i) {
+    const rank_id r = op.stages[i];
+    if (r < world_size() && stage_on[r] == none) {
+      stage_on[r] = i;
+      continue;
+    }
+    runtime::raise({errc::bad_argument,
+                    "op " + op.name + ": stage " + std::to_string(i) + " is on rank " + std::to_string(r) +
+                        (r >= world_size() ? ", which is outside the world of " + std::to_string(world_size()) +
+                                                 "; ranks count from 0, and `parley run -n N PROGRAM` starts N"
+                                           : ", which is stage " + std::to_string(stage_on[r]) + " already")});
+  }
+  pipeline p;
+  p.name_ = op.name;
+  if (stage_on[id()] == none) return p;
+  p.runs_ = std::make_shared<std::uint64_t>(0);
+  p.stage_ = stage_on[id()];
+  p.stages_ = op.stages.size();
+  p.memory_ = op.memory;
+  edge_options o = options_of(op, *settings_, host_->machine_);
+  o.budget_sharers = std::max<std::size_t>(p.stages_ - 1, 1);
+  o.coupled = std::make_shared<std::vector<rank_id>>(op.stages);
+  if (p.stage_ > 0) {
+    o.peer = op.stages[p.stage_ - 1];
+    p.in_ = &host_->declare(o, declared_edge::end::in);
+    p.in_->make();
+  }
+  if (p.stage_ + 1 < p.stages_) {
+    o.peer = op.stages[p.stage_ + 1];
+    p.out_ = &host_->declare(o, declared_edge::end::out);
+    p.out_->make();
+  }
+  if (p.stages_ == 1) return p;
+  std::vector<declared_edge*> edges;
+  std::string stages;
+  for (const rank_id r : op.stages) stages += (stages.empty() ? "" : " ") + std::to_string(r);
+  neighbours::options around{
+      .op = op.name, .listed = {}, .timeout_ns = op.timeout_ns, .declared = {{"stages on ranks", stages}}};
+  for (declared_edge* const e : {p.in_, p.out_}) {
+    if (e == nullptr) continue;
+    edges.push_back(e);
+    around.listed.push_back(e->peer());
+  }
+  p.around_ = &attend(std::make_unique<neighbours>(host_->services_, std::move(edges), std::move(around)));
+  return p;
 }
 
 }  // namespace parley::ops

@@ -17,7 +17,9 @@
 /// the run itself, which says where and why.
 /// When a stage comes back as a new process, runs fail with `peer_restarted` until each of the other ones has called `rejoin`, and
 /// then begin anew.
-#include <parley/ops/declared_edge.hpp>
+#include <parley/ops/agreement.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/runtime/task.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +30,7 @@
 
 namespace parley::ops {
 
+class declared_edge;
 class neighbours;
 class rank;
 

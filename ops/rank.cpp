@@ -1,7 +1,9 @@
 #include <parley/ops/rank.hpp>
 
 #include <parley/actors/inquiries.hpp>
+#include <parley/ops/op_host.hpp>
 #include <parley/ops/op_results.hpp>
+#include <parley/ops/symmetric.hpp>
 #include <parley/runtime/flight_dump.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/runtime/random.hpp>
@@ -41,18 +43,34 @@ rank::rank(rank_foundation on, rank_settings settings)
     : rank(std::move(on), complete(std::move(settings), on.net.world_size())) {}  // NOLINT(bugprone-use-after-move)
 
 rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
-    : executor_(on.ex), net_(on.net), settings_(std::move(settings)), machine_(std::move(on.has)),
-      kinds_(std::move(on.kinds)), flight_(settings_->flight_records), mail_(on.ex, on.net, on.mail, on.incarnations),
-      data_(on.net), services_{on.ex,
-                               actors_,
-                               on.net,
-                               mail_,
-                               data_,
-                               flight_,
-                               std::move(on.incarnations),
-                               0,
-                               actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
-      asks_(services_, what_is_known()), results_(on.disk, results_options()), actors_(on.ex) {
+    : executor_(on.ex), net_(on.net), settings_(settings), kinds_(std::move(on.kinds)),
+      host_(std::make_unique<op_host>(*this, std::move(on), std::move(settings))) {}
+
+op_host::op_host(rank& of, rank_foundation on, std::shared_ptr<const rank_settings> settings)
+    : self(of), executor_(on.ex), net_(on.net), settings_(std::move(settings)), machine_(std::move(on.has)),
+      flight_(settings_->flight_records), mail_(on.ex, on.net, on.mail, on.incarnations), data_(on.net),
+      services_{on.ex,
+                actors_,
+                on.net,
+                mail_,
+                data_,
+                flight_,
+                std::move(on.incarnations),
+                0,
+                actors::clock_book(std::move(on.hosts), on.net.rank(), on.skew)},
+      asks_(services_, what_is_known()), results_(on.disk, results_options()), losses_(id(), on.ranks_come_back),
+      actors_(on.ex) {
+  services_.validators_hash =
+      tuning::stable_hash{}.number(tuning::validators_digest(settings_->validators)).text(of.kind_of(id())).digest();
+  services_.on_call_failed = [this](const error& why) {
+    dump_after_fault(why.what());
+    if (self.on_call_failed) self.on_call_failed(why);
+  };
+  if (!settings_->results_path.empty() && settings_->write_results_soon) {
+    services_.on_decided = [this](const actors::participant_state& told, const actors::decision_record& d) {
+      keep_decision(told, d);
+    };
+  }
   machine_.mask(settings_->masked, id());
   services_.warnings = results_.warning_list();
   services_.early_bytes = settings_->early_bytes;
@@ -60,21 +78,23 @@ rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
   services_.detection_ns = on.detection_ns;
   services_.patience = std::max(settings_->patience, std::uint32_t{1});
   services_.give_up = std::move(on.give_up);
-  if (!services_.give_up)
-    services_.give_up = [this](rank_id r, const std::string& why) { r == id() ? on_fenced(why) : on_lost(r, why); };
+  if (!services_.give_up) {
+    services_.give_up = [this](rank_id r, const std::string& why) {
+      r == id() ? self.on_fenced(why) : self.on_lost(r, why);
+    };
+  }
   services_.hear_news = [this, held_dead = std::move(on.held_dead), hear = std::move(on.hear_news)](errc code) {
     if (fenced_) return;
-    if (const std::string why = held_dead ? held_dead() : std::string(); !why.empty()) return on_fenced(why);
+    if (const std::string why = held_dead ? held_dead() : std::string(); !why.empty()) return self.on_fenced(why);
     if (hear && (code == errc::peer_failed || code == errc::send_failed)) hear();
   };
   asks_.on_silence(std::move(on.stands_still));
   ranks_come_back_ = on.ranks_come_back;
-  losses_.emplace(id(), ranks_come_back_);
   disk_ = on.disk;
 }
 
 // Called while the rank is made.
-actors::inquiries::own_knowledge rank::what_is_known() {
+actors::inquiries::own_knowledge op_host::what_is_known() {
   actors::inquiries::own_knowledge mine;
   mine.kind = [this](std::uint64_t op) {
     using kind = actors::op_kind;
@@ -99,13 +119,13 @@ actors::inquiries::own_knowledge rank::what_is_known() {
     for (const auto& s : symmetrics_) add(s->declaration(), s->has(other));
     return all;
   };
-  mine.waiting = [this] { return waiting(); };
+  mine.waiting = [this] { return self.waiting(); };
   mine.progress = [this](std::uint64_t op, rank_id r, std::uint32_t tag) { return progress_in(op, r, tag); };
   mine.leaving = [this] { return leaving_; };
   return mine;
 }
 
-std::string rank::progress_in(std::uint64_t op, rank_id asks, std::uint32_t tag) const {
+std::string op_host::progress_in(std::uint64_t op, rank_id asks, std::uint32_t tag) const {
   const auto of_edge = [&](const edge_end& e) { return e.declaration().id() == op && e.peer() == asks; };
   for (const auto& e : outs_) {
     if (of_edge(*e)) return e->progress_in_words(tag);
@@ -129,29 +149,29 @@ std::string rank::progress_in(std::uint64_t op, rank_id asks, std::uint32_t tag)
 
 runtime::waiting_list rank::waiting() const {
   runtime::waiting_list all;
-  for (const auto* ends : {&outs_, &ended_outs_}) {
+  for (const auto* ends : {&host_->outs_, &host_->ended_outs_}) {
     for (const auto& e : *ends) e->list_waiting(all);
   }
-  for (const auto* ends : {&ins_, &ended_ins_}) {
+  for (const auto* ends : {&host_->ins_, &host_->ended_ins_}) {
     for (const auto& e : *ends) e->list_waiting(all);
   }
-  for (const auto& p : p2ps_) p->list_waiting(all);
-  for (const auto& g : groups_) {
+  for (const auto& p : host_->p2ps_) p->list_waiting(all);
+  for (const auto& g : host_->groups_) {
     g->list_waiting(all);
     g.for_each_ended([&](group_end& e) { e.list_waiting(all); });
   }
-  for (const auto& s : symmetrics_) {
+  for (const auto& s : host_->symmetrics_) {
     s->list_waiting(all);
     s.for_each_ended([&](symmetric_end& e) { e.list_waiting(all); });
   }
-  for (const auto& a : attached_) a->list_waiting(all);
+  for (const auto& a : host_->attached_) a->list_waiting(all);
   std::stable_sort(all.calls.begin(), all.calls.end(),
                    [](const auto& one, const auto& other) { return one.since_ns < other.since_ns; });
   return all;
 }
 
 // Of an op that this rank does not know, more has come than it keeps.
-void rank::refuse_early(const actors::stamp& s) {
+void op_host::refuse_early(const actors::stamp& s) {
   const std::string what = "more than " + std::to_string(services_.early_bytes) + " bytes came to rank " +
                            std::to_string(id()) + " for ops that it has not declared yet";
   actors::op_reject word;
@@ -167,18 +187,7 @@ void rank::refuse_early(const actors::stamp& s) {
 }
 
 // Called while the rank is made.
-results_store::options rank::results_options() {
-  services_.validators_hash =
-      tuning::stable_hash{}.number(tuning::validators_digest(settings_->validators)).text(kind_of(id())).digest();
-  services_.on_call_failed = [this](const error& why) {
-    dump_after_fault(why.what());
-    if (on_call_failed) on_call_failed(why);
-  };
-  if (!settings_->results_path.empty() && settings_->write_results_soon) {
-    services_.on_decided = [this](const actors::participant_state& of, const actors::decision_record& d) {
-      keep_decision(of, d);
-    };
-  }
+results_store::options op_host::results_options() const {
   return {.path = settings_->results_path,
           .ordinal = id(),
           .validators = settings_->results_path.empty() ? std::vector<tuning::validator>() : settings_->validators,
@@ -187,7 +196,7 @@ results_store::options rank::results_options() {
           .ex = settings_->write_results_soon ? &executor_ : nullptr};
 }
 
-tunable_context& rank::make_kernels() const {
+tunable_context& op_host::make_kernels() const {
   tunable_context::options o;
   o.mine = settings_->kernels;
   if (!settings_->results_path.empty()) o.mine.file = settings_->results_path;
@@ -204,6 +213,17 @@ tunable_context& rank::make_kernels() const {
   kernels_->remember(results_.remembered());
   return *kernels_;
 }
+
+const machine& rank::on() const noexcept { return host_->machine_; }
+actors::services& rank::services() noexcept { return host_->services_; }
+tunable_context& rank::kernels() const { return host_->kernels_ == nullptr ? host_->make_kernels() : *host_->kernels_; }
+std::uint64_t rank::restarts_heard() const noexcept { return host_->restarts_heard_; }
+std::uint32_t rank::own_restarts() const { return runtime::restarts_of(host_->services_.incarnations.of(id())); }
+const tuning::results_file& rank::remembered() const noexcept { return host_->results_.remembered(); }
+const runtime::flight_recorder& rank::flight() const noexcept { return host_->flight_; }
+const runtime::router& rank::mail() const noexcept { return host_->mail_; }
+const actors::data_hub& rank::data() const noexcept { return host_->data_; }
+const std::vector<std::string>& rank::warnings() const noexcept { return host_->results_.warnings(); }
 
 rank::~rank() = default;
 
@@ -256,7 +276,7 @@ actors::decision_record as_record(const actors::op_declaration& op, const decisi
 
 runtime::result<std::string> rank::dump_flight(std::string_view why, const std::string& folder) {
   const std::string& into = folder.empty() ? settings_->flight_dir : folder;
-  if (disk_ == nullptr || into.empty())
+  if (host_->disk_ == nullptr || into.empty())
     return error{errc::unavailable, "no folder for the flight recorder was named; set PARLEY_FLIGHT_DIR"};
   std::map<std::uint64_t, std::string> ops;
   std::map<std::uint64_t, std::string> configs;
@@ -266,7 +286,7 @@ runtime::result<std::string> rank::dump_flight(std::string_view why, const std::
     for (const auto& c : p->configs.entries()) configs[c.digest] = c.id;
     for (const actors::decision_record& d : p->decisions) decisions.push_back(as_flown(*p, d));
   }
-  for (const auto& a : attached_) {
+  for (const auto& a : host_->attached_) {
     for (const auto& [name, d] : a->decisions()) {
       for (const candidate_evidence& e : d.evidence) configs[e.digest] = e.config;
       decisions.push_back(as_flown(d, id()));
@@ -279,27 +299,27 @@ runtime::result<std::string> rank::dump_flight(std::string_view why, const std::
     };
   };
   const std::string path = into + "/parley-flight-" + std::to_string(id()) + ".json";
-  const auto written = disk_->replace(
-      path, runtime::flight_text(flight_, {.op = look_up(ops), .config = look_up(configs)},
-                                 {.rank = id(), .now_ns = services_.clocks.local(executor_.now()), .why = why},
+  const auto written = host_->disk_->replace(
+      path, runtime::flight_text(host_->flight_, {.op = look_up(ops), .config = look_up(configs)},
+                                 {.rank = id(), .now_ns = host_->services_.clocks.local(executor_.now()), .why = why},
                                  decisions, waiting()));
   if (!written) return written.reason();
   return path;
 }
 
 // A program that goes on after faults may have many of them; the latest text says most.
-void rank::dump_after_fault(std::string_view why) noexcept {
+void op_host::dump_after_fault(std::string_view why) noexcept {
   if (settings_->flight_dir.empty() || executor_.now() < next_fault_dump_ns_) return;
   next_fault_dump_ns_ = executor_.deadline_in(shortest_between_dumps_ns);
   try {
-    const auto dumped = dump_flight(why);
+    const auto dumped = self.dump_flight(why);
     if (!dumped) results_.warn({dumped.reason().what()});
   } catch (const std::exception& e) {
     results_.warn({e.what()});
   }
 }
 
-void rank::keep_decision(const actors::participant_state& of, const actors::decision_record& d) {
+void op_host::keep_decision(const actors::participant_state& of, const actors::decision_record& d) {
   auto entry = entry_of(of.declaration, of.id_of(d.digest), d);
   if (!entry) return;
   const auto* const before = results_.remembered().find(entry->op, entry->parameters);
@@ -308,7 +328,7 @@ void rank::keep_decision(const actors::participant_state& of, const actors::deci
 }
 
 template <class Configs>
-std::vector<actors::remembered_best> rank::remember(const actors::op_declaration& op, const Configs& configs) {
+std::vector<actors::remembered_best> op_host::remember(const actors::op_declaration& op, const Configs& configs) {
   if (results_.remembered().entries().empty()) return {};
   std::vector<std::string> ids;
   for (const auto& c : configs) ids.push_back(c->id());
@@ -317,7 +337,7 @@ std::vector<actors::remembered_best> rank::remember(const actors::op_declaration
   return std::move(memory.entries);
 }
 
-void rank::check_new(const actors::op_declaration& op) const {
+void op_host::check_new(const actors::op_declaration& op) const {
   if (executor_.forked()) runtime::refuse_fork(op.title() + " was declared");
   if (const auto fits = tuning::checked({.op = op.name, .size = {}, .dtype = op.dtype}); !fits)
     runtime::raise(
@@ -327,17 +347,17 @@ void rank::check_new(const actors::op_declaration& op) const {
                                             "; give each op a name of its own"});
 }
 
-void rank::declare_once(const actors::op_declaration& op) {
+void op_host::declare_once(const actors::op_declaration& op) {
   check_new(op);
   declared_.insert(op.id());
 }
 
-void rank::note_group(const actors::op_declaration& op) {
+void op_host::note_group(const actors::op_declaration& op) {
   declared_.insert(op.id());
   groups_declared_[op.name].push_back({op.id(), op.text()});
 }
 
-declared_edge& rank::declare(edge_options o, declared_edge::end which) {
+declared_edge& op_host::declare(edge_options o, declared_edge::end which) {
   const bool leads = which == declared_edge::end::out;
   const auto op = actors::declare_edge(o.name, leads ? id() : o.peer, leads ? o.peer : id(), o.dtype);
   // What is wrong with it is said now, and the user's code runs now: its first use may be data, where nothing may be thrown.
@@ -354,14 +374,14 @@ declared_edge& rank::declare(edge_options o, declared_edge::end which) {
 }
 
 // Whoever takes this rank for a member shall hear of it.
-void rank::note_idle(const std::string& op) {
+void op_host::note_idle(const std::string& op) {
   auto& known = groups_declared_[op];
   const auto says_so = [](const actors::declared_by_name& d) { return d.op == 0; };
   if (std::none_of(known.begin(), known.end(), says_so))
     known.push_back({0, "op " + op + ", no part in it for this rank"});
 }
 
-void rank::warn_not_compared(const std::string& op, const tuning::constraints& allowed, std::string_view why) {
+void op_host::warn_not_compared(const std::string& op, const tuning::constraints& allowed, std::string_view why) {
   if (allowed.compare_trials)
     results_.warn({op + ": what its trials bring is not compared (NUMERICAL_CHECK), " + std::string(why) +
                    "; what its configs say of their own accuracy counts"});
@@ -370,7 +390,7 @@ void rank::warn_not_compared(const std::string& op, const tuning::constraints& a
 // A first use on a device pins blocks, maps memory or makes communicators, and says nothing about the uses after it. Nor does the one
 // after that say enough to give up a config for good: hosts that look late make some messages of streams several times as long or short,
 // and often every second one, so that repetitions are made in pairs.
-tuning::plan_options rank::plan_for(const runtime::memory_space* memory) const noexcept {
+tuning::plan_options op_host::plan_for(const runtime::memory_space* memory) const noexcept {
   tuning::plan_options plan = settings_->plan;
   if (memory == nullptr || !memory->has_streams()) return plan;
   if (plan.warm_up_repetitions == 0) plan.warm_up_repetitions = 1;
@@ -379,14 +399,14 @@ tuning::plan_options rank::plan_for(const runtime::memory_space* memory) const n
   return plan;
 }
 
-void rank::complete(edge_options& o, const actors::op_declaration& op) {
+void op_host::complete(edge_options& o, const actors::op_declaration& op) {
   o.policy = settings_->policy;
   o.window = settings_->window;
   o.mutant_ignores_stamp = settings_->mutant_ignores_stamp;
   o.remembered = remember(op, o.configs);
 }
 
-edge_out& rank::add_out(edge_options o) {
+edge_out& op_host::add_out(edge_options o) {
   complete(o, actors::declare_edge(o.name, id(), o.peer, o.dtype));
   tuning::plan_options plan = plan_for(o.memory);
   plan.budget_fraction /= static_cast<double>(o.budget_sharers);
@@ -395,7 +415,7 @@ edge_out& rank::add_out(edge_options o) {
   return added;
 }
 
-edge_in& rank::add_in(edge_options o) {
+edge_in& op_host::add_in(edge_options o) {
   complete(o, actors::declare_edge(o.name, o.peer, id(), o.dtype));
   edge_in& added = *ins_.emplace_back(std::make_unique<edge_in>(services_, std::move(o)));
   end_if_lost();
@@ -411,143 +431,10 @@ void move_to(std::vector<std::unique_ptr<End>>& ended, std::vector<std::unique_p
 }
 }  // namespace
 
-void rank::put_aside(const edge_out& ended) { move_to(ended_outs_, outs_, ended); }
-void rank::put_aside(const edge_in& ended) { move_to(ended_ins_, ins_, ended); }
+void op_host::put_aside(const edge_out& ended) { move_to(ended_outs_, outs_, ended); }
+void op_host::put_aside(const edge_in& ended) { move_to(ended_ins_, ins_, ended); }
 
-namespace {
-// What every edge of an op has in common.
-template <class Op>
-edge_options options_of(const Op& op, const rank_settings& settings, const machine& on) {
-  edge_options o;
-  o.on = &on;
-  o.name = op.name;
-  o.configs = op.configs;
-  o.dtype = op.dtype;
-  o.timeout_ns = op.timeout_ns;
-  o.memory = op.memory;
-  o.allowed = tuning::both(op.allowed, settings.allowed);
-  return o;
-}
-}  // namespace
-
-transfer rank::declare(const paired_transfer& op) { return declare_pairs(op, pair_up(op, world_size()).value(), {}); }
-
-p2p rank::declare(const point_to_point& op) {
-  const paired_transfer mine = pairs_of(op, id(), world_size()).value();
-  p2p handle;
-  handle.name_ = op.name;
-  std::shared_ptr<const std::vector<rank_id>> coupled;
-  if (!op.coupled.empty()) coupled = std::make_shared<const std::vector<rank_id>>(op.coupled);
-  transfer pairs = declare_pairs(mine, mine.edges, coupled);
-  if (!takes_part(op, id())) return handle;
-  p2ps_.push_back(std::make_unique<p2p_end>(std::move(pairs), services_, op));
-  handle.end_ = p2ps_.back().get();
-  return handle;
-}
-
-transfer rank::declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges,
-                             const std::shared_ptr<const std::vector<rank_id>>& coupled) {
-  transfer t;
-  t.name_ = op.name;
-  t.self_ = id();
-  t.where_ = &executor_;
-  for (const auto& [from, to] : edges) {
-    edge_options o = options_of(op, *settings_, machine_);
-    o.capable = op.capable;
-    o.coupled = coupled;
-    if (from == id()) {
-      o.peer = to;
-      t.outs_.push_back(&declare(std::move(o), declared_edge::end::out));
-    } else if (to == id()) {
-      o.peer = from;
-      t.ins_.push_back(&declare(std::move(o), declared_edge::end::in));
-    }
-  }
-  return t;
-}
-
-pipeline rank::declare(linear_pipeline op) {
-  check_catalogue(op.name, op.configs).value();
-  if (op.stages.empty()) {
-    for (rank_id r = 0; r < world_size(); ++r) op.stages.push_back(r);
-  }
-  const std::size_t none = op.stages.size();
-  std::vector<std::size_t> stage_on(world_size(), none);
-  for (std::size_t i = 0; i < op.stages.size(); ++i) {
-    const rank_id r = op.stages[i];
-    if (r < world_size() && stage_on[r] == none) {
-      stage_on[r] = i;
-      continue;
-    }
-    runtime::raise({errc::bad_argument,
-                    "op " + op.name + ": stage " + std::to_string(i) + " is on rank " + std::to_string(r) +
-                        (r >= world_size() ? ", which is outside the world of " + std::to_string(world_size()) +
-                                                 "; ranks count from 0, and `parley run -n N PROGRAM` starts N"
-                                           : ", which is stage " + std::to_string(stage_on[r]) + " already")});
-  }
-  pipeline p;
-  p.name_ = op.name;
-  if (stage_on[id()] == none) return p;
-  p.runs_ = std::make_shared<std::uint64_t>(0);
-  p.stage_ = stage_on[id()];
-  p.stages_ = op.stages.size();
-  p.memory_ = op.memory;
-  edge_options o = options_of(op, *settings_, machine_);
-  o.budget_sharers = std::max<std::size_t>(p.stages_ - 1, 1);
-  o.coupled = std::make_shared<std::vector<rank_id>>(op.stages);
-  if (p.stage_ > 0) {
-    o.peer = op.stages[p.stage_ - 1];
-    p.in_ = &declare(o, declared_edge::end::in);
-    p.in_->make();
-  }
-  if (p.stage_ + 1 < p.stages_) {
-    o.peer = op.stages[p.stage_ + 1];
-    p.out_ = &declare(o, declared_edge::end::out);
-    p.out_->make();
-  }
-  if (p.stages_ == 1) return p;
-  std::vector<declared_edge*> edges;
-  std::string stages;
-  for (const rank_id r : op.stages) stages += (stages.empty() ? "" : " ") + std::to_string(r);
-  neighbours::options around{
-      .op = op.name, .listed = {}, .timeout_ns = op.timeout_ns, .declared = {{"stages on ranks", stages}}};
-  for (declared_edge* const e : {p.in_, p.out_}) {
-    if (e == nullptr) continue;
-    edges.push_back(e);
-    around.listed.push_back(e->peer());
-  }
-  p.around_ = &attend(std::make_unique<neighbours>(services_, std::move(edges), std::move(around)));
-  return p;
-}
-
-rank_group rank::declare(const leader_worker& op) {
-  const auto groups = form_groups(op, world_size()).value();
-  rank_group handle;
-  handle.name_ = op.name;
-  handle.rank_ = this;
-  for (const auto& participants : groups) {
-    const auto me = [this](const auto& p) { return p.rank == id(); };
-    if (std::none_of(participants.begin(), participants.end(), me)) continue;
-    group_options o;
-    o.name = op.name;
-    o.participants = participants;
-    o.does = op.does;
-    o.configs = op.configs;
-    o.depth = op.depth;
-    o.coupled = op.coupled;
-    o.capable = op.capable;
-    o.dtype = op.dtype;
-    o.timeout_ns = op.timeout_ns;
-    o.on = &machine_;
-    o.allowed = tuning::both(op.allowed, settings_->allowed);
-    o.memory = op.memory == &runtime::host_memory() ? nullptr : op.memory;
-    handle.place_ = &add_group(std::move(o));
-  }
-  if (handle.idle()) note_idle(op.name);
-  return handle;
-}
-
-op_place<group_end>& rank::add_group(group_options o) {
+op_place<group_end>& op_host::add_group(group_options o) {
   const auto op = declaration_of(o).value();
   check_new(op);
   o.policy = settings_->policy;
@@ -555,7 +442,7 @@ op_place<group_end>& rank::add_group(group_options o) {
   o.window = settings_->window;
   o.mutant_ignores_stamp = settings_->mutant_ignores_stamp;
   o.remembered = remember(op, o.configs);
-  auto& added = groups_.emplace_back(std::make_unique<group_end>(services_, std::move(o)));
+  auto& added = groups_.emplace_back(std::make_unique<group_end>(services_, std::move(o)), *this);
   note_group(op);
   end_if_lost();
   return added;
@@ -567,25 +454,26 @@ symmetric rank::declare(symmetric_op op) {
   handle.name_ = op.name;
   const auto me = [this](const auto& p) { return p.rank == id(); };
   if (std::none_of(d.participants.begin(), d.participants.end(), me)) {
-    note_idle(op.name);
+    host_->note_idle(op.name);
     return handle;
   }
-  check_new(d);
+  host_->check_new(d);
   op.allowed = tuning::both(op.allowed, settings_->allowed);
   if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty())
-    results_.warn({d.title() + ": NUMERICAL_CHECK is on, and " + why + "; only its default runs"});
-  symmetric_settings own{settings_->policy, settings_->plan, remember(d, op.configs), &machine_};
-  handle.place_ = &symmetrics_.emplace_back(std::make_unique<symmetric_end>(services_, std::move(op), std::move(own)));
-  handle.rank_ = this;
-  note_group(d);
-  end_if_lost();
+    host_->results_.warn({d.title() + ": NUMERICAL_CHECK is on, and " + why + "; only its default runs"});
+  symmetric_settings own{settings_->policy, settings_->plan, host_->remember(d, op.configs), &host_->machine_};
+  handle.place_ = &host_->symmetrics_.emplace_back(
+      std::make_unique<symmetric_end>(host_->services_, std::move(op), std::move(own)), *host_);
+  handle.self_ = id();
+  host_->note_group(d);
+  host_->end_if_lost();
   return handle;
 }
 
 op_place<attached_op>& rank::attach(std::unique_ptr<attached_op> op) {
-  declare_once(op->declaration());
-  auto& added = attached_.emplace_back(std::move(op));
-  end_if_lost();
+  host_->declare_once(op->declaration());
+  auto& added = host_->attached_.emplace_back(std::move(op), *host_);
+  host_->end_if_lost();
   return added;
 }
 
@@ -606,7 +494,7 @@ std::size_t rank::retune(std::string_view op, std::string_view why) {
 }
 
 template <class Visit>
-void rank::for_each_end(const Visit& visit) noexcept {
+void op_host::for_each_end(const Visit& visit) noexcept {
   const auto edge = [&](edge_end& e) {
     const auto has = [&](rank_id r, bool restarted) { return restarted ? e.restarts_with(r) : e.peer() == r; };
     visit(e.declaration(), has, [&](const error& why, rank_id) { e.fail(why); });
@@ -627,7 +515,7 @@ void rank::for_each_end(const Visit& visit) noexcept {
   }
 }
 
-void rank::end_ops_with(const actors::loss& l, errc code) noexcept {
+void op_host::end_ops_with(const actors::loss& l, errc code) noexcept {
   const auto lacks = [&](const actors::op_declaration& op) -> std::string {
     if (l.how != departure::returned) return "";
     if (op.participants.front().role != "sender") return "; this op cannot go on without it";
@@ -645,49 +533,51 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
   if (peer >= world_size() || peer == id())
     runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " cannot restart beside rank " +
                                             std::to_string(id()) + " in a world of " + std::to_string(world_size())});
-  if (fenced_ || services_.incarnations.of(peer) == incarnation) return;
-  for (declared_edge& e : declared_edges_) e.before_restart_of(peer);
-  end_ops_with(
+  if (host_->fenced_ || host_->services_.incarnations.of(peer) == incarnation) return;
+  for (declared_edge& e : host_->declared_edges_) e.before_restart_of(peer);
+  host_->end_ops_with(
       {peer,
        " has restarted; transfers with it go on in a new generation, from their first invocation, other ops when all "
        "their ranks have called rejoin",
        departure::died,
        {peer, " has restarted"}},
       errc::peer_restarted);
-  losses_->forget(peer);
-  std::erase_if(undelivered_, [peer](const auto& u) { return u.first == peer; });  // the program knows, and goes on
-  services_.incarnations.replace(peer, incarnation);
-  mail_.forget(peer, incarnation);
-  for (declared_edge& e : declared_edges_) {
+  host_->losses_.forget(peer);
+  std::erase_if(host_->undelivered_,
+                [peer](const auto& u) { return u.first == peer; });  // the program knows, and goes on
+  host_->services_.incarnations.replace(peer, incarnation);
+  host_->mail_.forget(peer, incarnation);
+  for (declared_edge& e : host_->declared_edges_) {
     if (e.peer() == peer) e.on_restarted();
   }
-  ++restarts_heard_;
+  ++host_->restarts_heard_;
 }
 
 task<bool> rank::until_restart(std::uint64_t before, time_ns limit_ns) {
-  const time_ns until = ranks_come_back_ ? executor_.deadline_in(limit_ns) : executor_.now();
-  for (time_ns pause = shortest_pause_ns; restarts_heard_ <= before && !fenced_ && executor_.now() < until;
+  const time_ns until = host_->ranks_come_back_ ? executor_.deadline_in(limit_ns) : executor_.now();
+  for (time_ns pause = shortest_pause_ns;
+       host_->restarts_heard_ <= before && !host_->fenced_ && executor_.now() < until;
        pause = std::min(2 * pause, longest_pause_ns)) {
     auto slept = co_await runtime::sleep_until(std::min(executor_.deadline_in(pause), until));
     if (!slept) break;
   }
-  co_return restarts_heard_ > before && !fenced_;
+  co_return host_->restarts_heard_ > before && !host_->fenced_;
 }
 
 void rank::on_lost(rank_id lost, std::string_view why, departure how) noexcept {
-  if (fenced_) return;  // it sees the others close their connections
-  end_after(losses_->add(lost, why, how, executor_.precise_now()), why);
+  if (host_->fenced_) return;  // it sees the others close their connections
+  host_->end_after(host_->losses_.add(lost, why, how, executor_.precise_now()), why);
 }
 
 void rank::on_ended(rank_id ended, const runtime::root_cause& began_with) noexcept {
-  if (fenced_) return;
-  end_after(losses_->add_ended(ended, began_with, executor_.precise_now()), began_with.what);
+  if (host_->fenced_) return;
+  host_->end_after(host_->losses_.add_ended(ended, began_with, executor_.precise_now()), began_with.what);
 }
 
-error rank::traced(const error& why) const { return losses_->traced(why, executor_.now()); }
-runtime::root_cause rank::cause_of(const error& why) const { return losses_->cause_of(why); }
+error rank::traced(const error& why) const { return host_->losses_.traced(why, executor_.now()); }
+runtime::root_cause rank::cause_of(const error& why) const { return host_->losses_.cause_of(why); }
 
-void rank::end_after(const actors::loss* gone, std::string_view why) noexcept {
+void op_host::end_after(const actors::loss* gone, std::string_view why) noexcept {
   if (gone == nullptr) return;
   for (const auto& e : outs_) {
     if (e->peer() == gone->who) note_undelivered(*e);
@@ -703,43 +593,46 @@ void rank::end_after(const actors::loss* gone, std::string_view why) noexcept {
 }
 
 void rank::on_fenced(std::string_view why) noexcept {
-  if (!fenced_) fenced_ = why;
-  for_each_end([&](const actors::op_declaration& op, const auto&, const auto& end) {
-    end(error{errc::fenced, op.about(id()), *fenced_}, id());
+  if (!host_->fenced_) host_->fenced_ = why;
+  host_->for_each_end([&](const actors::op_declaration& op, const auto&, const auto& end) {
+    end(error{errc::fenced, op.about(id()), *host_->fenced_}, id());
   });
 }
 
-void rank::end_if_lost() noexcept {
-  for (const actors::loss& l : losses_->all()) end_ops_with(l, errc::peer_failed);
-  if (fenced_) on_fenced(*fenced_);
+void op_host::end_if_lost() noexcept {
+  for (const actors::loss& l : losses_.all()) end_ops_with(l, errc::peer_failed);
+  if (fenced_) self.on_fenced(*fenced_);
 }
 
 task<> rank::settle(time_ns limit_ns) {
-  leaving_ = true;
+  host_->leaving_ = true;
   const time_ns began = executor_.precise_now();
   const auto owing = [this] {
-    return std::any_of(outs_.begin(), outs_.end(), [](const auto& e) { return e->owes_messages(); }) ||
-           std::any_of(ins_.begin(), ins_.end(), [](const auto& e) { return e->owes_messages(); }) ||
-           std::any_of(groups_.begin(), groups_.end(), [](const auto& g) { return g->owes_messages(); }) ||
-           std::any_of(symmetrics_.begin(), symmetrics_.end(), [](const auto& e) { return e->owes_messages(); }) ||
-           std::any_of(attached_.begin(), attached_.end(), [](const auto& e) { return e->owes_messages(); });
+    return std::any_of(host_->outs_.begin(), host_->outs_.end(), [](const auto& e) { return e->owes_messages(); }) ||
+           std::any_of(host_->ins_.begin(), host_->ins_.end(), [](const auto& e) { return e->owes_messages(); }) ||
+           std::any_of(host_->groups_.begin(), host_->groups_.end(),
+                       [](const auto& g) { return g->owes_messages(); }) ||
+           std::any_of(host_->symmetrics_.begin(), host_->symmetrics_.end(),
+                       [](const auto& e) { return e->owes_messages(); }) ||
+           std::any_of(host_->attached_.begin(), host_->attached_.end(),
+                       [](const auto& e) { return e->owes_messages(); });
   };
   const auto may_leave = [this] {
     bool all = true;
-    for (const auto& e : symmetrics_) all &= e->may_leave();
+    for (const auto& e : host_->symmetrics_) all &= e->may_leave();
     return all;
   };
   for (time_ns pause = shortest_pause_ns;; pause = std::min(2 * pause, longest_pause_ns)) {
     // A sender that leaves after this rank must know that its last data was taken; later nobody would answer its question.
-    for (const auto& e : ins_) e->report_matches();
+    for (const auto& e : host_->ins_) e->report_matches();
     // A receiver may be slow, and what it has not matched would be lost with this rank.
     const bool bound = !may_leave();
     time_ns waiting_ns = bound || owing() ? limit_ns : 0;
-    for (const auto& e : outs_) {
-      if (!e->delivered()) waiting_ns = std::max(waiting_ns, services_.patient(e->timeout_ns()));
+    for (const auto& e : host_->outs_) {
+      if (!e->delivered()) waiting_ns = std::max(waiting_ns, host_->services_.patient(e->timeout_ns()));
     }
-    for (const auto& g : groups_) {
-      if (!g->settled()) waiting_ns = std::max(waiting_ns, services_.patient(g->timeout_ns()));
+    for (const auto& g : host_->groups_) {
+      if (!g->settled()) waiting_ns = std::max(waiting_ns, host_->services_.patient(g->timeout_ns()));
     }
     if (executor_.now() - began >= waiting_ns) co_return;
     auto slept = co_await runtime::sleep_for(pause);
@@ -748,8 +641,8 @@ task<> rank::settle(time_ns limit_ns) {
 }
 
 // What a rank has taken that did not return is not known, and no matter.
-void rank::note_undelivered(edge_out& e) {
-  if (e.delivered() || losses_->has_failed(e.peer())) return;
+void op_host::note_undelivered(edge_out& e) {
+  if (e.delivered() || losses_.has_failed(e.peer())) return;
   const auto [sent, unmatched] = e.sender().delivery();
   undelivered_.emplace_back(
       e.peer(), e.declaration().title() + ", on rank " + std::to_string(id()) + ": rank " + std::to_string(e.peer()) +
@@ -758,15 +651,15 @@ void rank::note_undelivered(edge_out& e) {
 }
 
 left_over rank::unfinished() {
-  for (const auto& e : outs_) note_undelivered(*e);
+  for (const auto& e : host_->outs_) host_->note_undelivered(*e);
   left_over all;
-  for (auto& [to, line] : std::exchange(undelivered_, {})) all.undelivered.push_back(std::move(line));
-  for (const auto* ends : {&outs_, &ended_outs_}) {
+  for (auto& [to, line] : std::exchange(host_->undelivered_, {})) all.undelivered.push_back(std::move(line));
+  for (const auto* ends : {&host_->outs_, &host_->ended_outs_}) {
     for (const auto& e : *ends) {
       for (std::string& line : e->untold_refusals()) all.undelivered.push_back(std::move(line));
     }
   }
-  for (const auto& g : groups_) {
+  for (const auto& g : host_->groups_) {
     if (!g->settled())
       all.undelivered.push_back(g->declaration().title() + ", on rank " + std::to_string(id()) +
                                 ": some of its ranks have not taken all that was sent to them; let all run the same "
@@ -801,8 +694,8 @@ std::vector<tuning::result_entry> rank::learned() const {
   };
   for (const actors::participant_state* p : participants()) add(p);
   for (const actors::participant_state* p : ended_participants()) add(p);
-  if (kernels_ != nullptr && kernels_->is_kept_with_rank())
-    all.insert(all.end(), kernels_->learned().begin(), kernels_->learned().end());
+  if (host_->kernels_ != nullptr && host_->kernels_->is_kept_with_rank())
+    all.insert(all.end(), host_->kernels_->learned().begin(), host_->kernels_->learned().end());
   return all;
 }
 
@@ -810,14 +703,14 @@ tuning::results_file rank::results() const {
   tuning::results_file file;
   for (const tuning::validator& v : settings_->validators) static_cast<void>(file.add(v));
   for (tuning::result_entry& e : learned()) static_cast<void>(file.add(std::move(e)));
-  for (const tuning::result_entry& r : results_.remembered().entries()) static_cast<void>(file.add(r));
+  for (const tuning::result_entry& r : host_->results_.remembered().entries()) static_cast<void>(file.add(r));
   return file;
 }
 
 std::vector<tuning::result_entry> rank::superseded() const {
   std::vector<tuning::result_entry> all;
   for (const tuning::result_entry& e : learned()) {
-    const auto* before = results_.remembered().find(e.op, e.parameters);
+    const auto* before = host_->results_.remembered().find(e.op, e.parameters);
     if (before != nullptr && before->solution != e.solution) all.push_back(*before);
   }
   return all;
@@ -832,18 +725,19 @@ std::vector<std::string> rank::untuned() const {
         lines.push_back(entry_name(p->declaration) + "," + c->key);
     }
   }
-  if (kernels_ != nullptr) lines.insert(lines.end(), kernels_->untuned().begin(), kernels_->untuned().end());
+  if (host_->kernels_ != nullptr)
+    lines.insert(lines.end(), host_->kernels_->untuned().begin(), host_->kernels_->untuned().end());
   return lines;
 }
 
 runtime::result<std::string> rank::write_results() {
-  if (results_.disk() != nullptr && !settings_->untuned_path.empty()) {
+  if (host_->results_.disk() != nullptr && !settings_->untuned_path.empty()) {
     const std::string path = tuning::name_with_ordinal(settings_->untuned_path, id());
-    if (const auto written = record_untuned(*results_.disk(), path, untuned()); !written)
-      results_.warn({"the list of what was not tuned is not kept: " + written.reason().text()});
+    if (const auto written = record_untuned(*host_->results_.disk(), path, untuned()); !written)
+      host_->results_.warn({"the list of what was not tuned is not kept: " + written.reason().text()});
   }
-  if (kernels_ != nullptr) kernels_->write_own_file();
-  return results_.add(results(), superseded());
+  if (host_->kernels_ != nullptr) host_->kernels_->write_own_file();
+  return host_->results_.add(results(), superseded());
 }
 
 std::vector<std::string> rank::idle_pins() const {
@@ -853,18 +747,18 @@ std::vector<std::string> rank::idle_pins() const {
   };
   for (const actors::participant_state* p : participants()) add(p);
   for (const actors::participant_state* p : ended_participants()) add(p);
-  std::vector<tuning::result_entry> known = results_.remembered().entries();
-  if (kernels_ != nullptr && kernels_->has_own_file()) {
-    const tuning::results_file of_kernels = kernels_->get_tuning_results();
+  std::vector<tuning::result_entry> known = host_->results_.remembered().entries();
+  if (host_->kernels_ != nullptr && host_->kernels_->has_own_file()) {
+    const tuning::results_file of_kernels = host_->kernels_->get_tuning_results();
     known.insert(known.end(), of_kernels.entries().begin(), of_kernels.entries().end());
   }
-  const bool tells_of_kernels = id() == 0 || (kernels_ != nullptr && kernels_->has_own_file());
+  const bool tells_of_kernels = id() == 0 || (host_->kernels_ != nullptr && host_->kernels_->has_own_file());
   std::vector<std::string> warnings;
   for (const tuning::result_entry& e : known) {
     const bool mine = e.is_of_kernel() ? tells_of_kernels : first_rank_of(e.op, world_size()) == id();
     if (!e.pins_default() || !mine) continue;
     const std::string name = e.op.substr(0, e.op.find('@'));
-    const bool of_kernel = kernels_ != nullptr && kernels_->has_asked_for(e.op, e.parameters);
+    const bool of_kernel = host_->kernels_ != nullptr && host_->kernels_->has_asked_for(e.op, e.parameters);
     if (!of_kernel && !met.contains(name + "," + e.parameters))
       warnings.push_back(
           "the results file pins the default for `" + e.op + "," + e.parameters +
@@ -876,7 +770,7 @@ std::vector<std::string> rank::idle_pins() const {
 
 std::vector<edge_agreement> rank::agreements() const {
   std::vector<edge_agreement> all;
-  for (const auto& e : outs_) {
+  for (const auto& e : host_->outs_) {
     all.push_back({e->declaration().name,
                    id(),
                    e->peer(),
@@ -886,20 +780,20 @@ std::vector<edge_agreement> rank::agreements() const {
                    {},
                    &e->participant().decisions});
   }
-  for (const auto& g : groups_) {
+  for (const auto& g : host_->groups_) {
     if (!g->leads()) continue;
     const auto& members = g->data_path().members();
     all.push_back({g->declaration().name, id(), members.back(), g->assigned(), &g->coordinator()->warm_errors,
                    g->participant().no_common_config, members, &g->participant().decisions});
   }
-  for (const auto& e : symmetrics_) {
+  for (const auto& e : host_->symmetrics_) {
     if (!e->leads()) continue;
     std::vector<rank_id> members;
     for (const auto& p : e->declaration().participants) members.push_back(p.rank);
     all.push_back({e->declaration().name, id(), members.back(), e->assigned(), &e->coordinator()->warm_errors,
                    e->participant().no_common_config, members, &e->participant().decisions});
   }
-  for (const auto& a : attached_) {
+  for (const auto& a : host_->attached_) {
     const actors::participant_state* const p = a->participant();
     if (p == nullptr || p->assigned == nullptr) continue;
     all.push_back({p->declaration.name,
@@ -916,7 +810,7 @@ std::vector<edge_agreement> rank::agreements() const {
 
 std::vector<std::string> rank::attached_titles() const {
   std::vector<std::string> all;
-  for (const auto& a : attached_) all.push_back(a->declaration().title());
+  for (const auto& a : host_->attached_) all.push_back(a->declaration().title());
   return all;
 }
 
@@ -926,7 +820,7 @@ std::vector<edge_decision> rank::decisions() const {
     const auto& op = p->declaration;
     for (const auto& d : p->decisions) all.push_back({op.name, op.leader, op.participants.back().rank, d});
   }
-  for (const auto& a : attached_) {
+  for (const auto& a : host_->attached_) {
     const auto& op = a->declaration();
     for (const auto& [name, d] : a->decisions())
       all.push_back({name, op.leader, op.participants.back().rank, as_record(op, d, id())});
@@ -950,8 +844,8 @@ runtime::result<tuning::predicted_time> rank::predict(std::string_view op, std::
       }
     }
   };
-  for (const auto& g : groups_) add(g->participant());
-  for (const auto& e : symmetrics_) add(e->participant());
+  for (const auto& g : host_->groups_) add(g->participant());
+  for (const auto& e : host_->symmetrics_) add(e->participant());
   auto p = model.predict(of, config, tuning::size_bucket::of(bytes).largest_bytes());
   if (!p) return error{errc::unavailable, "op " + std::string(op) + ": " + p.reason().text};
   return std::move(p).value();
@@ -959,11 +853,11 @@ runtime::result<tuning::predicted_time> rank::predict(std::string_view op, std::
 
 std::vector<const actors::participant_state*> rank::participants() const {
   std::vector<const actors::participant_state*> all;
-  for (const auto& e : outs_) all.push_back(&e->participant());
-  for (const auto& e : ins_) all.push_back(&e->participant());
-  for (const auto& g : groups_) all.push_back(&g->participant());
-  for (const auto& e : symmetrics_) all.push_back(&e->participant());
-  for (const auto& a : attached_) {
+  for (const auto& e : host_->outs_) all.push_back(&e->participant());
+  for (const auto& e : host_->ins_) all.push_back(&e->participant());
+  for (const auto& g : host_->groups_) all.push_back(&g->participant());
+  for (const auto& e : host_->symmetrics_) all.push_back(&e->participant());
+  for (const auto& a : host_->attached_) {
     if (const actors::participant_state* const p = a->participant()) all.push_back(p);
   }
   return all;
@@ -971,11 +865,12 @@ std::vector<const actors::participant_state*> rank::participants() const {
 
 std::vector<const actors::participant_state*> rank::ended_participants() const {
   std::vector<const actors::participant_state*> all;
-  for (auto e = ended_outs_.rbegin(); e != ended_outs_.rend(); ++e) all.push_back(&(*e)->participant());
-  for (auto e = ended_ins_.rbegin(); e != ended_ins_.rend(); ++e) all.push_back(&(*e)->participant());
-  for (const auto& g : groups_) g.for_each_ended([&](const group_end& e) { all.push_back(&e.participant()); });
-  for (const auto& s : symmetrics_) s.for_each_ended([&](const symmetric_end& e) { all.push_back(&e.participant()); });
-  for (const auto& a : attached_) {
+  for (auto e = host_->ended_outs_.rbegin(); e != host_->ended_outs_.rend(); ++e) all.push_back(&(*e)->participant());
+  for (auto e = host_->ended_ins_.rbegin(); e != host_->ended_ins_.rend(); ++e) all.push_back(&(*e)->participant());
+  for (const auto& g : host_->groups_) g.for_each_ended([&](const group_end& e) { all.push_back(&e.participant()); });
+  for (const auto& s : host_->symmetrics_)
+    s.for_each_ended([&](const symmetric_end& e) { all.push_back(&e.participant()); });
+  for (const auto& a : host_->attached_) {
     a.for_each_ended([&](const attached_op& e) {
       if (const actors::participant_state* const p = e.participant()) all.push_back(p);
     });
@@ -985,19 +880,19 @@ std::vector<const actors::participant_state*> rank::ended_participants() const {
 
 std::vector<symmetric_end*> rank::ops_without_headers() const {
   std::vector<symmetric_end*> all;
-  for (const auto& e : symmetrics_) all.push_back(&*e);
+  for (const auto& e : host_->symmetrics_) all.push_back(&*e);
   return all;
 }
 
 void rank::abandon_rehearsals() noexcept {
-  for (const auto& e : symmetrics_) e->abandon();
+  for (const auto& e : host_->symmetrics_) e->abandon();
 }
 
 std::uint64_t rank::flow_messages() const noexcept {
   std::uint64_t count = 0;
-  for (const auto& e : outs_) count += e->sender().statistics().questions_sent;
-  for (const auto& e : ins_) count += e->receiver().statistics().matched_sent;
-  for (const auto& g : groups_) count += g->data_path().statistics().flow_messages;
+  for (const auto& e : host_->outs_) count += e->sender().statistics().questions_sent;
+  for (const auto& e : host_->ins_) count += e->receiver().statistics().matched_sent;
+  for (const auto& g : host_->groups_) count += g->data_path().statistics().flow_messages;
   return count;
 }
 

@@ -10,127 +10,66 @@
 /// It runs on whatever executor and link it is given, so that the same program runs over UCX and in virtual time. `run.hpp`
 /// makes one from the environment. Ops are declared on all ranks, in any order and at any time; they end with the rank.
 #include <parley/actors/membership/losses.hpp>
-#include <parley/actors/inquiries.hpp>
-#include <parley/actors/services.hpp>
-#include <parley/ops/attached_op.hpp>
-#include <parley/ops/declared_edge.hpp>
-#include <parley/ops/edge.hpp>
-#include <parley/ops/group.hpp>
-#include <parley/ops/halo.hpp>
-#include <parley/ops/hierarchical.hpp>
-#include <parley/ops/leader_worker.hpp>
-#include <parley/ops/machine.hpp>
-#include <parley/ops/op_place.hpp>
-#include <parley/ops/p2p.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/ops/pipeline.hpp>
-#include <parley/ops/results_store.hpp>
-#include <parley/ops/ring_attention.hpp>
-#include <parley/ops/symmetric.hpp>
-#include <parley/ops/training_pipeline.hpp>
-#include <parley/ops/tunable_context.hpp>
+#include <parley/ops/agreement.hpp>
+#include <parley/ops/rank_settings.hpp>
+#include <parley/runtime/error.hpp>
 #include <parley/runtime/executor.hpp>
-#include <parley/runtime/flight_recorder.hpp>
-#include <parley/runtime/incarnations.hpp>
+#include <parley/runtime/identifiers.hpp>
 #include <parley/runtime/link.hpp>
-#include <parley/runtime/router.hpp>
-#include <parley/runtime/scope.hpp>
-#include <parley/runtime/storage.hpp>
-#include <parley/tuning/results.hpp>
+#include <parley/runtime/task.hpp>
 #include <parley/tuning/time_model.hpp>
 
 #include <cstdint>
 #include <functional>
-#include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
+namespace parley::actors {
+class data_hub;
+struct participant_state;
+struct services;
+}  // namespace parley::actors
+namespace parley::runtime {
+class flight_recorder;
+class router;
+struct waiting_list;
+}  // namespace parley::runtime
+
 namespace parley::ops {
 
-struct rank_settings {
-  /// Where results are read from and written to; empty: nowhere. Each rank writes a file of its own, with its number in the
-  /// name (`results2.csv`), and reads `results_path` itself first, which a launcher may have merged.
-  std::string results_path;
-  std::string untuned_path;  ///< a list of what ran its default for want of tuning, with the rank's number; empty: none
-  std::string spare_folder;  ///< for results that no file of that folder takes; empty: none
-  /// What is learned is in its file within a second, whatever ends the process then. False: `write_results` alone writes.
-  bool write_results_soon = true;
-  bool no_results = false;  ///< somebody has said that there shall be none (PARLEY_RESULTS is empty): for kernels, too
-  std::vector<tuning::validator> validators;  ///< what results depend on, besides parley's own version and the world
-  actors::tuning_policy policy = actors::tuning_policy::online;
-  tuning::plan_options plan{};
-  actors::window_limits window{};
-  /// What one edge may hold of data that came before its receives, and this rank of what came for ops that it has not declared; the
-  /// same on all ranks, as senders keep to their share of the latter (docs/limits.md).
-  std::uint64_t early_bytes = actors::most_early_bytes;
-  tuning::constraints allowed{};  ///< of every op, beside its own
-  /// What ranks are told to do without in all ops (ops/machine.hpp), the same on all of them. PARLEY_MASK wins.
-  std::vector<masked_capability> masked{};
-  tuning::settings kernels{};                         ///< of tunable kernels (ops/tunable_op.hpp); off unless enabled
-  tuning::environment_settings kernel_environment{};  ///< which beats them
-  std::size_t flight_records = 16384;
-  /// A folder for `parley-flight-RANK.json`: what the flight recorder holds when a call fails or a peer is lost, at most once a
-  /// second, and when the program asks. Empty: nowhere.
-  std::string flight_dir;
-  /// How many times as long as it says each op's time-out is, from 1 on; a death is noticed as soon as ever. PARLEY_PATIENCE wins.
-  std::uint32_t patience = 1;
-  bool mutant_ignores_stamp = false;  ///< test switch, see ops/edge.hpp
-};
-
-/// What a rank stands on. All of it outlives the rank.
-struct rank_foundation {
-  runtime::executor& ex;
-  runtime::link& net;
-  runtime::storage* disk = nullptr;  ///< null: no results files
-  runtime::incarnations incarnations;
-  runtime::router::options mail{};
-  std::vector<std::uint64_t> hosts{};  ///< equal for ranks that share a host, and with it a clock; empty: all do
-  std::vector<std::string> kinds{};    ///< what each computes on; empty: all are alike
-  machine has{};                       ///< what configs may require of this rank
-  actors::clock_skew skew{};           ///< a world on one clock may give each rank one of its own
-  /// Rids the rank of a peer that one of its ops has found to be as good as dead: ends their connection, lets the others and the
-  /// peer itself know, and brings about `rank::on_lost`. Of this rank itself: ends all its connections, so that the others hold it dead,
-  /// and brings about `rank::on_fenced`. Empty: `on_lost`, or `on_fenced`, is all that happens.
-  std::function<void(rank_id peer, const std::string& why)> give_up{};
-  bool ranks_come_back = false;                   ///< whether somebody starts ranks anew that have died
-  runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a silent one may still live; 0: for ever
-  /// Why the others hold this rank dead, where that may be known before `rank::on_fenced` is called; "" while they do not. Asked
-  /// when a call is about to fail. Empty: nothing is known before.
-  std::function<std::string()> held_dead{};
-  /// Takes in what is here unread of what became of other ranks. Called before a call fails as a peer is gone. Empty: all is
-  /// told at once.
-  std::function<void()> hear_news{};
-  /// For how long the loop of another rank, whose process lives, has not turned; 0: that is not known. Asked when it has not answered a
-  /// question in time. Empty: it is never known.
-  std::function<runtime::time_ns(rank_id peer)> stands_still{};
-};
-
-/// What one edge or group has agreed on, for tables and `--json`; only its sender or leader knows all of it.
-struct edge_agreement {
-  std::string op;
-  rank_id sender = 0;    ///< of a group: its leader
-  rank_id receiver = 0;  ///< of a group: its last worker
-  const actors::assignment* assigned = nullptr;
-  const std::vector<std::string>* warm_errors = nullptr;
-  std::string no_common_config;
-  std::vector<rank_id> group{};  ///< of a group: all of it
-  /// As this rank was told, with the evidence; in step with `assigned` but for what is on its way.
-  const std::vector<actors::decision_record>* decisions = nullptr;
-};
-
-/// A decision as one participant of an edge or group learned it; all have the same.
-struct edge_decision {
-  std::string op;
-  rank_id sender = 0;    ///< of a group: its leader
-  rank_id receiver = 0;  ///< of a group: its last participant
-  actors::decision_record decision;
-};
+class attached_op;
+class attention;
+class declared_edge;
+struct edge_agreement;
+struct edge_decision;
+class halo;
+struct halo_exchange;
+struct hierarchical;
+class hierarchy;
+struct leader_worker;
+struct linear_pipeline;
+struct op_host;
+class machine;
+template <class End>
+class op_place;
+class p2p;
+struct paired_transfer;
+class pipeline;
+struct point_to_point;
+class rank_group;
+struct rank_foundation;
+struct ring_attention;
+class symmetric;
+class symmetric_end;
+struct symmetric_op;
+class training;
+struct training_pipeline;
+class transfer;
+class tunable_context;
 
 using actors::departure;
 
@@ -159,7 +98,7 @@ class rank {
   std::string kind_of(rank_id r) const { return r < kinds_.size() ? kinds_[r] : std::string(); }
 
   /// What this rank has, less what it is told to do without: `on().has("sm_90")` is an error that says why not.
-  const machine& on() const noexcept { return machine_; }
+  const machine& on() const noexcept;
 
   /// Throws `bad_argument` or `role_conflict`, on every rank alike, when the declaration cannot work.
   transfer declare(const paired_transfer& op);
@@ -181,18 +120,10 @@ class rank {
     attach(std::move(op));
     return added;
   }
-  /// Puts an op's end of the next generation in its place, after one of its ranks has restarted; see op_place.hpp. False when that
-  /// need not be.
-  template <class End, class... More>
-  bool rejoin(op_place<End>& place, More&&... more) {
-    if (fenced_ || !place.rejoin(std::forward<More>(more)...)) return false;
-    end_if_lost();
-    return true;
-  }
-  actors::services& services() noexcept { return services_; }
+  actors::services& services() noexcept;
 
   /// Of this rank's tunable kernels; what they learn is written with this rank's results. Made when it is first asked for.
-  tunable_context& kernels() const { return kernels_ == nullptr ? make_kernels() : *kernels_; }
+  tunable_context& kernels() const;
 
   /// Searches anew for every size of an op that this rank takes part in, of whatever kind, and of its parts: of `gradients` also
   /// those of `gradients/inside`. What is asked for while a search is under way follows it (`agreement::retune`). Answers how many
@@ -216,7 +147,7 @@ class rank {
   /// has to be registered again.
   void on_restarted(rank_id peer, std::uint64_t incarnation);
   /// How often this rank has been told so, of whomever.
-  std::uint64_t restarts_heard() const noexcept { return restarts_heard_; }
+  std::uint64_t restarts_heard() const noexcept;
   /// Waits until this rank has been told so once more than `before`; false when it has not within `limit_ns`, and at once where
   /// nobody starts ranks anew or this one is fenced. For a program that was told `peer_failed`, which may come first:
   ///
@@ -226,7 +157,7 @@ class rank {
   ///     if (back) group.rejoin();                                      // of each op of more than two ranks; then the call again
   runtime::task<bool> until_restart(std::uint64_t before, time_ns limit_ns);
   /// How many processes have been in this rank's own place before this one.
-  std::uint32_t own_restarts() const { return runtime::restarts_of(services_.incarnations.of(id())); }
+  std::uint32_t own_restarts() const;
   /// Waits until others have taken what they still need of this rank: control messages and rehearsals, at most `limit_ns`, and data that
   /// was sent but not matched, at most its op's timeout. No op without headers is rehearsed from then on, until its next call.
   runtime::task<> settle(time_ns limit_ns);
@@ -238,7 +169,7 @@ class rank {
   /// Decisions of this rank's ops as entries of a results file.
   tuning::results_file results() const;
   /// What results files said when the rank started.
-  const tuning::results_file& remembered() const noexcept { return results_.remembered(); }
+  const tuning::results_file& remembered() const noexcept;
   /// A warning for each `Default` in results files that pinned nothing here: what it names was not met. Of ops that this rank is the first
   /// to take part in, and of kernels.
   std::vector<std::string> idle_pins() const;
@@ -271,16 +202,16 @@ class rank {
   /// a range that says how sure it is (tuning/time_model.hpp). `unavailable` when nothing was measured; sizes of one key are one.
   runtime::result<tuning::predicted_time> predict(std::string_view op, std::string_view config, std::uint64_t bytes,
                                                   rank_id of) const;
-  const runtime::flight_recorder& flight() const noexcept { return flight_; }
+  const runtime::flight_recorder& flight() const noexcept;
   /// What this rank's calls wait for now, the oldest first, and what has come for which there is no receive.
   runtime::waiting_list waiting() const;
   /// Writes the flight recorder, what waits now, and what was decided and why, to `folder`, by default `flight_dir`, over what was there. Answers
   /// where, or why not. Blocks for the disk.
   runtime::result<std::string> dump_flight(std::string_view why, const std::string& folder = {});
-  const runtime::router& mail() const noexcept { return mail_; }
-  const actors::data_hub& data() const noexcept { return data_; }
+  const runtime::router& mail() const noexcept;
+  const actors::data_hub& data() const noexcept;
   /// What is wrong with results files, if anything; grows with declarations and writing.
-  const std::vector<std::string>& warnings() const noexcept { return results_.warnings(); }
+  const std::vector<std::string>& warnings() const noexcept;
   /// Flow control messages that this rank's edges sent.
   std::uint64_t flow_messages() const noexcept;
 
@@ -288,73 +219,13 @@ class rank {
   friend transfer;
   friend pipeline;
   friend declared_edge;
-  void check_new(const actors::op_declaration& op) const;
-  void declare_once(const actors::op_declaration& op);
-  void note_group(const actors::op_declaration& op);
-  void note_idle(const std::string& op);
-  declared_edge& declare(edge_options o, declared_edge::end which);
-  transfer declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges,
-                         const std::shared_ptr<const std::vector<rank_id>>& coupled);
-  edge_out& add_out(edge_options o);
-  edge_in& add_in(edge_options o);
-  void put_aside(const edge_out& ended);
-  void put_aside(const edge_in& ended);
-  op_place<group_end>& add_group(group_options o);
-  /// `visit(declaration, has(rank, it has restarted), end(error, culprit))` for the ends of all ops.
-  template <class Visit>
-  void for_each_end(const Visit& visit) noexcept;
-  /// Null: it was known.
-  void end_after(const actors::loss* gone, std::string_view why) noexcept;
-  void end_ops_with(const actors::loss& l, runtime::errc code) noexcept;
-  void note_undelivered(edge_out& e);
-  void refuse_early(const actors::stamp& s);
-  void end_if_lost() noexcept;  // what has just been made
-  void complete(edge_options& o, const actors::op_declaration& op);
-  tuning::plan_options plan_for(const runtime::memory_space* memory) const noexcept;
-  void warn_not_compared(const std::string& op, const tuning::constraints& allowed, std::string_view why);
-  template <class Configs>
-  std::vector<actors::remembered_best> remember(const actors::op_declaration& op, const Configs& configs);
-  results_store::options results_options();
-  tunable_context& make_kernels() const;
-  void keep_decision(const actors::participant_state& of, const actors::decision_record& d);
-  void dump_after_fault(std::string_view why) noexcept;
-  actors::inquiries::own_knowledge what_is_known();
-  std::string progress_in(std::uint64_t op, rank_id asks, std::uint32_t tag) const;
+  friend op_host;
 
   runtime::executor& executor_;
   runtime::link& net_;
   std::shared_ptr<const rank_settings> settings_;
-  machine machine_;
   std::vector<std::string> kinds_;
-  runtime::flight_recorder flight_;
-  time_ns next_fault_dump_ns_ = 0;
-  runtime::storage* disk_ = nullptr;
-  runtime::router mail_;
-  actors::data_hub data_;
-  actors::services services_;
-  actors::inquiries asks_;
-  bool leaving_ = false;
-  mutable results_store results_;
-  mutable std::unique_ptr<tunable_context> kernels_;
-  std::unordered_set<std::uint64_t> declared_ = std::unordered_set<std::uint64_t>(2);  // ids of all ops; mostly few
-  std::map<std::string, std::vector<actors::declared_by_name>, std::less<>> groups_declared_;
-  std::list<declared_edge> declared_edges_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::vector<std::unique_ptr<edge_out>> outs_;
-  std::vector<std::unique_ptr<edge_in>> ins_;
-  std::vector<std::unique_ptr<edge_out>> ended_outs_;  // of ended generations; calls may still be leaving them
-  std::vector<std::unique_ptr<edge_in>> ended_ins_;
-  std::vector<std::unique_ptr<p2p_end>> p2ps_;
-  std::list<op_place<group_end>> groups_;
-  std::list<op_place<symmetric_end>> symmetrics_;
-  std::list<op_place<attached_op>> attached_;
-  std::optional<actors::losses> losses_;
-  std::uint64_t restarts_heard_ = 0;
-  bool ranks_come_back_ = false;
-  bool warned_of_early_ = false;
-  std::vector<std::pair<rank_id, std::string>> undelivered_;  // to whom, on edges that have ended since
-  std::optional<std::string> fenced_;
-  runtime::scope actors_;  // last: the actors end before what they work on
+  std::unique_ptr<op_host> host_;
 };
 
 }  // namespace parley::ops

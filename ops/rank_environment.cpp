@@ -1,5 +1,9 @@
 #include <parley/ops/rank_environment.hpp>
 
+#include <parley/actors/participant.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/results_store.hpp>
+#include <parley/ops/tunable_context.hpp>
 #include <parley/runtime/number_text.hpp>
 #include <parley/transports/environment.hpp>
 

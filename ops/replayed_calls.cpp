@@ -1,5 +1,7 @@
 #include <parley/ops/replayed_calls.hpp>
 
+#include <parley/ops/symmetric_end.hpp>
+
 #include <algorithm>
 #include <exception>
 #include <utility>

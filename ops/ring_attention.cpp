@@ -1,5 +1,6 @@
 #include <parley/ops/ring_attention.hpp>
 
+#include <parley/ops/common_terms.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/random.hpp>
 
@@ -35,7 +36,7 @@ attention rank::declare(const ring_attention& op) {
                              .listed = {handle.previous_, handle.next_},
                              .timeout_ns = op.timeout_ns,
                              .declared = {{"ranks in the order", ranks}}};
-  handle.around_ = &attend(std::make_unique<neighbours>(services_, handle.ring_.edges(), std::move(around)));
+  handle.around_ = &attend(std::make_unique<neighbours>(services(), handle.ring_.edges(), std::move(around)));
   return handle;
 }
 
@@ -108,6 +109,8 @@ void attention::check(const attention_shape& shape, std::initializer_list<std::s
 }
 
 // ---- on a device ------------------------------------------------------------------------------------------------------
+
+bool attention::rejoin() { return ops::rejoin(ring_, around_); }
 
 attention_plan attention::plan_of(const attention_shape& shape, std::uint64_t element_bytes) const {
   if (size_ == 0) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});

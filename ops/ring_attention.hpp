@@ -26,7 +26,7 @@
 /// them: `closed`, or what was wrong with that call, which says where and why, until all have joined again after a restart. `out` is then undefined, the inputs are
 /// untouched.
 #include <parley/ops/call_type.hpp>
-#include <parley/ops/common_terms.hpp>
+#include <parley/ops/call_under_way.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/dataflow.hpp>
 #include <parley/runtime/memory_space.hpp>
@@ -49,6 +49,8 @@
 #include <vector>
 
 namespace parley::ops {
+
+class neighbours;
 
 struct ring_attention {
   std::string name;
@@ -176,7 +178,7 @@ class attention_plan {
              a.first_key, a.first, a.last, stream});
     };
     const call c{std::as_bytes(k), std::as_bytes(v), stream, enqueue};
-    neighbours::call_under_way now(state_->around);
+    call_under_way now(state_->around);
     std::exception_ptr thrown;
     try {
       co_await runtime::with_dataflow(rotate, state_.get(), &c);
@@ -238,7 +240,7 @@ class attention {
                           std::span<T> out, attention_block<T> block = add_attention_block<T>) {
     check(shape, {q.size(), k.size(), v.size(), out.size()});
     call<T> c{shape, q, k, v, out, attention_state<T>(shape), std::move(block), begin(shape, name_of<T>()), {}};
-    neighbours::call_under_way now(around_);
+    call_under_way now(around_);
     std::exception_ptr thrown;
     try {
       co_await runtime::with_dataflow(rotate<T>, this, &c);
@@ -262,7 +264,7 @@ class attention {
   std::uint64_t size() const noexcept { return size_; }
   agreement to_next() const { return ring_.to(next_); }
   /// After `peer_restarted`, on each of the op's other ranks: all begin anew. False when no rank has restarted.
-  bool rejoin() { return ops::rejoin(ring_, around_); }
+  bool rejoin();
 
  private:
   friend rank;

@@ -15,17 +15,10 @@
 /// A call runs one of the functions, once, on the caller's data, until the decision the default between trials. What it waits in
 /// calls of other ops is not charged to it (runtime/work_meter.hpp). An exception comes out as it is. A candidate that throws never
 /// runs again for this size, unless it was cancelled, came too late or lost a peer. A call throws `fenced` once this rank is.
-#include <parley/actors/assignment.hpp>
-#include <parley/actors/coordinator.hpp>
-#include <parley/actors/participant.hpp>
-#include <parley/actors/rows.hpp>
-#include <parley/actors/services.hpp>
 #include <parley/ops/agreement.hpp>
-#include <parley/ops/attached_op.hpp>
 #include <parley/ops/op_config.hpp>
 #include <parley/runtime/task.hpp>
 #include <parley/tuning/constraint.hpp>
-#include <parley/tuning/plan.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -37,9 +30,14 @@
 #include <utility>
 #include <vector>
 
+namespace parley::actors {
+struct campaign;
+}
+
 namespace parley::ops {
 
 class rank;
+class role_end;
 using operation_function = std::function<runtime::task<>(std::span<std::byte>)>;
 
 class role_function_config final : public op_config {
@@ -62,58 +60,23 @@ struct role_options {
   tuning::constraints allowed{};
 };
 
-class role_end final : public attached_op, private actors::implementations {
- public:
-  /// Throws `bad_argument`. With the settings of `self`, and what its results files say.
-  role_end(rank& self, const role_options& o);
-  ~role_end() override;
-
-  /// Once, when its rank has it: no other op is declared by its name.
-  void start();
-  runtime::task<> run(std::span<std::byte> data);
-  agreement agreed() noexcept;
-  const actors::assignment& assigned() const noexcept { return assigned_; }
-
-  const actors::op_declaration& declaration() const noexcept override { return participant_.declaration; }
-  const actors::participant_state* participant() const noexcept override { return &participant_; }
-  bool has(rank_id) const noexcept override { return false; }
-  void fail(const runtime::error& why) noexcept override;
-  bool owes_messages() const noexcept override { return !failed_ && participant_.owed + coordinator_.owed != 0; }
-
- private:
-  runtime::task<> rehearse(std::uint64_t digest) override;
-  void on_rejected(const runtime::error& why) noexcept override { fail(why); }
-  void end(const actors::stamp& mark, std::uint64_t invocation, time_ns began_ns, time_ns worked_ns,
-           const runtime::error* thrown);
-
-  actors::services& services_;
-  std::vector<role_function_config_ptr> configs_;
-  actors::participant_state participant_;
-  actors::assignment assigned_;
-  actors::coordinator_state coordinator_;
-  actors::row_log rows_;
-  std::optional<runtime::error> failed_;
-  std::uint64_t next_ = 0;
-  bool started_ = false;
-};
-
 /// A light handle that lives as long as its rank. Its members but `idle` and `role` throw `bad_argument` on an idle rank.
 class role_op {
  public:
   role_op() = default;  ///< idle
   role_op(rank& self, const role_options& o);
 
-  runtime::task<> run(std::span<std::byte> data) { return end_or_raise().run(data); }
+  runtime::task<> run(std::span<std::byte> data);
   bool idle() const noexcept { return end_ == nullptr; }
   const std::string& role() const noexcept;
   /// What was decided here, and wishes about it (agreement.hpp), for calls of so many bytes.
-  agreement agreed() const { return end_or_raise().agreed(); }
+  agreement agreed() const;
   ops::decision decision(std::uint64_t bytes) const { return agreed().decision(bytes); }
   runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
     return agreed().decided(bytes, o);
   }
   /// Null before the first run of that size.
-  const actors::campaign* campaign(std::uint64_t bytes) const { return end_or_raise().assigned().find(bytes); }
+  const actors::campaign* campaign(std::uint64_t bytes) const;
 
  private:
   role_end& end_or_raise() const;

@@ -1,15 +1,21 @@
 #include <parley/ops/run.hpp>
 
 #include <parley/actors/membership/membership.hpp>
+#include <parley/actors/services.hpp>
 #include <parley/ops/death_notices.hpp>
 #include <parley/ops/flight_signal.hpp>
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/rank_environment.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/tunable_context.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/runtime/incarnations.hpp>
 #include <parley/runtime/news.hpp>
 #include <parley/runtime/number_text.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/transports/bootstrap_meeting.hpp>
+#include <parley/transports/cuda_link.hpp>
+#include <parley/transports/cuda_space.hpp>
 #include <parley/transports/environment.hpp>
 #include <parley/transports/file_storage.hpp>
 #include <parley/transports/heartbeat.hpp>

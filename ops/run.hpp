@@ -30,14 +30,17 @@
 #include <parley/runtime/task.hpp>
 #include <parley/transports/bootstrap.hpp>
 #include <parley/transports/cuda_link.hpp>
-#include <parley/transports/cuda_space.hpp>
-#include <parley/transports/rendezvous.hpp>
+#include <parley/transports/exposure.hpp>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+
+namespace parley::transports {
+class cuda_space;
+}
 
 namespace boost::asio {
 class io_context;

@@ -14,6 +14,7 @@
 #include <parley/runtime/news.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/task.hpp>
+#include <parley/runtime/waiting_call.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -144,7 +144,7 @@ training rank::declare(const training_pipeline& op) {
   for (const auto& [from, to] : edges) {
     if (from == id()) around.listed.push_back(to);
   }
-  auto& neighbourhood = attend(std::make_unique<neighbours>(services_, handle.messages_.edges(), std::move(around)));
+  auto& neighbourhood = attend(std::make_unique<neighbours>(services(), handle.messages_.edges(), std::move(around)));
   handle.free_ = std::make_shared<training::buffers>(whole->memory, handle.messages_, neighbourhood);
   handle.op_ = std::move(whole);
   return handle;
@@ -185,10 +185,10 @@ class training::pass {
     if (!waits_) return thrown;
     const runtime::error why = runtime::describe(thrown);
     if (why.code() != errc::timeout) return thrown;
-    return std::make_exception_ptr(runtime::failure({why.code(),
-                                                     title_ + ", " + text_of(waits_->step) + ", which waits for rank " +
-                                                         std::to_string(waits_->peer) + ": " + why.text(),
-                                                     why.began_with()}));
+    std::string text = title_ + ", " + text_of(waits_->step) + ", which waits for rank " +
+                       std::to_string(waits_->peer) + ": " + why.text();
+    return std::make_exception_ptr(
+        runtime::failure(runtime::error::in_words(why.code(), why.about(), std::move(text), why.began_with())));
   }
   pipeline_report report;
   time_ns busy_forward_ns = 0;
@@ -443,7 +443,7 @@ task<pipeline_report> training::run(training_work& stages) {
   if (idle()) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
   messages_.check_caller();
   pass mine(*this, stages);
-  neighbours::call_under_way now(&free_->around());
+  call_under_way now(&free_->around());
   std::exception_ptr thrown;
   try {
     co_await runtime::with_dataflow(&pass::run, std::ref(mine), std::cref(op_->schedule.ranks[place_]));

@@ -76,10 +76,10 @@ struct root_cause {
 
 /// What an error is about. A fact that is not known, or that the error does not have, is not there.
 struct error_facts {
-  std::string op{};                            ///< the op's title, such as `acts 0->1`
-  std::optional<rank_id> rank{};               ///< that met the error
-  std::string role{};                          ///< of that rank in the op
-  std::optional<std::uint64_t> invocation{};   ///< of the op
+  std::string op{};                           ///< the op's title, such as `acts 0->1`
+  std::optional<rank_id> rank{};              ///< that met the error
+  std::string role{};                         ///< of that rank in the op
+  std::optional<std::uint64_t> invocation{};  ///< of the op
   /// Whether that invocation had begun; if not, it is the number that the call would have got.
   bool begun = true;
   std::optional<rank_id> peer{};       ///< the rank that the call waited for, or that failed it

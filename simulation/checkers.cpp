@@ -1,5 +1,10 @@
 #include <parley/simulation/checkers.hpp>
 
+#include <parley/actors/participant.hpp>
+#include <parley/ops/halo.hpp>
+#include <parley/ops/hierarchical.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/ops/symmetric_end.hpp>
 #include <parley/simulation/config_text.hpp>
 #include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/program_checkers.hpp>
@@ -917,7 +922,8 @@ struct explained_errors final : checker {
     const std::string began = "op " + book_.r.play->ops[c.op].name + ": a call has failed on rank ";
     return std::any_of(book_.r.calls.begin(), book_.r.calls.end(), [&](const call_record& o) {
       return o.op == c.op && o.job == c.job && o.code() != errc::none && o.code() != errc::closed &&
-             o.began_ns <= c.ended_ns && c.failed->text().find(began + std::to_string(o.rank) + " (") != std::string::npos;
+             o.began_ns <= c.ended_ns &&
+             c.failed->text().find(began + std::to_string(o.rank) + " (") != std::string::npos;
     });
   }
   static bool has(const op_spec& op, std::string_view kind) {

@@ -7,6 +7,7 @@
 ///
 /// What a run gets on by are payloads that arrive, and what its user counts, such as calls that have ended. While its ranks do a
 /// million things, and ten thousand for each rank, one of both has to grow.
+#include <parley/runtime/flight_recorder.hpp>
 #include <parley/simulation/checkers.hpp>
 #include <parley/simulation/world.hpp>
 

@@ -1,6 +1,9 @@
 #include <parley/simulation/job.hpp>
 
 #include <parley/actors/participant.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/runtime/frame.hpp>
 #include <parley/runtime/frame_pool.hpp>
 #include <parley/simulation/checkers.hpp>

@@ -5,6 +5,8 @@
 ///     outcome o = run(scenario, draw(scenario, seed), seed);
 ///     o.hash;                          // equal for equal (scenario, tape, seed), whatever compiled it
 ///     for (const violation& v : o.violations) print(v.invariant, v.text);
+#include <parley/actors/lease_coordinator.hpp>
+#include <parley/actors/participant.hpp>
 #include <parley/simulation/scenario.hpp>
 #include <parley/simulation/window_book.hpp>
 #include <parley/simulation/world.hpp>

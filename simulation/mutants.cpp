@@ -1,5 +1,6 @@
 #include <parley/simulation/mutants.hpp>
 
+#include <parley/actors/assignment.hpp>
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/generations.hpp>
 #include <parley/actors/lease_messages.hpp>

@@ -1,5 +1,8 @@
 #include <parley/simulation/observer.hpp>
 
+#include <parley/actors/participant.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/symmetric_end.hpp>
 #include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/op_states.hpp>
 #include <parley/simulation/rank_views.hpp>
@@ -118,6 +121,7 @@ void observer::look_at(rank_id r) {
   const std::size_t first = record_.participants.size();
   for (const actors::participant_state* p : self.participants())
     record_.participants.push_back(view_of(r, *p, !ending_ && !world_.has_left(r)));
+  for (const std::string& title : self.attached_titles()) record_.other_ops.insert(std::string(op_of(title)));
   if (!cutting_) look_at_campaigns(self, first);
   if (record_.play->ops.empty()) {
     for (ops::symmetric_end* end : self.ops_without_headers())

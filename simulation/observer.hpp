@@ -9,6 +9,7 @@
 ///     watching.end_job();                        // asks every rank, then ends the world's job
 ///     check(record);                             // checkers.hpp
 #include <parley/actors/edge_sender.hpp>
+#include <parley/actors/participant.hpp>
 #include <parley/runtime/invariant.hpp>
 #include <parley/simulation/job.hpp>
 #include <parley/simulation/watchers.hpp>

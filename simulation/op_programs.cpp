@@ -1,12 +1,16 @@
 #include <parley/simulation/op_programs.hpp>
 
+#include <parley/ops/common_terms.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/contextual.hpp>
+#include <parley/ops/group_config.hpp>
 #include <parley/ops/halo.hpp>
 #include <parley/ops/hierarchical.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/ring_attention.hpp>
 #include <parley/ops/schedule.hpp>
 #include <parley/ops/training_pipeline.hpp>
+#include <parley/ops/tunable_context.hpp>
 #include <parley/ops/tunable_op.hpp>
 #include <parley/runtime/dataflow.hpp>
 #include <parley/simulation/config_text.hpp>

@@ -1,5 +1,7 @@
 #include <parley/simulation/payload_book.hpp>
 
+#include <parley/actors/services.hpp>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>

@@ -1,5 +1,6 @@
 #include <parley/simulation/program.hpp>
 
+#include <parley/ops/config.hpp>
 #include <parley/runtime/frame_pool.hpp>
 #include <parley/runtime/number_text.hpp>
 #include <parley/runtime/scope.hpp>

@@ -1,5 +1,14 @@
 #include <parley/simulation/programs.hpp>
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/pipeline.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/ops/symmetric_end.hpp>
 #include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/payload_book.hpp>
 #include <parley/simulation/rank_views.hpp>

@@ -6,6 +6,9 @@
 ///
 /// Every message names itself, so that a receiver knows whether it got the bytes of one message, whole, and later than the one
 /// before. Beyond the capacity of a receive, and after a receive that ended empty-handed, nothing may be written.
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/symmetric.hpp>
 #include <parley/simulation/collectives.hpp>
 #include <parley/simulation/job.hpp>
 

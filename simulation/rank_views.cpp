@@ -1,6 +1,10 @@
 #include <parley/simulation/rank_views.hpp>
 
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/lease_coordinator.hpp>
 #include <parley/actors/participant.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/symmetric_end.hpp>
 #include <parley/runtime/flight_recorder.hpp>
 
 #include <string>

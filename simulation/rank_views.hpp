@@ -4,7 +4,11 @@
 ///     run_record record;
 ///     add_views(record, self);        // of a rank that is about to leave, also with an error
 ///     check_flights(record);          // once it has those of the others, too (checkers.hpp)
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/participant.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/symmetric_end.hpp>
 #include <parley/simulation/job.hpp>
 
 #include <cstddef>

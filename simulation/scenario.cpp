@@ -1,5 +1,10 @@
 #include <parley/simulation/scenario.hpp>
 
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/halo.hpp>
+#include <parley/ops/hierarchical.hpp>
+#include <parley/ops/symmetric.hpp>
 #include <parley/simulation/collectives.hpp>
 #include <parley/simulation/config_text.hpp>
 #include <parley/simulation/op_programs.hpp>

@@ -1,5 +1,8 @@
 #include <parley/simulation/world.hpp>
 
+#include <parley/actors/services.hpp>
+#include <parley/ops/rank_foundation.hpp>
+
 #include <algorithm>
 
 namespace parley::simulation {

@@ -10,7 +10,13 @@
 ///
 /// A rank that was stopped for longer than the detection time is taken for dead by the others, and fenced when it comes
 /// back. `end_job` and `start_all` make a new job of the same ranks: new incarnations, the old disks.
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/runtime/incarnations.hpp>
+#include <parley/runtime/router.hpp>
+#include <parley/runtime/scope.hpp>
 #include <parley/simulation/disk.hpp>
 #include <parley/simulation/network.hpp>
 #include <parley/simulation/stage.hpp>

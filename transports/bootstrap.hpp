@@ -19,7 +19,6 @@
 /// Failure: throws `failure`: `bad_argument` when `all_gather` does not give what it should, `protocol_version` when the
 /// ranks run different versions. What `all_gather` throws passes through.
 #include <parley/runtime/identifiers.hpp>
-#include <parley/transports/rendezvous.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -35,26 +34,6 @@ struct bootstrap {
   runtime::rank_id rank = 0;
   runtime::rank_id world_size = 1;
   std::function<std::vector<bytes>(std::span<const std::byte> mine)> all_gather{};
-};
-
-/// The two exchanges of a bootstrap.
-class bootstrap_meeting {
- public:
-  /// The first one: who runs where.
-  explicit bootstrap_meeting(bootstrap through);
-
-  bool one_host() const noexcept { return one_host_; }
-  std::uint64_t job() const noexcept { return job_; }
-  /// The second one: how each rank is reached.
-  joined join(member me);
-
- private:
-  std::vector<bootstrap::bytes> exchange(std::span<const std::byte> mine) const;
-
-  bootstrap through_;
-  bool one_host_ = true;
-  std::uint64_t job_ = 0;
-  std::array<std::byte, 32> secret_{};
 };
 
 }  // namespace parley::transports

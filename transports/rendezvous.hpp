@@ -36,6 +36,7 @@
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/identifiers.hpp>
 #include <parley/transports/environment.hpp>
+#include <parley/transports/exposure.hpp>
 #include <parley/transports/job_key.hpp>
 
 #include <boost/asio/io_context.hpp>
@@ -85,12 +86,6 @@ struct joined {
   std::array<std::byte, 16> session_key{};    ///< for tags on control frames; from the job key and the digest
   bool authenticated = false;  ///< false: there was no job key, so only the host's borders protect the job
   bool rejoined = false;       ///< this process has taken a place in a job that ran already
-};
-
-/// Who may reach a rendezvous that has no key.
-enum class exposure : std::uint8_t {
-  loopback_without_key,  ///< anything wider than loopback needs a key
-  insecure,  ///< the user has said explicitly that a wide rendezvous without a key is wanted; not with restarts
 };
 
 struct rendezvous_options {

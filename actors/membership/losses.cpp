@@ -6,7 +6,8 @@
 namespace parley::actors {
 namespace {
 
-constexpr runtime::time_ns longest_chain_ns = 1'000'000'000;  // from the first rank that fails to the last one that hears of it
+constexpr runtime::time_ns longest_chain_ns =
+    1'000'000'000;  // from the first rank that fails to the last one that hears of it
 
 }  // namespace
 
@@ -67,17 +68,15 @@ runtime::error losses::traced(const runtime::error& why, time_ns now_ns) const {
   };
   const auto first = std::find_if(all_.begin(), all_.end(), explains);
   if (first == all_.end()) return why;
-  return runtime::error::in_words(why.code(), why.about(),
-                                  why.text() + "; rank " + std::to_string(first->who) + first->what,
-                                  &first->began_with);
+  return runtime::error::in_words(
+      why.code(), why.about(), why.text() + "; rank " + std::to_string(first->who) + first->what, &first->began_with);
 }
 
 // What a call has met may have been explained since.
 runtime::root_cause losses::cause_of(const runtime::error& why) const {
   runtime::root_cause cause{self_, " ended with " + why.what()};
   if (const runtime::root_cause* const first = why.began_with()) cause = *first;
-  const auto known =
-      std::find_if(all_.begin(), all_.end(), [&](const loss& l) { return l.who == cause.rank; });
+  const auto known = std::find_if(all_.begin(), all_.end(), [&](const loss& l) { return l.who == cause.rank; });
   return known == all_.end() ? cause : known->began_with;
 }
 

@@ -33,8 +33,8 @@ void membership::act(rank_id peer, effect does, const peer_report& what) {
   }
   if (has(does, effect::close_link)) out_.close_link(peer);
   if (has(does, effect::await_goodbye)) out_.await_goodbye(peer);
-  for (const effect how : {effect::tell_returned, effect::tell_ended, effect::tell_cut_off, effect::tell_vanished,
-                           effect::tell_dead}) {
+  for (const effect how :
+       {effect::tell_returned, effect::tell_ended, effect::tell_cut_off, effect::tell_vanished, effect::tell_dead}) {
     if (has(tells, how)) out_.tell_ops(peer, how, said);
   }
   if (has(does, effect::pass_on)) out_.pass_on(peer, what.why);

@@ -26,33 +26,33 @@ enum class standing : std::uint8_t {
 inline constexpr std::size_t standings = 7;
 
 enum class evidence : std::uint8_t {
-  said_goodbye,      ///< the rendezvous: it has returned from its program
-  goodbye_is_over,   ///< a while has passed since: its last messages have been read
-  said_error,        ///< the rendezvous: it ends with an error
-  said_dead,         ///< the rendezvous, or a rank of its host: it is dead
-  fell_silent,       ///< the heartbeat of this host: it does not turn, or its process is gone
-  verdict,           ///< another rank of this host holds it dead; it stands in the heartbeat's page
-  found_dead,        ///< an op of this rank: it does not do what a living rank must
-  link_broke,        ///< the link: its connection is down
-  link_cut,          ///< the link: this rank has torn it down itself
-  newer_process,     ///< the rendezvous: a process with a higher restart count has taken its place
-  no_address,        ///< that newer process has no address that the link can use
+  said_goodbye,     ///< the rendezvous: it has returned from its program
+  goodbye_is_over,  ///< a while has passed since: its last messages have been read
+  said_error,       ///< the rendezvous: it ends with an error
+  said_dead,        ///< the rendezvous, or a rank of its host: it is dead
+  fell_silent,      ///< the heartbeat of this host: it does not turn, or its process is gone
+  verdict,          ///< another rank of this host holds it dead; it stands in the heartbeat's page
+  found_dead,       ///< an op of this rank: it does not do what a living rank must
+  link_broke,       ///< the link: its connection is down
+  link_cut,         ///< the link: this rank has torn it down itself
+  newer_process,    ///< the rendezvous: a process with a higher restart count has taken its place
+  no_address,       ///< that newer process has no address that the link can use
 };
 inline constexpr std::size_t kinds_of_evidence = 11;
 
 /// What a standing's change brings about, in this order.
 enum class effect : std::uint16_t {
   none = 0,
-  publish = 1U << 0U,         ///< say in the heartbeat's page that it is dead, and heed the verdicts there
-  close_link = 1U << 1U,      ///< give its connection up
-  await_goodbye = 1U << 2U,   ///< look for its last messages for a while; then `goodbye_is_over`
-  tell_returned = 1U << 3U,   ///< end its ops: it has returned
-  tell_ended = 1U << 4U,      ///< end its ops: it has ended with an error
-  tell_cut_off = 1U << 5U,    ///< end its ops: it cannot be reached
-  tell_vanished = 1U << 6U,   ///< end its ops: its connection broke, after another loss perhaps
-  tell_dead = 1U << 7U,       ///< end its ops: it is dead
-  pass_on = 1U << 8U,         ///< tell the rendezvous, for the ranks of other hosts
-  take_in = 1U << 9U,         ///< connect to the newer process, and let its ops go on
+  publish = 1U << 0U,        ///< say in the heartbeat's page that it is dead, and heed the verdicts there
+  close_link = 1U << 1U,     ///< give its connection up
+  await_goodbye = 1U << 2U,  ///< look for its last messages for a while; then `goodbye_is_over`
+  tell_returned = 1U << 3U,  ///< end its ops: it has returned
+  tell_ended = 1U << 4U,     ///< end its ops: it has ended with an error
+  tell_cut_off = 1U << 5U,   ///< end its ops: it cannot be reached
+  tell_vanished = 1U << 6U,  ///< end its ops: its connection broke, after another loss perhaps
+  tell_dead = 1U << 7U,      ///< end its ops: it is dead
+  pass_on = 1U << 8U,        ///< tell the rendezvous, for the ranks of other hosts
+  take_in = 1U << 9U,        ///< connect to the newer process, and let its ops go on
 };
 constexpr effect operator|(effect a, effect b) noexcept {
   return static_cast<effect>(static_cast<std::uint16_t>(a) | static_cast<std::uint16_t>(b));

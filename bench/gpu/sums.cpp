@@ -13,6 +13,7 @@
 #include <parley/parley.hpp>
 #include <parley/transports/cuda_runtime.hpp>
 #include <parley/transports/cuda_space.hpp>
+#include <parley/transports/environment.hpp>
 #include <parley/transports/nccl_runtime.hpp>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks that includes follow the arrows between the folders, that what must not know time or a wire does not, that nobody waits for
-all of a stream or a GPU, and that a source includes its own header first, which proves that the header leans on nothing else.
+all of a stream or a GPU, that a source includes its own header first, which proves that the header leans on nothing else, and that
+<parley/parley.hpp> reaches no header of the protocol or of an event loop.
 
     arrows.py               exits 1 and prints file:line for each broken arrow
     arrows.py --self-test   proves on a tree of bad files that each rule fails when it is broken
@@ -122,11 +123,42 @@ def faults_of_order(path, line, names, root):
             yield f"{name} has no order that two libraries agree on: sort what is taken from it, or use an ordered map"
 
 
-def faults_of_headers(path, lines):
+# What a program that includes <parley/parley.hpp> does not read: the protocol, the ends of ops, event loops and transports' own. Time to
+# compile is what they cost.
+FACE = "parley.hpp"
+BEHIND_THE_FACE = (r"boost/asio.*", UCX, CUDA,
+                   r"parley/actors/(assignment|coordinator|edge_receiver|edge_sender|group_leader|group_worker|lease\w*|messages"
+                   r"|participant|rooted_group|rounds|services)\.hpp",
+                   r"parley/ops/(declared_edge|edge|group|op_host|rank_foundation|\w+_end)\.hpp",
+                   r"parley/transports/(rendezvous|ucx)\w*\.hpp")
+
+
+def faults_of_face(root):
+    """Includes that the face must not reach, each with the header that has it."""
+    seen, unread = set(), [FACE]
+    while unread:
+        name = unread.pop()
+        path = root / name
+        if name in seen or not path.exists():
+            continue
+        seen.add(name)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            include = INCLUDE.match(line)
+            if not include:
+                continue
+            target = include.group(2)
+            if any(re.fullmatch(pattern, target) for pattern in BEHIND_THE_FACE):
+                yield f"{name}:{number}: <{target}> would be read by every program that includes <parley/{FACE}>: declare what is " \
+                      "needed of it, and include it in the source"
+            elif target.startswith("parley/"):
+                unread.append(target.removeprefix("parley/"))
+
+
+def faults_of_headers(root, path, lines):
     if path.suffix == ".hpp" and lines[:1] != ["#pragma once"]:
         yield 1, "a header begins with #pragma once"
     if path.suffix == ".cpp" and path.with_suffix(".hpp").exists():
-        own = f"#include <parley/{path.parent.name}/{path.stem}.hpp>"
+        own = f"#include <parley/{path.relative_to(root).with_suffix('.hpp')}>"
         first = next((at for at, line in enumerate(lines, start=1) if INCLUDE.match(line)), 1)
         if lines[first - 1:first] != [own]:
             yield first, f"a source includes its own header first: {own}"
@@ -142,12 +174,12 @@ def check(root):
                 continue
             count += 1
             lines = path.read_text(encoding="utf-8").splitlines()
-            faults += [f"{path.relative_to(root)}:{number}: {what}" for number, what in faults_of_headers(path, lines)]
+            faults += [f"{path.relative_to(root)}:{number}: {what}" for number, what in faults_of_headers(root, path, lines)]
             clocks_allowed = CLOCKS_ALLOWED.get(str(path.relative_to(root)), ())
             for number, line in enumerate(lines, start=1):
                 found = [*faults_of_line(folder, line, clocks_allowed), *faults_of_order(path, line, names, root)]
                 faults += [f"{path.relative_to(root)}:{number}: {what}" for what in found]
-    return faults, count
+    return faults + list(faults_of_face(root)), count
 
 
 BROKEN = [
@@ -216,6 +248,13 @@ HEADERS = [
     ("#pragma once", "// includes nothing", "ops/a.cpp:1: "),
     ("#pragma once", "#include <parley/ops/a.hpp>\n\n#include <vector>", None),
 ]
+# Of <parley/parley.hpp> and a header that it includes, and where the fault lies, if there is one.
+FACES = [
+    ("#include <parley/ops/a.hpp>", "#include <parley/actors/messages.hpp>", "ops/a.hpp:2: "),
+    ("#include <boost/asio/io_context.hpp>", "", "parley.hpp:1: "),
+    ("#include <parley/ops/a.hpp>", "#include <parley/actors/outgoing.hpp>", None),
+    ("#include <vector>", "#include <parley/actors/messages.hpp>", None),
+]
 
 
 def faults_of_tree(files):
@@ -231,6 +270,7 @@ def self_test():
     trees = [({name: f"#pragma once\n{line}"}, f"{name}:2: ") for name, line in BROKEN]
     trees += [({name: f"#pragma once\n{line}"}, None) for name, line in SOUND]
     trees += [({"ops/a.hpp": header, "ops/a.cpp": source}, at) for header, source, at in HEADERS]
+    trees += [({FACE: face, "ops/a.hpp": f"#pragma once\n{header}"}, at) for face, header, at in FACES]
     wrong = []
     for files, at in trees:
         faults = faults_of_tree(files)

@@ -7,6 +7,9 @@
 // sides. The result of each size's last call is compared with the sum it must be.
 #include "sums.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/rank_foundation.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -14,6 +14,11 @@
 #include "device.hpp"
 #include "stage_kernel.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/rank_foundation.hpp>
+
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/transports/cuda_link.hpp>
 
 #include <algorithm>

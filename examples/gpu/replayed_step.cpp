@@ -10,7 +10,11 @@
 // adds is another number each time, all numbers are exact, and what is wrong once stays.
 #include "sums.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/replayed_calls.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/transports/cuda_space.hpp>
 
 #include <array>
 #include <cstdio>

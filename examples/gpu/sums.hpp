@@ -3,6 +3,7 @@
 #include "device.hpp"
 
 #include <parley/ops/gpu_sum.hpp>
+#include <parley/transports/cuda_space.hpp>
 #include <parley/transports/nccl_runtime.hpp>
 
 #include <cstddef>

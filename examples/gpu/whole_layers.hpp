@@ -294,7 +294,7 @@ inline task<> tune_and_measure(whole_layer* l) {
   parley::contextual whole(self, {.name = l->words().function, .iterations = 5, .warm_ups = 1, .order = in_turns});
   const auto thunk = [&] { return tuned_calls(&kernel, l); };
   co_await whole.run(thunk);
-  const std::string agreed = whole.end().best(l->words().kernel, parley::tuning::parameters_text(l->key()).value());
+  const std::string agreed = whole.best(l->words().kernel, parley::tuning::parameters_text(l->key()).value());
 
   const way_to_do_it* tuned = &ways.front();
   const way_to_do_it* best = nullptr;
@@ -330,7 +330,7 @@ inline task<> tune_and_measure(whole_layer* l) {
   print("cuBLASLt alone", s[2], "");
   std::printf("# agreed on / exhaustive: %.3f; ", s[0] / s[1]);
   if (!l->shared()) std::printf("NCCL and cuBLASLt / agreed on: %.3f; ", s[3] / s[0]);
-  std::printf("runs of contextual: %llu\n", static_cast<unsigned long long>(whole.end().runs()));
+  std::printf("runs of contextual: %llu\n", static_cast<unsigned long long>(whole.runs()));
 }
 
 template <class Layer>

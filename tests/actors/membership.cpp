@@ -31,17 +31,21 @@ std::vector<evidence> all_evidence() {
   return all;
 }
 
-constexpr effect tells = effect::tell_returned | effect::tell_ended | effect::tell_cut_off | effect::tell_vanished |
-                         effect::tell_dead;
+constexpr effect tells =
+    effect::tell_returned | effect::tell_ended | effect::tell_cut_off | effect::tell_vanished | effect::tell_dead;
 
 /// `said_goodbye -> leaving: await_goodbye`, a line for each piece of evidence that changes or does something.
 std::string row_of(standing from) {
-  const std::vector<std::pair<effect, const char*>> names{
-      {effect::publish, "publish"},           {effect::close_link, "close_link"},
-      {effect::await_goodbye, "await_goodbye"}, {effect::tell_returned, "tell_returned"},
-      {effect::tell_ended, "tell_ended"},     {effect::tell_cut_off, "tell_cut_off"},
-      {effect::tell_vanished, "tell_vanished"}, {effect::tell_dead, "tell_dead"},
-      {effect::pass_on, "pass_on"},           {effect::take_in, "take_in"}};
+  const std::vector<std::pair<effect, const char*>> names{{effect::publish, "publish"},
+                                                          {effect::close_link, "close_link"},
+                                                          {effect::await_goodbye, "await_goodbye"},
+                                                          {effect::tell_returned, "tell_returned"},
+                                                          {effect::tell_ended, "tell_ended"},
+                                                          {effect::tell_cut_off, "tell_cut_off"},
+                                                          {effect::tell_vanished, "tell_vanished"},
+                                                          {effect::tell_dead, "tell_dead"},
+                                                          {effect::pass_on, "pass_on"},
+                                                          {effect::take_in, "take_in"}};
   std::string row;
   for (const evidence e : all_evidence()) {
     const step s = next(from, e);
@@ -56,42 +60,36 @@ std::string row_of(standing from) {
 }  // namespace
 
 TEST_CASE("membership: the table, pair by pair") {
-  CHECK(row_of(standing::in_touch) ==
-        "said_goodbye -> leaving: await_goodbye\n"
-        "said_error -> ended: close_link tell_ended\n"
-        "said_dead -> lost: publish close_link tell_dead\n"
-        "fell_silent -> lost: publish close_link tell_dead pass_on\n"
-        "verdict -> lost: close_link tell_dead\n"
-        "found_dead -> lost: publish close_link tell_dead\n"
-        "link_broke -> lost: publish tell_vanished\n"
-        "link_cut -> cut_off: tell_cut_off\n"
-        "newer_process -> replaced: close_link\n"
-        "no_address -> lost:\n");
-  CHECK(row_of(standing::leaving) ==
-        "goodbye_is_over -> returned: close_link tell_returned\n"
-        "found_dead -> returned: close_link tell_returned\n"
-        "link_broke -> returned: tell_returned\n"
-        "newer_process -> replaced: close_link\n");
+  CHECK(row_of(standing::in_touch) == "said_goodbye -> leaving: await_goodbye\n"
+                                      "said_error -> ended: close_link tell_ended\n"
+                                      "said_dead -> lost: publish close_link tell_dead\n"
+                                      "fell_silent -> lost: publish close_link tell_dead pass_on\n"
+                                      "verdict -> lost: close_link tell_dead\n"
+                                      "found_dead -> lost: publish close_link tell_dead\n"
+                                      "link_broke -> lost: publish tell_vanished\n"
+                                      "link_cut -> cut_off: tell_cut_off\n"
+                                      "newer_process -> replaced: close_link\n"
+                                      "no_address -> lost:\n");
+  CHECK(row_of(standing::leaving) == "goodbye_is_over -> returned: close_link tell_returned\n"
+                                     "found_dead -> returned: close_link tell_returned\n"
+                                     "link_broke -> returned: tell_returned\n"
+                                     "newer_process -> replaced: close_link\n");
   CHECK(row_of(standing::returned) == "newer_process -> replaced: close_link\n");
-  CHECK(row_of(standing::ended) ==
-        "fell_silent -> ended: pass_on\n"
-        "newer_process -> replaced: close_link\n");
-  CHECK(row_of(standing::cut_off) ==
-        "said_goodbye -> returned:\n"
-        "said_error -> ended:\n"
-        "said_dead -> lost: publish close_link\n"
-        "fell_silent -> lost: publish close_link pass_on\n"
-        "verdict -> lost: close_link\n"
-        "newer_process -> replaced: close_link\n");
-  CHECK(row_of(standing::lost) ==
-        "fell_silent -> lost: pass_on\n"
-        "newer_process -> replaced: close_link\n");
-  CHECK(row_of(standing::replaced) ==
-        "said_goodbye -> leaving: await_goodbye\n"
-        "said_error -> ended: close_link tell_ended\n"
-        "said_dead -> lost: publish close_link tell_dead\n"
-        "link_broke -> in_touch: take_in\n"
-        "newer_process -> replaced: close_link\n");
+  CHECK(row_of(standing::ended) == "fell_silent -> ended: pass_on\n"
+                                   "newer_process -> replaced: close_link\n");
+  CHECK(row_of(standing::cut_off) == "said_goodbye -> returned:\n"
+                                     "said_error -> ended:\n"
+                                     "said_dead -> lost: publish close_link\n"
+                                     "fell_silent -> lost: publish close_link pass_on\n"
+                                     "verdict -> lost: close_link\n"
+                                     "newer_process -> replaced: close_link\n");
+  CHECK(row_of(standing::lost) == "fell_silent -> lost: pass_on\n"
+                                  "newer_process -> replaced: close_link\n");
+  CHECK(row_of(standing::replaced) == "said_goodbye -> leaving: await_goodbye\n"
+                                      "said_error -> ended: close_link tell_ended\n"
+                                      "said_dead -> lost: publish close_link tell_dead\n"
+                                      "link_broke -> in_touch: take_in\n"
+                                      "newer_process -> replaced: close_link\n");
 }
 
 TEST_CASE("membership: ops are told of a process once, and its link is closed or down before") {
@@ -183,8 +181,8 @@ int each_order(std::vector<evidence> news, const std::vector<std::pair<evidence,
   std::sort(news.begin(), news.end());
   do {
     const auto place = [&](evidence e) { return std::find(news.begin(), news.end(), e) - news.begin(); };
-    const bool can_be = std::all_of(before.begin(), before.end(),
-                                    [&](const auto& b) { return place(b.first) < place(b.second); });
+    const bool can_be =
+        std::all_of(before.begin(), before.end(), [&](const auto& b) { return place(b.first) < place(b.second); });
     if (!can_be) continue;
     ++orders;
     visit(news);
@@ -233,22 +231,23 @@ TEST_CASE("membership: a rank that ends with an error is told as that") {
 
 TEST_CASE("membership: a rank that is killed is told once, published, and with the reason of the page") {
   using e = evidence;
-  const int orders = each_order(
-      {e::said_dead, e::fell_silent, e::verdict, e::found_dead, e::link_broke}, {}, [](const std::vector<e>& news) {
-        for (const bool has_page : {true, false}) {
-          watched w;
-          w.has_page = has_page;
-          for (const e one : news) {
-            if (one == e::verdict) w.page.emplace(2, "the page has it");  // of another rank
-            w.peers.hear(2, one, {one == e::verdict ? "the page has it" : "seen", {}});
-          }
-          REQUIRE(w.told.size() == 1);
-          REQUIRE(w.peers.of(2) == standing::lost);
-          REQUIRE(w.passed_on == std::set<rank_id>{2});
-          if (has_page) REQUIRE(w.told.front() == "2 dead: the page has it");
-          if (!has_page && news.front() == e::link_broke) REQUIRE(w.told.front() == "2 vanished");
-        }
-      });
+  const int orders = each_order({e::said_dead, e::fell_silent, e::verdict, e::found_dead, e::link_broke}, {},
+                                [](const std::vector<e>& news) {
+                                  for (const bool has_page : {true, false}) {
+                                    watched w;
+                                    w.has_page = has_page;
+                                    for (const e one : news) {
+                                      if (one == e::verdict) w.page.emplace(2, "the page has it");  // of another rank
+                                      w.peers.hear(2, one, {one == e::verdict ? "the page has it" : "seen", {}});
+                                    }
+                                    REQUIRE(w.told.size() == 1);
+                                    REQUIRE(w.peers.of(2) == standing::lost);
+                                    REQUIRE(w.passed_on == std::set<rank_id>{2});
+                                    if (has_page) REQUIRE(w.told.front() == "2 dead: the page has it");
+                                    if (!has_page && news.front() == e::link_broke)
+                                      REQUIRE(w.told.front() == "2 vanished");
+                                  }
+                                });
   CHECK(orders == 120);
 }
 

@@ -5,6 +5,10 @@
 
 #include <parley/actors/credit_messages.hpp>
 #include <parley/actors/stamp.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/runtime/flight_recorder.hpp>
+#include <parley/runtime/router.hpp>
 
 #include <dlfcn.h>
 #include <ucp/api/ucp.h>

@@ -7,7 +7,18 @@
 #include "records.hpp"
 #include "supervisor.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/lease_coordinator.hpp>
 #include <parley/actors/messages.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/ops/symmetric_end.hpp>
+#include <parley/runtime/flight_recorder.hpp>
+#include <parley/runtime/router.hpp>
 #include <parley/runtime/run.hpp>
 
 #include <sys/eventfd.h>

@@ -1,5 +1,6 @@
 #include "records.hpp"
 
+#include <parley/actors/participant.hpp>
 #include <parley/simulation/rank_views.hpp>
 
 #include <boost/describe/class.hpp>

@@ -5,9 +5,13 @@
 
 #include "../support/processes.hpp"
 
+#include <parley/ops/config.hpp>
+#include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/runtime/scope.hpp>
 #include <parley/transports/cuda_runtime.hpp>
+#include <parley/transports/cuda_space.hpp>
 
 #include <doctest/doctest.h>
 

@@ -9,9 +9,11 @@
 #include "../support/processes.hpp"
 #include "../support/worked_cases.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/run.hpp>
 #include <parley/transports/cuda_runtime.hpp>
+#include <parley/transports/cuda_space.hpp>
 #include <parley/transports/nccl_runtime.hpp>
 
 #include <doctest/doctest.h>

@@ -10,6 +10,7 @@
 #include "../support/fake_cuda.hpp"
 #include "../support/link_over.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/runtime/link.hpp>
 
 #include <array>

@@ -2,8 +2,11 @@
 #include "../support/link_over.hpp"
 #include "contract.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/runtime/scope.hpp>
 
 #include <algorithm>
 #include <array>

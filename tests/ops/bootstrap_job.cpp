@@ -1,3 +1,4 @@
+#include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/run.hpp>
 
 #include "../support/fake_cuda.hpp"

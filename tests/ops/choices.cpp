@@ -4,6 +4,11 @@
 #include "../support/transfers.hpp"
 
 #include <parley/ops/capability.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,12 @@
 #include "../support/transfers.hpp"
 
 #include <parley/actors/declaration.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/runtime/flight_recorder.hpp>
 #include <parley/runtime/invariant.hpp>
+#include <parley/runtime/router.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,9 +1,16 @@
 #include "../support/world.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/ops/contextual.hpp>
+#include <parley/ops/contextual_end.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/tunable_context.hpp>
 #include <parley/ops/tunable_op.hpp>
 #include <parley/runtime/compute.hpp>
+#include <parley/runtime/flight_recorder.hpp>
 #include <parley/runtime/when.hpp>
+#include <parley/tuning/time_model.hpp>
 
 #include <doctest/doctest.h>
 
@@ -567,7 +574,7 @@ TEST_CASE("a run that takes too long ends on every rank, and leaves a flight rec
     CHECK(w.outcomes[r].code() == errc::timeout);
     const std::string& left = w.disk[r].files["box/parley-flight-" + std::to_string(r) + ".json"];
     CHECK(left.find("\"why\":\"timeout: ") != std::string::npos);
-    CHECK(left.find(", call 0, on rank " + std::to_string(r)) != std::string::npos);
+    CHECK(left.find(", invocation 0, on rank " + std::to_string(r)) != std::string::npos);
   }
 }
 

@@ -6,10 +6,14 @@
 #include "../support/gpu_ranks.hpp"
 
 #include <doctest/doctest.h>
+#include <parley/ops/config.hpp>
+#include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/training_pipeline.hpp>
 #include <parley/runtime/reactor.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/runtime/scope.hpp>
 #include <parley/transports/cuda_link.hpp>
 #include <parley/transports/cuda_space.hpp>
 #include <parley/transports/process_world.hpp>

@@ -1,7 +1,13 @@
 #include "../support/groups.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/leader_worker.hpp>
 #include <parley/ops/op_results.hpp>
+#include <parley/ops/p2p.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/pipeline.hpp>
 
 #include <doctest/doctest.h>
 

@@ -3,6 +3,9 @@
 #include "../support/deadline.hpp"
 #include "../support/gpu_ranks.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/ring_attention.hpp>
 
 #include <optional>

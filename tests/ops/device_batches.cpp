@@ -2,7 +2,10 @@
 #include "../support/deadline.hpp"
 #include "../support/gpu_ranks.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/p2p.hpp>
+#include <parley/ops/rank_foundation.hpp>
 
 #include <algorithm>
 #include <array>

@@ -4,9 +4,13 @@
 #include "../support/groups.hpp"
 
 #include <doctest/doctest.h>
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
 #include <parley/ops/halo.hpp>
 #include <parley/ops/hierarchical.hpp>
+#include <parley/ops/leader_worker.hpp>
 #include <parley/ops/p2p.hpp>
+#include <parley/ops/paired_transfer.hpp>
 
 #include <fmt/format.h>
 #include <sys/mman.h>

@@ -4,8 +4,10 @@
 #include "../support/gpu_ranks.hpp"
 #include "../support/ring_case.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/p2p.hpp>
+#include <parley/transports/cuda_space.hpp>
 
 #include <doctest/doctest.h>
 

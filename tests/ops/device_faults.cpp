@@ -7,8 +7,12 @@
 #include "../support/worked_cases.hpp"
 
 #include <doctest/doctest.h>
+#include <parley/ops/config.hpp>
 #include <parley/ops/gpu_sum.hpp>
+#include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/replayed_calls.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/ops/symmetric_end.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -204,8 +208,8 @@ void note(tally& all, const under_way& of) {
     // What a thunk runs beside its kernels has no config, here or on the rank that this one hears of it from.
     const std::string other = std::to_string(1 - r);
     const bool of_a_thunk =
-        says(how, "layer 0->1, call ") && (says(how, ": device " + std::to_string(r) + ": ") ||
-                                           says(how, ": rank " + other + ": device " + other + ": "));
+        says(how, "layer 0->1, invocation ") && (says(how, ": device " + std::to_string(r) + ": ") ||
+                                                 says(how, ": rank " + other + ": device " + other + ": "));
     if (in_a_call && of_its_own && !of_a_thunk) CHECK_MESSAGE(config, text);
     ++all.told;
     all.named += op ? 1 : 0;

@@ -4,8 +4,15 @@
 #include "../support/fake_cuda.hpp"
 #include "../support/groups.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
 #include <parley/ops/hierarchical.hpp>
+#include <parley/ops/leader_worker.hpp>
 #include <parley/ops/one_process.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/transports/cuda_space.hpp>
 
 #include <doctest/doctest.h>
 

@@ -2,6 +2,8 @@
 #include "../support/deadline.hpp"
 #include "../support/gpu_ranks.hpp"
 
+#include <parley/ops/common_terms.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/halo.hpp>
 
 #include <string>

@@ -3,6 +3,11 @@
 #include "../support/transfers.hpp"
 #include "../support/world.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/runtime/flight_recorder.hpp>
 #include <parley/runtime/random.hpp>
 
 #include <doctest/doctest.h>
@@ -37,8 +42,8 @@ class prepared_halves final : public paired_config {
   }
 };
 
-struct job : world {
-  explicit job(const rank_settings& s = settings()) : world(2, s) {
+struct drifting_job : world {
+  explicit drifting_job(const rank_settings& s = settings()) : world(2, s) {
     const std::vector<config_ptr> configs{direct(), std::make_shared<prepared_halves>()};
     out = ranks[0]->declare(pair_of(configs));
     in = ranks[1]->declare(pair_of(configs));
@@ -55,13 +60,13 @@ struct job : world {
   }
   /// `late`: how long the receiver takes before it posts.
   void move(std::size_t n, time_ns late = 0) {
-    const auto all = [](job& j, std::size_t times, time_ns pause) -> task<> {
+    const auto all = [](drifting_job& j, std::size_t times, time_ns pause) -> task<> {
       auto done = co_await when_all(send_many(j, times), receive_many(j, times, pause));
       static_cast<void>(done);
     };
     run(clock, all(*this, n, late));
   }
-  static task<> send_many(job& j, std::size_t n) {
+  static task<> send_many(drifting_job& j, std::size_t n) {
     const std::vector<std::byte> data(bytes);
     for (std::size_t i = 0; i < n; ++i) {
       if (j.noise != 0) {
@@ -71,7 +76,7 @@ struct job : world {
       co_await j.out.send(data, {.to = 1});
     }
   }
-  static task<> receive_many(job& j, std::size_t n, time_ns late) {
+  static task<> receive_many(drifting_job& j, std::size_t n, time_ns late) {
     std::vector<std::byte> data(bytes);
     for (std::size_t i = 0; i < n; ++i) {
       if (late != 0) {
@@ -120,7 +125,7 @@ struct watched_job : scheme_job {
 }  // namespace
 
 TEST_CASE("a link that becomes slow makes the ranks search anew and agree on another config, and back again") {
-  job j;
+  drifting_job j;
   j.links.options().ns_per_byte = 1.0;
   j.move(1000);
   CHECK(j.search().search == 2);
@@ -137,22 +142,22 @@ TEST_CASE("a link that becomes slow makes the ranks search anew and agree on ano
 }
 
 TEST_CASE("noise on the link begins no search") {
-  job j;
+  drifting_job j;
   j.noise = 30;
   j.move(4000);
   CHECK(j.search().search == 1);
 }
 
 TEST_CASE("a receiver that becomes late begins no search") {
-  job j;
+  drifting_job j;
   j.move(2000, 5'000'000);
   CHECK(j.search().search == 1);
 }
 
 TEST_CASE("when it is switched off nothing is timed after the decision") {
-  rank_settings s = job::settings();
+  rank_settings s = drifting_job::settings();
   s.plan.drift.on = false;
-  job j(s);
+  drifting_job j(s);
   j.links.options().ns_per_byte = 1.0;
   j.move(1000);
   CHECK(j.search().search == 1);

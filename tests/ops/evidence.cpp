@@ -2,7 +2,15 @@
 #include "../support/groups.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/actors/assignment.hpp>
 #include <parley/actors/evidence.hpp>
+#include <parley/actors/participant.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/p2p.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/runtime/flight_recorder.hpp>
 
 #include <doctest/doctest.h>
 
@@ -252,8 +260,8 @@ TEST_CASE("a send or receive of a rank with itself that fails leaves a flight re
   const batch_program fits = [&](runtime::dataflow& flow, ops::rank&, p2p& pairs) {
     return end_of(pairs.start(flow, {p2p::isend(got, {.to = 0}), p2p::irecv(sent, {.from = 0})}));
   };
-  CHECK(contains(left_after(alone), "\"why\":\"timeout: op self, rank 0: a send to itself"));
-  CHECK(contains(left_after(too_small), "\"why\":\"buffer_too_small: op self, rank 0: a receive from itself"));
+  CHECK(contains(left_after(alone), "\"why\":\"timeout: self, on rank 0: a send to itself"));
+  CHECK(contains(left_after(too_small), "\"why\":\"buffer_too_small: self, on rank 0: a receive from itself"));
   worn_out_memory memory;
   CHECK(contains(left_after(fits, &memory), "the memory is worn out"));
 }

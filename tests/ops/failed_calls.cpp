@@ -3,8 +3,11 @@
 #include "../support/groups.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/ops/group_config.hpp>
 #include <parley/ops/halo.hpp>
+#include <parley/ops/leader_worker.hpp>
 #include <parley/ops/pipeline.hpp>
+#include <parley/ops/ring_attention.hpp>
 
 #include <doctest/doctest.h>
 

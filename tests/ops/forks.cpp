@@ -2,9 +2,13 @@
 #include "../support/processes.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/ops/p2p.hpp>
+#include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/run.hpp>
+#include <parley/runtime/dataflow.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/runtime/scope.hpp>
 
 #include <doctest/doctest.h>
 

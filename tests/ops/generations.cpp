@@ -3,6 +3,9 @@
 
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/generations.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/runtime/router.hpp>
 
 #include <doctest/doctest.h>
 

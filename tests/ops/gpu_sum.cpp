@@ -4,7 +4,14 @@
 #include "../support/groups.hpp"
 
 #include <doctest/doctest.h>
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/one_process.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/ops/symmetric_end.hpp>
+#include <parley/transports/cuda_space.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -5,6 +5,8 @@
 #include "../support/jacobi_case.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/ops/common_terms.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/halo.hpp>
 
 #include <doctest/doctest.h>

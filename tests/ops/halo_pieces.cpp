@@ -4,7 +4,11 @@
 #include "../support/ring_case.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/ops/common_terms.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/halo.hpp>
+#include <parley/ops/p2p.hpp>
+#include <parley/ops/rank_foundation.hpp>
 
 #include <doctest/doctest.h>
 

@@ -3,7 +3,12 @@
 #include "../support/mixture_case.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/group_config.hpp>
 #include <parley/ops/hierarchical.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
 
 #include <doctest/doctest.h>
 

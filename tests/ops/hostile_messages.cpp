@@ -1,8 +1,17 @@
 #include "../support/groups.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/actors/assignment.hpp>
 #include <parley/actors/messages.hpp>
+#include <parley/actors/participant.hpp>
 #include <parley/actors/pieces.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/runtime/router.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,7 @@
 // Exchanges in place: what is sent and what is received have memory in common.
 #include "../support/batches.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/random.hpp>
 

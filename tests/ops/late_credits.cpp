@@ -1,6 +1,8 @@
 // A call whose decided config lacks its credit for a moment: it waits as long as that is worth it, and then runs another one.
 #include "../support/transfers.hpp"
 
+#include <parley/ops/config.hpp>
+#include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/rank_environment.hpp>
 
 #include <doctest/doctest.h>

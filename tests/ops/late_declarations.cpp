@@ -3,6 +3,10 @@
 #include "../support/transfers.hpp"
 
 #include <parley/actors/messages.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/paired_transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -228,9 +232,9 @@ TEST_CASE("a group of which more parts came than are kept before a call was begu
   pass(w, late_ns);
   CHECK(calls.running() == 0);
   CHECK(outcomes[1].code() == errc::full);
-  CHECK(says(outcomes[1], "on rank 1: more parts of calls that are not begun there came"));
+  CHECK(says(outcomes[1], "on rank 1 (worker): more parts of calls that are not begun there came"));
   CHECK(outcomes[2].code() == errc::full);
-  CHECK(says(outcomes[2], "on rank 1: more parts of calls that are not begun there came"));
+  CHECK(says(outcomes[2], "on rank 1 (worker): more parts of calls that are not begun there came"));
 }
 
 TEST_CASE("a receive whose first part came, and none after it, ends at its time-out and says how much is here") {

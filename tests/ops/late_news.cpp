@@ -1,6 +1,7 @@
 // A rank hears, all at once, that another one has died and that a new process is in its place, while its link still buries the old
 // one. What comes late of that death is no news of the new process. And a new process whose entry holds no address of the link is no
 // news of anybody.
+#include <parley/actors/services.hpp>
 #include <parley/ops/run.hpp>
 
 #include "../transports/processes.hpp"

@@ -5,6 +5,9 @@
 #include "../support/jacobi_case.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/ops/config.hpp>
+#include <parley/ops/halo.hpp>
+#include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
 
 #include <doctest/doctest.h>

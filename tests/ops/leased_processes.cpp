@@ -5,9 +5,16 @@
 #include "../support/processes.hpp"
 #include "../support/shared_sum.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/lease_coordinator.hpp>
 #include <parley/actors/messages.hpp>
+#include <parley/actors/services.hpp>
 #include <parley/ops/run.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/ops/symmetric_end.hpp>
+#include <parley/runtime/router.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/runtime/scope.hpp>
 
 #include <doctest/doctest.h>
 

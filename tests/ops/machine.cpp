@@ -6,11 +6,17 @@
 #include "../support/mixture_case.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/gpu_sum.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/leader_worker.hpp>
 #include <parley/ops/machine.hpp>
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/rank_environment.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/role_op.hpp>
+#include <parley/ops/symmetric.hpp>
 
 #include <doctest/doctest.h>
 

@@ -4,7 +4,17 @@
 #include "../support/schemes.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/group.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/registration.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/runtime/router.hpp>
+#include <parley/tuning/time_model.hpp>
 
 #include <doctest/doctest.h>
 

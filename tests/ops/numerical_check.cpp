@@ -2,6 +2,13 @@
 #include "../support/groups.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/group.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/tuning/payload_check.hpp>
 
 #include <doctest/doctest.h>

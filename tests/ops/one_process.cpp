@@ -2,7 +2,12 @@
 #include "../support/fake_cuda.hpp"
 
 #include <doctest/doctest.h>
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/one_process.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/pipeline.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/transports/cuda_space.hpp>
 
 #include <memory>

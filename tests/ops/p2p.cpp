@@ -1,6 +1,7 @@
 #include "../support/batches.hpp"
 #include "../support/ring_case.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/ops/p2p.hpp>
 
 #include <doctest/doctest.h>
@@ -274,7 +275,7 @@ TEST_CASE("a rank sends to itself with one copy, in either order, and nothing is
     return end_of(flow.together(all));
   };
   const auto outcomes = run_each(w, {self}, pairs_named("self"));
-  CHECK(says(outcomes[0], "buffer_too_small: op self, rank 0: a send to itself, tag 3: 12 bytes do not fit into 8"));
+  CHECK(says(outcomes[0], "buffer_too_small: self, on rank 0: a send to itself, tag 3: 12 bytes do not fit into 8"));
   CHECK(got == sent);
   CHECK(again == std::vector<int>{1, 2, 3, 0, 0});
   CHECK(small == std::vector<int>{7, 7});

@@ -3,7 +3,10 @@
 #include "../support/guarded.hpp"
 #include "../support/ring_case.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/p2p.hpp>
+#include <parley/ops/rank_foundation.hpp>
 
 #include <doctest/doctest.h>
 
@@ -317,12 +320,12 @@ TEST_CASE("a receive from oneself that nobody sends ends in time, by its name, a
   for (const auto& o : run_each(w, {alone}, op)) CHECK((o ? "" : o.reason().what()) == "");
   REQUIRE(r.each.size() == 4);
   CHECK(
-      says(r.each[0].outcome, "timeout: op self, rank 0: a receive from itself, tag 1: its other side was not posted"));
+      says(r.each[0].outcome, "timeout: self, on rank 0: a receive from itself, tag 1: its other side was not posted"));
   CHECK(r.each[0].at_ns == 40 * ms);
   CHECK(
-      says(r.each[1].outcome, "timeout: op self, rank 0: a receive from itself, tag 2: its other side was not posted"));
+      says(r.each[1].outcome, "timeout: self, on rank 0: a receive from itself, tag 2: its other side was not posted"));
   CHECK(r.each[1].at_ns == 5 * ms);
-  CHECK(says(r.each[2].outcome, "timeout: op self, rank 0: a send to itself, tag 3: its other side was not posted"));
+  CHECK(says(r.each[2].outcome, "timeout: self, on rank 0: a send to itself, tag 3: its other side was not posted"));
   CHECK(r.each[2].at_ns == 6 * ms);
   CHECK(r.each[3].outcome.code() == errc::cancelled);
   CHECK(r.each[3].at_ns == 2 * ms);

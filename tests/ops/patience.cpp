@@ -2,8 +2,12 @@
 #include "../support/groups.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/actors/services.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/contextual.hpp>
+#include <parley/ops/group_config.hpp>
 #include <parley/ops/p2p.hpp>
+#include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/symmetric.hpp>
 
 #include <doctest/doctest.h>

@@ -5,11 +5,23 @@
 #include "../support/folder.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/contextual.hpp>
+#include <parley/ops/contextual_end.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/leader_worker.hpp>
 #include <parley/ops/p2p.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/pipeline.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/run.hpp>
+#include <parley/ops/tunable_context.hpp>
 #include <parley/ops/tunable_op.hpp>
+#include <parley/runtime/dataflow.hpp>
+#include <parley/runtime/flight_recorder.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/runtime/scope.hpp>
 
 #include <doctest/doctest.h>
 
@@ -847,7 +859,7 @@ TEST_CASE("when a rank is killed while a function is tuned the others say so wit
     for (const rank_id survivor : {rank_id{1}, rank_id{2} - victim}) {
       const std::string where = ", on rank " + std::to_string(survivor) + ": ";
       for (const char* call : {"the call ended with", "the call after it ended with"})
-        CHECK_MESSAGE(run.says(survivor, {call, "peer_failed: layer 0->1->2, call ", where.c_str(), who.c_str()}),
+        CHECK_MESSAGE(run.says(survivor, {call, "peer_failed: layer 0->1->2, invocation ", where.c_str(), who.c_str()}),
                       run.all);
       CHECK(run.end.ranks[survivor].kind == transports::rank_end::how::exited);
       CHECK_FALSE(run.end.ranks[survivor].by_launcher);

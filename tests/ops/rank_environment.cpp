@@ -1,5 +1,6 @@
 #include "../support/transfers.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/ops/rank_environment.hpp>
 #include <parley/ops/run.hpp>
 

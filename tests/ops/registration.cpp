@@ -2,7 +2,14 @@
 #include "../support/groups.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/p2p.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/registration.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/runtime/router.hpp>
 
 #include <doctest/doctest.h>
 

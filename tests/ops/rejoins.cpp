@@ -3,7 +3,20 @@
 #include "../support/library.hpp"
 #include "../support/op_cases.hpp"
 
+#include <parley/actors/services.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/contextual.hpp>
+#include <parley/ops/contextual_end.hpp>
+#include <parley/ops/group.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/hierarchical.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/p2p.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/pipeline.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/ops/symmetric_end.hpp>
+#include <parley/ops/tunable_context.hpp>
 #include <parley/ops/tunable_op.hpp>
 #include <parley/runtime/compute.hpp>
 

@@ -3,6 +3,8 @@
 #include "../support/gpu_members.hpp"
 
 #include <doctest/doctest.h>
+#include <parley/ops/config.hpp>
+#include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/replayed_calls.hpp>
 
 namespace {

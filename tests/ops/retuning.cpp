@@ -6,11 +6,10 @@ using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
 using actors::decision_source;
-using job = scheme_job;
 
 namespace {
 
-void switch_drift_off(job& j) {
+void switch_drift_off(scheme_job& j) {
   for (auto& of_rank : j.settings) of_rank.plan.drift.on = false;
 }
 
@@ -18,16 +17,16 @@ void switch_drift_off(job& j) {
 
 TEST_CASE("whatever the op, any of its ranks may ask for a search while all go on calling, and all change together") {
   for (const auto& [how, depth] : all_variants) {
-    for (rank_id asks = 0; asks < job(how).size; ++asks) {
+    for (rank_id asks = 0; asks < scheme_job(how).size; ++asks) {
       CAPTURE(name(how));
       CAPTURE(depth);
       CAPTURE(asks);
-      job j(how);
+      scheme_job j(how);
       j.depth = depth;
       switch_drift_off(j);
       j.run();
       REQUIRE(j.running() == "fine");
-      j.configs[job::fine].takes_ns = {300'000, 300'000, 300'000};
+      j.configs[scheme_job::fine].takes_ns = {300'000, 300'000, 300'000};
       j.call_meanwhile(800, [&] {
         CHECK(j.campaign().search == 1);
         CHECK(j.ranks[asks]->retune("activations", "the switch was changed") == 1);
@@ -52,7 +51,7 @@ TEST_CASE("whatever the op, ranks that all ask at once bring about one search, a
   for (const auto& [how, depth] : all_variants) {
     CAPTURE(name(how));
     CAPTURE(depth);
-    job j(how);
+    scheme_job j(how);
     j.depth = depth;
     switch_drift_off(j);
     j.run();
@@ -68,11 +67,11 @@ TEST_CASE("whatever the op, ranks that all ask at once bring about one search, a
 
 TEST_CASE("whatever the op, a search that is asked for while another one measures follows it") {
   for (const auto& [how, depth] : all_variants) {
-    for (rank_id asks = 0; asks < job(how).size; ++asks) {
+    for (rank_id asks = 0; asks < scheme_job(how).size; ++asks) {
       CAPTURE(name(how));
       CAPTURE(depth);
       CAPTURE(asks);
-      job j(how);
+      scheme_job j(how);
       j.depth = depth;
       switch_drift_off(j);
       const auto measures = [&] {
@@ -84,7 +83,7 @@ TEST_CASE("whatever the op, a search that is asked for while another one measure
       };
       j.start();
       j.call_and_when(j.first_calls() + 800, measures, [&] {
-        j.configs[job::fine].takes_ns = {1'000'000, 1'000'000, 1'000'000};
+        j.configs[scheme_job::fine].takes_ns = {1'000'000, 1'000'000, 1'000'000};
         for (int i = 0; i < 3; ++i) CHECK(j.ranks[asks]->retune("activations", "the link is another one") == 1);
       });
       j.call(400);
@@ -100,17 +99,17 @@ TEST_CASE("whatever the op, a search that is asked for while another one measure
 TEST_CASE(
     "whatever the op, what failed in a call is not tried in a search on request, though it would be the fastest") {
   for (const auto& [how, depth] : all_variants) {
-    for (rank_id ill = 0; ill < job(how).size; ++ill) {
+    for (rank_id ill = 0; ill < scheme_job(how).size; ++ill) {
       CAPTURE(name(how));
       CAPTURE(depth);
       CAPTURE(ill);
-      job j(how);
+      scheme_job j(how);
       j.depth = depth;
       switch_drift_off(j);
-      j.let_all_have(job::fragile);
+      j.let_all_have(scheme_job::fragile);
       j.run();
       REQUIRE(j.running() == "fragile");
-      config_state& fragile = j.configs[job::fragile];
+      config_state& fragile = j.configs[scheme_job::fragile];
       j.call_meanwhile(40, [&] { fragile.ill = ill; });
       fragile.ill = nobody;
       CHECK(j.failed != 0);
@@ -137,7 +136,7 @@ TEST_CASE("a group whose ranks have several calls under way changes together, to
     for (rank_id asks = 0; asks < 3; ++asks) {
       CAPTURE(depth);
       CAPTURE(asks);
-      job j(scheme::group);
+      scheme_job j(scheme::group);
       j.depth = depth;
       j.at_once = static_cast<std::size_t>(depth);
       switch_drift_off(j);
@@ -156,17 +155,17 @@ TEST_CASE("a group whose ranks have several calls under way changes together, to
 
 TEST_CASE("whatever the op, a config that hangs in its trials is out for good once two calls have timed out") {
   for (const auto& [how, depth] : all_variants) {
-    for (rank_id hangs = 0; hangs < job(how).size; ++hangs) {
+    for (rank_id hangs = 0; hangs < scheme_job(how).size; ++hangs) {
       CAPTURE(name(how));
       CAPTURE(depth);
       CAPTURE(hangs);
-      job j(how);
+      scheme_job j(how);
       j.depth = depth;
       switch_drift_off(j);
-      j.let_all_have(job::fragile);
+      j.let_all_have(scheme_job::fragile);
       j.start();
       j.pass(5'000'000'000);  // whatever is rehearsed before anything is tried
-      config_state& fragile = j.configs[job::fragile];
+      config_state& fragile = j.configs[scheme_job::fragile];
       fragile.takes_ns[hangs] = 40'000'000'000;  // longer than a call or a rehearsal may take
       for (int i = 0; i < 4; ++i) j.call(200);
       CHECK(j.failed <= 2 * j.size);
@@ -192,12 +191,12 @@ TEST_CASE("of an edge a search that is asked for while a config hangs in its tri
           "for good") {
   for (rank_id asks = 0; asks < 2; ++asks) {
     CAPTURE(asks);
-    job j(scheme::edge);
+    scheme_job j(scheme::edge);
     switch_drift_off(j);
-    j.let_all_have(job::fragile);
+    j.let_all_have(scheme_job::fragile);
     j.start();
     j.pass(5'000'000'000);  // it is warmed
-    config_state& fragile = j.configs[job::fragile];
+    config_state& fragile = j.configs[scheme_job::fragile];
     const auto rehearsed = fragile.runs;
     fragile.takes_ns[1] = 1'000'000'000'000;
     j.call_and_when(

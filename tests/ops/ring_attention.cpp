@@ -2,7 +2,10 @@
 #include "../support/guarded.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/ops/common_terms.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/ring_attention.hpp>
+#include <parley/runtime/flight_recorder.hpp>
 
 #include <doctest/doctest.h>
 

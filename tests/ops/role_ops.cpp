@@ -3,7 +3,12 @@
 #include "../support/groups.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/registration.hpp>
+#include <parley/runtime/flight_recorder.hpp>
+#include <parley/runtime/router.hpp>
 
 #include <doctest/doctest.h>
 
@@ -27,9 +32,9 @@ rank_settings kept_in_files() {
 }
 
 /// Rank 0 produces and rank 1 consumes; `slow`, the default, takes 2 ms and `fast` 1 ms in either role.
-struct job : world {
-  explicit job(const rank_settings& s, std::vector<memory_storage> disks = {}, const tuning::demands& of_fast = {},
-               const std::string& name = "stage")
+struct role_job : world {
+  explicit role_job(const rank_settings& s, std::vector<memory_storage> disks = {}, const tuning::demands& of_fast = {},
+                    const std::string& name = "stage")
       : world(2, s, {}, {}, std::move(disks)) {
     const auto function = [this](const std::string& role, const std::string& id) -> operation_function {
       return [this, id, role](std::span<std::byte>) { return work(*this, role, id); };
@@ -43,7 +48,7 @@ struct job : world {
           *r, name, operations, configs, [](rank_id i) { return std::string(i == 0 ? "produce" : "consume"); }));
     }
   }
-  static task<> work(job& j, std::string role, std::string id) {
+  static task<> work(role_job& j, std::string role, std::string id) {
     ++j.ran[role + " " + id];
     auto slept = co_await sleep_until(j.clock.deadline_in(j.takes[id]));
     if (!slept) raise(slept.reason());
@@ -72,7 +77,7 @@ struct job : world {
   std::vector<role_op> ops;
 };
 
-std::vector<memory_storage> disks_of(job& j) {
+std::vector<memory_storage> disks_of(role_job& j) {
   for (auto& r : j.ranks) REQUIRE(r->write_results());
   return j.disk;
 }
@@ -80,7 +85,7 @@ std::vector<memory_storage> disks_of(job& j) {
 }  // namespace
 
 TEST_CASE("what a role has decided is known to the whole job: who measured what, and why the winner won") {
-  job j(eager_trials());
+  role_job j(eager_trials());
   CHECK_FALSE(j.now().decided);
   CHECK(j.call(60) == 0);
   const decision d = j.now();
@@ -108,7 +113,7 @@ TEST_CASE("what a role has decided is known to the whole job: who measured what,
 }
 
 TEST_CASE("a decision of a role may be awaited") {
-  job j(eager_trials());
+  role_job j(eager_trials());
   decision d;
   const auto wait = [](role_op op, decision& into) -> task<> { into = co_await op.decided(bytes); };
   scope waiting(j.clock);
@@ -119,7 +124,7 @@ TEST_CASE("a decision of a role may be awaited") {
 }
 
 TEST_CASE("a role's winner is kept, and the next job runs it without a trial") {
-  job first(kept_in_files());
+  role_job first(kept_in_files());
   first.call(60);
   const auto disks = disks_of(first);
   CHECK(disks[0].files.at("results0.csv").find("stage/produce/0," + key + ",fast,1\n") != std::string::npos);
@@ -127,7 +132,7 @@ TEST_CASE("a role's winner is kept, and the next job runs it without a trial") {
   for (const auto policy : {actors::tuning_policy::online, actors::tuning_policy::off}) {
     rank_settings s = kept_in_files();
     s.policy = policy;
-    job second(s, disks);
+    role_job second(s, disks);
     second.call(20);
     CHECK(second.now().source == decision_source::results);
     CHECK(second.now().config == "fast");
@@ -137,27 +142,27 @@ TEST_CASE("a role's winner is kept, and the next job runs it without a trial") {
 }
 
 TEST_CASE("what was learned in another role, or of another op, says nothing") {
-  job first(kept_in_files());
+  role_job first(kept_in_files());
   first.call(60, 0);
   auto disks = disks_of(first);
   std::swap(disks[0], disks[1]);
   disks[1].files["results1.csv"] = disks[1].files["results0.csv"];  // rank 1 reads what rank 0 has learned
-  job second(kept_in_files(), disks);
+  role_job second(kept_in_files(), disks);
   second.call(60, 1);
   CHECK(second.now(1).source == decision_source::trials);
 
-  job other(kept_in_files(), first.disk, {}, "other");
+  role_job other(kept_in_files(), first.disk, {}, "other");
   other.call(60);
   CHECK(other.now().source == decision_source::trials);
 }
 
 TEST_CASE("a winner that the role does not have any more is tuned anew, and said so") {
-  job first(kept_in_files());
+  role_job first(kept_in_files());
   first.call(60);
   auto disks = disks_of(first);
   auto& text = disks[0].files["results0.csv"];
   text.replace(text.find(",fast,"), 6, ",gone,");
-  job second(kept_in_files(), disks);
+  role_job second(kept_in_files(), disks);
   second.call(60);
   CHECK(second.now().source == decision_source::trials);
   REQUIRE_FALSE(second[0].warnings().empty());
@@ -167,7 +172,7 @@ TEST_CASE("a winner that the role does not have any more is tuned anew, and said
 TEST_CASE("with tuning off a role runs its default, and the list of what was not tuned has it") {
   rank_settings s = eager_trials();
   s.policy = actors::tuning_policy::off;
-  job j(s);
+  role_job j(s);
   j.call(60);
   CHECK(j.ran["produce slow"] == 60);
   CHECK(j.now().source == decision_source::tuning_off);
@@ -177,12 +182,12 @@ TEST_CASE("with tuning off a role runs its default, and the list of what was not
 TEST_CASE("constraints filter a role's configs before time decides") {
   rank_settings s = eager_trials();
   s.allowed.relative_error = 1e-3;
-  job j(s, {}, {.relative_error = 1e-2});
+  role_job j(s, {}, {.relative_error = 1e-2});
   j.call(60);
   CHECK(j.ran["produce fast"] == 0);
   CHECK(j.now().config == "operation");
 
-  job of_memory(eager_trials(), {}, {.memory_per_byte = 2});
+  role_job of_memory(eager_trials(), {}, {.memory_per_byte = 2});
   const auto fast = [](std::span<std::byte>) -> task<> { co_return; };
   auto limited = register_asymmetric_autotuning(of_memory[0], "limited", {{"it", fast}},
                                                 {{"it", "large", fast, {.memory_bytes = 100}}},
@@ -199,7 +204,7 @@ TEST_CASE("constraints filter a role's configs before time decides") {
 TEST_CASE("with NUMERICAL_CHECK only the default of a role runs, and a warning says why") {
   rank_settings s = eager_trials();
   s.allowed.compare_trials = true;
-  job j(s);
+  role_job j(s);
   j.call(60);
   CHECK(j.ran["produce slow"] == 60);
   REQUIRE(j[0].warnings().size() == 1);
@@ -207,7 +212,7 @@ TEST_CASE("with NUMERICAL_CHECK only the default of a role runs, and a warning s
 }
 
 TEST_CASE("a role searches anew when it is asked to, by its handle or by the name of its op") {
-  job j(eager_trials());
+  role_job j(eager_trials());
   j.call(60);
   REQUIRE(j.now().config == "fast");
   j.takes["fast"] = 3_ms;
@@ -229,7 +234,7 @@ TEST_CASE("a role's function that becomes slow for good is searched for anew") {
   rank_settings s = eager_trials();
   s.plan.drift.every = 50;
   s.plan.drift.pause_ns = 0;
-  job j(s);
+  role_job j(s);
   j.call(200);
   REQUIRE(j.now().config == "fast");
   j.takes["fast"] = 3_ms;
@@ -241,7 +246,7 @@ TEST_CASE("a role's function that becomes slow for good is searched for anew") {
 
 TEST_CASE("a candidate that throws never runs again, unless a peer or time is to blame") {
   for (const errc why : {errc::unavailable, errc::peer_failed}) {
-    job j(eager_trials());
+    role_job j(eager_trials());
     j.broken = "fast";
     j.breaks_with = why;
     CHECK(j.call(8) >= 1);
@@ -254,7 +259,7 @@ TEST_CASE("a candidate that throws never runs again, unless a peer or time is to
 }
 
 TEST_CASE("a role that is registered twice is refused, and the first one goes on") {
-  job j(eager_trials());
+  role_job j(eager_trials());
   const auto nothing = [](std::span<std::byte>) -> task<> { co_return; };
   const auto code_of = [&](const std::string& name) {
     try {
@@ -273,7 +278,7 @@ TEST_CASE("a role that is registered twice is refused, and the first one goes on
 }
 
 TEST_CASE("on a rank that the others hold dead a role's calls end") {
-  job j(eager_trials());
+  role_job j(eager_trials());
   j[0].on_fenced("this rank was fenced");
   CHECK(j.call(3) == 3);
   CHECK(j.ran["produce slow"] == 0);

@@ -3,6 +3,9 @@
 #include "../support/training_case.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/ops/common_terms.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/training_pipeline.hpp>
 
 #include <doctest/doctest.h>

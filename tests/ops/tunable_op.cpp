@@ -1,5 +1,7 @@
 #include "../support/world.hpp"
 
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/tunable_context.hpp>
 #include <parley/ops/tunable_op.hpp>
 #include <parley/runtime/compute.hpp>
 #include <parley/runtime/run.hpp>

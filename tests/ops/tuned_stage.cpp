@@ -4,6 +4,11 @@
 #include "../support/training_case.hpp"
 #include "../support/transfers.hpp"
 
+#include <parley/ops/common_terms.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/pipeline.hpp>
+#include <parley/ops/training_pipeline.hpp>
 #include <parley/ops/tuned_stage.hpp>
 
 #include <doctest/doctest.h>

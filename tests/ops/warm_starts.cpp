@@ -1,6 +1,8 @@
 // docs/results.md row by row: which rank's results file has what, and what comes of it on every rank, for each kind of op.
 #include "../support/schemes.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/tuning/warm_start.hpp>
 
 using namespace parley;
@@ -8,12 +10,11 @@ using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
 using actors::decision_source;
-using job = scheme_job;
 
 namespace {
 
-constexpr auto fine = job::fine;
-constexpr auto coarse = job::coarse;
+constexpr auto fine = scheme_job::fine;
+constexpr auto coarse = scheme_job::coarse;
 
 std::string of_rank(rank_id r) { return "rank " + std::to_string(r); }
 
@@ -24,7 +25,7 @@ std::string with_machines(std::uint64_t machines) {
 }
 
 /// Trials were made, and what they chose is on all ranks.
-void check_trials(job& j) {
+void check_trials(scheme_job& j) {
   CHECK(j.failed == 0);
   CHECK(j.campaign().trials > 0);
   CHECK(j.decision().source == decision_source::trials);
@@ -32,7 +33,7 @@ void check_trials(job& j) {
 }
 
 /// The decision was taken from files: nothing was tried, no call was held up, and from now on nothing is sent for the agreement.
-void check_no_trial(job& j, const std::string& winner) {
+void check_no_trial(scheme_job& j, const std::string& winner) {
   CHECK(j.failed == 0);
   CHECK(j.campaign().trials == 0);
   CHECK(j.campaign().winner == winner);
@@ -52,10 +53,10 @@ void check_no_trial(job& j, const std::string& winner) {
 }
 
 /// In everybody's file, as a job to come will read it.
-void check_kept(job& j, const std::string& solution) {
+void check_kept(scheme_job& j, const std::string& solution) {
   for (rank_id r = 0; r < j.size; ++r) {
-    CHECK(j.ranks[r]->write_results().value() == job::file_of(r));
-    const auto read = tuning::parse_results(j.disks[r].files.at(job::file_of(r)));
+    CHECK(j.ranks[r]->write_results().value() == scheme_job::file_of(r));
+    const auto read = tuning::parse_results(j.disks[r].files.at(scheme_job::file_of(r)));
     REQUIRE(read);
     REQUIRE(read->file.entries().size() == 1);
     CHECK(read->file.entries().front().solution == solution);
@@ -67,7 +68,7 @@ void check_kept(job& j, const std::string& solution) {
 TEST_CASE("no rank remembers anything: trials, and the winner is in all ranks' files, from where the next job has it") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    job j(how);
+    scheme_job j(how);
     j.run();
     check_trials(j);
     const std::string winner = j.campaign().winner;
@@ -84,10 +85,10 @@ TEST_CASE("no rank remembers anything: trials, and the winner is in all ranks' f
 TEST_CASE("some ranks remember, or all the same: no trial, and all ranks have the entry with its time") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    const rank_id ranks = job(how).size;
+    const rank_id ranks = scheme_job(how).size;
     for (unsigned who = 1; who < 1U << ranks; ++who) {
       CAPTURE(who);
-      job j(how);
+      scheme_job j(how);
       const auto has = [who](rank_id r) { return (who >> r & 1U) != 0; };
       rank_id proposer = j.leader;
       for (rank_id r = ranks; r-- > 0;) {
@@ -109,8 +110,8 @@ TEST_CASE("some ranks remember, or all the same: no trial, and all ranks have th
 TEST_CASE("different winners: the leader's, else the lowest rank's, on all ranks, with word of the others'") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    job j(how);
-    for (rank_id r = 0; r < j.size; ++r) j.remember(r, r == j.leader ? fine : r == 2 ? job::plain : coarse);
+    scheme_job j(how);
+    for (rank_id r = 0; r < j.size; ++r) j.remember(r, r == j.leader ? fine : r == 2 ? scheme_job::plain : coarse);
     j.run();
     CHECK(j.decision().source == decision_source::results);
     CHECK(j.decision().proposer == j.leader);
@@ -121,7 +122,7 @@ TEST_CASE("different winners: the leader's, else the lowest rank's, on all ranks
     check_kept(j, "fine");
     if (j.size == 2) continue;
 
-    job without_leaders(how);
+    scheme_job without_leaders(how);
     without_leaders.remember(0, coarse);
     without_leaders.remember(2, fine);
     without_leaders.run();
@@ -135,8 +136,8 @@ TEST_CASE("different winners: the leader's, else the lowest rank's, on all ranks
 TEST_CASE("a default that won its trials is remembered like any other, and nothing needs to be said for it") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    job j(how);
-    j.remember(j.leader, job::plain);
+    scheme_job j(how);
+    j.remember(j.leader, scheme_job::plain);
     j.remember(1 - j.leader, fine);
     j.run();
     CHECK(j.decision().source == decision_source::results);
@@ -148,7 +149,7 @@ TEST_CASE("a default that won its trials is remembered like any other, and nothi
 TEST_CASE("a winner that is no candidate is passed over for another rank's") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    job j(how);
+    scheme_job j(how);
     const rank_id other = 1 - j.leader;
     j.remember(j.leader, j.line("telepathy"));
     j.remember(other, coarse);
@@ -163,9 +164,9 @@ TEST_CASE("a winner that is no candidate is passed over for another rank's") {
 TEST_CASE("a winner that one rank lacks now is passed over for another rank's, else a miss that the decision tells") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    for (rank_id lacks = 0; lacks < job(how).size; ++lacks) {
+    for (rank_id lacks = 0; lacks < scheme_job(how).size; ++lacks) {
       CAPTURE(lacks);
-      job j(how);
+      scheme_job j(how);
       j.can[lacks][coarse] = false;
       const std::string lost = "'s says coarse, which is no candidate now";
       j.remember_everywhere(coarse);
@@ -190,17 +191,17 @@ TEST_CASE("a winner that fails its rehearsal is passed over for another rank's, 
   for (const scheme how : all_schemes) {
     if (how == scheme::on_calls) continue;  // it has none
     CAPTURE(name(how));
-    job j(how);
-    j.let_all_have(job::fragile);
-    j.configs[job::fragile].ill = j.size - 1;
-    j.remember_everywhere(job::fragile);
+    scheme_job j(how);
+    j.let_all_have(scheme_job::fragile);
+    j.configs[scheme_job::fragile].ill = j.size - 1;
+    j.remember_everywhere(scheme_job::fragile);
     j.run();
     check_trials(j);
     CHECK(j.campaign().winner != "fragile");
     CHECK(j.says("fragile, which is no candidate now"));
     check_kept(j, j.campaign().winner);
 
-    j.remember_everywhere(job::fragile);
+    j.remember_everywhere(scheme_job::fragile);
     j.remember(1 - j.leader, fine);
     j.run();
     CHECK(j.campaign().trials == 0);
@@ -217,7 +218,7 @@ TEST_CASE(
     "where members have no communicator to rehearse over the default runs, and what is remembered once they have one") {
   for (const scheme how : {scheme::rehearsed, scheme::between_calls}) {
     CAPTURE(name(how));
-    job j(how);
+    scheme_job j(how);
     j.remember_everywhere(fine);
     j.start();
     j.sources[2]->refuse = true;
@@ -244,7 +245,7 @@ TEST_CASE(
     "a winner that fails in a call gives way to the default, whose time nobody knows, and then to what trials find") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    job j(how);
+    scheme_job j(how);
     j.remember_everywhere(fine);
     j.run();
     REQUIRE(j.running() == "fine");
@@ -269,11 +270,11 @@ TEST_CASE(
 TEST_CASE("a pinned default wins on whichever rank it is, and stays a pin in all files") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    for (rank_id pins = 0; pins < job(how).size; ++pins) {
+    for (rank_id pins = 0; pins < scheme_job(how).size; ++pins) {
       for (const bool on_hosts_of_their_own : {false, true}) {  // which a pin does not name
         CAPTURE(pins);
         CAPTURE(on_hosts_of_their_own);
-        job j(how);
+        scheme_job j(how);
         for (rank_id r = 0; r < j.size && !on_hosts_of_their_own; ++r) j.remember(r, coarse);
         j.remember(pins, j.line("Default", "0"));
         if (on_hosts_of_their_own)
@@ -292,9 +293,9 @@ TEST_CASE("a pinned default wins on whichever rank it is, and stays a pin in all
 TEST_CASE("machines that differ: only what was measured on this very combination counts") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    job j(how);
+    scheme_job j(how);
     const rank_id odd = j.size - 1;
-    j.settings[odd] = job::settings_on("another");
+    j.settings[odd] = scheme_job::settings_on("another");
     j.remember_everywhere(fine);
     j.run();
     check_trials(j);
@@ -311,7 +312,7 @@ TEST_CASE("machines that differ: only what was measured on this very combination
     CHECK(j.learned_config(machines) == "coarse");
     check_no_trial(j, "coarse");
 
-    j.settings[odd] = job::settings_on("test");  // it has become like the others
+    j.settings[odd] = scheme_job::settings_on("test");  // it has become like the others
     j.remember(odd, j.entry + machines + ",128KiB,coarse,2.5\n");
     j.run();
     check_trials(j);
@@ -320,7 +321,7 @@ TEST_CASE("machines that differ: only what was measured on this very combination
 }
 
 TEST_CASE("what was measured where ranks share a host does not count where they do not, nor the reverse") {
-  job j(scheme::edge);
+  scheme_job j(scheme::edge);
   const auto run_on = [&](std::vector<std::uint64_t> hosts, std::vector<std::string> kinds) {
     j.hosts = std::move(hosts);
     j.kinds = std::move(kinds);
@@ -355,7 +356,7 @@ TEST_CASE("what was measured where ranks share a host does not count where they 
 TEST_CASE("of three ranks it counts who of them share a host") {
   for (const scheme how : {scheme::group, scheme::rehearsed}) {
     CAPTURE(name(how));
-    job j(how);
+    scheme_job j(how);
     const auto trials_on = [&](std::vector<std::uint64_t> hosts) {
       j.hosts = std::move(hosts);
       j.run();
@@ -373,25 +374,25 @@ TEST_CASE("of three ranks it counts who of them share a host") {
 TEST_CASE("a file that its rank rejects proposes nothing, other ranks' entries count") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    job j(how);
+    scheme_job j(how);
     j.remember(j.leader, coarse);
-    for (auto& of_rank : j.settings) of_rank = job::settings_on("newer");
+    for (auto& of_rank : j.settings) of_rank = scheme_job::settings_on("newer");
     j.remember(1 - j.leader, fine);
     j.run();
     CHECK(j.decision().proposer == 1 - j.leader);
     CHECK_FALSE(j.says("coarse"));
     CHECK(j.learned_config() == "fine");
     check_no_trial(j, "fine");
-    const std::string before = j.disks[j.leader].files.at(job::file_of(j.leader));
-    CHECK(j.ranks[j.leader]->write_results().value() != job::file_of(j.leader));
-    CHECK(j.disks[j.leader].files.at(job::file_of(j.leader)) == before);
+    const std::string before = j.disks[j.leader].files.at(scheme_job::file_of(j.leader));
+    CHECK(j.ranks[j.leader]->write_results().value() != scheme_job::file_of(j.leader));
+    CHECK(j.disks[j.leader].files.at(scheme_job::file_of(j.leader)) == before);
   }
 }
 
 TEST_CASE("when only the default is common all ranks are told, and no file pins it") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    job j(how);
+    scheme_job j(how);
     const rank_id poor = j.size - 1;
     j.can[poor] = {true, false, false, false, false};
     j.run();
@@ -404,9 +405,9 @@ TEST_CASE("when only the default is common all ranks are told, and no file pins 
 TEST_CASE("tuning that is off on any rank is off: what is remembered runs, else the default") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    for (rank_id off = 0; off < job(how).size; ++off) {
+    for (rank_id off = 0; off < scheme_job(how).size; ++off) {
       CAPTURE(off);
-      job j(how);
+      scheme_job j(how);
       j.settings[off].policy = actors::tuning_policy::off;
       j.run();
       CHECK(j.decision().source == decision_source::tuning_off);
@@ -423,11 +424,11 @@ TEST_CASE("tuning that is off on any rank is off: what is remembered runs, else 
 TEST_CASE("a mixture that is remembered runs again without a trial, and as another one counts for nothing") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    job j(how);
+    scheme_job j(how);
     j.mixed = true;
     const rank_id poor = j.size - 1;  // runs `fine` for it
-    j.let_all_have(job::twin);
-    j.can[poor][job::twin] = false;
+    j.let_all_have(scheme_job::twin);
+    j.can[poor][scheme_job::twin] = false;
     j.run();
     const auto& ids = j.assigned().ids();
     const auto place = std::find(ids.begin(), ids.end(), "twin") - ids.begin();
@@ -450,7 +451,7 @@ TEST_CASE("a mixture that is remembered runs again without a trial, and as anoth
     check_trials(j);
     CHECK(j.says(of_rank(poor) + "'s says twin, for which ranks run other configs now"));
 
-    j.can[poor][job::twin] = true;
+    j.can[poor][scheme_job::twin] = true;
     j.forget();
     j.remember(j.leader, j.line(solution));
     j.run();
@@ -462,7 +463,7 @@ TEST_CASE("a mixture that is remembered runs again without a trial, and as anoth
 TEST_CASE("a key that is first met later, on the data path, is announced as well") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    job j(how);
+    scheme_job j(how);
     j.remember(1, j.line("fine") + j.entry + ",16KiB,coarse,2\n");
     j.run();
     j.call(100, 16'000);
@@ -479,39 +480,39 @@ TEST_CASE(
     "jobs whose ops are of any kind share a folder: what each learned is there, first come, and is read by the next") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
-    job one(how);
-    job other_op(how, "sums");
-    job same_op(how);
+    scheme_job one(how);
+    scheme_job other_op(how, "sums");
+    scheme_job same_op(how);
     same_op.configs[coarse].takes_ns = {20'000, 20'000, 20'000};
-    for (job* const j : {&one, &other_op, &same_op}) j->run();
+    for (scheme_job* const j : {&one, &other_op, &same_op}) j->run();
     check_kept(one, "fine");
     for (rank_id r = 0; r < one.size; ++r) {
       auto& folder = one.disks[r].files;
-      for (job* const j : {&other_op, &same_op}) {
+      for (scheme_job* const j : {&other_op, &same_op}) {
         j->disks[r].files = folder;
-        CHECK(j->ranks[r]->write_results().value() == job::file_of(r));
+        CHECK(j->ranks[r]->write_results().value() == scheme_job::file_of(r));
         folder = j->disks[r].files;
       }
-      const auto together = tuning::parse_results(folder.at(job::file_of(r)));
+      const auto together = tuning::parse_results(folder.at(scheme_job::file_of(r)));
       REQUIRE(together);
       CHECK(together->file.entries().size() == 2);
       CHECK(together->file.find(one.entry, "128KiB")->solution == "fine");
       CHECK(together->file.find(other_op.entry, "128KiB")->solution == "fine");
-      job next(how);
+      scheme_job next(how);
       next.disks[r] = one.disks[r];
       next.run();
       check_no_trial(next, "fine");
-      next.disks[r].locked.insert(job::file_of(r));  // before what is decided is written by itself
-      next.configs[fine].ill = 0;                    // and so it decides otherwise
+      next.disks[r].locked.insert(scheme_job::file_of(r));  // before what is decided is written by itself
+      next.configs[fine].ill = 0;                           // and so it decides otherwise
       next.call_meanwhile(20, [] {});
       next.call(400);
       next.call(400);
       REQUIRE(next.running() == "coarse");
       CHECK(next.ranks[r]->write_results().value().starts_with("results" + std::to_string(r) + ".unmerged-"));
-      CHECK(next.disks[r].files.at(job::file_of(r)) == folder.at(job::file_of(r)));
+      CHECK(next.disks[r].files.at(scheme_job::file_of(r)) == folder.at(scheme_job::file_of(r)));
       next.disks[r].locked.clear();
-      CHECK(next.ranks[r]->write_results().value() == job::file_of(r));
-      const auto after = tuning::parse_results(next.disks[r].files.at(job::file_of(r)));
+      CHECK(next.ranks[r]->write_results().value() == scheme_job::file_of(r));
+      const auto after = tuning::parse_results(next.disks[r].files.at(scheme_job::file_of(r)));
       CHECK(after->file.find(one.entry, "128KiB")->solution == "coarse");
       CHECK(after->file.find(other_op.entry, "128KiB")->solution == "fine");
     }

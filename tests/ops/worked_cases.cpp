@@ -5,8 +5,10 @@
 #include "../support/gpu_ranks.hpp"
 #include "../support/processes.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/ops/one_process.hpp>
 #include <parley/ops/run.hpp>
+#include <parley/runtime/scope.hpp>
 
 #include <doctest/doctest.h>
 

@@ -2,9 +2,16 @@
 // begins has all of its time.
 #include "../support/training_case.hpp"
 
+#include <parley/actors/participant.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/halo.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/p2p.hpp>
+#include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/pipeline.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/ring_attention.hpp>
+#include <parley/ops/symmetric.hpp>
 #include <parley/ops/training_pipeline.hpp>
 #include <parley/simulation/collectives.hpp>
 #include <parley/simulation/network.hpp>

@@ -2,6 +2,8 @@
 // written where nothing belongs.
 #include "../support/training_case.hpp"
 
+#include <parley/ops/common_terms.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/halo.hpp>
 #include <parley/ops/ring_attention.hpp>
 #include <parley/ops/training_pipeline.hpp>

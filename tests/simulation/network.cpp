@@ -1,5 +1,6 @@
 #include "../support/awaited.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/simulation/network.hpp>
 #include <parley/simulation/stage.hpp>
 

@@ -1,4 +1,5 @@
 // What a program takes on its command line with --sim: its links, and no word that nobody reads.
+#include <parley/ops/p2p.hpp>
 #include <parley/simulation/program.hpp>
 
 #include <doctest/doctest.h>

@@ -1,4 +1,10 @@
 // Programs that are broken in one way each, and the checker that says so: those that need no scenario (program_checkers.hpp).
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/symmetric.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/simulation/program.hpp>
 #include <parley/simulation/program_checkers.hpp>

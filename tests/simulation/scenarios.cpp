@@ -1,3 +1,4 @@
+#include <parley/ops/halo.hpp>
 #include <parley/simulation/job.hpp>
 
 #include <doctest/doctest.h>

@@ -1,6 +1,9 @@
 // CASES section 3, end: what every rank knows in the end, and what a rank that has no part in it notices.
+#include <parley/ops/config.hpp>
 #include <parley/ops/group_config.hpp>
 #include <parley/ops/leader_worker.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/runtime/compute.hpp>
 #include <parley/simulation/dice.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/simulation/world.hpp>

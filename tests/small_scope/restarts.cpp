@@ -4,13 +4,20 @@
 #include "../support/world.hpp"
 #include "held_world.hpp"
 
+#include <parley/actors/assignment.hpp>
 #include <parley/actors/generations.hpp>
+#include <parley/actors/lease_coordinator.hpp>
 #include <parley/actors/lease_messages.hpp>
+#include <parley/actors/services.hpp>
 #include <parley/ops/leader_worker.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/ops/symmetric.hpp>
+#include <parley/ops/symmetric_end.hpp>
+#include <parley/runtime/flight_recorder.hpp>
+#include <parley/runtime/incarnations.hpp>
 #include <parley/runtime/news.hpp>
+#include <parley/runtime/scope.hpp>
 #include <parley/runtime/version.hpp>
 #include <parley/runtime/when.hpp>
 

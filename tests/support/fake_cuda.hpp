@@ -5,6 +5,7 @@
 /// fault. Streams of a device share its queues in turn: while one that waits is at the head of a queue, nothing that came later goes on
 /// there. All copies that a device makes out of others' memory go through one queue more, in the order in which they were enqueued,
 /// whichever streams they are in, as bench/gpu/queues.cpp saw it on H100s.
+#include <parley/ops/config.hpp>
 #include <parley/transports/cuda_driver.hpp>
 #include <sys/mman.h>
 

@@ -4,6 +4,7 @@
 /// both have their turn. A kernel whose other half never comes runs until it is aborted.
 #include "fake_cuda.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/transports/nccl_library.hpp>
 
 #include <atomic>

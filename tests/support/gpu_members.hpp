@@ -3,10 +3,16 @@
 #include "deadline.hpp"
 #include "fake_nccl.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/gpu_sum.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/ops/symmetric_end.hpp>
 #include <parley/runtime/reactor.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/runtime/scope.hpp>
 #include <parley/transports/cuda_link.hpp>
 #include <parley/transports/cuda_space.hpp>
 #include <parley/transports/process_world.hpp>

@@ -4,9 +4,15 @@
 #include "fake_nccl.hpp"
 
 #include <doctest/doctest.h>
+#include <parley/actors/assignment.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/runtime/flight_recorder.hpp>
 #include <parley/runtime/reactor.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/runtime/scope.hpp>
 #include <parley/transports/cuda_link.hpp>
 #include <parley/transports/cuda_space.hpp>
 #include <parley/transports/process_world.hpp>

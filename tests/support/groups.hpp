@@ -2,7 +2,10 @@
 /// Short programs of a leader and its workers, for tests in virtual time.
 #include "world.hpp"
 
+#include <parley/ops/group_config.hpp>
 #include <parley/ops/leader_worker.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/runtime/flight_recorder.hpp>
 #include <parley/runtime/when.hpp>
 
 #include <map>

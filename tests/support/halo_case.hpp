@@ -3,6 +3,7 @@
 /// Each cell holds where in the whole it is, so that every ghost is known, and all that is nobody's stays as it was.
 #include "place.hpp"
 
+#include <parley/ops/common_terms.hpp>
 #include <parley/ops/halo.hpp>
 
 #include <array>

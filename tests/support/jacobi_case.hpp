@@ -2,8 +2,10 @@
 /// CASES section 4: one rank's part of Jacobi's iteration, whatever it runs on.
 #include "place.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/ops/halo.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/runtime/compute.hpp>
 #include <parley/runtime/dataflow.hpp>
 
 #include <algorithm>

@@ -4,6 +4,7 @@
 ///
 /// A put ends at its origin at once, and lands only later: after `landing_ns`, in any order with messages, or when the test
 /// calls `land`. A put outside the memory that its key names, or into memory that has been withdrawn, lands nowhere.
+#include <parley/ops/config.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/link.hpp>
 

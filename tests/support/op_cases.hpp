@@ -12,11 +12,15 @@
 #include "training_case.hpp"
 #include "transfers.hpp"
 
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
 #include <parley/ops/halo.hpp>
 #include <parley/ops/hierarchical.hpp>
+#include <parley/ops/leader_worker.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/pipeline.hpp>
 #include <parley/ops/ring_attention.hpp>
+#include <parley/ops/training_pipeline.hpp>
 
 #include <algorithm>
 #include <array>

@@ -2,9 +2,12 @@
 /// CASES section 1: one rank's part of the two-round ring, whatever it runs on.
 #include "place.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/runtime/compute.hpp>
 #include <parley/runtime/dataflow.hpp>
+#include <parley/runtime/scope.hpp>
 
 #include <initializer_list>
 #include <string>

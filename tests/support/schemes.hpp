@@ -12,6 +12,17 @@
 #include "library.hpp"
 #include "transfers.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/lease_coordinator.hpp>
+#include <parley/actors/participant.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/ops/symmetric_end.hpp>
+#include <parley/runtime/router.hpp>
 #include <parley/runtime/version.hpp>
 
 #include <doctest/doctest.h>

@@ -4,6 +4,7 @@
 
 #include <parley/ops/rank.hpp>
 #include <parley/ops/training_pipeline.hpp>
+#include <parley/runtime/compute.hpp>
 
 #include <doctest/doctest.h>
 

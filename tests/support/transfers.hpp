@@ -3,6 +3,20 @@
 #include "flights.hpp"
 #include "pattern.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/group_leader.hpp>
+#include <parley/actors/inquiries.hpp>
+#include <parley/actors/rooted_group.hpp>
+#include <parley/ops/common_terms.hpp>
+#include <parley/ops/config.hpp>
+#include <parley/ops/contextual_end.hpp>
+#include <parley/ops/op_host.hpp>
+#include <parley/ops/p2p_end.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/role_end.hpp>
+#include <parley/parley.hpp>
 #include <parley/runtime/when.hpp>
 
 #include <algorithm>

@@ -18,11 +18,28 @@
 #include "training_case.hpp"
 #include "transfers.hpp"
 
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/ops/common_terms.hpp>
+#include <parley/ops/config.hpp>
 #include <parley/ops/contextual.hpp>
+#include <parley/ops/contextual_end.hpp>
 #include <parley/ops/gpu_sum.hpp>
+#include <parley/ops/group_config.hpp>
+#include <parley/ops/halo.hpp>
 #include <parley/ops/hierarchical.hpp>
+#include <parley/ops/leader_worker.hpp>
+#include <parley/ops/p2p.hpp>
+#include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/registration.hpp>
+#include <parley/ops/ring_attention.hpp>
+#include <parley/ops/symmetric.hpp>
+#include <parley/ops/symmetric_end.hpp>
+#include <parley/ops/training_pipeline.hpp>
+#include <parley/ops/tunable_context.hpp>
 #include <parley/ops/tunable_op.hpp>
+#include <parley/runtime/flight_recorder.hpp>
 
 #include <doctest/doctest.h>
 

@@ -3,7 +3,10 @@
 #include "memory_link.hpp"
 
 #include <parley/ops/rank.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/runtime/incarnations.hpp>
 #include <parley/runtime/run.hpp>
+#include <parley/runtime/storage.hpp>
 #include <parley/runtime/virtual_time.hpp>
 
 #include <map>

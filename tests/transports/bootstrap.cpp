@@ -1,4 +1,8 @@
+#include <parley/runtime/error.hpp>
 #include <parley/transports/bootstrap.hpp>
+#include <parley/transports/bootstrap_meeting.hpp>
+#include <parley/transports/meeting.hpp>
+#include <parley/transports/rendezvous.hpp>
 
 #include <doctest/doctest.h>
 

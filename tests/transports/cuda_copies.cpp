@@ -2,6 +2,7 @@
 #include "../support/fake_cuda.hpp"
 
 #include <doctest/doctest.h>
+#include <parley/ops/config.hpp>
 #include <parley/runtime/reactor.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/transports/cuda_space.hpp>

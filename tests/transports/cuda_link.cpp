@@ -3,6 +3,7 @@
 #include "../support/fake_cuda.hpp"
 
 #include <doctest/doctest.h>
+#include <parley/ops/config.hpp>
 #include <parley/transports/cuda_link.hpp>
 #include <parley/transports/process_world.hpp>
 

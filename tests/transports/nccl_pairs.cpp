@@ -4,6 +4,7 @@
 #include "../support/link_over.hpp"
 
 #include <doctest/doctest.h>
+#include <parley/ops/config.hpp>
 #include <parley/transports/cuda_link.hpp>
 #include <parley/transports/process_world.hpp>
 

@@ -2,6 +2,7 @@
 #include "../support/fair_stopwatch.hpp"
 #include "ucx_fixture.hpp"
 
+#include <parley/ops/config.hpp>
 #include <parley/transports/carried_memory.hpp>
 
 #include <doctest/doctest.h>

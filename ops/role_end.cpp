@@ -1,4 +1,4 @@
-#include <parley/ops/role_op.hpp>
+#include <parley/ops/role_end.hpp>
 
 #include <parley/actors/ended.hpp>
 #include <parley/ops/capability.hpp>
@@ -172,6 +172,12 @@ const std::string& role_op::role() const noexcept {
   static const std::string none = "idle";
   return idle() ? none : end_->participant()->role;
 }
+
+task<> role_op::run(std::span<std::byte> data) { return end_or_raise().run(data); }
+
+agreement role_op::agreed() const { return end_or_raise().agreed(); }
+
+const actors::campaign* role_op::campaign(std::uint64_t bytes) const { return end_or_raise().assigned().find(bytes); }
 
 role_end& role_op::end_or_raise() const {
   if (idle()) runtime::raise({errc::bad_argument, "an idle rank has no operation to run"});

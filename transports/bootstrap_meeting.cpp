@@ -1,4 +1,5 @@
-#include <parley/transports/bootstrap.hpp>
+#include <parley/transports/bootstrap_meeting.hpp>
+
 #include <parley/transports/rendezvous_wire.hpp>
 
 #include <string>

@@ -1,7 +1,8 @@
-#include <parley/ops/contextual.hpp>
+#include <parley/ops/contextual_end.hpp>
 
 #include <parley/actors/inquiries.hpp>
 #include <parley/ops/rank.hpp>
+#include <parley/tuning/key.hpp>
 
 #include <fmt/format.h>
 
@@ -80,12 +81,28 @@ contextual::contextual(rank& self, contextual_op op) : name_(op.name) {
   const auto me = [&](const auto& p) { return p.rank == self.id(); };
   if (std::none_of(d.participants.begin(), d.participants.end(), me)) return;
   const bool on = self.settings().policy == actors::tuning_policy::online;
-  rank_ = &self;
+  self_ = self.id();
   place_ = &self.attach(std::make_unique<contextual_end>(
       self.services(), self.kernels(), std::move(op), on ? contextual_end::trials::on : contextual_end::trials::off));
 }
 
-bool contextual::rejoin() { return !idle() && rank_->rejoin(*place_); }
+bool contextual::rejoin() { return !idle() && place_->rejoin(); }
+
+std::uint64_t contextual::runs() const { return end_or_raise().runs(); }
+
+std::string contextual::best(const std::string& kernel, const std::string& key) const {
+  return end_or_raise().best(kernel, key);
+}
+
+task<> contextual::run_thunk(thunk f) const { return end_or_raise().run(std::move(f)); }
+
+ops::decision contextual::decision(const std::string& kernel, const std::string& key) const {
+  return end_or_raise().decision(kernel, key);
+}
+
+task<ops::decision> contextual::decided(std::string kernel, std::string key, decided_options o) const {
+  return end_or_raise().decided(std::move(kernel), std::move(key), o);
+}
 
 contextual_end& contextual::end_or_raise() const {
   if (idle()) runtime::raise({errc::bad_argument, "op " + name_ + ": this rank is no member; ask idle() first"});

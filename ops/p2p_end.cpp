@@ -1,5 +1,9 @@
-#include <parley/ops/p2p.hpp>
+#include <parley/ops/p2p_end.hpp>
 
+#include <parley/ops/declared_edge.hpp>
+#include <parley/ops/edge.hpp>
+#include <parley/ops/op_host.hpp>
+#include <parley/ops/rank.hpp>
 #include <parley/runtime/call_step.hpp>
 #include <parley/runtime/news.hpp>
 
@@ -482,10 +486,50 @@ std::vector<declared_edge*> p2p::edges() const {
   return all;
 }
 
+runtime::flow_work p2p::start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o) {
+  return end().start(flow, batch, o);
+}
+
+void p2p::check_caller() const {
+  if (!idle()) end().check_caller();
+}
+
+agreement p2p::to(rank_id peer) const { return end().pairs().to(peer); }
+agreement p2p::from(rank_id peer) const { return end().pairs().from(peer); }
+bool p2p::rejoin() const { return !idle() && end().pairs().rejoin(); }
+std::size_t p2p::known_tags() const { return end().known_tags(); }
+std::uint64_t p2p::generation_with(rank_id peer) const { return end().generation_with(peer); }
+
+void p2p::retune(std::optional<std::uint64_t> bytes, std::string_view why) const { end().pairs().retune(bytes, why); }
+
+task<> p2p::tune(std::vector<std::uint64_t> sizes_bytes) { return end().pairs().tune(std::move(sizes_bytes)); }
+
+std::uint64_t p2p::copied_bytes() const {
+  return end().pairs().copied_bytes() + end().to_itself().copied_bytes() + end().copied_bytes();
+}
+
+actors::registered_memory p2p::register_bytes(std::span<std::byte> memory) const {
+  return end().pairs().registered(memory);
+}
+
 p2p_end& p2p::end() const {
   if (end_ == nullptr)
     runtime::raise({errc::bad_argument, "op " + name_ + ": this rank has no part in it; it may not start batches"});
   return *end_;
+}
+
+p2p rank::declare(const point_to_point& op) {
+  const paired_transfer mine = pairs_of(op, id(), world_size()).value();
+  p2p handle;
+  handle.name_ = op.name;
+  std::shared_ptr<const std::vector<rank_id>> coupled;
+  if (!op.coupled.empty()) coupled = std::make_shared<const std::vector<rank_id>>(op.coupled);
+  transfer pairs = host_->declare_pairs(mine, mine.edges, coupled);
+  if (!takes_part(op, id())) return handle;
+  auto end = std::make_unique<p2p_end>(std::move(pairs), host_->services_, op);
+  handle.end_ = end.get();
+  host_->p2ps_.push_back(std::move(end));
+  return handle;
 }
 
 }  // namespace parley::ops

@@ -1,8 +1,7 @@
-#include <parley/ops/symmetric.hpp>
+#include <parley/ops/symmetric_end.hpp>
 
 #include <parley/actors/inquiries.hpp>
 #include <parley/ops/capability.hpp>
-#include <parley/ops/rank.hpp>
 #include <parley/ops/under_way.hpp>
 
 #include <algorithm>
@@ -554,7 +553,13 @@ void symmetric_end::abandon() noexcept {
 bool symmetric::rejoin(std::shared_ptr<communicator> over) {
   if (idle()) return false;
   symmetric_end& mine = end_or_raise();
-  return mine.is_current() ? mine.rejoin(std::move(over)) : rank_->rejoin(*place_, std::move(over));
+  return mine.is_current() ? mine.rejoin(std::move(over)) : place_->rejoin(std::move(over));
+}
+
+agreement symmetric::agreed() const { return end_or_raise().agreed(); }
+
+task<> symmetric::run_bytes(std::span<std::byte> data, symmetric_options call) const {
+  return end_or_raise().run(data, call);
 }
 
 symmetric_end& symmetric::end_or_raise() const {

@@ -1,0 +1,148 @@
+#pragma once
+/// What a rank gives its ops and keeps of them: the router and the data path, the services of actors, results, and the ends of all ops.
+/// `rank` is the face that programs see; the ops, whose handles and ends are made here, know this one. Internal to ops.
+///
+///     op_host& host = …;                                  // of a rank
+///     edge_out& out = host.add_out(options);              // an end, which the rank tells of losses and restarts from now on
+#include <parley/actors/inquiries.hpp>
+#include <parley/actors/membership/losses.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/ops/attached_op.hpp>
+#include <parley/ops/declared_edge.hpp>
+#include <parley/ops/edge.hpp>
+#include <parley/ops/group.hpp>
+#include <parley/ops/machine.hpp>
+#include <parley/ops/op_place.hpp>
+#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/rank_settings.hpp>
+#include <parley/ops/results_store.hpp>
+#include <parley/ops/symmetric_end.hpp>
+#include <parley/ops/tunable_context.hpp>
+#include <parley/runtime/executor.hpp>
+#include <parley/runtime/flight_recorder.hpp>
+#include <parley/runtime/link.hpp>
+#include <parley/runtime/router.hpp>
+#include <parley/runtime/scope.hpp>
+#include <parley/runtime/storage.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace parley::ops {
+
+struct paired_transfer;
+class rank;
+class transfer;
+
+/// Something on a rank whose calls may wait, and that is no end of an op itself.
+struct waiting_source {
+  virtual ~waiting_source() = default;
+  virtual void list_waiting(runtime::waiting_list& all) = 0;
+};
+
+struct op_host final : edge_host, place_keeper {
+  op_host(rank& of, rank_foundation on, std::shared_ptr<const rank_settings> settings);
+  op_host(const op_host&) = delete;
+  op_host& operator=(const op_host&) = delete;
+
+  rank_id id() const noexcept override { return net_.rank(); }
+  runtime::executor& where() const noexcept override { return executor_; }
+  actors::data_hub& data() noexcept override { return data_; }
+  runtime::router& mail() noexcept override { return mail_; }
+  actors::services& services() noexcept override { return services_; }
+  std::weak_ptr<bool> alive() const noexcept override { return alive_; }
+  bool is_fenced() const noexcept override { return fenced_.has_value(); }
+  rank_id world_size() const noexcept { return net_.world_size(); }
+  void check_new(const actors::op_declaration& op) const;
+  void declare_once(const actors::op_declaration& op);
+  void note_group(const actors::op_declaration& op);
+  void note_idle(const std::string& op);
+  declared_edge& declare(edge_options o, declared_edge::end which);
+  transfer declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges,
+                         const std::shared_ptr<const std::vector<rank_id>>& coupled);
+  edge_out& add_out(edge_options o) override;
+  edge_in& add_in(edge_options o) override;
+  void put_aside(const edge_out& ended) override;
+  void put_aside(const edge_in& ended) override;
+  op_place<group_end>& add_group(group_options o);
+  /// `visit(declaration, has(rank, it has restarted), end(error, culprit))` for the ends of all ops.
+  template <class Visit>
+  void for_each_end(const Visit& visit) noexcept;
+  /// Null: it was known.
+  void end_after(const actors::loss* gone, std::string_view why) noexcept;
+  void end_ops_with(const actors::loss& l, runtime::errc code) noexcept;
+  void note_undelivered(edge_out& e);
+  void refuse_early(const actors::stamp& s);
+  void end_if_lost() noexcept override;  // what has just been made
+  void complete(edge_options& o, const actors::op_declaration& op);
+  tuning::plan_options plan_for(const runtime::memory_space* memory) const noexcept;
+  void warn_not_compared(const std::string& op, const tuning::constraints& allowed, std::string_view why);
+  template <class Configs>
+  std::vector<actors::remembered_best> remember(const actors::op_declaration& op, const Configs& configs);
+  results_store::options results_options() const;
+  tunable_context& make_kernels() const;
+  void keep_decision(const actors::participant_state& of, const actors::decision_record& d);
+  void dump_after_fault(std::string_view why) noexcept;
+  actors::inquiries::own_knowledge what_is_known();
+  std::string progress_in(std::uint64_t op, rank_id asks, std::uint32_t tag) const;
+
+  rank& self;
+  runtime::executor& executor_;
+  runtime::link& net_;
+  std::shared_ptr<const rank_settings> settings_;
+  machine machine_;
+  runtime::flight_recorder flight_;
+  time_ns next_fault_dump_ns_ = 0;
+  runtime::storage* disk_ = nullptr;
+  runtime::router mail_;
+  actors::data_hub data_;
+  actors::services services_;
+  actors::inquiries asks_;
+  bool leaving_ = false;
+  mutable results_store results_;
+  mutable std::unique_ptr<tunable_context> kernels_;
+  std::unordered_set<std::uint64_t> declared_ = std::unordered_set<std::uint64_t>(2);  // ids of all ops; mostly few
+  std::map<std::string, std::vector<actors::declared_by_name>, std::less<>> groups_declared_;
+  std::list<declared_edge> declared_edges_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::vector<std::unique_ptr<edge_out>> outs_;
+  std::vector<std::unique_ptr<edge_in>> ins_;
+  std::vector<std::unique_ptr<edge_out>> ended_outs_;  // of ended generations; calls may still be leaving them
+  std::vector<std::unique_ptr<edge_in>> ended_ins_;
+  std::vector<std::unique_ptr<waiting_source>> p2ps_;
+  std::list<op_place<group_end>> groups_;
+  std::list<op_place<symmetric_end>> symmetrics_;
+  std::list<op_place<attached_op>> attached_;
+  actors::losses losses_;
+  std::uint64_t restarts_heard_ = 0;
+  bool ranks_come_back_ = false;
+  bool warned_of_early_ = false;
+  std::vector<std::pair<rank_id, std::string>> undelivered_;  // to whom, on edges that have ended since
+  std::optional<std::string> fenced_;
+  runtime::scope actors_;  // last: the actors end before what they work on
+};
+
+// What every edge of an op has in common.
+template <class Op>
+edge_options options_of(const Op& op, const rank_settings& settings, const machine& on) {
+  edge_options o;
+  o.on = &on;
+  o.name = op.name;
+  o.configs = op.configs;
+  o.dtype = op.dtype;
+  o.timeout_ns = op.timeout_ns;
+  o.memory = op.memory;
+  o.allowed = tuning::both(op.allowed, settings.allowed);
+  return o;
+}
+
+}  // namespace parley::ops
