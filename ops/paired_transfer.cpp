@@ -130,14 +130,6 @@ edge_in& transfer::edge_from(rank_id peer) const {
   throw_no_edge("does not receive from rank", peer, "`from`");
 }
 
-send_call transfer::send_bytes(rank_id to, std::span<const std::byte> data, const call_options& o) const {
-  return edge_to(to).send(data, o);
-}
-
-receive_call transfer::receive_bytes(rank_id from, std::span<std::byte> into, const call_options& o) const {
-  return edge_from(from).receive(into, o);
-}
-
 agreement transfer::to(rank_id peer) const { return edge_to(peer).agreed(); }
 agreement transfer::from(rank_id peer) const { return edge_from(peer).agreed(); }
 std::uint64_t transfer::generation_with(rank_id peer) const { return edge_to(peer).participant().generation; }

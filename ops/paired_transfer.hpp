@@ -86,15 +86,16 @@ class transfer {
   /// The buffer must stay until the call has ended. Throws `bad_argument` when this rank does not send to `o.to`.
   template <buffer B>
   send_call send(const B& data, send_options o) {
-    return send_bytes(o.to, std::as_bytes(std::span(data)),
-                      {.tag = o.tag, .timeout_ns = o.timeout_ns, .type = type_of_elements<B>()});
+    return {edge_to(o.to),
+            std::as_bytes(std::span(data)),
+            {.tag = o.tag, .timeout_ns = o.timeout_ns, .type = type_of_elements<B>()}};
   }
   /// Answers the number of bytes that came, at most those of `into`.
   template <buffer B>
   receive_call receive(B&& into, receive_options o) {
-    return receive_bytes(
-        o.from, std::as_writable_bytes(std::span(into)),
-        {.tag = o.tag, .timeout_ns = o.timeout_ns, .expected = o.expected, .type = type_of_elements<B>()});
+    return {edge_from(o.from),
+            std::as_writable_bytes(std::span(into)),
+            {.tag = o.tag, .timeout_ns = o.timeout_ns, .expected = o.expected, .type = type_of_elements<B>()}};
   }
   /// The same for code that is no coroutine (runtime/work.hpp): `auto sent = transfer.start_send(batch, {.to = 1});`
   template <buffer B>
@@ -149,8 +150,6 @@ class transfer {
   friend rank;
   edge_out& edge_to(rank_id peer) const;
   edge_in& edge_from(rank_id peer) const;
-  send_call send_bytes(rank_id to, std::span<const std::byte> data, const call_options& o) const;
-  receive_call receive_bytes(rank_id from, std::span<std::byte> into, const call_options& o) const;
   void check_caller() const;
   [[noreturn]] void throw_no_edge(const char* lacks, rank_id peer, const char* option) const;
   bool rejoin();
