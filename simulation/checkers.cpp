@@ -621,6 +621,8 @@ struct few_gates final : checker {
 
 // N4, for configs whose times are known. What the first trial of a candidate will cost nobody can know, so that these may cost
 // more than was earned; any other one begins only when its own cost and that of all before it, first ones included, is earned.
+// Costs are those beyond the default. While half of what was measured of the default was disturbed, its time is not known, and
+// trials may cost more, too: those of two rounds at most, as the third measurement outvotes the first.
 struct within_budget final : checker {
   using checker::checker;
   void look() const {
@@ -637,6 +639,25 @@ struct within_budget final : checker {
   }
 
  private:
+  /// A timed invocation of the default, from the later of its ends' beginnings to the later of their ends.
+  struct measured_default {
+    time_ns began_ns = 0, ended_ns = 0, usual_ns = 0;
+    void add(const runtime::flight_record& end, time_ns usual) {
+      began_ns = std::max(began_ns, end.began_ns);
+      ended_ns = std::max(ended_ns, end.ended_ns);
+      usual_ns = usual;
+    }
+    bool disturbed() const { return ended_ns - began_ns > 2 * usual_ns; }
+  };
+  static bool default_is_unknown(const std::map<std::uint64_t, measured_default>& all, time_ns at_ns) {
+    std::size_t known = 0, disturbed = 0;
+    for (const auto& [invocation, one] : all) {
+      if (one.ended_ns > at_ns) continue;
+      ++known;
+      if (one.disturbed()) ++disturbed;
+    }
+    return known != 0 && 2 * disturbed >= known;
+  }
   void judge(const generation_key& of, const participant_view& p, const op_spec& spec) const {
     std::map<std::string, std::string_view> texts;
     for (const std::string& text : spec.configs) {
@@ -644,12 +665,15 @@ struct within_budget final : checker {
       texts["simulated_" + text.substr(6, text.find(':', 6) - 6)] = text;
     }
     std::map<std::uint64_t, const flight_view*> sent;  // in their order
+    std::map<std::uint64_t, measured_default> of_default;
     for (const flown& its : book_.all_flown) {
       if (its.generation != of) continue;
       for (const flight_view* f : its.flights) {
         // One that never began has the number of the next one.
-        if (f->rank == p.members.front() && !is_rehearsal(f->record) && f->record.digest != 0)
-          sent.emplace(f->record.invocation, f);
+        if (is_rehearsal(f->record) || f->record.digest == 0) continue;
+        if (f->rank == p.members.front()) sent.emplace(f->record.invocation, f);
+        if ((f->record.flags & timed) != 0 && f->record.digest == p.c0)
+          of_default[f->record.invocation].add(f->record, usual_time_of(spec.configs.front(), f->record.bytes));
       }
     }
     double spent = 0;
@@ -670,7 +694,7 @@ struct within_budget final : checker {
       const double earned =
           book_.r.play->budget * static_cast<double>(one.began_ns - sent.begin()->second->record.began_ns);
       const bool first = tried.emplace(one.digest, one.bytes).second;
-      if (first) unforeseen += costs;
+      if (first || default_is_unknown(of_default, one.began_ns)) unforeseen += costs;
       // Where data was late by chance the leader has measured that, too, and knows costs only roughly.
       const bool exact = book_.r.faults->delay_data == 0 && !book_.r.faults->has(mishap::kind::clog);
       // It knows each of them to the way of a message, and where control messages were late as well as it knows the other rank's clock.

@@ -70,16 +70,19 @@ check doctor 60 "$parley" doctor
 lines_of "doctor" grep -E '^(CUDA|GPU|plane)'
 
 # agreed NAME SPEC OPTIONS...: that spec is run, outputs equal a single process's, and something is agreed on, of several configs that were timed,
-# for four of five sizes or more: a search among configs that are equally fast may need more messages than there are.
+# for four of five sizes or more that have several to choose from: a search among configs that are equally fast may need more messages than
+# there are.
 agreed() {
   local name=$1
   shift
   "$parley" tune "$@" --device cuda --no-results --budget 1 --json >"$out/$name.json" &&
     python3 -c 'import json, sys
-all = json.load(open(sys.argv[1]))["agreements"]
+of_spec = json.load(open(sys.argv[1]))["agreements"]
+all = [a for a in of_spec if sum(c["status"] != "same" for c in a["candidates"]) > 1]
 decided = [a for a in all if a["decided"] and sum(c["status"] == "measured" for c in a["candidates"]) > 1]
 others = sorted({a["decision"] for a in decided if a["decision"] != a["candidates"][0]["config"]})
 print("{} of {} sizes were agreed on; configs other than the default: {}".format(len(decided), len(all), ", ".join(others) or "none"))
+if len(all) < len(of_spec): print("{} more sizes have one config to choose from".format(len(of_spec) - len(all)))
 for a in all:
   if a not in decided: print("not agreed on: {op} {sender}->{receiver} {key}".format(**a))
 sys.exit(not all or 5 * len(decided) < 4 * len(all))' "$out/$name.json"
