@@ -7,9 +7,6 @@
 // sides. The result of each size's last call is compared with the sum it must be.
 #include "sums.hpp"
 
-#include <parley/actors/assignment.hpp>
-#include <parley/ops/rank_foundation.hpp>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -140,16 +137,12 @@ task<> sweep(parley::job& here, transports::cuda_space& space) {
     if (options.check != 0) wrong = co_await wrong_in_one(self, space, sums, data);
     all_wrong += wrong;
     if (self.id() == 0) {
-      const auto agreed = self.agreements();
-      const auto e = std::find_if(agreed.begin(), agreed.end(),
-                                  [&](const auto& a) { return a.op == (is_long ? "long_sums" : "sums"); });
-      const auto* const c = e == agreed.end() ? nullptr : e->assigned->find(bytes);
-      const bool decided = c != nullptr && c->where == parley::actors::campaign::stage::decided;
+      const parley::decision agreed = sums.decision(bytes);
       const double t = median(mine);
       const double n = median(theirs);
       std::printf("%14zu %12zu %8s %6s %6d %10.2f %8.2f %8.2f %8s %12.2f %8.3f  %s\n", data.size(), values.size(),
                   "float", "sum", -1, t / 1e3, double(bytes) / t, bus * double(bytes) / t, options.wrong(wrong).c_str(),
-                  n / 1e3, t / n, decided ? c->winner.c_str() : "(not yet)");
+                  n / 1e3, t / n, agreed.decided ? agreed.config.c_str() : "(not yet)");
       std::fflush(stdout);
     }
   }

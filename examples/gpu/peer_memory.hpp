@@ -4,7 +4,6 @@
 //
 // Words lie in each GPU's memory; they count the calls. Where a rank is gone, this rank itself writes what its streams wait for of that one, so
 // that they go on and GPUs can be given back; `reached` then says that what they leave in memory is no result.
-#include <parley/actors/declaration.hpp>
 #include <parley/ops/attached_op.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/rank.hpp>

@@ -14,11 +14,6 @@
 #include "device.hpp"
 #include "stage_kernel.hpp"
 
-#include <parley/actors/assignment.hpp>
-#include <parley/ops/rank_foundation.hpp>
-
-#include <parley/actors/assignment.hpp>
-#include <parley/ops/rank_foundation.hpp>
 #include <parley/transports/cuda_link.hpp>
 
 #include <algorithm>
@@ -27,6 +22,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -204,15 +200,15 @@ std::vector<parley::config_ptr> others() {
   return all;
 }
 
-/// Whether all sizes of the messages that this rank sends have been decided.
-bool all_decided(const parley::rank& self, const std::string& op) {
-  for (const auto& agreement : self.agreements()) {
-    if (agreement.op != op) continue;
-    for (const auto& c : agreement.assigned->campaigns()) {
-      if (c->where != parley::actors::campaign::stage::decided) return false;
-    }
+/// The ranks that this one sends to.
+std::set<parley::rank_id> receivers(const parley::pipeline_schedule& schedule, parley::rank_id self) {
+  std::set<parley::rank_id> all;
+  for (const parley::pipeline_action& a : schedule.ranks[self]) {
+    if (!a.sends()) continue;
+    const bool forward = a.what == parley::pipeline_action::kind::send_forward;
+    all.insert(schedule.rank_of(forward ? a.stage + 1 : a.stage - 1));
   }
-  return true;
+  return all;
 }
 
 parley::task<steps> train(parley::rank& self, const std::string& name, const std::vector<parley::config_ptr>& beside,
@@ -222,12 +218,16 @@ parley::task<steps> train(parley::rank& self, const std::string& name, const std
   parley::training_pipeline op{.name = name, .schedule = schedule, .configs = {parley::direct()}, .memory = &space};
   op.configs.insert(op.configs.end(), beside.begin(), beside.end());
   parley::training pipe = self.declare(op);
+  const auto peers = receivers(schedule, self.id());
+  const std::uint64_t bytes = options.activation_bytes();
   steps all;
   for (std::size_t n = 1; n <= options.iterations; ++n) {
     const parley::time_ns began = self.where().precise_now();
     co_await pipe.run(stage);
     all.ns.push_back(static_cast<double>(self.where().precise_now() - began));
-    if (all.decided_after == 0 && all_decided(self, name)) all.decided_after = n;
+    const bool decided =
+        std::ranges::all_of(peers, [&](parley::rank_id r) { return pipe.to(r).decision(bytes).decided; });
+    if (all.decided_after == 0 && decided) all.decided_after = n;
     if (self.id() != 0 || n % options.log_interval != 0) continue;
     const double lately = mean(std::span(all.ns).last(options.log_interval));
     std::printf(" iteration %8zu/%8zu | elapsed time per iteration (ms): %.3f | idle: %.1f %% (at best %.1f %%) | %s\n",
@@ -235,17 +235,12 @@ parley::task<steps> train(parley::rank& self, const std::string& name, const std
                 share_of_idle(ideal.computing_ns, ideal.ns), beside.empty() ? "the default" : "all configs");
     std::fflush(stdout);
   }
-  co_return all;
-}
-
-void tell_agreements(const parley::rank& self) {
-  for (const auto& e : self.agreements()) {
-    if (e.op != "tuned" || e.sender != self.id()) continue;
-    for (const auto& c : e.assigned->campaigns()) {
-      std::fprintf(stderr, "rank %u to %u, %llu B: %s (%s)\n", e.sender, e.receiver,
-                   static_cast<unsigned long long>(c->bucket.largest_bytes()), c->winner.c_str(), c->why.c_str());
-    }
+  for (const parley::rank_id r : peers) {
+    if (beside.empty()) break;
+    const parley::decision d = pipe.to(r).decision(bytes);
+    std::fprintf(stderr, "%s %s: %s (%s)\n", d.op.c_str(), d.key.c_str(), d.config.c_str(), d.why.c_str());
   }
+  co_return all;
 }
 
 // By the GPU's clock, once it was decided: where in a step it has nothing to do.
@@ -297,7 +292,6 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
   unsigned wrong = 0;
   co_await space.copy(std::as_writable_bytes(std::span(&wrong, 1)), stage.wrong());
   const std::string rank = "rank_" + std::to_string(self.id()) + "/";
-  tell_agreements(self);
   report(rank + "decided_after", static_cast<double>(tuned.decided_after), "passes");
   co_await tell_gaps(self, stage, space, ideal.kernels, tuned.ns.size() - until);
   if (const auto* const wire = dynamic_cast<const parley::transports::cuda_link*>(&here.wire())) {

@@ -10,8 +10,6 @@
 // adds is another number each time, all numbers are exact, and what is wrong once stays.
 #include "sums.hpp"
 
-#include <parley/actors/assignment.hpp>
-#include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/replayed_calls.hpp>
 #include <parley/ops/symmetric.hpp>
 #include <parley/transports/cuda_space.hpp>
@@ -129,13 +127,9 @@ parley::task<outcome> measure(parley::rank& self, model& m, Step one) {
   co_return seen;
 }
 
-std::string agreed_on(parley::rank& self, const char* op, std::uint64_t bytes) {
-  for (const auto& a : self.agreements()) {
-    if (a.op != op) continue;
-    const auto* const found = a.assigned->find(bytes);
-    if (found != nullptr && found->where == parley::actors::campaign::stage::decided) return found->winner;
-  }
-  return "(not yet)";
+std::string agreed_on(const parley::symmetric& sums, std::uint64_t bytes) {
+  const parley::decision d = sums.decision(bytes);
+  return d.decided ? d.config : "(not yet)";
 }
 
 parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
@@ -160,9 +154,9 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
     if (self.id() == 0)
       std::printf("%14zu %12zu %14.2f %8s  %-22s %14.2f %8s  %-22s %10llu\n", static_cast<std::size_t>(m.bytes()),
                   static_cast<std::size_t>(m.bytes()) / sizeof(float), replayed.step_us,
-                  options.wrong(replayed.wrong).c_str(), agreed_on(self, "replayed_gradients", m.bytes()).c_str(),
-                  enqueued.step_us, options.wrong(enqueued.wrong).c_str(),
-                  agreed_on(self, "gradients", m.bytes()).c_str(), static_cast<unsigned long long>(steps.captures()));
+                  options.wrong(replayed.wrong).c_str(), agreed_on(replayed_sums, m.bytes()).c_str(), enqueued.step_us,
+                  options.wrong(enqueued.wrong).c_str(), agreed_on(sums, m.bytes()).c_str(),
+                  static_cast<unsigned long long>(steps.captures()));
     std::fflush(stdout);
     if (replayed.wrong + enqueued.wrong != 0)
       parley::runtime::raise({parley::errc::config_failed, "the weights are not those of one process"});
