@@ -68,10 +68,7 @@ decision agreement::decision(std::uint64_t bytes) const {
   d.version = known->version;
   if (const actors::campaign* const c = mine.assigned == nullptr ? nullptr : mine.assigned->find(bytes)) {
     d.calls = c->invocations - c->invocations_before;
-    for (std::size_t i = 0; i < actors::unmet_needs; ++i) {
-      if (c->ran_others[i] != 0)
-        d.ran_other.push_back({std::string(name(static_cast<actors::unmet_need>(i))), c->ran_others[i]});
-    }
+    for (const auto& [need, calls] : c->runs_of_others()) d.ran_other.push_back({std::string(need), calls});
   }
   for (const actors::wire_evidence& e : known->evidence) {
     d.evidence.push_back({e.config.empty() ? name_of(mine, e.digest) : e.config, e.digest, e.time_ns, e.repetitions,
