@@ -129,6 +129,13 @@ capabilities capabilities_of(const edge_options& o, const actors::op_declaration
   return found;
 }
 
+errc failure_of_config(const std::exception_ptr& thrown) {
+  const errc code = runtime::describe(thrown).code();
+  // A device that failed did so under whatever config.
+  const bool says_itself = code == errc::cancelled || code == errc::config_mismatch || code == errc::device_failed;
+  return says_itself ? code : errc::config_failed;
+}
+
 // ---- what both ends share ---------------------------------------------------------------------------------------------
 
 edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role)
@@ -177,6 +184,8 @@ bool edge_end::restarts_with(rank_id rank) const noexcept {
   const auto* const others = options_.coupled.get();
   return peer() == rank || (others != nullptr && std::find(others->begin(), others->end(), rank) != others->end());
 }
+
+agreement edge_end::agreed() noexcept { return {services_, participant_, failed_, options_.timeout_ns}; }
 
 edge_end::~edge_end() { actors::unbind_participant(services_, participant_); }
 
@@ -343,6 +352,20 @@ void edge_end::record_unbegun(runtime::flight_event what, std::uint32_t tag, std
                         .ended_ns = services_.clocks.local(services_.ex.now()),
                         .tag = tag,
                         .what = what});
+}
+
+void edge_end::report_failure(const part_receiver& in, std::uint64_t ran, errc why, const std::string& what) {
+  // The sender's own failure is known there, unless it only knows that time ran out while this side was at it.
+  const bool hung = in.sender_failure() == errc::timeout;
+  if (failed_ || (in.sender_failure() != errc::none ? !hung : !actors::blames_config(why))) return;
+  actors::nack n;
+  n.tag = in.mark()->tag;
+  n.invocation = in.invocation();
+  n.digest = ran;
+  n.bytes = in.total_bytes();
+  n.code = static_cast<std::uint8_t>(hung ? errc::timeout : why);
+  n.text = what;
+  static_cast<void>(participant_.actor.try_send(std::move(n)));
 }
 
 // ---- the sending end --------------------------------------------------------------------------------------------------
@@ -750,6 +773,17 @@ void edge_out::give_up_rehearsal(std::uint64_t digest) {
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
   out.fail(errc::config_failed);
   sender_.end(inv, out);
+}
+
+void edge_out::on_nack(const actors::nack& n) noexcept {
+  if (n.refused) return on_refused({n.tag, n.invocation, runtime::errc_of(n.code, errc::send_failed), n.text});
+  under_way_.for_each([&](under_way& send) {
+    if (send.invocation.invocation != n.invocation || send.invocation.mark.tag != n.tag ||
+        send.invocation.mark.digest != n.digest || send.out.failed() != errc::none)
+      return;
+    send.why = "it failed on rank " + std::to_string(options_.peer) + ": " + n.text;
+    send.out.fail(errc::config_failed);
+  });
 }
 
 // ---- the receiving end ------------------------------------------------------------------------------------------------
