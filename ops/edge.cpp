@@ -139,7 +139,7 @@ errc failure_of_config(const std::exception_ptr& thrown) {
 // ---- what both ends share ---------------------------------------------------------------------------------------------
 
 edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role)
-    : services_(s), options_(std::move(o)) {
+    : op_end(sender == s.net.rank() ? kind::sender : kind::receiver), services_(s), options_(std::move(o)) {
   auto& op = participant_.declaration;
   op = actors::declare_edge(options_.name, sender, receiver, options_.dtype);
   participant_.configs = catalogue_of(op.title(), options_.configs);
@@ -549,13 +549,21 @@ std::string edge_out::words_of(const refusal& r) const {
          r.why;
 }
 
-std::vector<std::string> edge_out::untold_refusals() const {
-  std::vector<std::string> lines;
+void edge_out::list_undelivered(std::vector<std::pair<rank_id, std::string>>& all) {
+  if (delivered()) return;
+  const auto [sent, unmatched] = sender_.delivery();
+  const std::string receiver = "rank " + std::to_string(peer());
+  all.emplace_back(peer(), declaration().title() + ", on rank " + std::to_string(services_.net.rank()) + ": " +
+                               receiver + " has not taken " + std::to_string(unmatched) + " of the " +
+                               std::to_string(sent) +
+                               " messages that were sent to it; let it receive each message before it returns");
+}
+
+void edge_out::list_left_over(std::vector<std::string>& lines) {
   for (const refusal& r : untold_) lines.emplace_back(in_words(r.code, about(r.invocation, r.tag), words_of(r)).what());
   if (untold_more_ != 0)
     lines.push_back(declaration().title() + ": rank " + std::to_string(options_.peer) + " has refused " +
                     std::to_string(untold_more_) + " more messages like that");
-  return lines;
 }
 
 // A send that is under way ends with it, any other one is told by the next.
