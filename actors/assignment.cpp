@@ -164,6 +164,14 @@ std::string_view name(unmet_need what) noexcept {
   return "unknown";
 }
 
+std::vector<std::pair<std::string_view, std::uint64_t>> campaign::runs_of_others() const {
+  std::vector<std::pair<std::string_view, std::uint64_t>> some;
+  for (std::size_t i = 0; i < unmet_needs; ++i) {
+    if (ran_others[i] != 0) some.emplace_back(name(static_cast<unmet_need>(i)), ran_others[i]);
+  }
+  return some;
+}
+
 const campaign::shortage& assignment::note_shortage(campaign& c, std::size_t candidate, time_ns now) {
   for (campaign::shortage& s : c.shortages) {
     if (s.candidate != candidate) continue;

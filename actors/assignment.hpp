@@ -208,6 +208,8 @@ struct campaign {
   std::unique_ptr<drift_watch> drift;
 
   bool from_results() const noexcept { return source == decision_source::results || source == decision_source::pin; }
+  /// The needs that calls since the decision did not meet, by name, and how many calls each made run another config.
+  std::vector<std::pair<std::string_view, std::uint64_t>> runs_of_others() const;
 };
 
 class assignment {

@@ -130,9 +130,7 @@ json::array lacking_in(const actors::decision_record* d) {
 /// Calls since the decision that ran another config, by what the decided one lacked.
 json::object others_of(const campaign& c) {
   json::object all;
-  for (std::size_t i = 0; i < actors::unmet_needs; ++i) {
-    if (c.ran_others[i] != 0) all[std::string(actors::name(static_cast<actors::unmet_need>(i)))] = c.ran_others[i];
-  }
+  for (const auto& [need, calls] : c.runs_of_others()) all[std::string(need)] = calls;
   return all;
 }
 

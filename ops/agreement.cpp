@@ -1,5 +1,8 @@
 #include <parley/ops/agreement.hpp>
-#include <parley/ops/edge.hpp>
+
+#include <parley/actors/assignment.hpp>
+#include <parley/actors/participant.hpp>
+#include <parley/actors/services.hpp>
 #include <parley/tuning/key.hpp>
 
 #include <algorithm>
@@ -68,10 +71,7 @@ decision agreement::decision(std::uint64_t bytes) const {
   d.version = known->version;
   if (const actors::campaign* const c = mine.assigned == nullptr ? nullptr : mine.assigned->find(bytes)) {
     d.calls = c->invocations - c->invocations_before;
-    for (std::size_t i = 0; i < actors::unmet_needs; ++i) {
-      if (c->ran_others[i] != 0)
-        d.ran_other.push_back({std::string(name(static_cast<actors::unmet_need>(i))), c->ran_others[i]});
-    }
+    for (const auto& [need, calls] : c->runs_of_others()) d.ran_other.push_back({std::string(need), calls});
   }
   for (const actors::wire_evidence& e : known->evidence) {
     d.evidence.push_back({e.config.empty() ? name_of(mine, e.digest) : e.config, e.digest, e.time_ns, e.repetitions,
@@ -116,42 +116,6 @@ void agreement::retune(std::optional<std::uint64_t> bytes, std::string_view why)
 
 void agreement::give_up(std::optional<std::uint64_t> bytes, std::string_view why) const {
   ask(wish::give_up, bytes, why);
-}
-
-// ---- what an edge does for it -------------------------------------------------------------------------------------------
-
-agreement edge_end::agreed() noexcept { return {services_, participant_, failed_, options_.timeout_ns}; }
-
-errc failure_of_config(const std::exception_ptr& thrown) {
-  const errc code = runtime::describe(thrown).code();
-  // A device that failed did so under whatever config.
-  const bool says_itself = code == errc::cancelled || code == errc::config_mismatch || code == errc::device_failed;
-  return says_itself ? code : errc::config_failed;
-}
-
-void edge_end::report_failure(const part_receiver& in, std::uint64_t ran, errc why, const std::string& what) {
-  // The sender's own failure is known there, unless it only knows that time ran out while this side was at it.
-  const bool hung = in.sender_failure() == errc::timeout;
-  if (failed_ || (in.sender_failure() != errc::none ? !hung : !actors::blames_config(why))) return;
-  actors::nack n;
-  n.tag = in.mark()->tag;
-  n.invocation = in.invocation();
-  n.digest = ran;
-  n.bytes = in.total_bytes();
-  n.code = static_cast<std::uint8_t>(hung ? errc::timeout : why);
-  n.text = what;
-  static_cast<void>(participant_.actor.try_send(std::move(n)));
-}
-
-void edge_out::on_nack(const actors::nack& n) noexcept {
-  if (n.refused) return on_refused({n.tag, n.invocation, runtime::errc_of(n.code, errc::send_failed), n.text});
-  under_way_.for_each([&](under_way& send) {
-    if (send.invocation.invocation != n.invocation || send.invocation.mark.tag != n.tag ||
-        send.invocation.mark.digest != n.digest || send.out.failed() != errc::none)
-      return;
-    send.why = "it failed on rank " + std::to_string(options_.peer) + ": " + n.text;
-    send.out.fail(errc::config_failed);
-  });
 }
 
 }  // namespace parley::ops

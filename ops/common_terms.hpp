@@ -11,7 +11,7 @@
 ///
 /// Who waits for a neighbour does not know whether that one knows of it, or is in the same call, so it asks, now and then:
 ///
-///     neighbours& around = self.attach(std::make_unique<neighbours>(self.services(), messages.edges(), options));
+///     neighbours& around = *self.attach(std::make_unique<neighbours>(self.services(), messages.edges(), options));
 ///     around.expect(3);                                          // from here on it is asked
 ///     around.heard(3);                                           // until a message of it is here
 ///     around.throw_refused();                                    // what came of it, before each exchange
@@ -31,9 +31,9 @@
 /// Deaths and restarts are told by the edges themselves, and come first.
 #include <parley/actors/neighbour_messages.hpp>
 #include <parley/actors/services.hpp>
-#include <parley/ops/attached_op.hpp>
 #include <parley/ops/call_under_way.hpp>
 #include <parley/ops/declared_edge.hpp>
+#include <parley/ops/op_end.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/backoff.hpp>
 #include <parley/runtime/dataflow.hpp>
@@ -74,7 +74,7 @@ class term_comparison {
   std::vector<std::unique_ptr<exchange>> all_;  // the latest last; a message of an earlier one may still be leaving
 };
 
-class neighbours final : public attached_op, private runtime::timer {
+class neighbours final : public op_end, private runtime::timer {
  public:
   struct options {
     std::string op;               ///< its name
@@ -105,9 +105,8 @@ class neighbours final : public attached_op, private runtime::timer {
   void begin_anew() noexcept;
 
   const actors::op_declaration& declaration() const noexcept override { return declaration_; }
-  bool has(rank_id) const noexcept override { return false; }  // its messages end when a peer is gone
+  bool ends_with(rank_id) const noexcept override { return false; }  // its messages end when a peer is gone
   void fail(const runtime::error&) noexcept override { runtime::timer_wheel::disarm(*this); }
-  bool owes_messages() const noexcept override { return false; }
 
  private:
   friend call_under_way;

@@ -27,6 +27,7 @@
 /// One call at a time; a call inside a thunk is part of the run around it, and so is what other coroutines of this rank call.
 /// Each run is logged in `.autotune_logs/rank-R.log`. The best is kept in results as `layer/KERNEL`.
 #include <parley/ops/agreement.hpp>
+#include <parley/ops/op_place.hpp>
 #include <parley/runtime/identifiers.hpp>
 #include <parley/runtime/task.hpp>
 #include <parley/tuning/contextual_plan.hpp>
@@ -41,10 +42,7 @@
 
 namespace parley::ops {
 
-class attached_op;
 class contextual_end;
-template <class End>
-class op_place;
 class rank;
 
 struct contextual_op {
@@ -73,7 +71,7 @@ class contextual {
     }
   }
   /// Whether this rank is no member.
-  bool idle() const noexcept { return place_ == nullptr; }
+  bool idle() const noexcept { return !place_; }
   const contextual_end& end() const { return end_or_raise(); }
   /// What runs for a kernel and key (as in the log) within this op, and why; `time_ns` is the longest average of all ranks, the
   /// evidence what this rank measured. Throw `bad_argument` on a rank that is no member.
@@ -98,7 +96,7 @@ class contextual {
   }
   contextual_end& end_or_raise() const;
   runtime::rank_id self_ = 0;
-  op_place<attached_op>* place_ = nullptr;
+  op_place<contextual_end> place_;
   std::string name_;
 };
 

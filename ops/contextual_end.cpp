@@ -82,11 +82,11 @@ contextual::contextual(rank& self, contextual_op op) : name_(op.name) {
   if (std::none_of(d.participants.begin(), d.participants.end(), me)) return;
   const bool on = self.settings().policy == actors::tuning_policy::online;
   self_ = self.id();
-  place_ = &self.attach(std::make_unique<contextual_end>(
-      self.services(), self.kernels(), std::move(op), on ? contextual_end::trials::on : contextual_end::trials::off));
+  place_ = self.attach(std::make_unique<contextual_end>(self.services(), self.kernels(), std::move(op),
+                                                        on ? contextual_end::trials::on : contextual_end::trials::off));
 }
 
-bool contextual::rejoin() { return !idle() && place_->rejoin(); }
+bool contextual::rejoin() { return !idle() && place_.rejoin(); }
 
 std::uint64_t contextual::runs() const { return end_or_raise().runs(); }
 
@@ -106,7 +106,7 @@ task<ops::decision> contextual::decided(std::string kernel, std::string key, dec
 
 contextual_end& contextual::end_or_raise() const {
   if (idle()) runtime::raise({errc::bad_argument, "op " + name_ + ": this rank is no member; ask idle() first"});
-  return static_cast<contextual_end&>(**place_);  // no other is put there
+  return *place_;
 }
 
 task<> contextual::call_now(std::function<void()> f) {
@@ -144,7 +144,7 @@ actors::rounds::options contextual_end::agreement() {
   return o;
 }
 
-bool contextual_end::has(rank_id r) const noexcept {
+bool contextual_end::ends_with(rank_id r) const noexcept {
   const auto& members = talk_.members();
   return std::find(members.begin(), members.end(), r) != members.end();
 }
@@ -153,7 +153,7 @@ bool contextual_end::is_current() const {
   return talk_.generation() == actors::first_generation(declaration_, services_.incarnations);
 }
 
-std::unique_ptr<attached_op> contextual_end::next_generation() {
+std::unique_ptr<contextual_end> contextual_end::next_generation() {
   talk_.retire();
   return std::make_unique<contextual_end>(services_, kernels_, op_, trials_);
 }
@@ -258,7 +258,9 @@ void contextual_end::list_waiting(runtime::waiting_list& all) {
   }
 }
 
-std::string contextual_end::progress_in_words() const { return "has made " + std::to_string(calls_) + " calls of it"; }
+std::string contextual_end::progress_in_words(std::uint32_t) const {
+  return "has made " + std::to_string(calls_) + " calls of it";
+}
 
 task<> contextual_end::run(thunk f) {
   if (kernels_.contextual() != nullptr) {  // a part of the run around it

@@ -2,11 +2,10 @@
 /// A contextual op on one of its members: what its handle (contextual.hpp) calls. Internal to ops.
 #include <parley/actors/rounds.hpp>
 #include <parley/ops/agreement.hpp>
-#include <parley/ops/attached_op.hpp>
 #include <parley/ops/contextual.hpp>
 #include <parley/ops/contextual_agreement.hpp>
 #include <parley/ops/kernel_core.hpp>
-#include <parley/ops/op_place.hpp>
+#include <parley/ops/op_end.hpp>
 #include <parley/runtime/news.hpp>
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/task.hpp>
@@ -25,7 +24,7 @@
 
 namespace parley::ops {
 
-class contextual_end final : public attached_op, private contextual_run {
+class contextual_end final : public op_end, private contextual_run {
  public:
   using thunk = std::function<runtime::task<>()>;
   enum class trials : std::uint8_t { on, off };
@@ -34,13 +33,14 @@ class contextual_end final : public attached_op, private contextual_run {
   runtime::task<> run(thunk f);
 
   const actors::op_declaration& declaration() const noexcept override { return declaration_; }
-  bool has(runtime::rank_id r) const noexcept override;
+  bool ends_with(rank_id r) const noexcept override;
   void fail(const runtime::error& why) noexcept override;
   bool owes_messages() const noexcept override { return talk_.owes_messages(); }
   void list_waiting(runtime::waiting_list& all) override;
-  std::string progress_in_words() const override;
-  bool is_current() const override;
-  std::unique_ptr<attached_op> next_generation() override;
+  std::string progress_in_words(std::uint32_t) const override;
+  /// See op_place.hpp.
+  bool is_current() const;
+  std::unique_ptr<contextual_end> next_generation();
 
   /// How often thunks were run, in all calls.
   std::uint64_t runs() const noexcept { return runs_; }

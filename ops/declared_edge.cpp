@@ -95,11 +95,10 @@ void declared_edge::renew() {
   std::vector<runtime::arrival> early;
   if (sender != nullptr) {
     sender->retire();
-    host_.put_aside(*sender);
   } else {
     early = receiver->retire();
-    host_.put_aside(*receiver);
   }
+  host_.put_aside(*former_);
   listen();
   make();
   if (receiver != nullptr && receiver->receiver().has_lost_unjoined()) in_->refuse_overflow();

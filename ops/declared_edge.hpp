@@ -36,8 +36,7 @@ struct edge_host {
   virtual edge_out& add_out(edge_options o) = 0;
   virtual edge_in& add_in(edge_options o) = 0;
   /// Their generation has ended; calls may still be leaving them.
-  virtual void put_aside(const edge_out& ended) = 0;
-  virtual void put_aside(const edge_in& ended) = 0;
+  virtual void put_aside(edge_end& ended) = 0;
 
  protected:
   ~edge_host() = default;

@@ -129,10 +129,17 @@ capabilities capabilities_of(const edge_options& o, const actors::op_declaration
   return found;
 }
 
+errc failure_of_config(const std::exception_ptr& thrown) {
+  const errc code = runtime::describe(thrown).code();
+  // A device that failed did so under whatever config.
+  const bool says_itself = code == errc::cancelled || code == errc::config_mismatch || code == errc::device_failed;
+  return says_itself ? code : errc::config_failed;
+}
+
 // ---- what both ends share ---------------------------------------------------------------------------------------------
 
 edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role)
-    : services_(s), options_(std::move(o)) {
+    : op_end(sender == s.net.rank() ? kind::sender : kind::receiver), services_(s), options_(std::move(o)) {
   auto& op = participant_.declaration;
   op = actors::declare_edge(options_.name, sender, receiver, options_.dtype);
   participant_.configs = catalogue_of(op.title(), options_.configs);
@@ -177,6 +184,8 @@ bool edge_end::restarts_with(rank_id rank) const noexcept {
   const auto* const others = options_.coupled.get();
   return peer() == rank || (others != nullptr && std::find(others->begin(), others->end(), rank) != others->end());
 }
+
+agreement edge_end::agreed() noexcept { return {services_, participant_, failed_, options_.timeout_ns}; }
 
 edge_end::~edge_end() { actors::unbind_participant(services_, participant_); }
 
@@ -343,6 +352,20 @@ void edge_end::record_unbegun(runtime::flight_event what, std::uint32_t tag, std
                         .ended_ns = services_.clocks.local(services_.ex.now()),
                         .tag = tag,
                         .what = what});
+}
+
+void edge_end::report_failure(const part_receiver& in, std::uint64_t ran, errc why, const std::string& what) {
+  // The sender's own failure is known there, unless it only knows that time ran out while this side was at it.
+  const bool hung = in.sender_failure() == errc::timeout;
+  if (failed_ || (in.sender_failure() != errc::none ? !hung : !actors::blames_config(why))) return;
+  actors::nack n;
+  n.tag = in.mark()->tag;
+  n.invocation = in.invocation();
+  n.digest = ran;
+  n.bytes = in.total_bytes();
+  n.code = static_cast<std::uint8_t>(hung ? errc::timeout : why);
+  n.text = what;
+  static_cast<void>(participant_.actor.try_send(std::move(n)));
 }
 
 // ---- the sending end --------------------------------------------------------------------------------------------------
@@ -526,13 +549,21 @@ std::string edge_out::words_of(const refusal& r) const {
          r.why;
 }
 
-std::vector<std::string> edge_out::untold_refusals() const {
-  std::vector<std::string> lines;
+void edge_out::list_undelivered(std::vector<std::pair<rank_id, std::string>>& all) {
+  if (delivered()) return;
+  const auto [sent, unmatched] = sender_.delivery();
+  const std::string receiver = "rank " + std::to_string(peer());
+  all.emplace_back(peer(), declaration().title() + ", on rank " + std::to_string(services_.net.rank()) + ": " +
+                               receiver + " has not taken " + std::to_string(unmatched) + " of the " +
+                               std::to_string(sent) +
+                               " messages that were sent to it; let it receive each message before it returns");
+}
+
+void edge_out::list_left_over(std::vector<std::string>& lines) {
   for (const refusal& r : untold_) lines.emplace_back(in_words(r.code, about(r.invocation, r.tag), words_of(r)).what());
   if (untold_more_ != 0)
     lines.push_back(declaration().title() + ": rank " + std::to_string(options_.peer) + " has refused " +
                     std::to_string(untold_more_) + " more messages like that");
-  return lines;
 }
 
 // A send that is under way ends with it, any other one is told by the next.
@@ -750,6 +781,17 @@ void edge_out::give_up_rehearsal(std::uint64_t digest) {
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
   out.fail(errc::config_failed);
   sender_.end(inv, out);
+}
+
+void edge_out::on_nack(const actors::nack& n) noexcept {
+  if (n.refused) return on_refused({n.tag, n.invocation, runtime::errc_of(n.code, errc::send_failed), n.text});
+  under_way_.for_each([&](under_way& send) {
+    if (send.invocation.invocation != n.invocation || send.invocation.mark.tag != n.tag ||
+        send.invocation.mark.digest != n.digest || send.out.failed() != errc::none)
+      return;
+    send.why = "it failed on rank " + std::to_string(options_.peer) + ": " + n.text;
+    send.out.fail(errc::config_failed);
+  });
 }
 
 // ---- the receiving end ------------------------------------------------------------------------------------------------

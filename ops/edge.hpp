@@ -24,6 +24,7 @@
 #include <parley/ops/calls.hpp>
 #include <parley/ops/capability.hpp>
 #include <parley/ops/config.hpp>
+#include <parley/ops/op_end.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/runtime/memory_space.hpp>
 #include <parley/runtime/waiting_call.hpp>
@@ -37,6 +38,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace parley::ops {
@@ -72,25 +74,21 @@ runtime::errc failure_of_config(const std::exception_ptr& thrown);
 capabilities capabilities_of(const edge_options& o, const actors::op_declaration& op, const runtime::link& net);
 
 /// What both ends share: the configs that this rank knows, and what its participant actor needs.
-class edge_end : private actors::implementations {
+class edge_end : public op_end, private actors::implementations {
  public:
-  edge_end(const edge_end&) = delete;
-  edge_end& operator=(const edge_end&) = delete;
-
   const actors::participant_state& participant() const noexcept { return participant_; }
-  const actors::op_declaration& declaration() const noexcept { return participant_.declaration; }
+  const actors::participant_state* as_participant() const noexcept final { return &participant_; }
+  const actors::op_declaration& declaration() const noexcept final { return participant_.declaration; }
   /// What the two ends have agreed on and how they come to it: see agreement.hpp.
   agreement agreed() noexcept;
-  /// Ends all calls and those to come with `why`.
-  virtual void fail(const runtime::error& why) noexcept = 0;
-  /// The same where the peer takes nothing any more of what is under way, either.
+  /// Like `fail`, where the peer takes nothing any more of what is under way, either.
   void refuse(const runtime::error& why) noexcept { on_rejected(why); }
   const std::optional<runtime::error>& failed() const noexcept { return failed_; }
   rank_id peer() const noexcept { return options_.peer; }
   /// Whether its generation is that of the processes which are in the places of its ranks now.
   bool is_current() const;
-  /// Whether it cannot go on in its generation when this rank comes back as a new process.
-  bool restarts_with(rank_id rank) const noexcept;
+  bool ends_with(rank_id r) const noexcept final { return peer() == r; }
+  bool restarts_with(rank_id r) const noexcept final;
   const edge_options& options() const noexcept { return options_; }
   time_ns timeout_ns() const noexcept { return options_.timeout_ns; }
   /// Where the buffers lie that this op makes for itself.
@@ -110,12 +108,7 @@ class edge_end : private actors::implementations {
   actors::registered_memory registered(std::span<std::byte> memory);
   /// The same for memory that is registered already.
   void add_memory(const std::shared_ptr<actors::memory_region>& region);
-  /// Whether control messages of this end were not acknowledged yet, or a rehearsal is under way.
-  virtual bool owes_messages() const noexcept { return !failed_ && participant_.owed + participant_.rehearsing != 0; }
-  /// Its calls that wait for something.
-  virtual void list_waiting(runtime::waiting_list& all) = 0;
-  /// How far it is, for its peer, one of whose calls of that tag waits: `has sent 2 messages of tag 3 …`.
-  virtual std::string progress_in_words(std::uint32_t tag) const = 0;
+  bool owes_messages() const noexcept override { return !failed_ && participant_.owed + participant_.rehearsing != 0; }
 
  protected:
   edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role);
@@ -130,7 +123,7 @@ class edge_end : private actors::implementations {
   bool has_memory() const noexcept;
   /// Enough for several chunks, and for whatever the link does with long messages.
   std::size_t rehearsal_bytes() const noexcept;
-  virtual ~edge_end();
+  ~edge_end() override;
 
   friend declared_edge;
   const paired_config* find(std::uint64_t digest) noexcept {
@@ -204,18 +197,21 @@ class edge_out final : public edge_end {
   }
   void list_waiting(runtime::waiting_list& all) override;
   std::string progress_in_words(std::uint32_t tag) const override { return sender_.begun_in_words(tag); }
-  /// Whether the peer has taken what was sent, or is gone. Asks it, if not.
-  bool delivered() { return failed_ || sender_.all_matched(); }
-  /// What its receiver has refused without that any call has said so, a line each.
-  std::vector<std::string> untold_refusals() const;
+  time_ns untaken_ns() override { return delivered() ? 0 : options_.timeout_ns; }
+  void list_undelivered(std::vector<std::pair<rank_id, std::string>>& all) override;
+  /// What its receiver has refused.
+  void list_left_over(std::vector<std::string>& lines) override;
+  std::uint64_t flow_messages() const noexcept override { return sender_.statistics().questions_sent; }
   const actors::assignment& assigned() const noexcept { return assigned_; }
-  const actors::coordinator_state& coordinator() const noexcept { return coordinator_; }
+  const actors::coordinator_state* coordinator() const noexcept override { return &coordinator_; }
   const actors::edge_sender& sender() const noexcept { return sender_; }
   /// Of payloads that were copied so that nobody had to wait for them.
   std::uint64_t copied_bytes() const noexcept { return copied_bytes_; }
 
  private:
   friend send_call;
+  /// Whether the peer has taken what was sent, or is gone. Asks it, if not.
+  bool delivered() { return failed_ || sender_.all_matched(); }
   runtime::errc send_short(const actors::outgoing& inv, std::span<const std::byte> data) {
     if (data.size() > actors::inside_message_bytes) copied_bytes_ += data.size();
     return services_.net.send(peer(), runtime::link::channel::data, bytes_of(inv.mark), data, nullptr);
@@ -322,7 +318,12 @@ class edge_in final : public edge_end {
   std::string progress_in_words(std::uint32_t tag) const override { return receiver_.posted_in_words(tag); }
   /// More came early than is kept: the op ends on both ranks.
   void refuse_overflow();
-  void report_matches() noexcept { receiver_.report_all(); }
+  /// A sender that leaves after this rank must know that its last data was taken; later nobody would answer its question.
+  bool may_leave() override {
+    receiver_.report_all();
+    return true;
+  }
+  std::uint64_t flow_messages() const noexcept override { return receiver_.statistics().matched_sent; }
 
  private:
   friend receive_call;

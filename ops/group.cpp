@@ -113,7 +113,7 @@ group_end::leading::leading(const group_options& o, const actors::op_declaration
   coordinator.assigned = &assigned;
 }
 
-group_end::group_end(actors::services& s, group_options o) : services_(s), options_(std::move(o)) {
+group_end::group_end(actors::services& s, group_options o) : op_end(kind::group), services_(s), options_(std::move(o)) {
   participant_.declaration = declaration_of(options_).value();
   const auto& op = participant_.declaration;
   participant_.generation = actors::first_generation(op, s.incarnations, options_.coupled);
@@ -170,7 +170,7 @@ group_end::group_end(actors::services& s, group_options o) : services_(s), optio
 
 void group_end::refuse_overflow(const std::string& what) {
   const error why{errc::full, about(), what};
-  fail(why, services_.net.rank());
+  fail(why);
   actors::op_reject word;
   word.code = static_cast<std::uint8_t>(why.code());
   word.text = why.text();
@@ -199,8 +199,8 @@ bool group_end::is_current() const {
   return participant_.generation == actors::first_generation(declaration(), services_.incarnations, options_.coupled);
 }
 
-bool group_end::restarts_with(rank_id rank) const noexcept {
-  return has(rank) || std::find(options_.coupled.begin(), options_.coupled.end(), rank) != options_.coupled.end();
+bool group_end::restarts_with(rank_id r) const noexcept {
+  return ends_with(r) || std::find(options_.coupled.begin(), options_.coupled.end(), r) != options_.coupled.end();
 }
 
 std::unique_ptr<group_end> group_end::next_generation() {
@@ -214,9 +214,9 @@ std::unique_ptr<group_end> group_end::next_generation() {
   return next;
 }
 
-bool group_end::has(rank_id rank) const noexcept {
+bool group_end::ends_with(rank_id r) const noexcept {
   const auto& members = group_->members();
-  return std::binary_search(members.begin(), members.end(), rank);
+  return std::binary_search(members.begin(), members.end(), r);
 }
 
 const group_config* group_end::find(std::uint64_t digest) const noexcept {
@@ -227,15 +227,24 @@ const group_config* group_end::find(std::uint64_t digest) const noexcept {
   return nullptr;
 }
 
-void group_end::fail(const error& why, rank_id culprit) noexcept {
+std::string group_end::progress_in_words(std::uint32_t) const {
+  return "has made " + std::to_string(group_->next_invocation() - services_.first_invocation) + " calls of it";
+}
+
+void group_end::list_left_over(std::vector<std::string>& lines) {
+  if (!settled())
+    lines.push_back(declaration().title() + ", on rank " + std::to_string(services_.net.rank()) +
+                    ": some of its ranks have not taken all that was sent to them; let all run the same invocations "
+                    "before they return");
+}
+
+void group_end::fail(const error& why) noexcept {
   // What a fenced rank has lost before counts no more; nor does how the process ended that another has come for.
   if (failed_ && why.code() != errc::fenced && why.code() != errc::peer_restarted) return;
   failed_ = why;
   participant_.changed.tell();
-  group_->fail(why.code(), culprit);
+  group_->fail(why.code(), why.began_with() == nullptr ? services_.net.rank() : why.began_with()->rank);
 }
-
-void group_end::on_rejected(const error& why) noexcept { fail(why, services_.net.rank()); }
 
 const group_config& group_end::config_for(const group_invocation& inv) const {
   const std::uint64_t digest = inv.config();

@@ -29,6 +29,7 @@
 #include <parley/ops/agreement.hpp>
 #include <parley/ops/capability.hpp>
 #include <parley/ops/group_config.hpp>
+#include <parley/ops/op_end.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/tuning/plan.hpp>
 
@@ -73,49 +74,50 @@ void check_on_device(runtime::memory_space* device, const group_work& work, cons
 
 class group_turn;
 
-class group_end final : private actors::implementations {
+class group_end final : public op_end, private actors::implementations {
  public:
   group_end(actors::services& s, group_options o);
-  group_end(const group_end&) = delete;
-  group_end& operator=(const group_end&) = delete;
-  ~group_end();
+  ~group_end() override;
 
   /// `timeout_ns` 0: the op's.
   runtime::task<> run(group_work work, time_ns timeout_ns) { return run(std::move(work), timeout_ns, nullptr); }
   /// A call that this rank cannot make has its place among the others all the same, so that the next ones still meet: it ends on all
   /// members, here with `why`.
   runtime::task<> refuse(group_work work, time_ns timeout_ns, runtime::error why);
-  /// Ends all calls and those to come with `why`; `culprit` is the rank to blame.
-  void fail(const runtime::error& why, rank_id culprit) noexcept;
+  void fail(const runtime::error& why) noexcept override;
 
   /// See op_place.hpp.
   bool is_current() const;
   std::unique_ptr<group_end> next_generation();
-  /// Whether it cannot go on in its generation when this rank comes back as a new process.
-  bool restarts_with(rank_id rank) const noexcept;
+  bool ends_with(rank_id r) const noexcept override;
+  bool restarts_with(rank_id r) const noexcept override;
 
   const actors::participant_state& participant() const noexcept { return participant_; }
-  const actors::op_declaration& declaration() const noexcept { return participant_.declaration; }
+  const actors::participant_state* as_participant() const noexcept override { return &participant_; }
+  const actors::op_declaration& declaration() const noexcept override { return participant_.declaration; }
   const actors::rooted_group& data_path() const noexcept { return *group_; }
   /// As its user knows it.
   runtime::op_title title() const noexcept { return {"group", options_.name}; }
   /// What its members have agreed on, for the bytes that a call combines, spreads or gathers in all.
   agreement agreed() noexcept { return {services_, participant_, failed_, options_.timeout_ns}; }
   bool leads() const noexcept { return lead_ != nullptr; }
-  bool has(rank_id rank) const noexcept;
   collective does() const noexcept { return options_.does; }
   const std::vector<group_config_ptr>& configs() const noexcept { return options_.configs; }
   time_ns timeout_ns() const noexcept { return options_.timeout_ns; }
   runtime::memory_space* device() const noexcept { return options_.memory; }
   /// At the leader; null elsewhere.
   const actors::assignment* assigned() const noexcept { return lead_ ? &lead_->assigned : nullptr; }
-  const actors::coordinator_state* coordinator() const noexcept { return lead_ ? &lead_->coordinator : nullptr; }
-  bool owes_messages() const noexcept {
+  const actors::coordinator_state* coordinator() const noexcept override {
+    return lead_ ? &lead_->coordinator : nullptr;
+  }
+  bool owes_messages() const noexcept override {
     return !failed_ && (participant_.owed != 0 || (lead_ != nullptr && lead_->coordinator.owed != 0));
   }
-  void list_waiting(runtime::waiting_list& all);
-  /// Whether the others have had what this rank owes them. Asks them, if not.
-  bool settled() { return failed_ || group_->settled(); }
+  void list_waiting(runtime::waiting_list& all) override;
+  std::string progress_in_words(std::uint32_t) const override;
+  time_ns untaken_ns() override { return settled() ? 0 : options_.timeout_ns; }
+  void list_left_over(std::vector<std::string>& lines) override;
+  std::uint64_t flow_messages() const noexcept override { return group_->statistics().flow_messages; }
 
  private:
   friend group_turn;
@@ -125,12 +127,14 @@ class group_end final : private actors::implementations {
     actors::coordinator_state coordinator;
     actors::coordinator_address actor;
   };
+  /// Whether the others have had what this rank owes them. Asks them, if not.
+  bool settled() { return failed_ || group_->settled(); }
   std::vector<runtime::arrival> retire() noexcept;
   /// More came early than is kept: the op ends on all its ranks.
   void refuse_overflow(const std::string& what);
   runtime::task<> rehearse(std::uint64_t digest) override;
   std::size_t rehearsals_at_once() const noexcept override { return 16; }
-  void on_rejected(const runtime::error& why) noexcept override;
+  void on_rejected(const runtime::error& why) noexcept override { fail(why); }
   runtime::task<> run(group_work work, time_ns timeout_ns, group_turn* turn);
   time_ns deadline_in(time_ns timeout_ns) const noexcept;
   runtime::task<> implement(actors::group_invocation& inv, const group_work& work);

@@ -204,7 +204,7 @@ halo rank::declare(const halo_exchange& op) {
   for (const auto& [from, to] : messages.edges) {
     if (from == id()) around.listed.push_back(to);
   }
-  handle.around_ = &attend(std::make_unique<neighbours>(services(), handle.messages_.edges(), std::move(around)));
+  handle.around_ = &*attach(std::make_unique<neighbours>(services(), handle.messages_.edges(), std::move(around)));
   if (op.ranks.empty()) {
     for (const rank_id peer : op.neighbours) handle.directions_.push_back({peer, {}, 0, 0});
     return handle;

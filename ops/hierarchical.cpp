@@ -1,7 +1,6 @@
 #include <parley/ops/hierarchical.hpp>
 
 #include <parley/ops/group.hpp>
-#include <parley/ops/op_place.hpp>
 #include <parley/ops/rank.hpp>
 
 #include <algorithm>
@@ -225,7 +224,7 @@ class hierarchy::turns {
     // Who does not lead waits there for all that its leader waits for, who knows who is late, and so speaks first.
     if (which == level::inside && all_.groups() > 1 && !all_.has_part_in(level::between)) longer = span / 3;
     try {
-      at(which) = std::make_unique<group_turn>(**all_.at(which).place_, bytes, type, timeout_ns_ + longer);
+      at(which) = std::make_unique<group_turn>(*all_.at(which).place_, bytes, type, timeout_ns_ + longer);
     } catch (...) {
       refused_ = std::current_exception();  // on the levels that it has taken its turn on, the others have to be told
     }

@@ -2,7 +2,6 @@
 
 #include <parley/ops/group.hpp>
 #include <parley/ops/op_host.hpp>
-#include <parley/ops/op_place.hpp>
 #include <parley/ops/rank.hpp>
 
 #include <algorithm>
@@ -63,7 +62,7 @@ bool rank_group::leads() const noexcept { return !idle() && details()->leads(); 
 
 std::size_t rank_group::size() const noexcept { return idle() ? 0 : details()->data_path().members().size(); }
 
-const group_end* rank_group::details() const noexcept { return idle() ? nullptr : &**place_; }
+const group_end* rank_group::details() const noexcept { return idle() ? nullptr : &*place_; }
 
 runtime::task<> rank_group::run(collective what, group_work work, group_call_options o) const {
   return end(what).run(std::move(work), o.timeout_ns);
@@ -73,7 +72,7 @@ group_end& rank_group::end() const {
   if (idle())
     runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) +
                                             " is in no group of it; check the role function and the groups"});
-  return **place_;
+  return *place_;
 }
 
 group_end& rank_group::end(collective wanted) const {
@@ -100,7 +99,7 @@ runtime::task<> rank_group::run_with_pause(group_work work, group_call_options o
 
 agreement rank_group::agreed() const { return end().agreed(); }
 
-bool rank_group::rejoin() { return !idle() && place_->rejoin(); }
+bool rank_group::rejoin() { return !idle() && place_.rejoin(); }
 
 group_work rank_group::giving(std::span<std::byte> data, element of) {
   group_work work;
@@ -167,7 +166,16 @@ rank_group rank::declare(const leader_worker& op) {
     o.on = &host_->machine_;
     o.allowed = tuning::both(op.allowed, settings_->allowed);
     o.memory = op.memory == &runtime::host_memory() ? nullptr : op.memory;
-    handle.place_ = &host_->add_group(std::move(o));
+    const auto declared = declaration_of(o).value();
+    host_->check_new(declared);
+    o.policy = settings_->policy;
+    o.plan = host_->plan_for(o.memory);
+    o.window = settings_->window;
+    o.mutant_ignores_stamp = settings_->mutant_ignores_stamp;
+    o.remembered = host_->remember(declared, o.configs);
+    handle.place_ = {*host_, host_->add(std::make_unique<group_end>(host_->services_, std::move(o)))};
+    host_->note_group(declared);
+    host_->end_if_lost();
   }
   if (handle.idle()) host_->note_idle(op.name);
   return handle;

@@ -30,6 +30,7 @@
 #include <parley/ops/agreement.hpp>
 #include <parley/ops/call_type.hpp>
 #include <parley/ops/group_config.hpp>
+#include <parley/ops/op_place.hpp>
 #include <parley/runtime/memory_space.hpp>
 
 #include <cstdint>
@@ -44,8 +45,6 @@ namespace parley::ops {
 
 class group_end;
 class hierarchy;
-template <class End>
-class op_place;
 class rank;
 
 struct leader_worker {
@@ -80,7 +79,7 @@ struct group_call_options {
 /// What `declare` gives back; a light handle that lives as long as its rank.
 class rank_group {
  public:
-  bool idle() const noexcept { return place_ == nullptr; }
+  bool idle() const noexcept { return !place_; }
   bool leads() const noexcept;
   std::size_t size() const noexcept;
   /// After `peer_restarted`: enters the generation that has begun. False when none has, or this rank is idle. One that is fenced, or
@@ -165,7 +164,7 @@ class rank_group {
   group_work gathering(std::span<std::byte> mine, std::span<std::byte> all, element of) const;
   std::string name_;
   runtime::rank_id self_ = 0;
-  op_place<group_end>* place_ = nullptr;
+  op_place<group_end> place_;
 };
 
 }  // namespace parley::ops

@@ -3,20 +3,19 @@
 /// `rank` is the face that programs see; the ops, whose handles and ends are made here, know this one. Internal to ops.
 ///
 ///     op_host& host = …;                                  // of a rank
-///     edge_out& out = host.add_out(options);              // an end, which the rank tells of losses and restarts from now on
+///     my_end& end = host.add(std::make_unique<my_end>(host.services_, …));
+///     host.end_if_lost();                                 // from now on the rank tells it of losses and restarts
 #include <parley/actors/inquiries.hpp>
 #include <parley/actors/membership/losses.hpp>
 #include <parley/actors/services.hpp>
-#include <parley/ops/attached_op.hpp>
 #include <parley/ops/declared_edge.hpp>
 #include <parley/ops/edge.hpp>
-#include <parley/ops/group.hpp>
 #include <parley/ops/machine.hpp>
+#include <parley/ops/op_end.hpp>
 #include <parley/ops/op_place.hpp>
 #include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/rank_settings.hpp>
 #include <parley/ops/results_store.hpp>
-#include <parley/ops/symmetric_end.hpp>
 #include <parley/ops/tunable_context.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/flight_recorder.hpp>
@@ -25,12 +24,14 @@
 #include <parley/runtime/scope.hpp>
 #include <parley/runtime/storage.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -40,17 +41,12 @@
 namespace parley::ops {
 
 struct paired_transfer;
-class rank;
 class transfer;
 
-/// Something on a rank whose calls may wait, and that is no end of an op itself.
-struct waiting_source {
-  virtual ~waiting_source() = default;
-  virtual void list_waiting(runtime::waiting_list& all) = 0;
-};
-
-struct op_host final : edge_host, place_keeper {
-  op_host(rank& of, rank_foundation on, std::shared_ptr<const rank_settings> settings);
+struct op_host final : edge_host {
+  /// `on_call_failed` outlives it, and may change.
+  op_host(const std::function<void(const runtime::error&)>& on_call_failed, rank_foundation on,
+          std::shared_ptr<const rank_settings> settings);
   op_host(const op_host&) = delete;
   op_host& operator=(const op_host&) = delete;
 
@@ -60,7 +56,7 @@ struct op_host final : edge_host, place_keeper {
   runtime::router& mail() noexcept override { return mail_; }
   actors::services& services() noexcept override { return services_; }
   std::weak_ptr<bool> alive() const noexcept override { return alive_; }
-  bool is_fenced() const noexcept override { return fenced_.has_value(); }
+  std::string kind_of(rank_id r) const { return r < kinds_.size() ? kinds_[r] : std::string(); }
   rank_id world_size() const noexcept { return net_.world_size(); }
   void check_new(const actors::op_declaration& op) const;
   void declare_once(const actors::op_declaration& op);
@@ -71,35 +67,56 @@ struct op_host final : edge_host, place_keeper {
                          const std::shared_ptr<const std::vector<rank_id>>& coupled);
   edge_out& add_out(edge_options o) override;
   edge_in& add_in(edge_options o) override;
-  void put_aside(const edge_out& ended) override;
-  void put_aside(const edge_in& ended) override;
-  op_place<group_end>& add_group(group_options o);
-  /// `visit(declaration, has(rank, it has restarted), end(error, culprit))` for the ends of all ops.
-  template <class Visit>
-  void for_each_end(const Visit& visit) noexcept;
-  /// Null: it was known.
+  void put_aside(edge_end& ended) override { static_cast<op_end&>(ended).ended_ = true; }
+  /// See op_place.hpp.
+  void replace(op_end& ended, std::unique_ptr<op_end> next);
+  /// Keeps it, behind those of its kind.
+  template <class End>
+  End& add(std::unique_ptr<End> end) {
+    End& added = *end;
+    const auto is_before = [](op_end::kind k, const auto& e) { return k < e->kind_; };
+    ops_.insert(std::upper_bound(ops_.begin(), ops_.end(), added.kind_, is_before), std::move(end));
+    return added;
+  }
+  /// Ends of ops in their current generations.
+  auto ops() const noexcept {
+    return ops_ | std::views::filter([](const auto& e) { return !e->ended_; }) |
+           std::views::transform([](const auto& e) -> op_end& { return *e; });
+  }
+  /// See `rank::on_lost` and `rank::on_fenced`.
+  void lose(rank_id lost, std::string_view why, actors::departure how = actors::departure::died) noexcept;
+  void fence(std::string_view why) noexcept;
+  /// `gone` is null where the loss was known.
   void end_after(const actors::loss* gone, std::string_view why) noexcept;
   void end_ops_with(const actors::loss& l, runtime::errc code) noexcept;
-  void note_undelivered(edge_out& e);
+  void note_undelivered(op_end& e);
   void refuse_early(const actors::stamp& s);
-  void end_if_lost() noexcept override;  // what has just been made
+  /// What has just been made.
+  void end_if_lost() noexcept;
   void complete(edge_options& o, const actors::op_declaration& op);
   tuning::plan_options plan_for(const runtime::memory_space* memory) const noexcept;
   void warn_not_compared(const std::string& op, const tuning::constraints& allowed, std::string_view why);
   template <class Configs>
-  std::vector<actors::remembered_best> remember(const actors::op_declaration& op, const Configs& configs);
+  std::vector<actors::remembered_best> remember(const actors::op_declaration& op, const Configs& configs) {
+    if (results_.remembered().entries().empty()) return {};
+    std::vector<std::string> ids;
+    for (const auto& c : configs) ids.push_back(c->id());
+    return remember(op, ids);
+  }
+  std::vector<actors::remembered_best> remember(const actors::op_declaration& op, const std::vector<std::string>& ids);
   results_store::options results_options() const;
   tunable_context& make_kernels() const;
   void keep_decision(const actors::participant_state& of, const actors::decision_record& d);
   void dump_after_fault(std::string_view why) noexcept;
   actors::inquiries::own_knowledge what_is_known();
-  std::string progress_in(std::uint64_t op, rank_id asks, std::uint32_t tag) const;
+  runtime::waiting_list waiting() const;
+  runtime::result<std::string> dump_flight(std::string_view why, const std::string& folder = {});
 
-  rank& self;
   runtime::executor& executor_;
   runtime::link& net_;
   std::shared_ptr<const rank_settings> settings_;
   machine machine_;
+  std::vector<std::string> kinds_;
   runtime::flight_recorder flight_;
   time_ns next_fault_dump_ns_ = 0;
   runtime::storage* disk_ = nullptr;
@@ -114,14 +131,7 @@ struct op_host final : edge_host, place_keeper {
   std::map<std::string, std::vector<actors::declared_by_name>, std::less<>> groups_declared_;
   std::list<declared_edge> declared_edges_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::vector<std::unique_ptr<edge_out>> outs_;
-  std::vector<std::unique_ptr<edge_in>> ins_;
-  std::vector<std::unique_ptr<edge_out>> ended_outs_;  // of ended generations; calls may still be leaving them
-  std::vector<std::unique_ptr<edge_in>> ended_ins_;
-  std::vector<std::unique_ptr<waiting_source>> p2ps_;
-  std::list<op_place<group_end>> groups_;
-  std::list<op_place<symmetric_end>> symmetrics_;
-  std::list<op_place<attached_op>> attached_;
+  std::vector<std::unique_ptr<op_end>> ops_;  // by kind; those of ended generations too, an earlier one of an op first
   actors::losses losses_;
   std::uint64_t restarts_heard_ = 0;
   bool ranks_come_back_ = false;

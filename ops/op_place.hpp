@@ -1,59 +1,49 @@
 #pragma once
-/// Where an op stands on a rank: its end of the current generation, and those whose generations have ended, as calls may still be
-/// leaving them. Handles refer to the place, so that they go on when a rank of the op has come back as a new process and its
-/// other ranks have called `rejoin`.
+/// Where an op stands on a rank, for its handles: leads to the end of its current generation, so that handles go on when a rank of the op
+/// has come back as a new process and the other ranks have called `rejoin`.
 ///
-///     op_place<group_end> at(std::make_unique<group_end>(services, options), keeper);
-///     at->fail(why, restarted);                 // ends all calls until …
-///     at.rejoin();                              // … another end takes the place; false where none has to
+///     op_place<group_end> at(host, end);
+///     at->fail(why);                            // ends all calls until …
+///     at.rejoin();                              // … an end of the next generation takes its place; false where none has to
 ///
-/// An `End` says whether it `is_current()`: whether its generation is that of the processes which are in the places of its ranks now. Its
-/// `next_generation(…)` retires it, and answers the end that follows.
+/// An `End` is an `op_end` and says whether it `is_current()`: whether its generation is that of the processes which are in the places of its
+/// ranks now. Its `next_generation(…)` retires it and returns the end that follows.
 #include <memory>
 #include <utility>
-#include <vector>
 
 namespace parley::ops {
 
-/// What a place asks of the rank that keeps it.
-struct place_keeper {
-  /// Whether the others hold this rank dead: then no generation follows.
-  virtual bool is_fenced() const noexcept = 0;
-  /// Ends ops that have just been made with ranks that are gone.
-  virtual void end_if_lost() noexcept = 0;
-
- protected:
-  ~place_keeper() = default;
-};
+class op_end;
+struct op_host;
+/// Makes room on the rank for one more end. False: the others hold the rank dead, and no generation follows.
+bool make_room_on(op_host& host);
+/// Keeps `next`, which follows `ended`, and ends it if it has ranks that are gone.
+void replace_on(op_host& host, op_end& ended, std::unique_ptr<op_end> next);
 
 template <class End>
 class op_place {
  public:
-  op_place(std::unique_ptr<End> first, place_keeper& keeper) noexcept : keeper_(keeper), now_(std::move(first)) {}
+  op_place() = default;  // of a rank that has no part in the op
+  op_place(op_host& host, End& first) noexcept : host_(&host), now_(&first) {}
 
-  End& operator*() const noexcept { return *now_; }
-  End* operator->() const noexcept { return now_.get(); }
-
-  /// Those whose generations have ended, the latest first.
-  template <class Visit>
-  void for_each_ended(const Visit& visit) const {
-    for (auto e = ended_.rbegin(); e != ended_.rend(); ++e) visit(**e);
+  explicit operator bool() const noexcept { return now_ != nullptr; }
+  End& operator*() const noexcept {
+    while (now_->followed_by_ != nullptr) now_ = static_cast<End*>(now_->followed_by_);
+    return *now_;
   }
+  End* operator->() const noexcept { return &**this; }
 
   template <class... More>
-  bool rejoin(More&&... more) {
-    if (keeper_.is_fenced() || now_->is_current()) return false;
-    ended_.reserve(ended_.size() + 1);
-    std::unique_ptr<End> next = now_->next_generation(std::forward<More>(more)...);
-    ended_.push_back(std::exchange(now_, std::move(next)));
-    keeper_.end_if_lost();
+  bool rejoin(More&&... more) const {
+    End& ended = **this;
+    if (ended.is_current() || !make_room_on(*host_)) return false;
+    replace_on(*host_, ended, ended.next_generation(std::forward<More>(more)...));
     return true;
   }
 
  private:
-  place_keeper& keeper_;
-  std::vector<std::unique_ptr<End>> ended_;
-  std::unique_ptr<End> now_;
+  op_host* host_ = nullptr;
+  mutable End* now_ = nullptr;
 };
 
 }  // namespace parley::ops

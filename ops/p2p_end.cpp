@@ -512,6 +512,11 @@ actors::registered_memory p2p::register_bytes(std::span<std::byte> memory) const
   return end().pairs().registered(memory);
 }
 
+const actors::op_declaration& p2p_end::declaration() const noexcept {
+  static const actors::op_declaration none;
+  return none;
+}
+
 p2p_end& p2p::end() const {
   if (end_ == nullptr)
     runtime::raise({errc::bad_argument, "op " + name_ + ": this rank has no part in it; it may not start batches"});
@@ -526,9 +531,7 @@ p2p rank::declare(const point_to_point& op) {
   if (!op.coupled.empty()) coupled = std::make_shared<const std::vector<rank_id>>(op.coupled);
   transfer pairs = host_->declare_pairs(mine, mine.edges, coupled);
   if (!takes_part(op, id())) return handle;
-  auto end = std::make_unique<p2p_end>(std::move(pairs), host_->services_, op);
-  handle.end_ = end.get();
-  host_->p2ps_.push_back(std::move(end));
+  handle.end_ = &host_->add(std::make_unique<p2p_end>(std::move(pairs), host_->services_, op));
   return handle;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 /// A batch op on one rank that has a part in it: what the handle (p2p.hpp) and the ops that are made of messages call. Internal to ops.
 #include <parley/actors/services.hpp>
-#include <parley/ops/op_host.hpp>
+#include <parley/ops/op_end.hpp>
 #include <parley/ops/p2p.hpp>
 #include <parley/ops/self_edge.hpp>
 #include <parley/runtime/dataflow.hpp>
@@ -18,13 +18,16 @@
 namespace parley::ops {
 
 /// The op on one rank that has a part in it.
-class p2p_end final : public waiting_source {
+class p2p_end final : public op_end {
  public:
   p2p_end(transfer pairs, const actors::services& s, const point_to_point& op)
-      : name_(op.name), pairs_(std::move(pairs)), memory_(op.memory == nullptr ? runtime::host_memory() : *op.memory),
+      : op_end(kind::batch), name_(op.name), pairs_(std::move(pairs)),
+        memory_(op.memory == nullptr ? runtime::host_memory() : *op.memory),
         to_itself_(s, memory_, op.name, op.timeout_ns), services_(s), self_(s.net.rank()) {}
-  p2p_end(const p2p_end&) = delete;
-  p2p_end& operator=(const p2p_end&) = delete;
+  /// Of none: those of its edges say all.
+  const actors::op_declaration& declaration() const noexcept override;
+  bool ends_with(rank_id) const noexcept override { return false; }
+  void fail(const runtime::error&) noexcept override {}
 
   /// Those of a batch with a stream are expected from here on (`memory_space::expect`).
   runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o);

@@ -198,7 +198,7 @@ pipeline rank::declare(linear_pipeline op) {
     edges.push_back(e);
     around.listed.push_back(e->peer());
   }
-  p.around_ = &attend(std::make_unique<neighbours>(host_->services_, std::move(edges), std::move(around)));
+  p.around_ = &*attach(std::make_unique<neighbours>(host_->services_, std::move(edges), std::move(around)));
   return p;
 }
 

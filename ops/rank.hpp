@@ -11,6 +11,7 @@
 /// makes one from the environment. Ops are declared on all ranks, in any order and at any time; they end with the rank.
 #include <parley/actors/membership/losses.hpp>
 #include <parley/ops/agreement.hpp>
+#include <parley/ops/op_place.hpp>
 #include <parley/ops/rank_settings.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/executor.hpp>
@@ -41,9 +42,7 @@ struct waiting_list;
 
 namespace parley::ops {
 
-class attached_op;
 class attention;
-class declared_edge;
 struct edge_agreement;
 struct edge_decision;
 class halo;
@@ -54,8 +53,7 @@ struct leader_worker;
 struct linear_pipeline;
 struct op_host;
 class machine;
-template <class End>
-class op_place;
+class op_end;
 class p2p;
 struct paired_transfer;
 class pipeline;
@@ -64,7 +62,6 @@ class rank_group;
 struct rank_foundation;
 struct ring_attention;
 class symmetric;
-class symmetric_end;
 struct symmetric_op;
 class training;
 struct training_pipeline;
@@ -95,7 +92,7 @@ class rank {
   const rank_settings& settings() const noexcept { return *settings_; }
   /// What a rank of the job computes on, such as `NVIDIA H200`: equal for ranks that are alike. The same on all ranks; empty where
   /// nobody has said.
-  std::string kind_of(rank_id r) const { return r < kinds_.size() ? kinds_[r] : std::string(); }
+  std::string kind_of(rank_id r) const;
 
   /// What this rank has, less what it is told to do without: `on().has("sm_90")` is an error that says why not.
   const machine& on() const noexcept;
@@ -112,13 +109,10 @@ class rank {
   symmetric declare(symmetric_op op);
 
   /// For ops of other kinds, such as `contextual`. Throws `bad_argument` where the op is declared already.
-  op_place<attached_op>& attach(std::unique_ptr<attached_op> op);
-  /// The same for one that no restart ends.
-  template <class Op>
-  Op& attend(std::unique_ptr<Op> op) {
-    Op& added = *op;
-    attach(std::move(op));
-    return added;
+  template <class End>
+  op_place<End> attach(std::unique_ptr<End> op) {
+    End& added = *op;
+    return {keep(std::move(op)), added};
   }
   actors::services& services() noexcept;
 
@@ -182,16 +176,14 @@ class rank {
 
   /// Of the ops that have been used here so far, of every kind; also those that agree by lease.
   std::vector<edge_agreement> agreements() const;
-  /// Ops of this rank that are no participants of their own, such as a contextual one.
-  std::vector<std::string> attached_titles() const;
   /// What this rank's ends have been told so far, senders and receivers alike.
   std::vector<edge_decision> decisions() const;
   /// The same with all that this rank's participants have learned, for those who check it.
   std::vector<const actors::participant_state*> participants() const;
   /// The same of generations that have ended here, the latest of an op first.
   std::vector<const actors::participant_state*> ended_participants() const;
-  /// Its ends of ops without headers, for those who check them.
-  std::vector<symmetric_end*> ops_without_headers() const;
+  /// Its ops in their current generations, for those who check them.
+  std::vector<op_end*> ops() const;
   /// Aborts the communicators that rehearsals run on, so that what they have put into a device's streams waits for no other member any
   /// more. For who destroys a rank, before it sees to the end of those.
   void abandon_rehearsals() noexcept;
@@ -216,15 +208,11 @@ class rank {
   std::uint64_t flow_messages() const noexcept;
 
  private:
-  friend transfer;
-  friend pipeline;
-  friend declared_edge;
-  friend op_host;
+  op_host& keep(std::unique_ptr<op_end> op);
 
   runtime::executor& executor_;
   runtime::link& net_;
   std::shared_ptr<const rank_settings> settings_;
-  std::vector<std::string> kinds_;
   std::unique_ptr<op_host> host_;
 };
 

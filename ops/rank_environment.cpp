@@ -205,11 +205,9 @@ std::string calls_of_others(const actors::participant_state& p, std::string_view
     if (c->key != key) continue;
     std::uint64_t all = 0;
     std::string causes;
-    for (std::size_t i = 0; i < actors::unmet_needs; ++i) {
-      if (c->ran_others[i] == 0) continue;
-      all += c->ran_others[i];
-      causes += fmt::format("{}{} for {}", causes.empty() ? "" : ", ", c->ran_others[i],
-                            name(static_cast<actors::unmet_need>(i)));
+    for (const auto& [need, calls] : c->runs_of_others()) {
+      all += calls;
+      causes += fmt::format("{}{} for {}", causes.empty() ? "" : ", ", calls, need);
     }
     if (all != 0)
       return fmt::format("{} of {} calls since then ran another config: {}", all,

@@ -36,7 +36,7 @@ attention rank::declare(const ring_attention& op) {
                              .listed = {handle.previous_, handle.next_},
                              .timeout_ns = op.timeout_ns,
                              .declared = {{"ranks in the order", ranks}}};
-  handle.around_ = &attend(std::make_unique<neighbours>(services(), handle.ring_.edges(), std::move(around)));
+  handle.around_ = &*attach(std::make_unique<neighbours>(services(), handle.ring_.edges(), std::move(around)));
   return handle;
 }
 

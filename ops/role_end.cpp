@@ -164,13 +164,13 @@ void role_end::end(const actors::stamp& mark, std::uint64_t invocation, time_ns 
     assigned_.quarantine(mark.total_bytes, ran, services_.ex.now(), "it threw " + thrown->what());
 }
 
-role_op::role_op(rank& self, const role_options& o) : end_(&self.attend(std::make_unique<role_end>(self, o))) {
+role_op::role_op(rank& self, const role_options& o) : end_(&*self.attach(std::make_unique<role_end>(self, o))) {
   end_->start();
 }
 
 const std::string& role_op::role() const noexcept {
   static const std::string none = "idle";
-  return idle() ? none : end_->participant()->role;
+  return idle() ? none : end_->as_participant()->role;
 }
 
 task<> role_op::run(std::span<std::byte> data) { return end_or_raise().run(data); }

@@ -6,8 +6,8 @@
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/ops/agreement.hpp>
-#include <parley/ops/attached_op.hpp>
 #include <parley/ops/op_config.hpp>
+#include <parley/ops/op_end.hpp>
 #include <parley/ops/role_op.hpp>
 #include <parley/runtime/task.hpp>
 #include <parley/tuning/constraint.hpp>
@@ -21,7 +21,7 @@
 
 namespace parley::ops {
 
-class role_end final : public attached_op, private actors::implementations {
+class role_end final : public op_end, private actors::implementations {
  public:
   /// Throws `bad_argument`. With the settings of `self`, and what its results files say.
   role_end(rank& self, const role_options& o);
@@ -34,8 +34,8 @@ class role_end final : public attached_op, private actors::implementations {
   const actors::assignment& assigned() const noexcept { return assigned_; }
 
   const actors::op_declaration& declaration() const noexcept override { return participant_.declaration; }
-  const actors::participant_state* participant() const noexcept override { return &participant_; }
-  bool has(rank_id) const noexcept override { return false; }
+  const actors::participant_state* as_participant() const noexcept override { return &participant_; }
+  bool ends_with(rank_id) const noexcept override { return false; }
   void fail(const runtime::error& why) noexcept override;
   bool owes_messages() const noexcept override { return !failed_ && participant_.owed + coordinator_.owed != 0; }
 

@@ -27,6 +27,7 @@
 /// it again: the others are in it, and whatever this member calls next is what meets them.
 #include <parley/actors/declaration.hpp>
 #include <parley/ops/agreement.hpp>
+#include <parley/ops/op_place.hpp>
 #include <parley/ops/symmetric_config.hpp>
 #include <parley/runtime/memory_space.hpp>
 #include <parley/runtime/task.hpp>
@@ -45,8 +46,6 @@ namespace parley::ops {
 
 using runtime::time_ns;
 
-template <class End>
-class op_place;
 class rank;
 class symmetric_end;
 
@@ -97,7 +96,7 @@ class symmetric {
     return agreed().decided(bytes, o);
   }
   /// Whether this rank is no member.
-  bool idle() const noexcept { return place_ == nullptr; }
+  bool idle() const noexcept { return !place_; }
   symmetric_end& end() const { return end_or_raise(); }
 
  private:
@@ -106,7 +105,7 @@ class symmetric {
   runtime::task<> run_bytes(std::span<std::byte> data, symmetric_options call) const;
   std::string name_;
   runtime::rank_id self_ = 0;
-  op_place<symmetric_end>* place_ = nullptr;
+  op_place<symmetric_end> place_;
 };
 
 }  // namespace parley::ops

@@ -2,6 +2,8 @@
 
 #include <parley/actors/inquiries.hpp>
 #include <parley/ops/capability.hpp>
+#include <parley/ops/op_host.hpp>
+#include <parley/ops/rank.hpp>
 #include <parley/ops/under_way.hpp>
 
 #include <algorithm>
@@ -173,8 +175,8 @@ symmetric_end::leading::leading(actors::services& s, const symmetric_op& op, con
 }
 
 symmetric_end::symmetric_end(actors::services& s, symmetric_op op, symmetric_settings settings)
-    : services_(s), op_(std::move(op)), settings_(std::move(settings)), participant_(s, op_, settings_),
-      rows_(s.ex, s.clocks.skew()), leases_(s, participant_, *this) {
+    : op_end(kind::without_headers), services_(s), op_(std::move(op)), settings_(std::move(settings)),
+      participant_(s, op_, settings_), rows_(s.ex, s.clocks.skew()), leases_(s, participant_, *this) {
   members_ = op_.members.empty() ? ranks_of(participant_.declaration) : op_.members;
   participant_.runs = this;
   participant_.rows = &rows_;
@@ -228,7 +230,7 @@ std::unique_ptr<symmetric_end> symmetric_end::next_generation(std::shared_ptr<co
   return std::make_unique<symmetric_end>(services_, std::move(op), settings_);
 }
 
-bool symmetric_end::has(rank_id r) const noexcept {
+bool symmetric_end::ends_with(rank_id r) const noexcept {
   return std::find(members_.begin(), members_.end(), r) != members_.end();
 }
 
@@ -483,14 +485,13 @@ task<> symmetric_end::connect(std::vector<std::byte> id) {
 }
 
 task<> symmetric_end::run_scratch(actors::rehearsal_run run, std::uint64_t bytes, std::string& unlike) {
-  using kind = actors::rehearsal_run::kind;
   const symmetric_config* const config = find(run.digest);
   if (config == nullptr || !participant_.may_run(run.digest))
     runtime::raise({errc::config_mismatch, "a config that was not warmed here"});
   co_await make_scratch(bytes);
   const std::span<std::byte> scratch = scratch_->bytes().first(static_cast<std::size_t>(bytes));
   const auto type = tuning::number_type_of(op_.dtype);
-  const bool compared = run.what != kind::timed && type.has_value();
+  const bool compared = run.what != actors::rehearsal_run::kind::timed && type.has_value();
   if (compared) co_await fill_scratch(scratch, *type);
   const std::shared_ptr<communicator> over = rehearsing_over_;
   if (op_.rehearse != nullptr && over == nullptr)
@@ -553,7 +554,7 @@ void symmetric_end::abandon() noexcept {
 bool symmetric::rejoin(std::shared_ptr<communicator> over) {
   if (idle()) return false;
   symmetric_end& mine = end_or_raise();
-  return mine.is_current() ? mine.rejoin(std::move(over)) : place_->rejoin(std::move(over));
+  return mine.is_current() ? mine.rejoin(std::move(over)) : place_.rejoin(std::move(over));
 }
 
 agreement symmetric::agreed() const { return end_or_raise().agreed(); }
@@ -565,7 +566,29 @@ task<> symmetric::run_bytes(std::span<std::byte> data, symmetric_options call) c
 symmetric_end& symmetric::end_or_raise() const {
   if (idle())
     runtime::raise({errc::bad_argument, "op " + name_ + " has no part for this rank; it is not among its members"});
-  return **place_;
+  return *place_;
+}
+
+symmetric rank::declare(symmetric_op op) {
+  const auto d = declaration_of(op, world_size()).value();
+  symmetric handle;
+  handle.name_ = op.name;
+  const auto me = [this](const auto& p) { return p.rank == id(); };
+  if (std::none_of(d.participants.begin(), d.participants.end(), me)) {
+    host_->note_idle(op.name);
+    return handle;
+  }
+  host_->check_new(d);
+  op.allowed = tuning::both(op.allowed, settings_->allowed);
+  if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty())
+    host_->results_.warn({d.title() + ": NUMERICAL_CHECK is on, and " + why + "; only its default runs"});
+  symmetric_settings own{settings_->policy, settings_->plan, host_->remember(d, op.configs), &host_->machine_};
+  auto end = std::make_unique<symmetric_end>(host_->services_, std::move(op), std::move(own));
+  handle.place_ = {*host_, host_->add(std::move(end))};
+  handle.self_ = id();
+  host_->note_group(d);
+  host_->end_if_lost();
+  return handle;
 }
 
 }  // namespace parley::ops

@@ -9,7 +9,7 @@
 #include <parley/actors/services.hpp>
 #include <parley/ops/agreement.hpp>
 #include <parley/ops/capability.hpp>
-#include <parley/ops/op_place.hpp>
+#include <parley/ops/op_end.hpp>
 #include <parley/ops/symmetric.hpp>
 #include <parley/ops/symmetric_config.hpp>
 #include <parley/runtime/implementation.hpp>
@@ -42,21 +42,17 @@ runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, r
 /// Why such an op cannot do what NUMERICAL_CHECK asks for, and what to do; nothing when it can.
 std::string why_not_compared(const symmetric_op& op);
 
-class symmetric_end final : private actors::implementations, private actors::rehearsals {
+class symmetric_end final : public op_end, private actors::implementations, private actors::rehearsals {
  public:
   symmetric_end(actors::services& s, symmetric_op op, symmetric_settings settings);
-  symmetric_end(const symmetric_end&) = delete;
-  symmetric_end& operator=(const symmetric_end&) = delete;
-  ~symmetric_end();
+  ~symmetric_end() override;
 
   runtime::task<> run(std::span<std::byte> data, symmetric_options call);
   runtime::task<> run(symmetric_caller& caller, symmetric_options call);
   agreement agreed() noexcept { return {services_, participant_, failed_, op_.timeout_ns}; }
-  /// Aborts the communicator that rehearsals run on.
   void abandon() noexcept override;
   bool is_replayed() const noexcept { return op_.replayed; }
-  /// Ends all calls, and those to come, with `why`.
-  void fail(const runtime::error& why) noexcept;
+  void fail(const runtime::error& why) noexcept override;
   /// After `closed`: over `over`, in the generation that has begun meanwhile. False when none has.
   bool rejoin(std::shared_ptr<communicator> over);
   /// See op_place.hpp.
@@ -64,22 +60,22 @@ class symmetric_end final : private actors::implementations, private actors::reh
   std::unique_ptr<symmetric_end> next_generation(std::shared_ptr<communicator> over);
 
   const actors::participant_state& participant() const noexcept { return participant_; }
-  const actors::op_declaration& declaration() const noexcept { return participant_.declaration; }
+  const actors::participant_state* as_participant() const noexcept override { return &participant_; }
+  const actors::op_declaration& declaration() const noexcept override { return participant_.declaration; }
   /// As its user knows it.
   runtime::op_title title() const noexcept { return {"op without headers", op_.name}; }
   const actors::lease_participant& leases() const noexcept { return leases_; }
-  bool has(rank_id r) const noexcept;
+  bool ends_with(rank_id r) const noexcept override;
   bool leads() const noexcept { return lead_ != nullptr; }
   /// At the leader; null elsewhere.
   const actors::assignment* assigned() const noexcept { return lead_ ? &lead_->assigned : nullptr; }
-  const actors::coordinator_state* coordinator() const noexcept { return lead_ ? &lead_->state : nullptr; }
+  const actors::coordinator_state* coordinator() const noexcept override { return lead_ ? &lead_->state : nullptr; }
   actors::lease_coordinator* lease_coordinator() noexcept { return lead_ ? &lead_->leases : nullptr; }
-  bool owes_messages() const noexcept;
-  void list_waiting(runtime::waiting_list& all);
-  /// How many calls of those sizes this rank has begun; see actors/inquiries.hpp.
-  std::string progress_in_words(std::uint32_t key) const;
+  bool owes_messages() const noexcept override;
+  void list_waiting(runtime::waiting_list& all) override;
+  std::string progress_in_words(std::uint32_t key) const override;
   /// See actors/lease_participant.hpp.
-  bool may_leave() { return op_.rehearse == nullptr || leases_.may_leave(); }
+  bool may_leave() override { return op_.rehearse == nullptr || leases_.may_leave(); }
 
  private:
   struct leading {

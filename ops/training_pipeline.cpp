@@ -144,7 +144,7 @@ training rank::declare(const training_pipeline& op) {
   for (const auto& [from, to] : edges) {
     if (from == id()) around.listed.push_back(to);
   }
-  auto& neighbourhood = attend(std::make_unique<neighbours>(services(), handle.messages_.edges(), std::move(around)));
+  auto& neighbourhood = *attach(std::make_unique<neighbours>(services(), handle.messages_.edges(), std::move(around)));
   handle.free_ = std::make_shared<training::buffers>(whole->memory, handle.messages_, neighbourhood);
   handle.op_ = std::move(whole);
   return handle;

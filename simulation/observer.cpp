@@ -121,11 +121,16 @@ void observer::look_at(rank_id r) {
   const std::size_t first = record_.participants.size();
   for (const actors::participant_state* p : self.participants())
     record_.participants.push_back(view_of(r, *p, !ending_ && !world_.has_left(r)));
-  for (const std::string& title : self.attached_titles()) record_.other_ops.insert(std::string(op_of(title)));
+  for (const ops::op_end* e : self.ops()) {
+    if (e->is(ops::op_end::kind::other)) record_.other_ops.insert(std::string(op_of(e->declaration().title())));
+  }
   if (!cutting_) look_at_campaigns(self, first);
   if (record_.play->ops.empty()) {
-    for (ops::symmetric_end* end : self.ops_without_headers())
-      record_.leases.push_back(gates_of(static_cast<std::size_t>(world_.job()), r, *end));
+    for (ops::op_end* e : self.ops()) {
+      if (e->is(ops::op_end::kind::without_headers))
+        record_.leases.push_back(
+            gates_of(static_cast<std::size_t>(world_.job()), r, static_cast<ops::symmetric_end&>(*e)));
+    }
   }
   if (on_end) on_end(r);
   add_flights(record_, static_cast<std::size_t>(world_.job()), self);

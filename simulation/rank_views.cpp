@@ -109,7 +109,9 @@ void add_views(run_record& into, const ops::rank& self, std::size_t job) {
   for (const actors::participant_state* p : self.ended_participants())
     into.participants.push_back(view_of(job, self.id(), *p, true));
   add_flights(into, job, self);
-  for (const std::string& title : self.attached_titles()) into.other_ops.insert(std::string(op_of(title)));
+  for (const ops::op_end* e : self.ops()) {
+    if (e->is(ops::op_end::kind::other)) into.other_ops.insert(std::string(op_of(e->declaration().title())));
+  }
 }
 
 }  // namespace parley::simulation

@@ -4,7 +4,7 @@
 //
 // Words lie in each GPU's memory; they count the calls. Where a rank is gone, this rank itself writes what its streams wait for of that one, so
 // that they go on and GPUs can be given back; `reached` then says that what they leave in memory is no result.
-#include <parley/ops/attached_op.hpp>
+#include <parley/ops/op_end.hpp>
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/scope.hpp>
@@ -189,17 +189,16 @@ class peer_memory {
 
  private:
   /// Hears of the end of one other rank, for as long as this rank lives.
-  class loss_of final : public parley::ops::attached_op {
+  class loss_of final : public parley::ops::op_end {
    public:
     loss_of(rank_id self, rank_id other, const std::string& name, std::shared_ptr<peer_memory*> tell)
         : declaration_(parley::actors::declare_edge(name + ": losses", self, other, "")), other_(other),
           tell_(std::move(tell)) {}
     const parley::actors::op_declaration& declaration() const noexcept override { return declaration_; }
-    bool has(rank_id r) const noexcept override { return r == other_; }
+    bool ends_with(rank_id r) const noexcept override { return r == other_; }
     void fail(const parley::runtime::error& why) noexcept override {
       if (*tell_ != nullptr) (*tell_)->on_lost(other_, why);
     }
-    bool owes_messages() const noexcept override { return false; }
 
    private:
     parley::actors::op_declaration declaration_;

@@ -2,6 +2,7 @@
 /// Short programs of a leader and its workers, for tests in virtual time.
 #include "world.hpp"
 
+#include <parley/ops/group.hpp>
 #include <parley/ops/group_config.hpp>
 #include <parley/ops/leader_worker.hpp>
 #include <parley/ops/paired_transfer.hpp>

@@ -5,6 +5,7 @@
 #include "world.hpp"
 
 #include <parley/ops/symmetric.hpp>
+#include <parley/ops/symmetric_end.hpp>
 
 #include <cstring>
 #include <functional>

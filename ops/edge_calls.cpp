@@ -1,3 +1,4 @@
+// What a call (calls.hpp) does with its edge.
 #include <parley/ops/calls.hpp>
 #include <parley/ops/edge.hpp>
 
