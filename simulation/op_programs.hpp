@@ -14,7 +14,7 @@
 /// | `hierarchy` | sums in groups of two, and of their leaders; members are all ranks |
 /// | `contextual` | a function with two kernels, whose configs are tuned where it runs |
 ///
-/// Configs are those of pairs (kernels.hpp), of groups for a hierarchy, and for a contextual op `timed:` and
+/// Configs are those of pairs (config_text.hpp), of groups for a hierarchy, and for a contextual op `timed:` and
 /// `failing:NAME:NS:RANK:AFTER`.
 #include <parley/ops/rank.hpp>
 #include <parley/simulation/scenario.hpp>

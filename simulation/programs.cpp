@@ -9,6 +9,7 @@
 #include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/symmetric.hpp>
 #include <parley/ops/symmetric_end.hpp>
+#include <parley/simulation/config_text.hpp>
 #include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/payload_book.hpp>
 #include <parley/simulation/rank_views.hpp>

@@ -1,5 +1,3 @@
-#include <parley/simulation/kernels.hpp>
-
 #include <parley/simulation/config_text.hpp>
 
 #include <limits>
