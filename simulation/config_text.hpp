@@ -23,6 +23,7 @@
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/number_text.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 #include <parley/runtime/timers.hpp>
 #include <parley/simulation/kernels.hpp>
 
