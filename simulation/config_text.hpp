@@ -115,6 +115,16 @@ ops::config_ptr config_from(std::string_view text, kernel_times& times, std::uin
 /// `star[:BYTES]`, `chain[:BYTES]`, `tree`, `one_shot`, `two_shot[:BYTES]`, and the timed ones of above, good and bad: a worker computes, and roles
 /// are `leader` and `workerPLACE`, by its place among the group's ranks.
 ops::group_config_ptr group_config_from(std::string_view text, kernel_times& times, std::uint32_t abi = 1);
+/// What a config is for a contextual op: `timed:NAME:NS` or `failing:NAME:NS:RANK:AFTER`.
+struct kernel_spec {
+  std::string name;
+  time_ns takes_ns = 0;
+  bool fails = false;
+  rank_id fails_on = 0;
+  std::uint64_t after = 0;
+};
+/// Throws `bad_argument` that names the text.
+kernel_spec kernel_from(std::string_view text);
 /// What a `timed` config takes for so many bytes, without noise, or a `drifting` one once that has ended; 0 for others.
 time_ns usual_time_of(std::string_view text, std::uint64_t bytes, const kernel_model& model = {});
 
