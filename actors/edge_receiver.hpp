@@ -22,11 +22,11 @@
 #include <parley/actors/kept_parts.hpp>
 #include <parley/actors/one_sided.hpp>
 #include <parley/actors/part_receiver.hpp>
+#include <parley/actors/parts_in_flight.hpp>
 #include <parley/actors/registered_memory.hpp>
 #include <parley/actors/rows.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/actors/stream_table.hpp>
-#include <parley/actors/transfer.hpp>
 #include <parley/runtime/invariant.hpp>
 #include <parley/runtime/mailbox.hpp>
 #include <parley/runtime/memory_space.hpp>

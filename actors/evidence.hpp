@@ -6,7 +6,7 @@
 ///
 /// It is bounded (`most_evidence_bytes`): of more candidates than that the default, the winner and the fastest stay, in merged
 /// order, and `left_out` says how many are missing. The sentence with the reason is the campaign's.
-#include <parley/actors/coordinator.hpp>
+#include <parley/actors/coordinator_state.hpp>
 #include <parley/actors/messages.hpp>
 #include <parley/tuning/evidence.hpp>
 

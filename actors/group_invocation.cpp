@@ -1,5 +1,6 @@
 #include <parley/actors/group_invocation.hpp>
-#include <parley/actors/rooted_group.hpp>
+
+#include <parley/actors/group_host.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -22,10 +23,10 @@ void group_invocation::part::on_part_end(completion& self, errc outcome) noexcep
   }
 }
 
-group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, call_type type)
+group_invocation::group_invocation(group_host& group, std::uint64_t bytes, time_ns deadline, call_type type)
     : group_invocation(group, bytes, deadline, type, 0) {}
 
-group_invocation::group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, call_type type,
+group_invocation::group_invocation(group_host& group, std::uint64_t bytes, time_ns deadline, call_type type,
                                    std::uint64_t rehearsed_digest)
     : group_(group), bytes_(bytes), type_(type), index_(0), digest_(rehearsed_digest),
       rehearsal_(rehearsed_digest != 0), counts_waits_(group.rows_.measuring()), deadline_(deadline),
@@ -160,7 +161,8 @@ void group_invocation::bring(part& wanted, const stamp& s, runtime::arrival&& me
 
 // S2, asserted by whoever gets a part.
 void group_invocation::other_config(const stamp& s) noexcept {
-  group_.contradicted(s, "S2", "all parts of an invocation are of one config", this);
+  group_.note_contradiction(s, "S2", "all parts of an invocation are of one config");
+  fail(errc::config_mismatch, s.source);
 }
 
 std::uint64_t group_invocation::key_of(rank_id source, std::uint64_t offset, std::uint64_t lane) const noexcept {

@@ -15,6 +15,7 @@
 /// fails before it began has used up its index all the same, here and therefore everywhere.
 #include <parley/actors/call_type.hpp>
 #include <parley/actors/early_part.hpp>
+#include <parley/actors/group_stamp.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/frame_pool.hpp>
 #include <parley/runtime/link.hpp>
@@ -36,29 +37,9 @@
 
 namespace parley::actors {
 
+class group_host;
 class rooted_group;
 using runtime::time_ns;
-
-/// Why an invocation failed, and whose doing it was. Of a `declaration_mismatch`: what the culprit called with, and what it
-/// should have been in the eyes of who noticed.
-struct group_fault {
-  runtime::errc why = runtime::errc::none;
-  rank_id culprit = 0;
-  call_type came = call_type::any;
-  call_type expected = call_type::any;
-  static constexpr std::uint64_t no_size = ~std::uint64_t{0};
-  /// Of a `bad_argument`: with how many the culprit called; `no_size`: that was not what was wrong. What the leader tells the others is
-  /// never its own size.
-  std::uint64_t came_bytes = no_size;
-  std::uint64_t leader_bytes = no_size;  ///< the same: known to a worker that met it; no other rank is told
-};
-
-/// The same as another group is told of it, of which no config is to blame.
-constexpr group_fault seen_from_elsewhere(group_fault what) noexcept {
-  const bool of_a_config = what.why == runtime::errc::config_failed || what.why == runtime::errc::config_mismatch;
-  if (of_a_config) what.why = runtime::errc::exception;
-  return what;
-}
 
 /// Which parts are here: few as a rule, and then looking through them is quickest.
 class seen_parts {
@@ -86,9 +67,9 @@ class group_invocation final : private runtime::list_hook {
  public:
   using mark = std::uint64_t;
 
-  group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, call_type type = call_type::any);
+  group_invocation(group_host& group, std::uint64_t bytes, time_ns deadline, call_type type = call_type::any);
   /// A rehearsal: its config is known beforehand, and it has indices of its own.
-  group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, std::uint64_t rehearsed_digest)
+  group_invocation(group_host& group, std::uint64_t bytes, time_ns deadline, std::uint64_t rehearsed_digest)
       : group_invocation(group, bytes, deadline, call_type::any, rehearsed_digest) {}
   group_invocation(const group_invocation&) = delete;
   group_invocation& operator=(const group_invocation&) = delete;
@@ -99,8 +80,7 @@ class group_invocation final : private runtime::list_hook {
   /// Brings the part at `offset` of rank `from` into `into` when it comes.
   mark receive(rank_id from, std::uint64_t offset, std::span<std::byte> into, std::uint32_t lane = 0);
   /// Half of them for an implementation; one that is compared with another one has the other half.
-  static constexpr std::uint32_t lanes = 8192;
-  static_assert(lanes == std::uint32_t{1} << (32 - call_type_tag_bits), "lane and type share a stamp's tag");
+  static constexpr std::uint32_t lanes = group_lanes;
   mark posted() const noexcept { return posted_; }
 
   /// One coroutine at a time: another one's wait throws `config_failed`.
@@ -224,7 +204,7 @@ class group_invocation final : private runtime::list_hook {
  private:
   friend rooted_group;
   friend runtime::intrusive_list<group_invocation>;
-  group_invocation(rooted_group& group, std::uint64_t bytes, time_ns deadline, call_type type,
+  group_invocation(group_host& group, std::uint64_t bytes, time_ns deadline, call_type type,
                    std::uint64_t rehearsed_digest);
   struct part final : runtime::completion, runtime::list_hook, runtime::frame_pool::pooled {
     explicit part(group_invocation& inv) noexcept : completion(&on_part_end), owner(&inv) {}
@@ -266,7 +246,7 @@ class group_invocation final : private runtime::list_hook {
   bool is_new(const stamp& s);
   void other_config(const stamp& s) noexcept;
 
-  rooted_group& group_;
+  group_host& group_;
   std::uint64_t bytes_;
   call_type type_;
   std::uint64_t index_;

@@ -2,8 +2,8 @@
 
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/generations.hpp>
+#include <parley/actors/parts_in_flight.hpp>
 #include <parley/actors/stamp.hpp>
-#include <parley/actors/transfer.hpp>
 
 #include <algorithm>
 #include <cstring>

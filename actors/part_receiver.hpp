@@ -7,9 +7,9 @@
 ///
 /// Which receive gets which invocation: edge_receiver.hpp.
 #include <parley/actors/outgoing.hpp>
+#include <parley/actors/parts_in_flight.hpp>
 #include <parley/actors/registered_memory.hpp>
 #include <parley/actors/stamp.hpp>
-#include <parley/actors/transfer.hpp>
 #include <parley/runtime/mailbox.hpp>
 #include <parley/runtime/memory_space.hpp>
 #include <parley/runtime/scope.hpp>

@@ -22,51 +22,9 @@ op_declaration declare_group(std::string name, std::vector<op_participant> parti
   return op;
 }
 
-namespace {
-
-constexpr std::uint64_t came_mask = (std::uint64_t{1} << call_type_tag_bits) - 1;
-constexpr std::uint64_t expected_mask = (std::uint64_t{1} << call_type_bits) - 1;
-
-// A `bad_argument` has no types to tell: the size that came stands in their place, plus 1, and 0 stands for none.
-group_fault put_size_in_types(group_fault what) noexcept {
-  const bool fits = what.came_bytes < came_mask << call_type_bits;
-  const std::uint64_t size = fits ? what.came_bytes + 1 : 0;
-  what.came = static_cast<call_type>(size >> call_type_bits);
-  what.expected = static_cast<call_type>(size & expected_mask);
-  return what;
-}
-group_fault take_size_from_types(group_fault what) noexcept {
-  const auto high = static_cast<std::uint64_t>(std::exchange(what.came, call_type::any));
-  const auto low = static_cast<std::uint64_t>(std::exchange(what.expected, call_type::any));
-  const std::uint64_t size = high << call_type_bits | low;
-  what.came_bytes = size == 0 ? group_fault::no_size : size - 1;
-  return what;
-}
-
-}  // namespace
-
-group_fault poison_of(const stamp& s) noexcept {
-  const group_fault what{.why = runtime::errc_of(s.total_bytes & 0xffU, errc::send_failed),
-                         .culprit = static_cast<rank_id>(s.total_bytes >> 8U),
-                         .came = static_cast<call_type>(s.total_bytes >> 40U & came_mask),
-                         .expected = type_of(s)};
-  return what.why == errc::bad_argument ? take_size_from_types(what) : what;
-}
-
-void write_poison(const group_fault& fault, stamp& s) noexcept {
-  const group_fault what = fault.why == errc::bad_argument ? put_size_in_types(fault) : fault;
-  s.flags = s.flags | stamp_flags::poison;
-  s.total_bytes = static_cast<std::uint64_t>(what.why) | std::uint64_t{what.culprit} << 8U |
-                  (static_cast<std::uint64_t>(what.came) & came_mask) << 40U;
-  put_type(what.expected, s);
-}
-
 rooted_group::rooted_group(services& s, const op_declaration& op, std::uint64_t generation, part own)
-    : services_(s), rows_(s.ex, s.clocks.skew()), op_(op.id()), generation_(generation), own_(own), leader_(op.leader),
-      default_digest_(op.default_digest) {
-  for (const op_participant& p : op.participants) members_.push_back(p.rank);
+    : group_host(s, op, generation), own_(own), default_digest_(op.default_digest) {
   calls_.next = rehearsals_.next = s.first_invocation;
-  in_a_row_ = members_.back() - members_.front() + 1 == members_.size();
 }
 
 rooted_group::~rooted_group() { static_cast<void>(retire()); }
@@ -85,11 +43,6 @@ std::vector<runtime::arrival> rooted_group::retire() noexcept {
     services_.mail.unbind(number_of(op_, own_));
   }
   return unjoined_.take();
-}
-
-std::size_t rooted_group::look_up(rank_id rank) const noexcept {
-  const auto at = std::lower_bound(members_.begin(), members_.end(), rank);
-  return at == members_.end() || *at != rank ? members_.size() : static_cast<std::size_t>(at - members_.begin());
 }
 
 void rooted_group::enter(group_invocation& inv) {
@@ -189,8 +142,7 @@ void rooted_group::keep_unjoined(const stamp& s, runtime::arrival&& message) noe
 
 void rooted_group::contradicted(const stamp& s, std::string_view invariant, std::string_view text,
                                 group_invocation* active) noexcept {
-  ++counters_.contradictions;
-  runtime::blame({invariant, text, here()}, s.source);
+  note_contradiction(s, invariant, text);
   if (active != nullptr) active->fail(errc::config_mismatch, s.source);
 }
 

@@ -16,6 +16,7 @@
 #include <parley/runtime/router.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 #include <parley/simulation/checkers.hpp>
 #include <parley/simulation/idle_steps.hpp>
 #include <parley/simulation/observer.hpp>

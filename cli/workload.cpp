@@ -5,6 +5,7 @@
 #include <parley/ops/pipeline.hpp>
 #include <parley/runtime/news.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 
 #include <algorithm>
 #include <span>

@@ -57,12 +57,6 @@
 
 namespace parley::runtime {
 
-struct step_options {
-  time_ns timeout_ns = never;      ///< from now, waiting for others included
-  compute_queue* after = nullptr;  ///< it begins after what is in there now
-  begin_sequence* sequence = nullptr;
-};
-
 struct compute_options {
   std::string name = "computation";
   compute_queue* queue = nullptr;
@@ -76,15 +70,13 @@ struct compute_options {
   memory_space* memory = nullptr;
 };
 
-class dataflow {
+/// Its steps, `join`, `cancel`, and what becomes of failures: `step_graph`, in flow_step.hpp.
+class dataflow : public step_graph {
  public:
   explicit dataflow(scope& parent) noexcept;
   explicit dataflow(executor& ex) noexcept;
-  dataflow(const dataflow&) = delete;
-  dataflow& operator=(const dataflow&) = delete;
   ~dataflow();
 
-  executor& where() const noexcept { return all_.where(); }
   /// `f` has no argument, or takes the stream; it answers nothing, or, where there is no stream, a `task<>`.
   template <class F>
   flow_work compute(std::initializer_list<buffer_access> uses, F f, const compute_options& o = {}) {
@@ -93,76 +85,15 @@ class dataflow {
   template <class F>
   flow_work compute(std::span<const buffer_access> uses, F f, const compute_options& o = {});
   flow_work add(flow_step_ptr step, std::span<const buffer_access> uses, const step_options& o = {});
-  /// The same for one of several that are waited for `together`.
-  void put(const flow_step_ptr& step, std::span<const buffer_access> uses, const step_options& o = {});
-  /// Whether a step that is put now would begin at once: what is over as soon as it has begun needs none then.
-  bool may_begin(const buffer_access& use, const step_options& o) const {
-    return all_.where().resuming() && (o.after == nullptr || o.after->tail_.empty()) &&
-           (o.sequence == nullptr || o.sequence->last_ == nullptr) && is_free(use);
-  }
-  /// Whether a step that is put now would have nobody to wait for.
-  bool is_free(const buffer_access& use) const { return order_.is_free(use); }
   /// Several works as one, or several parts of a batch.
   flow_work together(const std::vector<flow_work>& works);
   flow_work together(std::span<const flow_part> parts);
-  class [[nodiscard]] joiner : private list_hook {
-   public:
-    explicit joiner(dataflow& joined) noexcept : joined_(joined) {}
-    bool await_ready() const noexcept { return joined_.running_ == 0; }
-    template <class P>
-    void await_suspend(std::coroutine_handle<P> h) noexcept {
-      waiting_ = h;
-      joined_.joiners_.push_back(*this);
-      wait_.begin(h.promise().home->meter());
-    }
-    void await_resume() {
-      wait_.end();
-      joined_.throw_unseen();
-    }
-
-   private:
-    friend dataflow;
-    friend class intrusive_list<joiner>;
-    dataflow& joined_;
-    std::coroutine_handle<> waiting_;
-    work_meter::wait wait_;
-  };
-  /// Until nothing runs any more. Not cancellable: cancelling the flow is what ends it.
-  joiner join() noexcept { return joiner(*this); }
-  void cancel(errc why = errc::cancelled) noexcept { all_.cancel(why); }
-  void stop_at_failure() noexcept { stops_at_failure_ = true; }
-  std::size_t running() const noexcept { return running_; }
-  /// What to say of a failure that was met while it ran: where that may only be what a failure of this rank's has made others do, what
-  /// one of its own steps, which nobody has awaited, has failed with before.
-  std::exception_ptr cause_of(std::exception_ptr thrown) const;
 
  private:
-  friend flow_step;
   flow_work enqueue(std::span<const buffer_access> uses, const std::function<void(device_stream)>& f,
                     const compute_options& o);
-  void note_end(flow_step& step) noexcept;
-  void begin(flow_step& step) noexcept;
-  void one_met(flow_step& step) noexcept;
-  void one_passed(flow_step& step) noexcept;
-  void release_if_free(flow_step& step) noexcept;
-  void release(flow_step& step) noexcept;
-  void let_go(flow_step& step) noexcept;
-  void throw_unseen();
 
-  static constexpr std::size_t most_unseen = 64;
-  scope all_;
   enum class at_end : std::uint8_t { torn_down, joined } at_end_;
-  buffer_order<flow_step_ptr> order_;
-  intrusive_list<flow_step> live_;  // not released yet
-  intrusive_list<flow_step::turn> beginning_;
-  bool is_beginning_ = false;
-  intrusive_list<flow_step> releasing_;
-  bool is_releasing_ = false;
-  std::size_t running_ = 0;
-  intrusive_list<joiner> joiners_;
-  std::vector<flow_step_ptr> failed_;
-  bool stops_at_failure_ = false;
-  std::exception_ptr stopped_by_;
 };
 
 template <class F>

@@ -1,5 +1,5 @@
 #pragma once
-/// One thing that a flow does (dataflow.hpp): what it is, whom it waits for, and who waits for it.
+/// One thing that a flow does (dataflow.hpp): what it is, whom it waits for, and who waits for it. `step_graph` has those of one flow.
 ///
 ///     class unpacking final : public flow_step {
 ///       std::string title() const override { return "unpacking"; }
@@ -32,7 +32,7 @@
 
 namespace parley::runtime {
 
-class dataflow;
+class step_graph;
 class flow_step;
 
 /// A flow, its steps, and all that points at them belong to one thread: their counts need no atomics.
@@ -103,9 +103,23 @@ class begin_sequence {
   bool idle() const noexcept { return last_ == nullptr; }
 
  private:
-  friend dataflow;
+  friend step_graph;
   friend flow_step;
   flow_step* last_ = nullptr;  // if it has not begun
+};
+
+/// Computations in one order, as a stream of a GPU has them. After a failure nothing more of it runs.
+class compute_queue {
+ public:
+  compute_queue() noexcept = default;
+  compute_queue(const compute_queue&) = delete;
+  compute_queue& operator=(const compute_queue&) = delete;
+
+ private:
+  friend step_graph;
+  friend class dataflow;
+  friend class flow_work;
+  std::vector<flow_step_ptr> tail_;  // what the next one comes after
 };
 
 class flow_step : private list_hook,
@@ -176,10 +190,9 @@ class flow_step : private list_hook,
   virtual void on_torn_down() noexcept {}
 
  private:
-  friend dataflow;
+  friend step_graph;
   friend flow_batch;
   friend class flow_work;
-  friend class compute_queue;
   friend class intrusive_list<flow_step>;
   struct follower {
     flow_step_ptr step;
@@ -226,7 +239,7 @@ class flow_step : private list_hook,
   };
   enum class stage : std::uint8_t { waiting, due, going, given_up, ended };
 
-  dataflow* flow_ = nullptr;
+  step_graph* flow_ = nullptr;
   flow_step_ptr held_;  // by the flow, until it is released
   named_buffer use_;    // the only one, or
   std::vector<named_buffer> uses_;
@@ -245,6 +258,91 @@ class flow_step : private list_hook,
   bool torn_ = false;      // with its flow
   bool released_ = false;  // who waits for it may go on: it has ended, and so have all that it waited for
   bool seen_ = false;      // somebody was told of its failure
+};
+
+/// How a step is put into its flow.
+struct step_options {
+  time_ns timeout_ns = never;      ///< from now, waiting for others included
+  compute_queue* after = nullptr;  ///< it begins after what is in there now
+  begin_sequence* sequence = nullptr;
+};
+
+/// The steps of one flow that have not been released, and whom each waits for. A flow is one (dataflow.hpp).
+class step_graph {
+ public:
+  step_graph(const step_graph&) = delete;
+  step_graph& operator=(const step_graph&) = delete;
+
+  executor& where() const noexcept { return all_.where(); }
+  /// For one of several that are waited for `together`, or that nobody waits for.
+  void put(const flow_step_ptr& step, std::span<const buffer_access> uses, const step_options& o = {});
+  /// Whether a step that is put now would begin at once: what is over as soon as it has begun needs none then.
+  bool may_begin(const buffer_access& use, const step_options& o) const {
+    return all_.where().resuming() && (o.after == nullptr || o.after->tail_.empty()) &&
+           (o.sequence == nullptr || o.sequence->last_ == nullptr) && is_free(use);
+  }
+  /// Whether a step that is put now would have nobody to wait for.
+  bool is_free(const buffer_access& use) const { return order_.is_free(use); }
+  class [[nodiscard]] joiner : private list_hook {
+   public:
+    explicit joiner(step_graph& joined) noexcept : joined_(joined) {}
+    bool await_ready() const noexcept { return joined_.running_ == 0; }
+    template <class P>
+    void await_suspend(std::coroutine_handle<P> h) noexcept {
+      waiting_ = h;
+      joined_.joiners_.push_back(*this);
+      wait_.begin(h.promise().home->meter());
+    }
+    void await_resume() {
+      wait_.end();
+      joined_.throw_unseen();
+    }
+
+   private:
+    friend step_graph;
+    friend class intrusive_list<joiner>;
+    step_graph& joined_;
+    std::coroutine_handle<> waiting_;
+    work_meter::wait wait_;
+  };
+  /// Until nothing runs any more. Not cancellable: cancelling the flow is what ends it.
+  joiner join() noexcept { return joiner(*this); }
+  void cancel(errc why = errc::cancelled) noexcept { all_.cancel(why); }
+  void stop_at_failure() noexcept { stops_at_failure_ = true; }
+  std::size_t running() const noexcept { return running_; }
+  /// What to say of a failure that was met while it ran: where that may only be what a failure of this rank's has made others do, what
+  /// one of its own steps, which nobody has awaited, has failed with before.
+  std::exception_ptr cause_of(std::exception_ptr thrown) const;
+
+ protected:
+  explicit step_graph(scope& parent) noexcept : all_(parent) {}
+  explicit step_graph(executor& ex) noexcept : all_(ex) {}
+  ~step_graph();
+
+ private:
+  friend flow_step;
+  void note_end(flow_step& step) noexcept;
+  void begin(flow_step& step) noexcept;
+  void one_met(flow_step& step) noexcept;
+  void one_passed(flow_step& step) noexcept;
+  void release_if_free(flow_step& step) noexcept;
+  void release(flow_step& step) noexcept;
+  void let_go(flow_step& step) noexcept;
+  void throw_unseen();
+
+  static constexpr std::size_t most_unseen = 64;
+  scope all_;
+  buffer_order<flow_step_ptr> order_;
+  intrusive_list<flow_step> live_;  // not released yet
+  intrusive_list<flow_step::turn> beginning_;
+  bool is_beginning_ = false;
+  intrusive_list<flow_step> releasing_;
+  bool is_releasing_ = false;
+  std::size_t running_ = 0;
+  intrusive_list<joiner> joiners_;
+  std::vector<flow_step_ptr> failed_;
+  bool stops_at_failure_ = false;
+  std::exception_ptr stopped_by_;
 };
 
 }  // namespace parley::runtime

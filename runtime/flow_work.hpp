@@ -43,7 +43,7 @@ class flow_work {
   /// Ends its waits with `why`; it ends when the transports have let go.
   void cancel(errc why = errc::cancelled) noexcept;
   /// What is put into `queue` from now on begins after this has ended.
-  void wait_on(class compute_queue& queue) const;
+  void wait_on(compute_queue& queue) const;
 
   class [[nodiscard]] awaiter : private waiter {
    public:
@@ -78,8 +78,7 @@ class flow_work {
   }
 
  private:
-  friend dataflow;
-  friend class compute_queue;
+  friend class dataflow;
   flow_work(executor& where, flow_step_ptr step) noexcept : where_(&where), step_(std::move(step)) {}
   flow_work(executor& where, boost::intrusive_ptr<flow_batch> batch) noexcept
       : where_(&where), batch_(std::move(batch)) {}
@@ -100,19 +99,6 @@ class flow_work {
   executor* where_ = nullptr;
   flow_step_ptr step_;  // one, or
   boost::intrusive_ptr<flow_batch> batch_;
-};
-
-/// Computations in one order, as a stream of a GPU has them. After a failure nothing more of it runs.
-class compute_queue {
- public:
-  compute_queue() noexcept = default;
-  compute_queue(const compute_queue&) = delete;
-  compute_queue& operator=(const compute_queue&) = delete;
-
- private:
-  friend dataflow;
-  friend flow_work;
-  std::vector<flow_step_ptr> tail_;  // what the next one comes after
 };
 
 }  // namespace parley::runtime

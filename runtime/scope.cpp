@@ -27,12 +27,13 @@ scope::~scope() {
   }
 }
 
-void scope::spawn(task<> t, task_observer* also) {
-  begin_in_order(executor_, take(std::move(t).release().promise(), also != nullptr ? *also : *this));
+void scope::spawn(promise_base& p, task_observer* also) {
+  take(p, also != nullptr ? *also : *this);
+  begin_in_order(executor_, p);
 }
 
-void scope::begin(task<> t) {
-  promise_base& p = take(std::move(t).release().promise(), *this);
+void scope::begin(promise_base& p) {
+  take(p, *this);
   p.state = promise_base::progress::waiting;
   p.number = executor_.number_task();
   p.begun = true;
@@ -41,12 +42,11 @@ void scope::begin(task<> t) {
   executor_.exchange_current(outer);
 }
 
-promise_base& scope::take(promise_base& p, task_observer& told) noexcept {
+void scope::take(promise_base& p, task_observer& told) noexcept {
   p.home = this;
   p.observer = &told;
   tasks_.push_back(p);
   ++running_;
-  return p;
 }
 
 void scope::on_task_end(promise_base& ended) noexcept {

@@ -9,19 +9,110 @@
 /// Cancelling a scope, or passing its deadline, ends every wait in its tasks and in the scopes below it. The first task that
 /// throws cancels the others. Destroying a scope that was not joined destroys its tasks where they stand: that is for tear
 /// down, after the transports have stopped.
+///
+/// What a scope holds of a task (task.hpp) is its frame, which begins with a `promise_base`.
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/executor.hpp>
+#include <parley/runtime/frame_pool.hpp>
 #include <parley/runtime/intrusive_list.hpp>
-#include <parley/runtime/task.hpp>
 #include <parley/runtime/work_meter.hpp>
 
+#include <concepts>
 #include <coroutine>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <type_traits>
+#include <utility>
 
 namespace parley::runtime {
 
+class scope;
 class implementation;
+struct promise_base;
+
+/// Told when a task that was not awaited by a coroutine ends: a scope, an actor, `when_any`.
+class task_observer {
+ public:
+  virtual void on_task_end(promise_base& ended) noexcept = 0;
+  /// The task was destroyed where it stood.
+  virtual void on_task_destroyed() noexcept {}
+
+ protected:
+  ~task_observer() = default;
+};
+
+/// What the frame of every task begins with.
+struct promise_base : list_hook {
+  /// Whose cancellation and executor this coroutine lives under. Set when it is started.
+  scope* home = nullptr;
+  std::coroutine_handle<> self;
+  continuation caller;
+  task_observer* observer = nullptr;
+  std::exception_ptr thrown;
+  enum class progress : std::uint8_t { fresh, starting, waiting, ended } state = progress::fresh;
+  bool begun = false;        // noted by a simulator that resumes coroutines in an order of its own
+  std::uint32_t number = 0;  // of one that was spawned: which of its executor's
+
+  static void* operator new(std::size_t bytes) {
+    void* const frame = frame_pool::allocate(bytes);
+    ++frame_pool::live_frames;
+    return frame;
+  }
+  static void operator delete(void* frame, std::size_t bytes) noexcept {
+    --frame_pool::live_frames;
+    frame_pool::release(frame, bytes);
+  }
+
+  promise_base() noexcept = default;
+  inline ~promise_base();
+
+  std::suspend_always initial_suspend() noexcept { return {}; }
+  void unhandled_exception() noexcept { thrown = std::current_exception(); }
+
+  struct at_end {
+    bool await_ready() noexcept { return false; }
+    template <class P>
+    void await_suspend(std::coroutine_handle<P> h) noexcept {
+      h.promise().end();
+    }
+    void await_resume() noexcept {}
+  };
+  at_end final_suspend() noexcept { return {}; }
+
+  void end() noexcept;
+};
+
+/// A task begins, once those that were spawned before it have: it is put into the ready queue.
+inline void begin_in_order(executor& ex, promise_base& p) {
+  p.state = promise_base::progress::waiting;
+  p.number = ex.number_task();
+  ex.schedule(p.self);
+}
+
+/// What every suspended coroutine of ours has, and that of the task that was spawned, of which it is a part: the outermost, where a
+/// call waits for it.
+inline promise_base& promise_of(std::coroutine_handle<> part) noexcept {
+  return std::coroutine_handle<promise_base>::from_address(part.address()).promise();
+}
+inline promise_base& promise_of_whole(std::coroutine_handle<> part) noexcept {
+  promise_base* p = &promise_of(part);
+  while (const std::coroutine_handle<> outer = p->caller.coroutine()) p = &promise_of(outer);
+  return *p;
+}
+
+namespace detail {
+
+/// Starts a child on its caller's stack, or from the ready queue where that is nested too deeply.
+inline void begin_nested(promise_base& child);
+
+}  // namespace detail
+
+/// A task that returns nothing: whoever takes its frame runs and destroys it.
+template <class Task>
+concept spawnable = std::is_void_v<typename Task::value_type> && requires(Task t) {
+  { std::move(t).release().promise() } -> std::convertible_to<promise_base&>;
+};
 
 /// Somebody who waits and whom his scope can cancel. A wait is a `waiter` in the frame of the coroutine that waits; its
 /// destructor leaves all lists, so that a frame can be destroyed at any time.
@@ -63,9 +154,15 @@ class scope final : private list_hook, public task_observer {
   ~scope();
 
   /// Starts a task at the next turn. `also`, if given, is told of its end first.
-  void spawn(task<> t, task_observer* also = nullptr);
+  template <spawnable Task>
+  void spawn(Task t, task_observer* also = nullptr) {
+    spawn(std::move(t).release().promise(), also);
+  }
   /// The same, but it begins here and now, as an awaited one does, and may have ended when this returns.
-  void begin(task<> t);
+  template <spawnable Task>
+  void begin(Task t) {
+    begin(std::move(t).release().promise());
+  }
   /// Ends all waits below with `why`; later waits end at once. Tasks still have to be joined.
   void cancel(errc why = errc::cancelled) noexcept;
   /// `none`, or why it was cancelled.
@@ -113,9 +210,11 @@ class scope final : private list_hook, public task_observer {
   friend class intrusive_list<scope>;
 
   scope(executor& ex, scope* parent, options o) noexcept;
+  void spawn(promise_base& p, task_observer* also);
+  void begin(promise_base& p);
   void mark_cancelled(errc why) noexcept;
   void tell_waiters() noexcept;
-  promise_base& take(promise_base& p, task_observer& told) noexcept;
+  void take(promise_base& p, task_observer& told) noexcept;
 
   struct deadline_timer : timer {
     explicit deadline_timer(scope& s) noexcept : timer(&on_deadline), owner(s) {}

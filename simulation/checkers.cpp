@@ -6,7 +6,6 @@
 #include <parley/ops/symmetric.hpp>
 #include <parley/ops/symmetric_end.hpp>
 #include <parley/simulation/config_text.hpp>
-#include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/program_checkers.hpp>
 
 #include <boost/unordered/unordered_flat_map.hpp>
@@ -1135,14 +1134,6 @@ std::vector<violation> check_flights(const run_record& r) {
   look_at_flights(b, found);
   one_decision(b, found, "agreement").look_at_versions();
   return found;
-}
-
-bool lost_to_nothing(const run_record& r, rank_id where, const runtime::error& why, time_ns by_ns) {
-  const runtime::root_cause* const first = why.began_with();
-  const bool is_gone = first != nullptr && first->what.starts_with(" is gone");
-  return is_gone && r.play->link.fence != link_model::fences::fail &&
-         !r.faults->has_lost(where, by_ns, r.play->detection_ns) &&
-         !r.faults->has_lost(first->rank, by_ns, r.play->detection_ns);
 }
 
 std::vector<violation> check(const run_record& r) {

@@ -29,18 +29,13 @@
 /// | results | what results files have is trusted only where all versions are those of before, and it can be written once disks are healed |
 /// | quarantine | a config that failed in a real invocation is not assigned again and again |
 /// | leftovers | no program, coroutine, transfer, exposed memory, unanswered message or file outlives its job |
-#include <parley/simulation/job.hpp>
+#include <parley/simulation/run_record.hpp>
 
-#include <string_view>
 #include <vector>
 
 namespace parley::simulation {
 
 std::vector<violation> check(const run_record& r);
-
-/// Whether the error of a call on `where` began with a rank that is gone, as it says, though nothing had befallen that rank by then. A fence
-/// that fails may make any rank count as dead, and a rank that the others hold dead sees these go.
-bool lost_to_nothing(const run_record& r, rank_id where, const runtime::error& why, time_ns by_ns);
 
 /// Those of S1 to S6 alone, and agreement of decisions of one version, which read nothing but participants, campaigns, flights and what of
 /// these is not there: `play` and `faults` may be null. For records of real ranks, too (rank_views.hpp), of which some have left nothing:

@@ -1,12 +1,29 @@
 #pragma once
-/// Configs of scenarios as text, `KIND:WORD:NUMBER:...`, and the time that one of them takes.
+/// Configs of scenarios, written as text, `KIND:WORD:NUMBER:...`: their words, the time that one takes, and the config itself.
+///
+///     config_ptr c = config_from("timed:fast:20000:1", times);      // 20 us and 1 ns a byte
 ///
 ///     const words w("timed:fast:20000");
 ///     const timing t = timing_of(w, times);
 ///     co_await t.pass(data.size());
+///
+/// | text | is |
+/// |---|---|
+/// | `direct`, `chunked:BYTES:N`, `put[:BYTES]`, `get[:BYTES]`, `by_piece[:N]` | the library's own |
+/// | `timed:NAME:NS[:PICOSECONDS_PER_BYTE]` | the payload goes whole, and then the receiver computes for so long |
+/// | `drifting:NAME:NS[:PICOSECONDS_PER_BYTE]` | the same, and it takes longer and longer where the model drifts |
+/// | `failing:NAME:NS:ROLE:AFTER` | the same; `sender` or `receiver` throws from its AFTER-th run on, rehearsals included |
+/// | `hanging:NAME:NS:ROLE` | the same; that role never ends by itself in rehearsals |
+/// | `corrupting:NAME:NS[:AFTER]` | the same; from its AFTER-th run on the receiver alters what came |
+/// | `torn:NAME:AFTER` | a put in two halves; from its AFTER-th run on its sender throws between them |
+/// | `on:RANK:…` | any of these, which only that rank can run |
+/// | `abi:RANK:N:…` | a timed one, which that rank has with another ABI of its wire class than the others |
+#include <parley/ops/config.hpp>
+#include <parley/ops/group_config.hpp>
 #include <parley/runtime/error.hpp>
 #include <parley/runtime/number_text.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 #include <parley/runtime/timers.hpp>
 #include <parley/simulation/kernels.hpp>
 
@@ -84,5 +101,31 @@ inline timing timing_of(const words& w, kernel_times& times) {
     w.refuse("at most " + std::to_string(words::most_ps_per_byte) + " picoseconds for each byte are possible");
   return {times, static_cast<time_ns>(w.number(2)), ps_per_byte, steadiness_of(kind)};
 }
+
+/// `timed:fast:20000` of `on:1:timed:fast:20000`, whether `self` can run it, and the ABI that it has there.
+struct config_text {
+  std::string_view text;
+  bool available = true;
+  std::uint32_t abi = 1;
+};
+config_text text_for(std::string_view text, rank_id self);
+
+/// Throws `bad_argument` that names the text.
+ops::config_ptr config_from(std::string_view text, kernel_times& times, std::uint32_t abi = 1);
+/// `star[:BYTES]`, `chain[:BYTES]`, `tree`, `one_shot`, `two_shot[:BYTES]`, and the timed ones of above, good and bad: a worker computes, and roles
+/// are `leader` and `workerPLACE`, by its place among the group's ranks.
+ops::group_config_ptr group_config_from(std::string_view text, kernel_times& times, std::uint32_t abi = 1);
+/// What a config is for a contextual op: `timed:NAME:NS` or `failing:NAME:NS:RANK:AFTER`.
+struct kernel_spec {
+  std::string name;
+  time_ns takes_ns = 0;
+  bool fails = false;
+  rank_id fails_on = 0;
+  std::uint64_t after = 0;
+};
+/// Throws `bad_argument` that names the text.
+kernel_spec kernel_from(std::string_view text);
+/// What a `timed` config takes for so many bytes, without noise, or a `drifting` one once that has ended; 0 for others.
+time_ns usual_time_of(std::string_view text, std::uint64_t bytes, const kernel_model& model = {});
 
 }  // namespace parley::simulation

@@ -11,7 +11,6 @@
 #include <parley/simulation/idle_steps.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/simulation/observer.hpp>
-#include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/payload_book.hpp>
 #include <parley/simulation/programs.hpp>
 #include <parley/simulation/rank_views.hpp>

@@ -3,7 +3,6 @@
 #include <parley/actors/participant.hpp>
 #include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/symmetric_end.hpp>
-#include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/op_states.hpp>
 #include <parley/simulation/rank_views.hpp>
 

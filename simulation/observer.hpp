@@ -11,7 +11,7 @@
 #include <parley/actors/edge_sender.hpp>
 #include <parley/actors/participant.hpp>
 #include <parley/runtime/invariant.hpp>
-#include <parley/simulation/job.hpp>
+#include <parley/simulation/run_record.hpp>
 #include <parley/simulation/watchers.hpp>
 #include <parley/simulation/window_book.hpp>
 #include <parley/simulation/world.hpp>

@@ -14,7 +14,7 @@
 #include <parley/ops/tunable_op.hpp>
 #include <parley/runtime/dataflow.hpp>
 #include <parley/simulation/config_text.hpp>
-#include <parley/simulation/job.hpp>
+#include <parley/simulation/message_bytes.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -465,35 +465,9 @@ class contextual_program final : public op_program {
 
 }  // namespace
 
-kernel_spec kernel_from(std::string_view text) {
-  const words w(text);
-  const std::string kind = w.text(0);
-  if (kind != "timed" && kind != "failing")
-    w.refuse("there is no such kind for kernels; docs/simulation.md lists them");
-  kernel_spec k{w.text(1), static_cast<time_ns>(w.number(2)), kind == "failing"};
-  if (k.fails) {
-    k.fails_on = static_cast<rank_id>(w.number(3));
-    k.after = w.number(4);
-  }
-  w.end_at(k.fails ? 5 : 3);
-  return k;
-}
-
-bool is_of(std::string_view part, std::string_view op) noexcept {
-  return part.starts_with(op) && (part.size() == op.size() || part[op.size()] == '/');
-}
-
-bool is_program(op_spec::kind k) noexcept { return k >= op_spec::kind::batch; }
-
 bool calls_again(op_spec::kind k, errc why) noexcept {
   const bool meet = k == op_spec::kind::batch || k == op_spec::kind::hierarchy || k == op_spec::kind::contextual;
   return meet && (why == errc::config_failed || why == errc::exception);
-}
-
-bool is_beside(const op_spec& op, std::uint64_t invocations) noexcept {
-  // To corners two ranks may be neighbours in several directions.
-  const std::uint64_t few = op.corners ? 12 : 3;
-  return is_program(op.what) && invocations <= few;
 }
 
 std::shared_ptr<op_program> make_program(ops::rank& self, const op_spec& op, kernel_times& times) {

@@ -14,7 +14,7 @@
 /// | `hierarchy` | sums in groups of two, and of their leaders; members are all ranks |
 /// | `contextual` | a function with two kernels, whose configs are tuned where it runs |
 ///
-/// Configs are those of pairs (kernels.hpp), of groups for a hierarchy, and for a contextual op `timed:` and
+/// Configs are those of pairs (config_text.hpp), of groups for a hierarchy, and for a contextual op `timed:` and
 /// `failing:NAME:NS:RANK:AFTER`.
 #include <parley/ops/rank.hpp>
 #include <parley/simulation/scenario.hpp>
@@ -22,8 +22,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
-#include <string_view>
 
 namespace parley::simulation {
 
@@ -49,24 +47,8 @@ class op_program {
   bool under_way = false;  ///< a call is
 };
 
-/// What one of its configs is for a contextual op.
-struct kernel_spec {
-  std::string name;
-  time_ns takes_ns = 0;
-  bool fails = false;
-  rank_id fails_on = 0;
-  std::uint64_t after = 0;
-};
-/// Throws `bad_argument` that names the text.
-kernel_spec kernel_from(std::string_view text);
-
-/// `gradients/inside` is of `gradients`.
-bool is_of(std::string_view part, std::string_view op) noexcept;
-bool is_program(op_spec::kind k) noexcept;
 /// Whether a rank whose call has failed so makes the next one, as the members of the op still meet.
 bool calls_again(op_spec::kind k, runtime::errc why) noexcept;
-/// Of a size that such an op has sent a few times only, as when its ranks compare their terms: no call brings more of them.
-bool is_beside(const op_spec& op, std::uint64_t invocations) noexcept;
 std::shared_ptr<op_program> make_program(ops::rank& self, const op_spec& op, kernel_times& times);
 
 }  // namespace parley::simulation

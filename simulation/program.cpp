@@ -4,6 +4,7 @@
 #include <parley/runtime/frame_pool.hpp>
 #include <parley/runtime/number_text.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 #include <parley/simulation/checkers.hpp>
 #include <parley/simulation/guarded_memory.hpp>
 #include <parley/simulation/idle_steps.hpp>

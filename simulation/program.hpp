@@ -31,7 +31,8 @@
 /// where an option is wrong. A rank that returns, or calls std::exit, while others still call it is gone for them as on real ranks: their
 /// calls end with `peer_failed`. Nothing can catch `_exit` and signals, which end the process with all of its ranks.
 #include <parley/ops/run.hpp>
-#include <parley/simulation/job.hpp>
+#include <parley/simulation/run_record.hpp>
+#include <parley/simulation/world.hpp>
 
 #include <cstdint>
 #include <functional>

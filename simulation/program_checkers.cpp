@@ -1,7 +1,5 @@
 #include <parley/simulation/program_checkers.hpp>
 
-#include <parley/simulation/checkers.hpp>
-
 #include <algorithm>
 #include <set>
 #include <string>

@@ -13,7 +13,7 @@
 /// | oracle | what an edge has decided is the fastest of what it has tried, by the times that both ends show |
 /// | errors | calls fail only where a fault explains it, and say op, rank and invocation |
 /// | delivery | what one member of an op has run to its end all others have begun; a message is received once, and was sent |
-#include <parley/simulation/job.hpp>
+#include <parley/simulation/run_record.hpp>
 
 #include <cstdint>
 #include <map>

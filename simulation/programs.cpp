@@ -3,12 +3,11 @@
 #include <parley/actors/assignment.hpp>
 #include <parley/ops/config.hpp>
 #include <parley/ops/group_config.hpp>
-#include <parley/ops/leader_worker.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/ops/pipeline.hpp>
 #include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/symmetric.hpp>
 #include <parley/ops/symmetric_end.hpp>
+#include <parley/simulation/config_text.hpp>
+#include <parley/simulation/message_bytes.hpp>
 #include <parley/simulation/op_programs.hpp>
 #include <parley/simulation/payload_book.hpp>
 #include <parley/simulation/rank_views.hpp>
@@ -49,18 +48,6 @@ std::size_t first_written(std::span<const std::byte> bytes) noexcept {
   return static_cast<std::size_t>(std::find_if(bytes.begin(), bytes.end(), is_written) - bytes.begin());
 }
 
-// Message `number` of a stream, by words.
-struct message_words {
-  message_words(std::uint64_t stream, std::uint64_t number) noexcept
-      : name(number << 16U | (stream & 0xffffU)), key(runtime::mix(runtime::mix(stream) ^ number)) {}
-  std::uint64_t operator[](std::size_t i) const noexcept {
-    const std::uint64_t word = (key + i) * 0x9e3779b97f4a7c15U;
-    return i == 0 ? name : word ^ word >> 32U;
-  }
-  std::uint64_t name;
-  std::uint64_t key;
-};
-
 // What `rank` runs of the configs of an op, and what is the same for ops of every kind.
 template <class Op, class Make>
 void take_configs(Op& into, const op_spec& op, rank_id rank, kernel_times& times, const Make& make) {
@@ -83,35 +70,6 @@ bool is_final(errc code) noexcept {
 }
 
 }  // namespace
-
-// A message is its number and stream, then bytes that follow from them.
-void fill(std::span<std::byte> bytes, std::uint64_t stream, std::uint64_t number) noexcept {
-  const message_words words(stream, number);
-  std::size_t i = 0;
-  for (; i + 8 <= bytes.size(); i += 8) {
-    const std::uint64_t word = words[i / 8];
-    std::memcpy(bytes.data() + i, &word, 8);
-  }
-  const std::uint64_t last = words[i / 8];
-  if (i < bytes.size()) std::memcpy(bytes.data() + i, &last, bytes.size() - i);
-}
-
-std::int64_t recognise(std::span<const std::byte> bytes, std::uint64_t stream, std::uint64_t most) noexcept {
-  if (bytes.size() < 8) return -1;
-  std::uint64_t word = 0;
-  std::memcpy(&word, bytes.data(), sizeof word);
-  const std::uint64_t number = word >> 16U;
-  if (number >= most || (word & 0xffffU) != (stream & 0xffffU)) return -1;
-  const message_words words(stream, number);
-  std::size_t i = 8;
-  for (; i + 8 <= bytes.size(); i += 8) {
-    std::memcpy(&word, bytes.data() + i, 8);
-    if (word != words[i / 8]) return -1;
-  }
-  const std::uint64_t last = words[i / 8];
-  if (std::memcmp(bytes.data() + i, &last, bytes.size() - i) != 0) return -1;
-  return static_cast<std::int64_t>(number);
-}
 
 // Memory of one call at a time.
 struct programs::lane {

@@ -8,9 +8,11 @@
 /// before. Beyond the capacity of a receive, and after a receive that ended empty-handed, nothing may be written.
 #include <parley/ops/leader_worker.hpp>
 #include <parley/ops/paired_transfer.hpp>
+#include <parley/ops/pipeline.hpp>
 #include <parley/ops/symmetric.hpp>
 #include <parley/simulation/collectives.hpp>
-#include <parley/simulation/job.hpp>
+#include <parley/simulation/run_record.hpp>
+#include <parley/simulation/world.hpp>
 
 #include <cstdint>
 #include <functional>

@@ -9,7 +9,7 @@
 #include <parley/ops/rank.hpp>
 #include <parley/ops/rank_foundation.hpp>
 #include <parley/ops/symmetric_end.hpp>
-#include <parley/simulation/job.hpp>
+#include <parley/simulation/run_record.hpp>
 
 #include <cstddef>
 

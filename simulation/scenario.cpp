@@ -7,7 +7,6 @@
 #include <parley/ops/symmetric.hpp>
 #include <parley/simulation/collectives.hpp>
 #include <parley/simulation/config_text.hpp>
-#include <parley/simulation/op_programs.hpp>
 
 #include <boost/json.hpp>
 
@@ -704,6 +703,12 @@ std::string write_scenario(const scenario& s) {
     text += "  \"" + std::string(key) + "\": " + json::serialize(value);
   }
   return text + "\n}\n";
+}
+
+bool is_beside(const op_spec& op, std::uint64_t invocations) noexcept {
+  // To corners two ranks may be neighbours in several directions.
+  const std::uint64_t few = op.corners ? 12 : 3;
+  return is_program(op.what) && invocations <= few;
 }
 
 kernel_model kernels_of(const scenario& s, const tape& t) noexcept {

@@ -68,6 +68,10 @@ struct op_spec {
   time_ns timeout_ns = 30'000'000'000;
   time_ns pause_ns = 1'000'000;  ///< between calls, at most
 };
+/// Whether an op of this kind is made of others (op_programs.hpp).
+constexpr bool is_program(op_spec::kind k) noexcept { return k >= op_spec::kind::batch; }
+/// Of a size that an op made of others has sent a few times only, as when its ranks compare their terms: no call brings more of them.
+bool is_beside(const op_spec& op, std::uint64_t invocations) noexcept;
 
 /// The most that a seed may choose: thousandths of messages, and numbers of mishaps.
 struct fault_limits {

@@ -27,7 +27,7 @@
 /// reordered or reflected, and `challenge` and `proof` are the mutual challenge.
 #include <parley/runtime/error.hpp>
 #include <parley/transports/job_key.hpp>
-#include <parley/transports/rendezvous.hpp>
+#include <parley/transports/member.hpp>
 
 #include <array>
 #include <cstddef>

@@ -8,6 +8,7 @@
 #include <parley/ops/paired_transfer.hpp>
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 #include <parley/transports/cuda_copies.hpp>
 #include <parley/transports/cuda_space.hpp>
 

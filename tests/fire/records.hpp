@@ -8,7 +8,7 @@
 ///     left.check();                                   // S1 to S6 and agreement (simulation/checkers.hpp)
 #include <parley/ops/rank.hpp>
 #include <parley/simulation/checkers.hpp>
-#include <parley/simulation/job.hpp>
+#include <parley/simulation/run_record.hpp>
 
 #include <cstdint>
 #include <map>

@@ -10,6 +10,7 @@
 #include <parley/ops/run.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 #include <parley/transports/cuda_runtime.hpp>
 #include <parley/transports/cuda_space.hpp>
 

@@ -7,6 +7,7 @@
 #include <parley/ops/rank.hpp>
 #include <parley/ops/rank_foundation.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 
 #include <algorithm>
 #include <array>

@@ -9,6 +9,7 @@
 #include <parley/runtime/dataflow.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 
 #include <doctest/doctest.h>
 

@@ -15,6 +15,7 @@
 #include <parley/runtime/router.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 
 #include <doctest/doctest.h>
 

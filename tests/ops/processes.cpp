@@ -22,6 +22,7 @@
 #include <parley/runtime/flight_recorder.hpp>
 #include <parley/runtime/run.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 
 #include <doctest/doctest.h>
 

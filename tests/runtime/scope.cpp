@@ -1,4 +1,5 @@
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 
 #include <doctest/doctest.h>
 

@@ -18,6 +18,7 @@
 #include <parley/runtime/incarnations.hpp>
 #include <parley/runtime/news.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 #include <parley/runtime/version.hpp>
 #include <parley/runtime/when.hpp>
 

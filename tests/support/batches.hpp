@@ -5,6 +5,7 @@
 #include <parley/ops/p2p.hpp>
 #include <parley/runtime/dataflow.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 
 #include <exception>
 #include <functional>

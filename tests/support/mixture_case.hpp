@@ -4,6 +4,7 @@
 #include <parley/ops/rank.hpp>
 #include <parley/runtime/executor.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 
 #include <cstddef>
 #include <map>

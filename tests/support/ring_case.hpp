@@ -8,6 +8,7 @@
 #include <parley/runtime/compute.hpp>
 #include <parley/runtime/dataflow.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 
 #include <initializer_list>
 #include <string>

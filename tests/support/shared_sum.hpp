@@ -11,6 +11,7 @@
 /// n - depth + 1, and zeros before there are any.
 #include <parley/ops/symmetric.hpp>
 #include <parley/runtime/scope.hpp>
+#include <parley/runtime/task.hpp>
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,5 +1,3 @@
-#include <parley/simulation/kernels.hpp>
-
 #include <parley/simulation/config_text.hpp>
 
 #include <limits>
@@ -196,6 +194,20 @@ ops::group_config_ptr group_config_from(std::string_view text, kernel_times& tim
   misdeed m(w, is_role_of_group);
   if (!is_sound(kind) && m.none()) w.refuse("there is no such kind for groups; docs/simulation.md lists them");
   return std::make_shared<timed_group>(w.text(1), abi, timing_of(w, times), std::move(m));
+}
+
+kernel_spec kernel_from(std::string_view text) {
+  const words w(text);
+  const std::string kind = w.text(0);
+  if (kind != "timed" && kind != "failing")
+    w.refuse("there is no such kind for kernels; docs/simulation.md lists them");
+  kernel_spec k{w.text(1), static_cast<time_ns>(w.number(2)), kind == "failing"};
+  if (k.fails) {
+    k.fails_on = static_cast<rank_id>(w.number(3));
+    k.after = w.number(4);
+  }
+  w.end_at(k.fails ? 5 : 3);
+  return k;
 }
 
 time_ns usual_time_of(std::string_view text, std::uint64_t bytes, const kernel_model& model) {
