@@ -8,8 +8,8 @@
 ///
 /// A stamp that lies around before it is sent, or a message that is sent again, only widens a bound: see
 /// tuning/clock_offset.hpp. Nothing waits; a peer that says nonsense makes its own times useless and nothing else.
-#include <parley/runtime/identifiers.hpp>
-#include <parley/runtime/wire.hpp>
+#include <parley/identifiers.hpp>
+#include <parley/runtime/wire/wire.hpp>
 #include <parley/tuning/clock_offset.hpp>
 
 #include <cstdint>

@@ -5,10 +5,10 @@
 ///     op_declaration edge = declare_edge("activations", 0, 1);
 ///     edge.id();                                      // the same 64 bits on both ranks
 ///     number_of(edge.id(), part::coordinator);        // the actor, as control frames name it
-#include <parley/runtime/error.hpp>
-#include <parley/runtime/identifiers.hpp>
-#include <parley/runtime/incarnations.hpp>
+#include <parley/error.hpp>
+#include <parley/identifiers.hpp>
 #include <parley/runtime/random.hpp>
+#include <parley/runtime/wire/incarnations.hpp>
 
 #include <cstdint>
 #include <string>

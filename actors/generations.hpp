@@ -7,7 +7,7 @@
 /// Data may come before the word that its sender, or another rank, has restarted; refused, it would be missing for ever. Generations
 /// of one op are in an order (`first_generation`): by how often its ranks have restarted. Of two that know of different restarts
 /// the one that knows of fewer can only end, and so can both where they know of as many.
-#include <parley/runtime/wire.hpp>
+#include <parley/runtime/wire/wire.hpp>
 
 #include <cstdint>
 

@@ -16,10 +16,10 @@
 /// A rank that is asked what it does says how far it is in that op and what its calls wait for. Answers are made where messages come in,
 /// never by a coroutine of the user's. Nothing here is acknowledged: whoever waits asks again, and the text of a call that ran out of time
 /// says that its peer has not answered, and for how long.
+#include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/declaration.hpp>
-#include <parley/actors/messages.hpp>
 #include <parley/actors/services.hpp>
-#include <parley/runtime/waiting_call.hpp>
+#include <parley/runtime/record/waiting_call.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// Ranks in an error's words: `rank 2`, `ranks 0, 3`, or `none`.
-#include <parley/runtime/identifiers.hpp>
+#include <parley/identifiers.hpp>
 
 #include <cstddef>
 #include <string>

@@ -1,17 +1,17 @@
 #pragma once
 /// What the actors of one rank share. Everything is owned by the rank and outlives its ops.
 #include <parley/actors/clock_book.hpp>
-#include <parley/actors/early_allowance.hpp>
-#include <parley/actors/kept_parts.hpp>
+#include <parley/actors/edge/early_allowance.hpp>
+#include <parley/actors/edge/kept_parts.hpp>
 #include <parley/actors/policy.hpp>
 #include <parley/actors/stamp.hpp>
-#include <parley/runtime/backoff.hpp>
-#include <parley/runtime/executor.hpp>
-#include <parley/runtime/flight_recorder.hpp>
-#include <parley/runtime/link.hpp>
 #include <parley/runtime/random.hpp>
-#include <parley/runtime/router.hpp>
-#include <parley/runtime/scope.hpp>
+#include <parley/runtime/record/flight_recorder.hpp>
+#include <parley/runtime/time/backoff.hpp>
+#include <parley/runtime/time/executor.hpp>
+#include <parley/runtime/wire/link.hpp>
+#include <parley/runtime/wire/router.hpp>
+#include <parley/scope.hpp>
 
 #include <boost/unordered/unordered_flat_map.hpp>
 

@@ -5,9 +5,9 @@
 ///     stamp s{.op = id, .digest = config, .total_bytes = 300, .offset = 0, .invocation = 7};
 ///     link.send(peer, link::channel::data, bytes_of(s), part, &done);
 ///     result<stamp> seen = read_stamp(message.header());
-#include <parley/runtime/error.hpp>
-#include <parley/runtime/identifiers.hpp>
-#include <parley/runtime/link.hpp>
+#include <parley/error.hpp>
+#include <parley/identifiers.hpp>
+#include <parley/runtime/wire/link.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -3,11 +3,11 @@
 //     actors --only pingpong|fanin|idle|spawn|request [--iterations N] [--burst 10]
 //
 // Each is the counterpart of the same word in peers/caf.cpp: the same messages between as many actors.
+#include <parley/actor.hpp>
 #include <parley/bench/measure.hpp>
-#include <parley/runtime/actor.hpp>
-#include <parley/runtime/frame_pool.hpp>
-#include <parley/runtime/reactor.hpp>
-#include <parley/runtime/run.hpp>
+#include <parley/runtime/coroutines/frame_pool.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/runtime/time/reactor.hpp>
 
 #include <cstdint>
 #include <string>

@@ -5,9 +5,9 @@
 ///     lone_inbox box;
 ///     links[1].listen(link::channel::data, &box);
 ///     run(loop, direct_by_itself(links[0], links[1], box, count));
-#include <parley/actors/transfer.hpp>
+#include <parley/actors/edge/transfer.hpp>
 #include <parley/bench/measure.hpp>
-#include <parley/ops/config.hpp>
+#include <parley/config.hpp>
 
 #include <array>
 #include <cstdint>

@@ -7,10 +7,10 @@
 // ahead of the next by more than the noise, those are flips whose two searches chose different configs.
 #include <parley/bench/measure.hpp>
 #include <parley/parley.hpp>
-#include <parley/simulation/config_text.hpp>
-#include <parley/simulation/dice.hpp>
-#include <parley/simulation/kernels.hpp>
-#include <parley/simulation/world.hpp>
+#include <parley/simulation/programs/config_text.hpp>
+#include <parley/simulation/programs/kernels.hpp>
+#include <parley/simulation/world/dice.hpp>
+#include <parley/simulation/world/world.hpp>
 
 #include <algorithm>
 #include <array>

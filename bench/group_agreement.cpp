@@ -6,16 +6,16 @@
 // Counted are: offers to merge and warm-up; rehearsed on the last rank to the first trial that may be stamped; the end of the
 // last trial on the last rank to the winner being known on every rank. The usual scheme gathers the lists of configs and then
 // needs a barrier before and an all-reduce after each config.
-#include <parley/actors/assignment.hpp>
+#include <parley/actors/agreement/assignment.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/bench/modelled_link.hpp>
-#include <parley/ops/group.hpp>
-#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/groups/group.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
 #include <parley/parley.hpp>
-#include <parley/runtime/flight_recorder.hpp>
-#include <parley/runtime/router.hpp>
-#include <parley/runtime/run.hpp>
-#include <parley/runtime/virtual_time.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/runtime/record/flight_recorder.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
+#include <parley/runtime/wire/router.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -10,7 +10,7 @@
 #include <parley/bench/measure.hpp>
 #include <parley/bench/ranks.hpp>
 #include <parley/parley.hpp>
-#include <parley/simulation/world.hpp>
+#include <parley/simulation/world/world.hpp>
 
 #include <cmath>
 #include <cstdint>

@@ -1,8 +1,8 @@
 #pragma once
 /// How far ranks have come in deciding: a key is an op's edge and a size, and only the rank that coordinates it knows of it.
-#include <parley/actors/assignment.hpp>
-#include <parley/ops/rank.hpp>
-#include <parley/ops/rank_foundation.hpp>
+#include <parley/actors/agreement/assignment.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/rank.hpp>
 
 #include <cstddef>
 #include <string_view>

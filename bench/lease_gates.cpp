@@ -5,15 +5,15 @@
 //
 // No message is delayed beyond the wires' own time, so that both should be 0. A barrier for each change would have stopped
 // every rank once for each size.
-#include <parley/actors/lease_coordinator.hpp>
+#include <parley/actors/leases/lease_coordinator.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/bench/modelled_link.hpp>
-#include <parley/ops/rank_foundation.hpp>
-#include <parley/ops/symmetric_end.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/ops/leased/symmetric_end.hpp>
 #include <parley/parley.hpp>
-#include <parley/runtime/flight_recorder.hpp>
-#include <parley/runtime/router.hpp>
-#include <parley/runtime/virtual_time.hpp>
+#include <parley/runtime/record/flight_recorder.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
+#include <parley/runtime/wire/router.hpp>
 
 #include <cstdint>
 #include <map>

@@ -5,13 +5,13 @@
 //     links --only one_core                      both on one core, giving way
 //     links --only control                       what routing and authenticating each frame adds to that, ns one way
 //     links --only idle [--seconds 1]            per cent of a core that a rank without work uses
+#include <parley/actor.hpp>
 #include <parley/bench/measure.hpp>
-#include <parley/runtime/actor.hpp>
-#include <parley/runtime/reactor.hpp>
-#include <parley/runtime/router.hpp>
-#include <parley/runtime/run.hpp>
-#include <parley/transports/siphash.hpp>
-#include <parley/transports/ucx_link.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/runtime/time/reactor.hpp>
+#include <parley/runtime/wire/router.hpp>
+#include <parley/transports/join/siphash.hpp>
+#include <parley/transports/ucx/ucx_link.hpp>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>

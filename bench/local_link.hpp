@@ -6,8 +6,8 @@
 ///     connect(a, b);
 ///     loop.attach(a); loop.attach(b);
 #include <parley/bench/measure.hpp>
-#include <parley/runtime/link.hpp>
-#include <parley/runtime/poller.hpp>
+#include <parley/runtime/time/poller.hpp>
+#include <parley/runtime/wire/link.hpp>
 #include <sys/eventfd.h>
 #include <unistd.h>
 

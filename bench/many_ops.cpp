@@ -9,11 +9,11 @@
 #include <parley/bench/by_itself.hpp>
 #include <parley/bench/keys.hpp>
 #include <parley/bench/measure.hpp>
-#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
 #include <parley/parley.hpp>
-#include <parley/runtime/poller.hpp>
-#include <parley/runtime/reactor.hpp>
-#include <parley/runtime/router.hpp>
+#include <parley/runtime/time/poller.hpp>
+#include <parley/runtime/time/reactor.hpp>
+#include <parley/runtime/wire/router.hpp>
 #include <sys/eventfd.h>
 #include <unistd.h>
 

@@ -7,8 +7,8 @@
 ///
 /// A payload up to `eager_bytes` comes with its message; a larger one is fetched, which costs a further latency.
 #include <parley/bench/measure.hpp>
-#include <parley/runtime/executor.hpp>
-#include <parley/runtime/link.hpp>
+#include <parley/runtime/time/executor.hpp>
+#include <parley/runtime/wire/link.hpp>
 
 #include <algorithm>
 #include <array>

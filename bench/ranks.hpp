@@ -10,10 +10,10 @@
 ///
 /// A rank that fails ends the program with what it said.
 #include <parley/bench/measure.hpp>
-#include <parley/ops/config.hpp>
-#include <parley/ops/run.hpp>
-#include <parley/transports/environment.hpp>
-#include <parley/transports/launcher.hpp>
+#include <parley/config.hpp>
+#include <parley/run.hpp>
+#include <parley/transports/launch/environment.hpp>
+#include <parley/transports/launch/launcher.hpp>
 #include <unistd.h>
 
 #include <algorithm>

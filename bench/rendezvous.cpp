@@ -4,8 +4,8 @@
 //     rendezvous [--clients 256]
 #include <parley/bench/measure.hpp>
 #include <parley/parley.hpp>
-#include <parley/transports/loopback.hpp>
-#include <parley/transports/rendezvous.hpp>
+#include <parley/transports/join/loopback.hpp>
+#include <parley/transports/join/rendezvous.hpp>
 
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -14,10 +14,10 @@
 // An event is a message that a link has handed to its handler, or one of the timers that pace the calls.
 #include <parley/bench/keys.hpp>
 #include <parley/bench/measure.hpp>
-#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
 #include <parley/parley.hpp>
-#include <parley/simulation/job.hpp>
-#include <parley/simulation/world.hpp>
+#include <parley/simulation/world/job.hpp>
+#include <parley/simulation/world/world.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -11,10 +11,10 @@
 //                                                the CUDA toolkit. UCX's own way takes part where PARLEY_UCX_CUDA=1 asks for it
 //
 // A config runs on its own in an op whose only other config is the default, with a results file that says who won.
-#include <parley/actors/assignment.hpp>
+#include <parley/actors/agreement/assignment.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/bench/ranks.hpp>
-#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
 #include <parley/parley.hpp>
 #include <parley/runtime/version.hpp>
 
@@ -32,9 +32,9 @@
 #include <vector>
 
 #ifdef PARLEY_WITH_CUDA
-#include <parley/transports/cuda_runtime.hpp>
-#include <parley/transports/cuda_space.hpp>
-#include <parley/transports/nccl_runtime.hpp>
+#include <parley/cuda_runtime.hpp>
+#include <parley/cuda_space.hpp>
+#include <parley/nccl_runtime.hpp>
 #endif
 
 namespace {

@@ -7,13 +7,13 @@
 /// Three parts: what trials of other configs took longer than the default, repetition by repetition (one that was faster
 /// does not make up for it); the rehearsals, which move data that nobody asked for, at the speed that each config had in its
 /// trials (how long they waited for a free wire is nobody's loss); and the processor time of control messages at both ends.
-#include <parley/actors/assignment.hpp>
+#include <parley/actors/agreement/assignment.hpp>
 #include <parley/bench/keys.hpp>
-#include <parley/ops/rank.hpp>
-#include <parley/ops/rank_foundation.hpp>
-#include <parley/runtime/flight_recorder.hpp>
-#include <parley/runtime/router.hpp>
-#include <parley/tuning/statistics.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/rank.hpp>
+#include <parley/runtime/record/flight_recorder.hpp>
+#include <parley/runtime/wire/router.hpp>
+#include <parley/tuning/planners/statistics.hpp>
 
 #include <algorithm>
 #include <cstdint>

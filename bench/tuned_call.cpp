@@ -12,15 +12,15 @@
 //
 // `tuned` also counts what must not happen once a decision stands: allocations and control messages of the agreement. Flow
 // control messages are counted apart.
-#include <parley/actors/transfer.hpp>
+#include <parley/actors/edge/transfer.hpp>
 #include <parley/bench/by_itself.hpp>
 #include <parley/bench/keys.hpp>
 #include <parley/bench/local_link.hpp>
 #include <parley/bench/measure.hpp>
-#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
 #include <parley/parley.hpp>
-#include <parley/runtime/reactor.hpp>
-#include <parley/runtime/router.hpp>
+#include <parley/runtime/time/reactor.hpp>
+#include <parley/runtime/wire/router.hpp>
 
 #include <array>
 #include <cstdint>

@@ -9,9 +9,9 @@
 #include <parley/bench/modelled_link.hpp>
 #include <parley/bench/ranks.hpp>
 #include <parley/bench/trial_costs.hpp>
-#include <parley/ops/rank_foundation.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
 #include <parley/parley.hpp>
-#include <parley/runtime/virtual_time.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,11 +1,11 @@
 #include <parley/cli/doctor.hpp>
 
-#include <parley/cli/cuda.hpp>
-#include <parley/cli/device_planes.hpp>
-#include <parley/cli/host_plane.hpp>
-#include <parley/ops/run.hpp>
-#include <parley/runtime/scope.hpp>
+#include <parley/cli/payload/cuda.hpp>
+#include <parley/cli/payload/device_planes.hpp>
+#include <parley/cli/payload/host_plane.hpp>
+#include <parley/run.hpp>
 #include <parley/runtime/version.hpp>
+#include <parley/scope.hpp>
 
 #include <arpa/inet.h>
 #include <boost/json/array.hpp>

@@ -1,9 +1,9 @@
 #include <parley/cli/job_summary.hpp>
 
+#include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/declaration.hpp>
-#include <parley/actors/messages.hpp>
 #include <parley/actors/stamp.hpp>
-#include <parley/cli/payload.hpp>
+#include <parley/cli/payload/payload.hpp>
 #include <parley/tuning/key.hpp>
 
 #include <boost/json/array.hpp>

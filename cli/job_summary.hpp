@@ -8,7 +8,7 @@
 /// A mismatch is an invocation, or a rehearsal, whose two ends ran different configs, or one that an end ran twice. A record
 /// without its counterpart, because a rank failed or died before it could tell, is counted apart, as unpaired.
 #include <parley/cli/spec.hpp>
-#include <parley/runtime/flight_recorder.hpp>
+#include <parley/runtime/record/flight_recorder.hpp>
 
 #include <boost/json/object.hpp>
 

@@ -3,13 +3,13 @@
 #include <parley/cli/doctor.hpp>
 #include <parley/cli/results.hpp>
 #include <parley/cli/tune.hpp>
-#include <parley/ops/rank_environment.hpp>
-#include <parley/ops/results_store.hpp>
+#include <parley/number_text.hpp>
+#include <parley/ops/job/rank_environment.hpp>
+#include <parley/ops/job/results_store.hpp>
 #include <parley/quick_start.hpp>
-#include <parley/runtime/number_text.hpp>
 #include <parley/runtime/version.hpp>
-#include <parley/transports/environment.hpp>
-#include <parley/transports/launcher.hpp>
+#include <parley/transports/launch/environment.hpp>
+#include <parley/transports/launch/launcher.hpp>
 
 #include <CLI/CLI.hpp>
 

@@ -1,9 +1,9 @@
 #include <parley/cli/results.hpp>
 #include <parley/cli/table.hpp>
-#include <parley/ops/run.hpp>
+#include <parley/run.hpp>
 #include <parley/runtime/version.hpp>
-#include <parley/transports/file_storage.hpp>
-#include <parley/tuning/results.hpp>
+#include <parley/transports/files/file_storage.hpp>
+#include <parley/tuning/results/results.hpp>
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>

@@ -8,7 +8,7 @@
 ///   whose validators differ are refused, with the validators' names, and OUT is left alone: status 2. Status 1: OUT could
 ///   not be written.
 #include <parley/cli/tune.hpp>
-#include <parley/runtime/identifiers.hpp>
+#include <parley/identifiers.hpp>
 
 #include <optional>
 #include <string>

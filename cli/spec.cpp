@@ -1,8 +1,8 @@
 #include <parley/cli/spec.hpp>
 
-#include <parley/cli/expression.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/transports/file_storage.hpp>
+#include <parley/cli/payload/expression.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/transports/files/file_storage.hpp>
 #include <parley/tuning/key.hpp>
 
 #include <algorithm>

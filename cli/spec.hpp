@@ -7,8 +7,8 @@
 /// A spec holds no code: configs are named ones with parameters, roles are lists of ranks or expressions. Whatever is wrong
 /// throws `text_error` with file, line and column, and with what to write instead.
 #include <parley/cli/json_text.hpp>
-#include <parley/ops/config.hpp>
-#include <parley/runtime/identifiers.hpp>
+#include <parley/config.hpp>
+#include <parley/identifiers.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -5,13 +5,13 @@
 #include <parley/cli/progress.hpp>
 #include <parley/cli/rank_report.hpp>
 #include <parley/cli/table.hpp>
-#include <parley/ops/results_store.hpp>
+#include <parley/ops/job/results_store.hpp>
 #include <parley/runtime/random.hpp>
-#include <parley/simulation/campaign.hpp>
-#include <parley/transports/file_storage.hpp>
-#include <parley/transports/launcher.hpp>
-#include <parley/tuning/plan.hpp>
-#include <parley/tuning/results.hpp>
+#include <parley/simulation/scenarios/campaign.hpp>
+#include <parley/transports/files/file_storage.hpp>
+#include <parley/transports/launch/launcher.hpp>
+#include <parley/tuning/planners/plan.hpp>
+#include <parley/tuning/results/results.hpp>
 
 #include <boost/json/array.hpp>
 #include <boost/json/serialize.hpp>

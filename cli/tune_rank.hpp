@@ -3,10 +3,10 @@
 ///
 /// It runs the spec's workload and reports, over the pipe of rank_report.hpp, progress now and then and everything that it
 /// knows in the end, also when the workload failed. Status 1 then, after an error with op, rank and what to do.
-#include <parley/cli/device_times.hpp>
+#include <parley/cli/payload/device_times.hpp>
 #include <parley/cli/spec.hpp>
-#include <parley/ops/machine.hpp>
-#include <parley/simulation/weather.hpp>
+#include <parley/machine.hpp>
+#include <parley/simulation/world/weather.hpp>
 
 #include <boost/json/object.hpp>
 

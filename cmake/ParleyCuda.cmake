@@ -42,8 +42,8 @@ set(PARLEY_WITH_CUDA ON)
 list(JOIN CMAKE_CUDA_ARCHITECTURES ", " architectures)
 parley_say_gpu_planes("built with CUDA ${CUDAToolkit_VERSION} for ${architectures}")
 
-file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/transports/cuda/*.cpp"
-     "${PROJECT_SOURCE_DIR}/transports/cuda/*.cu" "${PROJECT_SOURCE_DIR}/transports/cuda/*.hpp")
+file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/transports/cuda/device/*.cpp"
+     "${PROJECT_SOURCE_DIR}/transports/cuda/device/*.cu" "${PROJECT_SOURCE_DIR}/transports/cuda/device/*.hpp")
 add_library(parley_cuda STATIC ${cuda_sources})
 add_library(parley::cuda ALIAS parley_cuda)
 set_target_properties(parley_cuda PROPERTIES EXPORT_NAME cuda POSITION_INDEPENDENT_CODE ON CUDA_RUNTIME_LIBRARY Static)

@@ -1,13 +1,27 @@
-# The installed package: include/parley/FOLDER/NAME.hpp, libparley.a, and what find_package(parley) reads.
+# The installed package: include/parley, libparley.a, and what find_package(parley) reads.
 include(CMakePackageConfigHelpers)
 set(PARLEY_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/parley")
 
 install(TARGETS parley EXPORT parleyTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-foreach(folder IN LISTS PARLEY_PUBLIC_FOLDERS)
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/parley/${folder}"
-          FILES_MATCHING PATTERN "*.hpp")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/parley" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+# And what those include, each in its folder, which a program does not name.
+file(GLOB unread CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/parley/*.hpp")
+set(behind)
+while(unread)
+  list(POP_FRONT unread header)
+  file(STRINGS "${header}" includes REGEX "^#include <parley/.*/.*>$")
+  foreach(include IN LISTS includes)
+    string(REGEX REPLACE "^#include <parley/(.*)>$" "\\1" name "${include}")
+    if(NOT name IN_LIST behind)
+      list(APPEND behind "${name}")
+      list(APPEND unread "${PROJECT_SOURCE_DIR}/${name}")
+    endif()
+  endforeach()
+endwhile()
+foreach(name IN LISTS behind)
+  get_filename_component(folder "${name}" DIRECTORY)
+  install(FILES "${PROJECT_SOURCE_DIR}/${name}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/parley/${folder}")
 endforeach()
-install(FILES "${PROJECT_SOURCE_DIR}/parley.hpp" "${PROJECT_SOURCE_DIR}/quick_start.hpp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/parley" OPTIONAL)
 if(PARLEY_WITH_CUDA)
   # A file of its own: who has no CUDA toolkit still finds the rest.
   install(TARGETS parley_cuda EXPORT parleyCudaTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")

@@ -1,5 +1,5 @@
-# How parley's folders become targets. Headers are included as <parley/FOLDER/NAME.hpp>, in the build tree through a
-# link to the sources and after installation through include/parley.
+# How parley's folders become targets. A public header is include/parley/NAME.hpp, included as <parley/NAME.hpp>; what lies behind
+# it is included as <parley/FOLDER/SUB-FOLDER/NAME.hpp>, in the build tree through a link to the sources.
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/include")
 file(CREATE_LINK "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}/include/parley" SYMBOLIC)
 
@@ -55,14 +55,13 @@ function(parley_parse_standard target)
   target_precompile_headers(${target} REUSE_FROM parley_standard)
 endfunction()
 
-# parley_module(NAME [PARTS sub-folder...] [USES folder...] [LINK target...]): the object library of one folder.
+# parley_module(NAME [WITHOUT sub-folder...] [USES folder...] [LINK target...]: the object library of one folder, with its
+# sub-folders.
 function(parley_module name)
-  cmake_parse_arguments(ARG "" "" "PARTS;USES;LINK" ${ARGN})
-  set(sources)
-  foreach(part IN ITEMS . LISTS ARG_PARTS)
-    file(GLOB of_part CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${name}/${part}/*.cpp"
-                                        "${PROJECT_SOURCE_DIR}/${name}/${part}/*.hpp")
-    list(APPEND sources ${of_part})
+  cmake_parse_arguments(ARG "" "" "WITHOUT;USES;LINK" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${name}/*.cpp" "${PROJECT_SOURCE_DIR}/${name}/*.hpp")
+  foreach(part IN LISTS ARG_WITHOUT)
+    list(FILTER sources EXCLUDE REGEX "/${name}/${part}/")
   endforeach()
   if(NOT sources)
     set(stub "${PROJECT_BINARY_DIR}/${name}_stub.cpp")
@@ -73,7 +72,7 @@ function(parley_module name)
   set_target_properties(parley_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   parley_module_options(parley_${name})
   parley_parse_standard(parley_${name})
-  target_include_directories(parley_${name} PUBLIC "${PROJECT_BINARY_DIR}/include")
+  target_include_directories(parley_${name} PUBLIC "${PROJECT_SOURCE_DIR}/include" "${PROJECT_BINARY_DIR}/include")
   target_link_libraries(parley_${name} PUBLIC ${ARG_LINK} PRIVATE parley_flags)
   target_compile_features(parley_${name} PUBLIC cxx_std_20)
   foreach(used IN LISTS ARG_USES)
@@ -89,7 +88,8 @@ function(parley_library name)
   foreach(folder IN LISTS ARG_FOLDERS)
     target_sources(${name} PRIVATE $<TARGET_OBJECTS:parley_${folder}>)
   endforeach()
-  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                            $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
                                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PUBLIC ${ARG_LINK})
@@ -109,11 +109,11 @@ function(parley_parse_once target)
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>)  # see parley_test
 endfunction()
 
-# parley_test(NAME FOLDERS folder... [LINK target...] [PARSED header]): tests/NAME/*.cpp as one doctest program, run by
+# parley_test(NAME FOLDERS folder... [LINK target...] [PARSED header]): the sources in tests/NAME as one doctest program, run by
 # CTest. PARSED is what most of its sources include.
 function(parley_test name)
   cmake_parse_arguments(ARG "" "PARSED" "FOLDERS;LINK" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${name}/*.cpp")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${name}/*.cpp")
   if(NOT sources)
     return()
   endif()

@@ -9,8 +9,8 @@
 //
 // An unknown word, a missing value, or one that is no number ends the program with status 2 and a line that names it, before any rank
 // has begun. `--help` lists the words. `-nx` and `--nx` are the same.
-#include <parley/runtime/number_text.hpp>
-#include <parley/simulation/program.hpp>
+#include <parley/number_text.hpp>
+#include <parley/program.hpp>
 
 #include <CLI/CLI.hpp>
 

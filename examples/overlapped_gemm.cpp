@@ -12,9 +12,9 @@
 // and the time of the whole with that of its parts, one after the other.
 #include "command_line.hpp"
 
+#include <parley/news.hpp>
 #include <parley/parley.hpp>
-#include <parley/runtime/news.hpp>
-#include <parley/simulation/program.hpp>
+#include <parley/program.hpp>
 
 #include <algorithm>
 #include <cstddef>

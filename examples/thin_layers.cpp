@@ -3,7 +3,7 @@
 //     parley run -n 4 ./thin_layers
 //     ./thin_layers --sim 16
 #include "command_line.hpp"
-#include <parley/ops/registration.hpp>
+#include <parley/registration.hpp>
 
 #include <parley/parley.hpp>
 

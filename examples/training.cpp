@@ -156,7 +156,7 @@ parley::task<> rank_main(parley::rank& self) {
 int main(int argc, char** argv) {
   examples::command_line line("A pipeline forward and backward, after a schedule.");
   line.option("--schedule", schedule_name,
-              "1f1b, gpipe, interleaved, or a file with a list of actions per rank (ops/schedule.hpp)");
+              "1f1b, gpipe, interleaved, or a file with a list of actions per rank (parley/schedule.hpp)");
   line.option("--chunks", chunks, "stages of a rank, interleaved")->check(CLI::PositiveNumber);
   line.option("--microbatches", microbatches, "of a step, unless a file says")->check(CLI::PositiveNumber);
   line.option("--width", width, "numbers of an activation")->check(CLI::PositiveNumber);

@@ -1,7 +1,7 @@
 // Credits as a peer that breaks every rule gives and revokes them (docs/protocol.md, Edges).
 #include "fuzz.hpp"
 
-#include <parley/actors/credits.hpp>
+#include <parley/actors/edge/credits.hpp>
 
 #include <set>
 

@@ -1,16 +1,16 @@
 // What launchers and users hand over: the environment, meeting files, PMI, results, specs, and what ranks report.
 #include "fuzz.hpp"
 
-#include <parley/cli/expression.hpp>
 #include <parley/cli/json_text.hpp>
+#include <parley/cli/payload/expression.hpp>
 #include <parley/cli/rank_report.hpp>
 #include <parley/cli/spec.hpp>
-#include <parley/ops/rank_environment.hpp>
-#include <parley/simulation/campaign.hpp>
-#include <parley/transports/environment.hpp>
-#include <parley/transports/meeting.hpp>
-#include <parley/transports/pmi.hpp>
-#include <parley/tuning/results.hpp>
+#include <parley/ops/job/rank_environment.hpp>
+#include <parley/simulation/scenarios/campaign.hpp>
+#include <parley/transports/join/meeting.hpp>
+#include <parley/transports/launch/environment.hpp>
+#include <parley/transports/launch/pmi.hpp>
+#include <parley/tuning/results/results.hpp>
 
 #include <sys/socket.h>
 #include <sys/stat.h>

@@ -9,7 +9,7 @@
 /// A target is listed in targets.cpp. It must neither crash nor need more memory or time than its input's size explains;
 /// what it promises beyond that it says with `require`. The same targets run in two programs: `parley_fuzz` under libFuzzer
 /// (./dev fuzz), and `fuzz_replay`, which runs the corpus of this folder as a test.
-#include <parley/runtime/error.hpp>
+#include <parley/error.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,21 +1,21 @@
 // What other ranks send over the control channel and in front of data.
 #include "peer_link.hpp"
 
-#include <parley/actors/credit_messages.hpp>
+#include <parley/actors/agreement/messages.hpp>
+#include <parley/actors/edge/credit_messages.hpp>
 #include <parley/actors/generations.hpp>
 #include <parley/actors/inquiries.hpp>
-#include <parley/actors/lease_messages.hpp>
-#include <parley/actors/messages.hpp>
-#include <parley/actors/neighbour_messages.hpp>
-#include <parley/actors/pieces.hpp>
-#include <parley/actors/round_messages.hpp>
+#include <parley/actors/leases/lease_messages.hpp>
+#include <parley/actors/letters/pieces.hpp>
+#include <parley/actors/rounds/neighbour_messages.hpp>
+#include <parley/actors/rounds/round_messages.hpp>
 #include <parley/actors/stamp.hpp>
-#include <parley/ops/contextual_agreement.hpp>
-#include <parley/ops/death_notices.hpp>
-#include <parley/runtime/frame.hpp>
-#include <parley/runtime/router.hpp>
-#include <parley/runtime/virtual_time.hpp>
-#include <parley/transports/siphash.hpp>
+#include <parley/ops/job/death_notices.hpp>
+#include <parley/ops/leased/contextual_agreement.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
+#include <parley/runtime/wire/frame.hpp>
+#include <parley/runtime/wire/router.hpp>
+#include <parley/transports/join/siphash.hpp>
 
 #include <deque>
 

@@ -7,7 +7,7 @@
 ///     wire.bring(link::channel::loans, header, body);
 #include "fuzz.hpp"
 
-#include <parley/runtime/link.hpp>
+#include <parley/runtime/wire/link.hpp>
 
 #include <array>
 #include <vector>

@@ -1,10 +1,10 @@
 // The rendezvous as a sequence of frames, from both sides: garbage, cut and repeated frames, right tags on wrong content.
 #include "fuzz.hpp"
 
-#include <parley/runtime/incarnations.hpp>
-#include <parley/transports/loopback.hpp>
-#include <parley/transports/rendezvous.hpp>
-#include <parley/transports/rendezvous_wire.hpp>
+#include <parley/runtime/wire/incarnations.hpp>
+#include <parley/transports/join/loopback.hpp>
+#include <parley/transports/join/rendezvous.hpp>
+#include <parley/transports/join/rendezvous_wire.hpp>
 
 #include <boost/asio/io_context.hpp>
 

@@ -1,13 +1,13 @@
 // What peers say of memory: that they lend, put into, get from, and let GPUs read and write.
 #include "peer_link.hpp"
 
-#include "../tests/support/fake_nccl.hpp"
+#include "../tests/support/devices/fake_nccl.hpp"
 
-#include <parley/ops/config.hpp>
-#include <parley/transports/carried_memory.hpp>
-#include <parley/transports/cuda_link.hpp>
-#include <parley/transports/lent_payloads.hpp>
-#include <parley/transports/nccl_pairs.hpp>
+#include <parley/config.hpp>
+#include <parley/cuda_link.hpp>
+#include <parley/transports/nccl/nccl_pairs.hpp>
+#include <parley/transports/ucx/carried_memory.hpp>
+#include <parley/transports/ucx/lent_payloads.hpp>
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include <parley/runtime/error.hpp>
+#include <parley/error.hpp>
 
 #include <string>
 

@@ -12,8 +12,8 @@
 ///
 /// The same check refuses every call in a child that fork() made of the rank's process (fork_watch.hpp). While no implementation runs it
 /// reads one number.
-#include <parley/runtime/executor.hpp>
-#include <parley/runtime/scope.hpp>
+#include <parley/runtime/time/executor.hpp>
+#include <parley/scope.hpp>
 
 #include <string_view>
 

@@ -1,6 +1,6 @@
 #include <parley/runtime/invariant.hpp>
 
-#include <parley/runtime/error.hpp>
+#include <parley/error.hpp>
 
 #include <cstdio>
 #include <exception>

@@ -10,7 +10,7 @@
 /// fault of our own is written to stderr, and one of a peer is only counted.
 ///
 ///     breach_watch watch([&](const breach& b) { seen.emplace_back(b.name); });     // in a test, or in a checker
-#include <parley/runtime/identifiers.hpp>
+#include <parley/identifiers.hpp>
 
 #include <cstdint>
 #include <functional>

@@ -6,7 +6,7 @@
 ///     });
 ///
 /// Each call either does all of what it says or leaves what was there. Paths are the caller's own, never a peer's.
-#include <parley/runtime/error.hpp>
+#include <parley/error.hpp>
 
 #include <functional>
 #include <optional>

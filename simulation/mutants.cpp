@@ -1,13 +1,13 @@
 #include <parley/simulation/mutants.hpp>
 
-#include <parley/actors/assignment.hpp>
-#include <parley/actors/credit_messages.hpp>
+#include <parley/actors/agreement/assignment.hpp>
+#include <parley/actors/agreement/messages.hpp>
+#include <parley/actors/edge/credit_messages.hpp>
 #include <parley/actors/generations.hpp>
-#include <parley/actors/lease_messages.hpp>
-#include <parley/actors/messages.hpp>
-#include <parley/actors/neighbour_messages.hpp>
+#include <parley/actors/leases/lease_messages.hpp>
+#include <parley/actors/rounds/neighbour_messages.hpp>
 #include <parley/actors/stamp.hpp>
-#include <parley/runtime/frame.hpp>
+#include <parley/runtime/wire/frame.hpp>
 
 #include <algorithm>
 #include <cstring>

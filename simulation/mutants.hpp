@@ -4,8 +4,8 @@
 ///
 ///     auto m = make_mutant("matching-by-arrival", …);     // a `wire_tap`
 ///     for (const mutant_info& m : mutants()) …            // its name, its scenario, and the checkers that may name it
-#include <parley/simulation/weather.hpp>
-#include <parley/simulation/world.hpp>
+#include <parley/simulation/world/weather.hpp>
+#include <parley/simulation/world/world.hpp>
 
 #include <memory>
 #include <span>

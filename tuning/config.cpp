@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include <parley/tuning/hash.hpp>
-#include <parley/tuning/results.hpp>
+#include <parley/tuning/results/results.hpp>
 
 namespace parley::tuning {
 

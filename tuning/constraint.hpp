@@ -10,7 +10,7 @@
 ///
 /// With `compare_trials` nobody is believed: a config that says it is exact and brings other bytes has failed, and so has one whose
 /// numbers are off by more than is allowed.
-#include <parley/tuning/settings.hpp>
+#include <parley/tuning/results/settings.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include <parley/tuning/kernel_key.hpp>
+#include <parley/kernel_key.hpp>
 
 #include <parley/tuning/config.hpp>
 

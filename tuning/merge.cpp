@@ -8,9 +8,9 @@
 
 #include <fmt/format.h>
 
-#include <parley/tuning/decide.hpp>
 #include <parley/tuning/hash.hpp>
-#include <parley/tuning/warm_start.hpp>
+#include <parley/tuning/planners/decide.hpp>
+#include <parley/tuning/results/warm_start.hpp>
 
 namespace parley::tuning {
 

@@ -6,7 +6,7 @@
 ///     if (auto bad = first_unlike(*type, came, reference, within)) throw … sentence(*bad, within);
 ///
 /// Integers and plain bytes have to be equal, whatever the tolerance. A NaN is right only where the default has one.
-#include <parley/tuning/settings.hpp>
+#include <parley/tuning/results/settings.hpp>
 
 #include <cmath>
 #include <complex>

@@ -6,8 +6,8 @@
 ///     error why{errc::peer_failed, about, "rank 2" + l->what, &l->began_with};
 ///
 /// What is found out first says most about a death, so a second reason is not taken.
-#include <parley/runtime/error.hpp>
-#include <parley/runtime/identifiers.hpp>
+#include <parley/error.hpp>
+#include <parley/identifiers.hpp>
 
 #include <cstdint>
 #include <deque>

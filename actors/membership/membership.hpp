@@ -9,8 +9,8 @@
 /// A rank that the others hold dead hears nothing more: the first evidence after that ends all of its ops with `fenced`. Evidence about the
 /// rank itself, of a newer process in its place, means the same.
 #include <parley/actors/membership/standing.hpp>
-#include <parley/runtime/error.hpp>
-#include <parley/runtime/identifiers.hpp>
+#include <parley/error.hpp>
+#include <parley/identifiers.hpp>
 
 #include <string>
 #include <utility>

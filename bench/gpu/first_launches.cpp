@@ -4,7 +4,7 @@
 //     gpu_first_launches      a line for each step, with what it took itself and the kinds of work that it held up
 //
 // A step that holds up its own caller is let go after 5 s.
-// transports/cuda/runtime.cpp launches parley's kernels once where a process first uses a device. Under compute-sanitizer's memcheck kernels need
+// transports/cuda/device/runtime.cpp launches parley's kernels once where a process first uses a device. Under compute-sanitizer's memcheck kernels need
 // more memory than without, so that the worked cases of several ranks of one process stood still under it before.
 #include "../../examples/gpu/kernels.hpp"
 

@@ -11,7 +11,7 @@
 #include "../../examples/gpu/stage_kernel.hpp"
 
 #include <parley/bench/measure.hpp>
-#include <parley/transports/cuda_link.hpp>
+#include <parley/cuda_link.hpp>
 
 #include <algorithm>
 #include <array>

@@ -3,7 +3,7 @@
 //
 //     gpu_queues      a line for each kind of copy that waits, with those that it held up
 //
-// A GPU copies out of another one's memory through one queue, whichever streams it is asked in; so transports/cuda_copies.hpp lets such
+// A GPU copies out of another one's memory through one queue, whichever streams it is asked in; so parley/cuda_copies.hpp lets such
 // copies wait in the host's memory.
 #include <parley/bench/gpu/flag.hpp>
 

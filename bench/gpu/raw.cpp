@@ -10,7 +10,7 @@
 #include <dlfcn.h>
 #include <nccl.h>
 #include <parley/bench/measure.hpp>
-#include <parley/transports/cuda/kernels.hpp>
+#include <parley/transports/cuda/device/kernels.hpp>
 
 #include <algorithm>
 #include <array>

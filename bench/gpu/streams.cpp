@@ -3,7 +3,7 @@
 //
 //     gpu_streams [BEFORE...]      0 64 256 512 unless said otherwise
 //
-// transports/cuda/runtime.cpp makes that room when a process first uses a device, as NCCL makes streams for each communicator.
+// transports/cuda/device/runtime.cpp makes that room when a process first uses a device, as NCCL makes streams for each communicator.
 #include <cuda_runtime_api.h>
 #include <parley/bench/measure.hpp>
 #include <sys/wait.h>

@@ -8,13 +8,13 @@
 // timed. Compares every result with the sum it must be, but for the first number, which rank 0 tells the others by; prints what was agreed on and
 // what came of each config, and ends with status 1 when one is wrong, or nothing was agreed on.
 #include <parley/bench/measure.hpp>
-#include <parley/ops/gpu_sum.hpp>
-#include <parley/ops/one_process.hpp>
+#include <parley/cuda_runtime.hpp>
+#include <parley/cuda_space.hpp>
+#include <parley/gpu_sum.hpp>
+#include <parley/nccl_runtime.hpp>
+#include <parley/ops/job/one_process.hpp>
 #include <parley/parley.hpp>
-#include <parley/transports/cuda_runtime.hpp>
-#include <parley/transports/cuda_space.hpp>
-#include <parley/transports/environment.hpp>
-#include <parley/transports/nccl_runtime.hpp>
+#include <parley/transports/launch/environment.hpp>
 
 #include <algorithm>
 #include <array>

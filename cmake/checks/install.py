@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Installs a build, moves it elsewhere, and uses it as a stranger would: the command tunes, and two ranks of a program that
-knows only find_package(parley) send each other a message. Both must load the UCX that the build was made with."""
+knows only find_package(parley) send each other a message. Both must load the UCX that the build was made with. Headers beside
+include/parley are installed only where those include them."""
 
 import argparse
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -56,6 +58,15 @@ def ucx_of(parley):
     return found["PARLEY_UCX"]
 
 
+def missing_headers(include):
+    """Includes of installed headers that lead nowhere, and headers that no public one leads to."""
+    headers = {str(path.relative_to(include)): path.read_text(encoding="utf-8") for path in include.rglob("*.hpp")}
+    included = {name: re.findall(r"^#include <(parley/.*)>$", text, re.MULTILINE) for name, text in headers.items()}
+    wanted = {target for targets in included.values() for target in targets}
+    public = {name for name in headers if name.count("/") == 1}
+    return sorted(wanted - headers.keys()), sorted(headers.keys() - wanted - public)
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--build", required=True, type=pathlib.Path)
@@ -67,6 +78,10 @@ def main():
         (root / "consumer.cpp").write_text(PROGRAM)
         run("cmake", "--install", arguments.build, "--prefix", root / "first")
         (root / "first").rename(root / "prefix")
+        missing, needless = missing_headers(root / "prefix/include")
+        if missing or needless:
+            print(f"not installed, and included by what is: {missing}; installed, and included by nothing: {needless}")
+            return 1
         parley = root / "prefix/bin/parley"
         expected, found = ucx_of(arguments.build / "cli/parley"), ucx_of(parley)
         if found != expected:

@@ -1,7 +1,7 @@
 #pragma once
 // A communicator of NCCL's that a program has made for itself, beside parley's.
+#include <parley/nccl_runtime.hpp>
 #include <parley/parley.hpp>
-#include <parley/transports/nccl_runtime.hpp>
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

@@ -4,9 +4,9 @@
 #include "mishap.hpp"
 #include "options.hpp"
 
+#include <parley/cuda_runtime.hpp>
+#include <parley/cuda_space.hpp>
 #include <parley/parley.hpp>
-#include <parley/transports/cuda_runtime.hpp>
-#include <parley/transports/cuda_space.hpp>
 
 #include <cstdio>
 #include <memory>

@@ -6,8 +6,8 @@
 // Rank 1, 3 s after the ranks have met: `dies`, without a word; `kernel_faults`: a kernel of its own reads where nothing is.
 #include "kernels.hpp"
 
-#include <parley/runtime/error.hpp>
-#include <parley/runtime/number_text.hpp>
+#include <parley/error.hpp>
+#include <parley/number_text.hpp>
 
 #include <chrono>
 #include <condition_variable>

@@ -6,7 +6,7 @@
 //     known.take(argc, argv);
 //
 // An option that is unknown, has no value or an impossible one ends the program with status 2, after a line that says what there is.
-#include <parley/runtime/number_text.hpp>
+#include <parley/number_text.hpp>
 
 #include <charconv>
 #include <cstddef>

@@ -4,13 +4,13 @@
 //
 // Words lie in each GPU's memory; they count the calls. Where a rank is gone, this rank itself writes what its streams wait for of that one, so
 // that they go on and GPUs can be given back; `reached` then says that what they leave in memory is no result.
-#include <parley/ops/op_end.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/ops/rank.hpp>
-#include <parley/runtime/scope.hpp>
-#include <parley/runtime/task.hpp>
-#include <parley/transports/cuda_copies.hpp>
-#include <parley/transports/cuda_space.hpp>
+#include <parley/cuda_copies.hpp>
+#include <parley/cuda_space.hpp>
+#include <parley/op_end.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/rank.hpp>
+#include <parley/scope.hpp>
+#include <parley/task.hpp>
 
 #include <array>
 #include <cstdint>

@@ -14,7 +14,7 @@
 #include "device.hpp"
 #include "stage_kernel.hpp"
 
-#include <parley/transports/cuda_link.hpp>
+#include <parley/cuda_link.hpp>
 
 #include <algorithm>
 #include <array>

@@ -10,9 +10,9 @@
 // adds is another number each time, all numbers are exact, and what is wrong once stays.
 #include "sums.hpp"
 
-#include <parley/ops/replayed_calls.hpp>
-#include <parley/ops/symmetric.hpp>
-#include <parley/transports/cuda_space.hpp>
+#include <parley/cuda_space.hpp>
+#include <parley/replayed_calls.hpp>
+#include <parley/symmetric.hpp>
 
 #include <array>
 #include <cstdio>

@@ -2,9 +2,9 @@
 // What the examples that sum over all ranks share: the op, over a communicator of NCCL's.
 #include "device.hpp"
 
-#include <parley/ops/gpu_sum.hpp>
-#include <parley/transports/cuda_space.hpp>
-#include <parley/transports/nccl_runtime.hpp>
+#include <parley/cuda_space.hpp>
+#include <parley/gpu_sum.hpp>
+#include <parley/nccl_runtime.hpp>
 
 #include <cstddef>
 #include <memory>

@@ -1,8 +1,8 @@
 // parley_sim: runs seeds of scenarios, says what did not hold and how to see it again; see docs/simulation.md.
-#include <parley/runtime/error.hpp>
-#include <parley/runtime/number_text.hpp>
-#include <parley/simulation/campaign.hpp>
+#include <parley/error.hpp>
+#include <parley/number_text.hpp>
 #include <parley/simulation/mutants.hpp>
+#include <parley/simulation/scenarios/campaign.hpp>
 
 #include <CLI/CLI.hpp>
 

@@ -1,9 +1,9 @@
-// Every interleaving of one stream of an edge at small scope: the product's credit bookkeeping (actors/credits.hpp) between a
+// Every interleaving of one stream of an edge at small scope: the product's credit bookkeeping (actors/edge/credits.hpp) between a
 // sender and a receiver that follow docs/protocol.md (Edges), with control messages that come late, in any order and again, puts
 // that land any time, time-outs, failing sends, a change of generation and a sender that is only declared dead. Each rule
 // that is taken out must be found broken.
-#include <parley/actors/credits.hpp>
-#include <parley/runtime/error.hpp>
+#include <parley/actors/edge/credits.hpp>
+#include <parley/error.hpp>
 #include <parley/runtime/invariant.hpp>
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-#include "../support/edges.hpp"
+#include <parley/tests/support/edges.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "../support/leader.hpp"
+#include <parley/tests/support/leader.hpp>
 
 #include <parley/runtime/random.hpp>
 

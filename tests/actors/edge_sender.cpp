@@ -1,5 +1,5 @@
-#include "../support/edges.hpp"
-#include "../support/link_over.hpp"
+#include <parley/tests/support/edges.hpp>
+#include <parley/tests/support/link_over.hpp>
 
 #include <doctest/doctest.h>
 

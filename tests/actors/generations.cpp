@@ -1,5 +1,5 @@
 // Which data an edge takes, keeps and drops when there are several generations of its op.
-#include "../support/edges.hpp"
+#include <parley/tests/support/edges.hpp>
 
 #include <parley/actors/generations.hpp>
 

@@ -1,6 +1,6 @@
 // A payload that the receiver reads out of its sender's memory: when that memory is the caller's again.
-#include "../support/edges.hpp"
-#include "../support/transfers.hpp"
+#include <parley/tests/support/edges.hpp>
+#include <parley/tests/support/transfers.hpp>
 
 #include <doctest/doctest.h>
 

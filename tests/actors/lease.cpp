@@ -1,6 +1,6 @@
-#include <parley/actors/lease.hpp>
+#include <parley/actors/leases/lease.hpp>
 
-#include <parley/runtime/error.hpp>
+#include <parley/error.hpp>
 
 #include <doctest/doctest.h>
 

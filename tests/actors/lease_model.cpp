@@ -1,7 +1,7 @@
 // Explores every interleaving of the lease scheme at small bounds, with the very functions that the actors run. The network is
 // the set of all messages ever sent: each may be delivered any number of times, in any order, or never, which covers loss,
 // repetition, reordering and any delay.
-#include <parley/actors/lease.hpp>
+#include <parley/actors/leases/lease.hpp>
 
 #include <doctest/doctest.h>
 

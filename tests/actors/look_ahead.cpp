@@ -1,6 +1,6 @@
 // Every interleaving of a leader and its workers at small scope, over the very values that the actors use. The network is a
 // set of messages that were sent: each may be delivered at any time, in any order, any number of times, or never.
-#include <parley/actors/look_ahead.hpp>
+#include <parley/actors/agreement/look_ahead.hpp>
 
 #include <doctest/doctest.h>
 

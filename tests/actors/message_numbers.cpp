@@ -1,12 +1,12 @@
 // What actors say to each other is counted by its number.
-#include <parley/actors/credit_messages.hpp>
+#include <parley/actors/agreement/messages.hpp>
+#include <parley/actors/edge/credit_messages.hpp>
 #include <parley/actors/generations.hpp>
 #include <parley/actors/inquiries.hpp>
-#include <parley/actors/lease_messages.hpp>
-#include <parley/actors/messages.hpp>
-#include <parley/actors/neighbour_messages.hpp>
-#include <parley/actors/pieces.hpp>
-#include <parley/actors/round_messages.hpp>
+#include <parley/actors/leases/lease_messages.hpp>
+#include <parley/actors/letters/pieces.hpp>
+#include <parley/actors/rounds/neighbour_messages.hpp>
+#include <parley/actors/rounds/round_messages.hpp>
 
 #include <doctest/doctest.h>
 

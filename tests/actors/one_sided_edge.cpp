@@ -1,5 +1,5 @@
 // Credits, revokes and the fence between the two ends of a real edge, with messages and puts that take any time.
-#include "../support/edges.hpp"
+#include <parley/tests/support/edges.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // The link that the other tests of puts and credits stand on: a put lands late, a fence waits for it.
-#include "../support/awaited.hpp"
-#include "../support/edges.hpp"
+#include <parley/tests/support/awaited.hpp>
+#include <parley/tests/support/edges.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <parley/actors/pieces.hpp>
+#include <parley/actors/letters/pieces.hpp>
 
 #include <parley/runtime/random.hpp>
 

@@ -1,9 +1,9 @@
 // The data path of a leader and of a worker against a peer that repeats itself, lies, or speaks of another time.
-#include "../support/awaited.hpp"
-#include "../support/edges.hpp"
+#include <parley/tests/support/awaited.hpp>
+#include <parley/tests/support/edges.hpp>
 
-#include <parley/actors/group_leader.hpp>
-#include <parley/actors/group_worker.hpp>
+#include <parley/actors/group/group_leader.hpp>
+#include <parley/actors/group/group_worker.hpp>
 #include <parley/runtime/invariant.hpp>
 
 #include <doctest/doctest.h>

@@ -1,6 +1,6 @@
-#include <parley/actors/rows.hpp>
+#include <parley/actors/agreement/rows.hpp>
 
-#include <parley/runtime/virtual_time.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
 
 #include <doctest/doctest.h>
 

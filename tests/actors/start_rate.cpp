@@ -1,5 +1,5 @@
 // How many calls may start while an answer is on its way, as far as those before tell: the margin of a promise.
-#include <parley/actors/lease_participant.hpp>
+#include <parley/actors/leases/lease_participant.hpp>
 
 #include <parley/runtime/random.hpp>
 

@@ -1,6 +1,6 @@
 // The command as people run it: real processes over real UCX. PARLEY_COMMAND and PARLEY_EXAMPLES come from CMake.
-#include "../support/fair_stopwatch.hpp"
-#include "command_folder.hpp"
+#include <parley/tests/cli/command_folder.hpp>
+#include <parley/tests/support/fair_stopwatch.hpp>
 
 #include <parley/runtime/version.hpp>
 

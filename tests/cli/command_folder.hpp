@@ -1,6 +1,6 @@
 #pragma once
 /// A folder of a test's own in which `parley` is run as people run it. PARLEY_COMMAND comes from CMake.
-#include "../support/started.hpp"
+#include <parley/tests/support/started.hpp>
 
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>

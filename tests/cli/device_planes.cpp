@@ -1,6 +1,6 @@
-#include <parley/cli/device_planes.hpp>
+#include <parley/cli/payload/device_planes.hpp>
 
-#include "../support/fake_cuda.hpp"
+#include <parley/tests/support/devices/fake_cuda.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,8 +1,8 @@
-#include <parley/cli/device_times.hpp>
+#include <parley/cli/payload/device_times.hpp>
 #include <parley/cli/tune_rank.hpp>
 
-#include "../support/fake_cuda.hpp"
-#include "command_folder.hpp"
+#include <parley/tests/cli/command_folder.hpp>
+#include <parley/tests/support/devices/fake_cuda.hpp>
 
 #include <doctest/doctest.h>
 

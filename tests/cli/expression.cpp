@@ -1,4 +1,4 @@
-#include <parley/cli/expression.hpp>
+#include <parley/cli/payload/expression.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <parley/cli/payload.hpp>
+#include <parley/cli/payload/payload.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,7 @@
 // `parley results` as people run it, and warm starts of whole jobs. PARLEY_COMMAND and PARLEY_EXAMPLES come from CMake.
-#include "command_folder.hpp"
+#include <parley/tests/cli/command_folder.hpp>
 
-#include <parley/ops/run.hpp>
+#include <parley/run.hpp>
 #include <parley/runtime/version.hpp>
 
 #include <boost/json/array.hpp>

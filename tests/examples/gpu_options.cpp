@@ -1,6 +1,6 @@
 // The options of the programs in examples/gpu: read here without a GPU, and by the programs themselves where they were built.
-#include "../../examples/gpu/options.hpp"
-#include "../support/started.hpp"
+#include <parley/examples/gpu/options.hpp>
+#include <parley/tests/support/started.hpp>
 
 #include <doctest/doctest.h>
 

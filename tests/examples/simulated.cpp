@@ -1,5 +1,5 @@
 // The examples on virtual ranks, as people start them. PARLEY_EXAMPLES comes from CMake.
-#include "../support/started.hpp"
+#include <parley/tests/support/started.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // Death and stop of real ranks: who notices, how soon, and what they say.
-#include "ranks.hpp"
-#include "supervisor.hpp"
+#include <parley/tests/fire/ranks.hpp>
+#include <parley/tests/fire/supervisor.hpp>
 
 #include <doctest/doctest.h>
 

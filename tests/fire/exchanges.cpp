@@ -1,7 +1,7 @@
-#include "exchanges.hpp"
+#include <parley/tests/fire/exchanges.hpp>
 
-#include "../support/op_cases.hpp"
-#include "ranks.hpp"
+#include <parley/tests/fire/ranks.hpp>
+#include <parley/tests/support/cases/op_cases.hpp>
 
 #include <algorithm>
 #include <cstdlib>

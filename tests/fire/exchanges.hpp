@@ -1,5 +1,5 @@
 #pragma once
-/// The ops of more than two ranks (tests/support/op_cases.hpp) on real ones, and where a fault strikes them: in the midst of one of their
+/// The ops of more than two ranks (tests/support/cases/op_cases.hpp) on real ones, and where a fault strikes them: in the midst of one of their
 /// calls, once some have gone well. Scenarios bear the ops' names.
 ///
 /// | step | |
@@ -8,7 +8,7 @@
 /// | `midst` | of a call that is under way some messages, or one level, have ended on this rank |
 ///
 /// Whoever is left says whether a call brought something wrong, and whether memory beside what it may write was written.
-#include <parley/ops/run.hpp>
+#include <parley/run.hpp>
 
 namespace fire {
 

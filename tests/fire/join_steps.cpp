@@ -1,7 +1,7 @@
 // Where a rank is while it joins (ranks.hpp), told by the frames of the rendezvous that it hands to the kernel and takes from it.
-#include "ranks.hpp"
+#include <parley/tests/fire/ranks.hpp>
 
-#include <parley/transports/rendezvous_wire.hpp>
+#include <parley/transports/join/rendezvous_wire.hpp>
 
 #include <dlfcn.h>
 #include <sys/socket.h>

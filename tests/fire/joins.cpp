@@ -1,6 +1,6 @@
 // Ranks that are killed, stopped or paused, or leave without a word, while the job joins (ranks.hpp has the steps): no other rank waits
 // for them for longer than it takes to join or to notice a death, each names them, and who comes back in time is in.
-#include "matrix.hpp"
+#include <parley/tests/fire/matrix.hpp>
 
 #include <fmt/format.h>
 

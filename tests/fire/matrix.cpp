@@ -9,7 +9,7 @@
 // What ranks leave is looked at by the simulator's own checkers, whether all went well or not (records.hpp).
 //
 // `./dev test` runs a few steps per role, `./dev fire` and `./dev all` all of them (matrix.hpp).
-#include "matrix.hpp"
+#include <parley/tests/fire/matrix.hpp>
 
 #include <doctest/doctest.h>
 

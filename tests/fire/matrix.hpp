@@ -1,7 +1,7 @@
 #pragma once
 /// The matrix of faults: each step of each part, and each thing that may befall a rank there. Ordinary tests run a few of its cells;
 /// PARLEY_TEST_MATRIX=N runs all of them N times, in the test cases whose names have `at any step` (`./dev fire`).
-#include "supervisor.hpp"
+#include <parley/tests/fire/supervisor.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,14 +1,14 @@
-#include "one_sided.hpp"
+#include <parley/tests/fire/one_sided.hpp>
 
-#include "../support/pattern.hpp"
-#include "ranks.hpp"
+#include <parley/tests/fire/ranks.hpp>
+#include <parley/tests/support/cases/pattern.hpp>
 
-#include <parley/actors/credit_messages.hpp>
+#include <parley/actors/edge/credit_messages.hpp>
 #include <parley/actors/stamp.hpp>
-#include <parley/ops/config.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/runtime/flight_recorder.hpp>
-#include <parley/runtime/router.hpp>
+#include <parley/config.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/runtime/record/flight_recorder.hpp>
+#include <parley/runtime/wire/router.hpp>
 
 #include <dlfcn.h>
 #include <ucp/api/ucp.h>
@@ -27,7 +27,7 @@ namespace {
 
 enum class passing : std::uint8_t { nothing, put, fence, fence_answer, get, got, offer };
 
-// As transports/carried_memory.cpp and lent_payloads.cpp write them.
+// As transports/ucx/carried_memory.cpp and lent_payloads.cpp write them.
 constexpr std::uint16_t lent = 3;
 constexpr std::size_t lent_for_at = 40;
 passing carried(std::uint16_t kind) {

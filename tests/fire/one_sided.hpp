@@ -11,7 +11,7 @@
 ///
 /// Whoever is left keeps its memory, filled anew, until its input ends, and says whether anything was written there afterwards; and
 /// at any time whether something was written beside a payload, or came that is not what was sent.
-#include <parley/ops/run.hpp>
+#include <parley/run.hpp>
 
 namespace fire {
 

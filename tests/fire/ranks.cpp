@@ -1,25 +1,25 @@
-#include "ranks.hpp"
+#include <parley/tests/fire/ranks.hpp>
 
-#include "../support/fake_cuda.hpp"
-#include "../support/shared_sum.hpp"
-#include "exchanges.hpp"
-#include "one_sided.hpp"
-#include "records.hpp"
-#include "supervisor.hpp"
+#include <parley/tests/fire/exchanges.hpp>
+#include <parley/tests/fire/one_sided.hpp>
+#include <parley/tests/fire/records.hpp>
+#include <parley/tests/fire/supervisor.hpp>
+#include <parley/tests/support/cases/shared_sum.hpp>
+#include <parley/tests/support/devices/fake_cuda.hpp>
 
-#include <parley/actors/assignment.hpp>
-#include <parley/actors/lease_coordinator.hpp>
-#include <parley/actors/messages.hpp>
-#include <parley/ops/config.hpp>
-#include <parley/ops/group_config.hpp>
-#include <parley/ops/leader_worker.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/ops/rank_foundation.hpp>
-#include <parley/ops/symmetric.hpp>
-#include <parley/ops/symmetric_end.hpp>
-#include <parley/runtime/flight_recorder.hpp>
-#include <parley/runtime/router.hpp>
-#include <parley/runtime/run.hpp>
+#include <parley/actors/agreement/assignment.hpp>
+#include <parley/actors/agreement/messages.hpp>
+#include <parley/actors/leases/lease_coordinator.hpp>
+#include <parley/config.hpp>
+#include <parley/group_config.hpp>
+#include <parley/leader_worker.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/ops/leased/symmetric_end.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/runtime/record/flight_recorder.hpp>
+#include <parley/runtime/wire/router.hpp>
+#include <parley/symmetric.hpp>
 
 #include <sys/eventfd.h>
 

@@ -20,8 +20,8 @@
 /// PARLEY_TEST_JOIN_S is how many seconds a rank waits for the others to join. PARLEY_TEST_HOLD has what goes on with a rank that
 /// comes back (`counting`, `summing`) end only once rank 0's input has.
 /// PARLEY_TEST_MUTANT=ignores_stamp has receivers and workers run their default whatever the leader has stamped.
-#include <parley/ops/run.hpp>
-#include <parley/runtime/poller.hpp>
+#include <parley/run.hpp>
+#include <parley/runtime/time/poller.hpp>
 
 #include <functional>
 #include <map>

@@ -1,7 +1,7 @@
-#include "records.hpp"
+#include <parley/tests/fire/records.hpp>
 
-#include <parley/actors/participant.hpp>
-#include <parley/simulation/rank_views.hpp>
+#include <parley/actors/agreement/participant.hpp>
+#include <parley/simulation/checkers/rank_views.hpp>
 
 #include <boost/describe/class.hpp>
 #include <boost/json.hpp>

@@ -5,10 +5,10 @@
 ///     say(record_line(self, rehearsed));              // a rank
 ///
 ///     const left_records left(job.records());         // the test
-///     left.check();                                   // S1 to S6 and agreement (simulation/checkers.hpp)
-#include <parley/ops/rank.hpp>
-#include <parley/simulation/checkers.hpp>
-#include <parley/simulation/run_record.hpp>
+///     left.check();                                   // S1 to S6 and agreement (simulation/checkers/checkers.hpp)
+#include <parley/rank.hpp>
+#include <parley/simulation/checkers/checkers.hpp>
+#include <parley/simulation/world/run_record.hpp>
 
 #include <cstdint>
 #include <map>

@@ -1,6 +1,6 @@
 // Real ranks that die and are started again: the job goes on, whatever the step at which they died, and nothing is left behind.
-#include "../support/processes.hpp"
-#include "matrix.hpp"
+#include <parley/tests/fire/matrix.hpp>
+#include <parley/tests/support/processes.hpp>
 
 #include <doctest/doctest.h>
 

@@ -11,12 +11,12 @@
 ///
 /// Whatever still lives when it ends is killed and waited for. The ranks are this program itself, which runs the test case
 /// `this program as one rank` with PARLEY_TEST_SCENARIO set.
-#include "../support/deadline.hpp"
-#include "../support/fair_stopwatch.hpp"
-#include "records.hpp"
+#include <parley/tests/fire/records.hpp>
+#include <parley/tests/support/deadline.hpp>
+#include <parley/tests/support/fair_stopwatch.hpp>
 
-#include <parley/runtime/identifiers.hpp>
-#include <parley/transports/loopback.hpp>
+#include <parley/identifiers.hpp>
+#include <parley/transports/join/loopback.hpp>
 
 #include <fcntl.h>
 #include <poll.h>

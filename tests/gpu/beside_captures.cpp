@@ -1,9 +1,9 @@
 // A program may capture a graph while parley works: in the rank's thread, or in another one, in CUDA's global mode, which is the usual one and forbids
 // calls of all threads that CUDA calls unsafe. A capture in which such a call was made cannot be ended.
-#include "must.hpp"
+#include <parley/tests/gpu/must.hpp>
 
-#include <parley/transports/cuda_copies.hpp>
-#include <parley/transports/cuda_runtime.hpp>
+#include <parley/cuda_copies.hpp>
+#include <parley/cuda_runtime.hpp>
 
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>

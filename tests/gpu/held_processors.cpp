@@ -1,18 +1,18 @@
 // Messages from GPU to GPU while a kernel holds all processors of both: what copy engines move comes all the same, and what a kernel would
 // have to move comes once they are free.
-#include "kernels_on_gpu.hpp"
-#include "must.hpp"
+#include <parley/tests/gpu/kernels_on_gpu.hpp>
+#include <parley/tests/gpu/must.hpp>
 
-#include "../support/processes.hpp"
+#include <parley/tests/support/processes.hpp>
 
-#include <parley/ops/config.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/ops/run.hpp>
-#include <parley/runtime/run.hpp>
-#include <parley/runtime/scope.hpp>
-#include <parley/runtime/task.hpp>
-#include <parley/transports/cuda_runtime.hpp>
-#include <parley/transports/cuda_space.hpp>
+#include <parley/config.hpp>
+#include <parley/cuda_runtime.hpp>
+#include <parley/cuda_space.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/run.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/scope.hpp>
+#include <parley/task.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "kernels_on_gpu.hpp"
+#include <parley/tests/gpu/kernels_on_gpu.hpp>
 
 #include <type_traits>
 

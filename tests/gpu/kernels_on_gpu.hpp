@@ -1,6 +1,6 @@
 #pragma once
 // The kernels of the worked cases on a GPU, for code that nvcc does not compile.
-#include "../support/kernels.hpp"
+#include <parley/tests/support/devices/kernels.hpp>
 
 #include <cuda_runtime_api.h>
 

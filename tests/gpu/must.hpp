@@ -1,6 +1,6 @@
 #pragma once
 // Calls of CUDA's in tests, which go well.
-#include <parley/runtime/error.hpp>
+#include <parley/error.hpp>
 
 #include <cuda_runtime_api.h>
 

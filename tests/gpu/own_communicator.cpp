@@ -5,8 +5,8 @@
 //     parley run -n 2 -- gpu_own_communicator [--steps 4000]
 //
 // Status 1 when a sum is wrong, NCCL complains, or nothing of NCCL's was tried meanwhile.
-#include "../../examples/gpu/blocking_nccl.hpp"
-#include "../../examples/gpu/sums.hpp"
+#include <parley/examples/gpu/blocking_nccl.hpp>
+#include <parley/examples/gpu/sums.hpp>
 
 #include <algorithm>
 #include <array>

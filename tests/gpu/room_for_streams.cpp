@@ -1,6 +1,6 @@
 // Streams that are made while one waits: CUDA must have room for them, or it waits for that one first.
-#include <parley/transports/cuda_copies.hpp>
-#include <parley/transports/cuda_runtime.hpp>
+#include <parley/cuda_copies.hpp>
+#include <parley/cuda_runtime.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,20 +1,20 @@
 // The worked cases on real GPUs, from the source that tests/ops runs without one: many ranks of one process on one GPU, and a process for
 // each rank, on the GPUs of the host in turn. Where there is no GPU nothing runs, and ctest says so.
 #define DOCTEST_CONFIG_IMPLEMENT
-#include "kernels_on_gpu.hpp"
-#include "must.hpp"
+#include <parley/tests/gpu/kernels_on_gpu.hpp>
+#include <parley/tests/gpu/must.hpp>
 
-#include "../support/deadline.hpp"
-#include "../support/device_place.hpp"
-#include "../support/processes.hpp"
-#include "../support/worked_cases.hpp"
+#include <parley/tests/support/cases/worked_cases.hpp>
+#include <parley/tests/support/deadline.hpp>
+#include <parley/tests/support/devices/device_place.hpp>
+#include <parley/tests/support/processes.hpp>
 
-#include <parley/ops/config.hpp>
-#include <parley/ops/one_process.hpp>
-#include <parley/ops/run.hpp>
-#include <parley/transports/cuda_runtime.hpp>
-#include <parley/transports/cuda_space.hpp>
-#include <parley/transports/nccl_runtime.hpp>
+#include <parley/config.hpp>
+#include <parley/cuda_runtime.hpp>
+#include <parley/cuda_space.hpp>
+#include <parley/nccl_runtime.hpp>
+#include <parley/ops/job/one_process.hpp>
+#include <parley/run.hpp>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -1,11 +1,11 @@
-// What tests/ops/device_buffers.cpp has of the fake, of CUDA itself: buffers that an op on a GPU cannot use, as its copies name them. And errors
+// What tests/ops/devices/device_buffers.cpp has of the fake, of CUDA itself: buffers that an op on a GPU cannot use, as its copies name them. And errors
 // that CUDA keeps for a thread: another's is left alone, and none of ours is left behind.
-#include "must.hpp"
+#include <parley/tests/gpu/must.hpp>
 
-#include "../support/awaited.hpp"
+#include <parley/tests/support/awaited.hpp>
 
-#include <parley/transports/cuda_copies.hpp>
-#include <parley/transports/cuda_runtime.hpp>
+#include <parley/cuda_copies.hpp>
+#include <parley/cuda_runtime.hpp>
 
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 #pragma once
-/// What every link promises (runtime/link.hpp), as small programs of a few ranks. They know nothing of the transport: each way to
+/// What every link promises (runtime/wire/link.hpp), as small programs of a few ranks. They know nothing of the transport: each way to
 /// move bytes brings an `end` for each rank and runs all of them.
 ///
 ///     for (const contract_case& c : contract(needs::nothing)) SUBCASE(c.promise) { … c.program(end_of_this_rank) on c.ranks ranks … }
@@ -16,14 +16,14 @@
 /// A transport that by its nature lacks what a promise needs (`needs`) says so to `contract`, and is not asked for it.
 ///
 /// What a program starts is kept in its end, which outlives the link, so that a rank may be torn down anywhere.
-#include "../support/awaited.hpp"
-#include "../support/recorder.hpp"
-#include "../transports/processes.hpp"
+#include <parley/tests/support/awaited.hpp>
+#include <parley/tests/support/recorder.hpp>
+#include <parley/tests/transports/launch/processes.hpp>
 
-#include <parley/runtime/executor.hpp>
-#include <parley/runtime/link.hpp>
-#include <parley/runtime/scope.hpp>
-#include <parley/runtime/task.hpp>
+#include <parley/runtime/time/executor.hpp>
+#include <parley/runtime/wire/link.hpp>
+#include <parley/scope.hpp>
+#include <parley/task.hpp>
 
 #include <algorithm>
 #include <cstddef>

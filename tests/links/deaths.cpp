@@ -1,5 +1,5 @@
 // What links promise of operations with a rank that dies.
-#include "contract.hpp"
+#include <parley/tests/links/contract.hpp>
 
 #include <algorithm>
 #include <array>

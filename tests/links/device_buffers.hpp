@@ -7,11 +7,11 @@
 ///     wire.refresh();                                             // what peers have put is in the program's memory
 ///
 /// It outlives the link below, whose completions are here. What a buffer holds after it was abandoned is 0xee.
-#include "../support/fake_cuda.hpp"
-#include "../support/link_over.hpp"
+#include <parley/tests/support/devices/fake_cuda.hpp>
+#include <parley/tests/support/link_over.hpp>
 
-#include <parley/ops/config.hpp>
-#include <parley/runtime/link.hpp>
+#include <parley/config.hpp>
+#include <parley/runtime/wire/link.hpp>
 
 #include <array>
 #include <list>

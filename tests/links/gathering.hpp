@@ -1,6 +1,6 @@
 #pragma once
 /// What ranks of one process bring to each other beside their links (`end::gather`).
-#include "contract.hpp"
+#include <parley/tests/links/contract.hpp>
 
 #include <optional>
 

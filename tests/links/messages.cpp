@@ -1,5 +1,5 @@
 // What links promise of messages, of operations that are cancelled, and of those whose memory goes.
-#include "contract.hpp"
+#include <parley/tests/links/contract.hpp>
 
 #include <algorithm>
 #include <array>

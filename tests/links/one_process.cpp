@@ -1,9 +1,9 @@
 // The contract between ranks of one process and one loop.
-#include "gathering.hpp"
+#include <parley/tests/links/gathering.hpp>
 
-#include <parley/runtime/reactor.hpp>
-#include <parley/runtime/run.hpp>
-#include <parley/transports/process_world.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/runtime/time/reactor.hpp>
+#include <parley/transports/in_process/process_world.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // What links with one-sided transfers promise of puts, gets and fences.
-#include "contract.hpp"
+#include <parley/tests/links/contract.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,13 +1,13 @@
 // What links promise of the order of messages: none. What is above them does not need one.
-#include "../support/link_over.hpp"
-#include "contract.hpp"
+#include <parley/tests/links/contract.hpp>
+#include <parley/tests/support/link_over.hpp>
 
-#include <parley/ops/config.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/ops/rank.hpp>
-#include <parley/ops/rank_foundation.hpp>
-#include <parley/runtime/scope.hpp>
-#include <parley/runtime/task.hpp>
+#include <parley/config.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/rank.hpp>
+#include <parley/scope.hpp>
+#include <parley/task.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,12 +1,12 @@
 // The contract on the simulated link, in many orders and with messages that overtake each other: in all that scenarios make of it,
 // and below a link of GPUs.
-#include "device_buffers.hpp"
-#include "gathering.hpp"
+#include <parley/tests/links/device_buffers.hpp>
+#include <parley/tests/links/gathering.hpp>
 
-#include <parley/simulation/dice.hpp>
-#include <parley/simulation/network.hpp>
-#include <parley/simulation/stage.hpp>
-#include <parley/transports/cuda_link.hpp>
+#include <parley/cuda_link.hpp>
+#include <parley/simulation/world/dice.hpp>
+#include <parley/simulation/world/network.hpp>
+#include <parley/simulation/world/stage.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,10 +1,10 @@
 // The contract on UCX between processes: over shared memory, over TCP, and over TCP between hosts.
-#include "../support/fair_stopwatch.hpp"
-#include "contract.hpp"
+#include <parley/tests/links/contract.hpp>
+#include <parley/tests/support/fair_stopwatch.hpp>
 
-#include <parley/runtime/reactor.hpp>
-#include <parley/runtime/run.hpp>
-#include <parley/transports/ucx_link.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/runtime/time/reactor.hpp>
+#include <parley/transports/ucx/ucx_link.hpp>
 
 #include <doctest/doctest.h>
 

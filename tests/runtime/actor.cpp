@@ -1,4 +1,4 @@
-#include <parley/runtime/actor.hpp>
+#include <parley/actor.hpp>
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <variant>
 
-#include "script.hpp"
+#include <parley/tests/runtime/script.hpp>
 
 using namespace parley::runtime;
 

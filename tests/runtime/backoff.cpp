@@ -1,5 +1,5 @@
 #include <doctest/doctest.h>
-#include <parley/runtime/backoff.hpp>
+#include <parley/runtime/time/backoff.hpp>
 
 #include <set>
 

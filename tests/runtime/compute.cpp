@@ -1,6 +1,6 @@
-#include <parley/runtime/compute.hpp>
+#include <parley/compute.hpp>
 
-#include <parley/runtime/reactor.hpp>
+#include <parley/runtime/time/reactor.hpp>
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "script.hpp"
+#include <parley/tests/runtime/script.hpp>
 
 using namespace parley::runtime;
 

@@ -1,7 +1,7 @@
 // Counts what the compiler makes and destroys in each pattern that is in use: g++ 12 has faults here.
-#include <parley/runtime/actor.hpp>
-#include <parley/runtime/compute.hpp>
-#include <parley/runtime/when.hpp>
+#include <parley/actor.hpp>
+#include <parley/compute.hpp>
+#include <parley/when.hpp>
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 #include <utility>
 #include <variant>
 
-#include "script.hpp"
+#include <parley/tests/runtime/script.hpp>
 
 using namespace parley::runtime;
 

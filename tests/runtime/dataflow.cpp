@@ -1,5 +1,5 @@
-#include <parley/runtime/dataflow.hpp>
-#include <parley/runtime/virtual_time.hpp>
+#include <parley/dataflow.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
-#include <parley/runtime/executor.hpp>
+#include <parley/runtime/time/executor.hpp>
 
-#include <parley/runtime/frame_pool.hpp>
+#include <parley/runtime/coroutines/frame_pool.hpp>
 #include <parley/runtime/random.hpp>
 
 #include <doctest/doctest.h>
@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "script.hpp"
+#include <parley/tests/runtime/script.hpp>
 
 using namespace parley::runtime;
 

@@ -1,4 +1,4 @@
-#include <parley/runtime/flight_dump.hpp>
+#include <parley/runtime/record/flight_dump.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,8 +1,8 @@
-#include "../support/deadline.hpp"
+#include <parley/tests/support/deadline.hpp>
 
-#include <parley/runtime/mailbox.hpp>
-#include <parley/runtime/reactor.hpp>
-#include <parley/runtime/work.hpp>
+#include <parley/runtime/coroutines/mailbox.hpp>
+#include <parley/runtime/time/reactor.hpp>
+#include <parley/work.hpp>
 
 #include <doctest/doctest.h>
 

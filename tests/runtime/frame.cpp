@@ -1,6 +1,6 @@
-#include <parley/runtime/frame.hpp>
+#include <parley/runtime/wire/frame.hpp>
 
-#include <parley/runtime/wire.hpp>
+#include <parley/runtime/wire/wire.hpp>
 
 #include <doctest/doctest.h>
 

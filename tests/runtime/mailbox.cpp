@@ -1,4 +1,4 @@
-#include <parley/runtime/mailbox.hpp>
+#include <parley/runtime/coroutines/mailbox.hpp>
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "script.hpp"
+#include <parley/tests/runtime/script.hpp>
 
 using namespace parley::runtime;
 

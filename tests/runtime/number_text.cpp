@@ -1,4 +1,4 @@
-#include <parley/runtime/number_text.hpp>
+#include <parley/number_text.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
-#include <parley/runtime/reactor.hpp>
+#include <parley/runtime/time/reactor.hpp>
 
-#include <parley/runtime/mailbox.hpp>
+#include <parley/runtime/coroutines/mailbox.hpp>
 
 #include <doctest/doctest.h>
 
@@ -27,8 +27,8 @@
 #include <utility>
 #include <vector>
 
-#include "../support/deadline.hpp"
-#include "script.hpp"
+#include <parley/tests/runtime/script.hpp>
+#include <parley/tests/support/deadline.hpp>
 
 using namespace parley::runtime;
 using parley::tests::deadline;

@@ -1,6 +1,6 @@
-#include <parley/runtime/request.hpp>
+#include <parley/runtime/coroutines/request.hpp>
 
-#include <parley/runtime/actor.hpp>
+#include <parley/actor.hpp>
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "script.hpp"
+#include <parley/tests/runtime/script.hpp>
 
 using namespace parley::runtime;
 

@@ -1,10 +1,10 @@
-#include <parley/runtime/router.hpp>
+#include <parley/runtime/wire/router.hpp>
 
 #include <parley/runtime/invariant.hpp>
 
-#include "../support/awaited.hpp"
-#include "../support/memory_link.hpp"
-#include "script.hpp"
+#include <parley/tests/runtime/script.hpp>
+#include <parley/tests/support/awaited.hpp>
+#include <parley/tests/support/memory_link.hpp>
 
 #include <doctest/doctest.h>
 

@@ -5,10 +5,10 @@
 ///     play.stage->spawn(part(play));
 ///     play.until(5_ms);                  // everything up to and including 5 ms has happened
 ///     CHECK(play.log == "a b ");
-#include <parley/runtime/run.hpp>
-#include <parley/runtime/scope.hpp>
-#include <parley/runtime/task.hpp>
-#include <parley/runtime/virtual_time.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
+#include <parley/scope.hpp>
+#include <parley/task.hpp>
 
 #include <cstdint>
 #include <memory>

@@ -1,8 +1,8 @@
 // A scenario that uses everything at once is stopped after every number of steps and destroyed; a sanitizer sees what
 // that leaves behind or touches too late.
-#include <parley/runtime/actor.hpp>
-#include <parley/runtime/compute.hpp>
-#include <parley/runtime/when.hpp>
+#include <parley/actor.hpp>
+#include <parley/compute.hpp>
+#include <parley/when.hpp>
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <variant>
 
-#include "script.hpp"
+#include <parley/tests/runtime/script.hpp>
 
 using namespace parley::runtime;
 

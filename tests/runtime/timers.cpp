@@ -1,6 +1,6 @@
-#include <parley/runtime/timers.hpp>
+#include <parley/runtime/time/timers.hpp>
 
-#include <parley/runtime/frame_pool.hpp>
+#include <parley/runtime/coroutines/frame_pool.hpp>
 #include <parley/runtime/random.hpp>
 
 #include <doctest/doctest.h>

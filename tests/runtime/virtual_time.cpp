@@ -1,6 +1,6 @@
-#include <parley/runtime/virtual_time.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
 
-#include <parley/runtime/mailbox.hpp>
+#include <parley/runtime/coroutines/mailbox.hpp>
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "script.hpp"
+#include <parley/tests/runtime/script.hpp>
 
 using namespace parley::runtime;
 

@@ -1,6 +1,6 @@
-#include <parley/runtime/when.hpp>
+#include <parley/when.hpp>
 
-#include <parley/runtime/mailbox.hpp>
+#include <parley/runtime/coroutines/mailbox.hpp>
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@
 #include <tuple>
 #include <utility>
 
-#include "script.hpp"
+#include <parley/tests/runtime/script.hpp>
 
 using namespace parley::runtime;
 

@@ -1,4 +1,4 @@
-#include <parley/runtime/wire.hpp>
+#include <parley/runtime/wire/wire.hpp>
 
 #include <parley/runtime/random.hpp>
 

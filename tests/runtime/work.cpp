@@ -1,8 +1,8 @@
-#include <parley/runtime/work.hpp>
+#include <parley/work.hpp>
 
-#include <parley/runtime/mailbox.hpp>
-#include <parley/runtime/reactor.hpp>
-#include <parley/runtime/virtual_time.hpp>
+#include <parley/runtime/coroutines/mailbox.hpp>
+#include <parley/runtime/time/reactor.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
 
 #include <doctest/doctest.h>
 

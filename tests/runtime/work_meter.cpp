@@ -1,10 +1,10 @@
-#include <parley/runtime/work_meter.hpp>
+#include <parley/runtime/time/work_meter.hpp>
 
-#include <parley/runtime/compute.hpp>
+#include <parley/compute.hpp>
 
 #include <doctest/doctest.h>
 
-#include "script.hpp"
+#include <parley/tests/runtime/script.hpp>
 
 using namespace parley::runtime;
 

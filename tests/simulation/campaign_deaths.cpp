@@ -1,7 +1,7 @@
 // A rank dies, comes back, or is stopped for so long that the others give it up, after each single message of a campaign, one run for
 // each (every third of a group's): of a pair, a group and an op without headers, every role, with all checkers.
-#include <parley/ops/symmetric.hpp>
-#include <parley/simulation/job.hpp>
+#include <parley/simulation/world/job.hpp>
+#include <parley/symmetric.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,10 +1,10 @@
 // Checkers that no mutant names: each finds what it is for in a record that is made up.
-#include <parley/actors/lease_messages.hpp>
-#include <parley/runtime/frame.hpp>
-#include <parley/simulation/checkers.hpp>
-#include <parley/simulation/stage.hpp>
-#include <parley/simulation/watchers.hpp>
-#include <parley/simulation/window_book.hpp>
+#include <parley/actors/leases/lease_messages.hpp>
+#include <parley/runtime/wire/frame.hpp>
+#include <parley/simulation/checkers/checkers.hpp>
+#include <parley/simulation/checkers/window_book.hpp>
+#include <parley/simulation/world/stage.hpp>
+#include <parley/simulation/world/watchers.hpp>
 
 #include <doctest/doctest.h>
 

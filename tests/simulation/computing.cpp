@@ -1,21 +1,21 @@
 // A rank's thread that computes inside a turn of its loop: its clock goes on, nothing else of it happens meanwhile, and what it then
 // begins has all of its time.
-#include "../support/training_case.hpp"
+#include <parley/tests/support/cases/training_case.hpp>
 
-#include <parley/actors/participant.hpp>
-#include <parley/ops/config.hpp>
-#include <parley/ops/halo.hpp>
-#include <parley/ops/leader_worker.hpp>
-#include <parley/ops/p2p.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/ops/pipeline.hpp>
-#include <parley/ops/rank_foundation.hpp>
-#include <parley/ops/ring_attention.hpp>
-#include <parley/ops/symmetric.hpp>
-#include <parley/ops/training_pipeline.hpp>
-#include <parley/simulation/collectives.hpp>
-#include <parley/simulation/network.hpp>
-#include <parley/simulation/program.hpp>
+#include <parley/actors/agreement/participant.hpp>
+#include <parley/config.hpp>
+#include <parley/halo.hpp>
+#include <parley/leader_worker.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/p2p.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/pipeline.hpp>
+#include <parley/program.hpp>
+#include <parley/ring_attention.hpp>
+#include <parley/simulation/programs/collectives.hpp>
+#include <parley/simulation/world/network.hpp>
+#include <parley/symmetric.hpp>
+#include <parley/training_pipeline.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,15 +1,15 @@
 // A rank dies after each message of an exchange, one run for each: whoever needs it is told by name, soon, and nothing is
 // written where nothing belongs.
-#include "../support/training_case.hpp"
+#include <parley/tests/support/cases/training_case.hpp>
 
-#include <parley/ops/common_terms.hpp>
-#include <parley/ops/config.hpp>
-#include <parley/ops/halo.hpp>
-#include <parley/ops/ring_attention.hpp>
-#include <parley/ops/training_pipeline.hpp>
-#include <parley/simulation/checkers.hpp>
-#include <parley/simulation/guarded_memory.hpp>
-#include <parley/simulation/observer.hpp>
+#include <parley/config.hpp>
+#include <parley/halo.hpp>
+#include <parley/ops/core/common_terms.hpp>
+#include <parley/ring_attention.hpp>
+#include <parley/simulation/checkers/checkers.hpp>
+#include <parley/simulation/checkers/observer.hpp>
+#include <parley/simulation/world/guarded_memory.hpp>
+#include <parley/training_pipeline.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
-#include <parley/simulation/dice.hpp>
-#include <parley/simulation/event_queue.hpp>
+#include <parley/simulation/world/dice.hpp>
+#include <parley/simulation/world/event_queue.hpp>
 
 #include <doctest/doctest.h>
 

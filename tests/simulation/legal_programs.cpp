@@ -1,9 +1,9 @@
 // Programs that do what a program may do, and that no checker may find fault with: what goes wrong in them is their own.
-#include <parley/ops/config.hpp>
-#include <parley/ops/p2p.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/ops/pipeline.hpp>
-#include <parley/simulation/program.hpp>
+#include <parley/config.hpp>
+#include <parley/p2p.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/pipeline.hpp>
+#include <parley/program.hpp>
 
 #include <doctest/doctest.h>
 

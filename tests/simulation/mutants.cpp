@@ -1,5 +1,5 @@
-#include <parley/simulation/campaign.hpp>
 #include <parley/simulation/mutants.hpp>
+#include <parley/simulation/scenarios/campaign.hpp>
 
 #include <doctest/doctest.h>
 
@@ -109,5 +109,5 @@ TEST_CASE(
   CHECK(names("tuning_request: was never doubled"));
   CHECK_FALSE(names("tuning_request: was never lost"));
   CHECK_FALSE(names("round_said: was never lost"));  // too few to tell
-  CHECK(names("other control: has no row of its own in simulation/weather.cpp"));
+  CHECK(names("other control: has no row of its own in simulation/world/weather.cpp"));
 }

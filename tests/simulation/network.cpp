@@ -1,8 +1,8 @@
-#include "../support/awaited.hpp"
+#include <parley/tests/support/awaited.hpp>
 
-#include <parley/ops/config.hpp>
-#include <parley/simulation/network.hpp>
-#include <parley/simulation/stage.hpp>
+#include <parley/config.hpp>
+#include <parley/simulation/world/network.hpp>
+#include <parley/simulation/world/stage.hpp>
 
 #include <doctest/doctest.h>
 

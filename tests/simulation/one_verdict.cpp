@@ -1,12 +1,12 @@
 // The same small programs as real processes and on virtual ranks: both end with the same status, and each rank's program with the same
 // error code. This program is its own rank, and its own simulated job.
-#include "../support/folder.hpp"
-#include "../support/processes.hpp"
-#include "../support/started.hpp"
+#include <parley/tests/support/folder.hpp>
+#include <parley/tests/support/processes.hpp>
+#include <parley/tests/support/started.hpp>
 
-#include <parley/ops/leader_worker.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/simulation/program.hpp>
+#include <parley/leader_worker.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/program.hpp>
 
 #include <doctest/doctest.h>
 

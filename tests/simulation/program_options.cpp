@@ -1,6 +1,6 @@
 // What a program takes on its command line with --sim: its links, and no word that nobody reads.
-#include <parley/ops/p2p.hpp>
-#include <parley/simulation/program.hpp>
+#include <parley/p2p.hpp>
+#include <parley/program.hpp>
 
 #include <doctest/doctest.h>
 

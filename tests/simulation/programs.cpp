@@ -1,13 +1,13 @@
 // Programs that are broken in one way each, and the checker that says so: those that need no scenario (program_checkers.hpp).
-#include <parley/ops/config.hpp>
-#include <parley/ops/group_config.hpp>
-#include <parley/ops/leader_worker.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/ops/rank_foundation.hpp>
-#include <parley/ops/symmetric.hpp>
+#include <parley/config.hpp>
+#include <parley/group_config.hpp>
+#include <parley/leader_worker.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/program.hpp>
+#include <parley/simulation/checkers/program_checkers.hpp>
 #include <parley/simulation/mutants.hpp>
-#include <parley/simulation/program.hpp>
-#include <parley/simulation/program_checkers.hpp>
+#include <parley/symmetric.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <parley/simulation/job.hpp>
+#include <parley/simulation/world/job.hpp>
 
 #include <doctest/doctest.h>
 

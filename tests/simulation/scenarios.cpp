@@ -1,5 +1,5 @@
-#include <parley/ops/halo.hpp>
-#include <parley/simulation/job.hpp>
+#include <parley/halo.hpp>
+#include <parley/simulation/world/job.hpp>
 
 #include <doctest/doctest.h>
 

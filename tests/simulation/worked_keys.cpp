@@ -1,12 +1,12 @@
 // CASES section 3, end: what every rank knows in the end, and what a rank that has no part in it notices.
-#include <parley/ops/config.hpp>
-#include <parley/ops/group_config.hpp>
-#include <parley/ops/leader_worker.hpp>
-#include <parley/ops/rank_foundation.hpp>
-#include <parley/runtime/compute.hpp>
-#include <parley/simulation/dice.hpp>
+#include <parley/compute.hpp>
+#include <parley/config.hpp>
+#include <parley/group_config.hpp>
+#include <parley/leader_worker.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
 #include <parley/simulation/mutants.hpp>
-#include <parley/simulation/world.hpp>
+#include <parley/simulation/world/dice.hpp>
+#include <parley/simulation/world/world.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <parley/simulation/world.hpp>
+#include <parley/simulation/world/world.hpp>
 
 #include <doctest/doctest.h>
 

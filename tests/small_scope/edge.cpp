@@ -1,9 +1,9 @@
 // One edge with credits, gets, large messages, time-outs and sends that fail, both of its ends as programs run them, in every order in
 // which messages, puts, fences and reads can end.
-#include "held_world.hpp"
+#include <parley/tests/small_scope/held_world.hpp>
 
-#include <parley/actors/edge_receiver.hpp>
-#include <parley/actors/edge_sender.hpp>
+#include <parley/actors/edge/edge_receiver.hpp>
+#include <parley/actors/edge/edge_sender.hpp>
 
 #include <doctest/doctest.h>
 

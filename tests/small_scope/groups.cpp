@@ -1,8 +1,8 @@
 // A group with a leader, whose stamps say what runs some invocations later, in every order of delivery.
-#include "held_world.hpp"
+#include <parley/tests/small_scope/held_world.hpp>
 
-#include <parley/actors/group_leader.hpp>
-#include <parley/actors/group_worker.hpp>
+#include <parley/actors/group/group_leader.hpp>
+#include <parley/actors/group/group_worker.hpp>
 
 #include <doctest/doctest.h>
 

@@ -5,14 +5,14 @@
 /// A message may come in any order, be lost at once when it is sent (losing it later is the same), or come twice; a put lands at
 /// any time after its start, and a fence ends at any time after that; what is read of another rank's memory, by a get or as the
 /// payload of a large message, is read at any time: as many losses, repetitions and timers as `bounds` allows.
-#include "search.hpp"
+#include <parley/tests/small_scope/search.hpp>
 
-#include <parley/actors/credit_messages.hpp>
-#include <parley/actors/lease_messages.hpp>
-#include <parley/actors/messages.hpp>
+#include <parley/actors/agreement/messages.hpp>
+#include <parley/actors/edge/credit_messages.hpp>
+#include <parley/actors/leases/lease_messages.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/runtime/invariant.hpp>
-#include <parley/runtime/virtual_time.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
 
 #include <algorithm>
 #include <cstring>

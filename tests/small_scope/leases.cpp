@@ -1,10 +1,10 @@
 // The lease scheme, with the coordinator and the participants that programs run, in every order of delivery.
-#include "held_world.hpp"
+#include <parley/tests/small_scope/held_world.hpp>
 
-#include <parley/actors/coordinator.hpp>
-#include <parley/actors/lease_coordinator.hpp>
-#include <parley/actors/lease_participant.hpp>
-#include <parley/actors/participant.hpp>
+#include <parley/actors/agreement/coordinator.hpp>
+#include <parley/actors/agreement/participant.hpp>
+#include <parley/actors/leases/lease_coordinator.hpp>
+#include <parley/actors/leases/lease_participant.hpp>
 
 #include <doctest/doctest.h>
 

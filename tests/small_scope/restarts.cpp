@@ -1,26 +1,26 @@
 // A rank whose process another one replaces, in every order in which the calls, the messages of both processes, and the news of the
 // restart can come: whole ranks, with their ops as programs declare them. Pairs and groups run their default; an op without headers has
 // one campaign in each generation, which its results files have decided.
-#include "../support/world.hpp"
-#include "held_world.hpp"
+#include <parley/tests/small_scope/held_world.hpp>
+#include <parley/tests/support/world.hpp>
 
-#include <parley/actors/assignment.hpp>
+#include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/generations.hpp>
-#include <parley/actors/lease_coordinator.hpp>
-#include <parley/actors/lease_messages.hpp>
+#include <parley/actors/leases/lease_coordinator.hpp>
+#include <parley/actors/leases/lease_messages.hpp>
 #include <parley/actors/services.hpp>
-#include <parley/ops/leader_worker.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/ops/rank.hpp>
-#include <parley/ops/symmetric.hpp>
-#include <parley/ops/symmetric_end.hpp>
-#include <parley/runtime/flight_recorder.hpp>
-#include <parley/runtime/incarnations.hpp>
-#include <parley/runtime/news.hpp>
-#include <parley/runtime/scope.hpp>
-#include <parley/runtime/task.hpp>
+#include <parley/leader_worker.hpp>
+#include <parley/news.hpp>
+#include <parley/ops/leased/symmetric_end.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/rank.hpp>
+#include <parley/runtime/record/flight_recorder.hpp>
 #include <parley/runtime/version.hpp>
-#include <parley/runtime/when.hpp>
+#include <parley/runtime/wire/incarnations.hpp>
+#include <parley/scope.hpp>
+#include <parley/symmetric.hpp>
+#include <parley/task.hpp>
+#include <parley/when.hpp>
 
 #include <doctest/doctest.h>
 

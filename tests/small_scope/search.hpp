@@ -9,7 +9,7 @@
 /// happened to it, in that order: it has its own clock and its own executor and knows nothing of the others but their messages. So
 /// two orders that give each rank the same history end in the same state, and one of them is enough. Nothing is assumed about what
 /// an actor remembers.
-#include <parley/runtime/identifiers.hpp>
+#include <parley/identifiers.hpp>
 #include <parley/runtime/random.hpp>
 
 #include <doctest/doctest.h>

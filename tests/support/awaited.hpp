@@ -1,6 +1,6 @@
 #pragma once
 /// A completion that says whether, how often and how it was called.
-#include <parley/runtime/link.hpp>
+#include <parley/runtime/wire/link.hpp>
 
 namespace parley::tests {
 

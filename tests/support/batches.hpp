@@ -1,11 +1,11 @@
 #pragma once
 /// Programs of ranks that start batches, each over a flow of its own, for tests in virtual time.
-#include "transfers.hpp"
+#include <parley/tests/support/transfers.hpp>
 
-#include <parley/ops/p2p.hpp>
-#include <parley/runtime/dataflow.hpp>
-#include <parley/runtime/scope.hpp>
-#include <parley/runtime/task.hpp>
+#include <parley/dataflow.hpp>
+#include <parley/p2p.hpp>
+#include <parley/scope.hpp>
+#include <parley/task.hpp>
 
 #include <exception>
 #include <functional>

@@ -1,14 +1,14 @@
 #pragma once
 /// Both ends of one edge on a virtual clock, without the actors that tune it: rank 0 sends, rank 1 receives. A test either
 /// sends through `edge_sender` or makes the stamped parts itself, in whatever order and number it likes.
-#include "memory_link.hpp"
-#include "pattern.hpp"
+#include <parley/tests/support/cases/pattern.hpp>
+#include <parley/tests/support/memory_link.hpp>
 
-#include <parley/actors/edge_receiver.hpp>
-#include <parley/actors/edge_sender.hpp>
-#include <parley/runtime/run.hpp>
-#include <parley/runtime/virtual_time.hpp>
-#include <parley/runtime/when.hpp>
+#include <parley/actors/edge/edge_receiver.hpp>
+#include <parley/actors/edge/edge_sender.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
+#include <parley/when.hpp>
 
 #include <optional>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
 /// Joins the flight recorders of all ranks by invocation: what one end ran against what the other end ran.
-#include "world.hpp"
+#include <parley/tests/support/world.hpp>
 
 #include <map>
 #include <tuple>

@@ -1,13 +1,13 @@
 #pragma once
 /// Short programs of a leader and its workers, for tests in virtual time.
-#include "world.hpp"
+#include <parley/tests/support/world.hpp>
 
-#include <parley/ops/group.hpp>
-#include <parley/ops/group_config.hpp>
-#include <parley/ops/leader_worker.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/runtime/flight_recorder.hpp>
-#include <parley/runtime/when.hpp>
+#include <parley/group_config.hpp>
+#include <parley/leader_worker.hpp>
+#include <parley/ops/groups/group.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/runtime/record/flight_recorder.hpp>
+#include <parley/when.hpp>
 
 #include <map>
 #include <set>

@@ -8,8 +8,8 @@
 ///     guarded_place at;                                  // place.hpp: arrays, and what an op makes with `.memory = at.memory()`
 ///     array<float> x(at, 1000);
 ///     CHECK(at.clean());
-#include "memory_of_host.hpp"
-#include "place.hpp"
+#include <parley/tests/support/devices/memory_of_host.hpp>
+#include <parley/tests/support/place.hpp>
 
 #include <algorithm>
 #include <cstddef>

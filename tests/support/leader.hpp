@@ -1,6 +1,6 @@
 #pragma once
 /// The leader's assignment on a clock of its own, for tests: it runs invocations, reports their rows and judges.
-#include <parley/actors/assignment.hpp>
+#include <parley/actors/agreement/assignment.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -7,7 +7,7 @@
 ///     };
 ///
 /// One-sided transfers, and those of devices, are not handed on.
-#include <parley/runtime/link.hpp>
+#include <parley/runtime/wire/link.hpp>
 
 #include <cstddef>
 #include <span>

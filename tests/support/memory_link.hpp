@@ -4,9 +4,9 @@
 ///
 /// A put ends at its origin at once, and lands only later: after `landing_ns`, in any order with messages, or when the test
 /// calls `land`. A put outside the memory that its key names, or into memory that has been withdrawn, lands nowhere.
-#include <parley/ops/config.hpp>
-#include <parley/runtime/executor.hpp>
-#include <parley/runtime/link.hpp>
+#include <parley/config.hpp>
+#include <parley/runtime/time/executor.hpp>
+#include <parley/runtime/wire/link.hpp>
 
 #include <algorithm>
 #include <cstring>

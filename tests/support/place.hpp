@@ -8,10 +8,10 @@
 ///     at.compute(flow, {reads(x), writes(y)}, kernels::linear{at.seen(y), at.seen(x), nullptr, 2, 1}, 1000);
 ///     co_await at.reached();                                                 // the flow has been joined
 ///     std::vector<float> result = co_await taken(at, y);
-#include "kernels.hpp"
+#include <parley/tests/support/devices/kernels.hpp>
 
-#include <parley/runtime/dataflow.hpp>
-#include <parley/runtime/memory_space.hpp>
+#include <parley/dataflow.hpp>
+#include <parley/runtime/dataflow/memory_space.hpp>
 
 #include <cstddef>
 #include <initializer_list>

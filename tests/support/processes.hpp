@@ -5,12 +5,12 @@
 ///     TEST_CASE("one rank of a job" * doctest::skip()) { … ops::run(scenarios().at(std::getenv(scenario_variable))); }
 ///     const job_run run("one rank of a job", "every_size", 2);
 ///     CHECK_MESSAGE(run.fine(), run.all);
-#include "deadline.hpp"
-#include "flights.hpp"
+#include <parley/tests/support/deadline.hpp>
+#include <parley/tests/support/flights.hpp>
 
-#include <parley/ops/rank.hpp>
-#include <parley/runtime/flight_recorder.hpp>
-#include <parley/transports/launcher.hpp>
+#include <parley/rank.hpp>
+#include <parley/runtime/record/flight_recorder.hpp>
+#include <parley/transports/launch/launcher.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -1,8 +1,8 @@
 #pragma once
 /// What comes over a link, kept, and bytes to send over it.
-#include "pattern.hpp"
+#include <parley/tests/support/cases/pattern.hpp>
 
-#include <parley/runtime/link.hpp>
+#include <parley/runtime/wire/link.hpp>
 
 #include <algorithm>
 #include <cstddef>

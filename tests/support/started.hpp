@@ -3,7 +3,7 @@
 ///
 ///     const started s = start_in(folder, "'" PROGRAM "' --sim 4");
 ///     CHECK(s.status == 0);
-#include "folder.hpp"
+#include <parley/tests/support/folder.hpp>
 
 #include <sys/wait.h>
 

@@ -1,23 +1,23 @@
 #pragma once
 /// Short programs of two ranks, for tests of the ops in virtual time.
-#include "flights.hpp"
-#include "pattern.hpp"
+#include <parley/tests/support/cases/pattern.hpp>
+#include <parley/tests/support/flights.hpp>
 
-#include <parley/actors/assignment.hpp>
-#include <parley/actors/group_leader.hpp>
+#include <parley/actors/agreement/assignment.hpp>
+#include <parley/actors/group/group_leader.hpp>
+#include <parley/actors/group/rooted_group.hpp>
 #include <parley/actors/inquiries.hpp>
-#include <parley/actors/rooted_group.hpp>
-#include <parley/ops/common_terms.hpp>
-#include <parley/ops/config.hpp>
-#include <parley/ops/contextual_end.hpp>
-#include <parley/ops/op_host.hpp>
-#include <parley/ops/p2p_end.hpp>
-#include <parley/ops/paired_transfer.hpp>
-#include <parley/ops/rank.hpp>
-#include <parley/ops/rank_foundation.hpp>
-#include <parley/ops/role_end.hpp>
+#include <parley/config.hpp>
+#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/op_host.hpp>
+#include <parley/ops/edges/p2p_end.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/ops/kernels/role_end.hpp>
+#include <parley/ops/leased/contextual_end.hpp>
+#include <parley/paired_transfer.hpp>
 #include <parley/parley.hpp>
-#include <parley/runtime/when.hpp>
+#include <parley/rank.hpp>
+#include <parley/when.hpp>
 
 #include <algorithm>
 #include <cstdint>

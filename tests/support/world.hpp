@@ -1,13 +1,13 @@
 #pragma once
 /// Ranks of one job in virtual time, for tests: the real actors and ops over `memory_link`.
-#include "memory_link.hpp"
+#include <parley/tests/support/memory_link.hpp>
 
-#include <parley/ops/rank.hpp>
-#include <parley/ops/rank_foundation.hpp>
-#include <parley/runtime/incarnations.hpp>
-#include <parley/runtime/run.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/rank.hpp>
+#include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/storage.hpp>
-#include <parley/runtime/virtual_time.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
+#include <parley/runtime/wire/incarnations.hpp>
 
 #include <map>
 #include <memory>

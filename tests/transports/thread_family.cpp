@@ -1,6 +1,6 @@
 #include <parley/transports/thread_family.hpp>
 
-#include "../support/deadline.hpp"
+#include <parley/tests/support/deadline.hpp>
 
 #include <doctest/doctest.h>
 

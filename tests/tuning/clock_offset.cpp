@@ -5,7 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include "generator.hpp"
+#include <parley/tests/tuning/generator.hpp>
 
 using namespace parley::tuning;
 

@@ -1,4 +1,4 @@
-#include <parley/tuning/decide.hpp>
+#include <parley/tuning/planners/decide.hpp>
 
 #include <cmath>
 
@@ -6,7 +6,7 @@
 
 #include <parley/tuning/outcome.hpp>
 
-#include "generator.hpp"
+#include <parley/tests/tuning/generator.hpp>
 
 using namespace parley::tuning;
 

@@ -1,8 +1,8 @@
-#include <parley/tuning/drift.hpp>
+#include <parley/tuning/planners/drift.hpp>
 
 #include <doctest/doctest.h>
 
-#include "generator.hpp"
+#include <parley/tests/tuning/generator.hpp>
 
 using namespace parley::tuning;
 

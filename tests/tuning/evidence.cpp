@@ -1,4 +1,4 @@
-#include <parley/tuning/evidence.hpp>
+#include <parley/tuning/planners/evidence.hpp>
 
 #include <cmath>
 

@@ -1,5 +1,5 @@
-#include <parley/tuning/kernel_key.hpp>
-#include <parley/tuning/kernel_trials.hpp>
+#include <parley/kernel_key.hpp>
+#include <parley/tuning/planners/kernel_trials.hpp>
 
 #include <doctest/doctest.h>
 

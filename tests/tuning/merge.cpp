@@ -5,10 +5,10 @@
 
 #include <doctest/doctest.h>
 
-#include <parley/tuning/decide.hpp>
-#include <parley/tuning/statistics.hpp>
+#include <parley/tuning/planners/decide.hpp>
+#include <parley/tuning/planners/statistics.hpp>
 
-#include "generator.hpp"
+#include <parley/tests/tuning/generator.hpp>
 
 using namespace parley::tuning;
 

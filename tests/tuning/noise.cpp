@@ -1,11 +1,11 @@
-#include <parley/tuning/noise.hpp>
+#include <parley/tuning/planners/noise.hpp>
 
 #include <array>
 #include <cmath>
 
 #include <doctest/doctest.h>
 
-#include "generator.hpp"
+#include <parley/tests/tuning/generator.hpp>
 
 using namespace parley::tuning;
 

@@ -1,4 +1,4 @@
-#include <parley/tuning/plan.hpp>
+#include <parley/tuning/planners/plan.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -6,10 +6,10 @@
 
 #include <doctest/doctest.h>
 
-#include <parley/tuning/decide.hpp>
 #include <parley/tuning/outcome.hpp>
+#include <parley/tuning/planners/decide.hpp>
 
-#include "generator.hpp"
+#include <parley/tests/tuning/generator.hpp>
 
 using namespace parley::tuning;
 

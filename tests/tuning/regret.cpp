@@ -1,7 +1,7 @@
 // How good decisions are, and how many trials they take, where times scatter as those of messages between GPUs do: to one side,
 // by much, and now and then by a multiple. Pure: a planner, a decision, and times drawn around known ones. The figures of each:
 //     test_tuning --success --test-case='*decisions*'
-#include <parley/tuning/plan.hpp>
+#include <parley/tuning/planners/plan.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -12,9 +12,9 @@
 
 #include <doctest/doctest.h>
 
-#include <parley/tuning/decide.hpp>
+#include <parley/tuning/planners/decide.hpp>
 
-#include "generator.hpp"
+#include <parley/tests/tuning/generator.hpp>
 
 using namespace parley::tuning;
 

@@ -1,10 +1,10 @@
-#include <parley/tuning/results.hpp>
+#include <parley/tuning/results/results.hpp>
 
 #include <doctest/doctest.h>
 
 #include <parley/tuning/config.hpp>
 
-#include "generator.hpp"
+#include <parley/tests/tuning/generator.hpp>
 
 using namespace parley::tuning;
 

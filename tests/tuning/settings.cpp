@@ -1,4 +1,4 @@
-#include <parley/tuning/settings.hpp>
+#include <parley/tuning/results/settings.hpp>
 
 #include <doctest/doctest.h>
 

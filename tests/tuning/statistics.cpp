@@ -1,10 +1,10 @@
-#include <parley/tuning/statistics.hpp>
+#include <parley/tuning/planners/statistics.hpp>
 
 #include <cmath>
 
 #include <doctest/doctest.h>
 
-#include "generator.hpp"
+#include <parley/tests/tuning/generator.hpp>
 
 using namespace parley::tuning;
 

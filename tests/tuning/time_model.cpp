@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
-#include <parley/tuning/time_model.hpp>
+#include <parley/tuning/planners/time_model.hpp>
 
-#include "generator.hpp"
+#include <parley/tests/tuning/generator.hpp>
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include <parley/tuning/warm_start.hpp>
+#include <parley/tuning/results/warm_start.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,772 @@
+#include <parley/actors/agreement/coordinator.hpp>
+#include <parley/actors/agreement/evidence.hpp>
+#include <parley/actors/agreement/second_tries.hpp>
+#include <parley/actors/inquiries.hpp>
+#include <parley/actors/letters/inbox.hpp>
+#include <parley/actors/letters/outbox.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <set>
+#include <utility>
+#include <variant>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+namespace {
+
+runtime::result<tuning::catalogue> from_the_wire(const std::vector<wire_config>& list) {
+  std::vector<tuning::config_identity> configs;
+  for (const wire_config& c : list) {
+    tuning::config_identity identity;
+    identity.name = c.name;
+    for (const wire_parameter& p : c.parameters) identity.parameters.emplace_back(p.name, p.value);
+    identity.wire_class = c.wire_class;
+    identity.abi = c.abi;
+    configs.push_back(std::move(identity));
+  }
+  auto made = tuning::catalogue::make(std::move(configs));
+  if (!made) return runtime::error{errc::malformed, made.reason().text};
+  return std::move(made).value();
+}
+
+constexpr runtime::time_ns look_again_ns = 1'000'000'000;
+constexpr std::size_t remembered_requests = 64;
+constexpr std::size_t most_remembered_mixtures = 16;
+// After the first rounds: how long until those whose rehearsal failed rehearse again by themselves. Each pause is four times the one before.
+constexpr runtime::time_ns first_warming_pause_ns = 10'000'000'000;
+constexpr runtime::time_ns last_warming_pause_ns = 160'000'000'000;
+
+using coordinator_actor = runtime::actor<received<ack>, received<offer>, received<warmed>, received<report>,
+                                         decision_due, received<tuning_request>, received<nack>>;
+
+class coordinator_behaviour {
+ public:
+  coordinator_behaviour(services& s, coordinator_state& state)
+      : services_(s), state_(state), out_(s, state.declaration.id(), state.generation, state.owed),
+        ask_at_(s.ex.deadline_in(ask_pauses_.next(s.jitter))) {}
+
+  // While a campaign runs it looks again by itself: a round may end on the data path after its last report has come.
+  runtime::time_ns next_event() const noexcept {
+    if (given_up_) return out_.next_resend();
+    const runtime::time_ns look =
+        state_.assigned->searching() ? services_.ex.deadline_in(look_again_ns) : runtime::never;
+    const runtime::time_ns warm_again = warming_again_ ? runtime::never : warm_again_at_;
+    return std::min({out_.next_resend(), state_.assigned->next_give_up(), look, ask_at_, warm_again});
+  }
+
+  using incoming = runtime::result<coordinator_actor::message>;
+  /// Does what a message, or the time that has come, asks for. Where something is thrown it answers how long to wait before
+  /// the same is to be asked of it again; else 0.
+  runtime::time_ns handle(incoming& m) noexcept {
+    const busy_until_end control(services_, state_.control_ns);
+    try {
+      if (!heard_) hear(m);
+      heard_ = true;
+      if (due_) advance();
+    } catch (...) {
+      const runtime::time_ns pause = failed(runtime::describe(std::current_exception()));
+      if (pause != 0) return pause;
+    }
+    heard_ = due_ = false;
+    return 0;
+  }
+
+ private:
+  void hear(incoming& m) {
+    due_ = !m || !std::holds_alternative<received<ack>>(*m);
+    if (m) return std::visit([this](auto& one) { on(one); }, *m);
+    out_.resend();
+    ask_the_missing();
+  }
+
+  // What is thrown has stopped at a step that can be made again: what was told to this actor is in `state_`.
+  runtime::time_ns failed(const runtime::error& what) noexcept {
+    if (given_up_) return 0;
+    if (const auto pause = tries_.after(progress_, services_.jitter)) {
+      if (tries_.failures() == 1)
+        complain(what, "the agreement goes on from what is known of the op, and its calls with what was agreed on");
+      return *pause;
+    }
+    given_up_ = true;
+    const std::string why = complain(what, "again and again: its tuning has ended, and what was agreed on stays");
+    try {
+      end_tuning(why);
+      announce_decisions();
+    } catch (...) {}  // the data path goes on all the same
+    return 0;
+  }
+  // Where not even the candidates are known all sizes run the default for good, and that is a decision, too.
+  void end_tuning(const std::string& why) {
+    tuning_ended_ = true;
+    warm_again_at_ = runtime::never;
+    retunes_.clear();
+    state_.assigned->end_tuning(why, services_.ex.now());
+    const op_declaration& op = state_.declaration;
+    if (!state_.assigned->opened())
+      state_.assigned->open({op.default_digest}, {op.default_config}, {}, services_.ex.now());
+  }
+  // Answers what is to stand in the evidence.
+  std::string complain(const runtime::error& what, const char* and_now) noexcept {
+    try {
+      const std::string why = "something was thrown on rank " + std::to_string(services_.net.rank()) +
+                              ", which leads its agreement: " + shortened(what.what());
+      warn(services_, state_.declaration.title() + ": " + why + "; " + and_now);
+      if (state_.warm_errors.size() < most_warm_errors) state_.warm_errors.push_back("the coordinator: " + why);
+      return why;
+    } catch (...) {
+      return {};
+    }
+  }
+
+  void on(received<ack>& m) { out_.acknowledge(m.from.source, m.body.number); }
+
+  void on(received<offer>& m) {
+    if (!is_participant(m.from.source)) return;
+    if (state_.merged || rejected_) {  // repeated: its acknowledgement was lost
+      acknowledge(m.from, m.body.number);
+      return;
+    }
+    if (m.body.decl_hash != state_.declaration.hash()) {
+      // The refusal first: a rank that leaves as soon as its offer has been acknowledged shall have heard it.
+      reject(conflict_with(m.body),
+             state_.declaration.title() + ": " +
+                 difference("rank " + std::to_string(m.from.source), m.body.declaration,
+                            "the leader rank " + std::to_string(state_.declaration.leader), state_.declaration.text()) +
+                 "; declare the op alike on all its ranks");
+      acknowledge(m.from, m.body.number);
+      return;
+    }
+    auto& p = participant(m.from.source, m.body.role);
+    const bool same = m.body.catalogue_hash == state_.configs.hash();
+    if (same) p.offered.configs = state_.configs;
+    if (!m.body.catalogue.empty()) {
+      auto listed = from_the_wire(m.body.catalogue);
+      if (!listed) return;  // not acknowledged: a well-formed one may follow
+      p.offered.configs = std::move(*listed);
+    }
+    p.complete = !p.offered.configs.empty();
+    acknowledge(m.from, m.body.number, !p.complete);
+    p.offered.available = tuning::bits(p.offered.configs.size());
+    for (std::size_t i = 0; i < std::min(p.offered.configs.size(), m.body.available.size()); ++i) {
+      if (m.body.available[i] != 0) p.offered.available.set(i);
+    }
+    p.cached = std::move(m.body.cached);
+    p.limits = std::move(m.body.limits);
+    p.lacking = std::move(m.body.lacking);
+    if (p.lacking.size() > most_told_lacks) p.lacking.resize(most_told_lacks);
+    p.validators_hash = m.body.validators_hash;
+    p.trials = m.body.trials;
+  }
+
+  // The next step of all, from what is known.
+  void advance() {
+    if (rejected_) return;
+    if (state_.assigned->opened()) judge();
+    if (!state_.merged) {
+      const auto complete = [](const coordinator_state::joined& j) { return j.complete; };
+      if (state_.participants.size() != state_.declaration.participants.size() ||
+          !std::all_of(state_.participants.begin(), state_.participants.end(), complete))
+        return;
+      merge_offers();
+    }
+    if (state_.assigned->opened() && !warming_again_) return warm_again_if_due();
+    const auto ready = [](const coordinator_state::joined& j) { return j.ready.has_value(); };
+    if (rejected_ || !std::all_of(state_.participants.begin(), state_.participants.end(), ready)) return;
+    const auto again = next_mixtures();
+    if (!again.empty()) return begin_round(again);
+    if (warming_again_) return add_what_came_back();
+    open();
+  }
+
+  void begin_round(const std::vector<const tuning::candidate*>& candidates) {
+    send_warm(*state_.merged, candidates, warm_round_ + 1);
+    for (auto& j : state_.participants) j.ready.reset();
+    ++warm_round_;
+  }
+
+  // A rehearsal may have failed for a reason that passes: those whose did rehearse again, when a search is asked for and a few times
+  // by themselves. What a rank cannot run at all is no candidate, and what failed in a call has been rehearsed.
+  void warm_again_if_due() {
+    if (warm_new_mixtures()) return;
+    if (retunes_.empty() && services_.ex.now() < warm_again_at_) return;
+    warm_again_at_ = runtime::never;
+    const auto again = left_out();
+    if (again.empty() || !tunes()) return search_as_asked();
+    begin_round(again);
+    warming_again_ = true;
+  }
+  // In the place of what it lacks a rank first runs what comes first, and then also what has been the fastest there in the trials of
+  // some size. That is a candidate beside the other, with a digest of its own: what is in force, or scheduled, stays what it is. Each
+  // size is looked at once, so that noise does not make mixtures for ever.
+  bool warm_new_mixtures() {
+    if (!tunes() || !state_.merged) return false;
+    for (const auto& c : state_.assigned->campaigns()) {
+      const bool tried = c->where == campaign::stage::decided && c->source == decision_source::trials;
+      if (!tried || looked_at_.contains(c->bucket.index())) continue;
+      add_faster_mixtures(*c);
+      looked_at_.insert(c->bucket.index());
+    }
+    const auto& all = state_.merged->candidates;
+    if (told_of_ == all.size()) return false;
+    std::vector<const tuning::candidate*> added;
+    for (std::size_t i = told_of_; i < all.size(); ++i) added.push_back(&all[i]);
+    tell_merged(*state_.merged);
+    begin_round(added);
+    told_of_ = all.size();
+    warming_again_ = true;
+    return true;
+  }
+  void add_faster_mixtures(const campaign& c) {
+    tuning::merged& all = *state_.merged;
+    const auto is_mixture = [&](const tuning::candidate& one) { return all.mixture_of(one) != 0; };
+    if (std::none_of(all.candidates.begin(), all.candidates.end(), is_mixture)) return;
+    const auto took = taken_by_config(c);
+    const auto time_ns = [&](std::size_t place, std::size_t config) {
+      if (took[config].empty() || failed_variants_.contains({place, config})) return tuning::infinite_ns;
+      return took[config][place].median_ns;
+    };
+    for (std::size_t i = 1, count = all.candidates.size(); i < count; ++i) {
+      const tuning::candidate& of = all.candidates[i];
+      if (took[of.config].empty() || !is_by_name(of) || all.candidates.size() >= tuning::limits::configs) continue;
+      auto variants = all.fastest_variants(of, time_ns);
+      const auto same = [&](const tuning::candidate& other) { return other.variants == variants; };
+      if (std::any_of(all.candidates.begin(), all.candidates.end(), same)) continue;
+      all.candidates.push_back(all.mixture(of.config, std::move(variants)));
+    }
+  }
+  // What each participant took with each config, in the trials of the candidate that has its name. What failed took nothing.
+  std::vector<std::vector<tuning::own_measurement>> taken_by_config(const campaign& c) const {
+    std::vector<std::vector<tuning::own_measurement>> took(state_.merged->configs.size());
+    for (std::size_t i = 0; i < c.aggregates.size(); ++i) {
+      const auto out = [i](const campaign::exclusion& e) { return e.candidate == i; };
+      const auto at = state_.merged->find_candidate(state_.assigned->candidates()[i]);
+      if (!at || !c.aggregates[i].measured() || std::any_of(c.excluded.begin(), c.excluded.end(), out)) continue;
+      const tuning::candidate& of = state_.merged->candidates[*at];
+      if (is_by_name(of)) took[of.config] = seen_by_each(i, c, state_);
+    }
+    return took;
+  }
+  bool is_by_name(const tuning::candidate& c) const noexcept {
+    return c.digest == state_.merged->configs[c.config].digest;
+  }
+  bool tunes() const noexcept {
+    return !tuning_ended_ && std::all_of(state_.participants.begin(), state_.participants.end(),
+                                         [](const coordinator_state::joined& j) { return j.trials; });
+  }
+  std::vector<const tuning::candidate*> left_out() const {
+    std::vector<const tuning::candidate*> some;
+    if (!state_.merged) return some;
+    const auto& in = state_.assigned->candidates();
+    for (const tuning::candidate& c : state_.merged->candidates) {
+      if (std::find(in.begin(), in.end(), c.digest) == in.end()) some.push_back(&c);
+    }
+    return some;
+  }
+  // Those of before keep their places.
+  void add_what_came_back() {
+    std::vector<std::uint64_t> digests = state_.assigned->candidates();
+    std::vector<std::string> ids = state_.assigned->ids();
+    std::vector<std::uint64_t> mixtures;
+    for (std::size_t i = 0; i < digests.size(); ++i) mixtures.push_back(state_.assigned->mixture_of(i));
+    std::vector<std::string> still_out;
+    for (const tuning::candidate* c : left_out()) {
+      if (is_ready_everywhere(c->digest)) {
+        digests.push_back(c->digest);
+        ids.push_back(c->id);
+        mixtures.push_back(state_.merged->mixture_of(*c));
+      } else {
+        still_out.push_back(c->id);
+      }
+    }
+    if (tunes()) {
+      state_.assigned->limit(limits_of_all());  // a rank may run another variant now
+      state_.assigned->leave_out(still_out);
+      state_.assigned->open(std::move(digests), std::move(ids), {}, services_.ex.now(), 0, std::move(mixtures));
+      search_as_asked();
+    }
+    warming_again_ = false;
+    ++progress_;
+    if (!still_out.empty()) warm_again_later();
+    announce_decisions();
+  }
+  void warm_again_later() noexcept {
+    if (!tunes() || warming_pause_ns_ > last_warming_pause_ns) return;
+    warm_again_at_ = services_.ex.deadline_in(warming_pause_ns_);
+    warming_pause_ns_ *= 4;
+  }
+  void search_as_asked() {
+    if (retunes_.empty()) return;
+    for (const retune_wish& r : retunes_) state_.assigned->retune(r.bytes, r.why, services_.ex.now());
+    retunes_.clear();
+    announce_decisions();
+  }
+
+  void on(received<warmed>& m) {
+    acknowledge(m.from, m.body.number);
+    if (!is_participant(m.from.source)) return;
+    if (!state_.merged || (state_.assigned->opened() && !warming_again_)) return;
+    auto& p = participant(m.from.source, {});
+    if (m.body.round != warm_round_ || p.ready) return;
+    p.ready = warmed_of(m);
+    p.failed = std::move(m.body.failed);
+    note_control(m.from.source, m.body.control_ns);
+    keep_errors(m.from.source, m.body.errors);
+  }
+
+  // The leader's rank has this actor, too.
+  void note_control(rank_id who, runtime::time_ns control_ns) {
+    if (who == services_.net.rank()) control_ns += state_.control_ns;
+    state_.assigned->note_control(control_ns);
+  }
+
+  // S3, of whoever says that it has warmed what nobody has asked it to.
+  std::vector<std::uint64_t> warmed_of(received<warmed>& m) const {
+    std::vector<std::uint64_t> ready = std::move(m.body.ready);
+    const auto stranger = [this](std::uint64_t digest) { return !state_.merged->find_candidate(digest); };
+    if (std::erase_if(ready, stranger) != 0)
+      runtime::blame({"S3", "only candidates are warmed", {state_.declaration.id(), state_.declaration.leader}},
+                     m.from.source);
+    return ready;
+  }
+
+  void on(received<report>& m) {
+    acknowledge(m.from, m.body.number);
+    note_control(m.from.source, m.body.control_ns);
+    for (const wire_row& r : m.body.rows) state_.assigned->add_row(m.from.source, r);
+  }
+
+  void on(received<tuning_request>& m) {
+    acknowledge(m.from, m.body.number);
+    if (!is_participant(m.from.source) || is_handled(m.from.source, m.body.number)) return;
+    const auto bytes = m.body.every_size ? std::nullopt : std::optional(m.body.bytes);
+    const std::string why = "rank " + std::to_string(m.from.source) + " asked for it" +
+                            (m.body.why.empty() ? "" : ": " + shortened(m.body.why));
+    switch (m.body.what) {
+      case tuning_request::kind::retune:
+        if (retunes_.size() < remembered_requests) retunes_.push_back({bytes, why});
+        break;
+      case tuning_request::kind::abort:
+        std::erase_if(retunes_, [&](const retune_wish& r) { return !bytes || r.bytes == bytes; });
+        state_.assigned->abort(bytes, why, after_abort::stay, services_.ex.now());
+        break;
+      case tuning_request::kind::end: end_tuning(why); break;
+    }
+    note_handled(m.from.source, m.body.number);  // not before: what is thrown is tried again
+  }
+
+  void on(received<nack>& m) {
+    acknowledge(m.from, m.body.number);
+    if (!is_participant(m.from.source)) return;
+    if (state_.failed_there) state_.failed_there(m.body);
+    if (m.body.refused) return;
+    services_.note_step(runtime::flight_event::quarantined, state_.declaration.id(), state_.generation,
+                        {.invocation = 1, .digest = m.body.digest, .bytes = m.body.bytes, .tag = m.from.source});
+    state_.assigned->quarantine(m.body.bytes, m.body.digest, services_.ex.now(),
+                                "invocation " + std::to_string(m.body.invocation) + " failed on rank " +
+                                    std::to_string(m.from.source) + ", " + shortened(m.body.text));
+  }
+
+  /// Offers that do not come may have gone to another rank, which their senders think leads: they are shown our declaration,
+  /// and answer with their own if it differs.
+  void ask_the_missing() {
+    if (services_.ex.now() < ask_at_) return;
+    ask_at_ = runtime::never;
+    if (state_.merged || rejected_) return;
+    offer mine;
+    mine.decl_hash = state_.declaration.hash();
+    for (const op_participant& p : state_.declaration.participants) {
+      const auto here = [&](const coordinator_state::joined& j) { return j.rank == p.rank; };
+      if (std::any_of(state_.participants.begin(), state_.participants.end(), here)) continue;
+      static_cast<void>(
+          services_.mail.send(p.rank, number_of(state_.declaration.id(), part::participant), state_.generation, mine));
+      ask_whether_declared(services_, state_.declaration, state_.generation, p.rank);
+    }
+    ask_at_ = services_.ex.deadline_in(ask_pauses_.next(services_.jitter));
+  }
+
+  void judge() {
+    state_.assigned->watch_drift(services_.ex.now(), clocks());
+    state_.assigned->retry(services_.ex.now());
+    while (campaign* c = state_.assigned->ready_to_judge(services_.ex.now())) {
+      state_.assigned->judge(*c, services_.ex.now(), clocks());
+    }
+    warn_of_failures();
+    announce_decisions();
+  }
+
+  void on(decision_due&) {}
+
+  void acknowledge(const envelope& to, std::uint32_t number, bool send_list = false) {
+    out_.acknowledge_to(to.source, part::participant, number, send_list);
+  }
+  // Those of other hosts, as they are known by now: what was learned after a trial says more about its times, too.
+  std::vector<tuning::participant_clock> clocks() const {
+    std::vector<tuning::participant_clock> all;
+    for (const op_participant& p : state_.declaration.participants) {
+      if (const auto* offset = services_.clocks.offset_of(p.rank)) all.push_back({p.rank, offset});
+    }
+    return all;
+  }
+  bool is_participant(rank_id rank) const noexcept {
+    const auto& all = state_.declaration.participants;
+    return std::any_of(all.begin(), all.end(), [&](const op_participant& p) { return p.rank == rank; });
+  }
+  // Requests come again until their acknowledgement arrives; only the first one does something.
+  bool is_handled(rank_id source, std::uint32_t number) const {
+    return std::find(handled_.begin(), handled_.end(), std::pair(source, number)) != handled_.end();
+  }
+  void note_handled(rank_id source, std::uint32_t number) {
+    if (handled_.size() == remembered_requests) handled_.erase(handled_.begin());
+    handled_.emplace_back(source, number);
+  }
+  // Of a config that failed in a real invocation the user is told on the leader's rank, once for each key.
+  void warn_of_failures() {
+    for (const auto& c : state_.assigned->campaigns()) {
+      for (campaign::exclusion& e : c->excluded) {
+        if (e.kind != campaign::exclusion::reason::failed || std::exchange(e.told, true)) continue;
+        warn(services_, state_.declaration.title() + ", messages of " + c->key + ": " + e.why +
+                            "; it does not run any more, and what runs is " + c->winner);
+      }
+    }
+  }
+  static std::string shortened(const std::string& text) { return text.substr(0, most_error_bytes); }
+  // Bounded, whatever a peer says.
+  void keep_errors(rank_id of, const std::vector<std::string>& errors) {
+    for (const std::string& e : errors) {
+      if (state_.warm_errors.size() == most_warm_errors) return;
+      state_.warm_errors.push_back("rank " + std::to_string(of) + ": " + shortened(e));
+    }
+  }
+  template <class M>
+  void tell_all(const M& message) {
+    for (const op_participant& p : state_.declaration.participants) out_.post(p.rank, part::participant, message);
+  }
+  coordinator_state::joined& participant(rank_id rank, const std::string& role) {
+    for (auto& p : state_.participants) {
+      if (p.rank == rank) return p;
+    }
+    auto& p = state_.participants.emplace_back();
+    p.rank = rank;
+    p.offered.rank = rank;
+    p.offered.role = role;
+    return p;
+  }
+
+  void reject(errc code, std::string text) {
+    rejected_ = true;
+    op_reject r;
+    r.code = static_cast<std::uint8_t>(code);
+    r.text = std::move(text);
+    tell_all(r);
+  }
+
+  // Who leads stands in the declaration's text.
+  errc conflict_with(const offer& theirs) const {
+    const std::string ours = ", leader rank " + std::to_string(state_.declaration.leader) + ",";
+    return theirs.declaration.find(ours) == std::string::npos ? errc::role_conflict : errc::declaration_mismatch;
+  }
+
+  void merge_offers() {
+    std::vector<tuning::offer> offers;
+    for (const auto& p : state_.participants) offers.push_back(p.offered);
+    auto all = tuning::merge(std::move(offers), tuning::variants::wire_class);
+    if (!all) {
+      reject(errc::declaration_mismatch, state_.declaration.title() + ": " + all.reason().text);
+      return;
+    }
+    tuning::merged offered = std::move(all).value();
+    if (!offered.no_common_config.empty()) offered.no_common_config += lacks_of(offered);
+    add_remembered_mixtures(offered);
+    std::vector<const tuning::candidate*> candidates;
+    for (const auto& c : offered.candidates) candidates.push_back(&c);
+    tell_merged(offered);
+    send_warm(offered, candidates, warm_round_);
+    told_of_ = candidates.size();
+    state_.merged = std::move(offered);  // not before all is on its way
+    ask_at_ = runtime::never;
+    ++progress_;
+  }
+
+  // What results files have is remembered only as a candidate. Sorted, as offers come in any order.
+  void add_remembered_mixtures(tuning::merged& all) const {
+    std::set<std::string> names;
+    for (const auto& p : state_.participants) {
+      for (const wire_result& r : p.cached) {
+        if (tuning::id_in_file(r.solution) != r.solution) names.insert(r.solution);
+      }
+    }
+    std::size_t looked_for = 0;
+    for (const std::string& name : names) {
+      if (++looked_for > most_remembered_mixtures || all.candidates.size() >= tuning::limits::configs) return;
+      if (auto made = all.find_mixture(name)) all.candidates.push_back(*std::move(made));
+    }
+  }
+
+  void tell_merged(const tuning::merged& all) {
+    merged m;
+    for (const auto& c : all.candidates) {
+      m.candidates.push_back(c.digest);
+      m.ids.push_back(c.id);
+    }
+    m.no_common_config = all.no_common_config;
+    tell_all(m);
+  }
+
+  void send_warm(const tuning::merged& of, const std::vector<const tuning::candidate*>& candidates,
+                 std::uint32_t round) {
+    for (std::size_t p = 0; p < of.participants.size(); ++p) {
+      warm w;
+      w.round = round;
+      for (const tuning::candidate* c : candidates) {
+        w.candidates.push_back(c->digest);
+        w.variants.push_back(of.configs[c->variants[p]].digest);
+      }
+      out_.post(of.participants[p].rank, part::participant, std::move(w));
+    }
+  }
+
+  // Where a rank's own variant failed it gets its next one of that wire class, and the mixture that this makes is warmed as it will
+  // run. One that is another candidate already, or the default everywhere, is none; one that is named after its variants keeps them.
+  std::vector<const tuning::candidate*> next_mixtures() {
+    auto& all = state_.merged->candidates;
+    std::vector<const tuning::candidate*> changed;
+    const auto failed_on = [](const coordinator_state::joined& j, const tuning::candidate& c) {
+      return std::find(j.failed.begin(), j.failed.end(), c.digest) != j.failed.end();
+    };
+    for (const coordinator_state::joined& j : state_.participants) {
+      const std::size_t place = place_of(j.rank);
+      for (const tuning::candidate& c : all) {
+        if (failed_on(j, c)) failed_variants_.emplace(place, c.variants[place]);
+      }
+    }
+    for (std::size_t i = 1; i < all.size(); ++i) {
+      if (!is_by_name(all[i])) continue;
+      std::vector<std::size_t> next = all[i].variants;
+      for (const coordinator_state::joined& j : state_.participants) {
+        if (!failed_on(j, all[i])) continue;
+        const std::size_t place = place_of(j.rank);
+        next[place] = next_variant(place, all[i].config).value_or(next[place]);
+      }
+      const auto same = [&](const tuning::candidate& c) { return c.variants == next; };
+      if (std::any_of(all.begin(), all.end(), same)) continue;  // itself: nothing else is there to run
+      all[i].variants = std::move(next);
+      changed.push_back(&all[i]);
+    }
+    return changed;
+  }
+  std::size_t place_of(rank_id rank) const noexcept {
+    std::size_t place = 0;
+    while (state_.merged->participants[place].rank != rank) ++place;
+    return place;
+  }
+  std::optional<std::size_t> next_variant(std::size_t place, std::size_t wanted) const {
+    for (std::size_t i = 0; i < state_.merged->configs.size(); ++i) {
+      if (state_.merged->serves(place, i, wanted) && !failed_variants_.contains({place, i})) return i;
+    }
+    return std::nullopt;
+  }
+
+  bool is_ready_everywhere(std::uint64_t digest) const {
+    return std::all_of(state_.participants.begin(), state_.participants.end(), [&](const coordinator_state::joined& j) {
+      return std::find(j.ready->begin(), j.ready->end(), digest) != j.ready->end();
+    });
+  }
+
+  // Only what everyone has warmed may be assigned (S3). The default needs no rehearsal: it is always there.
+  void open() {
+    state_.assigned->limit(limits_of_all());
+    std::vector<std::uint64_t> digests;
+    std::vector<std::string> ids;
+    std::vector<std::uint64_t> mixtures;
+    std::vector<std::string> left_out;
+    for (const auto& c : state_.merged->candidates) {
+      if (!is_ready_everywhere(c.digest) && !digests.empty()) {
+        left_out.push_back(c.id);
+        continue;
+      }
+      digests.push_back(c.digest);
+      ids.push_back(c.id);
+      mixtures.push_back(state_.merged->mixture_of(c));
+    }
+    for (const auto& p : state_.participants) {
+      if (!p.trials) state_.assigned->forbid_trials("tuning is switched off on rank " + std::to_string(p.rank));
+    }
+    state_.assigned->leave_out(left_out);
+    if (digests.size() == 1) state_.assigned->no_choice(why_no_choice());
+    open_with(std::move(digests), std::move(ids), std::move(mixtures));
+    if (!left_out.empty()) warm_again_later();
+    ++progress_;
+    announce_decisions();
+    search_as_asked();
+  }
+
+  // Who lacks what, as they said it.
+  std::string lacks_of(const tuning::merged& of) const {
+    std::string text;
+    std::size_t told = 0;
+    for (const tuning::participant& p : of.participants) {
+      const auto same = [&](const coordinator_state::joined& j) { return j.rank == p.rank; };
+      for (const std::string& lack :
+           std::find_if(state_.participants.begin(), state_.participants.end(), same)->lacking)
+        if (told++ < most_lacks) text += "; rank " + std::to_string(p.rank) + " cannot run " + shortened(lack);
+    }
+    return told > most_lacks ? text + "; and " + std::to_string(told - most_lacks) + " more" : text;
+  }
+  // The same where what all have could not be rehearsed.
+  std::string why_no_choice() const {
+    if (!state_.merged->no_common_config.empty()) return state_.merged->no_common_config;
+    if (state_.merged->candidates.size() == 1) return "no rank lists another config than the default";
+    std::string text = "only the default is left";
+    for (std::size_t i = 0; i < std::min(state_.warm_errors.size(), most_lacks); ++i)
+      text += "; " + state_.warm_errors[i];
+    return text;
+  }
+
+  // Of a mixture, what each rank's own part of it may not do there.
+  std::vector<candidate_limit> limits_of_all() const {
+    std::vector<candidate_limit> all;
+    for (std::size_t place = 0; place < state_.merged->participants.size(); ++place) {
+      const rank_id rank = state_.merged->participants[place].rank;
+      const auto p = std::find_if(state_.participants.begin(), state_.participants.end(),
+                                  [&](const coordinator_state::joined& j) { return j.rank == rank; });
+      std::multimap<std::size_t, const wire_limit*> of_config;
+      for (const wire_limit& l : p->limits) of_config.emplace(l.config, &l);
+      for (const tuning::candidate& c : state_.merged->candidates) {
+        const auto own = p->offered.configs.find(state_.merged->configs[c.variants[place]].digest);
+        if (!own) continue;
+        const auto [first, last] = of_config.equal_range(*own);
+        for (auto at = first; at != last; ++at) {
+          const wire_limit& l = *at->second;
+          all.push_back({c.digest, l.largest_bytes,
+                         "rank " + std::to_string(rank) + ", " +
+                             tuning::sentence({l.kind, l.largest_bytes, l.needs, l.allowed})});
+        }
+      }
+    }
+    return all;
+  }
+
+  void open_with(std::vector<std::uint64_t> digests, std::vector<std::string> ids,
+                 std::vector<std::uint64_t> mixtures) {
+    std::vector<remembered_best> remembered;
+    // The leader's own memory first, then the others' in the order of their ranks.
+    std::sort(state_.participants.begin(), state_.participants.end(), [&](const auto& a, const auto& b) {
+      const auto place = [&](const auto& p) {
+        return p.rank == state_.declaration.leader ? 0 : std::uint64_t{p.rank} + 1;
+      };
+      return place(a) < place(b);
+    });
+    std::vector<std::uint64_t> validators;
+    std::vector<std::uint64_t> hosts;
+    for (const auto& p : state_.participants) {
+      validators.push_back(p.validators_hash);
+      hosts.push_back(services_.clocks.host_of(p.rank));
+      for (const wire_result& r : p.cached)
+        remembered.push_back({r.parameters, r.solution, r.time_ms, r.machines, p.rank, r.thin});
+    }
+    state_.assigned->open(std::move(digests), std::move(ids), std::move(remembered), services_.ex.now(),
+                          tuning::machines_together(validators, hosts), std::move(mixtures));
+  }
+
+  void announce_decisions() {
+    while (campaign* c = state_.assigned->next_to_announce()) {
+      announce(*c);
+      c->announced = true;
+      ++progress_;
+    }
+    if (state_.on_change) state_.on_change();
+  }
+
+  // The default and the winner; the rest is in the evidence, and would push older records out.
+  void note_measured(const campaign& c, std::size_t candidate) {
+    if (candidate >= c.aggregates.size() || !c.aggregates[candidate].measured()) return;
+    const tuning::aggregate& a = c.aggregates[candidate];
+    services_.note_step(runtime::flight_event::measured, state_.declaration.id(), state_.generation,
+                        {.invocation = a.count,
+                         .digest = state_.assigned->candidates()[candidate],
+                         .bytes = c.bucket.largest_bytes(),
+                         .ended_ns = static_cast<runtime::time_ns>(a.time_ns),
+                         .tag = state_.declaration.leader});
+  }
+
+  void announce(campaign& c) {
+    decide d;
+    d.source = c.source;
+    // A pin stays what the person has written, so that it ends where that is taken back.
+    d.machines = c.source == decision_source::pin ? c.remembered_for : state_.assigned->machines();
+    d.mixture = state_.assigned->mixture_of(c.incumbent);
+    d.key = c.key;
+    d.digest = c.digest;
+    d.why = c.why;
+    d.version = ++c.version;
+    d.search = c.search;
+    add_evidence(d, c, state_);
+    d.largest_bytes = c.bucket.largest_bytes();
+    d.searches_on = static_cast<std::uint32_t>(state_.assigned->searching());
+    d.confidence = c.confidence;
+    note_measured(c, 0);
+    if (c.incumbent != 0) note_measured(c, c.incumbent);
+    tell_all(d);
+  }
+
+  services& services_;
+  coordinator_state& state_;
+  outbox out_;
+  std::vector<std::pair<rank_id, std::uint32_t>> handled_;
+  bool rejected_ = false;
+  std::uint32_t warm_round_ = 1;
+  bool tuning_ended_ = false;
+  bool warming_again_ = false;
+  runtime::time_ns warm_again_at_ = runtime::never;
+  runtime::time_ns warming_pause_ns_ = first_warming_pause_ns;
+  struct retune_wish {
+    std::optional<std::uint64_t> bytes;
+    std::string why;
+  };
+  std::vector<retune_wish> retunes_;                               // asked for, and not begun yet
+  std::set<std::pair<std::size_t, std::size_t>> failed_variants_;  // a participant's place, and a merged config
+  std::set<std::uint32_t> looked_at_;                              // for faster mixtures: sizes, by their buckets
+  std::size_t told_of_ = 0;                                        // candidates
+  runtime::backoff<1'000'000'000, 60'000'000'000> ask_pauses_;
+  runtime::time_ns ask_at_;
+  bool heard_ = false;  // what is being handled, though perhaps not all that it brings about
+  bool due_ = false;    // `advance` is
+  std::uint64_t progress_ = 0;
+  second_tries tries_;
+  bool given_up_ = false;  // what is thrown from here on ends what was being done, and no more
+};
+
+runtime::task<> coordinate(coordinator_actor& self, services& s, coordinator_state& state) {
+  coordinator_behaviour me(s, state);
+  for (;;) {
+    auto m = co_await self.receive(me.next_event());
+    if (!m && m.code() != errc::timeout) co_return;
+    while (const runtime::time_ns pause = me.handle(m)) {
+      auto slept = co_await runtime::sleep_for(pause);
+      if (!slept) co_return;
+    }
+  }
+}
+
+}  // namespace
+
+coordinator_address spawn_coordinator(services& s, coordinator_state& state) {
+  auto to = runtime::spawn_actor<received<ack>, received<offer>, received<warmed>, received<report>, decision_due,
+                                 received<tuning_request>, received<nack>>(s.actors, coordinate, s, state);
+  state.look_again = [to] { static_cast<void>(to.try_send(decision_due{})); };
+  state.assigned->on_settled(state.look_again);
+  state.assigned->placed({state.declaration.id(), s.net.rank()});
+  open_inbox<ack, offer, warmed, report, tuning_request, nack>(s, state.declaration.id(), state.generation,
+                                                               part::coordinator, part::participant, to);
+  return to;
+}
+
+void unbind_coordinator(services& s, const coordinator_state& state) {
+  s.mail.unbind(number_of(state.declaration.id(), part::coordinator));
+}
+
+}  // namespace parley::actors

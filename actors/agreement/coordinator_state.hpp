@@ -1,0 +1,48 @@
+#pragma once
+/// What the leader of an op knows of its agreement. It lies in the op, and outlives the coordinator (coordinator.hpp), which
+/// fills it in; the op's data path and the evidence of its decisions (evidence.hpp) read it.
+#include <parley/actors/agreement/assignment.hpp>
+#include <parley/actors/agreement/messages.hpp>
+#include <parley/actors/declaration.hpp>
+#include <parley/tuning/config.hpp>
+#include <parley/tuning/merge.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace parley::actors {
+
+struct coordinator_state {
+  op_declaration declaration;
+  std::uint64_t generation = 0;
+  tuning::catalogue configs;  ///< the leader's own
+  assignment* assigned = nullptr;
+  std::function<void(const nack&)>
+      failed_there;  ///< a participant's invocation has failed; the sender's may still go on
+
+  struct joined {
+    rank_id rank = 0;
+    tuning::offer offered;
+    std::vector<wire_result> cached;
+    std::vector<wire_limit> limits;
+    std::vector<std::string> lacking;  ///< why it cannot run some of what it offers
+    std::uint64_t validators_hash = 0;
+    bool trials = true;
+    bool complete = false;  ///< its catalogue is known
+    std::optional<std::vector<std::uint64_t>> ready;
+    std::vector<std::uint64_t> failed;  ///< whose variant failed on this very rank
+  };
+  std::vector<joined> participants;
+  std::optional<tuning::merged> merged;
+  std::vector<std::string> warm_errors;
+  std::size_t owed = 0;              ///< messages that were not acknowledged yet
+  time_ns control_ns = 0;            ///< what this actor has taken of its rank's time
+  std::function<void()> look_again;  ///< tells the actor that rows or decisions have come from elsewhere
+  std::function<void()> on_change;   ///< called when candidates were opened, rows judged or keys decided
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,25 @@
+#pragma once
+/// The evidence that goes out with a decision: who took part, what each candidate took on each rank, and who proposed it.
+///
+///     decide d;  …
+///     add_evidence(d, campaign, coordinator_state);
+///
+/// It is bounded (`most_evidence_bytes`): of more candidates than that the default, the winner and the fastest stay, in merged
+/// order, and `left_out` says how many are missing. The sentence with the reason is the campaign's.
+#include <parley/actors/agreement/coordinator_state.hpp>
+#include <parley/actors/agreement/messages.hpp>
+#include <parley/tuning/planners/evidence.hpp>
+
+#include <cstddef>
+#include <vector>
+
+namespace parley::actors {
+
+inline constexpr std::size_t most_evidence_bytes = std::size_t{256} << 10U;
+
+/// What each participant, in the order of ranks, saw of a candidate of `assignment::candidates` in this campaign; empty: it was not tried.
+std::vector<tuning::own_measurement> seen_by_each(std::size_t candidate, const campaign& c,
+                                                  const coordinator_state& state);
+void add_evidence(decide& d, const campaign& c, const coordinator_state& state);
+
+}  // namespace parley::actors

@@ -1,0 +1,111 @@
+#pragma once
+/// What one participant of an op measures: a row per timed invocation, and when the latest of those ended that were ahead of it.
+#include <parley/actors/agreement/messages.hpp>
+#include <parley/actors/stamp.hpp>
+#include <parley/runtime/time/executor.hpp>
+#include <parley/tuning/planners/statistics.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace parley::actors {
+
+constexpr std::uint8_t row_status_of(runtime::errc outcome) noexcept {
+  if (blames_config(outcome)) return static_cast<std::uint8_t>(tuning::row_status::failed);
+  return outcome == runtime::errc::none ? static_cast<std::uint8_t>(tuning::row_status::ok) : cancelled_row;
+}
+
+class row_log {
+ public:
+  /// `skew`: see clock_book.hpp; it outlives this.
+  explicit row_log(runtime::executor& ex, const clock_skew* skew = nullptr) noexcept : executor_(ex), skew_(skew) {}
+
+  /// While a campaign runs, times are read from the clock; otherwise the loop's cached present is good enough.
+  void set_measuring(bool on) noexcept { measuring_ = on; }
+  /// For a receiver, who sees from the stamps whether there are trials.
+  void note_stamp(bool timed) noexcept {
+    quiet_ = timed ? 0 : quiet_ + 1;
+    measuring_ = quiet_ < quiet_after;
+  }
+  /// A receiver has been told of a decision: unless a stamp says otherwise there are no more trials.
+  void expect_no_trials() noexcept {
+    quiet_ = quiet_after;
+    measuring_ = false;
+  }
+  bool measuring() const noexcept { return measuring_; }
+  runtime::time_ns clock() noexcept {
+    const runtime::time_ns t = measuring_ ? executor_.precise_now() : executor_.now();
+    return skew_ == nullptr ? t : skew_->of(t);
+  }
+
+  /// Called when the rows so far should be reported.
+  void on_flush(std::function<void()> f) { flush_ = std::move(f); }
+  void add(wire_row row) {
+    if (row.previous_end_ns == 0) row.previous_end_ns = end_ahead_of(row);           // else it ended a while ago
+    if (row.tag == flushed_tag_ && row.invocation > flushed_at_) flushing_ = false;  // of the next round
+    rows_.push_back(row);
+    if ((flushing_ || rows_.size() % most_unsent == 0) && flush_) flush_();
+  }
+  /// The round is complete: this row and those that are late go out at once.
+  void flush(std::uint32_t tag, std::uint64_t invocation) {
+    flushing_ = true;
+    flushed_tag_ = tag;
+    flushed_at_ = invocation;
+    if (flush_ && !rows_.empty()) flush_();
+  }
+  /// One that began then has ended now.
+  void ended(runtime::time_ns began_ns, std::uint64_t invocation, runtime::time_ns now) noexcept {
+    if (!measuring_) {
+      ends_[0] = {began_ns, invocation, now};
+      known_ends_ = 1;
+    } else {
+      note_end({began_ns, invocation, now});
+    }
+  }
+  /// The latest end so far of what began before such a one; 0: that is not known. What began later and has overtaken it, as a small
+  /// message may a large one, was no queue ahead of it.
+  runtime::time_ns end_ahead_of(const wire_row& row) const noexcept {
+    const ended_one asked{row.start_ns, row.invocation, 0};
+    runtime::time_ns latest = 0;
+    for (std::size_t i = 0; i < known_ends_ && ends_[i] < asked; ++i) latest = ends_[i].ended_ns;
+    return latest;
+  }
+  std::vector<wire_row> take() { return std::exchange(rows_, {}); }
+
+ private:
+  struct ended_one {
+    runtime::time_ns began_ns = 0;
+    std::uint64_t invocation = 0;
+    runtime::time_ns ended_ns = 0;
+    bool operator<(const ended_one& o) const noexcept {
+      return began_ns != o.began_ns ? began_ns < o.began_ns : invocation < o.invocation;
+    }
+  };
+  // Behind those that began before it: any that began later ended before it, too, and so matters to nobody any more.
+  void note_end(const ended_one& e) noexcept {
+    while (known_ends_ != 0 && !(ends_[known_ends_ - 1] < e)) --known_ends_;
+    if (known_ends_ == ends_.size()) std::move(ends_.begin() + 1, ends_.end(), ends_.begin());
+    known_ends_ = std::min(known_ends_ + 1, ends_.size());
+    ends_[known_ends_ - 1] = e;
+  }
+  static constexpr std::uint32_t quiet_after = 256;
+  static constexpr std::size_t most_unsent = 4096;  // a report holds more, and a round of long batches may, too
+  runtime::executor& executor_;
+  const clock_skew* skew_;
+  std::array<ended_one, 4> ends_{};  // by their beginnings, and so by their ends
+  std::size_t known_ends_ = 0;
+  bool measuring_ = false;
+  bool flushing_ = false;
+  std::uint32_t quiet_ = 0;  // invocations since the last trial
+  std::uint32_t flushed_tag_ = 0;
+  std::uint64_t flushed_at_ = 0;
+  std::function<void()> flush_;
+  std::vector<wire_row> rows_;
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,46 @@
+#pragma once
+/// How an actor of an op goes on after something was thrown in it. What it does is brought about by what the op knows, so that it can be
+/// done again: a little later, and a few times in a row; where that never gets any further, the actor gives up.
+///
+///     catch (...) {
+///       const auto pause = tries.after(progress, services.jitter);
+///       if (!pause) return give_up(what);                // named, to the user
+///       again_at = now + *pause;
+///     }
+///
+/// `progress` is any number that grows when the actor gets further: then the count of failures begins anew.
+#include <parley/runtime/random.hpp>
+#include <parley/runtime/time/backoff.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+namespace parley::actors {
+
+class second_tries {
+ public:
+  static constexpr std::size_t most_in_a_row = 3;
+
+  /// Something was thrown: how long to wait before it is tried again, or nothing where it has been often enough.
+  std::optional<runtime::time_ns> after(std::uint64_t progress, runtime::random_stream& jitter) noexcept {
+    if (std::exchange(progress_, progress) != progress) {
+      in_a_row_ = 0;
+      pauses_.restart();
+    }
+    ++failures_;
+    if (++in_a_row_ > most_in_a_row) return std::nullopt;
+    return pauses_.next(jitter);
+  }
+  /// In all.
+  std::size_t failures() const noexcept { return failures_; }
+
+ private:
+  std::uint64_t progress_ = 0;
+  std::size_t in_a_row_ = 0;
+  std::size_t failures_ = 0;
+  runtime::backoff<1'000'000'000, 60'000'000'000> pauses_;
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,67 @@
+#pragma once
+/// A part of a group's invocation that nobody has asked for yet, and what it occupies meanwhile: its payload, where that has
+/// come with it, and a place among those that wait.
+///
+///     if (!kept.has_room_for(message)) return refuse();
+///     waiting.emplace(key, early_part(std::move(message), kept));
+///     runtime::arrival here = std::move(waiting.extract(key).mapped()).take();
+///
+/// However it goes, taken or dropped, its room is free again with it. `early_room` outlives all its parts.
+#include <parley/runtime/wire/link.hpp>
+
+#include <cstdint>
+#include <utility>
+
+namespace parley::actors {
+
+/// What all parts of one group that wait may occupy: far more than a scheme's depth and window let the others send.
+class early_room {
+ public:
+  static constexpr std::uint64_t most_parts = 65'536;
+  static constexpr std::uint64_t most_bytes = std::uint64_t{256} << 20U;
+
+  bool has_room_for(const runtime::arrival& message) const noexcept {
+    return parts_ < most_parts && message.payload().size() <= most_bytes - bytes_;
+  }
+  std::uint64_t parts() const noexcept { return parts_; }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  friend class early_part;
+  std::uint64_t parts_ = 0;
+  std::uint64_t bytes_ = 0;
+};
+
+class early_part {
+ public:
+  early_part(runtime::arrival&& message, early_room& room) noexcept
+      : message_(std::move(message)), room_(&room), bytes_(message_.payload().size()) {
+    ++room.parts_;
+    room.bytes_ += bytes_;
+  }
+  early_part(early_part&& other) noexcept
+      : message_(std::move(other.message_)), room_(std::exchange(other.room_, nullptr)), bytes_(other.bytes_) {}
+  early_part& operator=(early_part&& other) noexcept {
+    std::swap(message_, other.message_);
+    std::swap(room_, other.room_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  early_part(const early_part&) = delete;
+  early_part& operator=(const early_part&) = delete;
+  ~early_part() {
+    if (room_ == nullptr) return;
+    --room_->parts_;
+    room_->bytes_ -= bytes_;
+  }
+
+  const runtime::arrival& message() const noexcept { return message_; }
+  runtime::arrival take() && noexcept { return std::move(message_); }
+
+ private:
+  runtime::arrival message_;
+  early_room* room_;
+  std::uint64_t bytes_;
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,230 @@
+#pragma once
+/// One posted receive of an edge and, once matched, its invocation: what an implementation of a config receives through.
+///
+///     part_receiver in(edge, tag, buffer.size());              // posts the receive
+///     auto seen = co_await in.match(deadline);                 // result<stamp>: its invocation has begun
+///     co_await in.receive(offset, part);                       // in place
+///
+/// Which receive gets which invocation: edge_receiver.hpp.
+#include <parley/actors/edge/outgoing.hpp>
+#include <parley/actors/edge/parts_in_flight.hpp>
+#include <parley/actors/stamp.hpp>
+#include <parley/registered_memory.hpp>
+#include <parley/runtime/coroutines/mailbox.hpp>
+#include <parley/runtime/dataflow/memory_space.hpp>
+#include <parley/scope.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+namespace parley::actors {
+
+class edge_receiver;
+class part_receiver;
+struct receive_stream;
+
+/// Told when a posted receive is decided.
+class match_watcher {
+ public:
+  /// Its stamp is here, or it has failed. Called once, perhaps while `in` is being made. Answers where the whole payload is
+  /// to be brought at once; nowhere where its parts will be asked for.
+  virtual std::span<std::byte> on_decided(part_receiver& in) noexcept = 0;
+  /// Of which call it is a part (`waiting_call::batch`).
+  virtual std::uint64_t batch() const noexcept { return 0; }
+
+ protected:
+  ~match_watcher() = default;
+};
+
+/// Which messages a receive takes.
+struct receive_room {
+  receive_room(std::uint64_t bytes) noexcept
+      : most_bytes(bytes) {}  // NOLINT(google-explicit-constructor): as a rule that is all
+  std::uint64_t most_bytes;
+  std::uint64_t least_bytes = 0;
+  std::uint16_t type = 0;  ///< of the elements, as stamps have it; 0: any
+};
+
+/// One posted receive and, once matched, its invocation.
+class part_receiver final : public parts_in_flight, private runtime::list_hook {
+ public:
+  enum class kind : std::uint8_t { user, rehearsal };
+
+  part_receiver(edge_receiver& edge, std::uint32_t tag, receive_room takes, kind k = kind::user,
+                match_watcher* watcher = nullptr, std::byte* memory = nullptr, std::uint64_t expected = 0);
+  ~part_receiver() override;
+
+  class [[nodiscard]] matching final : private runtime::waiter, private match_watcher {
+   public:
+    matching(part_receiver& r, runtime::time_ns deadline) noexcept
+        : waiter(&on_cancelled), receive_(r), deadline_(deadline) {}
+    bool await_ready() const noexcept { return receive_.decided(); }
+    template <class P>
+    bool await_suspend(std::coroutine_handle<P> caller) noexcept {
+      if (!enter(caller)) receive_.give_up(outcome);
+      if (receive_.decided()) {
+        waiter::unlink();
+        return false;
+      }
+      receive_.expire_at(deadline_);
+      receive_.watcher_ = this;
+      return true;
+    }
+    /// The stamp of the invocation, or `timeout`, `send_failed`, `peer_failed`, `buffer_too_small`, …
+    runtime::result<stamp> await_resume() const noexcept { return receive_.outcome(); }
+
+   private:
+    std::span<std::byte> on_decided(part_receiver&) noexcept override {
+      wake(runtime::errc::none);
+      return {};
+    }
+    static void on_cancelled(waiter& self, runtime::errc why) noexcept {
+      static_cast<matching&>(self).receive_.give_up(why);
+    }
+    part_receiver& receive_;
+    runtime::time_ns deadline_;
+  };
+  matching match(runtime::time_ns deadline) noexcept { return {*this, deadline}; }
+
+  /// Brings the part at `offset` into `into`, when it comes; waits until another part may start. Throws what the invocation
+  /// failed with.
+  step receive(std::uint64_t offset, std::span<std::byte> into) {
+    ask(offset, into);
+    return room();
+  }
+  /// The same into memory on a device, where the transport itself brings it (`link::fetch_device`).
+  step receive_device(std::uint64_t offset, std::span<std::byte> into) {
+    ask(offset, into, target::device);
+    return room();
+  }
+  /// Without waiting.
+  enum class target : std::uint8_t { memory, device };
+  void ask(std::uint64_t offset, std::span<std::byte> into, target what = target::memory);
+  /// It ends with `timeout` at `deadline` unless it is matched by then: one that is ends so after it, once nothing of it has come for a
+  /// second, nothing is with the transport, and its sender has no credit for its buffer.
+  void expire_at(runtime::time_ns deadline) noexcept;
+  /// Reads the part at `offset` from the sender's memory, which the stamp named; waits until another one may start.
+  step get(std::uint64_t offset, std::span<std::byte> into, runtime::device_copy by = {}) {
+    start_get(offset, into, &runtime::link::get, by);
+    return room();
+  }
+  /// The same by the devices of both ranks (`link::joint_get`).
+  step joint_get(std::uint64_t offset, std::span<std::byte> into) {
+    start_get(offset, into, &runtime::link::joint_get, {});
+    return room();
+  }
+  /// Whether the whole payload was put into the buffer before the stamp came.
+  bool landed() const noexcept { return one_sided_ != nullptr && one_sided_->landed; }
+  /// Whether it has asked for parts that have not come.
+  bool awaits_parts() noexcept {
+    return parts_.find_if([](const transfer_part& p) { return !p.with_transport; }) != nullptr;
+  }
+  /// Ends it with `why` unless it is decided, as soon as nobody can write into its buffer any more.
+  void give_up(runtime::errc why) noexcept;
+  /// Whether its stamp is here, or it has failed.
+  bool decided() const noexcept { return stamped_ || failed() != runtime::errc::none; }
+  /// The stamp of its invocation; null before it came.
+  const stamp* mark() const noexcept { return stamped_ ? &stamp_ : nullptr; }
+  /// What went wrong at its sender, who said so, or `none`.
+  runtime::errc sender_failure() const noexcept { return sender_failure_; }
+  std::uint64_t digest() const noexcept { return stamp_.digest; }
+  std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
+  /// Whether it has ended because its message is not one that it takes: `stamp_of_refused` is that one's. Nothing was written, unless its
+  /// sender had put it before anybody could look at the stamp.
+  bool refused() const noexcept { return refused_; }
+  const stamp& stamp_of_refused() const noexcept { return stamp_; }
+  const receive_room& takes() const noexcept { return takes_; }
+  /// Whether its invocation has begun. `invocation` means something then, and in one that has ended without: the one that it would have got.
+  bool matched() const noexcept { return numbered_; }
+  std::uint64_t invocation() const noexcept { return index_; }
+  /// Of what it has asked for: what is here, or still on its way from the transport.
+  std::uint64_t received_bytes() const noexcept { return received_bytes_; }
+  /// Where it was told that its buffer lies; null where it was not told.
+  const std::byte* memory() const noexcept { return memory_; }
+  runtime::time_ns posted_ns() const noexcept { return posted_ns_; }
+  /// How the parts that came differ from those that were asked for; empty if they do not.
+  std::string_view mismatch() const noexcept { return pieces_ == nullptr ? std::string_view() : pieces_->mismatch; }
+  /// Whether all of the payload is here, be it in the buffer or not.
+  bool all_here() const noexcept { return stamped_ && arrived_bytes_ >= stamp_.total_bytes; }
+
+ private:
+  friend edge_receiver;
+  friend runtime::intrusive_list<part_receiver>;
+  runtime::result<stamp> outcome() const noexcept;
+  void end(runtime::errc why) noexcept;
+  void uncount() noexcept;
+  /// The place of one that is not matched yet, among those that wait.
+  std::uint64_t place_in_line() const noexcept;
+  [[gnu::cold]] void let_go_of_memory() noexcept;
+  [[gnu::cold]] void on_part_failed(const transfer_part& p) noexcept override { received_bytes_ -= p.into.size(); }
+  void accept(const stamp& s, runtime::arrival&& message) noexcept;
+  /// A message of another type is told apart where both have one: bytes are of none.
+  bool is_of_its_type(const stamp& s) const noexcept {
+    return s.more_type == takes_.type || s.more_type == 0 || takes_.type == 0;
+  }
+  [[gnu::cold]] void refuse(const stamp& s, runtime::arrival&& message) noexcept;
+  void deliver(const stamp& s, runtime::arrival&& message) noexcept;
+  void keep(const stamp& s, runtime::arrival&& message) noexcept;
+  using get_function = runtime::errc (runtime::link::*)(rank_id, const runtime::remote_place&, std::span<std::byte>,
+                                                        runtime::completion*);
+  void start_get(std::uint64_t offset, std::span<std::byte> into, get_function how, runtime::device_copy by) noexcept;
+  runtime::errc read_one_sided(const stamp& s, const runtime::arrival& message);
+  struct pieces;
+  pieces& kept();
+  void bring(transfer_part& wanted, runtime::arrival&& message) noexcept;
+  /// Of a message that did not come into its buffer; what is rehearsed is nobody's payload.
+  void note_copied(std::uint64_t bytes) noexcept;
+  void fail_if_unmet() noexcept;
+  bool may_be_written() noexcept;
+  // What is got has not come by itself.
+  std::uint64_t moved_bytes() const noexcept { return arrived_bytes_ + received_bytes_; }
+  bool is_complete() const noexcept { return all_here() || (stamped_ && received_bytes_ >= stamp_.total_bytes); }
+  void end_stalled() noexcept;
+  void fail_unpaired(std::string what) noexcept;
+
+  edge_receiver& edge_;
+  receive_stream& stream_;
+  receive_room takes_;
+  std::uint64_t index_ = 0;
+  stamp stamp_{};
+  match_watcher* watcher_;  // null once decided
+  // Of an invocation in several parts.
+  struct pieces {
+    ~pieces();
+    runtime::message_ring<runtime::arrival> waiting;  // that nobody has asked for yet
+    std::unordered_set<std::uint64_t> seen_offsets;
+    std::string mismatch;
+  };
+  std::unique_ptr<pieces> pieces_;
+  struct one_sided {
+    bool waits() const noexcept { return in_use && !in_use->is_over(); }
+    std::optional<runtime::until_free> in_use;  // its buffer, by kernels; then there is no credit yet
+    std::shared_ptr<memory_region> region;
+    std::uint64_t credit = 0;  // its number, while its sender may be writing or begin to
+    unsigned repeats = 0;
+    runtime::errc leaving = runtime::errc::none;  // it ends with that once nobody can write
+    payload_place place;
+    bool landed = false;
+    bool to_be_got = false;
+  };
+  std::unique_ptr<one_sided> one_sided_;  // of a receive that has, or had, to do with that
+  std::byte* memory_;                     // its buffer, or null for one that is not told in advance
+  std::uint64_t expected_;                // by a device (`memory_space::expect`); 0: not
+  std::uint64_t arrived_bytes_ = 0;       // asked for or not
+  std::uint64_t received_bytes_ = 0;
+  runtime::time_ns posted_ns_;
+  runtime::time_ns deadline_ = runtime::never;
+  enum class place : std::uint8_t { posted, matched, gone } place_ = place::posted;
+  bool numbered_ = false;
+  bool stamped_ = false;
+  bool refused_ = false;
+  bool asked_ = false;  // its sender, as it runs out of time soon
+  runtime::errc sender_failure_ = runtime::errc::none;
+};
+
+}  // namespace parley::actors

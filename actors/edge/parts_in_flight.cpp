@@ -1,0 +1,49 @@
+#include <parley/actors/edge/parts_in_flight.hpp>
+
+namespace parley::actors {
+
+using runtime::errc;
+
+void transfer_part::on_part_end(completion& self, errc outcome) noexcept {
+  auto* part = static_cast<transfer_part*>(&self);
+  if (part->owner != nullptr) {
+    part->owner->ended(part, outcome);
+  } else {
+    delete part;
+  }
+}
+
+// The buffer is about to go: whatever it costs, nobody may touch it afterwards. The records live until the transport lets go.
+void parts_in_flight::abandon() noexcept {
+  while (!parts_.empty()) {
+    transfer_part& left = parts_.pop_front();
+    left.owner = nullptr;
+    if (left.with_transport) {
+      net_.abandon(left);
+    } else {
+      delete &left;
+    }
+  }
+}
+
+// The first one's wait is cancelled because of that, which is not how the call ends.
+void parts_in_flight::refuse_second_wait() {
+  fail(errc::config_failed);
+  runtime::raise({errc::config_failed,
+                  "two coroutines wait for parts of one message; let one move all of them, with more in flight"});
+}
+
+void parts_in_flight::fail(errc why) noexcept {
+  if (failed_ != errc::none || why == errc::none) return;
+  failed_ = why;
+  on_failed();
+  parts_.for_each([this](transfer_part& part) {
+    if (part.with_transport) {
+      net_.cancel(part);
+    } else {  // nobody will bring it any more
+      ended(&part, errc::none);
+    }
+  });
+}
+
+}  // namespace parley::actors

@@ -1,0 +1,46 @@
+#pragma once
+/// A worker's half of a group: it learns from the leader's stamps what it may run, and runs nothing else.
+///
+///     group_worker group(services, declaration, generation, depth);
+///     group_invocation inv(group, bytes, deadline);
+///     auto digest = co_await inv.begin();       // n < d: c0; otherwise the stamp of n - d is awaited
+///     …
+///     group.end(inv);
+///
+/// The wait for the stamp of n - d is the op's own data dependence: d invocations may be on their way before it is felt. What
+/// this rank tells others carries the digest that it runs, so that everybody who gets a part of it can assert S2.
+#include <parley/actors/agreement/look_ahead.hpp>
+#include <parley/actors/group/rooted_group.hpp>
+
+#include <cstdint>
+
+namespace parley::actors {
+
+class group_worker final : public rooted_group {
+ public:
+  group_worker(services& s, const op_declaration& op, std::uint64_t generation, std::uint64_t depth);
+
+  void end(group_invocation& inv) override;
+  bool settled() override;
+  /// Test switch: runs c0 whatever the stamps say, which breaks S2. The tests must notice.
+  void ignore_stamps() noexcept { ignores_stamps_ = true; }
+
+ private:
+  bool try_begin(group_invocation& inv) override;
+  stamp stamp_of(group_invocation& inv, rank_id to) override;
+  void heard(const stamp& s, std::uint64_t invocation, group_invocation* active) override;
+  void failed(group_invocation& inv) noexcept override;
+  void on_flow(rank_id from, const matched& m) override;
+  void report_rows(stamp_flags flags, const wire_row& row);
+  void report_progress() noexcept;
+
+  std::uint64_t depth_;
+  learned_ahead learned_;
+  invocation_log<wire_row> ended_rows_;  // of invocations whose stamp has not come yet
+  std::uint64_t returned_;               // below this one some stamp of the leader's is here
+  std::uint64_t told_;                   // invocations that the leader knows to have begun here
+  std::uint64_t untold_bytes_ = 0;
+  bool ignores_stamps_ = false;
+};
+
+}  // namespace parley::actors

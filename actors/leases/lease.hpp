@@ -1,0 +1,198 @@
+#pragma once
+/// Leases and gates (docs/protocol.md, State and guards): how ops whose messages carry no header of ours agree on a change of
+/// config. Pure state, one set per op and tuning key: it sends nothing, waits for nothing and knows no clock.
+///
+///     lease_writer w(generation, c0, participants);        // on the leader: the only one who appends to the log
+///     w.prepare();                                         // campaign c = length of the log + 1
+///     lease_answer a = holder.on_prepare(w.letter_to(0), margin);      // "nothing >= a.from without a lease"
+///     w.on_answer(0, a);  …  if (w.all_promised()) w.schedule({{trial, 8}}, old);
+///     holder.on_schedule(w.letter_to(0));                  // lifts the gate
+///     if (holder.may_start()) run(holder.start().digest);
+///
+/// Handlers are idempotent, so letters may be lost, repeated or late in any way. Every letter carries what its receiver has not
+/// acknowledged of the log; a later one repairs a lost one. A letter from another generation, with a gap, or one that
+/// contradicts what is known changes nothing (S5).
+#include <parley/runtime/invariant.hpp>
+#include <parley/runtime/wire/wire.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace parley::actors {
+
+/// `count` invocations in a row with one config.
+struct lease_segment {
+  std::uint64_t digest = 0;
+  std::uint64_t count = 0;
+  PARLEY_FIELDS(digest, count)
+  friend bool operator==(const lease_segment&, const lease_segment&) = default;
+};
+
+/// What one campaign came to. A scheduled one covers all invocations from `from` on: first its segments, then `tail`, without
+/// end. Trials have the config of before as their tail, so that nothing has to arrive for them to end (a dead-man's switch).
+struct lease_entry {
+  enum class kind : std::uint8_t { scheduled, aborted, last = aborted };
+  kind what = kind::aborted;
+  std::uint64_t from = 0;
+  std::vector<lease_segment> segments;
+  std::uint64_t tail = 0;
+  std::uint64_t round = 0;  ///< of rehearsals, which everybody makes before its invocation `from`; 0: none
+  PARLEY_FIELDS(what, from, segments, tail, round)
+  friend bool operator==(const lease_entry&, const lease_entry&) = default;
+};
+
+/// What one invocation has to run.
+struct lease {
+  enum class part : std::uint8_t { steady, trial, last_trial };
+  std::uint64_t invocation = 0;
+  std::uint64_t digest = 0;
+  part of = part::steady;
+};
+
+/// The append-only assignment, invocation -> config (S1). The default runs where no entry covers.
+class lease_log {
+ public:
+  explicit lease_log(std::uint64_t default_digest) noexcept : default_digest_(default_digest) {}
+
+  lease assigned(std::uint64_t invocation) const noexcept;
+  /// What runs for ever unless something is appended.
+  std::uint64_t tail() const noexcept;
+  std::size_t size() const noexcept { return entries_.size(); }
+  const std::vector<lease_entry>& entries() const noexcept { return entries_; }
+  std::vector<lease_entry> suffix(std::size_t after) const;
+
+  void append(lease_entry e) { entries_.push_back(std::move(e)); }
+  enum class merge_result : std::uint8_t { longer, nothing_new, gap, contradiction };
+  merge_result merge(std::uint64_t after, const std::vector<lease_entry>& suffix);
+
+ private:
+  std::uint64_t default_digest_;
+  std::vector<lease_entry> entries_;
+};
+
+/// A counter in the low bits: generations of one op that follow each other can be told apart and ordered.
+inline constexpr std::uint64_t generation_counter = 0xffff;
+constexpr std::uint64_t generation_after(std::uint64_t g) noexcept {
+  return (g & ~generation_counter) | ((g + 1) & generation_counter);
+}
+constexpr bool is_later_generation(std::uint64_t g, std::uint64_t than) noexcept {
+  return (g & ~generation_counter) == (than & ~generation_counter) && g > than;
+}
+
+/// From the writer to one holder.
+struct lease_letter {
+  enum class kind : std::uint8_t { nothing, prepare, schedule };
+  kind what = kind::nothing;
+  std::uint64_t generation = 0;
+  std::uint64_t campaign = 0;  ///< of a prepare
+  std::uint64_t after = 0;     ///< how many entries of the log precede these
+  std::vector<lease_entry> entries;
+  friend bool operator==(const lease_letter&, const lease_letter&) = default;
+};
+
+/// And back.
+struct lease_answer {
+  enum class kind : std::uint8_t {
+    none,            ///< nothing to say: a letter that changes nothing and asks nothing
+    promise,         ///< no invocation >= `from` starts here without a lease of `campaign`
+    refuse,          ///< this campaign cannot be joined from here
+    known,           ///< the log is here
+    new_generation,  ///< a later generation has begun: this one ends
+    contradiction,   ///< the writer says something else than before (S1): nothing of it can be trusted any more
+  };
+  kind what = kind::none;
+  std::uint64_t generation = 0;
+  std::uint64_t campaign = 0;
+  std::uint64_t from = 0;
+  std::uint64_t known = 0;  ///< length of the log here
+  friend bool operator==(const lease_answer&, const lease_answer&) = default;
+};
+
+/// A participant's side. Kept in the op, so that what was promised outlives any actor.
+class lease_holder {
+ public:
+  lease_holder(std::uint64_t generation, std::uint64_t default_digest, runtime::noticed_at here = {}) noexcept
+      : generation_(generation), log_(default_digest), here_(here) {}
+
+  /// Whether the next invocation may start now, or has to wait at the gate.
+  bool may_start() const noexcept { return !gate_ || next_ < gate_->from || log_.size() >= gate_->campaign; }
+  /// Begins the next invocation. Only when it may: otherwise it throws `invariant_broken`.
+  lease start();
+
+  /// `margin`: how many more invocations may start before the answer has to be here.
+  lease_answer on_prepare(const lease_letter& l, std::uint64_t margin);
+  lease_answer on_schedule(const lease_letter& l);
+  /// What was promised and not yet resolved, for asking again.
+  lease_answer repeated() const noexcept;
+
+  struct gate {
+    std::uint64_t campaign = 0;
+    std::uint64_t from = 0;
+    friend bool operator==(const gate&, const gate&) = default;
+  };
+  std::uint64_t generation() const noexcept { return generation_; }
+  std::uint64_t next() const noexcept { return next_; }
+  const std::optional<gate>& gated() const noexcept { return gate_; }
+  const lease_log& log() const noexcept { return log_; }
+
+ protected:  // so that the tests' mutants can break it
+  lease_answer say(lease_answer::kind what) const noexcept;
+  std::uint64_t generation_;
+  std::uint64_t next_ = 0;
+  std::optional<gate> gate_;
+  lease_log log_;
+  runtime::noticed_at here_;
+};
+
+/// The leader's side: the single writer of the log. Kept in the op; if it is lost all the same, the generation ends and the
+/// next one begins with an empty log: nothing is ever numbered again inside one generation.
+class lease_writer {
+ public:
+  lease_writer(std::uint64_t generation, std::uint64_t default_digest, std::size_t participants,
+               runtime::noticed_at here = {})
+      : generation_(generation), log_(default_digest), holders_(participants), here_(here) {}
+
+  /// What its rules forbid throws `invariant_broken`.
+  void prepare();
+  /// Only while the campaign's entry does not exist.
+  void abort();
+  /// Appends the entry; what is sent afterwards carries it. Only when all have promised. Answers k, the largest of the promises,
+  /// from which on it holds.
+  std::uint64_t schedule(std::vector<lease_segment> segments, std::uint64_t tail, std::uint64_t round = 0);
+
+  enum class heard : std::uint8_t {
+    noted,     ///< nothing to do
+    complete,  ///< that was the last promise
+    refused,   ///< abort it
+    broken,    ///< a promise that changed (S7), or an answer that cannot be: this participant cannot be trusted
+  };
+  heard on_answer(std::size_t participant, const lease_answer& a);
+  /// What this participant still has to be told, as often as it has to be told.
+  lease_letter letter_to(std::size_t participant) const;
+
+  bool preparing() const noexcept { return preparing_; }
+  bool all_promised() const noexcept;
+  bool promised(std::size_t participant) const noexcept { return holders_[participant].promise.has_value(); }
+  /// k, once all have promised.
+  std::uint64_t first() const noexcept;
+  std::uint64_t campaign() const noexcept { return log_.size() + 1; }
+  std::uint64_t generation() const noexcept { return generation_; }
+  const lease_log& log() const noexcept { return log_; }
+  std::size_t known(std::size_t participant) const noexcept { return holders_[participant].known; }
+
+ private:
+  struct holder {
+    std::optional<std::uint64_t> promise;  // in the present campaign
+    std::size_t known = 0;                 // length of the log that it has acknowledged
+  };
+  void resolve(lease_entry e);
+  std::uint64_t generation_;
+  lease_log log_;
+  std::vector<holder> holders_;
+  runtime::noticed_at here_;
+  bool preparing_ = false;
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,227 @@
+#pragma once
+/// The coordinator's part in an op without headers, beside the coordinator actor that merges, judges and decides. It sees to it
+/// that trials get run, and that what has been decided for a key becomes the tail of that key's log.
+///
+///     lease_coordinator leases(services, coordinator_state, make_id, trial_path::rehearsals);
+///     leases.start();                       // on the leader's rank; `leases` lives in the op and outlives its actor
+///     leases.key_seen(bytes);               // the first invocation of a size
+///
+/// Trials are rehearsals (rounds on scratch buffers, off the user's calls; or between them, before the call that a campaign of its
+/// own names) or leased: one campaign whose log entry holds the whole schedule of trials on real invocations, with the config of
+/// before as its tail. A decision is one more campaign, and
+/// after it there is no control traffic (docs/protocol.md, A campaign). At most two gates can be met for one search (N2).
+///
+/// Nothing here is ever waited for by a call, except at a gate and before the call that a round between calls is made at. A participant that does not promise in time, or refuses, makes
+/// the campaign be aborted and tried again later. If something throws here, such as the user's way of making communicators, what was
+/// scheduled stays in force, what was being prepared is aborted, so that no gate stays shut, and it goes on from the op's state, a
+/// few times (second_tries.hpp); where that gets no further tuning of the op ends, and the user is told. If the log is lost the
+/// generation ends on every participant.
+#include <parley/actor.hpp>
+#include <parley/actors/agreement/coordinator.hpp>
+#include <parley/actors/agreement/second_tries.hpp>
+#include <parley/actors/leases/lease.hpp>
+#include <parley/actors/leases/lease_messages.hpp>
+#include <parley/actors/services.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace parley::actors {
+
+enum class trial_path : std::uint8_t {
+  rehearsals,     ///< on scratch buffers: costs the user's calls nothing
+  between_calls,  ///< the same before a call that all agree on: costs that call what the rehearsals take
+  leased,         ///< on real invocations
+};
+
+/// Something of this rank's own that the coordinator has to look at.
+struct lease_news {
+  std::uint64_t bytes = 0;  ///< of a size that was not seen before; else 0
+  bool is_key = false;
+};
+
+class lease_coordinator {
+ public:
+  /// Makes the id of a communicator for rehearsals; may throw. Empty: rehearsals need none.
+  using id_maker = std::function<std::vector<std::byte>()>;
+
+  lease_coordinator(services& s, coordinator_state& state, id_maker make_id, trial_path path);
+  lease_coordinator(const lease_coordinator&) = delete;
+  lease_coordinator& operator=(const lease_coordinator&) = delete;
+  ~lease_coordinator() { state_.on_change = nullptr; }
+
+  /// Starts its actor.
+  void start();
+  /// Each candidate is compared with the default on known numbers before it is timed. For rehearsals.
+  void compare_candidates() noexcept { comparing_ = true; }
+  void key_seen(std::uint64_t bytes) { post({bytes, true}); }
+  /// Ends this generation on every participant and begins the next one with an empty log.
+  void end_generation(const std::string& why);
+  /// The op has failed: nothing is sent any more.
+  void stop() noexcept { stopped_ = true; }
+  /// And it does not come back: another one takes its place.
+  void retire() noexcept {
+    stop();
+    actor_.stop();
+  }
+
+  /// Whether somebody has not answered yet.
+  bool owes_messages() const noexcept;
+  std::uint64_t generation() const noexcept { return generation_; }
+  time_ns round_trip_ns() const noexcept { return round_trip_ns_; }
+  /// The log of a size; null before its first invocation.
+  const lease_log* log_of(std::uint64_t bytes) const noexcept;
+
+  struct counters {
+    std::uint64_t campaigns = 0;
+    std::uint64_t scheduled = 0;
+    std::uint64_t aborted = 0;
+    std::uint64_t halted = 0;  ///< leased trials that were cut short, as one had timed out
+    std::uint64_t rounds = 0;
+    std::uint64_t failed_rounds = 0;
+    std::uint64_t broken_promises = 0;  ///< answers that went back on an earlier one, or that cannot be (S7)
+  };
+  const counters& statistics() const noexcept { return counters_; }
+  /// How often something was thrown.
+  std::size_t restarts() const noexcept { return tries_.failures(); }
+
+ private:
+  using actor = runtime::actor<received<lease_reply>, received<rehearsed>, received<lease_ended>,
+                               received<lease_leaving>, lease_news>;
+  using address = runtime::address<received<lease_reply>, received<rehearsed>, received<lease_ended>,
+                                   received<lease_leaving>, lease_news>;
+
+  /// When something was sent, so that it is sent again in time, and answers say how long they took.
+  struct asked {
+    time_ns first_ns = 0;
+    time_ns again_at_ns = 0;
+    runtime::backoff<2'000'000, 1'000'000'000> pauses{};
+    std::uint64_t what = 0;  // changes when something else is asked
+  };
+  enum class purpose : std::uint8_t { trials, rehearsals, halt, decision };
+  struct key_state {
+    key_state(std::uint32_t k, std::uint64_t b, lease_writer w, std::size_t participants)
+        : key(k), bytes(b), writer(std::move(w)), asks(participants) {}
+    std::uint32_t key;
+    std::uint64_t bytes;
+    lease_writer writer;
+    std::vector<asked> asks;
+    purpose for_what = purpose::decision;
+    bool at_once = false;  // trials that fail are under way
+    time_ns prepared_ns = 0;
+    time_ns retry_at_ns = 0;
+    time_ns retry_pause_ns = 0;
+    std::uint64_t rehearsal_index = 0;
+    std::set<std::uint64_t> rehearsed;  // digests that every participant has run
+    std::set<std::uint64_t> compared;   // digests whose numbers are the default's
+    std::set<std::uint64_t> late;       // digests whose rehearsal did not end in time, with all members at it
+    bool cut_short = false;             // some of the trials scheduled last will never run
+    bool halted = false;                // the rest of them; those that had begun end by themselves
+    std::vector<rehearsal_run> aside;   // of a round whose call did not come
+  };
+  struct round_state {
+    std::uint64_t number = 0;
+    key_state* of = nullptr;  // null: no round is under way
+    rehearse letter;
+    std::vector<asked> asks;
+    std::vector<bool> heard;    // who has answered at all
+    std::vector<bool> holding;  // who waits for the call before which it is to be made
+    std::vector<bool> begun;    // who has come to that call
+    std::vector<bool> done;
+    bool scheduled = false;  // the log says which call that is
+    std::vector<bool> failed;
+    std::vector<std::uint64_t> at;  // how far each has come, as far as it has said
+    std::vector<bool> not_at_it;    // it has said since a failure was heard of that it waits for its call
+    std::optional<std::pair<std::size_t, rehearsed>> failure;  // the earliest, and whose
+    time_ns judged_at_ns = 0;                                  // not before, as others may have failed in the same run
+    time_ns given_up_at_ns = 0;  // nor after, though somebody has not said how far it came
+    time_ns began_ns = 0;
+  };
+
+  static runtime::task<> coordinate(actor& self, lease_coordinator& c);
+  template <class M>
+  void hear();
+  void post(lease_news n) { static_cast<void>(actor_.try_send(n)); }
+  void on(received<lease_reply>& m);
+  void on(received<rehearsed>& m);
+  void on(received<lease_ended>& m);
+  void on(received<lease_leaving>& m);
+  void on(lease_news& m);
+
+  void advance();
+  void advance(key_state& k);
+  void check_deadlines();
+  void send_due();
+  void failed(const runtime::error& what) noexcept;
+  time_ns next_event() const noexcept;
+
+  std::vector<rehearsal_run> fetch_trials(key_state& k, std::uint64_t first_index);
+  std::vector<rehearsal_run> comparisons(key_state& k, const campaign& c);
+  void note_failure(std::size_t participant, const rehearsed& m);
+  bool is_first_failure() const noexcept;
+  void note_unlike(std::size_t participant, const std::vector<unlike_run>& unlike);
+  void start_round(key_state& k, std::vector<rehearsal_run> runs);
+  /// It makes no more calls, and so does nobody else: no round begins.
+  bool somebody_leaves() const noexcept;
+  bool between_calls() const noexcept { return round_.letter.when == rehearse::moment::scheduled; }
+  bool is_waited_for() const noexcept;
+  bool is_in_the_way(const key_state& of) const noexcept;
+  void rehearse_next(key_state& k, const campaign& c);
+  bool blames(key_state& k, rehearsed::kind how, std::uint64_t digest);
+  void fail_round(std::size_t participant, rehearsed::kind how, std::uint64_t at, const std::string& text);
+  void fail_run(const key_state& k, rank_id where, const rehearsal_run& run);
+  void connect_anew();
+  bool may_try(const campaign& c) const noexcept;
+  void prepare(key_state& k, purpose p);
+  void schedule(key_state& k);
+  void append_entry(key_state& k);
+  void abort(key_state& k);
+  void quarantine(const key_state& k, std::uint64_t digest, const std::string& why);
+  bool schedules_what_failed(const key_state& k, const campaign& c) const;
+  bool has_failed(const campaign& c, std::uint64_t digest) const;
+
+  template <class M>
+  void send(std::size_t participant, const M& m);
+  bool due(asked& a, std::uint64_t what);
+  void answered(asked& a);
+  std::size_t place(rank_id rank) const noexcept;
+  runtime::noticed_at here() const { return {state_.declaration.id(), services_.net.rank()}; }
+  std::size_t size() const noexcept { return state_.declaration.participants.size(); }
+  time_ns first_pause_ns() const noexcept;
+
+  services& services_;
+  coordinator_state& state_;
+  id_maker make_id_;
+  trial_path path_;
+  bool comparing_ = false;
+  std::uint64_t generation_;
+  std::vector<std::unique_ptr<key_state>> keys_;
+  round_state round_;
+  std::uint64_t connection_ = 0;  // what the participants rehearse over
+  bool connected_ = false;        // it can be used
+  std::vector<std::uint8_t> connection_id_;
+  std::size_t connections_failed_ = 0;  // in a row
+  time_ns round_trip_ns_ = 0;
+  std::vector<asked> endings_;  // of the generation before, one for each participant
+  std::vector<bool> ended_;
+  std::string ending_why_;
+  struct leaving {
+    std::uint64_t turn = 0;
+    bool unanswered = false;
+  };
+  std::vector<leaving> leaving_;  // of each participant, see lease_messages.hpp
+  bool stopped_ = false;
+  std::uint64_t progress_ = 0;
+  second_tries tries_;
+  time_ns resume_at_ns_ = 0;  // after something was thrown; `never`: not any more
+  address actor_;
+  counters counters_;
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,257 @@
+#pragma once
+/// A participant of an op without headers: what each invocation runs, the gates it may have to wait at, the promises that it
+/// gives, and the rehearsals that it takes part in.
+///
+///     lease_participant mine(services, participant_state, rehearsals);
+///     auto begun = co_await mine.start(bytes, deadline);       // result<leased>; no wait, unless a gate is met
+///     … run the implementation of begun->what.digest …
+///     mine.ended(*begun, start_ns, end_ns, outcome);
+///
+/// **Keys.** There is one log and one counter per size bucket. That is safe because the calls of such an op are collective:
+/// every participant makes the same calls with the same byte counts in the same order, so all count alike, as they would
+/// have to for the library below. Where members hold different amounts, all give one common number of bytes. Calls start in
+/// the order in which they were made, across keys: one that waits at a gate holds back those behind it, because the library
+/// below pairs calls by their order alone.
+///
+/// **Promises** are answered where messages come in, never by a coroutine, so that a gate never waits for a call. What was
+/// promised lives here, in the op: it outlives any actor.
+///
+/// **Rehearsals between calls** are made where the log says so: before an agreed call, when those before it have ended here. The
+/// call, and what comes behind it, waits for them.
+///
+/// A wait at a gate ends with the schedule or the abort; at the deadline, with `timeout` (`missing` says who has not answered);
+/// when the op fails (a peer died, the generation ended); or when the caller is cancelled. The call has not begun then, and its
+/// number goes to the next one.
+#include <parley/actor.hpp>
+#include <parley/actors/agreement/participant.hpp>
+#include <parley/actors/leases/lease.hpp>
+#include <parley/actors/leases/lease_messages.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/runtime/coroutines/request.hpp>
+#include <parley/runtime/record/waiting_call.hpp>
+#include <parley/runtime/time/backoff.hpp>
+#include <parley/tuning/key.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace parley::actors {
+
+/// How the op runs candidates off the user's path: on scratch buffers, over a communicator of its own.
+class rehearsals {
+ public:
+  /// Makes the communicator of which everybody has the same id. Throws why it cannot.
+  virtual runtime::task<> connect(std::vector<std::byte> id) = 0;
+  /// Throws why it failed. `unlike` becomes a sentence where the numbers of a compared run are not the default's; that is no failure
+  /// of what it ran over.
+  virtual runtime::task<> run_scratch(rehearsal_run run, std::uint64_t bytes, std::string& unlike) = 0;
+  /// Something failed on it: what still hangs there has to end. The next `connect` makes another one.
+  virtual void abandon() noexcept = 0;
+
+ protected:
+  ~rehearsals() = default;
+};
+
+/// How fast invocations follow each other, for the margin of a promise: the gate must not be met while the answer is on its way.
+class start_rate {
+ public:
+  void note(time_ns at) noexcept {
+    for (std::size_t s = 0; s < scales && (count_ & ((std::uint64_t{1} << s) - 1)) == 0; ++s)
+      starts_[s][(count_ >> s) % kept] = at;
+    ++count_;
+  }
+  /// The most invocations that have ever started in so short a time, as far as it is remembered; at most all that there were.
+  std::uint64_t most_within(time_ns span_ns) const noexcept;
+  std::uint64_t count() const noexcept { return count_; }
+
+ private:
+  static constexpr std::size_t kept = 16;
+  static constexpr std::size_t scales = 14;
+  std::array<std::array<time_ns, kept>, scales> starts_{};  // of each scale every 2^scale-th start, the latest of them
+  std::uint64_t count_ = 0;
+};
+
+struct leased {
+  std::uint32_t key = 0;
+  std::uint64_t bytes = 0;
+  lease what;
+};
+
+class lease_participant {
+ public:
+  lease_participant(services& s, participant_state& mine, rehearsals& runs);
+  lease_participant(const lease_participant&) = delete;
+  lease_participant& operator=(const lease_participant&) = delete;
+
+  class [[nodiscard]] starting : private runtime::waiter, private runtime::timer {
+   public:
+    starting(lease_participant& p, std::uint64_t bytes, time_ns deadline) noexcept
+        : waiter(&on_cancelled), timer(&on_late), participant_(p), bytes_(bytes) {
+      when = deadline;
+    }
+    bool await_ready() { return participant_.start_now(*this); }
+    template <class P>
+    bool await_suspend(std::coroutine_handle<P> caller) {
+      if (!enter(caller)) return false;
+      if (when != runtime::never) home->where().arm(*this, when);
+      participant_.queue(*this);
+      return true;
+    }
+    runtime::result<leased> await_resume() noexcept {
+      if (released_) --participant_.released_;
+      if (outcome != runtime::errc::none) return outcome;
+      return begun_;
+    }
+
+   private:
+    friend lease_participant;
+    struct place : runtime::list_hook {
+      starting* owner = nullptr;
+    } place_;
+    static void on_cancelled(waiter& self, runtime::errc why) noexcept {
+      auto& s = static_cast<starting&>(self);
+      s.participant_.leave(s, why);
+    }
+    static void on_late(timer& self) noexcept {
+      auto& s = static_cast<starting&>(self);
+      s.participant_.leave(s, runtime::errc::timeout);
+    }
+    lease_participant& participant_;
+    std::uint64_t bytes_;
+    time_ns since_ns_ = 0;  // in the queue
+    leased begun_;
+    bool released_ = false;
+  };
+  starting start(std::uint64_t bytes, time_ns deadline) noexcept { return {*this, bytes, deadline}; }
+  /// The invocation has run. Trials are reported, and a config that failed is not assigned any more.
+  void ended(const leased& l, time_ns start_ns, time_ns end_ns, runtime::errc outcome, const std::string& text = {});
+
+  /// Ends what waits, and whatever comes, with `why`.
+  void fail(runtime::errc why) noexcept;
+  /// Enters the generation that has begun meanwhile, if one has: every participant does, at the same place of the program, and
+  /// all invocations count from 0 again.
+  bool rejoin();
+
+  /// After it has failed, for good: another one, of a generation with another process in it, takes its place.
+  void retire() noexcept { rehearser_.stop(); }
+  /// Whether its rank, which makes no more calls for now, can leave without the others waiting for it in a rehearsal. The coordinator is
+  /// asked for that, again from time to time. A call takes it back.
+  bool may_leave();
+  bool is_rehearsing() const noexcept { return running_ != nullptr; }
+
+  /// Told of the first invocation of each key, for the coordinator where it lives on this rank.
+  void on_new_key(std::function<void(std::uint64_t bytes)> tell) { new_key_ = std::move(tell); }
+  /// Told when this generation has ended.
+  void on_generation_ended(std::function<void(const std::string& why)> tell) { generation_ended_ = std::move(tell); }
+
+  /// Calls that have not begun. `of` has what they have in common.
+  void list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all);
+  /// For whom the gate of this key waits, in words.
+  std::string missing(std::uint64_t bytes) const;
+  /// The same ranks; none where no call of this size waits at a gate.
+  std::vector<rank_id> awaited(std::uint64_t bytes) const;
+  /// Whether the next invocation may start now.
+  bool open(std::uint64_t bytes) const noexcept;
+  /// The invocation that would start next, whether or not it may.
+  std::uint64_t next_invocation(std::uint64_t bytes) const noexcept;
+  /// How many calls of that key have started; 0, too, for a key that there is not.
+  std::uint64_t calls_begun(std::uint32_t key) const noexcept {
+    return key < keys_.size() && keys_[key] != nullptr ? keys_[key]->holder.next() : 0;
+  }
+  std::uint64_t generation() const noexcept { return generation_; }
+
+  struct counters {
+    std::uint64_t gates_met = 0;  ///< gates at which an invocation had to wait
+    time_ns gate_wait_ns = 0;
+    std::uint64_t promises = 0;
+    std::uint64_t refusals = 0;
+    std::uint64_t rehearsals = 0;
+    std::uint64_t rehearsal_stops = 0;  ///< calls before which a round of rehearsals was made
+    std::uint64_t dropped = 0;          ///< messages from others than the leader, of another generation, or impossible
+    std::uint64_t contradictions = 0;   ///< logs that say something else than before (S1)
+  };
+  const counters& statistics() const noexcept { return counters_; }
+
+ private:
+  struct key_state {
+    key_state(std::uint64_t generation, std::uint64_t c0, runtime::noticed_at here) : holder(generation, c0, here) {}
+    lease_holder holder;
+    start_rate rate;
+    std::uint64_t gate_counted = 0;  // campaign of the last gate that was met
+    std::vector<std::uint32_t> waiting_for;
+    std::uint64_t waiting_campaign = 0;
+    std::uint64_t round = 0;  // of rehearsals, which the log puts before an invocation; the latest
+    std::uint64_t round_from = 0;
+  };
+  key_state& at(std::uint32_t key);
+  const key_state* find(std::uint64_t bytes) const noexcept;
+  bool start_now(starting& s);
+  void begin(starting& s);
+  void stay();
+  void note_rounds(key_state& k, std::size_t known) noexcept;
+  bool rehearsal_is_due(const key_state& k) const noexcept;
+  bool may_begin(const key_state& k) const noexcept;
+  void rehearse_between();
+  void queue(starting& s);
+  void leave(starting& s, runtime::errc why) noexcept;
+  void release();
+  void meet_gate(starting& s);
+  void end_waits(runtime::errc why) noexcept;
+
+  template <class M>
+  void hear();
+  void on(lease_prepare& m);
+  void on(lease_schedule& m);
+  void on(lease_waiting& m);
+  void on(rehearse& m);
+  void on(lease_end& m);
+  void on(lease_let_go& m);
+  void end_generation(const std::string& why);
+  void reply(std::uint32_t key, const lease_answer& a);
+  void contradicted();
+  template <class M>
+  void tell_coordinator(const M& m);
+  std::uint64_t margin_of(const key_state& k, time_ns round_trip_ns) const noexcept;
+
+  runtime::task<> run_round(rehearse r);
+  runtime::task<> run_each(rehearse r);
+  static runtime::task<> run_rounds(runtime::actor<rehearse>& self, lease_participant& p);
+  void say_rehearsed(rehearsed::kind what, std::uint64_t at, std::string text);
+
+  services& services_;
+  participant_state& mine_;
+  rehearsals& runs_;
+  std::uint64_t generation_;
+  std::uint64_t heard_generation_ = 0;  // of the message that is being handled
+  std::uint64_t later_generation_ = 0;  // which has begun and not been joined
+  std::array<std::unique_ptr<key_state>, tuning::size_bucket::count> keys_;
+  runtime::intrusive_list<starting::place> waiting_;
+  time_ns gate_since_ns_ = 0;
+  std::size_t released_ = 0;   // let go, and not yet running again
+  std::size_t under_way_ = 0;  // begun and not ended
+  runtime::errc failed_ = runtime::errc::none;
+
+  runtime::address<rehearse> rehearser_;
+  runtime::scope* running_ = nullptr;  // of the rehearsal under way
+  rehearsed state_;                    // of the latest round
+  std::optional<rehearse> held_;       // which waits for its call
+  bool between_calls_ = false;         // a round is being made at its call
+  std::uint64_t connection_ = 0;
+  time_ns rehearsal_ended_ns_ = 0;
+  std::uint64_t leaving_turn_ = 0;   // see lease_messages.hpp
+  std::uint64_t answered_turn_ = 0;  // the latest that the coordinator has answered
+  time_ns ask_to_leave_at_ns_ = 0;
+  runtime::backoff<20'000'000, 1'000'000'000> leaving_pauses_;
+
+  std::function<void(std::uint64_t)> new_key_;
+  std::function<void(const std::string&)> generation_ended_;
+  counters counters_;
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,99 @@
+#pragma once
+/// Control messages of one actor that must arrive: each is sent again, with growing pauses and jitter, until its `ack`. What
+/// is too large for one body goes in pieces.
+///
+///     outbox out(services, op, generation, owed);
+///     out.post(leader, part::coordinator, some_offer);       // numbers it and sends it
+///     auto m = co_await self.receive(out.next_resend());     // on timeout: out.resend();
+///     out.acknowledge(from.source, a.number);
+#include <parley/actors/agreement/messages.hpp>
+#include <parley/actors/declaration.hpp>
+#include <parley/actors/letters/pieces.hpp>
+#include <parley/actors/services.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace parley::actors {
+
+class outbox {
+ public:
+  /// `owed` is kept at the number of letters that were not acknowledged.
+  outbox(services& s, std::uint64_t op, std::uint64_t generation, std::size_t& owed)
+      : services_(s), op_(op), generation_(generation), owed_(owed) {}
+
+  template <class M>
+  std::uint32_t post(rank_id to, part actor, M message) {
+    message.number = ++last_number_;
+    if constexpr (requires { message.clock; }) message.clock = services_.clock_for(to);
+    std::vector<std::byte> body;
+    runtime::encode(message, body);
+    if (body.size() <= limits::piece_bytes) {
+      post_letter(to, actor, M::message_type, message.number, std::move(body));
+      return message.number;
+    }
+    for (piece& p : in_pieces(M::message_type, message.number, body)) {
+      p.number = ++last_number_;
+      std::vector<std::byte> part_body;
+      runtime::encode(p, part_body);
+      post_letter(to, actor, piece::message_type, p.number, std::move(part_body));
+    }
+    return message.number;
+  }
+  /// Answers something that a peer will repeat by itself: sent once.
+  void acknowledge_to(rank_id to, part actor, std::uint32_t number, bool send_list = false) {
+    ack a;
+    a.number = number;
+    a.send_list = send_list;
+    a.clock = services_.clock_for(to);
+    static_cast<void>(services_.mail.send(to, number_of(op_, actor), generation_, a));
+  }
+  void acknowledge(rank_id from, std::uint32_t number) {
+    std::erase_if(letters_, [&](const letter& l) { return l.to == from && l.number == number; });
+    owed_ = letters_.size();
+  }
+
+  runtime::time_ns next_resend() const noexcept {
+    runtime::time_ns earliest = runtime::never;
+    for (const letter& l : letters_) earliest = std::min(earliest, l.resend_at);
+    return earliest;
+  }
+  void resend() {
+    for (letter& l : letters_) {
+      if (l.resend_at <= services_.ex.now()) send(l);
+    }
+  }
+
+ private:
+  struct letter {
+    rank_id to;
+    std::uint64_t actor;
+    std::uint16_t type;
+    std::uint32_t number;
+    std::vector<std::byte> body;
+    runtime::time_ns resend_at = 0;
+    resend_pauses pauses{};
+  };
+  void post_letter(rank_id to, part actor, std::uint16_t type, std::uint32_t number, std::vector<std::byte> body) {
+    letters_.push_back({to, number_of(op_, actor), type, number, std::move(body)});
+    owed_ = letters_.size();
+    send(letters_.back());
+  }
+  // One whose sending throws is repeated like one that is lost.
+  void send(letter& l) {
+    l.resend_at = services_.ex.deadline_in(l.pauses.next(services_.jitter));
+    // `full` and a peer that is not there yet are what repeating is for.
+    static_cast<void>(services_.mail.send_raw(l.to, l.actor, generation_, l.type, l.body));
+  }
+
+  services& services_;
+  std::uint64_t op_;
+  std::uint64_t generation_;
+  std::size_t& owed_;
+  std::uint32_t last_number_ = 0;
+  std::vector<letter> letters_;
+};
+
+}  // namespace parley::actors

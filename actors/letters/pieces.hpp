@@ -1,0 +1,61 @@
+#pragma once
+/// Control messages that are larger than one body may be: a list of 4,096 configs, for example. They travel as numbered
+/// pieces, each acknowledged and sent again like any other message, and are put together where they arrive.
+///
+///     for (const piece& p : in_pieces(type, id, body)) …                       // at the sender: outbox.hpp
+///     if (auto whole = collector.add(source, std::move(p))) …                  // at the receiver: inbox.hpp
+///
+/// Bounded: a whole is at most 32 MiB, and each source has one under way; a newer one replaces what an older one left.
+/// Pieces that contradict each other are refused, whatever their number says.
+#include <parley/actors/agreement/messages.hpp>
+#include <parley/identifiers.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace parley::actors {
+
+struct piece {
+  static constexpr std::uint16_t message_type = 29;
+  std::uint32_t number = 0;
+  std::uint16_t whole_type = 0;
+  std::uint32_t whole = 0;  ///< names the message among those of its sender; later ones have higher names
+  std::uint32_t index = 0;
+  std::uint32_t count = 0;
+  std::vector<std::uint8_t> bytes;
+  PARLEY_FIELDS(number, whole_type, whole, index, count, bytes)
+};
+
+namespace limits {
+inline constexpr std::size_t piece_bytes = std::size_t{256} << 10U;
+inline constexpr std::uint32_t pieces = 128;
+}  // namespace limits
+
+std::vector<piece> in_pieces(std::uint16_t type, std::uint32_t whole, std::span<const std::byte> body);
+
+class piece_collector {
+ public:
+  struct whole {
+    std::uint16_t type = 0;
+    std::vector<std::byte> body;
+  };
+  /// The message, with the piece that was missing. The same pieces again, later, are nothing new.
+  std::optional<whole> add(runtime::rank_id source, piece&& p);
+  std::uint64_t refused() const noexcept { return refused_; }
+
+ private:
+  struct assembly {
+    std::uint32_t whole = 0;
+    std::uint16_t type = 0;
+    std::uint32_t missing = 0;
+    std::vector<std::vector<std::uint8_t>> parts;
+  };
+  std::map<runtime::rank_id, assembly> under_way_;
+  std::uint64_t refused_ = 0;
+};
+
+}  // namespace parley::actors

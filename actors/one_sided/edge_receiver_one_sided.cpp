@@ -1,0 +1,285 @@
+// What a receiving edge does for puts and gets; the rest of it is in edge_receiver.cpp.
+#include <parley/actors/edge/edge_receiver.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace parley::actors {
+
+namespace {
+constexpr runtime::time_ns longest_answer_pause_ns = 32'000'000;
+}  // namespace
+
+using runtime::errc;
+
+// ---- one receive ------------------------------------------------------------------------------------------------------
+
+// What the first stamp of the invocation says of its payload; not `none`: the receive ends with that.
+errc part_receiver::read_one_sided(const stamp& s, const runtime::arrival& message) {
+  if (has(s.flags, stamp_flags::landed)) {
+    if (one_sided_ == nullptr || one_sided_->credit == 0) {
+      runtime::blame({"S8", "nothing is put without a credit", edge_.here()}, edge_.peer_);
+      return errc::config_mismatch;
+    }
+    // Its handle is gone: what was put there went nowhere.
+    if (one_sided_->region->where != memory_region::state::exposed) return errc::config_failed;
+    one_sided_->landed = true;
+    arrived_bytes_ = received_bytes_ = s.total_bytes;
+  }
+  if (has(s.flags, stamp_flags::to_be_got)) {
+    if (message.payload().size() != sizeof(payload_place)) return errc::malformed;
+    if (one_sided_ == nullptr) one_sided_ = std::make_unique<one_sided>();
+    std::memcpy(&one_sided_->place, message.payload().data(), sizeof(payload_place));
+    one_sided_->to_be_got = true;
+    edge_.one_sided_->being_read.push_back({stream_.id, index_});
+  }
+  return one_sided_ == nullptr ? errc::none : one_sided_->leaving;
+}
+
+void part_receiver::start_get(std::uint64_t offset, std::span<std::byte> into, get_function how,
+                              runtime::device_copy by) noexcept {
+  if (failed() != errc::none) return;
+  const exposed* from = nullptr;
+  if (one_sided_ != nullptr && one_sided_->to_be_got) {
+    const auto& known = edge_.one_sided_->known;
+    const auto at = std::find_if(known.begin(), known.end(),
+                                 [&](const exposed& e) { return e.region == one_sided_->place.region; });
+    if (at != known.end()) from = &*at;
+  }
+  const std::uint64_t total = stamp_.total_bytes;
+  const bool inside = from != nullptr && into.size() <= total && offset <= total - into.size() &&
+                      total <= from->bytes && one_sided_->place.offset <= from->bytes - total;
+  if (!inside) return fail(errc::config_failed);
+  received_bytes_ += into.size();
+  transfer_part* const part = new_part();
+  part->into = into;
+  const runtime::remote_place there{std::as_bytes(std::span(from->key)),
+                                    from->address + one_sided_->place.offset + offset, by};
+  started(part, (net_.*how)(edge_.peer_, there, into, part));
+}
+
+// ---- credits ----------------------------------------------------------------------------------------------------------
+
+void edge_receiver::allow_one_sided(runtime::memory_space* where) {
+  one_sided_ = std::make_unique<one_sided>(*this);
+  one_sided_->where = where;
+  const std::uint64_t me = number_of(op_, part::data_receiver);
+  const auto bind = [&]<class M>(auto handle) {
+    services_.mail.bind<M>(me, [this, handle](runtime::envelope from, M&& m) {
+      if (is_for_us(from)) handle(std::move(m));
+      return errc::none;
+    });
+  };
+  bind.template operator()<revoked>([this](revoked&& m) { on_revoked(m); });
+  bind.template operator()<exposed>([this](exposed&& m) { on_exposed(std::move(m)); });
+  bind.template operator()<gen_end>([this](gen_end&& m) {
+    if (failed_ == errc::none && one_sided_->ended_there)
+      one_sided_->ended_there(runtime::errc_of(m.why, errc::fenced));
+  });
+  services_.mail.bind<taken>(reader_of(op_, generation(), part::data_receiver),
+                             [this](runtime::envelope from, taken&& m) {
+                               if (from.source == peer_) on_question(m);
+                               return errc::none;
+                             });
+}
+
+void edge_receiver::offer_credit(stream& s, part_receiver& r, std::uint64_t index) noexcept {
+  if (!may_offer_credit(s) || failed_ != errc::none) return;
+  if (!s.given.may_give() || !s.given.may_leave(index)) return;  // R4; and credits ascend
+  if (r.one_sided_ != nullptr && (r.one_sided_->credit != 0 || r.one_sided_->leaving != errc::none)) return;
+  const std::span<const std::byte> buffer(r.memory_, static_cast<std::size_t>(r.takes_.most_bytes));
+  auto region = one_sided_->memory.find(buffer);
+  if (region == nullptr) return;
+  if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>();
+  if (!is_free(r, buffer)) return;
+  r.one_sided_->region = std::move(region);
+  r.one_sided_->credit = s.given.give(index);
+  r.one_sided_->repeats = 0;
+  send_credit(s, r, index);
+  repeat_soon();
+}
+
+void edge_receiver::offer_credits(stream& s) noexcept {
+  std::uint64_t index = s.first_posted;
+  s.posted.for_each([&](part_receiver& r) { offer_credit(s, r, index++); });
+}
+
+// Whether no kernel uses the buffer any more, so that its sender may write; otherwise it is offered once that is so, and those behind
+// it after it, as credits ascend.
+bool edge_receiver::is_free(part_receiver& r, std::span<const std::byte> buffer) noexcept {
+  if (one_sided_->where == nullptr) return true;
+  bool waits = false;
+  r.stream_.posted.for_each(
+      [&](const part_receiver& each) { waits = waits || (each.one_sided_ != nullptr && each.one_sided_->waits()); });
+  if (waits) return false;
+  const auto offer = [this, &r] { offer_credits(r.stream_); };
+  return r.one_sided_->in_use.emplace(*one_sided_->where, buffer, offer).outcome() == errc::none;
+}
+
+void edge_receiver::send_credit(stream& s, const part_receiver& r, std::uint64_t index) noexcept {
+  const auto& key = r.one_sided_->region->memory.key;
+  credit m;
+  m.stream = s.id;
+  m.index = index;
+  m.number = r.one_sided_->credit;
+  m.address = reinterpret_cast<std::uint64_t>(r.memory_);
+  m.capacity = r.takes_.most_bytes;
+  m.flag = r.expected_;
+  m.key.resize(key.size());
+  std::memcpy(m.key.data(), key.data(), key.size());
+  services_.note_step(runtime::flight_event::credited, op_, generation(),
+                      {.invocation = m.number, .bytes = m.capacity, .tag = peer_});
+  if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) == errc::none)
+    ++counters_.credits_sent;
+}
+
+void edge_receiver::send_revoke(stream& s) noexcept {
+  revoke m;
+  m.stream = s.id;
+  m.number = s.given.revoke();
+  services_.note_step(runtime::flight_event::revoked, op_, generation(), {.invocation = m.number, .tag = peer_});
+  if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) == errc::none)
+    ++counters_.revokes_sent;
+  runtime::timer_wheel::disarm(one_sided_->timer);
+  const runtime::time_ns pause_ns = std::min(one_sided_->answer_pauses.next(services_.jitter), longest_answer_pause_ns);
+  services_.ex.arm_in(one_sided_->timer, pause_ns);
+}
+
+// Whether a receive that wants to leave has to wait until the sender cannot write any more: into its own buffer, or into that
+// of a later one, which would move up to another index (R2).
+bool edge_receiver::must_ask_first(part_receiver& r) noexcept {
+  if (one_sided_ == nullptr || failed_ != errc::none) return false;
+  if (r.place_ == part_receiver::place::matched) return r.one_sided_ != nullptr && r.one_sided_->credit != 0;
+  stream& s = r.stream_;
+  if (s.given.may_leave(s.first_posted + r.place_in_line())) return false;
+  if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>();
+  if (r.one_sided_->leaving == errc::none) {
+    one_sided_->answer_pauses.restart();
+    send_revoke(s);
+  }
+  return true;
+}
+
+void edge_receiver::on_revoked(const revoked& m) noexcept {
+  stream* const s = streams_.find(m.stream);
+  if (s == nullptr || !s->given.answered(m.number)) return;
+  s->begun = std::max(s->begun, m.next);
+  match_posted(*s);  // these wait for their data, and their sender may have used their credits
+  s->posted.for_each([](part_receiver& r) {
+    if (r.one_sided_ == nullptr) return;
+    r.one_sided_->credit = 0;
+    if (r.one_sided_->leaving != errc::none) r.end(r.one_sided_->leaving);
+  });
+  if (std::none_of(streams_.begin(), streams_.end(), [](const auto& one) { return one->given.revoking(); })) {
+    runtime::timer_wheel::disarm(one_sided_->timer);
+    repeat_soon();  // credits, at their own pace
+  }
+  offer_credits(*s);
+}
+
+// R6: nothing that it writes from here on may land in memory that the user has back.
+void edge_receiver::withdraw_from_the_dead(part_receiver& r) noexcept {
+  if (r.one_sided_ == nullptr || r.one_sided_->credit == 0 || r.stamped_) return;
+  r.one_sided_->region->withdraw_from_the_dead();
+  ++counters_.withdrawn;
+}
+
+// ---- memory of the sender ---------------------------------------------------------------------------------------------
+
+void edge_receiver::on_exposed(exposed&& m) {
+  if (m.key.size() > runtime::link::max_remote_key_bytes) return;
+  services_.net.prepare({std::as_bytes(std::span(m.key)), m.address});
+  known answer;
+  answer.region = m.region;
+  const auto same = [&](const exposed& e) { return e.region == m.region; };
+  auto& all = one_sided_->known;
+  if (std::none_of(all.begin(), all.end(), same)) {
+    all.push_back(std::move(m));
+    if (all.size() > most_regions) {
+      const auto oldest = std::min_element(all.begin(), all.end(),
+                                           [](const exposed& a, const exposed& b) { return a.region < b.region; });
+      all.erase(oldest);
+    }
+  }
+  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), answer));
+}
+
+void edge_receiver::say_taken(taken::kind what, payload_id which, errc outcome) noexcept {
+  taken m;
+  m.what = what;
+  m.stream = which.stream;
+  m.invocation = which.invocation;
+  m.outcome = static_cast<std::uint8_t>(outcome);
+  // If it gets lost, the sender asks.
+  static_cast<void>(services_.mail.send(peer_, reader_of(op_, generation(), part::data_sender), generation(), m));
+}
+
+void edge_receiver::report_taken(std::uint64_t id, std::uint64_t invocation, errc outcome) noexcept {
+  std::erase(one_sided_->being_read, payload_id{id, invocation});
+  if (outcome != errc::none) {
+    auto& failed = one_sided_->failed_gets;
+    if (failed.size() >= most_failed_gets) failed.erase(failed.begin());
+    failed.push_back({id, invocation, outcome});
+  }
+  say_taken(taken::kind::report, {id, invocation}, outcome);
+}
+
+// A sender wants to know whether it has its payload back. While that is being read, or may be read yet, it has not, also where its
+// poison or this end's own failure has ended the receive: a read that has begun goes on.
+void edge_receiver::on_question(const taken& m) noexcept {
+  if (m.what != taken::kind::question) return;
+  const auto& being_read = one_sided_->being_read;
+  const payload_id asked{m.stream, m.invocation};
+  if (std::find(being_read.begin(), being_read.end(), asked) != being_read.end())
+    return say_taken(taken::kind::not_yet, asked, errc::none);
+  errc outcome = failed_;
+  stream* const s = streams_.find(m.stream);
+  if (outcome == errc::none) {
+    if (s == nullptr) return say_taken(taken::kind::not_yet, asked, errc::none);
+    bool may_be_read = m.invocation >= s->first_posted;
+    s->active.for_each([&](const part_receiver& r) { may_be_read = may_be_read || r.index_ == m.invocation; });
+    for (std::uint32_t i = 0; i < s->early.size(); ++i) {
+      const auto early = read_stamp(s->early[i].header());
+      if (unwrap(early->invocation, m.invocation) != m.invocation || !has(early->flags, stamp_flags::poison)) continue;
+      outcome = errc::send_failed;
+      may_be_read = false;
+    }
+    if (may_be_read) return say_taken(taken::kind::not_yet, asked, errc::none);
+    for (const failed_get& f : one_sided_->failed_gets) {
+      if (f.stream == m.stream && f.invocation == m.invocation) outcome = f.outcome;
+    }
+  }
+  say_taken(taken::kind::report, asked, outcome);
+}
+
+// ---- asking again -----------------------------------------------------------------------------------------------------
+
+void edge_receiver::repeat_soon() noexcept {
+  if (one_sided_->timer.linked()) return;
+  one_sided_->pauses.restart();
+  services_.ex.arm_in(one_sided_->timer, one_sided_->pauses.next(services_.jitter));
+}
+
+void edge_receiver::repeat() noexcept {
+  bool open = false;
+  for (auto& s : streams_) {
+    if (s->given.revoking()) send_revoke(*s);
+  }
+  if (one_sided_->timer.linked()) return;  // the credits of the other streams are repeated once that is answered
+  one_sided_->answer_pauses.restart();
+  for (auto& s : streams_) {
+    std::uint64_t index = s->first_posted;
+    s->posted.for_each([&](part_receiver& r) {
+      const std::uint64_t its = index++;
+      if (r.one_sided_ == nullptr || r.one_sided_->credit == 0 || r.one_sided_->repeats >= most_repeats) return;
+      ++r.one_sided_->repeats;
+      open = true;
+      if (s->given.may_give()) send_credit(*s, r, its);
+    });
+  }
+  if (!open || one_sided_->timer.linked()) return;
+  services_.ex.arm_in(one_sided_->timer, one_sided_->pauses.next(services_.jitter));
+}
+
+}  // namespace parley::actors

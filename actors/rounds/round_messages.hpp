@@ -1,0 +1,49 @@
+#pragma once
+/// The control messages of ops whose members talk in rounds (actors/rounds/rounds.hpp).
+///
+///     member                 leader
+///       said(c, r)   ------->               what I have of round r of call c; again until its outcome has come
+///                    <-------   outcome     what comes of it; again until known, and to whoever asks later
+///       known        ------->
+///                    <-------   question    are you in call c at all?
+///       passed       ------->               it is over here, and I had nothing to say
+///       failed       ------->               it has failed here: everybody's fails
+#include <parley/runtime/wire/wire.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace parley::actors {
+
+struct round_said {
+  static constexpr std::uint16_t message_type = 50;
+  enum class kind : std::uint8_t { said, passed, failed, known, last = known };
+  kind what = kind::said;
+  std::uint64_t call = 0;
+  std::uint32_t round = 0;
+  std::uint8_t code = 0;  ///< an `errc`, with `failed`; with `known` that of the outcome
+  std::string text;
+  std::vector<std::uint8_t> body;
+  PARLEY_FIELDS(what, call, round, code, text, body)
+};
+
+struct round_outcome {
+  static constexpr std::uint16_t message_type = 51;
+  enum class kind : std::uint8_t { agreed, apart, failed, last = failed };
+  kind what = kind::agreed;
+  std::uint64_t call = 0;
+  std::uint32_t round = 0;
+  std::uint8_t code = 0;
+  std::string text;
+  std::vector<std::uint8_t> body;
+  PARLEY_FIELDS(what, call, round, code, text, body)
+};
+
+struct round_question {
+  static constexpr std::uint16_t message_type = 52;
+  std::uint64_t call = 0;
+  PARLEY_FIELDS(call)
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,420 @@
+#include <parley/actors/rounds/rounds.hpp>
+
+#include <parley/actors/rank_list.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <span>
+#include <utility>
+
+namespace parley::actors {
+
+using runtime::errc;
+using runtime::error;
+using runtime::result;
+using runtime::task;
+using runtime::time_ns;
+
+namespace {
+
+error error_of(std::uint8_t code, std::string text) {
+  return {runtime::errc_of(code, errc::malformed), std::move(text)};
+}
+
+/// Never empty: without words of its own an error has its name.
+std::string text_of(const error& why) { return why.text().empty() ? why.what() : why.text(); }
+
+round_outcome failure_outcome(std::uint64_t call, std::uint32_t round, const error& why) {
+  round_outcome o;
+  o.what = round_outcome::kind::failed;
+  o.call = call;
+  o.round = round;
+  o.code = static_cast<std::uint8_t>(why.code());
+  o.text = text_of(why);
+  return o;
+}
+
+}  // namespace
+
+rounds::rounds(services& s, const op_declaration& op, options o)
+    : services_(s), options_(std::move(o)), op_(op.id()), generation_(first_generation(op, s.incarnations)),
+      leader_(op.leader) {
+  for (const op_participant& p : op.participants) members_.push_back(p.rank);
+  said_.resize(members_.size());
+  for (round_said& none : said_) none.what = round_said::kind::known;
+  if (members_.size() == 1) return;
+  const auto mine = [this](const runtime::envelope& from) { return from.generation == generation_; };
+  if (leads()) {
+    s.mail.bind<round_said>(number_of(op_, part::coordinator), [this, mine](runtime::envelope from, round_said&& m) {
+      if (mine(from)) on_said(from.source, std::move(m));
+      return errc::none;
+    });
+  } else {
+    const std::uint64_t here = number_of(op_, part::participant);
+    s.mail.bind<round_outcome>(here, [this, mine](runtime::envelope from, round_outcome&& m) {
+      if (mine(from) && from.source == leader_) on_outcome(std::move(m));
+      return errc::none;
+    });
+    s.mail.bind<round_question>(here, [this, mine](runtime::envelope from, round_question&& m) {
+      if (mine(from) && from.source == leader_) on_question(m);
+      return errc::none;
+    });
+  }
+  s.actors.spawn(repeat());
+}
+
+rounds::~rounds() { retire(); }
+
+void rounds::retire() noexcept {
+  if (std::exchange(retired_, true)) return;
+  services_.mail.unbind(number_of(op_, part::coordinator));
+  services_.mail.unbind(number_of(op_, part::participant));
+}
+
+task<result<rounds::outcome>> rounds::exchange(std::uint64_t call, std::uint32_t round, round_body body,
+                                               time_ns timeout_ns) {
+  const time_ns longer_ns = leads() || timeout_ns >= runtime::never / 2 ? timeout_ns : timeout_ns + timeout_ns / 8;
+  time_limit limit{.deadline = services_.until(longer_ns), .late_soon = runtime::never};
+  const time_ns asked_before_ns = services_.asked_before(longer_ns);
+  if (asked_before_ns != 0 && limit.deadline != runtime::never) limit.late_soon = limit.deadline - asked_before_ns;
+  if (leads()) {
+    auto led = co_await lead(call, round, std::move(body), limit);
+    co_return led;
+  }
+  auto followed = co_await follow(call, round, std::move(body), limit);
+  co_return followed;
+}
+
+void rounds::ask_if_late(time_limit& t, const std::vector<rank_id>& silent) const {
+  if (services_.ex.now() < t.late_soon) return;
+  t.late_soon = runtime::never;
+  if (options_.on_late_soon) options_.on_late_soon(silent);
+}
+
+std::string rounds::said_by(const std::vector<rank_id>& silent) const {
+  return options_.said_by ? options_.said_by(silent) : std::string();
+}
+
+std::optional<error> rounds::failure_of(std::uint64_t call) const {
+  const auto at = failed_.find(call);
+  return at == failed_.end() ? std::nullopt : std::optional(at->second.why);
+}
+
+void rounds::fail(const error& why) noexcept {
+  const bool says_more = why.code() == errc::peer_restarted || why.code() == errc::fenced;
+  if (broken_ && !says_more) return;
+  broken_ = why;
+  for (kept_outcome& k : kept_) k.unknown_to.clear();
+  changed_.tell();
+}
+
+bool rounds::owes_messages() const noexcept {
+  return !broken_ && (std::any_of(kept_.begin(), kept_.end(), [](const auto& k) { return !k.unknown_to.empty(); }) ||
+                      std::any_of(failed_.begin(), failed_.end(), [](const auto& f) { return f.second.untold(); }));
+}
+
+void rounds::note(std::uint64_t call, failed_call f) {
+  failed_.insert_or_assign(call, std::move(f));
+  if (failed_.size() <= most_failures) return;
+  if (failed_.begin()->first < passed_) {
+    forgotten_ = std::max(forgotten_, failed_.begin()->first + 1);
+    failed_.erase(failed_.begin());
+  } else {
+    failed_.erase(std::prev(failed_.end()));  // who gets there asks again
+  }
+}
+
+// ---- the leader -------------------------------------------------------------------------------------------------------
+
+void rounds::on_said(rank_id from, round_said&& m) {
+  const auto at = std::find(members_.begin(), members_.end(), from);
+  if (at == members_.end() || from == leader_) return;
+  using kind = round_said::kind;
+  if (m.what == kind::known) {
+    for (kept_outcome& k : kept_) {
+      const bool it_is = k.what.call == m.call && (k.failed() ? m.code != 0 : m.code == 0 && k.what.round == m.round);
+      if (it_is) k.unknown_to.erase(from);
+    }
+    std::erase_if(kept_, [](const auto& k) { return k.failed() && k.unknown_to.empty(); });
+    return;
+  }
+  const round_outcome* const last = last_agreed();
+  const auto failed = failed_.find(m.call);
+  if (m.what == kind::failed) {
+    // Repeated until it is answered.
+    const error why = error_of(m.code, "rank " + std::to_string(from) + ": " + m.text);
+    if (failed != failed_.end() && failed->second.whom == told::everybody) {
+      send(from, part::participant, failure_outcome(m.call, m.round, failed->second.why));
+    } else if (last != nullptr && last->call > m.call) {
+      send(from, part::participant, failure_outcome(m.call, m.round, why));
+    } else {
+      conclude_failed(m.call, m.round, why);
+    }
+    return;
+  }
+  if (m.what == kind::said) {
+    if (failed != failed_.end())
+      return send(from, part::participant, failure_outcome(m.call, m.round, failed->second.why));
+    if (last != nullptr && last->call == m.call) {
+      if (last->round == m.round) return send(from, part::participant, *last);
+      if (last->round > m.round) return;  // late: it has said more since
+    }
+    if (m.call < passed_) return send(from, part::participant, apart_alone(m));
+  }
+  said_[static_cast<std::size_t>(at - members_.begin())] = std::move(m);
+  changed_.tell();
+}
+
+/// What comes of a call for a member that alone had something to say of it.
+round_outcome rounds::apart_alone(const round_said& m) const {
+  const std::string me = "rank " + std::to_string(leader_);
+  if (m.call < forgotten_)
+    return failure_outcome(m.call, m.round,
+                           {errc::closed, me + " has failed in " + std::to_string(most_failures) +
+                                              " calls since, and does not know any more what became of this one"});
+  round_outcome o;
+  o.what = round_outcome::kind::apart;
+  o.call = m.call;
+  o.round = m.round;
+  o.text = me;
+  try {
+    o.body = options_.known(std::span(&m.body, 1));
+  } catch (...) {
+    return failure_outcome(m.call, m.round, runtime::describe(std::current_exception()));
+  }
+  return o;
+}
+
+const round_outcome* rounds::last_agreed() const noexcept {
+  const auto at = std::find_if(kept_.begin(), kept_.end(), [](const auto& k) { return !k.failed(); });
+  return at == kept_.end() ? nullptr : &at->what;
+}
+
+void rounds::conclude(round_outcome o) {
+  kept_outcome made;
+  made.what = std::move(o);
+  // A failure ends this call alone; when it ends otherwise nobody is in an earlier one.
+  std::erase_if(kept_, [&](const auto& k) {
+    return k.what.call == made.what.call || (!made.failed() && k.what.call < made.what.call);
+  });
+  const auto failed = [](const auto& k) { return k.failed(); };
+  if (std::cmp_equal(std::count_if(kept_.begin(), kept_.end(), failed), most_failures))
+    kept_.erase(std::find_if(kept_.begin(), kept_.end(), failed));
+  for (const rank_id r : members_) {
+    if (r == leader_) continue;
+    made.unknown_to.insert(r);
+    send(r, part::participant, made.what);
+  }
+  kept_.push_back(std::move(made));
+  work_.tell();
+}
+
+void rounds::conclude_failed(std::uint64_t call, std::uint32_t round, const error& why) {
+  note(call, {why});
+  conclude(failure_outcome(call, round, why));
+  if (options_.on_failed) options_.on_failed(call);
+  changed_.tell();
+}
+
+/// Nothing while somebody has not spoken.
+std::optional<result<rounds::outcome>> rounds::conclude_if_all(std::uint64_t call, std::uint32_t round,
+                                                               const round_body& mine) {
+  std::vector<round_body> bodies;
+  std::vector<rank_id> nothing_to_say;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i] == leader_) {
+      bodies.push_back(mine);
+      continue;
+    }
+    const round_said& m = said_[i];
+    if (m.what == round_said::kind::passed && m.call >= call) {
+      nothing_to_say.push_back(members_[i]);
+    } else if (m.what == round_said::kind::said && m.call == call && m.round == round) {
+      bodies.push_back(m.body);
+    } else {
+      return std::nullopt;
+    }
+  }
+  round_outcome o;
+  o.call = call;
+  o.round = round;
+  if (!nothing_to_say.empty()) {
+    o.what = round_outcome::kind::apart;
+    o.text = listed(nothing_to_say);
+  }
+  try {
+    o.body = nothing_to_say.empty() ? options_.merge(bodies) : options_.known(bodies);
+  } catch (...) {
+    const error why = runtime::describe(std::current_exception());
+    conclude_failed(call, round, why);
+    return result<outcome>(why);
+  }
+  outcome mine_too;
+  mine_too.what = o.what == round_outcome::kind::apart ? outcome::kind::apart : outcome::kind::agreed;
+  mine_too.body = o.body;
+  mine_too.text = o.text;
+  conclude(std::move(o));
+  return result<outcome>(std::move(mine_too));
+}
+
+task<result<rounds::outcome>> rounds::lead(std::uint64_t call, std::uint32_t round, round_body body, time_limit t) {
+  time_ns ask_at = services_.ex.now();
+  for (;;) {
+    if (broken_) co_return *broken_;
+    if (const auto why = failure_of(call)) co_return *why;
+    if (auto all = conclude_if_all(call, round, body)) co_return std::move(*all);
+    std::vector<rank_id> silent;
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      const round_said& m = said_[i];
+      const bool spoke = members_[i] == leader_ ||
+                         (m.what == round_said::kind::said && m.call == call && m.round == round) ||
+                         (m.what == round_said::kind::passed && m.call >= call);
+      if (!spoke) silent.push_back(members_[i]);
+    }
+    if (services_.ex.is_over(t.deadline)) {
+      const error why = error::in_words(
+          errc::timeout, {.peer = silent.empty() ? std::optional<rank_id>() : silent.front()},
+          listed(silent) + " did not come to the end of it in time; see what holds it up, or allow more time" +
+              said_by(silent));
+      conclude_failed(call, round, why);
+      co_return why;
+    }
+    ask_if_late(t, silent);
+    if (services_.ex.now() >= ask_at) {
+      round_question q;
+      q.call = call;
+      for (const rank_id r : silent) send(r, part::participant, q);
+      ask_at = services_.ex.deadline_in(resend_ns);
+    }
+    const time_ns next_at = std::min({ask_at, t.late_soon, t.deadline});
+    auto woken = co_await changed_.next(next_at);
+    if (!woken && woken.code() != errc::timeout) co_return woken.reason();
+  }
+}
+
+// ---- the others -------------------------------------------------------------------------------------------------------
+
+task<result<rounds::outcome>> rounds::follow(std::uint64_t call, std::uint32_t round, round_body body, time_limit t) {
+  round_said mine;
+  mine.call = call;
+  mine.round = round;
+  mine.body = std::move(body);
+  const std::vector<rank_id> leader{leader_};
+  time_ns say_at = services_.ex.now();
+  for (;;) {
+    if (broken_) co_return *broken_;
+    if (const auto why = failure_of(call)) co_return *why;
+    if (latest_ && latest_->call == call && latest_->round == round) {
+      outcome o;
+      o.what = latest_->what == round_outcome::kind::apart ? outcome::kind::apart : outcome::kind::agreed;
+      o.body = std::move(latest_->body);
+      o.text = std::move(latest_->text);
+      latest_.reset();
+      co_return o;
+    }
+    if (services_.ex.is_over(t.deadline))
+      co_return error::in_words(
+          errc::timeout, {.peer = leader_},
+          "rank " + std::to_string(leader_) + ", which leads, has not answered in time" + said_by(leader));
+    ask_if_late(t, leader);
+    if (services_.ex.now() >= say_at) {
+      send(leader_, part::coordinator, mine);
+      say_at = services_.ex.deadline_in(resend_ns);
+    }
+    const time_ns next_at = std::min({say_at, t.late_soon, t.deadline});
+    auto woken = co_await changed_.next(next_at);
+    if (!woken && woken.code() != errc::timeout) co_return woken.reason();
+  }
+}
+
+void rounds::on_outcome(round_outcome&& m) {
+  round_said known;
+  known.what = round_said::kind::known;
+  known.call = m.call;
+  known.round = m.round;
+  known.code = m.code;
+  send(leader_, part::coordinator, known);
+  const auto failed = failed_.find(m.call);
+  if (m.what == round_outcome::kind::failed) {
+    if (failed != failed_.end()) failed->second.answered = true;
+    if (failed != failed_.end() || m.call < passed_) return;
+    note(m.call, {error_of(m.code, std::move(m.text))});
+    if (options_.on_failed) options_.on_failed(m.call);
+  } else {
+    if (m.call < passed_) return;
+    latest_ = std::move(m);
+  }
+  changed_.tell();
+}
+
+void rounds::on_question(const round_question& m) {
+  if (m.call >= passed_) {
+    asked_ = m.call;
+    return;
+  }
+  if (const auto why = failure_of(m.call)) return say_failure(m.call, *why);
+  round_said gone;
+  gone.what = round_said::kind::passed;
+  gone.call = m.call;
+  send(leader_, part::coordinator, gone);
+}
+
+void rounds::say_failure(std::uint64_t call, const error& why) {
+  round_said m;
+  m.what = round_said::kind::failed;
+  m.call = call;
+  m.code = static_cast<std::uint8_t>(why.code());
+  m.text = text_of(why);
+  send(leader_, part::coordinator, m);
+}
+
+// ---- both -------------------------------------------------------------------------------------------------------------
+
+void rounds::passed(std::uint64_t call) {
+  passed_ = std::max(passed_, call + 1);
+  if (asked_ && *asked_ < passed_) {
+    round_question q;
+    q.call = *std::exchange(asked_, std::nullopt);
+    on_question(q);
+  }
+  if (!leads()) return;
+  // Those who have spoken already wait for an answer.
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (said_[i].what != round_said::kind::said || said_[i].call >= passed_) continue;
+    round_said again = std::exchange(said_[i], round_said{});
+    said_[i].what = round_said::kind::known;
+    on_said(members_[i], std::move(again));
+  }
+}
+
+void rounds::failed(std::uint64_t call, const error& why, told whom) {
+  if (members_.size() == 1 || broken_ || failure_of(call)) return;
+  if (leads()) {
+    const error said{why.code(), "rank " + std::to_string(leader_) + ": " + text_of(why)};
+    if (whom == told::everybody) return conclude_failed(call, 0, said);
+    return note(call, {said, whom});
+  }
+  note(call, {why, whom, false});
+  if (whom != told::everybody) return;
+  say_failure(call, why);
+  work_.tell();
+}
+
+/// What must arrive, and nobody waits for.
+task<> rounds::repeat() {
+  for (;;) {
+    const bool owing = owes_messages();
+    auto woken = co_await work_.next(owing ? services_.ex.deadline_in(resend_ns) : runtime::never);
+    if (!woken && woken.code() != errc::timeout) co_return;
+    if (woken) continue;
+    for (const kept_outcome& k : kept_) {
+      for (const rank_id r : k.unknown_to) send(r, part::participant, k.what);
+    }
+    for (const auto& [call, f] : failed_) {
+      if (f.untold()) say_failure(call, f.why);
+    }
+  }
+}
+
+}  // namespace parley::actors

@@ -1,0 +1,15 @@
+#pragma once
+/// The NCCL of this machine, part of `parley::cuda`.
+///
+///     result<nccl_library*> nccl = nccl_runtime();        // or why there is none
+///
+/// libnccl.so.2 is looked for when this is first called, as the dynamic linker looks for libraries (LD_LIBRARY_PATH), and kept
+/// until the process ends: a program that has no GPU needs no NCCL.
+#include <parley/transports/nccl/nccl_library.hpp>
+
+namespace parley::transports {
+
+/// The error says what is missing: the library, or a version that is new enough.
+runtime::result<nccl_library*> nccl_runtime();
+
+}  // namespace parley::transports

@@ -1,0 +1,196 @@
+#pragma once
+/// Batches of sends and receives between any ranks, in place, in whatever order they are posted; each directed pair of ranks
+/// runs one config of several, the fastest, found out while the program runs.
+///
+///     auto ring = self.declare(point_to_point{.name = "ring", .configs = {direct(), chunked(256_KiB)}});
+///     dataflow flow(here);                                           // parley/dataflow.hpp: who waits for whom
+///     auto round = ring.start(flow, {ring.isend(x, {.to = next}), ring.irecv(y, {.from = previous})});
+///     co_await round[1];                                             // y is here; or `co_await round`
+///     co_await flow.join();
+///
+/// A send waits until the steps of the flow that wrote its buffer have ended, a receive until nobody needs what is in its
+/// buffer. Sends and receives of one pair and tag are matched in the order in which they were posted, also where they have to
+/// wait; other tags are independent. Sends to oneself, of zero bytes, and batches that differ from rank to rank are fine. What a batch sends
+/// to one rank, of one size, runs the same config, and is one repetition of a trial.
+///
+/// `{isend(x, …), irecv(x, …)}` exchanges x in place, at every size, whether the two are in one batch or in two, have all of x in common or
+/// only a part, and are for one rank or for several. Where all ranks do that, each send would wait for a receive that waits for such
+/// a send: the receive then takes what comes beside x, and copies it in when the send has ended, which `copied_bytes` counts. A rank that
+/// works with two buffers in turn copies nothing. The other order sends on what has come; to oneself, in one batch, it is `bad_argument`.
+///
+/// On a device, in the order of a stream (`batch_options::stream`): nothing waits on the host, and the next kernels can be enqueued
+/// at once.
+///
+///     ring.start(flow, {ring.isend(x, {.to = next}), ring.irecv(y, {.from = previous})}, {.stream = s});
+///     launch(s, y, z);                                               // runs when y is here
+///
+/// Failure: as of a transfer (paired_transfer.hpp), per operation, with the title of the operation in front; a batch throws its first failure
+/// and goes through with the others. Cancellation and deadlines: per operation and per batch (dataflow.hpp). What ends before it was
+/// matched leaves its place to the next one of its pair and tag: where that must not be, `dataflow::stop_at_failure`, or another tag.
+#include <parley/dataflow.hpp>
+#include <parley/paired_transfer.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace parley::actors {
+struct payload_pieces;
+}
+
+namespace parley::ops {
+
+class p2p_end;
+class rank;
+
+struct point_to_point {
+  std::string name;
+  std::vector<config_ptr> configs{direct()};
+  std::vector<rank_id> ranks{};  ///< who takes part; empty: all
+  /// Sender and receiver of each pair that may be used; empty: all pairs of `ranks`.
+  std::vector<std::pair<rank_id, rank_id>> edges{};
+  capability_function capable{};
+  std::string dtype{};
+  time_ns timeout_ns = 30'000'000'000;
+  runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
+  tuning::constraints allowed{};
+  /// For ops in which what pairs do hangs together: all of their ranks. When one has come back as a new process, all pairs begin
+  /// anew, with `rejoin` on each of the others. Empty: the pairs of that rank do, by themselves.
+  std::vector<rank_id> coupled{};
+};
+
+struct p2p_operation;
+
+/// What belongs to operations of an op that is made of messages, such as unpacking: kept by those that have it.
+class p2p_hooks : public runtime::flow_counted<p2p_hooks> {
+ public:
+  virtual ~p2p_hooks() = default;
+  /// A receive has brought so many bytes. Its work ends after this, with what it throws.
+  virtual void after_receive(const p2p_operation& o, std::uint64_t bytes) = 0;
+  /// It was given up, perhaps before it had its place among the messages of its peer and tag: the next one may have that.
+  virtual void on_given_up(const p2p_operation& o, const runtime::error& why) noexcept = 0;
+};
+
+/// One send or receive of a batch, before it is started.
+struct p2p_operation {
+  enum class kind : std::uint8_t { send, receive } what;
+  rank_id peer = 0;
+  std::span<std::byte> bytes{};
+  std::uint32_t tag = 0;
+  time_ns timeout_ns = 0;
+  std::uint64_t expected = 0;  ///< of a receive, see `receive_options`
+  std::uint16_t type = 0;      ///< of its elements (`element_type_of`); 0: any
+  /// What `bytes` are packed from, or unpacked into, unless its config moves each piece by itself; null: they are the payload. Kept as the
+  /// hooks keep it.
+  actors::payload_pieces* pieces = nullptr;
+  boost::intrusive_ptr<p2p_hooks> hooks{};
+};
+
+struct batch_options {
+  time_ns timeout_ns = runtime::never;      ///< of all of it, from now
+  runtime::compute_queue* after = nullptr;  ///< it begins after what is in there now
+  /// Of the device that the op's `memory` is of, such as a cudaStream_t: all of the batch comes after what that has now, and what it gets
+  /// from here on comes after the receives. A stream does not know of failures: await the work before results are trusted, and
+  /// before kernels overwrite what is sent.
+  runtime::device_stream stream = nullptr;
+  /// The stream does not come after the receives yet, so that they can be started before what sends for them: `wait_on` of the
+  /// `memory` says when it does.
+  bool ahead = false;
+};
+
+/// What `declare` gives back; a light handle that lives as long as its rank.
+class p2p {
+ public:
+  template <buffer B>
+  static p2p_operation isend(const B& data, send_options o) {
+    const auto bytes = std::as_bytes(std::span(data));
+    // Not written to: a send only reads.
+    return {.what = p2p_operation::kind::send,
+            .peer = o.to,
+            .bytes = {const_cast<std::byte*>(bytes.data()), bytes.size()},
+            .tag = o.tag,
+            .timeout_ns = o.timeout_ns,
+            .type = type_of_elements<B>()};
+  }
+  template <buffer B>
+  static p2p_operation irecv(B&& into, receive_options o) {
+    return {.what = p2p_operation::kind::receive,
+            .peer = o.from,
+            .bytes = std::as_writable_bytes(std::span(into)),
+            .tag = o.tag,
+            .timeout_ns = o.timeout_ns,
+            .expected = o.expected,
+            .type = type_of_elements<B>()};
+  }
+  /// Buffers must stay until their operations have ended. Throws `bad_argument` when this rank has no such pair; nothing has
+  /// been started then.
+  runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o = {});
+  runtime::flow_work start(runtime::dataflow& flow, std::initializer_list<p2p_operation> batch,
+                           const batch_options& o = {}) {
+    return start(flow, std::span(batch.begin(), batch.size()), o);
+  }
+
+  /// See `transfer`.
+  template <buffer B>
+  actors::registered_memory registered(B&& memory) {
+    return register_bytes(std::as_writable_bytes(std::span(memory)));
+  }
+  /// For ops that are made of messages, before a call of theirs begins: see `p2p_end`.
+  void check_caller() const;
+  agreement to(rank_id peer) const;
+  agreement from(rank_id peer) const;
+  void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;
+  /// See `transfer`; on all ranks of the op.
+  runtime::task<> tune(std::vector<std::uint64_t> sizes_bytes);
+  /// As `transfer::copied_bytes`, and those of sends to oneself, once each, and of exchanges in place.
+  std::uint64_t copied_bytes() const;
+  /// After `peer_restarted`, where all pairs begin anew together: enters the generation that has begun. False when none has.
+  bool rejoin() const;
+  /// See `p2p_end`.
+  std::size_t known_tags() const;
+  /// In which the messages with that peer are, which this rank sends to.
+  std::uint64_t generation_with(rank_id peer) const;
+  /// All of this rank's; none where it has no part in it.
+  std::vector<declared_edge*> edges() const;
+  /// Whether this rank has no part in it.
+  bool idle() const noexcept { return end_ == nullptr; }
+
+ private:
+  friend rank;
+  p2p_end& end() const;
+  actors::registered_memory register_bytes(std::span<std::byte> memory) const;
+  std::string name_;
+  p2p_end* end_ = nullptr;
+};
+
+/// The messages of an op that is made of them: what both have in common.
+template <class Op>
+point_to_point messages_of(const Op& op, std::vector<rank_id> ranks = {}) {
+  point_to_point messages;
+  messages.name = op.name;
+  messages.configs = op.configs;
+  messages.coupled = ranks;
+  messages.ranks = std::move(ranks);
+  messages.capable = op.capable;
+  messages.timeout_ns = op.timeout_ns;
+  messages.allowed = op.allowed;
+  if constexpr (requires { op.dtype; }) messages.dtype = op.dtype;
+  if constexpr (requires { op.memory; }) messages.memory = op.memory;
+  return messages;
+}
+
+/// `named`, or the first `count` ranks where none are.
+std::vector<rank_id> named_or_first(const std::vector<rank_id>& named, std::size_t count);
+
+/// Whether rank `r` is one of the op's.
+bool takes_part(const point_to_point& op, rank_id r);
+
+/// The pairs that rank `self` has, or `bad_argument` saying what is wrong, the same on all ranks.
+runtime::result<paired_transfer> pairs_of(const point_to_point& op, rank_id self, rank_id world_size);
+
+}  // namespace parley::ops

@@ -1,0 +1,83 @@
+#pragma once
+/// Calls of an op without headers that are part of what a device replays from a capture, a CUDA graph: a step of a program with
+/// its kernels and, say, the sum of its gradients. A replay counts as a call of the op. When leases say that another config runs from
+/// some call on, all members capture their step anew before that replay; until then no decision changes what they replay.
+///
+///     task<> step(model* m, cuda_stream s, captured_call sum) {       // enqueues, and waits for nothing
+///       backward(*m, s);
+///       co_await sum(m->gradients);
+///       update(*m, s);
+///     }
+///     auto sums = self.declare(symmetric_op{.name = "gradients", …, .memory = &space, .replayed = true});
+///     replayed_calls steps(sums, *here.gpu(), [&m](cuda_stream s, captured_call sum) { return step(&m, s, sum); },
+///                          {.bytes = m.gradients.size_bytes()});
+///     co_await steps.replay(stream);                                  // when it has happened
+///
+/// A step may call the op several times: those are one call, made by one config. Several replays may be under way, one behind the other
+/// in the order in which they were called, in whichever streams. Failure: as of the op (symmetric.hpp). A replay that fails takes its communicator along, as nobody knows what the
+/// others have done of it: captures are forgotten, and kernels of the step may still be running.
+///
+/// It ends before its rank and before the communicators that the op has run over.
+#include <parley/cuda_copies.hpp>
+#include <parley/symmetric.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <ranges>
+#include <span>
+#include <vector>
+
+namespace parley::ops {
+
+/// The op, while a step is being captured.
+class captured_call {
+ public:
+  template <std::ranges::contiguous_range B>
+  runtime::task<> operator()(B&& data) const {
+    return config_->capture(call_, std::as_writable_bytes(std::span(data)), stream_);
+  }
+
+ private:
+  friend class replayed_calls;
+  captured_call(const symmetric_call& call, const symmetric_config& config, transports::cuda_stream stream) noexcept
+      : call_(call), config_(&config), stream_(stream) {}
+  symmetric_call call_;
+  const symmetric_config* config_;
+  transports::cuda_stream stream_;
+};
+
+class replayed_calls {
+ public:
+  /// Enqueues a step into the stream. What it does with the host happens once for each capture.
+  using step = std::function<runtime::task<>(transports::cuda_stream, captured_call)>;
+  /// `o.bytes` is what the config is chosen for. Throws `bad_argument` for an op that is not declared as replayed.
+  replayed_calls(symmetric op, transports::cuda_copies& copies, step what, symmetric_options o);
+  replayed_calls(const replayed_calls&) = delete;
+  replayed_calls& operator=(const replayed_calls&) = delete;
+
+  runtime::task<> replay(transports::cuda_stream in);
+  /// How often the step was captured so far.
+  std::uint64_t captures() const noexcept { return made_; }
+
+ private:
+  // The default and a winner, and some more while candidates are tried on calls.
+  static constexpr std::size_t most_kept = 8;
+  struct captured_step {
+    std::uint64_t digest;
+    const communicator* over;
+    transports::cuda_capture graph;
+  };
+  struct one_replay;
+  const captured_step* find(const symmetric_call& call, const symmetric_config& config) const noexcept;
+  runtime::task<> capture(symmetric_call call, const symmetric_config& config);
+
+  symmetric op_;
+  transports::cuda_copies& copies_;
+  step step_;
+  symmetric_options options_;
+  std::vector<captured_step> kept_;  // the latest is last
+  bool capturing_now_ = false;
+  std::uint64_t made_ = 0;
+};
+
+}  // namespace parley::ops

@@ -1,0 +1,356 @@
+#pragma once
+/// Attention over a sequence that the ranks share: keys and values go around the ring while each rank computes with those that
+/// it has. Each pair of neighbours runs one config of several, the fastest, found out while the program runs.
+///
+///     auto ring = self.declare(ring_attention{.name = "attention"});
+///     co_await ring.forward<float>({.heads = 8, .rows = 1024, .dimensions = 64, .causal = true}, q, k, v, out);
+///
+/// Arrays are [heads][rows][dimensions], `rows` of the sequence on each rank, in the order of the ranks; out = softmax(q k^T
+/// scale) v over the whole sequence. Keys and values move exactly P - 1 times; while a block is computed the next one comes.
+/// A causal rank skips blocks that lie after its own, but passes them on. `float`, `double` or `bf16`, with sums in at least
+/// single precision, in the order of the rotation: the same bits in every run. A key that scores -inf is masked: it has no part in the
+/// row, whatever its value is, and a row all of whose keys are masked is zero.
+///
+/// The arithmetic of one block may be the user's own (`attention_block`).
+///
+/// On a device (`.memory`) it always is: kernels, in the order of a stream. The host enqueues a block while the one before it is
+/// computed, and waits for no kernel:
+///
+///     attention_plan plan = ring.plan<bf16>({.heads = 8, .rows = 1024, .dimensions = 64});     // what comes needs memory
+///     const device_attention_block<bf16> block = [&](const auto& b) { launch(b.stream, b.q, b.k, b.v, b.out, …); };
+///     co_await plan.forward<bf16>(q, k, v, out, stream, block);
+///
+/// Failure and cancellation: those of the messages (p2p.hpp); `bad_argument` for arrays whose sizes do not fit the shape, here or
+/// on the neighbour; `declaration_mismatch`, with both values, where two neighbours call with another type, heads, dimensions,
+/// mask or scale. Such calls never meet, and the two exchange nothing more. Nor does any rank after a call that has failed on one of
+/// them: `closed`, or what was wrong with that call, which says where and why, until all have joined again after a restart. `out` is then undefined, the inputs are
+/// untouched.
+#include <parley/dataflow.hpp>
+#include <parley/ops/core/call_type.hpp>
+#include <parley/ops/core/call_under_way.hpp>
+#include <parley/p2p.hpp>
+#include <parley/runtime/dataflow/memory_space.hpp>
+#include <parley/runtime/narrow_floats.hpp>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <typeinfo>
+#include <vector>
+
+namespace parley::ops {
+
+class neighbours;
+
+struct ring_attention {
+  std::string name;
+  std::vector<rank_id> ranks{};  ///< in the order of the sequence; empty: all
+  std::vector<config_ptr> configs{direct(), chunked(256 * 1024, 2), chunked(1024 * 1024, 4)};
+  capability_function capable{};
+  time_ns timeout_ns = 30'000'000'000;
+  runtime::memory_space* memory = nullptr;  ///< where its arrays lie, such as a GPU's; null: in host memory
+  tuning::constraints allowed{};
+};
+
+using runtime::bf16;
+
+struct attention_shape {
+  std::uint64_t heads = 1;
+  std::uint64_t rows = 0;  ///< of the sequence, per rank
+  std::uint64_t dimensions = 0;
+  bool causal = false;
+  double scale = 0;               ///< 0: 1 / sqrt(dimensions)
+  runtime::time_ns block_ns = 0;  ///< how long a block takes in virtual time
+
+  std::uint64_t elements() const noexcept { return heads * rows * dimensions; }
+};
+
+template <class T>
+using attention_sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// `bad_argument` where a rank has sent something else.
+void check_came(const std::string& title, rank_id from, std::uint64_t bytes, std::uint64_t expected);
+
+/// What one rank has summed up so far.
+template <class T>
+struct attention_state {
+  using sum = attention_sum<T>;
+  explicit attention_state(const attention_shape& s)
+      : shape(s), maximum(s.heads * s.rows, -std::numeric_limits<sum>::infinity()), weight(s.heads * s.rows),
+        weighted(s.elements()) {}
+  attention_shape shape;
+  std::vector<sum> maximum;
+  std::vector<sum> weight;
+  std::vector<sum> weighted;
+};
+
+/// Adds the block of keys and values to the state. `first_key - first_query` rows lie between the two blocks in the sequence.
+template <class T>
+using attention_block = std::function<void(attention_state<T>& state, std::span<const T> q, std::span<const T> k,
+                                           std::span<const T> v, std::uint64_t first_query, std::uint64_t first_key)>;
+
+/// The one for processors, with the running softmax.
+template <class T>
+void add_attention_block(attention_state<T>& state, std::span<const T> q, std::span<const T> k, std::span<const T> v,
+                         std::uint64_t first_query, std::uint64_t first_key) {
+  using sum = attention_sum<T>;
+  const attention_shape& s = state.shape;
+  const auto scale = static_cast<sum>(s.scale != 0 ? s.scale : 1 / std::sqrt(static_cast<double>(s.dimensions)));
+  constexpr sum masked = -std::numeric_limits<sum>::infinity();
+  std::vector<sum> score(s.rows);
+  for (std::uint64_t row = 0; row < s.heads * s.rows; ++row) {
+    const std::uint64_t head = row / s.rows;
+    const std::uint64_t query = first_query + row % s.rows;
+    const std::uint64_t visible = s.causal ? (query < first_key ? 0 : std::min(query - first_key + 1, s.rows)) : s.rows;
+    if (visible == 0) continue;
+    const T* const mine = q.data() + row * s.dimensions;
+    const T* const keys = k.data() + head * s.rows * s.dimensions;
+    const T* const values = v.data() + head * s.rows * s.dimensions;
+    sum highest = state.maximum[row];
+    for (std::uint64_t j = 0; j < visible; ++j) {
+      sum product = 0;
+      for (std::uint64_t d = 0; d < s.dimensions; ++d)
+        product += static_cast<sum>(mine[d]) * static_cast<sum>(keys[j * s.dimensions + d]);
+      score[j] = product * scale;
+      highest = std::max(highest, score[j]);
+    }
+    // A row may have met only keys that score -inf; what it subtracts is a number then, too.
+    const sum base = highest == masked ? 0 : highest;
+    const sum shrink = std::exp(state.maximum[row] - base);
+    sum* const out = state.weighted.data() + row * s.dimensions;
+    for (std::uint64_t d = 0; d < s.dimensions; ++d) out[d] *= shrink;
+    state.weight[row] *= shrink;
+    for (std::uint64_t j = 0; j < visible; ++j) {
+      if (score[j] == masked) continue;
+      const sum weight = std::exp(score[j] - base);
+      state.weight[row] += weight;
+      for (std::uint64_t d = 0; d < s.dimensions; ++d)
+        out[d] += weight * static_cast<sum>(values[j * s.dimensions + d]);
+    }
+    state.maximum[row] = highest;
+  }
+}
+
+/// What a device is to add to its sums, which are the kernels' own to keep.
+template <class T>
+struct device_block {
+  attention_shape shape;
+  std::span<const T> q;
+  std::span<const T> k;
+  std::span<const T> v;
+  std::span<T> out;
+  std::uint64_t first_query = 0;  ///< where the blocks begin in the sequence
+  std::uint64_t first_key = 0;
+  bool first = false;  ///< of its call: nothing is summed up yet
+  bool last = false;   ///< of its call: `out` is to be written
+  runtime::device_stream stream = nullptr;
+};
+
+/// Enqueues kernels for it, once k and v are there for what `stream` gets from here on. Blocks that a causal rank skips do not come.
+template <class T>
+using device_attention_block = std::function<void(const device_block<T>&)>;
+
+/// Arrays of one shape on a device, and the memory for what comes; outlives what streams do with it.
+class attention_plan {
+ public:
+  /// It comes after what `stream` has now, and what that gets from here on sees `out`. The call ends with its messages: the kernels go
+  /// on. Until then nothing else is put into `stream`, and k and v are not written. One call at a time. A lambda that captures more
+  /// than references and numbers is named before it is given (g++ 12 destroys such temporaries of a `co_await` twice).
+  template <class T>
+  runtime::task<> forward(std::span<const T> q, std::span<const T> k, std::span<const T> v, std::span<T> out,
+                          runtime::device_stream stream, device_attention_block<T> block) {
+    check(sizeof(T), {q.size(), k.size(), v.size(), out.size()}, stream);
+    const auto enqueue = [&](const arrived& a) {
+      const auto elements = [](std::span<const std::byte> bytes) {
+        return std::span(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
+      };
+      block({state_->shape, q, elements(a.keys), elements(a.values), out, state_->place * state_->shape.rows,
+             a.first_key, a.first, a.last, stream});
+    };
+    const call c{std::as_bytes(k), std::as_bytes(v), stream, enqueue};
+    call_under_way now(state_->around);
+    std::exception_ptr thrown;
+    try {
+      co_await runtime::with_dataflow(rotate, state_.get(), &c);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    now.end(thrown);
+  }
+  /// Memory of k and v that lasts, so that their receiver may get them from it.
+  template <buffer B>
+  actors::registered_memory registered(B&& memory) {
+    return state_->ring.registered(std::forward<B>(memory));
+  }
+
+ private:
+  friend class attention;
+  struct arrived {
+    std::span<const std::byte> keys;
+    std::span<const std::byte> values;
+    std::uint64_t first_key;
+    bool first;
+    bool last;
+  };
+  struct call {
+    std::span<const std::byte> keys;
+    std::span<const std::byte> values;
+    runtime::device_stream stream;
+    std::function<void(const arrived&)> enqueue;
+  };
+  struct part {
+    std::shared_ptr<runtime::memory_space::block> memory;  // keys, then values
+    actors::registered_memory registered;
+  };
+  struct state {
+    std::string title;
+    p2p ring;
+    runtime::memory_space* memory = nullptr;
+    attention_shape shape;
+    std::uint64_t element_bytes = 0;
+    std::uint64_t size = 0;
+    std::uint64_t place = 0;
+    rank_id next = 0;
+    rank_id previous = 0;
+    std::array<part, 2> came;  // in turn, as on the host
+    neighbours* around = nullptr;
+  };
+  void check(std::uint64_t element_bytes, std::initializer_list<std::size_t> sizes,
+             runtime::device_stream stream) const;
+  static runtime::task<> rotate(runtime::dataflow& flow, state* s, const call* c);
+  std::unique_ptr<state> state_ = std::make_unique<state>();
+};
+
+/// What `declare` gives back; a light handle that lives as long as its rank.
+class attention {
+ public:
+  /// Of arrays in host memory.
+  template <class T>
+  runtime::task<> forward(attention_shape shape, std::span<const T> q, std::span<const T> k, std::span<const T> v,
+                          std::span<T> out, attention_block<T> block = add_attention_block<T>) {
+    check(shape, {q.size(), k.size(), v.size(), out.size()});
+    call<T> c{shape, q, k, v, out, attention_state<T>(shape), std::move(block), begin(shape, name_of<T>()), {}};
+    call_under_way now(around_);
+    std::exception_ptr thrown;
+    try {
+      co_await runtime::with_dataflow(rotate<T>, this, &c);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    now.end(thrown);
+  }
+  /// Of arrays in the op's `memory`, of elements T. Throws `unavailable` where there is no memory for what comes.
+  template <class T>
+  attention_plan plan(attention_shape shape) const {
+    return plan_of(shape, sizeof(T));
+  }
+  /// A tuning phase (`transfer::tune`) for arrays of this shape, on all ranks.
+  template <class T>
+  runtime::task<> tune(attention_shape shape) {
+    return ring_.tune({shape.elements() * sizeof(T)});
+  }
+  /// Whether this rank has no part in it.
+  bool idle() const noexcept { return ring_.idle() || size_ == 0; }
+  std::uint64_t size() const noexcept { return size_; }
+  agreement to_next() const { return ring_.to(next_); }
+  /// After `peer_restarted`, on each of the op's other ranks: all begin anew. False when no rank has restarted.
+  bool rejoin();
+
+ private:
+  friend rank;
+  template <class T>
+  struct call {
+    attention_shape shape;
+    std::span<const T> q;
+    std::span<const T> k;
+    std::span<const T> v;
+    std::span<T> out;
+    attention_state<T> state;
+    attention_block<T> block;
+    std::uint32_t tag;  // of the first keys; that of values is one more, and those of every other rotation are two more
+    std::vector<T> came[2];  // keys and values in turn: one is computed with while the other comes
+  };
+  attention_plan plan_of(const attention_shape& shape, std::uint64_t element_bytes) const;
+  void check(const attention_shape& shape, std::initializer_list<std::size_t> sizes) const;
+  void check_came(std::uint64_t bytes, std::uint64_t expected) const;
+  template <class T>
+  static std::string_view name_of() noexcept {
+    if constexpr (std::is_same_v<T, bf16>) return "bf16";
+    constexpr std::uint32_t known = call_types::element_of<T>();
+    return known == 0 ? typeid(T).name() : call_types::elements[known];
+  }
+  /// Answers the tag under which its messages go: others than those of a call with other terms.
+  std::uint32_t begin(const attention_shape& shape, std::string_view type);
+
+  template <class T>
+  static runtime::task<> rotate(runtime::dataflow& flow, attention* self, call<T>* c) {
+    using runtime::reads;
+    using runtime::writes;
+    flow.stop_at_failure();
+    const std::uint64_t n = c->shape.elements();
+    for (auto& both : c->came) both.resize(self->size_ > 1 ? 2 * n : 0);
+    std::span<const T> keys = c->k;
+    std::span<const T> values = c->v;
+    for (std::uint64_t step = 0; step < self->size_; ++step) {
+      const std::span<T> next(c->came[step % 2]);
+      if (step + 1 < self->size_) {
+        // A receive that ends without its block leaves it to no other that waits beside it.
+        const std::uint32_t tag = c->tag + 2 * static_cast<std::uint32_t>(step % 2);
+        auto moving = self->ring_.start(flow, {p2p::isend(keys, {.to = self->next_, .tag = tag}),
+                                               p2p::isend(values, {.to = self->next_, .tag = tag + 1}),
+                                               p2p::irecv(next.first(n), {.from = self->previous_, .tag = tag}),
+                                               p2p::irecv(next.last(n), {.from = self->previous_, .tag = tag + 1})});
+        for (const std::size_t part : {2, 3}) {
+          auto check = [self, n, message = moving[part]] { self->check_came(message.bytes(), n * sizeof(T)); };
+          const auto half = part == 2 ? next.first(n) : next.last(n);
+          auto checked = flow.compute({runtime::updates(half)}, std::move(check), self->here());
+        }
+      }
+      const std::uint64_t from = (self->place_ + self->size_ - step) % self->size_;
+      auto add = [self, c, keys, values, from] {
+        if (c->shape.causal && from > self->place_) return;
+        c->block(c->state, c->q, keys, values, self->place_ * c->shape.rows, from * c->shape.rows);
+      };
+      auto added = flow.compute({reads(c->q), reads(keys), reads(values), runtime::updates(c->state.weighted)},
+                                std::move(add), {.name = self->title_ + ": a block", .modelled_ns = c->shape.block_ns});
+      keys = next.first(std::min<std::size_t>(n, next.size()));
+      values = next.last(std::min<std::size_t>(n, next.size()));
+    }
+    auto divide = [c] {
+      for (std::uint64_t row = 0; row < c->state.weight.size(); ++row) {
+        for (std::uint64_t d = 0; d < c->shape.dimensions; ++d) {
+          const std::uint64_t i = row * c->shape.dimensions + d;
+          // A row without keys weighs nothing; what is no number stays none.
+          const attention_sum<T> weight = c->state.weight[row];
+          c->out[i] = static_cast<T>(weight == 0 ? attention_sum<T>{0} : c->state.weighted[i] / weight);
+        }
+      }
+    };
+    auto done = flow.compute({reads(c->state.weighted), writes(c->out)}, std::move(divide), self->here());
+    co_await done;
+  }
+  runtime::compute_options here() const {
+    return {.name = title_, .where = runtime::compute_options::place::actor_thread};
+  }
+
+  std::string title_;
+  p2p ring_;
+  runtime::memory_space* memory_ = nullptr;
+  std::uint64_t size_ = 0;
+  std::uint64_t place_ = 0;
+  rank_id next_ = 0;
+  rank_id previous_ = 0;
+  neighbours* around_ = nullptr;  // the rank's; null where there are none
+};
+
+}  // namespace parley::ops

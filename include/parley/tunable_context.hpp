@@ -1,0 +1,195 @@
+#pragma once
+/// What a program's tunable kernels have in common: TunableOp's settings, what is remembered and what was learned.
+///
+///     tunable_context kernels(ex, &disk, {.environment = read_settings(variable).value()});    // or rank::kernels()
+///     kernels.enable_tunable_op(true);
+///     kernels.set_max_tuning_duration_ms(10);
+///     kernels.set_filename("kernels.csv", true);         // kernels0.csv on rank 0
+///     kernels.read_file().value();
+///
+/// The members have the names of TunableOp's C++ context. The environment (PARLEY_TUNABLEOP_…) beats what a program sets. The
+/// context lives on the executor's thread, and longer than its kernels. Files are read and written as docs/results.md says: a
+/// file of other validators is neither trusted nor overwritten. Once tunable ops are enabled, by whichever switch, the file is read when a
+/// kernel first looks there, and what is learned is in it within a second and when the context ends; the kernels of a rank that has results
+/// files have theirs there. Nothing waits here, and nothing needs another rank.
+#include <parley/error.hpp>
+#include <parley/ops/job/results_store.hpp>
+#include <parley/runtime/storage.hpp>
+#include <parley/runtime/time/executor.hpp>
+#include <parley/tuning/results/results.hpp>
+#include <parley/tuning/results/settings.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace parley::ops {
+
+class contextual_run;
+
+class tunable_context {
+ public:
+  struct options {
+    tuning::settings mine{};
+    tuning::environment_settings environment{};
+    std::uint32_t ordinal = 0;  ///< the rank's number, for the names of files
+    std::vector<tuning::validator> validators{};
+    std::uint64_t unique = 0;        ///< names spare files: another number in every process
+    std::string spare_folder{};      ///< as in results_store.hpp
+    bool write_file_on_exit = true;  ///< and before, see `write_file_on_exit`
+    /// Where a rank keeps its results, and what kernels learn with them, unless another file is named; null: they have a file of their own.
+    results_store* shared = nullptr;
+    bool no_file = false;  ///< somebody has said that there shall be none
+  };
+  tunable_context(runtime::executor& ex, runtime::storage* disk, options o);
+  tunable_context(const tunable_context&) = delete;
+  tunable_context& operator=(const tunable_context&) = delete;
+  ~tunable_context();
+
+  void enable_tunable_op(bool on) {
+    set([&](auto& s) { s.enabled = on; });
+  }
+  bool is_tunable_op_enabled() const noexcept { return now_.enabled; }
+  /// Off: what is remembered is used, and nothing is tried.
+  void enable_tuning(bool on) {
+    set([&](auto& s) { s.tuning = on; });
+  }
+  bool is_tuning_enabled() const noexcept { return now_.tuning; }
+  void enable_record_untuned(bool on) {
+    set([&](auto& s) { s.record_untuned = on; });
+  }
+  bool is_record_untuned_enabled() const noexcept { return now_.record_untuned; }
+  void enable_numerics_check(tuning::numerical_check c) {
+    set([&](auto& s) { s.check = c; });
+  }
+  bool is_numerics_check_enabled() const noexcept { return now_.check.on; }
+  void set_max_tuning_duration_ms(std::uint32_t ms) {
+    set([&](auto& s) { s.max_tuning_duration_ms = ms; });
+  }
+  std::uint32_t get_max_tuning_duration_ms() const noexcept { return now_.max_tuning_duration_ms; }
+  void set_max_tuning_iterations(std::uint32_t n) {
+    set([&](auto& s) { s.max_tuning_iterations = n; });
+  }
+  std::uint32_t get_max_tuning_iterations() const noexcept { return now_.max_tuning_iterations; }
+  void set_max_warmup_duration_ms(std::uint32_t ms) {
+    set([&](auto& s) { s.max_warmup_duration_ms = ms; });
+  }
+  std::uint32_t get_max_warmup_duration_ms() const noexcept { return now_.max_warmup_duration_ms; }
+  void set_max_warmup_iterations(std::uint32_t n) {
+    set([&](auto& s) { s.max_warmup_iterations = n; });
+  }
+  std::uint32_t get_max_warmup_iterations() const noexcept { return now_.max_warmup_iterations; }
+  /// A program cannot flush a CPU's instruction cache: asking for it, here or in the environment, is a warning by name.
+  void enable_icache_flush(bool on);
+  bool is_icache_flush_enabled() const noexcept { return false; }
+  /// In bytes: so much is written before each timed run, so that operands come from memory. 0: nothing is.
+  void set_rotating_buffer_size(std::uint64_t bytes) {
+    set([&](auto& s) { s.rotating_buffer_bytes = bytes; });
+  }
+  std::uint64_t get_rotating_buffer_size() const noexcept;
+
+  /// Implementations of a family that is switched off are not tried, in any kernel; the default always may run.
+  void enable_family(std::string_view family, bool on);
+  bool is_family_enabled(std::string_view family) const { return !families_off_.contains(family); }
+
+  /// `insert_device_ordinal`: with this rank's number in it (tuning/results/results.hpp, name_with_ordinal).
+  void set_filename(std::string name, bool insert_device_ordinal = false);
+  std::string get_filename() const;
+  /// Off: what is learned from now on is written by `write_file` alone, and not with a rank's results either.
+  void write_file_on_exit(bool on) noexcept { write_on_exit_ = on; }
+  bool writes_file_on_exit() const noexcept { return write_on_exit_; }
+  /// Adds what a file says to what is known; what is known already wins. Empty: `get_filename()`. Kernels that have not decided
+  /// heed it. `unavailable` without a file or a disk, `malformed` or `bad_argument` (validators) when it is not trusted.
+  runtime::result<> read_file(const std::string& name = {});
+  /// Adds all that is known to a file, under its lock, and answers where it is now. `unavailable`: nothing is known, and none was made.
+  runtime::result<std::string> write_file(const std::string& name = {});
+  /// All that is known: read and learned.
+  tuning::results_file get_tuning_results() const;
+  const std::vector<tuning::validator>& get_tuning_results_validator() const noexcept { return validators_; }
+
+  /// What was decided by trials in this process, and lines `op,parameters` of what ran its default because tuning was off.
+  const std::vector<tuning::result_entry>& learned() const noexcept { return learned_; }
+  const std::vector<std::string>& untuned() const noexcept { return untuned_; }
+  /// A line for each decision and each candidate that was left out; told at verbosity 2 and 3 (rank_environment.hpp).
+  const std::vector<std::string>& log() const noexcept { return log_; }
+  const std::vector<std::string>& warnings() const noexcept { return warnings_; }
+  const tuning::settings& settings() const noexcept { return now_; }
+  runtime::executor& where() const noexcept { return executor_; }
+  runtime::storage* disk() const noexcept { return disk_; }
+
+  // ---- for the rank that it is of
+
+  /// Whether what kernels learn is kept with the rank's other results.
+  bool is_kept_with_rank() const noexcept { return write_on_exit_ && is_shared(); }
+  /// Whether one was opened that is not the rank's.
+  bool has_own_file() const noexcept { return own_ != nullptr && own_->in_use(); }
+  /// Adds what was learned to the file of their own, if they have one.
+  void write_own_file();
+
+  // ---- for kernels, and for what tunes them
+
+  /// Before something is looked up: what the file says is known from here on.
+  void open_file();
+  /// Whether anybody has asked for what is remembered of that.
+  bool has_asked_for(std::string_view op, std::string_view parameters) const;
+  /// Counts what may change what a kernel remembers.
+  std::uint32_t version() const noexcept { return version_; }
+  const tuning::result_entry* remembered(std::string_view op, std::string_view parameters);
+  void remember(const tuning::results_file& file);
+  void learn(tuning::result_entry entry);
+  void note_untuned(std::string line);
+  void note(unsigned verbosity, std::string line);
+  void warn(std::string text);
+  /// The name is that kernel's for as long as it keeps this, be it longer than the context lives. Throws `bad_argument` when it is taken.
+  std::shared_ptr<const void> claim(const std::string& kernel);
+  /// Before a timed run: the operands shall not lie in the cache.
+  void evict();
+  /// A run of parley/contextual.hpp is under way: the kernels ask it. Null otherwise.
+  contextual_run* contextual() const noexcept { return contextual_; }
+  void set_contextual(contextual_run* run) noexcept { contextual_ = run; }
+
+ private:
+  template <class Change>
+  void set(const Change& change) {
+    change(mine_);
+    now_ = environment_.over(mine_);
+  }
+
+  const tuning::result_entry* superseded_before(const tuning::result_entry& now) const;
+  bool is_shared() const noexcept { return shared_ != nullptr && !renamed_; }
+
+  runtime::executor& executor_;
+  runtime::storage* disk_;
+  results_store* shared_;
+  std::unique_ptr<results_store> own_;
+  std::string opened_;  // the name that `own_` was made for
+  bool no_file_;
+  bool renamed_ = false;  // by the program, which so wants a file beside the rank's
+  tuning::environment_settings environment_;
+  tuning::settings mine_;
+  tuning::settings now_;
+  contextual_run* contextual_ = nullptr;
+  std::uint32_t version_ = 1;
+  std::uint32_t ordinal_;
+  bool insert_ordinal_ = true;
+  bool write_on_exit_;
+  std::uint64_t unique_;
+  std::string spare_folder_;
+  std::vector<tuning::validator> validators_;
+  tuning::results_file known_;
+  std::vector<tuning::result_entry> learned_;
+  std::vector<tuning::result_entry> superseded_;  // as they were read
+  using names = std::set<std::string, std::less<>>;
+  names asked_for_;  // of what is remembered: `op,parameters`
+  std::shared_ptr<names> claimed_ = std::make_shared<names>();
+  std::set<std::string, std::less<>> families_off_;
+  std::vector<std::string> untuned_;
+  std::vector<std::string> log_;
+  std::vector<std::string> warnings_;
+  std::vector<std::byte> rotating_;
+};
+
+}  // namespace parley::ops

@@ -1,0 +1,189 @@
+#pragma once
+/// A kernel of the user's own with several implementations of one signature: the first calls with new parameters find out which
+/// one is fastest, all later ones run it.
+///
+///     tunable_op<void(std::span<const float>, std::span<float>)> scale(self.kernels(), {
+///         .name = "scale",
+///         .key = [](auto in, auto) { return kernel_key{{"n", in.size()}}; },
+///         .implementations = {{"plain", scale_plain}, {"unrolled(by=8)", scale_unrolled, "simd"}},
+///         .outputs = [](auto, auto out) { return out; }});
+///     self.kernels().enable_tunable_op(true);
+///     scale(x, y);
+///
+/// The first implementation is the default: it runs while tunable ops are not enabled, and decides what is right. Where it is the only
+/// one that may run, as there is no other, or their families are off, nothing is tried. With
+/// NUMERICAL_CHECK on, one whose outputs differ from its by more than atol + rtol * |default's| never wins (kernel_output.hpp).
+/// One that throws is left out, with the reason in the context's log; what the default throws comes out of the call.
+///
+/// `void` implementations run on the caller's thread, trials and all. Those that return `task<>` are awaited, and so is the
+/// call: `co_await scale(x, y)`; calls that come while a key is being tuned run the default. Trials run implementations
+/// again and again on the caller's arguments, then the winner once for the caller: each must give the same whenever it is
+/// run, or declare what it updates. The choice is this rank's own: kernels whose ranks must agree are tuned by
+/// parley/contextual.hpp. A call that is cancelled while it tunes leaves its key undecided.
+#include <parley/ops/kernels/kernel_core.hpp>
+#include <parley/task.hpp>
+
+#include <exception>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace parley::ops {
+
+template <class Signature>
+class tunable_op;
+
+template <class Result, class... Args>
+class tunable_op<Result(Args...)> {
+  static constexpr bool awaited = std::is_same_v<Result, runtime::task<>>;
+  static_assert(awaited || std::is_void_v<Result>, "a kernel gives back void or task<>; it writes to its arguments");
+
+ public:
+  struct implementation {
+    std::string id;  ///< `plain`, `blocked(rows=64)`: what results files call it
+    std::function<Result(Args...)> run;
+    std::string family{};  ///< can be switched off with `tunable_context::enable_family`
+  };
+  struct options {
+    std::string name;
+    std::function<tuning::kernel_key(Args...)> key{};  ///< empty: one decision for all calls
+    std::vector<implementation> implementations;       ///< the default first
+    std::function<kernel_outputs(Args...)> outputs{};
+  };
+
+  /// Throws `bad_argument`: a name that is taken or cannot stand in a results file, or no implementation.
+  tunable_op(tunable_context& context, options o) : core_(context, o.name, ids_of(o), families_of(o)) {
+    key_ = std::move(o.key);
+    outputs_ = std::move(o.outputs);
+    for (implementation& i : o.implementations) {
+      if (!i.run) runtime::raise({runtime::errc::bad_argument, "kernel " + o.name + ": " + i.id + " has no function"});
+      run_.push_back(std::move(i.run));
+    }
+  }
+
+  Result operator()(Args... args) {
+    const tunable_context& context = core_.context();
+    if (context.contextual() == nullptr) [[likely]] {
+      if (!context.is_tunable_op_enabled()) return run_.front()(args...);
+      kernel_entry& e = core_.entry(key_of(args...));
+      if (e.decided) [[likely]]
+        return run_[e.winner](args...);
+      const bool bare = context.is_numerics_check_enabled() && outputs_of(args...).empty();
+      const auto comparable = bare ? kernel_core::outputs::cannot : kernel_core::outputs::can_be_compared;
+      if (core_.prepare(e, comparable) == kernel_core::way::run_winner) return run_[e.winner](args...);
+      if constexpr (awaited) {
+        return tune_later(e, args...);
+      } else {
+        return tune_now(e, args...);
+      }
+    }
+    if constexpr (awaited) {
+      return in_context_later(args...);
+    } else {
+      return in_context_now(args...);
+    }
+  }
+
+  /// What runs for these arguments, and why: empty before the first call, and where only the default may run it says so.
+  const kernel_entry& decision(Args... args) { return core_.entry(key_of(args...)); }
+  const std::string& id_of(const kernel_entry& e) const { return core_.ids()[e.winner]; }
+  const kernel_core& core() const noexcept { return core_; }
+
+ private:
+  static std::vector<std::string> ids_of(const options& o) {
+    std::vector<std::string> all;
+    for (const implementation& i : o.implementations) all.push_back(i.id);
+    return all;
+  }
+  static std::vector<std::string> families_of(const options& o) {
+    std::vector<std::string> all;
+    for (const implementation& i : o.implementations) all.push_back(i.family);
+    return all;
+  }
+  tuning::kernel_key key_of(Args&... args) const { return key_ ? key_(args...) : tuning::kernel_key(); }
+  kernel_outputs outputs_of(Args&... args) const { return outputs_ ? outputs_(args...) : kernel_outputs(); }
+  kernel_outputs compared_outputs_of(Args&... args) const {
+    return core_.context().is_numerics_check_enabled() ? outputs_of(args...) : kernel_outputs();
+  }
+
+  // The same twice: a function cannot be a coroutine for some signatures only.
+  [[gnu::noinline]] void tune_now(kernel_entry& e, Args... args) {
+    kernel_tuning t(core_, e, outputs_of(args...));
+    while (const auto step = t.next()) {
+      std::exception_ptr thrown;
+      try {
+        const kernel_core::on_stack now(e, core_.ids()[step->candidate]);
+        run_[step->candidate](args...);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      t.end(thrown);
+    }
+    run_[t.finish()](args...);
+  }
+  runtime::task<> tune_later(kernel_entry& e, Args... args) {
+    if (e.decided || e.being_tuned) {  // another call has begun between this one's making and its start
+      co_await run_[e.winner](args...);
+      co_return;
+    }
+    runtime::scope& here = co_await runtime::this_scope;
+    kernel_tuning t(core_, e, outputs_of(args...));
+    while (const auto step = t.next()) {
+      std::exception_ptr thrown;
+      try {
+        const runtime::implementation mine(here, core_.title_of(e), core_.ids()[step->candidate]);
+        runtime::scope running(here, {.inside = &mine});
+        running.begin(run_[step->candidate](args...));
+        co_await running.join();
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      t.end(thrown);
+    }
+    co_await run_[t.finish()](args...);
+  }
+  [[gnu::noinline]] void in_context_now(Args... args) {
+    contextual_run& run = *core_.context().contextual();
+    kernel_entry& e = core_.entry(key_of(args...));
+    core_.check_caller(e);
+    auto turn = run.begin(core_, e, compared_outputs_of(args...));
+    std::exception_ptr thrown;
+    do {
+      thrown = nullptr;
+      try {
+        const kernel_core::on_stack now(e, core_.ids()[turn.config]);
+        run_[turn.config](args...);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+    } while (!run.end(turn, thrown));
+  }
+  runtime::task<> in_context_later(Args... args) {
+    runtime::scope& here = co_await runtime::this_scope;
+    contextual_run& run = *core_.context().contextual();
+    kernel_entry& e = core_.entry(key_of(args...));
+    core_.check_caller(e);
+    auto turn = run.begin(core_, e, compared_outputs_of(args...));
+    std::exception_ptr thrown;
+    do {
+      thrown = nullptr;
+      try {
+        const runtime::implementation mine(here, core_.title_of(e), core_.ids()[turn.config]);
+        runtime::scope running(here, {.inside = &mine});
+        running.begin(run_[turn.config](args...));
+        co_await running.join();
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+    } while (!run.end(turn, thrown));
+  }
+
+  kernel_core core_;
+  std::function<tuning::kernel_key(Args...)> key_;
+  std::function<kernel_outputs(Args...)> outputs_;
+  std::vector<std::function<Result(Args...)>> run_;
+};
+
+}  // namespace parley::ops

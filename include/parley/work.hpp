@@ -1,0 +1,148 @@
+#pragma once
+/// One call under way, for code that is no coroutine: start it, do something else, test it now and then, wait for its end.
+///
+///     work<> sent = start(loop, transfer.send(batch, {.to = 1}));       // or transfer.start_send(batch, {.to = 1})
+///     while (!sent.test()) compute_a_little();
+///     sent.wait();                                                     // throws what the call threw
+///
+/// `start`, `test` and `wait` drive the executor: all other actors of the rank move on in them, and in nothing else unless
+/// the program polls the reactor. So call them, or `reactor::poll`, at least every few milliseconds while anything is under
+/// way. `done` only looks.
+///
+/// Failure: `wait` throws what the call threw, `outcome` gives a `failure` as a value. Cancellation: `cancel`, or the timeout
+/// given at the start, ends the call's waits; it has to be waited for all the same, because a transport may still use its
+/// buffers. Destroying a work that goes on cancels it and waits until it has ended, so buffers may go after it. That lasts as
+/// long as the transport needs to let go, at most until a dead peer is detected.
+///
+/// A work ends before its executor does. Inside a coroutine `co_await` the call instead: `test` and `wait` throw
+/// `bad_argument` there.
+#include <parley/error.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/runtime/time/executor.hpp>
+#include <parley/scope.hpp>
+#include <parley/task.hpp>
+
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace parley::runtime {
+
+struct start_options {
+  time_ns timeout_ns = never;      ///< from now; the call then ends with `timeout`
+  std::function<void()> on_end{};  ///< called once it has ended, from the loop; may destroy the work
+};
+
+template <class T = void>
+class [[nodiscard]] work {
+ public:
+  work() noexcept = default;
+  work(work&&) noexcept = default;
+  work& operator=(work&& other) noexcept {
+    if (this != &other) {
+      finish();
+      running_ = std::move(other.running_);
+    }
+    return *this;
+  }
+  ~work() { finish(); }
+
+  /// Starts the call: it has run up to its first wait when this returns, unless this is called from inside a coroutine.
+  static work begin(executor& ex, task<T>&& call, start_options o) {
+    work w;
+    w.running_ = std::make_unique<running>(ex, std::move(call), std::move(o));
+    if (!ex.resuming()) ex.catch_up();
+    return w;
+  }
+
+  /// Whether it has ended, well or not. A work that was never started, or was moved from, counts as ended.
+  bool done() const noexcept { return !running_ || running_->ended; }
+  /// One turn of the loop; then whether it has ended.
+  bool test() {
+    if (done()) return true;
+    outside_coroutines("test");
+    running_->root.where().catch_up();
+    return done();
+  }
+  /// Drives the loop until it has ended. Gives the value, which can be taken once, or throws.
+  T wait() {
+    if (!running_)
+      raise({errc::bad_argument, "there is nothing to wait for: this work was not started, or moved away"});
+    if (!done()) {
+      outside_coroutines("wait");
+      run_until(running_->root.where(), [this] { return running_->ended; });
+    }
+    return running_->frame.promise().take();
+  }
+  /// The same with a `failure` as a value.
+  result<T> outcome() {
+    try {
+      if constexpr (std::is_void_v<T>) {
+        wait();
+        return {};
+      } else {
+        return wait();
+      }
+    } catch (const failure& f) {
+      return f.reason();
+    }
+  }
+  /// Ends its waits with `why`; wait for it all the same.
+  void cancel(errc why = errc::cancelled) noexcept {
+    if (running_) running_->root.cancel(why);
+  }
+
+ private:
+  struct running final : task_observer {
+    running(executor& ex, task<T>&& call, start_options o)
+        : root(ex, {ex.deadline_in(o.timeout_ns)}), frame(std::move(call).release()), on_end(std::move(o.on_end)) {
+      auto& promise = frame.promise();
+      promise.home = &root;
+      promise.observer = this;
+      begin_in_order(ex, promise);
+    }
+    running(const running&) = delete;
+    running& operator=(const running&) = delete;
+    ~running() { frame.destroy(); }
+    void on_task_end(promise_base&) noexcept override {
+      ended = true;
+      // Posted, so that it may destroy the frame that is ending here.
+      if (on_end) root.where().post(std::move(on_end));
+    }
+
+    scope root;  // outlives the frame, whose waits are linked into it
+    typename task<T>::handle frame;
+    std::function<void()> on_end;
+    bool ended = false;
+  };
+
+  void outside_coroutines(const char* what) const {
+    if (running_->root.where().resuming())
+      raise(
+          {errc::bad_argument, std::string("work::") + what +
+                                   " was called inside a coroutine, which would hold up all others; co_await the call "
+                                   "itself there"});
+  }
+
+  void finish() noexcept {
+    if (!done()) {
+      cancel();
+      try {
+        run_until(running_->root.where(), [this] { return running_->ended; });
+      } catch (...) {  // NOLINT(bugprone-empty-catch): nothing can end it any more, so nothing uses its buffers either
+      }
+    }
+    running_.reset();
+  }
+
+  std::unique_ptr<running> running_;
+};
+
+/// `call` is a task, or what becomes one.
+template <class Call>
+work<typename Call::value_type> start(executor& ex, Call&& call, start_options o = {}) {
+  return work<typename Call::value_type>::begin(ex, std::forward<Call>(call), std::move(o));
+}
+
+}  // namespace parley::runtime

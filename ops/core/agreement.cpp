@@ -1,0 +1,121 @@
+#include <parley/agreement.hpp>
+
+#include <parley/actors/agreement/assignment.hpp>
+#include <parley/actors/agreement/participant.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/tuning/key.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::task;
+
+namespace {
+
+std::string name_of(const actors::participant_state& mine, std::uint64_t digest) {
+  const auto at = std::find(mine.candidates.begin(), mine.candidates.end(), digest);
+  if (at != mine.candidates.end()) return mine.ids[static_cast<std::size_t>(at - mine.candidates.begin())];
+  const auto own = mine.configs.find(digest);
+  return own ? mine.configs[*own].id : std::to_string(digest);
+}
+
+std::string what_is_missing(const actors::participant_state& mine, std::uint64_t bytes) {
+  if (mine.candidates.empty())
+    return "not every rank of it has declared the op yet, or its word has not come; rank " +
+           std::to_string(mine.declaration.leader) + " leads";
+  if (mine.candidates.size() == 1)
+    return mine.no_common_config.empty() ? "no rank lists another config than the default" : mine.no_common_config;
+  if (mine.policy == actors::tuning_policy::off) return "tuning is switched off on this rank";
+  if (mine.assigned == nullptr) return "its candidates are being tried, or no call of this size has been made yet";
+  if (!mine.assigned->opened()) return "the candidates are being warmed";
+  const actors::campaign* c = mine.assigned->find(bytes);
+  if (c == nullptr) return "no call of this size has been made yet";
+  return "search " + std::to_string(c->search) + " goes on, with " + std::to_string(c->trials) + " trials so far";
+}
+
+}  // namespace
+
+decision agreement::decision(std::uint64_t bytes) const {
+  const actors::participant_state& mine = *mine_;
+  ops::decision d;
+  d.op = mine.declaration.title();
+  d.key = tuning::parameters_text({.op = {}, .size = tuning::size_bucket::of(bytes), .dtype = mine.declaration.dtype});
+  const auto known = std::find_if(mine.decisions.begin(), mine.decisions.end(),
+                                  [&](const actors::decision_record& r) { return r.key == d.key; });
+  if (known == mine.decisions.end()) {
+    d.config = mine.declaration.default_config;
+    d.digest = mine.declaration.default_digest;
+    d.here = d.config;
+    d.why = what_is_missing(mine, bytes);
+    return d;
+  }
+  d.decided = true;
+  d.digest = known->digest;
+  d.config = name_of(mine, known->digest);
+  d.why = known->why;
+  d.source = known->source;
+  d.confidence = known->confidence;
+  d.here = d.config;
+  for (const rank_id r : known->participants) {
+    const auto has_it = [r](const actors::wire_part& p) {
+      return std::find(p.ranks.begin(), p.ranks.end(), r) != p.ranks.end();
+    };
+    const auto part = std::find_if(known->parts.begin(), known->parts.end(), has_it);
+    d.ranks.push_back({r, part == known->parts.end() ? d.config : part->config});
+    if (r == services_->net.rank()) d.here = d.ranks.back().config;
+  }
+  d.search = known->search;
+  d.version = known->version;
+  if (const actors::campaign* const c = mine.assigned == nullptr ? nullptr : mine.assigned->find(bytes)) {
+    d.calls = c->invocations - c->invocations_before;
+    for (const auto& [need, calls] : c->runs_of_others()) d.ran_other.push_back({std::string(need), calls});
+  }
+  for (const actors::wire_evidence& e : known->evidence) {
+    d.evidence.push_back({e.config.empty() ? name_of(mine, e.digest) : e.config, e.digest, e.time_ns, e.repetitions,
+                          e.status, e.detail});
+    if (e.digest == d.digest && (e.status == "measured" || e.status == "remembered")) d.time_ns = e.time_ns;
+  }
+  return d;
+}
+
+task<decision> agreement::until_decided(agreement of, std::uint64_t bytes, decided_options o) {
+  actors::services& s = *of.services_;
+  const time_ns until = s.until(o.timeout_ns != 0 ? o.timeout_ns : of.timeout_ns_);
+  for (;;) {
+    ops::decision d = of.decision(bytes);
+    if (d.decided && d.search > o.after_search) co_return d;
+    if (*of.failed_) throw runtime::failure(**of.failed_);
+    auto woken = co_await of.mine_->changed.next(until);
+    if (woken) continue;
+    if (woken.code() != errc::timeout) runtime::raise(woken.reason());
+    d = of.decision(bytes);  // as it stands now
+    const runtime::error late(errc::timeout, {.op = d.op, .rank = s.net.rank(), .role = of.mine_->role},
+                              "there is no " + (d.decided ? "newer decision for " + d.key + ": search " +
+                                                                std::to_string(d.search) + " is the last one that ended"
+                                                          : "decision for " + d.key + ": " + d.why));
+    s.call_failed(late);
+    throw runtime::failure(late);
+  }
+}
+
+void agreement::ask(wish what, std::optional<std::uint64_t> bytes, std::string_view why) const {
+  actors::tuning_request asked;
+  asked.what = what == wish::retune ? actors::tuning_request::kind::retune : actors::tuning_request::kind::abort;
+  asked.every_size = !bytes;
+  asked.bytes = bytes.value_or(0);
+  asked.why = why;
+  actors::ask_leader(*mine_, std::move(asked));
+}
+
+void agreement::retune(std::optional<std::uint64_t> bytes, std::string_view why) const {
+  ask(wish::retune, bytes, why);
+}
+
+void agreement::give_up(std::optional<std::uint64_t> bytes, std::string_view why) const {
+  ask(wish::give_up, bytes, why);
+}
+
+}  // namespace parley::ops

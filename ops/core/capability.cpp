@@ -1,0 +1,140 @@
+#include <parley/ops/core/capability.hpp>
+
+#include <exception>
+
+namespace parley::ops {
+
+using runtime::errc;
+
+namespace {
+void leave_out(capabilities& found, std::size_t i, const op_config& config, const std::string& why) {
+  found.available.clear(i);
+  found.missing.push_back(config.id() + ": " + why);
+}
+
+// What the user's code threw, whatever that is.
+std::string thrown_by(std::string_view question) {
+  const runtime::error what = runtime::describe(std::current_exception());
+  const std::string asked = std::string(question) + " threw ";
+  if (what.code() != errc::exception) return asked + what.what();
+  return asked + (what.text().empty() ? "something that is no std::exception" : "\"" + what.text() + "\"");
+}
+
+// Of what a config requires; empty: nothing.
+std::string what_lacks(const machine* on, const op_config& config) {
+  if (on == nullptr) return {};
+  if (const auto named = on->lets_run(config.identity().name); !named) return named.reason().text();
+  for (const std::string& r : config.requirements()) {
+    if (const auto there = on->has(r); !there) return "it needs " + r + ": " + there.reason().text();
+  }
+  return {};
+}
+}  // namespace
+
+void ask_each(capabilities& found, const std::vector<const op_config*>& configs, std::string_view question,
+              const std::function<std::string(std::size_t index)>& why_not) {
+  for (std::size_t i = 1; i < configs.size(); ++i) {  // c0 is always there
+    if (!found.available.test(i)) continue;
+    std::string why;
+    try {
+      why = why_not(i);
+    } catch (...) {
+      why = thrown_by(question);
+      found.faults.push_back("config " + configs[i]->id() + ": " + why + "; it will not be tried");
+    }
+    if (!why.empty()) leave_out(found, i, *configs[i], why);
+  }
+}
+
+namespace {
+// A misspelt name would be a capability that every machine has, or one that none has.
+void check_requirements(std::string_view what, const op_config& config) {
+  std::vector<std::string> required;
+  try {
+    required = config.requirements();
+  } catch (...) {
+    return;  // what it throws is why it cannot run
+  }
+  for (const std::string& r : required) {
+    const auto known = machine::is_capability(r);
+    if (!known)
+      runtime::raise(
+          {errc::bad_argument, std::string(what) + ": config " + config.id() + " requires " + known.reason().text()});
+  }
+}
+}  // namespace
+
+capabilities capabilities_of(std::string_view what, runtime::rank_id self, const machine* on,
+                             const std::vector<const op_config*>& configs, const capability_function& capable) {
+  for (const op_config* c : configs) check_requirements(what, *c);
+  capabilities found;
+  found.available = tuning::bits(configs.size(), tuning::bit::set);
+  ask_each(found, configs, "asking what it requires", [&](std::size_t i) { return what_lacks(on, *configs[i]); });
+  if (!capable) {
+    ask_each(found, configs, "asking for it", [&](std::size_t i) {
+      const auto can = configs[i]->available();
+      return can ? std::string() : can.reason().what();
+    });
+    return found;
+  }
+  std::vector<bool> answer;
+  std::string thrown;
+  try {
+    answer = capable(self);
+  } catch (...) {
+    thrown = thrown_by("its capability function, asked about rank " + std::to_string(self) + ",");
+    found.faults.push_back(thrown + "; none of its configs but the default will be tried");
+  }
+  if (thrown.empty() && answer.size() != configs.size())
+    runtime::raise({errc::bad_argument, std::string(what) + ": the capability function of rank " +
+                                            std::to_string(self) + " answers for " + std::to_string(answer.size()) +
+                                            " configs, but the op has " + std::to_string(configs.size()) +
+                                            "; give one answer per config, in their order"});
+  if (thrown.empty() && !answer[0])
+    runtime::raise({errc::bad_argument, std::string(what) + ": the capability function of rank " +
+                                            std::to_string(self) + " says that it cannot run " + configs[0]->id() +
+                                            ", which is the default and must run on every rank; list one first that "
+                                            "all ranks can run"});
+  for (std::size_t i = 1; i < configs.size(); ++i) {
+    if (!found.available.test(i)) continue;
+    const std::string why =
+        !thrown.empty() ? thrown
+        : answer[i]     ? ""
+                        : "the capability function of rank " + std::to_string(self) + " says that it has it not";
+    if (!why.empty()) leave_out(found, i, *configs[i], why);
+  }
+  return found;
+}
+
+void leave_default(capabilities& found, const std::vector<const op_config*>& configs, const std::string& why) {
+  for (std::size_t i = 1; i < configs.size(); ++i) {
+    if (found.available.test(i)) leave_out(found, i, *configs[i], why);
+  }
+}
+
+void add_limits(capabilities& found, const std::vector<const op_config*>& configs, const tuning::constraints& user,
+                const std::function<tuning::demands(std::size_t index)>& demands_of) {
+  for (std::size_t i = 1; i < configs.size(); ++i) {  // c0 is always allowed
+    tuning::demands demanded;
+    try {
+      demanded = demands_of(i);
+    } catch (...) {
+      if (!found.available.test(i)) continue;  // it has its reason already
+      leave_out(found, i, *configs[i], thrown_by("asking what it demands"));
+      found.faults.push_back("config " + found.missing.back() + "; it will not be tried");
+      continue;
+    }
+    if (demanded.relative_error != 0) found.inexact.push_back(configs[i]->digest());
+    for (const tuning::broken_constraint& b : tuning::broken_by(demanded, user)) {
+      actors::wire_limit l;
+      l.config = static_cast<std::uint32_t>(i);
+      l.kind = b.kind;
+      l.largest_bytes = b.largest_bytes;
+      l.needs = b.needs;
+      l.allowed = b.allowed;
+      found.limits.push_back(l);
+    }
+  }
+}
+
+}  // namespace parley::ops

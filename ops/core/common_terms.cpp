@@ -1,0 +1,391 @@
+#include <parley/ops/core/common_terms.hpp>
+
+#include <parley/actors/rank_list.hpp>
+#include <parley/tuning/hash.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::error;
+
+// ---- comparing --------------------------------------------------------------------------------------------------------
+
+runtime::flow_work term_comparison::start(runtime::dataflow& flow, p2p& messages, const route& with, numbers mine,
+                                          check_function check) {
+  exchange& e = *all_.emplace_back(
+      std::make_unique<exchange>(exchange{messages.generation_with(with.peer), std::move(mine), {}}));
+  e.theirs.resize(e.mine.size());
+  std::vector<runtime::flow_work> both;
+  both.push_back(messages.start(flow, {p2p::isend(e.mine, {.to = with.peer, .tag = with.tag_out}),
+                                       p2p::irecv(e.theirs, {.from = with.peer, .tag = with.tag_in})}));
+  both.push_back(flow.compute({runtime::reads(e.theirs)}, [&e, check = std::move(check)] { check(e.mine, e.theirs); },
+                              {.name = "comparing with rank " + std::to_string(with.peer),
+                               .where = runtime::compute_options::place::actor_thread}));
+  return flow.together(both);
+}
+
+// ---- asking -----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr std::size_t most_words = 1000;  // bytes, of what another rank says
+constexpr std::size_t most_runs = 8;      // of calls, that a neighbour may be behind
+
+}  // namespace
+
+neighbours::neighbours(actors::services& s, std::vector<declared_edge*> edges, options o)
+    : timer(&on_time), services_(s), edges_(std::move(edges)), options_(std::move(o)) {
+  const rank_id self = s.net.rank();
+  declaration_.name = options_.op;
+  declaration_.participants = {{self, "neighbour"}};
+  std::erase(options_.listed, self);
+  std::sort(options_.listed.begin(), options_.listed.end());
+  options_.listed.erase(std::unique(options_.listed.begin(), options_.listed.end()), options_.listed.end());
+  for (const rank_id r : options_.listed) peers_.push_back({.rank = r, .incarnation = s.incarnations.of(r)});
+  s.mail.bind<actors::neighbour_question>(
+      actor(), [this](runtime::envelope from, actors::neighbour_question&& q) { return answer(from.source, q); });
+  s.mail.bind<actors::neighbour_refusal>(actor(), [this](runtime::envelope from, actors::neighbour_refusal&& r) {
+    if (find(from.source) != nullptr) refuse(from.source, {errc::declaration_mismatch, r.why.substr(0, most_words)});
+    return errc::none;
+  });
+  s.mail.bind<actors::neighbour_failure>(actor(), [this](runtime::envelope from, actors::neighbour_failure&& f) {
+    hear_of_failure(from, f);
+    return errc::none;
+  });
+}
+
+neighbours::~neighbours() { services_.mail.unbind(actor()); }
+
+// The same on all ranks, whomever they list.
+std::uint64_t neighbours::actor() const noexcept {
+  actors::op_declaration named;
+  named.name = options_.op;
+  return actors::number_of(named.id(), actors::part::participant);
+}
+
+neighbours::peer_state* neighbours::find(rank_id peer) noexcept {
+  const auto at =
+      std::lower_bound(peers_.begin(), peers_.end(), peer, [](const peer_state& p, rank_id r) { return p.rank < r; });
+  return at == peers_.end() || at->rank != peer ? nullptr : &*at;
+}
+
+// Another process counts its calls from the start.
+void neighbours::meet(peer_state& p) noexcept {
+  const std::uint64_t now = services_.incarnations.of(p.rank);
+  if (now == p.incarnation) return;
+  p.incarnation = now;
+  p.first_call = calls_;
+  p.heard_under.reset();
+}
+
+void neighbours::expect(rank_id peer) {
+  peer_state* const p = find(peer);
+  if (p == nullptr) return;
+  meet(*p);
+  if (p->heard_under == terms_now()) return;
+  p->awaited = true;
+  ask_for_a_while();
+}
+
+std::uint64_t neighbours::declared_hash() const {
+  tuning::stable_hash all;
+  for (const actors::declared_term& t : options_.declared) all.text(t.name).text(t.value);
+  return all.digest() >> (64 - declared_hash_bits);
+}
+
+void neighbours::differs(rank_id peer) {
+  peer_state* const p = find(peer);
+  if (p == nullptr || p->refused) return;
+  p->awaited = true;
+  p->heard_under.reset();
+  ask_until_ns_ = services_.until(options_.timeout_ns);
+  pauses_.restart();
+  runtime::timer_wheel::disarm(*this);
+  ask();
+}
+
+void neighbours::ask_for_a_while() {
+  ask_until_ns_ = services_.until(options_.timeout_ns);
+  if (linked()) return;
+  pauses_.restart();
+  services_.ex.arm_in(*this, pauses_.next(services_.jitter));
+}
+
+void neighbours::heard(rank_id peer) noexcept {
+  peer_state* const p = find(peer);
+  if (p == nullptr) return;
+  p->awaited = false;
+  p->heard_under = terms_now();
+}
+
+void neighbours::call(std::uint64_t terms, const std::function<std::string()>& words) {
+  for (peer_state& p : peers_) meet(p);
+  ++calls_;
+  if (runs_.empty() || runs_.back().terms != terms) {
+    if (runs_.size() == most_runs) runs_.erase(runs_.begin());
+    runs_.push_back({calls_, terms, words()});
+  }
+  runs_.back().last = calls_;
+}
+
+void neighbours::ask() noexcept {
+  const time_ns now = services_.ex.now();
+  bool any = false;
+  // Of calls that are told apart by their terms those who wait for us should know, too: they may think that they know ours.
+  for (const peer_state& p : peers_) {
+    if (closed_) {
+      any = any || !p.knows;
+      if (!p.knows) tell_failed(p.rank);
+      continue;
+    }
+    any = any || p.awaited;
+    if (!p.awaited && calls_ == 0) continue;
+    actors::neighbour_question q;
+    q.declared = options_.declared;
+    if (calls_ != 0) {
+      q.call = calls_ - p.first_call;
+      q.terms = runs_.back().terms;
+      q.words = runs_.back().words;
+    }
+    static_cast<void>(services_.mail.send(p.rank, actor(), 0, q));
+  }
+  if (any && now < ask_until_ns_) services_.ex.arm(*this, now + pauses_.next(services_.jitter));
+}
+
+// Only in what they differ, with both values; empty where they do not.
+std::string neighbours::declared_otherwise(rank_id from, const actors::neighbour_question& q) const {
+  std::string there;
+  std::string here;
+  const auto add = [](std::string& to, const std::string& name, const std::string* value) {
+    to += (to.empty() ? "" : ", ") + name + " " + (value == nullptr ? "none" : *value);
+  };
+  const auto value_of = [](const std::vector<actors::declared_term>& all, const std::string& name) {
+    const auto at = std::find_if(all.begin(), all.end(), [&](const auto& t) { return t.name == name; });
+    return at == all.end() ? nullptr : &at->value;
+  };
+  for (const actors::declared_term& mine : options_.declared) {
+    const std::string* const theirs = value_of(q.declared, mine.name);
+    if (theirs != nullptr && *theirs == mine.value) continue;
+    add(there, mine.name, theirs);
+    add(here, mine.name, &mine.value);
+  }
+  for (const actors::declared_term& theirs : q.declared) {
+    if (value_of(options_.declared, theirs.name) != nullptr) continue;
+    add(there, theirs.name, &theirs.value);
+    add(here, theirs.name, nullptr);
+  }
+  if (there.empty()) return {};
+  return "rank " + std::to_string(from) + " declares " + there.substr(0, most_words / 2) + ", and rank " +
+         std::to_string(services_.net.rank()) + " " + here.substr(0, most_words / 2);
+}
+
+errc neighbours::answer(rank_id from, const actors::neighbour_question& q) {
+  const std::string self = std::to_string(services_.net.rank());
+  const std::string asks = std::to_string(from);
+  const std::string title = "op " + options_.op + ": ";
+  peer_state* const p = find(from);
+  if (const std::string differs = declared_otherwise(from, q); p != nullptr && !differs.empty()) {
+    const std::string why = title + differs + "; declare the op alike on all its ranks";
+    refuse(from, {errc::declaration_mismatch, why});
+    tell(from, why);
+    return errc::none;
+  }
+  if (p == nullptr) {
+    const std::string differs = declared_otherwise(from, q);
+    const std::string why =
+        title + "rank " + asks + " has rank " + self + " as a neighbour, and rank " + self + " has " +
+        actors::listed(options_.listed) + " as its own; " +
+        (differs.empty() ? "let both name each other" : differs + "; declare the op alike on all its ranks");
+    if (!refused_) actors::warn(services_, why);
+    const error refused = error::in_words(errc::declaration_mismatch,
+                                          {.op = options_.op, .rank = services_.net.rank(), .peer = from}, why);
+    for (const rank_id r : options_.listed) refuse(r, refused);
+    if (!refused_) refused_ = refused;
+    tell(from, why);
+    return errc::none;
+  }
+  meet(*p);
+  if (closed_) tell_failed(from);
+  if (q.call == 0) return errc::none;
+  // What the two do in the same call; one that is behind, or far ahead, says nothing.
+  const std::uint64_t number = q.call + p->first_call;
+  const auto run = std::find_if(runs_.begin(), runs_.end(), [&](const run_of_calls& r) { return number <= r.last; });
+  if (run == runs_.end() || (run == runs_.begin() && runs_.size() == most_runs) || run->terms == q.terms)
+    return errc::none;
+  const std::string why = title + "rank " + asks + " calls with " + q.words.substr(0, most_words / 2) + ", and rank " +
+                          self + " with " + run->words + "; give all ranks the same";
+  refuse(from, {errc::declaration_mismatch, why});
+  tell(from, why);
+  return errc::none;
+}
+
+void neighbours::refuse(rank_id peer, const error& why) {
+  if (!refused_) refused_ = why;
+  peer_state& p = *find(peer);
+  p.awaited = false;
+  if (std::exchange(p.refused, true)) return;
+  for (declared_edge* const e : edges_) {
+    if (e->peer() == peer && e->failed() == nullptr) e->own_end().refuse(*refused_);
+  }
+}
+
+void neighbours::tell(rank_id peer, const std::string& why) {
+  actors::neighbour_refusal r;
+  r.why = why;
+  static_cast<void>(services_.mail.send(peer, actor(), 0, r));
+}
+
+// ---- calls that have failed -------------------------------------------------------------------------------------------
+
+namespace {
+bool is_of_process(const error& why) noexcept {
+  return why.code() == errc::peer_failed || why.code() == errc::peer_restarted || why.code() == errc::fenced;
+}
+// In what messages end whose other end, or whose edge, has ended for something else.
+bool is_of_messages(const error& why) noexcept {
+  const errc code = why.code();
+  return is_of_process(why) || code == errc::closed || code == errc::timeout || code == errc::cancelled ||
+         code == errc::send_failed;
+}
+}  // namespace
+
+declared_edge* neighbours::edge_with(rank_id peer, bool outwards) const noexcept {
+  declared_edge* any = nullptr;
+  for (declared_edge* const e : edges_) {
+    if (e->peer() != peer) continue;
+    if (e->sends() == outwards) return e;
+    any = e;
+  }
+  return any;
+}
+
+const error* neighbours::end_of_process() const noexcept {
+  for (const declared_edge* const e : edges_) {
+    if (e->failed() != nullptr && is_of_process(*e->failed())) return e->failed();
+  }
+  return nullptr;
+}
+
+void neighbours::throw_refused() {
+  const error* const gone = closed_ || given_up_ ? end_of_process() : nullptr;
+  if (gone != nullptr) {
+    runtime::error_facts about = gone->about();
+    about.begun = false;
+    runtime::raise(
+        error::in_words(gone->code(), std::move(about), gone->text() + "; the call had not begun", gone->began_with()));
+  }
+  if (given_up_) close(*std::exchange(given_up_, std::nullopt));
+  if (refused_) runtime::raise(*refused_);
+}
+
+// Of a call one of whose messages has ended since the op has: with a process that is gone, where one is, and how far that message was.
+void neighbours::throw_closed(const error& message) const {
+  const error* const gone = end_of_process();
+  if (gone == nullptr) runtime::raise(*refused_);
+  runtime::error_facts about = gone->about();
+  about.invocation = message.about().invocation;
+  about.begun = about.invocation && message.about().begun;
+  about.tag = message.about().tag;
+  runtime::raise(
+      error::in_words(gone->code(), std::move(about), gone->text() + "; " + message.what(), gone->began_with()));
+}
+
+void neighbours::throw_failed(const std::exception_ptr& thrown) {
+  const error why = runtime::describe(thrown);
+  if (refused_) {
+    if (!std::exchange(closed_, true)) spread();
+    if (is_of_messages(why) && !is_of_process(why)) throw_closed(why);
+  } else if (why.code() == errc::cancelled || is_of_process(why)) {
+    give_up(why);
+  } else {
+    close(why);
+  }
+  std::rethrow_exception(thrown);
+}
+
+// What is wrong with the call itself goes with its own name, so that who looks for that finds it on every rank.
+void neighbours::close(const error& why) {
+  if (refused_) return;
+  const errc code = why.code();
+  const bool is_wrong =
+      code == errc::declaration_mismatch || code == errc::bad_argument || code == errc::buffer_too_small;
+  refused_ = error::in_words(
+      is_wrong ? code : errc::closed, {.op = options_.op, .rank = services_.net.rank()},
+      "op " + options_.op + ": a call has failed on rank " + std::to_string(services_.net.rank()) + " (" +
+          why.what().substr(0, most_words / 2) +
+          "), and messages of it may still come, so that no other can follow; declare the op anew, under "
+          "another name");
+  closed_ = true;
+  spread();
+}
+
+// What this rank has said of the messages themselves, such as that one was refused, is still on its way: its edges are left as they are.
+void neighbours::spread() {
+  for (const peer_state& p : peers_) {
+    if (!p.knows) tell_failed(p.rank);
+  }
+  ask_for_a_while();
+}
+
+// Of this generation: this rank may have left that one, or is yet to enter it, and is told again then.
+void neighbours::hear_of_failure(const runtime::envelope& from, const actors::neighbour_failure& f) {
+  peer_state* const p = find(from.source);
+  declared_edge* const edge = edge_with(from.source, false);
+  if (p == nullptr || edge == nullptr || edge->own_end().participant().generation != from.generation) return;
+  if (f.code == 0 && !closed_) return;  // nobody has told it anything
+  const bool again = std::exchange(p->knows, true);
+  if (closed_) {
+    if (again && f.code != 0) send_failure(p->rank, {});  // it has not heard that this rank knows
+    return;
+  }
+  if (!refused_)
+    refused_ = error::in_words(runtime::errc_of(f.code, errc::closed),
+                               {.op = options_.op, .rank = services_.net.rank(), .peer = from.source},
+                               f.why.substr(0, most_words));
+  closed_ = true;
+  for (const peer_state& other : peers_) refuse(other.rank, *refused_);
+  spread();
+  send_failure(p->rank, {});
+}
+
+void neighbours::tell_failed(rank_id peer) {
+  actors::neighbour_failure f;
+  f.code = static_cast<std::uint8_t>(refused_->code());
+  f.why = refused_->text();
+  send_failure(peer, f);
+}
+
+void neighbours::send_failure(rank_id peer, const actors::neighbour_failure& f) {
+  static_cast<void>(services_.mail.send(peer, actor(), edge_with(peer, true)->own_end().participant().generation, f));
+}
+
+call_under_way::~call_under_way() {
+  if (of_ != nullptr) of_->give_up({errc::cancelled, "it was torn down"});
+}
+
+void call_under_way::end(const std::exception_ptr& thrown) {
+  neighbours* const of = std::exchange(of_, nullptr);
+  if (!thrown) return;
+  if (of != nullptr) of->throw_failed(thrown);
+  std::rethrow_exception(thrown);
+}
+
+void neighbours::begin_anew() noexcept {
+  calls_ = 0;
+  runs_.clear();
+  refused_.reset();
+  closed_ = false;
+  given_up_.reset();
+  for (peer_state& p : peers_) p = {.rank = p.rank, .incarnation = services_.incarnations.of(p.rank)};
+}
+
+bool rejoin(p2p& messages, neighbours* around) {
+  if (!messages.rejoin()) return false;
+  if (around != nullptr) around->begin_anew();
+  return true;
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,538 @@
+#include <parley/ops/edges/p2p_end.hpp>
+
+#include <parley/news.hpp>
+#include <parley/ops/core/op_host.hpp>
+#include <parley/ops/edges/declared_edge.hpp>
+#include <parley/ops/edges/edge.hpp>
+#include <parley/rank.hpp>
+#include <parley/runtime/dataflow/call_step.hpp>
+
+#include <boost/container/small_vector.hpp>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <unordered_map>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::error;
+using runtime::task;
+
+std::vector<rank_id> named_or_first(const std::vector<rank_id>& named, std::size_t count) {
+  if (!named.empty()) return named;
+  std::vector<rank_id> first(count);
+  std::iota(first.begin(), first.end(), rank_id{0});
+  return first;
+}
+
+bool takes_part(const point_to_point& op, rank_id r) {
+  if (!op.ranks.empty()) return std::find(op.ranks.begin(), op.ranks.end(), r) != op.ranks.end();
+  const auto has = [r](const auto& e) { return e.first == r || e.second == r; };
+  return op.edges.empty() || std::any_of(op.edges.begin(), op.edges.end(), has);
+}
+
+runtime::result<paired_transfer> pairs_of(const point_to_point& op, rank_id self, rank_id world_size) {
+  const std::string title = "op " + op.name;
+  if (const auto listed = check_catalogue(op.name, op.configs); !listed) return listed.reason();
+  for (std::size_t i = 0; i < op.ranks.size(); ++i) {
+    const rank_id r = op.ranks[i];
+    const auto to_here = op.ranks.begin() + static_cast<std::ptrdiff_t>(i);
+    const bool again = std::find(op.ranks.begin(), to_here, r) != to_here;
+    if (r < world_size && !again) continue;
+    return error{errc::bad_argument,
+                 title + ": its ranks name rank " + std::to_string(r) +
+                     (again ? " twice" : ", which is outside the world of " + std::to_string(world_size))};
+  }
+  paired_transfer mine{.name = op.name,
+                       .configs = op.configs,
+                       .capable = op.capable,
+                       .dtype = op.dtype,
+                       .timeout_ns = op.timeout_ns,
+                       .memory = op.memory,
+                       .allowed = op.allowed};
+  for (const auto& [from, to] : op.edges) {
+    const std::string edge = title + ": edge " + std::to_string(from) + "->" + std::to_string(to);
+    if (from >= world_size || to >= world_size)
+      return error{errc::bad_argument, edge + " names a rank outside the world of " + std::to_string(world_size)};
+    if (!takes_part(op, from) || !takes_part(op, to))
+      return error{errc::bad_argument, edge + " names a rank that is not one of the op's"};
+    if (from != to && (from == self || to == self)) mine.edges.emplace_back(from, to);
+  }
+  if (!op.edges.empty() || !takes_part(op, self)) return mine;
+  for (rank_id peer = 0; peer < world_size; ++peer) {
+    if (peer == self || !takes_part(op, peer)) continue;
+    mine.edges.emplace_back(self, peer);
+    mine.edges.emplace_back(peer, self);
+  }
+  return mine;
+}
+
+namespace {
+
+std::string title_of(const p2p_operation& o, const std::string& op) {
+  const bool sends = o.what == p2p_operation::kind::send;
+  return "op " + op + ": " + (sends ? "a send to rank " : "a receive from rank ") + std::to_string(o.peer) + ", tag " +
+         std::to_string(o.tag);
+}
+
+call_options options_of(const p2p_operation& o, std::uint64_t batch, call_watcher& watcher) noexcept {
+  call_options all;
+  all.trials.batch = batch;
+  all.tag = o.tag;
+  all.timeout_ns = o.timeout_ns;
+  all.watcher = &watcher;
+  all.expected = o.expected;
+  all.type = o.type;
+  all.pieces = o.pieces;
+  return all;
+}
+
+// A receive that is expected: streams wait for it by themselves.
+runtime::flow_step::on_device awaited_in(const runtime::memory_space& memory, const p2p_operation& o) noexcept {
+  if (o.expected == 0) return {};
+  return {&memory, runtime::flow_step::on_device::kind::awaited};
+}
+
+// What its hooks hear of an operation.
+class told_operation {
+ protected:
+  // The `number`-th one of its peer, tag and kind.
+  told_operation(p2p_end& end, const p2p_operation& o, std::uint64_t number, const std::string& op)
+      : operation_(o), op_(op), end_(end), number_(number) {}
+  std::string words() const { return title_of(operation_, op_); }
+  bool sends() const noexcept { return operation_.what == p2p_operation::kind::send; }
+  void tell_abandoned(const std::exception_ptr& why) noexcept {
+    if (operation_.hooks == nullptr || std::exchange(over_, true)) return;
+    const std::string text = why ? runtime::describe(why).text() : words() + " was not done";
+    operation_.hooks->on_given_up(operation_, {errc::cancelled, text});
+  }
+  void end_with(std::uint64_t moved) {
+    over_ = true;
+    moved_ = moved;
+    if (!sends() && operation_.hooks != nullptr) operation_.hooks->after_receive(operation_, moved_);
+  }
+  void fail_with(const runtime::failure& f) {
+    over_ = true;
+    const bool given_up = f.code() == errc::timeout || f.code() == errc::cancelled;
+    if (given_up && operation_.hooks != nullptr) operation_.hooks->on_given_up(operation_, f.reason());
+  }
+
+  // A receive that would wait for a send which may wait for it, around all ranks, need not: it takes what comes beside its memory.
+  bool goes_beside(const runtime::flow_step& earlier) noexcept {
+    const auto* const sent = dynamic_cast<const told_operation*>(&earlier);
+    if (sent == nullptr || !sent->sends() || sends() || operation_.pieces != nullptr) return false;
+    if (sent->end_.may_wait_for(sent->operation_, sent->number_, operation_.peer)) return false;
+    is_beside_ = true;
+    return true;
+  }
+  bool is_beside() const noexcept { return is_beside_; }
+  void tell_passed() noexcept {
+    if (passed_ != nullptr) passed_->tell();
+  }
+  // `is_behind` of its step: whether a send still reads the memory.
+  template <class Edge, class Behind>
+  task<std::uint64_t> receive_beside(Edge& edge, call_options o, Behind is_behind) {
+    struct told {
+      ~told() {
+        memory.came(expected, outcome);
+        listens = nullptr;
+      }
+      runtime::memory_space& memory;
+      std::uint64_t expected;
+      runtime::news*& listens;
+      errc outcome = errc::cancelled;
+    } told{edge.memory(), std::exchange(o.expected, 0), passed_};
+    runtime::news passed;
+    passed_ = &passed;
+    const runtime::result<> there = edge.memory().check(operation_.bytes);
+    if (!there) runtime::raise({there.code(), words() + ": " + there.reason().text()});
+    const auto beside = edge.memory().make(operation_.bytes.size());
+    const std::uint64_t moved = co_await edge.receive(beside->bytes(), o);
+    while (is_behind()) {
+      auto woken = co_await passed.next(runtime::never);
+      if (!woken)
+        runtime::raise({woken.code(), words() + ": it came, and a send still read the memory that it is for"});
+    }
+    co_await edge.memory().copy(operation_.bytes.first(moved), beside->bytes().first(moved));
+    end_.note_copied(moved);
+    told.outcome = errc::none;
+    co_return moved;
+  }
+
+  const p2p_operation operation_;
+  const std::string& op_;
+  std::uint64_t moved_ = 0;
+
+ private:
+  p2p_end& end_;
+  const std::uint64_t number_;
+  bool over_ = false;
+  bool is_beside_ = false;
+  runtime::news* passed_ = nullptr;  // of a receive beside its memory
+};
+
+template <class Call, class Edge>
+class p2p_step : public runtime::call_step<Call>, public told_operation, private call_watcher {
+ public:
+  p2p_step(p2p_end& end, Edge& edge, const p2p_operation& o, std::uint64_t batch, std::uint64_t number,
+           const std::string& op)
+      : told_operation(end, o, number, op), edge_(edge), batch_(batch) {}
+  std::string title() const final { return words(); }
+  std::uint64_t bytes() const noexcept final { return moved_; }
+
+ protected:
+  void on_abandoned() noexcept override { tell_abandoned(this->thrown); }
+  template <class Result>
+  void end_as(Result result) {
+    std::uint64_t moved = 0;
+    try {
+      moved = result();
+    } catch (const runtime::failure& f) {
+      fail_with(f);
+      throw;
+    }
+    end_with(moved);
+  }
+  call_options options() noexcept { return options_of(operation_, batch_, *this); }
+  Edge& edge_;
+
+ private:
+  void go() noexcept final {
+    if (is_beside()) [[unlikely]]
+      return runtime::call_step<Call>::go();
+    this->begin(edge_, operation_.bytes, options());
+  }
+  bool comes_after(const runtime::flow_step& earlier, const runtime::buffer_access& use) final {
+    return this->is_computed_on(edge_.memory(), earlier, use) || goes_beside(earlier);
+  }
+  void on_passed() noexcept final { tell_passed(); }
+  void on_begun() noexcept final { this->note_begun(); }
+  runtime::scope& scope_of_rest(runtime::scope&) noexcept final { return this->own_scope(); }
+  const std::uint64_t batch_;
+};
+
+class send_step final : public p2p_step<send_call, edge_out> {
+  using p2p_step::p2p_step;
+  void take(send_call& over) override {
+    end_as([&] {
+      over.await_resume();
+      return operation_.bytes.size();
+    });
+  }
+};
+
+class receive_step final : public p2p_step<receive_call, edge_in> {
+  using p2p_step::p2p_step;
+  task<> run() override {
+    const auto is_behind = [this] { return this->is_behind(); };
+    try {
+      moved_ = co_await receive_beside(edge_, options(), is_behind);
+    } catch (const runtime::failure& f) {
+      fail_with(f);
+      throw;
+    }
+    end_with(moved_);
+  }
+  void take(receive_call& over) override {
+    end_as([&] { return over.await_resume(); });
+  }
+  on_device part_of_device(const runtime::buffer_access&) const noexcept override {
+    return awaited_in(edge_.memory(), operation_);
+  }
+  void on_abandoned() noexcept override {
+    p2p_step::on_abandoned();
+    edge_.memory().came(operation_.expected, errc::cancelled);
+  }
+};
+
+class step_to_itself final : public runtime::flow_step, public told_operation, private call_watcher {
+ public:
+  step_to_itself(p2p_end& end, self_edge& edge, const p2p_operation& o, std::uint64_t number, const std::string& op)
+      : told_operation(end, o, number, op), edge_(edge) {}
+  std::string title() const override { return words(); }
+  std::uint64_t bytes() const noexcept override { return moved_; }
+  task<> run() override {
+    const call_options o = options_of(operation_, 0, *this);
+    const auto is_behind = [this] { return this->is_behind(); };
+    std::uint64_t moved = operation_.bytes.size();
+    try {
+      if (sends()) {
+        co_await edge_.send(operation_.bytes, o);
+      } else if (is_beside()) {
+        moved = co_await receive_beside(edge_, o, is_behind);
+      } else {
+        moved = co_await edge_.receive(operation_.bytes, o);
+      }
+    } catch (const runtime::failure& f) {
+      fail_with(f);
+      throw;
+    }
+    end_with(moved);
+  }
+  on_device part_of_device(const runtime::buffer_access&) const noexcept override {
+    return awaited_in(edge_.memory(), operation_);
+  }
+
+ private:
+  bool comes_after(const flow_step& earlier, const runtime::buffer_access& use) override {
+    return is_computed_on(edge_.memory(), earlier, use) || goes_beside(earlier);
+  }
+  void on_passed() noexcept override { tell_passed(); }
+  void on_begun() noexcept override { note_begun(); }
+  void on_abandoned() noexcept override {
+    tell_abandoned(thrown);
+    if (!sends()) edge_.memory().came(operation_.expected, errc::cancelled);
+  }
+  self_edge& edge_;
+};
+
+// A short message that the transport did not take.
+class not_sent final : public runtime::flow_step {
+ public:
+  not_sent(const p2p_operation& o, const std::string& op, std::exception_ptr why)
+      : title_(title_of(o, op)), why_(std::move(why)) {}  // NOLINT(bugprone-throw-keyword-missing): it is kept
+  std::string title() const override { return title_; }
+
+ private:
+  void go() noexcept override { end(std::move(why_)); }
+  std::string title_;
+  std::exception_ptr why_;
+};
+
+}  // namespace
+
+runtime::flow_step_ptr p2p_end::step_for(const p2p_operation& o, std::uint64_t batch, std::uint64_t number) {
+  if (o.peer == self_) return runtime::new_step<step_to_itself>(*this, to_itself_, o, number, name_);
+  if (o.what == p2p_operation::kind::send)
+    return runtime::new_step<send_step>(*this, pairs_.edge_to(o.peer), o, batch, number, name_);
+  return runtime::new_step<receive_step>(*this, pairs_.edge_from(o.peer), o, batch, number, name_);
+}
+
+// A short message that waits for nothing needs no step. Throws what it has failed with.
+bool p2p_end::leaves_at_once(const runtime::dataflow& flow, const p2p_operation& o, std::uint64_t batch,
+                             const runtime::buffer_access& use, const runtime::step_options& how) {
+  if (o.what != p2p_operation::kind::send || o.peer == self_ || o.pieces != nullptr) return false;
+  if (!flow.may_begin(use, how)) return false;
+  call_options call;
+  call.tag = o.tag;
+  call.type = o.type;
+  call.trials.batch = batch;
+  return pairs_.edge_to(o.peer).send_at_once(o.bytes, call);
+}
+
+// Throws where this rank has no such pair.
+p2p_end::with p2p_end::check_pair(const p2p_operation& o) {
+  if (o.pieces != nullptr && (o.peer == self_ || memory_.has_streams()))
+    runtime::raise(
+        {errc::bad_argument, title_of(o, name_) + ": pieces are for messages between ranks, in host memory"});
+  if (o.peer == self_) return with::itself;
+  if (o.what == p2p_operation::kind::send) {
+    static_cast<void>(pairs_.edge_to(o.peer));
+  } else {
+    static_cast<void>(pairs_.edge_from(o.peer));
+  }
+  return with::peer;
+}
+
+// A long send ends when its peer has posted the receive for it. Where all ranks do the same, that receive is one that this rank, too, has
+// posted by now, or waits for such a send in its turn, and nobody ever ends. Of one tag this cannot close a circle: along it the numbers
+// of the sends would have to fall for ever. Of several, what this rank has done with the send's tag tells what the others have.
+bool p2p_end::may_wait_for(const p2p_operation& sent, std::uint64_t number, rank_id source) const {
+  const line* const same = receives_.find(key_of(sent.peer == self_ ? self_ : source, sent.tag));
+  if (same != nullptr || sent.peer == self_) return same != nullptr && same->posted > number;
+  return std::any_of(pairs_.ins_.begin(), pairs_.ins_.end(), [&](const declared_edge* from) {
+    const line* const other = receives_.find(key_of(from->peer(), sent.tag));
+    return other != nullptr && other->posted > number;
+  });
+}
+
+// Whether a send or a receive of before may be the other side of what is posted under that tag.
+bool p2p_end::has_waiting(std::uint32_t own_tag) const {
+  const auto has_begun = [&](const sequences& all) {
+    const line* const one = all.find(key_of(self_, own_tag));
+    return one == nullptr || one->order.idle();
+  };
+  return to_itself_.is_awaited(own_tag) || !has_begun(sends_) || !has_begun(receives_);
+}
+
+// A send to this rank itself that is to send what its own receive brings, perhaps by way of others.
+void p2p_end::check_circles(std::span<const p2p_operation> batch) const {
+  constexpr std::size_t most_looked_at = 256;
+  struct message {
+    const p2p_operation* sent = nullptr;
+    const p2p_operation* received = nullptr;
+    bool ends = false;
+  };
+  std::map<std::pair<std::uint32_t, std::size_t>, message> all;  // by tag and number
+  std::map<std::uint32_t, std::size_t> sends;
+  std::map<std::uint32_t, std::size_t> receives;
+  for (const p2p_operation& o : batch) {
+    if (o.peer != self_ || has_waiting(o.tag)) continue;
+    if (!memory_.check(o.bytes)) return;  // it ends at once, and says why
+    const bool sent = o.what == p2p_operation::kind::send;
+    (sent ? all[{o.tag, sends[o.tag]++}].sent : all[{o.tag, receives[o.tag]++}].received) = &o;
+  }
+  std::erase_if(all, [](const auto& m) { return m.second.sent == nullptr || m.second.received == nullptr; });
+  if (all.size() > most_looked_at) return;
+  const auto waits = [&](const message& m) {
+    return std::any_of(all.begin(), all.end(), [&](const auto& other) {
+      const p2p_operation* const before = other.second.received;
+      const auto into = before->bytes;
+      return !other.second.ends && before < m.sent && into.data() < m.sent->bytes.data() + m.sent->bytes.size() &&
+             m.sent->bytes.data() < into.data() + into.size();
+    });
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (auto& [key, m] : all) {
+      if (m.ends || waits(m)) continue;
+      m.ends = moved = true;
+    }
+  }
+  for (const auto& [key, m] : all) {
+    if (m.ends) continue;
+    runtime::raise({errc::bad_argument, title_of(*m.sent, name_) +
+                                            ", this rank itself: it is to send what a receive of " +
+                                            "its batch brings, and that waits for this send; list the send first, to " +
+                                            "exchange in place"});
+  }
+}
+
+p2p_end::sequences::map::value_type& p2p_end::sequences::find_or_make(std::uint64_t key) {
+  if (const auto known = all_.find(key); known != all_.end()) return *known;
+  if (all_.size() >= sweep_at_) {
+    std::erase_if(all_, [](const auto& s) { return s.second.order.idle(); });
+    sweep_at_ = std::max<std::size_t>(64, 2 * all_.size());
+  }
+  return *all_.try_emplace(key).first;
+}
+
+p2p_end::line& p2p_end::line_of(const p2p_operation& o) {
+  const std::uint64_t key = key_of(o.peer, o.tag);
+  return o.what == p2p_operation::kind::send ? sends_[key] : receives_[key];
+}
+
+// The device's order: before the host knows anything, and whichever config moves a message.
+void p2p_end::order_behind(const batch_options& how, std::span<p2p_operation> batch) {
+  try {
+    for (p2p_operation& o : batch) {
+      memory_.after(o.bytes, how.stream);
+      if (o.what == p2p_operation::kind::receive) o.expected = memory_.expect(o.bytes);
+    }
+    for (const p2p_operation& o : batch) {
+      if (o.what == p2p_operation::kind::receive && !how.ahead) memory_.wait_on(o.bytes, how.stream);
+    }
+  } catch (const runtime::failure& f) {
+    for (const p2p_operation& o : batch) memory_.came(o.expected, errc::cancelled);
+    runtime::raise({f.code(), {.op = name_, .rank = self_}, f.reason().text()});
+  }
+}
+
+runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_operation> batch,
+                                  const batch_options& o) {
+  check_caller();
+  bool receives_own = false;
+  bool may_be_circle = false;
+  for (const p2p_operation& operation : batch) {
+    if (check_pair(operation) != with::itself) continue;
+    const bool receives = operation.what == p2p_operation::kind::receive;
+    may_be_circle |= receives_own && !receives;
+    receives_own |= receives;
+  }
+  if (may_be_circle) check_circles(batch);
+  boost::container::small_vector<p2p_operation, 8> in_order;
+  if (o.stream != nullptr) {
+    in_order.assign(batch.begin(), batch.end());
+    order_behind(o, in_order);
+    batch = in_order;
+  }
+  boost::container::small_vector<runtime::flow_part, 16> parts;
+  ++batches_;
+  for (const p2p_operation& operation : batch) {
+    const bool sends = operation.what == p2p_operation::kind::send;
+    const auto use = sends ? runtime::buffer_use::read : runtime::buffer_use::write;
+    const runtime::buffer_access whole{operation.bytes, use};
+    line& among = line_of(operation);
+    const runtime::step_options how{services_.patient(o.timeout_ns), o.after, &among.order};
+    runtime::flow_part& part = parts.emplace_back();
+    try {
+      if (leaves_at_once(flow, operation, batches_, whole, how)) {
+        part.bytes = operation.bytes.size();
+        ++among.posted;
+        continue;
+      }
+      part.step = step_for(operation, batches_, among.posted);
+    } catch (const runtime::failure&) {
+      part.step = runtime::new_step<not_sent>(operation, name_, std::current_exception());
+    }
+    if (operation.pieces == nullptr) {
+      flow.put(part.step, {&whole, 1}, how);
+    } else {
+      std::vector<runtime::buffer_access> uses{runtime::writes(operation.bytes)};  // what it is packed to on its way
+      for (const std::span<std::byte> each : operation.pieces->all) uses.push_back({each, use});
+      flow.put(part.step, uses, how);
+    }
+    ++among.posted;  // a receive is none that has been posted before it
+  }
+  return flow.together(parts);
+}
+
+std::vector<declared_edge*> p2p::edges() const {
+  if (idle()) return {};
+  std::vector<declared_edge*> all = end_->pairs().outs_;
+  all.insert(all.end(), end_->pairs().ins_.begin(), end_->pairs().ins_.end());
+  return all;
+}
+
+runtime::flow_work p2p::start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o) {
+  return end().start(flow, batch, o);
+}
+
+void p2p::check_caller() const {
+  if (!idle()) end().check_caller();
+}
+
+agreement p2p::to(rank_id peer) const { return end().pairs().to(peer); }
+agreement p2p::from(rank_id peer) const { return end().pairs().from(peer); }
+bool p2p::rejoin() const { return !idle() && end().pairs().rejoin(); }
+std::size_t p2p::known_tags() const { return end().known_tags(); }
+std::uint64_t p2p::generation_with(rank_id peer) const { return end().generation_with(peer); }
+
+void p2p::retune(std::optional<std::uint64_t> bytes, std::string_view why) const { end().pairs().retune(bytes, why); }
+
+task<> p2p::tune(std::vector<std::uint64_t> sizes_bytes) { return end().pairs().tune(std::move(sizes_bytes)); }
+
+std::uint64_t p2p::copied_bytes() const {
+  return end().pairs().copied_bytes() + end().to_itself().copied_bytes() + end().copied_bytes();
+}
+
+actors::registered_memory p2p::register_bytes(std::span<std::byte> memory) const {
+  return end().pairs().registered(memory);
+}
+
+const actors::op_declaration& p2p_end::declaration() const noexcept {
+  static const actors::op_declaration none;
+  return none;
+}
+
+p2p_end& p2p::end() const {
+  if (end_ == nullptr)
+    runtime::raise({errc::bad_argument, "op " + name_ + ": this rank has no part in it; it may not start batches"});
+  return *end_;
+}
+
+p2p rank::declare(const point_to_point& op) {
+  const paired_transfer mine = pairs_of(op, id(), world_size()).value();
+  p2p handle;
+  handle.name_ = op.name;
+  std::shared_ptr<const std::vector<rank_id>> coupled;
+  if (!op.coupled.empty()) coupled = std::make_shared<const std::vector<rank_id>>(op.coupled);
+  transfer pairs = host_->declare_pairs(mine, mine.edges, coupled);
+  if (!takes_part(op, id())) return handle;
+  handle.end_ = &host_->add(std::make_unique<p2p_end>(std::move(pairs), host_->services_, op));
+  return handle;
+}
+
+}  // namespace parley::ops

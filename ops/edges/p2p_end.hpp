@@ -1,0 +1,95 @@
+#pragma once
+/// A batch op on one rank that has a part in it: what the handle (p2p.hpp) and the ops that are made of messages call. Internal to ops.
+#include <parley/actors/services.hpp>
+#include <parley/dataflow.hpp>
+#include <parley/op_end.hpp>
+#include <parley/ops/edges/self_edge.hpp>
+#include <parley/p2p.hpp>
+#include <parley/runtime/implementation.hpp>
+#include <parley/runtime/record/waiting_call.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace parley::ops {
+
+/// The op on one rank that has a part in it.
+class p2p_end final : public op_end {
+ public:
+  p2p_end(transfer pairs, const actors::services& s, const point_to_point& op)
+      : op_end(kind::batch), name_(op.name), pairs_(std::move(pairs)),
+        memory_(op.memory == nullptr ? runtime::host_memory() : *op.memory),
+        to_itself_(s, memory_, op.name, op.timeout_ns), services_(s), self_(s.net.rank()) {}
+  /// Of none: those of its edges say all.
+  const actors::op_declaration& declaration() const noexcept override;
+  bool ends_with(rank_id) const noexcept override { return false; }
+  void fail(const runtime::error&) noexcept override {}
+
+  /// Those of a batch with a stream are expected from here on (`memory_space::expect`).
+  runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o);
+  /// Throws `bad_argument` where one of the op's own configs calls it, or a process that fork() made.
+  void check_caller() const { runtime::check_call(services_.ex, {"op", name_}); }
+  runtime::memory_space& memory() const noexcept { return memory_; }
+  std::uint64_t generation_with(rank_id peer) const { return peer == self_ ? 0 : pairs_.generation_with(peer); }
+  transfer& pairs() noexcept { return pairs_; }
+  const self_edge& to_itself() const noexcept { return to_itself_; }
+  void list_waiting(runtime::waiting_list& all) override { to_itself_.list_waiting(all); }
+  /// Of how many peers and tags something is kept here; those that are used no more are forgotten.
+  std::size_t known_tags() const noexcept { return sends_.size() + receives_.size() + to_itself_.known_tags(); }
+  /// Whether a receive from `source` that is posted now may wait until `sent`, the `number`-th one of its peer and tag, has ended.
+  bool may_wait_for(const p2p_operation& sent, std::uint64_t number, rank_id source) const;
+  /// What came beside the memory that it was for.
+  void note_copied(std::uint64_t bytes) noexcept { copied_bytes_ += bytes; }
+  std::uint64_t copied_bytes() const noexcept { return copied_bytes_; }
+
+ private:
+  struct line {
+    runtime::begin_sequence order;
+    std::uint64_t posted = 0;  // so many so far
+  };
+  class sequences {  // by peer and tag
+   public:
+    line& operator[](std::uint64_t key) {
+      if (latest_ == nullptr || latest_->first != key) latest_ = &find_or_make(key);
+      return latest_->second;
+    }
+    std::size_t size() const noexcept { return all_.size(); }
+    const line* find(std::uint64_t key) const {
+      const auto known = all_.find(key);
+      return known == all_.end() ? nullptr : &known->second;
+    }
+
+   private:
+    using map = std::unordered_map<std::uint64_t, line>;
+    map::value_type& find_or_make(std::uint64_t key);
+    map all_;
+    map::value_type* latest_ = nullptr;
+    std::size_t sweep_at_ = 64;  // so many: tags that are used no more are forgotten
+  };
+  void order_behind(const batch_options& o, std::span<p2p_operation> batch);
+  enum class with : std::uint8_t { peer, itself };
+  with check_pair(const p2p_operation& o);
+  void check_circles(std::span<const p2p_operation> batch) const;
+  bool has_waiting(std::uint32_t own_tag) const;
+  runtime::flow_step_ptr step_for(const p2p_operation& o, std::uint64_t batch, std::uint64_t number);
+  bool leaves_at_once(const runtime::dataflow& flow, const p2p_operation& o, std::uint64_t batch,
+                      const runtime::buffer_access& use, const runtime::step_options& how);
+  static std::uint64_t key_of(rank_id peer, std::uint32_t tag) noexcept { return (std::uint64_t{peer} << 32U) | tag; }
+  line& line_of(const p2p_operation& o);
+  std::string name_;
+  transfer pairs_;
+  runtime::memory_space& memory_;
+  self_edge to_itself_;
+  const actors::services& services_;
+  rank_id self_;
+  sequences sends_;
+  sequences receives_;
+  std::uint64_t batches_ = 0;
+  std::uint64_t copied_bytes_ = 0;
+};
+
+}  // namespace parley::ops

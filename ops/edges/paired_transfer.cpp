@@ -1,0 +1,221 @@
+#include <parley/paired_transfer.hpp>
+
+#include <parley/ops/core/op_host.hpp>
+#include <parley/ops/edges/declared_edge.hpp>
+#include <parley/ops/edges/edge.hpp>
+#include <parley/rank.hpp>
+
+#include <algorithm>
+#include <set>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::error;
+
+namespace {
+
+std::string listed(const std::vector<rank_id>& ranks) {
+  std::string text;
+  for (const rank_id r : ranks) text += (text.empty() ? "" : ", ") + std::to_string(r);
+  return text.empty() ? "none" : text;
+}
+
+/// A likely reason, at the end of what is wrong with an edge.
+std::string hint_for(rank_id world_size) {
+  return world_size == 1 ? "; this rank was started alone: start the ranks with `parley run -n 2 PROGRAM`, or virtual "
+                           "ones with --sim 2"
+                         : "";
+}
+
+}  // namespace
+
+runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const paired_transfer& op, rank_id world_size) {
+  const std::string title = "op " + op.name;
+  if (const auto listed = check_catalogue(op.name, op.configs); !listed) return listed.reason();
+  auto edges = op.edges;
+  if (edges.empty()) {
+    if (!op.role) return error{errc::bad_argument, title + " has neither a role function nor edges"};
+    std::vector<rank_id> senders;
+    std::vector<rank_id> receivers;
+    std::string others;
+    for (rank_id r = 0; r < world_size; ++r) {
+      const std::string role = op.role(r);
+      if (role != "sender" && role != "receiver" && role != "idle" && !role.empty())
+        others += "; \"" + role + "\", which rank " + std::to_string(r) + " is, is neither";
+      if (role == "sender") senders.push_back(r);
+      if (role == "receiver") receivers.push_back(r);
+    }
+    if (senders.size() != receivers.size() || senders.empty())
+      return error{errc::role_conflict,
+                   title + ": in a world of " + std::to_string(world_size) + " the senders are " + listed(senders) +
+                       " and the receivers " + listed(receivers) + others +
+                       "; each sender needs one receiver of its own, so change the role function or list the edges" +
+                       hint_for(world_size)};
+    for (std::size_t i = 0; i < senders.size(); ++i) edges.emplace_back(senders[i], receivers[i]);
+  }
+  std::set<std::pair<rank_id, rank_id>> seen;
+  for (const auto& [from, to] : edges) {
+    const std::string edge = title + ": edge " + std::to_string(from) + "->" + std::to_string(to);
+    if (from >= world_size || to >= world_size)
+      return error{errc::bad_argument, edge + " names a rank outside the world of " + std::to_string(world_size) +
+                                           "; ranks count from 0" + hint_for(world_size)};
+    if (from == to) return error{errc::bad_argument, edge + " is a self-send; a transfer needs two ranks"};
+    if (!seen.emplace(from, to).second) return error{errc::role_conflict, edge + " is listed twice"};
+  }
+  return edges;
+}
+
+namespace {
+
+constexpr std::uint32_t tuning_tag = 0xffffffffU;
+constexpr std::uint64_t most_tuning_messages = 10'000;
+constexpr time_ns tuning_pause_ns = 1'000'000;
+constexpr time_ns credit_pause_ns = 20'000;
+constexpr time_ns longest_for_credit_ns = 2'000'000;
+
+// Without its credit a put is not tried, and one message after the other leaves it no time to come.
+runtime::task<> until_credit(edge_out& edge, runtime::executor& ex, std::uint64_t bytes) {
+  const time_ns until = ex.deadline_in(longest_for_credit_ns);
+  while (!edge.knows_where(tuning_tag, bytes) && ex.now() < until) {
+    auto slept = co_await runtime::sleep_for(credit_pause_ns);
+    if (!slept) runtime::raise(slept.reason());
+  }
+}
+
+// Sends until each size is decided; an empty message ends the phase at the receiver.
+runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std::uint64_t> sizes_bytes) {
+  call_options in_the_phase;
+  in_the_phase.tag = tuning_tag;
+  in_the_phase.trials.pace = actors::pacing::at_once;
+  for (const std::uint64_t bytes : sizes_bytes) {
+    const auto block = edge.memory().make(bytes);
+    const std::span<std::byte> scratch = block->bytes();
+    const auto memory = edge.registered(scratch);
+    for (std::uint64_t i = 0; i < most_tuning_messages && bytes != 0; ++i) {
+      co_await until_credit(edge, ex, bytes);
+      co_await edge.send(scratch, in_the_phase);
+      const actors::campaign* c = edge.assigned().find(bytes);
+      if (c->where == actors::campaign::stage::decided) break;
+      if (c->where == actors::campaign::stage::trying) continue;
+      auto slept = co_await runtime::sleep_for(tuning_pause_ns);  // it waits for messages, not for traffic
+      if (!slept) runtime::raise(slept.reason());
+    }
+  }
+  co_await edge.send({}, in_the_phase);
+}
+
+runtime::task<> tune_in(edge_in& edge, std::uint64_t largest_bytes) {
+  const std::shared_ptr<runtime::memory_space::block> block = edge.memory().make(largest_bytes);
+  const std::span<std::byte> scratch = block->bytes();
+  auto memory = edge.registered(scratch);
+  memory.keep(block);
+  std::uint64_t got = 1;
+  while (got != 0) got = co_await edge.receive(scratch, {.tag = tuning_tag});
+}
+
+}  // namespace
+
+edge_out& transfer::edge_to(rank_id peer) const {
+  for (declared_edge* e : outs_) {
+    if (e->peer() == peer) return e->out();
+  }
+  throw_no_edge("does not send to rank", peer, "`to`");
+}
+
+edge_in& transfer::edge_from(rank_id peer) const {
+  for (declared_edge* e : ins_) {
+    if (e->peer() == peer) return e->in();
+  }
+  throw_no_edge("does not receive from rank", peer, "`from`");
+}
+
+agreement transfer::to(rank_id peer) const { return edge_to(peer).agreed(); }
+agreement transfer::from(rank_id peer) const { return edge_from(peer).agreed(); }
+std::uint64_t transfer::generation_with(rank_id peer) const { return edge_to(peer).participant().generation; }
+
+std::uint64_t transfer::copied_bytes() const noexcept {
+  std::uint64_t all = 0;
+  for (const auto* edges : {&outs_, &ins_}) {
+    for (const declared_edge* e : *edges) all += e->copied_bytes();
+  }
+  return all;
+}
+
+runtime::task<> transfer::tune(std::vector<std::uint64_t> sizes_bytes) {
+  runtime::scope& here = co_await runtime::this_scope;
+  runtime::scope edges(here);
+  const std::uint64_t largest = sizes_bytes.empty() ? 0 : *std::max_element(sizes_bytes.begin(), sizes_bytes.end());
+  for (declared_edge* e : outs_) edges.spawn(tune_out(e->out(), here.where(), sizes_bytes));
+  for (declared_edge* e : ins_) edges.spawn(tune_in(e->in(), largest));
+  co_await edges.join();
+}
+
+actors::registered_memory transfer::register_bytes(std::span<std::byte> memory) {
+  actors::registered_memory made;
+  const auto with = [&](edge_end& e) {
+    if (made) {
+      e.add_memory(made.region());
+    } else {
+      made = e.registered(memory);
+    }
+  };
+  for (declared_edge* e : outs_) with(e->out());
+  for (declared_edge* e : ins_) with(e->in());
+  return made;
+}
+
+// A start takes no scope from its caller, so that the call itself would not know whose it is.
+void transfer::check_caller() const { runtime::check_call(*where_, {"op", name_}); }
+
+void transfer::throw_no_edge(const char* lacks, rank_id peer, const char* option) const {
+  runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " " + lacks + " " +
+                                          std::to_string(peer) + "; check the role function and " + option});
+}
+
+agreement transfer::agreed() const {
+  if (outs_.size() + ins_.size() == 1)
+    return outs_.empty() ? ins_.front()->in().agreed() : outs_.front()->out().agreed();
+  runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " has " +
+                                          std::to_string(outs_.size() + ins_.size()) +
+                                          " edges; say which one with `to` or `from`"});
+}
+
+bool transfer::rejoin() {
+  bool any = false;
+  for (declared_edge* e : outs_) any = e->rejoin() || any;
+  for (declared_edge* e : ins_) any = e->rejoin() || any;
+  return any;
+}
+
+void transfer::retune(std::optional<std::uint64_t> bytes, std::string_view why) const {
+  for (declared_edge* e : outs_) e->out().agreed().retune(bytes, why);
+  for (declared_edge* e : ins_) e->in().agreed().retune(bytes, why);
+}
+
+transfer rank::declare(const paired_transfer& op) {
+  return host_->declare_pairs(op, pair_up(op, world_size()).value(), {});
+}
+
+transfer op_host::declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges,
+                                const std::shared_ptr<const std::vector<rank_id>>& coupled) {
+  transfer t;
+  t.name_ = op.name;
+  t.self_ = id();
+  t.where_ = &executor_;
+  for (const auto& [from, to] : edges) {
+    edge_options o = options_of(op, *settings_, machine_);
+    o.capable = op.capable;
+    o.coupled = coupled;
+    if (from == id()) {
+      o.peer = to;
+      t.outs_.push_back(&declare(std::move(o), declared_edge::end::out));
+    } else if (to == id()) {
+      o.peer = from;
+      t.ins_.push_back(&declare(std::move(o), declared_edge::end::in));
+    }
+  }
+  return t;
+}
+
+}  // namespace parley::ops

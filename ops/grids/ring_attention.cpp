@@ -1,0 +1,184 @@
+#include <parley/ring_attention.hpp>
+
+#include <parley/ops/core/common_terms.hpp>
+#include <parley/rank.hpp>
+#include <parley/runtime/random.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+namespace parley::ops {
+
+using runtime::errc;
+
+attention rank::declare(const ring_attention& op) {
+  const std::vector<rank_id> order = named_or_first(op.ranks, world_size());
+  point_to_point messages = messages_of(op, order);
+  const std::size_t size = order.size();
+  for (std::size_t i = 0; i < size; ++i) messages.edges.emplace_back(order[i], order[(i + 1) % size]);
+  attention handle;
+  handle.title_ = "op " + op.name + ", rank " + std::to_string(id());
+  handle.ring_ = declare(messages);
+  handle.memory_ = op.memory;
+  const auto mine = std::find(order.begin(), order.end(), id());
+  if (mine == order.end()) return handle;
+  handle.size_ = size;
+  handle.place_ = static_cast<std::uint64_t>(mine - order.begin());
+  handle.next_ = order[(handle.place_ + 1) % size];
+  handle.previous_ = order[(handle.place_ + size - 1) % size];
+  if (size == 1) return handle;
+  std::string ranks;
+  for (const rank_id r : order) ranks += (ranks.empty() ? "" : " ") + std::to_string(r);
+  neighbours::options around{.op = op.name,
+                             .listed = {handle.previous_, handle.next_},
+                             .timeout_ns = op.timeout_ns,
+                             .declared = {{"ranks in the order", ranks}}};
+  handle.around_ = &*attach(std::make_unique<neighbours>(services(), handle.ring_.edges(), std::move(around)));
+  return handle;
+}
+
+namespace {
+
+void check_shape(const std::string& title, const attention_shape& shape) {
+  if (shape.heads == 0 || shape.rows == 0 || shape.dimensions == 0)
+    runtime::raise({errc::bad_argument, title + ": heads, rows and dimensions are at least 1"});
+}
+
+void check_sizes(const std::string& title, const attention_shape& shape, std::initializer_list<std::size_t> sizes) {
+  const auto fits = [&](std::size_t elements) { return elements == shape.elements(); };
+  if (std::all_of(sizes.begin(), sizes.end(), fits)) return;
+  std::string found;
+  for (const std::size_t n : sizes) found += (found.empty() ? "" : ", ") + std::to_string(n);
+  runtime::raise({errc::bad_argument, title + ": q, k, v and out have " + found + " elements where the shape has " +
+                                          std::to_string(shape.elements())});
+}
+
+}  // namespace
+
+void check_came(const std::string& title, rank_id from, std::uint64_t bytes, std::uint64_t expected) {
+  if (bytes == expected) return;
+  runtime::raise({errc::bad_argument, title + ": rank " + std::to_string(from) + " sent " + std::to_string(bytes) +
+                                          " bytes of keys or values where " + std::to_string(expected) +
+                                          " were expected; give all ranks the same shape"});
+}
+
+void attention::check_came(std::uint64_t bytes, std::uint64_t expected) const {
+  around_->heard(previous_);
+  ops::check_came(title_, previous_, bytes, expected);
+}
+
+namespace {
+
+double scale_of(const attention_shape& s) {
+  return s.scale != 0 ? s.scale : 1 / std::sqrt(static_cast<double>(s.dimensions));
+}
+
+std::string words_of(const attention_shape& s, std::string_view type) {
+  char scale[32];
+  std::snprintf(scale, sizeof scale, "%.9g", scale_of(s));
+  return std::string(type) + ", " + std::to_string(s.heads) + " heads of " + std::to_string(s.dimensions) +
+         " dimensions, " + (s.causal ? "causal" : "full") + ", scale " + scale;
+}
+
+}  // namespace
+
+std::uint32_t attention::begin(const attention_shape& shape, std::string_view type) {
+  ring_.check_caller();
+  if (around_ == nullptr) return 0;
+  around_->throw_refused();
+  std::uint64_t terms = shape.heads;
+  const auto add = [&terms](std::uint64_t more) { terms = runtime::mix(terms ^ runtime::mix(more + 1)); };
+  add(shape.dimensions);
+  add(shape.causal ? 1 : 0);
+  add(std::bit_cast<std::uint64_t>(scale_of(shape)));
+  for (const char c : type) add(static_cast<unsigned char>(c));
+  around_->call(terms, [&] { return words_of(shape, type); });
+  around_->expect(previous_);
+  return static_cast<std::uint32_t>(terms) & ~3U;
+}
+
+void attention::check(const attention_shape& shape, std::initializer_list<std::size_t> sizes) const {
+  if (size_ == 0) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
+  if (memory_ != nullptr && memory_->has_streams())
+    runtime::raise({errc::bad_argument, title_ + ": its arrays lie on a device, where a `plan` computes with them"});
+  check_shape(title_, shape);
+  check_sizes(title_, shape, sizes);
+}
+
+// ---- on a device ------------------------------------------------------------------------------------------------------
+
+bool attention::rejoin() { return ops::rejoin(ring_, around_); }
+
+attention_plan attention::plan_of(const attention_shape& shape, std::uint64_t element_bytes) const {
+  if (size_ == 0) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
+  if (memory_ == nullptr || !memory_->has_streams())
+    runtime::raise({errc::bad_argument, title_ + ": its arrays lie in host memory; say in `memory` which device's"});
+  check_shape(title_, shape);
+  attention_plan made;
+  *made.state_ = {title_, ring_, memory_, shape, element_bytes, size_, place_, next_, previous_, {}, around_};
+  // With two ranks there is one rotation.
+  for (std::uint64_t i = 0; i < std::min<std::uint64_t>(size_ - 1, 2); ++i) {
+    attention_plan::part& p = made.state_->came[i];
+    p.memory = memory_->make(2 * shape.elements() * element_bytes);
+    p.registered = made.registered(p.memory->bytes());
+    p.registered.keep(p.memory);
+  }
+  return made;
+}
+
+void attention_plan::check(std::uint64_t element_bytes, std::initializer_list<std::size_t> sizes,
+                           runtime::device_stream stream) const {
+  state_->ring.check_caller();
+  if (state_->around != nullptr) state_->around->throw_refused();
+  check_sizes(state_->title, state_->shape, sizes);
+  if (element_bytes != state_->element_bytes)
+    runtime::raise({errc::bad_argument, state_->title + ": elements have " + std::to_string(element_bytes) +
+                                            " bytes, and in its plan " + std::to_string(state_->element_bytes)});
+  if (stream == nullptr)
+    runtime::raise(
+        {errc::bad_argument, state_->title + ": its arrays lie on a device; say in which stream kernels work on them"});
+}
+
+runtime::task<> attention_plan::rotate(runtime::dataflow& flow, state* s, const call* c) {
+  flow.stop_at_failure();
+  const std::uint64_t bytes = s->shape.elements() * s->element_bytes;
+  const std::uint64_t last = s->shape.causal ? s->place : s->size - 1;
+  std::vector<runtime::flow_work> coming;
+  runtime::flow_work leaving;
+  std::span<const std::byte> keys = c->keys;
+  std::span<const std::byte> values = c->values;
+  for (std::uint64_t step = 0; step < s->size; ++step) {
+    const bool rotates = step + 1 < s->size;
+    const std::span<std::byte> next = rotates ? s->came[step % 2].memory->bytes() : std::span<std::byte>();
+    if (rotates) {
+      // What comes takes the place of what the last rotation sends on. Were the kernels that read that in the stream already, the
+      // send would come after them, and not beside the block before.
+      if (step > 1) co_await leaving;
+      const std::uint32_t tag = 2 * static_cast<std::uint32_t>(step % 2);  // as on the host
+      coming.push_back(s->ring.start(flow,
+                                     {p2p::irecv(next.first(bytes), {.from = s->previous, .tag = tag}),
+                                      p2p::irecv(next.last(bytes), {.from = s->previous, .tag = tag + 1})},
+                                     {.stream = c->stream, .ahead = true}));
+      // Kernels have written the first ones. All others are there when their receive has ended.
+      leaving = s->ring.start(
+          flow, {p2p::isend(keys, {.to = s->next, .tag = tag}), p2p::isend(values, {.to = s->next, .tag = tag + 1})},
+          {.stream = step == 0 ? c->stream : nullptr});
+    }
+    const std::uint64_t from = (s->place + s->size - step) % s->size;
+    if (!s->shape.causal || from <= s->place) {
+      if (step > 0) s->memory->wait_on(s->came[(step - 1) % 2].memory->bytes(), c->stream);
+      c->enqueue({keys, values, from * s->shape.rows, step == 0, step == last});
+    }
+    keys = next.first(std::min<std::size_t>(bytes, next.size()));
+    values = next.last(std::min<std::size_t>(bytes, next.size()));
+  }
+  for (const runtime::flow_work& both : coming) {
+    co_await both;
+    for (const std::size_t i : {0, 1}) check_came(s->title, s->previous, both[i].bytes(), bytes);
+  }
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,458 @@
+#include <parley/gpu_sum.hpp>
+
+#include <parley/cuda_space.hpp>
+#include <parley/ops/core/said_by_all.hpp>
+#include <parley/scope.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <thread>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::error;
+using runtime::task;
+
+namespace {
+
+constexpr std::size_t most_captures = 64;
+
+/// That all which a stream has now is over.
+class stream_end final : runtime::completion {
+ public:
+  stream_end(transports::cuda_copies& copies, transports::cuda_stream s) noexcept
+      : completion(&on_reached), copies_(copies), here_(s == nullptr || copies.watch(s, this) != errc::pending) {}
+  stream_end(const stream_end&) = delete;
+  stream_end& operator=(const stream_end&) = delete;
+  ~stream_end() {
+    if (!here_) copies_.forget(this);
+  }
+  bool here() const noexcept { return here_; }
+
+ private:
+  static void on_reached(completion& self, errc) noexcept { static_cast<stream_end&>(self).here_ = true; }
+  transports::cuda_copies& copies_;
+  bool here_;
+};
+
+runtime::result<> is_a_world(const communicator* over, const std::string& config) {
+  if (dynamic_cast<const gpu_world*>(over) != nullptr) return {};
+  return error{errc::bad_argument,
+               config + " runs over a gpu_world; give the op one as `over`, and a gpu_world_source as `rehearse`"};
+}
+gpu_world& world_of(const symmetric_call& call, const std::string& config) {
+  is_a_world(call.over, config).value();
+  return dynamic_cast<gpu_world&>(*call.over);
+}
+
+/// What is summed which way, in a world of GPUs.
+class gpu_sum_config : public symmetric_config {
+ public:
+  gpu_sum_config(tuning::config_identity identity, gpu_sum::way how, unsigned blocks = 0)
+      : symmetric_config(std::move(identity)), how_(how), blocks_(blocks) {}
+  task<> run(symmetric_call call, std::span<std::byte> data) const override {
+    co_await world_of(call, id()).run(sum_of(data), call.replayed);
+  }
+  runtime::result<> works_over(const communicator* over) const override {
+    if (const auto is = is_a_world(over, id()); !is) return is;
+    const std::string& why = dynamic_cast<const gpu_world&>(*over).lacks(how_);
+    return why.empty() ? runtime::result<>() : error{errc::unavailable, why};
+  }
+  std::size_t alignment() const noexcept override { return sizeof(float); }
+
+ protected:
+  gpu_sum sum_of(std::span<std::byte> data) const { return {how_, data, blocks_}; }
+
+ private:
+  gpu_sum::way how_;
+  unsigned blocks_;
+};
+
+class captured_sum_config : public gpu_sum_config {
+ public:
+  using gpu_sum_config::gpu_sum_config;
+  bool can_be_captured() const noexcept override { return true; }
+  task<> capture(symmetric_call call, std::span<std::byte> data, runtime::device_stream stream) const override {
+    co_await world_of(call, id()).capture(sum_of(data), static_cast<transports::cuda_stream>(stream));
+  }
+};
+
+class nccl_sum_config final : public captured_sum_config {
+ public:
+  nccl_sum_config() : captured_sum_config({.name = "nccl_sum", .wire_class = "nccl_sum"}, gpu_sum::way::nccl) {}
+  std::vector<std::string> requirements() const override { return {"nccl"}; }
+};
+
+// A wire class of its own: NCCL may let the others reach a buffer that is named in a graph.
+class nccl_graph_sum_config final : public gpu_sum_config {
+ public:
+  nccl_graph_sum_config()
+      : gpu_sum_config({.name = "nccl_graph_sum", .wire_class = "nccl_graph_sum"}, gpu_sum::way::nccl) {}
+  std::vector<std::string> requirements() const override { return {"nccl"}; }
+  task<> run(symmetric_call call, std::span<std::byte> data) const override {
+    co_await world_of(call, id()).run(sum_of(data), true);
+  }
+};
+
+tuning::config_identity in_blocks(const std::string& name, unsigned blocks) {
+  if (blocks == 0 || blocks > transports::peer_boxes::most_blocks)
+    runtime::raise({errc::bad_argument, name + " takes 1 to 64 blocks, not " + std::to_string(blocks)});
+  return {.name = name,
+          .parameters = {{"blocks", std::uint64_t{blocks}}},
+          .wire_class = name + "_" + std::to_string(blocks)};
+}
+
+class kernel_sum_config final : public captured_sum_config {
+ public:
+  explicit kernel_sum_config(unsigned blocks)
+      : captured_sum_config(in_blocks("kernel_sum", blocks), gpu_sum::way::kernel, blocks) {}
+  std::vector<std::string> requirements() const override { return {"ipc", "peer_access"}; }
+};
+
+// What it requires depends on where the members are: the world knows.
+class gathered_sum_config final : public gpu_sum_config {
+ public:
+  explicit gathered_sum_config(unsigned blocks)
+      : gpu_sum_config(in_blocks("gathered_sum", blocks), gpu_sum::way::gathered, blocks) {}
+};
+
+/// What a member says when its floats are in its box.
+struct gathered_call {
+  std::uint64_t bytes = 0;
+  std::uint64_t number = 0;
+  friend bool operator==(const gathered_call&, const gathered_call&) = default;
+};
+
+}  // namespace
+
+gpu_world::gpu_world(transports::cuda_copies& copies, options o, transfer messages, std::uint32_t number,
+                     std::shared_ptr<gpu_world_remains> remains)
+    : copies_(copies), options_(std::move(o)), messages_(std::move(messages)), number_(number),
+      remains_(std::move(remains)) {}
+
+gpu_world::~gpu_world() {
+  abort();
+  // Calls have seen to theirs, but for those that were torn down.
+  while (nothing_more_ != nullptr && !nothing_more_->load()) static_cast<void>(copies_.poll());
+  {
+    const stream_end own(copies_, stream_);
+    const stream_end prompt(copies_, copies_.prompt());
+    while (!own.here() || !prompt.here()) static_cast<void>(copies_.poll());
+  }
+  remains_->mapped.insert(remains_->mapped.end(), mapped_.begin(), mapped_.end());
+  remains_->memory.push_back(std::move(stop_));
+  if (!box_.bytes().empty()) remains_->boxes.push_back(std::move(box_));
+  if (stream_ != nullptr) copies_.driver().destroy(stream_);
+}
+
+void gpu_world::raise_if_aborted() const {
+  if (aborted_) runtime::raise({errc::unavailable, "its communicator was aborted; connect another one and rejoin"});
+}
+
+// NCCL has a thread for what goes on behind the scenes, which may share this one's core.
+task<> gpu_world::ready() {
+  runtime::scope& here = co_await runtime::this_scope;
+  for (;;) {
+    raise_if_aborted();
+    const errc seen = options_.nccl->state(handle_);
+    if (seen == errc::none) co_return;
+    if (seen != errc::pending) runtime::raise({errc::device_failed, options_.nccl->fault()});
+    if (here.cancelled() != errc::none) runtime::raise(here.cancelled());
+    std::this_thread::yield();
+    co_await runtime::yield;
+  }
+}
+
+void gpu_world::abort() noexcept {
+  if (std::exchange(aborted_, true)) return;
+  captures_.clear();  // NCCL waits for those that name its communicator
+  if (!stop_.bytes().empty()) std::atomic_ref(stop()).store(1);
+  if (handle_ != nullptr) {
+    auto over = options_.nccl->abort(std::exchange(handle_, nullptr));
+    if (has_called_nccl_) nothing_more_ = std::move(over);
+  }
+  if (nothing_more_ == nullptr || nothing_more_->load()) capturing_.reset();
+  if (telling_ != nullptr) telling_->cancel();
+}
+
+// Kernels that have been told to stop do so soon; until then they touch buffers. One that is behind a wait for a message starts once that
+// has come, or has failed: others of this rank go on meanwhile, who may have to bring it. What NCCL was connecting for comes late.
+task<> gpu_world::until_its_end() {
+  while (nothing_more_ != nullptr && !nothing_more_->load()) co_await runtime::yield;
+  capturing_.reset();
+  const stream_end own(copies_, stream_);
+  const stream_end prompt(copies_, copies_.prompt());
+  while (!own.here() || !prompt.here()) co_await runtime::yield;
+}
+
+const std::string& gpu_world::lacks(gpu_sum::way how) const noexcept {
+  switch (how) {
+    case gpu_sum::way::nccl: return no_nccl_;
+    case gpu_sum::way::kernel: return no_kernel_;
+    case gpu_sum::way::gathered: break;
+  }
+  return no_boxes_;
+}
+
+void gpu_world::check(const gpu_sum& what) const {
+  raise_if_aborted();
+  if (const std::string& why = lacks(what.how); !why.empty()) runtime::raise({errc::unavailable, why});
+  if (what.how != gpu_sum::way::nccl && what.floats.size() > boxes_.stage_bytes)
+    runtime::raise({errc::unavailable, "its kernel sums up to " + std::to_string(boxes_.stage_bytes) +
+                                           " bytes, as kernel_bytes says, not " + std::to_string(what.floats.size())});
+  if (what.floats.size() % sizeof(float) != 0)
+    runtime::raise(
+        {errc::bad_argument, "a sum of floats has a multiple of 4 bytes, not " + std::to_string(what.floats.size())});
+}
+
+namespace {
+/// Of a call that is torn down nobody knows what the others have done, and its kernel waits for them: the world is aborted at once, as what
+/// sees to the end of kernels comes before what would abort it.
+class abort_if_torn_down {
+ public:
+  explicit abort_if_torn_down(gpu_world& w) noexcept : world_(w) {}
+  abort_if_torn_down(const abort_if_torn_down&) = delete;
+  abort_if_torn_down& operator=(const abort_if_torn_down&) = delete;
+  ~abort_if_torn_down() {
+    if (!is_over_) world_.abort();
+  }
+  void is_over() noexcept { is_over_ = true; }
+
+ private:
+  gpu_world& world_;
+  bool is_over_ = false;
+};
+}  // namespace
+
+task<> gpu_world::run(gpu_sum what, bool replayed) {
+  runtime::scope& here = co_await runtime::this_scope;
+  check(what);
+  if (what.floats.empty()) co_return;
+  abort_if_torn_down call(*this);
+  std::exception_ptr thrown;
+  try {
+    copies_.check(what.floats, sizeof(float)).value();  // of this member alone: the others are in the call
+    if (what.how == gpu_sum::way::gathered) {
+      co_await gather(what);
+    } else {
+      if (replayed) {
+        co_await replay(what);
+      } else {
+        co_await enqueue(what, stream_, place::stream);
+      }
+      co_await ended(stream_);
+    }
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  call.is_over();
+  const bool by_another = aborted_;
+  if (!thrown && !by_another) co_return;
+  // Nobody knows what the others have done of it.
+  abort();
+  co_await until_its_end();
+  if (by_another && (!thrown || here.cancelled() == errc::none))
+    runtime::raise({errc::unavailable, "its communicator was aborted meanwhile; connect another one and rejoin"});
+  std::rethrow_exception(thrown);
+}
+
+task<> gpu_world::ended(transports::cuda_stream stream) {
+  auto all = co_await transports::reached(copies_, stream);
+  all.value();
+}
+
+task<> gpu_world::capture(gpu_sum what, transports::cuda_stream stream) {
+  check(what);
+  if (what.floats.empty()) co_return;
+  abort_if_torn_down call(*this);
+  std::exception_ptr thrown;
+  try {
+    copies_.check(what.floats, sizeof(float)).value();
+    co_await enqueue(what, stream, place::capture);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  call.is_over();
+  if (!thrown) co_return;
+  abort();
+  co_await until_its_end();
+  std::rethrow_exception(thrown);
+}
+
+// One that throws leaves the others waiting for what ends them: the world is aborted then.
+task<> gpu_world::own_turn() {
+  runtime::scope& here = co_await runtime::this_scope;
+  const std::uint64_t mine = asked_++;
+  while (served_ != mine && !aborted_) {
+    if (here.cancelled() != errc::none) {
+      abort();  // those behind it would wait for its turn
+      runtime::raise(here.cancelled());
+    }
+    co_await runtime::yield;
+  }
+  raise_if_aborted();
+}
+
+// In its turn: before that the call before it may not be in the stream yet, and would be behind what this one waits for.
+void gpu_world::order_behind(std::span<const std::byte> floats) {
+  const errc ordered = copies_.order_behind_all(stream_, floats);
+  if (ordered != errc::none) runtime::raise({ordered, copies_.driver().fault()});
+}
+
+// Calls of one member share the number that its kernel counts, and its boxes; those of NCCL its communicator.
+void gpu_world::order_behind_latest(transports::cuda_stream stream) {
+  if (latest_in_ == nullptr || (stream == stream_ && latest_in_ == stream_)) return;
+  if (latest_ == nullptr) latest_ = copies_.moment_of(stream_);
+  copies_.in_words(copies_.order(stream, latest_)).value();
+}
+
+// Of a user's stream at once: it may have gone when the next call comes.
+void gpu_world::note_latest(transports::cuda_stream stream) {
+  latest_in_ = stream;
+  latest_ = stream == stream_ ? nullptr : copies_.moment_of(stream);
+}
+
+void gpu_world::launch_in_turn(transports::cuda_stream stream, const std::function<void()>& launch) {
+  order_behind_latest(stream);
+  launch();
+  note_latest(stream);
+  ++served_;
+}
+
+task<> gpu_world::in_turn(runtime::device_stream stream, const std::function<void()>& launch) {
+  co_await own_turn();
+  launch_in_turn(static_cast<transports::cuda_stream>(stream), launch);
+}
+
+// NCCL takes one call at a time, and has put it into the stream only when it says so.
+task<> gpu_world::enqueue(gpu_sum what, transports::cuda_stream stream, place where) {
+  co_await own_turn();
+  if (where == place::stream) {
+    order_behind(what.floats);
+    order_behind_latest(stream);
+  }
+  co_await put(what, stream);
+  if (where == place::stream) note_latest(stream);
+  ++served_;
+}
+
+// In its turn.
+task<> gpu_world::put(gpu_sum what, transports::cuda_stream stream) {
+  if (what.how == gpu_sum::way::kernel) {
+    transports::peer_boxes with = boxes_;
+    with.blocks = what.blocks;
+    const errc launched = copies_.driver().sum_with_peers(what.floats, with, stream);
+    if (launched != errc::none) runtime::raise({launched, copies_.driver().fault()});
+    co_return;
+  }
+  co_await ready();
+  has_called_nccl_ = true;
+  const errc called = options_.nccl->sum_floats(what.floats, handle_, stream);
+  if (called != errc::none && called != errc::pending) runtime::raise({called, options_.nccl->fault()});
+  co_await ready();
+}
+
+// Captured and launched in one turn: members of which only some have to capture it make their calls in one order.
+task<> gpu_world::replay(gpu_sum what) {
+  co_await own_turn();
+  transports::cuda_driver& gpu = copies_.driver();
+  auto at = std::find_if(captures_.begin(), captures_.end(), [&](const captured_sum& r) { return r.what == what; });
+  if (at == captures_.end()) {
+    if (what.how == gpu_sum::way::nccl) co_await ready();
+    capturing_.emplace(gpu, copies_.device());
+    co_await put(what, capturing_->stream());
+    raise_if_aborted();
+    if (captures_.size() >= most_captures) captures_.erase(captures_.begin());
+    captures_.push_back({what, capturing_->end()});
+    capturing_.reset();
+    at = captures_.end() - 1;
+  }
+  order_behind(what.floats);
+  const std::function<void()> launch = [&] {
+    const errc launched = at->graph.replay(stream_);
+    if (launched != errc::none) runtime::raise({launched, gpu.fault()});
+  };
+  launch_in_turn(stream_, launch);
+}
+
+namespace {
+/// Cancelled by `abort` while it is there.
+class ended_by_abort {
+ public:
+  ended_by_abort(runtime::scope*& where, runtime::scope& what) noexcept : where_(where) { where_ = &what; }
+  ended_by_abort(const ended_by_abort&) = delete;
+  ended_by_abort& operator=(const ended_by_abort&) = delete;
+  ~ended_by_abort() { where_ = nullptr; }
+
+ private:
+  runtime::scope*& where_;
+};
+}  // namespace
+
+// No kernel waits for another member, so that GPUs may put these behind each other as they like; and none is behind one that waits, as
+// streams may share queues.
+task<> gpu_world::gather(gpu_sum what) {
+  runtime::scope& here = co_await runtime::this_scope;
+  co_await own_turn();
+  transports::cuda_driver& gpu = copies_.driver();
+  const transports::cuda_stream stream = copies_.prompt();
+  const gathered_call mine{what.floats.size(), ++gathered_};
+  // A stage is written again two calls later. By then its readers have told of the call between, and so ended this one. The first two
+  // are those of the kernels that wait for each other.
+  const std::size_t stage = transports::peer_boxes::head_bytes + (2 + mine.number % 2) * boxes_.stage_bytes;
+  auto settled = co_await transports::device_step(
+      copies_, [&](runtime::completion* done) { return copies_.settle(what.floats, done); });
+  settled.value();
+  raise_if_aborted();
+  const errc filling = gpu.copy(boxes_.box[boxes_.place] + stage, what.floats.data(), what.floats.size(), stream);
+  if (filling != errc::none) runtime::raise({filling, gpu.fault()});
+  co_await ended(stream);
+  raise_if_aborted();
+  {
+    const among_all who{.self = boxes_.place, .ranks = boxes_.members, .tag = number_, .timeout_ns = runtime::never};
+    said_by_all<gathered_call> said(here, messages_, who);
+    const ended_by_abort guard(telling_, said.within());
+    said.say(mine);
+    co_await said.heard();
+    for (rank_id m = 0; m < boxes_.members; ++m) {
+      if (said.by(m) == mine) continue;
+      runtime::raise({errc::config_mismatch, "member " + std::to_string(m) + " sums " +
+                                                 std::to_string(said.by(m).bytes) + " bytes in its call " +
+                                                 std::to_string(said.by(m).number) + ", this one " +
+                                                 std::to_string(mine.bytes) + " in " + std::to_string(mine.number)});
+    }
+  }
+  raise_if_aborted();
+  std::array<const std::byte*, transports::peer_boxes::most_members> all{};
+  for (unsigned m = 0; m < boxes_.members; ++m) all[m] = boxes_.box[m] + stage;
+  const errc adding = gpu.add_up(what.floats, std::span(all).first(boxes_.members), what.blocks, stream);
+  if (adding != errc::none) runtime::raise({adding, gpu.fault()});
+  ++served_;
+  co_await ended(stream);
+}
+
+std::vector<symmetric_config_ptr> default_first(const communicator& over, std::vector<symmetric_config_ptr> configs) {
+  std::string all;
+  for (auto c = configs.begin(); c != configs.end(); ++c) {
+    const auto works = (*c)->works_over(&over);
+    if (works) {
+      std::rotate(configs.begin(), c, c + 1);
+      return configs;
+    }
+    all += (all.empty() ? "" : "; ") + (*c)->id() + ": " + works.reason().text();
+  }
+  runtime::raise({errc::unavailable, "none of these configs can run on all members: " + all});
+}
+
+symmetric_config_ptr nccl_sum() { return std::make_shared<nccl_sum_config>(); }
+
+symmetric_config_ptr nccl_graph_sum() { return std::make_shared<nccl_graph_sum_config>(); }
+
+symmetric_config_ptr kernel_sum(unsigned blocks) { return std::make_shared<kernel_sum_config>(blocks); }
+
+symmetric_config_ptr gathered_sum(unsigned blocks) { return std::make_shared<gathered_sum_config>(blocks); }
+
+}  // namespace parley::ops

@@ -1,0 +1,63 @@
+#pragma once
+/// What the ranks of one host have seen of each other's deaths, told to those of other hosts, which cannot see it: that one of them was
+/// stopped, or died without having spoken to them. Rank 0 tells it all while it is there (`rendezvous::hold_dead`); where it is not, those
+/// beside the dead one do, each over its own link.
+///
+///     death_notices notices(executor, mail, members, self, [&](rank_id dead, const std::string& why) { … });
+///     notices.tell(2, "rank 2 was stopped");       // of this host; once per process, whoever asks for it
+///
+/// Believed is what a rank says of another process on its own host, if it is the one in its place now. A notice is held back while its
+/// receiver's window is full. Internal to ops.
+#include <parley/identifiers.hpp>
+#include <parley/runtime/time/executor.hpp>
+#include <parley/runtime/time/timers.hpp>
+#include <parley/runtime/wire/router.hpp>
+#include <parley/runtime/wire/wire.hpp>
+#include <parley/transports/join/rendezvous.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace parley::ops {
+
+struct death_notice {
+  static constexpr std::uint16_t message_type = 60;
+  std::uint32_t rank = 0;
+  std::uint64_t incarnation = 0;
+  std::string why;
+  PARLEY_FIELDS(rank, incarnation, why)
+};
+
+class death_notices final : private runtime::timer {
+ public:
+  using rank_id = runtime::rank_id;
+  using heard_function = std::function<void(rank_id dead, const std::string& why)>;
+
+  /// `members`, one for each rank, may change when a rank comes back, and outlives this as the others do.
+  death_notices(runtime::executor& ex, runtime::router& mail, const std::vector<transports::member>& members,
+                rank_id self, heard_function heard);
+  ~death_notices();
+  void tell(rank_id dead, const std::string& why);
+
+ private:
+  struct letter {
+    rank_id to = 0;
+    death_notice says;
+  };
+  static void on_time(timer& self) noexcept { static_cast<death_notices&>(self).send_rest(); }
+  void send_rest() noexcept;
+  void hear(rank_id from, const death_notice& m) const;
+
+  runtime::executor& executor_;
+  runtime::router& mail_;
+  const std::vector<transports::member>& members_;
+  rank_id self_;
+  heard_function heard_;
+  std::set<std::uint64_t> told_;  // incarnations
+  std::vector<letter> unsent_;
+};
+
+}  // namespace parley::ops

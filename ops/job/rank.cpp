@@ -1,0 +1,373 @@
+#include <parley/rank.hpp>
+
+#include <parley/actors/inquiries.hpp>
+#include <parley/ops/core/op_host.hpp>
+#include <parley/ops/core/op_results.hpp>
+#include <parley/runtime/version.hpp>
+#include <parley/tuning/key.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <ranges>
+#include <set>
+#include <utility>
+
+namespace parley::ops {
+
+using runtime::errc;
+using runtime::error;
+using runtime::task;
+
+namespace {
+
+constexpr time_ns shortest_pause_ns = 1'000'000;
+constexpr time_ns longest_pause_ns = 20'000'000;
+
+}  // namespace
+
+std::shared_ptr<const rank_settings> rank::complete(rank_settings settings, rank_id world_size) {
+  settings.validators.insert(settings.validators.begin(), {{"PARLEY_VERSION", std::string(runtime::version_text)},
+                                                           {"PARLEY_WORLD", std::to_string(world_size)}});
+  if (!settings.masked.empty()) settings.validators.push_back({"PARLEY_MASK", text_of(settings.masked)});
+  return std::make_shared<const rank_settings>(std::move(settings));
+}
+
+// `net` is a reference, and stays what it is.
+rank::rank(rank_foundation on, rank_settings settings)
+    : rank(std::move(on), complete(std::move(settings), on.net.world_size())) {}  // NOLINT(bugprone-use-after-move)
+
+rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
+    : executor_(on.ex), net_(on.net), settings_(settings),
+      host_(std::make_unique<op_host>(on_call_failed, std::move(on), std::move(settings))) {}
+
+std::string rank::kind_of(rank_id r) const { return host_->kind_of(r); }
+const machine& rank::on() const noexcept { return host_->machine_; }
+actors::services& rank::services() noexcept { return host_->services_; }
+tunable_context& rank::kernels() const { return host_->kernels_ == nullptr ? host_->make_kernels() : *host_->kernels_; }
+std::uint64_t rank::restarts_heard() const noexcept { return host_->restarts_heard_; }
+std::uint32_t rank::own_restarts() const { return runtime::restarts_of(host_->services_.incarnations.of(id())); }
+const tuning::results_file& rank::remembered() const noexcept { return host_->results_.remembered(); }
+const runtime::flight_recorder& rank::flight() const noexcept { return host_->flight_; }
+const runtime::router& rank::mail() const noexcept { return host_->mail_; }
+const actors::data_hub& rank::data() const noexcept { return host_->data_; }
+const std::vector<std::string>& rank::warnings() const noexcept { return host_->results_.warnings(); }
+
+runtime::waiting_list rank::waiting() const { return host_->waiting(); }
+runtime::result<std::string> rank::dump_flight(std::string_view why, const std::string& folder) {
+  return host_->dump_flight(why, folder);
+}
+
+rank::~rank() = default;
+
+namespace {
+actors::decision_record as_record(const actors::op_declaration& op, const decision& d, rank_id self) {
+  actors::decision_record all;
+  all.key = d.key;
+  all.digest = d.digest;
+  all.why = d.why;
+  all.source = d.source;
+  all.proposer = op.leader;
+  all.version = d.version;
+  all.search = d.search;
+  for (const auto& p : op.participants) all.participants.push_back(p.rank);
+  for (const candidate_evidence& e : d.evidence) {
+    actors::wire_evidence& one = all.evidence.emplace_back();
+    one.digest = e.digest;
+    one.time_ns = e.time_ns;
+    one.repetitions = e.repetitions;
+    one.status = e.status;
+    one.detail = e.detail;
+    one.proposer = self;
+    one.ranks.push_back({self, e.time_ns, e.repetitions, e.status, e.digest});
+  }
+  return all;
+}
+}  // namespace
+
+op_host& rank::keep(std::unique_ptr<op_end> op) {
+  host_->declare_once(op->declaration());
+  host_->add(std::move(op));
+  host_->end_if_lost();
+  return *host_;
+}
+
+std::size_t rank::retune(std::string_view op, std::string_view why) {
+  std::size_t asked = 0;
+  const auto is_meant = [op](std::string_view name) {
+    return name.starts_with(op) && (name.size() == op.size() || name[op.size()] == '/');
+  };
+  for (const actors::participant_state* p : participants()) {
+    if (!is_meant(p->declaration.name)) continue;
+    actors::tuning_request wish;
+    wish.every_size = true;
+    wish.why = why;
+    ask_leader(*p, std::move(wish));
+    ++asked;
+  }
+  return asked;
+}
+
+void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
+  if (peer >= world_size() || peer == id())
+    runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " cannot restart beside rank " +
+                                            std::to_string(id()) + " in a world of " + std::to_string(world_size())});
+  if (host_->fenced_ || host_->services_.incarnations.of(peer) == incarnation) return;
+  for (declared_edge& e : host_->declared_edges_) e.before_restart_of(peer);
+  host_->end_ops_with(
+      {peer,
+       " has restarted; transfers with it go on in a new generation, from their first invocation, other ops when all "
+       "their ranks have called rejoin",
+       departure::died,
+       {peer, " has restarted"}},
+      errc::peer_restarted);
+  host_->losses_.forget(peer);
+  std::erase_if(host_->undelivered_,
+                [peer](const auto& u) { return u.first == peer; });  // the program knows, and goes on
+  host_->services_.incarnations.replace(peer, incarnation);
+  host_->mail_.forget(peer, incarnation);
+  for (declared_edge& e : host_->declared_edges_) {
+    if (e.peer() == peer) e.on_restarted();
+  }
+  ++host_->restarts_heard_;
+}
+
+task<bool> rank::until_restart(std::uint64_t before, time_ns limit_ns) {
+  const time_ns until = host_->ranks_come_back_ ? executor_.deadline_in(limit_ns) : executor_.now();
+  for (time_ns pause = shortest_pause_ns;
+       host_->restarts_heard_ <= before && !host_->fenced_ && executor_.now() < until;
+       pause = std::min(2 * pause, longest_pause_ns)) {
+    auto slept = co_await runtime::sleep_until(std::min(executor_.deadline_in(pause), until));
+    if (!slept) break;
+  }
+  co_return host_->restarts_heard_ > before && !host_->fenced_;
+}
+
+void rank::on_lost(rank_id lost, std::string_view why, departure how) noexcept { host_->lose(lost, why, how); }
+
+void rank::on_ended(rank_id ended, const runtime::root_cause& began_with) noexcept {
+  if (host_->fenced_) return;
+  host_->end_after(host_->losses_.add_ended(ended, began_with, executor_.precise_now()), began_with.what);
+}
+
+void rank::on_fenced(std::string_view why) noexcept { host_->fence(why); }
+
+error rank::traced(const error& why) const { return host_->losses_.traced(why, executor_.now()); }
+runtime::root_cause rank::cause_of(const error& why) const { return host_->losses_.cause_of(why); }
+
+task<> rank::settle(time_ns limit_ns) {
+  host_->leaving_ = true;
+  const time_ns began = executor_.precise_now();
+  for (time_ns pause = shortest_pause_ns;; pause = std::min(2 * pause, longest_pause_ns)) {
+    bool bound = false;
+    for (op_end& e : host_->ops()) bound |= !e.may_leave();
+    for (const op_end& e : host_->ops()) bound = bound || e.owes_messages();
+    time_ns waiting_ns = bound ? limit_ns : 0;
+    // A receiver may be slow, and what it has not matched would be lost with this rank.
+    for (op_end& e : host_->ops()) waiting_ns = std::max(waiting_ns, host_->services_.patient(e.untaken_ns()));
+    if (executor_.now() - began >= waiting_ns) co_return;
+    auto slept = co_await runtime::sleep_for(pause);
+    if (!slept) co_return;
+  }
+}
+
+left_over rank::unfinished() {
+  for (op_end& e : host_->ops()) host_->note_undelivered(e);
+  left_over all;
+  for (auto& [to, line] : std::exchange(host_->undelivered_, {})) all.undelivered.push_back(std::move(line));
+  for (const auto& e : host_->ops_) e->list_left_over(all.undelivered);
+  for (const actors::participant_state* p : participants()) {
+    if (p->rejected) all.rejected.push_back("the declaration was refused: " + p->rejected->what());
+  }
+  return all;
+}
+
+namespace {
+// Who tells of a line that nothing has used: of a common file all ranks know, and one is enough.
+rank_id first_rank_of(std::string_view op, rank_id world_size) {
+  const std::size_t slash = op.rfind('/');
+  rank_id first = 0;
+  if (slash == std::string_view::npos) return 0;
+  const std::string_view rest = op.substr(slash + 1);
+  const auto [end, fault] = std::from_chars(rest.data(), rest.data() + rest.size(), first);
+  return fault == std::errc() && first < world_size ? first : 0;
+}
+}  // namespace
+
+std::vector<tuning::result_entry> rank::learned() const {
+  std::vector<tuning::result_entry> all;
+  std::set<std::pair<std::string, std::string>> decided;
+  const auto add = [&](const actors::participant_state* p) {
+    for (const actors::decision_record& d : p->decisions) {
+      auto entry = entry_of(p->declaration, p->id_of(d.digest), d);
+      if (entry && decided.emplace(entry->op, entry->parameters).second) all.push_back(std::move(*entry));
+    }
+  };
+  for (const actors::participant_state* p : participants()) add(p);
+  for (const actors::participant_state* p : ended_participants()) add(p);
+  if (host_->kernels_ != nullptr && host_->kernels_->is_kept_with_rank())
+    all.insert(all.end(), host_->kernels_->learned().begin(), host_->kernels_->learned().end());
+  return all;
+}
+
+tuning::results_file rank::results() const {
+  tuning::results_file file;
+  for (const tuning::validator& v : settings_->validators) static_cast<void>(file.add(v));
+  for (tuning::result_entry& e : learned()) static_cast<void>(file.add(std::move(e)));
+  for (const tuning::result_entry& r : host_->results_.remembered().entries()) static_cast<void>(file.add(r));
+  return file;
+}
+
+std::vector<tuning::result_entry> rank::superseded() const {
+  std::vector<tuning::result_entry> all;
+  for (const tuning::result_entry& e : learned()) {
+    const auto* before = host_->results_.remembered().find(e.op, e.parameters);
+    if (before != nullptr && before->solution != e.solution) all.push_back(*before);
+  }
+  return all;
+}
+
+std::vector<std::string> rank::untuned() const {
+  std::vector<std::string> lines;
+  for (const actors::participant_state* p : participants()) {
+    if (p->assigned == nullptr) continue;
+    for (const auto& c : p->assigned->campaigns()) {
+      if (c->where == actors::campaign::stage::decided && c->source == actors::decision_source::tuning_off)
+        lines.push_back(entry_name(p->declaration) + "," + c->key);
+    }
+  }
+  if (host_->kernels_ != nullptr)
+    lines.insert(lines.end(), host_->kernels_->untuned().begin(), host_->kernels_->untuned().end());
+  return lines;
+}
+
+runtime::result<std::string> rank::write_results() {
+  if (host_->results_.disk() != nullptr && !settings_->untuned_path.empty()) {
+    const std::string path = tuning::name_with_ordinal(settings_->untuned_path, id());
+    if (const auto written = record_untuned(*host_->results_.disk(), path, untuned()); !written)
+      host_->results_.warn({"the list of what was not tuned is not kept: " + written.reason().text()});
+  }
+  if (host_->kernels_ != nullptr) host_->kernels_->write_own_file();
+  return host_->results_.add(results(), superseded());
+}
+
+std::vector<std::string> rank::idle_pins() const {
+  std::set<std::string> met;
+  const auto add = [&](const actors::participant_state* p) {
+    for (const actors::decision_record& d : p->decisions) met.insert(entry_name(p->declaration) + "," + d.key);
+  };
+  for (const actors::participant_state* p : participants()) add(p);
+  for (const actors::participant_state* p : ended_participants()) add(p);
+  std::vector<tuning::result_entry> known = host_->results_.remembered().entries();
+  if (host_->kernels_ != nullptr && host_->kernels_->has_own_file()) {
+    const tuning::results_file of_kernels = host_->kernels_->get_tuning_results();
+    known.insert(known.end(), of_kernels.entries().begin(), of_kernels.entries().end());
+  }
+  const bool tells_of_kernels = id() == 0 || (host_->kernels_ != nullptr && host_->kernels_->has_own_file());
+  std::vector<std::string> warnings;
+  for (const tuning::result_entry& e : known) {
+    const bool mine = e.is_of_kernel() ? tells_of_kernels : first_rank_of(e.op, world_size()) == id();
+    if (!e.pins_default() || !mine) continue;
+    const std::string name = e.op.substr(0, e.op.find('@'));
+    const bool of_kernel = host_->kernels_ != nullptr && host_->kernels_->has_asked_for(e.op, e.parameters);
+    if (!of_kernel && !met.contains(name + "," + e.parameters))
+      warnings.push_back(
+          "the results file pins the default for `" + e.op + "," + e.parameters +
+          "`, which nothing here has used: see whether the op, its ranks and the key are written as in " +
+          "a line that a job wrote");
+  }
+  return warnings;
+}
+
+std::vector<edge_agreement> rank::agreements() const {
+  std::vector<edge_agreement> all;
+  for (const op_end& e : host_->ops()) {
+    const actors::participant_state* const p = e.as_participant();
+    if (p == nullptr || p->assigned == nullptr) continue;
+    const auto* const leads = e.coordinator();
+    edge_agreement& one = all.emplace_back();
+    one.op = p->declaration.name;
+    one.sender = id();
+    one.receiver = p->declaration.participants.back().rank;
+    one.assigned = p->assigned;
+    one.warm_errors = leads == nullptr ? &p->warm_errors : &leads->warm_errors;
+    one.no_common_config = p->no_common_config;
+    one.decisions = &p->decisions;
+    if (!e.is_collective()) continue;
+    for (const auto& member : p->declaration.participants) one.group.push_back(member.rank);
+  }
+  return all;
+}
+
+std::vector<edge_decision> rank::decisions() const {
+  std::vector<edge_decision> all;
+  for (const actors::participant_state* p : participants()) {
+    const auto& op = p->declaration;
+    for (const auto& d : p->decisions) all.push_back({op.name, op.leader, op.participants.back().rank, d});
+  }
+  for (const op_end& e : host_->ops()) {
+    const auto& op = e.declaration();
+    for (const auto& [name, d] : e.decisions())
+      all.push_back({name, op.leader, op.participants.back().rank, as_record(op, d, id())});
+  }
+  return all;
+}
+
+runtime::result<tuning::predicted_time> rank::predict(std::string_view op, std::string_view config, std::uint64_t bytes,
+                                                      rank_id of) const {
+  tuning::time_model model(host_->kinds_);
+  const auto add = [&](const actors::participant_state& known) {
+    if (known.declaration.name != op) return;
+    for (const actors::decision_record& d : known.decisions) {
+      const auto key = tuning::parse_key(op, d.key);
+      if (!key) continue;
+      for (const actors::wire_evidence& e : d.evidence) {
+        for (const actors::wire_own_time& own : e.ranks) {
+          if (const std::string* ran = known.id_of(own.ran))
+            model.add({own.rank, *ran, key->size.largest_bytes(), own.time_ns});
+        }
+      }
+    }
+  };
+  for (const op_end& e : host_->ops()) {
+    if (e.is_collective()) add(*e.as_participant());
+  }
+  auto p = model.predict(of, config, tuning::size_bucket::of(bytes).largest_bytes());
+  if (!p) return error{errc::unavailable, "op " + std::string(op) + ": " + p.reason().text};
+  return std::move(p).value();
+}
+
+std::vector<op_end*> rank::ops() const {
+  std::vector<op_end*> all;
+  for (op_end& e : host_->ops()) all.push_back(&e);
+  return all;
+}
+
+std::vector<const actors::participant_state*> rank::participants() const {
+  std::vector<const actors::participant_state*> all;
+  for (const op_end& e : host_->ops()) {
+    if (const auto* const p = e.as_participant()) all.push_back(p);
+  }
+  return all;
+}
+
+std::vector<const actors::participant_state*> rank::ended_participants() const {
+  std::vector<const actors::participant_state*> all;
+  for (const auto& e : host_->ops_ | std::views::reverse) {
+    const auto* const p = e->has_ended() ? e->as_participant() : nullptr;
+    if (p != nullptr) all.push_back(p);
+  }
+  return all;
+}
+
+void rank::abandon_rehearsals() noexcept {
+  for (op_end& e : host_->ops()) e.abandon();
+}
+
+std::uint64_t rank::flow_messages() const noexcept {
+  std::uint64_t count = 0;
+  for (const op_end& e : host_->ops()) count += e.flow_messages();
+  return count;
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,244 @@
+#include <parley/ops/job/rank_environment.hpp>
+
+#include <parley/actors/agreement/participant.hpp>
+#include <parley/number_text.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/ops/job/results_store.hpp>
+#include <parley/transports/launch/environment.hpp>
+#include <parley/tunable_context.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace parley::ops {
+
+using runtime::errc;
+using tuning::setting;
+
+namespace {
+
+void limit_trials(tuning::plan_options& plan, const tuning::environment_settings& env, const tuning::settings& told) {
+  if (env.has(setting::max_tuning_iterations))
+    plan.maximum_in_all = std::max<std::size_t>(told.max_tuning_iterations, 1);
+  if (env.has(setting::max_tuning_duration_ms)) plan.maximum_ns = 1e6 * told.max_tuning_duration_ms;
+  if (env.has(setting::max_warmup_iterations)) plan.warm_up_repetitions = told.max_warmup_iterations;
+}
+
+template <class Number>
+void heed_number(const tuning::variable_lookup& lookup, const char* name, Number& into,
+                 runtime::number_range<Number> within) {
+  const auto text = lookup(name);
+  if (!text) return;
+  const auto number = runtime::read_number<Number>(*text, within);
+  if (!number)
+    runtime::raise({errc::malformed, std::string(name) + "=" + *text + ": must be " + runtime::words_of(within) +
+                                         "; correct it or unset it"});
+  into = *number;
+}
+
+void heed_drift(tuning::drift_options& drift, const tuning::variable_lookup& lookup) {
+  if (const auto on = heed_switch("PARLEY_TUNING_DRIFT", lookup)) drift.on = *on;
+  heed_number(lookup, "PARLEY_TUNING_DRIFT_EVERY", drift.every, {1, std::uint64_t{1} << 40U});
+  heed_number(lookup, "PARLEY_TUNING_DRIFT_THRESHOLD", drift.threshold, {0.01, 100.0});
+}
+
+constexpr const char* own_variables[] = {"PARLEY_RESULTS",
+                                         "PARLEY_TUNING",
+                                         "PARLEY_TUNING_DRIFT",
+                                         "PARLEY_TUNING_DRIFT_EVERY",
+                                         "PARLEY_TUNING_DRIFT_THRESHOLD",
+                                         "PARLEY_MASK",
+                                         "PARLEY_UCX_CUDA",
+                                         "PARLEY_FLIGHT_DIR",
+                                         "PARLEY_DETECTION",
+                                         "PARLEY_PATIENCE",
+                                         "PARLEY_STRICT"};
+
+std::vector<std::string> known_variables() {
+  std::vector<std::string> all(std::begin(own_variables), std::end(own_variables));
+  all.insert(all.end(), transports::variable::all.begin(), transports::variable::all.end());
+  for (unsigned s = 0; s <= static_cast<unsigned>(setting::rotating_buffer_bytes); ++s)
+    all.push_back("PARLEY_TUNABLEOP_" + std::string(tuning::variable_name(static_cast<setting>(s))));
+  return all;
+}
+
+// A name that differs in more letters is no slip of the pen.
+constexpr std::size_t most_slips = 3;
+
+// How many letters have to be put in, left out or changed to make one of the other.
+std::size_t unlike(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+// As somebody means it who writes NVLink or peer-access.
+std::string in_small_letters(std::string_view name) {
+  std::string small;
+  for (const char c : name) small += c == '-' ? '_' : static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  return small;
+}
+
+// The capability that a name is hardly meant not to be: masked as it is written, it would hide nothing. Empty: there is none.
+std::string capability_meant_by(std::string_view name) {
+  if (std::ranges::find(machine::named, name) != machine::named.end() || machine::is_numbered(name)) return {};
+  const std::string small = in_small_letters(name);
+  for (const std::string_view prefix : machine::numbered) {
+    const std::string_view word = prefix.substr(0, prefix.size() - 1);
+    if (!small.starts_with(word)) continue;
+    const std::string_view rest =
+        std::string_view(small).substr(small.starts_with(prefix) ? prefix.size() : word.size());
+    const bool begins_a_number = rest.empty() ? small != word : rest.front() >= '0' && rest.front() <= '9';
+    if (begins_a_number) return std::string(prefix) + "N";
+  }
+  constexpr std::size_t short_name = 4;
+  for (const std::string_view known : machine::named) {
+    if (unlike(small, known) <= (known.size() <= short_name ? 1U : 2U)) return std::string(known);
+  }
+  return {};
+}
+
+std::string text_of_time(double time_ns) { return time_ns > 0 ? fmt::format("{:.6g} ms", time_ns / 1e6) : "not timed"; }
+
+}  // namespace
+
+std::optional<bool> heed_switch(const char* name, const tuning::variable_lookup& lookup) {
+  const auto told = lookup(name);
+  if (!told || told->empty()) return std::nullopt;
+  if (*told != "0" && *told != "1")
+    runtime::raise({errc::malformed, std::string(name) + "=" + *told + ": must be 0 or 1; correct it or unset it"});
+  return *told == "1";
+}
+
+std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, const tuning::variable_lookup& lookup) {
+  const auto told = lookup("PARLEY_MASK");
+  if (!told || told->empty()) return mine;
+  auto read = parse_masks(*told);
+  if (!read)
+    runtime::raise(
+        {errc::malformed, "PARLEY_MASK=" + *told + ": " + read.reason().text() + "; correct it or unset it"});
+  for (const masked_capability& m : *read) {
+    const std::string meant = capability_meant_by(m.name);
+    if (meant.empty()) continue;
+    runtime::raise({errc::malformed, "PARLEY_MASK=" + *told + ": \"" + m.name +
+                                         "\" is no capability, and too much like " + meant +
+                                         " for a config's own name; what can be masked is " + machine::what_there_is() +
+                                         ", or a config by its name; correct it or unset it"});
+  }
+  return std::move(read).value();
+}
+
+heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup) {
+  auto read = tuning::read_settings(lookup);
+  if (!read) runtime::raise({errc::malformed, read.reason().text});
+  const tuning::environment_settings env = std::move(read).value();
+  heeded_environment all{std::move(mine), env.over({}), env.warnings()};
+  rank_settings& s = all.settings;
+
+  if (env.has(setting::file) || (env.has(setting::enabled) && all.told.enabled)) s.results_path = all.told.file;
+  if (const auto path = lookup("PARLEY_RESULTS")) s.results_path = *path;
+  const bool none = s.results_path == no_file;
+  if (none) s.results_path.clear();
+  s.no_results = none || (s.results_path.empty() && lookup("PARLEY_RESULTS"));
+  if (const auto folder = lookup("PARLEY_FLIGHT_DIR"); folder && s.flight_dir.empty()) s.flight_dir = *folder;
+
+  if (env.has(setting::tuning)) s.policy = all.told.tuning ? actors::tuning_policy::online : actors::tuning_policy::off;
+  if (const auto on = heed_switch("PARLEY_TUNING", lookup))
+    s.policy = *on ? actors::tuning_policy::online : actors::tuning_policy::off;
+  if (env.has(setting::enabled) && !all.told.enabled) {
+    s.results_path.clear();
+    s.policy = actors::tuning_policy::off;
+  }
+  heed_drift(s.plan.drift, lookup);
+  heed_number(lookup, "PARLEY_PATIENCE", s.patience, {1, 1000});
+  s.masked = heed_masks(std::move(s.masked), lookup);
+  if (env.has(setting::check) && all.told.check.on) {
+    s.allowed.relative_error = std::min(s.allowed.relative_error, all.told.check.rtol);
+    s.allowed.absolute_error = all.told.check.atol;
+    s.allowed.compare_trials = true;
+  }
+  s.kernel_environment = env;
+  if (s.policy == actors::tuning_policy::off) s.kernels.tuning = false;
+  if (all.told.record_untuned) s.untuned_path = all.told.untuned_file;
+  limit_trials(s.plan, env, all.told);
+  return all;
+}
+
+std::vector<std::string> unknown_variables(const std::vector<std::string>& names) {
+  const std::vector<std::string> known = known_variables();
+  std::vector<std::string> warnings;
+  for (const std::string& name : names) {
+    const bool other =
+        !name.starts_with("PARLEY_") || name.starts_with("PARLEY_TEST_") || name.starts_with("PARLEY_BENCH_");
+    if (other || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const auto& nearest = *std::min_element(
+        known.begin(), known.end(),
+        [&](const std::string& a, const std::string& b) { return unlike(name, a) < unlike(name, b); });
+    warnings.push_back("the environment has " + name + ", which nothing reads; " +
+                       (unlike(name, nearest) <= most_slips ? "the known variable that is most like it is " + nearest
+                                                            : "docs/settings.md lists what there is"));
+  }
+  return warnings;
+}
+
+namespace {
+// Known to the rank that leads the op.
+std::string calls_of_others(const actors::participant_state& p, std::string_view key) {
+  if (p.assigned == nullptr) return {};
+  for (const auto& c : p.assigned->campaigns()) {
+    if (c->key != key) continue;
+    std::uint64_t all = 0;
+    std::string causes;
+    for (const auto& [need, calls] : c->runs_of_others()) {
+      all += calls;
+      causes += fmt::format("{}{} for {}", causes.empty() ? "" : ", ", calls, need);
+    }
+    if (all != 0)
+      return fmt::format("{} of {} calls since then ran another config: {}", all,
+                         c->invocations - c->invocations_before, causes);
+  }
+  return {};
+}
+}  // namespace
+
+std::vector<std::string> verbose_lines(const rank& self, unsigned verbosity) {
+  std::vector<std::string> lines;
+  if (verbosity == 0) return lines;
+  const auto& file = self.remembered();
+  lines.push_back(fmt::format("{} results were remembered, {} are known now", file.entries().size(),
+                              self.results().entries().size()));
+  if (verbosity < 2) return lines;
+  for (const actors::participant_state* p : self.participants()) {
+    for (const actors::decision_record& d : p->decisions) {
+      lines.push_back(fmt::format("{} {}: {}", p->declaration.title(), d.key, d.why));
+      if (const std::string others = calls_of_others(*p, d.key); !others.empty()) lines.push_back("  " + others);
+      if (verbosity < 3) continue;
+      for (const actors::wire_evidence& v : d.evidence) {
+        const std::string* const id = v.config.empty() ? p->id_of(v.digest) : &v.config;
+        lines.push_back(fmt::format("  config {}: {}, {} repetitions, {}{}{}",
+                                    id != nullptr ? *id : fmt::format("{:016x}", v.digest), text_of_time(v.time_ns),
+                                    v.repetitions, v.status, v.detail.empty() ? "" : ", ", v.detail));
+      }
+    }
+  }
+  lines.insert(lines.end(), self.kernels().log().begin(), self.kernels().log().end());
+  return lines;
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,66 @@
+#pragma once
+/// What a kernel writes, so that a candidate's numbers can be compared with the default's.
+///
+///     .outputs = [](std::span<const float> in, std::span<float> out) { return out; }
+///     .outputs = [](…) { return kernel_outputs(sums, counts); }                       // several
+///     .outputs = [](…) { return kernel_outputs::updated(accumulators); }              // read as well: `y += a * x`
+///
+/// Before a candidate's check what is only written is filled with 0xFF (which is NaN), so that one that does nothing is not
+/// taken for a fast one. What is updated is put back to what it was before each compared run, and before the run that the
+/// caller gets. Any span of numbers will do; the memory is the caller's and has to stay where it is while the call lasts.
+#include <parley/tuning/results/settings.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstring>
+#include <ranges>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace parley::ops {
+
+class kernel_outputs {
+ public:
+  kernel_outputs() = default;
+  template <class... Spans>
+    requires(sizeof...(Spans) > 0 && (std::ranges::contiguous_range<Spans> && ...))
+  kernel_outputs(Spans&&... spans) {  // NOLINT(google-explicit-constructor,*-forwarding-reference-overload)
+    (add(std::span(spans)), ...);
+  }
+  template <class... Spans>
+  static kernel_outputs updated(Spans&&... spans) {
+    kernel_outputs made{std::span(spans)...};
+    made.updated_ = true;
+    return made;
+  }
+
+  bool updated() const noexcept { return updated_; }
+  bool empty() const noexcept { return parts_.empty(); }
+  std::vector<std::byte> save() const;
+  void restore(const std::vector<std::byte>& saved) const noexcept;
+  void fill() const noexcept;
+  /// Empty when all numbers are within tolerance of `reference`, else which one is not.
+  std::string compare(const std::vector<std::byte>& reference, const tuning::numerical_check& within) const;
+
+ private:
+  struct part {
+    std::span<std::byte> bytes;
+    std::size_t element_bytes;
+    double (*load)(const std::byte* at) noexcept;
+  };
+  template <class T, std::size_t N>
+  void add(std::span<T, N> numbers) {
+    static_assert(std::is_arithmetic_v<T> && !std::is_const_v<T>, "an output is a span of numbers that can be written");
+    parts_.push_back({std::as_writable_bytes(numbers), sizeof(T), [](const std::byte* at) noexcept {
+                        T value;
+                        std::memcpy(&value, at, sizeof value);
+                        return static_cast<double>(value);
+                      }});
+  }
+  std::vector<part> parts_;
+  bool updated_ = false;
+};
+
+}  // namespace parley::ops

@@ -1,0 +1,632 @@
+#include <parley/ops/leased/contextual_end.hpp>
+
+#include <parley/actors/inquiries.hpp>
+#include <parley/rank.hpp>
+#include <parley/tuning/key.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+
+namespace parley::ops {
+
+using actors::round_body;
+using runtime::errc;
+using runtime::error;
+using runtime::failure;
+using runtime::rank_id;
+using runtime::task;
+
+namespace {
+
+constexpr std::size_t largest_report_bytes = 900 << 10;
+
+template <class M>
+round_body packed(const M& message) {
+  std::vector<std::byte> bytes;
+  runtime::encode(message, bytes);
+  if (bytes.size() > largest_report_bytes)
+    runtime::raise(
+        {errc::bad_argument, "so many configs of so many kernels do not fit into a message; tune fewer at once"});
+  round_body body(bytes.size());
+  if (!bytes.empty()) std::memcpy(body.data(), bytes.data(), bytes.size());
+  return body;
+}
+
+template <class M>
+M unpacked(const round_body& body) {
+  return runtime::decode<M>(std::as_bytes(std::span(body))).value();
+}
+
+std::string terms_of(const contextual_op& op) {
+  return fmt::format("{} iterations, {} warm-ups, {}", op.iterations, op.warm_ups,
+                     op.order == tuning::contextual_order::grouped ? "grouped" : "interleaved");
+}
+
+actors::op_declaration declare(const contextual_op& op, rank_id world_size) {
+  const std::string title = "op " + op.name;
+  actors::op_declaration d;
+  d.name = op.name;
+  d.scheme = "contextual, " + terms_of(op);
+  for (rank_id r = 0; op.members.empty() && r < world_size; ++r) d.participants.push_back({r, "member"});
+  for (const rank_id r : op.members) {
+    const auto same = [&](const auto& p) { return p.rank == r; };
+    if (r >= world_size || std::any_of(d.participants.begin(), d.participants.end(), same))
+      runtime::raise({errc::bad_argument, title + ": member " + std::to_string(r) + " is outside the world of " +
+                                              std::to_string(world_size) + " or listed twice"});
+    d.participants.push_back({r, "member"});
+  }
+  // Whoever lists them in another order means the same op, and the same leader.
+  std::sort(d.participants.begin(), d.participants.end(),
+            [](const auto& one, const auto& other) { return one.rank < other.rank; });
+  if (auto name = tuning::checked({op.name}); !name)
+    runtime::raise({errc::bad_argument, title + ": " + name.reason().text});
+  if (op.iterations == 0)
+    runtime::raise({errc::bad_argument, title + " asks for no iterations; at least 1 measures something"});
+  d.leader = d.participants.front().rank;
+  return d;
+}
+
+std::string milliseconds(double ns) { return std::isfinite(ns) ? fmt::format("{:.6g} ms", ns / 1e6) : "inf ms"; }
+
+}  // namespace
+
+// ---- declaration ------------------------------------------------------------------------------------------------------
+
+contextual::contextual(rank& self, contextual_op op) : name_(op.name) {
+  const auto d = declare(op, self.world_size());
+  const auto me = [&](const auto& p) { return p.rank == self.id(); };
+  if (std::none_of(d.participants.begin(), d.participants.end(), me)) return;
+  const bool on = self.settings().policy == actors::tuning_policy::online;
+  self_ = self.id();
+  place_ = self.attach(std::make_unique<contextual_end>(self.services(), self.kernels(), std::move(op),
+                                                        on ? contextual_end::trials::on : contextual_end::trials::off));
+}
+
+bool contextual::rejoin() { return !idle() && place_.rejoin(); }
+
+std::uint64_t contextual::runs() const { return end_or_raise().runs(); }
+
+std::string contextual::best(const std::string& kernel, const std::string& key) const {
+  return end_or_raise().best(kernel, key);
+}
+
+task<> contextual::run_thunk(thunk f) const { return end_or_raise().run(std::move(f)); }
+
+ops::decision contextual::decision(const std::string& kernel, const std::string& key) const {
+  return end_or_raise().decision(kernel, key);
+}
+
+task<ops::decision> contextual::decided(std::string kernel, std::string key, decided_options o) const {
+  return end_or_raise().decided(std::move(kernel), std::move(key), o);
+}
+
+contextual_end& contextual::end_or_raise() const {
+  if (idle()) runtime::raise({errc::bad_argument, "op " + name_ + ": this rank is no member; ask idle() first"});
+  return *place_;
+}
+
+task<> contextual::call_now(std::function<void()> f) {
+  f();
+  co_return;
+}
+
+contextual_end::contextual_end(actors::services& s, tunable_context& kernels, contextual_op op, trials t)
+    : services_(s), kernels_(kernels), op_(std::move(op)), declaration_(declare(op_, s.net.world_size())), trials_(t),
+      talk_(s, declaration_, agreement()) {}
+
+actors::rounds::options contextual_end::agreement() {
+  actors::rounds::options o;
+  o.merge = [this](std::span<const round_body> bodies) {
+    std::vector<contextual_said> said;
+    for (const round_body& b : bodies) said.push_back(unpacked<contextual_said>(b));
+    return packed(agree(said, talk_.members(), progress_).value());
+  };
+  o.known = [this](std::span<const round_body> bodies) {
+    std::vector<contextual_said> said;
+    for (const round_body& b : bodies) said.push_back(unpacked<contextual_said>(b));
+    return packed(known_of(said, progress_));
+  };
+  o.on_failed = [this](std::uint64_t call) {
+    if (call + 1 == calls_) end_run();
+  };
+  o.on_late_soon = [this](const std::vector<rank_id>& silent) {
+    constexpr std::size_t most_asked = 4;
+    for (std::size_t i = 0; i < std::min(silent.size(), most_asked); ++i)
+      actors::ask_what_it_does(services_, declaration_, talk_.generation(), silent[i], 0);
+  };
+  o.said_by = [this](const std::vector<rank_id>& silent) {
+    return actors::said_by_peers(services_, declaration_, silent);
+  };
+  return o;
+}
+
+bool contextual_end::ends_with(rank_id r) const noexcept {
+  const auto& members = talk_.members();
+  return std::find(members.begin(), members.end(), r) != members.end();
+}
+
+bool contextual_end::is_current() const {
+  return talk_.generation() == actors::first_generation(declaration_, services_.incarnations);
+}
+
+std::unique_ptr<contextual_end> contextual_end::next_generation() {
+  talk_.retire();
+  return std::make_unique<contextual_end>(services_, kernels_, op_, trials_);
+}
+
+void contextual_end::fail(const error& why) noexcept {
+  failed_ = why;
+  settled_.tell();
+  talk_.fail(why);
+  end_run();
+}
+
+// Of a call in which all is settled nobody else has a part.
+void contextual_end::end_run() noexcept {
+  if (running_ != nullptr && (tuning_ || undecided())) running_->cancel();
+}
+
+std::string contextual_end::best(const std::string& kernel, const std::string& key) const {
+  const auto at = contexts_.find({kernel, key});
+  return at == contexts_.end() || !at->second.best ? std::string() : at->second.ids[*at->second.best];
+}
+
+decision contextual_end::decision(const std::string& kernel, const std::string& key) const {
+  ops::decision d;
+  d.op = declaration_.title() + ", kernel " + kernel;
+  d.key = key;
+  const auto at = contexts_.find({kernel, key});
+  if (at == contexts_.end()) {
+    d.why = trials_ == trials::off ? "tuning is switched off on this rank"
+                                   : "no call of this rank has met this kernel and key while it was tuned";
+    return d;
+  }
+  const context& c = at->second;
+  d.decided = c.best.has_value();
+  const std::size_t winner = c.best.value_or(0);
+  d.config = c.ids[winner];
+  d.digest = c.digests[winner];
+  d.time_ns = c.latency_ns;
+  d.why = d.decided ? c.why : "its configs are being tried, after " + std::to_string(c.plan.taken()) + " steps";
+  d.source = c.source;
+  d.search = d.version = d.decided ? 1 : 0;
+  for (std::size_t i = 0; i < c.ids.size(); ++i) {
+    const double average_ns = c.plan.average_ns(i);
+    const bool measured = std::isfinite(average_ns);
+    const auto repetitions = static_cast<std::uint32_t>(measured ? op_.iterations : 0);
+    const char* const status = c.plan.failed(i) ? "failed" : measured ? "measured" : "not tried";
+    const auto fault = c.fault_of.find(i);
+    const std::string detail = fault == c.fault_of.end() ? std::string() : fault->second;
+    d.evidence.push_back({c.ids[i], c.digests[i], average_ns, repetitions, status, detail});
+  }
+  return d;
+}
+
+std::vector<std::pair<std::string, decision>> contextual_end::decisions() const {
+  std::vector<std::pair<std::string, ops::decision>> all;
+  for (const auto& [name, c] : contexts_) {
+    if (c.best) all.emplace_back(op_.name + "/" + c.kernel, decision(c.kernel, c.key));
+  }
+  return all;
+}
+
+task<decision> contextual_end::decided(std::string kernel, std::string key, decided_options o) {
+  const time_ns until = services_.until(o.timeout_ns != 0 ? o.timeout_ns : op_.timeout_ns);
+  for (;;) {
+    ops::decision d = decision(kernel, key);
+    if (d.decided && d.search > o.after_search) co_return d;
+    if (failed_) throw failure(*failed_);
+    auto woken = co_await settled_.next(until);
+    if (woken) continue;
+    if (woken.code() != errc::timeout) runtime::raise(woken.reason());
+    const error late(errc::timeout, declaration_.about(services_.net.rank()),
+                     "there is no decision for key {" + key + "}: " + d.why);
+    services_.call_failed(late);
+    throw failure(late);
+  }
+}
+
+// ---- a call -----------------------------------------------------------------------------------------------------------
+
+failure contextual_end::explained(std::uint64_t call, error why) const {
+  services_.about_to_fail(why.code());
+  if (talk_.broken() && talk_.broken()->code() == errc::fenced) why = *talk_.broken();
+  runtime::error_facts about = declaration_.about(services_.net.rank());
+  about.invocation = call;
+  about.peer = why.about().peer;
+  failure f({why.code(), about, why.text().empty() ? why.what() : why.text(), why.began_with()});
+  services_.call_failed(f.reason());
+  return f;
+}
+
+void contextual_end::list_waiting(runtime::waiting_list& all) {
+  if (!call_since_ns_) return;
+  runtime::waiting_call& w = all.calls.emplace_back();
+  w.what = "call";
+  w.op = declaration_.title();
+  w.id = declaration_.id();
+  w.generation = talk_.generation();
+  w.invocation = calls_ - 1;
+  w.since_ns = *call_since_ns_;
+  w.lacks = running_ != nullptr ? "its own run to end" : "what the others say of their runs";
+  for (const rank_id r : talk_.members()) {
+    if (running_ == nullptr && r != services_.net.rank()) w.peers.push_back(r);
+  }
+}
+
+std::string contextual_end::progress_in_words(std::uint32_t) const {
+  return "has made " + std::to_string(calls_) + " calls of it";
+}
+
+task<> contextual_end::run(thunk f) {
+  if (kernels_.contextual() != nullptr) {  // a part of the run around it
+    co_await f();
+    co_return;
+  }
+  runtime::check_call(services_.ex, {"contextual op", op_.name});
+  // What is settled needs no agreement, whoever is gone; but a new process has to agree on all of it.
+  if (talk_.broken() && talk_.broken()->code() == errc::peer_restarted) throw explained(calls_, *talk_.broken());
+  const std::uint64_t call = calls_++;
+  const bool first = contexts_.empty();
+  kernels_.set_contextual(this);
+  // Also when the caller's frame is torn down.
+  struct until_over {
+    tunable_context& kernels;
+    std::optional<runtime::time_ns>& since;
+    ~until_over() {
+      kernels.set_contextual(nullptr);
+      since.reset();
+    }
+  };
+  call_since_ns_ = services_.clocks.local(services_.ex.now());
+  std::exception_ptr thrown;
+  bool trying = first;
+  {
+    const until_over here{kernels_, call_since_ns_};
+    progress_.steps = 0;
+    progress_.any_round = false;
+    try {
+      co_await tune(call, first, std::move(f));
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    trying = trying || undecided();
+  }
+  mode_ = mode::settled;
+  if (!thrown) {
+    talk_.passed(call);
+    co_return;
+  }
+  const error own = runtime::describe(thrown);
+  const auto elsewhere = talk_.failure_of(call);
+  talk_.failed(call, own, trying ? actors::rounds::told::everybody : actors::rounds::told::who_asks);
+  talk_.passed(call);
+  forget_undecided();
+  write_log();
+  if (elsewhere) throw explained(call, *elsewhere);
+  if (trying && talk_.broken()) throw explained(call, *talk_.broken());
+  if (!trying) std::rethrow_exception(thrown);
+  throw explained(call, own);
+}
+
+task<> contextual_end::tune(std::uint64_t call, bool first, thunk f) {
+  if (const auto why = talk_.failure_of(call)) runtime::raise(*why);
+  mode_ = trials_ == trials::on ? mode::trying : mode::settled;
+  for (std::uint32_t round = 0;; ++round) {
+    tuning_ = first || round != 0;
+    co_await run_guarded(f, tuning_ ? op_.timeout_ns : runtime::never);
+    ++runs_;
+    for (auto& [name, c] : contexts_) c.calls = 0;
+    write_log();
+    if (round == 0 && !undecided()) co_return;
+    auto agreed = co_await talk_.exchange(call, round, packed(report()), op_.timeout_ns);
+    if (!agreed) runtime::raise(agreed.reason());
+    const auto verdict = unpacked<contextual_verdict>(agreed->body);
+    take(verdict);
+    if (agreed->what == actors::rounds::outcome::kind::apart) {
+      leave_default(agreed->text);
+      write_log();
+      co_return;
+    }
+    write_log();
+    if (!verdict.unfinished) break;
+  }
+  mode_ = mode::settled;
+  tuning_ = first;
+  co_await run_guarded(std::move(f), runtime::never);
+  ++runs_;
+}
+
+/// A run that ends after its time, or when another rank's has failed in a call that is theirs together.
+task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
+  runtime::scope& around = co_await runtime::this_scope;
+  runtime::scope here(around, {.deadline = services_.until(timeout_ns)});
+  struct while_running {
+    runtime::scope*& running;
+    ~while_running() { running = nullptr; }
+  };
+  std::exception_ptr thrown;
+  {
+    const while_running now{running_};
+    running_ = &here;
+    here.spawn(f());
+    try {
+      co_await here.join();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }
+  if (!thrown) co_return;
+  if (here.cancelled() == errc::timeout && around.cancelled() == errc::none)
+    runtime::raise({errc::timeout, "a run took longer than " +
+                                       milliseconds(static_cast<double>(services_.patient(op_.timeout_ns))) +
+                                       "; see what holds it up, or allow more time"});
+  std::rethrow_exception(thrown);
+}
+
+void contextual_end::forget_undecided() {
+  for (auto at = contexts_.begin(); at != contexts_.end();) {
+    const auto next = std::next(at);
+    if (!at->second.best) {
+      auto taken = contexts_.extract(at);
+      if (taken.mapped().turns != 0) forgotten_.push_back(std::move(taken));
+    }
+    at = next;
+  }
+}
+
+bool contextual_end::undecided() const {
+  return std::any_of(contexts_.begin(), contexts_.end(), [](const auto& c) { return !c.second.best; });
+}
+
+contextual_said contextual_end::report() const {
+  contextual_said said;
+  said.terms = terms_of(op_);
+  for (const auto& [name, c] : contexts_) {
+    if (c.best) continue;
+    contextual_report r;
+    r.kernel = c.kernel;
+    r.key = c.key;
+    r.complete = c.plan.complete();
+    r.steps = c.plan.taken() + c.references.size();
+    r.digests = c.digests;
+    for (std::size_t i = 0; i < c.ids.size(); ++i) r.average_ns.push_back(c.plan.average_ns(i));
+    if (c.remembered) {
+      r.remembered = c.digests[*c.remembered];
+      r.remembered_ns = c.remembered_ns;
+    }
+    said.reports.push_back(std::move(r));
+  }
+  return said;
+}
+
+void contextual_end::take(const contextual_verdict& v) {
+  for (const contextual_best& best : v.decided) {
+    progress_.decided[{best.kernel, best.key}] = best;
+    const auto at = contexts_.find({best.kernel, best.key});
+    if (at != contexts_.end() && !at->second.best) settle(at->second, best);
+  }
+}
+
+void contextual_end::settle(context& c, const contextual_best& best) {
+  if (best.digest == 0) return keep_default(c, "not all ranks met it in the same call");
+  const auto at = std::find(c.digests.begin(), c.digests.end(), best.digest);
+  c.best = at == c.digests.end() ? 0 : static_cast<std::size_t>(at - c.digests.begin());
+  const std::string& id = c.ids[*c.best];
+  c.latency_ns = best.latency_ns;
+  if (best.from_results) {
+    c.source = actors::decision_source::results;
+    c.why = id + " is remembered";
+  } else if (at == c.digests.end() || best.latency_ns == 0) {
+    c.source = actors::decision_source::only_default;
+    c.why = id + " runs, as nothing was measured";
+  } else {
+    c.why = id + " is the fastest by the longest of all ranks' averages, " + milliseconds(best.latency_ns);
+  }
+  if (!c.passed_over.empty()) c.why += "; on this rank " + c.passed_over;
+  settled_.tell();
+  log(c, fmt::format("best-config-id: {} | best-config: {{{}}} | best-latency: {}", *c.best, id,
+                     milliseconds(best.latency_ns)));
+  if (best.latency_ns > 0 && !best.from_results)
+    kernels_.learn({op_.name + "/" + c.kernel, c.key, id, best.latency_ns / 1e6});
+}
+
+void contextual_end::leave_default(const std::string& who) {
+  for (auto& [name, c] : contexts_) {
+    if (!c.best) keep_default(c, who + " had nothing to tune in that call");
+  }
+}
+
+void contextual_end::keep_default(context& c, const std::string& because) {
+  c.best = 0;
+  c.source = actors::decision_source::only_default;
+  c.why = "the default stays, because " + because;
+  settled_.tell();
+  kernels_.warn(declaration_.title() + ", on rank " + std::to_string(services_.net.rank()) + ": kernel " + c.kernel +
+                ", key {" + c.key + "}, keeps its default, because " + because +
+                "; let all ranks meet new keys in the same one");
+}
+
+// ---- its kernels ------------------------------------------------------------------------------------------------------
+
+contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel, const kernel_entry& e,
+                                                      const kernel_outputs& outputs) {
+  const auto at = contexts_.find({kernel.name(), e.parameters});
+  if (at != contexts_.end()) return &at->second;
+  const bool alone = talk_.members().size() == 1;
+  if (mode_ == mode::settled && !(alone && trials_ == trials::off)) return nullptr;
+  context made(kernel, e.parameters, {op_.iterations, op_.warm_ups, op_.order});
+  recall(kernel, made);
+  if (alone && made.remembered) {
+    made.best = made.remembered;
+    made.latency_ns = made.remembered_ns;
+    made.source = actors::decision_source::results;
+    made.why = made.ids[*made.best] + " is remembered";
+  }
+  if (trials_ == trials::off && !made.best) return nullptr;
+  if (kernels_.is_numerics_check_enabled() && outputs.empty() && !made.best) leave_out_unchecked(made);
+  if (!made.best && (made.ids.size() == 1 || !made.remembered)) settle_without_choice(made);
+  context& kept = contexts_.emplace(name_of{kernel.name(), e.parameters}, std::move(made)).first->second;
+  const auto known = progress_.decided.find({kernel.name(), e.parameters});
+  if (known != progress_.decided.end()) settle(kept, known->second);
+  if (talk_.failure_of(calls_ - 1)) end_run();  // which was of no matter before this
+  return &kept;
+}
+
+void contextual_end::recall(const kernel_core& kernel, context& c) {
+  const auto* known = kernels_.remembered(op_.name + "/" + c.kernel, c.key);
+  if (known == nullptr) return;
+  if (const auto solution = kernel.find(known->solution)) {
+    c.remembered = *solution;
+    c.remembered_ns = known->time_ms * 1e6;
+  } else {
+    c.passed_over = "`" + known->solution + "` of the results file is no implementation of kernel " + c.kernel;
+    kernels_.warn(declaration_.title() + ": " + c.passed_over + "; it is tuned anew");
+  }
+}
+
+void contextual_end::leave_out_unchecked(context& c) {
+  if (c.ids.size() == 1) return;
+  for (std::size_t i = 1; i < c.ids.size(); ++i) {
+    c.plan.fail(i);
+    c.fault_of[i] = "the kernel declares no outputs that could be checked";
+  }
+  kernels_.warn(declaration_.title() + ": kernel " + c.kernel +
+                ": NUMERICAL_CHECK is on, but the kernel declares no outputs; only its default runs");
+}
+
+/// The same on all ranks: what none but the first of a rank's configs may run cannot be agreed on otherwise.
+void contextual_end::settle_without_choice(context& c) {
+  for (std::size_t i = 1; i < c.ids.size(); ++i) {
+    if (!c.plan.failed(i)) return;
+  }
+  c.best = 0;
+  c.source = actors::decision_source::only_default;
+  c.why = c.ids[0] + (c.ids.size() == 1 ? " is its only config"
+                                        : " runs, as the kernel declares no outputs that could be checked");
+}
+
+// What the run before left is no result of a config that writes nothing.
+void contextual_end::prepare_comparison(context& c, turn& t, kernel_outputs outputs) const {
+  t.outputs = std::move(outputs);
+  t.compared = c.references.contains(t.call) ? turn::comparison::with_reference : turn::comparison::is_reference;
+  if (t.compared == turn::comparison::is_reference) return;
+  if (t.outputs.updated()) {
+    t.before = t.outputs.save();
+  } else {
+    t.outputs.fill();
+  }
+}
+
+contextual_run::turn contextual_end::begin(const kernel_core& kernel, kernel_entry& e, kernel_outputs outputs) {
+  turn t;
+  if (context* const c = find_or_make(kernel, e, outputs)) {
+    t.of = c;
+    ++c->turns;
+    t.call = c->calls++;
+    const bool compares = !outputs.empty() && !c->best;
+    if (c->best) {
+      t.config = *c->best;
+    } else if (compares && !c->references.contains(t.call)) {
+      t.config = c->plan.stand_in().value_or(0);
+      prepare_comparison(*c, t, std::move(outputs));
+    } else if (const auto step = c->plan.take()) {
+      t.step = ++c->next_step;
+      c->under_way.emplace(t.step, *step);
+      t.counts = !c->plan.failed(step->config);
+      t.config = t.counts ? step->config : c->plan.stand_in().value_or(0);
+      if (compares && t.config != 0) prepare_comparison(*c, t, std::move(outputs));
+    } else {
+      t.config = c->plan.stand_in().value_or(0);  // all steps are taken, and the others are still to be heard
+    }
+  }
+  t.began_ns = services_.ex.precise_now();
+  return t;
+}
+
+std::string contextual_end::compared(const turn& t) const {
+  if (t.compared != turn::comparison::with_reference) return {};
+  const context& c = *static_cast<const context*>(t.of);
+  return t.outputs.compare(c.references.at(t.call), kernels_.settings().check);
+}
+
+bool contextual_end::run_in_its_place(context& c, turn& t, const std::string& fault) {
+  c.plan.fail(t.config);
+  c.fault_of[t.config] = fault;
+  c.faults += fmt::format("; config-{} ({}): {}", t.config, c.ids[t.config], fault);
+  kernels_.warn(fmt::format("{}, on rank {}: kernel {}, key {{{}}}: config {} {}", declaration_.title(),
+                            services_.net.rank(), c.kernel, c.key, c.ids[t.config], fault));
+  const auto other = c.plan.stand_in();
+  if (!other)
+    runtime::raise(
+        {errc::config_failed, "cannot find valid config: func " + c.kernel + ", key {" + c.key + "}" + c.faults});
+  if (t.outputs.updated() && !t.before.empty()) t.outputs.restore(t.before);
+  t.config = *other;
+  t.counts = false;
+  if (*other == 0 && t.compared == turn::comparison::with_reference) t.compared = turn::comparison::none;
+  t.began_ns = services_.ex.precise_now();
+  return false;
+}
+
+void contextual_end::leave(context& c) noexcept {
+  if (--c.turns == 0) forgotten_.remove_if([&c](const auto& f) { return &f.mapped() == &c; });
+}
+
+bool contextual_end::end(turn& t, const std::exception_ptr& thrown) {
+  const auto took_ns = static_cast<double>(services_.ex.precise_now() - t.began_ns);
+  auto* const c = static_cast<context*>(t.of);
+  struct leaving {
+    contextual_end& around;
+    context* of;
+    bool over = true;
+    ~leaving() {
+      if (over && of != nullptr) around.leave(*of);
+    }
+  } at_end{*this, c};
+  const bool stopping = running_ != nullptr && running_->cancelled() != errc::none;
+  if (thrown) {
+    const error why = runtime::describe(thrown);
+    if (c == nullptr || stopping || c->best || why.code() == errc::cancelled) std::rethrow_exception(thrown);
+    return at_end.over = run_in_its_place(*c, t, "throws: " + why.what());
+  }
+  if (const std::string wrong = compared(t); !wrong.empty())
+    return at_end.over = run_in_its_place(*c, t, "gives wrong numbers: " + wrong);
+  if (t.compared == turn::comparison::is_reference) c->references[t.call] = t.outputs.save();
+  if (c == nullptr || t.step == 0) return true;
+  const auto at = c->under_way.find(t.step);
+  const tuning::contextual_plan::step step = at->second;
+  c->under_way.erase(at);
+  c->plan.end(step, t.counts ? std::optional(took_ns) : std::nullopt);
+  if (!step.measured) return true;
+  std::string line = fmt::format("config-id: {} | config: {{{}}} | measure-iter: {}", step.config, c->ids[step.config],
+                                 step.iteration);
+  if (step.last)
+    line += fmt::format(" | config-{} average latency: {}", step.config, milliseconds(c->plan.average_ns(step.config)));
+  log(*c, line);
+  return true;
+}
+
+// ---- the log ----------------------------------------------------------------------------------------------------------
+
+void contextual_end::log(const context& c, const std::string& rest) {
+  if (op_.log_folder.empty()) return;
+  log_ += fmt::format("[rank-{}] func: {} | key: {{{}}} | {}\n", services_.net.rank(), c.kernel, c.key, rest);
+}
+
+/// Between runs, where nothing is timed.
+void contextual_end::write_log() {
+  if (log_.empty()) return;
+  const std::string text = std::exchange(log_, {});
+  if (kernels_.disk() == nullptr || log_refused_) return;
+  const std::string path = op_.log_folder + "/rank-" + std::to_string(services_.net.rank()) + ".log";
+  const auto written = kernels_.disk()->append(path, text);
+  if (written) return;
+  log_refused_ = true;  // said once
+  kernels_.warn("the log of op " + op_.name + " is not kept: " + written.reason().what());
+}
+
+}  // namespace parley::ops

@@ -1,0 +1,131 @@
+#pragma once
+/// A contextual op on one of its members: what its handle (contextual.hpp) calls. Internal to ops.
+#include <parley/actors/rounds/rounds.hpp>
+#include <parley/agreement.hpp>
+#include <parley/contextual.hpp>
+#include <parley/news.hpp>
+#include <parley/op_end.hpp>
+#include <parley/ops/kernels/kernel_core.hpp>
+#include <parley/ops/leased/contextual_agreement.hpp>
+#include <parley/scope.hpp>
+#include <parley/task.hpp>
+#include <parley/tuning/planners/contextual_plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace parley::ops {
+
+class contextual_end final : public op_end, private contextual_run {
+ public:
+  using thunk = std::function<runtime::task<>()>;
+  enum class trials : std::uint8_t { on, off };
+
+  contextual_end(actors::services& s, tunable_context& kernels, contextual_op op, trials t);
+  runtime::task<> run(thunk f);
+
+  const actors::op_declaration& declaration() const noexcept override { return declaration_; }
+  bool ends_with(rank_id r) const noexcept override;
+  void fail(const runtime::error& why) noexcept override;
+  bool owes_messages() const noexcept override { return talk_.owes_messages(); }
+  void list_waiting(runtime::waiting_list& all) override;
+  std::string progress_in_words(std::uint32_t) const override;
+  /// See op_place.hpp.
+  bool is_current() const;
+  std::unique_ptr<contextual_end> next_generation();
+
+  /// How often thunks were run, in all calls.
+  std::uint64_t runs() const noexcept { return runs_; }
+  /// The best config's id, or nothing.
+  std::string best(const std::string& kernel, const std::string& key) const;
+  ops::decision decision(const std::string& kernel, const std::string& key) const;
+  std::vector<std::pair<std::string, ops::decision>> decisions() const override;
+  runtime::task<ops::decision> decided(std::string kernel, std::string key, decided_options o);
+
+ private:
+  enum class mode : std::uint8_t { trying, settled };
+  struct context {
+    context(const kernel_core& k, std::string parameters, tuning::contextual_limits limits)
+        : kernel(k.name()), key(std::move(parameters)), ids(k.ids()), plan(ids.size(), limits) {
+      for (const auto& i : k.implementations()) digests.push_back(i.digest);
+    }
+    std::string kernel;
+    std::string key;
+    std::vector<std::string> ids;
+    std::vector<std::uint64_t> digests;
+    tuning::contextual_plan plan;
+    std::map<std::size_t, tuning::contextual_plan::step> under_way{};
+    std::size_t next_step = 0;
+    std::size_t calls = 0;                                       // in the run that is under way
+    std::size_t turns = 0;                                       // that have begun and not ended
+    std::map<std::size_t, std::vector<std::byte>> references{};  // what the default gave, by call
+    std::string faults{};
+    std::map<std::size_t, std::string> fault_of{};
+    std::optional<std::size_t> best{};
+    std::optional<std::size_t> remembered{};
+    double remembered_ns = 0;
+    double latency_ns = 0;  // of the best
+    actors::decision_source source = actors::decision_source::trials;
+    std::string why{};
+    std::string passed_over{};  // what a results file says that cannot be
+  };
+  using name_of = std::pair<std::string, std::string>;
+
+  turn begin(const kernel_core& kernel, kernel_entry& e, kernel_outputs outputs) override;
+  bool end(turn& t, const std::exception_ptr& thrown) override;
+
+  runtime::task<> tune(std::uint64_t call, bool first, thunk f);
+  runtime::task<> run_guarded(thunk f, runtime::time_ns timeout_ns);
+  void end_run() noexcept;
+  context* find_or_make(const kernel_core& kernel, const kernel_entry& e, const kernel_outputs& outputs);
+  void leave_out_unchecked(context& c);
+  static void settle_without_choice(context& c);
+  void prepare_comparison(context& c, turn& t, kernel_outputs outputs) const;
+  /// What is wrong with what it gave; empty where nothing is, or nobody asks.
+  std::string compared(const turn& t) const;
+  bool run_in_its_place(context& c, turn& t, const std::string& fault);
+  void leave(context& c) noexcept;
+  /// What a call that failed began to tune is tuned from the start, if it comes again.
+  void forget_undecided();
+  void recall(const kernel_core& kernel, context& c);
+  contextual_said report() const;
+  bool undecided() const;
+  void take(const contextual_verdict& v);
+  void settle(context& c, const contextual_best& best);
+  void leave_default(const std::string& who);
+  void keep_default(context& c, const std::string& because);
+  void log(const context& c, const std::string& rest);
+  void write_log();
+  runtime::failure explained(std::uint64_t call, runtime::error why) const;
+  actors::rounds::options agreement();
+
+  actors::services& services_;
+  tunable_context& kernels_;
+  contextual_op op_;
+  actors::op_declaration declaration_;
+  trials trials_;
+  contextual_progress progress_;
+  actors::rounds talk_;
+  std::map<name_of, context> contexts_;
+  std::list<std::map<name_of, context>::node_type> forgotten_;  // kernels of other coroutines still run by them
+  runtime::news settled_;
+  std::optional<runtime::error> failed_;
+  mode mode_ = mode::settled;
+  runtime::scope* running_ = nullptr;
+  bool tuning_ = false;  // what runs, whatever it meets
+  std::uint64_t calls_ = 0;
+  std::optional<runtime::time_ns> call_since_ns_{};  // of the one that is under way
+  std::uint64_t runs_ = 0;
+  std::string log_;
+  bool log_refused_ = false;
+};
+
+}  // namespace parley::ops

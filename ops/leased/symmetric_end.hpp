@@ -1,0 +1,156 @@
+#pragma once
+/// An op without headers on one of its members, with its actors and its configs: what its handle (symmetric.hpp) calls. Internal to ops.
+#include <parley/actors/agreement/assignment.hpp>
+#include <parley/actors/agreement/coordinator.hpp>
+#include <parley/actors/agreement/participant.hpp>
+#include <parley/actors/agreement/rows.hpp>
+#include <parley/actors/leases/lease_coordinator.hpp>
+#include <parley/actors/leases/lease_participant.hpp>
+#include <parley/actors/services.hpp>
+#include <parley/agreement.hpp>
+#include <parley/op_end.hpp>
+#include <parley/ops/core/capability.hpp>
+#include <parley/runtime/dataflow/memory_space.hpp>
+#include <parley/runtime/implementation.hpp>
+#include <parley/runtime/intrusive_list.hpp>
+#include <parley/runtime/record/waiting_call.hpp>
+#include <parley/symmetric.hpp>
+#include <parley/symmetric_config.hpp>
+#include <parley/tuning/numbers.hpp>
+#include <parley/tuning/planners/plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace parley::ops {
+
+struct symmetric_settings {
+  actors::tuning_policy policy = actors::tuning_policy::online;
+  tuning::plan_options plan{};
+  std::vector<actors::remembered_best> remembered;
+  const machine* on = nullptr;  ///< what configs may require; null: all is there
+};
+
+/// The members of such an op, or `bad_argument` / `role_conflict`; the same on all ranks.
+runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, rank_id world_size);
+
+/// Why such an op cannot do what NUMERICAL_CHECK asks for, and what to do; nothing when it can.
+std::string why_not_compared(const symmetric_op& op);
+
+class symmetric_end final : public op_end, private actors::implementations, private actors::rehearsals {
+ public:
+  symmetric_end(actors::services& s, symmetric_op op, symmetric_settings settings);
+  ~symmetric_end() override;
+
+  runtime::task<> run(std::span<std::byte> data, symmetric_options call);
+  runtime::task<> run(symmetric_caller& caller, symmetric_options call);
+  agreement agreed() noexcept { return {services_, participant_, failed_, op_.timeout_ns}; }
+  void abandon() noexcept override;
+  bool is_replayed() const noexcept { return op_.replayed; }
+  void fail(const runtime::error& why) noexcept override;
+  /// After `closed`: over `over`, in the generation that has begun meanwhile. False when none has.
+  bool rejoin(std::shared_ptr<communicator> over);
+  /// See op_place.hpp.
+  bool is_current() const;
+  std::unique_ptr<symmetric_end> next_generation(std::shared_ptr<communicator> over);
+
+  const actors::participant_state& participant() const noexcept { return participant_; }
+  const actors::participant_state* as_participant() const noexcept override { return &participant_; }
+  const actors::op_declaration& declaration() const noexcept override { return participant_.declaration; }
+  /// As its user knows it.
+  runtime::op_title title() const noexcept { return {"op without headers", op_.name}; }
+  const actors::lease_participant& leases() const noexcept { return leases_; }
+  bool ends_with(rank_id r) const noexcept override;
+  bool leads() const noexcept { return lead_ != nullptr; }
+  /// At the leader; null elsewhere.
+  const actors::assignment* assigned() const noexcept { return lead_ ? &lead_->assigned : nullptr; }
+  const actors::coordinator_state* coordinator() const noexcept override { return lead_ ? &lead_->state : nullptr; }
+  actors::lease_coordinator* lease_coordinator() noexcept { return lead_ ? &lead_->leases : nullptr; }
+  bool owes_messages() const noexcept override;
+  void list_waiting(runtime::waiting_list& all) override;
+  std::string progress_in_words(std::uint32_t key) const override;
+  /// See actors/leases/lease_participant.hpp.
+  bool may_leave() override { return op_.rehearse == nullptr || leases_.may_leave(); }
+
+ private:
+  struct leading {
+    leading(actors::services& s, const symmetric_op& op, const symmetric_settings& settings,
+            const actors::participant_state& mine);
+    actors::assignment assigned;
+    actors::coordinator_state state;
+    actors::lease_coordinator leases;
+    actors::coordinator_address actor;
+  };
+  struct own_state : actors::participant_state {
+    own_state(actors::services& s, const symmetric_op& op, const symmetric_settings& settings);
+  };
+  // One call while its implementation runs, so that `fail` can end it.
+  struct running : runtime::list_hook {
+    running(runtime::scope& parent, time_ns until, const runtime::implementation& mine, const actors::leased& l,
+            time_ns since)
+        : within(parent, {.deadline = until, .inside = &mine}), of(l), since_ns(since) {}
+    runtime::scope within;
+    const actors::leased& of;
+    time_ns since_ns;
+  };
+
+  // Shortly before a call runs out of time, asks the members that it waits for what they do.
+  struct late_soon : runtime::timer {
+    late_soon(symmetric_end& mine, std::uint64_t call_bytes, time_ns until, time_ns span);
+    ~late_soon() { runtime::timer_wheel::disarm(*this); }
+    static void ask(timer& self) noexcept;
+    symmetric_end& end;
+    std::uint64_t bytes;
+    bool begun = false;  // it has passed its gate
+    std::vector<rank_id> asked{};
+  };
+
+  void retire() noexcept;
+  runtime::task<> rehearse(std::uint64_t digest) override;  // here: gets ready; it is run in a round of rehearsals
+  void on_rejected(const runtime::error& why) noexcept override { fail(why); }
+  runtime::task<> connect(std::vector<std::byte> id) override;
+  runtime::task<> run_scratch(actors::rehearsal_run run, std::uint64_t bytes, std::string& unlike) override;
+  runtime::task<> fill_scratch(std::span<std::byte> scratch, tuning::number_type type);
+  runtime::task<> compare_scratch(actors::rehearsal_run run, std::span<std::byte> scratch, tuning::number_type type,
+                                  std::string& unlike);
+  runtime::task<> make_scratch(std::uint64_t bytes);
+
+  runtime::memory_space& memory() const noexcept;
+  const symmetric_config* find(std::uint64_t digest) const noexcept;
+  runtime::task<> run(symmetric_caller* caller, std::span<std::byte> data, std::uint64_t bytes, time_ns timeout_ns);
+  template <class Start>
+  runtime::task<> implement(Start start, const symmetric_config& config, time_ns until, const actors::leased& l,
+                            time_ns since_ns);
+  symmetric_call call_of(std::uint64_t invocation, std::uint64_t bytes, communicator* over,
+                         symmetric_call::stream on) const noexcept;
+  void record(const actors::leased& l, time_ns start_ns, time_ns end_ns, runtime::errc outcome);
+  /// One that fails at a gate is in the flight recorder, too.
+  void record_unbegun(std::uint64_t bytes, time_ns asked_ns);
+  /// The error that a call ends with, which is noted. `asked`: of whom it says what they do, where it has run out of time.
+  runtime::failure explained(runtime::errc code, std::uint64_t invocation, const std::string& what,
+                             const std::vector<rank_id>& asked) const;
+  runtime::failure in_words(runtime::errc code, std::uint64_t invocation, const std::string& what,
+                            const std::vector<rank_id>& asked) const;
+
+  actors::services& services_;
+  symmetric_op op_;
+  symmetric_settings settings_;
+  std::vector<rank_id> members_;
+  own_state participant_;
+  actors::row_log rows_;
+  actors::lease_participant leases_;
+  std::unique_ptr<leading> lead_;
+  std::shared_ptr<communicator> rehearsing_over_;
+  std::unique_ptr<runtime::memory_space::block> scratch_;
+  std::vector<std::byte> reference_;  // what the default has brought from known numbers, for NUMERICAL_CHECK
+  runtime::intrusive_list<running> running_;
+  std::optional<runtime::error> failed_;
+  bool retired_ = false;
+};
+
+}  // namespace parley::ops

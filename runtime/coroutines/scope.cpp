@@ -1,0 +1,95 @@
+#include <parley/scope.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace parley::runtime {
+
+scope::scope(executor& ex, scope* parent, options o) noexcept
+    : executor_(ex), deadline_(parent == nullptr ? o.deadline : std::min(o.deadline, parent->deadline_)),
+      meter_(o.meter != nullptr || parent == nullptr ? o.meter : parent->meter_),
+      inside_(o.inside != nullptr || parent == nullptr ? o.inside : parent->inside_), deadline_timer_(*this) {
+  if (parent != nullptr) {
+    if (o.meter != nullptr) o.meter->lies_in(parent->meter_);
+    parent->inner_.push_back(*this);
+    cancelled_ = parent->cancelled_;
+  }
+  if (deadline_ != never && (parent == nullptr || deadline_ < parent->deadline_)) ex.arm(deadline_timer_, deadline_);
+}
+
+scope::~scope() {
+  // Frames hold what they wait for, down to the innermost; destroying the outermost unlinks it all.
+  while (!tasks_.empty()) {
+    promise_base& p = tasks_.pop_front();
+    task_observer* const told = p.observer;
+    p.self.destroy();
+    told->on_task_destroyed();
+  }
+}
+
+void scope::spawn(promise_base& p, task_observer* also) {
+  take(p, also != nullptr ? *also : *this);
+  begin_in_order(executor_, p);
+}
+
+void scope::begin(promise_base& p) {
+  take(p, *this);
+  p.state = promise_base::progress::waiting;
+  p.number = executor_.number_task();
+  p.begun = true;
+  const continuation outer = executor_.exchange_current(p.self);
+  detail::begin_nested(p);
+  executor_.exchange_current(outer);
+}
+
+void scope::take(promise_base& p, task_observer& told) noexcept {
+  p.home = this;
+  p.observer = &told;
+  tasks_.push_back(p);
+  ++running_;
+}
+
+void scope::on_task_end(promise_base& ended) noexcept {
+  ended.unlink();
+  if (ended.thrown && !thrown_) {
+    thrown_ = ended.thrown;
+    cancel();
+  }
+  executor_.retire(ended.self);
+  if (--running_ != 0) return;
+  while (!joiners_.empty()) {
+    joiner& woken = joiners_.pop_front();
+    woken.thrown_ = std::exchange(thrown_, nullptr);
+    executor_.schedule(woken.waiting_);
+  }
+}
+
+// All scopes below know of it before the first waiter is told: who gives up may let others go that waited behind it, and shall not
+// let in one that is about to be told as well.
+void scope::cancel(errc why) noexcept {
+  if (cancelled_ != errc::none) return;
+  mark_cancelled(why);
+  tell_waiters();
+}
+
+void scope::mark_cancelled(errc why) noexcept {
+  if (cancelled_ != errc::none) return;
+  cancelled_ = why;
+  untold_ = true;
+  timer_wheel::disarm(deadline_timer_);
+  inner_.for_each([why](scope& s) { s.mark_cancelled(why); });
+}
+
+void scope::tell_waiters() noexcept {
+  if (!std::exchange(untold_, false)) return;
+  intrusive_list<waiter> to_visit;
+  to_visit.take_all(waiters_);
+  while (!to_visit.empty()) {
+    waiter& w = to_visit.pop_front();
+    waiters_.push_back(w);
+    w.on_cancel(w, cancelled_);
+  }
+  inner_.for_each([](scope& s) { s.tell_waiters(); });
+}
+
+}  // namespace parley::runtime

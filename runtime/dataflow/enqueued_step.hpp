@@ -1,0 +1,68 @@
+#pragma once
+/// A computation that a device's stream was given when it was made (dataflow.hpp), and what the stream waits for by then: where the
+/// device does not know of something that has to come before, a word that this step sets once its turn has come.
+///
+///     const auto step = new_step<enqueued_step>("sum", space, stream);
+///     flow_work work = flow.add(step, uses);              // whom it comes after
+///     step->enqueue(uses, [&](device_stream s) { launch(s, y, a); });
+///
+/// It ends once the stream has come to it, with what the function threw, or `device_failed` in the device's words. What a stream has
+/// cannot be taken back: cancelled before its turn it lets the stream go on, and its kernels run.
+#include <parley/runtime/dataflow/flow_step.hpp>
+#include <parley/runtime/dataflow/memory_space.hpp>
+
+#include <coroutine>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace parley::runtime {
+
+class enqueued_step final : public flow_step, private completion {
+ public:
+  enqueued_step(std::string name, memory_space& memory, device_stream stream) noexcept
+      : completion(&on_reached), name_(std::move(name)), memory_(memory), stream_(stream) {}
+  ~enqueued_step() override;
+  std::string title() const override { return name_; }
+  task<> run() override;
+  on_device part_of_device(const buffer_access& use) const noexcept override;
+  /// Once it is part of its flow.
+  void enqueue(std::span<const buffer_access> uses, const std::function<void(device_stream)>& f) noexcept;
+
+ private:
+  struct reached {
+    enqueued_step& step;
+    bool await_ready() const noexcept { return step.outcome_ != errc::pending; }
+    void await_suspend(std::coroutine_handle<> h) const noexcept { step.waiting_ = h; }
+    void await_resume() const noexcept {}
+  };
+  bool comes_after(const flow_step& earlier, const buffer_access& use) override;
+  void on_abandoned() noexcept override {
+    abandoned_ = true;
+    let_go();
+  }
+  void on_torn_down() noexcept override;
+  template <class Does>
+  void tried(const Does& does) noexcept;
+  void let_go() noexcept;
+  void forget() noexcept;
+  static void on_reached(completion& self, errc outcome) noexcept;
+
+  std::string name_;
+  memory_space& memory_;
+  device_stream stream_;
+  std::uint64_t word_ = 0;  // for which the stream waits; 0: for none
+  bool abandoned_ = false;
+  device_moment given_;  // all of it
+  std::vector<std::span<const std::byte>> written_;
+  errc outcome_ = errc::none;
+  std::exception_ptr refused_;
+  executor* where_ = nullptr;
+  std::coroutine_handle<> waiting_;
+};
+
+}  // namespace parley::runtime

@@ -1,0 +1,493 @@
+#include <parley/runtime/time/reactor.hpp>
+
+#include <parley/error.hpp>
+#include <parley/runtime/fork_watch.hpp>
+#include <parley/runtime/implementation.hpp>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace parley::runtime {
+
+namespace {
+
+constexpr std::int64_t work_per_clock_read = 64;    // turns or resumed coroutines: reading costs as much as a turn
+constexpr std::uint32_t turns_per_asio_poll = 128;  // on every turn it would cost a quarter of the loop
+constexpr std::uint32_t turns_per_handler = 16;     // while Asio drives: so that its other handlers have theirs
+constexpr std::size_t resumes_per_turn = 256;       // so that a busy rank still asks its transports
+constexpr std::uint32_t polls_per_clock_read = 16;  // while idle
+constexpr time_ns shortest_spin_ns = 1'000;
+constexpr time_ns longest_yield_ns = 1'000'000;        // longer ones went to somebody who computes
+constexpr time_ns long_turn_ns = 1'000'000;            // what came meanwhile is then taken in before a timer fires,
+constexpr time_ns longest_taking_in_ns = 100'000'000;  // unless that lasts as long as the turn, or so long
+constexpr time_ns fewest_turns_to_take_in = 8;
+constexpr std::uint32_t most_polls_before_yield = 8;  // about as long as two switches between processes take
+constexpr std::uint32_t polls_of_a_probe = 2;
+constexpr std::uint32_t yields_per_probe = 32;
+constexpr std::uint32_t waits_per_yield = 64;  // who shares the core has its turn, however quick the answers are
+
+time_ns clock_now() noexcept {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<time_ns>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
+
+int checked(int descriptor, const char* what) {
+  if (descriptor < 0)
+    raise({errc::io, std::string("the reactor cannot make its ") + what + ": " + std::strerror(errno)});
+  return descriptor;
+}
+
+class file {
+ public:
+  file(int descriptor, const char* what) : fd_(checked(descriptor, what)) {}
+  file(const file&) = delete;
+  file& operator=(const file&) = delete;
+  ~file() { ::close(fd_); }
+  int get() const noexcept { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// Threads for `compute`, started at the first use.
+class compute_threads {
+ public:
+  explicit compute_threads(unsigned count) : count_(std::max(1U, count)) {}
+  ~compute_threads() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& t : threads_) t.join();
+  }
+  void submit(std::function<void()> job) {
+    const std::lock_guard lock(mutex_);
+    if (threads_.empty()) {
+      for (unsigned i = 0; i < count_; ++i) threads_.emplace_back([this] { work(); });
+    }
+    jobs_.push_back(std::move(job));
+    changed_.notify_one();
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+      if (jobs_.empty()) return;
+      auto job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      job();
+      job = nullptr;
+      lock.lock();
+    }
+  }
+  unsigned count_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  std::vector<std::thread> threads_;
+  bool stopping_ = false;
+};
+
+}  // namespace
+
+struct reactor::state final : fork_watch {
+  state(reactor& r, options o, boost::asio::io_context* shared)
+      : self(r), settings(o), own(shared == nullptr ? std::make_unique<boost::asio::io_context>(1) : nullptr),
+        io(shared == nullptr ? *own : *shared), events(epoll_create1(EPOLL_CLOEXEC), "epoll descriptor"),
+        posted_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "event descriptor"),
+        next_timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timer descriptor"),
+        // Asio closes what it watches, so it gets a descriptor of its own.
+        watched(io, checked(fcntl(events.get(), F_DUPFD_CLOEXEC, 0), "duplicate descriptor")),
+        spin_ns(o.longest_spin_ns), threads(o.compute_threads) {
+    add(posted_event.get());
+    add(next_timer.get());
+  }
+  void add(int descriptor) {
+    epoll_event interest{};
+    interest.events = EPOLLIN;
+    interest.data.fd = descriptor;
+    if (epoll_ctl(events.get(), EPOLL_CTL_ADD, descriptor, &interest) != 0 && errno != EEXIST)
+      raise({errc::io, std::string("the reactor cannot watch a descriptor: ") + std::strerror(errno)});
+  }
+  void set_timer(time_ns when) {
+    if (when == timer_set_to) return;
+    timer_set_to = when;
+    itimerspec t{};
+    if (when != never) {
+      t.it_value.tv_sec = when / 1'000'000'000;
+      t.it_value.tv_nsec = when % 1'000'000'000;
+    }
+    timerfd_settime(next_timer.get(), TFD_TIMER_ABSTIME, &t, nullptr);
+  }
+
+  bool poll_all() {
+    bool any = false;
+    for (poller* p : pollers) any = p->poll() || any;
+    return any;
+  }
+  bool something_came() {
+    polled = poll_all();
+    return polled || any_posted.load(std::memory_order_acquire);
+  }
+  // On a shared core: an answer from another core may be here sooner than this rank would be back from who runs here meanwhile. How
+  // often it is asked for first follows what that has brought lately; an answer from this core never comes that way.
+  bool comes_before_yield() {
+    if (waits_since_yield == waits_per_yield) return false;
+    const bool probes = patience == 0 && seen.yields % yields_per_probe == 0;
+    const std::uint32_t polls = probes ? polls_of_a_probe : patience;
+    for (std::uint32_t i = 0; i < polls; ++i) {
+      if (!something_came()) continue;
+      ++waits_since_yield;
+      patience = std::min(most_polls_before_yield, polls * 2);
+      return true;
+    }
+    patience /= 2;
+    return false;
+  }
+
+  // A wait has ended. Spun through for as long as that again nobody has to be woken for the next one.
+  void learn_from(time_ns waited) noexcept {
+    if (waited < settings.longest_spin_ns) spin_ns = std::max(spin_ns, std::min(2 * waited, settings.longest_spin_ns));
+    waiting_since = idle_since = never;
+  }
+
+  // Asio stops whenever it runs out of work.
+  void restart_asio() {
+    if (io.stopped()) io.restart();
+  }
+
+  // The transports are the parent's, and so is what comes. The next turn, which says so, looks at the clock first.
+  void on_fork() noexcept override {
+    pollers.clear();
+    polled = false;
+    work_to_clock = 0;
+    self.note_fork();
+  }
+
+  reactor& self;
+  options settings;
+  std::unique_ptr<boost::asio::io_context> own;
+  boost::asio::io_context& io;
+  file events;
+  file posted_event;
+  file next_timer;
+  boost::asio::posix::stream_descriptor watched;
+  // Shared with Asio's handlers, which may outlive the reactor in a caller's context.
+  struct asio_side {
+    bool watching = false;        // a handler waits for `watched`
+    bool queued = false;          // a handler that takes turns is in Asio's queue
+    reactor* follower = nullptr;  // set while Asio drives the reactor
+  };
+  std::shared_ptr<asio_side> handlers = std::make_shared<asio_side>();
+  time_ns timer_set_to = never;
+
+  std::vector<poller*> pollers;
+  std::mutex posted_mutex;
+  std::vector<std::function<void()>> posted;
+  std::atomic<bool> any_posted{false};
+  std::atomic<std::uint64_t> turns_seen{0};
+
+  std::int64_t work_to_clock = 0;
+  std::uint32_t turns_to_asio = 0;
+  std::vector<std::function<std::vector<int>()>> watched_by_asio;
+  bool asio_has_run = false;      // since these were asked
+  time_ns look_at = 0;            // for whoever sleeps on the native handle
+  bool polled = false;            // while waiting, and something came
+  time_ns looked_at = 0;          // the clock, by the loop
+  time_ns to_take_in_ns = 0;      // what is left of the time after a long turn in which no timer fires
+  time_ns most_of_a_turn_ns = 0;  // of that
+  time_ns waiting_since = never;  // for something that is no timer
+  time_ns idle_since = never;     // and awake
+  std::uint32_t patience = 0;     // polls before a core is yielded
+  std::uint32_t waits_since_yield = 0;
+  time_ns spin_ns;
+  counters seen;
+  compute_threads threads;  // last: its threads post into the members above
+};
+
+reactor::reactor() : reactor(options{}) {}
+reactor::reactor(options o)
+    : executor(clock_now(), o.seed, clock_reading::sparing), state_(std::make_unique<state>(*this, o, nullptr)) {}
+reactor::reactor(boost::asio::io_context& io, options o)
+    : executor(clock_now(), o.seed, clock_reading::sparing), state_(std::make_unique<state>(*this, o, &io)) {}
+reactor::~reactor() {
+  state_->handlers->follower = nullptr;
+  boost::system::error_code ignored;
+  state_->watched.cancel(ignored);
+}
+
+void reactor::attach(poller& p) {
+  state_->pollers.push_back(&p);
+  state_->add(p.event_fd());
+}
+
+void reactor::detach(poller& p) noexcept {
+  std::erase(state_->pollers, &p);
+  epoll_ctl(state_->events.get(), EPOLL_CTL_DEL, p.event_fd(), nullptr);
+}
+
+void reactor::watch(std::function<std::vector<int>()> descriptors) {
+  state_->watched_by_asio.push_back(std::move(descriptors));
+  watch_anew();
+}
+
+void reactor::watch_anew() {
+  for (const auto& descriptors : state_->watched_by_asio) {
+    for (const int descriptor : descriptors()) state_->add(descriptor);
+  }
+  state_->asio_has_run = false;
+}
+
+boost::asio::io_context& reactor::io() noexcept { return state_->io; }
+void reactor::set_sharing(sharing cores) noexcept { state_->settings.cores = cores; }
+void reactor::set_longest_spin(time_ns longest) noexcept { state_->settings.longest_spin_ns = longest; }
+int reactor::native_handle() const noexcept { return state_->events.get(); }
+const reactor::counters& reactor::statistics() const noexcept { return state_->seen; }
+std::uint64_t reactor::turns_so_far() const noexcept { return state_->turns_seen.load(std::memory_order_relaxed); }
+
+time_ns reactor::precise_now() noexcept { return clock_now(); }
+
+void reactor::post(std::function<void()> f) {
+  const std::lock_guard lock(state_->posted_mutex);
+  state_->posted.push_back(std::move(f));
+  // The flag keeps a burst of posts at one system call. Under the lock, so that no event comes after its function was
+  // taken: it would keep the reactor awake until the next post.
+  if (!state_->any_posted.exchange(true, std::memory_order_acq_rel)) {
+    const std::uint64_t one = 1;
+    static_cast<void>(!::write(state_->posted_event.get(), &one, sizeof one));
+  }
+}
+
+void reactor::submit(std::shared_ptr<compute_job> job) {
+  state_->threads.submit([this, job = std::move(job)]() mutable {
+    job->execute();
+    post([job = std::move(job)] { job->on_done(); });
+  });
+}
+
+bool reactor::run_posted() {
+  state& s = *state_;
+  std::vector<std::function<void()>> taken;
+  {
+    const std::lock_guard lock(s.posted_mutex);
+    std::uint64_t count = 0;
+    static_cast<void>(!::read(s.posted_event.get(), &count, sizeof count));
+    s.any_posted.store(false, std::memory_order_release);
+    taken.swap(s.posted);
+  }
+  for (auto& f : taken) f();
+  return !taken.empty();
+}
+
+bool reactor::turn() {
+  state& s = *state_;
+  s.turns_seen.store(++s.seen.turns, std::memory_order_relaxed);
+  bool any = std::exchange(s.polled, false) || s.poll_all();
+  if (s.any_posted.load(std::memory_order_acquire)) any = run_posted() || any;
+  if (--s.work_to_clock <= 0) {
+    if (forked()) {
+      s.work_to_clock = 0;
+      refuse_fork("its event loop was run");
+    }
+    s.work_to_clock = work_per_clock_read;
+    read_clock();
+    any = fire_timers(any) || any;
+  }
+  if (s.turns_to_asio-- == 0) {
+    s.turns_to_asio = turns_per_asio_poll - 1;
+    s.restart_asio();  // or what is started after Asio ran out of work would never run
+    const bool ran = s.io.poll() != 0;
+    s.asio_has_run = ran || s.asio_has_run;
+    any = ran || any;
+  }
+  const std::size_t resumed = run_ready(resumes_per_turn);
+  s.work_to_clock -= static_cast<std::int64_t>(resumed);
+  if (resumed == 0 && !any) return false;
+  if (s.waiting_since != never) s.learn_from(now() - s.waiting_since);
+  return true;
+}
+
+// Where this thread has computed for long, a timer may be due only for that. So the turns before it fires take in what has come, with
+// all that follows from that: until one finds nothing. But not for longer than it has computed; of a turn that itself takes long, as
+// one does in which the machine ran others, only a part counts.
+bool reactor::fire_timers(bool found) {
+  state& s = *state_;
+  const time_ns present = now();
+  const time_ns took = present - std::exchange(s.looked_at, present);
+  if (s.to_take_in_ns > 0) {
+    s.to_take_in_ns -= std::min(took, s.most_of_a_turn_ns);
+  } else if (took > long_turn_ns) {
+    s.to_take_in_ns = std::min(took, longest_taking_in_ns);
+    s.most_of_a_turn_ns = s.to_take_in_ns / fewest_turns_to_take_in;
+  }
+  if (s.to_take_in_ns > 0 && (found || has_ready())) {
+    s.work_to_clock = 0;
+    return false;
+  }
+  s.to_take_in_ns = 0;
+  return timers().advance(present);
+}
+
+bool reactor::wait() {
+  if (spin_or_arm()) sleep();
+  return true;
+}
+
+// Says true, with all pollers armed, when nothing has come for so long that sleeping is better.
+bool reactor::spin_or_arm() {
+  state& s = *state_;
+  // The clock is read once in a while only: most waits are over before that. Of yields each is looked at, as one may last for a
+  // time slice of somebody who computes: then this rank sleeps, as who is woken need not wait for the others' slices to end.
+  const bool yields = s.settings.cores == sharing::shared_core;
+  const time_ns before = now();
+  if (yields) {
+    if (s.comes_before_yield()) return false;
+    ++s.seen.yields;
+    s.waits_since_yield = 0;
+    sched_yield();
+  }
+  for (std::uint32_t i = 0; i < (yields ? 1 : polls_per_clock_read); ++i) {
+    if (s.something_came()) return false;
+  }
+  read_clock();
+  s.looked_at = now();
+  if (s.idle_since == never) {
+    s.idle_since = now();
+    if (s.waiting_since == never) s.waiting_since = now();
+    return false;
+  }
+  if (now() - s.idle_since < s.spin_ns && now() - before < longest_yield_ns) return false;
+  if (!arm_pollers()) return false;
+  s.spin_ns = std::max(shortest_spin_ns, s.spin_ns / 2);
+  s.idle_since = never;
+  return true;
+}
+
+// The last one first: what is attached after the transport, such as a GPU's copies, knows at once that it is busy, and arming a
+// transport takes microseconds.
+bool reactor::arm_pollers() {
+  return std::all_of(state_->pollers.rbegin(), state_->pollers.rend(),
+                     [](poller* p) { return p->arm() == poller::arm_state::armed; });
+}
+
+// Asks Asio to look at the descriptor of everything that concerns the reactor.
+void reactor::await_event() {
+  state& s = *state_;
+  if (s.handlers->watching) return;
+  s.handlers->watching = true;
+  s.watched.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                       [handlers = s.handlers](boost::system::error_code) {
+                         handlers->watching = false;
+                         if (handlers->follower != nullptr) handlers->follower->follow();
+                       });
+}
+
+// Nothing may use a poller between `arm_pollers` and here.
+void reactor::sleep() {
+  state& s = *state_;
+  await_event();
+  const time_ns tick = clock_now() + s.settings.safety_tick_ns;
+  const time_ns until = std::min(timers().next(), tick);
+  s.set_timer(until);
+  ++s.seen.sleeps;
+  s.restart_asio();
+  // The timer descriptor is among what is watched, so this ends at `until`.
+  s.io.run_one();
+  s.asio_has_run = true;
+  read_clock();
+  s.looked_at = now();
+  if (now() >= timers().next()) s.waiting_since = never;
+  s.work_to_clock = 0;
+  s.turns_to_asio = 0;
+  if (now() >= tick) {
+    bool missed = false;
+    for (poller* p : s.pollers) {
+      pollfd event{p->event_fd(), POLLIN, 0};
+      const bool announced = ::poll(&event, 1, 0) > 0;
+      missed = (p->poll() && !announced) || missed;
+    }
+    if (missed) ++s.seen.missed_wakeups;
+  }
+}
+
+bool reactor::catch_up() {
+  state_->work_to_clock = 0;
+  state_->turns_to_asio = 0;
+  return turn();
+}
+
+void reactor::follow_io() {
+  state_->handlers->follower = this;
+  queue_turns();
+}
+
+void reactor::stop_following() noexcept {
+  state_->handlers->follower = nullptr;
+  // Or the io_context would not run out of work.
+  boost::system::error_code ignored;
+  state_->watched.cancel(ignored);
+}
+
+void reactor::queue_turns() {
+  auto& handlers = state_->handlers;
+  if (handlers->queued) return;
+  handlers->queued = true;
+  boost::asio::post(state_->io, [handlers] {
+    handlers->queued = false;
+    if (handlers->follower != nullptr) handlers->follower->follow();
+  });
+}
+
+// Some turns from inside a handler of Asio; then its other handlers have theirs.
+void reactor::follow() {
+  state& s = *state_;
+  s.work_to_clock = 0;
+  for (std::uint32_t i = 0; i < turns_per_handler; ++i) {
+    s.turns_to_asio = turns_per_asio_poll;  // Asio is being run already
+    const bool any = turn();
+    if (s.handlers->follower == nullptr) return;
+    if (any || !spin_or_arm()) continue;
+    s.set_timer(std::min(timers().next(), deadline_in(s.settings.safety_tick_ns)));
+    ++s.seen.sleeps;
+    return await_event();
+  }
+  queue_turns();
+}
+
+reactor::readiness reactor::poll() {
+  state& s = *state_;
+  if (catch_up()) return readiness::progressed;
+  const bool due = now() >= s.look_at;
+  if (due) s.look_at = deadline_in(s.settings.safety_tick_ns);
+  if (due || s.asio_has_run) watch_anew();
+  if (!arm_pollers()) return readiness::idle;
+  // Asio has run out of work, or waits for something of which it does not tell.
+  s.set_timer(s.io.stopped() ? timers().next() : std::min(timers().next(), s.look_at));
+  return readiness::armed;
+}
+
+}  // namespace parley::runtime

@@ -1,0 +1,194 @@
+#pragma once
+/// Timers at nanosecond resolution: arming and disarming are O(1), so that every receive can carry a deadline.
+///
+///     struct ring : timer { ring() : timer(&on_time) {} static void on_time(timer& self) noexcept; };
+///     wheel.arm(ring, now + 5_ms);   …   wheel.disarm(ring);
+///     wheel.advance(now);            // calls on_time of all that are due, in the order of their times
+///
+/// The earliest few times are at hand, where looking at them costs a comparison: a short sleep beside far deadlines. All other timers
+/// are in a wheel of 11 levels with 64 slots each: a timer waits in the level of the highest digit (base 64) in which its time
+/// differs from the wheel's and moves down as that digit is reached. Timers for one nanosecond fire in the order armed. The wheel
+/// and its levels have memory while there are timers in them.
+#include <parley/identifiers.hpp>
+#include <parley/runtime/coroutines/frame_pool.hpp>
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace parley::runtime {
+
+/// Stays where it is while armed; its destructor disarms it.
+struct timer {
+  using function = void (*)(timer& self) noexcept;
+  explicit timer(function f) noexcept : on_time(f) {}
+  timer(const timer&) = delete;
+  timer& operator=(const timer&) = delete;
+  ~timer() { unlink(); }
+
+  bool linked() const noexcept { return held_by_ != nullptr; }
+  void unlink() noexcept {
+    if (held_by_ == nullptr) return;
+    *held_by_ = below_;
+    if (below_ != nullptr) below_->held_by_ = held_by_;
+    held_by_ = nullptr;
+  }
+  function on_time;
+  time_ns when = 0;
+
+ private:
+  friend class timer_stack;
+  timer* below_ = nullptr;
+  timer** held_by_ = nullptr;  // what points to it
+};
+
+/// Timers, the latest on top. It does not own them; those that are left when it ends are unlinked.
+class timer_stack {
+ public:
+  timer_stack() noexcept = default;
+  timer_stack(const timer_stack&) = delete;
+  timer_stack& operator=(const timer_stack&) = delete;
+  ~timer_stack() {
+    while (!empty()) pop();
+  }
+
+  bool empty() const noexcept { return top_ == nullptr; }
+  bool has_one() const noexcept { return top_ != nullptr && top_->below_ == nullptr; }
+  timer& top() noexcept { return *top_; }
+  const timer* look() const noexcept { return top_; }
+  void push(timer& t) noexcept {
+    t.below_ = top_;
+    t.held_by_ = &top_;
+    if (top_ != nullptr) top_->held_by_ = &t.below_;
+    top_ = &t;
+  }
+  timer& pop() noexcept {
+    timer& t = *top_;
+    t.unlink();
+    return t;
+  }
+  /// Takes all of `other` as they are, if this one is empty.
+  void take(timer_stack& other) noexcept {
+    top_ = std::exchange(other.top_, nullptr);
+    if (top_ != nullptr) top_->held_by_ = &top_;
+  }
+  /// Takes all of `other`, whose first is then on top.
+  void turn_over(timer_stack& other) noexcept {
+    while (!other.empty()) push(other.pop());
+  }
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (const timer* t = top_; t != nullptr; t = t->below_) visit(*t);
+  }
+
+ private:
+  timer* top_ = nullptr;
+};
+
+class timer_wheel {
+ public:
+  explicit timer_wheel(time_ns now = 0) noexcept : passed_(now) {}
+
+  /// Fires at the first `advance` to `when` or later. A time that has passed fires at the next `advance`.
+  void arm(timer& t, time_ns when) noexcept {
+    t.when = when;
+    if (when <= passed_) {
+      due_.push(t);
+    } else if (when >= wheel_from_) {
+      put_away(t);
+    } else if (at_hand_.front().at.empty() && when < earliest_possible()) {
+      at_hand_.front().put(t);
+    } else {
+      put_at_hand(t);
+    }
+  }
+  static void disarm(timer& t) noexcept { t.unlink(); }
+  /// Up to when timers have fired, or are just firing.
+  time_ns passed() const noexcept { return passed_; }
+
+  /// The time of the earliest timer, or `never`.
+  time_ns next() noexcept {
+    if (!due_.empty()) return passed_;
+    const time_ns earliest = earliest_possible();
+    return earliest < wheel_from_ || earliest == never ? earliest : bring_forward();
+  }
+  /// The earliest one as far as it is at hand, else null: for who wants its memory to be in the cache.
+  const timer* earliest() const noexcept {
+    for (const moment& m : at_hand_) {
+      if (!m.at.empty()) return m.at.look();
+    }
+    return nullptr;
+  }
+  /// Fires everything that is due at `now`. Returns whether anything was.
+  bool advance(time_ns now) noexcept {
+    if (due_.empty() && now < earliest_possible()) {
+      if (now > passed_) passed_ = now;
+      return false;
+    }
+    return fire_until(now);
+  }
+
+ private:
+  static constexpr std::size_t few = 4;
+  static constexpr unsigned slot_bits = 6;
+  static constexpr std::uint64_t slot_mask = 63;
+  static constexpr unsigned level_count = 11;
+  // Timers for one time.
+  struct moment {
+    void put(timer& t) noexcept {
+      when = t.when;
+      at.push(t);
+    }
+    void take(moment& other) noexcept {
+      when = other.when;
+      at.take(other.at);
+    }
+    timer_stack at;
+    time_ns when = never;
+  };
+  struct level : frame_pool::pooled {
+    std::uint64_t used = 0;  // a set bit may belong to a slot whose timers have all been disarmed
+    std::array<timer_stack, 64> slots;
+  };
+  struct wheel : frame_pool::pooled {
+    std::uint64_t base = 0;  // what its digits are compared with: no timer in it is earlier, nor is `passed_`
+    std::uint32_t made = 0;  // which levels there are, as bits
+    std::array<std::unique_ptr<level>, level_count> levels;
+  };
+  struct place {
+    unsigned level;
+    unsigned slot;
+    time_ns start;
+  };
+
+  moment* earliest_at_hand() noexcept {
+    for (moment& m : at_hand_) {
+      if (!m.at.empty()) return &m;
+    }
+    return nullptr;
+  }
+  time_ns earliest_possible() noexcept {
+    const moment* const m = earliest_at_hand();
+    return m != nullptr ? m->when : wheel_from_;
+  }
+  static time_ns after(time_ns t) noexcept { return t == never ? never : t + 1; }
+  [[gnu::noinline]] void put_away(timer& t) noexcept;
+  [[gnu::noinline]] void put_at_hand(timer& t) noexcept;
+  [[gnu::noinline]] time_ns bring_forward() noexcept;
+  [[gnu::noinline]] bool fire_until(time_ns now) noexcept;
+  void put_away(moment& m) noexcept;
+  bool first_used(place& found) noexcept;
+  bool turn_wheel(time_ns now) noexcept;
+  static bool fire(timer_stack& list) noexcept;
+
+  time_ns passed_;                   // of the latest `advance`
+  timer_stack due_;                  // were armed for a time that had passed
+  time_ns wheel_from_ = never;       // no timer in the wheel is earlier, and all at hand are
+  std::array<moment, few> at_hand_;  // those that are not empty in the order of their times
+  std::unique_ptr<wheel> wheel_;
+};
+
+}  // namespace parley::runtime

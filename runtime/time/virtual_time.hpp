@@ -1,0 +1,76 @@
+#pragma once
+/// The executor of tests and simulations: a clock that stands still while anything is ready and then jumps to the next timer.
+///
+///     virtual_time clock(seed);
+///     run(clock, scenario());           // a pure function of the code and the seed
+///
+/// Computing takes no time, unless it says so: `spend(1_ms)` in a coroutine lets 1 ms pass within its turn, as if the thread had
+/// computed for that long. `compute` runs at once and takes the time that its model says. `wait` returns false when no timer is left: what is still
+/// suspended then waits for ever, which `run` reports.
+#include <parley/runtime/time/executor.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace parley::runtime {
+
+class virtual_time final : public executor {
+ public:
+  explicit virtual_time(std::uint64_t seed = 1);
+  ~virtual_time() override;
+
+  time_ns precise_now() noexcept override { return std::max<time_ns>(now(), busy_until_); }
+  void spend(time_ns span) noexcept override { busy_until_ = deadline_of(precise_now(), span); }
+  void post(std::function<void()> f) override { posted_.push_back(std::move(f)); }
+  void submit(std::shared_ptr<compute_job> job) override;
+  bool turn() override;
+  bool wait() override;
+  /// Resumes at most `limit` coroutines, so that a test can stop at any step. Answers how many.
+  std::size_t step(std::size_t limit = 1);
+
+  // For a simulator, which keeps one of these for each rank and moves them all along one time.
+
+  /// Whether `step` would do something now.
+  bool ready() const noexcept { return has_ready() || !posted_.empty(); }
+  time_ns next_timer() noexcept { return timers().next(); }
+  const timer* earliest_timer() noexcept { return timers().earliest(); }
+  /// Makes it `t`, if it is not later already, and fires what is due by then.
+  void advance_to(time_ns t) {
+    if (holds_clock_) {
+      busy_until_ = std::max(busy_until_, t);
+    } else {
+      set_now(t);
+      timers().advance(now());
+    }
+  }
+  /// Until when what was spent keeps its thread busy.
+  time_ns busy_until() const noexcept { return busy_until_; }
+  /// At `t` its process has ended, or what it computed has.
+  void end_computing(time_ns t) noexcept { busy_until_ = std::min(busy_until_, t); }
+  /// While it does, only `precise_now` goes on and no timer fires: what comes to a loop that has computed for long is taken in first.
+  void hold_clock(bool holds) noexcept { holds_clock_ = holds; }
+  bool holds_clock() const noexcept { return holds_clock_; }
+  /// From now on `c` says which of those that are ready is resumed next, given their number; by itself it is the first. Tasks that
+  /// have not begun begin in the order of their spawning all the same.
+  using chooser = std::function<std::size_t(std::size_t ready)>;
+  void choose_by(chooser c) { choose_ = std::make_unique<chooser>(std::move(c)); }
+  /// For a chooser: which task the `i`-th of those that are ready is a part of, by the order of their spawning, from 1 on; 0: of none.
+  std::uint32_t task_of(std::size_t i) const noexcept;
+
+ private:
+  struct modelled_end;
+  time_ns busy_until_ = 0;  // with what has been computed inside a turn
+  bool holds_clock_ = false;
+  [[gnu::noinline]] std::size_t run_posted();
+  std::size_t in_order_of_spawning(std::size_t chosen) const noexcept;
+  std::unique_ptr<chooser> choose_;
+  std::vector<std::function<void()>> posted_;
+  std::list<std::unique_ptr<modelled_end>> ends_;
+};
+
+}  // namespace parley::runtime

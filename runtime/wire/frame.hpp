@@ -1,0 +1,66 @@
+#pragma once
+/// The 64-byte header of every control frame (docs/protocol.md, Messages) and its authentication.
+///
+///     frame_header h{…};
+///     auto bytes = encode_frame(h, body, seal);                  // 64 bytes, the tag over header and body in its last 8
+///     result<frame_header> h = decode_frame(bytes, body, expected, seal);
+///
+/// A frame for another destination, of a wrong length or with a wrong tag is an error value. Whether it is of this session the
+/// router knows.
+#include <parley/error.hpp>
+#include <parley/identifiers.hpp>
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace parley::runtime {
+
+inline constexpr std::uint32_t frame_magic = 0x594c5250;  // "PRLY"
+inline constexpr std::uint16_t protocol_version = 1;
+
+struct frame_header {
+  std::uint32_t magic = frame_magic;
+  std::uint16_t version = protocol_version;
+  std::uint16_t type = 0;
+  std::uint32_t body_bytes = 0;
+  rank_id source = 0;
+  rank_id destination = 0;
+  std::uint32_t accepted = 0;  ///< how far the sender of this frame has accepted the receiver's own frames
+  std::uint64_t session = 0;   ///< the job, which process of the source's rank speaks, and to which one: `session_of`
+  std::uint64_t actor = 0;     ///< the actor that it is for: an op and a part in it
+  std::uint64_t generation = 0;
+  std::uint64_t sequence = 0;
+  std::uint64_t tag = 0;
+};
+static_assert(sizeof(frame_header) == 64);
+
+using frame_bytes = std::array<std::byte, sizeof(frame_header)>;
+
+/// A job and two incarnations as one number, so that what was said is foreign once another process has taken the place of who
+/// spoke, or of whom it was for. An incarnation that nobody has said is 0.
+constexpr std::uint64_t session_of(std::uint64_t job, std::uint64_t speaker, std::uint64_t listener) noexcept {
+  return job ^ speaker ^ std::rotl(listener, 32);
+}
+
+/// Computes the tag of a frame; given by the transport, which owns the cryptography. Null: frames carry no tag.
+struct frame_seal {
+  using function = std::uint64_t (*)(void* context, std::span<const std::byte> header,
+                                     std::span<const std::byte> body) noexcept;
+  function tag = nullptr;
+  void* context = nullptr;
+};
+
+frame_bytes encode_frame(const frame_header& header, std::span<const std::byte> body, const frame_seal& seal) noexcept;
+
+/// What a frame must be to be for us.
+struct frame_expectation {
+  rank_id destination = 0;
+  rank_id world_size = 0;
+};
+result<frame_header> decode_frame(std::span<const std::byte> header, std::span<const std::byte> body,
+                                  const frame_expectation& expected, const frame_seal& seal);
+
+}  // namespace parley::runtime

@@ -1,0 +1,186 @@
+#pragma once
+/// Messages to actors on other ranks, over the link's control channel.
+///
+///     router mail(ex, link, {.job = job, .seal = seal});
+///     mail.bind<offer>(number_of(op, part::coordinator), [&](envelope from, offer&& m) { return box.try_send({from, m}); });
+///     errc sent = mail.send(peer, number, generation, some_offer);
+///
+/// A frame is delivered at most once; frames may be lost or overtake one another, so that whoever needs an answer asks again.
+/// Each peer may have `window` frames on their way that the other side has not accepted: past it `send` answers `full`. A
+/// handler that answers `full` gets its message again on a later turn, and its sender's window closes meanwhile: messages
+/// are held back, never dropped. What is said of acceptance may be lost as well: a sender that finds its window full asks for
+/// it, and whoever tries again finds it open. Frames that are malformed, foreign, repeated, for nobody or beyond their sender's window
+/// are counted and dropped, so that no peer makes this rank keep more than a window of them; of the last the peer is blamed.
+#include <parley/error.hpp>
+#include <parley/runtime/time/backoff.hpp>
+#include <parley/runtime/time/executor.hpp>
+#include <parley/runtime/wire/frame.hpp>
+#include <parley/runtime/wire/incarnations.hpp>
+#include <parley/runtime/wire/link.hpp>
+#include <parley/runtime/wire/wire.hpp>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace parley::runtime {
+
+/// Who sent a message, of which type it is, and in which generation of the op.
+struct envelope {
+  rank_id source = 0;
+  std::uint16_t type = 0;
+  std::uint64_t generation = 0;
+};
+
+class router final : public link::handler {
+ public:
+  struct options {
+    std::uint64_t job = 0;
+    frame_seal seal{};
+    std::uint32_t window = 64;
+  };
+  struct counters {
+    std::uint64_t sent = 0;
+    std::uint64_t received = 0;
+    std::uint64_t credits_sent = 0;    ///< frames that only say what was accepted
+    std::uint64_t questions_sent = 0;  ///< frames that only ask for it
+    std::uint64_t malformed = 0;
+    std::uint64_t foreign = 0;  ///< of another job, or of a process that is not the one in its rank's place
+    std::uint64_t unauthenticated = 0;
+    std::uint64_t repeated = 0;
+    std::uint64_t unclaimed = 0;      ///< for an actor or type that this rank does not have
+    std::uint64_t beyond_window = 0;  ///< for which their sender had no room
+  };
+  using raw_handler = std::function<errc(envelope from, std::span<const std::byte> body)>;
+
+  router(executor& ex, link& over, options o, incarnations known = {});
+  router(const router&) = delete;
+  router& operator=(const router&) = delete;
+  ~router();
+
+  /// Messages of type `M` for `actor` go to `take(envelope, M&&) -> errc`; `full` means "again later".
+  template <class M, class Take>
+  void bind(std::uint64_t actor, Take take) {
+    static_assert(M::message_type < 64, "types are bits of a set");
+    bind_raw(actor, type_bit(M::message_type),
+             [take = std::move(take)](envelope from, std::span<const std::byte> body) mutable -> errc {
+               auto message = decode<M>(body);
+               if (!message) return errc::malformed;
+               return take(from, std::move(*message));
+             });
+  }
+  /// The same for several types at once, `type_bit(a) | type_bit(b)`; all others are nobody's.
+  void bind_raw(std::uint64_t actor, std::uint64_t types, raw_handler take);
+  static constexpr std::uint64_t type_bit(std::uint16_t type) noexcept {
+    return type < 64 ? std::uint64_t{1} << type : 0;
+  }
+  void unbind(std::uint64_t actor);
+
+  /// Sends to `actor` on another rank, or on this one: `none`, `full`, or why not.
+  template <class M>
+  errc send(rank_id to, std::uint64_t actor, std::uint64_t generation, const M& message) {
+    body_.clear();
+    encode(message, body_);
+    return send_raw(to, actor, generation, M::message_type, body_);
+  }
+  errc send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation, std::uint16_t type,
+                std::span<const std::byte> body);
+
+  /// A new process has taken the place of a peer: its frames count from 1 again. What waits of the old one is dropped, and what
+  /// comes of it yet is foreign.
+  void forget(rank_id peer, std::uint64_t new_incarnation) noexcept;
+
+  /// Frames sent to one peer so far; what nobody needed to send is 0.
+  std::uint64_t sent_to(rank_id peer) const noexcept {
+    const auto known = peers_.find(peer);
+    return known == peers_.end() ? 0 : known->second.next_sequence;
+  }
+  const counters& statistics() const noexcept { return counters_; }
+  /// Frames sent, by message type; the last element counts all types beyond.
+  const std::array<std::uint32_t, 32>& sent_by_type() const noexcept { return sent_by_type_; }
+  rank_id rank() const noexcept { return link_.rank(); }
+
+  void on_arrival(arrival&& message) noexcept override;
+
+ private:
+  struct peer_state {
+    rank_id rank = 0;
+    std::uint32_t acknowledged = 0;   // of our frames, as it told us
+    std::uint64_t session = 0;        // of what that process says to this one
+    std::uint64_t own_session = 0;    // of what this one says to it
+    std::uint64_t next_sequence = 0;  // of our next frame to it
+    std::uint64_t highest_seen = 0;   // of its frames; sequences count from 1
+    std::uint64_t seen = 0;           // the 64 before `highest_seen`, as bits
+    std::uint64_t accepted = 0;       // up to which we have accepted its frames
+    std::uint64_t accepted_told = 0;
+    std::uint64_t question = 0;  // the sequence of our last question to it
+    time_ns ask_at = 0;          // not before, while its window is full; 0: its acceptance has moved since
+    backoff<1'000'000, 100'000'000> asks{};
+  };
+  struct parked {
+    frame_header header;
+    std::vector<std::byte> body;
+  };
+  struct retry_timer : timer {
+    explicit retry_timer(router& r) noexcept : timer(&on_retry), owner(r) {}
+    static void on_retry(timer& self) noexcept { static_cast<retry_timer&>(self).owner.retry(); }
+    router& owner;
+  };
+  struct fetching;
+  /// What is kept of a peer begins with the first frame to it or from it. Frames come and go in runs with one peer.
+  peer_state& state_of(rank_id peer) noexcept {
+    return latest_ != nullptr && latest_->rank == peer ? *latest_ : find_state(peer);
+  }
+  peer_state& find_state(rank_id peer) noexcept;
+  peer_state met(rank_id peer, std::uint64_t incarnation) const noexcept;
+  static bool is_new(peer_state& from, std::uint64_t sequence) noexcept;
+  bool has_room(const frame_header& h) noexcept;
+  void refuse(rank_id source) noexcept;
+  void take(std::span<const std::byte> header, std::span<const std::byte> body) noexcept;
+  raw_handler* find_handler(std::uint64_t actor, std::uint16_t type) noexcept;
+  errc deliver(const frame_header& h, std::span<const std::byte> body);
+  void park(const frame_header& h, std::span<const std::byte> body);
+  void retry();
+  void accept(peer_state& source);
+  void update_accepted(peer_state& source) noexcept;
+  void send_credit(peer_state& to);
+  void answer_question(peer_state& from, const frame_header& question);
+  void ask_for_room(peer_state& to);
+  errc transmit(peer_state& to, frame_header& h, std::span<const std::byte> body);
+
+  executor& executor_;
+  link& link_;
+  options options_;
+  rank_id world_size_;
+  incarnations incarnations_;                         // of ranks when this router began
+  std::unordered_map<rank_id, peer_state> peers_{2};  // only looked up; a state stays where it is
+  peer_state* latest_ = nullptr;
+  struct bound {
+    std::uint64_t types;
+    raw_handler take;
+  };
+  std::unordered_map<std::uint64_t, std::vector<bound>> handlers_{5};
+  struct found_handler {
+    std::uint64_t actor = 0;
+    std::uint16_t type = 0;
+    raw_handler* handler = nullptr;
+  } last_found_;
+  std::list<parked> parked_;
+  static constexpr time_ns shortest_retry_pause_ns = 1'000;
+  static constexpr time_ns longest_retry_pause_ns = 1'000'000;
+  retry_timer retry_timer_;
+  time_ns retry_pause_ns_ = shortest_retry_pause_ns;
+  random_stream jitter_;
+  std::vector<std::byte> body_;
+  std::vector<fetching*> fetching_;
+  counters counters_;
+  std::array<std::uint32_t, 32> sent_by_type_{};
+};
+
+}  // namespace parley::runtime

@@ -1,0 +1,520 @@
+#include <parley/program.hpp>
+
+#include <parley/config.hpp>
+#include <parley/number_text.hpp>
+#include <parley/runtime/coroutines/frame_pool.hpp>
+#include <parley/scope.hpp>
+#include <parley/simulation/checkers/checkers.hpp>
+#include <parley/simulation/checkers/observer.hpp>
+#include <parley/simulation/checkers/payload_book.hpp>
+#include <parley/simulation/checkers/program_checkers.hpp>
+#include <parley/simulation/mutants.hpp>
+#include <parley/simulation/programs/idle_steps.hpp>
+#include <parley/simulation/scenarios/scenario.hpp>
+#include <parley/simulation/world/guarded_memory.hpp>
+#include <parley/task.hpp>
+#include <parley/transports/launch/environment.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace parley::simulation {
+
+namespace {
+
+constexpr time_ns settling_ns = 1'000'000'000;
+// After a rank has let go of the others. Real ranks wait as long for what it has said before they hold it gone (ops/job/run.cpp).
+constexpr time_ns goodbye_ns = 250'000'000;
+constexpr std::uint64_t most_ranks = 100'000;
+// Calls that the checkers see: of each rank, and of all together where there are many.
+constexpr std::size_t most_records = std::size_t{1} << 17U;
+constexpr std::size_t most_records_of_all = std::size_t{1} << 22U;
+
+struct played {
+  std::vector<bool> ended;
+  std::vector<std::optional<runtime::error>> errors;
+  std::vector<rank_id> failed;    // of which the others have to be told
+  std::vector<rank_id> returned;  // the same, where others may still call them
+  std::vector<std::pair<rank_id, std::string>> undelivered;
+  std::vector<std::pair<rank_id, std::string>> refused;
+  time_ns last_end_ns = 0;
+  std::vector<violation> violations;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, time_ns> usual_ns;
+  std::set<std::string> ops;  // by name
+};
+
+const runtime::error waits_in_vain(runtime::errc::timeout, "it waits for something that can never come");
+
+void print_failure(rank_id r, const std::string& why) { std::fprintf(stderr, "rank %u: %s\n", r, why.c_str()); }
+
+runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, played* all) {
+  std::exception_ptr thrown;
+  try {
+    co_await rank_main(*self);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  all->last_end_ns = std::max(all->last_end_ns, self->where().precise_now());
+  all->ended[self->id()] = true;
+  if (thrown) {
+    all->errors[self->id()] = runtime::describe(thrown);
+    all->failed.push_back(self->id());
+    co_return;
+  }
+  co_await self->settle(settling_ns);
+  // As job::leave does.
+  const ops::left_over left = self->unfinished();
+  for (const std::string& line : left.undelivered) all->undelivered.emplace_back(self->id(), line);
+  for (const std::string& line : left.rejected) all->refused.emplace_back(self->id(), line);
+  all->returned.push_back(self->id());
+}
+
+constexpr std::array flags{"--weather", "--control-weather", "--deaths", "--strict"};
+constexpr std::array with_a_value{"--sim",     "--seed",      "--seeds",   "--links",         "--mutant",
+                                  "--latency", "--bandwidth", "--sharing", "--ranks-per-host"};
+
+template <class Names>
+bool is_one_of(const Names& names, std::string_view word) {
+  return std::find(names.begin(), names.end(), word) != names.end();
+}
+
+void take_out(int& argc, char** argv, int at, int words) {
+  for (int rest = at + words; rest <= argc; ++rest) argv[rest - words] = argv[rest];
+  argc -= words;
+}
+
+bool flag(int& argc, char** argv, const char* name) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], name) != 0) continue;
+    take_out(argc, argv, i, 1);
+    return true;
+  }
+  return false;
+}
+
+std::optional<std::string> text_option(int& argc, char** argv, const char* name, const char* needs = "a word") {
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], name) != 0) continue;
+    if (i + 1 == argc)
+      runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs " + needs + " behind it"});
+    std::string text = argv[i + 1];
+    take_out(argc, argv, i, 2);
+    return text;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> option(int& argc, char** argv, const char* name, const char* needs = "a number") {
+  const auto text = text_option(argc, argv, name, needs);
+  if (!text) return std::nullopt;
+  const auto value = runtime::read_number<std::uint64_t>(*text, {0, std::numeric_limits<std::uint64_t>::max()});
+  if (!value) runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs " + needs + " behind it"});
+  return value;
+}
+
+// Over which nothing takes time.
+link_model free_links() {
+  link_model l;
+  l.latency_ns = l.landing_ns = 0;
+  l.ns_per_byte = l.one_sided_ns_per_byte = 0;
+  return l;
+}
+
+std::uint64_t number_between(std::uint64_t value, std::uint64_t least, std::uint64_t most, const char* name) {
+  if (value >= least && value <= most) return value;
+  runtime::raise({runtime::errc::bad_argument,
+                  std::string(name) + " takes " + std::to_string(least) + " to " + std::to_string(most)});
+}
+
+double ns_per_byte_of(const std::string& gigabytes_per_second) {
+  constexpr double slowest = 1e-6;
+  constexpr double fastest = 1e6;
+  double value = 0;
+  const char* const last = gigabytes_per_second.data() + gigabytes_per_second.size();
+  const auto [end, failed] = std::from_chars(gigabytes_per_second.data(), last, value, std::chars_format::fixed);
+  if (failed != std::errc() || end != last || !(value >= slowest && value <= fastest))
+    runtime::raise({runtime::errc::bad_argument,
+                    "--bandwidth takes GB/s of one wire, 0.000001 to 1000000, and not `" + gigabytes_per_second + "`"});
+  return 1 / value;
+}
+
+link_model links_of(int& argc, char** argv) {
+  constexpr std::uint64_t longest_latency_ns = 1'000'000'000;
+  const auto links = text_option(argc, argv, "--links");
+  const auto latency = option(argc, argv, "--latency", "a number of nanoseconds");
+  const auto bandwidth = text_option(argc, argv, "--bandwidth", "a number of GB/s");
+  const auto sharing = text_option(argc, argv, "--sharing", "`wires` or `none`");
+  const auto per_host = option(argc, argv, "--ranks-per-host", "a number of ranks");
+  if (links) {
+    if (*links != "free")
+      runtime::raise({runtime::errc::bad_argument, "--links takes `free`, and not `" + *links + "`"});
+    if (latency || bandwidth || sharing || per_host)
+      runtime::raise({runtime::errc::bad_argument, "--links free has neither --latency nor --bandwidth nor wires; give "
+                                                   "one or the others"});
+    return free_links();
+  }
+  link_model l = usual_links();
+  if (sharing && *sharing != "wires" && *sharing != "none")
+    runtime::raise({runtime::errc::bad_argument, "--sharing takes `wires` or `none`, and not `" + *sharing + "`"});
+  if (sharing && *sharing == "none") l.shared_egress = l.shared_ingress = l.shared_one_sided = false;
+  if (latency) l.latency_ns = static_cast<time_ns>(number_between(*latency, 0, longest_latency_ns, "--latency"));
+  if (bandwidth) l.ns_per_byte = l.one_sided_ns_per_byte = ns_per_byte_of(*bandwidth);
+  if (per_host) l.ranks_per_host = static_cast<rank_id>(number_between(*per_host, 1, most_ranks, "--ranks-per-host"));
+  return l;
+}
+
+tape weather_of(rank_id ranks, std::uint64_t seed, const fault_limits& faults, time_ns faulty_ns = 2'000'000) {
+  scenario s;
+  s.ranks = ranks;
+  s.faulty_ns = faulty_ns;
+  s.faults = faults;
+  return draw(s, seed);
+}
+
+}  // namespace
+
+// Deaths are left out: a program that goes on after one says so itself.
+tape rough_weather(rank_id ranks, std::uint64_t seed, time_ns faulty_ns) {
+  return weather_of(ranks, seed,
+                    {.lose = 100,
+                     .double_control = 100,
+                     .delay_control = 300,
+                     .delay_data = 300,
+                     .double_data = 100,
+                     .clogs = 3,
+                     .cuts = 3,
+                     .pauses = 3,
+                     .slow = 3,
+                     .longest_mishap_ns = 5'000'000,
+                     .inside = false},  // programs may start calls of one group from several coroutines
+                    faulty_ns);
+}
+
+namespace {
+
+// The same of control messages alone.
+tape rough_control(rank_id ranks, std::uint64_t seed) {
+  return weather_of(ranks, seed,
+                    {.lose = 300,
+                     .double_control = 100,
+                     .delay_control = 500,
+                     .cuts = 3,
+                     .longest_delay_ns = 20'000'000,
+                     .longest_mishap_ns = 50'000'000,
+                     .orders = false});
+}
+
+// As that of real ranks: of a job whose ranks end with several, the one that says most.
+int status_of(const played& all, const program_options& p) {
+  bool well = all.violations.empty() && all.refused.empty();
+  for (rank_id r = 0; r < all.errors.size(); ++r) {
+    if (!all.errors[r]) continue;
+    well = false;
+    print_failure(r, all.errors[r]->what());
+  }
+  for (const auto& [r, line] : all.refused) print_failure(r, line);
+  for (const auto& [r, line] : all.undelivered) print_failure(r, "warning: " + line);
+  if (!well) return 1;
+  const bool strict = p.undelivered == ops::undelivered_messages::fail;
+  return strict && !all.undelivered.empty() ? ops::undelivered_status : 0;
+}
+
+// While it lives, std::exit runs `rest` and ends with the status that this returns.
+class exit_watch {
+ public:
+  explicit exit_watch(std::function<int(int status)> rest) : rest_(std::move(rest)) {
+    static const int registered = ::on_exit(&on_exit_called, nullptr);
+    static_cast<void>(registered);
+    latest_ = this;
+  }
+  exit_watch(const exit_watch&) = delete;
+  exit_watch& operator=(const exit_watch&) = delete;
+  ~exit_watch() { latest_ = nullptr; }
+
+ private:
+  static void on_exit_called(int status, void*) {
+    if (latest_ == nullptr) return;
+    const int ends_with = std::exchange(latest_, nullptr)->rest_(status);
+    std::fflush(nullptr);
+    std::_Exit(ends_with);
+  }
+  static inline exit_watch* latest_ = nullptr;
+  std::function<int(int)> rest_;
+};
+
+// One run. The others are told of a rank whose program failed as of one that is gone.
+played play(const world_options& given, ops::rank_function rank_main, const program_options& p, const mishap* death,
+            const played* undisturbed = nullptr) {
+  world_options o = given;
+  put_mutant(p.mutant, o);
+  const bool rough = p.what == befalls::weather;
+  tape faults = rough                                ? rough_weather(o.ranks, o.seed)
+                : p.what == befalls::control_weather ? rough_control(o.ranks, o.seed)
+                                                     : tape{};
+  if (rough) {
+    o.order = faults.order;
+    o.starved = faults.starved;
+  }
+  weather sky(faults, o.seed, o.ranks);
+  const std::unique_ptr<wire_tap> mutant = make_mutant(p.mutant);
+  scenario as_played;
+  as_played.ranks = o.ranks;
+  as_played.link = o.link;
+  as_played.detection_ns = o.detection_ns;
+  as_played.must_decide = false;  // a program ends when it wants to
+  run_record record;
+  record.play = &as_played;
+  record.faults = &faults;
+  record.budget = given.settings.plan.budget_fraction;
+  if (undisturbed != nullptr) {
+    record.other_ops = undisturbed->ops;
+    if (p.what == befalls::control_weather) record.usual_ns = undisturbed->usual_ns;
+  }
+  const std::size_t frames_before = runtime::frame_pool::live_frames;
+  guarded_memory memory;
+  const runtime::host_memory_instead instead(memory);
+  payload_book payloads([&record](std::string text) { record.at_once.push_back({"S8", std::move(text)}); });
+  world w(o, &sky);
+  observer watching(record, w, given.settings.window);
+  watching.listen(sky, mutant.get());
+  sky.begin(w.stage());
+  played all;
+  all.ended.resize(o.ranks);
+  all.errors.resize(o.ranks);
+  w.start_all([&](rank_id r) {
+    payloads.listen(w[r]);
+    w[r].on_call_failed = [&record, &w, r](const runtime::error& why) {
+      record.failed_calls.push_back({r, why, w.stage().now()});
+    };
+    w.programs_of(r).spawn(whole_program(rank_main, &w[r], &all));
+  });
+  for (const mishap& m : faults.mishaps) w.befall(m, w.stage().now());
+  if (death != nullptr) {
+    w.befall(*death, w.stage().now());
+    faults.mishaps.push_back(*death);
+  }
+  idle_steps idle(w);
+  bool exited = false;
+  // Where all others end, too, before it is gone, nobody notices.
+  const auto leave = [&](rank_id r) {
+    if (w.all_ended() || w.find(r) == nullptr) return;
+    record.left_ns[r] = w.stage().now();
+    w.leave(r);
+  };
+  const auto over = [&] {
+    for (const rank_id r : std::exchange(all.returned, {}))
+      w.stage().at(w.stage().now() + goodbye_ns, nobody, [&leave, r] { leave(r); });
+    for (const rank_id r : std::exchange(all.failed, {})) {
+      faults.mishaps.push_back({.what = mishap::kind::crash, .rank = r, .at_ns = w.stage().now()});
+      w.fail(r, *all.errors[r]);
+    }
+    return w.all_ended();
+  };
+  const auto play_to_the_end = [&] {
+    if (!idle.run_until(over, runtime::never) && !idle.over()) {
+      for (rank_id r = 0; r < o.ranks; ++r) {
+        if (all.ended[r] || w.find(r) == nullptr) continue;
+        all.errors[r] = waits_in_vain;
+        ++record.programs_left;
+      }
+    }
+    std::fflush(stdout);  // what the ranks printed comes before what is said of them, also where both go to one pipe
+    std::fprintf(stderr, "%u virtual ranks, seed %llu: %.6f ms of virtual time, hash %016llx", o.ranks,
+                 static_cast<unsigned long long>(o.seed), static_cast<double>(all.last_end_ns) / 1e6,
+                 static_cast<unsigned long long>(w.stage().hash()));
+    for (const auto& [r, line] : all.undelivered) record.undelivered.push_back(line);
+    sky.calm();
+    idle.run_to(w.stage().now() + settling_ns);  // what was decided last reaches everybody
+    watching.end_job();
+    record.puts_outside = w.network().puts().outside;
+    record.lost_reads = w.network().puts().lost_reads;
+    record.frames_left = exited ? 0 : runtime::frame_pool::live_frames - frames_before;
+    record.spoiled = memory.spoiled();
+    all.violations = idle.violations(record);
+    std::fprintf(stderr, ", checkers: %s\n", all.violations.empty() ? "no violation" : "violated");
+    for (const violation& v : all.violations) {
+      std::fprintf(stderr, "%s: %s\n", v.invariant.c_str(), v.text.c_str());
+      if (p.violated) p.violated(v);
+    }
+    all.usual_ns = usual_times(record);
+    for (const participant_view& v : record.participants) all.ops.insert(v.op);
+    std::uint64_t lost = 0;
+    for (const auto& [whose, n] : record.flights_lost) lost += n;
+    if (lost != 0)
+      std::fprintf(
+          stderr,
+          "N4, oracle and delivery were not looked at, nor S6 of the ops of %zu ranks: %llu calls had no room in "
+          "their flight recorders\n",
+          record.flights_lost.size(), static_cast<unsigned long long>(lost));
+  };
+  // One that leaves in the midst of its program by std::exit takes its own process along, and here all of them: the run goes on inside
+  // that call.
+  const exit_watch watching_exits([&](int status) {
+    const rank_id r = w.stage().acting();
+    if (r == nobody || w.find(r) == nullptr) return status;
+    print_failure(r, "it has called exit(" + std::to_string(status) + ") in the midst of its program");
+    faults.mishaps.push_back({.what = mishap::kind::crash, .rank = r, .at_ns = w.stage().now()});
+    exited = true;
+    w.exit(r);
+    play_to_the_end();
+    const int others = status_of(all, p);
+    return others != 0 || status == 0 ? others : 1;
+  });
+  play_to_the_end();
+  return all;
+}
+
+bool names(const runtime::error& why, rank_id r) {
+  return why.about().peer == r || (why.began_with() != nullptr && why.began_with()->rank == r);
+}
+
+// The sends of one that ends are given up before the others hear why it ends: who was to get one names it.
+bool was_given_up_by_another(const played& all, rank_id r) {
+  if (all.errors[r]->code() != runtime::errc::send_failed) return false;
+  for (rank_id other = 0; other < all.errors.size(); ++other) {
+    if (other != r && all.errors[other] && names(*all.errors[r], other)) return true;
+  }
+  return false;
+}
+
+// Whoever cannot go on without the dead rank, or without one that ended because of it, says so, naming the dead one; and soon.
+bool ended_well(const played& all, const world_options& o, const mishap& death) {
+  bool well = all.violations.empty();
+  std::size_t told = 0;
+  for (rank_id r = 0; r < o.ranks; ++r) {
+    if (!all.errors[r]) continue;
+    ++told;
+    if (names(*all.errors[r], death.rank) && all.errors[r]->code() == runtime::errc::peer_failed) continue;
+    if (was_given_up_by_another(all, r)) continue;
+    well = false;
+    print_failure(r, all.errors[r]->what());
+  }
+  const time_ns limit_ns = death.at_ns + o.ranks * o.detection_ns + settling_ns;  // one tells the next
+  if (all.last_end_ns > limit_ns) {
+    well = false;
+    std::fprintf(stderr, "the last of them ended %.3f ms after the death\n",
+                 static_cast<double>(all.last_end_ns - death.at_ns) / 1e6);
+  }
+  std::fprintf(stderr, "rank %u died after %.6f ms; %zu ended with an error that says so, %zu had no need of it%s\n",
+               death.rank, static_cast<double>(death.at_ns) / 1e6, told, o.ranks - 1 - told,
+               well ? "" : ", but not all of them as they should");
+  return well;
+}
+
+}  // namespace
+
+int status_of_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p) {
+  program_options first = p;
+  if (p.what != befalls::weather) first.what = befalls::nothing;
+  const played undisturbed = play(o, rank_main, first, nullptr);
+  const int status = status_of(undisturbed, p);
+  if (status != 0) return status;
+  if (p.what == befalls::control_weather) return status_of(play(o, rank_main, p, nullptr, &undisturbed), p);
+  if (p.what != befalls::death) return 0;
+  dice luck(o.seed, purpose::fault);
+  mishap death;
+  death.what = mishap::kind::crash;
+  death.rank = static_cast<rank_id>(luck.below(o.ranks));
+  death.at_ns = luck.between(0, undisturbed.last_end_ns);
+  return ended_well(play(o, rank_main, p, &death, &undisturbed), o, death) ? 0 : 1;
+}
+
+bool run_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p) {
+  return status_of_virtual(o, rank_main, p) == 0;
+}
+
+namespace {
+
+[[noreturn]] void refuse_word(const std::string& word) {
+  std::string known;
+  for (const char* name : with_a_value) known += std::string(name) + ", ";
+  for (const char* name : flags) known += std::string(name) + (name == flags.back() ? "" : ", ");
+  runtime::raise(
+      {runtime::errc::bad_argument, "`" + word + "` is no option of a simulated run, which takes " + known +
+                                        "; correct it, or, where the program reads words of its own, let it call "
+                                        "simulation::run(argc, argv, rank_main, simulation::program_words::own)"});
+}
+
+}  // namespace
+
+std::vector<std::string> own_words(int argc, const char* const* argv) {
+  std::vector<std::string> own;
+  for (int i = 1; i < argc; ++i) {
+    if (is_one_of(with_a_value, argv[i])) {
+      const bool has_value =
+          i + 1 < argc && (argv[i + 1][0] != '-' || (argv[i + 1][1] >= '0' && argv[i + 1][1] <= '9'));
+      if (has_value) ++i;  // what lacks its value is told by `run`
+    } else if (!is_one_of(flags, argv[i])) {
+      own.emplace_back(argv[i]);
+    }
+  }
+  return own;
+}
+
+int run(int argc, char** argv, ops::rank_function rank_main, program_words words,
+        ops::undelivered_messages undelivered) {
+  try {
+    if (flag(argc, argv, "--strict")) undelivered = ops::undelivered_messages::fail;
+    undelivered = ops::heed_strict(undelivered);
+    const auto seed = option(argc, argv, "--seed");
+    const auto ranks = option(argc, argv, "--sim", "a number of ranks");
+    if (!ranks) {
+      const auto left = std::find_if(argv + 1, argv + argc, [](const char* word) {
+        return is_one_of(flags, word) || is_one_of(with_a_value, word);
+      });
+      if (left != argv + argc || seed)
+        runtime::raise({runtime::errc::bad_argument,
+                        std::string(seed ? "--seed" : *left) + " is for virtual ranks; say how many with --sim N"});
+      return ops::run(argc, argv, rank_main, {.undelivered = undelivered});
+    }
+    if (std::getenv(transports::variable::rank) != nullptr)
+      runtime::raise({runtime::errc::bad_argument, "--sim runs all ranks in one process, and PARLEY_RANK says that "
+                                                   "this is one of several; start the program by itself, "
+                                                   "not with parley run"});
+    const std::uint64_t seeds = option(argc, argv, "--seeds").value_or(1);
+    if (seeds == 0) runtime::raise({runtime::errc::bad_argument, "--seeds takes 1 or more"});
+    const bool weather = flag(argc, argv, "--weather");
+    const bool control = flag(argc, argv, "--control-weather");
+    const bool deaths = flag(argc, argv, "--deaths");
+    if (int{weather} + int{control} + int{deaths} > 1)
+      runtime::raise({runtime::errc::bad_argument,
+                      "--weather, --control-weather and --deaths are three kinds of runs; give one of them"});
+    program_options p;
+    p.undelivered = undelivered;
+    if (weather) p.what = befalls::weather;
+    if (control) p.what = befalls::control_weather;
+    if (deaths) p.what = befalls::death;
+    if (*ranks == 0 || *ranks > most_ranks)
+      runtime::raise({runtime::errc::bad_argument, "--sim takes 1 to " + std::to_string(most_ranks) + " ranks"});
+    p.mutant = text_option(argc, argv, "--mutant").value_or("");
+    world_options o;
+    o.ranks = static_cast<rank_id>(*ranks);
+    o.link = links_of(argc, argv);
+    o.settings.flight_records = std::clamp<std::size_t>(most_records_of_all / *ranks, 16, most_records);
+    if (words == program_words::none && argc > 1) refuse_word(argv[1]);
+    const std::uint64_t first = seed.value_or(1);
+    for (o.seed = first; o.seed < first + seeds; ++o.seed) {
+      const int status = status_of_virtual(o, rank_main, p);
+      if (status == 0) continue;
+      std::fprintf(stderr, "repeat it: the same command with --seed %llu and without --seeds\n",
+                   static_cast<unsigned long long>(o.seed));
+      return status;
+    }
+    return 0;
+  } catch (const runtime::failure& f) {
+    std::fprintf(stderr, "%s\n", f.what());
+    return 2;
+  }
+}
+
+}  // namespace parley::simulation

@@ -1,0 +1,130 @@
+#pragma once
+/// What happens next in a simulated world: events, and the times at which ranks want to be woken, which move all the time.
+///
+///     event_queue queue(ranks);
+///     queue.push(when, rank, std::make_unique<ring>());
+///     queue.wake(rank, when);                       // instead of the time that it had; `never`: not at all
+///     while (queue.next() <= now) { auto e = queue.pop(); … }        // e.what: an event, or null: rank e.where wants to be woken
+///
+/// In the order of their times, and those of one nanosecond in the order in which they were added; the order of a wake is that of its
+/// latest move. A calendar: what is far is in slots of 64 on each level, as in a `timer_wheel`, and only what is in the next few
+/// nanoseconds is sorted, so that adding and taking cost the same however much is waiting.
+#include <parley/identifiers.hpp>
+#include <parley/runtime/coroutines/frame_pool.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace parley::simulation {
+
+using runtime::rank_id;
+using runtime::time_ns;
+
+struct event : runtime::frame_pool::pooled {
+  event() = default;
+  event(const event&) = delete;
+  event& operator=(const event&) = delete;
+  virtual ~event() = default;
+  virtual void happen() = 0;
+};
+
+/// Of events that happen to no rank in particular, such as bytes that a network card writes.
+inline constexpr rank_id nobody = static_cast<rank_id>(-1);
+
+class event_queue {
+ public:
+  struct entry {
+    time_ns when;
+    rank_id where;
+    std::unique_ptr<event> what;
+  };
+  explicit event_queue(rank_id ranks = 0) : wakes_(ranks) {}
+  event_queue(const event_queue&) = delete;
+  event_queue& operator=(const event_queue&) = delete;
+  ~event_queue();
+
+  void push(time_ns when, rank_id where, std::unique_ptr<event> what) {
+    put({when, ++last_order_, what.release(), where});
+  }
+  void wake(rank_id r, time_ns when) {
+    wish& w = wakes_[r];
+    if (when != w.when) {
+      w.when = when;
+      w.order = ++last_order_;
+      first_ = nullptr;
+    }
+    if (when < w.soonest.when) enter(r);
+  }
+  time_ns next() {
+    const item* const i = first();
+    return i == nullptr ? runtime::never : i->when;
+  }
+  /// Whom one of those concerns that come soon, `ahead` behind the next one, as far as that is known; for who wants to fetch memory.
+  rank_id whom(std::size_t ahead) const noexcept {
+    return taken_ + ahead < here_.size() ? here_[taken_ + ahead].where : nobody;
+  }
+  /// There must be one.
+  entry pop();
+
+ private:
+  // An event, or a wake: then `what` is null.
+  struct item {
+    time_ns when;
+    std::uint64_t order;
+    event* what;
+    rank_id where;
+  };
+  // One that waits in a slot.
+  struct waiting : item, runtime::frame_pool::pooled {
+    waiting(const item& i, waiting* n) noexcept : item(i), next(n) {}
+    waiting* next;
+  };
+  // A wake that was moved is not looked for: its item stays where it is, and what it stands for is found out when it comes up. Two
+  // items of a rank may be of use, the next one that comes up and one behind it; others are dropped then.
+  struct wish {
+    struct place {
+      time_ns when = runtime::never;
+      std::uint64_t order = 0;
+    };
+    time_ns when = runtime::never;
+    std::uint64_t order = 0;
+    place soonest{};
+    place later{};
+  };
+  static constexpr unsigned window_bits = 5;  // nanoseconds that are sorted together
+  static constexpr unsigned slot_bits = 6;
+  static constexpr unsigned level_count = 10;
+  struct level {
+    std::uint64_t used = 0;
+    std::array<waiting*, 64> slots{};
+  };
+
+  static std::uint64_t window_of(time_ns when) noexcept { return static_cast<std::uint64_t>(when) >> window_bits; }
+  static bool later(const item& a, const item& b) noexcept {
+    return a.when != b.when ? a.when > b.when : a.order > b.order;
+  }
+  void put(const item& i);
+  waiting*& slot_of(std::uint64_t window);
+  void enter(rank_id r);
+  const item* first() { return first_ != nullptr ? first_ : find_first(); }
+  const item* find_first();
+  void drop_first() noexcept;
+  bool open_next();
+
+  // Of the window that is open: what was there when it was opened, in order, of which so many are taken, and what was added since,
+  // as a heap.
+  std::vector<item> here_;
+  std::size_t taken_ = 0;
+  std::vector<item> added_;
+  const item* first_ = nullptr;  // of both, once it is known
+  std::uint64_t window_ = 0;     // its number
+  std::uint32_t used_ = 0;       // which levels have something, as bits
+  std::array<std::unique_ptr<level>, level_count> levels_;
+  std::vector<wish> wakes_;
+  std::uint64_t last_order_ = 0;
+};
+
+}  // namespace parley::simulation

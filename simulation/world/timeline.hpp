@@ -1,0 +1,54 @@
+#pragma once
+/// What virtual links and disks need of whoever moves time: things that happen to a rank at a time.
+///
+///     struct ring final : event { void happen() override { … } };
+///     line.at(line.now() + 1'000, rank, std::make_unique<ring>());
+///
+/// Events for one nanosecond happen in the order in which they were added. One that has not happened when its timeline ends is
+/// only destroyed. `stage` is the timeline of a simulated world; `executor_timeline` runs a network on one executor.
+#include <parley/runtime/time/executor.hpp>
+#include <parley/simulation/world/event_queue.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace parley::simulation {
+
+class timeline {
+ public:
+  timeline() = default;
+  timeline(const timeline&) = delete;
+  timeline& operator=(const timeline&) = delete;
+  virtual ~timeline() = default;
+  virtual time_ns now() const noexcept = 0;
+  virtual void at(time_ns when, rank_id where, std::unique_ptr<event> e) = 0;
+};
+
+/// All ranks on one executor: a network for tests that need no faults of whole ranks.
+class executor_timeline final : public timeline, private runtime::timer {
+ public:
+  explicit executor_timeline(runtime::executor& ex) noexcept : timer(&on_time), ex_(ex) {}
+  time_ns now() const noexcept override { return ex_.precise_now(); }
+  void at(time_ns moment, rank_id where, std::unique_ptr<event> e) override {
+    queue_.push(std::max<time_ns>(moment, ex_.now()), where, std::move(e));
+    rearm();
+  }
+
+ private:
+  static void on_time(timer& self) noexcept {
+    auto& line = static_cast<executor_timeline&>(self);
+    while (line.queue_.next() <= line.ex_.now()) line.queue_.pop().what->happen();
+    line.rearm();
+  }
+  void rearm() noexcept {
+    const time_ns next = queue_.next();
+    if (next == runtime::never || (linked() && when <= next)) return;
+    runtime::timer_wheel::disarm(*this);
+    ex_.arm(*this, next);
+  }
+  runtime::executor& ex_;
+  event_queue queue_;
+};
+
+}  // namespace parley::simulation

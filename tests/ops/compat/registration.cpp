@@ -1,0 +1,363 @@
+// CASES section 3, trap by trap.
+#include <parley/tests/support/groups.hpp>
+#include <parley/tests/support/transfers.hpp>
+
+#include <parley/actors/agreement/assignment.hpp>
+#include <parley/config.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/p2p.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/registration.hpp>
+#include <parley/runtime/wire/router.hpp>
+#include <parley/symmetric.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+const send_function send_whole = [](part_sender& o, std::span<const std::byte> d) -> task<> { co_await o.send(0, d); };
+const receive_function receive_whole = [](part_receiver& i, std::span<std::byte> d) -> task<> {
+  co_await i.receive(0, d);
+};
+const send_function send_halves = [](part_sender& o, std::span<const std::byte> d) -> task<> {
+  co_await o.send(0, d.first(d.size() / 2));
+  co_await o.send(d.size() / 2, d.subspan(d.size() / 2));
+};
+const receive_function receive_halves = [](part_receiver& i, std::span<std::byte> d) -> task<> {
+  co_await i.receive(0, d.first(d.size() / 2));
+  co_await i.receive(d.size() / 2, d.subspan(d.size() / 2));
+};
+
+std::string sends_to_the_next(rank_id r) { return r % 2 == 0 ? "send" : "receive"; }
+
+std::set<std::string> ids_of(rank& r) {
+  const auto agreed = r.agreements();
+  const auto& ids = agreed.front().assigned->ids();
+  return {ids.begin(), ids.end()};
+}
+
+}  // namespace
+
+TEST_CASE("(a) both ends cut by the agreed config and the byte count, whatever the shape of the buffers") {
+  world w(2, eager_trials());
+  auto op = pair_of({chunked(1_MiB)});
+  auto out = w[0].declare(op);
+  auto in = w[1].declare(op);
+  const auto sizes = std::vector<std::size_t>{std::size_t{1024} * 1025 * sizeof(float), 1, 1U << 20U, (1U << 20U) + 1};
+  CHECK(move_each(w, out, in, sizes, 77).failed() == 0);
+}
+
+TEST_CASE("(b) and (c) pairs are made by id and not by place; what one role lacks never wins, and is named") {
+  world w(4, eager_trials());
+  const std::vector<paired_entry> entries{{"direct", send_whole, nullptr},
+                                          {"chunked", nullptr, receive_halves},
+                                          {"halves", send_halves, nullptr},
+                                          {"direct", nullptr, receive_whole},
+                                          {"halves", nullptr, receive_halves}};
+  std::vector<registered_pair> made;
+  for (auto& r : w.ranks)
+    made.push_back(register_paired_op_autotuning(*r, "send", "receive", entries, sends_to_the_next));
+  CHECK(made[0].left_out == std::vector<std::string>{"chunked: the sender has no implementation of it"});
+  const auto all = move_each(w, made[0].op, made[1].op, std::vector<std::size_t>(100, 10'000));
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  CHECK(ids_of(w[0]) == std::set<std::string>{"direct", "halves"});
+  CHECK(w[0].agreements().front().assigned->ids().front() == "direct");
+  CHECK(join_flights(w).mismatches == 0);
+  CHECK_FALSE(made[2].op.idle());  // 2 and 3 are a pair of their own
+
+  const auto registering = [&](const std::vector<paired_entry>& list) {
+    try {
+      register_paired_op_autotuning(w[0], "a", "b", list, sends_to_the_next);
+    } catch (const failure& f) {
+      return f.code();
+    }
+    return errc::none;
+  };
+  CHECK(registering({{"x", send_whole, nullptr}, {"y", nullptr, receive_whole}}) == errc::no_common_config);
+  CHECK(registering({{"x", send_whole, receive_whole}, {"x", send_halves, nullptr}}) == errc::bad_argument);
+  CHECK(registering({}) == errc::no_common_config);
+}
+
+TEST_CASE("(d) rank % 3 on 4 ranks makes two senders for one receiver, which is said; rank % 2 makes pairs") {
+  world w(4);
+  const std::vector<paired_entry> entries{{"direct", send_whole, receive_whole}};
+  const auto by_three = [](rank_id r) { return std::string(r % 3 == 0 ? "send" : r % 3 == 1 ? "receive" : "idle"); };
+  try {
+    register_paired_op_autotuning(w[2], "send", "receive", entries, by_three);
+    FAIL("it was registered");
+  } catch (const failure& f) {
+    CHECK(f.code() == errc::role_conflict);
+    CHECK(std::string(f.what()).find("senders are 0, 3 and the receivers 1") != std::string::npos);
+  }
+  for (auto& r : w.ranks)
+    CHECK_FALSE(register_paired_op_autotuning(*r, "send", "receive", entries, sends_to_the_next).op.idle());
+}
+
+TEST_CASE("(e) of [1 1 9] on one rank and [1 9 1] on the other the time is 9") {
+  const std::vector<std::vector<double>> times{{1, 1, 9}, {1, 9, 1}};
+  CHECK(tuning::aggregate_times(times).time_ns == 9);
+}
+
+TEST_CASE("(f) configs without ids are choices of each role alone, and the registered operation is its default") {
+  world w(3, eager_trials());
+  std::map<std::string, int> ran;
+  const auto taking = [&](const std::string& name, time_ns span) -> operation_function {
+    struct body {
+      std::map<std::string, int>& ran;
+      executor& ex;
+      std::string name;
+      time_ns span;
+      task<> operator()(std::span<std::byte> data) const { return run(ran, ex, name, span, data); }
+      static task<> run(std::map<std::string, int>& ran, executor& ex, std::string name, time_ns span,
+                        std::span<std::byte>) {
+        ++ran[name];
+        auto woken = co_await sleep_until(ex.deadline_in(span));
+        static_cast<void>(woken);
+        if (name == "broken") runtime::raise({errc::unavailable, "no such instruction"});
+      }
+    };
+    return body{ran, w.clock, name, span};
+  };
+  const std::vector<role_operation> operations{{"produce", taking("slow", 2_ms)}, {"consume", taking("default", 1_ms)}};
+  const std::vector<role_config> configs{{"produce", "fast", taking("fast", 1_ms)},
+                                         {"consume", "slower", taking("slower", 3_ms)},
+                                         {"consume", "broken", taking("broken", 1_us)}};
+  const role_function role = [](rank_id r) { return std::string(r == 0 ? "produce" : r == 1 ? "consume" : "idle"); };
+  std::vector<role_op> ops;
+  for (auto& r : w.ranks) ops.push_back(register_asymmetric_autotuning(*r, "stage", operations, configs, role));
+  CHECK(ops[2].idle());
+  int failures = 0;
+  const auto repeat = [](role_op op, int& failed) -> task<> {
+    std::vector<std::byte> data(1000);
+    for (int i = 0; i < 60; ++i) {
+      auto outcome = co_await attempt(op.run(data));
+      failed += outcome ? 0 : 1;
+    }
+  };
+  scope working(w.clock);
+  working.spawn(repeat(ops[0], failures));
+  working.spawn(repeat(ops[1], failures));
+  run_until(w.clock, [&] { return working.running() == 0; });
+  REQUIRE(ops[0].campaign(1000) != nullptr);
+  CHECK(ops[0].campaign(1000)->winner == "fast");
+  CHECK(ops[1].campaign(1000)->winner == "operation");
+  CHECK(ran["broken"] == 1);
+  CHECK(failures == 1);
+  CHECK(ran["slow"] > 0);
+  for (auto& r : w.ranks) CHECK(r->mail().statistics().sent == 0);
+
+  const auto registering = [&](const std::vector<role_operation>& o, const std::vector<role_config>& c,
+                               const role_function& f) {
+    try {
+      register_asymmetric_autotuning(w[0], "again", o, c, f);
+    } catch (const failure& fault) {
+      return fault.code();
+    }
+    return errc::none;
+  };
+  CHECK(registering({{"produce", taking("a", 1)}, {"produce", taking("b", 1)}}, {}, role) == errc::role_conflict);
+  CHECK(registering({{"other", taking("a", 1)}}, {}, role) == errc::bad_argument);
+  CHECK(registering(operations, {{"nobody", "x", taking("x", 1)}}, role) == errc::bad_argument);
+}
+
+namespace {
+
+// What a stage does in each of its calls, in this order.
+struct stage_times {
+  time_ns computes_ns = 0;
+  time_ns sleeps_ns = 0;
+  time_ns beside_ns = 0;  // computes while its receive is awaited
+};
+enum class way : std::uint8_t { pair, batch };
+
+task<> compute_for(time_ns span) {
+  auto nothing = [] {};
+  co_await compute(nothing, span);
+}
+task<> receive_one(transfer t, std::span<std::byte> data) {
+  auto got = co_await t.receive(data, {.from = 0});
+  CHECK(got == data.size());
+}
+task<> in_a_batch(dataflow& flow, p2p b, std::span<std::byte> data, time_ns beside) {
+  auto came = b.start(flow, {p2p::irecv(data, {.from = 0})});
+  auto also = flow.compute({}, [beside] { return compute_for(beside); });
+  co_await came;
+  co_await also;
+}
+
+struct stage {
+  task<> operator()(std::span<std::byte> data) const { return run(*this, data); }
+  static task<> run(stage me, std::span<std::byte> data) {
+    if (me.how == way::batch) {
+      co_await with_dataflow(in_a_batch, me.batches, data, me.times.beside_ns);
+    } else if (me.times.beside_ns != 0) {
+      co_await when_all(receive_one(me.pairs, data), compute_for(me.times.beside_ns));
+    } else {
+      co_await receive_one(me.pairs, data);
+    }
+    co_await compute_for(me.times.computes_ns);
+    auto slept = co_await sleep_until(me.ex->deadline_in(me.times.sleeps_ns));
+    static_cast<void>(slept);
+  }
+  executor* ex;
+  transfer pairs;
+  p2p batches;
+  way how;
+  stage_times times;
+};
+
+// A message every 10 ms, and an operation that computes for 1 ms. What `candidate` is charged for a call, the same for each.
+time_ns charged_ns(way how, const stage_times& candidate, std::size_t bytes, std::string* winner = nullptr) {
+  world w(2, eager_trials());
+  std::vector<transfer> pairs;
+  std::vector<p2p> batches;
+  for (rank_id r = 0; r < 2; ++r) {
+    pairs.push_back(w[r].declare(paired_transfer{
+        .name = "pairs", .role = [](rank_id i) -> std::string { return i == 0 ? "sender" : "receiver"; }}));
+    point_to_point op;
+    op.name = "batches";
+    batches.push_back(w[r].declare(op));
+  }
+  const stage plain{&w.clock, pairs[1], batches[1], how, {.computes_ns = 1_ms}};
+  stage other = plain;
+  other.times = candidate;
+  role_op op = register_asymmetric_autotuning(w[1], "stage", {{"stage", plain}}, {{"stage", "other", other}},
+                                              [](rank_id r) { return std::string(r == 1 ? "stage" : "idle"); });
+  constexpr int calls = 60;
+  const auto feed = [](executor& ex, transfer t, p2p b, way by, std::size_t n) -> task<> {
+    const std::vector<std::byte> data(n);
+    scope& here = co_await this_scope;
+    for (int i = 0; i < calls; ++i) {
+      auto slept = co_await sleep_until((i + 1) * 10_ms);
+      static_cast<void>(slept);
+      if (by == way::pair) {
+        co_await t.send(data, {.to = 1});
+      } else {
+        dataflow flow(here);
+        auto gone = b.start(flow, {p2p::isend(data, {.to = 1})});
+        co_await gone;
+        co_await flow.join();
+      }
+    }
+    static_cast<void>(ex);
+  };
+  const auto work = [](role_op staged, std::size_t n) -> task<> {
+    std::vector<std::byte> data(n);
+    for (int i = 0; i < calls; ++i) co_await staged.run(data);
+  };
+  scope all(w.clock);
+  all.spawn(feed(w.clock, pairs[0], batches[0], how, bytes));
+  all.spawn(work(op, bytes));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(all.cancelled() == errc::none);
+  CHECK(w.clock.now() >= calls * 10_ms);
+  const actors::campaign* const c = op.campaign(bytes);
+  REQUIRE(c != nullptr);
+  if (winner != nullptr) *winner = c->winner;
+  const auto digest = tuning::digest({.name = "other"});
+  std::set<time_ns> spans;
+  for (const auto& rows : c->rows) {
+    for (const tuning::row& r : rows) {
+      if (r.digest == digest) spans.insert(r.end_ns - r.start_ns);
+    }
+  }
+  REQUIRE(spans.size() == 1);
+  return *spans.begin();
+}
+
+}  // namespace
+
+TEST_CASE("what a stage waits for in the ops' calls is not charged to it; what it computes and sleeps is, to the "
+          "nanosecond") {
+  for (const way how : {way::pair, way::batch}) {
+    for (const std::size_t bytes : {std::size_t{100}, std::size_t{300'000}}) {
+      CAPTURE(static_cast<int>(how));
+      CAPTURE(bytes);
+      std::string winner;
+      CHECK(charged_ns(how, {.computes_ns = 700'000}, bytes, &winner) == 700'000);
+      CHECK(winner == "other");
+      CHECK(charged_ns(how, {.computes_ns = 700'000, .sleeps_ns = 2'000}, bytes) == 702'000);
+      CHECK(charged_ns(how, {.computes_ns = 200'000, .beside_ns = 3'000}, bytes) == 203'000);
+    }
+  }
+}
+
+namespace {
+
+/// What a collective without headers takes on each rank, and where it ran.
+struct on_each_rank {
+  std::map<std::string, std::vector<int>> ran;
+
+  class config final : public symmetric_config {
+   public:
+    config(on_each_rank& all, executor& ex, const std::string& name, const std::string& wire_class,
+           std::vector<time_ns> takes_ns)
+        : symmetric_config({.name = name, .wire_class = wire_class}), all_(all), executor_(ex),
+          takes_ns_(std::move(takes_ns)) {}
+    task<> run(symmetric_call call, std::span<std::byte>) const override {
+      auto& times = all_.ran[identity().name];
+      times.resize(takes_ns_.size());
+      ++times[call.self];
+      auto slept = co_await sleep_until(executor_.deadline_in(takes_ns_[call.self]));
+      if (!slept) raise(slept.reason());
+    }
+
+   private:
+    on_each_rank& all_;
+    executor& executor_;
+    std::vector<time_ns> takes_ns_;
+  };
+};
+
+}  // namespace
+
+TEST_CASE("a collective without headers runs as a mixture where ranks lack its fastest config, or by what all have") {
+  for (const bool one_wire : {true, false}) {
+    CAPTURE(one_wire);
+    world w(4, eager_trials());
+    on_each_rank room;
+    // Ranks 0 and 1 have the newer machine, and are slow without what is made for it.
+    const std::vector<symmetric_config_ptr> configs{
+        std::make_shared<on_each_rank::config>(room, w.clock, "nccl", "ring",
+                                               std::vector<time_ns>{10_ms, 10_ms, 4_ms, 4_ms}),
+        std::make_shared<on_each_rank::config>(room, w.clock, "h100_optimized", one_wire ? "ring" : "tree",
+                                               std::vector<time_ns>(4, 5_ms))};
+    std::vector<symmetric> ops;
+    for (auto& r : w.ranks) {
+      symmetric_op op;
+      op.name = "gradients";
+      ops.push_back(
+          register_heterogeneous_autotuning(*r, op, configs, [](rank_id i) { return std::vector<bool>{true, i < 2}; }));
+    }
+    const auto call = [&](int times) {
+      const auto repeat = [](symmetric op, int n) -> task<> {
+        std::vector<std::byte> data(1000);
+        for (int i = 0; i < n; ++i) co_await op.run(data);
+      };
+      scope all(w.clock);
+      for (const symmetric& op : ops) all.spawn(repeat(op, times));
+      run_until(w.clock, [&] { return all.running() == 0; });
+      pass(w, 1_s);
+    };
+    for (int i = 0; i < 10; ++i) call(20);
+    for (const symmetric& op : ops) {
+      CHECK(op.decision(1000).decided);
+      CHECK(op.decision(1000).config == (one_wire ? "h100_optimized" : "nccl"));
+    }
+    room.ran.clear();
+    call(10);
+    if (one_wire) {
+      CHECK(room.ran["h100_optimized"] == std::vector<int>{10, 10, 0, 0});
+      CHECK(room.ran["nccl"] == std::vector<int>{0, 0, 10, 10});
+      CHECK(w[0].decisions().front().decision.mixture != 0);
+    } else {
+      CHECK(room.ran["nccl"] == std::vector<int>(4, 10));
+    }
+  }
+}

@@ -1,0 +1,337 @@
+#include <parley/tests/support/groups.hpp>
+#include <parley/tests/support/transfers.hpp>
+
+#include <parley/config.hpp>
+#include <parley/group_config.hpp>
+#include <parley/leader_worker.hpp>
+#include <parley/ops/core/op_results.hpp>
+#include <parley/p2p.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/pipeline.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+paired_transfer with_role(std::function<std::string(rank_id)> role) {
+  paired_transfer op;
+  op.name = "activations";
+  op.role = std::move(role);
+  return op;
+}
+
+bool mentions(const std::string& text, std::initializer_list<const char*> words) {
+  return std::all_of(words.begin(), words.end(), [&](const char* w) { return text.find(w) != std::string::npos; });
+}
+
+std::string wrong(const paired_transfer& op, rank_id world_size, errc code) {
+  const auto edges = pair_up(op, world_size);
+  CHECK(edges.code() == code);
+  return edges ? "" : edges.reason().what();
+}
+
+}  // namespace
+
+TEST_CASE("senders and receivers are paired in the order of their ranks") {
+  const auto even_sends = with_role([](rank_id r) { return r % 2 == 0 ? "sender" : "receiver"; });
+  using edges = std::vector<std::pair<rank_id, rank_id>>;
+  CHECK(pair_up(even_sends, 4).value() == edges{{0, 1}, {2, 3}});
+  CHECK(pair_up(even_sends, 8).value() == edges{{0, 1}, {2, 3}, {4, 5}, {6, 7}});
+  const auto spread = with_role([](rank_id r) {
+    return r == 5 || r == 1 ? "sender" : r == 0 || r == 7 ? "receiver" : "";
+  });
+  CHECK(pair_up(spread, 8).value() == edges{{1, 0}, {5, 7}});
+}
+
+TEST_CASE("two senders for one receiver are diagnosed with both sides") {
+  const auto two = with_role([](rank_id r) { return r < 2 ? "sender" : "receiver"; });
+  CHECK(mentions(wrong(two, 3, errc::role_conflict), {"activations", "senders are 0, 1", "receivers 2", "world of 3"}));
+  // rank % 3 on 4 ranks makes two senders for one receiver
+  const auto thirds = with_role([](rank_id r) { return r % 3 == 0 ? "sender" : r % 3 == 1 ? "receiver" : "idle"; });
+  CHECK(mentions(wrong(thirds, 4, errc::role_conflict), {"senders are 0, 3", "receivers 1"}));
+}
+
+TEST_CASE("a role that is none is named, and a rank that was started alone is told how to start two") {
+  const auto misspelt = with_role([](rank_id r) { return r == 0 ? "snder" : "receiver"; });
+  CHECK(mentions(wrong(misspelt, 2, errc::role_conflict), {"senders are none", "\"snder\", which rank 0 is"}));
+  const auto pair = with_role([](rank_id r) { return r == 0 ? "sender" : "receiver"; });
+  CHECK(mentions(wrong(pair, 1, errc::role_conflict), {"world of 1", "parley run -n 2"}));
+}
+
+TEST_CASE("an edge without a receiver, or an op without any, is diagnosed") {
+  CHECK(mentions(wrong(with_role([](rank_id) { return "sender"; }), 2, errc::role_conflict), {"receivers none"}));
+  CHECK(mentions(wrong(with_role([](rank_id) { return "idle"; }), 2, errc::role_conflict), {"senders are none"}));
+  CHECK(mentions(wrong(with_role(nullptr), 2, errc::bad_argument), {"neither a role function nor edges"}));
+}
+
+TEST_CASE("edges that cannot be are diagnosed") {
+  auto op = with_role(nullptr);
+  op.edges = {{1, 1}};
+  CHECK(mentions(wrong(op, 2, errc::bad_argument), {"edge 1->1", "self-send"}));
+  op.edges = {{0, 4}};
+  CHECK(mentions(wrong(op, 4, errc::bad_argument), {"edge 0->4", "outside the world of 4"}));
+  op.edges = {{0, 1}, {1, 2}, {0, 1}};
+  CHECK(mentions(wrong(op, 3, errc::role_conflict), {"edge 0->1", "twice"}));
+  op.edges = {{0, 1}, {1, 0}, {2, 1}};
+  CHECK(pair_up(op, 3));
+}
+
+TEST_CASE("an empty catalogue and a config that is null are diagnosed on every rank") {
+  auto op = with_role([](rank_id r) { return r == 0 ? "sender" : r == 1 ? "receiver" : "idle"; });
+  op.configs = {};
+  CHECK(mentions(wrong(op, 3, errc::bad_argument), {"empty catalogue"}));
+  op.configs = {direct(), nullptr};
+  CHECK(mentions(wrong(op, 3, errc::bad_argument), {"config 1", "null"}));
+}
+
+TEST_CASE("every rank is told of a wrong declaration, the idle ones too") {
+  world w(3);
+  for (rank_id r = 0; r < 3; ++r) {
+    CHECK_THROWS_WITH_AS(w[r].declare(with_role([](rank_id x) { return x < 2 ? "sender" : "receiver"; })),
+                         doctest::Contains("role_conflict"), failure);
+  }
+}
+
+TEST_CASE("a name that no results file could hold is refused, on every rank and for every kind of op") {
+  const std::pair<std::string, const char*> wrong_names[] = {{"", "has no name"},
+                                                             {"a,b", "free of commas"},
+                                                             {"a\nb", "control characters"},
+                                                             {std::string(100'000, 'a'), "longer"}};
+  world w(2);
+  for (const auto& [name, why] : wrong_names) {
+    const doctest::Contains says(why);
+    paired_transfer pair = pair_of({direct()});
+    pair.name = name;
+    for (rank_id r = 0; r < 2; ++r) {
+      CHECK_THROWS_WITH_AS(w[r].declare(pair), says, failure);
+      CHECK_THROWS_WITH_AS(w[r].declare(linear_pipeline{.name = name}), says, failure);
+      CHECK_THROWS_WITH_AS(w[r].declare(leader_worker{.name = name, .groups = {{0, 1}}, .configs = {star()}}), says,
+                           failure);
+    }
+  }
+  paired_transfer typed = pair_of({direct()});
+  typed.dtype = "f,32";
+  CHECK_THROWS_WITH_AS(w[0].declare(typed), doctest::Contains("the type's name"), failure);
+}
+
+TEST_CASE("an op that is declared twice on one rank is diagnosed, and the first one goes on") {
+  world w(2);
+  auto out = w[0].declare(pair_of({direct()}));
+  auto in = w[1].declare(pair_of({direct()}));
+  CHECK_THROWS_WITH_AS(w[0].declare(pair_of({direct()})), doctest::Contains("declared twice"), failure);
+  CHECK_THROWS_WITH_AS(w[1].declare(pair_of({direct()})), doctest::Contains("declared twice"), failure);
+  const auto all = move_each(w, out, in, {10, 20});
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+}
+
+TEST_CASE("a call to a rank that is no partner says so at once") {
+  world w(3);
+  auto out = w[0].declare(pair_of({direct()}));
+  auto idle = w[2].declare(pair_of({direct()}));
+  CHECK(idle.idle());
+  CHECK_FALSE(out.idle());
+  const std::vector<std::byte> data(4);
+  std::vector<std::byte> buffer(4);
+  CHECK_THROWS_WITH_AS(static_cast<void>(out.send(data, {.to = 2})),
+                       doctest::Contains("rank 0 does not send to rank 2"), failure);
+  CHECK_THROWS_WITH_AS(static_cast<void>(out.receive(buffer, {.from = 1})),
+                       doctest::Contains("rank 0 does not receive from rank 1"), failure);
+  CHECK_THROWS_AS(static_cast<void>(idle.send(data, {.to = 1})), failure);
+}
+
+TEST_CASE("many disjoint pairs are legal and exchange their own data") {
+  for (const rank_id n : {rank_id{4}, rank_id{8}}) {
+    world w(n);
+    const auto op = with_role([](rank_id r) { return r % 2 == 0 ? "sender" : "receiver"; });
+    std::vector<transfer> ends;
+    for (rank_id r = 0; r < n; ++r) ends.push_back(w[r].declare(op));
+    const auto pair = [](transfer from, transfer to, rank_id sender, int& wrong_bytes) -> task<> {
+      for (std::size_t i = 0; i < 10; ++i) {
+        const auto data = pattern(1000 * (i + 1), sender + i);
+        std::vector<std::byte> buffer(data.size());
+        auto done = co_await when_all(from.send(data, {.to = sender + 1}), to.receive(buffer, {.from = sender}));
+        static_cast<void>(done);
+        if (buffer != data) ++wrong_bytes;
+      }
+    };
+    int wrong_bytes = 0;
+    scope all(w.clock);
+    for (rank_id r = 0; r < n; r += 2) all.spawn(pair(ends[r], ends[r + 1], r, wrong_bytes));
+    run_until(w.clock, [&] { return all.running() == 0; });
+    CHECK(wrong_bytes == 0);
+    const auto flights = join_flights(w);
+    CHECK(flights.mismatches == 0);
+    CHECK(flights.pairs >= n / 2 * 10);
+  }
+}
+
+TEST_CASE("stages outside the world or twice on one rank are diagnosed") {
+  world w(2);
+  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 2}}),
+                       doctest::Contains("stage 1 is on rank 2, which is outside the world of 2; ranks count from 0, "
+                                         "and `parley run -n N PROGRAM`"),
+                       failure);
+  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 0}}),
+                       doctest::Contains("stage 1 is on rank 0, which is stage 0 already"), failure);
+  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {}}), doctest::Contains("empty catalogue"),
+                       failure);
+  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {nullptr}}), doctest::Contains("null"),
+                       failure);
+}
+
+namespace {
+
+paired_transfer between(rank_id from, rank_id to) {
+  paired_transfer op;
+  op.name = "activations";
+  op.edges = {{from, to}};
+  return op;
+}
+
+task<> receive_from(transfer t, rank_id peer, std::vector<std::byte>& data, result<>& outcome) {
+  auto got = co_await attempt(t.receive(data, {.from = peer}));
+  outcome = got ? result<>() : result<>(got.reason());
+}
+
+task<> send_to(transfer t, rank_id to, std::span<const std::byte> data, std::size_t times, result<>& outcome) {
+  for (std::size_t i = 0; i < times && outcome; ++i) {
+    auto sent = co_await attempt(t.send(data, {.to = to}));
+    outcome = sent;
+  }
+}
+
+void check_both_are_told(const world& w, const std::array<result<>, 2>& outcomes) {
+  CHECK(w.clock.now() < 3'000'000'000);
+  for (const result<>& outcome : outcomes) {
+    CHECK(outcome.code() == errc::role_conflict);
+    if (outcome) continue;
+    CHECK(mentions(outcome.reason().what(),
+                   {"activations", "rank 0 sends to rank 1", "rank 1 sends to rank 0", "the same roles on all"}));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("two ranks that both receive from each other are told so at once, with both directions") {
+  world w(2);
+  auto first = w[0].declare(between(1, 0));
+  auto second = w[1].declare(between(0, 1));
+  std::vector<std::byte> here(10'000'000), there(10'000'000);
+  std::array<result<>, 2> outcomes;
+  scope s(w.clock);
+  s.spawn(receive_from(first, 1, here, outcomes[0]));
+  s.spawn(receive_from(second, 0, there, outcomes[1]));
+  run_until(w.clock, [&] { return s.running() == 0; });
+  check_both_are_told(w, outcomes);
+}
+
+TEST_CASE("two ranks that both send to each other are told so at once, whatever their sends wait for") {
+  struct way {
+    std::size_t bytes;
+    std::size_t times;
+    config_ptr config;
+  };
+  // Taken by nobody; more than the window has room for; in parts.
+  for (const way& how :
+       {way{10'000'000, 1, direct()}, way{100, 200, direct()}, way{1'000'000, 1, chunked(64_KiB, 2)}}) {
+    CAPTURE(how.bytes);
+    world w(2);
+    auto first_op = between(0, 1);
+    auto second_op = between(1, 0);
+    first_op.configs = second_op.configs = {how.config};
+    auto first = w[0].declare(first_op);
+    auto second = w[1].declare(second_op);
+    const std::vector<std::byte> data(how.bytes);
+    std::array<result<>, 2> outcomes;
+    scope s(w.clock);
+    s.spawn(send_to(first, 1, data, how.times, outcomes[0]));
+    s.spawn(send_to(second, 0, data, how.times, outcomes[1]));
+    run_until(w.clock, [&] { return s.running() == 0; });
+    check_both_are_told(w, outcomes);
+  }
+}
+
+TEST_CASE("two ends that declare other types are both told, with both, in pairs and in batches") {
+  const auto check = [](const world& w, const std::array<result<>, 2>& outcomes) {
+    CHECK(w.clock.now() < 3'000'000'000);
+    for (const result<>& outcome : outcomes) {
+      CHECK(outcome.code() == errc::declaration_mismatch);
+      if (!outcome) CHECK(mentions(outcome.reason().what(), {"activations", "dtype f32", "dtype i32"}));
+    }
+  };
+  const std::vector<std::byte> data(100'000);
+  std::vector<std::byte> into(100'000);
+  const std::array<std::string, 2> types{"f32", "i32"};
+  {
+    world w(2);
+    std::array<transfer, 2> ends;
+    for (rank_id r = 0; r < 2; ++r) {
+      auto op = between(0, 1);
+      op.dtype = types[r];
+      ends[r] = w[r].declare(op);
+    }
+    std::array<result<>, 2> outcomes;
+    scope s(w.clock);
+    s.spawn(send_to(ends[0], 1, data, 200, outcomes[0]));
+    s.spawn(receive_from(ends[1], 0, into, outcomes[1]));
+    run_until(w.clock, [&] { return s.running() == 0; });
+    check(w, outcomes);
+  }
+  world w(2);
+  std::array<result<>, 2> outcomes;
+  std::vector<std::byte> mine(100'000);
+  const auto swap = [](dataflow& flow, p2p ends, rank_id peer, std::span<const std::byte> out,
+                       std::span<std::byte> in) -> task<> {
+    for (int i = 0; i < 200; ++i) {
+      auto both = ends.start(flow, {p2p::isend(out, {.to = peer}), p2p::irecv(in, {.from = peer})});
+      co_await both;
+    }
+  };
+  const auto attempted = [](auto body, result<>* outcome) -> task<> {
+    std::exception_ptr thrown;
+    try {
+      co_await body();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    *outcome = thrown ? result<>(describe(thrown)) : result<>();
+  };
+  scope s(w.clock);
+  for (rank_id r = 0; r < 2; ++r) {
+    point_to_point op;
+    op.name = "activations";
+    op.dtype = types[r];
+    const p2p ends = w[r].declare(op);
+    const std::span<std::byte> here = r == 0 ? std::span(mine) : std::span(into);
+    s.spawn(attempted([&swap, &data, ends, r, here] { return with_dataflow(swap, ends, 1 - r, std::span(data), here); },
+                      &outcomes[r]));
+  }
+  run_until(w.clock, [&] { return s.running() == 0; });
+  check(w, outcomes);
+}
+
+TEST_CASE("an op in both directions, or one whose peer has declared nothing yet, is no conflict") {
+  world w(2);
+  auto op = between(0, 1);
+  op.edges = {{0, 1}, {1, 0}};
+  auto first = w[0].declare(op);
+  wait_a_while(w, 5'000'000'000);
+  auto second = w[1].declare(op);
+  const auto all = move_each(w, first, second, {100, 1000});
+  CHECK(all.failed() == 0);
+}
+
+TEST_CASE("large groups with the same ends and the same size have results of their own") {
+  actors::op_declaration one, other;
+  one.name = other.name = "gradients";
+  for (rank_id r = 0; r < 20; ++r) one.participants.push_back({r == 19 ? 39 : r, "worker"});
+  for (rank_id r = 0; r < 20; ++r) other.participants.push_back({r == 19 ? 39 : 2 * r, "worker"});
+  CHECK(entry_name(one).find("gradients/0>..>39 of 20 ") == 0);
+  CHECK(entry_name(one) != entry_name(other));
+}

@@ -1,0 +1,237 @@
+// Capabilities: what a rank's machine has, and what it is told to do without, for all ops of a job.
+#include <parley/tests/support/cases/mixture_case.hpp>
+#include <parley/tests/support/devices/fake_cuda.hpp>
+#include <parley/tests/support/devices/fake_nccl.hpp>
+#include <parley/tests/support/devices/gpu_ranks.hpp>
+#include <parley/tests/support/groups.hpp>
+#include <parley/tests/support/transfers.hpp>
+
+#include <parley/actors/agreement/assignment.hpp>
+#include <parley/config.hpp>
+#include <parley/gpu_sum.hpp>
+#include <parley/group_config.hpp>
+#include <parley/leader_worker.hpp>
+#include <parley/machine.hpp>
+#include <parley/ops/job/one_process.hpp>
+#include <parley/ops/job/rank_environment.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/ops/kernels/role_op.hpp>
+#include <parley/symmetric.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+std::vector<masked_capability> masks(std::string_view text) { return parse_masks(text).value(); }
+
+std::string why(const machine& m, std::string_view capability) {
+  const auto has = m.has(capability);
+  return has ? "" : has.reason().text();
+}
+
+// With a neighbour.
+std::vector<transports::cuda_device> one_h100() {
+  return {{.name = "H100",
+           .compute_capability = 90,
+           .memory_bytes = 1U << 30U,
+           .multiprocessors = 132,
+           .uuid = "GPU-fake-0",
+           .peers = {1},
+           .nvlink = {1}}};
+}
+
+/// Moves payloads by instructions that older GPUs lack, and as only such GPUs take them.
+class h100_optimized final : public paired_config {
+ public:
+  h100_optimized() : paired_config({.name = "h100_optimized", .wire_class = "h100"}, every_size) {}
+  std::vector<std::string> requirements() const override { return {"sm_90"}; }
+  task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.receive(0, data); }
+};
+
+/// The same of a group's config, which runs as long as it is told to.
+class needs_sm_90 final : public group_config {
+ public:
+  explicit needs_sm_90(group_config_ptr real) : group_config(real->identity()), real_(std::move(real)) {}
+  std::vector<std::string> requirements() const override { return {"sm_90"}; }
+  task<> lead(group_call& g) const override { co_await real_->lead(g); }
+  task<> work(group_call& g) const override { co_await real_->work(g); }
+
+ private:
+  group_config_ptr real_;
+};
+
+rank_settings told(std::string_view mask) {
+  rank_settings s = eager_trials();
+  s.masked = masks(mask);
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("a machine has what the driver says of its GPU, and says why it lacks the rest") {
+  fake_cuda gpu(one_h100());
+  const machine m = machine::with_gpu(gpu, 0);
+  for (const char* has : {"gpu", "sm_75", "sm_90", "peer_access", "nvlink", "ipc", "nccl", "ucx", "h100_optimized"})
+    CHECK(why(m, has) == "");
+  CHECK(why(m, "sm_100") == "GPU 0, H100, is sm_90");
+  CHECK(why(m, "cuda_13") == "");
+  CHECK(why(m, "cuda_12.4") == "");
+  CHECK(why(m, "cuda_13.1") == "the driver is for CUDA 13.0");
+  CHECK(why(m, "memory_1") == "");
+  CHECK(why(m, "memory_2") == "GPU 0, H100, has 1 GiB of memory");
+  CHECK(why(m, "nccl_2") == "this job was given no NCCL");
+  fake_nccl nccl(gpu);
+  const machine with_nccl = machine::with_gpu(gpu, 0, &nccl);
+  for (const char* has : {"nccl_2", "nccl_2.8", "nccl_2.28", "nccl_2.28.9"}) CHECK(why(with_nccl, has) == "");
+  for (const char* newer : {"nccl_3", "nccl_2.29", "nccl_2.28.10"})
+    CHECK(why(with_nccl, newer) == "NCCL is version 2.28.9");
+  for (const char* own : {"nccl_2.28.9.1", "nccl_ours", "cuda_", "sm_90a"})
+    CHECK(why(with_nccl, own) == "");   // names like others
+  CHECK(with_nccl.lets_run("nccl_8"));  // a config's own name
+  CHECK(why(with_nccl, "nccl_8") != "");
+  fake_cuda alone;
+  CHECK(why(machine::with_gpu(alone, 0), "nvlink") == "");  // others may be there, for other processes to see
+  fake_cuda apart(2);
+  const machine poor = machine::with_gpu(apart, 0);
+  CHECK(why(poor, "peer_access") == "GPU 0, fake, reaches the memory of no other GPU");
+  CHECK(why(poor, "nvlink") == "GPU 0, fake, has no NVLink to another GPU");
+  CHECK(why(machine::without_gpu(), "sm_90") == "this job was given no GPU");
+  CHECK(why(machine::without_gpu(), "cuda_12") == "this job was given no GPU");
+  CHECK(why(machine::without_gpu(), "nccl_2") == "this job was given no GPU");
+  CHECK(why(machine::without_gpu(), "memory_1") == "this job was given no GPU");
+  CHECK(why(machine(), "sm_90") == "");  // nothing is known of it
+}
+
+TEST_CASE("who hides sm_90 hides newer ones too, on the ranks that the mask names") {
+  fake_cuda gpu(one_h100());
+  machine m = machine::with_gpu(gpu, 0);
+  m.mask(masks("2:sm_90,3:nccl,nvlink"), 2);
+  CHECK(why(m, "sm_90") == "this rank was told to do without sm_90 (PARLEY_MASK)");
+  CHECK(why(m, "sm_100") == "this rank was told to do without sm_90 (PARLEY_MASK)");
+  CHECK(why(m, "sm_80") == "");
+  CHECK(why(m, "nccl") == "");
+  fake_nccl library(gpu);
+  machine older = machine::with_gpu(gpu, 0, &library);
+  older.mask(masks("nccl_2.20,cuda_12.9"), 2);
+  CHECK(why(older, "nccl_2.19") == "");
+  CHECK(why(older, "nccl_2.20") == "this rank was told to do without nccl_2.20 (PARLEY_MASK)");
+  CHECK(why(older, "nccl_2.28") == "this rank was told to do without nccl_2.20 (PARLEY_MASK)");
+  CHECK(why(older, "nccl") == "");
+  CHECK(why(older, "cuda_13") != "");
+  CHECK(why(older, "cuda_12") == "");
+  auto devices = one_h100();
+  devices.front().memory_bytes = std::uint64_t{81'079} << 20U;  // as an H100 of 80 GB says
+  fake_cuda large(devices);
+  CHECK(why(machine::with_gpu(large, 0), "memory_79") == "");
+  CHECK(why(machine::with_gpu(large, 0), "memory_80") == "GPU 0, H100, has 79 GiB of memory");
+  machine smaller = machine::with_gpu(large, 0);
+  smaller.mask(masks("2:memory_41"), 2);
+  CHECK(why(smaller, "memory_40") == "");
+  CHECK(why(smaller, "memory_41") == "this rank was told to do without memory_41 (PARLEY_MASK)");
+  CHECK(why(smaller, "memory_64") == "this rank was told to do without memory_41 (PARLEY_MASK)");
+  machine none = machine::with_gpu(gpu, 0, &library);
+  none.mask(masks("nccl"), 2);
+  CHECK(why(none, "nccl_2") == "this rank was told to do without nccl (PARLEY_MASK)");
+  CHECK(why(m, "nvlink") != "");
+}
+
+TEST_CASE("masks have one text, whatever their order, and a broken one is an error that names it") {
+  CHECK(text_of(masks("nccl,3:sm_90,2:sm_90,3:sm_90")) == "2:sm_90 3:sm_90 nccl");
+  CHECK(text_of(masks("nccl,3:sm_90,2:ipc"), 3) == "nccl sm_90");
+  CHECK(masks("").empty());
+  CHECK(parse_masks("x:nccl").reason().text() ==
+        "\"x:nccl\" begins with no rank; write RANK:CAPABILITY, for example 2:sm_90");
+  CHECK(parse_masks("nccl,2:").reason().text().find("\"2:\" names no capability") == 0);
+  const auto lookup = [](const std::string& name) {
+    return name == "PARLEY_MASK" ? std::optional<std::string>("1:ipc") : std::nullopt;
+  };
+  CHECK(text_of(heed_environment(told("2:nccl"), lookup).settings.masked) == "1:ipc");
+  const auto broken = [](const std::string& name) {
+    return name == "PARLEY_MASK" ? std::optional<std::string>("1:") : std::nullopt;
+  };
+  CHECK_THROWS_WITH(heed_environment({}, broken), doctest::Contains("malformed: PARLEY_MASK=1:: \"1:\" names no"));
+}
+
+TEST_CASE("on equal ranks a masked capability keeps a config of transfers from the ranks that are told so") {
+  for (const char* mask : {"1:sm_90", "1:h100_optimized"}) {
+    CAPTURE(mask);
+    world w(2, told(mask));
+    const std::vector<config_ptr> configs{direct(), std::make_shared<h100_optimized>(), chunked(1'000)};
+    CHECK(move_each(w, configs, configs, std::vector<std::size_t>(200, 10'000)).failed() == 0);
+    const auto* const c = w[0].agreements().front().assigned;
+    CHECK(c->ids() == std::vector<std::string>{"direct", chunked(1'000)->id()});
+    const auto unavailable = [&](rank_id r) { return w[r].participants().front()->unavailable; };
+    CHECK(unavailable(0).empty());
+    REQUIRE(unavailable(1).size() == 1);
+    CHECK(unavailable(1).front().find("h100_optimized: ") == 0);
+    CHECK(unavailable(1).front().find("this rank was told to do without ") != std::string::npos);
+    const auto is_mask = [](const tuning::validator& v) { return v.name == "PARLEY_MASK"; };
+    const auto results = w[0].results();
+    REQUIRE(std::ranges::count_if(results.validators(), is_mask) == 1);
+    CHECK(std::ranges::find_if(results.validators(), is_mask)->value == mask);
+  }
+  world w(2, eager_trials());
+  const std::vector<config_ptr> configs{direct(), std::make_shared<h100_optimized>()};
+  CHECK(move_each(w, configs, configs, std::vector<std::size_t>(200, 10'000)).failed() == 0);
+  CHECK(w[0].agreements().front().assigned->ids().size() == 2);
+  const auto results = w[0].results();
+  for (const auto& v : results.validators()) CHECK(v.name != "PARLEY_MASK");
+}
+
+TEST_CASE("H100 and A100 are played on equal ranks: a group runs h100_optimized where it may") {
+  using namespace mixture_case;
+  machine_room room;
+  world w(4, told("2:sm_90,3:sm_90"));
+  leader_worker op = led_by(0, {});
+  op.configs = {
+      std::make_shared<timed_star>(room, w.clock, "nccl", "wire", std::vector<time_ns>{10_ms, 10_ms, 4_ms, 4_ms}),
+      std::make_shared<needs_sm_90>(
+          std::make_shared<timed_star>(room, w.clock, "h100_optimized", "wire", everywhere(5_ms)))};
+  const auto groups = declare_all(w, op);
+  for (int round = 0; round < 5; ++round) {
+    CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 1000)).failed() == 0);
+    wait_a_while(w, 1_s);
+  }
+  CHECK(w[0].agreements().front().assigned->find(4000)->winner == "h100_optimized");
+  room.ran.clear();
+  CHECK(reduce_all(w, groups, {1000, 1000}).failed() == 0);
+  CHECK(room.ran["h100_optimized"] == std::map<std::size_t, int>{{0, 2}, {1, 2}});
+  CHECK(room.ran["nccl"] == std::map<std::size_t, int>{{2, 2}, {3, 2}});
+}
+
+TEST_CASE("sums of GPUs need what they use: masked, or not there, they are no candidates") {
+  const auto configs = [](rank& self) {
+    symmetric_op op{.name = "gradients", .configs = {nccl_sum(), nccl_graph_sum(), kernel_sum(8)}, .over = {}};
+    static_cast<void>(self.declare(op));
+    return self.participants().back()->unavailable;
+  };
+  world w(1, told("nccl"));
+  const auto lacking = configs(w[0]);
+  REQUIRE(lacking.size() == 1);
+  CHECK(lacking.front() == "nccl_graph_sum: it needs nccl: this rank was told to do without nccl (PARLEY_MASK)");
+  fake_cuda gpu(2);
+  one_process job({.ranks = 1, .gpu = &gpu});
+  const auto here = configs(job[0]);
+  REQUIRE(here.size() == 1);
+  CHECK(here.front() == "kernel_sum(blocks=8): it needs peer_access: GPU 0, fake, reaches the memory of no other GPU");
+}
+
+TEST_CASE("validators of GPUs name their links, and whether processes may share their memory") {
+  const auto text = [](const std::vector<transports::cuda_device>& of) {
+    fake_cuda gpu(of);
+    return gpu_validators(gpu).front().value;
+  };
+  auto devices = one_h100();
+  CHECK(text(devices) == "H100 sm_90 1024 MiB reaches 1 NVLink 1 IPC");
+  devices.front().nvlink.clear();
+  devices.front().ipc = false;
+  CHECK(text(devices) == "H100 sm_90 1024 MiB reaches 1 NVLink  no IPC");
+}

@@ -1,0 +1,96 @@
+// What is thrown in the actors of an op: they go on, or its tuning ends and says so. Calls never notice.
+#include <parley/tests/support/transfers.hpp>
+
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+#include <string>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+constexpr rank_id leader = 0;    // where the coordinator is
+constexpr rank_id follower = 1;  // whose participant has a leader on another rank
+
+/// An edge whose agreement cannot send a message from `who` to the other rank, `left` times: the link throws instead.
+struct fragile_world {
+  explicit fragile_world(rank_id who, int times) : left(times) {
+    memory_link_options o;
+    o.lose = [this, who](rank_id from, rank_id to, link::channel on) {
+      if (on != link::channel::control || from != who || to == who || left == 0) return false;
+      --left;
+      throw std::runtime_error("the link is out of order");
+    };
+    rank_settings s;
+    s.plan.budget_fraction = 1e9;
+    job.emplace(2, s, std::move(o));
+    out = (*job)[0].declare(pair_of({direct(), chunked(8_KiB, 2)}));
+    in = (*job)[1].declare(pair_of({direct(), chunked(8_KiB, 2)}));
+  }
+  call_outcomes move(std::size_t calls) {
+    auto all = move_each(*job, out, in, std::vector<std::size_t>(calls, 20'000));
+    pass(*job, 20'000'000'000);
+    return all;
+  }
+  const actors::campaign& campaign() { return *(*job)[0].agreements()[0].assigned->campaigns().at(0); }
+  std::uint64_t said() { return (*job)[0].mail().statistics().sent + (*job)[1].mail().statistics().sent; }
+  bool warned(rank_id r, std::string_view of) {
+    const auto& all = (*job)[r].warnings();
+    return std::any_of(all.begin(), all.end(), [&](const std::string& w) { return w.find(of) != std::string::npos; });
+  }
+  int left;
+  std::optional<world> job;
+  transfer out, in;
+};
+
+}  // namespace
+
+TEST_CASE("what is thrown in an actor is tried again from what the op knows: on either end, while joining and later") {
+  for (const rank_id who : {leader, follower}) {
+    for (const bool joining : {true, false}) {
+      CAPTURE(who);
+      CAPTURE(joining);
+      fragile_world w(who, joining ? 3 : 0);
+      pass(*w.job, 30'000'000'000);
+      if (!joining) w.left = 1;  // more, and what says that data was taken could meet it, too
+      CHECK(w.move(300).failed() == 0);
+      const auto all = w.move(300);
+      CHECK(w.left == 0);
+      CHECK(all.failed() == 0);
+      CHECK(all.wrong == 0);
+      CHECK((*w.job)[0].agreements()[0].assigned->candidates().size() == 2);
+      CHECK(w.campaign().where == actors::campaign::stage::decided);
+      CHECK(w.campaign().source == actors::decision_source::trials);
+      CHECK((*w.job)[1].decisions().size() == 1);
+      CHECK((*w.job)[who].warnings().size() == 1);
+      CHECK(w.warned(who, "the link is out of order; "));
+    }
+  }
+}
+
+TEST_CASE(
+    "what is thrown again and again ends the tuning of the op, with a word of why on both ends; then all is quiet") {
+  for (const rank_id who : {leader, follower}) {
+    CAPTURE(who);
+    fragile_world w(who, 6);
+    pass(*w.job, 100'000'000'000);
+    CHECK(w.left == 0);
+    const auto all = w.move(100);
+    CHECK(all.failed() == 0);
+    CHECK(all.wrong == 0);
+    CHECK(w.campaign().where == actors::campaign::stage::decided);
+    CHECK(w.campaign().winner == "direct");
+    CHECK(w.campaign().source == actors::decision_source::tuning_off);
+    CHECK(w.campaign().why.find("the link is out of order") != std::string::npos);
+    REQUIRE((*w.job)[1].decisions().size() == 1);
+    CHECK((*w.job)[1].decisions()[0].decision.why == w.campaign().why);
+    CHECK(w.warned(who, "its tuning has ended"));
+    const std::uint64_t before = w.said();
+    pass(*w.job, 1'000'000'000'000);
+    CHECK(w.said() == before);
+  }
+}

@@ -1,0 +1,294 @@
+// Attention around a ring on devices: blocks are kernels, in the order of a stream.
+#include <parley/tests/support/cases/attention_case.hpp>
+#include <parley/tests/support/deadline.hpp>
+#include <parley/tests/support/devices/gpu_ranks.hpp>
+
+#include <parley/actors/agreement/assignment.hpp>
+#include <parley/config.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/ring_attention.hpp>
+
+#include <optional>
+#include <string>
+
+namespace {
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+using namespace parley::tests::attention_case;
+
+// The arrays of one rank, on the device, and kernels that add blocks to its sums there.
+template <class T>
+class device_part {
+ public:
+  device_part(fake_cuda& gpu, const problem<T>& all, std::uint64_t ranks, std::uint64_t me)
+      : host(all, ranks, me), gpu_(gpu), stream_(gpu.make_stream(0)) {
+    for (auto* a : {&q, &k, &v, &out}) *a = transports::cuda_memory::on_device(gpu, 0, host.out.size() * sizeof(T));
+    // What a call reads is written by kernels that are still to run when it is made.
+    gpu_.launch(stream_, 300, [this] {
+      std::copy(host.q.begin(), host.q.end(), seen(q));
+      std::copy(host.k.begin(), host.k.end(), seen(k));
+      std::copy(host.v.begin(), host.v.end(), seen(v));
+    });
+  }
+  device_part(const device_part&) = delete;
+  device_part& operator=(const device_part&) = delete;
+  ~device_part() { gpu_.destroy(stream_); }
+
+  static std::span<T> on(const transports::cuda_memory& a) {
+    return {reinterpret_cast<T*>(a.bytes().data()), a.bytes().size() / sizeof(T)};
+  }
+  T* seen(const transports::cuda_memory& a) { return reinterpret_cast<T*>(gpu_.shadow(a.bytes().data())); }
+  device_attention_block<T> kernel(std::uint64_t ticks) {
+    return [this, ticks, kept = captured](const device_block<T>& b) { enqueue(b, ticks); };
+  }
+  transports::cuda_stream stream() const noexcept { return stream_; }
+  void take_result() { std::copy_n(seen(out), host.out.size(), host.out.begin()); }
+
+  part<T> host;
+  transports::cuda_memory q, k, v, out;
+  std::vector<device_block<T>> enqueued;
+  std::shared_ptr<int> captured = std::make_shared<int>(0);  // by kernels, which must be destroyed once
+  std::size_t ended = 0;
+  std::size_t late = 0;  // kernels at whose end the next block's keys or values were not there, or unknown
+
+ private:
+  void enqueue(const device_block<T>& b, std::uint64_t ticks) {
+    enqueued.push_back(b);
+    gpu_.launch(stream_, ticks, [this, b] {
+      if (b.first) state_.emplace(b.shape);
+      add_attention_block<T>(*state_, shadowed(b.q), shadowed(b.k), shadowed(b.v), b.first_query, b.first_key);
+      ++ended;
+      if (b.last) divide(b);
+      if (!b.last && !next_is_here()) ++late;
+    });
+  }
+  std::span<const T> shadowed(std::span<const T> a) {
+    return {reinterpret_cast<const T*>(gpu_.shadow(a.data())), a.size()};
+  }
+  void divide(const device_block<T>& b) {
+    T* const to = seen(out);
+    for (std::size_t i = 0; i < b.out.size(); ++i)
+      to[i] = static_cast<T>(state_->weighted[i] / state_->weight[i / b.shape.dimensions]);
+  }
+  bool next_is_here() {
+    if (enqueued.size() == ended) return false;
+    const device_block<T>& next = enqueued[ended];
+    return matches(shadowed(next.k), next, expected_keys) && matches(shadowed(next.v), next, expected_values);
+  }
+  static bool matches(std::span<const T> seen, const device_block<T>& b, const std::vector<T>& all) {
+    for (std::uint64_t i = 0; i < seen.size(); ++i) {
+      const std::uint64_t head = i / (b.shape.rows * dimensions);
+      const std::uint64_t at = (head * sequence + b.first_key) * dimensions + i % (b.shape.rows * dimensions);
+      if (std::memcmp(&seen[i], &all[at], sizeof(T)) != 0) return false;
+    }
+    return true;
+  }
+
+ public:
+  std::vector<T> expected_keys, expected_values;  // of the whole sequence
+
+ private:
+  fake_cuda& gpu_;
+  transports::cuda_stream stream_;
+  std::optional<attention_state<T>> state_;
+};
+
+template <class T>
+struct device_ring {
+  device_ring(fake_cuda& gpu, rank_id ranks, bool causal, std::vector<config_ptr> configs)
+      : shape{.heads = heads, .rows = sequence / ranks, .dimensions = dimensions, .causal = causal},
+        w(gpu, {direct()}, nullptr, ranks) {
+    for (rank_id r = 0; r < ranks; ++r) {
+      parts.push_back(std::make_unique<device_part<T>>(gpu, all, ranks, r));
+      parts.back()->expected_keys = all.k;
+      parts.back()->expected_values = all.v;
+      rings.push_back(
+          w.ranks[r]->declare(ring_attention{.name = "attention", .configs = configs, .memory = w.spaces[r].get()}));
+      plans.push_back(rings.back().template plan<T>(shape));
+    }
+  }
+  static task<> call(attention_plan* plan, device_part<T>* p, std::uint64_t ticks) {
+    const device_attention_block<T> kernel = p->kernel(ticks);
+    co_await plan->forward<T>(p->on(p->q), p->on(p->k), p->on(p->v), p->on(p->out), p->stream(), kernel);
+  }
+  void forward(std::uint64_t ticks) {
+    scope running(w.loop);
+    for (std::size_t r = 0; r < parts.size(); ++r) {
+      parts[r]->enqueued.clear();
+      parts[r]->ended = 0;
+      running.spawn(call(&plans[r], parts[r].get(), ticks));
+    }
+    run_until(w.loop, [&] { return running.running() == 0; });
+    runtime::run(w.loop, joined(running));
+    for (std::size_t r = 0; r < parts.size(); ++r) {
+      runtime::run(w.loop, reaches(*w.copies[r], parts[r]->stream()));
+      parts[r]->take_result();
+    }
+  }
+  static task<> joined(scope& s) { co_await s.join(); }
+  double farthest_from(const std::vector<double>& right) {
+    double most = 0;
+    for (std::uint64_t r = 0; r < parts.size(); ++r)
+      most = std::max(most, attention_case::farthest_from(right, parts[r]->host, r));
+    return most;
+  }
+  bool decided() const {
+    for (const auto& e : w.ranks[0]->agreements()) {
+      if (e.op != "attention" || e.sender != 0) continue;
+      const auto* const found = e.assigned->find(shape.elements() * sizeof(T));
+      return found != nullptr && found->where == actors::campaign::stage::decided;
+    }
+    return false;
+  }
+
+  problem<T> all;
+  attention_shape shape;
+  two_ranks w;
+  std::vector<std::unique_ptr<device_part<T>>> parts;
+  std::vector<ops::attention> rings;
+  std::vector<attention_plan> plans;
+};
+
+template <class T>
+void check_on_devices(const config_ptr& way) {
+  CAPTURE(way->id());
+  for (const bool causal : {false, true}) {
+    for (const rank_id ranks : {1, 2, 4}) {
+      CAPTURE(ranks);
+      fake_cuda gpu;
+      gpu.ticks_per_copy = 100;
+      std::vector<config_ptr> configs{direct()};
+      if (way->id() != "direct") configs.push_back(way);
+      device_ring<T> ring(gpu, ranks, causal, configs);
+      const expected e = expect(ring.all, causal);
+      const auto over = [&] { return configs.size() == 1 || ranks == 1 || ring.decided(); };
+      const deadline limit;
+      for (int i = 0; !limit.is_over() && (i < 3 || !over()); ++i) {
+        ring.forward(i % 2 == 0 ? 5 : 400);  // shorter and longer than a message
+        CHECK(ring.farthest_from(e.right) <= e.tolerance);
+        for (const auto& p : ring.parts) CHECK(p->captured.use_count() == 1);
+      }
+      CHECK(over());
+    }
+  }
+}
+
+TEST_CASE("attention around a ring of devices is that of one process, full and causal, whatever config moves keys and "
+          "values") {
+  for (const config_ptr& way : {direct(), chunked(700, 3), put(), get()}) check_on_devices<float>(way);
+  check_on_devices<bf16>(put());
+}
+
+TEST_CASE("the next block is there when one has been computed, and its kernel is enqueued") {
+  for (const config_ptr& way : {direct(), put()}) {
+    CAPTURE(way->id());
+    fake_cuda gpu;
+    std::vector<config_ptr> configs{direct()};
+    if (way->id() != "direct") configs.push_back(way);
+    device_ring<float> ring(gpu, 4, false, configs);
+    for (const deadline limit; !limit.is_over() && configs.size() > 1 && !ring.decided();) ring.forward(200);
+    for (auto& p : ring.parts) p->late = 0;
+    for (int i = 0; i < 4; ++i) ring.forward(20'000);
+    for (const auto& p : ring.parts) {
+      CHECK(p->enqueued.size() == 4);
+      CHECK(p->late == 0);
+    }
+  }
+}
+
+TEST_CASE("after a tuning phase keys and values have a config, before any call") {
+  fake_cuda gpu;
+  device_ring<float> ring(gpu, 2, false, {direct(), put()});
+  {
+    scope both(ring.w.loop);
+    for (auto& r : ring.rings) both.spawn(r.tune<float>(ring.shape));
+    run_until(ring.w.loop, [&] { return both.running() == 0; });
+  }
+  CHECK(ring.decided());
+  CHECK(ring.rings[0].to_next().decision(ring.shape.elements() * sizeof(float)).decided);
+}
+
+TEST_CASE("a causal rank computes with no block that lies after its own, and says which one is the last") {
+  fake_cuda gpu;
+  device_ring<float> ring(gpu, 4, true, {direct()});
+  ring.forward(200);
+  for (std::uint64_t r = 0; r < 4; ++r) {
+    const auto& blocks = ring.parts[r]->enqueued;
+    REQUIRE(blocks.size() == r + 1);
+    for (std::uint64_t i = 0; i <= r; ++i) {
+      CHECK(blocks[i].first_query == r * ring.shape.rows);
+      CHECK(blocks[i].first_key == (r - i) * ring.shape.rows);
+      CHECK(blocks[i].first == (i == 0));
+      CHECK(blocks[i].last == (i == r));
+    }
+  }
+}
+
+template <class T>
+task<> attempted(attention_plan* plan, device_part<T>* p, transports::cuda_stream stream, std::size_t cut,
+                 result<>* outcome) {
+  const device_attention_block<T> kernel = p->kernel(10);
+  std::exception_ptr thrown;
+  try {
+    co_await plan->forward<T>(p->on(p->q).subspan(cut), p->on(p->k), p->on(p->v), p->on(p->out), stream, kernel);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  *outcome = thrown ? result<>(describe(thrown)) : result<>();
+}
+
+std::string said(const result<>& r) { return r ? "" : r.reason().what(); }
+
+TEST_CASE("arrays that lie elsewhere, other sizes, no stream, and a neighbour with another shape are named") {
+  fake_cuda gpu;
+  device_ring<float> ring(gpu, 2, false, {direct()});
+  result<> outcome;
+  runtime::run(ring.w.loop, attempted(&ring.plans[0], ring.parts[0].get(), ring.parts[0]->stream(), 1, &outcome));
+  CHECK_MESSAGE(said(outcome).find("q, k, v and out have 1023, 1024, 1024, 1024 elements") != std::string::npos,
+                said(outcome));
+  runtime::run(ring.w.loop, attempted(&ring.plans[0], ring.parts[0].get(), nullptr, 0, &outcome));
+  CHECK(said(outcome).find("say in which stream") != std::string::npos);
+
+  const ops::attention host = ring.w.ranks[0]->declare(ring_attention{.name = "host"});
+  CHECK_THROWS_WITH(static_cast<void>(host.plan<float>(ring.shape)), doctest::Contains("lie in host memory"));
+  const part<float>& mine = ring.parts[0]->host;
+  std::vector<float> out(mine.out.size());
+  CHECK_THROWS_WITH(
+      runtime::run(ring.w.loop, ring.rings[0].forward<float>(ring.shape, mine.q, mine.k, mine.v, std::span(out))),
+      doctest::Contains("lie on a device"));
+  CHECK_THROWS_WITH(static_cast<void>(ring.rings[0].plan<float>({.heads = 1})), doctest::Contains("at least 1"));
+
+  attention_shape half = ring.shape;
+  half.heads = 1;
+  attention_plan other = ring.rings[1].plan<float>(half);
+  device_part<float>& short_one = *ring.parts[1];
+  struct program {
+    static task<> half_of(attention_plan* plan, device_part<float>* p, result<>* outcome) {
+      const device_attention_block<float> kernel = [](const device_block<float>&) {};
+      const auto first = [p](const transports::cuda_memory& a) { return p->on(a).first(512); };
+      std::exception_ptr thrown;
+      try {
+        co_await plan->forward<float>(first(p->q), first(p->k), first(p->v), first(p->out), p->stream(), kernel);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      *outcome = thrown ? result<>(describe(thrown)) : result<>();
+    }
+  };
+  result<> second;
+  scope both(ring.w.loop);
+  both.spawn(attempted(&ring.plans[0], ring.parts[0].get(), ring.parts[0]->stream(), 0, &outcome));
+  both.spawn(program::half_of(&other, &short_one, &second));
+  run_until(ring.w.loop, [&] { return both.running() == 0; });
+  // It sees the other's size itself, or is told of its own.
+  CHECK_MESSAGE((said(outcome).find("rank 1 sent 2048 bytes of keys or values where 4096") != std::string::npos ||
+                 said(outcome).find("into a buffer of 2048 bytes, which is too small for the message of 4096 bytes") !=
+                     std::string::npos),
+                said(outcome));
+  CHECK_MESSAGE(said(second).find("buffer_too_small") != std::string::npos, said(second));
+}
+
+}  // namespace

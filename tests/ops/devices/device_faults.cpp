@@ -1,0 +1,281 @@
+// Each op on device buffers when something fails in the middle of it: a rank dies, its GPU faults, its memory runs out. The worked cases run until
+// then, a GPU for each rank; whatever comes of it, every rank ends, with the right results or with an error that says what has failed in which
+// op, and streams go on.
+#include <parley/tests/support/cases/worked_cases.hpp>
+#include <parley/tests/support/deadline.hpp>
+#include <parley/tests/support/devices/device_place.hpp>
+#include <parley/tests/support/devices/gpu_ranks.hpp>
+
+#include <doctest/doctest.h>
+#include <parley/config.hpp>
+#include <parley/gpu_sum.hpp>
+#include <parley/ops/leased/symmetric_end.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/replayed_calls.hpp>
+#include <parley/symmetric.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+using namespace parley::tests::worked_cases;
+
+/// What sums among devices run over, beside what the other cases need.
+struct device_rank final : here {
+  device_rank(ops::rank& r, fake_place& where, fake_cuda& g, fake_nccl& n, transports::cuda_copies& c)
+      : here(r, where, /*patience=*/5'000'000'000), gpu(g), nccl(n), copies(c) {
+    others = {put(), get()};
+  }
+  fake_cuda& gpu;
+  fake_nccl& nccl;
+  transports::cuda_copies& copies;
+};
+
+constexpr std::size_t count = 1'000;
+
+task<symmetric> device_sums_named(device_rank* mine, std::string name, std::vector<symmetric_config_ptr> configs,
+                                  bool replayed = false) {
+  const gpu_world_source::options with{.nccl = &mine->nccl, .kernel_bytes = count * sizeof(float)};
+  const auto source = std::make_shared<gpu_world_source>(mine->self, name, mine->copies, with);
+  symmetric_op op;
+  op.name = name;
+  op.configs = std::move(configs);
+  op.over = co_await source->connect_all();
+  op.rehearse = source;
+  op.timeout_ns = mine->patience;
+  op.memory = mine->at.memory();
+  op.replayed = replayed;
+  co_return mine->self.declare(op);
+}
+
+task<> sum_often(here* h, std::string name, std::vector<symmetric_config_ptr> configs) {
+  symmetric sums = co_await device_sums_named(static_cast<device_rank*>(h), std::move(name), std::move(configs));
+  const array<float> x(h->at, count);
+  for (int round = 0; round < 60; ++round) {
+    const std::vector<float> mine = contribution(h->me, count);
+    co_await bring(h->at, x, std::span(mine));
+    h->at.compute(kernels::linear{h->at.seen(x), h->at.seen(x), nullptr, 2, 0}, count);
+    h->at.before_messages(x.bytes());
+    co_await sums.run(x.bytes());
+    std::vector<float> sum = co_await taken(h->at, x);
+    for (float& s : sum) s /= 2;
+    CHECK(wrong_sums(sum, h->ranks) == 0);
+  }
+}
+
+task<> device_sums(here* h) { return sum_often(h, "device sums", {nccl_sum(), kernel_sum(), nccl_graph_sum()}); }
+
+task<> gathered_sums(here* h) { return sum_often(h, "gathered sums", {gathered_sum(8), gathered_sum(32)}); }
+
+task<> step(device_rank* mine, const array<float>* x, cuda_stream s, captured_call sum) {
+  mine->gpu.launch(s, 50, [numbers = mine->at.seen(*x), r = mine->me] {
+    const std::vector<float> all = contribution(r, count);
+    std::copy(all.begin(), all.end(), numbers);
+  });
+  co_await sum(x->bytes());
+}
+
+task<> replays(here* h) {
+  auto* const mine = static_cast<device_rank*>(h);
+  std::vector<symmetric_config_ptr> configs{nccl_sum(), kernel_sum()};
+  symmetric sums = co_await device_sums_named(mine, "replayed sums", configs, true);
+  const array<float> x(h->at, count);
+  const auto captured = [mine, &x](cuda_stream s, captured_call sum) { return step(mine, &x, s, std::move(sum)); };
+  replayed_calls steps(sums, mine->copies, captured,
+                       symmetric_options{.bytes = count * sizeof(float), .timeout_ns = h->patience});
+  for (int round = 0; round < 60; ++round) {
+    co_await steps.replay(static_cast<cuda_stream>(h->at.stream()));
+    const std::vector<float> sum = co_await taken(h->at, x);
+    CHECK(wrong_sums(sum, h->ranks) == 0);
+  }
+}
+
+struct named_case {
+  const char* name;
+  task<> (*run)(here*);
+  std::vector<const char*> ops;  ///< in which it may be
+};
+const std::vector<named_case> all_cases{
+    {"ring", ring, {"ring"}},
+    {"pipelines", pipelines, {"gpipe", "1F1B", "interleaved", "own list", "two in a row", "folded"}},
+    {"transfers", transfers, {"activations", "tried", "decisions"}},
+    {"Jacobi", worked_cases::jacobi, {"rims"}},
+    {"attention", attention_around, {"attention of"}},
+    {"group", sums_of_a_group, {"in a group", "from a leader", "to a leader"}},
+    {"levels", sums, {"gradients"}},
+    {"sums", device_sums, {"device sums"}},
+    {"gathered", gathered_sums, {"gathered sums"}},
+    {"replays", replays, {"replayed sums"}},
+    {"contextual", contextual_table, {"layer"}}};
+
+struct ending {
+  bool over = false;
+  result<> how;
+};
+
+task<> attempted(task<> (*run)(here*), here* h, ending* e) {
+  e->how = co_await attempt(run(h));
+  e->over = true;
+}
+
+/// Two ranks that would be processes with a GPU each, in the middle of a case.
+struct under_way {
+  explicit under_way(const named_case& c) : what(c) {
+    for (rank_id r = 0; r < 2; ++r) {
+      places.push_back(std::make_unique<fake_place>(*w.copies[r], *w.spaces[r]));
+      ranks.push_back(std::make_unique<device_rank>(*w.ranks[r], *places[r], gpu, nccl, *w.copies[r]));
+      scopes.push_back(std::make_unique<scope>(w.loop));
+      scopes[r]->spawn(attempted(c.run, ranks[r].get(), &endings[r]));
+    }
+  }
+  /// So many turns of the loop; false where one has ended by then, which hears of nothing any more: then both have ended.
+  bool go_on(int turns) {
+    const auto any_over = [&] { return endings[0].over || endings[1].over; };
+    run_until(w.loop, [&] { return any_over() || turns-- <= 0; });
+    const bool in_the_midst = !any_over();
+    if (!in_the_midst) end();
+    return in_the_midst;
+  }
+  void lost(rank_id r, const std::string& why, departure how) {
+    w.wires[1 - r]->on_peer_failed(r);
+    w.ranks[1 - r]->on_lost(r, why, how);
+  }
+  /// A rank whose program has failed ends, and the other one is told.
+  void end() {
+    const deadline limit;
+    std::vector<bool> told(2);
+    run_until(w.loop, [&] {
+      for (rank_id r = 0; r < 2; ++r) {
+        if (!endings[r].over || endings[r].how || told[r]) continue;
+        told[r] = true;
+        lost(r, endings[r].how.reason().what(), departure::failed);
+      }
+      return both_over() || limit.is_over();
+    });
+    CHECK_FALSE(limit.is_over());
+    for (rank_id r = 0; r < 2 && !limit.is_over(); ++r) reached[r] = runtime::run(w.loop, all_reached(this, r));
+  }
+  bool both_over() const { return endings[0].over && endings[1].over; }
+  static task<result<>> all_reached(under_way* all, rank_id r) {
+    auto there = co_await attempt(all->places[r]->reached());
+    co_return there;
+  }
+
+  const named_case& what;
+  fake_cuda gpu{2};
+  fake_nccl nccl{gpu};
+  two_ranks w{gpu, {direct()}};
+  std::vector<std::unique_ptr<fake_place>> places;
+  std::vector<std::unique_ptr<device_rank>> ranks;
+  std::vector<ending> endings{2};
+  std::vector<result<>> reached{2};
+  std::vector<std::unique_ptr<scope>> scopes;
+};
+
+bool says(const result<>& r, std::string_view text) { return !r && r.reason().what().find(text) != std::string::npos; }
+
+struct tally {
+  int struck = 0;  ///< moments at which both ranks were in the midst of it
+  int told = 0;    ///< errors
+  int named = 0;   ///< of these, those with an op
+  int with_config = 0;
+};
+
+// A program meets its device's fault by itself, too: in a copy of its own, or when it waits for its kernels. Every other error names the op.
+void note(tally& all, const under_way& of) {
+  for (rank_id r = 0; r < 2; ++r) {
+    const result<>& how = of.endings[r].how;
+    if (!of.endings[r].over || how || how.code() == errc::cancelled) continue;  // the last one: it was killed
+    const std::string text = how.reason().what();
+    const bool op =
+        std::ranges::any_of(of.what.ops, [&](const char* name) { return says(how, name); }) || says(how, "about");
+    const bool by_itself = how.reason().text().starts_with("device ") || how.reason().text().starts_with("cudaError");
+    CAPTURE(r);
+    CHECK_MESSAGE((op || by_itself), text);
+    const bool config = says(how, "config ") || says(how, "config-");
+    const bool in_a_call = says(how, "invocation ") || says(how, "call ");
+    const bool of_its_own = how.code() == errc::config_failed || how.code() == errc::device_failed;
+    // What a thunk runs beside its kernels has no config, here or on the rank that this one hears of it from.
+    const std::string other = std::to_string(1 - r);
+    const bool of_a_thunk =
+        says(how, "layer 0->1, invocation ") && (says(how, ": device " + std::to_string(r) + ": ") ||
+                                                 says(how, ": rank " + other + ": device " + other + ": "));
+    if (in_a_call && of_its_own && !of_a_thunk) CHECK_MESSAGE(config, text);
+    ++all.told;
+    all.named += op ? 1 : 0;
+    all.with_config += config ? 1 : 0;
+  }
+}
+
+template <class Fault>
+tally at_each_moment(Fault fault) {
+  tally all;
+  for (const named_case& c : all_cases) {
+    for (const int turns : {30, 300, 1'000, 4'000}) {
+      CAPTURE(c.name);
+      CAPTURE(turns);
+      under_way one(c);
+      if (!one.go_on(turns)) continue;
+      ++all.struck;
+      fault(one);
+      note(all, one);
+    }
+  }
+  return all;
+}
+
+TEST_CASE("a rank that dies in the middle of an op on device buffers ends the other's calls, whose streams go on") {
+  const tally all = at_each_moment([](under_way& one) {
+    one.scopes[1]->cancel();  // nothing more is done there
+    one.lost(1, "it was killed", departure::died);
+    one.end();
+    const ending& survivor = one.endings[0];
+    CHECK((survivor.how || survivor.how.code() == errc::peer_failed));
+    if (!survivor.how) CHECK_MESSAGE(says(survivor.how, "rank 1 is gone: it was killed"), survivor.how.reason().what());
+    CHECK(one.reached[0]);
+  });
+  CHECK(all.struck > 30);
+  CHECK(all.named > 30);
+}
+
+TEST_CASE(
+    "a GPU that faults in the middle of an op ends it there by name, the other rank hears of it, and its GPU goes on") {
+  const tally all = at_each_moment([&](under_way& one) {
+    one.gpu.launch(static_cast<cuda_stream>(one.places[1]->stream()), 1, [&one] { one.gpu.fault_now(1); });
+    one.end();
+    REQUIRE_FALSE(one.endings[1].how);
+    for (const ending& e : one.endings)
+      CHECK_MESSAGE(says(e.how, "cudaErrorIllegalAddress: planted"), (e.how ? "it ended well" : e.how.reason().what()));
+    CHECK(says(one.reached[1], "cudaErrorIllegalAddress"));
+    CHECK(one.reached[0]);
+  });
+  CHECK(all.struck > 30);
+  CHECK(all.named > 30);
+  CHECK(all.with_config > 10);
+}
+
+TEST_CASE(
+    "memory that runs out in the middle of an op is named on the rank that wants some, and the other one is told") {
+  const tally all = at_each_moment([&](under_way& one) {
+    one.gpu.memory_left = 0;
+    one.end();
+    std::string said;
+    for (const ending& e : one.endings) said += e.how ? "" : e.how.reason().what() + "\n";
+    if (!said.empty()) CHECK_MESSAGE(said.find("cudaErrorMemoryAllocation") != std::string::npos, said);
+    for (const auto& r : one.reached) CHECK(r);
+  });
+  CHECK(all.struck > 30);
+  CHECK(all.named > 10);
+}
+
+}  // namespace

@@ -1,0 +1,283 @@
+// Groups, in one level and in two, whose data lies in device memory. Their sums beside those of the host, and what fails, are worked cases and
+// device_faults.cpp; here is what is a device's alone.
+#include <parley/tests/support/deadline.hpp>
+#include <parley/tests/support/devices/fake_cuda.hpp>
+#include <parley/tests/support/groups.hpp>
+
+#include <parley/actors/agreement/assignment.hpp>
+#include <parley/config.hpp>
+#include <parley/cuda_space.hpp>
+#include <parley/group_config.hpp>
+#include <parley/hierarchical.hpp>
+#include <parley/leader_worker.hpp>
+#include <parley/ops/job/one_process.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/paired_transfer.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+constexpr std::size_t count = 3'000;
+
+/// Two ranks of one process, with floats on a device each.
+struct two_members {
+  explicit two_members(rank_settings settings = eager_trials()) : job({.ranks = 2, .settings = settings, .gpu = &gpu}) {
+    for (rank_id r = 0; r < 2; ++r) {
+      memory.push_back(job.gpu_memory(r)->make(count * sizeof(float)));
+      streams[r] = gpu.make_stream(0);
+    }
+  }
+  ~two_members() {
+    for (const cuda_stream s : streams) gpu.destroy(s);
+  }
+  two_members(const two_members&) = delete;
+  two_members& operator=(const two_members&) = delete;
+  std::span<float> floats(rank_id r) const { return {reinterpret_cast<float*>(memory[r]->bytes().data()), count}; }
+  void put(rank_id r) {
+    const auto x = contribution(r, count);
+    std::memcpy(gpu.shadow(memory[r]->bytes().data()), x.data(), count * sizeof(float));
+  }
+  std::size_t wrong(rank_id r) {
+    std::vector<float> x(count);
+    std::memcpy(x.data(), gpu.shadow(memory[r]->bytes().data()), count * sizeof(float));
+    return wrong_sums(x, 2);
+  }
+  void declare(leader_worker op) {
+    for (rank_id r = 0; r < 2; ++r) {
+      op.memory = job.gpu_memory(r);
+      groups.push_back(job[r].declare(op));
+    }
+  }
+  static task<> one(two_members* all, rank_id r, result<>* how) {
+    *how = co_await attempt(all->groups[r].all_reduce(all->floats(r)));
+  }
+  std::array<result<>, 2> call() {
+    std::array<result<>, 2> how;
+    job.run([&](rank& self) { return one(this, self.id(), &how[self.id()]); });
+    return how;
+  }
+
+  fake_cuda gpu;
+  one_process job;
+  std::vector<std::unique_ptr<memory_space::block>> memory;
+  std::array<cuda_stream, 2> streams{};
+  std::vector<rank_group> groups;
+};
+
+task<> attempted(const std::function<task<>(rank_id)>* call, rank_id r, result<>* how) {
+  *how = co_await attempt((*call)(r));
+}
+
+/// Right in its rehearsal, whose data is of another size; afterwards it adds one number twice.
+task<> careless(group_call& g) {
+  if (g.self() == g.leader()) {
+    const auto theirs = g.scratch(g.data().size());
+    const auto here = g.receive(1, 0, theirs);
+    co_await g.until(here);
+    g.combine(g.data(), theirs);
+    if (g.data().size() == count * sizeof(float)) g.combine(g.data().first(sizeof(float)), theirs.first(sizeof(float)));
+    g.send(1, 0, g.data());
+  } else {
+    g.send(g.leader(), 0, g.data());
+    g.receive(g.leader(), 0, g.data());
+  }
+  co_await g.drain();
+}
+
+}  // namespace
+
+TEST_CASE("a call on a device comes after the kernels of its caller, and the device itself adds up") {
+  for (const auto& config : {star(), star(1'000), chain(1'000), tree(), one_shot(), two_shot(1'000)}) {
+    CAPTURE(config->id());
+    two_members w;
+    w.declare(led_by(1, {config}));
+    for (int i = 0; i < 3; ++i) {
+      for (rank_id r = 0; r < 2; ++r) {
+        w.gpu.launch(w.streams[r], (i + r) % 2 == 0 ? 4'000 : 50, [&w, r] { w.put(r); });
+        REQUIRE(w.job.gpu(r)->after(w.memory[r]->bytes(), w.streams[r]) == errc::none);
+      }
+      const std::uint64_t before = w.gpu.sums_by_kernel;
+      for (const auto& how : w.call()) REQUIRE(how);
+      for (rank_id r = 0; r < 2; ++r) CHECK(w.wrong(r) == 0);
+      CHECK(w.gpu.sums_by_kernel > before);
+    }
+  }
+}
+
+namespace {
+template <class T>
+std::vector<T> narrow(rank_id r, std::size_t n) {
+  std::vector<T> x;
+  for (std::size_t i = 0; i < n; ++i)
+    x.emplace_back(static_cast<float>(i % 97) * 0.37F + static_cast<float>(r) * 1.003F);
+  return x;
+}
+template <class T>
+task<> sum_narrow(rank_group all, std::span<T> x) {
+  co_await all.all_reduce(x);
+}
+
+/// On the device and in host memory.
+template <class T>
+void check_narrow_sums(const char* type) {
+  two_members w;
+  w.declare(led_by(0, {star()}));
+  std::vector<rank_group> host;
+  leader_worker op = led_by(0, {star()});
+  op.name = "in host memory";
+  for (rank_id r = 0; r < 2; ++r) host.push_back(w.job[r].declare(op));
+  constexpr std::size_t n = 1'000;
+  const std::array<std::vector<T>, 2> mine{narrow<T>(0, n), narrow<T>(1, n)};
+  std::array<std::vector<T>, 2> here = mine;
+  const auto on_device = [&](rank_id r) { return std::span(reinterpret_cast<T*>(w.memory[r]->bytes().data()), n); };
+  for (rank_id r = 0; r < 2; ++r) std::memcpy(w.gpu.shadow(on_device(r).data()), mine[r].data(), n * sizeof(T));
+  w.job.run([&](rank& self) { return sum_narrow(w.groups[self.id()], on_device(self.id())); });
+  w.job.run([&](rank& self) { return sum_narrow(host[self.id()], std::span(here[self.id()])); });
+  CAPTURE(type);
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(std::memcmp(w.gpu.shadow(on_device(r).data()), here[r].data(), n * sizeof(T)) == 0);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const T right = static_cast<float>(mine[0][i]) + static_cast<float>(mine[1][i]);
+      wrong += here[r][i].bits == right.bits ? 0 : 1;
+    }
+    CHECK(wrong == 0);
+  }
+  CHECK(w.gpu.sums_by_kernel > 0);
+}
+}  // namespace
+
+TEST_CASE("numbers of 16 bits are added up as floats and rounded, to the same bits on a device and in host memory") {
+  check_narrow_sums<f16>("f16");
+  check_narrow_sums<bf16>("bf16");
+}
+
+TEST_CASE("a kernel that does not end holds up a call no longer than its time, on all ranks") {
+  two_members w;
+  leader_worker op = led_by(0, {star()});
+  op.timeout_ns = 300'000'000;
+  w.declare(op);
+  for (rank_id r = 0; r < 2; ++r) w.put(r);
+  for (const auto& how : w.call()) REQUIRE(how);
+  bool over = false;
+  w.gpu.launch_until(w.streams[1], [&over] { return over; });
+  REQUIRE(w.job.gpu(1)->after(w.memory[1]->bytes(), w.streams[1]) == errc::none);
+  const auto late = w.call();
+  for (const auto& how : late) REQUIRE(how.code() == errc::timeout);
+  CHECK(late[0].reason().text().find("rank 1 did not come in time") != std::string::npos);
+  CHECK(late[1].reason().text().find("the kernels that this rank has enqueued") != std::string::npos);
+  over = true;
+  for (rank_id r = 0; r < 2; ++r) w.put(r);
+  for (const auto& how : w.call()) CHECK(how);
+  for (rank_id r = 0; r < 2; ++r) CHECK(w.wrong(r) == 0);
+}
+
+TEST_CASE("what a device cannot add up is named, and takes no call's place") {
+  two_members w;
+  w.declare(led_by(0, {star()}));
+  struct larger {
+    float operator()(float a, float b) const { return std::max(a, b); }
+  };
+  hierarchical levels;
+  levels.name = "in levels";
+  const auto refused = [&](const std::function<task<>(rank_id)>& call) {
+    std::array<result<>, 2> how;
+    w.job.run([&](rank& self) { return attempted(&call, self.id(), &how[self.id()]); });
+    for (const auto& one : how) {
+      REQUIRE(one.code() == errc::bad_argument);
+      CHECK(one.reason().text().find("a device adds up") != std::string::npos);
+    }
+  };
+  refused([&](rank_id r) { return w.groups[r].all_reduce<larger>(w.floats(r)); });
+  std::vector<hierarchy> both;
+  for (rank_id r = 0; r < 2; ++r) {
+    levels.memory = w.job.gpu_memory(r);
+    both.push_back(w.job[r].declare(levels));
+  }
+  refused([&](rank_id r) { return both[r].all_reduce<larger>(w.floats(r)); });
+  refused([&](rank_id r) {
+    return both[r].all_reduce_list<larger>(std::vector{w.floats(r).first(10), w.floats(r).last(10)});
+  });
+  for (rank_id r = 0; r < 2; ++r) w.put(r);
+  for (const auto& how : w.call()) CHECK(how);
+  for (rank_id r = 0; r < 2; ++r) CHECK(w.wrong(r) == 0);
+}
+
+TEST_CASE("numbers of a candidate on a device are compared with the default's, and the caller never gets wrong ones") {
+  rank_settings settings = eager_trials();
+  settings.allowed.compare_trials = true;
+  two_members w(settings);
+  w.declare(led_by(0, {star(), star(4'000), grouped({.name = "careless"}, careless, careless)}));
+  const auto state = [&w] {
+    for (const auto& agreed : w.job[0].agreements()) {
+      const auto* const c = agreed.assigned->find(count * sizeof(float));
+      if (c != nullptr) return c;
+    }
+    return static_cast<const actors::campaign*>(nullptr);
+  };
+  const auto decided = [&] { return state() != nullptr && state()->where == actors::campaign::stage::decided; };
+  for (const deadline limit; !limit.is_over() && !decided();) {
+    for (rank_id r = 0; r < 2; ++r) w.put(r);
+    for (const auto& how : w.call()) REQUIRE(how);
+    for (rank_id r = 0; r < 2; ++r) CHECK(w.wrong(r) == 0);
+  }
+  REQUIRE(decided());
+  CHECK(state()->winner != "careless");
+  REQUIRE(state()->excluded.size() == 1);
+  CHECK(state()->excluded[0].why.find("its numbers are not the default's: element 0 is ") != std::string::npos);
+}
+
+TEST_CASE("what a leader does in between finds the sum on its device, and all get what came of it") {
+  for (const auto& config : {star(), star(1'000), chain(1'000), tree()}) {
+    CAPTURE(config->id());
+    two_members w;
+    w.declare(led_by(0, {config}));
+    for (rank_id r = 0; r < 2; ++r) w.put(r);
+    w.job.run([&w](rank& self) {
+      const rank_id me = self.id();
+      if (me == 1) return w.groups[1].all_reduce(w.floats(1));
+      std::function<task<>(std::span<float>)> twice = [&w](std::span<float> sum) {
+        CHECK(w.wrong(0) == 0);
+        w.gpu.launch(w.streams[0], 500, [&w, sum] {
+          auto* const x = reinterpret_cast<float*>(w.gpu.shadow(sum.data()));
+          for (std::size_t i = 0; i < count; ++i) x[i] *= 2;
+        });
+        CHECK(w.job.gpu(0)->after(std::as_bytes(sum), w.streams[0]) == errc::none);
+        return [](int) -> task<> { co_return; }(0);
+      };
+      return w.groups[0].all_reduce(w.floats(0), std::move(twice));
+    });
+    for (rank_id r = 0; r < 2; ++r) {
+      const auto* const x = reinterpret_cast<const float*>(w.gpu.shadow(w.memory[r]->bytes().data()));
+      for (std::size_t i = 0; i < count; ++i) REQUIRE(x[i] == 2 * 3 * static_cast<float>(i % 7 + 1));
+    }
+  }
+}
+
+TEST_CASE("a block that is given back is not used again while the device still adds up there") {
+  fake_cuda gpu;
+  transports::cuda_copies copies(gpu, 0);
+  transports::cuda_space space(copies);
+  const auto kept = space.make(4'096);
+  auto block = space.make(4'096);
+  const auto* const at = block->bytes().data();
+  space.assign(block->bytes(), kept->bytes());
+  block.reset();
+  const auto other = space.make(4'096);
+  CHECK(other->bytes().data() != at);
+  for (int i = 0; i < 100; ++i) static_cast<void>(copies.busy(std::span(at, 4'096)));
+  const auto again = space.make(4'096);
+  CHECK(again->bytes().data() == at);
+}

@@ -1,0 +1,349 @@
+#include <parley/tests/support/transfers.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+/// A user's own config as a class: two parts, the second one first.
+class halves final : public paired_config {
+ public:
+  halves() : paired_config({.name = "halves", .wire_class = "halves"}) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    const std::size_t half = data.size() / 2;
+    out.keep_in_flight(2);
+    co_await out.send(half, data.subspan(half));
+    if (half != 0) co_await out.send(0, data.first(half));
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    const std::size_t half = data.size() / 2;
+    in.keep_in_flight(2);
+    if (half != 0) co_await in.receive(0, data.first(half));
+    co_await in.receive(half, data.subspan(half));
+  }
+};
+
+/// Whole up to 1000 bytes; its functions, which cut nothing either, are for the rest.
+class whole_while_small final : public paired_config {
+ public:
+  explicit whole_while_small(std::vector<std::size_t>& cut)
+      : paired_config({.name = "whole_while_small", .wire_class = "whole"}, 1000), cut_(cut) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    cut_.push_back(data.size());
+    co_await out.send(0, data);
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    cut_.push_back(data.size());
+    co_await in.receive(0, data);
+  }
+
+ private:
+  std::vector<std::size_t>& cut_;
+};
+
+task<> send_whole_data(part_sender& out, std::span<const std::byte> data) { co_await out.send(0, data); }
+task<> receive_whole_data(part_receiver& in, std::span<std::byte> data) { co_await in.receive(0, data); }
+task<> send_first_half_only(part_sender& out, std::span<const std::byte> data) {
+  co_await out.send(0, data.first(data.size() / 2));
+}
+task<> receive_thirds(part_receiver& in, std::span<std::byte> data) {
+  const std::size_t third = data.size() / 3;
+  co_await in.receive(0, data.first(third));
+  co_await in.receive(third, data.subspan(third));
+}
+task<> receive_from_the_middle(part_receiver& in, std::span<std::byte> data) {
+  co_await in.receive(data.size() / 2, data.subspan(data.size() / 2));
+}
+task<> receive_nothing(part_receiver&, std::span<std::byte>) { co_return; }
+task<> send_that_throws(part_sender&, std::span<const std::byte>) {
+  throw std::runtime_error("the sender's card is on fire");
+  co_return;
+}
+task<> receive_that_throws(part_receiver&, std::span<std::byte>) {
+  throw std::runtime_error("the receiver's card is on fire");
+  co_return;
+}
+// Good for the rehearsal's size, bad for the user's.
+constexpr std::size_t rehearsed = 300'000;
+task<> send_good_once(part_sender& out, std::span<const std::byte> data) {
+  if (data.size() != rehearsed) throw std::runtime_error("only rehearsed");
+  co_await out.send(0, data);
+}
+task<> receive_good_once(part_receiver& in, std::span<std::byte> data) {
+  if (data.size() != rehearsed) throw std::runtime_error("only rehearsed");
+  co_await in.receive(0, data);
+}
+// Fails once, in the user's n-th invocation of it.
+int good_calls_left = 0;
+task<> send_good_for_a_while(part_sender& out, std::span<const std::byte> data) {
+  if (data.size() != rehearsed && --good_calls_left == 0) throw std::runtime_error("worn out");
+  co_await out.send(0, data);
+}
+task<> send_beyond(part_sender& out, std::span<const std::byte> data) { co_await out.send(data.size(), data); }
+
+config_ptr made(const char* name, send_function s, receive_function r) {
+  return paired({.name = name, .wire_class = name}, s, r);
+}
+
+tuning::plan_options eager_plan() {
+  tuning::plan_options plan;
+  plan.budget_fraction = 1e9;
+  return plan;
+}
+rank_settings eager() {
+  rank_settings s;
+  s.plan = eager_plan();
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("a config without an implementation for a role says which config and which role") {
+  CHECK_THROWS_WITH_AS(made("lonely", nullptr, receive_whole_data),
+                       doctest::Contains("config lonely has no implementation for role sender"), failure);
+  CHECK_THROWS_WITH_AS(made("lonely", send_whole_data, nullptr), doctest::Contains("role receiver"), failure);
+}
+
+TEST_CASE("configs that cannot be are refused by name") {
+  CHECK_THROWS_AS(chunked(0), failure);
+  CHECK_THROWS_AS(chunked(1, 0), failure);
+  CHECK_THROWS_AS(by_piece(0), failure);
+  CHECK(says(check_catalogue("rims", {by_piece(), direct()}),
+             "its default, by_piece(in_flight=4), needs payloads in pieces"));
+  CHECK_THROWS_AS(made("with space", send_whole_data, receive_whole_data), failure);
+  CHECK(named_config("direct").value()->id() == "direct");
+  CHECK(named_config("chunked(chunk_bytes=1MiB in_flight=4)").value()->digest() == chunked(1_MiB, 4)->digest());
+  CHECK(named_config("chunked(chunk_bytes=262144)").value()->digest() == chunked(256_KiB)->digest());
+  CHECK(named_config("nccl").value()->digest() == ops::nccl()->digest());
+  CHECK(by_piece()->id() == "by_piece(in_flight=4)");
+  for (const auto& config : {by_piece(), by_piece(9)})
+    CHECK(named_config(config->id()).value()->digest() == config->digest());
+  CHECK(named_config("by_piece").value()->digest() == by_piece(4)->digest());
+  CHECK(put(0, 4, {.kernel_blocks = 16})->id() == "put(kernel_blocks=16)");
+  CHECK(get(4_MiB, 8, {.kernel_blocks = 4, .streams = 2})->id() ==
+        "get(chunk_bytes=4194304 in_flight=8 kernel_blocks=4 streams=2)");
+  for (const auto& config : {put(0, 4, {.kernel_blocks = 16}), put(0, 4, {.streams = 3}), get(1_MiB, 2, {.streams = 1}),
+                             get(1_MiB, 2, {.kernel_blocks = most_of_a_copy})})
+    CHECK(named_config(config->id()).value()->digest() == config->digest());
+  CHECK_THROWS_AS(put(0, 4, {.kernel_blocks = most_of_a_copy + 1}), failure);
+  CHECK_THROWS_AS(get(0, 4, {.streams = most_of_a_copy + 1}), failure);
+  for (const char* text :
+       {"put(streams=0)", "put(kernel_blocks=1025)", "ucx(streams=2)", "chunked(chunk_bytes=1MiB streams=2)",
+        "telepathy", "nccl(chunk_bytes=1MiB)", "chunked", "chunked(chunk_bytes=0)", "chunked(chunk_bytes=1MiB speed=2)",
+        "by_piece(chunk_bytes=1MiB)", "by_piece(in_flight=0)", "direct(a=1)", "", "chunked("}) {
+    const auto none = named_config(text);
+    REQUIRE_FALSE(none);
+    CHECK(none.code() == errc::bad_argument);
+    CHECK(none.reason().what().find("known are direct, chunked") != std::string::npos);
+    CHECK(none.reason().what().find("by_piece(in_flight=COUNT)") != std::string::npos);
+  }
+}
+
+TEST_CASE("how a GPU is to copy is no config for payloads in host memory, and the reason says so") {
+  world w(2, eager());
+  const std::vector<config_ptr> configs{direct(), put(), put(0, 4, {.kernel_blocks = 16}), get(0, 4, {.streams = 1})};
+  const auto all = move_each(w, configs, configs, std::vector<std::size_t>(100, 50'000));
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  const std::string why = ": kernel_blocks and streams say how a GPU is to copy, and the payload lies in host memory";
+  CHECK(w[0].participants().front()->unavailable ==
+        std::vector<std::string>{"put(kernel_blocks=16)" + why, "get(streams=1)" + why});
+}
+
+TEST_CASE("messages that lie in one piece go as if there were no config by the piece, and say why it is out") {
+  world w(2, eager());
+  const std::vector<config_ptr> configs{direct(), by_piece(), chunked(4096, 2)};
+  const auto all = move_each(w, configs, configs, std::vector<std::size_t>(100, 50'000));
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  const auto* campaign = campaign_of(w, "64KiB");
+  REQUIRE(campaign != nullptr);
+  CHECK(campaign->where == actors::campaign::stage::decided);
+  REQUIRE(campaign->excluded.size() == 1);
+  CHECK(campaign->excluded.front().why.find("messages lie in one piece") != std::string::npos);
+}
+
+TEST_CASE("configs of one's own, as a class and as two functions, move every size") {
+  const std::vector<std::size_t> sizes{0, 1, 2, 3, 1000, 8193, 100'000, 1 << 20};
+  for (const auto& config :
+       {config_ptr(std::make_shared<halves>()), made("plain", send_whole_data, receive_whole_data)}) {
+    world w(2);
+    const auto all = move_each(w, {config}, {config}, sizes, 10);
+    CHECK(all.failed() == 0);
+    CHECK(all.wrong == 0);
+  }
+}
+
+TEST_CASE("payloads up to the size that a config says go whole, past its functions, on both sides") {
+  std::vector<std::size_t> cut;
+  world w(2);
+  const auto config = std::make_shared<whole_while_small>(cut);
+  const auto all = move_each(w, {config}, {config}, {1, 1000, 1001, 0, 8}, 10);
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  std::erase(cut, rehearsed);
+  CHECK(std::ranges::equal(cut, std::vector<std::size_t>{1001, 1001}));
+  CHECK(chunked(64)->goes_whole(64));
+  CHECK_FALSE(chunked(64)->goes_whole(65));
+}
+
+TEST_CASE(
+    "a receiver that cuts differently from its sender ends with config_failed, and the next invocations are fine") {
+  for (const receive_function bad : {receive_thirds, receive_from_the_middle, receive_nothing}) {
+    world w(2);
+    const auto mine = made("askew", send_whole_data, bad);
+    const auto all = move_each(w, {mine}, {mine}, {100, 100'000, 0, 30'000});
+    REQUIRE(all.received.size() == 4);
+    for (const std::size_t i : {0, 1, 3}) {
+      CHECK(all.received[i].code() == errc::config_failed);
+      CHECK(says(all.received[i], "activations 0->1, invocation " + std::to_string(i) + ", on rank 1 (receiver)"));
+      CHECK(says(all.received[i], "askew"));
+    }
+    CHECK(all.received[2]);
+    CHECK(all.sent.size() == 4);
+  }
+}
+
+TEST_CASE("a sender that sends half of the payload fails by itself and at its receiver") {
+  world w(2);
+  const auto mine = made("half", send_first_half_only, receive_whole_data);
+  const auto all = move_each(w, {mine}, {mine}, {100, 0, 100'000});
+  CHECK(all.sent[0].code() == errc::config_failed);
+  CHECK(says(all.sent[0], "sent 50 of 100 bytes"));
+  CHECK_FALSE(all.received[0]);
+  CHECK(all.sent[1]);
+  CHECK(all.received[1]);
+  CHECK(all.sent[2].code() == errc::config_failed);
+  CHECK_FALSE(all.received[2]);
+}
+
+TEST_CASE("a sender that writes beyond the payload fails and writes nothing") {
+  world w(2);
+  const auto mine = made("beyond", send_beyond, receive_whole_data);
+  const auto all = move_each(w, {mine}, {mine}, {100});
+  CHECK(all.sent[0].code() == errc::bad_argument);
+  CHECK(all.received[0].code() == errc::config_failed);
+}
+
+TEST_CASE("a default that throws on one side is an error on both, with what it said") {
+  SUBCASE("at the sender") {
+    world w(2);
+    const auto mine = made("fire", send_that_throws, receive_whole_data);
+    const auto all = move_each(w, {mine}, {mine}, {100, 200});
+    for (std::size_t i = 0; i < 2; ++i) {
+      CHECK(all.sent[i].code() == errc::config_failed);
+      CHECK(says(all.sent[i], "the sender's card is on fire"));
+      CHECK(all.received[i].code() == errc::config_failed);
+    }
+  }
+  SUBCASE("at the receiver") {
+    world w(2);
+    const auto mine = made("fire", send_whole_data, receive_that_throws);
+    const auto all = move_each(w, {mine}, {mine}, {100, 200'000});
+    for (std::size_t i = 0; i < 2; ++i) {
+      CHECK(all.received[i].code() == errc::config_failed);
+      CHECK(says(all.received[i], "the receiver's card is on fire"));
+    }
+  }
+}
+
+TEST_CASE("a candidate that throws in its rehearsal on one side is not tried, and the others are") {
+  for (const bool at_sender : {true, false}) {
+    world w(2, eager());
+    const auto bad = at_sender ? made("bad", send_that_throws, receive_whole_data)
+                               : made("bad", send_whole_data, receive_that_throws);
+    const std::vector configs{direct(), bad, chunked(64_KiB, 4)};
+    const auto all = move_each(w, configs, configs, std::vector<std::size_t>(200, 200'000));
+    CHECK(all.failed() == 0);
+    CHECK(all.wrong == 0);
+    const auto* c = campaign_of(w, "256KiB");
+    REQUIRE(c != nullptr);
+    CHECK(c->where == actors::campaign::stage::decided);
+    CHECK(c->trials > 0);
+    const auto agreed = w[0].agreements();
+    CHECK(agreed[0].assigned->ids() == std::vector<std::string>{"direct", chunked(64_KiB, 4)->id()});
+    REQUIRE(agreed[0].warm_errors->size() >= 1);
+    CHECK(agreed[0].warm_errors->front().find(at_sender ? "rank 0: bad" : "rank 1: bad") != std::string::npos);
+    CHECK(c->why.find("not tried, for their rehearsals failed: bad") != std::string::npos);
+    const auto& told = w[at_sender ? 0 : 1].warnings();
+    CHECK(std::any_of(told.begin(), told.end(), [](const std::string& text) {
+      return text.find("activations 0->1") != std::string::npos && text.find("config bad") != std::string::npos &&
+             text.find("it failed its rehearsal") != std::string::npos;
+    }));
+    CHECK(join_flights(w).mismatches == 0);
+  }
+}
+
+TEST_CASE("a candidate that cuts askew or brings wrong data is found out in its rehearsal") {
+  world w(2, eager());
+  const std::vector configs{direct(), made("askew", send_whole_data, receive_thirds),
+                            made("lazy", send_whole_data, receive_nothing)};
+  const auto all = move_each(w, configs, configs, std::vector<std::size_t>(50, 200'000));
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  CHECK(w[0].agreements()[0].assigned->ids() == std::vector<std::string>{"direct"});
+  const auto warned = [&](const std::string& config, const std::string& what) {
+    const auto& told = w[1].warnings();
+    return std::any_of(told.begin(), told.end(), [&](const std::string& text) {
+      return text.find("config " + config) != std::string::npos && text.find(what) != std::string::npos;
+    });
+  };
+  CHECK(warned("askew", "its two functions do not fit each other: the part at offset 0 has"));
+  CHECK(warned("lazy", "the rehearsal brought wrong data at byte 0"));
+}
+
+TEST_CASE("a candidate that fails in its first trial costs that call and is never tried again") {
+  for (const bool at_sender : {true, false}) {
+    world w(2, eager());
+    const auto bad =
+        at_sender ? made("bad", send_good_once, receive_whole_data) : made("bad", send_whole_data, receive_good_once);
+    const std::vector configs{direct(), bad, chunked(64_KiB, 4)};
+    const auto all = move_each(w, configs, configs, std::vector<std::size_t>(300, 200'000));
+    const auto* c = campaign_of(w, "256KiB");
+    REQUIRE(c != nullptr);
+    CHECK(c->where == actors::campaign::stage::decided);
+    CHECK(c->winner != "bad");
+    CHECK(all.wrong == 0);
+    const auto failed_receives = static_cast<std::size_t>(
+        std::count_if(all.received.begin(), all.received.end(), [](const auto& r) { return !r; }));
+    CHECK(failed_receives == 1);
+    CHECK(all.failed() <= 2);
+    CHECK(join_flights(w).mismatches == 0);
+  }
+}
+
+TEST_CASE("whichever trial a candidate fails in, the campaign ends and another config wins") {
+  for (int run = 0; run < 24; ++run) {
+    const int good = run / 2 + 1;
+    const time_ns pause_ns = run % 2 == 0 ? 0 : 1'000'000;  // reports arrive between two invocations
+    CAPTURE(good);
+    CAPTURE(pause_ns);
+    world w(2, eager());
+    good_calls_left = good;
+    const std::vector configs{direct(), made("wearing", send_good_for_a_while, receive_whole_data)};
+    auto out = w[0].declare(pair_of(configs));
+    auto in = w[1].declare(pair_of(configs));
+    call_outcomes all;
+    for (int i = 0; i < 100; ++i) {
+      const auto one = move_each(w, out, in, {200'000});
+      all.wrong += one.wrong;
+      all.sent.insert(all.sent.end(), one.sent.begin(), one.sent.end());
+      all.received.insert(all.received.end(), one.received.begin(), one.received.end());
+      if (pause_ns != 0) pass(w, pause_ns);
+    }
+    pass(w, 2'000'000'000);
+    CHECK(all.wrong == 0);
+    CHECK(all.failed() == (good_calls_left <= 0 ? 2 : 0));
+    const auto* c = campaign_of(w, "256KiB");
+    REQUIRE(c != nullptr);
+    CHECK(c->where == actors::campaign::stage::decided);
+    CHECK(c->winner == "direct");
+  }
+}

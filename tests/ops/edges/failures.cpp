@@ -1,0 +1,347 @@
+#include <parley/tests/support/transfers.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+task<> keep_send(transfer t, std::span<const std::byte> data, send_options o, result<>& into) {
+  auto outcome = co_await attempt(t.send(data, o));
+  into = std::move(outcome);
+}
+task<> keep_receive(transfer t, std::span<std::byte> data, receive_options o, result<>& into) {
+  auto outcome = co_await attempt(t.receive(data, o));
+  into = outcome ? result<>{} : result<>{outcome.reason()};
+}
+
+struct pair_world : world {
+  explicit pair_world(rank_settings s = {}) : world(2, std::move(s)) {
+    const std::vector configs{direct(), chunked(16_KiB, 2)};
+    out = ranks[0]->declare(pair_of(configs));
+    in = ranks[1]->declare(pair_of(configs));
+    calls.emplace(clock);
+  }
+  ~pair_world() { calls.reset(); }
+  result<>& send(std::size_t size, send_options o = {.to = 1}) {
+    data.push_back(pattern(size, data.size()));
+    auto& r = outcomes.emplace_back(std::make_unique<result<>>(errc::pending));
+    calls->spawn(keep_send(out, data.back(), o, *r));
+    clock.turn();
+    return *r;
+  }
+  result<>& receive(std::size_t size, receive_options o = {.from = 0}) {
+    data.emplace_back(size, std::byte{0xEE});
+    auto& r = outcomes.emplace_back(std::make_unique<result<>>(errc::pending));
+    calls->spawn(keep_receive(in, data.back(), o, *r));
+    clock.turn();
+    return *r;
+  }
+  std::list<std::vector<std::byte>> data;
+  std::vector<std::unique_ptr<result<>>> outcomes;
+  transfer out, in;
+  std::optional<scope> calls;
+};
+
+}  // namespace
+
+TEST_CASE("when a peer is lost every pending and every later call says so, with op, rank and invocation") {
+  pair_world w;
+  auto& done = w.receive(100);
+  w.send(100);
+  pass(w, 1'000'000);
+  CHECK(done);
+  auto& begun = w.receive(1 << 20);
+  w.send(1 << 20);
+  pass(w, 20'000);  // its stamp is here, its payload is on its way
+  auto& pending = w.receive(100);
+  auto& pending_too = w.receive(100, {.from = 0, .tag = 4});
+  w[1].on_lost(0, "killed by signal 9");
+  pass(w, 1'000'000);
+  CHECK(begun.code() == errc::peer_failed);
+  CHECK(says(begun, "invocation 1 was under way"));
+  auto& later = w.receive(64, {.from = 0, .tag = 7});
+  pass(w, 1'000'000);
+  // Which calls they were: invocation 2 is the first of tag 0 that has not begun.
+  CHECK(says(pending, "a receive of up to 100 bytes from rank 0, tag 0, was not met: invocation 2 had not begun"));
+  CHECK(says(pending_too, "a receive of up to 100 bytes from rank 0, tag 4, was not met: invocation 0 had not begun"));
+  CHECK(says(later, "a receive of up to 64 bytes from rank 0, tag 7, was not met: invocation 0 had not begun"));
+  for (auto* r : {&pending, &pending_too, &later}) {
+    pass(w, 1'000'000);
+    CHECK(r->code() == errc::peer_failed);
+    CHECK(says(*r, "activations 0->1"));
+    CHECK(says(*r, "on rank 1"));
+    CHECK(says(*r, "rank 0 is gone: killed by signal 9"));
+    CHECK(says(*r, "restart the job"));
+  }
+}
+
+TEST_CASE("a receive whose payload could not be fetched does not say that it came") {
+  for (const config_ptr& config : {direct(), chunked(512_KiB, 2)}) {
+    CAPTURE(config->id());
+    world w(2);
+    const std::vector<config_ptr> configs{config};
+    auto out = w[0].declare(pair_of(configs));
+    auto in = w[1].declare(pair_of(configs));
+    const auto sent = pattern(1 << 20, 1);
+    std::vector<std::byte> came(sent.size());
+    result<> of_send(errc::pending);
+    result<> of_receive(errc::pending);
+    scope calls(w.clock);
+    calls.spawn(keep_receive(in, came, {.from = 0}, of_receive));
+    calls.spawn(keep_send(out, sent, {.to = 1}, of_send));
+    pass(w, 20'000);  // its stamp is here, its payload is on its way
+    w.links.end_process(0);
+    pass(w, 1'000'000);
+    CHECK(of_receive.code() == errc::peer_failed);
+    CHECK_MESSAGE(says(of_receive, "received 0 of 1048576 bytes from rank 0"), of_receive.reason().what());
+  }
+}
+
+TEST_CASE("a call that ends for what the other end says of the same invocation names that once") {
+  pair_world w;
+  auto& begun = w.receive(1 << 20);
+  w.send(1 << 20);
+  pass(w, 20'000);
+  w[1].on_lost(0, "it ended with an error: peer_failed: activations 0->1; invocation 0 was under way",
+               departure::failed);
+  pass(w, 1'000'000);
+  REQUIRE_FALSE(begun);
+  const std::string text = begun.reason().text();
+  const std::string words = "invocation 0 was under way";
+  CHECK(text.find(words) != std::string::npos);
+  CHECK_MESSAGE(text.find(words) == text.rfind(words), text);
+}
+
+TEST_CASE("a rank that ends because another one ended because of a third is told whose end that was, and no more") {
+  constexpr rank_id n = 8;
+  world w(n);
+  const auto op = [](rank_id from) {
+    paired_transfer pair;
+    pair.name = "from_" + std::to_string(from);
+    pair.edges = {{from, from + 1}};
+    return pair;
+  };
+  std::vector<std::vector<std::byte>> buffers(n, std::vector<std::byte>(100));
+  std::vector<result<>> ended(n, result<>(errc::pending));
+  scope calls(w.clock);
+  for (rank_id from = 0; from + 1 < n; ++from) {
+    auto out = w[from].declare(op(from));
+    static_cast<void>(out);
+    auto in = w[from + 1].declare(op(from));
+    const auto take = [](transfer t, std::span<std::byte> into, rank_id peer, result<>* outcome) -> task<> {
+      auto got = co_await attempt(t.receive(into, {.from = peer}));
+      *outcome = got ? result<>() : result<>(got.reason());
+    };
+    calls.spawn(take(in, buffers[from + 1], from, &ended[from + 1]));
+  }
+  pass(w, 1'000'000);
+  w[1].on_lost(0, "it was killed");
+  for (rank_id r = 1; r + 1 < n; ++r) {
+    pass(w, 1'000'000);
+    REQUIRE(ended[r].code() == errc::peer_failed);
+    w[r + 1].on_ended(r, w[r].cause_of(ended[r].reason()));
+  }
+  pass(w, 1'000'000);
+  const std::string last = ended[n - 1].reason().what();
+  CAPTURE(last);
+  CHECK(last.find("rank 6 ended because rank 0 is gone: it was killed; restart the job") != std::string::npos);
+  for (const char* between : {"rank 1 ", "rank 3 ", "rank 5 "}) CHECK(last.find(between) == std::string::npos);
+  REQUIRE(ended[n - 1].reason().began_with() != nullptr);
+  CHECK(ended[n - 1].reason().began_with()->rank == 0);
+}
+
+TEST_CASE("whose connection breaks without a word after another loss ended because of that one") {
+  world w(3);
+  auto op = pair_of({direct()});
+  op.edges = {{1, 0}};
+  auto in = w[0].declare(op);
+  auto out = w[1].declare(op);
+  static_cast<void>(out);
+  std::vector<std::byte> buffer(100);
+  result<> outcome = errc::pending;
+  scope calls(w.clock);
+  const auto take = [](transfer t, std::span<std::byte> into, result<>* ended) -> task<> {
+    auto got = co_await attempt(t.receive(into, {.from = 1}));
+    *ended = got ? result<>() : result<>(got.reason());
+  };
+  calls.spawn(take(in, buffer, &outcome));
+  pass(w, 1'000'000);
+  w[0].on_lost(2, "it was killed");  // whom this pair does not need
+  CHECK(outcome.code() == errc::pending);
+  w[0].on_lost(1, "its connection broke", departure::vanished);
+  pass(w, 1'000'000);
+  CHECK(outcome.code() == errc::peer_failed);
+  CHECK_MESSAGE(says(outcome, "rank 1 is gone: its connection broke after rank 2 is gone: it was killed"),
+                outcome.reason().what());
+  REQUIRE(outcome.reason().began_with() != nullptr);
+  CHECK(outcome.reason().began_with()->rank == 2);
+}
+
+TEST_CASE("a send that was under way when its peer was lost names its invocation") {
+  pair_world w;
+  w.receive(100);
+  w.send(100);
+  pass(w, 1'000'000);
+  auto& under_way = w.send(1 << 20);
+  std::vector<result<>*> behind;
+  for (int i = 0; i < 5; ++i) behind.push_back(&w.send(1 << 20));
+  pass(w, 1'000'000);
+  w[0].on_lost(1, "its connection broke");
+  pass(w, 1'000'000);
+  // What waited for room is told at once; what the transport holds ends when the transport lets go of it.
+  CHECK(behind.back()->code() == errc::peer_failed);
+  CHECK(says(*behind.back(), "rank 1 is gone"));
+  static_cast<void>(under_way);
+  auto& later = w.send(8);
+  pass(w, 1'000'000);
+  CHECK(later.code() == errc::peer_failed);
+  for (auto* r : {behind.back(), &later}) CHECK(says(*r, "a send of "));
+  CHECK(says(later, "a send of 8 bytes, tag 0, had not begun: invocation 5 would have been the next one"));
+}
+
+TEST_CASE("an op that is declared after its peer was lost fails at once") {
+  world w(2);
+  w[0].on_lost(1, "killed by signal 9");
+  auto out = w[0].declare(pair_of({direct()}));
+  const std::vector<std::byte> data(8);
+  result<> outcome;
+  run(w.clock, keep_send(out, data, {.to = 1}, outcome));
+  CHECK(outcome.code() == errc::peer_failed);
+}
+
+TEST_CASE("losing a rank that has no part in an op changes nothing") {
+  world w(3);
+  auto out = w[0].declare(pair_of({direct()}));
+  auto in = w[1].declare(pair_of({direct()}));
+  for (rank_id r = 0; r < 2; ++r) w[r].on_lost(2, "killed by signal 9");
+  const auto all = move_each(w, out, in, {10, 100'000});
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+}
+
+TEST_CASE("a receive that nobody sends to ends at its deadline, naming who it waits for and the invocation that it "
+          "would have got") {
+  pair_world w;
+  w.receive(100);
+  w.send(100);
+  pass(w, 1'000'000);
+  auto& first = w.receive(100, {.from = 0, .timeout_ns = 5'000'000});
+  auto& second = w.receive(64, {.from = 0, .timeout_ns = 1'000'000});
+  auto& other = w.receive(64, {.from = 0, .tag = 4, .timeout_ns = 1'000'000});
+  pass(w, 2'000'000);
+  CHECK(says(second, "a receive of up to 64 bytes from rank 0, tag 0, was not met: invocation 2 had not begun; that "
+                     "rank is late"));
+  CHECK(says(other, "a receive of up to 64 bytes from rank 0, tag 4, was not met: invocation 0 had not begun"));
+  pass(w, 4'000'000);
+  CHECK(says(first, "a receive of up to 100 bytes from rank 0, tag 0, was not met: invocation 1 had not begun"));
+  for (auto* r : {&first, &second, &other}) {
+    CHECK(r->code() == errc::timeout);
+    CHECK(says(*r, "activations 0->1, on rank 1 (receiver)"));
+  }
+}
+
+TEST_CASE("a send that nobody makes room for ends at its deadline, naming who has no room") {
+  pair_world w;
+  for (int i = 0; i < 64; ++i) w.send(8);
+  auto& r = w.send(8, {.to = 1, .timeout_ns = 50'000'000});
+  pass(w, 100'000'000);
+  CHECK(r.code() == errc::timeout);
+  for (const char* word : {"activations 0->1", "on rank 0 (sender)", "rank 1 has no room"}) CHECK(says(r, word));
+}
+
+TEST_CASE("a large send that nobody receives ends at its deadline, and the next ones are paired rightly") {
+  pair_world w;
+  auto& r = w.send(1 << 20, {.to = 1, .timeout_ns = 50'000'000});
+  pass(w, 200'000'000);
+  CHECK(r.code() == errc::timeout);
+  CHECK(says(r, "invocation 0"));
+  auto& first = w.receive(1 << 20);
+  auto& second = w.receive(1 << 20);
+  auto& again = w.send(1 << 20);
+  pass(w, 200'000'000);
+  CHECK(first.code() == errc::send_failed);
+  CHECK(again);
+  CHECK(second);
+}
+
+TEST_CASE("a buffer that is too small is told with both sizes, nothing is written, and the next call is fine") {
+  pair_world w;
+  for (const std::size_t size : {std::size_t{100}, std::size_t{1} << 20U}) {
+    auto& small = w.receive(size - 1);
+    const auto& untouched = w.data.back();
+    w.send(size);
+    pass(w, 10'000'000);
+    CHECK(small.code() == errc::buffer_too_small);
+    CHECK(says(small, "into a buffer of " + std::to_string(size - 1) +
+                          " bytes, which is too small for the message of " + std::to_string(size) + " bytes"));
+    CHECK(std::all_of(untouched.begin(), untouched.end(), [](std::byte b) { return b == std::byte{0xEE}; }));
+    auto& fine = w.receive(size);
+    w.send(size);
+    pass(w, 10'000'000);
+    CHECK(fine);
+  }
+}
+
+TEST_CASE("a cancelled receive leaves its message to the next one") {
+  pair_world w;
+  std::vector<std::byte> never_used(100);
+  result<> given_up;
+  {
+    scope inner(w.clock);
+    inner.spawn(keep_receive(w.in, never_used, {.from = 0}, given_up));
+    w.clock.turn();
+    inner.cancel();
+    pass(w, 1'000'000);
+  }
+  CHECK(given_up.code() == errc::cancelled);
+  auto& next = w.receive(100);
+  const auto& buffer = w.data.back();
+  w.send(100);
+  pass(w, 1'000'000);
+  CHECK(next);
+  CHECK(buffer == w.data.back());  // what was sent
+}
+
+TEST_CASE("a cancelled send in flight gives its buffer back before it ends, and its receiver is told") {
+  pair_world w;
+  auto payload = std::make_unique<std::vector<std::byte>>(pattern(1 << 20, 1));
+  result<> given_up(errc::pending);
+  scope inner(w.clock);
+  inner.spawn(keep_send(w.out, *payload, {.to = 1}, given_up));
+  pass(w, 1'000'000);
+  CHECK(given_up.code() == errc::pending);
+  inner.cancel();
+  pass(w, 10'000'000);
+  CHECK(given_up.code() == errc::cancelled);
+  payload.reset();  // nobody reads it any more
+  auto& r = w.receive(1 << 20);
+  pass(w, 10'000'000);
+  CHECK(r.code() == errc::send_failed);
+}
+
+TEST_CASE("the flight recorder holds both ends of every invocation, the last ones when it is full") {
+  rank_settings s;
+  s.policy = actors::tuning_policy::off;
+  s.flight_records = 16;
+  pair_world w(s);
+  for (std::size_t i = 0; i < 40; ++i) {
+    w.receive(8);
+    w.send(8);
+    pass(w, 1'000'000);
+  }
+  for (rank_id r = 0; r < 2; ++r) {
+    const auto records = w[r].flight().in_order();
+    REQUIRE(records.size() == 16);
+    CHECK(w[r].flight().total() >= 40);
+    for (std::size_t i = 0; i < 16; ++i) {
+      CHECK(records[i].invocation == 24 + i);
+      CHECK(records[i].bytes == 8);
+      CHECK(records[i].digest == direct()->digest());
+      CHECK(records[i].what == (r == 0 ? flight_event::sent : flight_event::received));
+    }
+  }
+}

@@ -1,0 +1,860 @@
+#include <parley/tests/support/batches.hpp>
+#include <parley/tests/support/cases/halo_grid.hpp>
+#include <parley/tests/support/cases/jacobi_case.hpp>
+#include <parley/tests/support/groups.hpp>
+#include <parley/tests/support/guarded.hpp>
+#include <parley/tests/support/transfers.hpp>
+
+#include <parley/config.hpp>
+#include <parley/halo.hpp>
+#include <parley/ops/core/common_terms.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+using namespace parley::tests::jacobi_case;
+
+namespace {
+
+std::size_t wrong_after(const halo_exchange& op, std::vector<std::uint64_t> cells, std::uint64_t padding = 0,
+                        std::size_t fields = 1) {
+  rank_id blocks = 1;
+  for (const rank_id n : op.ranks) blocks *= n;
+  world w(blocks);
+  grid g(w, op, std::move(cells), padding, fields);
+  const std::size_t before = g.wrong();
+  for (const auto& outcome : exchange_all(w, g.plans)) CHECK(outcome);
+  if (blocks > 1) CHECK(before > 0);
+  return g.wrong();
+}
+
+}  // namespace
+
+TEST_CASE("ghosts hold what the neighbours have, in one, two and three dimensions, to faces or to all 26") {
+  for (const auto reach : {halo_reach::faces, halo_reach::corners}) {
+    for (const bool wraps : {false, true}) {
+      const auto with = [&](std::vector<rank_id> ranks) {
+        auto op = rims(std::move(ranks));
+        op.reach = reach;
+        op.periodic.assign(op.ranks.size(), wraps);
+        return op;
+      };
+      CHECK(wrong_after(with({4}), {7}) == 0);
+      CHECK(wrong_after(with({1, 4}), {5, 3}) == 0);
+      CHECK(wrong_after(with({4, 1}), {5, 3}) == 0);
+      CHECK(wrong_after(with({2, 2}), {5, 3}) == 0);
+      CHECK(wrong_after(with({3, 2}), {2, 6}) == 0);
+      CHECK(wrong_after(with({2, 2, 2}), {3, 4, 5}) == 0);
+      CHECK(wrong_after(with({1, 1, 3}), {3, 4, 5}) == 0);
+    }
+  }
+}
+
+TEST_CASE("a field with more cells than any memory has, as negative numbers say, is refused") {
+  world w(1);
+  std::vector<double> u(64);
+  std::size_t ops = 0;
+  const auto plan_with = [&](std::vector<std::uint64_t> cells, const std::vector<std::uint64_t>& strides) {
+    halo_exchange op = rims(std::vector<rank_id>(cells.size(), 1));
+    op.name += std::to_string(ops++);
+    op.periodic.assign(cells.size(), true);
+    return w[0].declare(op).plan({grid_field(u, std::move(cells), strides)});
+  };
+  constexpr auto minus_one = static_cast<std::uint64_t>(-1);
+  const auto is_refused = [&](std::vector<std::uint64_t> cells, const std::vector<std::uint64_t>& strides = {}) {
+    CHECK_THROWS_WITH_AS(plan_with(std::move(cells), strides), doctest::Contains("than any memory holds"), failure);
+  };
+  is_refused({minus_one});
+  is_refused({minus_one, 4});
+  is_refused({4, minus_one});
+  is_refused({2, 2}, {minus_one, 1});
+  is_refused({2, 2}, {minus_one / 2, 1});
+  CHECK_THROWS_WITH_AS(plan_with({6, 7}, {}), doctest::Contains("has 64 elements, and with its rim needs 72"), failure);
+  CHECK(plan_with({6, 6}, {}).sent_bytes() != 0);
+}
+
+TEST_CASE("in the midst of 27 blocks one has 26 different neighbours") {
+  for (const bool wraps : {false, true}) {
+    auto op = rims({3, 3, 3});
+    op.reach = halo_reach::corners;
+    op.periodic.assign(3, wraps);
+    world w(27);
+    grid g(w, op, {2, 3, 2}, 0, 1);
+    for (rank_id r = 0; r < 27; ++r) {
+      const bool midst = r == 13;
+      CHECK((g.halos[r].neighbours() == 26) == (midst || wraps));
+      for (rank_id other = 0; midst && other < 27; ++other) {
+        if (other == r) continue;
+        CHECK(g.halos[r].to(other).decision(4).op == "rims 13->" + std::to_string(other));
+      }
+    }
+    for (const auto& outcome : exchange_all(w, g.plans, 2)) CHECK(outcome);
+    CHECK(g.wrong() == 0);
+  }
+}
+
+namespace {
+
+task<> look_in_the_flow(dataflow& flow, halo_plan* plan, const std::vector<double>* u, std::vector<double>* seen) {
+  auto moving = plan->start(flow);
+  auto looked = flow.compute({reads(*u), writes(*seen)}, [u, seen] { *seen = *u; });
+  co_await looked;
+  co_await moving;
+}
+
+}  // namespace
+
+TEST_CASE("a step that reads a field whose ghosts were packed comes after they are unpacked") {
+  world w(2);
+  std::vector<std::vector<double>> u(2, std::vector<double>(5 * 4, -1));
+  std::vector<std::vector<double>> seen(2, std::vector<double>(5 * 4));
+  std::vector<halo_plan> plans;
+  const auto value = [](rank_id r, std::size_t row, std::size_t column) {
+    return static_cast<double>(100 * r + 10 * row + column);
+  };
+  for (rank_id r = 0; r < 2; ++r) {
+    for (std::size_t row = 1; row < 4; ++row) {
+      for (std::size_t column = 1; column < 3; ++column) u[r][row * 4 + column] = value(r, row, column);
+    }
+    halo h = w[r].declare(rims({1, 2}));
+    plans.push_back(h.plan({grid_field(u[r], {3, 2})}));
+    CHECK(plans.back().packed_bytes() != 0);
+  }
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r) all.spawn(with_dataflow(look_in_the_flow, &plans[r], &u[r], &seen[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  for (std::size_t row = 1; row < 4; ++row) {
+    CHECK(seen[0][row * 4 + 3] == value(1, row, 1));
+    CHECK(seen[1][row * 4] == value(0, row, 2));
+  }
+}
+
+namespace {
+
+struct after_a_failure {
+  std::span<const double> written;  // by a computation that fails, before the first of two exchanges
+  std::vector<result<>> outcomes = std::vector<result<>>(3, result<>(errc::pending));
+};
+
+task<> exchange_behind_a_failure(dataflow& flow, halo_plan* plan, after_a_failure* with) {
+  if (!with->written.empty()) {
+    const auto fails = [] { raise({errc::exception, "planted"}); };
+    auto computed = flow.compute({writes(with->written)}, fails, {.name = "interior"});
+    with->outcomes[0] = co_await outcome_of(std::move(computed));
+  }
+  for (const std::size_t turn : {1U, 2U}) {
+    try {
+      auto moving = plan->start(flow);
+      with->outcomes[turn] = co_await outcome_of(std::move(moving));
+    } catch (const failure& f) {
+      with->outcomes[turn] = f.reason();
+    }
+  }
+}
+
+/// Two blocks of 3 x 2 cells beside each other, of which rows have to be packed.
+struct two_blocks : world {
+  two_blocks() : world(2), u(2, std::vector<double>(20, -1)) {
+    for (rank_id r = 0; r < 2; ++r) {
+      for (std::size_t row = 1; row < 4; ++row) u[r][row * 4 + 1] = u[r][row * 4 + 2] = 10.0 * r + double(row);
+      plans.push_back(ranks[r]->declare(rims({1, 2})).plan({grid_field(u[r], {3, 2})}));
+    }
+  }
+  std::size_t wrong_ghosts() const {
+    std::size_t wrong = 0;
+    for (std::size_t row = 1; row < 4; ++row)
+      wrong += (u[0][row * 4 + 3] == u[1][row * 4 + 1] ? 0U : 1U) + (u[1][row * 4] == u[0][row * 4 + 2] ? 0U : 1U);
+    return wrong;
+  }
+  std::vector<std::vector<double>> u;
+  std::vector<halo_plan> plans;
+};
+
+std::vector<after_a_failure> exchange_twice(two_blocks& w, std::span<const double> failing_on_0) {
+  std::vector<after_a_failure> both(2);
+  both[0].written = failing_on_0;
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r) all.spawn(with_dataflow(exchange_behind_a_failure, &w.plans[r], &both[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  return both;
+}
+
+}  // namespace
+
+TEST_CASE("an exchange whose ghosts a failed step was to write fails with it, and the next one in that flow does not") {
+  two_blocks w;
+  const auto both = exchange_twice(w, std::span(w.u[0]).subspan(3 * 4 + 3, 1));
+  CHECK(both[0].outcomes[0].code() == errc::exception);
+  CHECK(says(both[0].outcomes[1], "interior"));
+  CHECK(both[1].outcomes[1]);
+  for (rank_id r = 0; r < 2; ++r) CHECK(both[r].outcomes[2]);
+  CHECK(w.wrong_ghosts() == 0);
+}
+
+TEST_CASE("what a failed step was to write does not leave packed, either, and none of the ranks goes on without it") {
+  two_blocks w;
+  const auto before = w.u;
+  const auto both = exchange_twice(w, std::span(w.u[0]).subspan(2 * 4 + 2, 1));
+  CHECK(both[0].outcomes[0].code() == errc::exception);
+  CHECK(says(both[0].outcomes[1], "interior"));
+  for (const result<>& outcome : {both[1].outcomes[1], both[0].outcomes[2], both[1].outcomes[2]}) {
+    CHECK(outcome.code() == errc::closed);
+    CHECK(says(outcome, "interior"));
+  }
+  CHECK(w.u[1] == before[1]);
+}
+
+namespace {
+
+task<> write_and_exchange(dataflow& flow, two_blocks* w, rank_id r, int times) {
+  std::vector<flow_work> moving;
+  auto* const u = &w->u[r];
+  for (int i = 0; i < times; ++i) {
+    const auto next = [u, r] {
+      for (double& cell : *u) cell += 1 + r;
+    };
+    flow.compute({updates(*u)}, next, {.modelled_ns = 1000});
+    moving.push_back(w->plans[r].start(flow));
+  }
+  co_await moving.back();
+}
+
+}  // namespace
+
+TEST_CASE("what leaves packed is what earlier steps have written, of several exchanges that nobody awaits in between") {
+  two_blocks w;
+  constexpr int times = 5;
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r) all.spawn(with_dataflow(write_and_exchange, &w, r, times));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  for (rank_id r = 0; r < 2; ++r) CHECK(w.u[r][5] == 10.0 * r + 1 + times * (1 + r));
+  CHECK(w.wrong_ghosts() == 0);
+}
+
+TEST_CASE("where nothing is under way what leaves packed is read within start, in code that is no coroutine, too") {
+  two_blocks w;
+  const auto before = w.u;
+  dataflow first(w.clock), second(w.clock);
+  flow_work of_0 = w.plans[0].start(first);
+  flow_work of_1 = w.plans[1].start(second);
+  for (std::size_t row = 1; row < 4; ++row) w.u[0][row * 4 + 2] = 999;
+  of_0.wait();
+  of_1.wait();
+  for (std::size_t row = 1; row < 4; ++row) CHECK(w.u[1][row * 4] == before[0][row * 4 + 2]);
+}
+
+namespace {
+
+task<> looks_for(world* w, time_ns span) {
+  auto slept = co_await sleep_until(w->clock.deadline_in(span));
+  static_cast<void>(slept);
+}
+
+task<> torn_down(two_blocks* w, rank_id r, result<>* again) {
+  scope& here = co_await this_scope;
+  {
+    dataflow flow(here);
+    flow.compute({reads(w->u[r])}, [w] { return looks_for(w, 5'000'000'000); });
+    auto moving = w->plans[r].start(flow);
+    co_await looks_for(w, 500'000'000);  // its messages are over, and what is to be unpacked waits
+  }
+  dataflow flow(here);
+  try {
+    auto moving = w->plans[r].start(flow);
+    *again = co_await outcome_of(std::move(moving));
+  } catch (const failure& f) {
+    *again = f.reason();
+  }
+}
+
+task<> cancelled_in_front(two_blocks* w, result<>* joined) {
+  scope& here = co_await this_scope;
+  dataflow flow(here);
+  auto slow = flow.compute({writes(w->u[0])}, [w] { return looks_for(w, 1'000'000'000); });
+  auto moving = w->plans[0].start(flow);
+  flow.cancel();
+  static_cast<void>(co_await outcome_of(std::move(slow)));
+  static_cast<void>(co_await outcome_of(std::move(moving)));
+  try {
+    co_await flow.join();
+    *joined = {};
+  } catch (const failure& f) {
+    *joined = f.reason();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a plan whose flow was torn down when its messages were over is used again") {
+  two_blocks w;
+  std::vector<result<>> again(2, result<>(errc::pending));
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r) all.spawn(torn_down(&w, r, &again[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  for (const result<>& outcome : again) CHECK(outcome);
+  CHECK(w.wrong_ghosts() == 0);
+}
+
+TEST_CASE("who has awaited an exchange that was cancelled before it was packed has been told all of it") {
+  two_blocks w;
+  result<> joined = errc::pending;
+  scope all(w.clock);
+  all.spawn(cancelled_in_front(&w, &joined));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(joined);
+}
+
+TEST_CASE(
+    "an exchange is not started in a second flow while the first one is under way, and may be when that is over") {
+  two_blocks w;
+  std::vector<result<>> outcomes(2, result<>(errc::pending));
+  const auto twice = [](halo_plan* plan, result<>* second) -> task<> {
+    scope& here = co_await this_scope;
+    dataflow first(here);
+    dataflow other(here);
+    auto moving = plan->start(first);
+    CHECK_THROWS_WITH_AS(plan->open(other), doctest::Contains("is still under way, in another flow"), failure);
+    try {
+      auto at_once = plan->start(other);
+      *second = {};
+    } catch (const failure& f) {
+      *second = f.reason();
+    }
+    co_await moving;
+    auto again = plan->start(other);
+    co_await again;
+  };
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r) all.spawn(twice(&w.plans[r], &outcomes[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  for (const result<>& outcome : outcomes) CHECK(says(outcome, "is still under way, in another flow; await it before"));
+  CHECK(w.wrong_ghosts() == 0);
+}
+
+TEST_CASE("an exchange that was opened in one flow is not started in another") {
+  two_blocks w;
+  std::vector<result<>> outcomes(2, result<>(errc::pending));
+  const auto elsewhere = [](halo_plan* plan, result<>* refused) -> task<> {
+    scope& here = co_await this_scope;
+    dataflow first(here);
+    dataflow other(here);
+    plan->open(first);
+    try {
+      auto moving = plan->start(other);
+      *refused = {};
+    } catch (const failure& f) {
+      *refused = f.reason();
+    }
+    auto moving = plan->start(first);
+    co_await moving;
+  };
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r) all.spawn(elsewhere(&w.plans[r], &outcomes[r]));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  for (const result<>& outcome : outcomes)
+    CHECK(says(outcome, "it was opened in another flow; start the exchange there"));
+  CHECK(w.wrong_ghosts() == 0);
+}
+
+TEST_CASE("fields of other elements than the neighbour's are refused on both, by both types, and nothing is written") {
+  world w(2);
+  guarded_place at;
+  const array<float> all_floats(at, 8);
+  const array<std::int32_t> all_numbers(at, 8);
+  std::fill(all_floats.begin(), all_floats.end(), 1.0F);
+  std::fill(all_numbers.begin(), all_numbers.end(), 2);
+  std::span<float> floats(all_floats.data(), all_floats.size());
+  std::span<std::int32_t> numbers(all_numbers.data(), all_numbers.size());
+  std::vector<std::byte> bytes(32);
+  const auto exchange = [&](auto& of_0, auto& of_1, const char* name) {
+    std::vector<halo_plan> plans;
+    for (rank_id r = 0; r < 2; ++r) {
+      halo_exchange op;
+      op.name = name;
+      op.neighbours = {1 - r};
+      halo mesh = w[r].declare(op);
+      const auto list = [](auto& values) {
+        const std::uint64_t each = 4 / sizeof(values[0]);
+        std::vector<std::uint64_t> sent(each), taken(each);
+        for (std::uint64_t i = 0; i < each; ++i) sent[i] = i, taken[i] = each + i;
+        return index_field(values, {sent}, {taken});
+      };
+      plans.push_back(r == 0 ? mesh.plan({list(of_0)}) : mesh.plan({list(of_1)}));
+    }
+    return exchange_all(w, plans);
+  };
+  const auto before = at.contents();
+  const auto differ = exchange(floats, numbers, "mesh");
+  CHECK(w.clock.now() < 1_s);  // of 30
+  for (const auto& outcome : differ) CHECK(outcome.code() == errc::declaration_mismatch);
+  CHECK(says(differ[0], "mesh 1->0, invocation 0, on rank 0 (receiver)"));
+  CHECK(says(differ[1], "mesh 0->1, invocation 0, on rank 1 (receiver)"));
+  CHECK(says(differ[0], "which is for f32 elements, and the message has i32 elements"));
+  CHECK(says(differ[1], "which is for i32 elements, and the message has f32 elements"));
+  CHECK(at.contents() == before);
+  for (const auto& outcome : exchange(floats, floats, "same")) CHECK(outcome);
+  for (const auto& outcome : exchange(floats, bytes, "raw")) CHECK(outcome);
+  CHECK(at.clean());
+}
+
+TEST_CASE("rims may be wider, differ by dimension, and wrap in one dimension only") {
+  auto op = rims({2, 3});
+  op.width = {2, 3};
+  op.periodic = {true, false};
+  op.reach = halo_reach::corners;
+  CHECK(wrong_after(op, {4, 5}) == 0);
+  op.width = {0, 2};
+  CHECK(wrong_after(op, {4, 5}) == 0);
+}
+
+TEST_CASE("several fields go together, and rows may be padded") {
+  auto op = rims({2, 2});
+  op.reach = halo_reach::corners;
+  CHECK(wrong_after(op, {6, 5}, 3, 3) == 0);
+  auto cube = rims({2, 1, 2});
+  CHECK(wrong_after(cube, {3, 3, 3}, 5, 2) == 0);
+}
+
+TEST_CASE("what lies between padded rows and around the fields is nobody's, whatever config moves the rims") {
+  auto op = rims({2, 2});
+  op.reach = halo_reach::corners;
+  op.periodic = {true, true};
+  op.width = {2, 1};
+  for (const auto& config : {direct(), chunked(16)}) {
+    CAPTURE(config->id());
+    op.configs = {config};
+    CHECK(wrong_after(op, {6, 5}, 3, 2) == 0);
+    CHECK(wrong_after(op, {6, 700}, 1, 2) == 0);
+  }
+  // Puts and gets are tried beside the default, and one of them wins.
+  rank_settings s;
+  s.plan.budget_fraction = 1e9;
+  memory_link_options links;
+  links.ns_per_byte = 1;
+  links.one_sided_ns_per_byte = 0.001;
+  for (const auto& config : {put(), put(16'384), get(), get(16'384)}) {
+    CAPTURE(config->id());
+    world w(4, s, links);
+    op.configs = {direct(), config};
+    grid g(w, op, {6, 7'000}, 1, 1);
+    for (const auto& outcome : exchange_all(w, g.plans, 60)) CHECK(outcome);
+    CHECK(g.wrong() == 0);
+    const auto rim_of_rows = g.halos[0].to(2).decision(2 * 7'000 * sizeof(std::uint32_t));
+    INFO(rim_of_rows.why);
+    CHECK(rim_of_rows.config == config->id());
+  }
+}
+
+TEST_CASE("what lies in one piece is not packed") {
+  world w(4);
+  grid rows(w, rims({4, 1}), {10, 20}, 0, 1);
+  CHECK(rows.plans[1].sent_bytes() == 2 * 20 * 4);
+  CHECK(rows.plans[1].packed_bytes() == 0);
+  auto other = rims({1, 4});
+  other.name = "columns";
+  grid columns(w, other, {10, 20}, 0, 1);
+  CHECK(columns.plans[1].packed_bytes() == 2 * 10 * 4);
+}
+
+TEST_CASE("neighbours agree on a config while they exchange, also one that writes into the other's rim") {
+  rank_settings s;
+  s.plan.budget_fraction = 1e9;
+  world w(2, s);
+  grid g(w, rims({2, 1}), {40, 30'000 / 4}, 0, 1);
+  for (const auto& outcome : exchange_all(w, g.plans, 400)) CHECK(outcome);
+  CHECK(g.wrong() == 0);
+  CHECK(join_flights(w).mismatches == 0);
+  const auto* campaign = campaign_of(w, "32KiB", 0);
+  REQUIRE(campaign != nullptr);
+  CHECK(campaign->where == actors::campaign::stage::decided);
+}
+
+TEST_CASE("a mesh exchanges what its lists of indices name, of several fields at once") {
+  for (const rank_id ranks : {2U, 3U}) {
+    for (const std::size_t fields : {1U, 3U}) {
+      CAPTURE(ranks);
+      CAPTURE(fields);
+      world w(ranks);
+      std::vector<std::unique_ptr<halo_case::part_of_ring>> parts;
+      std::vector<halo_plan> plans;
+      for (rank_id r = 0; r < ranks; ++r) {
+        const halo mesh = w[r].declare(halo_case::part_of_ring::op_of(r, ranks));
+        parts.push_back(std::make_unique<halo_case::part_of_ring>(mesh, r, ranks, fields));
+        run(w.clock, parts.back()->begin());
+        plans.push_back(std::move(parts.back()->plan()));
+      }
+      for (const auto& outcome : exchange_all(w, plans)) CHECK(outcome);
+      for (auto& part : parts) CHECK(run(w.clock, part->wrong()) == 0);
+    }
+  }
+}
+
+TEST_CASE("what an exchange brings to an element that it also takes away does not leave again in the same one") {
+  world w(2);
+  std::vector<std::vector<double>> values{{1.0}, {2.0}};
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 2; ++r) {
+    halo_exchange op;
+    op.name = "mesh";
+    op.neighbours = {1 - r};
+    plans.push_back(w[r].declare(op).plan({index_field(values[r], {{0}}, {{0}})}));
+  }
+  const auto late = [](halo_plan* plan, time_ns begins) -> task<> {
+    auto slept = co_await sleep_until(begins);
+    static_cast<void>(slept);
+    co_await with_dataflow(halo_case::exchange, plan, 1, device_stream{});
+  };
+  scope all(w.clock);
+  all.spawn(late(&plans[0], 0));
+  all.spawn(late(&plans[1], 10'000'000));  // by then the other's element is here
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(values == std::vector<std::vector<double>>{{2.0}, {1.0}});
+}
+
+namespace {
+
+/// Eight elements that say whose they are, of which some are ghosts.
+struct mesh_part {
+  mesh_part(rank_id r, std::vector<std::size_t> where_ghosts_are) : ghosts(std::move(where_ghosts_are)) {
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = as_it_was[i] = 10.0 * r + double(i) + 1;
+  }
+  std::span<double> elements() const { return {all.data(), all.size()}; }
+  bool untouched() const { return at->clean() && std::equal(all.begin(), all.end(), as_it_was.begin()); }
+  /// But for its ghosts, which are undefined after an exchange that has failed.
+  bool untouched_beside_ghosts() const {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const bool is_ghost = std::find(ghosts.begin(), ghosts.end(), i) != ghosts.end();
+      if (!is_ghost && all[i] != as_it_was[i]) return false;
+    }
+    return at->clean();
+  }
+  std::unique_ptr<guarded_place> at = std::make_unique<guarded_place>();
+  array<double> all{*at, 8};
+  std::array<double, 8> as_it_was{};
+  std::vector<std::size_t> ghosts;
+};
+
+}  // namespace
+
+TEST_CASE("a neighbour that sends another number of cells, or does not know of it, is named, and ghosts alone are "
+          "undefined") {
+  world w(2);
+  std::vector<mesh_part> parts;
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 2; ++r) {
+    halo_exchange op;
+    op.name = "mesh";
+    op.neighbours = {1 - r};
+    halo mesh = w[r].declare(op);
+    auto values = parts.emplace_back(r, std::vector<std::size_t>{5, 6}).elements();
+    plans.push_back(mesh.plan(
+        {index_field(values, {r == 0 ? std::vector<std::uint64_t>{1} : std::vector<std::uint64_t>{1, 2}}, {{5, 6}})}));
+  }
+  auto outcomes = exchange_all(w, plans);
+  CHECK(w.clock.now() < 1_s);  // of 30
+  CHECK(says(outcomes[0], "bad_argument: op mesh, rank 0: rank 1 expects 16 bytes where this rank sends 8"));
+  CHECK(says(outcomes[1], "bad_argument: op mesh, rank 1: rank 0 sent 8 bytes where 16 were expected"));
+  for (const mesh_part& p : parts) CHECK(p.untouched_beside_ghosts());
+
+  world lonely(2);
+  halo_exchange op;
+  op.name = "one-sided";
+  op.timeout_ns = 50'000'000;
+  op.neighbours = {1};
+  mesh_part alone(0, {5});
+  auto values = alone.elements();
+  std::vector<halo_plan> one;
+  one.push_back(lonely[0].declare(op).plan({index_field(values, {{1}}, {{5}})}));
+  outcomes = exchange_all(lonely, one);
+  CHECK(lonely.clock.now() < 1_s);
+  CHECK(says(outcomes[0], "timeout: one-sided 1->0, on rank 0"));
+  CHECK(alone.untouched());
+}
+
+namespace {
+
+template <class Values>
+halo_plan mesh_plan(world& w, rank_id r, std::vector<rank_id> neighbours, Values& values,
+                    const std::vector<std::uint64_t>& sent = {0, 1}, halo* declared = nullptr) {
+  halo_exchange op;
+  op.name = "mesh";
+  op.neighbours = std::move(neighbours);
+  const std::size_t n = op.neighbours.size();
+  halo made = w[r].declare(op);
+  if (declared != nullptr) *declared = made;
+  return made.plan({index_field(values, std::vector(n, sent), std::vector(n, std::vector<std::uint64_t>{2, 3}))});
+}
+
+task<> exchange_for_a_while(dataflow& flow, halo_plan* plan, int times) {
+  for (int i = 0; i < times; ++i) {
+    auto moving = plan->start(flow);
+    co_await moving;
+    auto slept = co_await sleep_until(flow.where().deadline_in(100'000'000));
+    static_cast<void>(slept);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("where one rank lists another that does not list it, both are told, and by whom") {
+  for (const bool knows_others : {true, false}) {
+    CAPTURE(knows_others);
+    world w(3);
+    std::vector<mesh_part> parts;
+    std::vector<std::span<double>> values;
+    for (rank_id r = 0; r < 3; ++r) values.push_back(parts.emplace_back(r, std::vector<std::size_t>{2, 3}).elements());
+    std::vector<halo_plan> plans;
+    plans.push_back(mesh_plan(w, 0, {1}, values[0]));
+    plans.push_back(mesh_plan(w, 1, knows_others ? std::vector<rank_id>{2} : std::vector<rank_id>{}, values[1]));
+    plans.push_back(mesh_plan(w, 2, knows_others ? std::vector<rank_id>{1} : std::vector<rank_id>{}, values[2]));
+    std::vector<result<>> outcomes(3);
+    const auto one = [](halo_plan* plan, result<>* outcome) -> task<> {
+      std::exception_ptr thrown;
+      try {
+        co_await with_dataflow(exchange_for_a_while, plan, 5);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      *outcome = thrown ? result<>(describe(thrown)) : result<>();
+    };
+    scope all(w.clock);
+    for (rank_id r = 0; r < 3; ++r) all.spawn(one(&plans[r], &outcomes[r]));
+    run_until(w.clock, [&] { return !outcomes[0] && !outcomes[1]; });
+    CHECK(w.clock.now() < 1'000'000'000);
+    const std::string why = "op mesh: rank 0 has rank 1 as a neighbour, and rank 1 has " +
+                            std::string(knows_others ? "rank 2" : "none") + " as its own; let both name each other";
+    for (const rank_id r : {0U, 1U}) {
+      CHECK(outcomes[r].code() == errc::declaration_mismatch);
+      CHECK(says(outcomes[r], why.c_str()));
+    }
+    CHECK(w[1].warnings() == std::vector<std::string>{why});
+    run_until(w.clock, [&] { return all.running() == 0; });
+    CHECK(parts[0].untouched());  // nobody sends to it
+    for (const mesh_part& p : parts) CHECK(p.untouched_beside_ghosts());
+  }
+}
+
+TEST_CASE("grids that are cut in two ways are named on the ranks that do not fit, an idle one too") {
+  world w(3);
+  std::vector<std::vector<double>> values(3, std::vector<double>(100, 1.0));
+  std::vector<halo_plan> plans;
+  plans.push_back(w[0].declare(rims({3})).plan({grid_field(values[0], {4})}));
+  plans.push_back(w[1].declare(rims({3})).plan({grid_field(values[1], {4})}));
+  static_cast<void>(w[2].declare(rims({2})));
+  const auto outcomes = exchange_all(w, plans);
+  CHECK(w.clock.now() < 1'000'000'000);
+  CHECK(says(outcomes[1], "rank 1 has rank 2 as a neighbour, and rank 2 has none as its own"));
+  CHECK(!w[2].warnings().empty());
+}
+
+TEST_CASE("a neighbour whose list comes late is not refused") {
+  world w(2);
+  std::vector<std::vector<double>> values(2, std::vector<double>(8, 1.0));
+  std::vector<halo_plan> plans;
+  plans.push_back(mesh_plan(w, 0, {1}, values[0]));
+  result<> first(errc::pending);
+  scope all(w.clock);
+  const auto one = [](halo_plan* plan, result<>* outcome) -> task<> {
+    co_await with_dataflow(halo_case::exchange, plan, 1, device_stream{});
+    *outcome = {};
+  };
+  all.spawn(one(&plans[0], &first));
+  wait_a_while(w, 5'000'000'000);
+  CHECK(first.code() == errc::pending);
+  plans.push_back(mesh_plan(w, 1, {0}, values[1]));
+  result<> second(errc::pending);
+  all.spawn(one(&plans[1], &second));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(first);
+  CHECK(second);
+}
+
+TEST_CASE("a neighbour that comes back with other sizes is compared with anew, by who has stayed, too") {
+  world w(3);
+  std::vector<std::vector<double>> values(3, std::vector<double>(8, 1.0));
+  std::vector<halo_plan> plans;
+  std::vector<halo> halos(3);
+  for (rank_id r = 0; r < 3; ++r)
+    plans.push_back(mesh_plan(w, r, {(r + 1) % 3, (r + 2) % 3}, values[r], {0, 1}, &halos[r]));
+  const auto come_back = [&](const std::vector<std::uint64_t>& sent) {
+    w.restart(1);
+    w.tell_of(1);
+    plans[1] = mesh_plan(w, 1, {0, 2}, values[1], sent);
+    for (const rank_id r : {0, 2}) CHECK(halos[r].rejoin());
+  };
+  for (const auto& outcome : exchange_all(w, plans)) CHECK(outcome);
+  come_back({0, 1});
+  for (const auto& outcome : exchange_all(w, plans)) CHECK(outcome);
+  come_back({0});
+  const auto outcomes = exchange_all(w, plans);
+  CHECK(says(outcomes[0], "bad_argument: op mesh, rank 0: rank 1 sent 8 bytes where 16 were expected"));
+  CHECK(says(outcomes[1], "bad_argument: op mesh, rank 1: rank 0 expects 16 bytes where this rank sends 8"));
+  CHECK(says(outcomes[2], "bad_argument: op mesh, rank 2: rank 1 sent 8 bytes where 16 were expected"));
+  CHECK(w.clock.now() < 1'000'000'000);
+}
+
+TEST_CASE("a rank outside of the grid is idle, and may plan and start like all others") {
+  world w(3);
+  auto op = rims({2});
+  std::vector<std::vector<double>> fields(3, std::vector<double>(12));
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 3; ++r) {
+    halo mine = w[r].declare(op);
+    CHECK(mine.idle() == (r == 2));
+    CHECK(mine.place().empty() == (r == 2));
+    plans.push_back(mine.plan({grid_field(fields[r], {10})}));
+  }
+  for (const auto& o : exchange_all(w, plans, 2)) CHECK(o);
+}
+
+TEST_CASE("declarations and fields that cannot be are named") {
+  world w(4);
+  const auto refused = [&](const halo_exchange& op) -> std::string {
+    try {
+      static_cast<void>(w[0].declare(op));
+    } catch (const failure& f) {
+      return f.what();
+    }
+    return "";
+  };
+  auto op = rims({3, 2});
+  CHECK(refused(op) ==
+        "bad_argument: op rims: its grid has 6 blocks in a world of 4; start a rank for each with `parley run -n 6 "
+        "PROGRAM`");
+  op = rims({2, 2});
+  op.width = {1};
+  CHECK(refused(op) == "bad_argument: op rims: `width` needs one entry per dimension");
+  op = rims({1, 1, 1, 1});
+  CHECK(refused(op) == "bad_argument: op rims: a grid has 1 to 3 dimensions");
+  halo_exchange mesh;
+  mesh.name = "mesh";
+  mesh.neighbours = {1, 1};
+  CHECK(refused(mesh) == "bad_argument: op mesh: its neighbours name rank 1 twice");
+
+  const halo grid = w[0].declare(rims({2, 2}));
+  std::vector<double> cells(6 * 6);
+  const auto wrong = [&](const halo_field& field) -> std::string {
+    try {
+      static_cast<void>(grid.plan({field}));
+    } catch (const failure& f) {
+      return f.what();
+    }
+    return "";
+  };
+  CHECK(wrong(grid_field(cells, {4, 4})).empty());
+  CHECK(wrong(grid_field(cells, {4, 5})) ==
+        "bad_argument: op rims, rank 0: field 0 has 36 elements, and with its rim needs 42");
+  CHECK(wrong(grid_field(cells, {4})) == "bad_argument: op rims, rank 0: field 0 has 1 dimensions where the op has 2");
+  CHECK(wrong(grid_field(cells, {2, 4}, {5, 1})).find("rows that overlap") != std::string::npos);
+  CHECK(wrong(grid_field(cells, {4, 0})).find("0 cells where the rim alone is 1 wide") != std::string::npos);
+}
+
+namespace {
+
+struct jacobi_result {
+  std::vector<double> field = std::vector<double>(size * size);
+  std::vector<double> norms;
+};
+
+jacobi_result jacobi_on(rank_id rows, rank_id columns, std::vector<config_ptr> configs) {
+  constexpr int sweeps = 100;
+  rank_settings s;
+  s.plan.budget_fraction = 1e9;
+  world w(rows * columns, s);
+  auto op = rims({rows, columns});
+  op.configs = std::move(configs);
+  std::vector<std::unique_ptr<block>> blocks;
+  scope all(w.clock);
+  for (rank_id r = 0; r < w.ranks.size(); ++r) {
+    const halo h = w[r].declare(op);
+    block& mine = *blocks.emplace_back(std::make_unique<block>(h, rows, columns));
+    all.spawn(sweep_block(h, &mine, sweeps));
+  }
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(all.cancelled() == errc::none);
+  CHECK(join_flights(w).mismatches == 0);
+  jacobi_result answer;
+  for (const auto& b : blocks) {
+    for (std::size_t i = 1; i <= b->u.rows; ++i) {
+      for (std::size_t j = 1; j <= b->u.columns; ++j)
+        answer.field[(b->top + i - 1) * size + b->left + j - 1] = b->u.cells[b->cell(i, j)];
+    }
+  }
+  for (std::size_t k = 0; k < sweeps; ++k) {
+    double sum = 0;
+    for (const auto& b : blocks) sum += runtime::run(w.clock, b->sum_of_squares(k));
+    answer.norms.push_back(std::sqrt(sum));
+  }
+  return answer;
+}
+
+}  // namespace
+
+namespace {
+// Each sweep waits for its rims once its interior is done, or before it begins.
+enum class waits : std::uint8_t { after_interior, before_interior };
+constexpr int sweeps_made = 20;
+constexpr time_ns interior_ns = 1'000'000;
+task<> compute_interiors(dataflow& flow, halo_plan* plan, waits when) {
+  scope& here = co_await this_scope;
+  for (int k = 0; k < sweeps_made; ++k) {
+    auto moving = plan->start(flow);
+    if (when == waits::before_interior) co_await moving;
+    auto computed = co_await sleep_until(here.where().deadline_in(interior_ns));
+    static_cast<void>(computed);
+    if (when == waits::after_interior) co_await moving;
+  }
+}
+time_ns sweeping_ns(const config_ptr& config, waits when) {
+  memory_link_options links;
+  links.latency_ns = 300'000;
+  world w(4, {}, std::move(links));
+  auto op = rims({2, 2});
+  op.configs = {config};
+  std::vector<halo> halos;
+  std::vector<std::vector<double>> sheets(4, std::vector<double>(32 * 32));
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 4; ++r) {
+    halos.push_back(w[r].declare(op));
+    plans.push_back(halos[r].plan({grid_field(sheets[r], {30, 30})}));
+  }
+  const time_ns began = w.clock.now();
+  scope all(w.clock);
+  for (halo_plan& plan : plans) all.spawn(with_dataflow(compute_interiors, &plan, when));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  return w.clock.now() - began;
+}
+}  // namespace
+
+TEST_CASE("an interior that takes longer than its exchange hides it, whatever the config") {
+  for (const auto& config : {direct(), chunked(64, 3)}) {
+    CAPTURE(config->id());
+    const time_ns apart = sweeping_ns(config, waits::before_interior);
+    const time_ns hidden = sweeping_ns(config, waits::after_interior);
+    const time_ns moving = apart - sweeps_made * interior_ns;
+    CHECK(moving >= sweeps_made * 300'000);
+    CHECK(hidden - sweeps_made * interior_ns <= moving / 5);
+  }
+}
+
+TEST_CASE("Jacobi has the known norms, and the same bits however the grid is cut and whatever the config") {
+  const jacobi_result alone = jacobi_on(1, 1, {direct()});
+  CHECK(alone.norms.front() == doctest::Approx(0.03915698160394615).epsilon(1e-11));
+  CHECK(alone.norms.back() == doctest::Approx(0.03462020197359978).epsilon(1e-11));
+  for (const auto& configs :
+       {std::vector<config_ptr>{direct()}, {chunked(64, 3)}, {direct(), chunked(100, 2), put(), get()}}) {
+    for (const auto& [rows, columns] : {std::pair<rank_id, rank_id>{1, 4}, {4, 1}, {2, 2}}) {
+      const jacobi_result cut = jacobi_on(rows, columns, configs);
+      CHECK(cut.field == alone.field);
+      CHECK(cut.norms.back() == doctest::Approx(0.03462020197359978).epsilon(1e-11));
+    }
+  }
+}

@@ -1,0 +1,647 @@
+#include <parley/tests/support/groups.hpp>
+#include <parley/tests/support/guarded.hpp>
+#include <parley/tests/support/transfers.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <list>
+#include <optional>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+/// A star that fails on one rank once it is told to.
+struct fault {
+  rank_id rank = 0;
+  bool on = false;
+  int runs = 0;
+};
+class failing_star final : public group_config {
+ public:
+  failing_star(fault& f, std::shared_ptr<const group_config> real)
+      : group_config({.name = "failing", .wire_class = "failing"}), fault_(f), real_(std::move(real)) {}
+  task<> lead(group_call& g) const override { return run(g); }
+  task<> work(group_call& g) const override { return run(g); }
+
+ private:
+  task<> run(group_call& g) const {
+    ++fault_.runs;
+    if (fault_.on && g.self() == fault_.rank) throw std::runtime_error("the kernel has failed");
+    if (g.self() == g.leader()) {
+      co_await real_->lead(g);
+    } else {
+      co_await real_->work(g);
+    }
+  }
+  fault& fault_;
+  std::shared_ptr<const group_config> real_;
+};
+
+/// A star that, before or after its own part, waits on one rank for what never comes.
+class hanging_star final : public group_config {
+ public:
+  hanging_star(rank_id where, bool at_first)
+      : group_config({.name = "hanging", .wire_class = "hanging"}), where_(where), at_first_(at_first) {}
+  task<> lead(group_call& g) const override {
+    co_await wait(g, at_first_);
+    co_await real_->lead(g);
+    co_await wait(g, !at_first_);
+  }
+  task<> work(group_call& g) const override {
+    co_await wait(g, at_first_);
+    co_await real_->work(g);
+    co_await wait(g, !at_first_);
+  }
+
+ private:
+  task<> wait(const group_call& g, bool now) const {
+    if (g.self() != where_ || !now) co_return;
+    auto slept = co_await sleep_until(never);
+    if (!slept) raise(slept.reason());
+  }
+  rank_id where_;
+  bool at_first_;
+  group_config_ptr real_ = star();
+};
+
+/// A star whose roles leave all that they do to a task that they spawn, and return. One rank's task throws where that is asked for.
+class spawning_star final : public group_config {
+ public:
+  explicit spawning_star(std::optional<rank_id> broken)
+      : group_config({.name = "spawning", .wire_class = "spawning"}), broken_(broken) {}
+  task<> lead(group_call& g) const override { return spawn(g); }
+  task<> work(group_call& g) const override { return spawn(g); }
+
+ private:
+  task<> spawn(group_call& g) const {
+    scope& here = co_await this_scope;
+    here.spawn(all_of_it(g));
+  }
+  task<> all_of_it(group_call& g) const {
+    if (g.self() == g.leader()) {
+      co_await real_->lead(g);
+    } else {
+      co_await real_->work(g);
+    }
+    if (g.self() != broken_) co_return;
+    // When the others' calls are over: a leader whose sends were still under way would hear of it.
+    scope& here = co_await this_scope;
+    auto slept = co_await sleep_until(here.where().deadline_in(1_ms));
+    static_cast<void>(slept);
+    throw std::runtime_error("the kernel has failed");
+  }
+  std::optional<rank_id> broken_;
+  group_config_ptr real_ = star();
+};
+
+/// A star in which two coroutines wait on one rank.
+class twice_waiting_star final : public group_config {
+ public:
+  explicit twice_waiting_star(rank_id where)
+      : group_config({.name = "twice_waiting", .wire_class = "star"}), where_(where) {}
+  task<> lead(group_call& g) const override { co_await real_->lead(g); }
+  task<> work(group_call& g) const override {
+    if (g.self() != where_) {
+      co_await real_->work(g);
+      co_return;
+    }
+    scope& here = co_await this_scope;
+    scope both(here);
+    both.spawn(real_->work(g));
+    both.spawn(drained(&g));
+    co_await both.join();
+  }
+
+ private:
+  static task<> drained(group_call* g) { co_await g->drain(); }
+  rank_id where_;
+  group_config_ptr real_ = star();
+};
+
+/// A star whose leader takes its time.
+class slow_star final : public group_config {
+ public:
+  explicit slow_star(executor& ex) : group_config({.name = "slow", .wire_class = "slow"}), executor_(ex) {}
+  task<> lead(group_call& g) const override {
+    auto woken = co_await sleep_until(executor_.deadline_in(1_ms));
+    static_cast<void>(woken);
+    co_await real_->lead(g);
+  }
+  task<> work(group_call& g) const override { return real_->work(g); }
+
+ private:
+  executor& executor_;
+  group_config_ptr real_ = star();
+};
+
+/// One call on each of the given ranks; the others stay away.
+group_outcomes reduce_some(world& w, const std::vector<rank_group>& groups, const std::vector<rank_id>& who,
+                           std::size_t count = 100) {
+  group_outcomes all;
+  all.of_rank.resize(w.ranks.size());
+  scope working(w.clock);
+  for (const rank_id r : who) working.spawn(reduce_each(groups[r], r, w.ranks.size(), {count}, 1, all));
+  run_until(w.clock, [&] { return working.running() == 0; });
+  return all;
+}
+
+task<> broadcast_one(rank_group g, std::vector<float>& x, result<>& outcome) {
+  outcome = co_await attempt(g.broadcast(std::span(x)));
+}
+
+}  // namespace
+
+TEST_CASE("when a worker or the leader dies every survivor gets peer_failed with op, rank and invocation") {
+  for (const rank_id dead : {0U, 2U}) {
+    CAPTURE(dead);
+    world w(4);
+    const auto groups = declare_all(w, led_by(0, {star()}));
+    CHECK(reduce_all(w, groups, {10, 10}).failed() == 0);
+    group_outcomes all;
+    all.of_rank.resize(4);
+    scope working(w.clock);
+    for (rank_id r = 0; r < 4; ++r) {
+      if (r != dead) working.spawn(reduce_each(groups[r], r, 4, {100, 100}, 1, all));
+    }
+    wait_a_while(w, 1_ms);
+    const time_ns began = w.clock.now();
+    for (rank_id r = 0; r < 4; ++r) {
+      if (r != dead) w[r].on_lost(dead, "it was killed");
+    }
+    run_until(w.clock, [&] { return working.running() == 0; });
+    CHECK(w.clock.now() - began < 10_ms);
+    for (rank_id r = 0; r < 4; ++r) {
+      if (r == dead) continue;
+      REQUIRE(all.of_rank[r].size() == 2);
+      for (std::size_t i = 0; i < 2; ++i) {
+        CHECK(all.of_rank[r][i].code() == errc::peer_failed);
+        CHECK(says(all.of_rank[r][i], "gradients"));
+        CHECK(says(all.of_rank[r][i], "rank " + std::to_string(dead)));
+      }
+      CHECK(says(all.of_rank[r][0], "invocation 2"));
+      CHECK(says(all.of_rank[r][1], "invocation 3"));
+    }
+  }
+}
+
+TEST_CASE("who is late is named on all ranks, that call fails everywhere, and the next one works") {
+  for (const rank_id late : {0U, 3U}) {
+    CAPTURE(late);
+    world w(4);
+    auto op = led_by(0, {star()});
+    op.timeout_ns = 100_ms;
+    const auto groups = declare_all(w, op);
+    CHECK(reduce_all(w, groups, {10}).failed() == 0);
+    std::vector<rank_id> others;
+    for (rank_id r = 0; r < 4; ++r) {
+      if (r != late) others.push_back(r);
+    }
+    const auto all = reduce_some(w, groups, others);
+    for (const rank_id r : others) {
+      CHECK(all.of_rank[r][0].code() == errc::timeout);
+      CHECK(says(all.of_rank[r][0], "rank " + std::to_string(late) + " did not come in time"));
+    }
+    wait_a_while(w, 1_ms);
+    // It comes at last, and learns that the call is over.
+    const auto at_last = reduce_some(w, groups, {late});
+    CHECK_FALSE(at_last.of_rank[late][0]);
+    const auto again = reduce_all(w, groups, {10, 1000, 10});
+    CHECK(again.failed() == 0);
+    CHECK(again.wrong == 0);
+  }
+}
+
+TEST_CASE("a first call that fails before its turn begins no search for a size that nobody calls with") {
+  world w(3, eager_trials());
+  auto op = led_by(0, {star(), chain()});
+  op.timeout_ns = 100_ms;
+  op.depth = 2;
+  const auto groups = declare_all(w, op);
+  for (const auto& outcomes : reduce_some(w, groups, {1, 2}).of_rank) {
+    for (const auto& outcome : outcomes) CHECK(outcome.code() == errc::timeout);
+  }
+  wait_a_while(w, 1_ms);
+  CHECK_FALSE(reduce_some(w, groups, {0}).of_rank[0][0]);  // the workers have given it up
+  CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 1000)).failed() == 0);
+  wait_a_while(w, 1_s);
+  const auto agreed = w[0].agreements();
+  REQUIRE(agreed.size() == 1);
+  REQUIRE(agreed.front().assigned->campaigns().size() == 1);
+  CHECK(agreed.front().assigned->campaigns().front()->where == actors::campaign::stage::decided);
+}
+
+TEST_CASE("a call that is given up fails on all ranks, and the next one works") {
+  for (const rank_id quitter : {0U, 1U}) {
+    world w(3);
+    const auto groups = declare_all(w, led_by(0, {star()}));
+    group_outcomes all;
+    all.of_rank.resize(3);
+    scope working(w.clock);
+    scope quitting(w.clock);
+    for (rank_id r = 0; r < 2; ++r)
+      (r == quitter ? quitting : working).spawn(reduce_each(groups[r], r, 3, {50'000}, 1, all));
+    wait_a_while(w, 1_ms);
+    quitting.cancel();
+    wait_a_while(w, 1_ms);
+    working.spawn(reduce_each(groups[2], 2, 3, {50'000}, 1, all));
+    run_until(w.clock, [&] { return working.running() == 0 && quitting.running() == 0; });
+    for (rank_id r = 0; r < 3; ++r) CHECK(all.of_rank[r][0].code() == errc::cancelled);
+    const auto again = reduce_all(w, groups, {10, 50'000});
+    CHECK(again.failed() == 0);
+    CHECK(again.wrong == 0);
+  }
+}
+
+TEST_CASE("a worker that gives up while another reads its payload tells that one why, though the leader has returned") {
+  memory_link_options wires;
+  wires.takes_back = true;
+  wires.ns_per_byte = 10;
+  world w(3, {}, std::move(wires));
+  auto op = led_by(0, {chain(1_MiB)});
+  op.does = collective::broadcast;
+  const auto groups = declare_all(w, op);
+  std::vector<std::vector<float>> x(3, std::vector<float>(50'000));
+  std::vector<result<>> ended(3);
+  std::list<scope> each;
+  for (rank_id r = 0; r < 3; ++r) each.emplace_back(w.clock).spawn(broadcast_one(groups[r], x[r], ended[r]));
+  run_until(w.clock, [&] { return each.front().running() == 0; });
+  wait_a_while(w, 1_ms);
+  std::next(each.begin())->cancel();
+  const time_ns began = w.clock.now();
+  run_until(w.clock, [&] { return each.back().running() == 0; });
+  CHECK(w.clock.now() - began < 10_ms);
+  CHECK(ended[0]);
+  CHECK(ended[1].code() == errc::cancelled);
+  CHECK(ended[2].code() == errc::cancelled);
+  CHECK(says(ended[2], "rank 1 gave up the call"));
+}
+
+TEST_CASE("a config that fails on one rank is config_failed on all, quarantined, and the default runs next") {
+  for (const rank_id broken : {0U, 2U}) {
+    CAPTURE(broken);
+    fault f{broken, false, 0};
+    world w(3, eager_trials());
+    const auto groups =
+        declare_all(w, led_by(0, {std::make_shared<slow_star>(w.clock), std::make_shared<failing_star>(f, star())}));
+    for (int round = 0; round < 20; ++round) {
+      CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 5000)).failed() == 0);
+      wait_a_while(w, 100_ms);
+    }
+    const auto* c = w[0].agreements().front().assigned->find(20'000);
+    REQUIRE(c->where == actors::campaign::stage::decided);
+    REQUIRE(c->winner == "failing");
+    f.on = true;
+    const auto all = reduce_all(w, groups, {5000, 5000, 5000, 5000});
+    CHECK(all.wrong == 0);
+    for (rank_id r = 0; r < 3; ++r) {
+      CHECK(all.of_rank[r][0].code() == errc::config_failed);
+      CHECK(says(all.of_rank[r][0], "config failing failed on rank " + std::to_string(broken)));
+      CHECK(says(all.of_rank[r][0], "the kernel has failed") == (r == broken));
+      // What was assigned ahead stays assigned; what is assigned from now on is the default.
+      CHECK(all.of_rank[r].back());
+    }
+    CHECK(c->winner == "slow");
+    CHECK(join_group_flights(w).mismatches == 0);
+  }
+}
+
+TEST_CASE("what a config of a group spawns ends before its call does, which fails if it throws") {
+  for (const std::optional<rank_id> broken : {std::optional<rank_id>(), std::optional<rank_id>(1)}) {
+    world w(3);
+    const auto all = reduce_all(w, declare_all(w, led_by(0, {std::make_shared<spawning_star>(broken)})), {50'000});
+    CHECK(all.wrong == 0);
+    for (rank_id r = 0; r < 3; ++r) {
+      CAPTURE(r);
+      CHECK(all.of_rank[r][0].code() == (r == broken ? errc::config_failed : errc::none));
+      CHECK(says(all.of_rank[r][0], "the kernel has failed") == (r == broken));
+    }
+  }
+}
+
+TEST_CASE("a config of a group two of whose coroutines wait on one rank fails by name, and its call ends on all") {
+  world w(4);
+  auto op = led_by(0, {std::make_shared<twice_waiting_star>(2)});
+  op.timeout_ns = 1'000'000'000;
+  const auto all = reduce_all(w, declare_all(w, op), {1'000});
+  for (rank_id r = 0; r < 4; ++r) CHECK(all.of_rank[r][0].code() == errc::config_failed);
+  CHECK(says(all.of_rank[2][0], "two coroutines wait for parts of one call"));
+  CHECK(w.clock.now() < 900'000'000);
+}
+
+TEST_CASE("a config of a group that waits for something of its own is ended at the deadline of its call, on any rank") {
+  for (rank_id hangs = 0; hangs < 3; ++hangs) {
+    for (const bool at_first : {true, false}) {
+      CAPTURE(hangs);
+      CAPTURE(at_first);
+      world w(3);
+      auto op = led_by(0, {std::make_shared<hanging_star>(hangs, at_first)});
+      op.timeout_ns = 2'000'000'000;
+      const auto groups = declare_all(w, op);
+      const time_ns began = w.clock.now();
+      const auto all = reduce_all(w, groups, {50'000});
+      CHECK(w.clock.now() - began < 3'000'000'000);
+      for (rank_id r = 0; r < 3; ++r) {
+        CAPTURE(r);
+        const bool done = !at_first && r != hangs;  // it had passed on all that the others need
+        CHECK(all.of_rank[r][0].code() == (done ? errc::none : errc::timeout));
+      }
+    }
+  }
+}
+
+TEST_CASE("a call that is given up while its config waits for something of its own is not held against the config") {
+  for (rank_id quitter = 0; quitter < 3; ++quitter) {
+    CAPTURE(quitter);
+    world w(3);
+    const auto groups = declare_all(w, led_by(0, {std::make_shared<hanging_star>(quitter, true)}));
+    group_outcomes all;
+    all.of_rank.resize(3);
+    scope working(w.clock);
+    scope quitting(w.clock);
+    for (rank_id r = 0; r < 3; ++r)
+      (r == quitter ? quitting : working).spawn(reduce_each(groups[r], r, 3, {50'000}, 1, all));
+    wait_a_while(w, 1_ms);
+    quitting.cancel();
+    run_until(w.clock, [&] { return working.running() == 0 && quitting.running() == 0; });
+    for (rank_id r = 0; r < 3; ++r) CHECK(all.of_rank[r][0].code() == errc::cancelled);
+  }
+}
+
+TEST_CASE("a config that fails in its rehearsal is no candidate") {
+  fault f{1, true, 0};
+  world w(3, eager_trials());
+  const auto groups = declare_all(w, led_by(0, {star(), std::make_shared<failing_star>(f, star()), chain()}));
+  CHECK(reduce_all(w, groups, std::vector<std::size_t>(50, 5000)).failed() == 0);
+  wait_a_while(w, 20_s);
+  CHECK(reduce_all(w, groups, std::vector<std::size_t>(50, 5000)).failed() == 0);
+  const auto agreed = w[0].agreements();
+  const auto& ids = agreed.front().assigned->ids();
+  CHECK(std::find(ids.begin(), ids.end(), "failing") == ids.end());
+  CHECK(ids.size() == 2);
+  REQUIRE(agreed.front().warm_errors->size() >= 1);
+  CHECK(agreed.front().warm_errors->front().find("failing") != std::string::npos);
+}
+
+namespace {
+
+struct larger {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+struct smaller {
+  template <class T>
+  T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
+};
+
+constexpr std::size_t usual_count = 100;
+const std::vector<group_config_ptr> ways{star(), star(64), chain(64), tree(), one_shot(), two_shot(), two_shot(64)};
+
+template <class Combine, class T>
+task<> sum_in_place(rank_group g, const array<T>* x, result<>* outcome) {
+  *outcome = co_await attempt(g.all_reduce<Combine>(std::span<T>(x->data(), x->size())));
+}
+
+// Rank `odd` calls with so many T and Combine, the others with floats and a sum; all then do so once. What each was told of the first call,
+// which has found that out before it wrote anything, in much less than its 30 s.
+template <class T, class Combine = std::plus<>>
+std::vector<result<>> with_one_that_differs(const group_config_ptr& config, rank_id odd,
+                                            std::size_t count = usual_count) {
+  world w(4);
+  const auto groups = declare_all(w, led_by(0, {config}));
+  std::vector<result<>> outcomes(4);
+  std::vector<result<>> again(4);
+  guarded_place at;
+  std::vector<array<float>> x;
+  for (rank_id r = 0; r < 4; ++r) {
+    const std::vector<float> mine = contribution(r, usual_count);
+    std::copy(mine.begin(), mine.end(), x.emplace_back(at, mine.size()).begin());
+  }
+  const array<T> other(at, count);
+  std::fill(other.begin(), other.end(), T{7});
+  const auto before = at.contents();
+  scope working(w.clock);
+  for (rank_id r = 0; r < 4; ++r) {
+    if (r == odd) {
+      working.spawn(sum_in_place<Combine>(groups[r], &other, &outcomes[r]));
+    } else {
+      working.spawn(sum_in_place<std::plus<>>(groups[r], &x[r], &outcomes[r]));
+    }
+  }
+  run_until(w.clock, [&] { return working.running() == 0; });
+  CHECK(w.clock.now() < 1_ms);
+  CHECK(at.contents() == before);
+  for (rank_id r = 0; r < 4; ++r)
+    CHECK(says(outcomes[r], "gradients 0->1->2->3, invocation 0, on rank " + std::to_string(r) + " ("));
+  for (rank_id r = 0; r < 4; ++r) working.spawn(sum_in_place<std::plus<>>(groups[r], &x[r], &again[r]));
+  run_until(w.clock, [&] { return working.running() == 0; });
+  for (rank_id r = 0; r < 4; ++r) {
+    CHECK(again[r]);
+    CHECK(wrong_sums(std::vector<float>(x[r].begin(), x[r].end()), 4) == 0);
+  }
+  CHECK(at.clean());
+  return outcomes;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that call with different sizes are told so, on all ranks and before anything is written") {
+  for (const auto& config : ways) {
+    for (const rank_id odd : {0U, 2U, 3U}) {
+      for (const std::size_t count : {usual_count - 1, usual_count + 1}) {
+        CAPTURE(config->id());
+        CAPTURE(odd);
+        CAPTURE(count);
+        const auto outcomes = with_one_that_differs<float>(config, odd, count);
+        for (rank_id r = 0; r < 4; ++r) {
+          CHECK(outcomes[r].code() == errc::bad_argument);
+          CHECK(says(outcomes[r], "called with another size than the others"));
+          const std::size_t bytes = (r == odd ? count : usual_count) * sizeof(float);
+          CHECK(says(outcomes[r], "this rank has " + std::to_string(bytes) + " bytes"));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks that call with other types, or combine in another way, are told both, on all ranks") {
+  for (const auto& config : ways) {
+    for (const rank_id odd : {0U, 2U}) {
+      CAPTURE(config->id());
+      CAPTURE(odd);
+      const auto both = [](const std::vector<result<>>& outcomes, const char* one, const char* other) {
+        for (const auto& o : outcomes) {
+          CHECK(o.code() == errc::declaration_mismatch);
+          CHECK(says(o, one));
+          CHECK(says(o, other));
+        }
+      };
+      both(with_one_that_differs<std::int32_t, std::plus<>>(config, odd), "f32 elements combined by plus",
+           "i32 elements combined by plus");
+      both(with_one_that_differs<double, std::plus<double>>(config, odd), "f64 elements", "f32 elements");
+      both(with_one_that_differs<float, std::multiplies<>>(config, odd), "combined by plus", "combined by multiplies");
+      both(with_one_that_differs<float, larger>(config, odd), "f32 elements combined by plus",
+           "f32 elements combined by a function of the program's own");
+    }
+  }
+}
+
+TEST_CASE("ranks of a group that list another config first are all told so, with both") {
+  for (const rank_id odd : {0U, 2U}) {
+    for (const std::uint64_t depth : {1U, 3U}) {
+      CAPTURE(odd);
+      CAPTURE(depth);
+      world w(4);
+      std::vector<rank_group> groups;
+      for (rank_id r = 0; r < 4; ++r) {
+        const bool other = r == odd;
+        auto op = led_by(0, other ? std::vector{chain(64), star()} : std::vector{star(), chain(64)});
+        op.depth = depth;
+        groups.push_back(w[r].declare(op));
+      }
+      const time_ns began = w.clock.now();
+      const auto all = reduce_all(w, groups, {100, 100});
+      CHECK(w.clock.now() - began < 2_s);
+      for (const auto& rank : all.of_rank) {
+        for (const auto& o : rank) {
+          CHECK(o.code() == errc::declaration_mismatch);
+          CHECK(says(o, "default " + star()->id()));
+          CHECK(says(o, "default " + chain(64)->id()));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("what is one type and one way to combine has one number, whatever its spelling") {
+  CHECK(call_type_of<float, std::plus<>>() == call_type_of<float, std::plus<float>>());
+  CHECK(call_type_of<long long, larger>() == call_type_of<long, larger>());
+  CHECK(call_type_of<float, larger>() != call_type_of<float, smaller>());
+  CHECK(call_type_of<float, larger>() != call_type_of<int, larger>());
+  CHECK(call_type_of<larger, std::plus<>>() != call_type_of<smaller, std::plus<>>());
+  CHECK(call_type_of<int>() != call_type_of<unsigned>());
+  CHECK(words_of(call_type_of<int>()) == "i32 elements");
+  CHECK(words_of(call_type_of<larger, std::plus<>>()) == "the program's own elements");
+}
+
+TEST_CASE(
+    "functions of the program's own whose names share what a stamp's tag has room for are told apart, on all ranks") {
+  std::map<std::uint64_t, std::string> by_tag;
+  std::set<std::uint64_t> whole;
+  std::size_t shared = 0;
+  for (int i = 0; i < 1'000; ++i) {
+    const std::string name = "own" + std::to_string(i);
+    const std::uint64_t number = call_types::own_combination("", name);
+    if (!by_tag.emplace(number % (1U << actors::call_type_tag_bits), name).second) ++shared;
+    CHECK(whole.insert(number).second);
+  }
+  CHECK(shared > 0);
+  actors::stamp s;
+  const auto type = static_cast<actors::call_type>((std::uint64_t{1} << 30U) | 12);
+  actors::put_type(type, s);
+  CHECK(actors::type_of(s) == type);
+  CHECK(words_of(type) == words_of(static_cast<actors::call_type>(12)));
+}
+
+TEST_CASE("a broadcast and a gather of two types are refused where they would be written, and nothing is") {
+  guarded_place at;
+  const array<float> leads(at, 2);
+  const array<std::int32_t> works(at, 1);
+  leads[0] = 7;
+  leads[1] = 8;
+  works[0] = 9;
+  const auto before = at.contents();
+  // Who only sends may have ended before it is refused.
+  std::vector<result<>> outcomes(2);
+  for (const collective does : {collective::gather, collective::broadcast}) {
+    CAPTURE(name(does));
+    world w(2);
+    auto op = led_by(0, {star()});
+    op.does = does;
+    const auto groups = declare_all(w, op);
+    const auto gather = [](rank_group g, auto mine, auto all, result<>* outcome) -> task<> {
+      *outcome = co_await attempt(g.gather(mine, all));
+    };
+    const auto broadcast = [](rank_group g, auto mine, result<>* outcome) -> task<> {
+      *outcome = co_await attempt(g.broadcast(mine));
+    };
+    const bool to_leader = does == collective::gather;
+    const std::span<float> of_0(leads.data(), 2);
+    const std::span<std::int32_t> of_1(works.data(), 1);
+    scope working(w.clock);
+    if (to_leader) {
+      working.spawn(gather(groups[0], of_0.first(1), of_0, &outcomes[0]));
+      working.spawn(gather(groups[1], of_1, std::span<std::int32_t>(), &outcomes[1]));
+    } else {
+      working.spawn(broadcast(groups[0], of_0.first(1), &outcomes[0]));
+      working.spawn(broadcast(groups[1], of_1, &outcomes[1]));
+    }
+    run_until(w.clock, [&] { return working.running() == 0; });
+    CHECK(w.clock.now() < 1_ms);
+    const std::string_view of_leader =
+        "declaration_mismatch: gradients 0->1, invocation 0, on rank 0 (leader): rank 1 calls with i32 elements where "
+        "another rank has f32 elements";
+    const std::string_view of_worker =
+        "declaration_mismatch: gradients 0->1, invocation 0, on rank 1 (worker): rank 0 calls with f32 elements where "
+        "another rank has i32 elements";
+    CHECK(says(outcomes[to_leader ? 0 : 1], to_leader ? of_leader : of_worker));
+    CHECK(at.contents() == before);
+  }
+  CHECK(at.clean());
+}
+
+TEST_CASE("a worker that ignores the stamps is noticed by the leader and told so itself") {
+  rank_settings settings = eager_trials();
+  settings.mutant_ignores_stamp = true;
+  world w(3, settings);
+  const auto groups = declare_all(w, led_by(0, {star(), star(1_KiB), chain()}));
+  std::size_t mismatches = 0;
+  for (int round = 0; round < 5; ++round) {
+    const auto all = reduce_all(w, groups, std::vector<std::size_t>(20, 5000));
+    CHECK(all.wrong == 0);
+    for (rank_id r = 0; r < 3; ++r) {
+      for (const auto& outcome : all.of_rank[r]) mismatches += outcome.code() == errc::config_mismatch ? 1 : 0;
+    }
+    wait_a_while(w, 100_ms);
+  }
+  CHECK(mismatches >= 3);
+}
+
+TEST_CASE("roles and groups that make no group are refused on every rank, by the names of op and ranks") {
+  world w(4);
+  leader_worker op;
+  op.name = "gradients";
+  const auto refused = [&](errc code, std::string_view text) {
+    for (rank_id r = 0; r < 4; ++r) {
+      CAPTURE(r);
+      const auto how = thrown_by([&] { w[r].declare(op); });
+      CHECK(how.code() == code);
+      CHECK_MESSAGE(says(how, text), (how ? "nothing is thrown" : how.reason().what()));
+    }
+  };
+  op.role = [](rank_id r) { return std::string(r % 2 == 0 ? "leader" : "worker"); };
+  refused(errc::role_conflict, "op gradients: ranks 0, 2 all claim to lead");
+  op.role = [](rank_id) { return std::string("worker"); };
+  refused(errc::role_conflict, "op gradients: nobody leads the group of ranks 0, 1, 2, 3");
+  op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "helper"); };
+  refused(errc::bad_argument, "op gradients: rank 1 has the role \"helper\"");
+  op.role = nullptr;
+  op.groups = {{0, 1}, {1, 2}};
+  refused(errc::role_conflict, "rank 1");
+  op.groups = {{0, 7}};
+  refused(errc::bad_argument, "rank 7");
+  op.groups = {{0, 1, 2, 3}};
+  op.depth = 0;
+  refused(errc::bad_argument, "a depth of 0 is impossible for all_reduce");
+  op.depth = 1;
+  op.groups = {{0, 1}, {2, 3}};
+  for (rank_id r = 0; r < 4; ++r) CHECK_NOTHROW(w[r].declare(op));
+}

@@ -1,0 +1,134 @@
+// A rank's process that forks: what the child calls is refused by name and sends nothing, however the child ends, and the job goes on.
+#include <parley/tests/support/processes.hpp>
+#include <parley/tests/support/transfers.hpp>
+
+#include <parley/config.hpp>
+#include <parley/dataflow.hpp>
+#include <parley/p2p.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/run.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/scope.hpp>
+#include <parley/task.hpp>
+
+#include <doctest/doctest.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using parley::tests::job_run;
+using parley::tests::pair_of;
+using parley::tests::pattern;
+using parley::tests::say;
+using parley::tests::scenario_variable;
+
+namespace {
+
+constexpr const char* one_rank = "this program as one rank that forks";
+constexpr std::size_t messages = 20;
+constexpr std::size_t size = 100;
+
+void expect(bool holds, const std::string& what) {
+  if (!holds) raise({errc::exception, "not so: " + what});
+}
+
+int status_of(pid_t child) {
+  int status = 0;
+  expect(::waitpid(child, &status, 0) == child, "the child can be waited for");
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+task<> send_garbage(dataflow& flow, p2p* side) {
+  const std::vector<std::byte> garbage(size, std::byte{0x77});
+  const std::vector<p2p_operation> one{p2p::isend(garbage, {.to = 1})};
+  const flow_work moving = side->start(flow, one);
+  co_await moving;
+}
+
+/// What a child is answered to each call: 0 where all are refused as `bad_argument`.
+task<int> calls_of_child(rank* self, transfer t, p2p side) {
+  const std::vector<std::byte> garbage(size, std::byte{0x77});
+  std::vector<std::byte> large(1 << 20U, std::byte{0x77});
+  const auto awaited = co_await attempt(t.send(garbage, {.to = 1}));
+  if (awaited.code() != errc::bad_argument) co_return 1;
+  const auto long_one = co_await attempt(t.send(large, {.to = 1}));
+  if (long_one.code() != errc::bad_argument) co_return 2;
+  const auto started = tests::thrown_by([&] { static_cast<void>(t.start_send(garbage, {.to = 1})); });
+  if (started.code() != errc::bad_argument) co_return 3;
+  const auto batch = co_await attempt(with_dataflow(send_garbage, &side));
+  if (batch.code() != errc::bad_argument) co_return 4;
+  const auto declared = tests::thrown_by([&] {
+    auto late = pair_of({direct()});
+    late.name = "late";
+    static_cast<void>(self->declare(late));
+  });
+  if (declared.code() != errc::bad_argument) co_return 5;
+  co_return 0;
+}
+
+enum class child_does : std::uint8_t { calls, exits, leaves, awaits, returns };
+
+task<> forking(rank& self, transfer t, p2p side) {
+  for (std::size_t i = 0; i < messages; ++i) {
+    if (self.id() == 1) {
+      std::vector<std::byte> into(size);
+      const auto got = co_await t.receive(into, {.from = 0});
+      expect(got == size && into == pattern(size, i), "message " + std::to_string(i) + " has its bytes");
+      continue;
+    }
+    const auto does = static_cast<child_does>(i % 5);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (does == child_does::calls) {
+        const int refused = co_await calls_of_child(&self, t, side);
+        ::_exit(refused);
+      }
+      if (does == child_does::exits) std::exit(0);
+      if (does == child_does::leaves) ::_exit(0);
+      if (does == child_does::awaits) {
+        auto slept = co_await sleep_for(1'000'000);
+        static_cast<void>(slept);
+        ::_exit(77);  // it is not to come here
+      }
+      co_return;
+    }
+    // One that awaits ends with status 1, and what it says.
+    const int status = status_of(child);
+    expect(status == (does == child_does::awaits ? 1 : 0),
+           "child " + std::to_string(i) + " ends as it should, and not with " + std::to_string(status));
+    const auto data = pattern(size, i);
+    co_await t.send(data, {.to = 1});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("this program as one rank that forks" * doctest::skip()) {
+  if (std::getenv(scenario_variable) == nullptr) return;
+  const pid_t mine = ::getpid();
+  const int status = ops::run([](job& here) {
+    auto t = here.self().declare(pair_of({direct(), chunked(16_KiB)}));
+    auto side = here.self().declare(point_to_point{.name = "side", .configs = {direct()}});
+    run(here.loop(), forking(here.self(), t, side));
+    if (!here.loop().forked()) say("received all");
+  });
+  if (::getpid() != mine) ::_exit(status);
+  REQUIRE(status == 0);
+}
+
+TEST_CASE("what a child calls that fork() made of a rank is refused, sends nothing and takes nothing, however the "
+          "child ends") {
+  const job_run run(one_rank, "forks", 2);
+  CHECK_MESSAGE(run.fine(), run.all);
+  CHECK_MESSAGE(run.says(0, {"received all"}), run.all);
+  CHECK_MESSAGE(run.says(1, {"received all"}), run.all);
+  CHECK_MESSAGE(run.says(0, {"bad_argument", "which fork() made"}), run.all);
+}

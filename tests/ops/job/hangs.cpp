@@ -1,0 +1,328 @@
+// What a rank can say of calls that do not end: what waits, for whom and since when; and what its peers do meanwhile.
+#include <parley/tests/support/folder.hpp>
+#include <parley/tests/support/groups.hpp>
+#include <parley/tests/support/transfers.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <set>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+paired_transfer both_ways(const std::string& name) {
+  paired_transfer op;
+  op.name = name;
+  op.edges = {{0, 1}, {1, 0}};
+  op.timeout_ns = 8'000'000'000;
+  return op;
+}
+
+rank_settings to_box() {
+  rank_settings s;
+  s.flight_dir = "box";
+  return s;
+}
+
+task<> receive_one(transfer t, rank_id from, std::uint32_t tag, std::size_t bytes, result<>& outcome) {
+  std::vector<std::byte> into(bytes);
+  auto got = co_await attempt(t.receive(into, {.from = from, .tag = tag}));
+  outcome = got ? result<>() : result<>(got.reason());
+}
+
+task<> send_one(transfer t, rank_id to, std::uint32_t tag, std::size_t bytes, result<>& outcome) {
+  const std::vector<std::byte> data(bytes);
+  outcome = co_await attempt(t.send(data, {.to = to, .tag = tag}));
+}
+
+// Rank 0 sends a tag that rank 1 does not receive; then each waits for the other one.
+struct crossed {
+  crossed() : w(2, to_box()), calls(w.clock) {
+    for (rank_id r = 0; r < 2; ++r) ends[r] = w[r].declare(both_ways("acts"));
+    calls.spawn(send_one(ends[0], 1, 3, 8, outcomes[0]));
+    pass(w, 1'000'000);
+    calls.spawn(receive_one(ends[0], 1, 0, 16, outcomes[1]));
+    calls.spawn(receive_one(ends[1], 0, 7, 24, outcomes[2]));
+    began_ns = w.clock.now();
+    pass(w, 2'000'000'000);
+  }
+  void end() {
+    run_until(w.clock, [&] { return calls.running() == 0; });
+  }
+  world w;
+  std::array<transfer, 2> ends;
+  std::array<result<>, 3> outcomes;
+  time_ns began_ns = 0;
+  scope calls;
+};
+
+std::string read_text(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The n-th program that the page gives to python3.
+std::string script_of(const std::string& page, int n) {
+  const std::string begins = "<<'END'\n";
+  std::size_t at = 0;
+  for (int i = 0; i <= n; ++i) {
+    at = page.find(begins, at);
+    REQUIRE(at != std::string::npos);
+    at += begins.size();
+  }
+  return page.substr(at, page.find("\nEND", at) - at + 1);
+}
+
+std::string printed_by(const std::string& command) {
+  std::FILE* const out = ::popen(command.c_str(), "r");
+  REQUIRE(out != nullptr);
+  std::string text;
+  std::array<char, 256> some;
+  while (std::fgets(some.data(), some.size(), out) != nullptr) text += some.data();
+  CHECK(::pclose(out) == 0);
+  return text;
+}
+
+std::multiset<std::string> failed_in(world& w, rank_id r) {
+  std::multiset<std::string> all;
+  for (const flight_record& f : w[r].flight().in_order()) {
+    if (f.what == flight_event::send_failed || f.what == flight_event::receive_failed)
+      all.insert(std::string(name(f.what)) + " tag " + std::to_string(f.tag) + " bytes " + std::to_string(f.bytes) +
+                 (f.digest == 0 ? "" : " begun"));
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a rank knows what its calls wait for, for whom and since when, and what nobody takes") {
+  crossed c;
+  const waiting_list first = c.w[0].waiting();
+  REQUIRE(first.calls.size() == 1);
+  CHECK(first.untaken.empty());
+  CHECK(first.calls[0].what == "receive");
+  CHECK(first.calls[0].op == "acts 1->0");
+  CHECK(first.calls[0].invocation == 0);
+  CHECK(first.calls[0].tag == 0);
+  CHECK(first.calls[0].peers == std::vector<rank_id>{1});
+  CHECK(first.calls[0].bytes == 16);
+  CHECK(first.calls[0].since_ns == c.began_ns);
+  const waiting_list second = c.w[1].waiting();
+  REQUIRE(second.calls.size() == 1);
+  CHECK(second.calls[0].tag == 7);
+  REQUIRE(second.untaken.size() == 1);
+  CHECK(second.untaken[0].op == "acts 0->1");
+  CHECK(second.untaken[0].peer == 0);
+  CHECK(second.untaken[0].tag == 3);
+  CHECK(second.untaken[0].parts == 1);
+  CHECK(second.untaken[0].bytes == 8);
+  c.end();
+  CHECK(c.w[0].waiting().calls.empty());
+  CHECK(c.w[1].waiting().calls.empty());
+}
+
+TEST_CASE("sends that wait for room or are under way, and calls of a group, are among what waits") {
+  world w(2);
+  auto pair = both_ways("acts");
+  std::array<transfer, 2> ends;
+  for (rank_id r = 0; r < 2; ++r) ends[r] = w[r].declare(pair);
+  auto op = led_by(0, {star()});
+  op.timeout_ns = 8'000'000'000;
+  const auto groups = declare_all(w, op);
+  scope calls(w.clock);
+  std::array<result<>, 4> outcomes;
+  calls.spawn(send_one(ends[0], 1, 5, 10'000'000, outcomes[0]));  // alone in its window
+  calls.spawn(send_one(ends[0], 1, 5, 8, outcomes[1]));           // behind it
+  std::vector<float> x(25);
+  calls.spawn(reduce_one(groups[0], x, outcomes[2]));
+  pass(w, 1'000'000'000);
+  std::multiset<std::string> seen;
+  for (const waiting_call& each : w[0].waiting().calls) {
+    REQUIRE(each.peers == std::vector<rank_id>{1});
+    seen.insert(std::string(each.what) + " of " + each.op + ", call " + std::to_string(*each.invocation) + ", " +
+                std::to_string(each.bytes));
+  }
+  CHECK(seen == std::multiset<std::string>{"lead of gradients 0->1, call 0, 100", "send of acts 0->1, call 0, 10000000",
+                                           "send of acts 0->1, call 1, 8"});
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(failed_in(w, 0).count("send_failed tag 5 bytes 8") == 1);  // it never had a place
+}
+
+TEST_CASE("receives that ran out of time, and those that refused their message, are in the flight recorder") {
+  crossed c;
+  c.end();
+  CHECK(failed_in(c.w, 0) == std::multiset<std::string>{"receive_failed tag 0 bytes 16"});
+  CHECK(failed_in(c.w, 1) == std::multiset<std::string>{"receive_failed tag 7 bytes 24"});
+  scope calls(c.w.clock);
+  std::array<result<>, 2> outcomes;
+  calls.spawn(receive_one(c.ends[1], 0, 9, 4, outcomes[0]));
+  calls.spawn(send_one(c.ends[0], 1, 9, 8, outcomes[1]));
+  run_until(c.w.clock, [&] { return calls.running() == 0; });
+  CHECK(outcomes[0].code() == errc::buffer_too_small);
+  CHECK(failed_in(c.w, 1).count("receive_failed tag 9 bytes 8") == 1);
+}
+
+TEST_CASE(
+    "the reading of a hang that docs/flight.md gives finds who waits for whom, and the message that nobody takes") {
+  crossed c;
+  const scratch_folder where;
+  std::string paths;
+  for (rank_id r = 0; r < 2; ++r) {
+    REQUIRE(c.w[r].dump_flight("asked"));
+    const std::string file = "parley-flight-" + std::to_string(r) + ".json";
+    where.write(file, c.w.disk[r].files["box/" + file]);
+    paths += " " + where.file(file);
+  }
+  where.write("read.py", script_of(read_text(PARLEY_SOURCE "/docs/flight.md"), 0));
+  const std::string text = printed_by("python3 " + where.file("read.py") + paths);
+  CAPTURE(text);
+  CHECK(text.find("rank 0: receive of acts 1->0, call 0, tag 0, 16 bytes, waits 2.0 s for a message of rank 1\n") !=
+        std::string::npos);
+  CHECK(text.find("rank 1: receive of acts 0->1, call 0, tag 7, 24 bytes, waits 2.0 s for a message of rank 0\n") !=
+        std::string::npos);
+  CHECK(text.find("rank 1: nobody takes 1 messages of acts 0->1, tag 3, 8 bytes\n") != std::string::npos);
+  CHECK(text.find("rank 0 waits for rank 1 waits for rank 0\n") != std::string::npos);
+  c.end();
+}
+
+TEST_CASE("a call that runs out of time says what its peer does, and what else waits here") {
+  crossed c;
+  result<> later;
+  c.calls.spawn(receive_one(c.ends[0], 1, 4, 8, later));
+  c.end();
+  CHECK(says(c.outcomes[1], "rank 0 also waits in: receive of acts 1->0, call 0, tag 4, 8 bytes"));
+  for (const result<>& outcome : {c.outcomes[1], c.outcomes[2]}) CHECK(outcome.code() == errc::timeout);
+  // Rank 0 waits for a message that rank 1 never sent, and rank 1 in a receive of another tag than was sent.
+  CHECK(says(c.outcomes[1], "rank 1 has sent 0 messages of tag 0; it waits in: receive of acts 0->1, call 0, tag 7"));
+  CHECK(says(c.outcomes[2], "rank 0 has sent 0 messages of tag 7, and 1 of tag 3; it waits in: receive of acts 1->0"));
+}
+
+TEST_CASE("an op that the peer has declared by another name is named so when a call runs out of time") {
+  world w(2);
+  const auto first = w[0].declare(both_ways("act"));
+  const auto second = w[1].declare(both_ways("acts"));
+  scope calls(w.clock);
+  std::array<result<>, 2> outcomes;
+  calls.spawn(receive_one(first, 1, 0, 8, outcomes[0]));
+  calls.spawn(receive_one(second, 0, 0, 8, outcomes[1]));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(outcomes[0].code() == errc::timeout);
+  CHECK(says(outcomes[0], "rank 1 has not declared this op, but acts 0->1, acts 1->0, which this rank has not"));
+  CHECK(says(outcomes[1], "rank 0 has not declared this op, but act 0->1, act 1->0, which this rank has not"));
+}
+
+TEST_CASE("two groups that two ranks call in different orders are named as that") {
+  world w(2);
+  std::array<std::vector<rank_group>, 2> groups;
+  for (const char* const name : {"one", "two"}) {
+    auto op = led_by(0, {star()});
+    op.name = name;
+    op.timeout_ns = 4'000'000'000;
+    for (rank_id r = 0; r < 2; ++r) groups[r].push_back(w[r].declare(op));
+  }
+  scope calls(w.clock);
+  std::vector<float> x(4), y(4);
+  std::array<result<>, 2> outcomes;
+  calls.spawn(reduce_one(groups[0][0], x, outcomes[0]));
+  calls.spawn(reduce_one(groups[1][1], y, outcomes[1]));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(outcomes[0].code() == errc::timeout);
+  CHECK(says(outcomes[0], "rank 1 has made 0 calls of it; it waits in: work of two 0->1, call 0"));
+  CHECK(says(outcomes[0], "rank 0 and rank 1 make these calls in different orders"));
+}
+
+TEST_CASE("a peer that does not answer is said not to have, and for how long") {
+  world w(2);
+  const auto first = w[0].declare(both_ways("acts"));
+  w.ranks[1].reset();
+  std::array<result<>, 1> outcomes;
+  scope calls(w.clock);
+  calls.spawn(receive_one(first, 1, 0, 8, outcomes[0]));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(outcomes[0].code() == errc::timeout);
+  CHECK(says(outcomes[0], "rank 1 has not answered in 500 ms what it does"));
+}
+
+TEST_CASE("a call that is too short for an answer asks nobody") {
+  world w(2);
+  auto op = both_ways("acts");
+  op.timeout_ns = 10'000'000;
+  const auto first = w[0].declare(op);
+  static_cast<void>(w[1].declare(op));
+  std::array<result<>, 1> outcomes;
+  scope calls(w.clock);
+  calls.spawn(receive_one(first, 1, 0, 8, outcomes[0]));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(says(outcomes[0], "that rank is late, or what it sends has another tag"));
+  CHECK(w[0].mail().sent_by_type()[actors::peer_question::message_type] == 0);
+}
+
+TEST_CASE("every rank of a group says which one calls with another size, and with which") {
+  for (const rank_id odd : {0U, 2U}) {
+    CAPTURE(odd);
+    world w(3);
+    const auto groups = declare_all(w, led_by(1, {star()}));
+    scope calls(w.clock);
+    std::array<std::vector<float>, 3> x;
+    std::array<result<>, 3> outcomes;
+    for (rank_id r = 0; r < 3; ++r) x[r].resize(r == odd ? 64 : 100);
+    for (rank_id r = 0; r < 3; ++r) calls.spawn(reduce_one(groups[r], x[r], outcomes[r]));
+    run_until(w.clock, [&] { return calls.running() == 0; });
+    for (rank_id r = 0; r < 3; ++r) {
+      CAPTURE(r);
+      CHECK(outcomes[r].code() == errc::bad_argument);
+      const std::string ours = std::to_string(x[r].size() * sizeof(float));
+      CHECK(says(outcomes[r], "rank " + std::to_string(odd) +
+                                  " called with another size than the others, 256 bytes; this rank has " + ours +
+                                  " bytes"));
+    }
+  }
+}
+
+namespace {
+task<> exchange_once(halo h, std::vector<double>& field, result<>& outcome) {
+  std::exception_ptr thrown;
+  try {
+    runtime::scope& here = co_await this_scope;
+    dataflow flow(here);
+    halo_plan plan = h.plan({grid_field(field, {4})});
+    auto work = plan.start(flow);
+    co_await work;
+    co_await flow.join();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  outcome = thrown ? result<>(describe(thrown)) : result<>();
+}
+}  // namespace
+
+TEST_CASE("two ranks that declare a halo otherwise are told at once in what they differ, with both values") {
+  world w(2);
+  std::array<halo, 2> ends;
+  for (rank_id r = 0; r < 2; ++r) {
+    halo_exchange op;
+    op.name = "ghosts";
+    op.ranks = {2};
+    op.periodic = {r == 0};
+    ends[r] = w[r].declare(op);
+  }
+  scope calls(w.clock);
+  std::array<std::vector<double>, 2> fields{std::vector<double>(6), std::vector<double>(6)};
+  std::array<result<>, 2> outcomes;
+  for (rank_id r = 0; r < 2; ++r) calls.spawn(exchange_once(ends[r], fields[r], outcomes[r]));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(w.clock.now() < 1'000'000'000);
+  CHECK(outcomes[0].code() == errc::declaration_mismatch);
+  const std::string text = outcomes[0].reason().what();
+  CAPTURE(text);
+  CHECK((text.find("rank 0 declares periodic yes, and rank 1 periodic no; declare the op alike") != std::string::npos ||
+         text.find("rank 1 declares periodic no, and rank 0 periodic yes; declare the op alike") != std::string::npos));
+  CHECK(text.find("grid") == std::string::npos);  // in which they do not differ
+}

@@ -1,0 +1,613 @@
+#include <parley/tests/support/world.hpp>
+
+#include <parley/compute.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/runtime/version.hpp>
+#include <parley/tunable_context.hpp>
+#include <parley/tunable_op.hpp>
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <numeric>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+using tuning::kernel_key;
+
+namespace {
+
+using numbers = std::span<float>;
+using read_numbers = std::span<const float>;
+using scale_op = tunable_op<task<>(read_numbers, numbers)>;
+
+/// How often each implementation ran.
+using counts = std::map<std::string, int>;
+
+void doubled(read_numbers in, numbers out) {
+  for (std::size_t i = 0; i < in.size(); ++i) out[i] = 2 * in[i];
+}
+
+task<> doubled_in(time_ns takes_ns, int* count, read_numbers in, numbers out) {
+  ++*count;
+  co_await compute([in, out] { doubled(in, out); }, takes_ns);
+}
+task<> nothing_in(time_ns takes_ns, int* count) {
+  ++*count;
+  co_await compute([] {}, takes_ns);
+}
+task<> one_added_in(time_ns takes_ns, numbers x) {
+  for (float& v : x) v += 1;
+  co_await compute([] {}, takes_ns);
+}
+task<> thrown_in(time_ns takes_ns, int* count) {
+  ++*count;
+  co_await compute([] {}, takes_ns);
+  raise({errc::unavailable, "out of registers"});
+}
+
+scale_op::implementation right(std::string id, time_ns takes_ns, counts& ran, std::string family = {}) {
+  int* const count = &ran[id];
+  return {std::move(id), [=](read_numbers in, numbers out) { return doubled_in(takes_ns, count, in, out); },
+          std::move(family)};
+}
+scale_op::implementation lazy(std::string id, time_ns takes_ns, counts& ran) {
+  int* const count = &ran[id];
+  return {std::move(id), [=](read_numbers, numbers) { return nothing_in(takes_ns, count); }};
+}
+scale_op::implementation broken(std::string id, time_ns takes_ns, counts& ran) {
+  int* const count = &ran[id];
+  return {std::move(id), [=](read_numbers, numbers) { return thrown_in(takes_ns, count); }};
+}
+
+kernel_key by_size(read_numbers in, numbers) { return {{"n", in.size()}}; }
+
+scale_op::options scale_of(std::vector<scale_op::implementation> implementations) {
+  scale_op::options o;
+  o.name = "scale";
+  o.key = by_size;
+  o.implementations = std::move(implementations);
+  o.outputs = [](read_numbers, numbers out) { return out; };
+  return o;
+}
+
+tunable_context::options quick() {
+  tunable_context::options o;
+  o.mine.enabled = true;
+  o.mine.rotating_buffer_bytes = 0;
+  o.mine.max_tuning_iterations = 5;
+  return o;
+}
+
+task<> call_once(scale_op& op, read_numbers in, numbers out) { co_await op(in, out); }
+
+/// One call with `n` numbers; its output has to be right.
+void scale_numbers(virtual_time& clock, scale_op& op, std::size_t n = 8) {
+  std::vector<float> in(n);
+  std::iota(in.begin(), in.end(), 1.0F);
+  std::vector<float> out(n, -1.0F);
+  run(clock, call_once(op, in, out));
+  for (std::size_t i = 0; i < n; ++i) CHECK(out[i] == 2 * in[i]);
+}
+
+std::optional<std::string> none(const std::string&) { return std::nullopt; }
+tuning::environment_settings environment(const std::map<std::string, std::string>& variables) {
+  return tuning::read_settings([&](const std::string& name) {
+           const auto at = variables.find(name);
+           return at == variables.end() ? none(name) : std::optional(at->second);
+         })
+      .value();
+}
+
+}  // namespace
+
+TEST_CASE("the fastest implementation of a kernel is found on its first call, for each key, and kept") {
+  virtual_time clock;
+  counts ran;
+  tunable_context context(clock, nullptr, quick());
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("blocked(rows=64)", 600'000, ran),
+                                 right("slow", 5'000'000, ran)}));
+  scale_numbers(clock, op);
+  CHECK(ran["slow"] == 3);  // its probe
+  CHECK(ran["plain"] == 3 + 5);
+  CHECK(ran["blocked(rows=64)"] == 3 + 5 + 1);
+  const counts before = ran;
+  const time_ns began = clock.now();
+  scale_numbers(clock, op);
+  CHECK(clock.now() - began == 600'000);
+  CHECK(ran["plain"] == before.at("plain"));
+  scale_numbers(clock, op, 9);  // another key
+  CHECK(ran["plain"] == before.at("plain") + 3 + 5);
+  const std::vector<tuning::result_entry> expected{{"scale", "n=8", "blocked(rows=64)", 0.6},
+                                                   {"scale", "n=9", "blocked(rows=64)", 0.6}};
+  CHECK(context.learned() == expected);
+}
+
+TEST_CASE("a kernel that is not enabled runs its default and costs nothing") {
+  virtual_time clock;
+  counts ran;
+  auto o = quick();
+  o.mine.enabled = false;
+  tunable_context context(clock, nullptr, std::move(o));
+  scale_op op(context, scale_of({right("plain", 1'000, ran), right("other", 10, ran)}));
+  scale_numbers(clock, op);
+  CHECK(ran["plain"] == 1);
+  CHECK(ran["other"] == 0);
+  CHECK(op.core().entries().empty());
+}
+
+TEST_CASE("a wrong but fast candidate never wins, neither one that leaves what the default wrote") {
+  virtual_time clock;
+  counts ran;
+  auto o = quick();
+  o.mine.check.on = true;
+  o.mine.verbosity = 3;
+  tunable_context context(clock, nullptr, std::move(o));
+  auto tenfold = right("tenfold", 10'000, ran);
+  tenfold.run = [](read_numbers in, numbers out) -> task<> {
+    for (std::size_t i = 0; i < in.size(); ++i) out[i] = 10 * in[i];
+    co_return;
+  };
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), lazy("lazy", 10'000, ran), std::move(tenfold),
+                                 right("blocked", 700'000, ran)}));
+  scale_numbers(clock, op);
+  CHECK(op.id_of(op.decision({}, {})) == "plain");  // of another key, nothing is decided
+  CHECK(context.learned().at(0).solution == "blocked");
+  CHECK(ran["lazy"] == 3 + 1);
+  const auto& log = context.log();
+  const auto told = [&](const char* what) {
+    return std::any_of(log.begin(), log.end(), [&](const auto& l) { return l.find(what) != l.npos; });
+  };
+  CHECK(told("wrong numbers: element 0 of output 0 is 10 where the default has 2"));
+  CHECK(told("nan where the default has 2"));
+}
+
+TEST_CASE("without a numeric check a candidate is taken at its word") {
+  virtual_time clock;
+  counts ran;
+  tunable_context context(clock, nullptr, quick());
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), lazy("lazy", 10'000, ran)}));
+  std::vector<float> x(8);
+  run(clock, call_once(op, x, x));
+  CHECK(context.learned().at(0).solution == "lazy");
+}
+
+TEST_CASE("a numeric check that cannot be made leaves the default, and is a warning by name") {
+  virtual_time clock;
+  counts ran;
+  auto o = quick();
+  o.mine.check.on = true;
+  tunable_context context(clock, nullptr, std::move(o));
+  auto with_none = scale_of({right("plain", 1'000'000, ran), right("other", 10'000, ran)});
+  with_none.outputs = {};
+  scale_op op(context, std::move(with_none));
+  scale_numbers(clock, op);
+  CHECK(ran["other"] == 0);
+  REQUIRE(context.warnings().size() == 1);
+  CHECK(context.warnings()[0].find("kernel scale: NUMERICAL_CHECK is on") == 0);
+}
+
+TEST_CASE("a candidate that throws is left out with its reason, and what the default throws comes out") {
+  virtual_time clock;
+  counts ran;
+  auto o = quick();
+  o.mine.verbosity = 3;
+  tunable_context context(clock, nullptr, std::move(o));
+  {
+    scale_op op(context, scale_of({right("plain", 1'000'000, ran), broken("broken", 10, ran)}));
+    scale_numbers(clock, op);
+    CHECK(ran["broken"] == 1);
+    CHECK(context.learned().at(0).solution == "plain");
+    CHECK(std::any_of(context.log().begin(), context.log().end(), [](const auto& l) {
+      return l == "scale n=8:   broken: it throws: unavailable: out of registers";
+    }));
+  }
+  auto options = scale_of({broken("broken", 10, ran), right("plain", 1'000'000, ran)});
+  options.name = "other";
+  scale_op op(context, std::move(options));
+  std::vector<float> x(8);
+  CHECK_THROWS_WITH_AS(run(clock, call_once(op, x, x)), "unavailable: out of registers", failure);
+  CHECK_FALSE(op.decision(x, x).decided);
+  CHECK_FALSE(op.decision(x, x).being_tuned);
+}
+
+TEST_CASE("what a kernel updates is put back before the run that the caller gets") {
+  virtual_time clock;
+  tunable_context::options o = quick();
+  o.mine.check.on = true;
+  tunable_context context(clock, nullptr, std::move(o));
+  using add_op = tunable_op<task<>(numbers)>;
+  add_op op(context, {.name = "add",
+                      .implementations = {{"slow", [](numbers x) { return one_added_in(1'000'000, x); }},
+                                          {"fast", [](numbers x) { return one_added_in(400'000, x); }}},
+                      .outputs = [](numbers x) { return kernel_outputs::updated(x); }});
+  std::vector<float> x(4, 10.0F);
+  const auto once = [](add_op& a, numbers v) -> task<> { co_await a(v); };
+  run(clock, once(op, x));
+  CHECK(x == std::vector<float>(4, 11.0F));
+  CHECK(context.learned().at(0).solution == "fast");
+}
+
+TEST_CASE("families of implementations are switched off one by one") {
+  virtual_time clock;
+  counts ran;
+  tunable_context context(clock, nullptr, quick());
+  context.enable_family("simd", false);
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("wide", 10'000, ran, "simd"),
+                                 right("blocked", 500'000, ran, "blocks")}));
+  scale_numbers(clock, op);
+  CHECK(ran["wide"] == 0);
+  CHECK(context.learned().at(0).solution == "blocked");
+  context.enable_family("simd", true);
+  scale_numbers(clock, op, 9);
+  CHECK(context.learned().at(1).solution == "wide");
+}
+
+TEST_CASE("with tuning off a kernel runs what is remembered, and what is not is listed if asked for") {
+  virtual_time clock;
+  counts ran;
+  memory_storage disk;
+  disk.files["known.csv"] = "scale,n=8,other,0.5\n";
+  auto o = quick();
+  o.mine.tuning = false;
+  o.mine.record_untuned = true;
+  tunable_context context(clock, &disk, std::move(o));
+  context.read_file("known.csv").value();
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("other", 2'000'000, ran)}));
+  scale_numbers(clock, op);
+  scale_numbers(clock, op, 9);
+  scale_numbers(clock, op, 9);
+  CHECK(ran["other"] == 1);
+  CHECK(ran["plain"] == 2);
+  CHECK(context.untuned() == std::vector<std::string>{"scale,n=9"});
+  CHECK(context.learned().empty());
+}
+
+TEST_CASE(
+    "what a kernel learned makes the round through its file, pins included, and an unknown solution is a warning") {
+  virtual_time clock;
+  counts ran;
+  memory_storage disk;
+  const std::vector<tuning::validator> here{{"MACHINE", "one"}};
+  {
+    auto o = quick();
+    o.ordinal = 2;
+    o.validators = here;
+    tunable_context context(clock, &disk, std::move(o));
+    scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("blocked(rows=64)", 600'000, ran)}));
+    scale_numbers(clock, op);
+  }
+  CHECK(disk.files.at("tunableop_results2.csv") == "Validator,MACHINE,one\nscale,n=8,blocked(rows=64),0.6\n");
+  disk.files["tunableop_results2.csv"] += "scale,n=9,Default\nscale,n=10,gone,0.1\n";
+  ran.clear();
+  auto o = quick();
+  o.ordinal = 2;
+  o.validators = here;
+  tunable_context context(clock, &disk, std::move(o));
+  context.read_file().value();
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("blocked(rows=64)", 600'000, ran)}));
+  scale_numbers(clock, op, 8);
+  CHECK(ran == counts{{"plain", 0}, {"blocked(rows=64)", 1}});
+  scale_numbers(clock, op, 9);
+  CHECK(ran == counts{{"plain", 1}, {"blocked(rows=64)", 1}});
+  CHECK(context.learned().empty());
+  scale_numbers(clock, op, 10);
+  CHECK(context.learned().size() == 1);
+  REQUIRE(context.warnings().size() == 1);
+  CHECK(context.warnings()[0].find("`gone` of the results file is none of its implementations") != std::string::npos);
+
+  auto elsewhere = quick();
+  elsewhere.validators = {{"MACHINE", "two"}};
+  tunable_context other(clock, &disk, std::move(elsewhere));
+  const auto refused = other.read_file("tunableop_results2.csv");
+  CHECK(refused.code() == errc::bad_argument);
+  CHECK(other.get_tuning_results().entries().empty());
+}
+
+TEST_CASE("the environment beats what a program sets") {
+  virtual_time clock;
+  tunable_context::options o;
+  o.environment = environment({{"PARLEY_TUNABLEOP_ENABLED", "1"},
+                               {"PARLEY_TUNABLEOP_MAX_TUNING_DURATION_MS", "7"},
+                               {"PYTORCH_TUNABLEOP_FILENAME", "told%d.csv"},
+                               {"PARLEY_TUNABLEOP_ICACHE_FLUSH_ENABLED", "1"},
+                               {"PARLEY_TUNABLEOP_ROTATING_BUFFER_SIZE", "2"}});
+  o.ordinal = 3;
+  tunable_context context(clock, nullptr, std::move(o));
+  context.enable_tunable_op(false);
+  context.set_max_tuning_duration_ms(99);
+  context.set_max_tuning_iterations(12);
+  context.set_filename("mine.csv");
+  CHECK(context.is_tunable_op_enabled());
+  CHECK(context.get_max_tuning_duration_ms() == 7);
+  CHECK(context.get_max_tuning_iterations() == 12);
+  CHECK(context.get_filename() == "told3.csv");
+  CHECK(context.get_rotating_buffer_size() == 2 << 20);
+  CHECK_FALSE(context.is_icache_flush_enabled());
+  REQUIRE(context.warnings().size() == 1);
+  CHECK(context.warnings()[0].find("ICACHE_FLUSH_ENABLED") == 0);
+
+  tunable_context plain(clock, nullptr, {});
+  CHECK_FALSE(plain.is_tunable_op_enabled());
+  CHECK(plain.is_tuning_enabled());
+  CHECK(plain.get_filename() == "tunableop_results0.csv");
+  plain.set_filename("mine.csv", false);
+  CHECK(plain.get_filename() == "mine.csv");
+  plain.set_filename("mine.csv", true);
+  CHECK(plain.get_filename() == "mine0.csv");
+  CHECK(plain.get_rotating_buffer_size() > 0);
+}
+
+TEST_CASE("a kernel's name is taken once, and what cannot work is refused when it is declared") {
+  virtual_time clock;
+  counts ran;
+  tunable_context context(clock, nullptr, quick());
+  CHECK_THROWS_AS(scale_op(context, scale_of({})), failure);
+  CHECK_THROWS_AS(scale_op(context, scale_of({right("a", 1, ran), right("a", 1, ran)})), failure);
+  CHECK_THROWS_AS(scale_op(context, scale_of({right("a,b", 1, ran)})), failure);
+  CHECK_THROWS_AS(scale_op(context, scale_of({{"a", {}}})), failure);
+  {
+    scale_op op(context, scale_of({right("a", 1, ran)}));
+    CHECK_THROWS_AS(scale_op(context, scale_of({right("a", 1, ran)})), failure);
+  }
+  scale_op again(context, scale_of({right("a", 1, ran)}));
+}
+
+TEST_CASE("calls that come while a key is being tuned run the default") {
+  virtual_time clock;
+  counts ran;
+  tunable_context context(clock, nullptr, quick());
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  std::vector<float> in(8, 1.0F);
+  std::vector<float> a(8);
+  std::vector<float> b(8);
+  const auto both = [](scale_op& o, read_numbers i, numbers x, numbers y) -> task<> {
+    co_await when_all(o(i, x), o(i, y));
+  };
+  run(clock, both(op, in, a, b));
+  CHECK(ran["plain"] == 3 + 5 + 1);
+  CHECK(a == b);
+}
+
+TEST_CASE("kernels that return at once are tuned where they are called, on a real clock, too") {
+  virtual_time clock;
+  tunable_context context(clock, nullptr, quick());
+  int first = 0;
+  int second = 0;
+  tunable_op<void(int)> op(context, {.name = "now",
+                                     .implementations = {{"first", [&](int by) { first += by; }},
+                                                         {"second", [&](int by) { second += by; }}}});
+  op(3);
+  // No time passes in virtual time, so that nothing could be measured and the default stays.
+  CHECK(first == 3 * (3 + 5 + 1));
+  CHECK(second == 3 * (3 + 5));
+  CHECK(op.decision(3).winner == 0);
+  op(2);
+  CHECK(first == 3 * (3 + 5 + 1) + 2);
+}
+
+TEST_CASE("a rank writes what its kernels learned with its other results, and knows it the next time") {
+  counts ran;
+  rank_settings s;
+  s.results_path = "results.csv";
+  s.kernels.enabled = true;
+  s.kernels.rotating_buffer_bytes = 0;
+  std::map<std::string, std::string> files;
+  {
+    world w(1, s);
+    scale_op op(w[0].kernels(), scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+    scale_numbers(w.clock, op);
+    CHECK(w[0].write_results().value() == "results0.csv");
+    files = w.disk[0].files;
+  }
+  CHECK(files.at("results0.csv").find("\nscale,n=8,fast,0.5\n") != std::string::npos);
+  ran.clear();
+  world w(1, s);
+  w.disk[0].files = files;
+  w.ranks[0].reset();
+  w.ranks[0] = std::make_unique<rank>(rank_foundation{w.clock, w.links[0], &w.disk[0], w.incarnations, {}}, s);
+  scale_op op(w[0].kernels(), scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  scale_numbers(w.clock, op);
+  CHECK(ran == counts{{"plain", 0}, {"fast", 1}});
+}
+
+TEST_CASE("a kernel that has no choice is not tried: its first call runs it once") {
+  virtual_time clock;
+  counts ran;
+  auto o = quick();
+  std::vector<scale_op::implementation> all{right("plain", 1'000'000, ran)};
+  bool family_off = false;
+  bool declares = true;
+  SUBCASE("a single implementation") {}
+  SUBCASE("the families of all others are off") {
+    all.push_back(right("wide", 10'000, ran, "simd"));
+    family_off = true;
+  }
+  SUBCASE("numbers are to be compared, and no outputs are declared") {
+    all.push_back(right("wide", 10'000, ran));
+    o.mine.check.on = true;
+    declares = false;
+  }
+  tunable_context context(clock, nullptr, std::move(o));
+  if (family_off) context.enable_family("simd", false);
+  auto declared = scale_of(std::move(all));
+  if (!declares) declared.outputs = {};
+  scale_op op(context, std::move(declared));
+  scale_numbers(clock, op);
+  CHECK(ran["plain"] == 1);
+  CHECK(ran["wide"] == 0);
+  CHECK(clock.now() == 1'000'000);
+  CHECK(context.learned().empty());
+  std::vector<float> x(8);
+  CHECK_FALSE(op.decision(x, x).why.empty());
+  scale_numbers(clock, op);
+  CHECK(ran["plain"] == 2);
+  CHECK(context.warnings().size() == (declares ? 0 : 1));
+}
+
+TEST_CASE("what was left without a choice is tuned once there is one") {
+  virtual_time clock;
+  counts ran;
+  tunable_context context(clock, nullptr, quick());
+  context.enable_family("simd", false);
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("wide", 10'000, ran, "simd")}));
+  scale_numbers(clock, op);
+  context.enable_family("simd", true);
+  scale_numbers(clock, op);
+  CHECK(context.learned().at(0).solution == "wide");
+}
+
+TEST_CASE("a kernel that updates its argument runs once where nothing is tried") {
+  virtual_time clock;
+  tunable_context context(clock, nullptr, quick());
+  float x = 0;
+  tunable_op<void(float&)> op(context, {.name = "add", .implementations = {{"only", [](float& v) { v += 1; }}}});
+  op(x);
+  CHECK(x == 1);
+}
+
+TEST_CASE("the duration of tuning bounds what follows each implementation's first run") {
+  virtual_time clock;
+  counts ran;
+  auto o = quick();
+  o.mine.max_tuning_duration_ms = 5;
+  tunable_context context(clock, nullptr, std::move(o));
+  scale_op op(context, scale_of({right("plain", 40'000'000, ran), right("fast", 20'000'000, ran)}));
+  scale_numbers(clock, op);
+  CHECK(ran["plain"] == 2);
+  CHECK(ran["fast"] == 2 + 1);
+  CHECK(context.learned().at(0).solution == "fast");
+}
+
+TEST_CASE("what a kernel learned is in its file within a second, though nobody ends the context") {
+  virtual_time clock;
+  counts ran;
+  memory_storage disk;
+  tunable_context context(clock, &disk, quick());
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  scale_numbers(clock, op);
+  const auto rest = [](time_ns until) -> task<> { auto woken = co_await sleep_until(until); };
+  run(clock, rest(clock.deadline_in(1'000'000'000)));
+  CHECK(disk.files.at("tunableop_results0.csv") == "scale,n=8,fast,0.5\n");
+}
+
+TEST_CASE("switched on by the program, a file is read and written as the environment's switch has it") {
+  virtual_time clock;
+  counts ran;
+  memory_storage disk;
+  disk.files["tunableop_results0.csv"] = "scale,n=9,fast,0.5\n";
+  tunable_context::options o;
+  o.mine.rotating_buffer_bytes = 0;
+  SUBCASE("by the program") { o.mine.enabled = false; }
+  SUBCASE("by the environment") { o.environment = environment({{"PARLEY_TUNABLEOP_ENABLED", "1"}}); }
+  {
+    tunable_context context(clock, &disk, o);
+    context.enable_tunable_op(true);
+    scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+    scale_numbers(clock, op, 9);
+    CHECK(ran == counts{{"plain", 0}, {"fast", 1}});
+    scale_numbers(clock, op, 8);
+  }
+  CHECK(disk.files.at("tunableop_results0.csv") == "scale,n=9,fast,0.5\nscale,n=8,fast,0.5\n");
+}
+
+TEST_CASE("a file that shall not be written on exit is not") {
+  virtual_time clock;
+  counts ran;
+  memory_storage disk;
+  {
+    tunable_context context(clock, &disk, quick());
+    context.write_file_on_exit(false);
+    scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+    scale_numbers(clock, op);
+    const auto rest = [](time_ns until) -> task<> { auto woken = co_await sleep_until(until); };
+    run(clock, rest(clock.deadline_in(1'000'000'000)));
+  }
+  CHECK(disk.files.empty());
+}
+
+TEST_CASE("a file that is asked for has all that is known, and there is none where nothing is") {
+  virtual_time clock;
+  counts ran;
+  memory_storage disk;
+  disk.files["known.csv"] = "scale,n=9,fast,0.5\n";
+  auto o = quick();
+  o.write_file_on_exit = false;
+  tunable_context context(clock, &disk, std::move(o));
+  CHECK(context.write_file("none.csv").code() == errc::unavailable);
+  CHECK_FALSE(disk.files.contains("none.csv"));
+  context.read_file("known.csv").value();
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  scale_numbers(clock, op);
+  CHECK(context.write_file("all.csv").value() == "all.csv");
+  CHECK(disk.files.at("all.csv") == "scale,n=9,fast,0.5\nscale,n=8,fast,0.5\n");
+}
+
+TEST_CASE("a rank's kernels have a file of their own where it keeps no results, and none where it shall not") {
+  counts ran;
+  rank_settings s;
+  s.kernels.rotating_buffer_bytes = 0;
+  bool shall_not = false;
+  SUBCASE("nobody has said anything") {}
+  SUBCASE("no results are wanted") { s.no_results = shall_not = true; }
+  world w(2, s);
+  w[1].kernels().enable_tunable_op(true);
+  scale_op op(w[1].kernels(), scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  scale_numbers(w.clock, op);
+  CHECK(w[1].write_results().code() == errc::unavailable);  // of its ops
+  CHECK(w.disk[1].files.contains("tunableop_results1.csv") == !shall_not);
+  if (!shall_not) {
+    CHECK(w.disk[1].files.at("tunableop_results1.csv").find("\nscale,n=8,fast,0.5\n") != std::string::npos);
+    CHECK(w.disk[1].files.at("tunableop_results1.csv").find("PARLEY_WORLD") == std::string::npos);
+  }
+}
+
+TEST_CASE("what a rank's kernels learn while their file shall not be written is not among its results") {
+  counts ran;
+  rank_settings s;
+  s.results_path = "results.csv";
+  s.kernels.enabled = true;
+  s.kernels.rotating_buffer_bytes = 0;
+  world w(1, s);
+  w[0].kernels().write_file_on_exit(false);
+  scale_op op(w[0].kernels(), scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  scale_numbers(w.clock, op);
+  CHECK(w[0].write_results());
+  CHECK(w.disk[0].files.empty());
+}
+
+TEST_CASE("a kernel's remembered winner that cannot be used is told of in what is decided instead") {
+  virtual_time clock;
+  counts ran;
+  memory_storage disk;
+  disk.files["tunableop_results0.csv"] = "scale,n=8,fats,0.5\n";
+  tunable_context context(clock, &disk, quick());
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  scale_numbers(clock, op);
+  std::vector<float> x(8);
+  CHECK(op.decision(x, x).why.find("`fats` of the results file is none of its implementations") != std::string::npos);
+}
+
+TEST_CASE("a pin that nothing has used is told of at the end, by one rank") {
+  counts ran;
+  rank_settings s;
+  s.results_path = "results.csv";
+  s.kernels.enabled = true;
+  std::vector<memory_storage> disks(2);
+  for (memory_storage& disk : disks)
+    disk.files["results.csv"] =
+        "Validator,PARLEY_VERSION," + std::string(version_text) +
+        "\nValidator,PARLEY_WORLD,2\nscale,n=8,Default\nscael,n=8,Default\nacts/1>0,1MiB,Default\n";
+  world w(2, s, {}, {}, disks);
+  for (rank_id r = 0; r < 2; ++r) CHECK(w[r].remembered().entries().size() == 3);
+  scale_op op(w[0].kernels(), scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
+  scale_numbers(w.clock, op);
+  CHECK(ran == counts{{"plain", 1}, {"fast", 0}});
+  REQUIRE(w[0].idle_pins().size() == 1);
+  CHECK(w[0].idle_pins()[0].find("`scael,n=8`") != std::string::npos);
+  REQUIRE(w[1].idle_pins().size() == 1);
+  CHECK(w[1].idle_pins()[0].find("`acts/1>0,1MiB`") != std::string::npos);
+}

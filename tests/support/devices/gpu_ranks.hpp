@@ -1,0 +1,119 @@
+#pragma once
+/// Two ranks, or more, in one process that would be processes with a GPU each: device buffers over a link that moves host memory only.
+#include <parley/tests/support/devices/fake_cuda.hpp>
+#include <parley/tests/support/devices/fake_nccl.hpp>
+
+#include <doctest/doctest.h>
+#include <parley/actors/agreement/assignment.hpp>
+#include <parley/config.hpp>
+#include <parley/cuda_link.hpp>
+#include <parley/cuda_space.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/rank.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/runtime/record/flight_recorder.hpp>
+#include <parley/runtime/time/reactor.hpp>
+#include <parley/scope.hpp>
+#include <parley/task.hpp>
+#include <parley/transports/in_process/process_world.hpp>
+
+#include <memory>
+#include <numeric>
+#include <span>
+#include <vector>
+
+namespace parley::tests {
+
+inline runtime::task<> reaches(transports::cuda_copies& copies, transports::cuda_stream stream) {
+  auto ended = co_await transports::reached(copies, stream);
+  ended.value();
+}
+
+struct two_ranks {
+  two_ranks(fake_cuda& gpu, const std::vector<ops::config_ptr>& configs, fake_nccl* nccl = nullptr,
+            runtime::rank_id world = 2)
+      : below(world) {
+    transports::cuda_link::options planes;
+    planes.nccl = nccl;
+    ops::rank_settings settings;
+    settings.plan.budget_fraction = 1e9;
+    settings.flight_records = std::size_t{1} << 16U;
+    gpu.queues_there *= world;  // each process has its own
+    loop.attach(below);
+    std::vector<std::uint64_t> lives(world);
+    std::iota(lives.begin(), lives.end(), 11);
+    for (runtime::rank_id r = 0; r < world; ++r) {
+      copies.push_back(std::make_unique<transports::cuda_copies>(gpu, static_cast<int>(r % gpu.devices().size())));
+      loop.attach(*copies.back());
+      wires.push_back(std::make_unique<transports::cuda_link>(below[r], *copies.back(), planes));
+      if (nccl != nullptr) loop.attach(*wires.back()->nccl());
+      spaces.push_back(std::make_unique<transports::cuda_space>(*copies.back()));
+    }
+    for (runtime::rank_id r = 0; r < world; ++r) {
+      ranks.push_back(std::make_unique<ops::rank>(ops::rank_foundation{loop, *wires[r], nullptr, lives}, settings));
+      if (world > 1)
+        ends.push_back(ranks[r]->declare(ops::paired_transfer{.name = "buffers",
+                                                              .configs = configs,
+                                                              .edges = {{0, 1}},
+                                                              .timeout_ns = 20'000'000'000,
+                                                              .memory = spaces[r].get()}));
+    }
+  }
+  ~two_ranks() {
+    for (auto& w : wires) {
+      if (w->nccl() != nullptr) loop.detach(*w->nccl());
+      w->end_joint();
+    }
+    for (auto& c : copies) c->drain();
+    ranks.clear();
+    wires.clear();
+  }
+  void move(std::span<std::byte> from, std::span<std::byte> to, int times) {
+    runtime::run(loop, both(*this, from, to, times));
+  }
+  static runtime::task<> sends(ops::transfer t, std::span<std::byte> from, int times) {
+    const auto handle = t.registered(from);
+    for (int i = 0; i < times; ++i) {
+      for (int turn = 0; turn < 8; ++turn)
+        co_await runtime::yield;  // so that the receive is posted, and its credit here
+      co_await t.send(from, {.to = 1});
+    }
+  }
+  static runtime::task<> receives(ops::transfer t, std::span<std::byte> to, int times) {
+    const auto handle = t.registered(to);
+    for (int i = 0; i < times; ++i) {
+      const std::uint64_t got = co_await t.receive(to, {.from = 0});
+      CHECK(got == to.size());
+    }
+  }
+  static runtime::task<> takes(ops::transfer t, std::span<std::byte> into, ops::receive_options o) {
+    const std::uint64_t got = co_await t.receive(into, o);
+    CHECK(got == into.size());
+  }
+  static runtime::task<> both(two_ranks& w, std::span<std::byte> from, std::span<std::byte> to, int times) {
+    runtime::scope& here = co_await runtime::this_scope;
+    runtime::scope working(here);
+    working.spawn(sends(w.ends[0], from, times));
+    working.spawn(receives(w.ends[1], to, times));
+    co_await working.join();
+  }
+  const actors::campaign* campaign(std::uint64_t bytes) const {
+    const auto all = ranks[0]->agreements();
+    return all.empty() ? nullptr : all.front().assigned->find(bytes);
+  }
+  bool decided(std::uint64_t bytes) const {
+    const auto* const found = campaign(bytes);
+    return found != nullptr && found->where == actors::campaign::stage::decided;
+  }
+
+  runtime::reactor loop;
+  transports::process_world below;
+  std::vector<std::unique_ptr<transports::cuda_copies>> copies;
+  std::vector<std::unique_ptr<transports::cuda_link>> wires;
+  std::vector<std::unique_ptr<transports::cuda_space>> spaces;
+  std::vector<std::unique_ptr<ops::rank>> ranks;
+  std::vector<ops::transfer> ends;
+};
+
+}  // namespace parley::tests

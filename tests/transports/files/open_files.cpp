@@ -1,0 +1,51 @@
+#include <parley/transports/files/open_files.hpp>
+
+#include <doctest/doctest.h>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+
+using namespace parley;
+using namespace parley::transports;
+
+namespace {
+
+/// What a child answers that may have so many files open: 0: all that was asked for is allowed, and its soft limit is at least
+/// as high; 1: it is not, and the error names both; 2: anything else.
+int asked_in_child(rlim_t soft, rlim_t hard, std::size_t more) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit limit{soft, hard};
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) ::_exit(2);
+    const auto allowed = allow_open_files(more);
+    rlimit now{};
+    ::getrlimit(RLIMIT_NOFILE, &now);
+    if (allowed) ::_exit(now.rlim_cur >= more && now.rlim_max == hard ? 0 : 2);
+    const std::string text = allowed.reason().what();
+    const bool named = allowed.code() == runtime::errc::unavailable && text.find(std::to_string(hard)) != text.npos &&
+                       text.find("ulimit -n") != text.npos && now.rlim_cur == soft;
+    ::_exit(named ? 1 : 2);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 2;
+}
+
+}  // namespace
+
+TEST_CASE("a soft limit on open files is raised as far as needed, and a hard one that is too low is named with what is "
+          "needed") {
+  CHECK(asked_in_child(200, 200, 50) == 0);
+  CHECK(asked_in_child(40, 200, 100) == 0);
+  CHECK(asked_in_child(28, 28, 100) == 1);
+  CHECK(asked_in_child(28, 60, 100) == 1);
+}
+
+TEST_CASE("a rank needs more files the more ranks it meets over TCP or hosts the rendezvous for") {
+  CHECK(files_of_rank(0, 64, ucx_reach::one_host) > files_of_rank(1, 64, ucx_reach::one_host));
+  CHECK(files_of_rank(1, 64, ucx_reach::one_host) == files_of_rank(1, 4, ucx_reach::one_host));
+  CHECK(files_of_rank(1, 64, ucx_reach::several_hosts) > files_of_rank(1, 4, ucx_reach::several_hosts));
+}

@@ -1,0 +1,508 @@
+// Payloads that a neighbour's kernel copies out of the sender's memory: who may, and what becomes of those that end otherwise.
+#include <parley/tests/transports/ucx/ucx_fixture.hpp>
+
+#include <parley/transports/ucx/carried_memory.hpp>
+#include <parley/transports/ucx/lent_payloads.hpp>
+
+#include <doctest/doctest.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+using namespace parley;
+using namespace parley::tests;
+
+namespace {
+
+constexpr auto loans = static_cast<std::size_t>(channel::loans);
+constexpr std::size_t large = 3'500'000;  // more than is copied at a time
+
+/// Two ranks of which each has found out that it may read the other's memory.
+struct neighbours : node {
+  neighbours(rank_id rank, meeting& all) : node(rank, 2, all), other(1 - rank) {
+    listen();
+    const blob first = pattern(large, 7);
+    awaited sent;
+    const errc started = wire.send(other, channel::data, bytes_of("first"), first, &sent);
+    until([&] { return !data.got.empty() && said() >= 2; });  // the question, and the answer to ours
+    blob into(large);
+    PARLEY_EXPECT(fetch_and_wait(std::move(data.got.front()), into) == errc::none);
+    data.got.clear();
+    until([&] { return started == errc::none || sent.calls == 1; });
+    PARLEY_EXPECT(into == first);
+    meet(all);
+    before = wire.statistics();
+  }
+  /// Meets the other while the link goes on.
+  void meet(meeting& all) {
+    all.bring({});
+    until([&] { return all.brought(); });
+    static_cast<void>(all.take());
+  }
+  std::uint64_t said() const { return wire.statistics().received[loans]; }
+  /// How many payloads were lent, or returned, since they know each other.
+  std::uint64_t lent() const { return wire.statistics().sent[loans] - before.sent[loans]; }
+  void lend(std::span<const std::byte> payload, awaited& done) {
+    PARLEY_EXPECT(wire.send(other, channel::data, bytes_of("x"), payload, &done) == errc::pending);
+  }
+  arrival next() {
+    until([&] { return !data.got.empty(); });
+    arrival oldest = std::move(data.got.front());
+    data.got.erase(data.got.begin());
+    return oldest;
+  }
+
+  rank_id other;
+  link::counters before;
+};
+
+/// Memory that can be made unreadable.
+struct pages {
+  explicit pages(std::size_t n)
+      : size(n), at(::mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    PARLEY_EXPECT(at != MAP_FAILED);
+  }
+  ~pages() { release(); }
+  pages(const pages&) = delete;
+  pages& operator=(const pages&) = delete;
+  std::span<std::byte> bytes() const { return {static_cast<std::byte*>(at), size}; }
+  void allow(int what) const { PARLEY_EXPECT(::mprotect(at, size, what) == 0); }
+  void release() {
+    if (at != nullptr) ::munmap(std::exchange(at, nullptr), size);
+  }
+  std::size_t size;
+  void* at;
+};
+
+/// One rank's end of a link inside of this process, on which nothing ends that has a completion.
+struct stubborn_link final : link {
+  stubborn_link(rank_id r) : self(r) {}
+  rank_id rank() const noexcept override { return self; }
+  rank_id world_size() const noexcept override { return 2; }
+  void listen(channel on, handler* to) override { handlers[static_cast<std::size_t>(on)] = to; }
+  void on_failure(failure_handler*) override {}
+  errc send(rank_id, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
+            completion* done) override {
+    if (done != nullptr) return errc::pending;
+    under_way.emplace_back(on, arrival(header, payload));
+    return errc::none;
+  }
+  /// What was sent, and is not pending, arrives.
+  void deliver() {
+    for (auto& [on, message] : std::exchange(under_way, {}))
+      other->handlers[static_cast<std::size_t>(on)]->on_arrival(std::move(message));
+  }
+  errc fetch(arrival&&, std::span<std::byte>, completion*) override { return errc::pending; }
+  void cancel(completion&) override { ++cancelled; }
+  const counters& statistics() const noexcept override { return counted; }
+  void release(const void*, bool) noexcept override {}
+  rank_id self;
+  stubborn_link* other = nullptr;
+  std::array<handler*, channels> handlers{};
+  std::vector<std::pair<channel, arrival>> under_way;
+  counters counted;
+  int cancelled = 0;
+};
+
+}  // namespace
+
+TEST_CASE("of what could not be read, and is on its way after all, a message may be cancelled and a put may not") {
+  for (const channel on : {channel::data, channel::transfers}) {
+    pages payload(large);
+    blob into(large);
+    awaited sent, fetched;
+    stubborn_link mine(0), its(1);
+    mine.other = &its;
+    its.other = &mine;
+    arrival came;
+    transports::lent_payloads lender(mine, {}, [](channel, arrival&&) {});
+    transports::lent_payloads reader(its, {}, [&](channel, arrival&& m) { came = std::move(m); });
+    REQUIRE_FALSE(lender.may_lend(1, large));  // it asks
+    mine.deliver();
+    its.deliver();
+    REQUIRE(lender.may_lend(1, large));
+    CHECK(lender.lend(1, on, bytes_of("header"), payload.bytes(), sent) == errc::pending);
+    mine.deliver();
+    payload.allow(PROT_NONE);
+    CHECK(reader.fetch(came.surrender(), into, &fetched) == errc::pending);
+    its.deliver();
+    CHECK(lender.cancel(sent));
+    CHECK(mine.cancelled == (on == channel::data ? 1 : 0));
+    CHECK(lender.abandon(sent));
+  }
+}
+
+TEST_CASE("neighbours read large payloads where they lie, in both directions at once") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    neighbours self(rank, all);
+    std::uint64_t expected = 0;
+    for (const std::size_t bytes :
+         {std::size_t{512} << 10U, std::size_t{1} << 20U, (std::size_t{1} << 20U) + 1, large}) {
+      const blob mine = pattern(bytes, rank + 1), theirs = pattern(bytes, self.other + 1);
+      blob into(bytes);
+      awaited sent;
+      PARLEY_EXPECT(self.wire.send(self.other, channel::data, bytes_of("header"), mine, &sent) == errc::pending);
+      arrival message = self.next();
+      PARLEY_EXPECT(text_of(message.header()) == "header" && message.remote() && message.length() == bytes);
+      PARLEY_EXPECT(self.fetch_and_wait(std::move(message), into) == errc::none);
+      PARLEY_EXPECT(into == theirs);
+      self.until([&] { return sent.calls == 1; });
+      PARLEY_EXPECT(sent.outcome == errc::none);
+      expected += 2;  // the word of ours, and the one that theirs was read
+    }
+    PARLEY_EXPECT(self.lent() == expected);
+    const blob shorter = pattern((32U << 10U) - 1, 1);
+    PARLEY_EXPECT(self.send_and_wait(self.other, channel::data, bytes_of("short"), shorter) == errc::none);
+    PARLEY_EXPECT(self.lent() == expected);
+    self.next();
+    self.meet(all);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a payload that nobody wants is given back, and so is one whose fetch is cancelled") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    neighbours self(rank, all);
+    const blob payload = pattern(large, 3);
+    blob into(large);
+    for (const bool begun : {false, true}) {
+      if (rank == 0) {
+        awaited sent;
+        self.lend(payload, sent);
+        self.until([&] { return sent.calls == 1; });
+        PARLEY_EXPECT(sent.outcome == errc::none);
+      } else if (!begun) {
+        self.next();  // and drops it
+      } else {
+        awaited fetched;
+        PARLEY_EXPECT(self.wire.fetch(self.next(), into, &fetched) == errc::pending);
+        self.wire.abandon(fetched);
+        std::fill(into.begin(), into.end(), std::byte{0x5a});
+        self.until([&] { return fetched.calls == 1; });
+        PARLEY_EXPECT(fetched.outcome == errc::cancelled);
+      }
+      self.meet(all);
+    }
+    PARLEY_EXPECT(rank == 0 || std::all_of(into.begin(), into.end(), [](std::byte b) { return b == std::byte{0x5a}; }));
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a payload that its sender has taken back is not read, whatever its memory is used for by then") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    neighbours self(rank, all);
+    for (const bool unmapped : {false, true}) {
+      if (rank == 0) {
+        pages memory(large);
+        awaited sent;
+        self.lend(memory.bytes(), sent);
+        self.wire.cancel(sent);
+        self.until([&] { return sent.calls == 1; });
+        PARLEY_EXPECT(sent.outcome == errc::cancelled);
+        if (unmapped) memory.release();
+        self.meet(all);
+        self.meet(all);
+      } else {
+        arrival message = self.next();
+        self.meet(all);
+        blob into(large);
+        PARLEY_EXPECT(self.fetch_and_wait(std::move(message), into) == errc::send_failed);
+        self.meet(all);
+      }
+    }
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("what is taken back in the midst of being read fails there, too") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    neighbours self(rank, all);
+    blob payload = pattern(large, 3);
+    if (rank == 0) {
+      awaited sent;
+      self.lend(payload, sent);
+      all.barrier();  // the first piece is read
+      self.wire.abandon(sent);
+      std::fill(payload.begin(), payload.end(), std::byte{0});
+      self.until([&] { return sent.calls == 1; });
+      PARLEY_EXPECT(sent.outcome == errc::cancelled);
+      all.barrier();
+    } else {
+      blob into(large);
+      awaited fetched;
+      PARLEY_EXPECT(self.wire.fetch(self.next(), into, &fetched) == errc::pending);
+      all.barrier();
+      all.barrier();
+      self.until([&] { return fetched.calls == 1; });
+      PARLEY_EXPECT(fetched.outcome == errc::send_failed);
+    }
+    self.meet(all);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("what was lent to a rank that is given up cannot be read from that moment on") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    neighbours self(rank, all);
+    blob payload = pattern(large, 3);
+    if (rank == 0) {
+      awaited sent;
+      self.lend(payload, sent);
+      self.meet(all);
+      self.wire.give_up(1);
+      std::fill(payload.begin(), payload.end(), std::byte{0});  // the link has not been polled since
+      all.barrier();
+      all.barrier();
+      self.until([&] { return sent.calls == 1; });
+      PARLEY_EXPECT(sent.outcome == errc::peer_failed);
+    } else {
+      arrival message = self.next();
+      self.meet(all);
+      all.barrier();
+      blob into(large);
+      PARLEY_EXPECT(self.fetch_and_wait(std::move(message), into) == errc::send_failed);
+      all.barrier();
+    }
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("memory that the kernel does not read is sent after all, and after a few times at once") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    neighbours self(rank, all);
+    const blob wanted = pattern(large, 5);
+    blob into(large);
+    for (int round = 0; round < 4; ++round) {
+      if (rank == 0) {
+        pages memory(large);
+        std::memcpy(memory.bytes().data(), wanted.data(), large);
+        awaited sent;
+        self.lend(memory.bytes(), sent);
+        memory.allow(PROT_NONE);
+        all.barrier();
+        all.barrier();  // the other has tried
+        memory.allow(PROT_READ);
+        self.until([&] { return sent.calls == 1; });
+        PARLEY_EXPECT(sent.outcome == errc::none);
+      } else {
+        all.barrier();
+        awaited fetched;
+        PARLEY_EXPECT(self.wire.fetch(self.next(), into, &fetched) == errc::pending);
+        PARLEY_EXPECT(fetched.calls == 0);
+        all.barrier();
+        self.until([&] { return fetched.calls == 1; });
+        PARLEY_EXPECT(fetched.outcome == errc::none);
+        PARLEY_EXPECT(into == wanted);
+      }
+    }
+    if (rank == 0) {
+      const std::uint64_t before = self.lent();
+      PARLEY_EXPECT(self.send_and_wait(1, channel::data, bytes_of("y"), wanted) == errc::none);
+      PARLEY_EXPECT(self.lent() == before);
+    } else {
+      PARLEY_EXPECT(self.fetch_and_wait(self.next(), into) == errc::none);
+    }
+    self.meet(all);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a put that could not be read, and is sent after all, is not cancelled: its target counts it") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    pages payload(large);
+    blob memory(large);
+    neighbours self(rank, all);
+    const auto mine = self.wire.expose(memory).value();
+    all.bring(mine.key);
+    self.until([&] { return all.brought(); });
+    const auto keys = all.take();
+    awaited done, fenced;
+    if (rank == 0) {
+      const blob wanted = pattern(large, 5);
+      std::memcpy(payload.bytes().data(), wanted.data(), large);
+      const auto address = transports::read_carried_key(keys[1])->address;
+      const std::uint64_t heard = self.said();
+      PARLEY_EXPECT(self.wire.put(1, {keys[1], address}, payload.bytes(), &done) == errc::pending);
+      payload.allow(PROT_NONE);
+      all.barrier();
+      all.barrier();  // the other has tried
+      payload.allow(PROT_READ);
+      self.until([&] { return self.said() > heard; });
+      self.wire.cancel(done);
+      PARLEY_EXPECT(self.wire.fence(1, &fenced) == errc::pending);
+      all.barrier();
+      self.until([&] { return done.calls == 1 && fenced.calls == 1; });
+      PARLEY_EXPECT(done.outcome == errc::none);
+      PARLEY_EXPECT(fenced.outcome == errc::none);
+    } else {
+      all.barrier();
+      const std::uint64_t before = self.lent();
+      self.until([&] { return self.lent() > before; });
+      all.barrier();
+      all.barrier();
+    }
+    self.meet(all);
+    if (rank == 1) PARLEY_EXPECT(memory == pattern(large, 5));
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a link that closes while it sends after all what could not be read ends each completion once") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    pages memory(large);
+    blob into(large);
+    awaited done;
+    {
+      neighbours self(rank, all);
+      if (rank == 0) {
+        self.lend(memory.bytes(), done);
+        memory.allow(PROT_NONE);
+        all.barrier();
+        all.barrier();
+        memory.allow(PROT_READ);
+        const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+        while (std::chrono::steady_clock::now() < until) self.wire.poll();  // it hears that it shall send it
+      } else {
+        all.barrier();
+        PARLEY_EXPECT(self.wire.fetch(self.next(), into, &done) == errc::pending);
+        all.barrier();  // and polls no more
+      }
+      all.barrier();
+    }
+    PARLEY_EXPECT(done.calls == 1);
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("what is read for a get from a peer that is given up ends once") {
+  const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
+    blob memory(large, std::byte{1});
+    blob into(large);
+    awaited done;
+    neighbours self(rank, all);
+    const auto mine = self.wire.expose(memory).value();
+    all.bring(mine.key);
+    self.until([&] { return all.brought(); });
+    const auto keys = all.take();
+    if (rank == 0) {
+      const auto address = transports::read_carried_key(keys[1])->address;
+      PARLEY_EXPECT(self.wire.get(1, {keys[1], address}, into, &done) == errc::pending);
+      self.until([&] { return into[0] == std::byte{1}; });
+      PARLEY_EXPECT(done.calls == 0);
+      self.wire.give_up(1);
+      self.until([&] { return self.failed.has(1); });
+      PARLEY_EXPECT(done.calls == 1 && done.outcome == errc::peer_failed);
+      all.barrier();
+    } else {
+      all.bring({});
+      self.until([&] { return all.brought(); });
+      static_cast<void>(all.take());
+    }
+  });
+  CHECK_MESSAGE(ended.fine(), ended.text());
+}
+
+TEST_CASE("a loan ends with its receiver, and what a dead neighbour has lent is not waited for") {
+  for (const bool known : {false, true}) {
+    for (const rank_id dies : {rank_id{0}, rank_id{1}}) {
+      if (known && dies == 1) continue;  // the other never learns it while it waits
+      const outcomes ended = run_processes(2,
+                                           [dies, known](rank_id rank, meeting& all) {
+                                             neighbours self(rank, all);
+                                             const blob payload = pattern(large, 3);
+                                             blob into(large);
+                                             awaited done;
+                                             errc started = errc::pending;
+                                             if (rank == 0) {
+                                               self.lend(payload, done);
+                                               if (dies == 0) {
+                                                 self.meet(all);  // the other has the message
+                                                 ::kill(::getpid(), SIGKILL);
+                                               }
+                                             } else {
+                                               arrival message = self.next();
+                                               if (dies == 1) ::kill(::getpid(), SIGKILL);
+                                               self.meet(all);
+                                               static_cast<void>(all.gather({}));  // only when the other is gone
+                                               if (known) self.until([&] { return self.failed.has(0); });
+                                               started = self.wire.fetch(std::move(message), into, &done);
+                                               if (started != errc::pending) done.outcome = started;
+                                             }
+                                             self.until([&] { return done.calls == 1 || started != errc::pending; });
+                                             PARLEY_EXPECT(done.outcome == errc::peer_failed);
+                                           },
+                                           {.killed = {dies}});
+      CHECK_MESSAGE(ended.fine(), ended.text());
+    }
+  }
+}
+
+TEST_CASE(
+    "nothing is read into memory that was withdrawn in the middle of a put, nor out of it in the middle of a get") {
+  for (const bool putting : {true, false}) {
+    CAPTURE(putting);
+    const outcomes ended = run_processes(2, [putting](rank_id rank, meeting& all) {
+      blob memory(large, putting ? std::byte{0} : std::byte{1});
+      blob other(large, putting ? std::byte{1} : std::byte{0});
+      awaited done;
+      neighbours self(rank, all);  // goes before what it may still touch
+      const auto mine = self.wire.expose(memory).value();
+      const std::uint64_t said_before = self.lent();
+      all.bring(mine.key);
+      self.until([&] { return all.brought(); });
+      const auto keys = all.take();
+      if (rank == 0) {
+        const auto address = transports::read_carried_key(keys[1])->address;
+        const errc started = putting ? self.wire.put(1, {keys[1], address}, other, &done)
+                                     : self.wire.get(1, {keys[1], address}, other, &done);
+        PARLEY_EXPECT(started == errc::pending);
+        if (!putting) self.until([&] { return other[0] == std::byte{1}; });
+        if (!putting) PARLEY_EXPECT(done.calls == 0);
+        all.barrier();
+        all.barrier();  // it is withdrawn, and its owner has written something else
+        self.until([&] { return done.calls == 1; });
+        if (!putting) PARLEY_EXPECT(done.outcome == errc::send_failed);
+      } else {
+        if (putting) self.until([&] { return memory[0] == std::byte{1}; });
+        if (!putting) self.until([&] { return self.lent() > said_before; });
+        all.barrier();
+        PARLEY_EXPECT(self.wire.withdraw(mine) == runtime::late_writes::fail);
+        std::fill(memory.begin(), memory.end(), std::byte{0x5a});
+        all.barrier();
+        for (int turn = 0; turn < 10'000; ++turn) self.wire.poll();
+        PARLEY_EXPECT(std::all_of(memory.begin(), memory.end(), [](std::byte b) { return b == std::byte{0x5a}; }));
+      }
+      self.meet(all);
+    });
+    CHECK_MESSAGE(ended.fine(), ended.text());
+  }
+}
+
+TEST_CASE("nothing is lent where the user has chosen transports without cma") {
+  for (const char* chosen : {"posix,sysv,self", "^cma,cuda"}) {
+    const outcomes ended = run_processes(2, [chosen](rank_id rank, meeting& all) {
+      ::setenv("UCX_TLS", chosen, 1);
+      node self(rank, 2, all);
+      self.listen();
+      const blob payload = pattern(large, 3);
+      blob into(large);
+      for (int round = 0; round < 3; ++round) {
+        if (rank == 0) {
+          PARLEY_EXPECT(self.send_and_wait(1, channel::data, bytes_of("x"), payload) == errc::none);
+        } else {
+          self.until([&] { return self.data.got.size() > std::size_t(round); });
+          PARLEY_EXPECT(self.fetch_and_wait(std::move(self.data.got[std::size_t(round)]), into) == errc::none);
+          PARLEY_EXPECT(into == payload);
+        }
+      }
+      PARLEY_EXPECT(self.wire.statistics().sent[loans] == 0 && self.wire.statistics().received[loans] == 0);
+      self.finish(all);
+    });
+    CHECK_MESSAGE(ended.fine(), ended.text());
+  }
+}

@@ -1,0 +1,24 @@
+#pragma once
+// Launchers of this folder's kernels, for code that nvcc does not compile.
+#include <cuda_runtime_api.h>
+#include <parley/transports/cuda/cuda_driver.hpp>
+
+#include <cstddef>
+#include <span>
+
+namespace parley::transports {
+
+// Each kernel once, with nothing to do: for its first launch on a device CUDA may load it, and get more memory for its threads than there is, and
+// lets nothing that is enqueued later, in whatever stream, come before that, nor that before what waits for words.
+cudaError_t launch_copies_once(cudaStream_t s);
+cudaError_t launch_peer_sums_once(cudaStream_t s);
+cudaError_t launch_pieces_once(cudaStream_t s);
+cudaError_t launch_adds_once(cudaStream_t s);
+cudaError_t launch_copy(void* to, const void* from, std::size_t bytes, unsigned blocks, cudaStream_t s);
+cudaError_t launch_peer_sum(void* floats, std::size_t bytes, const peer_boxes& with, cudaStream_t s);
+cudaError_t launch_add_up(void* floats, std::size_t bytes, std::span<const std::byte* const> parts, unsigned blocks,
+                          cudaStream_t s);
+cudaError_t launch_pieces(void* packed, const runtime::memory_pieces& p, pieces_way way, cudaStream_t s);
+cudaError_t launch_add(void* into, const void* from, std::size_t bytes, runtime::summand of, cudaStream_t s);
+
+}  // namespace parley::transports

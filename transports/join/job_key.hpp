@@ -1,0 +1,57 @@
+#pragma once
+/// The secret that the ranks of one job share: 32 bytes that let them recognise each other (docs/protocol.md, Joining).
+///
+///     auto key = job_key::from_descriptor(placement.key_fd);     // what `parley run` handed down; the fd is closed
+///     if (!key) return key.reason();
+///     rendezvous meeting(io, options, std::move(key).value());
+///
+/// A key never appears in argv, in an environment value, in a log or in an error's text. It moves, it is not copied, and
+/// its bytes are overwritten when it is destroyed or moved from. An empty key is legal and means "unauthenticated".
+#include <parley/error.hpp>
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace parley::transports {
+
+class job_key {
+ public:
+  static constexpr std::size_t size_bytes = 32;
+
+  job_key() noexcept = default;
+  job_key(job_key&& other) noexcept { take(other); }
+  job_key& operator=(job_key&& other) noexcept;
+  job_key(const job_key&) = delete;
+  job_key& operator=(const job_key&) = delete;
+  ~job_key() { wipe(); }
+
+  /// A fresh key from the system's random source; throws `failure` (`unavailable`) where there is none.
+  static job_key generate();
+  /// Reads exactly 32 bytes up to the end of an inherited pipe or memory file. The descriptor is closed either way.
+  static runtime::result<job_key> from_descriptor(int fd);
+  /// Reads a file of exactly 32 bytes that belongs to this user and that nobody else may read or write (0600 or 0400).
+  static runtime::result<job_key> from_file(const std::string& path);
+  /// Reads 64 hexadecimal digits, in which a launcher's key-value space or a meeting's file carries a key.
+  static runtime::result<job_key> from_hexadecimal(std::string_view digits);
+  /// Another holder of the same secret, for a launcher that serves several ranks and for tests.
+  job_key duplicate() const noexcept;
+
+  bool empty() const noexcept { return empty_; }
+  /// The secret itself: 32 bytes, or none when empty. For hashing and for handing down, not for showing.
+  std::span<const std::byte> secret() const noexcept {
+    return std::span<const std::byte>(bytes_).first(empty_ ? 0 : size_bytes);
+  }
+
+ private:
+  static runtime::result<job_key> read_exactly(int fd, const std::string& source);
+  void take(job_key& other) noexcept;
+  void wipe() noexcept;
+
+  std::array<std::byte, size_bytes> bytes_{};
+  bool empty_ = true;
+};
+
+}  // namespace parley::transports

@@ -1,0 +1,857 @@
+#include <parley/transports/launch/launcher.hpp>
+
+#include <parley/transports/files/open_files.hpp>
+#include <parley/transports/join/job_key.hpp>
+#include <parley/transports/join/loopback.hpp>
+#include <parley/transports/launch/environment.hpp>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include <openssl/rand.h>
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
+
+namespace parley::transports {
+
+using runtime::errc;
+using runtime::rank_id;
+using runtime::time_ns;
+
+namespace {
+
+using steady = std::chrono::steady_clock;
+
+[[noreturn]] void refuse(const std::string& what) {
+  const int reason = errno;
+  runtime::raise({errc::io, "the launcher cannot " + what + ": " + std::strerror(reason)});
+}
+
+/// A descriptor that closes itself, is closed in children, and is never one of the standard three.
+class descriptor {
+ public:
+  descriptor() = default;
+  explicit descriptor(int fd) : fd_(fd) {
+    if (fd_ < 0 || fd_ > 2) return;
+    fd_ = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    ::close(fd);
+  }
+  descriptor(descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  descriptor& operator=(descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~descriptor() { reset(); }
+  void reset() {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+  int get() const { return fd_; }
+  bool open() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+struct pipe_ends {
+  descriptor reading;
+  descriptor writing;
+};
+
+pipe_ends make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) refuse("make a pipe");
+  pipe_ends made{descriptor(ends[0]), descriptor(ends[1])};
+  if (!made.reading.open() || !made.writing.open()) refuse("make a pipe");
+  return made;
+}
+
+void set_non_blocking(const descriptor& d) { ::fcntl(d.get(), F_SETFL, ::fcntl(d.get(), F_GETFL) | O_NONBLOCK); }
+
+/// Lines on their way to a descriptor that others may share, so that it stays blocking. What is not taken yet waits here:
+/// signals and time limits count while a reader takes its time. A target that is gone takes nothing.
+class line_sink {
+ public:
+  explicit line_sink(int fd) : fd_(fd) {}
+  int fd() const { return fd_; }
+  bool empty() const { return waiting_.empty(); }
+  /// Those whose lines it takes should wait, too.
+  bool full() const { return waiting_.size() >= max_line_bytes; }
+  void put(std::string_view lines) {
+    waiting_ += lines;
+    write_on();
+  }
+  void write_on() {
+    std::size_t written = 0;
+    while (written < waiting_.size() && takes_some()) {
+      // So much never blocks where poll() says that there is room.
+      const ssize_t put =
+          ::write(fd_, waiting_.data() + written, std::min<std::size_t>(waiting_.size() - written, PIPE_BUF));
+      if (put >= 0) {
+        written += static_cast<std::size_t>(put);
+      } else if (errno == EAGAIN) {
+        break;  // somebody who shares it was faster
+      } else if (errno != EINTR) {
+        written = waiting_.size();
+      }
+    }
+    waiting_.erase(0, written);
+  }
+
+ private:
+  bool takes_some() const {
+    pollfd target{fd_, POLLOUT, 0};
+    return ::poll(&target, 1, 0) > 0;
+  }
+  int fd_;
+  std::string waiting_;
+};
+
+struct listening {
+  descriptor socket;
+  std::uint16_t port = 0;
+};
+
+listening make_listener() {
+  const loopback_socket made = listen_on_loopback();
+  if (made.fd < 0) refuse("open a rendezvous socket on 127.0.0.1");
+  return {descriptor(made.fd), made.port};
+}
+
+/// Takes the signals that concern a launcher as events while it lives, and gives them back afterwards.
+class signal_events {
+ public:
+  signal_events() {
+    sigemptyset(&taken_);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction current{};
+      ::sigaction(number, nullptr, &current);
+      if (current.sa_handler != SIG_IGN) sigaddset(&taken_, number);  // nohup stays nohup
+    }
+    struct sigaction user{};  // what ranks may have a use for; a caller's own handler keeps it
+    ::sigaction(SIGUSR1, nullptr, &user);
+    if (user.sa_handler == SIG_DFL) sigaddset(&taken_, SIGUSR1);
+    sigaddset(&taken_, SIGCHLD);
+    // A caller that ignores SIGCHLD would have the kernel throw the ranks' exit statuses away.
+    struct sigaction plain{};
+    plain.sa_handler = SIG_DFL;
+    ::sigaction(SIGCHLD, &plain, &child_before_);
+    ::sigprocmask(SIG_BLOCK, &taken_, &mask_before_);
+    events_ = descriptor(::signalfd(-1, &taken_, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!events_.open()) {
+      restore();
+      refuse("listen for signals");
+    }
+  }
+  signal_events(const signal_events&) = delete;
+  signal_events& operator=(const signal_events&) = delete;
+  ~signal_events() {
+    while (next()) {}
+    restore();
+  }
+
+  int fd() const { return events_.get(); }
+  const sigset_t& mask_before() const { return mask_before_; }
+  std::optional<int> next() {
+    signalfd_siginfo event{};
+    if (::read(events_.get(), &event, sizeof event) != sizeof event) return std::nullopt;
+    return static_cast<int>(event.ssi_signo);
+  }
+
+ private:
+  void restore() {
+    ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+    ::sigaction(SIGCHLD, &child_before_, nullptr);
+  }
+  sigset_t taken_;
+  sigset_t mask_before_;
+  struct sigaction child_before_{};
+  descriptor events_;
+};
+
+/// Cuts one stream of one rank into lines.
+struct line_source {
+  output_stream kind = output_stream::out;
+  descriptor from;
+  std::string partial;
+};
+
+struct process {
+  pid_t pid = -1;
+  bool running = false;
+  std::array<line_source, 2> lines;
+  descriptor report;
+  rank_end end;
+};
+
+std::string signal_text(int number) {
+  const char* const abbreviation = ::sigabbrev_np(number);
+  return abbreviation == nullptr ? "signal " + std::to_string(number) : std::string("SIG") + abbreviation;
+}
+
+std::string seconds(time_ns lasting) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", static_cast<double>(lasting) / 1e9);
+  return text;
+}
+
+std::string end_text(const rank_end& end) {
+  if (end.kind == rank_end::how::signalled) return "was killed by " + signal_text(end.code);
+  return "exited with status " + std::to_string(end.code);
+}
+
+/// Where the UCX of this job's ranks makes the files of its shared memory. UCX removes each at once, but fills it first: what a rank
+/// leaves that is killed in between goes with the folder, which is nobody else's.
+class memory_folder {
+ public:
+  memory_folder() = default;
+  memory_folder(const memory_folder&) = delete;
+  memory_folder& operator=(const memory_folder&) = delete;
+  ~memory_folder() { remove(path_); }
+
+  void make(std::uint64_t job) {
+    std::snprintf(path_, sizeof path_, "/dev/shm/parley-run-%016llx", static_cast<unsigned long long>(job));
+    if (::mkdir(path_, 0700) != 0) path_[0] = 0;  // UCX finds a place by itself
+  }
+  /// Empty: there is none.
+  const char* path() const noexcept { return path_; }
+  /// True when it is gone. Calls that are safe after a fork only.
+  static bool remove(const char* path) noexcept {
+    if (*path == 0) return true;
+    const int folder = ::open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder >= 0) {
+      alignas(entry) char entries[4096];
+      for (long got = 0; (got = ::syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0;) {
+        for (long at = 0; at < got;) {
+          const auto* const one = reinterpret_cast<const entry*>(entries + at);
+          ::unlinkat(folder, one->name, 0);  // of `.` and `..` that changes nothing
+          at += one->bytes;
+        }
+      }
+      ::close(folder);
+    }
+    return ::rmdir(path) == 0 || errno == ENOENT;
+  }
+
+ private:
+  struct entry {  // as the kernel has it
+    std::uint64_t inode;
+    std::int64_t next;
+    unsigned short bytes;
+    unsigned char type;
+    char name[1];
+  };
+  char path_[64] = {};
+};
+
+/// A process that kills the groups of the ranks when the launcher is killed: PR_SET_PDEATHSIG reaches no process behind a script.
+class guard {
+ public:
+  guard(rank_id ranks, const char* folder) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) refuse("make a socket pair");
+    descriptor theirs(ends[0]);
+    mine_ = descriptor(ends[1]);
+    std::vector<pid_t> groups(ranks);
+    pid_ = ::fork();
+    if (pid_ < 0) refuse("start its guard");
+    if (pid_ == 0) watch(theirs.get(), groups.data(), folder);
+  }
+  guard(const guard&) = delete;
+  guard& operator=(const guard&) = delete;
+  ~guard() {
+    mine_.reset();
+    ::waitpid(pid_, nullptr, 0);
+  }
+  void begun(rank_id rank, pid_t group) const { tell({rank, group}); }
+  /// Before the number of the group may be somebody else's.
+  void ended(rank_id rank) const { tell({rank, 0}); }
+
+ private:
+  struct news {
+    rank_id rank;
+    pid_t group;
+  };
+  void tell(news n) const {
+    // Without a guard the job goes on.
+    [[maybe_unused]] const ssize_t told = ::send(mine_.get(), &n, sizeof n, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  /// Only calls that are safe after a fork. It holds nothing open that others wait for to be closed, and no signal of the terminal's or
+  /// of a group's ends it.
+  [[noreturn]] static void watch(int from, pid_t* groups, const char* folder) {
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_NAME, "parley-guard");
+    sigset_t all;
+    ::sigfillset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    ::dup2(from, 0);
+    ::close_range(1, ~0U, 0);
+    std::size_t most = 0;
+    news n{};
+    for (ssize_t got = 0; (got = ::read(0, &n, sizeof n)) != 0;) {
+      if (got != sizeof n) continue;
+      groups[n.rank] = n.group;
+      most = std::max<std::size_t>(most, n.rank + 1);
+    }
+    for (std::size_t rank = 0; rank < most; ++rank) {
+      if (groups[rank] != 0) ::kill(-groups[rank], SIGKILL);
+    }
+    constexpr timespec pause{0, 10'000'000};  // until they are gone
+    for (int looks = 0; looks < 100 && !memory_folder::remove(folder); ++looks) ::nanosleep(&pause, nullptr);
+    ::_exit(0);
+  }
+
+  descriptor mine_;
+  pid_t pid_ = -1;
+};
+
+class job {
+ public:
+  explicit job(const launch_options& options)
+      : options_(options), first_(options.among ? options.among->host * options.ranks : 0),
+        sinks_{line_sink(options.out_fd), line_sink(options.error_fd)}, processes_(options.ranks) {}
+
+  launch_end run() {
+    if (options_.restarts > most_restarts_of_a_rank) {
+      notice("cannot start ranks again " + std::to_string(options_.restarts) + " times; give 0 to " +
+             std::to_string(most_restarts_of_a_rank));
+      return finish(2);
+    }
+    if (const std::string why = why_not_among(); !why.empty()) {
+      notice(why);
+      return finish(2);
+    }
+    if (options_.command.empty() || options_.ranks == 0 || options_.ranks > max_world_size) {
+      notice(options_.command.empty() ? "no program was given; write `parley run -n N -- PROGRAM ...`"
+                                      : "cannot start " + std::to_string(options_.ranks) + " ranks; give 1 to " +
+                                            std::to_string(max_world_size));
+      return finish(2);
+    }
+    if (const auto allowed = allow_open_files(files_of_launcher(options_.ranks)); !allowed) {
+      notice("cannot start " + std::to_string(options_.ranks) + " ranks: " + allowed.reason().text());
+      return finish(2);
+    }
+    try {
+      if (!start_all()) return finish(2);
+    } catch (const runtime::failure& fault) {
+      notice(fault.reason().what());
+      end_at_once();
+      return finish(2);
+    }
+    while (running() > 0) step();
+    drain();
+    return finish(failed_ ? 1 : 0);
+  }
+
+ private:
+  // --- starting ---
+
+  // Those of a rank that runs, and while one is started.
+  static std::size_t files_of_launcher(rank_id ranks) { return 3 * std::size_t{ranks} + 20; }
+
+  bool start_all() {
+    if (RAND_bytes(reinterpret_cast<unsigned char*>(&id_), sizeof id_) != 1) refuse("make a job id");
+    memory_.make(id_);
+    guard_.emplace(options_.ranks, memory_.path());
+    if (options_.among) {
+      key_ = key_of_all();
+    } else {
+      listener_ = make_listener();
+      key_ = job_key::generate();
+    }
+    started_ = steady::now();
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) {
+      if (!start(rank)) {
+        end_at_once();
+        return false;
+      }
+      // From now on rank 0 alone holds it, so that connecting fails at once when it dies.
+      if (rank == 0) listener_.socket.reset();
+    }
+    if (options_.restarts == 0) key_ = job_key();
+    return true;
+  }
+
+  std::string why_not_among() const {
+    if (!options_.among) return {};
+    const host_place& at = *options_.among;
+    if (at.hosts == 0 || at.host >= at.hosts)
+      return "there is no host " + std::to_string(at.host) + " of " + std::to_string(at.hosts) + "; they count from 0";
+    if (options_.ranks != 0 && at.hosts > max_world_size / options_.ranks)
+      return std::to_string(at.hosts) + " hosts of " + std::to_string(options_.ranks) + " ranks are more than " +
+             std::to_string(max_world_size) + " ranks";
+    if (at.rendezvous.empty())
+      return "a job on several hosts needs a rendezvous: host:port on the first, the same on all";
+    if (options_.restarts > 0) return "ranks are started again only where all are on one host";
+    return {};
+  }
+  static job_key key_of_all() {
+    const char* const path = std::getenv(variable::key_file);
+    if (path == nullptr || *path == 0)
+      runtime::raise(
+          {errc::bad_argument,
+           "a job on several hosts needs PARLEY_KEY_FILE: a 0600 file with the same 32 random bytes on each"});
+    return job_key::from_file(path).value();
+  }
+  std::string name_of(rank_id rank) const { return std::to_string(first_ + rank); }
+
+  std::vector<std::string> environment_of(rank_id rank, int key_fd, int report_fd) const {
+    std::vector<std::string> all;
+    const char* const own[] = {variable::rank,         variable::world,      variable::local_rank,
+                               variable::local_size,   variable::rendezvous, variable::rendezvous_fd,
+                               variable::job,          variable::key_fd,     variable::key_file,
+                               variable::report_fd,    variable::launcher,   variable::max_restarts,
+                               variable::restart_count};
+    const auto outer = own_environment();
+    const auto replaced = [&](std::string_view name) {
+      return std::any_of(std::begin(own), std::end(own), [&](const char* mine) { return name == mine; }) ||
+             std::any_of(options_.environment.begin(), options_.environment.end(),
+                         [&](const auto& added) { return name == added.first; });
+    };
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string_view text = *entry;
+      const std::string_view name = text.substr(0, text.find('='));
+      // A rank of this job has no place in a job around it.
+      if (!replaced(name) && !tells_place(name, outer)) all.emplace_back(text);
+    }
+    for (const auto& [name, value] : options_.environment) all.push_back(name + "=" + value);
+    // UCX reads this while it is loaded, before a rank's `main`; patching mmap would cost each rank 0.4 s.
+    if (std::getenv("UCX_MEM_MMAP_HOOK_MODE") == nullptr) all.emplace_back("UCX_MEM_MMAP_HOOK_MODE=none");
+    if (std::getenv("UCX_POSIX_DIR") == nullptr && *memory_.path() != 0)
+      all.push_back(std::string("UCX_POSIX_DIR=") + memory_.path());
+    const auto add = [&](const char* name, const std::string& value) {
+      all.push_back(std::string(name) + "=" + value);
+    };
+    char id_text[17];
+    std::snprintf(id_text, sizeof id_text, "%016llx", static_cast<unsigned long long>(id_));
+    add(variable::rank, name_of(rank));
+    add(variable::world, std::to_string(options_.ranks * (options_.among ? options_.among->hosts : 1)));
+    add(variable::local_rank, std::to_string(rank));
+    add(variable::local_size, std::to_string(options_.ranks));
+    if (options_.among) {
+      add(variable::rendezvous, options_.among->rendezvous);
+    } else {
+      add(variable::rendezvous, "127.0.0.1:" + std::to_string(listener_.port));
+      if (rank == 0) add(variable::rendezvous_fd, std::to_string(listener_.socket.get()));
+      add(variable::job, id_text);
+    }
+    add(variable::key_fd, std::to_string(key_fd));
+    if (report_fd >= 0) add(variable::report_fd, std::to_string(report_fd));
+    if (options_.restarts > 0) add(variable::max_restarts, std::to_string(options_.restarts));
+    if (const auto before = processes_[rank].end.restarts; before > 0)
+      add(variable::restart_count, std::to_string(before));
+    return all;
+  }
+
+  bool start(rank_id rank) {
+    process& p = processes_[rank];
+    pipe_ends out = make_pipe(), error = make_pipe(), key_pipe = make_pipe(), complaint = make_pipe(), report;
+    if (options_.on_report) report = make_pipe();
+    // 32 bytes always fit an empty pipe.
+    if (::write(key_pipe.writing.get(), key_.secret().data(), key_.secret().size()) !=
+        static_cast<ssize_t>(key_.secret().size())) {
+      refuse("hand the job key down");
+    }
+    key_pipe.writing.reset();
+    const descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+
+    // Everything that allocates happens before the fork.
+    auto environment = environment_of(rank, key_pipe.reading.get(), report.writing.get());
+    std::vector<char*> variables, arguments;
+    for (auto& entry : environment) variables.push_back(entry.data());
+    auto command = options_.command;
+    for (auto& word : command) arguments.push_back(word.data());
+    variables.push_back(nullptr);
+    arguments.push_back(nullptr);
+    const int standard[3] = {nothing.get(), out.writing.get(), error.writing.get()};
+    const int kept[3] = {key_pipe.reading.get(), report.writing.get(), rank == 0 ? listener_.socket.get() : -1};
+
+    const pid_t launcher = ::getpid();
+    p.pid = ::fork();
+    if (p.pid < 0) refuse("start rank " + name_of(rank));
+    if (p.pid == 0) become(launcher, standard, kept, complaint.writing.get(), arguments.data(), variables.data());
+    guard_->begun(rank, p.pid);
+    p.running = true;
+    p.lines[0] = {output_stream::out, std::move(out.reading), {}};
+    p.lines[1] = {output_stream::error, std::move(error.reading), {}};
+    p.report = std::move(report.reading);
+    for (const auto& source : p.lines) set_non_blocking(source.from);
+    if (p.report.open()) set_non_blocking(p.report);
+
+    // The pipe closes when the program runs; otherwise it says why not.
+    complaint.writing.reset();
+    int reason = 0;
+    ssize_t got = 0;
+    do {
+      got = ::read(complaint.reading.get(), &reason, sizeof reason);
+    } while (got < 0 && errno == EINTR);
+    if (got != sizeof reason) return true;
+    const std::string& program = options_.command.front();
+    if (reason == ENOENT) {
+      notice("the program " + program + " was not found; give a path or a name from PATH");
+    } else {
+      notice("the program " + program + (reason == EACCES ? " cannot be executed: " : " cannot be started: ") +
+             std::strerror(reason));
+    }
+    return false;
+  }
+
+  /// In the child, between fork and exec: only calls that are safe there.
+  [[noreturn]] void become(pid_t launcher, const int (&standard)[3], const int (&kept)[3], int complaint,
+                           char** arguments, char** variables) const {
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != launcher) ::_exit(127);  // it died before it could take us along
+    for (int target = 0; target < 3; ++target) ::dup2(standard[target], target);
+    for (const int fd : kept) {
+      if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
+    }
+    ::sigprocmask(SIG_SETMASK, &signals_.mask_before(), nullptr);
+    ::execvpe(arguments[0], arguments, variables);
+    const int reason = errno;
+    [[maybe_unused]] const ssize_t told = ::write(complaint, &reason, sizeof reason);
+    ::_exit(127);
+  }
+
+  // --- running ---
+
+  std::size_t running() const {
+    return static_cast<std::size_t>(
+        std::count_if(processes_.begin(), processes_.end(), [](const process& p) { return p.running; }));
+  }
+
+  void step() {
+    watch(std::clamp<std::int64_t>(ms_until_next_event(), 0, 1000));
+    while (const auto number = signals_.next()) {
+      if (*number == SIGUSR1) {
+        send_all(SIGUSR1);
+      } else if (*number != SIGCHLD && stage_ == stage::running) {
+        notice("ended by " + signal_text(*number));
+        failed_ = true;
+        told_by_ = *number;
+        send_all(*number == SIGINT ? SIGINT : SIGTERM);  // UCX takes SIGHUP for its own
+        enter(stage::asked, options_.kill_after_ns);
+      }
+    }
+    reap();
+    escalate();
+  }
+
+  line_sink& sink_of(output_stream kind) { return sinks_[kind == output_stream::out ? 0 : 1]; }
+
+  // Those to skip are -1, so that positions stay fixed.
+  void watch_signals_and_sinks() {
+    watched_.clear();
+    watched_.push_back({signals_.fd(), POLLIN, 0});
+    for (const line_sink& sink : sinks_) watched_.push_back({sink.empty() ? -1 : sink.fd(), POLLOUT, 0});
+  }
+  /// Waits at most that long; false when nothing happened. Output that had to wait is written where there is room.
+  bool wait(std::int64_t wait_ms) {
+    if (::poll(watched_.data(), watched_.size(), static_cast<int>(wait_ms)) <= 0) return false;
+    for (line_sink& sink : sinks_) sink.write_on();
+    return true;
+  }
+
+  /// Waits for output, for room where output goes, and for signals, at most that long, and forwards what came.
+  void watch(std::int64_t wait_ms) {
+    watch_signals_and_sinks();
+    const std::size_t first = watched_.size();
+    for (const process& p : processes_) {
+      for (const auto& source : p.lines)
+        watched_.push_back({sink_of(source.kind).full() ? -1 : source.from.get(), POLLIN, 0});
+      watched_.push_back({p.report.get(), POLLIN, 0});
+    }
+    if (!wait(wait_ms)) return;
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) {
+      process& p = processes_[rank];
+      const pollfd* const state = &watched_[first + 3 * static_cast<std::size_t>(rank)];
+      for (std::size_t i = 0; i < p.lines.size(); ++i) {
+        if (state[i].revents != 0) forward(rank, p.lines[i]);
+      }
+      if (state[2].revents != 0) collect(rank, p.report);
+    }
+  }
+
+  /// Reads once. Returns nothing when there is nothing now; an empty view at the end.
+  std::optional<std::string_view> read_some(descriptor& from) {
+    const ssize_t got = ::read(from.get(), buffer_.data(), buffer_.size());
+    if (got > 0) return std::string_view(buffer_.data(), static_cast<std::size_t>(got));
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
+    from.reset();
+    return std::string_view();
+  }
+
+  /// True when something came.
+  bool forward(rank_id rank, line_source& source) {
+    const auto data = read_some(source.from);
+    if (!data) return false;
+    source.partial += *data;
+    std::string ready;
+    std::size_t begin = 0;
+    for (std::size_t end = 0; (end = source.partial.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      emit(rank, source.kind, std::string_view(source.partial).substr(begin, end - begin), ready);
+    }
+    source.partial.erase(0, begin);
+    if (!source.partial.empty() && (data->empty() || source.partial.size() > max_line_bytes)) {
+      emit(rank, source.kind, source.partial, ready);
+      source.partial.clear();
+    }
+    sink_of(source.kind).put(ready);
+    return !data->empty();
+  }
+
+  /// What lies in the pipe of a rank that has ended. Bounded, because someone else may still write into it.
+  void forward_rest(rank_id rank, line_source& source) {
+    for (int reads = 0; reads < 64 && source.from.open() && forward(rank, source); ++reads) {}
+  }
+
+  void emit(rank_id rank, output_stream kind, std::string_view line, std::string& ready) const {
+    if (options_.on_line) return options_.on_line(first_ + rank, kind, line);
+    if (options_.prefix == line_prefix::rank) ready += "[rank " + name_of(rank) + "] ";
+    ready.append(line).push_back('\n');
+  }
+
+  bool collect(rank_id rank, descriptor& from) {
+    const auto data = read_some(from);
+    if (!data || data->empty()) return false;
+    options_.on_report(first_ + rank, std::as_bytes(std::span(data->data(), data->size())));
+    return true;
+  }
+
+  void reap() {
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) reap(rank);
+  }
+
+  void reap(rank_id rank) {
+    process& p = processes_[rank];
+    siginfo_t state{};
+    if (!p.running || !has_ended(p, state)) return;
+    // While the rank is a zombie its number cannot be anyone else's, so its left-over children are safe to end.
+    ::kill(-p.pid, SIGKILL);
+    guard_->ended(rank);
+    ::waitpid(p.pid, nullptr, 0);
+    p.running = false;
+    p.end.kind = state.si_code == CLD_EXITED ? rank_end::how::exited : rank_end::how::signalled;
+    p.end.code = state.si_status;
+    p.end.by_launcher = stage_ == stage::asked || stage_ == stage::killed;
+    for (auto& source : p.lines) forward_rest(rank, source);
+    if (p.end.kind == rank_end::how::exited && p.end.code == 0) return;
+    if (may_start_again(rank) && rank_0_ends()) reap(0);
+    if (!start_again(rank)) rank_failed(rank, p.end);
+  }
+
+  static bool has_ended(const process& p, siginfo_t& state) {
+    return ::waitid(P_PID, static_cast<id_t>(p.pid), &state, WEXITED | WNOHANG | WNOWAIT) == 0 && state.si_pid != 0;
+  }
+
+  /// A rank that dies closes its connections before it can be seen to have ended, and the others may be faster.
+  bool rank_0_ends() const {
+    constexpr timespec pause{0, 5'000'000};
+    for (int looks = 0; looks < 40; ++looks) {
+      siginfo_t state{};
+      if (has_ended(processes_[0], state)) return true;
+      ::nanosleep(&pause, nullptr);
+    }
+    return false;
+  }
+
+  bool may_start_again(rank_id rank) const {
+    return rank != 0 && restarted_ < options_.restarts && stage_ == stage::running && processes_[0].running;
+  }
+
+  /// A process in the place of one that failed, while there is a job that it can join.
+  bool start_again(rank_id rank) {
+    process& p = processes_[rank];
+    if (!may_start_again(rank)) return false;
+    const rank_end before = p.end;
+    drain(rank);
+    p.end = {.restarts = before.restarts + 1};
+    ++restarted_;
+    notice("rank " + name_of(rank) + " " + end_text(before) + "; it is started again, which is restart " +
+           std::to_string(restarted_) + " of at most " + std::to_string(options_.restarts));
+    try {
+      if (start(rank)) return true;
+    } catch (const runtime::failure& fault) {
+      notice(fault.reason().what());
+    }
+    p.end = before;
+    return false;
+  }
+
+  void rank_failed(rank_id rank, const rank_end& end) {
+    failed_ = true;
+    if (end.by_launcher) return;
+    if (!first_failed_) first_failed_ = rank;
+    const std::size_t others = running();
+    std::string text = "rank " + name_of(rank) + " " + end_text(end);
+    if (stage_ == stage::running && others > 0) {
+      text += "; the other " + std::to_string(others) + (others == 1 ? " rank is" : " ranks are") + " ended in " +
+              seconds(options_.grace_ns) + " unless " + (others == 1 ? "it ends by itself" : "they end by themselves");
+    }
+    notice(text);
+    if (stage_ == stage::running) enter(stage::grace, options_.grace_ns);
+  }
+
+  // --- ending ---
+
+  enum class stage { running, grace, asked, killed };
+
+  void enter(stage next, time_ns lasting) {
+    stage_ = next;
+    next_event_ = steady::now() + std::chrono::nanoseconds(lasting);
+  }
+
+  std::int64_t ms_until_next_event() const {
+    steady::time_point at = next_event_;
+    if (stage_ == stage::running) {
+      if (options_.timeout_ns == runtime::never) return 1000;
+      at = started_ + std::chrono::nanoseconds(options_.timeout_ns);
+    }
+    return std::chrono::ceil<std::chrono::milliseconds>(at - steady::now()).count();
+  }
+
+  void escalate() {
+    if (running() == 0 || ms_until_next_event() > 0) return;
+    switch (stage_) {
+      case stage::running:
+        if (options_.timeout_ns == runtime::never) return;
+        failed_ = true;
+        notice("the job did not end within " + std::to_string(options_.timeout_ns / 1'000'000) + " ms; " +
+               still_running() + " ended");
+        [[fallthrough]];
+      case stage::grace:
+        if (stage_ == stage::grace) notice(still_running() + " ended: the job has failed");
+        send_all(SIGTERM);
+        return enter(stage::asked, options_.kill_after_ns);
+      case stage::asked:
+        notice(still_running() + " killed: no end after SIGTERM");
+        send_all(SIGKILL);
+        return enter(stage::killed, options_.kill_after_ns);
+      case stage::killed: return enter(stage::killed, options_.kill_after_ns);  // the kernel takes its time
+    }
+  }
+
+  std::string still_running() const {
+    std::string text;
+    std::size_t count = 0;
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) {
+      if (!processes_[rank].running) continue;
+      if (++count <= 12) text += (count == 1 ? "" : ", ") + name_of(rank);
+    }
+    if (count > 12) text += " and " + std::to_string(count - 12) + " more";
+    return (count == 1 ? "rank " + text + " is" : "ranks " + text + " are");
+  }
+
+  void send_all(int number) const {
+    for (const process& p : processes_) {
+      if (!p.running) continue;
+      // The group exists once the child has made it, which it has before it runs the program.
+      if (::kill(-p.pid, number) != 0) ::kill(p.pid, number);
+    }
+  }
+
+  void end_at_once() {
+    enter(stage::killed, 0);
+    failed_ = true;
+    send_all(SIGKILL);
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) {
+      process& p = processes_[rank];
+      if (!p.running) continue;
+      guard_->ended(rank);
+      ::waitpid(p.pid, nullptr, 0);
+      p.running = false;
+    }
+  }
+
+  /// What the ranks said last. Nobody is waited for: a grandchild may hold a pipe open for ever.
+  void drain() {
+    for (rank_id rank = 0; rank < options_.ranks; ++rank) drain(rank);
+  }
+  void drain(rank_id rank) {
+    process& p = processes_[rank];
+    for (auto& source : p.lines) {
+      forward_rest(rank, source);
+      if (!source.partial.empty()) {
+        std::string ready;
+        emit(rank, source.kind, source.partial, ready);
+        sink_of(source.kind).put(ready);
+      }
+    }
+    for (int reads = 0; reads < 64 && p.report.open() && collect(rank, p.report); ++reads) {}
+  }
+
+  /// Whoever reads may take their time, until a signal says that nobody will.
+  void flush() {
+    const steady::time_point began = steady::now();
+    while (std::any_of(sinks_.begin(), sinks_.end(), [](const line_sink& s) { return !s.empty(); })) {
+      watch_signals_and_sinks();
+      wait(100);
+      while (const auto number = signals_.next()) {
+        if (*number != SIGUSR1 && *number != SIGCHLD) told_by_ = *number;
+      }
+      if (told_by_ != 0 && steady::now() - began > std::chrono::nanoseconds(options_.kill_after_ns)) break;
+    }
+  }
+
+  launch_end finish(int status) {
+    flush();
+    launch_end end;
+    end.status = status;
+    end.signal = told_by_;
+    end.first_failed = first_failed_;
+    for (const process& p : processes_) end.ranks.push_back(p.end);
+    return end;
+  }
+
+  void notice(const std::string& text) {
+    if (options_.on_notice) return options_.on_notice(text);
+    sink_of(output_stream::error).put("parley run: " + text + "\n");
+  }
+
+  const launch_options& options_;
+  const rank_id first_;  // its number in the job
+  std::array<line_sink, 2> sinks_;
+  signal_events signals_;
+  std::vector<process> processes_;
+  listening listener_;
+  job_key key_;
+  memory_folder memory_;
+  std::optional<guard> guard_;
+  std::uint64_t id_ = 0;
+  std::uint32_t restarted_ = 0;
+  std::vector<pollfd> watched_;
+  std::array<char, 65'536> buffer_;
+  steady::time_point started_{};
+  steady::time_point next_event_{};
+  stage stage_ = stage::running;
+  bool failed_ = false;
+  std::optional<rank_id> first_failed_;
+  int told_by_ = 0;
+};
+
+}  // namespace
+
+launch_end launch(const launch_options& options) { return job(options).run(); }
+
+}  // namespace parley::transports

@@ -1,0 +1,45 @@
+#include <parley/tuning/planners/contextual_plan.hpp>
+
+#include <parley/tuning/outcome.hpp>
+#include <parley/tuning/planners/statistics.hpp>
+
+namespace parley::tuning {
+
+contextual_plan::contextual_plan(std::size_t configs, contextual_limits limits) : limits_(limits), tried_(configs) {
+  if (configs == 0 || limits.iterations == 0)
+    throw invalid({fault::empty, "contextual tuning needs a config and at least one iteration of each"});
+}
+
+std::optional<contextual_plan::step> contextual_plan::take() noexcept {
+  if (taken_ == steps()) return std::nullopt;
+  const std::size_t number = taken_++;
+  const bool grouped = limits_.order == contextual_order::grouped;
+  const std::size_t turn = grouped ? number % per_config() : number / tried_.size();
+  step s;
+  s.config = grouped ? number / per_config() : number % tried_.size();
+  s.measured = turn >= limits_.warm_ups;
+  s.iteration = s.measured ? turn - limits_.warm_ups : turn;
+  s.last = turn + 1 == per_config();
+  return s;
+}
+
+void contextual_plan::end(const step& s, std::optional<double> elapsed_ns) noexcept {
+  ++ended_;
+  if (!elapsed_ns || !s.measured) return;
+  tried_[s.config].sum_ns += *elapsed_ns;
+  ++tried_[s.config].count;
+}
+
+std::optional<std::size_t> contextual_plan::stand_in() const noexcept {
+  for (std::size_t i = 0; i < tried_.size(); ++i) {
+    if (!tried_[i].failed) return i;
+  }
+  return std::nullopt;
+}
+
+double contextual_plan::average_ns(std::size_t config) const {
+  const tried& t = tried_.at(config);
+  return t.failed || t.count == 0 ? infinite_ns : t.sum_ns / static_cast<double>(t.count);
+}
+
+}  // namespace parley::tuning

@@ -1,0 +1,87 @@
+#pragma once
+/// TunableOp's loop for one kernel and key, as a plan that says what to run next; whoever runs it brings the clock.
+///
+///     kernel_trials trials(3, settings, kernel_trials::checks::against_default);
+///     while (auto step = trials.next()) {
+///       …run step->candidate…                          // step->what: probe, reference, check, warm_up or timed
+///       trials.done(elapsed_ns);                       // or trials.failed("throws: out of registers")
+///     }
+///     decision best = trials.decide(names);
+///
+/// One candidate after the other, the default (0) first. A short probe drops what is hopeless; then its output is compared
+/// with the default's (`reference` runs the default, `check` the candidate), it is warmed up, and timed
+/// min(iterations, duration / estimate) times. What failed, was wrong or is hopeless has no time, so it
+/// never wins; within noise of the default the default stays.
+///
+/// The duration bounds all that follows a candidate's first run, which is cold: its probe, its warm-ups unless these have a duration of
+/// their own, and its timed runs. No run begins once it is over, but for the one warm run without which there would be no time, and the
+/// two that compare numbers. Where the probe has used it up the probe's own times count.
+#include <parley/tuning/planners/decide.hpp>
+#include <parley/tuning/results/settings.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace parley::tuning {
+
+class kernel_trials {
+ public:
+  enum class checks : std::uint8_t { none, against_default };
+  enum class act : std::uint8_t { probe, reference, check, warm_up, timed };
+  struct step {
+    std::size_t candidate = 0;  ///< what to run
+    act what = act::probe;
+    friend bool operator==(const step&, const step&) = default;
+  };
+
+  /// The first probing run is cold and says nothing; two more make the estimate.
+  static constexpr std::size_t probing_runs = 3;
+  /// An estimate of more than this times the best time so far is hopeless: its timed runs are saved.
+  static constexpr double hopeless_factor = 2.0;
+
+  kernel_trials(std::size_t candidates, const settings& limits, checks c);
+  /// Leaves a candidate out, before the first step, and says why; the default stays.
+  void leave_out(std::size_t candidate, std::string why);
+
+  /// Nothing: all are through.
+  std::optional<step> next() const noexcept;
+  void done(double elapsed_ns);
+  void failed(std::string why);
+
+  /// `names` are the candidates' ids, for the sentence.
+  decision decide(std::span<const std::string> names) const;
+  /// Of a candidate that has no time: `failed`, `wrong_data` or `not_tried`, and why.
+  const aggregate& result_of(std::size_t candidate) const { return tried_.at(candidate); }
+  /// Runs that were timed, of all candidates.
+  std::size_t timed_runs() const noexcept { return timed_runs_; }
+
+ private:
+  void begin_phase(act what) noexcept;
+  void next_candidate() noexcept;
+  std::size_t warm_ups() const noexcept;
+  std::size_t timings() const noexcept;
+  double limit_ns() const noexcept { return 1e6 * limits_.max_tuning_duration_ms; }
+  bool is_over() const noexcept;
+  bool is_bounded() const noexcept;
+  void end_candidate();
+  double best_ns() const noexcept;
+
+  settings limits_;
+  checks checks_;
+  std::vector<aggregate> tried_;
+  std::vector<double> times_ns_;  // of this phase
+  std::size_t candidate_ = 0;
+  act what_ = act::probe;
+  std::size_t runs_left_ = probing_runs;
+  double estimate_ns_ = 1;
+  double first_ns_ = 0;             // of this candidate
+  double spent_ns_ = 0;             // on it since, as far as the duration counts it
+  std::vector<double> warm_probe_;  // of its probe, but for the first
+  std::size_t timed_runs_ = 0;
+};
+
+}  // namespace parley::tuning

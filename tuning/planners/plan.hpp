@@ -1,0 +1,134 @@
+#pragma once
+/// Which candidate the next invocation tries: interleaved rounds (A B C A B C) with successive halving.
+///
+///     trial_planner plan(candidates.size());
+///     while (!plan.finished()) {
+///       while (auto trial = plan.next()) stamp_next_invocation(trial->candidate, trial->kind);
+///       plan.complete_round(aggregates);   // one per candidate, over all of its repetitions so far
+///     }
+///     decide(aggregates);
+///
+/// The first round is a probe, one timed repetition each, and only drops what failed: one repetition is no evidence, as whatever
+/// else the machine does may have made it long. Where the probe has more repetitions it drops what is hopeless, too. Later
+/// rounds double the repetitions while the field shrinks. After each of them a challenger is dropped when the statistics of all
+/// rounds so far say that it cannot be the decision (see noise.hpp):
+///  - it is surely slower than another candidate, by more than noise and by more than chance; or
+///  - one that comes before it in merged order, c0 first, is surely as good as it is; or
+///  - from the fourth round on, where more than two are left: it is not in the better half, which is a guess where times
+///    differ by chance, and then costs little.
+/// c0, candidate 0, stays to the end, as the decision compares with it; once another is surely faster, with one repetition
+/// a round.
+///
+/// Where the first two rounds have even numbers of repetitions, they come in pairs, whose second half is in the reverse order and
+/// whose next begins with another candidate (A B C C B A, B C A A C B): what every second message of a program meets, such as that it
+/// ends with the one before it, every candidate meets then.
+///
+/// A machine that does something else now and then makes a few repetitions several times as long (`is_disturbed`). Medians of few are
+/// luck then. Once that was seen, whoever was dropped with fewer than `thorough_repetitions` is only set aside: before the campaign
+/// ends it is repeated, once more and beside those that are left, until it has so many, and may come back. Nothing is settled with
+/// fewer, either, and the settling asks for more certainty.
+///
+/// The campaign stops as soon as what `decide` would choose is known, with fair confidence, to be within noise of the best
+/// that is left; in any case after `maximum_rounds`. So few repetitions do when times hardly scatter or differ by much, and
+/// more are made where they do not: their price is only that of slow configs (N4). It may also stop after any invocation.
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <parley/tuning/bits.hpp>
+#include <parley/tuning/planners/drift.hpp>
+#include <parley/tuning/planners/statistics.hpp>
+
+namespace parley::tuning {
+
+struct plan_options {
+  std::size_t warm_up_repetitions = 0;   ///< per candidate, untimed, before the probe
+  std::size_t probe_repetitions = 1;     ///< per candidate, in the first round
+  std::size_t repetitions = 1;           ///< in the second round; doubles each round
+  std::size_t maximum_repetitions = 32;  ///< in one round
+  std::size_t maximum_rounds = 8;        ///< the probe included
+  std::size_t maximum_in_all = 1'000;    ///< repetitions of one candidate in all rounds; the probe is always made
+  double maximum_ns = 1e18;              ///< the same in time: a round that would go beyond it is not begun
+  std::size_t enough_repetitions = 7;    ///< where there can be one round only
+  std::size_t thorough_repetitions = 7;  ///< where times are disturbed, nobody is dropped for good with fewer
+  double keep_fraction = 0.5;            ///< of the challengers, after each round from the fourth on
+  double probe_slow_factor =
+      3.0;                   ///< slower than the best by more than this is dropped after the probe, by two repetitions
+  double slow_factor = 1.5;  ///< and by the later rounds
+  double noise = 0.03;       ///< candidates this close are ranked by their order, not their time
+  double budget_fraction = 0.05;  ///< of wall time: what trials may cost (N4)
+  drift_options drift{};          ///< when what was decided is searched anew
+};
+
+enum class trial_kind : std::uint8_t { warm_up, timed };
+
+struct planned_trial {
+  std::size_t candidate = 0;
+  trial_kind kind = trial_kind::timed;
+  std::size_t round = 0;
+  friend bool operator==(const planned_trial&, const planned_trial&) = default;
+};
+
+class trial_planner {
+ public:
+  /// Candidate 0 is c0. With fewer than two candidates there is nothing to try: finished at once.
+  explicit trial_planner(std::size_t candidates, plan_options options = {});
+
+  /// The next invocation's candidate; nothing when the round is complete or the plan finished.
+  std::optional<planned_trial> next();
+  /// What `next` would give, so that its cost can be weighed first; null when it would give nothing.
+  const planned_trial* upcoming() const noexcept {
+    return finished_ || position_ == sequence_.size() ? nullptr : &sequence_[position_];
+  }
+  /// All trials of this round are given out; `complete_round` is due once they are reported.
+  bool round_complete() const noexcept { return !finished_ && position_ == sequence_.size(); }
+  bool finished() const noexcept { return finished_; }
+  std::size_t round() const noexcept { return round_; }
+
+  /// Aggregates per candidate, over all rounds so far; of dropped ones they are not looked at. Throws `invalid` when
+  /// their number is wrong or the round is not complete.
+  void complete_round(std::span<const aggregate> aggregates);
+  /// At once and for good, its planned trials included: a candidate that failed in a real invocation. c0 is never
+  /// dropped.
+  void drop(std::size_t candidate);
+  /// Ends the campaign here: the caller decides with what it has.
+  void stop() noexcept { finished_ = true; }
+
+  /// Still in the race, ascending; c0 is always among them.
+  const std::vector<std::size_t>& survivors() const noexcept { return survivors_; }
+  /// Trials of this round that were not given out yet.
+  std::size_t left_in_round() const noexcept { return sequence_.size() - position_; }
+
+  /// N4: is there budget for a trial that is expected to cost `expected_ns` more than c0? Otherwise run c0 and ask
+  /// again.
+  bool may_continue(std::int64_t spent_ns, std::int64_t wall_ns, std::int64_t expected_ns = 0) const noexcept;
+
+ private:
+  void plan_round();
+  void add_repetitions(std::size_t repetitions, trial_kind kind);
+  void set_aside(std::span<const std::size_t> kept, std::span<const aggregate> aggregates);
+  bool look_again(std::span<const aggregate> aggregates);
+  bool is_thin(const aggregate& a) const noexcept { return a.measured() && a.count < options_.thorough_repetitions; }
+  std::size_t repetitions_left() const noexcept;
+  std::vector<std::size_t> ranked_challengers(std::span<const aggregate> aggregates) const;
+  bool out_of_the_race(std::size_t challenger, std::span<const aggregate> aggregates) const;
+  bool settled(std::span<const aggregate> aggregates) const;
+
+  plan_options options_;
+  std::size_t candidates_;
+  std::size_t round_ = 0;
+  std::size_t position_ = 0;
+  std::size_t made_ = 0;   // timed repetitions of each survivor, this round's included
+  double slowest_ns_ = 0;  // of the survivors
+  bool default_is_out_ = false;
+  bool disturbed_ = false;  // a repetition of anybody has been
+  bool finished_ = false;
+  std::vector<std::size_t> survivors_;
+  std::vector<std::size_t> set_aside_;  // on thin evidence
+  std::vector<bool> looked_at_again_;
+  std::vector<planned_trial> sequence_;
+};
+
+}  // namespace parley::tuning
