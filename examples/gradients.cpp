@@ -55,7 +55,7 @@ parley::task<> rank_main(parley::rank& self) {
 
 int main(int argc, char** argv) {
   examples::command_line line("All-reduce in two levels, of two buffers at once, while everybody computes.");
-  line.option("--steps", steps, "of training")->check(CLI::PositiveNumber);
-  line.option("--elements", elements, "of the larger buffer")->check(CLI::PositiveNumber);
+  line.count("--steps", steps, "of training");
+  line.count("--elements", elements, "of the larger buffer");
   return line.run(argc, argv, rank_main);
 }

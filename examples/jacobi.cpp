@@ -193,11 +193,11 @@ parley::task<> rank_main(parley::rank& self) {
 int main(int argc, char** argv) {
   examples::command_line line(
       "Jacobi sweeps over a grid that the ranks share, the interior computed while the rims move.");
-  line.option("-nx", options.nx, "columns")->check(CLI::PositiveNumber);
-  line.option("-ny", options.ny, "rows")->check(CLI::PositiveNumber);
-  line.option("-niter", options.niter, "sweeps")->check(CLI::PositiveNumber);
-  line.option("-nccheck", options.nccheck, "sweeps between two looks at the norm")->check(CLI::PositiveNumber);
-  line.option("-px", options.px, "blocks along the rows; 0: as square as it gets");
+  line.count("-nx", options.nx, "columns");
+  line.count("-ny", options.ny, "rows");
+  line.count("-niter", options.niter, "sweeps");
+  line.count("-nccheck", options.nccheck, "sweeps between two looks at the norm");
+  line.number("-px", options.px, "blocks along the rows; 0: as square as it gets");
   line.flag("-csv", options.csv, "one line, as NVIDIA's multi-GPU Jacobi prints it");
   return line.run(argc, argv, rank_main);
 }

@@ -159,11 +159,9 @@ parley::task<> rank_main(parley::rank& self) {
 
 int main(int argc, char** argv) {
   examples::command_line line("Two kinds of GPU in one job.");
-  line.option("--steps", steps, "of each kind of grouping")->check(CLI::PositiveNumber);
-  line.option("--kinds", kinds, "what ranks 0, 1, ... compute on, over and over")->delimiter(',');
-  line.option("--kernels", listed, "in the order of their list; the first is the default")
-      ->delimiter(',')
-      ->check(CLI::IsMember(listed));
+  line.count("--steps", steps, "of each kind of grouping");
+  line.list("--kinds", kinds, "what ranks 0, 1, ... compute on, over and over");
+  line.some_of("--kernels", listed, "in the order of their list; the first is the default");
   line.flag("--check", check, "fail where a rank does not end up with what is the fastest for it");
   return line.run(argc, argv, rank_main);
 }

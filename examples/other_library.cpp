@@ -189,7 +189,7 @@ parley::task<> rank_main(parley::rank& self) {
 
 int main(int argc, char** argv) {
   examples::command_line line("Collectives of another library, of which all ranks run the same one.");
-  line.option("--calls", calls, "of both sizes together")->check(CLI::PositiveNumber);
-  line.option("--elements", elements, "floats of the larger size")->check(CLI::PositiveNumber);
+  line.count("--calls", calls, "of both sizes together");
+  line.count("--elements", elements, "floats of the larger size");
   return line.run(argc, argv, rank_main);
 }

@@ -97,8 +97,8 @@ parley::task<> rank_main(parley::rank& self) {
 
 int main(int argc, char** argv) {
   examples::command_line line("A pipeline of stages that pass activations on.");
-  line.option("--microbatches", microbatches, "that go through")->check(CLI::PositiveNumber);
-  line.option("--width", width, "numbers of an activation")->check(CLI::PositiveNumber);
+  line.count("--microbatches", microbatches, "that go through");
+  line.count("--width", width, "numbers of an activation");
   line.flag("--tuned", tuned, "let each rank find out which of two ways to compute its stage is faster");
   return line.run(argc, argv, rank_main);
 }

@@ -64,9 +64,9 @@ parley::task<> rank_main(parley::rank& self) {
 
 int main(int argc, char** argv) {
   examples::command_line line("Attention over a sequence that the ranks share.");
-  line.option("--rows", shape.rows, "of the sequence, on each rank")->check(CLI::PositiveNumber);
-  line.option("--heads", shape.heads, "of the attention")->check(CLI::PositiveNumber);
-  line.option("--dimensions", shape.dimensions, "of each head")->check(CLI::PositiveNumber);
+  line.count("--rows", shape.rows, "of the sequence, on each rank");
+  line.count("--heads", shape.heads, "of the attention");
+  line.count("--dimensions", shape.dimensions, "of each head");
   line.flag("--causal", shape.causal, "no row looks at later ones");
   return line.run(argc, argv, rank_main);
 }

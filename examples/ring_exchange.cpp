@@ -87,7 +87,7 @@ parley::task<> rank_main(parley::rank& self) {
 
 int main(int argc, char** argv) {
   examples::command_line line("Two rounds around a ring, in place, with computation beside each.");
-  line.option("--rounds", rounds, "of both rounds")->check(CLI::PositiveNumber);
-  line.option("--elements", count, "floats that each rank sends")->check(CLI::PositiveNumber);
+  line.count("--rounds", rounds, "of both rounds");
+  line.count("--elements", count, "floats that each rank sends");
   return line.run(argc, argv, rank_main);
 }

@@ -47,6 +47,6 @@ parley::task<> rank_main(parley::rank& self) {
 
 int main(int argc, char** argv) {
   examples::command_line line("One sender, one receiver, and a config that the two agree on while they work.");
-  line.option("messages", messages, "how many go from one to the other")->check(CLI::PositiveNumber);
+  line.count("messages", messages, "how many go from one to the other");
   return line.run(argc, argv, rank_main);
 }

@@ -155,12 +155,12 @@ parley::task<> rank_main(parley::rank& self) {
 
 int main(int argc, char** argv) {
   examples::command_line line("A pipeline forward and backward, after a schedule.");
-  line.option("--schedule", schedule_name,
-              "1f1b, gpipe, interleaved, or a file with a list of actions per rank (parley/schedule.hpp)");
-  line.option("--chunks", chunks, "stages of a rank, interleaved")->check(CLI::PositiveNumber);
-  line.option("--microbatches", microbatches, "of a step, unless a file says")->check(CLI::PositiveNumber);
-  line.option("--width", width, "numbers of an activation")->check(CLI::PositiveNumber);
-  line.option("--steps", steps, "of training")->check(CLI::PositiveNumber);
+  line.word("--schedule", schedule_name,
+            "1f1b, gpipe, interleaved, or a file with a list of actions per rank (parley/schedule.hpp)");
+  line.count("--chunks", chunks, "stages of a rank, interleaved");
+  line.count("--microbatches", microbatches, "of a step, unless a file says");
+  line.count("--width", width, "numbers of an activation");
+  line.count("--steps", steps, "of training");
   line.flag("--tuned", tuned, "let each rank find out which of two ways to compute its layers is faster");
   return line.run(argc, argv, rank_main);
 }

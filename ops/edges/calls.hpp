@@ -127,6 +127,8 @@ class [[nodiscard]] send_call final : public call<void> {
   }
   void await_resume();
   operator runtime::task<>() &&;  // NOLINT(google-explicit-constructor): a call is used like a task
+  /// As a task gives its frame away: `scope.spawn(out.send(bytes, {}))`.
+  runtime::task<>::handle release() && { return static_cast<runtime::task<>>(std::move(*this)).release(); }
 
  private:
   bool wait();
