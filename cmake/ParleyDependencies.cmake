@@ -1,4 +1,4 @@
-# Where each dependency comes from; README.md has the table with the reasons.
+# Where each dependency comes from; docs/dependencies.md has the table with the reasons.
 find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED COMPONENTS json)
 find_package(fmt REQUIRED)
