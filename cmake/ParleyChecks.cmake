@@ -6,6 +6,12 @@ add_test(NAME arrows COMMAND Python3::Interpreter "${arrows}")
 add_test(NAME arrows_can_fail COMMAND Python3::Interpreter "${arrows}" --self-test)
 set_tests_properties(arrows arrows_can_fail PROPERTIES TIMEOUT 60)
 
+# What README.md and docs/ show compiles.
+if(TARGET example_send_recv)
+  add_test(NAME snippets COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/cmake/checks/snippets.py" --build "${PROJECT_BINARY_DIR}")
+  set_tests_properties(snippets PROPERTIES TIMEOUT 120)
+endif()
+
 # A program that knows only find_package(parley) builds and runs. It links no sanitizer: not for such builds.
 if(NOT PARLEY_SANITIZE)
   add_test(NAME installed_package
