@@ -404,8 +404,9 @@ if [ -n "${sanitizer:-}" ]; then
     lines_of "$tool-one-process" grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY'
   done
   # UCX asks CUDA for a context before there is one, which is an error that it expects: calls are not judged here.
-  check memcheck-processes 200 "$sanitizer" --tool memcheck --report-api-errors no --target-processes all --error-exitcode 9 "$parley" tune \
-    "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 6
+  # With so few microbatches nothing is decided, which is status 3.
+  check memcheck-processes 200 bash -c '"$@" || [ $? = 3 ]' - "$sanitizer" --tool memcheck --report-api-errors no --target-processes all \
+    --error-exitcode 9 "$parley" tune "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 6
   lines_of "memcheck-processes" grep -h 'ERROR SUMMARY'
   # All ops in two processes and in one, with all the time that they need under it.
   if built "$cases" {memcheck,racecheck}-worked-cases-{processes,one-process-{2,4,8}}; then

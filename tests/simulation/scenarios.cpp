@@ -16,7 +16,9 @@ namespace {
 
 std::vector<std::string> all_scenarios() {
   std::vector<std::string> names;
-  for (const auto& file : std::filesystem::directory_iterator(PARLEY_SCENARIOS)) names.push_back(file.path().string());
+  for (const auto& file : std::filesystem::directory_iterator(PARLEY_SCENARIOS)) {
+    if (file.path().extension() == ".json") names.push_back(file.path().string());
+  }
   std::sort(names.begin(), names.end());
   return names;
 }
