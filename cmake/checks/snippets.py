@@ -36,7 +36,7 @@ def options_of(build):
     words, kept = shlex.split(command), []
     while words:
         word = words.pop(0)
-        if word in ("-o", "-c", "-include", "-MT", "-MF"):
+        if word in ("-o", "-c", "-include", "-MT", "-MF", "-Xclang"):  # clang is told of parsed headers by -Xclang
             words.pop(0)
         elif word not in ("ccache", "-MD", "-Winvalid-pch") and not re.fullmatch(r"-O\d", word):
             kept.append(word)
