@@ -5,12 +5,10 @@ and `measure()`, which runs it once and returns one number.
 """
 
 import dataclasses
-import json
 import os
 import pathlib
 import re
 import resource
-import shlex
 import shutil
 import socket
 import statistics
@@ -22,8 +20,9 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIMEOUT_S = 60
 
-sys.path.insert(0, str(ROOT / "tests/hosts"))
+sys.path += [str(ROOT / "tests/hosts"), str(ROOT / "cmake/checks")]
 import hosts  # noqa: E402
+from compile_options import options_of  # noqa: E402
 
 UCX = {
     "UCX_TLS": "posix,cma,self",
@@ -226,19 +225,10 @@ class Compiled:
         self.label, self.source, self.options, self.text = label, source, options, text
 
     def prepare(self, build):
-        commands = pathlib.Path(build) / "compile_commands.json"
-        entries = json.loads(commands.read_text(encoding="utf-8")) if commands.exists() else []
-        found = [e for e in entries if e["file"].endswith(f"/{self.source}")]
-        if not found:
-            raise Missing(f"{commands} has no command for {self.source}: build it first")
-        words, self.command = shlex.split(found[0]["command"]), []
-        while words:
-            word = words.pop(0)
-            if word in ("-o", "-c", "-MT", "-MF") or (word == "-include" and "cmake_pch" in words[0]):
-                words.pop(0)
-            elif word not in ("ccache", "-MD", "-Winvalid-pch") and not re.fullmatch(r"-O\d", word):
-                self.command.append(word)
-        self.file = found[0]["file"]
+        found = options_of(build, self.source)
+        if found is None:
+            raise Missing(f"{build} has no command for {self.source}: build it first")
+        self.command, self.file = found
 
     def measure(self):
         with tempfile.TemporaryDirectory() as folder:

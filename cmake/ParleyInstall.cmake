@@ -4,7 +4,7 @@ set(PARLEY_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/parley")
 
 install(TARGETS parley EXPORT parleyTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/parley" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
-# And what those include, each in its folder, which a program does not name.
+# Then the headers that those include. No program names them.
 file(GLOB unread CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/parley/*.hpp")
 set(behind)
 while(unread)

@@ -32,11 +32,11 @@ class command_line {
   void word(const std::string& name, std::string& value, const std::string& what);
   /// Words with commas between them.
   void list(const std::string& name, std::vector<std::string>& words, const std::string& what);
-  /// Some of `words`, which has all there are.
+  /// Words with commas between them, each one of those that `words` has before.
   void some_of(const std::string& name, std::vector<std::string>& words, const std::string& what);
   void flag(const std::string& name, bool& value, const std::string& what);
 
-  /// The status to end with, if the program is not to run. `words` are those that are for it.
+  /// Takes the program's own `words`. Returns the status to end with, or nothing where the program is to run.
   std::optional<int> read(const char* path, std::vector<std::string> words);
   int run(int argc, char** argv, parley::ops::rank_function rank_main);
 

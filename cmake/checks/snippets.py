@@ -9,13 +9,13 @@ sees: <!-- code: void interior(std::vector<double>&); -->. A block with the sign
 """
 
 import argparse
-import json
 import pathlib
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
+
+from compile_options import options_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"(?:<!-- code: (.*?) -->\s*)?^```cpp\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -28,19 +28,6 @@ BEFORE = """#include <parley/parley.hpp>
 using namespace parley::literals;
 """
 DECLARATIONS = re.compile(r"\bint main\(|^(struct|class|parley::task<>) ", re.MULTILINE)
-
-
-def options_of(build):
-    commands = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
-    command = next(entry["command"] for entry in commands if entry["file"].endswith("/examples/send_recv.cpp"))
-    words, kept = shlex.split(command), []
-    while words:
-        word = words.pop(0)
-        if word in ("-o", "-c", "-include", "-MT", "-MF", "-Xclang"):  # clang is told of parsed headers by -Xclang
-            words.pop(0)
-        elif word not in ("ccache", "-MD", "-Winvalid-pch") and not re.fullmatch(r"-O\d", word):
-            kept.append(word)
-    return kept
 
 
 def unit_of(pages):
@@ -71,10 +58,14 @@ def main():
     arguments.add_argument("pages", nargs="*", type=pathlib.Path, help="none: README.md and docs/*.md")
     chosen = arguments.parse_args()
     unit, count = unit_of(chosen.pages or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+    found = options_of(chosen.build, "examples/send_recv.cpp")
+    if found is None:
+        print(f"{chosen.build} does not compile examples/send_recv.cpp, whose options are needed: configure it with examples")
+        return 1
     with tempfile.NamedTemporaryFile("w", suffix=".cpp") as file:
         file.write(unit)
         file.flush()
-        status = subprocess.run([*options_of(chosen.build), "-w", "-fsyntax-only", file.name]).returncode
+        status = subprocess.run([*found[0], "-w", "-fsyntax-only", file.name]).returncode
     print(f"{count} snippets were compiled")
     return 1 if status != 0 or count == 0 else 0
 

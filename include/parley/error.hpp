@@ -43,7 +43,7 @@ enum class errc : std::uint8_t {
   config_mismatch,       ///< the stamped config is not one that this rank can run
   declaration_mismatch,  ///< two ranks declared one op differently
   role_conflict,         ///< two senders, two leaders, or none
-  no_common_config,      ///< nothing beyond the default is available everywhere
+  no_common_config,      ///< no config that was given has both halves
   protocol_version,      ///< the other side speaks another version
   malformed,             ///< bytes or text that cannot be what they should be
   unauthenticated,       ///< a wrong key or tag

@@ -42,7 +42,7 @@ class op_end {
   virtual const actors::op_declaration& declaration() const noexcept = 0;
   /// Of an op whose configs are tried and decided on as those of a transfer are.
   virtual const actors::participant_state* as_participant() const noexcept { return nullptr; }
-  /// On the rank that leads such an op and tells errors of the others apart.
+  /// The state of this rank's coordinator, which keeps the errors of each rank's rehearsals. Null on ranks that do not lead.
   virtual const actors::coordinator_state* coordinator() const noexcept { return nullptr; }
   /// Of an op that decides in another way: what it has decided, and the decisions' names in results files.
   virtual std::vector<std::pair<std::string, ops::decision>> decisions() const { return {}; }

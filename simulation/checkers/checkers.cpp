@@ -620,8 +620,8 @@ struct few_gates final : checker {
 
 // N4, for configs whose times are known. What the first trial of a candidate will cost nobody can know, so that these may cost
 // more than was earned; any other one begins only when its own cost and that of all before it, first ones included, is earned.
-// Costs are those beyond the default. While half of what was measured of the default was disturbed, its time is not known, and
-// trials may cost more, too: those of two rounds at most, as the third measurement outvotes the first.
+// Costs are those beyond the default. While half of the default's measurements were disturbed, the leader does not know the default's
+// time, and later trials may cost more, too: those of two rounds at most, because the third measurement outvotes the first.
 struct within_budget final : checker {
   using checker::checker;
   void look() const {

@@ -404,7 +404,7 @@ if [ -n "${sanitizer:-}" ]; then
     lines_of "$tool-one-process" grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY'
   done
   # UCX asks CUDA for a context before there is one, which is an error that it expects: calls are not judged here.
-  # With so few microbatches nothing is decided, which is status 3.
+  # So few microbatches decide nothing, and parley tune then ends with status 3.
   check memcheck-processes 200 bash -c '"$@" || [ $? = 3 ]' - "$sanitizer" --tool memcheck --report-api-errors no --target-processes all \
     --error-exitcode 9 "$parley" tune "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 6
   lines_of "memcheck-processes" grep -h 'ERROR SUMMARY'

@@ -257,7 +257,7 @@ TEST_CASE(
     const auto& there = one.endings[1].how;
     const auto& other = one.endings[0].how;
     CHECK_MESSAGE(says(there, "cudaErrorIllegalAddress: planted"), there.reason().what());
-    // The other rank knows CUDA's word only where a copy of its own met the fault; else it knows whose device failed.
+    // The other rank can name CUDA's error only where one of its own copies met the fault. Elsewhere it names the rank whose device failed.
     const bool hears = says(other, "cudaErrorIllegalAddress: planted") || says(other, "the device of rank 1 failed");
     CHECK_MESSAGE(hears, (other ? "it ended well" : other.reason().what()));
     CHECK(says(one.reached[1], "cudaErrorIllegalAddress"));
