@@ -703,6 +703,13 @@ std::string text_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+/// Takes the mark `thin` off the rows of a results file: a busy machine leaves it there, and the next job searches again.
+void make_firm(const std::filesystem::path& path) {
+  std::string rows = text_of(path);
+  for (std::size_t at; (at = rows.find(",thin\n")) != std::string::npos;) rows.erase(at, 5);
+  std::ofstream(path) << rows;
+}
+
 }  // namespace
 
 TEST_CASE("this program as one rank of a job" * doctest::skip()) {
@@ -759,6 +766,7 @@ TEST_CASE("a second job takes its decisions from the results of the first, which
   const job_run first("tuned", 2, {{"PARLEY_RESULTS", file}});
   CHECK_MESSAGE(first.fine(), first.all);
   CHECK_MESSAGE(first.says(0, {"campaign 256KiB", " tried decided"}), first.all);
+  for (const char* const name : {"results0.csv", "results1.csv"}) make_firm(kept.path / name);
   for (const char* lost : {"", "results0.csv", "results1.csv"}) {
     const folder copy;
     std::filesystem::copy(kept.path, copy.path, std::filesystem::copy_options::recursive);
@@ -795,10 +803,11 @@ TEST_CASE("ranks whose files name different winners run the leader's, and both c
       {"PARLEY_TUNABLEOP_VERBOSE", "2"}};
   const job_run first("tuned", 2, environment);
   CHECK_MESSAGE(first.fine(), first.all);
+  for (const char* const name : {"r0.csv", "r1.csv"}) make_firm(here.path / name);
   std::string theirs = text_of(here.path / "r1.csv");
   // A busy machine may have decided for other keys as well.
   const std::size_t begin = theirs.find("256KiB,") + 7;
-  const std::string winner = theirs.substr(begin, theirs.rfind(',', theirs.find('\n', begin)) - begin);
+  const std::string winner = theirs.substr(begin, theirs.find(',', begin) - begin);
   const std::string other = winner == "direct" ? "chunked(chunk_bytes=65536 in_flight=2)" : "direct";
   theirs.replace(begin, winner.size(), other);
   std::ofstream(here.path / "r1.csv") << theirs;
