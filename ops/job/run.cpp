@@ -137,7 +137,7 @@ int status_of(parting how) {
 
 // What an error that ends this rank waits for: why its peer could not send, where it is of that, and then for rank 0 to hear of it.
 struct farewell {
-  static constexpr time_ns limit_ns = 200'000'000;  // rank 0 may be computing
+  static constexpr time_ns limit_ns = 1'000'000'000;  // rank 0 may be computing
   static constexpr time_ns look_every_ns = 2'000'000;
   static runtime::task<> until_traced(const rank* self, const runtime::error* why) {
     if (why->code() != errc::send_failed) co_return;
@@ -381,6 +381,7 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
       notices.emplace(*loop, self->services().mail, all.members, place.rank,
                       [this](rank_id dead, const std::string& why) { on_dead(dead, why); });
     wire->on_failure(this);
+    wire->ask_for_last_words([this](rank_id peer) { return is_word_due(peer); });
   }
 
   // The signal's default would end the process. Without a folder it goes to one of this process's own.
@@ -538,6 +539,12 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
       peers->hear(peer, cut ? actors::evidence::link_cut : actors::evidence::link_broke,
                   {cut ? torn_down : "its connection broke", {}});
     });
+  }
+  /// A peer whose connection broke while its process runs is about to say with which error it ends, most of the time.
+  bool is_word_due(rank_id peer) const {
+    const std::uint32_t pid = pid_of(peer);
+    return peers->of(peer) == actors::standing::in_touch && !wire->has_cut(peer) && pid != 0 &&
+           transports::heartbeat::runs(pid);
   }
   void lose_rank_0() {
     without_rank_0 = true;

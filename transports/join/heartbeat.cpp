@@ -451,6 +451,7 @@ result<std::unique_ptr<heartbeat>> heartbeat::start(options o, events to) {
   return std::unique_ptr<heartbeat>(new heartbeat(std::move(o), std::move(to), std::move(shared).value()));
 }
 
+bool heartbeat::runs(std::uint32_t pid) { return transports::runs(static_cast<pid_t>(pid)); }
 std::string heartbeat::fenced() const { return watch_->fenced(); }
 std::vector<std::pair<rank_id, std::string>> heartbeat::lost() const { return watch_->lost(); }
 std::vector<rank_id> heartbeat::living() const { return watch_->living(); }

@@ -70,6 +70,8 @@ class heartbeat {
 
   /// The name of one session's page: whoever does not hold the key cannot guess it.
   static std::string page_name(std::uint64_t job, std::span<const std::byte> session_key);
+  /// Whether a process of this host is there, and is not stopped.
+  static bool runs(std::uint32_t pid);
   static runtime::result<std::unique_ptr<heartbeat>> start(options o, events to);
   heartbeat(const heartbeat&) = delete;
   heartbeat& operator=(const heartbeat&) = delete;

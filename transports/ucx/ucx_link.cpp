@@ -12,6 +12,7 @@
 #include <array>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -35,6 +36,9 @@ constexpr std::size_t max_address_bytes = 64 * 1024;
 constexpr std::size_t address_check_bytes = 8;
 /// How long UCX gets to end by itself what a dead peer left behind.
 constexpr std::chrono::milliseconds burial_time{100};
+/// How long that waits for what the peer itself is about to say, and how often it asks whether that is still due.
+constexpr std::chrono::milliseconds longest_silence{1000};
+constexpr std::chrono::milliseconds silence_looked_at{2};
 constexpr std::size_t kept_copy_bytes = 64 * 1024;
 /// Up to here a copy of a payload costs less than somebody who waits until UCX has it.
 constexpr std::size_t copied_up_to_bytes = 2048;
@@ -51,6 +55,12 @@ constexpr unsigned message_id(link::channel on, framing as) {
   return static_cast<unsigned>(on) * 2U + static_cast<unsigned>(as);
 }
 constexpr std::size_t max_framed_header = link::max_header_bytes + sizeof(origin);
+
+/// UCX ends an operation so because its endpoint has failed; it may say that of the endpoint later.
+bool tells_of_endpoint(ucs_status_t status) noexcept {
+  return status == UCS_ERR_CANCELED || status == UCS_ERR_CONNECTION_RESET || status == UCS_ERR_ENDPOINT_TIMEOUT ||
+         status == UCS_ERR_NOT_CONNECTED;
+}
 
 errc translate(ucs_status_t status) noexcept {
   switch (status) {
@@ -112,6 +122,7 @@ class ucx_link::state final : public runtime::fork_watch {
   std::optional<lent_payloads> lent_;
   counters counted_;
   failure_handler* on_failure_ = nullptr;
+  std::function<bool(rank_id)> word_is_due_;
 
  private:
   enum class health : std::uint8_t { unknown, known, connected, dying, failed };
@@ -126,6 +137,8 @@ class ucx_link::state final : public runtime::fork_watch {
     ucp_ep_h broken = nullptr;
     std::vector<std::byte> address;
     clock::time_point buried_at{};
+    clock::time_point word_until{};  // which it may still say itself
+    clock::time_point next_look{};   // whether it will
   };
   /// A send or a fetch that UCX has not ended yet.
   struct operation {
@@ -135,8 +148,9 @@ class ucx_link::state final : public runtime::fork_watch {
     completion* done = nullptr;
     void* request = nullptr;
     rank_id peer = nobody;
-    origin to_come;    // of a fetch: whom it is from, where `connect` does not know of that process yet
-    bool put = false;  // which its target counts: it is never cancelled
+    origin to_come;          // of a fetch: whom it is from, where `connect` does not know of that process yet
+    bool put = false;        // which its target counts: it is never cancelled
+    bool cancelled = false;  // by this rank
     ucs_status_t outcome = UCS_OK;
     std::array<std::byte, max_framed_header> header;
     std::vector<std::byte> copy;
@@ -240,7 +254,9 @@ class ucx_link::state final : public runtime::fork_watch {
   void hand_over(channel on, arrival&& message);
   void bury();
   void close_endpoint(ucp_ep_h endpoint, unsigned flags);
-  bool has_pending(rank_id peer) const noexcept;
+  bool is_unended(rank_id peer) const noexcept;
+  bool is_word_due(peer_record& peer) noexcept;
+  bool waits_for_burial(const operation& ended);
   operation* next_to_end(rank_id peer) noexcept;
   operation* find_pending(const completion& done) noexcept;
   void end(operation& ended);
@@ -703,6 +719,7 @@ void ucx_link::state::cancel(completion& pending) {
     if (!lent_->cancel(pending)) carried_->cancel(pending);
     if (lent_->working()) news_ = true;
   } else if (!at->put) {
+    at->cancelled = true;
     ucp_request_cancel(worker_->handle(), at->request);
   }
 }
@@ -847,7 +864,9 @@ void ucx_link::state::deliver_the_rest() {
   for (operation* const left : std::exchange(stranded_, {})) end_early(*left);
   if (!ended_.empty()) {
     in_ending_.swap(ended_);
-    for (operation* ended : in_ending_) end(*ended);
+    for (operation* ended : in_ending_) {
+      if (!waits_for_burial(*ended)) end(*ended);
+    }
     in_ending_.clear();
   }
   if (lent_->working()) lent_->work();
@@ -856,12 +875,21 @@ void ucx_link::state::deliver_the_rest() {
   if (lent_->working()) news_ = true;
 }
 
+// What fails with its peer ends when the peer is buried: by then it is known what has become of that.
+bool ucx_link::state::waits_for_burial(const operation& ended) {
+  if (ended.outcome == UCS_OK || ended.cancelled || ended.peer >= peers_.size()) return false;
+  peer_record& peer = peers_[ended.peer];
+  if (peer.condition == health::connected && tells_of_endpoint(ended.outcome)) break_off(peer);
+  return peer.condition == health::dying;
+}
+
 void ucx_link::state::end(operation& ended) {
   ucp_request_free(ended.request);
   unlink(&ended);
   completion* const done = ended.done;
   errc outcome = translate(ended.outcome);
-  if (outcome == errc::cancelled && peer_is_gone(ended.peer)) outcome = errc::peer_failed;
+  // UCX calls what it purges from an endpoint that has failed cancelled, too, before it says that the endpoint has.
+  if (outcome == errc::cancelled && (!ended.cancelled || peer_is_gone(ended.peer))) outcome = errc::peer_failed;
   recycle(&ended);
   if (done != nullptr) done->on_end(*done, outcome);
 }
@@ -878,7 +906,7 @@ void ucx_link::state::bury() {
   dying.swap(dying_);
   for (const rank_id id : dying) {
     peer_record& peer = peers_[id];
-    if (clock::now() < peer.buried_at && has_pending(id)) {
+    if ((clock::now() < peer.buried_at && is_unended(id)) || is_word_due(peer)) {
       dying_.push_back(id);
       continue;
     }
@@ -914,6 +942,8 @@ void ucx_link::state::break_off(peer_record& peer) {
   if (peer.condition >= health::dying) return;
   peer.condition = health::dying;
   peer.buried_at = clock::now() + burial_time;
+  peer.word_until = clock::now() + longest_silence;
+  peer.next_look = {};
   dying_.push_back(peer.id);
   news_ = true;
   ucp_ep_h endpoint = std::exchange(peer.endpoint, nullptr);
@@ -922,10 +952,19 @@ void ucx_link::state::break_off(peer_record& peer) {
   if (endpoint != nullptr) close_endpoint(endpoint, UCP_EP_CLOSE_FLAG_FORCE);
 }
 
-bool ucx_link::state::has_pending(rank_id peer) const noexcept {
+bool ucx_link::state::is_unended(rank_id peer) const noexcept {
   for (const operation* at = pending_.next; at != &pending_; at = at->next)
-    if (at->peer == peer) return true;
+    if (at->peer == peer && at->outcome == UCS_INPROGRESS) return true;
   return false;
+}
+
+bool ucx_link::state::is_word_due(peer_record& peer) noexcept {
+  const auto now = clock::now();
+  if (!word_is_due_ || now >= peer.word_until) return false;
+  if (now < peer.next_look) return true;
+  peer.next_look = now + silence_looked_at;
+  if (!word_is_due_(peer.id)) peer.word_until = now;
+  return now < peer.word_until;
 }
 
 void ucx_link::state::close_endpoint(ucp_ep_h endpoint, unsigned flags) {
@@ -971,7 +1010,7 @@ void ucx_link::state::recycle(operation* used) noexcept {
   used->request = nullptr;
   used->peer = nobody;
   used->to_come = {};
-  used->put = false;
+  used->put = used->cancelled = false;
   if (used->copy.capacity() > kept_copy_bytes) std::vector<std::byte>().swap(used->copy);
   spare_.push_back(used);  // has room: `acquire` reserved it
 }
@@ -1030,6 +1069,7 @@ rank_id ucx_link::rank() const noexcept { return state_->chosen_.rank; }
 rank_id ucx_link::world_size() const noexcept { return state_->chosen_.world_size; }
 void ucx_link::listen(channel on, handler* to) { state_->listen(on, to); }
 void ucx_link::on_failure(failure_handler* to) { state_->on_failure_ = to; }
+void ucx_link::ask_for_last_words(std::function<bool(rank_id)> is_due) { state_->word_is_due_ = std::move(is_due); }
 errc ucx_link::send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
                     completion* done) {
   return state_->send(to, on, header, payload, done);

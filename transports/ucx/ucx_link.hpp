@@ -35,6 +35,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -81,6 +82,9 @@ class ucx_link final : public runtime::link, public runtime::poller {
   bool has_cut(runtime::rank_id peer) const noexcept;
   /// Declares a peer dead that UCX has not given up yet: a heartbeat or the launcher knows more.
   void give_up(runtime::rank_id peer);
+  /// Whether a peer, whose connection broke, is about to say why. The link asks for up to a second, and fails what goes on with that peer
+  /// only then, so that those calls can say it, too.
+  void ask_for_last_words(std::function<bool(runtime::rank_id)> is_due);
   /// The version and transports in use, for `parley doctor`.
   std::string description() const;
 

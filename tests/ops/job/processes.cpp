@@ -601,7 +601,11 @@ void refused_after_sending(job& here) {
 }
 
 constexpr rank_id throws = 1;
-task<> around(rank& self, p2p ring, std::size_t bytes) {
+constexpr int last_round = 10;
+void compute(std::chrono::milliseconds span) { std::this_thread::sleep_for(span); }
+/// `busy`: rank 2 comes late to the last round, so that it is to receive when the connection ends, and rank 0, which tells the others what
+/// becomes of rank 1, computes meanwhile.
+task<> around(rank& self, p2p ring, std::size_t bytes, bool busy) {
   const rank_id ranks = self.world_size();
   const rank_id next = (self.id() + 1) % ranks;
   const rank_id previous = (self.id() + ranks - 1) % ranks;
@@ -609,20 +613,23 @@ task<> around(rank& self, p2p ring, std::size_t bytes) {
   std::vector<std::byte> came(mine.size());
   for (int round = 0;; ++round) {
     dataflow flow(co_await this_scope);
+    if (busy && round == last_round && self.id() == 2) compute(std::chrono::milliseconds(100));
     auto both = ring.start(flow, {p2p::isend(mine, {.to = next}), p2p::irecv(came, {.from = previous})});
-    if (round == 10 && self.id() == throws) throw std::runtime_error("planted in the engine");
+    if (round == last_round && self.id() == throws) throw std::runtime_error("planted in the engine");
+    if (busy && round == last_round && self.id() == 0) compute(std::chrono::milliseconds(500));
     co_await both;
     co_await flow.join();
   }
 }
-void throws_in_a_ring(job& here, std::size_t bytes) {
+void throws_in_a_ring(job& here, std::size_t bytes, bool busy = false) {
   const p2p ring = here.self().declare(point_to_point{.name = "ring"});
-  run(here.loop(), around(here.self(), ring, bytes));
+  run(here.loop(), around(here.self(), ring, bytes, busy));
 }
 void throws_in_a_large_ring(job& here) { throws_in_a_ring(here, std::size_t{8} << 20U); }  // UCX moves them
 void throws_in_a_ring_that_lends(job& here) {
   throws_in_a_ring(here, std::size_t{1} << 20U);
 }  // their receivers read them
+void throws_while_rank_0_computes(job& here) { throws_in_a_ring(here, std::size_t{8} << 20U, true); }
 
 constexpr int first_torn_down = 3;
 /// Rank 0 leaves a call from the third on while its payload moves. A busy machine may wake it after the payload has come: then the
@@ -672,6 +679,7 @@ const std::map<std::string, void (*)(job&)>& scenarios() {
                                                          {"goes_on_after_tearing_down", goes_on_after_tearing_down},
                                                          {"throws_in_a_large_ring", throws_in_a_large_ring},
                                                          {"throws_in_a_ring_that_lends", throws_in_a_ring_that_lends},
+                                                         {"throws_while_rank_0_computes", throws_while_rank_0_computes},
                                                          {"too_small", too_small},
                                                          {"mismatch", mismatch},
                                                          {"one_sided", one_sided},
@@ -895,6 +903,13 @@ TEST_CASE("when one of a ring throws each of the others says so, also those who 
         CHECK_MESSAGE(run.says(r, {"parley: rank", "planted in the engine"}), run.all);
     }
   }
+}
+
+TEST_CASE("a rank whose connection ends before it is told why waits for that, as long as its peer lives") {
+  const job_run run("throws_while_rank_0_computes", 4);
+  CHECK(run.end.status == 1);
+  for (const rank_id r : {rank_id{0}, rank_id{1}, rank_id{2}, rank_id{3}})
+    CHECK_MESSAGE(run.says(r, {"parley: rank", "planted in the engine"}), run.all);
 }
 
 TEST_CASE(
