@@ -35,6 +35,23 @@ std::string_view name(errc code) noexcept {
   return "unknown";
 }
 
+std::string_view name(need what) noexcept {
+  switch (what) {
+    case need::none: return "none";
+    case need::message: return "message";
+    case need::payload: return "payload";
+    case need::receive: return "receive";
+    case need::room: return "room";
+    case need::declaration: return "declaration";
+    case need::kernels: return "kernels";
+    case need::members: return "members";
+    case need::rehearsals: return "rehearsals";
+    case need::schedule: return "schedule";
+    case need::config: return "config";
+  }
+  return "unknown";
+}
+
 std::string words_of(const error_facts& about) {
   std::string words = about.op;
   const auto add = [&](std::string_view label, std::uint64_t number) {

@@ -256,6 +256,20 @@ std::vector<rank_id> lease_participant::awaited(std::uint64_t bytes) const {
   return {k->waiting_for.begin(), k->waiting_for.end()};
 }
 
+runtime::need lease_participant::unmet(std::uint64_t bytes) const {
+  const key_state* const k = find(bytes);
+  if (k != nullptr && k->holder.may_start() && !may_begin(*k)) return runtime::need::rehearsals;
+  const std::vector<rank_id> ranks = awaited(bytes);
+  const bool leader_lacks_answers = !ranks.empty() && ranks != std::vector{mine_.declaration.leader};
+  return leader_lacks_answers ? runtime::need::members : runtime::need::schedule;
+}
+
+std::optional<rank_id> lease_participant::late(std::uint64_t bytes) const {
+  if (unmet(bytes) == runtime::need::rehearsals) return std::nullopt;
+  const std::vector<rank_id> ranks = awaited(bytes);
+  return ranks.empty() ? mine_.declaration.leader : ranks.front();
+}
+
 std::string lease_participant::missing(std::uint64_t bytes) const {
   const key_state* k = find(bytes);
   std::string coordinator = "the coordinator on rank " + std::to_string(mine_.declaration.leader);
@@ -329,8 +343,8 @@ void lease_participant::contradicted() {
                  leader);
   mine_.runs->on_rejected(
       {errc::config_mismatch,
-       mine_.declaration.title() + ", on rank " + std::to_string(services_.net.rank()) + ": the leader, rank " +
-           std::to_string(leader) +
+       {.op = mine_.declaration.title(), .rank = services_.net.rank(), .peer = leader},
+       "the leader, rank " + std::to_string(leader) +
            ", contradicts the log of leases that it sent before (S1); end the job and start it anew"});
 }
 

@@ -74,6 +74,24 @@ struct root_cause {
   friend bool operator==(const root_cause&, const root_cause&) = default;
 };
 
+/// What a call waited for when it ended.
+enum class need : std::uint8_t {
+  none,         ///< nothing, or it is not known what
+  message,      ///< a receive: a message of its tag
+  payload,      ///< a receive whose message has begun: the rest of it
+  receive,      ///< a send: a receive that takes its payload
+  room,         ///< a send: receives for what was sent before
+  declaration,  ///< a send: the peer's declaration of the op
+  kernels,      ///< a send: kernels of this rank that write its payload
+  members,      ///< a call of several ranks: those that are late
+  rehearsals,   ///< a call without headers: the rehearsals that all members make before it
+  schedule,     ///< a call without headers: the leader's schedule
+  config,       ///< its own config to end
+};
+
+/// `message`, `room`, ...: the name that texts use.
+std::string_view name(need what) noexcept;
+
 /// What an error is about. A fact that is not known, or that the error does not have, is not there.
 struct error_facts {
   std::string op{};                           ///< the op's title, such as `acts 0->1`
@@ -82,8 +100,13 @@ struct error_facts {
   std::optional<std::uint64_t> invocation{};  ///< of the op
   /// Whether that invocation had begun; if not, it is the number that the call would have got.
   bool begun = true;
-  std::optional<rank_id> peer{};       ///< the rank that the call waited for, or that failed it
-  std::optional<std::uint32_t> tag{};  ///< of the call's messages
+  std::optional<rank_id> peer{};               ///< the rank that the call waited for, or that failed it
+  std::optional<std::uint32_t> tag{};          ///< of the call's messages
+  need unmet = need::none;                     ///< what the call waited for
+  std::string config{};                        ///< the id of the config that the call ran, or that was refused
+  std::optional<std::uint64_t> done_bytes{};   ///< so many were sent or received
+  std::optional<std::uint64_t> whole_bytes{};  ///< of the message, or of the peer's call
+  std::optional<std::uint64_t> own_bytes{};    ///< of this rank's call: of its buffer, or of what it calls with
 
   friend bool operator==(const error_facts&, const error_facts&) = default;
 };

@@ -47,8 +47,13 @@ void ask_each(capabilities& found, const std::vector<const op_config*>& configs,
 }
 
 namespace {
+[[noreturn]] void refuse(std::string_view op, runtime::rank_id self, const op_config& config, const std::string& why) {
+  runtime::raise(runtime::error::in_words(
+      errc::bad_argument, {.op = std::string(op), .rank = self, .config = config.id()}, std::string(op) + ": " + why));
+}
+
 // A misspelt name would be a capability that every machine has, or one that none has.
-void check_requirements(std::string_view what, const op_config& config) {
+void check_requirements(std::string_view what, runtime::rank_id self, const op_config& config) {
   std::vector<std::string> required;
   try {
     required = config.requirements();
@@ -57,16 +62,14 @@ void check_requirements(std::string_view what, const op_config& config) {
   }
   for (const std::string& r : required) {
     const auto known = machine::is_capability(r);
-    if (!known)
-      runtime::raise(
-          {errc::bad_argument, std::string(what) + ": config " + config.id() + " requires " + known.reason().text()});
+    if (!known) refuse(what, self, config, "config " + config.id() + " requires " + known.reason().text());
   }
 }
 }  // namespace
 
 capabilities capabilities_of(std::string_view what, runtime::rank_id self, const machine* on,
                              const std::vector<const op_config*>& configs, const capability_function& capable) {
-  for (const op_config* c : configs) check_requirements(what, *c);
+  for (const op_config* c : configs) check_requirements(what, self, *c);
   capabilities found;
   found.available = tuning::bits(configs.size(), tuning::bit::set);
   ask_each(found, configs, "asking what it requires", [&](std::size_t i) { return what_lacks(on, *configs[i]); });
@@ -91,10 +94,9 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
                                             " configs, but the op has " + std::to_string(configs.size()) +
                                             "; give one answer per config, in their order"});
   if (thrown.empty() && !answer[0])
-    runtime::raise({errc::bad_argument, std::string(what) + ": the capability function of rank " +
-                                            std::to_string(self) + " says that it cannot run " + configs[0]->id() +
-                                            ", which is the default and must run on every rank; list one first that "
-                                            "all ranks can run"});
+    refuse(what, self, *configs[0],
+           "the capability function of rank " + std::to_string(self) + " says that it cannot run " + configs[0]->id() +
+               ", which is the default and must run on every rank; list one first that all ranks can run");
   for (std::size_t i = 1; i < configs.size(); ++i) {
     if (!found.available.test(i)) continue;
     const std::string why =

@@ -1,6 +1,7 @@
 #include <parley/ops/core/common_terms.hpp>
 
 #include <parley/actors/rank_list.hpp>
+#include <parley/ops/core/under_way.hpp>
 #include <parley/tuning/hash.hpp>
 
 #include <algorithm>
@@ -48,7 +49,8 @@ neighbours::neighbours(actors::services& s, std::vector<declared_edge*> edges, o
   s.mail.bind<actors::neighbour_question>(
       actor(), [this](runtime::envelope from, actors::neighbour_question&& q) { return answer(from.source, q); });
   s.mail.bind<actors::neighbour_refusal>(actor(), [this](runtime::envelope from, actors::neighbour_refusal&& r) {
-    if (find(from.source) != nullptr) refuse(from.source, {errc::declaration_mismatch, r.why.substr(0, most_words)});
+    if (find(from.source) != nullptr)
+      refuse(from.source, error::in_words(errc::declaration_mismatch, about(from.source), r.why.substr(0, most_words)));
     return errc::none;
   });
   s.mail.bind<actors::neighbour_failure>(actor(), [this](runtime::envelope from, actors::neighbour_failure&& f) {
@@ -189,7 +191,7 @@ errc neighbours::answer(rank_id from, const actors::neighbour_question& q) {
   peer_state* const p = find(from);
   if (const std::string differs = declared_otherwise(from, q); p != nullptr && !differs.empty()) {
     const std::string why = title + differs + "; declare the op alike on all its ranks";
-    refuse(from, {errc::declaration_mismatch, why});
+    refuse(from, error::in_words(errc::declaration_mismatch, about(from), why));
     tell(from, why);
     return errc::none;
   }
@@ -200,8 +202,7 @@ errc neighbours::answer(rank_id from, const actors::neighbour_question& q) {
         actors::listed(options_.listed) + " as its own; " +
         (differs.empty() ? "let both name each other" : differs + "; declare the op alike on all its ranks");
     if (!refused_) actors::warn(services_, why);
-    const error refused = error::in_words(errc::declaration_mismatch,
-                                          {.op = options_.op, .rank = services_.net.rank(), .peer = from}, why);
+    const error refused = error::in_words(errc::declaration_mismatch, about(from), why);
     for (const rank_id r : options_.listed) refuse(r, refused);
     if (!refused_) refused_ = refused;
     tell(from, why);
@@ -217,9 +218,13 @@ errc neighbours::answer(rank_id from, const actors::neighbour_question& q) {
     return errc::none;
   const std::string why = title + "rank " + asks + " calls with " + q.words.substr(0, most_words / 2) + ", and rank " +
                           self + " with " + run->words + "; give all ranks the same";
-  refuse(from, {errc::declaration_mismatch, why});
+  refuse(from, error::in_words(errc::declaration_mismatch, about(from), why));
   tell(from, why);
   return errc::none;
+}
+
+runtime::error_facts neighbours::about(rank_id peer) const {
+  return {.op = options_.op, .rank = services_.net.rank(), .peer = peer};
 }
 
 void neighbours::refuse(rank_id peer, const error& why) {
@@ -285,12 +290,8 @@ void neighbours::throw_refused() {
 void neighbours::throw_closed(const error& message) const {
   const error* const gone = end_of_process();
   if (gone == nullptr) runtime::raise(*refused_);
-  runtime::error_facts about = gone->about();
-  about.invocation = message.about().invocation;
-  about.begun = about.invocation && message.about().begun;
-  about.tag = message.about().tag;
-  runtime::raise(
-      error::in_words(gone->code(), std::move(about), gone->text() + "; " + message.what(), gone->began_with()));
+  runtime::raise(error::in_words(gone->code(), about_call(gone->about(), message.about()),
+                                 gone->text() + "; " + message.what(), gone->began_with()));
 }
 
 void neighbours::throw_failed(const std::exception_ptr& thrown) {
@@ -342,9 +343,7 @@ void neighbours::hear_of_failure(const runtime::envelope& from, const actors::ne
     return;
   }
   if (!refused_)
-    refused_ = error::in_words(runtime::errc_of(f.code, errc::closed),
-                               {.op = options_.op, .rank = services_.net.rank(), .peer = from.source},
-                               f.why.substr(0, most_words));
+    refused_ = error::in_words(runtime::errc_of(f.code, errc::closed), about(from.source), f.why.substr(0, most_words));
   closed_ = true;
   for (const peer_state& other : peers_) refuse(other.rank, *refused_);
   spread();

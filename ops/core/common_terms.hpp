@@ -108,6 +108,9 @@ class neighbours final : public op_end, private runtime::timer {
   bool ends_with(rank_id) const noexcept override { return false; }  // its messages end when a peer is gone
   void fail(const runtime::error&) noexcept override { runtime::timer_wheel::disarm(*this); }
 
+  /// The facts of an error of this op that concerns `peer`.
+  runtime::error_facts about(rank_id peer) const;
+
  private:
   friend call_under_way;
   struct peer_state {

@@ -1,7 +1,7 @@
 #pragma once
 /// Why a call ends that was under way when its op was ended:
 ///
-///     throw failure(while_under_way(*failed_, invocation));     // `…; invocation 3 was under way`
+///     throw failure(while_under_way(*failed_, about));     // `…; invocation 3 was under way`
 ///
 /// What ended the op may be the same call's failure on another rank, which says so already.
 #include <parley/error.hpp>
@@ -12,13 +12,24 @@
 
 namespace parley::ops {
 
-inline runtime::error while_under_way(const runtime::error& ended, std::uint64_t invocation) {
-  const std::string which = "invocation " + std::to_string(invocation) + " was under way";
+/// What ended an op and the rank that it is told on, with the facts of one of the op's calls.
+inline runtime::error_facts about_call(runtime::error_facts ended, const runtime::error_facts& call) {
+  ended.invocation = call.invocation;
+  ended.begun = call.invocation && call.begun;
+  ended.tag = call.tag;
+  ended.unmet = call.unmet;
+  ended.config = call.config;
+  ended.done_bytes = call.done_bytes;
+  ended.whole_bytes = call.whole_bytes;
+  ended.own_bytes = call.own_bytes;
+  return ended;
+}
+
+inline runtime::error while_under_way(const runtime::error& ended, const runtime::error_facts& call) {
+  const std::string which = "invocation " + std::to_string(call.invocation.value()) + " was under way";
   const bool is_said = ended.text().find(which) != std::string::npos;
-  runtime::error_facts about = ended.about();
-  about.invocation = invocation;
-  return runtime::error::in_words(ended.code(), std::move(about), ended.text() + (is_said ? "" : "; " + which),
-                                  ended.began_with());
+  return runtime::error::in_words(ended.code(), about_call(ended.about(), call),
+                                  ended.text() + (is_said ? "" : "; " + which), ended.began_with());
 }
 
 /// `; device 0: cudaErrorMemoryAllocation: out of memory`: what a device had to say of what ended a call, unless `text` has that.

@@ -293,9 +293,10 @@ runtime::error_facts edge_end::about(std::uint64_t invocation, std::uint32_t tag
   return facts;
 }
 
-runtime::error_facts edge_end::about_next(std::uint64_t invocation, std::uint32_t tag) const {
+runtime::error_facts edge_end::about_next(std::uint64_t invocation, std::uint32_t tag, runtime::need unmet) const {
   runtime::error_facts facts = about(invocation, tag);
   facts.begun = false;
+  facts.unmet = unmet;
   return facts;
 }
 
@@ -310,15 +311,10 @@ failure edge_end::in_words(errc code, const runtime::error_facts& about, const s
   const bool begun = about.invocation && about.begun;
   // What this rank's own device did to a call is why the peer has ended it, and not the other way round.
   const bool by_itself = begun && !said_by(options_.memory, code, {}).empty();
-  if (failed_ && !begun) {
-    runtime::error_facts whole = failed_->about();
-    whole.invocation = about.invocation;
-    whole.begun = false;
-    whole.tag = about.tag;
-    return failure(
-        error::in_words(failed_->code(), std::move(whole), failed_->text() + "; " + what, failed_->began_with()));
-  }
-  if (failed_ && !by_itself) return failure(while_under_way(*failed_, *about.invocation));
+  if (failed_ && !begun)
+    return failure(error::in_words(failed_->code(), about_call(failed_->about(), about), failed_->text() + "; " + what,
+                                   failed_->began_with()));
+  if (failed_ && !by_itself) return failure(while_under_way(*failed_, about));
   std::string text = what + said_by(options_.memory, code, what);
   if (code != errc::peer_failed) return failure({code, about, text});
   // The transport may know of a death before anybody has told this end.
@@ -490,11 +486,14 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   if (!number) {
     record_unbegun(runtime::flight_event::send_failed, call.tag, sender_.next_invocation(call.tag), data.size(),
                    asked_ns);
-    throw explained(number.code(), about_next(sender_.next_invocation(call.tag), call.tag),
-                    (failed_ ? "" : why_not_admitted(call.tag, data, payload && !payload->is_over())) + "a send of " +
-                        std::to_string(data.size()) + " bytes, tag " + std::to_string(call.tag) +
-                        ", had not begun: invocation " + std::to_string(sender_.next_invocation(call.tag)) +
-                        " would have been the next one" + (number.code() == errc::timeout ? words_of_peer() : ""));
+    runtime::error_facts facts = about_next(sender_.next_invocation(call.tag), call.tag,
+                                            why_not_admitted(call.tag, data.size(), payload && !payload->is_over()));
+    facts.whole_bytes = data.size();
+    throw explained(number.code(), facts,
+                    (failed_ ? "" : words_of(facts.unmet)) + "a send of " + std::to_string(data.size()) +
+                        " bytes, tag " + std::to_string(call.tag) + ", had not begun: invocation " +
+                        std::to_string(sender_.next_invocation(call.tag)) + " would have been the next one" +
+                        (number.code() == errc::timeout ? words_of_peer() : ""));
   }
   payload.reset();
   if (call.watcher != nullptr) call.watcher->on_begun();
@@ -505,10 +504,16 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   co_await run(begun, data, until, by_piece, call.trials.batch);
 }
 
-std::string edge_out::why_not_admitted(std::uint32_t tag, std::span<const std::byte> data, bool is_written_yet) {
-  if (is_written_yet) return "what kernels of this rank were to write was not there; ";
+runtime::need edge_out::why_not_admitted(std::uint32_t tag, std::uint64_t bytes, bool is_still_written) {
+  using runtime::need;
+  if (is_still_written) return need::kernels;
+  return sender_.awaits_answer(tag, bytes) ? need::declaration : need::room;
+}
+
+std::string edge_out::words_of(runtime::need unmet) const {
+  if (unmet == runtime::need::kernels) return "what kernels of this rank were to write was not there; ";
   const std::string peer = "rank " + std::to_string(options_.peer);
-  if (!sender_.awaits_answer(tag, data.size()))
+  if (unmet == runtime::need::room)
     return peer + " has no room: it has not posted the receives for what was sent before; ";
   return peer + " has not answered for this op, which it may not have declared yet, and of the " +
          std::to_string(sender_.allowance().most_bytes()) +
@@ -542,8 +547,14 @@ task<> edge_out::send_and_tell(std::span<const std::byte> data, call_options cal
     untold_.insert(untold_.begin(), std::move(earlier));
     std::rethrow_exception(thrown);
   }
-  throw explained(earlier.code, about(earlier.invocation, earlier.tag),
+  throw explained(earlier.code, about_refused(earlier),
                   words_of(earlier) + "; that message had left when this was heard, and the next one has been sent");
+}
+
+runtime::error_facts edge_out::about_refused(const refusal& r) const {
+  runtime::error_facts facts = about(r.invocation, r.tag);
+  facts.whole_bytes = r.bytes;
+  return facts;
 }
 
 std::string edge_out::words_of(const refusal& r) const {
@@ -562,7 +573,7 @@ void edge_out::list_undelivered(std::vector<std::pair<rank_id, std::string>>& al
 }
 
 void edge_out::list_left_over(std::vector<std::string>& lines) {
-  for (const refusal& r : untold_) lines.emplace_back(in_words(r.code, about(r.invocation, r.tag), words_of(r)).what());
+  for (const refusal& r : untold_) lines.emplace_back(in_words(r.code, about_refused(r), words_of(r)).what());
   if (untold_more_ != 0)
     lines.push_back(declaration().title() + ": rank " + std::to_string(options_.peer) + " has refused " +
                     std::to_string(untold_more_) + " more messages like that");
@@ -730,9 +741,14 @@ void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::si
   out.fail(errc::config_failed);  // unless it has another reason already
   sender_.end(inv, out);
   if (const auto refused = take_refusal(inv))
-    throw explained(refused->code, about(inv.invocation, inv.mark.tag), words_of(*refused));
-  throw explained(out.failed(), about(inv.invocation, inv.mark.tag),
-                  "config " + find(inv.mark.digest)->id() + " to rank " + std::to_string(options_.peer) + " sent " +
+    throw explained(refused->code, about_refused(*refused), words_of(*refused));
+  runtime::error_facts facts = about(inv.invocation, inv.mark.tag);
+  if (out.failed() == errc::timeout) facts.unmet = runtime::need::receive;
+  facts.config = find(inv.mark.digest)->id();
+  facts.done_bytes = out.sent_bytes();
+  facts.whole_bytes = bytes;
+  throw explained(out.failed(), facts,
+                  "config " + facts.config + " to rank " + std::to_string(options_.peer) + " sent " +
                       std::to_string(out.sent_bytes()) + " of " + std::to_string(bytes) + " bytes" +
                       (out.failed() == errc::timeout ? ", which that rank has not taken: it has posted no receive, or "
                                                        "reads too slowly for this deadline"
@@ -785,7 +801,7 @@ void edge_out::give_up_rehearsal(std::uint64_t digest) {
 }
 
 void edge_out::on_nack(const actors::nack& n) noexcept {
-  if (n.refused) return on_refused({n.tag, n.invocation, runtime::errc_of(n.code, errc::send_failed), n.text});
+  if (n.refused) return on_refused({n.tag, n.invocation, n.bytes, runtime::errc_of(n.code, errc::send_failed), n.text});
   under_way_.for_each([&](under_way& send) {
     if (send.invocation.invocation != n.invocation || send.invocation.mark.tag != n.tag ||
         send.invocation.mark.digest != n.digest || send.out.failed() != errc::none)
@@ -833,10 +849,11 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
 edge_in::~edge_in() = default;
 
 void edge_in::refuse_overflow() {
-  reject({errc::full, declaration().title() + ": more than " + std::to_string(services_.early_bytes) +
-                          " bytes came to rank " + std::to_string(services_.net.rank()) +
-                          " before it declared its ops, joined their generations or posted the receives; do that "
-                          "earlier, or send less, or larger parts, before it is done"});
+  reject(error::in_words(errc::full, about(),
+                         declaration().title() + ": more than " + std::to_string(services_.early_bytes) +
+                             " bytes came to rank " + std::to_string(services_.net.rank()) +
+                             " before it declared its ops, joined their generations or posted the receives; do that "
+                             "earlier, or send less, or larger parts, before it is done"));
 }
 
 std::vector<runtime::arrival> edge_in::retire() noexcept {
@@ -957,7 +974,12 @@ void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::stri
       (other_bytes ? "; they are other bytes than were sent, which the comparison of trials found" : "") +
       (why.empty() ? "" : "; " + std::string(why));
   report_failure(in, in.digest(), in.failed(), what);
-  throw explained(in.failed(), about(in.invocation(), in.mark()->tag), what);
+  runtime::error_facts facts = about(in.invocation(), in.mark()->tag);
+  if (in.failed() == errc::timeout) facts.unmet = in.all_here() ? runtime::need::config : runtime::need::payload;
+  if (config != nullptr) facts.config = config->id();
+  facts.done_bytes = in.received_bytes();
+  facts.whole_bytes = in.total_bytes();
+  throw explained(in.failed(), facts, what);
 }
 
 namespace {
@@ -1005,18 +1027,24 @@ void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std
   // What its sender has poisoned, or what is refused, has a number; what was sent stands in its sender's record.
   record_unbegun(runtime::flight_event::receive_failed, tag, in.invocation(),
                  in.refused() ? in.stamp_of_refused().total_bytes : capacity, in.posted_ns());
-  if (!in.matched())
-    throw explained(in.failed(), about_next(in.invocation(), tag),
+  if (!in.matched()) {
+    runtime::error_facts facts = about_next(in.invocation(), tag, runtime::need::message);
+    facts.own_bytes = capacity;
+    throw explained(in.failed(), facts,
                     "a receive of up to " + std::to_string(capacity) + " bytes from rank " +
                         std::to_string(options_.peer) + ", tag " + std::to_string(tag) + ", was not met: invocation " +
                         std::to_string(in.invocation()) + " had not begun" +
                         (in.failed() == errc::timeout && !failed_ ? "; that rank is late" + late_because() : ""));
-  throw explained(in.failed(), about(in.invocation(), tag),
+  }
+  runtime::error_facts facts = about(in.invocation(), tag);
+  facts.own_bytes = capacity;
+  if (in.refused()) facts.whole_bytes = in.stamp_of_refused().total_bytes;
+  const paired_config* const failed = in.failed() == errc::config_failed ? find(in.digest()) : nullptr;
+  if (failed != nullptr) facts.config = failed->id();
+  throw explained(in.failed(), facts,
                   "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) +
                       " bytes" + (in.refused() ? ", " + why_refused(in, in.failed()) : ", tag " + std::to_string(tag)) +
-                      (in.failed() == errc::config_failed && find(in.digest()) != nullptr
-                           ? "; config " + find(in.digest())->id() + " failed at the sender"
-                           : ""));
+                      (failed != nullptr ? "; config " + failed->id() + " failed at the sender" : ""));
 }
 
 bool edge_in::warmed(std::uint64_t digest) const noexcept { return participant_.may_run(digest); }

@@ -144,7 +144,7 @@ class edge_end : public op_end, private actors::implementations {
   /// Of a call.
   runtime::error_facts about(std::uint64_t invocation, std::uint32_t tag) const;
   /// Of a call that has not begun; this would have been its number.
-  runtime::error_facts about_next(std::uint64_t invocation, std::uint32_t tag) const;
+  runtime::error_facts about_next(std::uint64_t invocation, std::uint32_t tag, runtime::need unmet) const;
   void start(actors::row_log& rows);
   /// What all of its waiting calls have in common.
   runtime::waiting_call waiting(std::string_view what) const;
@@ -223,7 +223,9 @@ class edge_out final : public edge_end {
   void take_memory(const std::shared_ptr<actors::memory_region>& region) override;
   runtime::task<> rehearse(std::uint64_t digest) override;
   void give_up_rehearsal(std::uint64_t digest);
-  std::string why_not_admitted(std::uint32_t tag, std::span<const std::byte> data, bool is_written_yet);
+  /// What keeps a send from beginning.
+  runtime::need why_not_admitted(std::uint32_t tag, std::uint64_t bytes, bool is_still_written);
+  std::string words_of(runtime::need unmet) const;
   runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call);
   runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until,
                       actors::payload_pieces* by_piece = nullptr, std::uint64_t batch = 0);
@@ -245,9 +247,11 @@ class edge_out final : public edge_end {
   struct refusal {
     std::uint32_t tag = 0;
     std::uint64_t invocation = 0;
+    std::uint64_t bytes = 0;
     runtime::errc code = runtime::errc::none;
     std::string why;
   };
+  runtime::error_facts about_refused(const refusal& r) const;
   std::string words_of(const refusal& r) const;
   void on_refused(refusal r);
   std::optional<refusal> take_refusal(const actors::outgoing& inv);

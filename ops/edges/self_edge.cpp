@@ -56,7 +56,7 @@ void self_edge::forget_if_idle(std::uint32_t tag) noexcept {
 
 task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, way what, call_options o, const char* verb) {
   const runtime::result<> there = memory_.check(mine.bytes);
-  if (!there) throw explained(there.code(), verb, o.tag, there.reason().text());
+  if (!there) throw explained(there.code(), about(o.tag), verb, there.reason().text());
   if (o.watcher != nullptr) o.watcher->on_begun();
   line& here = lines_[o.tag];
   auto& partners = what == way::sends ? here.receives : here.sends;
@@ -85,7 +85,12 @@ task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, way what, 
     auto woken = co_await mine.changed.next(services_.until(limit_ns));
     mine.unlink();
     forget_if_idle(o.tag);
-    if (mine.met == nullptr) throw explained(woken.code(), verb, o.tag, "its other side was not posted");
+    if (mine.met == nullptr) {
+      runtime::error_facts facts = about(o.tag);
+      facts.unmet = what == way::sends ? runtime::need::receive : runtime::need::message;
+      (what == way::sends ? facts.whole_bytes : facts.own_bytes) = mine.bytes.size();
+      throw explained(woken.code(), facts, verb, "its other side was not posted");
+    }
   }
   co_await mine.met->scope.join();
   if (mine.met->thrown) {
@@ -95,11 +100,15 @@ task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, way what, 
   co_return mine.met;
 }
 
-runtime::failure self_edge::explained(errc code, const char* verb, std::uint32_t tag, const std::string& what) const {
+runtime::error_facts self_edge::about(std::uint32_t tag) const {
   const rank_id self = services_.net.rank();
-  runtime::failure why({code,
-                        {.op = op_, .rank = self, .peer = self, .tag = tag},
-                        std::string(verb) + " itself, tag " + std::to_string(tag) + ": " + what});
+  return {.op = op_, .rank = self, .peer = self, .tag = tag};
+}
+
+runtime::failure self_edge::explained(errc code, const runtime::error_facts& about, const char* verb,
+                                      const std::string& what) const {
+  runtime::failure why(
+      {code, about, std::string(verb) + " itself, tag " + std::to_string(about.tag.value()) + ": " + what});
   services_.call_failed(why.reason());
   return why;
 }
@@ -114,11 +123,14 @@ task<> self_edge::send(std::span<const std::byte> data, call_options o) {
 
 void self_edge::throw_misfit(const copying& c, const char* verb, std::uint32_t tag) const {
   if (c.fits()) return;
+  runtime::error_facts facts = about(tag);
+  facts.whole_bytes = c.from.size();
+  facts.own_bytes = c.into.size();
   if (!c.same_type())
-    throw explained(errc::declaration_mismatch, verb, tag,
+    throw explained(errc::declaration_mismatch, facts, verb,
                     words_of_elements(c.sent) + " were sent to where " + words_of_elements(c.taken) +
                         " are expected; nothing was written");
-  throw explained(errc::buffer_too_small, verb, tag,
+  throw explained(errc::buffer_too_small, facts, verb,
                   std::to_string(c.from.size()) + " bytes do not fit into " + std::to_string(c.into.size()) +
                       "; nothing was written");
 }

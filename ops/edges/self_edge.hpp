@@ -64,7 +64,9 @@ class self_edge {
   /// Of both sides, where one does not take what the other sends.
   void throw_misfit(const copying& c, const char* verb, std::uint32_t tag) const;
   /// The error that a call ends with, which is noted.
-  runtime::failure explained(runtime::errc code, const char* verb, std::uint32_t tag, const std::string& what) const;
+  runtime::error_facts about(std::uint32_t tag) const;
+  runtime::failure explained(runtime::errc code, const runtime::error_facts& about, const char* verb,
+                             const std::string& what) const;
   static runtime::task<> copy(runtime::memory_space& memory, std::shared_ptr<copying> c);
 
   const actors::services& services_;

@@ -422,10 +422,14 @@ std::uint64_t halo_plan::packed_so_far_bytes() const noexcept {
 }
 
 void halo_plan::state::check(link& l, std::uint64_t came) const {
-  if (came != l.received().size())
-    runtime::raise({errc::bad_argument, title + ": rank " + std::to_string(l.peer) + " sent " + std::to_string(came) +
-                                            " bytes where " + std::to_string(l.received().size()) +
-                                            " were expected; give neighbours fields that fit together"});
+  if (came == l.received().size()) return;
+  runtime::error_facts about = around->about(l.peer);
+  about.whole_bytes = came;
+  about.own_bytes = l.received().size();
+  runtime::raise(error::in_words(errc::bad_argument, about,
+                                 title + ": rank " + std::to_string(l.peer) + " sent " + std::to_string(came) +
+                                     " bytes where " + std::to_string(l.received().size()) +
+                                     " were expected; give neighbours fields that fit together"));
 }
 
 namespace {
@@ -438,11 +442,14 @@ constexpr std::uint64_t size_mask = (std::uint64_t{1} << size_bits) - 1;
 void halo_plan::state::check_said(link& l, std::span<const std::uint64_t> theirs) const {
   if (theirs[0] >> size_bits != around->declared_hash()) return around->differs(l.peer);
   check(l, theirs[0] & size_mask);
-  if (theirs[1] != l.sent().size())
-    runtime::raise({errc::bad_argument, title + ": rank " + std::to_string(l.peer) + " expects " +
-                                            std::to_string(theirs[1]) + " bytes where this rank sends " +
-                                            std::to_string(l.sent().size()) +
-                                            "; give neighbours fields that fit together"});
+  if (theirs[1] == l.sent().size()) return;
+  runtime::error_facts about = around->about(l.peer);
+  about.whole_bytes = theirs[1];
+  about.own_bytes = l.sent().size();
+  runtime::raise(error::in_words(errc::bad_argument, about,
+                                 title + ": rank " + std::to_string(l.peer) + " expects " + std::to_string(theirs[1]) +
+                                     " bytes where this rank sends " + std::to_string(l.sent().size()) +
+                                     "; give neighbours fields that fit together"));
 }
 
 void halo_plan::state::hear_of_pieces(link& l, std::span<const std::uint64_t> theirs) const noexcept {

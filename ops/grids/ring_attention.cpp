@@ -60,9 +60,10 @@ void check_sizes(const std::string& title, const attention_shape& shape, std::in
 
 void check_came(const std::string& title, rank_id from, std::uint64_t bytes, std::uint64_t expected) {
   if (bytes == expected) return;
-  runtime::raise({errc::bad_argument, title + ": rank " + std::to_string(from) + " sent " + std::to_string(bytes) +
-                                          " bytes of keys or values where " + std::to_string(expected) +
-                                          " were expected; give all ranks the same shape"});
+  runtime::raise(runtime::error::in_words(
+      errc::bad_argument, {.peer = from, .whole_bytes = bytes, .own_bytes = expected},
+      title + ": rank " + std::to_string(from) + " sent " + std::to_string(bytes) + " bytes of keys or values where " +
+          std::to_string(expected) + " were expected; give all ranks the same shape"));
 }
 
 void attention::check_came(std::uint64_t bytes, std::uint64_t expected) const {

@@ -632,29 +632,35 @@ group_failure group_end::explained(const group_invocation& inv, const std::excep
 
 group_failure group_end::in_words(const group_invocation& inv, const std::exception_ptr& thrown) const {
   const actors::group_fault& fault = inv.fault();
+  const group_config* const config = find(inv.config());
+  runtime::error_facts about = this->about();
+  about.invocation = inv.index();
+  about.own_bytes = inv.total_bytes();
+  if (config != nullptr) about.config = config->id();
   const bool by_itself = fault.culprit == services_.net.rank() && !said_by(options_.memory, fault.why, {}).empty();
   if (failed_ && !by_itself) {  // the transport may have met the end of one that went because another rank has died
     actors::group_fault whose = fault;
     if (const auto* const first = failed_->began_with(); first != nullptr && fault.why == errc::peer_failed)
       whose.culprit = first->rank;
-    return {while_under_way(*failed_, inv.index()), whose};
+    return {while_under_way(*failed_, about), whose};
   }
-  runtime::error_facts about = this->about();
-  about.invocation = inv.index();
   about.peer = fault.culprit;
   std::string text;
   const std::string culprit = actors::listed(inv.late().empty() ? std::vector{fault.culprit} : inv.late());
-  const group_config* config = find(inv.config());
   const std::string which = config == nullptr ? "its config" : "config " + config->id();
   switch (fault.why) {
     case errc::timeout:
+      about.unmet = runtime::need::members;
       text += culprit + " did not come in time; see what holds it up, or allow more time";
       text +=
           actors::said_by_peers(services_, declaration(), inv.late().empty() ? std::vector{fault.culprit} : inv.late());
       break;
     case errc::peer_failed: text += culprit + " is gone; restart the job to continue"; break;
     case errc::cancelled: text += culprit + " gave up the call"; break;
-    case errc::bad_argument: text += wrong_argument(inv, culprit); break;
+    case errc::bad_argument:
+      if (fault.came_bytes != actors::group_fault::no_size) about.whole_bytes = fault.came_bytes;
+      text += wrong_argument(inv, culprit);
+      break;
     case errc::declaration_mismatch:
       text += culprit + " calls with " + words_of(fault.came) + " where another rank has " + words_of(fault.expected) +
               "; give all ranks the same type, and the same function that combines";

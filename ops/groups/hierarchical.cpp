@@ -395,9 +395,10 @@ task<> hierarchy::gather_in(turns& taken, std::span<const std::byte> mine, std::
 
 runtime::result<> hierarchy::share_fits(std::size_t share, std::size_t all, const char* what) const {
   if (share * world_size_ == all) return {};
-  return error{errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " calls " + what + " with " +
-                                       std::to_string(share) + " elements of its own and " + std::to_string(all) +
-                                       " in all, which have to be " + std::to_string(world_size_) + " times as many"};
+  return error::in_words(errc::bad_argument, {.op = name_, .rank = self_},
+                         "op " + name_ + ": rank " + std::to_string(self_) + " calls " + what + " with " +
+                             std::to_string(share) + " elements of its own and " + std::to_string(all) +
+                             " in all, which have to be " + std::to_string(world_size_) + " times as many");
 }
 
 task<> hierarchy::unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes) {

@@ -88,11 +88,12 @@ group_end& rank_group::end(collective wanted) const {
 runtime::task<> rank_group::run_with_pause(group_work work, group_call_options o) const {
   group_end& mine = end(collective::all_reduce);
   for (const auto& config : mine.configs()) {
-    if (!config->returns_later())
-      return mine.refuse(std::move(work), o.timeout_ns,
-                         {errc::bad_argument, "op " + name_ + ": config " + config->id() +
-                                                  " leaves nothing to be done in between, as every rank forms the sum "
-                                                  "itself; take it off the op's configs"});
+    if (config->returns_later()) continue;
+    return mine.refuse(std::move(work), o.timeout_ns,
+                       error::in_words(errc::bad_argument, {.op = name_, .rank = self_, .config = config->id()},
+                                       "op " + name_ + ": config " + config->id() +
+                                           " leaves nothing to be done in between, as every rank forms the sum itself; "
+                                           "take it off the op's configs"));
   }
   return mine.run(std::move(work), o.timeout_ns);
 }
@@ -137,10 +138,13 @@ runtime::task<> rank_group::gather(std::span<std::byte> mine, std::span<std::byt
     group_work refused;
     refused.total_bytes = mine.size() * size();
     refused.type = of.type;
-    return by.refuse(std::move(refused), o.timeout_ns,
-                     {errc::bad_argument, "op " + name_ + ": the leader gathers " + std::to_string(size()) + " times " +
-                                              std::to_string(mine.size()) + " bytes into a buffer of " +
-                                              std::to_string(all.size())});
+    const runtime::error_facts about{
+        .op = name_, .rank = self_, .whole_bytes = refused.total_bytes, .own_bytes = all.size()};
+    return by.refuse(
+        std::move(refused), o.timeout_ns,
+        error::in_words(errc::bad_argument, about,
+                        "op " + name_ + ": the leader gathers " + std::to_string(size()) + " times " +
+                            std::to_string(mine.size()) + " bytes into a buffer of " + std::to_string(all.size())));
   }
   return by.run(gathering(mine, all, of), o.timeout_ns);
 }

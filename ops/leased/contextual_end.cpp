@@ -238,6 +238,7 @@ failure contextual_end::explained(std::uint64_t call, error why) const {
   runtime::error_facts about = declaration_.about(services_.net.rank());
   about.invocation = call;
   about.peer = why.about().peer;
+  about.unmet = why.about().unmet;
   failure f({why.code(), about, why.text().empty() ? why.what() : why.text(), why.began_with()});
   services_.call_failed(f.reason());
   return f;
@@ -362,9 +363,10 @@ task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
   }
   if (!thrown) co_return;
   if (here.cancelled() == errc::timeout && around.cancelled() == errc::none)
-    runtime::raise({errc::timeout, "a run took longer than " +
+    runtime::raise(error::in_words(errc::timeout, {.unmet = runtime::need::config},
+                                   "a run took longer than " +
                                        milliseconds(static_cast<double>(services_.patient(op_.timeout_ns))) +
-                                       "; see what holds it up, or allow more time"});
+                                       "; see what holds it up, or allow more time"));
   std::rethrow_exception(thrown);
 }
 

@@ -257,19 +257,24 @@ symmetric_call symmetric_end::call_of(std::uint64_t invocation, std::uint64_t by
   return call;
 }
 
-failure symmetric_end::explained(errc code, std::uint64_t invocation, const std::string& what,
+runtime::error_facts symmetric_end::about(std::uint64_t invocation, std::uint64_t bytes) const {
+  runtime::error_facts facts = declaration().about(services_.net.rank());
+  facts.invocation = invocation;
+  facts.own_bytes = bytes;
+  return facts;
+}
+
+failure symmetric_end::explained(errc code, const runtime::error_facts& about, const std::string& what,
                                  const std::vector<rank_id>& asked) const {
   services_.about_to_fail(code);
-  failure why = in_words(code, invocation, what, asked);
+  failure why = in_words(code, about, what, asked);
   services_.call_failed(why.reason());
   return why;
 }
 
-failure symmetric_end::in_words(errc code, std::uint64_t invocation, const std::string& what,
+failure symmetric_end::in_words(errc code, const runtime::error_facts& about, const std::string& what,
                                 const std::vector<rank_id>& asked) const {
-  if (failed_) return failure(while_under_way(*failed_, invocation));
-  runtime::error_facts about = declaration().about(services_.net.rank());
-  about.invocation = invocation;
+  if (failed_) return failure(while_under_way(*failed_, about));
   std::string text = what;
   const bool unmet = asked.empty() && participant_.candidates.empty();
   if (code == errc::timeout) text += actors::said_by_peers(services_, declaration(), unmet ? members_ : asked);
@@ -327,8 +332,10 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
   auto begun = co_await leases_.start(bytes, until);
   if (!begun) {
     record_unbegun(bytes, asked_ns);
-    throw explained(begun.code(), leases_.next_invocation(bytes),
-                    "the call has not begun, it waited " + leases_.missing(bytes), asks.asked);
+    runtime::error_facts facts = about(leases_.next_invocation(bytes), bytes);
+    facts.unmet = leases_.unmet(bytes);
+    if (!failed_) facts.peer = leases_.late(bytes);
+    throw explained(begun.code(), facts, "the call has not begun, it waited " + leases_.missing(bytes), asks.asked);
   }
   asks.begun = true;
   const actors::leased l = *begun;
@@ -374,7 +381,11 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
   const time_ns end_ns = clock();
   record(l, start_ns, end_ns, outcome);
   leases_.ended(l, start_ns, end_ns, outcome, text);
-  if (outcome != errc::none) throw explained(outcome, l.what.invocation, text, asks.asked);
+  if (outcome == errc::none) co_return;
+  runtime::error_facts facts = about(l.what.invocation, bytes);
+  if (config != nullptr) facts.config = config->id();
+  if (outcome == errc::timeout) facts.unmet = runtime::need::config;
+  throw explained(outcome, facts, text, asks.asked);
 }
 
 template <class Start>

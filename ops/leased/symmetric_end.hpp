@@ -132,10 +132,12 @@ class symmetric_end final : public op_end, private actors::implementations, priv
   /// One that fails at a gate is in the flight recorder, too.
   void record_unbegun(std::uint64_t bytes, time_ns asked_ns);
   /// The error that a call ends with, which is noted. `asked`: of whom it says what they do, where it has run out of time.
-  runtime::failure explained(runtime::errc code, std::uint64_t invocation, const std::string& what,
+  runtime::failure explained(runtime::errc code, const runtime::error_facts& about, const std::string& what,
                              const std::vector<rank_id>& asked) const;
-  runtime::failure in_words(runtime::errc code, std::uint64_t invocation, const std::string& what,
+  runtime::failure in_words(runtime::errc code, const runtime::error_facts& about, const std::string& what,
                             const std::vector<rank_id>& asked) const;
+  /// Of a call.
+  runtime::error_facts about(std::uint64_t invocation, std::uint64_t bytes) const;
 
   actors::services& services_;
   symmetric_op op_;

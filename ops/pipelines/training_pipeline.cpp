@@ -256,11 +256,13 @@ class training::pass {
     const auto words = [](std::span<const std::uint64_t> t) {
       return std::to_string(t[of_stages]) + " stages and " + std::to_string(t[of_microbatches]) + " microbatches";
     };
-    if (mine[of_schedule] == theirs[of_schedule])
-      runtime::raise({errc::declaration_mismatch,
-                      who + "have other sizes for what passes between them; give all ranks the same activation_bytes"});
-    runtime::raise({errc::declaration_mismatch, who + "run schedules that differ, of " + words(theirs) + " and of " +
-                                                    words(mine) + "; give all ranks the same"});
+    const bool is_schedule = mine[of_schedule] != theirs[of_schedule];
+    const std::string what =
+        is_schedule
+            ? "run schedules that differ, of " + words(theirs) + " and of " + words(mine) + "; give all ranks the same"
+            : "have other sizes for what passes between them; give all ranks the same activation_bytes";
+    runtime::raise(runtime::error::in_words(errc::declaration_mismatch, {.op = op_.name, .rank = self_, .peer = peer},
+                                            who + what));
   }
 
   struct route {

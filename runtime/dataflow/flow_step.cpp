@@ -9,9 +9,10 @@ namespace {
 // Of a step that was not done. Those behind it blame what it blames.
 struct input_failed final : failure {
   input_failed(const std::string& title, std::string input_title, error why)
-      : failure({why.code(),
-                 title + " was not done, because it needs what " + input_title + " was to bring: " + why.what(),
-                 why.began_with()}),
+      : failure(error::in_words(
+            why.code(), why.about(),
+            title + " was not done, because it needs what " + input_title + " was to bring: " + why.what(),
+            why.began_with())),
         input(std::move(input_title)), cause(std::move(why)) {}
   std::string input;
   error cause;
