@@ -1,3 +1,4 @@
+#include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
 
@@ -481,8 +482,7 @@ TEST_CASE(
   const std::vector<float> before = data;
   say(1, configs[1]->digest());
   run(job.clock, receive(group, data, outcome));
-  CHECK(outcome.code() == errc::config_mismatch);
-  CHECK(says(outcome, "cannot run config " + configs[1]->id()));
+  CHECK(is(outcome, {.code = errc::config_mismatch, .config = configs[1]->id()}));
   CHECK(seen.names == std::vector<std::string>{"S3"});
   CHECK(data == before);
 }

@@ -1,6 +1,7 @@
 // Batches that are cut short: by their callers, by time, by partners that never come, by too little room.
 #include <parley/tests/support/batches.hpp>
 #include <parley/tests/support/cases/ring_case.hpp>
+#include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/guarded.hpp>
 
 #include <parley/actors/agreement/assignment.hpp>
@@ -211,8 +212,7 @@ TEST_CASE("a send that is cancelled before its receive is posted tells the recei
     for (const auto& o : run_each(w, {sender, receiver}, op)) CHECK((o ? "" : o.reason().what()) == "");
     CHECK(s.sent.outcome.code() == errc::cancelled);
     CHECK(s.sent.at_ns < 12 * ms);
-    CHECK(s.received.outcome.code() == errc::send_failed);
-    CHECK(says(s.received.outcome, "sends 0->1"));
+    CHECK(is(s.received.outcome, {.code = errc::send_failed, .op = "sends 0->1"}));
     CHECK(s.into_next == s.next);
   }
 }
@@ -249,9 +249,7 @@ TEST_CASE("operations have deadlines of their own, and a batch one for all; what
   for (const auto& o : run_each(w, {sender, receiver}, pairs_named("deadlines")))
     CHECK((o ? "" : o.reason().what()) == "");
   REQUIRE(r.each.size() == 3);
-  CHECK(r.each[0].outcome.code() == errc::timeout);
-  CHECK(says(r.each[0].outcome, "deadlines 0->1"));
-  CHECK(says(r.each[0].outcome, "tag 1"));
+  CHECK(is(r.each[0].outcome, {.code = errc::timeout, .op = "deadlines 0->1", .tag = 1, .unmet = need::message}));
   CHECK(r.each[0].at_ns >= 10 * ms);
   CHECK(r.each[0].at_ns < 11 * ms);
   CHECK(r.each[1].outcome);
@@ -284,8 +282,7 @@ TEST_CASE("a send that nobody takes ends at its own deadline, or at that of its 
       return send_in_time(&flow, pairs, &s, by_batch);
     };
     for (const auto& o : run_each(w, {sender, nothing}, op)) CHECK((o ? "" : o.reason().what()) == "");
-    CHECK(s.sent.outcome.code() == errc::timeout);
-    CHECK(says(s.sent.outcome, "deadlines 0->1"));
+    CHECK(is(s.sent.outcome, {.code = errc::timeout, .op = "deadlines 0->1", .unmet = need::receive}));
     CHECK(s.sent.at_ns >= 10 * ms);
     CHECK(s.sent.at_ns < 12 * ms);
   }
@@ -319,13 +316,15 @@ TEST_CASE("a receive from oneself that nobody sends ends in time, by its name, a
   const program alone = [&](dataflow& flow, ops::rank&, p2p& pairs) { return orphans(&flow, pairs, &r); };
   for (const auto& o : run_each(w, {alone}, op)) CHECK((o ? "" : o.reason().what()) == "");
   REQUIRE(r.each.size() == 4);
-  CHECK(
-      says(r.each[0].outcome, "timeout: self, on rank 0: a receive from itself, tag 1: its other side was not posted"));
+  const auto ended = [&](std::size_t i, std::uint32_t tag, need unmet) {
+    CHECK(
+        is(r.each[i].outcome, {.code = errc::timeout, .op = "self", .rank = 0, .peer = 0, .tag = tag, .unmet = unmet}));
+  };
+  ended(0, 1, need::message);
   CHECK(r.each[0].at_ns == 40 * ms);
-  CHECK(
-      says(r.each[1].outcome, "timeout: self, on rank 0: a receive from itself, tag 2: its other side was not posted"));
+  ended(1, 2, need::message);
   CHECK(r.each[1].at_ns == 5 * ms);
-  CHECK(says(r.each[2].outcome, "timeout: self, on rank 0: a send to itself, tag 3: its other side was not posted"));
+  ended(2, 3, need::receive);
   CHECK(r.each[2].at_ns == 6 * ms);
   CHECK(r.each[3].outcome.code() == errc::cancelled);
   CHECK(r.each[3].at_ns == 2 * ms);
@@ -516,16 +515,21 @@ TEST_CASE(
     const program receiver = [&](dataflow& flow, ops::rank&, p2p& pairs) { return receive_both(&flow, pairs, &t); };
     for (const auto& o : run_each(w, {sender, receiver}, op)) CHECK((o ? "" : o.reason().what()) == "");
     REQUIRE(t.each.size() == 2);
-    CHECK(t.each[0].outcome.code() == errc::buffer_too_small);
-    CHECK(says(t.each[0].outcome, "small 0->1"));
+    CHECK(is(t.each[0].outcome,
+             {.code = errc::buffer_too_small, .op = "small 0->1", .whole_bytes = 100'000, .own_bytes = 50'000}));
     CHECK(t.into.clean_beyond(0));
     CHECK(t.each[1].outcome);
     CHECK(holds(t.into_after.inside(), t.after));
     CHECK(t.into_after.clean_beyond(t.after.size()));
     REQUIRE(t.sent.size() == 2);
-    CHECK(t.sent[0].outcome.code() == errc::buffer_too_small);
-    CHECK(says(t.sent[0].outcome, "small 0->1, invocation 0, on rank 0 (sender): rank 1 did not take this message"));
-    CHECK(says(t.sent[0].outcome, "a buffer of 50000 bytes, which is too small for the message of 100000 bytes"));
+    CHECK(is(t.sent[0].outcome, {.code = errc::buffer_too_small,
+                                 .op = "small 0->1",
+                                 .rank = 0,
+                                 .role = "sender",
+                                 .invocation = 0,
+                                 .peer = 1,
+                                 .whole_bytes = 100'000,
+                                 .quotes = "50000"}));
     CHECK(t.sent[1].outcome);
     for (const auto& campaign : w[0].agreements()[0].assigned->campaigns()) CHECK(campaign->excluded.empty());
   }
@@ -570,11 +574,15 @@ TEST_CASE(
   const program receiver = [&](dataflow& flow, ops::rank&, p2p& pairs) { return receive_short(&flow, pairs, &all); };
   for (const auto& o : run_each(w, {sender, receiver}, pairs_named("short"))) CHECK((o ? "" : o.reason().what()) == "");
   CHECK(all.sent[0].outcome);
-  CHECK(all.sent[1].outcome.code() == errc::buffer_too_small);
-  CHECK(says(all.sent[1].outcome,
-             "short 0->1, invocation 0, on rank 0 (sender): rank 1 did not take this message of tag 0"));
-  CHECK(says(all.sent[1].outcome, "a buffer of 12 bytes, which is too small for the message of 32 bytes"));
-  CHECK(says(all.sent[1].outcome, "the next one has been sent"));
+  CHECK(is(all.sent[1].outcome, {.code = errc::buffer_too_small,
+                                 .op = "short 0->1",
+                                 .rank = 0,
+                                 .role = "sender",
+                                 .invocation = 0,
+                                 .peer = 1,
+                                 .tag = 0,
+                                 .whole_bytes = 32,
+                                 .quotes = "12 bytes"}));
   CHECK(all.sent[2].outcome);
   CHECK(all.sent[3].outcome);
   for (const std::size_t refused : {0, 3}) {
@@ -642,14 +650,14 @@ std::array<result<>, 2> exchange_of(std::size_t count, rank_id receiver = 1) {
 
 TEST_CASE("elements of another type than were sent are refused, with both types on both ranks; bytes go with all") {
   const auto differ = exchange_of<float, std::int32_t>(100'000);
-  for (const auto& end : differ) {
-    CHECK(end.code() == errc::declaration_mismatch);
-    CHECK(says(end, "which is for i32 elements, and the message has f32 elements"));
-    CHECK(says(end, "typed 0->1, invocation 0"));
-  }
-  CHECK(says(differ[0], "on rank 0 (sender): rank 1 did not take this message"));
-  CHECK(says(differ[1], "on rank 1 (receiver)"));
-  CHECK(says(differ[1], "nothing was written"));
+  for (rank_id r = 0; r < 2; ++r)
+    for (const char* type : {"i32", "f32"})
+      CHECK(is(differ[r], {.code = errc::declaration_mismatch,
+                           .op = "typed 0->1",
+                           .rank = r,
+                           .invocation = 0,
+                           .peer = 1 - r,
+                           .quotes = type}));
   CHECK(exchange_of<cell, double>(50'000)[0].code() == errc::declaration_mismatch);
   CHECK(says(exchange_of<cell, double>(50'000)[1], "the message has the program's own elements"));
   const auto same_type = [](const std::array<result<>, 2>& ends) { return ends[0] && ends[1]; };
@@ -659,8 +667,7 @@ TEST_CASE("elements of another type than were sent are refused, with both types 
   CHECK(same_type(exchange_of<std::byte, unsigned char>(1'000)));
   CHECK(same_type(exchange_of<char, std::byte>(1'000)));
   for (const auto& end : exchange_of<float, std::int32_t>(10, 0)) {
-    CHECK(end.code() == errc::declaration_mismatch);
-    CHECK(says(end, "f32 elements were sent to where i32 elements are expected"));
+    CHECK(is(end, {.code = errc::declaration_mismatch, .op = "typed", .rank = 0, .peer = 0}));
   }
 }
 
@@ -678,8 +685,7 @@ TEST_CASE("a send to oneself that has no room in its receive fails as that does"
   for (const auto& o : run_each(w, {alone}, pairs_named("self"))) CHECK((o ? "" : o.reason().what()) == "");
   REQUIRE(each.size() == 2);
   for (const ending& e : each) {
-    CHECK(e.outcome.code() == errc::buffer_too_small);
-    CHECK(says(e.outcome, "100 bytes do not fit into 50"));
+    CHECK(is(e.outcome, {.code = errc::buffer_too_small, .whole_bytes = 100, .own_bytes = 50}));
   }
   CHECK(into.clean_beyond(0));
 }
