@@ -1,3 +1,4 @@
+#include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/guarded.hpp>
 #include <parley/tests/support/transfers.hpp>
@@ -178,13 +179,13 @@ TEST_CASE("when a worker or the leader dies every survivor gets peer_failed with
     for (rank_id r = 0; r < 4; ++r) {
       if (r == dead) continue;
       REQUIRE(all.of_rank[r].size() == 2);
-      for (std::size_t i = 0; i < 2; ++i) {
-        CHECK(all.of_rank[r][i].code() == errc::peer_failed);
-        CHECK(says(all.of_rank[r][i], "gradients"));
-        CHECK(says(all.of_rank[r][i], "rank " + std::to_string(dead)));
-      }
-      CHECK(says(all.of_rank[r][0], "invocation 2"));
-      CHECK(says(all.of_rank[r][1], "invocation 3"));
+      for (std::size_t i = 0; i < 2; ++i)
+        CHECK(is(all.of_rank[r][i], {.code = errc::peer_failed,
+                                     .op = "gradients 0->1->2->3",
+                                     .rank = r,
+                                     .invocation = 2 + i,
+                                     .peer = dead,
+                                     .culprit = dead}));
     }
   }
 }
@@ -203,8 +204,7 @@ TEST_CASE("who is late is named on all ranks, that call fails everywhere, and th
     }
     const auto all = reduce_some(w, groups, others);
     for (const rank_id r : others) {
-      CHECK(all.of_rank[r][0].code() == errc::timeout);
-      CHECK(says(all.of_rank[r][0], "rank " + std::to_string(late) + " did not come in time"));
+      CHECK(is(all.of_rank[r][0], {.code = errc::timeout, .peer = late, .unmet = need::members}));
     }
     wait_a_while(w, 1_ms);
     // It comes at last, and learns that the call is over.
@@ -277,8 +277,7 @@ TEST_CASE("a worker that gives up while another reads its payload tells that one
   CHECK(w.clock.now() - began < 10_ms);
   CHECK(ended[0]);
   CHECK(ended[1].code() == errc::cancelled);
-  CHECK(ended[2].code() == errc::cancelled);
-  CHECK(says(ended[2], "rank 1 gave up the call"));
+  CHECK(is(ended[2], {.code = errc::cancelled, .rank = 2, .peer = 1}));
 }
 
 TEST_CASE("a config that fails on one rank is config_failed on all, quarantined, and the default runs next") {
@@ -299,8 +298,7 @@ TEST_CASE("a config that fails on one rank is config_failed on all, quarantined,
     const auto all = reduce_all(w, groups, {5000, 5000, 5000, 5000});
     CHECK(all.wrong == 0);
     for (rank_id r = 0; r < 3; ++r) {
-      CHECK(all.of_rank[r][0].code() == errc::config_failed);
-      CHECK(says(all.of_rank[r][0], "config failing failed on rank " + std::to_string(broken)));
+      CHECK(is(all.of_rank[r][0], {.code = errc::config_failed, .peer = broken, .config = "failing"}));
       CHECK(says(all.of_rank[r][0], "the kernel has failed") == (r == broken));
       // What was assigned ahead stays assigned; what is assigned from now on is the default.
       CHECK(all.of_rank[r].back());
@@ -440,7 +438,11 @@ std::vector<result<>> with_one_that_differs(const group_config_ptr& config, rank
   CHECK(w.clock.now() < 1_ms);
   CHECK(at.contents() == before);
   for (rank_id r = 0; r < 4; ++r)
-    CHECK(says(outcomes[r], "gradients 0->1->2->3, invocation 0, on rank " + std::to_string(r) + " ("));
+    CHECK(is(outcomes[r], {.op = "gradients 0->1->2->3",
+                           .rank = r,
+                           .role = r == 0 ? "leader" : "worker",
+                           .invocation = 0,
+                           .begun = true}));
   for (rank_id r = 0; r < 4; ++r) working.spawn(sum_in_place<std::plus<>>(groups[r], &x[r], &again[r]));
   run_until(w.clock, [&] { return working.running() == 0; });
   for (rank_id r = 0; r < 4; ++r) {
@@ -462,10 +464,8 @@ TEST_CASE("ranks that call with different sizes are told so, on all ranks and be
         CAPTURE(count);
         const auto outcomes = with_one_that_differs<float>(config, odd, count);
         for (rank_id r = 0; r < 4; ++r) {
-          CHECK(outcomes[r].code() == errc::bad_argument);
-          CHECK(says(outcomes[r], "called with another size than the others"));
           const std::size_t bytes = (r == odd ? count : usual_count) * sizeof(float);
-          CHECK(says(outcomes[r], "this rank has " + std::to_string(bytes) + " bytes"));
+          CHECK(is(outcomes[r], {.code = errc::bad_argument, .own_bytes = bytes, .quotes = "another size"}));
         }
       }
     }
@@ -477,19 +477,20 @@ TEST_CASE("ranks that call with other types, or combine in another way, are told
     for (const rank_id odd : {0U, 2U}) {
       CAPTURE(config->id());
       CAPTURE(odd);
-      const auto both = [](const std::vector<result<>>& outcomes, const char* one, const char* other) {
+      const auto both = [](const std::vector<result<>>& outcomes, const std::string& one, const std::string& other) {
         for (const auto& o : outcomes) {
-          CHECK(o.code() == errc::declaration_mismatch);
-          CHECK(says(o, one));
-          CHECK(says(o, other));
+          for (const std::string& type : {one, other})
+            CHECK(is(o, {.code = errc::declaration_mismatch, .quotes = type}));
         }
       };
-      both(with_one_that_differs<std::int32_t, std::plus<>>(config, odd), "f32 elements combined by plus",
-           "i32 elements combined by plus");
-      both(with_one_that_differs<double, std::plus<double>>(config, odd), "f64 elements", "f32 elements");
-      both(with_one_that_differs<float, std::multiplies<>>(config, odd), "combined by plus", "combined by multiplies");
-      both(with_one_that_differs<float, larger>(config, odd), "f32 elements combined by plus",
-           "f32 elements combined by a function of the program's own");
+      const std::string floats = words_of(call_type_of<float, std::plus<>>());
+      both(with_one_that_differs<std::int32_t, std::plus<>>(config, odd), floats,
+           words_of(call_type_of<std::int32_t, std::plus<>>()));
+      both(with_one_that_differs<double, std::plus<double>>(config, odd), floats,
+           words_of(call_type_of<double, std::plus<>>()));
+      both(with_one_that_differs<float, std::multiplies<>>(config, odd), floats,
+           words_of(call_type_of<float, std::multiplies<>>()));
+      both(with_one_that_differs<float, larger>(config, odd), floats, words_of(call_type_of<float, larger>()));
     }
   }
 }
@@ -512,9 +513,8 @@ TEST_CASE("ranks of a group that list another config first are all told so, with
       CHECK(w.clock.now() - began < 2_s);
       for (const auto& rank : all.of_rank) {
         for (const auto& o : rank) {
-          CHECK(o.code() == errc::declaration_mismatch);
-          CHECK(says(o, "default " + star()->id()));
-          CHECK(says(o, "default " + chain(64)->id()));
+          for (const std::string& config : {star()->id(), chain(64)->id()})
+            CHECK(is(o, {.code = errc::declaration_mismatch, .quotes = "default " + config}));
         }
       }
     }
@@ -586,13 +586,14 @@ TEST_CASE("a broadcast and a gather of two types are refused where they would be
     }
     run_until(w.clock, [&] { return working.running() == 0; });
     CHECK(w.clock.now() < 1_ms);
-    const std::string_view of_leader =
-        "declaration_mismatch: gradients 0->1, invocation 0, on rank 0 (leader): rank 1 calls with i32 elements where "
-        "another rank has f32 elements";
-    const std::string_view of_worker =
-        "declaration_mismatch: gradients 0->1, invocation 0, on rank 1 (worker): rank 0 calls with f32 elements where "
-        "another rank has i32 elements";
-    CHECK(says(outcomes[to_leader ? 0 : 1], to_leader ? of_leader : of_worker));
+    const rank_id refuses = to_leader ? 0 : 1;
+    CHECK(is(outcomes[refuses], {.code = errc::declaration_mismatch,
+                                 .op = "gradients 0->1",
+                                 .rank = refuses,
+                                 .role = to_leader ? "leader" : "worker",
+                                 .invocation = 0,
+                                 .peer = 1 - refuses,
+                                 .quotes = to_leader ? "i32 elements" : "f32 elements"}));
     CHECK(at.contents() == before);
   }
   CHECK(at.clean());
