@@ -1,3 +1,4 @@
+#include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/actors/agreement/assignment.hpp>
@@ -220,8 +221,7 @@ TEST_CASE("declarations that differ end the op on both sides, with the differenc
     for (const auto& side : {all.sent, all.received}) {
       REQUIRE(side.size() == 2);
       for (const auto& outcome : side) {
-        CHECK(outcome.code() == errc::declaration_mismatch);
-        for (const char* word : words) CHECK(says(outcome, word));
+        for (const char* word : words) CHECK(is(outcome, {.code = errc::declaration_mismatch, .quotes = word}));
       }
     }
   };
@@ -419,8 +419,8 @@ TEST_CASE("a decision may be awaited of a handle that is gone by then") {
     outcome.emplace(d ? result<>() : result<>(d.reason()));
   };
   run(w.clock, await_it(2'000'000'000));
-  CHECK(outcome->code() == errc::timeout);
-  CHECK(outcome->reason().text().find("there is no decision for 1KiB") != std::string::npos);
+  CHECK(
+      is(*outcome, {.code = errc::timeout, .op = "activations 0->1", .rank = 0, .own_bytes = 1000, .quotes = "1KiB"}));
 }
 
 TEST_CASE("random catalogues, sizes and tags bring exact data and never half a pair") {

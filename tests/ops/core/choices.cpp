@@ -1,5 +1,6 @@
 // What decides among configs, seen from outside: what is charged to them, which of them are one, and what a decision says of each rank.
 #include <parley/tests/support/cases/mixture_case.hpp>
+#include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
 
@@ -270,9 +271,7 @@ TEST_CASE("a requirement that is no capability is an error that says what comes 
                                         {"", "is no capability"}}) {
     CAPTURE(misspelt);
     const auto why = declared_with(misspelt);
-    CHECK(why.code() == errc::bad_argument);
-    CHECK(says(why, meant));
-    CHECK(says(why, "config requiring requires"));
+    CHECK(is(why, {.code = errc::bad_argument, .config = "requiring", .quotes = meant}));
   }
 }
 
@@ -282,6 +281,5 @@ TEST_CASE("a rank whose capability function says that it cannot run the default 
   op.capable = [](rank_id r) { return std::vector<bool>{r == 0, true}; };
   CHECK(thrown_by([&] { static_cast<void>(w[0].declare(op)); }));
   const auto why = thrown_by([&] { static_cast<void>(w[1].declare(op)); });
-  CHECK(why.code() == errc::bad_argument);
-  CHECK(says(why, "the capability function of rank 1 says that it cannot run direct, which is the default"));
+  CHECK(is(why, {.code = errc::bad_argument, .rank = 1, .config = "direct"}));
 }

@@ -1,6 +1,7 @@
 #include <parley/tests/support/cases/mixture_case.hpp>
 #include <parley/tests/support/cases/schemes.hpp>
 #include <parley/tests/support/devices/library.hpp>
+#include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
 
@@ -562,7 +563,7 @@ TEST_CASE("a capability function that throws leaves a rank its default, with the
   for (const rank_id r : {rank_id{0}, rank_id{2}}) calling.spawn(reduce_each(others[r], r, 3, {1000}, 1, missing));
   run_until(w.clock, [&] { return calling.running() == 0; });
   for (const rank_id r : {rank_id{0}, rank_id{2}}) CHECK(missing.of_rank[r].at(0).code() == errc::timeout);
-  CHECK(says(missing.of_rank[0][0], "rank 1"));
+  CHECK(is(missing.of_rank[0][0], {.peer = 1, .unmet = need::members}));
 }
 
 TEST_CASE("where one rank's capability function answers with the wrong length, the other end of an edge hears of it in "
@@ -588,9 +589,7 @@ TEST_CASE("where one rank's capability function answers with the wrong length, t
       run(w.clock, receive_each(other, {100'000}, 0, all));
     CHECK(w.clock.now() <= 1'100'000'000);
     const result<>& told = wrong == 1 ? all.sent.at(0) : all.received.at(0);
-    CHECK(told.code() == errc::timeout);
-    CHECK(says(told, "activations 0->1"));
-    CHECK(says(told, "on rank " + std::to_string(1 - wrong)));
+    CHECK(is(told, {.code = errc::timeout, .op = "activations 0->1", .rank = 1 - wrong, .peer = wrong}));
   }
 }
 
@@ -621,9 +620,8 @@ TEST_CASE(
   run_until(w.clock, [&] { return calling.running() == 0; });
   CHECK(w.clock.now() <= 1'100'000'000);
   for (const rank_id r : {rank_id{0}, rank_id{2}}) {
-    CHECK(told[r].code() == errc::timeout);
-    CHECK(says(told[r], "gradients"));
-    CHECK(says(told[r], "invocation 0, on rank " + std::to_string(r)));
+    CHECK(is(told[r],
+             {.code = errc::timeout, .op = "gradients 0->1->2", .rank = r, .invocation = 0, .unmet = need::config}));
   }
 }
 
@@ -676,9 +674,8 @@ TEST_CASE("two ranks that both think they lead, or one that follows another, are
     CHECK(w.clock.now() - began < 5_s);
     for (rank_id r = 0; r < 4; ++r) {
       for (const auto& outcome : all.of_rank[r]) {
-        CHECK(outcome.code() == errc::role_conflict);
-        CHECK(says(outcome, "leader rank 0"));
-        CHECK(says(outcome, "leader rank 1"));
+        for (const char* leader : {"leader rank 0", "leader rank 1"})
+          CHECK(is(outcome, {.code = errc::role_conflict, .rank = r, .quotes = leader}));
       }
     }
   }

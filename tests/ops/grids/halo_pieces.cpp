@@ -2,6 +2,7 @@
 #include <parley/tests/support/batches.hpp>
 #include <parley/tests/support/cases/halo_grid.hpp>
 #include <parley/tests/support/cases/ring_case.hpp>
+#include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/config.hpp>
@@ -325,7 +326,8 @@ TEST_CASE("where trials are compared, pieces that come with other bytes are foun
   grid g(w, blocks({2, 1}, {std::make_shared<slow>(), way}), {3, 300}, 0, 2);
   bool found = false;
   for (int i = 0; i < 60; ++i) {
-    for (const auto& outcome : exchange_all(w, g.plans)) found = found || says(outcome, "other bytes than were sent");
+    for (const auto& outcome : exchange_all(w, g.plans))
+      found = found || is(outcome, {.code = errc::config_failed, .config = way->id(), .quotes = "other bytes"});
   }
   CHECK(found);
   CHECK(g.halos[0].to(1).decision(2 * 1200).config == "slow");

@@ -1,4 +1,5 @@
 #include <parley/tests/support/cases/attention_case.hpp>
+#include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/guarded.hpp>
 #include <parley/tests/support/transfers.hpp>
 
@@ -227,8 +228,8 @@ TEST_CASE("shapes that do not fit, here or on the neighbour, are named") {
   both.spawn(forward<float>(declared(0), {heads, 32, dimensions}, &left, &outcomes[0]));
   both.spawn(forward<float>(declared(1), {heads, 16, dimensions}, &right, &outcomes[1]));
   run_until(w.clock, [&] { return both.running() == 0; });
-  CHECK(says(outcomes[0], "bad_argument: op attention, rank 0: rank 1 sent 2048 bytes of keys or values where 4096"));
-  CHECK(says(outcomes[1], "buffer_too_small"));
+  CHECK(is(outcomes[0], {.code = errc::bad_argument, .peer = 1, .whole_bytes = 2048, .own_bytes = 4096}));
+  CHECK(is(outcomes[1], {.code = errc::buffer_too_small}));
   for (auto* const p : {&left, &right}) CHECK(p->out == std::vector<float>(p->out.size(), 9.0F));
 
   scope again(w.clock);
@@ -290,7 +291,7 @@ std::vector<result<>> with_one_that_differs(rank_id ranks, const attention_shape
 
 // The last rank and those beside it, whatever the others come to know.
 void check_told(const std::vector<result<>>& outcomes, const std::string& one, const std::string& other) {
-  for (const auto& o : outcomes) CHECK(says(o, "op attention: "));
+  for (const auto& o : outcomes) CHECK(is(o, {.op = "attention"}));
   const std::size_t last = outcomes.size() - 1;
   std::size_t told = 0;
   for (const std::size_t r : {last, std::size_t{0}, last - 1}) {

@@ -1,3 +1,4 @@
+#include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/transfers.hpp>
 
 #include <doctest/doctest.h>
@@ -145,8 +146,7 @@ TEST_CASE("an exception of a stage comes out of its run, the buffers in flight s
     w.workers[stage]->throws_at = 3;
     const std::vector<std::uint64_t> bytes(10, 500'000);
     const auto outcomes = w.run_all(bytes);
-    CHECK(outcomes[stage].code() == errc::exception);
-    CHECK(says(outcomes[stage], "the model is on fire"));
+    CHECK(is(outcomes[stage], {.code = errc::exception, .quotes = "the model is on fire"}));
     for (std::size_t s = 0; s < 3; ++s) {
       if (s > stage) CHECK_FALSE(outcomes[s]);
     }
@@ -178,12 +178,15 @@ TEST_CASE("stages that disagree about sizes both say so, with both sizes") {
     all.spawn(pipe_world::guarded(w.pipes[0], mine, *w.workers[0], outcomes[0]));
     all.spawn(pipe_world::guarded(w.pipes[1], theirs, *w.workers[1], outcomes[1]));
     run_until(w.clock, [&] { return all.running() == 0; });
-    for (const auto& outcome : outcomes) {
-      CHECK(outcome.code() == (expected < 100'000 ? errc::buffer_too_small : errc::bad_argument));
-      CHECK(says(outcome, "layers 0->1, invocation 1"));
-      CHECK(says(outcome, "a buffer of " + std::to_string(expected) + " bytes"));
-      CHECK(says(outcome, "message " + std::string(expected < 100'000 ? "of" : "has") + " 100000 bytes"));
-    }
+    for (rank_id r = 0; r < 2; ++r)
+      CHECK(is(outcomes[r], {.code = expected < 100'000 ? errc::buffer_too_small : errc::bad_argument,
+                             .op = r == 0 ? "layers" : "layers 0->1",
+                             .rank = r,
+                             .invocation = 1,
+                             .begun = true,
+                             .peer = 1 - r,
+                             .whole_bytes = 100'000,
+                             .quotes = std::to_string(expected) + " bytes"}));
   }
 }
 
@@ -201,7 +204,6 @@ TEST_CASE("a stage whose activation was refused after it had left hears of it be
     CHECK(outcomes[0].code() == (again ? errc::bad_argument : errc::none));
     CHECK(outcomes[1].code() == errc::bad_argument);
     if (again)
-      CHECK(says(outcomes[0],
-                 "op layers: a call has failed on rank 1 (bad_argument: layers 0->1, invocation 0, on rank 1"));
+      CHECK(is(outcomes[0], {.op = "layers", .rank = 0, .peer = 1, .quotes = "layers 0->1, invocation 0, on rank 1"}));
   }
 }

@@ -1,6 +1,7 @@
 #include <parley/tests/support/cases/legal_schedules.hpp>
 #include <parley/tests/support/cases/training_case.hpp>
 #include <parley/tests/support/devices/memory_of_host.hpp>
+#include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/config.hpp>
@@ -268,11 +269,13 @@ TEST_CASE("what a stage throws ends the pass of all ranks at once, which say wha
   trained t(one_forward_one_backward(3, 4), 1000);
   t.parts[1]->throws_at = 2;
   t.run(50'000'000);
-  CHECK(says(t.outcomes[1], "the model is on fire"));
-  for (const rank_id r : {0U, 2U}) {
-    CHECK(t.outcomes[r].code() == errc::closed);
-    CHECK(says(t.outcomes[r], "op layers: a call has failed on rank 1 (exception: the model is on fire)"));
-  }
+  CHECK(is(t.outcomes[1], {.code = errc::exception, .quotes = "the model is on fire"}));
+  for (const rank_id r : {0U, 2U})
+    CHECK(is(t.outcomes[r], {.code = errc::closed,
+                             .op = "layers",
+                             .rank = r,
+                             .peer = 1,
+                             .quotes = "on rank 1 (exception: the model is on fire)"}));
   CHECK(t.w.clock.now() < 10'000'000);
 }
 
@@ -314,21 +317,20 @@ TEST_CASE("what a send has failed with is said by its rank, though nothing waits
     t.parts[0]->late = {0, pipeline_action::kind::forward, 2};
     t.parts[0]->late_ns = 20'000'000;
     run_short_of_memory(t, {0, 1});
-    CHECK(says(t.outcomes[1], "there is no memory left"));
+    CHECK(is(t.outcomes[1], {.quotes = "there is no memory left"}));
     CHECK_FALSE(t.outcomes[0]);
   }
   SUBCASE("also where the other rank's word that it has ended comes first") {
     trained t(own_schedule("0F0, 0B0, 0F1, 0B1\n1F0, 1B0, 1F1, 1B1\n"), 1'000'000);
     run_short_of_memory(t, {0, 1});
-    CHECK(says(t.outcomes[1], "there is no memory left"));
+    CHECK(is(t.outcomes[1], {.quotes = "there is no memory left"}));
     CHECK_FALSE(t.outcomes[0]);
   }
   SUBCASE("also where a receive fails because its sender was refused memory, too") {
     trained t(own_schedule("0F0, 0F1, 0F2, 0B0, 0B1, 0B2\n1F0, 1F1, 1B0, 1B1, 1F2, 1B2\n"), 1'000'000);
     run_short_of_memory(t, {3, 1});
     for (const auto& o : t.outcomes) {
-      INFO((o ? "" : o.reason().what()));
-      CHECK(says(o, "there is no memory left"));
+      CHECK(is(o, {.quotes = "there is no memory left"}));
     }
   }
 }
@@ -346,11 +348,11 @@ TEST_CASE("no pass follows a failed one, whose messages may still come") {
   t.run(handles);
   for (rank_id r = 0; r < 3; ++r) {
     CAPTURE(r);
-    CHECK(t.outcomes[r].code() == errc::closed);
-    CHECK(says(t.outcomes[r], "op layers: a call has failed on rank 1 (exception: the model is on fire)"));
+    CHECK(
+        is(t.outcomes[r],
+           {.code = errc::closed, .op = "layers", .rank = r, .quotes = "on rank 1 (exception: the model is on fire)"}));
     CHECK(order(r) == ran[r]);
   }
-  CHECK(says(t.outcomes[1], "the model is on fire"));
 }
 
 TEST_CASE("neighbours whose schedules or sizes differ are both told, with both") {
@@ -374,8 +376,7 @@ TEST_CASE("neighbours whose schedules or sizes differ are both told, with both")
     run_until(w.clock, [&] { return all.running() == 0; });
     for (rank_id r = 0; r < 2; ++r) {
       CAPTURE(r);
-      CHECK(outcomes[r].code() == errc::declaration_mismatch);
-      CHECK(says(outcomes[r], "op layers: rank " + std::to_string(1 - r) + " and this rank " + std::to_string(r)));
+      CHECK(is(outcomes[r], {.code = errc::declaration_mismatch, .op = "layers", .rank = r, .peer = 1 - r}));
       CHECK(says(outcomes[r], other_schedule ? "of 2 stages and 4 microbatches" : "the same activation_bytes"));
       CHECK(ended[r] < 100'000'000);  // a tenth of the timeout
     }
@@ -400,8 +401,7 @@ TEST_CASE("a rank that waits for one which has other neighbours is told so, and 
   }
   run_until(w.clock, [&] { return all.running() == 0; });
   for (const rank_id r : {0U, 1U}) {
-    CHECK(outcomes[r].code() == errc::declaration_mismatch);
-    CHECK(says(outcomes[r], "op layers: rank 0 has rank 1 as a neighbour, and rank 1 has rank 2 as its own"));
+    CHECK(is(outcomes[r], {.code = errc::declaration_mismatch, .op = "layers", .rank = r, .peer = 1 - r}));
     CHECK(ended[r] < 1'000'000'000);
   }
   CHECK(!outcomes[2]);
@@ -476,8 +476,7 @@ TEST_CASE("a pass that waits too long says which step waits for whom, and what t
   run_until(w.clock, [&] { return one.running() == 0; });
   const std::string text = outcomes[1] ? "" : outcomes[1].reason().what();
   MESSAGE(text);
-  CHECK(outcomes[1].code() == errc::timeout);
-  CHECK(text.find("op layers, 1F0, which waits for rank 0: ") != std::string::npos);
+  CHECK(is(outcomes[1], {.code = errc::timeout, .rank = 1, .peer = 0, .unmet = need::message, .quotes = "1F0"}));
   CHECK(text.find("; rank 0 has sent ") != std::string::npos);
   CHECK(text.find("; it waits in no call") != std::string::npos);
 }
