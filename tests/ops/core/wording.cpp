@@ -1,0 +1,169 @@
+// What errors say that are alike for ops of several kinds, in whole sentences. Tests elsewhere compare facts; a sentence is improved here and
+// in the code.
+#include <parley/tests/support/cases/halo_grid.hpp>
+#include <parley/tests/support/transfers.hpp>
+
+#include <parley/halo.hpp>
+#include <parley/pipeline.hpp>
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests;
+
+namespace {
+
+constexpr time_ns second = 1'000'000'000;
+
+std::string text_of(const result<>& outcome) { return outcome ? "it went well" : outcome.reason().what(); }
+
+// ---- declarations and decisions ---------------------------------------------------------------------------------------
+
+std::string of_declaration(const std::function<void(paired_transfer&)>& change) {
+  world w(2);
+  paired_transfer op = pair_of({direct(), chunked(16_KiB, 2)});
+  change(op);
+  return text_of(thrown_by([&] { static_cast<void>(w[1].declare(op)); }));
+}
+std::string of_second_declaration() {
+  world w(2);
+  const auto first = w[1].declare(pair_of({direct()}));
+  return text_of(thrown_by([&] { static_cast<void>(w[1].declare(pair_of({direct()}))); }));
+}
+std::string of_undecided(rank_id on) {
+  world w(2);
+  const auto out = w[0].declare(pair_of({direct()}));
+  const auto in = w[1].declare(pair_of({direct()}));
+  return text_of(thrown_by([&] {
+    const auto wait = [](transfer t) -> task<> {
+      static_cast<void>(co_await t.decided(1'000, {.timeout_ns = second}));
+    };
+    run(w.clock, wait(on == 0 ? out : in));
+  }));
+}
+
+// ---- neighbours -------------------------------------------------------------------------------------------------------
+
+/// Two blocks side by side, of which rank 1 is otherwise.
+std::string of_halo(rank_id on, std::size_t cells_of_1, const std::function<void(halo_exchange&)>& change_on_1 = {}) {
+  world w(2);
+  std::vector<std::vector<double>> fields{std::vector<double>(6 * 6), std::vector<double>(6 * (cells_of_1 + 2))};
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 2; ++r) {
+    halo_exchange op{.name = "ghosts", .ranks = {2, 1}};
+    op.timeout_ns = second;
+    if (r == 1 && change_on_1) change_on_1(op);
+    plans.push_back(w[r].declare(op).plan({grid_field(fields[r], {4, r == 0 ? 4 : cells_of_1})}));
+  }
+  return text_of(exchange_all(w, plans)[on]);
+}
+std::string of_other_neighbour(rank_id on) {
+  world w(3);
+  std::vector<std::vector<double>> fields(3, std::vector<double>(8));
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 3; ++r) {
+    halo_exchange op{.name = "ghosts"};
+    op.timeout_ns = second;
+    op.neighbours = {r == 0 ? rank_id{1} : 3 - r};
+    plans.push_back(w[r].declare(op).plan({index_field(fields[r], {{0, 1}}, {{4, 5}})}));
+  }
+  return text_of(exchange_all(w, plans)[on]);
+}
+
+struct failing_stage final : pipeline_stage {
+  void forward(std::uint64_t, std::span<std::byte>) override {
+    if (fails) throw std::runtime_error("no such card");
+  }
+  bool fails = false;
+};
+/// Of the run in which rank 0 throws, or of the next one.
+std::string of_pipeline(rank_id on, bool next) {
+  world w(2);
+  std::vector<failing_stage> of(2);
+  of[0].fails = true;
+  std::vector<pipeline> pipes;
+  for (rank_id r = 0; r < 2; ++r)
+    pipes.push_back(w[r].declare(linear_pipeline{.name = "layers", .timeout_ns = second}));
+  const std::vector<std::uint64_t> bytes(3, 100);
+  const auto run_one = [](pipeline p, const std::vector<std::uint64_t>* sizes, failing_stage* s,
+                          result<>* into) -> task<> {
+    std::exception_ptr thrown;
+    try {
+      co_await p.run(*sizes, *s);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    *into = thrown ? result<>(describe(thrown)) : result<>();
+  };
+  std::vector<result<>> outcomes(2, result<>(errc::pending));
+  for (int i = 0; i < (next ? 2 : 1); ++i) {
+    scope calls(w.clock);
+    for (rank_id r = 0; r < 2; ++r) calls.spawn(run_one(pipes[r], &bytes, &of[r], &outcomes[r]));
+    run_until(w.clock, [&] { return calls.running() == 0; });
+    of[0].fails = false;
+  }
+  return text_of(outcomes[on]);
+}
+
+}  // namespace
+
+TEST_CASE("what errors say that are alike for ops of several kinds, in whole sentences") {
+  struct {
+    std::string said;
+    const char* text;
+  } const all[] = {
+      {of_declaration([](auto& op) { op.configs.clear(); }),
+       "bad_argument: op activations has an empty catalogue; list at least its default config"},
+      {of_declaration([](auto& op) { op.configs = {direct(), direct()}; }),
+       "bad_argument: activations 0->1: the catalogue lists `direct` twice, at 0 and 1; give one of them another name "
+       "or other parameters"},
+      {of_declaration([](auto& op) { op.role = [](rank_id) { return std::string("sender"); }; }),
+       "role_conflict: op activations: in a world of 2 the senders are 0, 1 and the receivers none; each sender needs "
+       "one receiver of its own, so change the role function or list the edges"},
+      {of_declaration([](auto& op) { op.capable = [](rank_id) { return std::vector<bool>{false, true}; }; }),
+       "bad_argument: activations 0->1: the capability function of rank 1 says that it cannot run direct, which is "
+       "the default and must run on every rank; list one first that all ranks can run"},
+      {of_declaration([](auto& op) { op.capable = [](rank_id) { return std::vector<bool>{true}; }; }),
+       "bad_argument: activations 0->1: the capability function of rank 1 answers for 1 configs, but the op has 2; "
+       "give one answer per config, in their order"},
+      {of_second_declaration(),
+       "bad_argument: activations 0->1 is declared twice on rank 1; give each op a name of its own"},
+      {of_undecided(0),
+       "timeout: activations 0->1, on rank 0 (sender): there is no decision for 1KiB: no rank lists another config "
+       "than the default"},
+      {of_undecided(1),
+       "timeout: activations 0->1, on rank 1 (receiver): there is no decision for 1KiB: no rank lists another config "
+       "than the default"},
+      {of_halo(0, 5),
+       "bad_argument: op ghosts, rank 0: rank 1 sent 40 bytes where 32 were expected; give neighbours fields that fit "
+       "together"},
+      {of_halo(1, 5),
+       "bad_argument: op ghosts, rank 1: rank 0 sent 32 bytes where 40 were expected; give neighbours fields that fit "
+       "together"},
+      {of_halo(1, 4, [](auto& op) { op.periodic = {true, false}; }),
+       "declaration_mismatch: op ghosts: rank 0 declares periodic no no, and rank 1 periodic yes no; declare the op "
+       "alike on all its ranks; a receive of up to 32 bytes from rank 0, tag 36, was not met: invocation 0 had not "
+       "begun"},
+      {of_other_neighbour(0),
+       "declaration_mismatch: op ghosts: rank 0 has rank 1 as a neighbour, and rank 1 has rank 2 as its own; let both "
+       "name each other; a receive of up to 32 bytes from rank 1, tag 32, was not met: invocation 0 had not begun"},
+      {of_pipeline(0, false), "exception: no such card"},
+      {of_pipeline(1, false),
+       "closed: op layers: a call has failed on rank 0 (exception: no such card), and messages of it may still come, "
+       "so that no other can follow; declare the op anew, under another name"},
+      {of_pipeline(0, true),
+       "closed: op layers: a call has failed on rank 0 (exception: no such card), and messages of it may still come, "
+       "so that no other can follow; declare the op anew, under another name"},
+      {of_pipeline(1, true),
+       "closed: op layers: a call has failed on rank 0 (exception: no such card), and messages of it may still come, "
+       "so that no other can follow; declare the op anew, under another name"},
+  };
+  for (const auto& one : all) CHECK(one.said == one.text);
+}
