@@ -159,7 +159,7 @@ TEST_CASE("what a candidate lacked, message after message, is asked for again by
   REQUIRE(l.decided());
   CHECK(l.only().digest == c0);
   REQUIRE(l.only().excluded.size() == 1);
-  CHECK(l.only().excluded.front().why.find("rank 1 has registered no memory") != std::string::npos);
+  CHECK(l.only().excluded.front().kind == campaign::exclusion::reason::unmet);
   l.assigned.retune({}, "memory was registered", l.now);
   l.run();
   CHECK(l.only().excluded.empty());

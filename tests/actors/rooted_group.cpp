@@ -333,14 +333,15 @@ TEST_CASE("another config, another size, another cut and a poison end the invoca
     return *w.ended;
   };
   using bytes = std::span<const std::byte>;
-  std::vector<std::string> broken;
+  std::vector<breach> broken;
   {
-    breach_watch watch([&](const breach& b) { broken.push_back(b.sentence()); });
+    breach_watch watch([&](const breach& b) { broken.push_back(b); });
     CHECK(outcome_of([](stamp& s, bytes&) { s.digest = 78; }) == errc::config_mismatch);
   }
   REQUIRE(broken.size() == 1);
-  CHECK(broken[0].find("S2 broken") != std::string::npos);
-  CHECK(broken[0].find("on rank 0, by rank 1") != std::string::npos);
+  CHECK(broken[0].name == "S2");
+  CHECK(broken[0].where.rank == 0);
+  CHECK(broken[0].culprit == 1U);
   CHECK(outcome_of([](stamp& s, bytes&) { s.total_bytes = 99; }) == errc::bad_argument);
   CHECK(outcome_of([](stamp&, bytes& part) { part = part.first(20); }) == errc::config_failed);
   const auto poison = [](std::uint64_t said) {

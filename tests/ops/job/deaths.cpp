@@ -1,6 +1,7 @@
 // A rank of each op dies at any moment of its calls: whoever is left ends in bounded time with an error that says which op and call it was,
 // on which rank, and who is gone; and of no buffer anything is written that is not its own, or after its call has ended.
 #include <parley/tests/support/cases/op_cases.hpp>
+#include <parley/tests/support/errors.hpp>
 
 #include <doctest/doctest.h>
 
@@ -138,14 +139,8 @@ void die_and_see(rank_id victim, time_ns when, noticed how, bool lends) {
     CHECK(all.op.at[r].clean());
     CHECK(all.op.of_op[r].clean());
     REQUIRE(mine.why);
-    const std::string text = mine.why->what();
-    CAPTURE(text);
-    CHECK(mine.why->code() == errc::peer_failed);
-    const auto says = [&](const std::string& words) { return text.find(words) != std::string::npos; };
-    CHECK(says(all.op.name()));
-    CHECK(says("on rank " + std::to_string(r)));
-    CHECK(says("rank " + std::to_string(victim) + " is gone"));
-    CHECK((says(", invocation ") || says("; invocation ") || says(", tag ")));
+    CHECK(is(*mine.why, {.code = errc::peer_failed, .rank = r, .culprit = victim, .quotes = all.op.name()}));
+    CHECK((mine.why->about().invocation || mine.why->about().tag));
     CHECK(mine.ended_ns - all.died_ns < 2 * detection_ns);
     CHECK(mine.left == all.op.at[r].contents());
   }
@@ -163,11 +158,8 @@ void come_back_and_see(rank_id victim, time_ns when) {
   all.others_leave("it was stopped");
   const caller& mine = all.callers[victim];
   REQUIRE(mine.why);
-  const std::string text = mine.why->what();
-  CAPTURE(text);
-  CHECK(mine.why->code() == errc::fenced);
-  CHECK(text.find(because) != std::string::npos);
-  CHECK(text.find(all.op.name()) != std::string::npos);
+  for (const std::string& words : {because, std::string(all.op.name())})
+    CHECK(is(*mine.why, {.code = errc::fenced, .quotes = words}));
 }
 
 }  // namespace
