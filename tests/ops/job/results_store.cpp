@@ -1,5 +1,6 @@
 // Results files that several jobs share, and disks that do not do what they should.
 #include <parley/tests/support/deadline.hpp>
+#include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/folder.hpp>
 #include <parley/tests/support/world.hpp>
 
@@ -325,8 +326,7 @@ TEST_CASE("a folder that takes nothing: the spare folder does, else it is an err
 
   results_store nowhere(&disk, {.path = "d/r.csv", .ordinal = 3, .validators = here, .unique = 1});
   const auto lost = nowhere.add(learned("op,b,x,1\n"), {});
-  CHECK(lost.code() == errc::io);
-  CHECK(lost.reason().what().find("d/r3.csv") != std::string::npos);
+  CHECK(is(lost, {.code = errc::io, .quotes = "d/r3.csv"}));
   CHECK(lost.reason().what().find("PARLEY_RESULTS") != std::string::npos);
 }
 

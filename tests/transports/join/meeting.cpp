@@ -1,3 +1,5 @@
+#include <parley/tests/support/errors.hpp>
+
 #include <parley/transports/join/meeting.hpp>
 #include <parley/transports/join/rendezvous.hpp>
 
@@ -20,6 +22,7 @@ using namespace parley::transports;
 using namespace parley::runtime::literals;
 using parley::runtime::errc;
 using parley::runtime::rank_id;
+using parley::tests::is;
 
 namespace {
 
@@ -86,8 +89,7 @@ TEST_CASE("a rank 0 that never comes is a timeout that names the file") {
   const folder at;
   const auto missing = find_meeting(place_in(at, 1), 20_ms);
   REQUIRE_FALSE(missing);
-  CHECK(missing.code() == errc::timeout);
-  CHECK(missing.reason().what().find(at.file()) != std::string::npos);
+  CHECK(is(missing, {.code = errc::timeout, .quotes = at.file()}));
 }
 
 TEST_CASE("looking for rank 0 and joining there share one limit") {
@@ -125,8 +127,7 @@ TEST_CASE("a second rank 0 of one job is refused, and the first one's file stays
   const auto first = meeting_file::publish(at.file(), "first").value();
   const auto second = meeting_file::publish(at.file(), "second");
   REQUIRE_FALSE(second);
-  CHECK(second.code() == errc::bad_argument);
-  CHECK(second.reason().what().find("rank 0 of this job already") != std::string::npos);
+  CHECK(is(second, {.code = errc::bad_argument, .quotes = "rank 0 of this job already"}));
   CHECK(meeting_file::await(at.file(), 1_s).value() == "first");
 }
 
