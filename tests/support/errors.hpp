@@ -30,6 +30,7 @@ struct expected_error {
   std::optional<std::uint64_t> own_bytes{};
   std::optional<runtime::rank_id> culprit{};  ///< the rank that it began with
   /// Words that are not parley's: what the test's own code threw, why the test says that a rank is gone, the name of a config.
+  /// Or a sentence that no wording.cpp makes, as only this test can provoke it.
   std::string quotes{};
 };
 

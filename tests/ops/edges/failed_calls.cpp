@@ -187,7 +187,8 @@ TEST_CASE("stages that run other numbers of microbatches are both told, with bot
       const std::size_t expected = second == 0 ? 4 : second;
       CHECK(says(outcomes[1], "which is for an activation of run " + std::to_string(second == 0 ? 2 : 1) +
                                   " (mod 64), of " + std::to_string(expected) + " (mod 256) microbatches"));
-      CHECK(says(outcomes[1], "run 1 (mod 64), of " + std::to_string(first) + " (mod 256) microbatches"));
+      CHECK(says(outcomes[1], "run 1 (mod 64), of " + std::to_string(first) +
+                                  " (mod 256) microbatches; give all stages the same microbatches"));
     }
     static_cast<void>(all.run({4, 4}));
     check_closed(all.run({4, 4}), "layers", "layers 0->1", first == 0 ? errc::closed : errc::declaration_mismatch);

@@ -482,7 +482,7 @@ TEST_CASE(
   const std::vector<float> before = data;
   say(1, configs[1]->digest());
   run(job.clock, receive(group, data, outcome));
-  CHECK(is(outcome, {.code = errc::config_mismatch, .config = configs[1]->id()}));
+  CHECK(is(outcome, {.code = errc::config_mismatch, .config = configs[1]->id(), .quotes = "cannot run config"}));
   CHECK(seen.names == std::vector<std::string>{"S3"});
   CHECK(data == before);
 }

@@ -260,8 +260,12 @@ TEST_CASE("a receive whose first part came, and none after it, ends at its time-
   const time_ns began = w.clock.now();
   calls.spawn(note_receive(in, into, {.from = 0}, received));
   run_until(w.clock, [&] { return calls.running() == 0; });
-  CHECK(is(received,
-           {.code = errc::timeout, .peer = 0, .unmet = need::payload, .done_bytes = 2'048, .whole_bytes = 8'192}));
+  CHECK(is(received, {.code = errc::timeout,
+                      .peer = 0,
+                      .unmet = need::payload,
+                      .done_bytes = 2'048,
+                      .whole_bytes = 8'192,
+                      .quotes = "the rest had not come when its time was up"}));
   CHECK(w.clock.now() - began >= 8'000'000'000);
   CHECK(w.clock.now() - began < 9'500'000'000);
 }

@@ -388,7 +388,10 @@ TEST_CASE("with a fence that fails the peer counts as dead: both ends end with a
     CHECK(elsewhere.code() == errc::peer_failed);
     w.links.options().lose = nullptr;
     pass(w, 100'000'000);
-    CHECK(is(received, {.code = errc::fenced, .rank = 1, .peer = 0}));
+    CHECK(is(received, {.code = errc::fenced,
+                        .rank = 1,
+                        .peer = 0,
+                        .quotes = "rank 0 has ended this generation of the op: it takes this rank for dead"}));
     CHECK(calls.running() == 0);
     CHECK(into.region()->where == actors::memory_region::state::withdrawn);
   }

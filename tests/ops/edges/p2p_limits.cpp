@@ -651,7 +651,8 @@ std::array<result<>, 2> exchange_of(std::size_t count, rank_id receiver = 1) {
 TEST_CASE("elements of another type than were sent are refused, with both types on both ranks; bytes go with all") {
   const auto differ = exchange_of<float, std::int32_t>(100'000);
   for (rank_id r = 0; r < 2; ++r)
-    for (const char* type : {"i32", "f32"})
+    for (const char* type : {"which is for i32 elements, and the message has f32 elements",
+                             "; give both ranks the same type, or send bytes; nothing was written"})
       CHECK(is(differ[r], {.code = errc::declaration_mismatch,
                            .op = "typed 0->1",
                            .rank = r,

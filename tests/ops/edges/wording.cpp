@@ -110,6 +110,16 @@ std::string of_small_buffer(bool at_sender) {
   auto& sent = w.send(1 << 20);
   return w.text_of(at_sender ? sent : received);
 }
+/// A short message has left when its receiver refuses it.
+std::string of_small_buffer_later() {
+  two_ends w;
+  w.receive(4);
+  pass(w, second / 10);
+  w.send(8);
+  pass(w, second / 10);
+  w.receive(8);
+  return w.text_of(w.send(8));
+}
 
 task<> send_whole_data(part_sender& out, std::span<const std::byte> data) { co_await out.send(0, data); }
 task<> send_half(part_sender& out, std::span<const std::byte> data) {
@@ -207,6 +217,10 @@ TEST_CASE("what the errors of edges say, in whole sentences") {
       {of_small_buffer(false),
        "buffer_too_small: activations 0->1, invocation 0, on rank 1 (receiver): from rank 0 into a buffer of 1000 "
        "bytes, which is too small for the message of 1048576 bytes; nothing was written"},
+      {of_small_buffer_later(),
+       "buffer_too_small: activations 0->1, invocation 0, on rank 0 (sender): rank 1 did not take this message of tag "
+       "0: its receive has a buffer of 4 bytes, which is too small for the message of 8 bytes; nothing was written; "
+       "that message had left when this was heard, and the next one has been sent"},
       {of_config(send_that_throws, receive_whole_data, true),
        "config_failed: activations 0->1, invocation 0, on rank 0 (sender): config mine to rank 1 sent 0 of 100 bytes; "
        "exception: no such card"},

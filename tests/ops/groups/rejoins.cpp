@@ -396,7 +396,11 @@ TEST_CASE("a receive whose sender hears first of another's restart ends with pee
   std::optional<result<>> early;
   start(1, calls, early);
   run_until(w.clock, [&] { return early.has_value(); });
-  CHECK(is(*early, {.code = errc::peer_failed, .rank = 1, .peer = 0}));
+  CHECK(
+      is(*early, {.code = errc::peer_failed,
+                  .rank = 1,
+                  .peer = 0,
+                  .quotes = "has ended this generation of the op: it says that one of the op's ranks has restarted"}));
   CHECK_FALSE(of[1].rejoin());
   w[1].on_restarted(2, w.incarnations[2]);
   for (const rank_id r : {0, 1}) CHECK(of[r].rejoin());

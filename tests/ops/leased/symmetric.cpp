@@ -499,7 +499,10 @@ TEST_CASE("a call that waits for a rehearsal ends in its time, and says for what
   for (const auto& log : job.logs) {
     for (const auto& o : log.outcomes) {
       if (o) continue;
-      CHECK(is(o, {.code = errc::timeout, .unmet = need::rehearsals, .own_bytes = 4096}));
+      CHECK(is(o, {.code = errc::timeout,
+                   .unmet = need::rehearsals,
+                   .own_bytes = 4096,
+                   .quotes = "it waited for the rehearsals that all members make before this call"}));
     }
   }
   CHECK(job.lib.mismatches() == 0);
@@ -667,11 +670,15 @@ TEST_CASE("a call that waits at a gate too long ends as timeout, which says for 
   };
   result<> outcome;
   runtime::run(job.clock, late(job.handles[1], data, outcome));
-  CHECK(is(outcome, {.code = errc::timeout,
-                     .op = "gradients 0->1->2",
-                     .rank = 1,
-                     .peer = schedule ? 0 : 2,
-                     .unmet = schedule ? need::schedule : need::members}));
+  CHECK(is(
+      outcome,
+      {.code = errc::timeout,
+       .op = "gradients 0->1->2",
+       .rank = 1,
+       .peer = schedule ? 0 : 2,
+       .unmet = schedule ? need::schedule : need::members,
+       .quotes = schedule ? "at the gate of campaign 1 for the coordinator on rank 0, which has not sent the schedule"
+                          : "at the gate of campaign 1 for rank 2, which has not answered"}));
   const std::string said = outcome ? "" : outcome.reason().what();
   INFO(said);
   CHECK(said.find(schedule ? "; rank 0 has not answered in 25 ms what it does"
@@ -1214,7 +1221,10 @@ TEST_CASE("a leader that contradicts its own log is named by whoever hears it, a
   check_breach(broken[0], "S1", 1, 0);
   CHECK(job.end(1).leases().statistics().contradictions == 1);
   const auto& last = job.logs[1].outcomes.back();
-  CHECK(is(last, {.code = errc::config_mismatch, .rank = 1, .peer = 0}));
+  CHECK(is(last, {.code = errc::config_mismatch,
+                  .rank = 1,
+                  .peer = 0,
+                  .quotes = "the leader, rank 0, contradicts the log of leases"}));
   CHECK(job.lib.mismatches() == 0);
 }
 
@@ -1236,7 +1246,10 @@ TEST_CASE("a lease for what was never warmed is its leader's breach, and the cal
   REQUIRE(!broken.empty());
   check_breach(broken[0], "S3", 1, 0);
   const auto& last = job.logs[1].outcomes.back();
-  CHECK(is(last, {.code = errc::config_mismatch, .rank = 1, .invocation = from}));
+  CHECK(is(last, {.code = errc::config_mismatch,
+                  .rank = 1,
+                  .invocation = from,
+                  .quotes = "the lease names a config that was not warmed here"}));
   CHECK(job.lib.mismatches() == 0);
 }
 
@@ -1256,7 +1269,8 @@ TEST_CASE("a member that goes back on its promise is named by the leader, and th
   REQUIRE(broken.size() == 1);
   check_breach(broken[0], "S7", 0, 2);
   CHECK(job.end(0).lease_coordinator()->statistics().broken_promises == 1);
-  for (const auto& log : job.logs) CHECK(is(log.outcomes.back(), {.code = errc::closed, .quotes = "rank 2"}));
+  for (const auto& log : job.logs)
+    CHECK(is(log.outcomes.back(), {.code = errc::closed, .quotes = "rank 2 went back on what it had promised (S7)"}));
 }
 
 TEST_CASE("calls that overlap start in their order on every member, gates or not") {
