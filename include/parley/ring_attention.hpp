@@ -79,7 +79,8 @@ template <class T>
 using attention_sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// `bad_argument` where a rank has sent something else.
-void check_came(const std::string& title, rank_id from, std::uint64_t bytes, std::uint64_t expected);
+void check_came(const std::string& title, const neighbours& around, rank_id from, std::uint64_t bytes,
+                std::uint64_t expected);
 
 /// What one rank has summed up so far.
 template <class T>

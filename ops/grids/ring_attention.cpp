@@ -58,17 +58,21 @@ void check_sizes(const std::string& title, const attention_shape& shape, std::in
 
 }  // namespace
 
-void check_came(const std::string& title, rank_id from, std::uint64_t bytes, std::uint64_t expected) {
+void check_came(const std::string& title, const neighbours& around, rank_id from, std::uint64_t bytes,
+                std::uint64_t expected) {
   if (bytes == expected) return;
-  runtime::raise(runtime::error::in_words(
-      errc::bad_argument, {.peer = from, .whole_bytes = bytes, .own_bytes = expected},
-      title + ": rank " + std::to_string(from) + " sent " + std::to_string(bytes) + " bytes of keys or values where " +
-          std::to_string(expected) + " were expected; give all ranks the same shape"));
+  runtime::error_facts about = around.about(from);
+  about.whole_bytes = bytes;
+  about.own_bytes = expected;
+  runtime::raise(runtime::error::in_words(errc::bad_argument, about,
+                                          title + ": rank " + std::to_string(from) + " sent " + std::to_string(bytes) +
+                                              " bytes of keys or values where " + std::to_string(expected) +
+                                              " were expected; give all ranks the same shape"));
 }
 
 void attention::check_came(std::uint64_t bytes, std::uint64_t expected) const {
   around_->heard(previous_);
-  ops::check_came(title_, previous_, bytes, expected);
+  ops::check_came(title_, *around_, previous_, bytes, expected);
 }
 
 namespace {
@@ -178,7 +182,7 @@ runtime::task<> attention_plan::rotate(runtime::dataflow& flow, state* s, const 
   }
   for (const runtime::flow_work& both : coming) {
     co_await both;
-    for (const std::size_t i : {0, 1}) check_came(s->title, s->previous, both[i].bytes(), bytes);
+    for (const std::size_t i : {0, 1}) check_came(s->title, *s->around, s->previous, both[i].bytes(), bytes);
   }
 }
 

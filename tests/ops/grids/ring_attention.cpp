@@ -228,7 +228,9 @@ TEST_CASE("shapes that do not fit, here or on the neighbour, are named") {
   both.spawn(forward<float>(declared(0), {heads, 32, dimensions}, &left, &outcomes[0]));
   both.spawn(forward<float>(declared(1), {heads, 16, dimensions}, &right, &outcomes[1]));
   run_until(w.clock, [&] { return both.running() == 0; });
-  CHECK(is(outcomes[0], {.code = errc::bad_argument, .peer = 1, .whole_bytes = 2048, .own_bytes = 4096}));
+  CHECK(is(
+      outcomes[0],
+      {.code = errc::bad_argument, .op = "attention", .rank = 0, .peer = 1, .whole_bytes = 2048, .own_bytes = 4096}));
   CHECK(is(outcomes[1], {.code = errc::buffer_too_small}));
   for (auto* const p : {&left, &right}) CHECK(p->out == std::vector<float>(p->out.size(), 9.0F));
 
