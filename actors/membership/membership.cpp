@@ -1,15 +1,17 @@
 #include <parley/actors/membership/membership.hpp>
 
 #include <initializer_list>
+#include <utility>
 
 namespace parley::actors {
 
 void membership::hear(rank_id peer, evidence of, const peer_report& what) {
-  if (peer == self_) return out_.end_fenced(what.why);  // a newer process has come in its place
+  if (is_over_) return;
+  if (peer == self_) return end_fenced(what.why);  // a newer process has come in its place
   // A rank that comes back sees broken connections, and others that ended because of it, before it is told why.
   const bool is_of_itself = of == evidence::said_goodbye || of == evidence::newer_process;
   if (!is_of_itself && see_whether_fenced()) return;
-  const step s = next(peers_[peer], of);
+  const step s = next_(peers_[peer], of);
   peers_[peer] = s.to;
   act(peer, s.does, what);
   if (of == evidence::newer_process && out_.link_is_down(peer)) hear(peer, evidence::link_broke);
@@ -48,8 +50,12 @@ void membership::hear_verdicts() {
 bool membership::see_whether_fenced() {
   const std::string why = out_.why_fenced();
   if (why.empty()) return false;
-  out_.end_fenced(why);
+  end_fenced(why);
   return true;
+}
+
+void membership::end_fenced(const std::string& why) {
+  if (!std::exchange(is_over_, true)) out_.end_fenced(why);
 }
 
 }  // namespace parley::actors

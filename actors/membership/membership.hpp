@@ -6,8 +6,8 @@
 ///     peers.hear(2, evidence::said_dead, {"it was killed"});
 ///     peers.of(2);                                             // standing::lost
 ///
-/// A rank that the others hold dead hears nothing more: the first evidence after that ends all of its ops with `fenced`. Evidence about the
-/// rank itself, of a newer process in its place, means the same.
+/// A rank that the others hold dead hears nothing more: the first evidence after that ends all of its ops with `fenced`, once. Evidence
+/// about the rank itself, of a newer process in its place, means the same. Nor does a rank hear anything once it `leaves`.
 #include <parley/actors/membership/standing.hpp>
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
@@ -52,20 +52,29 @@ class membership {
     ~outside() = default;
   };
 
-  membership(rank_id world_size, rank_id self, outside& out) : out_(out), self_(self), peers_(world_size) {}
+  /// The table; a test may break it.
+  using rules = step (*)(standing now, evidence of) noexcept;
+
+  membership(rank_id world_size, rank_id self, outside& out, rules table = &next)
+      : out_(out), self_(self), next_(table), peers_(world_size) {}
 
   void hear(rank_id peer, evidence of, const peer_report& what = {});
   /// Verdicts of the page, which others have published.
   void hear_verdicts();
   /// Ends this rank's ops if the others hold it dead.
   bool see_whether_fenced();
+  /// This rank has said that it ends, so the others close their connections to it. It must not hold them dead for that.
+  void leave() noexcept { is_over_ = true; }
   standing of(rank_id peer) const noexcept { return peers_[peer]; }
 
  private:
   void act(rank_id peer, effect does, const peer_report& what);
+  void end_fenced(const std::string& why);
 
   outside& out_;
   rank_id self_;
+  rules next_;
+  bool is_over_ = false;
   std::vector<standing> peers_;
 };
 

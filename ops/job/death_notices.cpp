@@ -15,8 +15,10 @@ constexpr std::size_t most_words = 500;  // bytes
 }  // namespace
 
 death_notices::death_notices(runtime::executor& ex, runtime::router& mail,
-                             const std::vector<transports::member>& members, rank_id self, heard_function heard)
-    : timer(&on_time), executor_(ex), mail_(mail), members_(members), self_(self), heard_(std::move(heard)) {
+                             const std::vector<transports::member>& members, rank_id self, newest_function newest,
+                             heard_function heard)
+    : timer(&on_time), executor_(ex), mail_(mail), members_(members), self_(self), newest_(std::move(newest)),
+      heard_(std::move(heard)) {
   mail_.bind<death_notice>(every_rank, [this](runtime::envelope from, death_notice&& m) {
     hear(from.source, m);
     return errc::none;
@@ -45,7 +47,7 @@ void death_notices::send_rest() noexcept {
 
 // Of its own host each rank knows more than others.
 void death_notices::hear(rank_id from, const death_notice& m) const {
-  if (m.rank >= members_.size() || m.rank == from || members_[m.rank].incarnation != m.incarnation) return;
+  if (m.rank >= members_.size() || m.rank == from || newest_(m.rank) != m.incarnation) return;
   const std::uint64_t host = members_[m.rank].host;
   if (host == members_[from].host && host != members_[self_].host) heard_(m.rank, m.why);
 }

@@ -3,10 +3,11 @@
 /// stopped, or died without having spoken to them. Rank 0 tells it all while it is there (`rendezvous::hold_dead`); where it is not, those
 /// beside the dead one do, each over its own link.
 ///
-///     death_notices notices(executor, mail, members, self, [&](rank_id dead, const std::string& why) { … });
+///     death_notices notices(executor, mail, members, self, newest, [&](rank_id dead, const std::string& why) { … });
 ///     notices.tell(2, "rank 2 was stopped");       // of this host; once per process, whoever asks for it
 ///
-/// Believed is what a rank says of another process on its own host, if it is the one in its place now. A notice is held back while its
+/// A notice is believed if its sender runs on the host of the dead process, and if this rank has heard of no newer process in that place:
+/// neither of one that it has taken in nor of one that waits until the link is done with the process before. A notice is held back while its
 /// receiver's window is full. Internal to ops.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/time/executor.hpp>
@@ -35,10 +36,12 @@ class death_notices final : private runtime::timer {
  public:
   using rank_id = runtime::rank_id;
   using heard_function = std::function<void(rank_id dead, const std::string& why)>;
+  /// The incarnation of the newest process that this rank has heard of in a place.
+  using newest_function = std::function<std::uint64_t(rank_id)>;
 
   /// `members`, one for each rank, may change when a rank comes back, and outlives this as the others do.
   death_notices(runtime::executor& ex, runtime::router& mail, const std::vector<transports::member>& members,
-                rank_id self, heard_function heard);
+                rank_id self, newest_function newest, heard_function heard);
   ~death_notices();
   void tell(rank_id dead, const std::string& why);
 
@@ -55,6 +58,7 @@ class death_notices final : private runtime::timer {
   runtime::router& mail_;
   const std::vector<transports::member>& members_;
   rank_id self_;
+  newest_function newest_;
   heard_function heard_;
   std::set<std::uint64_t> told_;  // incarnations
   std::vector<letter> unsent_;

@@ -378,8 +378,9 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
                                std::strerror(errno) + "; make the folder or change PARLEY_FLIGHT_DIR");
     on_signal.emplace(loop->io(), [this, &folder = self->settings().flight_dir] { dump_on_signal(folder); });
     if (spans_hosts())
-      notices.emplace(*loop, self->services().mail, all.members, place.rank,
-                      [this](rank_id dead, const std::string& why) { on_dead(dead, why); });
+      notices.emplace(
+          *loop, self->services().mail, all.members, place.rank, [this](rank_id r) { return newest_in(r); },
+          [this](rank_id dead, const std::string& why) { on_dead(dead, why); });
     wire->on_failure(this);
     wire->ask_for_last_words([this](rank_id peer) { return is_word_due(peer); });
   }
@@ -492,6 +493,10 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
   std::uint32_t pid_of(rank_id r) const {
     const std::uint64_t here = all.members[place.rank].pids_of;
     return here != 0 && all.members[r].pids_of == here ? all.members[r].pid : 0;
+  }
+  std::uint64_t newest_in(rank_id r) const {
+    const auto waits = coming.find(r);
+    return waits == coming.end() ? all.members[r].incarnation : waits->second.incarnation;
   }
   std::uint32_t restarts_of(rank_id r) const { return runtime::restarts_of(all.members[r].incarnation); }
 
@@ -699,6 +704,7 @@ runtime::error job::leave_after(const runtime::error& why) {
   runtime::run(*state_->loop, farewell::until_traced(&*state_->self, &why));
   const runtime::error traced = state_->self->traced(why);
   farewell& said = state_->said;
+  state_->peers->leave();
   state_->meeting->leave(state_->self->cause_of(traced), [&said] {
     said.heard = true;
     said.changed.tell();

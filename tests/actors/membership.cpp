@@ -332,11 +332,19 @@ TEST_CASE("membership: a rank that the others hold dead learns nothing of them, 
   for (const evidence e : {evidence::link_broke, evidence::said_error, evidence::fell_silent, evidence::verdict})
     w.peers.hear(1, e, {"seen", {}});
   CHECK(w.told.empty());
-  CHECK(w.ended_fenced == 4);
+  CHECK(w.ended_fenced == 1);
   CHECK(w.peers.of(1) == standing::in_touch);
-  w.fenced.clear();
-  w.peers.hear(0, evidence::said_dead, {"a newer process has come", {}});
-  CHECK(w.ended_fenced == 5);
+  watched replaced;
+  for (int i = 0; i < 2; ++i) replaced.peers.hear(0, evidence::said_dead, {"a newer process has come", {}});
+  CHECK(replaced.ended_fenced == 1);
+}
+
+TEST_CASE("membership: a rank that has said that it ends holds nobody dead who closes their connection then") {
+  watched w;
+  w.peers.leave();
+  for (const evidence e : {evidence::link_broke, evidence::fell_silent}) w.peers.hear(1, e, {"seen", {}});
+  CHECK(w.page.empty());
+  CHECK(w.told.empty());
 }
 
 TEST_CASE("losses: what is found out first stands, and a vanished rank names the loss that it followed") {

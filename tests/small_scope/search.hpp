@@ -8,7 +8,8 @@
 /// What is left out: orders that differ only in how events of different ranks are interleaved. A rank is a function of what has
 /// happened to it, in that order: it has its own clock and its own executor and knows nothing of the others but their messages. So
 /// two orders that give each rank the same history end in the same state, and one of them is enough. Nothing is assumed about what
-/// an actor remembers.
+/// an actor remembers. A scenario that can say all of its state (`state`, with `search_limits::by_state`) leaves out more: an order that
+/// leads to a state which another one has led to.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/random.hpp>
 
@@ -49,6 +50,8 @@ class scenario {
   virtual std::string describe(const event& e) = 0;
   /// When nothing is possible any more: the rest of the run as a fair world would have it, and what has to be true then.
   virtual void finish() = 0;
+  /// All that what happens next depends on, and all that `finish` and checks look at; for `search_limits::by_state`.
+  virtual std::uint64_t state() const { return 0; }
   /// What the run came to, in words that do not depend on the order; after `finish`.
   virtual std::string outcome() const = 0;
   /// The first invariant that did not hold, if any: its name and what happened.
@@ -77,6 +80,8 @@ struct findings {
 struct search_limits {
   std::size_t states = 5'000'000;
   bool every_interleaving = false;  ///< leaves nothing out, to see that leaving out is right
+  bool by_state = false;            ///< equal states are one, whatever led there
+  bool quiet = false;               ///< one of many: `explore` says nothing of it
 };
 
 class search {
@@ -125,11 +130,13 @@ class search {
 
   // Whether it leads where nobody has been.
   bool is_new(const choice& c, std::size_t i) {
+    if (limits_.by_state) return true;  // what it leads to is known only there
     if (limits_.every_interleaving) return ++found_.states != 0;
     histories after = c.before;
     after.add(c.from[i]);
     return visited_.insert(after.key()).second && ++found_.states != 0;
   }
+  bool is_new_state(const scenario& s) { return visited_.insert(s.state()).second && ++found_.states != 0; }
   void go() {
     const auto s = make_();
     histories now;
@@ -141,6 +148,7 @@ class search {
       now.add(may[c.taken]);
     }
     while (!s->broken) {
+      if (limits_.by_state && !is_new_state(*s)) return;
       choice c{s->possible(), now, 0};
       if (c.from.empty()) {
         s->finish();
@@ -210,7 +218,7 @@ inline findings explore(const std::string& name, search::maker make, search_limi
   std::string text = name + ": " + std::to_string(f.runs) + " runs, " + std::to_string(f.states) + " states, outcomes";
   for (const std::string& o : f.outcomes) text += " " + o;
   if (repeats) text += "\n" + f.how();
-  if (order.empty() || repeats) MESSAGE(text);
+  if ((order.empty() && !l.quiet) || repeats) MESSAGE(text);
   return f;
 }
 

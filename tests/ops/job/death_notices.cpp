@@ -33,11 +33,12 @@ struct two_hosts {
       m.host = r < 2 ? 7 : 8;
       m.incarnation = incarnation_of(100 + r, 0);
       members.push_back(m);
+      newest.push_back(m.incarnation);
     }
     for (rank_id r = 0; r < ranks; ++r) {
       mail.push_back(std::make_unique<router>(clock, links[r], router::options{.window = window}));
       notices.push_back(std::make_unique<death_notices>(
-          clock, *mail[r], members, r,
+          clock, *mail[r], members, r, [this](rank_id place) { return newest.at(place); },
           [this, r](rank_id dead, const std::string& why) { heard_on[r].emplace_back(dead, why); }));
     }
   }
@@ -51,6 +52,7 @@ struct two_hosts {
   virtual_time clock;
   memory_world links;
   std::vector<transports::member> members;
+  std::vector<std::uint64_t> newest;  // incarnations that all have heard of
   std::vector<heard> heard_on;
   std::vector<std::unique_ptr<router>> mail;
   std::vector<std::unique_ptr<death_notices>> notices;
@@ -64,7 +66,7 @@ TEST_CASE("a death is told to all ranks of other hosts, by each rank once, and a
   w.settle();
   for (const rank_id r : {0U, 1U}) CHECK(w.heard_on[r] == heard{{2, "rank 2 was stopped"}});
   for (const rank_id r : {2U, 3U, 4U}) CHECK(w.heard_on[r].empty());
-  w.members[2].incarnation = incarnation_of(7, 1);
+  w.members[2].incarnation = w.newest[2] = incarnation_of(7, 1);
   w.notices[3]->tell(2, "and again");
   w.settle();
   CHECK(w.heard_on[0] == heard{{2, "rank 2 was stopped"}, {2, "and again"}});
@@ -90,6 +92,19 @@ TEST_CASE("believed is a rank of the dead one's host, of the process that is in 
   CHECK(says(3, 0, 1, now(1)) == 0);
   CHECK(says(3, 0, 2, now(2) + 1) == 0);
   CHECK(says(3, 0, 99, 0) == 0);
+}
+
+TEST_CASE(
+    "a notice of a process is not believed once a newer one waits to be taken in, and one of that newer process is") {
+  two_hosts w;
+  w.notices[3]->tell(2, "rank 2 was stopped");
+  w.newest[2] = incarnation_of(7, 1);  // which rank 0 hears first
+  w.settle();
+  CHECK(w.heard_on[0].empty());
+  w.members[2].incarnation = w.newest[2];  // rank 4 has taken it in
+  w.notices[4]->tell(2, "that one, too");
+  w.settle();
+  CHECK(w.heard_on[0] == heard{{2, "that one, too"}});
 }
 
 TEST_CASE("what a full window holds back is said when there is room again") {
