@@ -1,6 +1,5 @@
 #include <parley/run.hpp>
 
-#include <parley/actors/membership/membership.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/cuda_link.hpp>
 #include <parley/cuda_space.hpp>
@@ -11,6 +10,7 @@
 #include <parley/ops/job/one_process.hpp>
 #include <parley/ops/job/rank_environment.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
+#include <parley/ops/job/rank_peers.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/runtime/wire/incarnations.hpp>
@@ -180,7 +180,7 @@ undelivered_messages heed_strict(undelivered_messages mine) {
   return *on ? undelivered_messages::fail : undelivered_messages::warn;
 }
 
-struct job::state final : runtime::link::failure_handler, actors::membership::outside {
+struct job::state final : runtime::link::failure_handler, rank_peers {
   state(std::unique_ptr<reactor> made, job_options o)
       : loop(std::move(made)), detection_ns(detection_of(o.detection_ns)), settle_limit_ns(o.settle_limit_ns),
         undelivered(heed_strict(o.undelivered)) {
@@ -362,9 +362,9 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
     on.stands_still = [this](rank_id peer) { return heart ? heart->stands_still(peer) : 0; };
     on.hear_news = [this] {
       loop->io().poll();
-      peers->hear_verdicts();
+      peers().hear_verdicts();
       for (rank_id peer = 0; peer < place.world_size; ++peer) {
-        if (wire->has_cut(peer)) peers->hear(peer, actors::evidence::link_cut);
+        if (wire->has_cut(peer)) peers().hear(peer, actors::evidence::link_cut);
       }
     };
     // Later: where the transport is about to say it, too, it knows more.
@@ -372,7 +372,7 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
       on_loop_of(lost, [this, lost, why] { hear_of_death(lost, actors::evidence::found_dead, why); });
     };
     self.emplace(std::move(on), settings);
-    peers.emplace(place.world_size, place.rank, *this);
+    begin(place.world_size, *self);
     if (!settings.flight_dir.empty() && ::access(settings.flight_dir.c_str(), W_OK | X_OK) != 0)
       complain(place.rank, "warning: the flight recorder will not be written to " + settings.flight_dir + ": " +
                                std::strerror(errno) + "; make the folder or change PARLEY_FLIGHT_DIR");
@@ -449,7 +449,7 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
         tell_other_hosts();
       });
     };
-    to.on_fenced = [this](const std::string&) { on_loop([this] { peers->see_whether_fenced(); }); };
+    to.on_fenced = [this](const std::string&) { on_loop([this] { peers().see_whether_fenced(); }); };
     auto started = transports::heartbeat::start(std::move(o), std::move(to));
     if (started) {
       heart = std::move(started).value();
@@ -466,7 +466,7 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
     const auto living = heart->living();
     if (std::count_if(living.begin(), living.end(), [&](rank_id r) { return r < place.rank; }) > 1) return;
     for (const auto& [dead, why] : heart->lost()) {
-      if (peers->of(dead) == actors::standing::lost) notices->tell(dead, why);
+      if (peers().of(dead) == actors::standing::lost) notices->tell(dead, why);
     }
   }
   bool spans_hosts() const {
@@ -511,8 +511,8 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
     hear_of_death(dead, actors::evidence::said_dead, why);
   }
   void hear_of_death(rank_id dead, actors::evidence of, const std::string& why) {
-    peers->hear(dead, of, {why, {}});
-    if (dead != 0 || peers->of(0) != actors::standing::lost) return;
+    peers().hear(dead, of, {why, {}});
+    if (dead != 0 || peers().of(0) != actors::standing::lost) return;
     lose_rank_0();
     if (!std::exchange(warned_of_host, true))
       complain(place.rank,
@@ -523,8 +523,7 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
       early.emplace_back([this, left, why] { on_left(left, why); });
       return;
     }
-    const bool in_peace = why.what.empty();
-    peers->hear(left, in_peace ? actors::evidence::said_goodbye : actors::evidence::said_error, {why.what, why});
+    hear_left(left, why);
     if (left == 0) lose_rank_0();
   }
   /// A new process in the place of a rank whose loss was told before.
@@ -534,21 +533,21 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
       return;
     }
     coming.insert_or_assign(anew.rank, anew);
-    peers->hear(anew.rank, actors::evidence::newer_process);
+    peers().hear(anew.rank, actors::evidence::newer_process);
   }
   void on_peer_failed(rank_id peer) noexcept override {
     on_loop_of(peer, [this, peer] {
       if (over_gpu) over_gpu->on_peer_failed(peer);
-      const bool replaced = peers->of(peer) == actors::standing::replaced;
+      const bool replaced = peers().of(peer) == actors::standing::replaced;
       const bool cut = wire->has_cut(peer) && !replaced;
-      peers->hear(peer, cut ? actors::evidence::link_cut : actors::evidence::link_broke,
-                  {cut ? torn_down : "its connection broke", {}});
+      peers().hear(peer, cut ? actors::evidence::link_cut : actors::evidence::link_broke,
+                   {cut ? torn_down : "its connection broke", {}});
     });
   }
   /// A peer whose connection broke while its process runs is about to say with which error it ends, most of the time.
   bool is_word_due(rank_id peer) const {
     const std::uint32_t pid = pid_of(peer);
-    return peers->of(peer) == actors::standing::in_touch && !wire->has_cut(peer) && pid != 0 &&
+    return peers().of(peer) == actors::standing::in_touch && !wire->has_cut(peer) && pid != 0 &&
            transports::heartbeat::runs(pid);
   }
   void lose_rank_0() {
@@ -561,16 +560,6 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
   void close_link(rank_id peer) noexcept override { wire->give_up(peer); }
   bool link_is_down(rank_id peer) const noexcept override { return wire->has_failed(peer); }
   void await_goodbye(rank_id peer) override { goodbyes.push_back(std::make_unique<goodbye>(*this, peer)); }
-  void tell_ops(rank_id peer, actors::effect how, const actors::peer_report& what) noexcept override {
-    using actors::effect;
-    switch (how) {
-      case effect::tell_returned: return self->on_lost(peer, {}, departure::returned);
-      case effect::tell_ended: return self->on_ended(peer, what.began_with);
-      case effect::tell_cut_off: return self->on_lost(peer, torn_down, departure::cut_off);
-      case effect::tell_vanished: return self->on_lost(peer, what.why, departure::vanished);
-      default: return self->on_lost(peer, what.why);
-    }
-  }
   void publish_death(rank_id peer) noexcept override {
     if (heart) heart->hold_dead(peer);
   }
@@ -580,9 +569,9 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
   void pass_on(rank_id dead, const std::string& why) override {
     if (meeting && spans_hosts()) meeting->hold_dead(all.members[dead], why);
   }
-  bool take_in(rank_id peer) override {
+  std::optional<std::uint64_t> meet(rank_id peer) override {
     const auto found = coming.find(peer);
-    if (found == coming.end()) return false;
+    if (found == coming.end()) return std::nullopt;
     const transports::member came = std::move(found->second);
     coming.erase(found);
     // Rank 0 lets nobody in with another one.
@@ -590,21 +579,14 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
       complain(place.rank, "warning: rank " + std::to_string(peer) +
                                " has come back with an entry that holds no address of UCX; it stays lost until "
                                "another process takes its place");
-      return false;
+      return std::nullopt;
     }
     all.members[peer] = came;
     wire->connect(peer, came.address, restarts_of(peer));
     if (heart) heart->expect(peer, restarts_of(peer), pid_of(peer));
-    self->on_restarted(peer, came.incarnation);
-    return true;
+    return came.incarnation;
   }
   std::string why_fenced() const override { return heart ? heart->fenced() : std::string(); }
-  void end_fenced(const std::string& why) noexcept override {
-    for (rank_id peer = 0; peer < place.world_size; ++peer) {
-      if (peer != place.rank) wire->give_up(peer);
-    }
-    self->on_fenced(why);
-  }
   /// Whoever has returned answers nothing more, even where no connection to it was ever made that could break. By then its
   /// last messages have been polled: each look takes a turn of the loop.
   struct goodbye : runtime::timer {
@@ -614,14 +596,13 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
       auto& mine = static_cast<goodbye&>(self);
       if (mine.of.all.members[mine.who].incarnation != mine.which) return;
       if (--mine.looks != 0) return mine.look_later();
-      mine.of.peers->hear(mine.who, actors::evidence::goodbye_is_over);
+      mine.of.peers().hear(mine.who, actors::evidence::goodbye_is_over);
     }
     state& of;
     rank_id who;
     std::uint64_t which;
     int looks = 5;
   };
-  static constexpr const char* torn_down = "a message to or from it was under way when its call was torn down here";
 
   std::unique_ptr<reactor> loop;
   transports::placement place;
@@ -643,7 +624,6 @@ struct job::state final : runtime::link::failure_handler, actors::membership::ou
   std::string signal_folder;
   std::vector<std::function<void()>> early;      // news of other ranks from before this one was there
   std::map<rank_id, transports::member> coming;  // newer processes that are not taken in yet
-  std::optional<actors::membership> peers;
   std::vector<std::unique_ptr<goodbye>> goodbyes;
   farewell said;
   time_ns detection_ns;
@@ -704,7 +684,7 @@ runtime::error job::leave_after(const runtime::error& why) {
   runtime::run(*state_->loop, farewell::until_traced(&*state_->self, &why));
   const runtime::error traced = state_->self->traced(why);
   farewell& said = state_->said;
-  state_->peers->leave();
+  state_->peers().leave();
   state_->meeting->leave(state_->self->cause_of(traced), [&said] {
     said.heard = true;
     said.changed.tell();

@@ -7,6 +7,8 @@
 
 namespace parley::simulation {
 
+using actors::evidence;
+
 world::world(world_options o, interference* weather)
     : options_(std::move(o)), settings_(ops::rank::complete(options_.settings, options_.ranks)),
       stage_(options_.ranks, {.seed = options_.seed,
@@ -50,7 +52,7 @@ void world::start(rank_id r) {
     for (rank_id host = 0; host < ranks(); ++host) on.hosts.push_back(host);
   }
   on.give_up = [this, r](rank_id peer, const std::string& why) {
-    nodes_[r]->rank->on_lost(peer, why);
+    hear_before_link(r, peer, evidence::found_dead, {why, {}});
     network_.break_connection(r, peer);
   };
   // A heart beats on one host.
@@ -65,10 +67,18 @@ void world::start(rank_id r) {
   }
   n.rank = std::make_unique<ops::rank>(std::move(on), std::move(settings));
   n.rank->services().breaks = options_.breaks;
+  n.fenced.clear();
+  n.begin(ranks(), *n.rank);
   network_[r].on_failure(&n);
   n.programs = std::make_unique<runtime::scope>(stage_.clock(r));
   n.left = false;
   ++n.life;
+}
+
+void world::hear_before_link(rank_id who, rank_id peer, evidence of, const actors::peer_report& what) {
+  nodes_[who]->link_follows = true;
+  nodes_[who]->peers().hear(peer, of, what);
+  nodes_[who]->link_follows = false;
 }
 
 std::size_t world::programs() const noexcept {
@@ -98,6 +108,7 @@ void world::end_process(rank_id r) {
   if (before_end) before_end(r);
   network_.crash(r, [&] {
     n.programs.reset();
+    n.end();
     n.rank.reset();
   });
   ++n.life;
@@ -118,6 +129,7 @@ void world::exit(rank_id r) {
   stage_.freeze(r, runtime::never);
   network_.crash(r, [&] {
     static_cast<void>(n.programs.release());
+    n.end();
     static_cast<void>(n.rank.release());
   });
   ++n.life;
@@ -142,7 +154,7 @@ void world::fail(rank_id r, const runtime::error& why) {
     const std::uint64_t its = nodes_[other]->life;
     stage_.at(stage_.now() + options_.link.latency_ns, other, [this, other, r, cause, life, its] {
       node& n = *nodes_[other];
-      if (n.rank && n.life == its && nodes_[r]->life == life + 1) n.rank->on_ended(r, cause);
+      if (n.rank && n.life == its && nodes_[r]->life == life + 1) n.hear_left(r, cause);
     });
   }
 }
@@ -194,8 +206,7 @@ void world::come_back(rank_id r) {
 
 void world::meet(rank_id who, rank_id peer) {
   if (before_meeting) before_meeting(who, peer);
-  network_.meet(who, peer);
-  nodes_[who]->rank->on_restarted(peer, incarnations_.of(peer));
+  hear_before_link(who, peer, evidence::newer_process);
   network_.let_go(who, peer);
   if (after_meeting) after_meeting(who, peer);
 }
@@ -239,10 +250,8 @@ void world::hold_dead(rank_id r, time_ns known_ns, time_ns fenced_ns, const std:
 }
 
 void world::fence(rank_id r, const std::string& why) {
-  nodes_[r]->rank->on_fenced(why);
-  for (rank_id other = 0; other < ranks(); ++other) {
-    if (other != r) network_.give_up(r, other);
-  }
+  nodes_[r]->fenced = why;
+  nodes_[r]->peers().see_whether_fenced();
   if (on_fenced) on_fenced(r);
 }
 
@@ -279,15 +288,26 @@ void world::notice(rank_id who, rank_id lost, std::uint64_t life) {
   if (nodes_[who]->rank && nodes_[lost]->life == life) network_.give_up(who, lost);
 }
 
+// The rendezvous and the heartbeat are as quick as the link here, so that what a rank hears is what is so.
 void world::node::on_peer_failed(rank_id peer) noexcept {
-  if (!rank) return;
-  if (owner.nodes_[peer]->rank) {
-    rank->on_lost(peer, "it did not answer for too long", ops::departure::vanished);
-  } else if (owner.nodes_[peer]->left) {
-    rank->on_lost(peer, {}, ops::departure::returned);
+  if (!begun()) return;
+  const node& other = *owner.nodes_[peer];
+  if (other.rank) {
+    peers().hear(peer, evidence::link_broke, {"it did not answer for too long", {}});
+  } else if (other.left) {
+    hear_left(peer, {peer, {}});
   } else {
-    rank->on_lost(peer, "it has crashed");
+    peers().hear(peer, evidence::said_dead, {"it has crashed", {}});
   }
+}
+
+void world::node::close_link(rank_id peer) noexcept {
+  if (!link_follows) owner.network_.give_up(self, peer);
+}
+
+std::optional<std::uint64_t> world::node::meet(rank_id peer) {
+  owner.network_.meet(self, peer);
+  return owner.incarnations_.of(peer);
 }
 
 }  // namespace parley::simulation

@@ -13,6 +13,7 @@
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/config.hpp>
+#include <parley/ops/job/rank_peers.hpp>
 #include <parley/rank.hpp>
 #include <parley/runtime/wire/incarnations.hpp>
 #include <parley/runtime/wire/router.hpp>
@@ -27,6 +28,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace parley::simulation {
@@ -107,20 +109,35 @@ class world {
   std::function<void(rank_id)> on_fenced;
 
  private:
-  struct node final : runtime::link::failure_handler {
+  /// The process of a rank, and how news of others reaches it. The world itself tells each rank who is dead, so that no rank publishes a
+  /// death.
+  struct node final : runtime::link::failure_handler, ops::rank_peers {
     explicit node(world& w, rank_id r) : owner(w), self(r), disk(dice(w.options_.seed, purpose::disk, r)) {}
     void on_peer_failed(rank_id peer) noexcept override;
+    void close_link(rank_id peer) noexcept override;
+    bool link_is_down(rank_id) const noexcept override { return true; }
+    /// What it has sent is there.
+    void await_goodbye(rank_id peer) override { peers().hear(peer, actors::evidence::goodbye_is_over); }
+    void publish_death(rank_id) noexcept override {}
+    std::vector<std::pair<rank_id, std::string>> verdicts() const override { return {}; }
+    void pass_on(rank_id, const std::string&) override {}
+    std::optional<std::uint64_t> meet(rank_id peer) override;
+    std::string why_fenced() const override { return fenced; }
     world& owner;
     rank_id self;
     simulation::disk disk;
     std::unique_ptr<ops::rank> rank;
     std::unique_ptr<runtime::scope> programs;  // after the rank: it ends first
     std::uint64_t life = 0;
-    bool left = false;                      // of its own accord
+    bool left = false;          // of its own accord
+    std::string fenced;         // why the others hold it dead, once it can know
+    bool link_follows = false;  // the world itself ends what the link has under way, after the ops have heard
     std::optional<std::uint64_t> given_up;  // the life that the others took for dead while it was stopped
     std::uint64_t first_life = 0;           // of this job, as the network counts
   };
   void start(rank_id r);
+  /// Of a peer whose link ends after the ops have heard: they give back at once what they have with it.
+  void hear_before_link(rank_id who, rank_id peer, actors::evidence of, const actors::peer_report& what = {});
   void end_process(rank_id r);
   void tell_crash(rank_id r);
   void come_back(rank_id r);
