@@ -1,4 +1,4 @@
-// What has become of a peer: every pair of standing and evidence, and every order in which news of one history can come.
+// What has become of a peer: every pair of standing and evidence. membership/news_orders.cpp has all orders of news.
 #include <parley/actors/membership/losses.hpp>
 #include <parley/actors/membership/membership.hpp>
 
@@ -192,43 +192,6 @@ int each_order(std::vector<evidence> news, const std::vector<std::pair<evidence,
 
 }  // namespace
 
-TEST_CASE("membership: a rank that returns is told as that, in whatever order the rest comes") {
-  using e = evidence;
-  const int orders = each_order(
-      {e::said_goodbye, e::goodbye_is_over, e::link_broke, e::fell_silent, e::found_dead, e::verdict, e::said_dead},
-      {{e::said_goodbye, e::goodbye_is_over},
-       {e::said_goodbye, e::link_broke},
-       {e::said_goodbye, e::fell_silent},
-       {e::said_goodbye, e::found_dead},
-       {e::said_goodbye, e::verdict},
-       {e::said_goodbye, e::said_dead}},
-      [](const std::vector<e>& news) {
-        watched w;
-        for (const e one : news) w.peers.hear(2, one, {"it is dead", {}});
-        REQUIRE(w.told == std::vector<std::string>{"2 returned"});
-        REQUIRE(w.peers.of(2) == standing::returned);
-        REQUIRE(w.page.empty());
-        REQUIRE(w.goodbyes == std::vector<rank_id>{2});
-      });
-  CHECK(orders == 720);
-}
-
-TEST_CASE("membership: a rank that ends with an error is told as that") {
-  using e = evidence;
-  each_order({e::said_error, e::link_broke, e::fell_silent, e::found_dead, e::verdict},
-             {{e::said_error, e::link_broke},
-              {e::said_error, e::fell_silent},
-              {e::said_error, e::found_dead},
-              {e::said_error, e::verdict}},
-             [](const std::vector<e>& news) {
-               watched w;
-               for (const e one : news) w.peers.hear(2, one, {"", {2, " ended with timeout"}});
-               REQUIRE(w.told == std::vector<std::string>{"2 ended"});
-               REQUIRE(w.page.empty());
-               REQUIRE(w.link_is_down(2));
-             });
-}
-
 TEST_CASE("membership: a rank that is killed is told once, published, and with the reason of the page") {
   using e = evidence;
   const int orders = each_order({e::said_dead, e::fell_silent, e::verdict, e::found_dead, e::link_broke}, {},
@@ -267,23 +230,6 @@ TEST_CASE("membership: who ends because of a death is not its cause: the page's 
   w.page.emplace(3, "it was stopped");  // that, no news has said yet
   w.peers.hear(2, evidence::link_broke, {"its connection broke", {}});
   CHECK(w.told == std::vector<std::string>{"3 dead: it was stopped", "2 dead: the page has it"});
-}
-
-TEST_CASE("membership: a rank that comes back is taken in once, when the link is done with the process before") {
-  using e = evidence;
-  each_order({e::said_dead, e::fell_silent, e::found_dead, e::link_broke, e::newer_process},
-             {{e::said_dead, e::newer_process}}, [](const std::vector<e>& news) {
-               watched w;
-               for (const e one : news) {
-                 // What is found out of the process before does not reach the one that has been taken in.
-                 if (!w.taken_in.empty()) continue;
-                 if (one == e::link_broke) w.down.insert(2);
-                 w.peers.hear(2, one, {"seen", {}});
-               }
-               REQUIRE(w.taken_in == std::vector<rank_id>{2});
-               REQUIRE(w.peers.of(2) == standing::in_touch);
-               REQUIRE(w.told.size() == 1);
-             });
 }
 
 TEST_CASE("membership: what is found out of the process before does not touch the newer one that waits") {

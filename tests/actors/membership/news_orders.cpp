@@ -283,6 +283,9 @@ TEST_CASE("news in all orders: a table that is broken in one place is found out"
                with({stopped}));
   check_caught("the link is kept", &broken < s::in_touch, e::fell_silent, s::lost, f::publish | f::tell_dead >, "N9",
                with({stopped}));
+  news_setup stale = with({restarted});
+  stale.ignores_lives = true;
+  check_caught("what was posted of an older process counts", &parley::actors::next, "N3", stale);
   news_setup two_hosts = with({stopped});
   two_hosts.host = {0, 1, 1};
   check_caught("other hosts are not told", &broken < s::in_touch, e::fell_silent, s::lost,
