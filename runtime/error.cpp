@@ -35,19 +35,19 @@ std::string_view name(errc code) noexcept {
   return "unknown";
 }
 
-std::string_view name(need what) noexcept {
+std::string_view name(awaited what) noexcept {
   switch (what) {
-    case need::none: return "none";
-    case need::message: return "message";
-    case need::payload: return "payload";
-    case need::receive: return "receive";
-    case need::room: return "room";
-    case need::declaration: return "declaration";
-    case need::kernels: return "kernels";
-    case need::members: return "members";
-    case need::rehearsals: return "rehearsals";
-    case need::schedule: return "schedule";
-    case need::config: return "config";
+    case awaited::none: return "none";
+    case awaited::message: return "message";
+    case awaited::payload: return "payload";
+    case awaited::receive: return "receive";
+    case awaited::room: return "room";
+    case awaited::declaration: return "declaration";
+    case awaited::kernels: return "kernels";
+    case awaited::members: return "members";
+    case awaited::rehearsals: return "rehearsals";
+    case awaited::schedule: return "schedule";
+    case awaited::config: return "config";
   }
   return "unknown";
 }

@@ -256,16 +256,16 @@ std::vector<rank_id> lease_participant::awaited(std::uint64_t bytes) const {
   return {k->waiting_for.begin(), k->waiting_for.end()};
 }
 
-runtime::need lease_participant::unmet(std::uint64_t bytes) const {
+runtime::awaited lease_participant::unmet(std::uint64_t bytes) const {
   const key_state* const k = find(bytes);
-  if (k != nullptr && k->holder.may_start() && !may_begin(*k)) return runtime::need::rehearsals;
+  if (k != nullptr && k->holder.may_start() && !may_begin(*k)) return runtime::awaited::rehearsals;
   const std::vector<rank_id> ranks = awaited(bytes);
   const bool leader_lacks_answers = !ranks.empty() && ranks != std::vector{mine_.declaration.leader};
-  return leader_lacks_answers ? runtime::need::members : runtime::need::schedule;
+  return leader_lacks_answers ? runtime::awaited::members : runtime::awaited::schedule;
 }
 
 std::optional<rank_id> lease_participant::late(std::uint64_t bytes) const {
-  if (unmet(bytes) == runtime::need::rehearsals) return std::nullopt;
+  if (unmet(bytes) == runtime::awaited::rehearsals) return std::nullopt;
   const std::vector<rank_id> ranks = awaited(bytes);
   return ranks.empty() ? mine_.declaration.leader : ranks.front();
 }

@@ -155,7 +155,7 @@ class lease_participant {
   /// For whom the gate of this key waits, in words.
   std::string missing(std::uint64_t bytes) const;
   /// The same as facts, and the first rank that has not answered.
-  runtime::need unmet(std::uint64_t bytes) const;
+  runtime::awaited unmet(std::uint64_t bytes) const;
   std::optional<rank_id> late(std::uint64_t bytes) const;
   /// The same ranks; none where no call of this size waits at a gate.
   std::vector<rank_id> awaited(std::uint64_t bytes) const;

@@ -275,7 +275,7 @@ task<result<rounds::outcome>> rounds::lead(std::uint64_t call, std::uint32_t rou
     if (services_.ex.is_over(t.deadline)) {
       const error why = error::in_words(
           errc::timeout,
-          {.peer = silent.empty() ? std::optional<rank_id>() : silent.front(), .unmet = runtime::need::members},
+          {.peer = silent.empty() ? std::optional<rank_id>() : silent.front(), .unmet = runtime::awaited::members},
           listed(silent) + " did not come to the end of it in time; see what holds it up, or allow more time" +
               said_by(silent));
       conclude_failed(call, round, why);
@@ -316,7 +316,7 @@ task<result<rounds::outcome>> rounds::follow(std::uint64_t call, std::uint32_t r
     }
     if (services_.ex.is_over(t.deadline))
       co_return error::in_words(
-          errc::timeout, {.peer = leader_, .unmet = runtime::need::members},
+          errc::timeout, {.peer = leader_, .unmet = runtime::awaited::members},
           "rank " + std::to_string(leader_) + ", which leads, has not answered in time" + said_by(leader));
     ask_if_late(t, leader);
     if (services_.ex.now() >= say_at) {

@@ -75,7 +75,7 @@ struct root_cause {
 };
 
 /// What a call waited for when it ended.
-enum class need : std::uint8_t {
+enum class awaited : std::uint8_t {
   none,         ///< nothing, or it is not known what
   message,      ///< a receive: a message of its tag
   payload,      ///< a receive whose message has begun: the rest of it
@@ -90,7 +90,7 @@ enum class need : std::uint8_t {
 };
 
 /// `message`, `room`, ...: the name that texts use.
-std::string_view name(need what) noexcept;
+std::string_view name(awaited what) noexcept;
 
 /// What an error is about. A fact that is not known, or that the error does not have, is not there.
 struct error_facts {
@@ -102,7 +102,7 @@ struct error_facts {
   bool begun = true;
   std::optional<rank_id> peer{};               ///< the rank that the call waited for, or that failed it
   std::optional<std::uint32_t> tag{};          ///< of the call's messages
-  need unmet = need::none;                     ///< what the call waited for
+  awaited unmet = awaited::none;                     ///< what the call waited for
   std::string config{};                        ///< the id of the config that the call ran, or that was refused
   std::optional<std::uint64_t> done_bytes{};   ///< so many were sent or received
   std::optional<std::uint64_t> whole_bytes{};  ///< of the message, or of the peer's call

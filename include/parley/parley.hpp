@@ -132,7 +132,7 @@ using runtime::error;
 using runtime::f16;
 using runtime::failure;
 using runtime::flow_work;
-using runtime::need;
+using runtime::awaited;
 using runtime::rank_id;
 using runtime::reads;
 using runtime::result;

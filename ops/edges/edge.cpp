@@ -293,7 +293,7 @@ runtime::error_facts edge_end::about(std::uint64_t invocation, std::uint32_t tag
   return facts;
 }
 
-runtime::error_facts edge_end::about_next(std::uint64_t invocation, std::uint32_t tag, runtime::need unmet) const {
+runtime::error_facts edge_end::about_next(std::uint64_t invocation, std::uint32_t tag, runtime::awaited unmet) const {
   runtime::error_facts facts = about(invocation, tag);
   facts.begun = false;
   facts.unmet = unmet;
@@ -504,16 +504,16 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
   co_await run(begun, data, until, by_piece, call.trials.batch);
 }
 
-runtime::need edge_out::why_not_admitted(std::uint32_t tag, std::uint64_t bytes, bool is_still_written) {
-  using runtime::need;
-  if (is_still_written) return need::kernels;
-  return sender_.awaits_answer(tag, bytes) ? need::declaration : need::room;
+runtime::awaited edge_out::why_not_admitted(std::uint32_t tag, std::uint64_t bytes, bool is_still_written) {
+  using runtime::awaited;
+  if (is_still_written) return awaited::kernels;
+  return sender_.awaits_answer(tag, bytes) ? awaited::declaration : awaited::room;
 }
 
-std::string edge_out::words_of(runtime::need unmet) const {
-  if (unmet == runtime::need::kernels) return "what kernels of this rank were to write was not there; ";
+std::string edge_out::words_of(runtime::awaited unmet) const {
+  if (unmet == runtime::awaited::kernels) return "what kernels of this rank were to write was not there; ";
   const std::string peer = "rank " + std::to_string(options_.peer);
-  if (unmet == runtime::need::room)
+  if (unmet == runtime::awaited::room)
     return peer + " has no room: it has not posted the receives for what was sent before; ";
   return peer + " has not answered for this op, which it may not have declared yet, and of the " +
          std::to_string(sender_.allowance().most_bytes()) +
@@ -743,7 +743,7 @@ void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::si
   if (const auto refused = take_refusal(inv))
     throw explained(refused->code, about_refused(*refused), words_of(*refused));
   runtime::error_facts facts = about(inv.invocation, inv.mark.tag);
-  if (out.failed() == errc::timeout) facts.unmet = runtime::need::receive;
+  if (out.failed() == errc::timeout) facts.unmet = runtime::awaited::receive;
   facts.config = find(inv.mark.digest)->id();
   facts.done_bytes = out.sent_bytes();
   facts.whole_bytes = bytes;
@@ -975,7 +975,7 @@ void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::stri
       (why.empty() ? "" : "; " + std::string(why));
   report_failure(in, in.digest(), in.failed(), what);
   runtime::error_facts facts = about(in.invocation(), in.mark()->tag);
-  if (in.failed() == errc::timeout) facts.unmet = in.all_here() ? runtime::need::config : runtime::need::payload;
+  if (in.failed() == errc::timeout) facts.unmet = in.all_here() ? runtime::awaited::config : runtime::awaited::payload;
   if (config != nullptr) facts.config = config->id();
   facts.done_bytes = in.received_bytes();
   facts.whole_bytes = in.total_bytes();
@@ -1028,7 +1028,7 @@ void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std
   record_unbegun(runtime::flight_event::receive_failed, tag, in.invocation(),
                  in.refused() ? in.stamp_of_refused().total_bytes : capacity, in.posted_ns());
   if (!in.matched()) {
-    runtime::error_facts facts = about_next(in.invocation(), tag, runtime::need::message);
+    runtime::error_facts facts = about_next(in.invocation(), tag, runtime::awaited::message);
     facts.own_bytes = capacity;
     throw explained(in.failed(), facts,
                     "a receive of up to " + std::to_string(capacity) + " bytes from rank " +

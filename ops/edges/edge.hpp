@@ -144,7 +144,7 @@ class edge_end : public op_end, private actors::implementations {
   /// Of a call.
   runtime::error_facts about(std::uint64_t invocation, std::uint32_t tag) const;
   /// Of a call that has not begun; this would have been its number.
-  runtime::error_facts about_next(std::uint64_t invocation, std::uint32_t tag, runtime::need unmet) const;
+  runtime::error_facts about_next(std::uint64_t invocation, std::uint32_t tag, runtime::awaited unmet) const;
   void start(actors::row_log& rows);
   /// What all of its waiting calls have in common.
   runtime::waiting_call waiting(std::string_view what) const;
@@ -224,8 +224,8 @@ class edge_out final : public edge_end {
   runtime::task<> rehearse(std::uint64_t digest) override;
   void give_up_rehearsal(std::uint64_t digest);
   /// What keeps a send from beginning.
-  runtime::need why_not_admitted(std::uint32_t tag, std::uint64_t bytes, bool is_still_written);
-  std::string words_of(runtime::need unmet) const;
+  runtime::awaited why_not_admitted(std::uint32_t tag, std::uint64_t bytes, bool is_still_written);
+  std::string words_of(runtime::awaited unmet) const;
   runtime::task<> send_when_admitted(std::span<const std::byte> data, call_options call);
   runtime::task<> run(actors::outgoing inv, std::span<const std::byte> data, time_ns until,
                       actors::payload_pieces* by_piece = nullptr, std::uint64_t batch = 0);

@@ -87,7 +87,7 @@ task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, way what, 
     forget_if_idle(o.tag);
     if (mine.met == nullptr) {
       runtime::error_facts facts = about(o.tag);
-      facts.unmet = what == way::sends ? runtime::need::receive : runtime::need::message;
+      facts.unmet = what == way::sends ? runtime::awaited::receive : runtime::awaited::message;
       (what == way::sends ? facts.whole_bytes : facts.own_bytes) = mine.bytes.size();
       throw explained(woken.code(), facts, verb, "its other side was not posted");
     }

@@ -650,7 +650,7 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
   const std::string which = config == nullptr ? "its config" : "config " + config->id();
   switch (fault.why) {
     case errc::timeout:
-      about.unmet = runtime::need::members;
+      about.unmet = runtime::awaited::members;
       text += culprit + " did not come in time; see what holds it up, or allow more time";
       text +=
           actors::said_by_peers(services_, declaration(), inv.late().empty() ? std::vector{fault.culprit} : inv.late());

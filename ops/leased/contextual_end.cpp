@@ -363,7 +363,7 @@ task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
   }
   if (!thrown) co_return;
   if (here.cancelled() == errc::timeout && around.cancelled() == errc::none)
-    runtime::raise(error::in_words(errc::timeout, {.unmet = runtime::need::config},
+    runtime::raise(error::in_words(errc::timeout, {.unmet = runtime::awaited::config},
                                    "a run took longer than " +
                                        milliseconds(static_cast<double>(services_.patient(op_.timeout_ns))) +
                                        "; see what holds it up, or allow more time"));

@@ -384,7 +384,7 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
   if (outcome == errc::none) co_return;
   runtime::error_facts facts = about(l.what.invocation, bytes);
   if (config != nullptr) facts.config = config->id();
-  if (outcome == errc::timeout) facts.unmet = runtime::need::config;
+  if (outcome == errc::timeout) facts.unmet = runtime::awaited::config;
   throw explained(outcome, facts, text, asks.asked);
 }
 

@@ -16,8 +16,8 @@ TEST_CASE("a put lands when the test says so, and a fence ends only then") {
   const auto exposed = e.links[1].expose(memory).value();
   const remote_place at{exposed.key, reinterpret_cast<std::uint64_t>(memory.data()) + 10};
   const auto data = pattern(900, 1);
-  awaited put;
-  awaited fence;
+  parley::tests::awaited put;
+  parley::tests::awaited fence;
   CHECK(e.links[0].put(1, at, data, &put) == errc::pending);
   CHECK(e.links[0].fence(1, &fence) == errc::pending);
   e.pass();
@@ -29,7 +29,7 @@ TEST_CASE("a put lands when the test says so, and a fence ends only then") {
   CHECK(fence.outcome == errc::none);
   CHECK(std::equal(data.begin(), data.end(), memory.begin() + 10));
 
-  awaited beyond;
+  parley::tests::awaited beyond;
   CHECK(e.links[0].put(1, {exposed.key, at.address + 91}, data, &beyond) == errc::bad_argument);
   CHECK(e.links.puts().outside == 1);
   e.links[1].withdraw(exposed);

@@ -424,7 +424,7 @@ TEST_CASE("nothing reads the buffer of a part whose invocation has gone") {
   std::fill(data.begin(), data.end(), std::byte{0});
   std::vector<std::byte> got(data.size(), std::byte{1});
   const std::vector<std::byte> untouched = got;
-  awaited fetched;
+  parley::tests::awaited fetched;
   REQUIRE(a.links[1].fetch(std::move(*at_worker.kept), got, &fetched) == errc::pending);
   pass(a.clock);
   CHECK(fetched.outcome == errc::peer_failed);

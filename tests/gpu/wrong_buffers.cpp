@@ -158,7 +158,7 @@ TEST_CASE("a copy by a kernel goes well in a thread that has an error left, and 
   // By words of 16 bytes, of 4 and of 1.
   for (const std::size_t size : {bytes, bytes - 4, bytes - 1}) {
     CAPTURE(size);
-    awaited done;
+    parley::tests::awaited done;
     leave_error();
     CHECK(gpu.copies.copy(to.bytes().first(size), from.bytes().first(size), &done, nullptr, {.kernel_blocks = 16}) ==
           errc::pending);

@@ -1,7 +1,7 @@
 #pragma once
 /// Compares an error with the facts that a test is about. How it is worded is checked in each folder's wording.cpp.
 ///
-///     CHECK(is(outcome, {.code = errc::timeout, .op = "acts 0->1", .rank = 1, .peer = 0, .unmet = need::message}));
+///     CHECK(is(outcome, {.code = errc::timeout, .op = "acts 0->1", .rank = 1, .peer = 0, .unmet = awaited::message}));
 ///
 /// Only the facts that are given are compared. A check that fails prints both sides and the whole text.
 #include <parley/error.hpp>
@@ -23,7 +23,7 @@ struct expected_error {
   std::optional<bool> begun{};
   std::optional<runtime::rank_id> peer{};
   std::optional<std::uint32_t> tag{};
-  std::optional<runtime::need> unmet{};
+  std::optional<runtime::awaited> unmet{};
   std::optional<std::string> config{};
   std::optional<std::uint64_t> done_bytes{};
   std::optional<std::uint64_t> whole_bytes{};
@@ -46,7 +46,7 @@ struct comparison {
 
 namespace comparing {
 inline std::string shown(runtime::errc code) { return std::string(runtime::name(code)); }
-inline std::string shown(runtime::need what) { return std::string(runtime::name(what)); }
+inline std::string shown(runtime::awaited what) { return std::string(runtime::name(what)); }
 inline std::string shown(const std::string& text) { return "`" + text + "`"; }
 inline std::string shown(bool is) { return is ? "yes" : "no"; }
 template <class Number>

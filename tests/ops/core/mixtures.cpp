@@ -563,7 +563,7 @@ TEST_CASE("a capability function that throws leaves a rank its default, with the
   for (const rank_id r : {rank_id{0}, rank_id{2}}) calling.spawn(reduce_each(others[r], r, 3, {1000}, 1, missing));
   run_until(w.clock, [&] { return calling.running() == 0; });
   for (const rank_id r : {rank_id{0}, rank_id{2}}) CHECK(missing.of_rank[r].at(0).code() == errc::timeout);
-  CHECK(is(missing.of_rank[0][0], {.peer = 1, .unmet = need::members}));
+  CHECK(is(missing.of_rank[0][0], {.peer = 1, .unmet = awaited::members}));
 }
 
 TEST_CASE("where one rank's capability function answers with the wrong length, the other end of an edge hears of it in "
@@ -621,7 +621,7 @@ TEST_CASE(
   CHECK(w.clock.now() <= 1'100'000'000);
   for (const rank_id r : {rank_id{0}, rank_id{2}}) {
     CHECK(is(told[r],
-             {.code = errc::timeout, .op = "gradients 0->1->2", .rank = r, .invocation = 0, .unmet = need::config}));
+             {.code = errc::timeout, .op = "gradients 0->1->2", .rank = r, .invocation = 0, .unmet = awaited::config}));
   }
 }
 

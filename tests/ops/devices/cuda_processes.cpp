@@ -58,7 +58,7 @@ TEST_CASE("device buffers go through pinned memory where the link moves host mem
 
 TEST_CASE("a send that is given up while its payload is brought down to pinned memory goes no further") {
   fake_cuda gpu;
-  awaited done;
+  parley::tests::awaited done;
   two_ranks w(gpu, {direct()});
   const auto from = transports::cuda_memory::on_device(gpu, 0, 100'000);
   const std::array<std::byte, 8> header{};

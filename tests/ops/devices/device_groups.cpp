@@ -177,7 +177,7 @@ TEST_CASE("a kernel that does not end holds up a call no longer than its time, o
   REQUIRE(w.job.gpu(1)->after(w.memory[1]->bytes(), w.streams[1]) == errc::none);
   const auto late = w.call();
   for (const auto& how : late) REQUIRE(how.code() == errc::timeout);
-  CHECK(is(late[0], {.rank = 0, .peer = 1, .unmet = need::members}));
+  CHECK(is(late[0], {.rank = 0, .peer = 1, .unmet = awaited::members}));
   CHECK(late[1].reason().text().find("the kernels that this rank has enqueued") != std::string::npos);
   over = true;
   for (rank_id r = 0; r < 2; ++r) w.put(r);

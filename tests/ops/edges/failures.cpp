@@ -82,7 +82,7 @@ TEST_CASE("when a peer is lost every pending and every later call says so, with 
                   .op = "activations 0->1",
                   .rank = 1,
                   .peer = 0,
-                  .unmet = need::message,
+                  .unmet = awaited::message,
                   .culprit = 0,
                   .quotes = "killed by signal 9"}));
   }
@@ -245,7 +245,7 @@ TEST_CASE("a receive that nobody sends to ends at its deadline, naming who it wa
                   .rank = 1,
                   .role = "receiver",
                   .peer = 0,
-                  .unmet = need::message}));
+                  .unmet = awaited::message}));
 }
 
 TEST_CASE("a send that nobody makes room for ends at its deadline, naming who has no room") {
@@ -259,14 +259,14 @@ TEST_CASE("a send that nobody makes room for ends at its deadline, naming who ha
                .role = "sender",
                .begun = false,
                .peer = 1,
-               .unmet = need::room}));
+               .unmet = awaited::room}));
 }
 
 TEST_CASE("a large send that nobody receives ends at its deadline, and the next ones are paired rightly") {
   pair_world w;
   auto& r = w.send(1 << 20, {.to = 1, .timeout_ns = 50'000'000});
   pass(w, 200'000'000);
-  CHECK(is(r, {.code = errc::timeout, .invocation = 0, .begun = true, .unmet = need::receive}));
+  CHECK(is(r, {.code = errc::timeout, .invocation = 0, .begun = true, .unmet = awaited::receive}));
   auto& first = w.receive(1 << 20);
   auto& second = w.receive(1 << 20);
   auto& again = w.send(1 << 20);

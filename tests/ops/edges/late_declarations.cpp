@@ -174,7 +174,7 @@ TEST_CASE("a send that may not leave early ends at its time-out, and says what i
                              .op = "activations 0->1",
                              .begun = false,
                              .peer = 1,
-                             .unmet = need::declaration,
+                             .unmet = awaited::declaration,
                              .quotes = "524288"}));
 }
 
@@ -262,7 +262,7 @@ TEST_CASE("a receive whose first part came, and none after it, ends at its time-
   run_until(w.clock, [&] { return calls.running() == 0; });
   CHECK(is(received, {.code = errc::timeout,
                       .peer = 0,
-                      .unmet = need::payload,
+                      .unmet = awaited::payload,
                       .done_bytes = 2'048,
                       .whole_bytes = 8'192,
                       .quotes = "the rest had not come when its time was up"}));

@@ -426,7 +426,7 @@ TEST_CASE("what was to come from a rank that has died fails what needs it, and n
                          .begun = false,
                          .peer = 0,
                          .tag = 0,
-                         .unmet = need::message,
+                         .unmet = awaited::message,
                          .culprit = 0,
                          .quotes = "the sum"}));
   CHECK(sum == 0);

@@ -249,7 +249,7 @@ TEST_CASE("operations have deadlines of their own, and a batch one for all; what
   for (const auto& o : run_each(w, {sender, receiver}, pairs_named("deadlines")))
     CHECK((o ? "" : o.reason().what()) == "");
   REQUIRE(r.each.size() == 3);
-  CHECK(is(r.each[0].outcome, {.code = errc::timeout, .op = "deadlines 0->1", .tag = 1, .unmet = need::message}));
+  CHECK(is(r.each[0].outcome, {.code = errc::timeout, .op = "deadlines 0->1", .tag = 1, .unmet = awaited::message}));
   CHECK(r.each[0].at_ns >= 10 * ms);
   CHECK(r.each[0].at_ns < 11 * ms);
   CHECK(r.each[1].outcome);
@@ -282,7 +282,7 @@ TEST_CASE("a send that nobody takes ends at its own deadline, or at that of its 
       return send_in_time(&flow, pairs, &s, by_batch);
     };
     for (const auto& o : run_each(w, {sender, nothing}, op)) CHECK((o ? "" : o.reason().what()) == "");
-    CHECK(is(s.sent.outcome, {.code = errc::timeout, .op = "deadlines 0->1", .unmet = need::receive}));
+    CHECK(is(s.sent.outcome, {.code = errc::timeout, .op = "deadlines 0->1", .unmet = awaited::receive}));
     CHECK(s.sent.at_ns >= 10 * ms);
     CHECK(s.sent.at_ns < 12 * ms);
   }
@@ -316,15 +316,15 @@ TEST_CASE("a receive from oneself that nobody sends ends in time, by its name, a
   const program alone = [&](dataflow& flow, ops::rank&, p2p& pairs) { return orphans(&flow, pairs, &r); };
   for (const auto& o : run_each(w, {alone}, op)) CHECK((o ? "" : o.reason().what()) == "");
   REQUIRE(r.each.size() == 4);
-  const auto ended = [&](std::size_t i, std::uint32_t tag, need unmet) {
+  const auto ended = [&](std::size_t i, std::uint32_t tag, awaited unmet) {
     CHECK(
         is(r.each[i].outcome, {.code = errc::timeout, .op = "self", .rank = 0, .peer = 0, .tag = tag, .unmet = unmet}));
   };
-  ended(0, 1, need::message);
+  ended(0, 1, awaited::message);
   CHECK(r.each[0].at_ns == 40 * ms);
-  ended(1, 2, need::message);
+  ended(1, 2, awaited::message);
   CHECK(r.each[1].at_ns == 5 * ms);
-  ended(2, 3, need::receive);
+  ended(2, 3, awaited::receive);
   CHECK(r.each[2].at_ns == 6 * ms);
   CHECK(r.each[3].outcome.code() == errc::cancelled);
   CHECK(r.each[3].at_ns == 2 * ms);

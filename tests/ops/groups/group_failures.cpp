@@ -204,7 +204,7 @@ TEST_CASE("who is late is named on all ranks, that call fails everywhere, and th
     }
     const auto all = reduce_some(w, groups, others);
     for (const rank_id r : others) {
-      CHECK(is(all.of_rank[r][0], {.code = errc::timeout, .peer = late, .unmet = need::members}));
+      CHECK(is(all.of_rank[r][0], {.code = errc::timeout, .peer = late, .unmet = awaited::members}));
     }
     wait_a_while(w, 1_ms);
     // It comes at last, and learns that the call is over.

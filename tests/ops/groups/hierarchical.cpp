@@ -793,7 +793,7 @@ TEST_CASE("a rank that is late is the one that all others name, on both levels o
     for (rank_id r = 0; r < 4; ++r) {
       if (r == late) continue;
       CAPTURE(r);
-      CHECK(is(outcomes[r], {.code = errc::timeout, .peer = late, .unmet = need::members}));
+      CHECK(is(outcomes[r], {.code = errc::timeout, .peer = late, .unmet = awaited::members}));
     }
   }
 }

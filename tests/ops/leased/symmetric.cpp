@@ -500,7 +500,7 @@ TEST_CASE("a call that waits for a rehearsal ends in its time, and says for what
     for (const auto& o : log.outcomes) {
       if (o) continue;
       CHECK(is(o, {.code = errc::timeout,
-                   .unmet = need::rehearsals,
+                   .unmet = awaited::rehearsals,
                    .own_bytes = 4096,
                    .quotes = "it waited for the rehearsals that all members make before this call"}));
     }
@@ -622,7 +622,7 @@ TEST_CASE("a call whose config waits too long for another member says what that 
     job.pass(5'000'000'000);
     for (const rank_id r : {0U, 1U}) {
       CHECK(is(outcomes[r],
-               {.code = errc::timeout, .rank = r, .invocation = 0, .unmet = need::config, .config = "library"}));
+               {.code = errc::timeout, .rank = r, .invocation = 0, .unmet = awaited::config, .config = "library"}));
       const std::string text = outcomes[r].reason().what();
       CAPTURE(text);
       // Who waits in the same call is named after who does not.
@@ -676,7 +676,7 @@ TEST_CASE("a call that waits at a gate too long ends as timeout, which says for 
        .op = "gradients 0->1->2",
        .rank = 1,
        .peer = schedule ? 0 : 2,
-       .unmet = schedule ? need::schedule : need::members,
+       .unmet = schedule ? awaited::schedule : awaited::members,
        .quotes = schedule ? "at the gate of campaign 1 for the coordinator on rank 0, which has not sent the schedule"
                           : "at the gate of campaign 1 for rank 2, which has not answered"}));
   const std::string said = outcome ? "" : outcome.reason().what();

@@ -476,7 +476,7 @@ TEST_CASE("a pass that waits too long says which step waits for whom, and what t
   run_until(w.clock, [&] { return one.running() == 0; });
   const std::string text = outcomes[1] ? "" : outcomes[1].reason().what();
   MESSAGE(text);
-  CHECK(is(outcomes[1], {.code = errc::timeout, .rank = 1, .peer = 0, .unmet = need::message, .quotes = "1F0"}));
+  CHECK(is(outcomes[1], {.code = errc::timeout, .rank = 1, .peer = 0, .unmet = awaited::message, .quotes = "1F0"}));
   CHECK(text.find("; rank 0 has sent ") != std::string::npos);
   CHECK(text.find("; it waits in no call") != std::string::npos);
 }
