@@ -251,7 +251,7 @@ std::vector<double> agreement_times_ns(const world& w) {
   std::vector<double> times;
   for (rank_id r = 0; r < w.ranks(); ++r) {
     for (const auto& edge : w.find(r)->agreements()) {
-      for (const auto& c : edge.assigned->campaigns()) times.push_back(double(c->decided_ns - c->first_ns));
+      for (const auto& c : edge.assigned->searches()) times.push_back(double(c->chosen().at_ns - c->first_ns()));
     }
   }
   if (times.size() != w.ranks() - 1)

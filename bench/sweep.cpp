@@ -256,7 +256,7 @@ bool decided(const parley::rank& self, std::uint64_t bytes) {
   for (const auto& e : self.agreements()) {
     if (e.op != "tuned") continue;
     const auto* c = e.assigned->find(bytes);
-    return c != nullptr && c->where == parley::actors::campaign::stage::decided;
+    return c != nullptr && c->is_decided();
   }
   return false;
 }

@@ -40,19 +40,19 @@ struct trial_costs {
   }
 };
 
-inline double trial_loss_ns(const actors::campaign& c, const ops::edge_agreement& with) {
-  if (c.aggregates.empty() || !c.aggregates[0].measured()) return 0;
+inline double trial_loss_ns(const actors::search& c, const ops::edge_agreement& with) {
+  if (c.aggregates().empty() || !c.aggregates()[0].measured()) return 0;
   std::vector<runtime::rank_id> participants = with.group;
   if (participants.empty()) participants = {with.sender, with.receiver};
   double lost = 0;
-  for (std::size_t i = 1; i < c.repetitions.size(); ++i) {
-    for (std::span<const std::uint64_t> rest = c.repetitions[i]; !rest.empty();) {
-      const auto repetition = tuning::take_repetition(rest, c.joined);
-      const auto once = tuning::aggregate_candidate(c.rows[i], {.digest = with.assigned->candidates()[i],
+  for (std::size_t i = 1; i < c.book().repetitions.size(); ++i) {
+    for (std::span<const std::uint64_t> rest = c.book().repetitions[i]; !rest.empty();) {
+      const auto repetition = tuning::take_repetition(rest, c.book().joined);
+      const auto once = tuning::aggregate_candidate(c.book().rows[i], {.digest = with.assigned->candidates()[i],
                                                                 .participants = participants,
                                                                 .invocations = repetition,
-                                                                .joined = c.joined});
-      if (once.measured()) lost += double(repetition.size()) * std::max(0.0, once.time_ns - c.aggregates[0].time_ns);
+                                                                .joined = c.book().joined});
+      if (once.measured()) lost += double(repetition.size()) * std::max(0.0, once.time_ns - c.aggregates()[0].time_ns);
     }
   }
   return lost;
@@ -63,9 +63,9 @@ inline double measured_ns(const std::vector<ops::edge_agreement>& all, std::uint
   for (const auto& with : all) {
     const auto& known = with.assigned->candidates();
     const auto at = std::size_t(std::find(known.begin(), known.end(), digest) - known.begin());
-    for (const auto& c : with.assigned->campaigns()) {
-      if (at < c->aggregates.size() && c->aggregates[at].measured())
-        return c->aggregates[at].time_ns * double(bytes) / double(c->bucket.largest_bytes());
+    for (const auto& c : with.assigned->searches()) {
+      if (at < c->aggregates().size() && c->aggregates()[at].measured())
+        return c->aggregates()[at].time_ns * double(bytes) / double(c->bucket().largest_bytes());
     }
   }
   return 0;
@@ -76,8 +76,8 @@ inline trial_costs costs_of(const ops::rank& self) {
   trial_costs all;
   const auto agreed = self.agreements();
   for (const auto& with : agreed) {
-    for (const auto& c : with.assigned->campaigns()) {
-      all.trials += double(c->trials);
+    for (const auto& c : with.assigned->searches()) {
+      all.trials += double(c->trials());
       all.trials_ns += trial_loss_ns(*c, with);
     }
   }

@@ -39,7 +39,8 @@
 namespace parley::cli {
 
 namespace json = boost::json;
-using actors::campaign;
+using actors::exclusion;
+using actors::search;
 using runtime::task;
 
 namespace {
@@ -60,11 +61,11 @@ runtime::time_ns wall_clock() {
 json::value finite(double ns) { return std::isfinite(ns) ? json::value(ns) : json::value(nullptr); }
 
 /// Something has been agreed on and is in force, also while it is searched for anew.
-bool decided(const campaign& c) { return c.where == campaign::stage::decided || c.search > 1; }
+bool decided(const search& c) { return c.is_decided() || c.number() > 1; }
 
-const actors::decision_record* record_of(const ops::edge_agreement& e, const campaign& c) {
+const actors::decision_record* record_of(const ops::edge_agreement& e, const search& c) {
   if (e.decisions == nullptr) return nullptr;
-  const auto same = [&](const actors::decision_record& d) { return d.key == c.key && d.digest == c.digest; };
+  const auto same = [&](const actors::decision_record& d) { return d.key == c.key() && d.digest == c.chosen().digest; };
   const auto at = std::find_if(e.decisions->begin(), e.decisions->end(), same);
   return at == e.decisions->end() ? nullptr : &*at;
 }
@@ -90,20 +91,20 @@ void add_evidence(json::object& candidate, const actors::decision_record* d, std
 }
 
 /// What may not run for this key is said by name, measured or not.
-void add_exclusion(json::object& candidate, const campaign& c, std::size_t index) {
-  for (const campaign::exclusion& e : c.excluded) {
+void add_exclusion(json::object& candidate, const search& c, std::size_t index) {
+  for (const exclusion& e : c.excluded()) {
     if (e.candidate != index) continue;
-    candidate["status"] = e.kind == campaign::exclusion::reason::failed ? "quarantined"
-                          : e.kind == campaign::exclusion::reason::same ? "same"
+    candidate["status"] = e.kind == exclusion::reason::failed ? "quarantined"
+                          : e.kind == exclusion::reason::same ? "same"
                                                                         : "excluded";
     candidate["detail"] = e.why;
   }
 }
 
-json::array candidates_of(const campaign& c, const actors::assignment& a, const actors::decision_record* d) {
+json::array candidates_of(const search& c, const actors::assignment& a, const actors::decision_record* d) {
   json::array list;
   for (std::size_t i = 0; i < a.ids().size(); ++i) {
-    const tuning::aggregate measured = i < c.aggregates.size() ? c.aggregates[i] : tuning::aggregate{};
+    const tuning::aggregate measured = i < c.aggregates().size() ? c.aggregates()[i] : tuning::aggregate{};
     json::object one{{"config", a.ids()[i]},
                      {"time_ns", finite(measured.time_ns)},
                      {"repetitions", measured.count},
@@ -129,44 +130,44 @@ json::array lacking_in(const actors::decision_record* d) {
 }
 
 /// Calls since the decision that ran another config, by what the decided one lacked.
-json::object others_of(const campaign& c) {
+json::object others_of(const search& c) {
   json::object all;
   for (const auto& [need, calls] : c.runs_of_others()) all[std::string(need)] = calls;
   return all;
 }
 
-json::object agreement_of(const ops::edge_agreement& e, const campaign& c) {
+json::object agreement_of(const ops::edge_agreement& e, const search& c) {
   const actors::assignment& a = *e.assigned;
-  const auto winner = std::find(a.ids().begin(), a.ids().end(), c.winner);
+  const auto winner = std::find(a.ids().begin(), a.ids().end(), c.chosen().config);
   const auto index = static_cast<std::size_t>(winner - a.ids().begin());
   const actors::decision_record* d = record_of(e, c);
   return {
       {"op", e.op},
       {"sender", e.sender},
       {"receiver", e.receiver},
-      {"key", c.key},
+      {"key", c.key()},
       {"participants", json::array{e.sender, e.receiver}},
       {"candidates", candidates_of(c, a, d)},
       {"decided", decided(c)},
-      {"searches", c.search},
-      {"searching_anew", c.search > 1 && c.where != campaign::stage::decided},
-      {"decision", c.winner},
-      {"why", c.why},
+      {"searches", c.number()},
+      {"searching_anew", c.number() > 1 && !c.is_decided()},
+      {"decision", c.chosen().config},
+      {"why", c.chosen().why},
       {"proposed_by", d == nullptr ? json::value(nullptr) : json::value(d->proposer)},
       {"evidence_left_out", d == nullptr ? 0 : d->left_out},
       {"lacking", lacking_in(d)},
       {"confidence", d == nullptr ? json::value(nullptr) : json::value(tuning::name(d->confidence))},
-      {"from_results", c.from_results()},
-      {"decision_time_ns", index < c.aggregates.size() ? finite(c.aggregates[index].time_ns) : json::value(nullptr)},
-      {"default_time_ns", c.aggregates.empty() ? json::value(nullptr) : finite(c.aggregates[0].time_ns)},
-      {"trials", c.trials},
-      {"cost_ns", c.cost_ns},
+      {"from_results", c.chosen().from_results()},
+      {"decision_time_ns", index < c.aggregates().size() ? finite(c.aggregates()[index].time_ns) : json::value(nullptr)},
+      {"default_time_ns", c.aggregates().empty() ? json::value(nullptr) : finite(c.aggregates()[0].time_ns)},
+      {"trials", c.trials()},
+      {"cost_ns", c.cost_ns()},
       {"control_ns", a.control_ns()},
-      {"invocations", c.invocations},
-      {"calls_since_decision", decided(c) ? c.invocations - c.invocations_before : 0},
+      {"invocations", c.invocations()},
+      {"calls_since_decision", decided(c) ? c.calls_since_decision() : 0},
       {"ran_other", others_of(c)},
-      {"time_to_agreement_ns", decided(c) ? json::value(c.decided_ns - c.first_ns) : json::value(nullptr)},
-      {"invocations_until_agreement", decided(c) ? json::value(c.invocations_to_agreement) : json::value(nullptr)}};
+      {"time_to_agreement_ns", decided(c) ? json::value(c.chosen().at_ns - c.first_ns()) : json::value(nullptr)},
+      {"invocations_until_agreement", decided(c) ? json::value(c.invocations_to_agreement()) : json::value(nullptr)}};
 }
 
 json::array flight_of(const ops::rank& self) {
@@ -232,8 +233,8 @@ class progress_reporter {
     std::uint64_t settled = 0;
     std::uint64_t trials = 0;
     for (const ops::edge_agreement& e : self_.agreements()) {
-      for (const auto& c : e.assigned->campaigns()) {
-        trials += c->trials;
+      for (const auto& c : e.assigned->searches()) {
+        trials += c->trials();
         (decided(*c) ? settled : open) += 1;
         if (!decided(*c) || std::count(told_.begin(), told_.end(), c.get()) != 0) continue;
         told_.push_back(c.get());
@@ -253,14 +254,14 @@ class progress_reporter {
   std::function<void(json::object&&)> to_;
   ops::rank& self_;
   runtime::time_ns next_ = 0;
-  std::vector<const campaign*> told_;
+  std::vector<const search*> told_;
 };
 
 json::object final_report(ops::rank& self, const runtime::link& wire, const spec& job, const workload& work,
                           runtime::time_ns wall_ns, const std::string& error) {
   json::array agreements;
   for (const ops::edge_agreement& e : self.agreements()) {
-    for (const auto& c : e.assigned->campaigns()) agreements.push_back(agreement_of(e, *c));
+    for (const auto& c : e.assigned->searches()) agreements.push_back(agreement_of(e, *c));
   }
   json::array produced;
   for (const outputs& o : work.collected()) {

@@ -204,11 +204,11 @@ class coordinator_behaviour {
   // size is looked at once, so that noise does not make mixtures for ever.
   bool warm_new_mixtures() {
     if (!tunes() || !state_.merged) return false;
-    for (const auto& c : state_.assigned->campaigns()) {
-      const bool tried = c->where == campaign::stage::decided && c->source == decision_source::trials;
-      if (!tried || looked_at_.contains(c->bucket.index())) continue;
+    for (const auto& c : state_.assigned->searches()) {
+      const bool tried = c->is_decided() && c->chosen().source == decision_source::trials;
+      if (!tried || looked_at_.contains(c->bucket().index())) continue;
       add_faster_mixtures(*c);
-      looked_at_.insert(c->bucket.index());
+      looked_at_.insert(c->bucket().index());
     }
     const auto& all = state_.merged->candidates;
     if (told_of_ == all.size()) return false;
@@ -220,7 +220,7 @@ class coordinator_behaviour {
     warming_again_ = true;
     return true;
   }
-  void add_faster_mixtures(const campaign& c) {
+  void add_faster_mixtures(const search& c) {
     tuning::merged& all = *state_.merged;
     const auto is_mixture = [&](const tuning::candidate& one) { return all.mixture_of(one) != 0; };
     if (std::none_of(all.candidates.begin(), all.candidates.end(), is_mixture)) return;
@@ -239,14 +239,13 @@ class coordinator_behaviour {
     }
   }
   // What each participant took with each config, in the trials of the candidate that has its name. What failed took nothing.
-  std::vector<std::vector<tuning::own_measurement>> taken_by_config(const campaign& c) const {
+  std::vector<std::vector<tuning::own_measurement>> taken_by_config(const search& c) const {
     std::vector<std::vector<tuning::own_measurement>> took(state_.merged->configs.size());
-    for (std::size_t i = 0; i < c.aggregates.size(); ++i) {
-      const auto out = [i](const campaign::exclusion& e) { return e.candidate == i; };
+    for (std::size_t i = 0; i < c.aggregates().size(); ++i) {
       const auto at = state_.merged->find_candidate(state_.assigned->candidates()[i]);
-      if (!at || !c.aggregates[i].measured() || std::any_of(c.excluded.begin(), c.excluded.end(), out)) continue;
+      if (!at || !c.aggregates()[i].measured() || c.excludes(i)) continue;
       const tuning::candidate& of = state_.merged->candidates[*at];
-      if (is_by_name(of)) took[of.config] = seen_by_each(i, c, state_);
+      if (is_by_name(of)) took[of.config] = seen_by_each(i, c.book(), state_);
     }
     return took;
   }
@@ -391,9 +390,8 @@ class coordinator_behaviour {
   void judge() {
     state_.assigned->watch_drift(services_.ex.now(), clocks());
     state_.assigned->retry(services_.ex.now());
-    while (campaign* c = state_.assigned->ready_to_judge(services_.ex.now())) {
-      state_.assigned->judge(*c, services_.ex.now(), clocks());
-    }
+    while (search* const done = state_.assigned->ready_to_judge(services_.ex.now()))
+      done->judge(services_.ex.now(), clocks());
     warn_of_failures();
     announce_decisions();
   }
@@ -425,11 +423,10 @@ class coordinator_behaviour {
   }
   // Of a config that failed in a real invocation the user is told on the leader's rank, once for each key.
   void warn_of_failures() {
-    for (const auto& c : state_.assigned->campaigns()) {
-      for (campaign::exclusion& e : c->excluded) {
-        if (e.kind != campaign::exclusion::reason::failed || std::exchange(e.told, true)) continue;
-        warn(services_, state_.declaration.title() + ", messages of " + c->key + ": " + e.why +
-                            "; it does not run any more, and what runs is " + c->winner);
+    for (const auto& c : state_.assigned->searches()) {
+      while (const exclusion* const e = c->next_untold()) {
+        warn(services_, state_.declaration.title() + ", messages of " + c->key() + ": " + e->why +
+                            "; it does not run any more, and what runs is " + c->chosen().config);
       }
     }
   }
@@ -673,43 +670,43 @@ class coordinator_behaviour {
   }
 
   void announce_decisions() {
-    while (campaign* c = state_.assigned->next_to_announce()) {
+    while (search* c = state_.assigned->next_to_announce()) {
       announce(*c);
-      c->announced = true;
+      c->note_announced();
       ++progress_;
     }
     if (state_.on_change) state_.on_change();
   }
 
   // The default and the winner; the rest is in the evidence, and would push older records out.
-  void note_measured(const campaign& c, std::size_t candidate) {
-    if (candidate >= c.aggregates.size() || !c.aggregates[candidate].measured()) return;
-    const tuning::aggregate& a = c.aggregates[candidate];
+  void note_measured(const search& c, std::size_t candidate) {
+    if (candidate >= c.aggregates().size() || !c.aggregates()[candidate].measured()) return;
+    const tuning::aggregate& a = c.aggregates()[candidate];
     services_.note_step(runtime::flight_event::measured, state_.declaration.id(), state_.generation,
                         {.invocation = a.count,
                          .digest = state_.assigned->candidates()[candidate],
-                         .bytes = c.bucket.largest_bytes(),
+                         .bytes = c.bucket().largest_bytes(),
                          .ended_ns = static_cast<runtime::time_ns>(a.time_ns),
                          .tag = state_.declaration.leader});
   }
 
-  void announce(campaign& c) {
+  void announce(search& c) {
     decide d;
-    d.source = c.source;
+    d.source = c.chosen().source;
     // A pin stays what the person has written, so that it ends where that is taken back.
-    d.machines = c.source == decision_source::pin ? c.remembered_for : state_.assigned->machines();
-    d.mixture = state_.assigned->mixture_of(c.incumbent);
-    d.key = c.key;
-    d.digest = c.digest;
-    d.why = c.why;
-    d.version = ++c.version;
-    d.search = c.search;
-    add_evidence(d, c, state_);
-    d.largest_bytes = c.bucket.largest_bytes();
+    d.machines = c.chosen().source == decision_source::pin ? c.chosen().remembered_for : state_.assigned->machines();
+    d.mixture = state_.assigned->mixture_of(c.chosen().candidate);
+    d.key = c.key();
+    d.digest = c.chosen().digest;
+    d.why = c.chosen().why;
+    d.version = c.next_version();
+    d.search = c.number();
+    add_evidence(d, c.chosen(), c.book(), c.excluded(), state_);
+    d.largest_bytes = c.bucket().largest_bytes();
     d.searches_on = static_cast<std::uint32_t>(state_.assigned->searching());
-    d.confidence = c.confidence;
+    d.confidence = c.chosen().confidence;
     note_measured(c, 0);
-    if (c.incumbent != 0) note_measured(c, c.incumbent);
+    if (c.chosen().candidate != 0) note_measured(c, c.chosen().candidate);
     tell_all(d);
   }
 

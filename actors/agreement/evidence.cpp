@@ -125,8 +125,9 @@ std::string why_mixed(std::uint64_t digest, const coordinator_state& state) {
   return lacks_of(state.merged->candidates[*candidate].config, state);
 }
 
-wire_evidence evidence_of(std::size_t candidate, const campaign& c, const coordinator_state& state) {
-  const tuning::aggregate& a = c.aggregates[candidate];
+wire_evidence evidence_of(std::size_t candidate, const trial_book& book, const std::vector<exclusion>& excluded,
+                          const coordinator_state& state) {
+  const tuning::aggregate& a = book.aggregates[candidate];
   wire_evidence e;
   e.digest = state.assigned->candidates()[candidate];
   e.time_ns = a.time_ns;
@@ -135,16 +136,16 @@ wire_evidence evidence_of(std::size_t candidate, const campaign& c, const coordi
   e.spread_ns = a.spread_ns;
   e.clock_error_ns = a.clock_error_ns;
   e.detail = a.detail.empty() ? why_mixed(e.digest, state) : a.detail;
-  for (const campaign::exclusion& x : c.excluded) {
+  for (const exclusion& x : excluded) {
     if (x.candidate != candidate) continue;
-    e.status = x.kind == campaign::exclusion::reason::failed ? "quarantined"
-               : x.kind == campaign::exclusion::reason::same ? "same"
+    e.status = x.kind == exclusion::reason::failed ? "quarantined"
+               : x.kind == exclusion::reason::same ? "same"
                                                              : "excluded";
     e.detail = x.why;
   }
   e.detail.resize(std::min(e.detail.size(), longest_detail));
   e.proposer = proposer_of(e.digest, state);
-  for (const tuning::own_measurement& m : seen_by_each(candidate, c, state)) {
+  for (const tuning::own_measurement& m : seen_by_each(candidate, book, state)) {
     wire_own_time own;
     own.rank = m.participant;
     own.time_ns = m.median_ns;
@@ -164,37 +165,38 @@ std::size_t bytes_of(const wire_evidence& e) {
 
 }  // namespace
 
-std::vector<tuning::own_measurement> seen_by_each(std::size_t candidate, const campaign& c,
+std::vector<tuning::own_measurement> seen_by_each(std::size_t candidate, const trial_book& book,
                                                   const coordinator_state& state) {
-  if (candidate >= c.rows.size() || c.repetitions[candidate].empty()) return {};
+  if (candidate >= book.rows.size() || book.repetitions[candidate].empty()) return {};
   const std::vector<rank_id> ranks = ranks_of(state.declaration);
-  return tuning::measured_by_each(c.rows[candidate], {.digest = state.assigned->candidates()[candidate],
+  return tuning::measured_by_each(book.rows[candidate], {.digest = state.assigned->candidates()[candidate],
                                                       .participants = ranks,
-                                                      .invocations = c.repetitions[candidate],
-                                                      .joined = c.joined});
+                                                      .invocations = book.repetitions[candidate],
+                                                      .joined = book.joined});
 }
 
-void add_evidence(decide& d, const campaign& c, const coordinator_state& state) {
+void add_evidence(decide& d, const chosen_config& chosen, const trial_book& book,
+                  const std::vector<exclusion>& excluded, const coordinator_state& state) {
   d.participants = ranks_of(state.declaration);
-  d.proposer = c.from_results() ? c.proposer : proposer_of(c.digest, state);
-  std::vector<std::size_t> fastest_first(c.aggregates.size());
+  d.proposer = chosen.from_results() ? chosen.proposer : proposer_of(chosen.digest, state);
+  std::vector<std::size_t> fastest_first(book.aggregates.size());
   std::iota(fastest_first.begin(), fastest_first.end(), std::size_t{0});
   std::sort(fastest_first.begin(), fastest_first.end(), [&](std::size_t a, std::size_t b) {
     const auto place = [&](std::size_t i) {
-      const bool always = i == 0 || state.assigned->candidates()[i] == c.digest;
-      return std::tuple(always ? 0 : 1, c.aggregates[i].time_ns, i);
+      const bool always = i == 0 || state.assigned->candidates()[i] == chosen.digest;
+      return std::tuple(always ? 0 : 1, book.aggregates[i].time_ns, i);
     };
     return place(a) < place(b);
   });
   std::vector<std::pair<std::size_t, wire_evidence>> kept;
   std::size_t bytes = 0;
   for (const std::size_t i : fastest_first) {
-    wire_evidence e = evidence_of(i, c, state);
+    wire_evidence e = evidence_of(i, book, excluded, state);
     bytes += bytes_of(e);
     if (bytes > most_evidence_bytes) break;
     kept.emplace_back(i, std::move(e));
   }
-  d.left_out = static_cast<std::uint32_t>(c.aggregates.size() - kept.size());
+  d.left_out = static_cast<std::uint32_t>(book.aggregates.size() - kept.size());
   std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [i, e] : kept) d.evidence.push_back(std::move(e));
   for (wire_evidence& e : lacking_configs(state)) {
@@ -204,14 +206,14 @@ void add_evidence(decide& d, const campaign& c, const coordinator_state& state) 
     else
       ++d.left_out;
   }
-  d.parts = parts_of(c.digest, state);
+  d.parts = parts_of(chosen.digest, state);
   d.why += in_words(d.parts);
-  if (c.source != decision_source::results) return;
+  if (chosen.source != decision_source::results) return;
   wire_evidence e;
-  e.digest = c.digest;
-  e.time_ns = c.remembered_time_ns;
+  e.digest = chosen.digest;
+  e.time_ns = chosen.remembered_time_ns;
   e.status = "remembered";
-  e.proposer = c.proposer;
+  e.proposer = chosen.proposer;
   d.evidence.push_back(std::move(e));
 }
 

@@ -122,21 +122,21 @@ void edge_sender::wait_for_room(admission& a) {
 
 bool edge_sender::knows_where(const stream& s, std::uint64_t bytes) noexcept {
   if (one_sided_ == nullptr) return true;
-  const campaign* const search = assigned_.find(bytes);
-  const bool decided = search != nullptr && search->where == campaign::stage::decided;
-  return (decided && !one_sided_->is_put(search->digest)) || one_sided_->may_put(s.id, s.admitted, bytes);
+  const search* const its = assigned_.find(bytes);
+  const bool decided = its != nullptr && its->is_decided();
+  return (decided && !one_sided_->is_put(its->chosen().digest)) || one_sided_->may_put(s.id, s.admitted, bytes);
 }
 
 bool edge_sender::lacks_what_may_come(const stream& s, std::span<const std::byte> source) const noexcept {
-  const campaign* const search = assigned_.find(source.size());
-  if (search == nullptr || search->where != campaign::stage::decided || failed_ != errc::none) return false;
-  const auto what = one_sided_->lacks(search->digest, s.id, s.admitted, source);
+  const search* const its = assigned_.find(source.size());
+  if (its == nullptr || !its->is_decided() || failed_ != errc::none) return false;
+  const auto what = one_sided_->lacks(its->chosen().digest, s.id, s.admitted, source);
   return what && may_come(*what);
 }
 
 runtime::time_ns edge_sender::patience_ns(const stream& s, std::span<const std::byte> source) noexcept {
-  const campaign* const search = assigned_.find(source.size());
-  return assigned_.worth_waiting_ns(*search, lacking(s.id, {source, nullptr}, s.admitted, search)) >> s.in_vain;
+  const search* const its = assigned_.find(source.size());
+  return its->worth_waiting_ns(lacking(s.id, {source, nullptr}, s.admitted, its)) >> s.in_vain;
 }
 
 // Its wait begins when nothing else holds it back.
@@ -325,10 +325,10 @@ outgoing edge_sender::begin_unusual(std::uint32_t tag, const sent_payload& what,
   outgoing inv = plain ? begin_with(tag, what.bytes.size(), invocation, terms, {}, stamp_flags::none)
                        : begin_beside_others(tag, what, invocation, terms);
   const std::uint64_t digest = inv.mark.digest;
-  const campaign* const search = assigned_.find(what.bytes.size());
-  const bool settled = search != nullptr && search->where == campaign::stage::decided;
+  const search* const its = assigned_.find(what.bytes.size());
+  const bool settled = its != nullptr && its->is_decided();
   const bool one_sided = one_sided_ != nullptr && (one_sided_->is_put(digest) || one_sided_->is_get(digest));
-  if (settled && search->digest == digest && !one_sided && !is_by_piece(digest)) settled_on_ = digest;
+  if (settled && its->chosen().digest == digest && !one_sided && !is_by_piece(digest)) settled_on_ = digest;
   // While a search goes on, the default and what warms up, too: a config that brings other bytes is found before it is timed.
   if (!settled || has(inv.mark.flags, stamp_flags::timed)) say_what_is_sent(inv, what);
   return inv;
@@ -349,24 +349,24 @@ void edge_sender::say_what_is_sent(outgoing& inv, const sent_payload& what) {
 outgoing edge_sender::begin_beside_others(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation,
                                           const trial_terms& terms) {
   const std::uint64_t id = stream_id(tag, false);
-  const campaign* const search = assigned_.find(what.bytes.size());
-  const bool settled = search != nullptr && search->where == campaign::stage::decided;
-  const bool is_not_put = one_sided_ != nullptr && settled && !one_sided_->is_put(search->digest);
-  outgoing inv = begin_with(tag, what.bytes.size(), invocation, terms, lacking(id, what, invocation, search),
+  const search* const its = assigned_.find(what.bytes.size());
+  const bool settled = its != nullptr && its->is_decided();
+  const bool is_not_put = one_sided_ != nullptr && settled && !one_sided_->is_put(its->chosen().digest);
+  outgoing inv = begin_with(tag, what.bytes.size(), invocation, terms, lacking(id, what, invocation, its),
                             is_not_put ? stamp_flags::no_credits : stamp_flags::none);
   if (one_sided_ != nullptr) inv.access = one_sided_->begin(inv.mark.digest, id, invocation, what.bytes);
   return inv;
 }
 
 std::span<const lacking_config> edge_sender::lacking(std::uint64_t id, const sent_payload& what,
-                                                     std::uint64_t invocation, const campaign* search) {
+                                                     std::uint64_t invocation, const search* its) {
   std::span<const lacking_config> some;
   if (one_sided_ != nullptr) some = one_sided_->lacking(id, invocation, what.bytes);
   using likeness = payload_pieces::likeness;
   if (!by_piece_ || (what.pieces != nullptr && what.pieces->like == likeness::alike)) return some;
   // What was decided on runs without them, and is watched as ever.
-  const bool settled = search != nullptr && search->where == campaign::stage::decided;
-  if (some.empty() && settled && !is_by_piece(search->digest)) return some;
+  const bool settled = its != nullptr && its->is_decided();
+  if (some.empty() && settled && !is_by_piece(its->chosen().digest)) return some;
   const unmet_need why = what.pieces == nullptr                  ? unmet_need::pieces
                          : what.pieces->like == likeness::unlike ? unmet_need::like_pieces
                                                                  : unmet_need::word_of_pieces;

@@ -12,7 +12,7 @@
 /// An invocation that lacks what its config needs, such as a credit, or pieces that are alike at both ends, runs another one. Two kinds
 /// of calls wait first. A payload that a device still writes cannot leave yet, and waits for its credit meanwhile. A call whose decided
 /// config lacks a credit, or the receiver's word that it knows the sender's memory, waits as long as that is cheaper than the config
-/// that would run instead (`assignment::worth_waiting_ns`), and at most half of its time. A wait in vain halves the stream's next one,
+/// that would run instead (`search::worth_waiting_ns`), and at most half of its time. A wait in vain halves the stream's next one,
 /// down to a 64th.
 ///
 /// The window of a stream is 64 invocations or 4 MiB that the receiver has not matched; one send of any size may go when
@@ -365,7 +365,7 @@ class edge_sender {
   outgoing begin_beside_others(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation,
                                const trial_terms& terms);
   std::span<const lacking_config> lacking(std::uint64_t stream, const sent_payload& what, std::uint64_t invocation,
-                                          const campaign* search);
+                                          const search* its);
   bool is_by_piece(std::uint64_t digest) const;
 
   // What every call looks at is together.

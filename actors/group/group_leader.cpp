@@ -1,6 +1,6 @@
 #include <parley/actors/group/group_leader.hpp>
 
-#include <parley/actors/agreement/late_row.hpp>
+#include <parley/actors/agreement/trial_book.hpp>
 
 #include <algorithm>
 #include <string>
@@ -119,8 +119,8 @@ bool group_leader::try_begin(group_invocation& inv) {
 // Whatever is not in force yet: what warms up, too, so that nobody gets what nobody has compared.
 bool group_leader::is_compared(const assignment::choice& c, std::uint64_t bytes) const noexcept {
   if (!comparing_ || c.digest == default_digest_) return false;
-  const campaign* const search = assigned_.find(bytes);
-  return search != nullptr && search->where != campaign::stage::decided && c.digest != search->digest;
+  const search* const its = assigned_.find(bytes);
+  return its != nullptr && !its->is_decided() && c.digest != its->chosen().digest;
 }
 
 // In their order, so that "the one before" means the same to the assignment as to the participants.

@@ -1,6 +1,6 @@
 #include <parley/actors/group/group_worker.hpp>
 
-#include <parley/actors/agreement/late_row.hpp>
+#include <parley/actors/agreement/trial_book.hpp>
 #include <parley/tuning/planners/statistics.hpp>
 
 #include <algorithm>

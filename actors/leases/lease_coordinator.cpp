@@ -132,7 +132,7 @@ void lease_coordinator::advance(key_state& k) {
     return;
   }
   if (now < k.retry_at_ns) return;
-  const campaign& c = state_.assigned->open_key(k.bytes, now);
+  const search& c = state_.assigned->open_key(k.bytes, now);
   if (schedules_what_failed(k, c)) {
     k.cut_short = true;
     prepare(k, purpose::decision);
@@ -147,10 +147,10 @@ void lease_coordinator::advance(key_state& k) {
     k.at_once = true;
     return;
   }
-  const bool trying = c.where == campaign::stage::trying;
-  const bool decided = c.where == campaign::stage::decided && c.digest != k.writer.log().tail();
+  const bool trying = c.where() == search::stage::trying;
+  const bool decided = c.where() == search::stage::decided && c.chosen().digest != k.writer.log().tail();
   // S3: what a results file remembers has not been run together yet.
-  const bool ran = c.digest == state_.declaration.default_digest || k.rehearsed.count(c.digest) != 0;
+  const bool ran = c.chosen().digest == state_.declaration.default_digest || k.rehearsed.count(c.chosen().digest) != 0;
   if (decided && (ran || path_ == trial_path::leased)) return prepare(k, purpose::decision);
   if (somebody_leaves()) return;
   if (trying && k.aside.empty() && path_ != trial_path::rehearsals && !may_try(c)) return;
@@ -159,17 +159,17 @@ void lease_coordinator::advance(key_state& k) {
 }
 
 // N4, where trials cost the user's calls something: the whole schedule is bought at once, so it has to be earned before.
-bool lease_coordinator::may_try(const campaign& c) const noexcept {
-  const auto trials = static_cast<double>(c.planner ? c.planner->left_in_round() : 0);
-  const double each_ns = path_ == trial_path::leased ? c.fastest_default_ns / 2 : c.fastest_default_ns;
-  return state_.assigned->affordable(c, trials * each_ns, services_.ex.now());
+bool lease_coordinator::may_try(const search& c) const noexcept {
+  const auto trials = static_cast<double>(c.run() != nullptr ? c.run()->plan().left_in_round() : 0);
+  const double each_ns = path_ == trial_path::leased ? c.fastest_default_ns() / 2 : c.fastest_default_ns();
+  return c.affordable(trials * each_ns, services_.ex.now());
 }
 
 std::vector<rehearsal_run> lease_coordinator::fetch_trials(key_state& k, std::uint64_t first_index) {
   std::vector<rehearsal_run> runs;
   const std::size_t most_idle = 2 * state_.assigned->candidates().size() + 8;
-  const campaign& c = state_.assigned->open_key(k.bytes, services_.ex.now());
-  for (std::size_t idle = 0; c.where == campaign::stage::trying && runs.size() < most_trials && idle < most_idle;) {
+  const search& c = state_.assigned->open_key(k.bytes, services_.ex.now());
+  for (std::size_t idle = 0; c.where() == search::stage::trying && runs.size() < most_trials && idle < most_idle;) {
     const auto chosen =
         state_.assigned->choose(k.bytes, k.key, first_index + runs.size(), services_.ex.now(), {pacing::at_once});
     runs.push_back({first_index + runs.size(), chosen.digest});
@@ -193,24 +193,23 @@ void lease_coordinator::connect_anew() {
 }
 
 // A round of their own, before the first that is timed: one whose numbers are wrong is out by then, whoever finds it.
-std::vector<rehearsal_run> lease_coordinator::comparisons(key_state& k, const campaign& c) {
+std::vector<rehearsal_run> lease_coordinator::comparisons(key_state& k, const search& c) {
   std::vector<rehearsal_run> runs;
   const auto& candidates = state_.assigned->candidates();
   for (std::size_t i = 1; comparing_ && i < candidates.size() && runs.size() < most_trials; ++i) {
-    const auto out = [i](const campaign::exclusion& e) { return e.candidate == i; };
-    if (k.compared.count(candidates[i]) != 0 || std::any_of(c.excluded.begin(), c.excluded.end(), out)) continue;
+    if (k.compared.count(candidates[i]) != 0 || c.excludes(i)) continue;
     if (runs.empty()) runs.push_back({k.rehearsal_index++, candidates[0], rehearsal_run::kind::reference});
     runs.push_back({k.rehearsal_index++, candidates[i], rehearsal_run::kind::compared});
   }
   return runs;
 }
 
-void lease_coordinator::rehearse_next(key_state& k, const campaign& c) {
+void lease_coordinator::rehearse_next(key_state& k, const search& c) {
   if (!connected_) connect_anew();  // it may throw: before trials are taken from the plan
   auto runs = std::exchange(k.aside, {});
   if (runs.empty()) runs = comparisons(k, c);
-  if (runs.empty() && c.where == campaign::stage::trying) runs = fetch_trials(k, k.rehearsal_index);
-  if (runs.empty() && c.where == campaign::stage::decided) runs.push_back({k.rehearsal_index++, c.digest});
+  if (runs.empty() && c.where() == search::stage::trying) runs = fetch_trials(k, k.rehearsal_index);
+  if (runs.empty() && c.where() == search::stage::decided) runs.push_back({k.rehearsal_index++, c.chosen().digest});
   if (runs.empty()) return;
   if (round_.of != nullptr) round_.of->aside = std::move(round_.letter.runs);
   start_round(k, std::move(runs));
@@ -407,8 +406,8 @@ void lease_coordinator::schedule(key_state& k) {
 }
 
 void lease_coordinator::append_entry(key_state& k) {
-  const campaign* const search = state_.assigned->find(k.bytes);
-  const bool goes_on = search == nullptr || !has_failed(*search, k.writer.log().tail());
+  const search* const its = state_.assigned->find(k.bytes);
+  const bool goes_on = its == nullptr || !has_failed(*its, k.writer.log().tail());
   const std::uint64_t old = goes_on ? k.writer.log().tail() : state_.declaration.default_digest;
   if (k.for_what == purpose::rehearsals) {
     const bool held = round_.of == &k && between_calls() && all(round_.holding);  // it may have failed meanwhile
@@ -426,7 +425,7 @@ void lease_coordinator::append_entry(key_state& k) {
     return;
   }
   if (k.for_what == purpose::decision) {
-    k.writer.schedule({}, search != nullptr && search->where == campaign::stage::decided ? search->digest : old);
+    k.writer.schedule({}, its != nullptr && its->is_decided() ? its->chosen().digest : old);
     return;
   }
   std::vector<lease_segment> segments;
@@ -467,7 +466,7 @@ void lease_coordinator::on(received<lease_reply>& m) {
 }
 
 // A leased trial has failed, and more of the same are scheduled; or what was decided on has, and every call from now on runs it.
-bool lease_coordinator::schedules_what_failed(const key_state& k, const campaign& c) const {
+bool lease_coordinator::schedules_what_failed(const key_state& k, const search& c) const {
   if (k.writer.log().size() == 0) return false;
   const auto& segments = k.writer.log().entries().back().segments;
   const auto failed = [&](const lease_segment& s) { return has_failed(c, s.digest); };
@@ -475,9 +474,9 @@ bool lease_coordinator::schedules_what_failed(const key_state& k, const campaign
          (!k.cut_short && std::any_of(segments.begin(), segments.end(), failed));
 }
 
-bool lease_coordinator::has_failed(const campaign& c, std::uint64_t digest) const {
-  const auto is_it = [&](const campaign::exclusion& e) { return state_.assigned->candidates()[e.candidate] == digest; };
-  return digest != state_.declaration.default_digest && std::any_of(c.excluded.begin(), c.excluded.end(), is_it);
+bool lease_coordinator::has_failed(const search& c, std::uint64_t digest) const {
+  const auto is_it = [&](const exclusion& e) { return state_.assigned->candidates()[e.candidate] == digest; };
+  return digest != state_.declaration.default_digest && std::any_of(c.excluded().begin(), c.excluded().end(), is_it);
 }
 
 void lease_coordinator::quarantine(const key_state& k, std::uint64_t digest, const std::string& why) {
@@ -561,9 +560,9 @@ time_ns lease_coordinator::next_event() const noexcept {
   for (const auto& k : keys_) {
     if (k->writer.preparing()) next = std::min(next, k->prepared_ns + promise_limit_ns);
     if (k->retry_at_ns > services_.ex.now()) next = std::min(next, k->retry_at_ns);
-    const campaign* c = state_.assigned->find(k->bytes);
+    const search* c = state_.assigned->find(k->bytes);
     const bool may_be_too_dear = path_ != trial_path::rehearsals && !k->writer.preparing() && round_.of == nullptr;
-    if (may_be_too_dear && c != nullptr && c->where == campaign::stage::trying)
+    if (may_be_too_dear && c != nullptr && c->where() == search::stage::trying)
       next = std::min(next, services_.ex.deadline_in(look_again_ns));  // its budget grows
   }
   if (round_.of != nullptr && round_.failure) {

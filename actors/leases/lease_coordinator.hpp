@@ -162,7 +162,7 @@ class lease_coordinator {
   time_ns next_event() const noexcept;
 
   std::vector<rehearsal_run> fetch_trials(key_state& k, std::uint64_t first_index);
-  std::vector<rehearsal_run> comparisons(key_state& k, const campaign& c);
+  std::vector<rehearsal_run> comparisons(key_state& k, const search& c);
   void note_failure(std::size_t participant, const rehearsed& m);
   bool is_first_failure() const noexcept;
   void note_unlike(std::size_t participant, const std::vector<unlike_run>& unlike);
@@ -172,19 +172,19 @@ class lease_coordinator {
   bool between_calls() const noexcept { return round_.letter.when == rehearse::moment::scheduled; }
   bool is_waited_for() const noexcept;
   bool is_in_the_way(const key_state& of) const noexcept;
-  void rehearse_next(key_state& k, const campaign& c);
+  void rehearse_next(key_state& k, const search& c);
   bool blames(key_state& k, rehearsed::kind how, std::uint64_t digest);
   void fail_round(std::size_t participant, rehearsed::kind how, std::uint64_t at, const std::string& text);
   void fail_run(const key_state& k, rank_id where, const rehearsal_run& run);
   void connect_anew();
-  bool may_try(const campaign& c) const noexcept;
+  bool may_try(const search& c) const noexcept;
   void prepare(key_state& k, purpose p);
   void schedule(key_state& k);
   void append_entry(key_state& k);
   void abort(key_state& k);
   void quarantine(const key_state& k, std::uint64_t digest, const std::string& why);
-  bool schedules_what_failed(const key_state& k, const campaign& c) const;
-  bool has_failed(const campaign& c, std::uint64_t digest) const;
+  bool schedules_what_failed(const key_state& k, const search& c) const;
+  bool has_failed(const search& c, std::uint64_t digest) const;
 
   template <class M>
   void send(std::size_t participant, const M& m);

@@ -1,6 +1,6 @@
 #include <parley/actors/leases/lease_participant.hpp>
 
-#include <parley/actors/agreement/late_row.hpp>
+#include <parley/actors/agreement/trial_book.hpp>
 #include <parley/actors/agreement/rows.hpp>
 #include <parley/when.hpp>
 

@@ -31,9 +31,9 @@ std::string what_is_missing(const actors::participant_state& mine, std::uint64_t
   if (mine.policy == actors::tuning_policy::off) return "tuning is switched off on this rank";
   if (mine.assigned == nullptr) return "its candidates are being tried, or no call of this size has been made yet";
   if (!mine.assigned->opened()) return "the candidates are being warmed";
-  const actors::campaign* c = mine.assigned->find(bytes);
+  const actors::search* c = mine.assigned->find(bytes);
   if (c == nullptr) return "no call of this size has been made yet";
-  return "search " + std::to_string(c->search) + " goes on, with " + std::to_string(c->trials) + " trials so far";
+  return "search " + std::to_string(c->number()) + " goes on, with " + std::to_string(c->trials()) + " trials so far";
 }
 
 }  // namespace
@@ -69,8 +69,8 @@ decision agreement::decision(std::uint64_t bytes) const {
   }
   d.search = known->search;
   d.version = known->version;
-  if (const actors::campaign* const c = mine.assigned == nullptr ? nullptr : mine.assigned->find(bytes)) {
-    d.calls = c->invocations - c->invocations_before;
+  if (const actors::search* const c = mine.assigned == nullptr ? nullptr : mine.assigned->find(bytes)) {
+    d.calls = c->calls_since_decision();
     for (const auto& [need, calls] : c->runs_of_others()) d.ran_other.push_back({std::string(need), calls});
   }
   for (const actors::wire_evidence& e : known->evidence) {

@@ -95,9 +95,9 @@ runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std:
     for (std::uint64_t i = 0; i < most_tuning_messages && bytes != 0; ++i) {
       co_await until_credit(edge, ex, bytes);
       co_await edge.send(scratch, in_the_phase);
-      const actors::campaign* c = edge.assigned().find(bytes);
-      if (c->where == actors::campaign::stage::decided) break;
-      if (c->where == actors::campaign::stage::trying) continue;
+      const actors::search* c = edge.assigned().find(bytes);
+      if (c->is_decided()) break;
+      if (c->where() == actors::search::stage::trying) continue;
       auto slept = co_await runtime::sleep_for(tuning_pause_ns);  // it waits for messages, not for traffic
       if (!slept) runtime::raise(slept.reason());
     }

@@ -231,9 +231,9 @@ std::vector<std::string> rank::untuned() const {
   std::vector<std::string> lines;
   for (const actors::participant_state* p : participants()) {
     if (p->assigned == nullptr) continue;
-    for (const auto& c : p->assigned->campaigns()) {
-      if (c->where == actors::campaign::stage::decided && c->source == actors::decision_source::tuning_off)
-        lines.push_back(entry_name(p->declaration) + "," + c->key);
+    for (const auto& c : p->assigned->searches()) {
+      if (c->is_decided() && c->chosen().source == actors::decision_source::tuning_off)
+        lines.push_back(entry_name(p->declaration) + "," + c->key());
     }
   }
   if (host_->kernels_ != nullptr)

@@ -201,8 +201,8 @@ namespace {
 // Known to the rank that leads the op.
 std::string calls_of_others(const actors::participant_state& p, std::string_view key) {
   if (p.assigned == nullptr) return {};
-  for (const auto& c : p.assigned->campaigns()) {
-    if (c->key != key) continue;
+  for (const auto& c : p.assigned->searches()) {
+    if (c->key() != key) continue;
     std::uint64_t all = 0;
     std::string causes;
     for (const auto& [need, calls] : c->runs_of_others()) {
@@ -211,7 +211,7 @@ std::string calls_of_others(const actors::participant_state& p, std::string_view
     }
     if (all != 0)
       return fmt::format("{} of {} calls since then ran another config: {}", all,
-                         c->invocations - c->invocations_before, causes);
+                         c->calls_since_decision(), causes);
   }
   return {};
 }

@@ -177,7 +177,7 @@ task<> role_op::run(std::span<std::byte> data) { return end_or_raise().run(data)
 
 agreement role_op::agreed() const { return end_or_raise().agreed(); }
 
-const actors::campaign* role_op::campaign(std::uint64_t bytes) const { return end_or_raise().assigned().find(bytes); }
+const actors::search* role_op::search_of(std::uint64_t bytes) const { return end_or_raise().assigned().find(bytes); }
 
 role_end& role_op::end_or_raise() const {
   if (idle()) runtime::raise({errc::bad_argument, "an idle rank has no operation to run"});

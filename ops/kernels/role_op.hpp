@@ -31,7 +31,7 @@
 #include <vector>
 
 namespace parley::actors {
-struct campaign;
+class search;
 }
 
 namespace parley::ops {
@@ -76,7 +76,7 @@ class role_op {
     return agreed().decided(bytes, o);
   }
   /// Null before the first run of that size.
-  const actors::campaign* campaign(std::uint64_t bytes) const;
+  const actors::search* search_of(std::uint64_t bytes) const;
 
  private:
   role_end& end_or_raise() const;

@@ -59,7 +59,7 @@ struct flown {
   }
 };
 
-std::string_view name_of(actors::campaign::stage s) noexcept {
+std::string_view name_of(actors::search::stage s) noexcept {
   constexpr std::string_view names[] = {"waiting for offers, merge or warm-up", "trying", "collecting", "decided"};
   return names[static_cast<std::size_t>(s)];
 }
@@ -297,7 +297,7 @@ struct inside_intersection final : checker {
   void look() const {
     for (const campaign_view& c : book_.r.campaigns) {
       const auto at = book_.members.find({c.job, c.op, c.generation});
-      if (at == book_.members.end() || c.where != actors::campaign::stage::decided) continue;
+      if (at == book_.members.end() || c.where != actors::search::stage::decided) continue;
       for (const participant_view* p : at->second) {
         const auto same_wire = [&](std::uint64_t d) { return book_.class_of(d) == book_.class_of(c.digest); };
         if (c.digest == p->c0 || std::any_of(p->available.begin(), p->available.end(), same_wire)) continue;
@@ -396,7 +396,7 @@ struct campaigns_end final : checker {
   void look() const {
     if (!book_.r.play->must_decide) return;
     for (const campaign_view& c : book_.r.campaigns) {
-      if (c.where == actors::campaign::stage::decided || c.ended) continue;
+      if (c.where == actors::search::stage::decided || c.ended) continue;
       const auto at = book_.members.find({c.job, c.op, c.generation});
       // A participant that has died may take the answer with it.
       if (at == book_.members.end()) continue;
@@ -801,7 +801,7 @@ struct fastest final : checker {
     if (kernels_.straggler_per_thousand != 0) return;
     if (t.delay_data != 0 || !t.mishaps.empty() || t.skewed || t.early_timeouts != 0) return;
     for (const campaign_view& c : book_.r.campaigns) {
-      if (c.where != actors::campaign::stage::decided || c.source != actors::decision_source::trials) continue;
+      if (c.where != actors::search::stage::decided || c.source != actors::decision_source::trials) continue;
       if (c.searches_again) continue;  // what it had decided has failed
       const op_spec* const op = book_.find(std::string_view(c.title).substr(0, c.title.find(' ')));
       if (op == nullptr || op->in_flight != 1 || is_program(op->what) ||

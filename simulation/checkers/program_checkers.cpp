@@ -318,7 +318,7 @@ void check_decisions(const program_book& book, std::vector<violation>& found) {
   constexpr double at_least_ns = 2'000;
   for (const campaign_view& c : book.r.campaigns) {
     const auto known = book.ops.find({c.op, c.generation});
-    if (known == book.ops.end() || c.where != actors::campaign::stage::decided) continue;
+    if (known == book.ops.end() || c.where != actors::search::stage::decided) continue;
     const op_runs& op = known->second;
     if (c.source != actors::decision_source::trials || !book.whole(op) || !op.leader->edge) continue;
     std::map<std::uint64_t, std::vector<time_ns>> took;  // in the search that has decided

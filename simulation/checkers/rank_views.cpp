@@ -23,9 +23,9 @@ lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end) {
   v.leads = end.leads();
   if (!v.leads) return v;
   v.led = end.lease_coordinator()->statistics();
-  for (const auto& k : end.assigned()->campaigns()) {
-    v.searches += k->search;
-    v.excluded += k->excluded.size();
+  for (const auto& k : end.assigned()->searches()) {
+    v.searches += k->number();
+    v.excluded += k->excluded().size();
   }
   return v;
 }
@@ -56,7 +56,7 @@ participant_view view_of(std::size_t job, rank_id r, const actors::participant_s
 }
 
 void add_campaigns(run_record& into, std::size_t job, const ops::rank& self, std::size_t first_participant) {
-  each_campaign(self, [&](const ops::edge_agreement& a, const actors::campaign& c) {
+  each_campaign(self, [&](const ops::edge_agreement& a, const actors::search& c) {
     campaign_view v;
     v.job = job;
     v.title = a.op + " " + std::to_string(a.sender) + "->" + std::to_string(a.receiver);
@@ -67,27 +67,21 @@ void add_campaigns(run_record& into, std::size_t job, const ops::rank& self, std
         v.generation = p.generation;
       }
     }
-    v.key = c.key;
-    v.bucket = c.bucket;
-    v.searches_again = c.retry_at_ns != runtime::never;
-    v.search = c.search;
-    v.search_began_ns = c.search_began_ns;
-    v.where = c.where;
-    v.digest = c.digest;
-    v.invocations = c.invocations;
-    v.winner = c.winner;
-    v.why = c.why;
-    std::size_t lacked = 0;
-    for (const actors::campaign::shortage& s : c.shortages) lacked += s.lacked;
-    v.progress = std::to_string(c.trials) + " trials, " + std::to_string(c.outstanding.size()) + " of this round, " +
-                 std::to_string(c.unsettled) + " unsettled, " + std::to_string(c.cancelled) + " cancelled, search " +
-                 std::to_string(c.search) + ", " + std::to_string(lacked) +
-                 " trials were due when they could not run, cost ns " +
-                 std::to_string(c.cost_ns + c.pending_ns + c.earlier_cost_ns);
-    for (const tuning::aggregate& g : c.aggregates)
+    v.key = c.key();
+    v.bucket = c.bucket();
+    v.searches_again = c.searches_again();
+    v.search = c.number();
+    v.search_began_ns = c.search_began_ns();
+    v.where = c.where();
+    v.digest = c.chosen().digest;
+    v.invocations = c.invocations();
+    v.winner = c.chosen().config;
+    v.why = c.chosen().why;
+    v.progress = c.progress();
+    for (const tuning::aggregate& g : c.aggregates())
       v.why += "; " + std::to_string(g.time_ns) + " ns of " + std::to_string(g.count) + " " + g.detail;
-    v.source = c.source;
-    v.cost_ns = c.cost_ns;
+    v.source = c.chosen().source;
+    v.cost_ns = c.cost_ns();
     into.campaigns.push_back(std::move(v));
   });
 }

@@ -19,7 +19,7 @@ namespace parley::simulation {
 template <class Visit>
 void each_campaign(const ops::rank& self, Visit visit) {
   for (const ops::edge_agreement& a : self.agreements()) {
-    for (const auto& c : a.assigned->campaigns()) visit(a, *c);
+    for (const auto& c : a.assigned->searches()) visit(a, *c);
   }
 }
 

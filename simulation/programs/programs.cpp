@@ -384,22 +384,22 @@ bool programs::everybody_calls(const caller& c) const {
 programs::searching programs::searches(const caller& c, std::uint64_t made) const {
   searching all = searching::nothing;
   // With look-ahead a trial is assigned, and its round complete, before its call is made.
-  const auto not_called = [&](const actors::campaign::trial& t) {
+  const auto not_called = [&](const actors::search_run::trial& t) {
     return !t.settled && t.invocation >= play_.first_invocation + made;
   };
   const auto look = [&](const ops::edge_agreement& a) {
     if (!is_of(a.op, c.op.name)) return;
-    for (const auto& one : a.assigned->campaigns()) {
-      if (is_beside(c.op, one->invocations)) continue;
-      const bool ahead = c.op.what == op_spec::kind::group &&
-                         std::any_of(one->outstanding.begin(), one->outstanding.end(), not_called);
+    for (const auto& one : a.assigned->searches()) {
+      if (is_beside(c.op, one->invocations())) continue;
+      const bool ahead = c.op.what == op_spec::kind::group && one->run() != nullptr &&
+                         std::any_of(one->run()->trials().begin(), one->run()->trials().end(), not_called);
       // A round between calls has one before which it is made, and leased trials are calls to come, of their size; how many calls of its parts
       // one of a program makes is not known.
       const bool leased = c.op.what == op_spec::kind::symmetric && !c.op.rehearse;
       const bool between =
-          (c.op.between_calls || leased || is_program(c.op.what)) && one->where == actors::campaign::stage::collecting;
-      if (one->where == actors::campaign::stage::trying || ahead || between) all = searching::for_calls;
-      if (one->where != actors::campaign::stage::decided && all == searching::nothing) all = searching::for_messages;
+          (c.op.between_calls || leased || is_program(c.op.what)) && one->where() == actors::search::stage::collecting;
+      if (one->where() == actors::search::stage::trying || ahead || between) all = searching::for_calls;
+      if (!one->is_decided() && all == searching::nothing) all = searching::for_messages;
     }
   };
   for (const rank_id r : c.op.members) {

@@ -89,7 +89,7 @@ struct campaign_view {
   bool searches_again = false;  ///< by itself, later
   std::uint32_t search = 1;
   time_ns search_began_ns = 0;
-  actors::campaign::stage where = actors::campaign::stage::waiting;
+  actors::search::stage where = actors::search::stage::waiting;
   std::uint64_t digest = 0;
   std::uint64_t invocations = 0;
   std::string winner;

@@ -17,7 +17,7 @@ TEST_CASE("until all have warmed the candidates the default runs, untimed") {
     CHECK(c.digest == c0);
     CHECK(c.flags == stamp_flags::none);
   }
-  CHECK(l.only().trials == 0);
+  CHECK(l.only().trials() == 0);
   CHECK_FALSE(l.assigned.measuring());
 }
 
@@ -29,11 +29,11 @@ TEST_CASE("trials are interleaved, losers are dropped, and the fastest wins") {
   CHECK(l.invoke().digest == b);
   CHECK(l.run() < 100);
   CHECK(l.decided());
-  CHECK(l.only().digest == a);
-  CHECK(l.only().winner == "a");
-  CHECK(l.only().why.find("fastest") != std::string::npos);
-  CHECK(l.only().aggregates[1].time_ns == 500'000);
-  CHECK(l.only().invocations_to_agreement == l.only().invocations);
+  CHECK(l.only().chosen().digest == a);
+  CHECK(l.only().chosen().config == "a");
+  CHECK(l.only().chosen().why.find("fastest") != std::string::npos);
+  CHECK(l.only().aggregates()[1].time_ns == 500'000);
+  CHECK(l.only().invocations_to_agreement() == l.only().invocations());
   CHECK(l.invoke().digest == a);
   CHECK(l.invoke().flags == stamp_flags::none);
   CHECK_FALSE(l.assigned.measuring());
@@ -50,11 +50,11 @@ TEST_CASE("while a round's rows are on their way the default runs") {
   CHECK(l.invoke().flags == stamp_flags::timed);
   CHECK(l.invoke().flags == stamp_flags::timed);
   CHECK(has(l.invoke().flags, stamp_flags::flush));
-  CHECK(l.only().where == campaign::stage::collecting);
+  CHECK(l.only().where() == search::stage::collecting);
   for (int i = 0; i < 10; ++i) CHECK(l.invoke().digest == c0);
   for (const auto& [r, row] : held) l.assigned.add_row(r, row);
   l.judge();
-  CHECK(l.only().where == campaign::stage::trying);
+  CHECK(l.only().where() == search::stage::trying);
 }
 
 TEST_CASE("equal configs keep the default") {
@@ -62,13 +62,13 @@ TEST_CASE("equal configs keep the default") {
   l.cost_ns[a] = l.cost_ns[b] = l.cost_ns[c0];
   l.open();
   l.run();
-  CHECK(l.only().digest == c0);
+  CHECK(l.only().chosen().digest == c0);
   l.cost_ns[a] = l.cost_ns[c0] * 99 / 100;  // within noise
   leader m(tuning_policy::online, without_budget());
   m.cost_ns = l.cost_ns;
   m.open();
   m.run();
-  CHECK(m.only().digest == c0);
+  CHECK(m.only().chosen().digest == c0);
 }
 
 TEST_CASE("a row of another config than its invocation was assigned is its participant's breach (S2), and decides "
@@ -86,7 +86,7 @@ TEST_CASE("a row of another config than its invocation was assigned is its parti
   l.open();
   l.run();
   CHECK(l.decided());
-  CHECK(l.only().digest != a);
+  CHECK(l.only().chosen().digest != a);
   CHECK(named == std::set<rank_id>{1});
 }
 
@@ -95,21 +95,21 @@ TEST_CASE("rows that never come count as infinitely slow, after a bounded wait")
   l.spoil = [](rank_id r, const wire_row& row) { return !(r == 1 && row.digest == a); };
   l.open();
   for (int i = 0; i < 3; ++i) l.invoke();
-  CHECK(l.only().where == campaign::stage::collecting);
-  CHECK(l.assigned.next_give_up() == l.only().collecting_since_ns + 10'000'000'000);
+  CHECK(l.only().where() == search::stage::collecting);
+  CHECK(l.assigned.next_give_up() == l.now - l.cost_ns[b] + 10'000'000'000);
   l.judge();
-  CHECK(l.only().where == campaign::stage::collecting);
+  CHECK(l.only().where() == search::stage::collecting);
   l.now = l.assigned.next_give_up();
   l.judge();
-  CHECK_FALSE(l.only().aggregates[1].measured());
-  CHECK(std::isinf(l.only().aggregates[1].time_ns));
+  CHECK_FALSE(l.only().aggregates()[1].measured());
+  CHECK(std::isinf(l.only().aggregates()[1].time_ns));
   for (int i = 0; i < 200 && !l.decided(); ++i) {
     l.invoke();
     l.now += 10'000'000'000;
     l.judge();
   }
   CHECK(l.decided());
-  CHECK(l.only().digest == c0);
+  CHECK(l.only().chosen().digest == c0);
 }
 
 TEST_CASE("an invocation is assigned once: a second time breaks S1") {
@@ -142,13 +142,13 @@ TEST_CASE("rows of an invocation that somebody has not begun are waited for, how
   for (int i = 0; i < 5; ++i) {
     l.now = l.assigned.next_give_up();
     l.judge();
-    REQUIRE(l.only().where == campaign::stage::collecting);
+    REQUIRE(l.only().where() == search::stage::collecting);
   }
   begun = true;
   l.now = l.assigned.next_give_up();
   l.judge();
-  CHECK(l.only().where != campaign::stage::collecting);
-  CHECK_FALSE(l.only().aggregates[1].measured());
+  CHECK(l.only().where() != search::stage::collecting);
+  CHECK_FALSE(l.only().aggregates()[1].measured());
 }
 
 TEST_CASE("what a candidate lacked, message after message, is asked for again by the next search") {
@@ -157,13 +157,13 @@ TEST_CASE("what a candidate lacked, message after message, is asked for again by
   const std::vector<lacking_config> lacking{{a, unmet_need::memory_of_receiver}};
   for (int i = 0; i < 1000 && (i == 0 || !l.decided()); ++i) l.invoke(1 << 20, 0, lacking);
   REQUIRE(l.decided());
-  CHECK(l.only().digest == c0);
-  REQUIRE(l.only().excluded.size() == 1);
-  CHECK(l.only().excluded.front().kind == campaign::exclusion::reason::unmet);
+  CHECK(l.only().chosen().digest == c0);
+  REQUIRE(l.only().excluded().size() == 1);
+  CHECK(l.only().excluded().front().kind == exclusion::reason::unmet);
   l.assigned.retune({}, "memory was registered", l.now);
   l.run();
-  CHECK(l.only().excluded.empty());
-  CHECK(l.only().digest == a);
+  CHECK(l.only().excluded().empty());
+  CHECK(l.only().chosen().digest == a);
 }
 
 TEST_CASE("what a candidate was given up for is the one cause that holds, with what to do") {
@@ -183,8 +183,8 @@ TEST_CASE("what a candidate was given up for is the one cause that holds, with w
     l.open();
     for (int i = 0; i < 1000 && (i == 0 || !l.decided()); ++i)
       l.invoke(1 << 20, 0, std::vector<lacking_config>{{a, what}});
-    REQUIRE(l.only().excluded.size() == 1);
-    CHECK_MESSAGE(l.only().excluded.front().why.find(words) != std::string::npos, l.only().excluded.front().why);
+    REQUIRE(l.only().excluded().size() == 1);
+    CHECK_MESSAGE(l.only().excluded().front().why.find(words) != std::string::npos, l.only().excluded().front().why);
   }
 }
 
@@ -195,7 +195,7 @@ TEST_CASE("a candidate whose messages have no pieces is given up after a few, on
     l.cost_ns[c0] = 20'000'000;
     l.open();
     int lacked = 0;
-    for (; lacked < 1'000 && (lacked == 0 || l.only().excluded.empty()); ++lacked)
+    for (; lacked < 1'000 && (lacked == 0 || l.only().excluded().empty()); ++lacked)
       l.invoke(1 << 20, 0, std::vector<lacking_config>{{a, what}});
     CHECK(lacked <= most + 10);
     CHECK(lacked >= (most == 10 ? 8 : 50));
@@ -218,13 +218,13 @@ TEST_CASE(
     l.invoke();
     for (int again = 0; again < c.again; ++again) {
       for (int i = 0; i < c.times; ++i) CHECK(l.invoke(1 << 20, 0, late).digest != a);
-      CHECK(l.only().excluded.empty());
+      CHECK(l.only().excluded().empty());
       for (const std::uint64_t next : {a, c0}) {  // now it has what it needs, and then it is its turn again
         for (int i = 0; i < 100 && l.invoke().digest != next; ++i) {}
       }
     }
     l.run();
-    CHECK(l.only().digest == a);
+    CHECK(l.only().chosen().digest == a);
   }
 }
 
@@ -244,7 +244,7 @@ TEST_CASE("a candidate that can run now and then is waited for, and one that har
       }
     }
     CHECK(l.decided());
-    CHECK(l.only().digest == (one_in == 4 ? a : c0));
+    CHECK(l.only().chosen().digest == (one_in == 4 ? a : c0));
     CHECK(calls < 300);
   }
 }
@@ -257,47 +257,47 @@ TEST_CASE("what a call may wait for its decided config is what the other one cos
   l.cost_ns = {{c0, 900'000}, {a, 500'000}, {b, 800'000}};
   l.open();
   l.invoke();
-  CHECK(l.assigned.worth_waiting_ns(l.only(), late) == 0);  // nothing is decided
+  CHECK(l.only().worth_waiting_ns(late) == 0);  // nothing is decided
   l.run();
-  REQUIRE(l.only().digest == a);
-  CHECK(l.assigned.worth_waiting_ns(l.only(), late) == 300'000);
-  CHECK(l.assigned.worth_waiting_ns(l.only(), with_default_alone) == 400'000);
+  REQUIRE(l.only().chosen().digest == a);
+  CHECK(l.only().worth_waiting_ns(late) == 300'000);
+  CHECK(l.only().worth_waiting_ns(with_default_alone) == 400'000);
 
   leader remembers;
   remembers.open({{"1MiB_bf16", "a", 0.25}});
   remembers.invoke();
-  REQUIRE(remembers.only().digest == a);
-  CHECK(remembers.assigned.worth_waiting_ns(remembers.only(), late) == 250'000);  // as long as it takes itself
+  REQUIRE(remembers.only().chosen().digest == a);
+  CHECK(remembers.only().worth_waiting_ns(late) == 250'000);  // as long as it takes itself
 
   leader untimed;
   untimed.open({{"1MiB_bf16", "a", 0}});
   untimed.invoke();
-  REQUIRE(untimed.only().digest == a);
-  CHECK(untimed.assigned.worth_waiting_ns(untimed.only(), late) == 0);
+  REQUIRE(untimed.only().chosen().digest == a);
+  CHECK(untimed.only().worth_waiting_ns(late) == 0);
 
   leader slow(tuning_policy::online, without_budget());
   slow.cost_ns = {{c0, 9'000'000'000}, {a, 1'000'000}, {b, 9'000'000'000}};
   slow.open();
   slow.run();
-  REQUIRE(slow.only().digest == a);
-  CHECK(slow.assigned.worth_waiting_ns(slow.only(), late) == 1'000'000'000);
+  REQUIRE(slow.only().chosen().digest == a);
+  CHECK(slow.only().worth_waiting_ns(late) == 1'000'000'000);
 }
 
 TEST_CASE("calls that run another config than the decided one are counted by what it lacked, since the decision") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   const auto lost = [](unmet_need what) { return std::vector<lacking_config>{{a, what}}; };
-  const auto count = [&](unmet_need what) { return l.only().ran_others[static_cast<std::size_t>(what)]; };
+  const auto count = [&](unmet_need what) { return l.only().ran_others(what); };
   l.invoke(1 << 20, 0, lost(unmet_need::credit_in_time));  // before it
   l.run();
-  REQUIRE(l.only().digest == a);
+  REQUIRE(l.only().chosen().digest == a);
   for (int i = 0; i < 3; ++i) CHECK(l.invoke(1 << 20, 0, lost(unmet_need::credit_in_time)).digest == c0);
   l.invoke(1 << 20, 0, lost(unmet_need::memory_of_sender));
   l.invoke(1 << 20, 0, std::vector<lacking_config>{{b, unmet_need::credit_in_time}});
   l.invoke();
   CHECK(count(unmet_need::credit_in_time) == 3);
   CHECK(count(unmet_need::memory_of_sender) == 1);
-  CHECK(l.only().invocations - l.only().invocations_before == 6);
+  CHECK(l.only().calls_since_decision() == 6);
   l.assigned.retune({}, "again", l.now);
   l.run();
   CHECK(count(unmet_need::credit_in_time) == 0);
@@ -312,8 +312,8 @@ TEST_CASE("a config that failed on one side never wins") {
   l.open();
   l.run();
   REQUIRE(l.decided());
-  CHECK(l.only().digest == c0);
-  CHECK(l.only().aggregates[1].status == tuning::aggregate_status::failed);
+  CHECK(l.only().chosen().digest == c0);
+  CHECK(l.only().aggregates()[1].status == tuning::aggregate_status::failed);
 }
 
 TEST_CASE("a trial that failed on one side is not waited for on the other") {
@@ -326,7 +326,7 @@ TEST_CASE("a trial that failed on one side is not waited for on the other") {
   l.open();
   l.run(100);
   CHECK(l.decided());
-  CHECK(l.only().digest == a);
+  CHECK(l.only().chosen().digest == a);
 }
 
 TEST_CASE("a row of another config than the assigned one is no measurement") {
@@ -337,8 +337,8 @@ TEST_CASE("a row of another config than the assigned one is no measurement") {
   };
   l.open();
   l.run();
-  CHECK(l.only().digest == c0);
-  CHECK(l.only().aggregates[1].status == tuning::aggregate_status::mismatched);
+  CHECK(l.only().chosen().digest == c0);
+  CHECK(l.only().aggregates()[1].status == tuning::aggregate_status::mismatched);
 }
 
 TEST_CASE("a row that is reported twice counts once, and rows of nobody's trial change nothing") {
@@ -353,8 +353,8 @@ TEST_CASE("a row that is reported twice counts once, and rows of nobody's trial 
   };
   l.open();
   l.run();
-  CHECK(l.only().digest == a);
-  CHECK(l.only().aggregates[0].count >= 2);
+  CHECK(l.only().chosen().digest == a);
+  CHECK(l.only().aggregates()[0].count >= 2);
 }
 
 TEST_CASE("a config that fails in a real invocation is not tried again, and is never the winner") {
@@ -367,7 +367,7 @@ TEST_CASE("a config that fails in a real invocation is not tried again, and is n
   while (!l.decided()) later.insert(l.invoke().digest);
   CHECK(later.count(a) == 0);
   // It was measured before it failed, and was the fastest.
-  CHECK(l.only().digest == c0);
+  CHECK(l.only().chosen().digest == c0);
 }
 
 TEST_CASE("when all that was left of a round is quarantined the campaign still ends") {
@@ -378,17 +378,17 @@ TEST_CASE("when all that was left of a round is quarantined the campaign still e
   l.assigned.quarantine(1 << 20, b, l.now, "it broke");
   CHECK(l.run(10) <= 2);
   CHECK(l.decided());
-  CHECK(l.only().digest == c0);
+  CHECK(l.only().chosen().digest == c0);
 }
 
 TEST_CASE("a winner that fails later gives way to the default, for its key alone") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   l.run();
-  while (l.invoke(8192).digest != a || l.assigned.campaigns()[1]->where != campaign::stage::decided) {}
+  while (l.invoke(8192).digest != a || !l.assigned.searches()[1]->is_decided()) {}
   l.assigned.quarantine(1 << 20, a, l.now, "it broke");
   CHECK(l.invoke().digest == c0);
-  CHECK(l.only().why.find("failed") != std::string::npos);
+  CHECK(l.only().chosen().why.find("failed") != std::string::npos);
   CHECK(l.invoke(8192).digest == a);
   l.assigned.quarantine(1 << 20, c0, l.now, "it broke");  // the default stays whatever happens
   CHECK(l.invoke().digest == c0);
@@ -398,19 +398,19 @@ TEST_CASE("what a results file remembers is taken without a trial") {
   leader l;
   l.open({{"1MiB_bf16", "b", 1.5}, {"1MiB_bf16", "a", 0.5}, {"8KiB_bf16", "a", 0.1}});
   CHECK(l.invoke().digest == b);  // the first entry for a key wins
-  CHECK(l.only().from_results());
-  CHECK(l.only().trials == 0);
+  CHECK(l.only().chosen().from_results());
+  CHECK(l.only().trials() == 0);
   CHECK(l.invoke(8192).digest == a);
   CHECK(l.invoke(100).digest == c0);  // a key that it does not know
-  CHECK(l.assigned.campaigns()[2]->where == campaign::stage::trying);
+  CHECK(l.assigned.searches()[2]->where() == search::stage::trying);
 }
 
 TEST_CASE("a remembered config that is no candidate is a miss, the next entry is looked at") {
   leader l;
   l.open({{"1MiB_bf16", "gone", 0.1}, {"1MiB_fp32", "b", 0.1}});
   CHECK(l.invoke().digest == c0);
-  CHECK_FALSE(l.only().from_results());
-  CHECK(l.only().where == campaign::stage::trying);
+  CHECK_FALSE(l.only().chosen().from_results());
+  CHECK(l.only().where() == search::stage::trying);
   leader m;
   m.open({{"1MiB_bf16", "gone", 0.1}, {"1MiB_bf16", "a", 0.1}});
   CHECK(m.invoke().digest == a);
@@ -420,9 +420,9 @@ TEST_CASE("Default in a results file pins the default") {
   leader l;
   l.open({{"1MiB_bf16", "Default", 0}});
   for (int i = 0; i < 20; ++i) CHECK(l.invoke().digest == c0);
-  CHECK(l.only().trials == 0);
-  CHECK(l.only().why == "rank 0's results file pins the default");
-  CHECK(l.only().source == decision_source::pin);
+  CHECK(l.only().trials() == 0);
+  CHECK(l.only().chosen().why == "rank 0's results file pins the default");
+  CHECK(l.only().chosen().source == decision_source::pin);
 }
 
 TEST_CASE("invocations before the candidates are ready belong to the campaign of their size") {
@@ -431,7 +431,7 @@ TEST_CASE("invocations before the candidates are ready belong to the campaign of
   l.invoke();
   l.open({{"1MiB_bf16", "a", 0.5}});
   CHECK(l.decided());
-  CHECK(l.only().invocations_to_agreement == 2);
+  CHECK(l.only().invocations_to_agreement() == 2);
   CHECK(l.invoke().digest == a);
 }
 
@@ -442,7 +442,7 @@ TEST_CASE("with tuning off what is remembered runs, else the default, and nothin
   const auto c = l.invoke(100);
   CHECK(c.digest == c0);
   CHECK(c.flags == stamp_flags::none);
-  CHECK(l.assigned.campaigns()[1]->why == "tuning is switched off");
+  CHECK(l.assigned.searches()[1]->chosen().why == "tuning is switched off");
 }
 
 TEST_CASE("with only the default there is nothing to try") {
@@ -450,7 +450,7 @@ TEST_CASE("with only the default there is nothing to try") {
   l.assigned.open({c0}, {"c0"}, {}, l.now);
   CHECK(l.invoke().flags == stamp_flags::none);
   CHECK(l.decided());
-  CHECK(l.only().why == "nothing but the default may run");
+  CHECK(l.only().chosen().why == "nothing but the default may run");
 }
 
 TEST_CASE("trials wait until the program has earned what they cost") {
@@ -470,9 +470,9 @@ TEST_CASE("trials wait until the program has earned what they cost") {
     worst = std::max(worst, lost - (l.now - began) / 20);
   }
   CHECK(l.decided());
-  CHECK(l.only().digest == c0);
+  CHECK(l.only().chosen().digest == c0);
   CHECK(worst <= 20'000'000);
-  CHECK(l.only().cost_ns == doctest::Approx(static_cast<double>(lost)));
+  CHECK(l.only().cost_ns() == doctest::Approx(static_cast<double>(lost)));
 }
 
 TEST_CASE("a first use that takes long is a warm-up's cost, and no reason against its config") {
@@ -491,12 +491,12 @@ TEST_CASE("a first use that takes long is a warm-up's cost, and no reason agains
     };
     for (int i = 0; i < 200 && (i == 0 || !l.decided()); ++i) used = l.invoke().digest == a || used;
     REQUIRE(l.decided());
-    CHECK(l.only().digest == a);
+    CHECK(l.only().chosen().digest == a);
     if (warm_ups == 0) {  // one long repetition is a disturbance, and takes more of them
-      CHECK(l.only().aggregates[1].count >= 7);
+      CHECK(l.only().aggregates()[1].count >= 7);
     } else {
-      CHECK(l.only().aggregates[1].count == 2);
-      CHECK(l.only().cost_ns == doctest::Approx(8'500'000 + 3 * 1'000'000));  // `b` is used three times
+      CHECK(l.only().aggregates()[1].count == 2);
+      CHECK(l.only().cost_ns() == doctest::Approx(8'500'000 + 3 * 1'000'000));  // `b` is used three times
     }
   }
 }
@@ -513,9 +513,9 @@ TEST_CASE("a warm-up that is cancelled or withdrawn is not made again") {
   for (int i = 0; i < 3; ++i) l.invoke();
   l.assigned.withdraw(0, 2);
   l.run();
-  CHECK(l.only().digest == a);
-  CHECK(l.only().aggregates[0].count == 2);
-  CHECK(l.only().aggregates[1].count == 2);
+  CHECK(l.only().chosen().digest == a);
+  CHECK(l.only().aggregates()[0].count == 2);
+  CHECK(l.only().aggregates()[1].count == 2);
 }
 
 TEST_CASE("what the agreement itself took is earned before trials begin, as is what it takes later") {
@@ -544,13 +544,13 @@ TEST_CASE("several sizes and tags are tuned at once, each for itself") {
   for (int i = 0; i < 200; ++i) {
     for (const std::uint64_t s : sizes) l.invoke(s, static_cast<std::uint32_t>(s % 3));
   }
-  REQUIRE(l.assigned.campaigns().size() == sizes.size());
+  REQUIRE(l.assigned.searches().size() == sizes.size());
   std::set<std::string> keys;
-  for (const auto& c : l.assigned.campaigns()) {
-    CHECK(c->where == campaign::stage::decided);
-    CHECK(c->digest == a);
-    CHECK(c->invocations == 200);
-    keys.insert(c->key);
+  for (const auto& c : l.assigned.searches()) {
+    CHECK(c->is_decided());
+    CHECK(c->chosen().digest == a);
+    CHECK(c->invocations() == 200);
+    keys.insert(c->key());
   }
   CHECK(keys == std::set<std::string>{"0B_bf16", "1B_bf16", "128B_bf16", "8KiB_bf16", "1MiB_bf16", "16MiB_bf16"});
 }
@@ -576,7 +576,7 @@ TEST_CASE("whatever rows are lost or spoilt, every campaign ends and no spoilt c
       l.judge();
     }
     REQUIRE(l.decided());
-    if (spoilt_failed) CHECK(l.only().digest != spoilt);
+    if (spoilt_failed) CHECK(l.only().chosen().digest != spoilt);
   }
 }
 
@@ -595,8 +595,8 @@ TEST_CASE("times that no clock can have shown are no measurement, whatever their
       };
       CHECK(l.run() < 200);
       CHECK(l.decided());
-      CHECK(l.only().digest != a);
-      CHECK(l.only().aggregates[1].status == tuning::aggregate_status::failed);
+      CHECK(l.only().chosen().digest != a);
+      CHECK(l.only().aggregates()[1].status == tuning::aggregate_status::failed);
     }
   }
 }
@@ -614,9 +614,9 @@ TEST_CASE("candidates that are one thing for a key's sizes are one, under the na
       l.open();
       for (int i = 0; i < 50; ++i) CHECK(l.invoke(bytes).digest != b);
       CHECK(l.decided());
-      REQUIRE(l.only().excluded.size() == 1);
-      CHECK(l.only().excluded[0].kind == campaign::exclusion::reason::same);
-      CHECK(l.only().excluded[0].why == "b: for these sizes it is what " + std::string(same_as) + " is");
+      REQUIRE(l.only().excluded().size() == 1);
+      CHECK(l.only().excluded()[0].kind == exclusion::reason::same);
+      CHECK(l.only().excluded()[0].why == "b: for these sizes it is what " + std::string(same_as) + " is");
     }
   }
   SUBCASE("and not where it is so for some of the sizes alone") {
@@ -633,7 +633,7 @@ TEST_CASE("candidates that are one thing for a key's sizes are one, under the na
     l.open({{"1MiB_bf16", "b", 0.5}});
     CHECK(l.invoke().digest == c0);
     CHECK(l.decided());
-    CHECK(l.only().source == decision_source::results);
+    CHECK(l.only().chosen().source == decision_source::results);
   }
   SUBCASE("and where that is all there is, nothing is tried") {
     leader l;
@@ -641,7 +641,7 @@ TEST_CASE("candidates that are one thing for a key's sizes are one, under the na
     l.open();
     CHECK(l.invoke().digest == c0);
     CHECK(l.decided());
-    CHECK(l.only().trials == 0);
-    CHECK(l.only().why.find("there is nothing but the default to try") == 0);
+    CHECK(l.only().trials() == 0);
+    CHECK(l.only().chosen().why.find("there is nothing but the default to try") == 0);
   }
 }

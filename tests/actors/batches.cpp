@@ -52,9 +52,9 @@ TEST_CASE("messages of a batch run one config, and one that overtakes others is 
   l.cost_ns[a] = 1'400'000;
   l.open();
   run(l, with_overtaking(l));
-  CHECK(l.only().digest == c0);
-  CHECK(l.only().aggregates[0].time_ns == 1'000'000);
-  CHECK(l.only().aggregates[1].time_ns == 1'400'000);
+  CHECK(l.only().chosen().digest == c0);
+  CHECK(l.only().aggregates()[0].time_ns == 1'000'000);
+  CHECK(l.only().aggregates()[1].time_ns == 1'400'000);
 }
 
 TEST_CASE("a batch is one repetition of a trial, and each of its messages is reported and takes a share") {
@@ -63,12 +63,12 @@ TEST_CASE("a batch is one repetition of a trial, and each of its messages is rep
   std::size_t reported = 0;
   l.spoil = [&](rank_id, wire_row&) { return ++reported != 0; };
   run(l, in_turn(l));
-  CHECK(l.only().digest == a);
-  CHECK(l.only().aggregates[1].time_ns == 500'000);
-  const campaign& c = l.only();
-  CHECK(reported == 2 * eight * c.trials);
-  CHECK(c.repetitions[1].size() == eight * c.aggregates[1].count);
-  CHECK(c.invocations == eight * l.batches);
+  CHECK(l.only().chosen().digest == a);
+  CHECK(l.only().aggregates()[1].time_ns == 500'000);
+  const search& c = l.only();
+  CHECK(reported == 2 * eight * c.trials());
+  CHECK(c.book().repetitions[1].size() == eight * c.aggregates()[1].count);
+  CHECK(c.invocations() == eight * l.batches);
 }
 
 TEST_CASE("the rows of a round are asked for with each message of its last batch") {
@@ -87,8 +87,8 @@ TEST_CASE("messages that are alone and batches of any length are repetitions ali
     l.invoke();
     CHECK(are_one(l.invoke_batch(1 + i % 5, in_turn(l))));
   }
-  CHECK(l.only().digest == a);
-  CHECK(l.only().aggregates[0].time_ns == 1'000'000);
+  CHECK(l.only().chosen().digest == a);
+  CHECK(l.only().aggregates()[0].time_ns == 1'000'000);
 }
 
 TEST_CASE("a batch that has begun without a trial goes on without") {
@@ -119,8 +119,8 @@ TEST_CASE("messages that end in another order than they began take as long toget
     for (std::size_t i = 0; i + 1 < ends.size(); i += 2) ends[i + 1] = ends[i];
     return ends;
   });
-  CHECK(l.only().digest == a);
-  CHECK(l.only().aggregates[1].time_ns == 500'000);
+  CHECK(l.only().chosen().digest == a);
+  CHECK(l.only().aggregates()[1].time_ns == 500'000);
 }
 
 TEST_CASE("of a batch as long as one likes 64 messages are a trial, and the others run what is in force") {
@@ -130,8 +130,8 @@ TEST_CASE("of a batch as long as one likes 64 messages are a trial, and the othe
   const auto chosen = l.invoke_batch(100, in_turn(l));
   for (std::size_t i = 0; i < chosen.size(); ++i) CHECK(chosen[i].digest == (i < 64 ? a : c0));
   CHECK(chosen[64].flags == stamp_flags::none);
-  CHECK(l.only().repetitions[1].size() == 64);
-  CHECK(l.only().batch_messages == 64);
+  CHECK(l.only().book().repetitions[1].size() == 64);
+  CHECK(l.only().run()->longest_batch() == 64);
 }
 
 TEST_CASE("rows are waited for as long as one message of the batch has not begun") {
@@ -141,7 +141,7 @@ TEST_CASE("rows are waited for as long as one message of the batch has not begun
   l.assigned.ask_begun([&](std::uint32_t, std::uint64_t invocation) { return begun || invocation != 3 * eight - 1; });
   l.spoil = [](rank_id, wire_row& row) { return row.invocation != 3 * eight - 1; };
   for (int i = 0; i < 3; ++i) l.invoke_batch(eight, in_turn(l));
-  REQUIRE(l.only().where == campaign::stage::collecting);
+  REQUIRE(l.only().where() == search::stage::collecting);
   for (int i = 0; i < 5; ++i) {
     l.now += 20'000'000'000;
     CHECK(l.assigned.ready_to_judge(l.now) == nullptr);
@@ -150,7 +150,7 @@ TEST_CASE("rows are waited for as long as one message of the batch has not begun
   l.now += 20'000'000'000;
   CHECK(l.assigned.ready_to_judge(l.now) != nullptr);
   l.judge();
-  CHECK(l.only().aggregates[2].status == tuning::aggregate_status::missing);
+  CHECK(l.only().aggregates()[2].status == tuning::aggregate_status::missing);
 }
 
 TEST_CASE("each size of a batch has a trial of its own") {
@@ -176,10 +176,10 @@ TEST_CASE("a batch of which one message was given up is tried again, whole") {
     return true;
   };
   run(l, in_turn(l));
-  CHECK(l.only().cancelled == 1);
-  CHECK(l.only().digest == a);
-  CHECK(l.only().aggregates[1].measured());
-  CHECK(l.only().repetitions[1].size() == eight * l.only().aggregates[1].count);
+  CHECK(l.only().book().cancelled == 1);
+  CHECK(l.only().chosen().digest == a);
+  CHECK(l.only().aggregates()[1].measured());
+  CHECK(l.only().book().repetitions[1].size() == eight * l.only().aggregates()[1].count);
 }
 
 TEST_CASE("when a config fails in the middle of a batch the others of it run the default") {
@@ -194,11 +194,11 @@ TEST_CASE("when a config fails in the middle of a batch the others of it run the
   CHECK(choose().digest == c0);
   CHECK(choose().flags == stamp_flags::none);
   l.invoke_batch(eight, in_turn(l));
-  CHECK(l.only().where == campaign::stage::collecting);
+  CHECK(l.only().where() == search::stage::collecting);
   l.now += 60'000'000'000;  // the rows of those two never come
   l.judge();
   run(l, in_turn(l));
-  CHECK(l.only().digest == c0);
+  CHECK(l.only().chosen().digest == c0);
 }
 
 TEST_CASE("what one message of a batch lacks its trial goes without, and what the first lacks another may have") {
@@ -216,7 +216,7 @@ TEST_CASE("what one message of a batch lacks its trial goes without, and what th
   CHECK(choose(late).flags == stamp_flags::none);
   CHECK(choose({}).digest == c0);
   CHECK(choose({}).flags == stamp_flags::none);
-  CHECK(l.only().repetitions[1].size() == 2);
+  CHECK(l.only().book().repetitions[1].size() == 2);
 }
 
 TEST_CASE("a batch costs what all of its messages do, and waits until that is earned") {
@@ -224,18 +224,18 @@ TEST_CASE("a batch costs what all of its messages do, and waits until that is ea
   l.open();
   const time_ns began = l.now;
   for (int i = 0; i < 2000 && (i == 0 || !l.decided()); ++i) {
-    const bool known = i != 0 && l.only().aggregates[2].measured();
-    const double before = known ? l.only().cost_ns + l.only().pending_ns : 0;
+    const bool known = i != 0 && l.only().aggregates()[2].measured();
+    const double before = known ? l.only().cost_ns() + l.only().pending_ns() : 0;
     const time_ns at = l.now;
     const auto chosen = l.invoke_batch(eight, in_turn(l));
     if (chosen[0].digest != b || !known) continue;
     CHECK(before + 8e6 <= 1.01 * 0.05 * static_cast<double>(at - began));
   }
   REQUIRE(l.decided());
-  CHECK(l.only().digest == a);
-  const double of_b = static_cast<double>(l.only().repetitions[2].size()) * 1e6;
-  CHECK(l.only().cost_ns == of_b);
-  CHECK(l.only().cost_ns <= 0.05 * static_cast<double>(l.now - began) + 8e6);
+  CHECK(l.only().chosen().digest == a);
+  const double of_b = static_cast<double>(l.only().book().repetitions[2].size()) * 1e6;
+  CHECK(l.only().cost_ns() == of_b);
+  CHECK(l.only().cost_ns() <= 0.05 * static_cast<double>(l.now - began) + 8e6);
 }
 
 TEST_CASE("whether what was decided still takes as long is seen by whole batches") {
@@ -246,7 +246,7 @@ TEST_CASE("whether what was decided still takes as long is seen by whole batches
   leader l(tuning_policy::online, plan);
   l.open();
   run(l, in_turn(l));
-  REQUIRE(l.only().digest == a);
+  REQUIRE(l.only().chosen().digest == a);
   // Among themselves they overtake each other: the first ones come last.
   const leader::batch_times reversed = [&](const std::vector<std::uint64_t>& digests) {
     std::vector<time_ns> ends = in_turn(l)(digests);
@@ -258,12 +258,12 @@ TEST_CASE("whether what was decided still takes as long is seen by whole batches
     for (const auto& c : l.invoke_batch(eight, reversed)) timed += has(c.flags, stamp_flags::timed) ? 1 : 0;
   }
   CHECK(timed > 5 * eight);
-  CHECK(l.only().search == 1);
+  CHECK(l.only().number() == 1);
   CHECK_FALSE(l.assigned.searching());
   l.cost_ns[a] = 3'000'000;
   for (int i = 0; i < 500; ++i) l.invoke_batch(eight, reversed);
-  CHECK(l.only().search == 2);
-  CHECK(l.only().digest == c0);
+  CHECK(l.only().number() == 2);
+  CHECK(l.only().chosen().digest == c0);
 }
 
 TEST_CASE("a batch as long as one likes makes no burst that never ends") {
@@ -275,9 +275,9 @@ TEST_CASE("a batch as long as one likes makes no burst that never ends") {
   run(l, in_turn(l));
   l.invoke_batch(5000, in_turn(l));
   l.invoke_batch(5000, in_turn(l));
-  CHECK(l.only().drift->orders.size() <= 5 * 64);
+  CHECK(l.only().drift()->timed() <= 5 * 64);
   for (int i = 0; i < 20; ++i) l.invoke_batch(100, in_turn(l));
-  CHECK(l.only().drift->detector.latest_ns() == 500'000);
+  CHECK(l.only().drift()->latest_ns() == 500'000);
 }
 
 TEST_CASE("a batch that goes on after the last rows of a burst changes nothing") {
@@ -294,7 +294,7 @@ TEST_CASE("a batch that goes on after the last rows of a burst changes nothing")
       --l.batches;
       l.invoke_batch(3, in_turn(l));
     }
-    CHECK(l.only().drift->detector.latest_ns() <= 500'000);
+    CHECK(l.only().drift()->latest_ns() <= 500'000);
   }
-  CHECK(l.only().search == 1);
+  CHECK(l.only().number() == 1);
 }

@@ -482,7 +482,7 @@ class world {
   std::size_t explored_ = 0;
 };
 
-std::string search(limits l) {
+std::string explore(limits l) {
   world w(std::move(l));
   std::string found = w.search();
   if (found == "safe") CHECK(w.explored() > 1000);  // it has looked at something
@@ -492,21 +492,21 @@ std::string search(limits l) {
 }  // namespace
 
 TEST_CASE("credits are safe in every interleaving of time-outs, failing sends and late control messages") {
-  CHECK(search({.timeouts = 1, .errors = 1, .duplicates = 1}) == "safe");
-  CHECK(search({.timeouts = 2}) == "safe");
-  CHECK(search({.sends = 3, .timeouts = 1}) == "safe");
+  CHECK(explore({.timeouts = 1, .errors = 1, .duplicates = 1}) == "safe");
+  CHECK(explore({.timeouts = 2}) == "safe");
+  CHECK(explore({.sends = 3, .timeouts = 1}) == "safe");
 }
 
 TEST_CASE("credits are safe with buffers of several sizes, in a changing generation and with a sender declared dead") {
-  CHECK(search({.errors = 1, .sizes = {2, 1}, .capacities = {1, 2}}) == "safe");
-  CHECK(search({.sends = 1, .errors = 1, .generations = 1}) == "safe");
-  CHECK(search({.dies = true}) == "safe");
+  CHECK(explore({.errors = 1, .sizes = {2, 1}, .capacities = {1, 2}}) == "safe");
+  CHECK(explore({.sends = 1, .errors = 1, .generations = 1}) == "safe");
+  CHECK(explore({.dies = true}) == "safe");
 }
 
 TEST_CASE("without any one of their rules credits are not safe") {
   const auto found = [](without rule, limits l = {}) {
     l.rule = rule;
-    return search(std::move(l));
+    return explore(std::move(l));
   };
   CHECK(found(without::fence, {.timeouts = 0}) == "wrong or missing data");
   CHECK(found(without::fenced_poison, {.timeouts = 0, .errors = 1}) == "written after it was given back");

@@ -19,7 +19,7 @@ struct decided_leader : leader {
   explicit decided_leader(tuning::plan_options plan = without_budget()) : leader(tuning_policy::online, plan) {
     open();
     run();
-    REQUIRE(only().digest == a);
+    REQUIRE(only().chosen().digest == a);
   }
   /// Invokes until the search that is under way has ended; answers which configs ran.
   std::set<std::uint64_t> search(int limit = 2000) {
@@ -33,16 +33,16 @@ struct decided_leader : leader {
 
 TEST_CASE("a search on request tries all again, and its winner replaces the old one") {
   decided_leader l;
-  const auto agreed = l.only().invocations_to_agreement;
+  const auto agreed = l.only().invocations_to_agreement();
   l.cost_ns[a] = 1'500'000;
   l.cost_ns[b] = 300'000;
   CHECK(l.assigned.retune(1 << 20, "rank 1 asked for it", l.now) == 1);
   CHECK(l.assigned.measuring());
   CHECK(l.search() == std::set<std::uint64_t>{c0, a, b});
-  CHECK(l.only().digest == b);
-  CHECK(l.only().search == 2);
-  CHECK(l.only().search_reason == "rank 1 asked for it");
-  CHECK(l.only().invocations_to_agreement == agreed);
+  CHECK(l.only().chosen().digest == b);
+  CHECK(l.only().number() == 2);
+  CHECK(l.only().reason() == "rank 1 asked for it");
+  CHECK(l.only().invocations_to_agreement() == agreed);
   CHECK_FALSE(l.assigned.measuring());
 }
 
@@ -51,7 +51,7 @@ TEST_CASE("while it searches anew the old decision runs wherever nothing is trie
   l.assigned.retune({}, "", l.now);
   l.spoil = [](rank_id, const wire_row&) { return false; };
   for (int i = 0; i < 3; ++i) l.invoke();
-  REQUIRE(l.only().where == campaign::stage::collecting);
+  REQUIRE(l.only().where() == search::stage::collecting);
   for (int i = 0; i < 20; ++i) CHECK(l.invoke().digest == a);
 }
 
@@ -68,10 +68,10 @@ TEST_CASE(
       l.judge();
     }
     REQUIRE(l.decided());
-    CHECK(l.only().search == n);
-    CHECK(l.only().digest == a);
-    CHECK(l.only().why.find("no candidate could be measured, so a stays") != std::string::npos);
-    CHECK(l.assigned.next_give_up() == l.only().decided_ns + pause);
+    CHECK(l.only().number() == n);
+    CHECK(l.only().chosen().digest == a);
+    CHECK(l.only().chosen().why.find("no candidate could be measured, so a stays") != std::string::npos);
+    CHECK(l.assigned.next_give_up() == l.only().chosen().at_ns + pause);
     l.assigned.retry(l.assigned.next_give_up() - 1);
     CHECK(l.decided());
     l.now = l.assigned.next_give_up();
@@ -81,7 +81,7 @@ TEST_CASE(
   }
   l.spoil = nullptr;
   l.search();
-  CHECK(l.only().digest == a);
+  CHECK(l.only().chosen().digest == a);
   CHECK(l.assigned.next_give_up() == never);
 }
 
@@ -93,13 +93,13 @@ TEST_CASE("a search that is given up keeps what was there before, and may be ask
   l.invoke();
   CHECK(l.assigned.abort(1 << 20, "rank 1 asked for it", after_abort::stay, l.now) == 1);
   CHECK(l.decided());
-  CHECK(l.only().why == "the search was given up, rank 1 asked for it, so a stays");
+  CHECK(l.only().chosen().why == "the search was given up, rank 1 asked for it, so a stays");
   CHECK(l.assigned.next_give_up() == never);
   for (int i = 0; i < 10; ++i) CHECK(l.invoke().digest == a);
   CHECK(l.assigned.abort({}, "", after_abort::stay, l.now) == 0);
   CHECK(l.assigned.retune({}, "", l.now) == 1);
   l.search();
-  CHECK(l.only().digest == b);
+  CHECK(l.only().chosen().digest == b);
 }
 
 TEST_CASE("the first search can be given up as well, and the default stays") {
@@ -108,11 +108,11 @@ TEST_CASE("the first search can be given up as well, and the default stays") {
   l.invoke();
   l.invoke();
   CHECK(l.assigned.abort({}, "a rank leaves", after_abort::try_later, l.now) == 1);
-  CHECK(l.only().digest == c0);
+  CHECK(l.only().chosen().digest == c0);
   l.now = l.assigned.next_give_up();
   l.assigned.retry(l.now);
   l.run();
-  CHECK(l.only().digest == a);
+  CHECK(l.only().chosen().digest == a);
 }
 
 TEST_CASE("what is asked for in vain does nothing") {
@@ -139,7 +139,7 @@ TEST_CASE("searches share the budget of their op, however often they are asked f
   const time_ns began = l.now;
   std::uint32_t searches = 0;
   for (int i = 0; i < 20'000; ++i) {
-    const std::uint64_t in_force = l.assigned.campaigns().empty() ? c0 : l.only().digest;
+    const std::uint64_t in_force = l.assigned.searches().empty() ? c0 : l.only().chosen().digest;
     const auto c = l.invoke();
     lost += std::max<time_ns>(0, l.cost_ns[c.digest] - l.cost_ns[in_force]);
     if (l.decided()) searches += static_cast<std::uint32_t>(l.assigned.retune({}, "", l.now));
@@ -157,8 +157,8 @@ TEST_CASE("after a config has failed the default is next, and its trial is not r
   CHECK(l.invoke().digest == c0);
   CHECK(l.invoke().digest == b);
   l.run();
-  REQUIRE(l.only().excluded.size() == 1);
-  CHECK(l.only().excluded[0].why == "a: failed: it broke");
+  REQUIRE(l.only().excluded().size() == 1);
+  CHECK(l.only().excluded()[0].why == "a: failed: it broke");
 }
 
 TEST_CASE("a winner that fails gives way to the default at once, and to the next best one after a new search") {
@@ -167,18 +167,18 @@ TEST_CASE("a winner that fails gives way to the default at once, and to the next
   l.assigned.quarantine(1 << 20, a, l.now, "it broke");
   CHECK(l.decided());
   for (int i = 0; i < 10; ++i) CHECK(l.invoke().digest == c0);
-  CHECK(l.only().why == "a: failed: it broke; so the default runs");
+  CHECK(l.only().chosen().why == "a: failed: it broke; so the default runs");
   l.now = l.assigned.next_give_up();
   l.assigned.retry(l.now);
   CHECK(l.search() == std::set<std::uint64_t>{c0, b});
-  CHECK(l.only().digest == b);
+  CHECK(l.only().chosen().digest == b);
   // The last one that is left.
   l.assigned.quarantine(1 << 20, b, l.now, "it broke as well");
   CHECK(l.invoke().digest == c0);
   CHECK(l.assigned.next_give_up() == never);
   CHECK(l.assigned.retune({}, "", l.now) == 1);
   CHECK(l.decided());
-  CHECK(l.only().why.find("only the default may run") != std::string::npos);
+  CHECK(l.only().chosen().why.find("only the default may run") != std::string::npos);
 }
 
 TEST_CASE("what fails while it is searched anew is neither tried nor kept") {
@@ -188,7 +188,7 @@ TEST_CASE("what fails while it is searched anew is neither tried nor kept") {
   l.assigned.quarantine(1 << 20, a, l.now, "it broke");
   const auto ran = l.search();
   CHECK(ran.count(a) == 0);
-  CHECK(l.only().digest == c0);
+  CHECK(l.only().chosen().digest == c0);
 }
 
 TEST_CASE("a trial that a caller gave up says nothing about its config, and is made again") {
@@ -208,8 +208,8 @@ TEST_CASE("a trial that a caller gave up says nothing about its config, and is m
       l.run();
       CHECK(given_up == 6);
       REQUIRE(l.decided());
-      CHECK(l.only().digest == a);
-      CHECK(l.only().aggregates[1].measured());
+      CHECK(l.only().chosen().digest == a);
+      CHECK(l.only().aggregates()[1].measured());
     }
   }
 }
@@ -222,7 +222,7 @@ TEST_CASE("a caller who gives up every trial does not keep the campaign from end
   };
   l.open();
   CHECK(l.run(200) < 200);
-  CHECK(l.only().digest == c0);
+  CHECK(l.only().chosen().digest == c0);
 }
 
 TEST_CASE("what a constraint forbids for a size is not tried at that size, and is said") {
@@ -238,11 +238,11 @@ TEST_CASE("what a constraint forbids for a size is not tried at that size, and i
   }
   CHECK(large == std::set<std::uint64_t>{c0, b});
   CHECK(small == std::set<std::uint64_t>{c0, a, b});
-  REQUIRE(l.only().excluded.size() == 1);
-  CHECK(l.only().excluded[0].why == "a: needs 2 bytes of memory for each byte");
+  REQUIRE(l.only().excluded().size() == 1);
+  CHECK(l.only().excluded()[0].why == "a: needs 2 bytes of memory for each byte");
   // Not even when a results file says so.
   CHECK(l.invoke(1 << 21).digest == c0);
-  CHECK_FALSE(l.assigned.campaigns()[2]->where == campaign::stage::decided);
+  CHECK_FALSE(l.assigned.searches()[2]->is_decided());
 }
 
 TEST_CASE("a remembered config without a name is none of those that may not run") {
@@ -250,7 +250,7 @@ TEST_CASE("a remembered config without a name is none of those that may not run"
   l.assigned.limit({{a, 100, "too inaccurate"}});
   l.open({{"1MiB_bf16", "", 0.1}});  // as another rank may send it
   CHECK(l.invoke().digest == c0);
-  CHECK_FALSE(l.only().from_results());
+  CHECK_FALSE(l.only().chosen().from_results());
 }
 
 TEST_CASE("when constraints leave nothing but the default, that is decided at once") {
@@ -259,7 +259,7 @@ TEST_CASE("when constraints leave nothing but the default, that is decided at on
   l.open();
   CHECK(l.invoke().flags == stamp_flags::none);
   CHECK(l.decided());
-  CHECK(l.only().why == "only the default may run: b: too large");
+  CHECK(l.only().chosen().why == "only the default may run: b: too large");
 }
 
 TEST_CASE("whatever a participant reports, campaigns end and stay within reason") {
@@ -324,9 +324,9 @@ TEST_CASE("four thousand candidates are tried within the budget, and the campaig
   for (; invocations < 200'000 && (invocations == 0 || !many.decided()); ++invocations)
     lost += std::max<time_ns>(0, many.cost_ns[many.invoke().digest] - many.cost_ns[1000]);
   REQUIRE(many.decided());
-  CHECK(many.only().winner == "config1234");
+  CHECK(many.only().chosen().config == "config1234");
   CHECK(lost <= (many.now - began) / 20 + 20'000'000);
-  MESSAGE("decided after ", invocations, " invocations with ", many.only().trials, " trials");
+  MESSAGE("decided after ", invocations, " invocations with ", many.only().trials(), " trials");
 }
 
 TEST_CASE(
@@ -335,9 +335,9 @@ TEST_CASE(
   l.open({{"1MiB_bf16", "a", 0.5, 0, 0, true}});
   CHECK(l.invoke().digest == a);
   REQUIRE(l.decided());
-  CHECK(l.only().source == decision_source::results);
-  CHECK(l.only().confidence == tuning::confidence::thin);
-  CHECK(l.only().why.find("rests on little") != std::string::npos);
+  CHECK(l.only().chosen().source == decision_source::results);
+  CHECK(l.only().chosen().confidence == tuning::confidence::thin);
+  CHECK(l.only().chosen().why.find("rests on little") != std::string::npos);
   l.assigned.retry(l.now);
   CHECK(l.decided());  // jobs that are short make no trials
   l.now = l.assigned.next_give_up();
@@ -346,11 +346,11 @@ TEST_CASE(
   REQUIRE_FALSE(l.decided());
   l.run();
   REQUIRE(l.decided());
-  CHECK(l.only().search == 2);
-  CHECK(l.only().search_reason.find("rests on little") != std::string::npos);
-  CHECK(l.only().source == decision_source::trials);
-  CHECK(l.only().digest == b);
-  CHECK(l.only().confidence == tuning::confidence::sure);
+  CHECK(l.only().number() == 2);
+  CHECK(l.only().reason().find("rests on little") != std::string::npos);
+  CHECK(l.only().chosen().source == decision_source::trials);
+  CHECK(l.only().chosen().digest == b);
+  CHECK(l.only().chosen().confidence == tuning::confidence::sure);
   CHECK(l.assigned.next_give_up() == runtime::never);
 }
 

@@ -82,7 +82,7 @@ std::string record_line(const parley::ops::rank& self, const std::optional<rehea
   if (rehearsed) mine.rehearsed.assign(rehearsed->begin(), rehearsed->end());
   mine.participants = std::move(all.participants);
   std::copy_if(all.campaigns.begin(), all.campaigns.end(), std::back_inserter(mine.decided),
-               [](const campaign_view& c) { return c.where == parley::actors::campaign::stage::decided; });
+               [](const campaign_view& c) { return c.where == parley::actors::search::stage::decided; });
   for (const flight_view& f : all.flights) mine.flights.push_back(f.record);
   return std::string(record_word) + json::serialize(json::value_from(mine));
 }
@@ -99,7 +99,7 @@ left_records::left_records(const std::vector<std::string>& lines) {
     }
     for (participant_view& p : one.participants) record_.participants.push_back(std::move(p));
     for (campaign_view& c : one.decided) {
-      c.where = parley::actors::campaign::stage::decided;
+      c.where = parley::actors::search::stage::decided;
       record_.campaigns.push_back(std::move(c));
     }
     for (const auto& r : one.flights) record_.flights.push_back({0, one.rank, r});

@@ -410,7 +410,7 @@ TEST_CASE("oracle finds a decision that is not the fastest candidate, where noth
   op.configs = {"timed:slow:30000", "timed:fast:10000"};
   campaign_view c;
   c.title = "pair 0->1";
-  c.where = parley::actors::campaign::stage::decided;
+  c.where = parley::actors::search::stage::decided;
   c.winner = "fast";
   c.bucket = parley::tuning::size_bucket::of(op.sizes.front());
   run.record.campaigns.push_back(c);
@@ -510,7 +510,7 @@ TEST_CASE("L1 finds a campaign that never ends and a gate that stays shut, unles
   c.title = "pair 0->1";
   c.key = "4KiB";
   c.op = 4;
-  c.where = parley::actors::campaign::stage::trying;
+  c.where = parley::actors::search::stage::trying;
   run.record.campaigns.push_back(c);
   CHECK(says(run.of("L1"), "pair 0->1, 4KiB: after 0 invocations and all faults, the campaign is still trying"));
   run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 2});  // who has no part in it
@@ -518,7 +518,7 @@ TEST_CASE("L1 finds a campaign that never ends and a gate that stays shut, unles
   run.faults.mishaps.back().rank = 1;
   CHECK(run.of("L1").empty());
   run.faults.mishaps.clear();
-  run.record.campaigns.front().where = parley::actors::campaign::stage::decided;
+  run.record.campaigns.front().where = parley::actors::search::stage::decided;
   CHECK(run.of("L1").empty());
   lease_view& gate = run.record.leases.emplace_back();
   gate.op = gate.title = "pair";
@@ -555,7 +555,7 @@ TEST_CASE("oracle looks at the sizes of a decision's own key, and allows for the
                 "timed:short:10000:1000"};  // of small messages the second one is faster, of large ones not
   campaign_view c;
   c.title = "pair 0->1";
-  c.where = parley::actors::campaign::stage::decided;
+  c.where = parley::actors::search::stage::decided;
   c.winner = "short";
   c.bucket = parley::tuning::size_bucket::of(1'000);
   run.record.campaigns.push_back(c);

@@ -390,7 +390,7 @@ TEST_CASE("oracle: a decision for what was not the fastest in its trials is name
   campaign_view decided;
   decided.title = "activations 0->1";
   decided.key = "16KiB";
-  decided.where = actors::campaign::stage::decided;
+  decided.where = actors::search::stage::decided;
   decided.digest = 10;
   decided.winner = "fast";
   r.campaigns.push_back(decided);

@@ -358,7 +358,7 @@ class edge_world final : public held_world {
   scope receiving_;
 };
 
-search::maker making(const edge_setup& s) {
+explorer::maker making(const edge_setup& s) {
   return [s] { return std::make_unique<edge_world>(s); };
 }
 

@@ -143,7 +143,7 @@ class group_world final : public held_world {
   std::vector<std::unique_ptr<scope>> programs_;
 };
 
-search::maker making(const group_setup& s) {
+explorer::maker making(const group_setup& s) {
   return [s] { return std::make_unique<group_world>(s); };
 }
 

@@ -5,7 +5,7 @@
 /// A message may come in any order, be lost at once when it is sent (losing it later is the same), or come twice; a put lands at
 /// any time after its start, and a fence ends at any time after that; what is read of another rank's memory, by a get or as the
 /// payload of a large message, is read at any time: as many losses, repetitions and timers as `bounds` allows.
-#include <parley/tests/small_scope/search.hpp>
+#include <parley/tests/small_scope/explorer.hpp>
 
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/edge/credit_messages.hpp>

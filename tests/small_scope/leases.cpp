@@ -317,7 +317,7 @@ class lease_world final : public held_world {
   std::map<std::tuple<rank_id, std::uint64_t, std::uint64_t>, std::uint64_t> promised_;
 };
 
-search::maker making(const lease_setup& s) {
+explorer::maker making(const lease_setup& s) {
   return [s] { return std::make_unique<lease_world>(s); };
 }
 

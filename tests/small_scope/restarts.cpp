@@ -388,7 +388,7 @@ class restart_world final : public held_world {
   std::uint64_t went_well_[2][2]{};  // the same
 };
 
-search::maker making(const restart_setup& s) {
+explorer::maker making(const restart_setup& s) {
   return [s] { return std::make_unique<restart_world>(s); };
 }
 

@@ -84,11 +84,11 @@ struct leader {
     return chosen;
   }
   void judge() {
-    while (campaign* done = assigned.ready_to_judge(now)) assigned.judge(*done, now);
+    while (search* done = assigned.ready_to_judge(now)) done->judge(now, {});
     assigned.watch_drift(now);
   }
-  const campaign& only() const { return *assigned.campaigns().front(); }
-  bool decided() const { return only().where == campaign::stage::decided; }
+  const search& only() const { return *assigned.searches().front(); }
+  bool decided() const { return only().is_decided(); }
   /// Invokes until the campaign has decided; answers how many it took.
   std::size_t run(std::size_t limit = 2000) {
     std::size_t count = 0;

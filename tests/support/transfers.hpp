@@ -97,10 +97,10 @@ inline void pass(world& w, runtime::time_ns span) {
   runtime::run(w.clock, sleep(w.clock.deadline_in(span)));
 }
 
-inline const actors::campaign* campaign_of(world& w, std::string_view key, rank_id sender = 0) {
+inline const actors::search* campaign_of(world& w, std::string_view key, rank_id sender = 0) {
   for (const auto& agreed : w[sender].agreements()) {
-    for (const auto& c : agreed.assigned->campaigns()) {
-      if (c->key == key) return c.get();
+    for (const auto& c : agreed.assigned->searches()) {
+      if (c->key() == key) return c.get();
     }
   }
   return nullptr;

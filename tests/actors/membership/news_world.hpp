@@ -1,6 +1,6 @@
 #pragma once
 /// A job without processes, in which each rank has a real `membership` and all news of a death, a return or a restart can come in every
-/// order. The search (tests/small_scope/search.hpp) chooses what happens next.
+/// order. The search (tests/small_scope/explorer.hpp) chooses what happens next.
 ///
 ///     news_setup s;
 ///     s.plots = {{{fate::is_killed, 2}, {fate::comes_back, 2}}, {{fate::returns, 1}}};   // each in order; between them, any order
@@ -11,7 +11,7 @@
 /// a rank turns that into evidence is what ops/job/run.cpp does. Each step below says which function of it.
 ///
 /// The letters behind the checks are those of news_orders.cpp.
-#include <parley/tests/small_scope/search.hpp>
+#include <parley/tests/small_scope/explorer.hpp>
 
 #include <parley/actors/membership/losses.hpp>
 #include <parley/actors/membership/membership.hpp>

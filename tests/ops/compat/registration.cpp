@@ -144,9 +144,9 @@ TEST_CASE("(f) configs without ids are choices of each role alone, and the regis
   working.spawn(repeat(ops[0], failures));
   working.spawn(repeat(ops[1], failures));
   run_until(w.clock, [&] { return working.running() == 0; });
-  REQUIRE(ops[0].campaign(1000) != nullptr);
-  CHECK(ops[0].campaign(1000)->winner == "fast");
-  CHECK(ops[1].campaign(1000)->winner == "operation");
+  REQUIRE(ops[0].search_of(1000) != nullptr);
+  CHECK(ops[0].search_of(1000)->chosen().config == "fast");
+  CHECK(ops[1].search_of(1000)->chosen().config == "operation");
   CHECK(ran["broken"] == 1);
   CHECK(failures == 1);
   CHECK(ran["slow"] > 0);
@@ -257,12 +257,12 @@ time_ns charged_ns(way how, const stage_times& candidate, std::size_t bytes, std
   run_until(w.clock, [&] { return all.running() == 0; });
   CHECK(all.cancelled() == errc::none);
   CHECK(w.clock.now() >= calls * 10_ms);
-  const actors::campaign* const c = op.campaign(bytes);
+  const actors::search* const c = op.search_of(bytes);
   REQUIRE(c != nullptr);
-  if (winner != nullptr) *winner = c->winner;
+  if (winner != nullptr) *winner = c->chosen().config;
   const auto digest = tuning::digest({.name = "other"});
   std::set<time_ns> spans;
-  for (const auto& rows : c->rows) {
+  for (const auto& rows : c->book().rows) {
     for (const tuning::row& r : rows) {
       if (r.digest == digest) spans.insert(r.end_ns - r.start_ns);
     }

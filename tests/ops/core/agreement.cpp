@@ -61,17 +61,17 @@ TEST_CASE("with a fifth of all control messages lost every campaign ends, and no
     auto out = w[0].declare(pair_of(configs));
     auto in = w[1].declare(pair_of(seed % 2 == 0 ? configs : reversed));
     w[2].declare(pair_of(configs));
-    const actors::campaign* c = nullptr;
+    const actors::search* c = nullptr;
     for (int round = 0; round < 60; ++round) {
       const auto all = move_each(w, out, in, std::vector<std::size_t>(10, 100'000));
       REQUIRE(all.failed() == 0);
       REQUIRE(all.wrong == 0);
       pass(w, 500'000'000);
       c = campaign_of(w, "128KiB");
-      if (c != nullptr && c->where == actors::campaign::stage::decided) break;
+      if (c != nullptr && c->is_decided()) break;
     }
     REQUIRE(c != nullptr);
-    REQUIRE(c->where == actors::campaign::stage::decided);
+    REQUIRE(c->is_decided());
     // The decision reaches both sides, however often it is lost.
     pass(w, 60'000'000'000);
     move_each(w, out, in, std::vector<std::size_t>(3, 100'000));
@@ -81,7 +81,7 @@ TEST_CASE("with a fifth of all control messages lost every campaign ends, and no
     const auto mine = w[0].results().find("activations/0>1", "128KiB");
     const auto theirs = w[1].results();
     REQUIRE(theirs.find("activations/0>1", "128KiB") != nullptr);
-    CHECK(theirs.find("activations/0>1", "128KiB")->solution == c->winner);
+    CHECK(theirs.find("activations/0>1", "128KiB")->solution == c->chosen().config);
     static_cast<void>(mine);
     CHECK(w[2].mail().statistics().sent == 0);
     CHECK(w[2].mail().statistics().received == 0);
@@ -108,7 +108,7 @@ TEST_CASE("what only one side has is never assigned") {
                                std::vector<std::size_t>(200, 100'000));
     CHECK(all.failed() == 0);
     CHECK(candidates(w) == std::set<std::string>{"direct", chunked(64_KiB, 2)->id()});
-    CHECK(campaign_of(w, "128KiB")->where == actors::campaign::stage::decided);
+    CHECK(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
     CHECK(join_flights(w).mismatches == 0);
     CHECK(w[0].agreements().front().no_common_config.empty());
   }
@@ -132,7 +132,7 @@ TEST_CASE("nothing in common beyond the default is said on both sides, and the d
   const auto all =
       move_each(w, {direct(), chunked(8_KiB, 1)}, {direct(), whole("special")}, std::vector<std::size_t>(50, 1000));
   CHECK(all.failed() == 0);
-  CHECK(campaign_of(w, "1KiB")->trials == 0);
+  CHECK(campaign_of(w, "1KiB")->trials() == 0);
   pass(w, 1'000'000'000);
   const auto text = w[0].agreements().front().no_common_config;
   CHECK(text.find("special") != std::string::npos);
@@ -258,9 +258,9 @@ TEST_CASE("equal configs keep the default, and the user is told why") {
   CHECK(all.failed() == 0);
   const auto* c = campaign_of(w, "128KiB");
   REQUIRE(c != nullptr);
-  CHECK(c->where == actors::campaign::stage::decided);
-  CHECK(c->trials > 0);
-  CHECK(c->winner == "a");
+  CHECK(c->is_decided());
+  CHECK(c->trials() > 0);
+  CHECK(c->chosen().config == "a");
 }
 
 TEST_CASE("once decided no control message is sent any more") {
@@ -269,7 +269,7 @@ TEST_CASE("once decided no control message is sent any more") {
   auto out = w[0].declare(pair_of(configs));
   auto in = w[1].declare(pair_of(configs));
   move_each(w, out, in, std::vector<std::size_t>(200, 20'000));
-  REQUIRE(campaign_of(w, "32KiB")->where == actors::campaign::stage::decided);
+  REQUIRE(campaign_of(w, "32KiB")->where() == actors::search::stage::decided);
   pass(w, 5'000'000'000);
   const auto tuning_messages = [](rank& r) {
     return r.mail().statistics().sent - r.flow_messages() - r.mail().statistics().credits_sent;
@@ -383,12 +383,12 @@ TEST_CASE("a tuning phase ends with every size decided, and later calls are not 
     static_cast<void>(done);
   };
   run(w.clock, both(out, in));
-  const auto trials = campaign_of(w, "128KiB")->trials;
+  const auto trials = campaign_of(w, "128KiB")->trials();
   CHECK(trials > 0);
-  CHECK(campaign_of(w, "1KiB")->where == actors::campaign::stage::decided);
+  CHECK(campaign_of(w, "1KiB")->where() == actors::search::stage::decided);
   const auto all = move_each(w, out, in, {1000, 100'000});
   CHECK(all.wrong == 0);
-  CHECK(campaign_of(w, "128KiB")->trials == trials);
+  CHECK(campaign_of(w, "128KiB")->trials() == trials);
 }
 
 TEST_CASE("a tuning phase leaves credits the time that they need, so that puts are tried, too") {
@@ -406,8 +406,8 @@ TEST_CASE("a tuning phase leaves credits the time that they need, so that puts a
     static_cast<void>(done);
   };
   run(w.clock, both(out, in));
-  CHECK(campaign_of(w, "128KiB")->where == actors::campaign::stage::decided);
-  CHECK(campaign_of(w, "128KiB")->winner == configs[1]->id());
+  CHECK(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
+  CHECK(campaign_of(w, "128KiB")->chosen().config == configs[1]->id());
 }
 
 TEST_CASE("a decision may be awaited of a handle that is gone by then") {

@@ -62,8 +62,8 @@ TEST_CASE("both ends have the decision as a value, with its key, config, time an
     const decision d = end.decision(size);
     CHECK(d.op == "activations 0->1");
     CHECK(d.key == "128KiB");
-    CHECK(d.config == campaign_of(w, "128KiB")->winner);
-    CHECK(d.digest == campaign_of(w, "128KiB")->digest);
+    CHECK(d.config == campaign_of(w, "128KiB")->chosen().config);
+    CHECK(d.digest == campaign_of(w, "128KiB")->chosen().digest);
     CHECK(d.time_ns > 0);
     CHECK(d.search == 1);
     REQUIRE(d.evidence.size() == 3);
@@ -114,7 +114,7 @@ TEST_CASE("either end asks for a new search, and both learn what came of it") {
   for (const bool by_sender : {true, false}) {
     pair_world w;
     w.decide();
-    const auto before = campaign_of(w, "128KiB")->trials;
+    const auto before = campaign_of(w, "128KiB")->trials();
     const std::string winner = w.in.decision(size).config;
     if (by_sender) {
       w.out.retune(size, "the link has changed");
@@ -122,8 +122,8 @@ TEST_CASE("either end asks for a new search, and both learn what came of it") {
       w.in.retune(size, "the link has changed");
     }
     pass(w, 10'000'000);
-    CHECK(campaign_of(w, "128KiB")->where == actors::campaign::stage::trying);
-    CHECK(campaign_of(w, "128KiB")->search_reason ==
+    CHECK(campaign_of(w, "128KiB")->where() == actors::search::stage::trying);
+    CHECK(campaign_of(w, "128KiB")->reason() ==
           std::string("rank ") + (by_sender ? "0" : "1") + " asked for it: the link has changed");
     CHECK(w.in.decision(size).config == winner);  // in force meanwhile
     watched_decision next;
@@ -135,7 +135,7 @@ TEST_CASE("either end asks for a new search, and both learn what came of it") {
     REQUIRE(next.ended);
     CHECK((**next.ended).search == 2);
     CHECK(w.out.decision(size).search == 2);
-    CHECK(campaign_of(w, "128KiB")->trials > before);
+    CHECK(campaign_of(w, "128KiB")->trials() > before);
     CHECK(join_flights(w).mismatches == 0);
   }
 }
@@ -148,7 +148,7 @@ TEST_CASE("a search that is asked for before the one under way has timed anythin
     pass(w, 10'000'000);
     (by_sender ? w.in : w.out).retune({}, "so it has");
     pass(w, 10'000'000);
-    CHECK(campaign_of(w, "128KiB")->search_reason.find("so it has; rank ") != std::string::npos);
+    CHECK(campaign_of(w, "128KiB")->reason().find("so it has; rank ") != std::string::npos);
     w.move(100);
     pass(w, 2'000'000'000);
     w.move(20);
@@ -166,7 +166,7 @@ TEST_CASE("a search that is given up on request leaves what was in force") {
   CHECK(w.move(2).failed() == 0);
   w.out.retune(size, "and once more");
   pass(w, 10'000'000);
-  REQUIRE(campaign_of(w, "128KiB")->asked_again);
+  REQUIRE(campaign_of(w, "128KiB")->is_asked_again());
   w.in.from(0).give_up();
   pass(w, 1'000'000'000);
   w.move(20);

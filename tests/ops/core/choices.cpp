@@ -142,12 +142,12 @@ TEST_CASE("configs that are one thing for a size are one candidate, under the na
   const std::vector<config_ptr> configs{direct(), middle, small, large};
   world w(2, eager_trials());
   move_with_pauses(w, configs);
-  const actors::campaign* const c = campaign_of(w, "8KiB");
+  const actors::search* const c = campaign_of(w, "8KiB");
   REQUIRE(c != nullptr);
-  REQUIRE(c->where == actors::campaign::stage::decided);
-  CHECK(c->repetitions[1].empty());
-  CHECK_FALSE(c->repetitions[2].empty());
-  CHECK(c->repetitions[3].empty());
+  REQUIRE(c->is_decided());
+  CHECK(c->book().repetitions[1].empty());
+  CHECK_FALSE(c->book().repetitions[2].empty());
+  CHECK(c->book().repetitions[3].empty());
   const auto decisions = w[1].decisions();
   REQUIRE(decisions.size() == 1);
   for (const auto& e : decisions[0].decision.evidence) {
@@ -161,11 +161,11 @@ TEST_CASE("where all configs are one thing for a size nothing is tried") {
   const std::vector<config_ptr> configs{direct(), chunked(65'536, 2), chunked(1 << 20, 4)};
   world w(2, eager_trials());
   move_with_pauses(w, configs);
-  const actors::campaign* const c = campaign_of(w, "8KiB");
+  const actors::search* const c = campaign_of(w, "8KiB");
   REQUIRE(c != nullptr);
-  CHECK(c->where == actors::campaign::stage::decided);
-  CHECK(c->trials == 0);
-  CHECK(c->source == actors::decision_source::only_default);
+  CHECK(c->is_decided());
+  CHECK(c->trials() == 0);
+  CHECK(c->chosen().source == actors::decision_source::only_default);
 }
 
 TEST_CASE("what built-in configs are for a size") {

@@ -102,11 +102,11 @@ TEST_CASE("in a group one member's constraint counts for all") {
   }
   CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 2000)).failed() == 0);
   const auto* c = w[0].agreements().front().assigned->find(8000);
-  REQUIRE(c->where == actors::campaign::stage::decided);
-  REQUIRE(c->excluded.size() == 1);
-  CHECK(c->excluded[0].why.find("star: rank 2, constraint on memory: payloads of more than 6000 bytes") == 0);
-  CHECK_FALSE(c->aggregates[1].measured());
-  CHECK(c->aggregates[2].measured());
+  REQUIRE(c->is_decided());
+  REQUIRE(c->excluded().size() == 1);
+  CHECK(c->excluded()[0].why.find("star: rank 2, constraint on memory: payloads of more than 6000 bytes") == 0);
+  CHECK_FALSE(c->aggregates()[1].measured());
+  CHECK(c->aggregates()[2].measured());
 }
 
 namespace {

@@ -48,8 +48,8 @@ struct drifting_job : world {
     out = ranks[0]->declare(pair_of(configs));
     in = ranks[1]->declare(pair_of(configs));
     move(200);
-    REQUIRE(search().where == actors::campaign::stage::decided);
-    REQUIRE(search().winner == "direct");
+    REQUIRE(search().where() == actors::search::stage::decided);
+    REQUIRE(search().chosen().config == "direct");
   }
   static rank_settings settings() {
     rank_settings s;
@@ -86,7 +86,7 @@ struct drifting_job : world {
       co_await j.in.receive(data, {.from = 0});
     }
   }
-  const actors::campaign& search() { return *campaign_of(*this, "1MiB"); }
+  const actors::search& search() { return *campaign_of(*this, "1MiB"); }
   transfer out;
   transfer in;
   random_stream dice{5, 1};
@@ -106,16 +106,16 @@ struct watched_job : scheme_job {
     run();
     REQUIRE(running() == winner);
     call(1000);
-    REQUIRE(campaign().search == 1);
+    REQUIRE(campaign().number() == 1);
   }
   /// What one config takes changes for good: another search is made, which finds this one.
   void change(std::size_t config, std::array<time_ns, 3> takes_ns, const std::string& next) {
     call(600);  // what an op without headers is compared with
-    const std::uint32_t search = campaign().search + 1;
+    const std::uint32_t search = campaign().number() + 1;
     configs[config].takes_ns = takes_ns;
-    for (int i = 0; i < 40 && (campaign().search != search || running() != next); ++i) call(100);
-    CHECK(campaign().search == search);
-    CHECK(campaign().search_reason.find("its times have drifted: ") == 0);
+    for (int i = 0; i < 40 && (campaign().number() != search || running() != next); ++i) call(100);
+    CHECK(campaign().number() == search);
+    CHECK(campaign().reason().find("its times have drifted: ") == 0);
     CHECK(running() == next);
     CHECK(decision().search == search);  // as all ranks know
     CHECK(failed == 0);
@@ -128,15 +128,15 @@ TEST_CASE("a link that becomes slow makes the ranks search anew and agree on ano
   drifting_job j;
   j.links.options().ns_per_byte = 1.0;
   j.move(1000);
-  CHECK(j.search().search == 2);
-  CHECK(j.search().winner == "prepared_halves");
-  CHECK(j.search().search_reason.find("its times have drifted: ") == 0);
+  CHECK(j.search().number() == 2);
+  CHECK(j.search().chosen().config == "prepared_halves");
+  CHECK(j.search().reason().find("its times have drifted: ") == 0);
   CHECK(j.ranks[1]->decisions().front().decision.search == 2);  // the receiver knows it too
   j.links.options().ns_per_byte = 0.1;
   pass(j, 20'000'000'000);
   j.move(1500);
-  CHECK(j.search().search == 3);
-  CHECK(j.search().winner == "direct");
+  CHECK(j.search().number() == 3);
+  CHECK(j.search().chosen().config == "direct");
   for (const auto& flight : {j.ranks[0]->flight().in_order(), j.ranks[1]->flight().in_order()})
     CHECK(flight.size() > 2000);
 }
@@ -145,13 +145,13 @@ TEST_CASE("noise on the link begins no search") {
   drifting_job j;
   j.noise = 30;
   j.move(4000);
-  CHECK(j.search().search == 1);
+  CHECK(j.search().number() == 1);
 }
 
 TEST_CASE("a receiver that becomes late begins no search") {
   drifting_job j;
   j.move(2000, 5'000'000);
-  CHECK(j.search().search == 1);
+  CHECK(j.search().number() == 1);
 }
 
 TEST_CASE("when it is switched off nothing is timed after the decision") {
@@ -160,7 +160,7 @@ TEST_CASE("when it is switched off nothing is timed after the decision") {
   drifting_job j(s);
   j.links.options().ns_per_byte = 1.0;
   j.move(1000);
-  CHECK(j.search().search == 1);
+  CHECK(j.search().number() == 1);
   const auto flight = j.ranks[1]->flight().in_order();
   const auto timed = [](const flight_record& r) { return (r.flags & 1U) != 0; };
   CHECK(std::none_of(flight.end() - 1000, flight.end(), timed));
@@ -237,6 +237,6 @@ TEST_CASE("in a group a member that comes late, noise, and sizes that cannot be 
       j.call_meanwhile(1, [] {}, dice.below(3) == 0 ? 400'000 : scheme_job::bytes);
     }
     CHECK(j.failed == 0);
-    for (const auto& c : j.assigned().campaigns()) CHECK(c->search == 1);
+    for (const auto& c : j.assigned().searches()) CHECK(c->number() == 1);
   }
 }

@@ -47,8 +47,8 @@ TEST_CASE("a decision says who took part, what each rank measured, who proposed 
       move_each(w, {direct, coarse, fine}, {direct, fine, coarse}, std::vector<std::size_t>(400, 4 << 20));
   CHECK(moved.failed() == 0);
   pass(w, 1'000'000'000);
-  const actors::campaign& c = *campaign_of(w, "4MiB");
-  REQUIRE(c.where == actors::campaign::stage::decided);
+  const actors::search& c = *campaign_of(w, "4MiB");
+  REQUIRE(c.is_decided());
   for (rank_id r = 0; r < 2; ++r) {
     const actors::decision_record& d = learned(w, r);
     CHECK(d.digest == fine->digest());
@@ -106,20 +106,21 @@ TEST_CASE("evidence is bounded: the default, the winner and the fastest stay, an
   actors::coordinator_state state;
   state.declaration = actors::declare_edge("edge", 0, 1, "");
   state.assigned = &assigned;
-  actors::campaign c;
-  c.digest = 4000;
+  actors::chosen_config chosen;
+  chosen.digest = 4000;
+  actors::trial_book book;
   for (std::size_t i = 0; i < candidates; ++i) {
     tuning::aggregate a;
     a.time_ns = 1000.0 + static_cast<double>((i * 7919) % candidates);
     a.status = tuning::aggregate_status::measured;
     a.count = 1;
     a.detail = std::string(10'000, 'x');
-    c.aggregates.push_back(a);
-    c.repetitions.push_back({i});
-    c.rows.push_back({{0, i, i + 1, 0, 1000}, {1, i, i + 1, 0, 1000}});
+    book.aggregates.push_back(a);
+    book.repetitions.push_back({i});
+    book.rows.push_back({{0, i, i + 1, 0, 1000}, {1, i, i + 1, 0, 1000}});
   }
   actors::decide d;
-  actors::add_evidence(d, c, state);
+  actors::add_evidence(d, chosen, book, {}, state);
   CHECK(d.left_out > 0);
   CHECK(d.left_out + d.evidence.size() == candidates);
   std::vector<std::byte> bytes;
@@ -135,7 +136,7 @@ TEST_CASE("evidence is bounded: the default, the winner and the fastest stay, an
   }
   CHECK(kept.count(4000) == 1);
   for (std::size_t i = 0; i < candidates; ++i) {
-    if (kept.count(i + 1) == 0) CHECK(c.aggregates[i].time_ns >= slowest_kept);
+    if (kept.count(i + 1) == 0) CHECK(book.aggregates[i].time_ns >= slowest_kept);
   }
 }
 

@@ -200,7 +200,7 @@ TEST_CASE("H100 and A100 are played on equal ranks: a group runs h100_optimized 
     CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 1000)).failed() == 0);
     wait_a_while(w, 1_s);
   }
-  CHECK(w[0].agreements().front().assigned->find(4000)->winner == "h100_optimized");
+  CHECK(w[0].agreements().front().assigned->find(4000)->chosen().config == "h100_optimized");
   room.ran.clear();
   CHECK(reduce_all(w, groups, {1000, 1000}).failed() == 0);
   CHECK(room.ran["h100_optimized"] == std::map<std::size_t, int>{{0, 2}, {1, 2}});

@@ -77,7 +77,7 @@ TEST_CASE("the first data of an op makes it at its receiver, and its second size
   const auto receive = [](transfer t, std::span<std::byte> i) -> task<> { co_await t.receive(i, {.from = 0}); };
   run(w.clock, receive(in, into));
   CHECK(move_each(w, out, in, std::vector<std::size_t>(100, 100'000)).failed() == 0);
-  CHECK(campaign_of(w, "128KiB")->where == actors::campaign::stage::decided);
+  CHECK(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
   CHECK(join_flights(w).mismatches == 0);
 }
 

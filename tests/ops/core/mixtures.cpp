@@ -53,10 +53,10 @@ outcome heterogeneous(const std::string& wire_of_optimized) {
     wait_a_while(w, 1_s);
   }
   const auto* c = w[0].agreements().front().assigned->find(4000);
-  REQUIRE(c->where == actors::campaign::stage::decided);
-  o.winner = c->winner;
+  REQUIRE(c->is_decided());
+  o.winner = c->chosen().config;
   const auto& ids = w[0].agreements().front().assigned->ids();
-  for (std::size_t i = 0; i < ids.size(); ++i) o.measured[ids[i]] = c->aggregates[i];
+  for (std::size_t i = 0; i < ids.size(); ++i) o.measured[ids[i]] = c->aggregates()[i];
   for (auto& r : w.ranks) o.foreseen.push_back(r->predict("gradients", "h100_optimized", 4000, 2));
   CHECK(w[3].kind_of(0) == "H100");
   CHECK(join_group_flights(w).mismatches == 0);
@@ -111,7 +111,7 @@ struct remembering_job {
     }
     for (auto& r : w.ranks) CHECK(r->write_results());
   }
-  const actors::campaign& campaign() { return *w[0].agreements().front().assigned->find(4000); }
+  const actors::search& campaign() { return *w[0].agreements().front().assigned->find(4000); }
   /// What all ranks' files say now.
   tuning::result_entry filed() {
     std::vector<tuning::result_entry> all;
@@ -229,7 +229,7 @@ TEST_CASE("a mixture that is faster wins, and every rank then runs its own part 
     CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 1000)).failed() == 0);
     wait_a_while(w, 1_s);
   }
-  CHECK(w[0].agreements().front().assigned->find(4000)->winner == "h100_optimized");
+  CHECK(w[0].agreements().front().assigned->find(4000)->chosen().config == "h100_optimized");
   room.ran.clear();
   CHECK(reduce_all(w, groups, {1000, 1000}).failed() == 0);
   CHECK(room.ran["h100_optimized"] == std::map<std::size_t, int>{{0, 2}, {1, 2}});
@@ -255,8 +255,8 @@ TEST_CASE(
   }
   const auto agreed = w[0].agreements().front();
   CHECK(agreed.assigned->ids() == std::vector<std::string>{"nccl", "h100_optimized"});
-  CHECK(agreed.assigned->find(4000)->winner == "h100_optimized");
-  CHECK(agreed.assigned->find(4000)->excluded.empty());
+  CHECK(agreed.assigned->find(4000)->chosen().config == "h100_optimized");
+  CHECK(agreed.assigned->find(4000)->excluded().empty());
   CHECK_FALSE(agreed.warm_errors->empty());
   room.ran.clear();
   CHECK(reduce_all(w, groups, {1000, 1000}).failed() == 0);
@@ -294,11 +294,11 @@ TEST_CASE("what a rank runs in the place of a config that it lacks is the next o
     return sent[actors::offer::message_type] + sent[actors::warmed::message_type];
   };
   call(1000);
-  CHECK(w[0].agreements().front().assigned->find(4000)->winner == "h100_optimized");
+  CHECK(w[0].agreements().front().assigned->find(4000)->chosen().config == "h100_optimized");
   const std::array<std::uint64_t, 2> said_before{said(2), said(3)};
   // The same for calls of another size, which are tried anew.
   call(100'000);
-  CHECK(w[0].agreements().front().assigned->find(400'000)->winner == "h100_optimized");
+  CHECK(w[0].agreements().front().assigned->find(400'000)->chosen().config == "h100_optimized");
   CHECK(room.ran["h100_optimized"].size() == 2);
   room.ran.clear();
   CHECK(reduce_all(w, groups, {1000, 100'000, 1000}).failed() == 0);
@@ -322,7 +322,7 @@ TEST_CASE("whatever the op, a rank runs in the place of what it lacks what its t
     j.run_on();
     CHECK(j.failed == 0);
     CHECK(j.assigned().ids().size() == 5);
-    const std::string winner = j.campaign().winner;
+    const std::string winner = j.campaign().chosen().config;
     CHECK(tuning::id_in_file(winner) == "twin");
     CHECK(winner != "twin");  // which is that with `fine`
     CHECK(j.running() == winner);
@@ -330,7 +330,7 @@ TEST_CASE("whatever the op, a rank runs in the place of what it lacks what its t
     CHECK(agreed.source == actors::decision_source::trials);
     CHECK(agreed.search == 2);
     // It was measured as it runs: nobody waits for `fine`.
-    const auto& measured = j.campaign().aggregates;
+    const auto& measured = j.campaign().aggregates();
     REQUIRE(measured.size() == 5);
     CHECK(measured[4].time_ns < 250'000);
     CHECK(measured[3].time_ns >= 300'000);
@@ -350,8 +350,8 @@ TEST_CASE("whatever the op, a rank runs in the place of what it lacks what its t
     for (const auto& r : j.ranks) CHECK(r->write_results());
     j.run();
     CHECK(j.failed == 0);
-    CHECK(j.campaign().trials == 0);
-    CHECK(j.campaign().winner == winner);
+    CHECK(j.campaign().trials() == 0);
+    CHECK(j.campaign().chosen().config == winner);
     CHECK(j.decision().source == actors::decision_source::results);
     j.check_that_it_runs(scheme_job::coarse);
   }
@@ -379,7 +379,7 @@ TEST_CASE("a group's faster mixture is agreed on where control messages are lost
     }
     const auto& agreed = *w[0].agreements().front().assigned;
     REQUIRE(agreed.ids().size() == 4);
-    CHECK(agreed.find(4000)->winner == agreed.ids()[3]);
+    CHECK(agreed.find(4000)->chosen().config == agreed.ids()[3]);
     CHECK(agreed.ids()[3] == tuning::name_in_file("h100_optimized", agreed.mixture_of(3)));
     for (auto& r : w.ranks) {
       const auto file = r->results();
@@ -425,19 +425,19 @@ TEST_CASE(
     j.configs[scheme_job::fine].takes_ns[j.poor()] = 300'000;
     j.configs[scheme_job::coarse].takes_ns = {340'000, 340'000, 340'000};
     j.configs[scheme_job::coarse].takes_ns[j.poor()] = 100'000;
-    const auto is_decided = [&] { return !j.assigned().campaigns().empty() && j.decided(); };
+    const auto is_decided = [&] { return !j.assigned().searches().empty() && j.decided(); };
     j.start();
     j.call_and_when(j.first_calls(), is_decided, [&] { j.configs[scheme_job::coarse].ill = j.poor(); });
     CHECK(j.failed == 0);
     CHECK(j.assigned().ids() == std::vector<std::string>{"plain", "fine", "coarse", "twin"});
-    CHECK(j.campaign().search == 1);
-    CHECK(j.campaign().winner == "twin");
+    CHECK(j.campaign().number() == 1);
+    CHECK(j.campaign().chosen().config == "twin");
     j.configs[scheme_job::coarse].ill = nobody;
     j.pass(200'000'000'000);
     j.run_on();
     CHECK(j.failed == 0);
     CHECK(j.decision().search == 2);
-    CHECK(j.campaign().winner == tuning::name_in_file("twin", j.assigned().mixture_of(4)));
+    CHECK(j.campaign().chosen().config == tuning::name_in_file("twin", j.assigned().mixture_of(4)));
     j.check_that_it_runs(scheme_job::coarse);
   }
 }
@@ -445,15 +445,15 @@ TEST_CASE(
 TEST_CASE("a mixture that is remembered counts only as the same mixture; another one of its name is tried anew") {
   remembering_job first({});
   first.run({true, true, false, false});
-  CHECK(first.campaign().winner == "h100_optimized");
+  CHECK(first.campaign().chosen().config == "h100_optimized");
   const auto best = first.filed();
   CHECK(best.solution.starts_with("h100_optimized;mixture="));
   CHECK(best.time_ms < 6);
 
   remembering_job same(first.w.disk);
   same.run({true, true, false, false});
-  CHECK(same.campaign().trials == 0);
-  CHECK(same.campaign().winner == "h100_optimized");
+  CHECK(same.campaign().trials() == 0);
+  CHECK(same.campaign().chosen().config == "h100_optimized");
   CHECK(same.filed() == best);
 
   std::vector<bool> has{true, true, false, false};
@@ -467,10 +467,10 @@ TEST_CASE("a mixture that is remembered counts only as the same mixture; another
   }
   remembering_job other(first.w.disk);
   other.run(has, breaks);
-  CHECK(other.campaign().trials > 0);
-  CHECK(other.campaign().source == actors::decision_source::trials);
-  CHECK(other.campaign().winner == winner);
-  CHECK(other.campaign().missed.find("rank 0's says h100_optimized, for which ranks run other configs now") !=
+  CHECK(other.campaign().trials() > 0);
+  CHECK(other.campaign().chosen().source == actors::decision_source::trials);
+  CHECK(other.campaign().chosen().config == winner);
+  CHECK(other.campaign().missed().find("rank 0's says h100_optimized, for which ranks run other configs now") !=
         std::string::npos);
   const auto now = other.filed();
   CHECK(now.solution == winner);
@@ -479,7 +479,7 @@ TEST_CASE("a mixture that is remembered counts only as the same mixture; another
   // The name alone stands for all ranks that run it: it is no mixture's.
   remembering_job again(other.w.disk);
   again.run({true, true, false, false});
-  CHECK((again.campaign().trials == 0) == (winner == "nccl"));
+  CHECK((again.campaign().trials() == 0) == (winner == "nccl"));
 }
 
 TEST_CASE("in another wire class nccl runs on all") {
@@ -501,7 +501,7 @@ TEST_CASE("the ends of an edge run different configs of one wire class, where on
     CHECK(all.wrong == 0);
     const auto agreed = w[0].agreements();
     CHECK(agreed.front().assigned->ids().size() == 3);
-    for (const auto& a : agreed.front().assigned->find(100'000)->aggregates) CHECK(a.measured());
+    for (const auto& a : agreed.front().assigned->find(100'000)->aggregates()) CHECK(a.measured());
     CHECK(join_flights(w).mismatches == 0);
   }
 }

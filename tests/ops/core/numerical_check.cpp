@@ -101,10 +101,10 @@ TEST_CASE(
   const auto all = tuned(w, std::make_shared<careless>());
   const auto* c = campaign_of(w, "128KiB");
   REQUIRE(c != nullptr);
-  CHECK(c->where == actors::campaign::stage::decided);
-  CHECK(c->winner.starts_with("chunked"));
-  REQUIRE(c->excluded.size() == 1);
-  CHECK(c->excluded[0].why.find("other bytes than were sent") != std::string::npos);
+  CHECK(c->is_decided());
+  CHECK(c->chosen().config.starts_with("chunked"));
+  REQUIRE(c->excluded().size() == 1);
+  CHECK(c->excluded()[0].why.find("other bytes than were sent") != std::string::npos);
   std::size_t failed = 0;
   for (const auto& r : all.received) {
     if (r) continue;
@@ -132,8 +132,8 @@ TEST_CASE("nothing is compared unless somebody asked, nor of a config that says 
     CHECK(all.wrong >= 1);
     const auto* c = campaign_of(w, "128KiB");
     REQUIRE(c != nullptr);
-    CHECK(c->where == actors::campaign::stage::decided);
-    CHECK(c->excluded.empty());
+    CHECK(c->is_decided());
+    CHECK(c->excluded().empty());
   }
 }
 
@@ -164,8 +164,8 @@ TEST_CASE("comparing is fine with every kind of config, and the sender's word de
     CHECK(join_flights(w).timed > 0);
     const auto* c = campaign_of(w, "128KiB");
     REQUIRE(c != nullptr);
-    CHECK(c->where == actors::campaign::stage::decided);
-    for (const auto& e : c->excluded) CHECK(e.kind == actors::campaign::exclusion::reason::unmet);
+    CHECK(c->is_decided());
+    for (const auto& e : c->excluded()) CHECK(e.kind == actors::exclusion::reason::unmet);
   }
 }
 
@@ -216,7 +216,7 @@ group_config_ptr forgetful() {
   return grouped({.name = "forgetful", .wire_class = "forgetful"}, forgetful_lead, forgetful_work);
 }
 
-const actors::campaign* campaign_of(const rank_group& leader) { return leader.details()->assigned()->find(size); }
+const actors::search* campaign_of(const rank_group& leader) { return leader.details()->assigned()->find(size); }
 
 task<> give_each(rank_group g, bool root, int times, std::size_t& wrong) {
   for (int n = 0; n < times; ++n) {
@@ -276,10 +276,10 @@ TEST_CASE("a group's config with other sums than the default's is out on all ran
       CHECK(all.wrong == 0);
       const auto* c = campaign_of(groups[leader]);
       REQUIRE(c != nullptr);
-      CHECK(c->where == actors::campaign::stage::decided);
-      CHECK(c->winner != "forgetful");
-      REQUIRE(c->excluded.size() == 1);
-      CHECK(c->excluded[0].why.find("its numbers are not the default's: element 24999 is ") != std::string::npos);
+      CHECK(c->is_decided());
+      CHECK(c->chosen().config != "forgetful");
+      REQUIRE(c->excluded().size() == 1);
+      CHECK(c->excluded()[0].why.find("its numbers are not the default's: element 24999 is ") != std::string::npos);
       wait_a_while(w, 1'000'000'000);
       for (rank_id r = 0; r < 3; ++r) {
         const auto decisions = w[r].decisions();
@@ -309,7 +309,7 @@ TEST_CASE("the leader's word decides whether a group's trials are compared") {
     const auto all = reduce_all(w, groups, std::vector<std::size_t>(200, elements));
     CHECK(all.failed() == 0);
     CHECK((all.wrong == 0) == leads);
-    CHECK(campaign_of(groups[0])->excluded.size() == (leads ? 1 : 0));
+    CHECK(campaign_of(groups[0])->excluded().size() == (leads ? 1 : 0));
   }
 }
 
@@ -338,10 +338,10 @@ TEST_CASE("comparing is fine with every collective and every config of the libra
     CHECK(wrong == 0);
     const auto* c = campaign_of(groups[1]);
     REQUIRE(c != nullptr);
-    CHECK(c->where == actors::campaign::stage::decided);
-    CHECK(c->excluded.empty());
-    REQUIRE(c->aggregates.size() == op.configs.size());
-    for (const auto& a : c->aggregates) CHECK(a.count > 0);
+    CHECK(c->is_decided());
+    CHECK(c->excluded().empty());
+    REQUIRE(c->aggregates().size() == op.configs.size());
+    for (const auto& a : c->aggregates()) CHECK(a.count > 0);
     CHECK(join_group_flights(w).mismatches == 0);
   }
 }
@@ -362,7 +362,7 @@ TEST_CASE(
   call(300);
   CHECK(wrong == 0);
   CHECK(between == 301);
-  REQUIRE(campaign_of(groups[0])->excluded.size() == 1);
-  CHECK(campaign_of(groups[0])->excluded[0].why.find("its numbers are not the default's") != std::string::npos);
-  CHECK(campaign_of(groups[0])->winner != "forgetful");
+  REQUIRE(campaign_of(groups[0])->excluded().size() == 1);
+  CHECK(campaign_of(groups[0])->excluded()[0].why.find("its numbers are not the default's") != std::string::npos);
+  CHECK(campaign_of(groups[0])->chosen().config != "forgetful");
 }

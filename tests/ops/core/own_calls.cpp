@@ -114,8 +114,8 @@ void check_left_out(world& w, const called& caller) {
   CHECK(names(*agreed[0].warm_errors, "calls_its_op", "bad_argument"));
   const auto* c = campaign_of(w, "64KiB");
   REQUIRE(c != nullptr);
-  CHECK(c->where == actors::campaign::stage::decided);
-  CHECK(c->digest == direct()->digest());
+  CHECK(c->is_decided());
+  CHECK(c->chosen().digest == direct()->digest());
 }
 
 }  // namespace
@@ -254,7 +254,7 @@ TEST_CASE("a config that calls its own group is left out by name, and no sum is 
   const auto agreed = w[0].agreements();
   REQUIRE(agreed.size() == 1);
   CHECK(names(*agreed[0].warm_errors, "calls_its_group", "bad_argument"));
-  for (const auto& c : agreed[0].assigned->campaigns()) CHECK(c->digest == star()->digest());
+  for (const auto& c : agreed[0].assigned->searches()) CHECK(c->chosen().digest == star()->digest());
 }
 
 namespace {

@@ -131,7 +131,7 @@ TEST_CASE("a config whose rehearsal failed for a while is in the next search tha
       }
       w.pass_until(45'000'000'000);
       CHECK(w.ids() == std::vector<std::string>{"direct", "recovering"});
-      CHECK(campaign_of(w, "128KiB")->search_reason ==
+      CHECK(campaign_of(w, "128KiB")->reason() ==
             std::string("rank ") + (by_sender ? "0" : "1") +
                 " asked for it: the card is here; now its rehearsal has succeeded: recovering");
       for (int round = 0; round < 10; ++round) {
@@ -163,7 +163,7 @@ TEST_CASE("a config whose rehearsal failed for a while comes back by itself, and
       CHECK(end.decision(size).config == "recovering");
       CHECK(end.decision(size).search == 2);
     }
-    CHECK(campaign_of(w, "128KiB")->search_reason == "now its rehearsal has succeeded: recovering");
+    CHECK(campaign_of(w, "128KiB")->reason() == "now its rehearsal has succeeded: recovering");
     CHECK(join_flights(w).mismatches == 0);
     CHECK(w.warnings_of(1) == 1);
   }
@@ -201,7 +201,7 @@ TEST_CASE("while a config's rehearsal hangs again, other sizes are searched for"
   CHECK(w.in.decision(1'000'000).decided);
   const auto* c = w[0].agreements().front().assigned->find(1'000'000);
   REQUIRE(c != nullptr);
-  CHECK(c->source == actors::decision_source::trials);
+  CHECK(c->chosen().source == actors::decision_source::trials);
   CHECK(w.clock.now() < began + 5'000'000'000);
   CHECK(w[1].participants().front()->rehearsing == 1);
 }
@@ -219,7 +219,7 @@ TEST_CASE("a search that is given up before what it waits for has rehearsed does
   w.in.from(0).give_up();
   w.pass_until(100'000'000'000);
   CHECK(w.in.decision(size).search == 1);
-  CHECK(campaign_of(w, "128KiB")->where == actors::campaign::stage::decided);
+  CHECK(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
 }
 
 TEST_CASE("what has failed in a call stays out when another config comes back") {
@@ -257,10 +257,10 @@ TEST_CASE("a group's config whose rehearsal failed on one rank comes back, too")
   CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 5000)).failed() == 0);
   pass(w, 1'000'000'000);
   const auto* c = w[0].agreements().front().assigned->find(20'000);
-  CHECK(c->search == 2);
-  CHECK(c->where == actors::campaign::stage::decided);
-  REQUIRE(c->aggregates.size() == 3);
-  CHECK(c->aggregates[2].measured());
+  CHECK(c->number() == 2);
+  CHECK(c->is_decided());
+  REQUIRE(c->aggregates().size() == 3);
+  CHECK(c->aggregates()[2].measured());
 }
 
 TEST_CASE("an end that could not take part in a rehearsal is in step with the other end at the next one") {

@@ -28,13 +28,13 @@ TEST_CASE("whatever the op, any of its ranks may ask for a search while all go o
       REQUIRE(j.running() == "fine");
       j.configs[scheme_job::fine].takes_ns = {300'000, 300'000, 300'000};
       j.call_meanwhile(800, [&] {
-        CHECK(j.campaign().search == 1);
+        CHECK(j.campaign().number() == 1);
         CHECK(j.ranks[asks]->retune("activations", "the switch was changed") == 1);
       });
       CHECK(j.running() == "coarse");  // by the last of these calls
       j.pass(1'000'000'000);
       CHECK(j.failed == 0);
-      CHECK(j.campaign().search_reason == "rank " + std::to_string(asks) + " asked for it: the switch was changed");
+      CHECK(j.campaign().reason() == "rank " + std::to_string(asks) + " asked for it: the switch was changed");
       CHECK(j.decision().search == 2);
       CHECK(j.decision().source == decision_source::trials);
       CHECK(j.learned_config() == "coarse");
@@ -75,11 +75,11 @@ TEST_CASE("whatever the op, a search that is asked for while another one measure
       j.depth = depth;
       switch_drift_off(j);
       const auto measures = [&] {
-        if (j.assigned().campaigns().empty() || j.decided()) return false;
+        if (j.assigned().searches().empty() || j.decided()) return false;
         const auto some = [](const auto& of) { return !of.empty(); };
         const auto& c = j.campaign();
-        return j.leased() ? std::any_of(c.rows.begin(), c.rows.end(), some)
-                          : std::any_of(c.repetitions.begin(), c.repetitions.end(), some);
+        return j.leased() ? std::any_of(c.book().rows.begin(), c.book().rows.end(), some)
+                          : std::any_of(c.book().repetitions.begin(), c.book().repetitions.end(), some);
       };
       j.start();
       j.call_and_when(j.first_calls() + 800, measures, [&] {
@@ -90,7 +90,7 @@ TEST_CASE("whatever the op, a search that is asked for while another one measure
       CHECK(j.failed == 0);
       CHECK(j.running() == "coarse");
       CHECK(j.decision().search == 2);  // what is asked for again and again is done once
-      CHECK(j.campaign().search_reason == "rank " + std::to_string(asks) + " asked for it: the link is another one");
+      CHECK(j.campaign().reason() == "rank " + std::to_string(asks) + " asked for it: the link is another one");
       CHECK(j.learned_config() == "coarse");
     }
   }

@@ -36,7 +36,7 @@ struct fragile_world {
     pass(*job, 20'000'000'000);
     return all;
   }
-  const actors::campaign& campaign() { return *(*job)[0].agreements()[0].assigned->campaigns().at(0); }
+  const actors::search& campaign() { return *(*job)[0].agreements()[0].assigned->searches().at(0); }
   std::uint64_t said() { return (*job)[0].mail().statistics().sent + (*job)[1].mail().statistics().sent; }
   bool warned(rank_id r, std::string_view of) {
     const auto& all = (*job)[r].warnings();
@@ -63,8 +63,8 @@ TEST_CASE("what is thrown in an actor is tried again from what the op knows: on 
       CHECK(all.failed() == 0);
       CHECK(all.wrong == 0);
       CHECK((*w.job)[0].agreements()[0].assigned->candidates().size() == 2);
-      CHECK(w.campaign().where == actors::campaign::stage::decided);
-      CHECK(w.campaign().source == actors::decision_source::trials);
+      CHECK(w.campaign().is_decided());
+      CHECK(w.campaign().chosen().source == actors::decision_source::trials);
       CHECK((*w.job)[1].decisions().size() == 1);
       CHECK((*w.job)[who].warnings().size() == 1);
       CHECK(w.warned(who, "the link is out of order; "));
@@ -82,12 +82,12 @@ TEST_CASE(
     const auto all = w.move(100);
     CHECK(all.failed() == 0);
     CHECK(all.wrong == 0);
-    CHECK(w.campaign().where == actors::campaign::stage::decided);
-    CHECK(w.campaign().winner == "direct");
-    CHECK(w.campaign().source == actors::decision_source::tuning_off);
-    CHECK(w.campaign().why.find("the link is out of order") != std::string::npos);
+    CHECK(w.campaign().is_decided());
+    CHECK(w.campaign().chosen().config == "direct");
+    CHECK(w.campaign().chosen().source == actors::decision_source::tuning_off);
+    CHECK(w.campaign().chosen().why.find("the link is out of order") != std::string::npos);
     REQUIRE((*w.job)[1].decisions().size() == 1);
-    CHECK((*w.job)[1].decisions()[0].decision.why == w.campaign().why);
+    CHECK((*w.job)[1].decisions()[0].decision.why == w.campaign().chosen().why);
     CHECK(w.warned(who, "its tuning has ended"));
     const std::uint64_t before = w.said();
     pass(*w.job, 1'000'000'000'000);

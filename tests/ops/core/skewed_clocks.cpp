@@ -44,7 +44,7 @@ struct agreed {
     both.spawn(drain(w, in, count));
     runtime::run_until(w.clock, [&] { return both.running() == 0; });
   }
-  const actors::campaign& of(const std::string& key) { return *campaign_of(w, key); }
+  const actors::search& of(const std::string& key) { return *campaign_of(w, key); }
   world w;
 };
 
@@ -61,23 +61,23 @@ TEST_CASE("clocks that are seconds apart and drift lead to the same decisions as
     agreed apart(clocks);
     for (const std::string& key : keys) {
       CAPTURE(key);
-      const actors::campaign& a = one_clock.of(key);
-      const actors::campaign& b = apart.of(key);
-      REQUIRE(a.where == actors::campaign::stage::decided);
-      REQUIRE(b.where == actors::campaign::stage::decided);
-      CHECK(a.winner == b.winner);
+      const actors::search& a = one_clock.of(key);
+      const actors::search& b = apart.of(key);
+      REQUIRE(a.where() == actors::search::stage::decided);
+      REQUIRE(b.where() == actors::search::stage::decided);
+      CHECK(a.chosen().config == b.chosen().config);
       const bool is_tried = key != "8KiB";  // for which all of them are one message
-      CHECK((a.source == actors::decision_source::trials) == is_tried);
-      for (std::size_t i = 0; is_tried && i < a.aggregates.size(); ++i) {
+      CHECK((a.chosen().source == actors::decision_source::trials) == is_tried);
+      for (std::size_t i = 0; is_tried && i < a.aggregates().size(); ++i) {
         CAPTURE(i);
-        REQUIRE(a.aggregates[i].measured());
-        REQUIRE(b.aggregates[i].measured());
+        REQUIRE(a.aggregates()[i].measured());
+        REQUIRE(b.aggregates()[i].measured());
         // The rates differ too: 50 ppm of the time itself.
-        const double off = std::abs(a.aggregates[i].time_ns - b.aggregates[i].time_ns);
-        CHECK(off <= b.aggregates[i].clock_error_ns + 1e-4 * a.aggregates[i].time_ns);
-        CHECK(b.aggregates[i].clock_error_ns < 0.05 * second / 1000);
-        CHECK(a.aggregates[i].clock_error_ns == 0);
-        CHECK((b.aggregates[i].clock_error_ns == 0) == (clocks.hosts == std::vector<std::uint64_t>{4, 4}));
+        const double off = std::abs(a.aggregates()[i].time_ns - b.aggregates()[i].time_ns);
+        CHECK(off <= b.aggregates()[i].clock_error_ns + 1e-4 * a.aggregates()[i].time_ns);
+        CHECK(b.aggregates()[i].clock_error_ns < 0.05 * second / 1000);
+        CHECK(a.aggregates()[i].clock_error_ns == 0);
+        CHECK((b.aggregates()[i].clock_error_ns == 0) == (clocks.hosts == std::vector<std::uint64_t>{4, 4}));
       }
     }
     CHECK(join_flights(apart.w).mismatches == 0);
@@ -94,28 +94,28 @@ TEST_CASE("a group whose clocks are seconds apart and drift decides as on one cl
       wait_a_while(*this, second);
       CHECK(reduce_all(*this, groups, std::vector<std::size_t>(200, 25'000)).failed() == 0);
     }
-    const actors::campaign& campaign() { return *groups[0].details()->assigned()->find(100'000); }
+    const actors::search& campaign() { return *groups[0].details()->assigned()->find(100'000); }
     std::vector<ops::rank_group> groups;
   };
   agreed_group one_clock({});
-  const actors::campaign& a = one_clock.campaign();
-  REQUIRE(a.where == actors::campaign::stage::decided);
-  CHECK(a.source == actors::decision_source::trials);
+  const actors::search& a = one_clock.campaign();
+  REQUIRE(a.where() == actors::search::stage::decided);
+  CHECK(a.chosen().source == actors::decision_source::trials);
   for (const machines& clocks :
        {machines{{1, 2, 3}, {{}, {.offset_ns = 7 * second, .drift_ppb = 50'000}, {.offset_ns = -second}}},
         machines{{1, 2, 2}, {{.offset_ns = 90 * second}, {.offset_ns = 3 * second}, {.offset_ns = 3 * second}}}}) {
     agreed_group apart(clocks);
-    const actors::campaign& b = apart.campaign();
-    REQUIRE(b.where == actors::campaign::stage::decided);
-    CHECK(a.winner == b.winner);
-    for (std::size_t i = 0; i < a.aggregates.size(); ++i) {
+    const actors::search& b = apart.campaign();
+    REQUIRE(b.where() == actors::search::stage::decided);
+    CHECK(a.chosen().config == b.chosen().config);
+    for (std::size_t i = 0; i < a.aggregates().size(); ++i) {
       CAPTURE(i);
-      REQUIRE(a.aggregates[i].measured());
-      REQUIRE(b.aggregates[i].measured());
-      const double off = std::abs(a.aggregates[i].time_ns - b.aggregates[i].time_ns);
-      CHECK(off <= b.aggregates[i].clock_error_ns + 1e-4 * a.aggregates[i].time_ns);
-      CHECK(b.aggregates[i].clock_error_ns > 0);
-      CHECK(b.aggregates[i].clock_error_ns < 0.05 * second / 1000);
+      REQUIRE(a.aggregates()[i].measured());
+      REQUIRE(b.aggregates()[i].measured());
+      const double off = std::abs(a.aggregates()[i].time_ns - b.aggregates()[i].time_ns);
+      CHECK(off <= b.aggregates()[i].clock_error_ns + 1e-4 * a.aggregates()[i].time_ns);
+      CHECK(b.aggregates()[i].clock_error_ns > 0);
+      CHECK(b.aggregates()[i].clock_error_ns < 0.05 * second / 1000);
     }
     CHECK(join_group_flights(apart).mismatches == 0);
   }
@@ -139,7 +139,7 @@ TEST_CASE("comparing clocks takes no messages of its own") {
 
 TEST_CASE("clocks that are apart and are taken for one show in the evidence, and never break the agreement") {
   agreed mistaken({{}, {{}, {.offset_ns = 7 * second}}});
-  for (const std::string& key : keys) CHECK(mistaken.of(key).where == actors::campaign::stage::decided);
+  for (const std::string& key : keys) CHECK(mistaken.of(key).where() == actors::search::stage::decided);
   CHECK(join_flights(mistaken.w).mismatches == 0);
 }
 
@@ -152,13 +152,13 @@ TEST_CASE("a difference that is smaller than what clocks may be off by keeps the
     const std::vector<ops::config_ptr> two{ops::direct(), ops::chunked(8192, 2)};
     const auto moved = move_each(w, two, two, std::vector<std::size_t>(300, 16384));
     CHECK(moved.failed() == 0);
-    const actors::campaign& c = *campaign_of(w, "16KiB");
-    REQUIRE(c.where == actors::campaign::stage::decided);
-    CAPTURE(c.why);
-    CHECK(c.aggregates[1].measured());
-    CHECK(c.aggregates[1].clock_error_ns > 350'000);
-    CHECK(c.aggregates[1].time_ns < c.aggregates[0].time_ns - 300'000);
-    return c.winner;
+    const actors::search& c = *campaign_of(w, "16KiB");
+    REQUIRE(c.is_decided());
+    CAPTURE(c.chosen().why);
+    CHECK(c.aggregates()[1].measured());
+    CHECK(c.aggregates()[1].clock_error_ns > 350'000);
+    CHECK(c.aggregates()[1].time_ns < c.aggregates()[0].time_ns - 300'000);
+    return c.chosen().config;
   };
   CHECK(decided({1, 2}) == "direct");
 }

@@ -27,16 +27,16 @@ std::string with_machines(std::uint64_t machines) {
 /// Trials were made, and what they chose is on all ranks.
 void check_trials(scheme_job& j) {
   CHECK(j.failed == 0);
-  CHECK(j.campaign().trials > 0);
+  CHECK(j.campaign().trials() > 0);
   CHECK(j.decision().source == decision_source::trials);
-  CHECK(j.running() == j.campaign().winner);
+  CHECK(j.running() == j.campaign().chosen().config);
 }
 
 /// The decision was taken from files: nothing was tried, no call was held up, and from now on nothing is sent for the agreement.
 void check_no_trial(scheme_job& j, const std::string& winner) {
   CHECK(j.failed == 0);
-  CHECK(j.campaign().trials == 0);
-  CHECK(j.campaign().winner == winner);
+  CHECK(j.campaign().trials() == 0);
+  CHECK(j.campaign().chosen().config == winner);
   CHECK(j.running() == winner);
   CHECK(join_group_flights(j.ranks).timed == 0);
   if (j.leased()) {
@@ -71,13 +71,13 @@ TEST_CASE("no rank remembers anything: trials, and the winner is in all ranks' f
     scheme_job j(how);
     j.run();
     check_trials(j);
-    const std::string winner = j.campaign().winner;
+    const std::string winner = j.campaign().chosen().config;
     CHECK(j.learned_config() == winner);
     CHECK(j.learned()->time_ms > 0);
     check_kept(j, winner);
     j.run();
-    CHECK(j.campaign().trials == 0);
-    CHECK(j.campaign().winner == winner);
+    CHECK(j.campaign().trials() == 0);
+    CHECK(j.campaign().chosen().config == winner);
     check_kept(j, winner);
   }
 }
@@ -173,8 +173,8 @@ TEST_CASE("a winner that one rank lacks now is passed over for another rank's, e
       j.run();
       check_trials(j);
       for (rank_id r = 0; r < j.size; ++r) CHECK(j.says(of_rank(r) + lost));
-      CHECK(j.campaign().winner != "coarse");
-      check_kept(j, j.campaign().winner);
+      CHECK(j.campaign().chosen().config != "coarse");
+      check_kept(j, j.campaign().chosen().config);
 
       j.remember_everywhere(coarse);
       j.remember(1 - j.leader, fine);
@@ -197,15 +197,15 @@ TEST_CASE("a winner that fails its rehearsal is passed over for another rank's, 
     j.remember_everywhere(scheme_job::fragile);
     j.run();
     check_trials(j);
-    CHECK(j.campaign().winner != "fragile");
+    CHECK(j.campaign().chosen().config != "fragile");
     CHECK(j.says("fragile, which is no candidate now"));
-    check_kept(j, j.campaign().winner);
+    check_kept(j, j.campaign().chosen().config);
 
     j.remember_everywhere(scheme_job::fragile);
     j.remember(1 - j.leader, fine);
     j.run();
-    CHECK(j.campaign().trials == 0);
-    CHECK(j.campaign().winner == "fine");
+    CHECK(j.campaign().trials() == 0);
+    CHECK(j.campaign().chosen().config == "fine");
     CHECK(j.decision().source == decision_source::results);
     CHECK(j.decision().proposer == 1 - j.leader);
     CHECK(j.learned()->time_ms == 1.5);
@@ -226,14 +226,14 @@ TEST_CASE(
     CHECK(j.failed == 0);
     CHECK(j.running() == "plain");
     CHECK(j.led().rounds < 10);
-    CHECK(j.campaign().winner == "plain");
+    CHECK(j.campaign().chosen().config == "plain");
     CHECK(j.decision().source == decision_source::kept);
     CHECK(j.says("fine is remembered, but rehearsals are not possible, rank 2: "));
     check_kept(j, "fine");
     j.sources[2]->refuse = false;
     j.call(2000);
     j.call(2000);
-    CHECK(j.campaign().trials == 0);
+    CHECK(j.campaign().trials() == 0);
     CHECK(j.decision().source == decision_source::results);
     CHECK(j.running() == "fine");
     CHECK(j.led().rounds < 14);
@@ -253,8 +253,8 @@ TEST_CASE(
     j.pass(1'000'000);
     CHECK(j.failed != 0);
     j.failed = 0;
-    CHECK(j.campaign().trials == 0);
-    CHECK(j.decision().digest == j.campaign().digest);
+    CHECK(j.campaign().trials() == 0);
+    CHECK(j.decision().digest == j.campaign().chosen().digest);
     CHECK(j.running() == "plain");
     check_kept(j, "plain");
     CHECK(j.learned()->time_ms == 0);
@@ -303,7 +303,7 @@ TEST_CASE("machines that differ: only what was measured on this very combination
     CHECK(j.learned_config() == "fine");  // as it was: for machines that are alike
     REQUIRE(j.decision().machines != 0);
     const std::string machines = with_machines(j.decision().machines);
-    CHECK(j.learned_config(machines) == j.campaign().winner);
+    CHECK(j.learned_config(machines) == j.campaign().chosen().config);
 
     j.forget();
     j.remember(odd, j.entry + machines + ",128KiB,coarse,2.5\n");
@@ -327,23 +327,23 @@ TEST_CASE("what was measured where ranks share a host does not count where they 
     j.kinds = std::move(kinds);
     j.run();
     for (auto& r : j.ranks) CHECK(r->write_results());
-    return j.campaign().trials;
+    return j.campaign().trials();
   };
   const std::string miss = "rank 0's has it for other machines than these";
   CHECK(run_on({1, 1}, {}) > 0);
-  const std::string together = j.campaign().winner;
+  const std::string together = j.campaign().chosen().config;
   CHECK(j.learned_config() == together);
   CHECK(run_on({}, {}) == 0);  // nothing else is known than that they share one
   CHECK(run_on({9, 9}, {"A100", "A100"}) == 0);
 
   CHECK(run_on({1, 2}, {}) > 0);
   CHECK(j.says(miss));
-  CHECK(j.campaign().missed.find(miss) != std::string::npos);
+  CHECK(j.campaign().missed().find(miss) != std::string::npos);
   CHECK(j.decision().machines != 0);
   CHECK(j.learned_config() == together);  // as it was
   CHECK(run_on({2, 1}, {}) == 0);         // which hosts they are says nothing
   CHECK(run_on({1, 1}, {}) == 0);
-  CHECK(j.campaign().winner == together);
+  CHECK(j.campaign().chosen().config == together);
 
   // Nor is one on two kinds of device what it is on two of one kind, also where validators do not tell them apart.
   CHECK(run_on({1, 1}, {"A100", "H100"}) > 0);
@@ -361,7 +361,7 @@ TEST_CASE("of three ranks it counts who of them share a host") {
       j.hosts = std::move(hosts);
       j.run();
       for (auto& r : j.ranks) CHECK(r->write_results());
-      return j.campaign().trials;
+      return j.campaign().trials();
     };
     CHECK(trials_on({1, 1, 2}) > 0);
     CHECK(trials_on({4, 4, 9}) == 0);
@@ -472,7 +472,7 @@ TEST_CASE("a key that is first met later, on the data path, is announced as well
       CHECK(r->decisions()[1].decision.key == "16KiB");
       CHECK(r->decisions()[1].decision.source == decision_source::results);
     }
-    for (const auto& c : j.assigned().campaigns()) CHECK(c->trials == 0);
+    for (const auto& c : j.assigned().searches()) CHECK(c->trials() == 0);
   }
 }
 

@@ -115,7 +115,7 @@ TEST_CASE("no rank reads or writes another's memory before the kernels that its 
       wrong += holds(gpu, to.bytes(), i) ? 0 : 1;
     }
     REQUIRE(w.decided(100'001));
-    CHECK(w.campaign(100'001)->trials > 0);
+    CHECK(w.campaign(100'001)->trials() > 0);
     CHECK(wrong == 0);
     CHECK(overwritten == 0);
     CHECK((way->what_it_needs() != needs::known_payload || w.wires[1]->planes().ipc > 0));
@@ -142,7 +142,7 @@ TEST_CASE("what kernels take before a payload is there is not charged to the con
       w.move(from.bytes(), to.bytes(), 1);
     }
     REQUIRE(w.decided(1'000));
-    for (const auto& a : w.campaign(1'000)->aggregates) {
+    for (const auto& a : w.campaign(1'000)->aggregates()) {
       CHECK(a.measured());
       CHECK(a.time_ns < std::chrono::nanoseconds(kernel).count());
     }
@@ -388,7 +388,7 @@ TEST_CASE("where memory cannot be exported, puts and gets are no candidates, bef
   w.move(from.bytes(), to.bytes(), 100);
   CHECK(holds(gpu, to.bytes(), 6));
   const auto* const tried = w.campaign(10'000);
-  CHECK((tried == nullptr || tried->trials == 0));
+  CHECK((tried == nullptr || tried->trials() == 0));
   CHECK(w.ranks[0]->participants().front()->unavailable ==
         std::vector<std::string>{"put: cudaErrorNotSupported: planted", "get: cudaErrorNotSupported: planted"});
   CHECK(w.wires[0]->planes().ipc == 0);
@@ -407,7 +407,7 @@ TEST_CASE("NCCL moves payloads from device to device, and needs no exported memo
     fill(gpu, from.bytes(), 4);
     move_until_tried(w, from.bytes(), to.bytes());
     CHECK(holds(gpu, to.bytes(), 4));
-    CHECK(w.campaign(100'001)->trials > 0);
+    CHECK(w.campaign(100'001)->trials() > 0);
     CHECK(w.wires[1]->nccl()->statistics().gets > 1);
     CHECK(w.wires[1]->nccl()->statistics().communicators == 1);
     CHECK(w.wires[0]->nccl()->statistics().sends == w.wires[1]->nccl()->statistics().gets);
@@ -440,7 +440,7 @@ TEST_CASE("a communicator that cannot be made fails the rehearsal, and the rest 
   fill(gpu, from.bytes(), 6);
   move_until_tried(w, from.bytes(), to.bytes());
   CHECK(holds(gpu, to.bytes(), 6));
-  CHECK(w.campaign(10'000)->winner != "nccl");
+  CHECK(w.campaign(10'000)->chosen().config != "nccl");
   CHECK(w.wires[1]->nccl()->statistics().why.find("duplicate GPU") != std::string::npos);
 }
 

@@ -139,7 +139,7 @@ struct device_ring {
     for (const auto& e : w.ranks[0]->agreements()) {
       if (e.op != "attention" || e.sender != 0) continue;
       const auto* const found = e.assigned->find(shape.elements() * sizeof(T));
-      return found != nullptr && found->where == actors::campaign::stage::decided;
+      return found != nullptr && found->where() == actors::search::stage::decided;
     }
     return false;
   }

@@ -127,7 +127,7 @@ TEST_CASE("two rounds around a ring are enqueued at once, and every kernel sees 
       for (const auto& e : w.ranks[0]->agreements()) {
         if (e.op != "ring" || e.sender != 0) continue;
         const auto* const found = e.assigned->find(count * sizeof(float));
-        return found != nullptr && found->where == actors::campaign::stage::decided;
+        return found != nullptr && found->where() == actors::search::stage::decided;
       }
       return false;
     };
@@ -337,8 +337,8 @@ TEST_CASE("a put finds its credit although kernels use both buffers when it is c
   for (const deadline limit; !limit.is_over() && !w.decided(count);)
     runtime::run(w.loop, program::both(w, from.bytes(), to.bytes(), 100'000));
   REQUIRE(w.decided(count));
-  INFO(w.campaign(count)->why);
-  REQUIRE(w.campaign(count)->winner == "put");
+  INFO(w.campaign(count)->chosen().why);
+  REQUIRE(w.campaign(count)->chosen().config == "put");
   const transports::cuda_stream makes = gpu.make_stream(0);
   const transports::cuda_stream uses = gpu.make_stream(0);
   const std::uint64_t before = w.wires[0]->planes().ipc;

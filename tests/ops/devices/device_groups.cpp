@@ -226,18 +226,18 @@ TEST_CASE("numbers of a candidate on a device are compared with the default's, a
       const auto* const c = agreed.assigned->find(count * sizeof(float));
       if (c != nullptr) return c;
     }
-    return static_cast<const actors::campaign*>(nullptr);
+    return static_cast<const actors::search*>(nullptr);
   };
-  const auto decided = [&] { return state() != nullptr && state()->where == actors::campaign::stage::decided; };
+  const auto decided = [&] { return state() != nullptr && state()->where() == actors::search::stage::decided; };
   for (const deadline limit; !limit.is_over() && !decided();) {
     for (rank_id r = 0; r < 2; ++r) w.put(r);
     for (const auto& how : w.call()) REQUIRE(how);
     for (rank_id r = 0; r < 2; ++r) CHECK(w.wrong(r) == 0);
   }
   REQUIRE(decided());
-  CHECK(state()->winner != "careless");
-  REQUIRE(state()->excluded.size() == 1);
-  CHECK(state()->excluded[0].why.find("its numbers are not the default's: element 0 is ") != std::string::npos);
+  CHECK(state()->chosen().config != "careless");
+  REQUIRE(state()->excluded().size() == 1);
+  CHECK(state()->excluded()[0].why.find("its numbers are not the default's: element 0 is ") != std::string::npos);
 }
 
 TEST_CASE("what a leader does in between finds the sum on its device, and all get what came of it") {

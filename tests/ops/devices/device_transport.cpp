@@ -129,7 +129,7 @@ TEST_CASE("a transport that moves device memory is given it, once no kernel uses
     const auto tried = [&] {
       const auto all = w.ranks[0]->agreements();
       const auto* const c = all.empty() ? nullptr : all.front().assigned->find(bytes);
-      return c != nullptr && c->where == actors::campaign::stage::decided;
+      return c != nullptr && c->is_decided();
     };
     for (const deadline limit; !tried() && !limit.is_over();) run(w.loop, both(&w, &gpu, from.bytes(), to.bytes(), 20));
     REQUIRE(tried());
@@ -137,7 +137,7 @@ TEST_CASE("a transport that moves device memory is given it, once no kernel uses
     CHECK(w.movers[1]->fetched > 0);
     CHECK(w.wires[0]->planes().by_transport == w.movers[0]->sent);
     CHECK(w.wires[0]->planes().staged > 0);  // direct
-    for (const auto& aggregate : w.ranks[0]->agreements().front().assigned->find(bytes)->aggregates)
+    for (const auto& aggregate : w.ranks[0]->agreements().front().assigned->find(bytes)->aggregates())
       CHECK(aggregate.measured());
   }
 }
@@ -153,10 +153,10 @@ TEST_CASE("one slow message is no reason to give up a config of device buffers")
   };
   const auto times_tried = [&] {
     const auto* const c = campaign();
-    return c == nullptr || c->repetitions.size() < 2 ? 0 : c->repetitions[1].size();
+    return c == nullptr || c->book().repetitions.size() < 2 ? 0 : c->book().repetitions[1].size();
   };
   w.movers[0]->slow = [&] { return times_tried() <= 1; };
-  const auto decided = [&] { return campaign() != nullptr && campaign()->where == actors::campaign::stage::decided; };
+  const auto decided = [&] { return campaign() != nullptr && campaign()->is_decided(); };
   for (const deadline limit; !decided() && !limit.is_over();) run(w.loop, both(&w, &gpu, from.bytes(), to.bytes(), 20));
   REQUIRE(decided());
   CHECK(times_tried() > 2);

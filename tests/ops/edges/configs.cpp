@@ -166,9 +166,9 @@ TEST_CASE("messages that lie in one piece go as if there were no config by the p
   CHECK(all.wrong == 0);
   const auto* campaign = campaign_of(w, "64KiB");
   REQUIRE(campaign != nullptr);
-  CHECK(campaign->where == actors::campaign::stage::decided);
-  REQUIRE(campaign->excluded.size() == 1);
-  CHECK(campaign->excluded.front().why.find("messages lie in one piece") != std::string::npos);
+  CHECK(campaign->is_decided());
+  REQUIRE(campaign->excluded().size() == 1);
+  CHECK(campaign->excluded().front().why.find("messages lie in one piece") != std::string::npos);
 }
 
 TEST_CASE("configs of one's own, as a class and as two functions, move every size") {
@@ -267,13 +267,13 @@ TEST_CASE("a candidate that throws in its rehearsal on one side is not tried, an
     CHECK(all.wrong == 0);
     const auto* c = campaign_of(w, "256KiB");
     REQUIRE(c != nullptr);
-    CHECK(c->where == actors::campaign::stage::decided);
-    CHECK(c->trials > 0);
+    CHECK(c->is_decided());
+    CHECK(c->trials() > 0);
     const auto agreed = w[0].agreements();
     CHECK(agreed[0].assigned->ids() == std::vector<std::string>{"direct", chunked(64_KiB, 4)->id()});
     REQUIRE(agreed[0].warm_errors->size() >= 1);
     CHECK(agreed[0].warm_errors->front().find(at_sender ? "rank 0: bad" : "rank 1: bad") != std::string::npos);
-    CHECK(c->why.find("not tried, for their rehearsals failed: bad") != std::string::npos);
+    CHECK(c->chosen().why.find("not tried, for their rehearsals failed: bad") != std::string::npos);
     const auto& told = w[at_sender ? 0 : 1].warnings();
     CHECK(std::any_of(told.begin(), told.end(), [](const std::string& text) {
       return text.find("activations 0->1") != std::string::npos && text.find("config bad") != std::string::npos &&
@@ -310,8 +310,8 @@ TEST_CASE("a candidate that fails in its first trial costs that call and is neve
     const auto all = move_each(w, configs, configs, std::vector<std::size_t>(300, 200'000));
     const auto* c = campaign_of(w, "256KiB");
     REQUIRE(c != nullptr);
-    CHECK(c->where == actors::campaign::stage::decided);
-    CHECK(c->winner != "bad");
+    CHECK(c->is_decided());
+    CHECK(c->chosen().config != "bad");
     CHECK(all.wrong == 0);
     const auto failed_receives = static_cast<std::size_t>(
         std::count_if(all.received.begin(), all.received.end(), [](const auto& r) { return !r; }));
@@ -345,7 +345,7 @@ TEST_CASE("whichever trial a candidate fails in, the campaign ends and another c
     CHECK(all.failed() == (good_calls_left <= 0 ? 2 : 0));
     const auto* c = campaign_of(w, "256KiB");
     REQUIRE(c != nullptr);
-    CHECK(c->where == actors::campaign::stage::decided);
-    CHECK(c->winner == "direct");
+    CHECK(c->is_decided());
+    CHECK(c->chosen().config == "direct");
   }
 }

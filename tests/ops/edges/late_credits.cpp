@@ -29,8 +29,8 @@ struct agreed_on_put : world {
     pass(*this, 1'000'000'000);
     for (int i = 0; i < 100; ++i) call(-20'000);
     pass(*this, 1'000'000'000);
-    REQUIRE(campaign().where == actors::campaign::stage::decided);
-    REQUIRE(campaign().winner == "put");
+    REQUIRE(campaign().is_decided());
+    REQUIRE(campaign().chosen().config == "put");
   }
   static rank_settings eager_to_try() {
     rank_settings s;
@@ -90,8 +90,8 @@ struct agreed_on_put : world {
     CHECK(std::equal(data.begin(), data.end(), into.begin()));
     std::fill(into.begin(), into.end(), std::byte{0});
   }
-  const actors::campaign& campaign() { return *campaign_of(*this, "256KiB"); }
-  std::uint64_t late() { return campaign().ran_others[static_cast<std::size_t>(actors::unmet_need::credit_in_time)]; }
+  const actors::search& campaign() { return *campaign_of(*this, "256KiB"); }
+  std::uint64_t late() { return campaign().ran_others(actors::unmet_need::credit_in_time); }
   std::uint64_t landed() { return links.puts().landed; }
 
   transfer out, in;

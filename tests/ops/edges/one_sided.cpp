@@ -96,7 +96,7 @@ struct one_sided_world : world {
     pass(*this, 1'000'000'000);
     return all;
   }
-  const actors::campaign& campaign() { return *campaign_of(*this, "256KiB"); }
+  const actors::search& campaign() { return *campaign_of(*this, "256KiB"); }
   transfer out, in;
 };
 
@@ -132,8 +132,8 @@ TEST_CASE("put is agreed on between registered buffers, and moves every size exa
   const auto tuned = w.tune(side::receiver);
   CHECK(tuned.failed() == 0);
   CHECK(tuned.wrong == 0);
-  REQUIRE(w.campaign().where == actors::campaign::stage::decided);
-  CHECK(w.campaign().winner.starts_with("put"));
+  REQUIRE(w.campaign().is_decided());
+  CHECK(w.campaign().chosen().config.starts_with("put"));
   CHECK(w.links.puts().landed > 10);
   std::vector<std::size_t> sizes{0, 1, 7, 129, 4095, 8193, large, 199'999, (std::size_t{64} << 20U) + 12'345};
   const auto all = move(w, w.out, w.in, sizes, side::receiver, 77);
@@ -150,8 +150,8 @@ TEST_CASE("get is agreed on where the sender's buffer is registered, and moves e
   const auto tuned = w.tune(side::sender);
   CHECK(tuned.failed() == 0);
   CHECK(tuned.wrong == 0);
-  REQUIRE(w.campaign().where == actors::campaign::stage::decided);
-  CHECK(w.campaign().winner.starts_with("get"));
+  REQUIRE(w.campaign().is_decided());
+  CHECK(w.campaign().chosen().config.starts_with("get"));
   std::vector<std::size_t> sizes{0, 1, 7, 129, 4095, 8193, large, 199'999, (std::size_t{64} << 20U) + 12'345};
   const auto all = move(w, w.out, w.in, sizes, side::sender, 77);
   CHECK(all.failed() == 0);
@@ -162,7 +162,7 @@ TEST_CASE("get is agreed on where the sender's buffer is registered, and moves e
 TEST_CASE("a buffer is got from, however many others were registered after it") {
   one_sided_world w({direct(), get()});
   CHECK(w.tune(side::sender).failed() == 0);
-  REQUIRE(w.campaign().winner == "get");
+  REQUIRE(w.campaign().chosen().config == "get");
   auto first = pattern(large, 1);
   const auto registered = w.out.registered(first);
   std::vector<std::vector<std::byte>> others(2 * actors::most_regions, std::vector<std::byte>(64));
@@ -201,8 +201,8 @@ TEST_CASE("without registered memory on the right side the others are tried and 
     all = move(w, w.out, w.in, many, registers);
     pass(w, 1'000'000'000);
     CHECK(all.failed() == 0);
-    REQUIRE(w.campaign().where == actors::campaign::stage::decided);
-    CHECK(w.campaign().winner != "put");
+    REQUIRE(w.campaign().is_decided());
+    CHECK(w.campaign().chosen().config != "put");
     CHECK(w.links.puts().landed > 0);  // its rehearsal
     CHECK(w.links.puts().landed < 3);
   }
@@ -211,7 +211,7 @@ TEST_CASE("without registered memory on the right side the others are tried and 
 TEST_CASE("once put is agreed on, a receive into other memory runs another config") {
   one_sided_world w({direct(), put()});
   CHECK(w.tune(side::both).failed() == 0);
-  REQUIRE(w.campaign().winner == "put");
+  REQUIRE(w.campaign().chosen().config == "put");
   const auto before = w.links.puts().landed;
   const auto all = move(w, w.out, w.in, {large, large, large}, side::none);
   CHECK(all.failed() == 0);
@@ -225,7 +225,7 @@ TEST_CASE("a link without one-sided transfers leaves put and get out of the cand
   one_sided_world w({direct(), put(), get()}, std::move(o));
   const auto all = w.tune(side::both);
   CHECK(all.failed() == 0);
-  CHECK(w.campaign().winner == "direct");
+  CHECK(w.campaign().chosen().config == "direct");
   CHECK(w[0].agreements()[0].assigned->candidates().size() == 1);
 }
 
@@ -270,9 +270,9 @@ TEST_CASE("put is agreed on though the credits of a busy receiver are late for a
   for (; clock->now() < busy_until; sent += many.size())
     CHECK(move(w, w.out, w.in, many, side::receiver).failed() == 0);
   CHECK(sent > 64);
-  CHECK(w.campaign().excluded.empty());
-  for (int i = 0; i < 10 && w.campaign().where != actors::campaign::stage::decided; ++i) w.tune(side::receiver);
-  CHECK(w.campaign().winner == "put");
+  CHECK(w.campaign().excluded().empty());
+  for (int i = 0; i < 10 && !w.campaign().is_decided(); ++i) w.tune(side::receiver);
+  CHECK(w.campaign().chosen().config == "put");
 }
 
 TEST_CASE("a put that was never possible says for want of what: of registered memory, or of receives that come first") {
@@ -300,9 +300,9 @@ TEST_CASE("a put that was never possible says for want of what: of registered me
       calls.spawn(receive(w.in, buffer));
       run_until(w.clock, [&] { return calls.running() == 0; });
     }
-    REQUIRE(w.campaign().where == actors::campaign::stage::decided);
-    REQUIRE(w.campaign().excluded.size() == 1);
-    const std::string& why = w.campaign().excluded.front().why;
+    REQUIRE(w.campaign().is_decided());
+    REQUIRE(w.campaign().excluded().size() == 1);
+    const std::string& why = w.campaign().excluded().front().why;
     CHECK_MESSAGE(why.find(c.words) != std::string::npos, why);
   }
 }
@@ -310,7 +310,7 @@ TEST_CASE("a put that was never possible says for want of what: of registered me
 TEST_CASE("a fence that stops to work later shows as wrong data") {
   one_sided_world w({direct(), put()});
   CHECK(w.tune(side::both).failed() == 0);
-  REQUIRE(w.campaign().winner == "put");
+  REQUIRE(w.campaign().chosen().config == "put");
   w.links.options().fence = memory_link_options::fences::do_nothing;
   CHECK(move(w, w.out, w.in, {large, large}, side::both).wrong == 2);
 }
@@ -318,7 +318,7 @@ TEST_CASE("a fence that stops to work later shows as wrong data") {
 TEST_CASE("the fence of a put is asked for with the put, and answered as soon as that has landed") {
   one_sided_world w({direct(), put()});
   CHECK(w.tune(side::both).failed() == 0);
-  REQUIRE(w.campaign().winner == "put");
+  REQUIRE(w.campaign().chosen().config == "put");
   auto& link = w.links.options();
   link.landing_ns = 0;
   CHECK(move(w, w.out, w.in, {large}, side::both).failed() == 0);
@@ -334,7 +334,7 @@ TEST_CASE("the fence of a put is asked for with the put, and answered as soon as
 TEST_CASE("a put that is late, and its fence with it, costs its call and not the peer") {
   one_sided_world w({direct(), put()});
   CHECK(w.tune(side::both).failed() == 0);
-  REQUIRE(w.campaign().winner == "put");
+  REQUIRE(w.campaign().chosen().config == "put");
   w.links.options().one_sided_ns_per_byte = 10;  // so that it takes 2 ms
   std::vector<std::byte> data(large);
   std::vector<std::byte> buffer(large);
@@ -400,7 +400,7 @@ TEST_CASE("with a fence that fails the peer counts as dead: both ends end with a
 TEST_CASE("a receive fails where its memory is registered no more, and is not taken for one that a put has filled") {
   one_sided_world w({direct(), put()});
   CHECK(w.tune(side::both).failed() == 0);
-  REQUIRE(w.campaign().winner.starts_with("put"));
+  REQUIRE(w.campaign().chosen().config.starts_with("put"));
   std::vector<std::byte> buffer(large);
   const std::vector<std::byte> data = pattern(large, 1);
   auto into = w.in.registered(buffer);
@@ -420,7 +420,7 @@ TEST_CASE("a receive fails where its memory is registered no more, and is not ta
 TEST_CASE("a get whose receive is never posted ends with its timeout, and the receive that follows hears of it") {
   one_sided_world w({direct(), get()});
   CHECK(w.tune(side::both).failed() == 0);
-  REQUIRE(w.campaign().winner == "get");
+  REQUIRE(w.campaign().chosen().config == "get");
   std::vector<std::byte> data = pattern(large, 1);
   const auto from = w.out.registered(data);
   pass(w, 1'000'000);
@@ -488,7 +488,7 @@ TEST_CASE("trials whose receiver has too little room hold their search up no lon
     runtime::run(w.clock, both(w.out, w.in, sent, refused));
     pass(w, 1'000'000'000);
     CHECK(refused == calls / 3);
-    CHECK(w.campaign().where == actors::campaign::stage::decided);
+    CHECK(w.campaign().is_decided());
     CHECK(w.clock.now() - began < 2'000'000'000);
   }
 }
@@ -510,9 +510,9 @@ TEST_CASE("a mixture in which the sender puts with what is the fastest there has
     pass(w, 1'000'000'000);
   }
   const auto& c = *campaign_of(w, "256KiB");
-  CHECK(c.excluded.empty());
-  REQUIRE(c.aggregates.size() == 5);
-  for (std::size_t i = 0; i < 4; ++i) CHECK(c.aggregates[4].time_ns < c.aggregates[i].time_ns);
-  CHECK(c.incumbent == 4);
+  CHECK(c.excluded().empty());
+  REQUIRE(c.aggregates().size() == 5);
+  for (std::size_t i = 0; i < 4; ++i) CHECK(c.aggregates()[4].time_ns < c.aggregates()[i].time_ns);
+  CHECK(c.chosen().candidate == 4);
   CHECK(w[0].agreements().front().assigned->mixture_of(4) != 0);
 }

@@ -493,7 +493,7 @@ TEST_CASE("every pair tunes itself while batches flow") {
   for (rank_id r = 0; r < 3; ++r) {
     const auto* campaign = campaign_of(w, "128KiB", r);
     REQUIRE(campaign != nullptr);
-    CHECK(campaign->where == actors::campaign::stage::decided);
+    CHECK(campaign->is_decided());
   }
 }
 

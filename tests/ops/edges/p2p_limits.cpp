@@ -531,7 +531,7 @@ TEST_CASE(
                                  .whole_bytes = 100'000,
                                  .quotes = "50000"}));
     CHECK(t.sent[1].outcome);
-    for (const auto& campaign : w[0].agreements()[0].assigned->campaigns()) CHECK(campaign->excluded.empty());
+    for (const auto& campaign : w[0].agreements()[0].assigned->searches()) CHECK(campaign->excluded().empty());
   }
 }
 

@@ -49,10 +49,10 @@ TEST_CASE("a pair agrees on a config while its messages flow") {
   CHECK(run(w.clock, both(w, configs, configs, sizes)) == 0);
   const auto* c = campaign_of(w, "1MiB");
   REQUIRE(c != nullptr);
-  CHECK(c->where == actors::campaign::stage::decided);
-  CHECK(c->trials > 0);
-  CHECK(c->invocations == 400);
-  MESSAGE(c->winner, " ", c->why, " trials ", c->trials, " after ", c->invocations_to_agreement);
+  CHECK(c->where() == actors::search::stage::decided);
+  CHECK(c->trials() > 0);
+  CHECK(c->invocations() == 400);
+  MESSAGE(c->chosen().config, " ", c->chosen().why, " trials ", c->trials(), " after ", c->invocations_to_agreement());
   CHECK(w[2].mail().statistics().sent == 0);
 }
 

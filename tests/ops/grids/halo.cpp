@@ -478,7 +478,7 @@ TEST_CASE("neighbours agree on a config while they exchange, also one that write
   CHECK(join_flights(w).mismatches == 0);
   const auto* campaign = campaign_of(w, "32KiB", 0);
   REQUIRE(campaign != nullptr);
-  CHECK(campaign->where == actors::campaign::stage::decided);
+  CHECK(campaign->is_decided());
 }
 
 TEST_CASE("a mesh exchanges what its lists of indices name, of several fields at once") {

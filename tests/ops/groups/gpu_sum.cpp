@@ -91,7 +91,7 @@ TEST_CASE("a kernel of our own sums over the members' memory, beside NCCL, and n
     std::size_t wrong = 0;
     for (const deadline limit; w.winner().empty() && !limit.is_over();) wrong += w.sum(5);
     CHECK_FALSE(w.winner().empty());
-    CHECK(w.ends[0].end().assigned()->find(two_members::bytes)->excluded.empty());
+    CHECK(w.ends[0].end().assigned()->find(two_members::bytes)->excluded().empty());
     wrong += w.sum(20);
     CHECK(wrong == 0);
     CHECK(w.gpu.imported == 4);
@@ -548,7 +548,7 @@ TEST_CASE("with a GPU for each member sums that are gathered are candidates besi
   two_members w({std::make_shared<roundabout>(), nccl_sum(), nccl_graph_sum(), kernel_sum(), gathered_sum(8)});
   std::size_t wrong = w.sum_until_decided();
   CHECK_FALSE(w.winner().empty());
-  CHECK(w.ends[0].end().assigned()->find(two_members::bytes)->excluded.empty());
+  CHECK(w.ends[0].end().assigned()->find(two_members::bytes)->excluded().empty());
   wrong += w.sum(20);
   CHECK(wrong == 0);
   for (int turn = 0; turn < 3; ++turn) {
@@ -787,7 +787,7 @@ TEST_CASE("a kernel that one member lacks is no candidate, and the op agrees on 
   CHECK_MESSAGE(w.winner() == "nccl_sum", w.why());
   wrong += w.sum(20);
   CHECK(wrong == 0);
-  const auto& excluded = w.ends[0].end().assigned()->find(two_members::bytes)->excluded;
+  const auto& excluded = w.ends[0].end().assigned()->find(two_members::bytes)->excluded();
   REQUIRE(excluded.size() == 1);
   CHECK_MESSAGE(excluded.front().why.find("member 1 cannot share memory") != std::string::npos, excluded.front().why);
 }

@@ -104,13 +104,13 @@ TEST_CASE("a group searches anew when any of its ranks asks for it by the op's n
   const auto groups = declare_all(w, led_by(0, {star(), chain()}));
   CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 1000)).failed() == 0);
   wait_a_while(w, 1'000'000'000);
-  const auto search = [&] { return w[0].agreements().front().assigned->campaigns().front()->search; };
+  const auto search = [&] { return w[0].agreements().front().assigned->searches().front()->number(); };
   CHECK(search() == 1);
   CHECK(w[2].retune("gradients", "it is warm now") == 1);
   wait_a_while(w, 1'000'000'000);
   CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 1000)).failed() == 0);
   CHECK(search() == 2);
-  CHECK(w[0].agreements().front().assigned->campaigns().front()->search_reason ==
+  CHECK(w[0].agreements().front().assigned->searches().front()->reason() ==
         "rank 2 asked for it: it is warm now");
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("every rank of a group has its decisions as values, at once or awaited
     REQUIRE(awaited[r]);
     REQUIRE(*awaited[r]);
     const decision& d = **awaited[r];
-    CHECK(d.config == groups[0].details()->assigned()->find(bytes)->winner);
+    CHECK(d.config == groups[0].details()->assigned()->find(bytes)->chosen().config);
     CHECK(d.op == "gradients 0->1->2");
     CHECK(d.evidence.size() == 2);
     CHECK(d.why == (**awaited[0]).why);
@@ -152,7 +152,7 @@ TEST_CASE("every rank of a group has its decisions as values, at once or awaited
   groups[2].agreed().retune(bytes, "the switch was changed");
   waiting.spawn(wait(groups[1].agreed(), awaited[1]));
   wait_a_while(w, 1'000'000);
-  CHECK(groups[0].details()->assigned()->find(bytes)->search == 2);
+  CHECK(groups[0].details()->assigned()->find(bytes)->number() == 2);
   // Who waits hears of a death at once.
   const auto wait_longer = [](agreement with, std::optional<result<decision>>& into) -> task<> {
     auto d = co_await attempt(with.decided(bytes, {.timeout_ns = 60'000'000'000, .after_search = 1}));

@@ -231,8 +231,8 @@ TEST_CASE("a first call that fails before its turn begins no search for a size t
   wait_a_while(w, 1_s);
   const auto agreed = w[0].agreements();
   REQUIRE(agreed.size() == 1);
-  REQUIRE(agreed.front().assigned->campaigns().size() == 1);
-  CHECK(agreed.front().assigned->campaigns().front()->where == actors::campaign::stage::decided);
+  REQUIRE(agreed.front().assigned->searches().size() == 1);
+  CHECK(agreed.front().assigned->searches().front()->is_decided());
 }
 
 TEST_CASE("a call that is given up fails on all ranks, and the next one works") {
@@ -292,8 +292,8 @@ TEST_CASE("a config that fails on one rank is config_failed on all, quarantined,
       wait_a_while(w, 100_ms);
     }
     const auto* c = w[0].agreements().front().assigned->find(20'000);
-    REQUIRE(c->where == actors::campaign::stage::decided);
-    REQUIRE(c->winner == "failing");
+    REQUIRE(c->is_decided());
+    REQUIRE(c->chosen().config == "failing");
     f.on = true;
     const auto all = reduce_all(w, groups, {5000, 5000, 5000, 5000});
     CHECK(all.wrong == 0);
@@ -303,7 +303,7 @@ TEST_CASE("a config that fails on one rank is config_failed on all, quarantined,
       // What was assigned ahead stays assigned; what is assigned from now on is the default.
       CHECK(all.of_rank[r].back());
     }
-    CHECK(c->winner == "slow");
+    CHECK(c->chosen().config == "slow");
     CHECK(join_group_flights(w).mismatches == 0);
   }
 }

@@ -167,7 +167,7 @@ TEST_CASE(
   const program p = [&](hierarchy& h, ops::rank& self) { return reduce(&h, &x[self.id()], 100); };
   for (const auto& o : on_all(w, op, p)) CHECK((o ? "" : o.reason().what()) == "");
   for (const auto& sum : x) CHECK(wrong_sums(sum, 7) == 0);
-  const auto inside_of = [&](rank_id leader) -> const actors::campaign* {
+  const auto inside_of = [&](rank_id leader) -> const actors::search* {
     for (const auto& a : w[leader].agreements()) {
       if (a.op.find("inside") == std::string::npos || a.sender != leader) continue;
       CHECK(a.assigned->ids().size() == 2);  // what the kind lacks is no candidate
@@ -179,8 +179,8 @@ TEST_CASE(
     CAPTURE(leader);
     const auto* const c = inside_of(leader);
     REQUIRE(c != nullptr);
-    CHECK(c->source == actors::decision_source::trials);
-    CHECK_MESSAGE(c->winner == best, c->why);
+    CHECK(c->chosen().source == actors::decision_source::trials);
+    CHECK_MESSAGE(c->chosen().config == best, c->chosen().why);
   }
 }
 
@@ -246,7 +246,7 @@ TEST_CASE("each level agrees on a config of its own") {
   for (const rank_id leader : {0U, 4U}) {
     for (const auto& agreed : all.w[leader].agreements()) {
       const auto* c = agreed.assigned->find(20'000);
-      decided += c != nullptr && c->where == actors::campaign::stage::decided ? 1 : 0;
+      decided += c != nullptr && c->is_decided() ? 1 : 0;
     }
   }
   CHECK(decided == 3);  // two groups, and their leaders

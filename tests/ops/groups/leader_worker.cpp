@@ -42,13 +42,13 @@ TEST_CASE("a group agrees on one of several configs, and no invocation is ever r
     REQUIRE(agreed.size() == 1);
     const auto* c = agreed.front().assigned->find(80'000);
     REQUIRE(c != nullptr);
-    CHECK(c->where == actors::campaign::stage::decided);
+    CHECK(c->is_decided());
     const auto flights = join_group_flights(w);
     CHECK(flights.mismatches == 0);
     CHECK(flights.invocations == 220);
     CHECK(flights.timed >= 3);
     CHECK(flights.digests.size() == 3);
-    for (const auto& a : c->aggregates) CHECK(a.status != tuning::aggregate_status::missing);
+    for (const auto& a : c->aggregates()) CHECK(a.status != tuning::aggregate_status::missing);
     // Everybody learned it.
     wait_a_while(w, 1_s);
     for (auto& r : w.ranks) CHECK(r->results().find("gradients/0>1>2>3", "128KiB") != nullptr);
@@ -89,14 +89,14 @@ TEST_CASE("a trial whose size was guessed wrongly counts for no key, and is trie
   CHECK(all.failed() == 0);
   CHECK(all.wrong == 0);
   CHECK(join_group_flights(w).mismatches == 0);
-  const auto& campaigns = w[0].agreements().front().assigned->campaigns();
+  const auto& campaigns = w[0].agreements().front().assigned->searches();
   REQUIRE(campaigns.size() == 2);
   for (const auto& c : campaigns) {
-    CHECK(c->where == actors::campaign::stage::decided);
-    for (const auto& a : c->aggregates) CHECK(a.status == tuning::aggregate_status::measured);
+    CHECK(c->is_decided());
+    for (const auto& a : c->aggregates()) CHECK(a.status == tuning::aggregate_status::measured);
     // 3 x 400 B cross in microseconds, 80 kB do not: a row of the other size would show.
-    const bool small = c->bucket.contains(400);
-    for (const auto& of_candidate : c->rows) {
+    const bool small = c->bucket().contains(400);
+    for (const auto& of_candidate : c->book().rows) {
       for (const auto& r : of_candidate) {
         if (r.digest != 0) CHECK((r.end_ns - r.start_ns < 9'000) == small);
       }
@@ -221,7 +221,7 @@ TEST_CASE("the leader broadcasts to workers that are slower than it, within the 
     CHECK(flights.mismatches == 0);
     CHECK(flights.invocations == 400);
     CHECK(groups[1].details()->data_path().statistics().waited > 0);
-    CHECK(w[1].agreements().front().assigned->find(12'000)->where == actors::campaign::stage::decided);
+    CHECK(w[1].agreements().front().assigned->find(12'000)->is_decided());
   }
 }
 
@@ -249,8 +249,8 @@ TEST_CASE("the leader gathers a block of each rank in the order of the ranks") {
     CHECK(flights.mismatches == 0);
     CHECK(flights.invocations == 100);
     const auto* c = w[2].agreements().front().assigned->find(3200);
-    CHECK(c->where == actors::campaign::stage::decided);
-    for (const auto& a : c->aggregates) CHECK(a.measured());
+    CHECK(c->is_decided());
+    for (const auto& a : c->aggregates()) CHECK(a.measured());
   }
 }
 

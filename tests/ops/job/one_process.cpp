@@ -75,8 +75,8 @@ TEST_CASE("eight ranks of one process run a pipeline on device buffers, and each
     }
     const std::vector<std::uint64_t> sizes(40, 50'000);
     const auto tried = [&](rank_id sender) {
-      const actors::campaign* const c = job[sender].agreements().front().assigned->find(50'000);
-      return c != nullptr && c->trials > 0;
+      const actors::search* const c = job[sender].agreements().front().assigned->find(50'000);
+      return c != nullptr && c->trials() > 0;
     };
     std::size_t rounds = 0;
     bool all_tried = false;

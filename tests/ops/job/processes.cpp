@@ -81,10 +81,10 @@ task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::siz
 
 void say_campaigns(const rank& self) {
   for (const auto& agreed : self.agreements()) {
-    for (const auto& c : agreed.assigned->campaigns()) {
-      say("campaign " + c->key + " trials " + std::to_string(c->trials) +
-          (c->from_results() ? " remembered " : " tried ") +
-          (c->where == actors::campaign::stage::decided ? "decided " : "open ") + c->winner);
+    for (const auto& c : agreed.assigned->searches()) {
+      say("campaign " + c->key() + " trials " + std::to_string(c->trials()) +
+          (c->chosen().from_results() ? " remembered " : " tried ") +
+          (c->is_decided() ? "decided " : "open ") + c->chosen().config);
     }
     std::string ids;
     for (const auto& id : agreed.assigned->ids()) ids += " " + id;
@@ -104,8 +104,8 @@ void every_size(job& here) {
 
 bool has_decided(const rank& self) {
   for (const auto& agreed : self.agreements()) {
-    for (const auto& c : agreed.assigned->campaigns()) {
-      if (c->where == actors::campaign::stage::decided) return true;
+    for (const auto& c : agreed.assigned->searches()) {
+      if (c->is_decided()) return true;
     }
   }
   return false;
@@ -369,8 +369,8 @@ bool has_tried(const rank& self, const std::string& op, std::initializer_list<st
   const auto agreed = self.agreements();
   const auto at = std::find_if(agreed.begin(), agreed.end(), [&](const auto& a) { return a.op.starts_with(op); });
   return at != agreed.end() && std::all_of(sizes.begin(), sizes.end(), [&](std::uint64_t bytes) {
-           const actors::campaign* const c = at->assigned->find(bytes);
-           return c != nullptr && c->trials > 0;
+           const actors::search* const c = at->assigned->find(bytes);
+           return c != nullptr && c->trials() > 0;
          });
 }
 void four_stages(job& here) {

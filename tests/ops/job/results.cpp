@@ -25,8 +25,8 @@ std::vector<std::map<std::string, std::string>> tuned(std::string* winner = null
   const auto all = move_each(w, catalogue(), catalogue(), many);
   CHECK(all.failed() == 0);
   pass(w, 5'000'000'000);
-  REQUIRE(campaign_of(w, "128KiB")->where == actors::campaign::stage::decided);
-  if (winner != nullptr) *winner = campaign_of(w, "128KiB")->winner;
+  REQUIRE(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
+  if (winner != nullptr) *winner = campaign_of(w, "128KiB")->chosen().config;
   CHECK(w[0].write_results().value() == "results0.csv");
   CHECK(w[1].write_results().value() == "results1.csv");
   return {w.disk[0].files, w.disk[1].files};
@@ -63,10 +63,10 @@ struct second_run {
     CHECK(all.failed() == 0);
     CHECK(all.wrong == 0);
   }
-  const std::vector<std::unique_ptr<actors::campaign>>& campaigns() {
-    return ranks[0]->agreements().front().assigned->campaigns();
+  const std::vector<std::unique_ptr<actors::search>>& campaigns() {
+    return ranks[0]->agreements().front().assigned->searches();
   }
-  const actors::campaign& campaign() { return *campaigns().front(); }
+  const actors::search& campaign() { return *campaigns().front(); }
   virtual_time clock;
   memory_world links;
   std::vector<memory_storage> disks;
@@ -99,10 +99,10 @@ TEST_CASE("a second run takes the decision from the file, without a trial") {
   SUBCASE("on the receiver alone") { files[0].clear(); }
   second_run again(files, with_file());
   again.move();
-  CHECK(again.campaign().from_results());
-  CHECK(again.campaign().winner == winner);
-  CHECK(again.campaign().trials == 0);
-  CHECK(again.campaign().where == actors::campaign::stage::decided);
+  CHECK(again.campaign().chosen().from_results());
+  CHECK(again.campaign().chosen().config == winner);
+  CHECK(again.campaign().trials() == 0);
+  CHECK(again.campaign().is_decided());
 }
 
 TEST_CASE("a search that is asked for before a file has been heeded is made") {
@@ -111,13 +111,13 @@ TEST_CASE("a search that is asked for before a file has been heeded is made") {
     CAPTURE(asks);
     second_run again(files, with_file());
     again.move_and([&] {
-      REQUIRE(again.campaign().where == actors::campaign::stage::waiting);
+      REQUIRE(again.campaign().where() == actors::search::stage::waiting);
       CHECK(again.ranks[asks]->retune("activations", "the link is another one") == 1);
     });
     again.move();
-    CHECK(again.campaign().search == 2);
-    CHECK(again.campaign().trials > 0);
-    CHECK(again.campaign().source == actors::decision_source::trials);
+    CHECK(again.campaign().number() == 2);
+    CHECK(again.campaign().trials() > 0);
+    CHECK(again.campaign().chosen().source == actors::decision_source::trials);
   }
 }
 
@@ -143,8 +143,8 @@ TEST_CASE("a file of another machine is named, ignored and kept") {
     CHECK(text.find("PARLEY_PROCESSOR is test in the file and another here") != std::string::npos);
   }
   again.move();
-  CHECK_FALSE(again.campaign().from_results());
-  CHECK(again.campaign().trials > 0);
+  CHECK_FALSE(again.campaign().chosen().from_results());
+  CHECK(again.campaign().trials() > 0);
   for (rank_id r = 0; r < 2; ++r) {
     const auto written = again.ranks[r]->write_results();
     REQUIRE(written);
@@ -171,8 +171,8 @@ TEST_CASE("a file of a job of another size is named, ignored and kept, also on t
     CHECK(again.ranks[r]->warnings().front().find("PARLEY_WORLD is 4 in the file and 2 here") != std::string::npos);
   }
   again.move();
-  CHECK_FALSE(again.campaign().from_results());
-  CHECK(again.campaign().trials > 0);
+  CHECK_FALSE(again.campaign().chosen().from_results());
+  CHECK(again.campaign().trials() > 0);
   for (rank_id r = 0; r < 2; ++r) {
     const std::string own = "results" + std::to_string(r) + ".csv";
     CHECK(again.ranks[r]->write_results().value() != own);
@@ -186,7 +186,7 @@ TEST_CASE("a receiver's file counts only when both ranks trust the same validato
   second_run again(files, with_file());
   CHECK(again.ranks[1]->warnings().empty());
   again.move();
-  CHECK(again.campaign().from_results());
+  CHECK(again.campaign().chosen().from_results());
 }
 
 TEST_CASE("a file that cannot be read is named, ignored and kept") {
@@ -198,7 +198,7 @@ TEST_CASE("a file that cannot be read is named, ignored and kept") {
     second_run again(files, with_file());
     CHECK_FALSE(again.ranks[0]->warnings().empty());
     again.move();
-    CHECK_FALSE(again.campaign().from_results());
+    CHECK_FALSE(again.campaign().chosen().from_results());
     CHECK(again.ranks[0]->write_results().value().starts_with("results0.for-"));
     CHECK(again.disks[0].files.at("results0.csv") == broken);
   }
@@ -213,9 +213,9 @@ TEST_CASE("Default written by hand pins the default") {
   }
   second_run again(files, with_file());
   again.move();
-  CHECK(again.campaign().winner == "direct");
-  CHECK(again.campaign().trials == 0);
-  CHECK(again.campaign().why.find("pins the default") != std::string::npos);
+  CHECK(again.campaign().chosen().config == "direct");
+  CHECK(again.campaign().trials() == 0);
+  CHECK(again.campaign().chosen().why.find("pins the default") != std::string::npos);
 }
 
 TEST_CASE("a config that nobody has any more is a miss, and is tuned anew") {
@@ -227,8 +227,8 @@ TEST_CASE("a config that nobody has any more is a miss, and is tuned anew") {
   }
   second_run again(files, with_file());
   again.move();
-  CHECK_FALSE(again.campaign().from_results());
-  CHECK(again.campaign().trials > 0);
+  CHECK_FALSE(again.campaign().chosen().from_results());
+  CHECK(again.campaign().trials() > 0);
 }
 
 TEST_CASE("a file that names a way for pieces decides nothing: messages may have others now, or none") {
@@ -245,8 +245,8 @@ TEST_CASE("a file that names a way for pieces decides nothing: messages may have
   configs.push_back(by_piece());
   second_run r(files, with_file(), configs);
   r.move();
-  CHECK(r.campaign().trials > 0);
-  CHECK(r.campaign().winner == winner);
+  CHECK(r.campaign().trials() > 0);
+  CHECK(r.campaign().chosen().config == winner);
 }
 
 TEST_CASE("the common file is read first, a rank's own file fills the gaps") {
@@ -257,15 +257,15 @@ TEST_CASE("the common file is read first, a rank's own file fills the gaps") {
     of_rank["results.csv"] = header + "activations/0>1,128KiB,direct,9\nactivations/0>1,1KiB,direct,9\n";
   second_run again(files, with_file());
   again.move();
-  CHECK(again.campaign().winner == "direct");
-  CHECK(again.campaign().from_results());
+  CHECK(again.campaign().chosen().config == "direct");
+  CHECK(again.campaign().chosen().from_results());
 }
 
 TEST_CASE("what was decided is on each rank's disk within a second, whatever ends the ranks then") {
   world w(2, with_file());
   CHECK(move_each(w, catalogue(), catalogue(), many).failed() == 0);
-  REQUIRE(campaign_of(w, "128KiB")->where == actors::campaign::stage::decided);
-  const std::string winner = campaign_of(w, "128KiB")->winner;
+  REQUIRE(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
+  const std::string winner = campaign_of(w, "128KiB")->chosen().config;
   pass(w, 1'000'000'000);
   for (rank_id r = 0; r < 2; ++r) {
     w.ranks[r].reset();  // as of a process that is killed: nobody asks it to write
@@ -279,7 +279,7 @@ TEST_CASE("what was decided is on each rank's disk within a second, whatever end
 TEST_CASE("a survivor keeps what was decided with a rank that has died") {
   world w(2, with_file());
   CHECK(move_each(w, catalogue(), catalogue(), many).failed() == 0);
-  REQUIRE(campaign_of(w, "128KiB")->where == actors::campaign::stage::decided);
+  REQUIRE(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
   w.ranks[1].reset();
   w[0].on_lost(1, "it was killed");
   pass(w, 1'000'000'000);
@@ -306,6 +306,6 @@ TEST_CASE("an edge's remembered winner that cannot be used is told of in what is
   }
   second_run again(files, with_file());
   again.move();
-  REQUIRE(again.campaign().where == actors::campaign::stage::decided);
-  CHECK(again.campaign().why.find("says dierct, which is no candidate now") != std::string::npos);
+  REQUIRE(again.campaign().is_decided());
+  CHECK(again.campaign().chosen().why.find("says dierct, which is no candidate now") != std::string::npos);
 }

@@ -106,7 +106,7 @@ TEST_CASE("what a role has decided is known to the whole job: who measured what,
   CHECK(j[1].decisions().empty());
   const auto agreed = j[0].agreements();
   REQUIRE(agreed.size() == 1);
-  CHECK(agreed[0].assigned->find(bytes)->winner == "fast");
+  CHECK(agreed[0].assigned->find(bytes)->chosen().config == "fast");
   REQUIRE(j[0].dump_flight("asked", "here"));
   CHECK(j.disk[0].files["here/parley-flight-0.json"].find("stage/produce 0") != std::string::npos);
   for (auto& r : j.ranks) CHECK(r->mail().statistics().sent == 0);
@@ -136,7 +136,7 @@ TEST_CASE("a role's winner is kept, and the next job runs it without a trial") {
     second.call(20);
     CHECK(second.now().source == decision_source::results);
     CHECK(second.now().config == "fast");
-    CHECK(second.ops[0].campaign(bytes)->trials == 0);
+    CHECK(second.ops[0].search_of(bytes)->trials() == 0);
     CHECK(second.ran["produce slow"] <= 1);  // before the actors have looked, as with every op
   }
 }
@@ -241,7 +241,7 @@ TEST_CASE("a role's function that becomes slow for good is searched for anew") {
   j.call(1000);
   CHECK(j.now().search == 2);
   CHECK(j.now().config == "operation");
-  CHECK(j.ops[0].campaign(bytes)->search_reason.find("its times have drifted") == 0);
+  CHECK(j.ops[0].search_of(bytes)->reason().find("its times have drifted") == 0);
 }
 
 TEST_CASE("a candidate that throws never runs again, unless a peer or time is to blame") {

@@ -100,10 +100,10 @@ struct job_of : world {
     runtime::run(clock, sleep(clock.deadline_in(span)));
   }
   symmetric_end& end(rank_id r) { return handles[r].end(); }
-  const actors::campaign* campaign(std::uint64_t bytes = 4096) { return end(0).assigned()->find(bytes); }
+  const actors::search* campaign(std::uint64_t bytes = 4096) { return end(0).assigned()->find(bytes); }
   std::string winner(std::uint64_t bytes = 4096) {
     const auto* c = campaign(bytes);
-    return c == nullptr || c->where != actors::campaign::stage::decided ? "" : c->winner;
+    return c == nullptr || !c->is_decided() ? "" : c->chosen().config;
   }
   /// What runs for ever by the log, as the leader has it.
   std::string steady(std::uint64_t bytes = 4096) {
@@ -235,7 +235,7 @@ TEST_CASE("members rehearse, agree by lease and never run one invocation with di
     CHECK(job.gates_met() == 0);
     // The user's communicator has seen the default, then the winner, and no trial.
     CHECK(ran_on(*job.lib.places[0]).size() == 2);
-    CHECK(*job.lib.places[0]->meetings().rbegin()->second.digests.begin() == job.campaign()->digest);
+    CHECK(*job.lib.places[0]->meetings().rbegin()->second.digests.begin() == job.campaign()->chosen().digest);
   }
 }
 
@@ -304,8 +304,8 @@ TEST_CASE("an algorithm that has become slow is searched for anew, and until the
     job.finish();
     CHECK(job.failed() == 0);
     CHECK(job.lib.mismatches() == 0);
-    CHECK(job.campaign()->search == 2);
-    CHECK(job.campaign()->search_reason.find("its times have drifted: ") == 0);
+    CHECK(job.campaign()->number() == 2);
+    CHECK(job.campaign()->reason().find("its times have drifted: ") == 0);
     CHECK(job.steady() == "tree");
   }
 }
@@ -340,7 +340,7 @@ TEST_CASE(
       expect_ring(job);
       CHECK(job.gates_met() == 0);
       REQUIRE(job.campaign() != nullptr);
-      const auto& times = job.campaign()->aggregates;
+      const auto& times = job.campaign()->aggregates();
       if (of.hosts.empty()) {
         on_one_clock = times;
         continue;
@@ -374,7 +374,7 @@ TEST_CASE("rehearsals between calls run beside no call of the user's, and the ca
       CHECK(seen.rehearsal_stops == (how == trials::between_calls ? 1 : 0));
       CHECK(seen.gates_met == 0);
     }
-    CHECK((job.campaign()->cost_ns > 0) == (how == trials::between_calls));
+    CHECK((job.campaign()->cost_ns() > 0) == (how == trials::between_calls));
     CHECK(ran_on(*job.lib.places[0]).size() == 2);  // no trial on the user's calls
   }
 }
@@ -407,8 +407,8 @@ TEST_CASE("a rehearsal that fails or hangs on one member costs that candidate al
     CHECK(job.lib.mismatches() == 0);
     CHECK((job.lib.book->together() == 0) == (how == trials::between_calls));
     CHECK(job.steady() == "tree");
-    REQUIRE(job.campaign()->excluded.size() == 1);
-    CHECK(job.campaign()->excluded[0].why.find("its rehearsal failed on rank ") != std::string::npos);
+    REQUIRE(job.campaign()->excluded().size() == 1);
+    CHECK(job.campaign()->excluded()[0].why.find("its rehearsal failed on rank ") != std::string::npos);
     // N4: what calls waited for, though it was measured by nobody.
     const bool held_calls_up = what == fault::hangs && how == trials::between_calls;
     CHECK((job.end(0).assigned()->control_ns() >= 5'000'000'000) == held_calls_up);
@@ -779,9 +779,9 @@ TEST_CASE("a config is blamed for its own rehearsal alone, also where the member
     CHECK(job.failed() == 0);
     CHECK(job.steady() == "ring");
     CHECK(failed_ns != never);
-    REQUIRE(job.campaign()->excluded.size() == 1);
-    CHECK(job.campaign()->excluded[0].why.find("broken: ") == 0);
-    CHECK(job.campaign()->excluded[0].why.find("out of registers") != std::string::npos);
+    REQUIRE(job.campaign()->excluded().size() == 1);
+    CHECK(job.campaign()->excluded()[0].why.find("broken: ") == 0);
+    CHECK(job.campaign()->excluded()[0].why.find("out of registers") != std::string::npos);
   }
 }
 
@@ -821,8 +821,8 @@ TEST_CASE(
   job.finish();
   CHECK(job.failed() == 0);
   CHECK(job.steady() == "ring");
-  REQUIRE(job.campaign()->excluded.size() == 1);
-  CHECK(job.campaign()->excluded[0].why.find("broken: ") == 0);
+  REQUIRE(job.campaign()->excluded().size() == 1);
+  CHECK(job.campaign()->excluded()[0].why.find("broken: ") == 0);
   CHECK(job.end(0).lease_coordinator()->statistics().failed_rounds == 1);
 }
 
@@ -852,7 +852,7 @@ TEST_CASE("a member that is late in one rehearsal says nothing about the config"
     CHECK(job.failed() == 0);
     CHECK(job.lib.mismatches() == 0);
     CHECK(job.steady() == late);  // the fastest
-    CHECK(job.campaign()->excluded.empty());
+    CHECK(job.campaign()->excluded().empty());
   }
 }
 
@@ -868,7 +868,7 @@ TEST_CASE("a config whose rehearsal hangs again is out, and a default that does 
     CHECK(job.failed() == 0);
     CHECK(job.lib.mismatches() == 0);
     CHECK(job.steady() == (at == 0 ? "library" : "tree"));
-    if (at == 1) CHECK(job.campaign()->excluded.size() == 1);
+    if (at == 1) CHECK(job.campaign()->excluded().size() == 1);
   }
 }
 
@@ -897,7 +897,7 @@ TEST_CASE("a leased trial of the default that times out is made again") {
   CHECK(job.failed() == timed_out);
   CHECK(job.lib.mismatches() == 0);
   CHECK(job.steady() == "library");  // the fastest
-  CHECK(job.campaign()->where == actors::campaign::stage::decided);
+  CHECK(job.campaign()->is_decided());
 }
 
 TEST_CASE("leased trials of all sizes share one budget") {
@@ -909,7 +909,7 @@ TEST_CASE("leased trials of all sizes share one budget") {
   job.finish();
   CHECK(job.failed() == 0);
   double lost_ns = 0;
-  for (const auto& c : job.end(0).assigned()->campaigns()) lost_ns += c->cost_ns;
+  for (const auto& c : job.end(0).assigned()->searches()) lost_ns += c->cost_ns();
   CHECK(lost_ns > 0);
   CHECK(lost_ns <= 0.00125 * static_cast<double>(job.clock.now()));
 }
@@ -963,7 +963,7 @@ TEST_CASE("a leased trial that fails is cut short") {
   CHECK(job.failed() > 0);
   CHECK(job.failed() < 40);
   CHECK(job.steady() != "ring");
-  CHECK(job.campaign()->where == actors::campaign::stage::decided);
+  CHECK(job.campaign()->is_decided());
 }
 
 TEST_CASE("a coordinator that threw begins again from the state of the op") {
@@ -1009,7 +1009,7 @@ TEST_CASE("where a coordinator throws again and again tuning of the op ends, say
   CHECK(job.end(0).lease_coordinator()->restarts() == 4);
   for (const std::uint64_t bytes : {64, 4096}) {
     REQUIRE(job.winner(bytes) == "library");
-    CHECK(job.campaign(bytes)->why.find("no id to be had") != std::string::npos);
+    CHECK(job.campaign(bytes)->chosen().why.find("no id to be had") != std::string::npos);
   }
   REQUIRE(job[0].warnings().size() == 2);
   CHECK(job[0].warnings()[1].find("its tuning has ended") != std::string::npos);
@@ -1314,7 +1314,7 @@ TEST_CASE("what a results file remembers is rehearsed once and scheduled without
   again.start(2000);
   again.finish();
   CHECK(again.steady() == "ring");
-  CHECK(again.campaign()->trials == 0);
+  CHECK(again.campaign()->trials() == 0);
   CHECK(again.end(0).lease_coordinator()->statistics().rounds == 1);
   CHECK(again.end(1).leases().statistics().rehearsals == 1);
   CHECK(again.lib.mismatches() == 0);
@@ -1465,15 +1465,15 @@ TEST_CASE("leased ops are among a rank's agreements, at their leader, and search
   const edge_agreement agreed = job[0].agreements()[0];
   CHECK(agreed.op == "gradients");
   CHECK(agreed.group == std::vector<rank_id>{0, 1, 2});
-  CHECK(agreed.assigned->find(4096)->winner == "ring");
+  CHECK(agreed.assigned->find(4096)->chosen().config == "ring");
   CHECK(agreed.decisions->size() == 1);
-  CHECK(job.campaign()->search == 1);
+  CHECK(job.campaign()->number() == 1);
   CHECK(job[2].retune("another op") == 0);
   CHECK(job[2].retune("gradients", "the switch was changed") == 1);
   job.start(4000, {5'000, 3'000});
   job.finish();
-  CHECK(job.campaign()->search == 2);
-  CHECK(job.campaign()->search_reason == "rank 2 asked for it: the switch was changed");
+  CHECK(job.campaign()->number() == 2);
+  CHECK(job.campaign()->reason() == "rank 2 asked for it: the switch was changed");
   expect_ring(job);
 }
 
@@ -1515,9 +1515,9 @@ TEST_CASE("a candidate whose numbers are off on one member is out on all of them
   expect_ring(job);
   const auto* c = job.campaign();
   REQUIRE(c != nullptr);
-  REQUIRE(c->excluded.size() == 1);
-  CHECK(c->excluded[0].why.find("on rank 2 its numbers") != std::string::npos);
-  CHECK(c->excluded[0].why.find("its numbers are not the default's: element 0 is ") != std::string::npos);
+  REQUIRE(c->excluded().size() == 1);
+  CHECK(c->excluded()[0].why.find("on rank 2 its numbers") != std::string::npos);
+  CHECK(c->excluded()[0].why.find("its numbers are not the default's: element 0 is ") != std::string::npos);
   CHECK(ran_on(*job.lib.places[0]).count(configs[1]->digest()) == 0);
   for (rank_id r = 0; r < 3; ++r) {
     const auto decisions = job[r].decisions();
@@ -1540,7 +1540,7 @@ TEST_CASE("numbers that are within the user's tolerance may win, and nothing is 
     job.finish();
     CHECK(job.failed() == 0);
     CHECK(job.winner() == "hasty");
-    CHECK(job.campaign()->excluded.empty());
+    CHECK(job.campaign()->excluded().empty());
   }
 }
 

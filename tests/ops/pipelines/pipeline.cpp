@@ -130,8 +130,8 @@ TEST_CASE("every edge of a pipeline tunes itself while microbatches flow") {
     for (const char* key : {"128KiB", "4KiB"}) {
       const auto* c = campaign_of(w, key, sender);
       REQUIRE(c != nullptr);
-      CHECK(c->where == actors::campaign::stage::decided);
-      CHECK(c->trials > 0);
+      CHECK(c->where() == actors::search::stage::decided);
+      CHECK(c->trials() > 0);
     }
   }
   const auto flights = join_flights(w);

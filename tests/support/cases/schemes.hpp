@@ -5,7 +5,7 @@
 ///     scheme_job j(scheme::group);
 ///     j.remember(2, scheme_job::fine);     // what an earlier job has left on rank 2
 ///     j.run();                             // declares the op, calls it, and lets time pass
-///     CHECK(j.campaign().winner == "fine");
+///     CHECK(j.campaign().chosen().config == "fine");
 ///
 /// All have the same five configs, which take `takes_ns` and little more. Each rank has settings, results and configs of its own.
 #include <parley/tests/support/devices/library.hpp>
@@ -262,11 +262,11 @@ struct scheme_job {
     REQUIRE(agreed.size() == 1);
     return *agreed[0].assigned;
   }
-  const actors::campaign& campaign() const {
-    REQUIRE(assigned().campaigns().size() == 1);
-    return *assigned().campaigns().front();
+  const actors::search& campaign() const {
+    REQUIRE(assigned().searches().size() == 1);
+    return *assigned().searches().front();
   }
-  bool decided() const { return campaign().where == actors::campaign::stage::decided; }
+  bool decided() const { return campaign().is_decided(); }
   /// What all ranks were told, which must be one thing.
   actors::decision_record decision() const {
     std::vector<actors::decision_record> all;
@@ -280,7 +280,7 @@ struct scheme_job {
       CHECK(all[0].proposer == all.back().proposer);
       CHECK(all[0].search == all.back().search);
     }
-    CHECK(all[0].digest == campaign().digest);
+    CHECK(all[0].digest == campaign().chosen().digest);
     return all[0];
   }
   bool says(const std::string& part) const {
@@ -290,7 +290,7 @@ struct scheme_job {
   }
   /// What runs from now on: by the log of an op without headers, else by the decision.
   std::string running() const {
-    if (!leased()) return campaign().winner;
+    if (!leased()) return campaign().chosen().config;
     auto& end = leased_ops[leader].end();
     const auto* log = end.lease_coordinator()->log_of(bytes);
     REQUIRE(log != nullptr);

@@ -155,8 +155,8 @@ inline rank_settings with_long_memory() {
 inline bool has_agreed(const here* h, std::string_view op) {
   for (const auto& agreed : h->self.agreements()) {
     if (agreed.op != op) continue;
-    for (const auto& c : agreed.assigned->campaigns()) {
-      if (c->where != actors::campaign::stage::decided) return false;
+    for (const auto& c : agreed.assigned->searches()) {
+      if (!c->is_decided()) return false;
     }
   }
   return true;

@@ -126,13 +126,13 @@ struct two_members {
   }
   std::string winner() {
     const auto* c = ends[0].end().assigned()->find(bytes);
-    return c == nullptr || c->where != actors::campaign::stage::decided ? "" : c->winner;
+    return c == nullptr || !c->is_decided() ? "" : c->chosen().config;
   }
   std::string why() {
     const auto* c = ends[0].end().assigned()->find(bytes);
-    std::string all = c == nullptr ? "nothing has begun" : c->why;
+    std::string all = c == nullptr ? "nothing has begun" : c->chosen().why;
     if (c == nullptr) return all;
-    for (const auto& e : c->excluded) all += "; " + e.why;
+    for (const auto& e : c->excluded()) all += "; " + e.why;
     return all;
   }
 

@@ -98,13 +98,13 @@ struct two_ranks {
     working.spawn(receives(w.ends[1], to, times));
     co_await working.join();
   }
-  const actors::campaign* campaign(std::uint64_t bytes) const {
+  const actors::search* campaign(std::uint64_t bytes) const {
     const auto all = ranks[0]->agreements();
     return all.empty() ? nullptr : all.front().assigned->find(bytes);
   }
   bool decided(std::uint64_t bytes) const {
     const auto* const found = campaign(bytes);
-    return found != nullptr && found->where == actors::campaign::stage::decided;
+    return found != nullptr && found->is_decided();
   }
 
   runtime::reactor loop;

@@ -1,7 +1,7 @@
 #pragma once
 /// Runs a scenario of real actors in every order in which its events can happen, depth first.
 ///
-///     findings f = search([] { return std::make_unique<my_scenario>(); }, {}).run();
+///     findings f = explorer([] { return std::make_unique<my_scenario>(); }, {}).run();
 ///     CHECK_MESSAGE(f.safe(), f.how());
 ///
 /// A coroutine cannot be copied, so a run begins anew for each order and repeats the choices that lead to where the order branches.
@@ -84,10 +84,10 @@ struct search_limits {
   bool quiet = false;               ///< one of many: `explore` says nothing of it
 };
 
-class search {
+class explorer {
  public:
   using maker = std::function<std::unique_ptr<scenario>()>;
-  search(maker m, search_limits l) : make_(std::move(m)), limits_(l) {}
+  explorer(maker m, search_limits l) : make_(std::move(m)), limits_(l) {}
 
   findings run() {
     do {
@@ -208,8 +208,8 @@ inline bool deep() {
 }
 
 /// Searches, and says how much there was. With `PARLEY_ORDER=NAME:ORDER` that order of the search of that name alone, and nothing of others.
-inline findings explore(const std::string& name, search::maker make, search_limits l = {}) {
-  search s(std::move(make), l);
+inline findings explore(const std::string& name, explorer::maker make, search_limits l = {}) {
+  explorer s(std::move(make), l);
   const char* const asked = std::getenv("PARLEY_ORDER");
   const std::string order = asked == nullptr ? "" : asked;
   const bool repeats = order.starts_with(name + ":");
@@ -223,17 +223,17 @@ inline findings explore(const std::string& name, search::maker make, search_limi
 }
 
 /// Nothing breaks in any order, and the runs come to what is `predicted`.
-inline void check_safe(const std::string& name, const search::maker& make, const std::set<std::string>& predicted) {
+inline void check_safe(const std::string& name, const explorer::maker& make, const std::set<std::string>& predicted) {
   const findings f = explore(name, make);
   CHECK_MESSAGE(f.safe(), f.how());
   if (f.runs != 0) CHECK(f.outcomes == predicted);
 }
 /// Some order breaks `invariant`, and does so again when it is repeated.
-inline void check_broken(const std::string& name, const search::maker& make, const std::string& invariant) {
+inline void check_broken(const std::string& name, const explorer::maker& make, const std::string& invariant) {
   const findings f = explore(name, make);
   if (f.runs == 0) return;
   CHECK_MESSAGE(f.broken.find(invariant) != std::string::npos, f.how());
-  const findings again = search(make, {}).repeat(f.order.substr(name.size() + 1));
+  const findings again = explorer(make, {}).repeat(f.order.substr(name.size() + 1));
   CHECK(again.broken == f.broken);
 }
 

@@ -1,0 +1,379 @@
+/// The life of a search: how it begins, decides, fails, is given up, and searches again.
+#include <parley/actors/agreement/search.hpp>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace parley::actors {
+
+search::search(search_terms& terms, tuning::size_bucket bucket, time_ns now)
+    : terms_(terms), account_(terms.budget.open(now)), bucket_(bucket),
+      key_(tuning::parameters_text({.op = {}, .size = bucket, .dtype = terms.dtype})), first_ns_(now) {
+  chosen_.digest = terms.default_digest;
+  chosen_.config = terms.default_id;
+  if (!terms.candidates.empty()) begin(now);
+}
+
+search::~search() = default;
+
+std::string search::progress() const {
+  return std::to_string(trials()) + " trials, search " + std::to_string(number_) + ", cost ns " +
+         std::to_string(account_.cost_ns + account_.pending_ns + cost_before_ns_) +
+         (run_ ? "; " + run_->progress() : std::string());
+}
+
+// ---- how it begins ----------------------------------------------------------------------------------------------------
+
+void search::begin(time_ns now) {
+  exclude_beyond_limits();
+  exclude_equals();
+  if (where() != stage::waiting) return;  // it has begun, with fewer candidates
+  // What may not run for this key is as unknown as what nobody has.
+  std::vector<std::string> allowed;
+  for (std::size_t i = 0; i < terms_.ids.size(); ++i)
+    allowed.push_back(tuning::name_in_file(terms_.ids[i], terms_.mixtures[i]));
+  for (const exclusion& e : excluded_) {
+    if (e.kind != exclusion::reason::same) allowed[e.candidate].clear();
+  }
+  tuning::recalled known = tuning::recall(key_, terms_.remembered, allowed, terms_.machines);
+  if (known.candidate) {
+    for (const exclusion& e : excluded_) {
+      if (e.candidate == *known.candidate) known.candidate = e.same_as;
+    }
+    chosen_.proposer = known.proposer;
+    chosen_.remembered_time_ns = known.time_ms * 1e6;
+    chosen_.remembered_for = known.machines;
+    settle(*known.candidate, known.pinned ? decision_source::pin : decision_source::results, std::move(known.sentence),
+           now);
+    if (known.thin) refine_later(now);
+    return;
+  }
+  missed_ = std::move(known.sentence);
+  const bool off = terms_.policy == tuning_policy::off;
+  if (off || terms_.candidates.size() < 2) {
+    const std::string& said = off ? terms_.why_off : terms_.why_no_choice;
+    const char* const usual = off ? "tuning is switched off" : "nothing but the default may run";
+    settle(0, off ? decision_source::tuning_off : decision_source::only_default, said.empty() ? usual : said, now);
+    return;
+  }
+  begin_run(now);
+}
+
+void search::begin_with_more(const std::string& why, time_ns now) {
+  if (!decided_) {
+    again_at_ns_ = now;  // once it is
+  } else if (!chosen_.from_results()) {
+    search_again(why, now);
+  }
+}
+
+void search::begin_run(time_ns now) {
+  search_began_ns_ = now;
+  if (drift_) drift_->end_burst();
+  cost_before_ns_ = account_.cost_ns;
+  account_.pending_ns = 0;
+  again_at_ns_ = runtime::never;
+  postponed_ = refines_ = false;
+  if (number_ > 1) missed_.clear();
+  std::erase_if(excluded_, [](const exclusion& e) { return e.kind == exclusion::reason::unmet; });
+  decided_ = false;
+  run_.emplace(terms_, excluded_, book_);
+  ++terms_.searching;
+  if (!run_->plan().finished()) return;
+  const bool alike = excluded_.back().kind == exclusion::reason::same;
+  const char* const begins = alike ? "there is nothing but the default to try: " : "only the default may run: ";
+  settle(0, decision_source::only_default, begins + excluded_.back().why, now);
+}
+
+void search::end_run() noexcept {
+  if (!run_) return;
+  trials_before_ += run_->made();
+  run_.reset();
+  --terms_.searching;
+}
+
+void search::search_again(std::string why, time_ns now) {
+  ++number_;
+  reason_ = std::move(why);
+  begin_run(now);
+}
+
+void search::start_over(time_ns now) {
+  decided_ = false;
+  again_at_ns_ = runtime::never;
+  begin(now);
+}
+
+// ---- what may not run -------------------------------------------------------------------------------------------------
+
+void search::exclude(std::size_t candidate, exclusion::reason kind, std::string why) {
+  if (candidate == 0 || excludes(candidate)) return;
+  excluded_.push_back({candidate, kind, terms_.ids[candidate] + ": " + std::move(why)});
+  if (run_) run_->drop(candidate);
+}
+
+void search::exclude_beyond_limits() {
+  for (const candidate_limit& l : terms_.limits) {
+    const std::size_t candidate = terms_.place_of(l.digest);
+    if (candidate == 0 || candidate == terms_.candidates.size() || bucket_.largest_bytes() <= l.largest_bytes) continue;
+    exclude(candidate, exclusion::reason::constraint, l.why);
+  }
+}
+
+// At both ends of the key's sizes; in between it is no other. What ranks run of a mixture is not known here.
+std::string search::shape_of(std::size_t candidate) const {
+  if (terms_.mixtures[candidate] != 0) return {};
+  const std::string smallest = terms_.shape(terms_.candidates[candidate], bucket_.smallest_bytes());
+  const std::string largest = terms_.shape(terms_.candidates[candidate], bucket_.largest_bytes());
+  return smallest.empty() || largest.empty() ? std::string() : smallest + "; " + largest;
+}
+
+// Times could only tell them apart by noise.
+void search::exclude_equals() {
+  if (!terms_.shape) return;
+  std::map<std::string, std::size_t> first;
+  for (std::size_t i = 0; i < terms_.candidates.size(); ++i) {
+    if (excludes(i)) continue;
+    const std::string shape = shape_of(i);
+    if (shape.empty()) continue;
+    const auto [like, is_first] = first.try_emplace(shape, i);
+    if (is_first || chosen_.candidate == i) continue;
+    exclude(i, exclusion::reason::same, "for these sizes it is what " + terms_.ids[like->second] + " is");
+    excluded_.back().same_as = like->second;
+    excluded_.back().told = true;  // nobody has to do anything about it
+  }
+}
+
+void search::quarantine(std::size_t candidate, const std::string& why, time_ns now) {
+  if (candidate == 0 || excludes(candidate)) return;
+  exclude(candidate, exclusion::reason::failed, "failed: " + why);
+  if (terms_.settled) terms_.settled();
+  rest_ = !decided_;
+  if (chosen_.candidate != candidate) return;
+  // What is in force has failed. While a search goes on it will say what comes instead, otherwise one will later.
+  fall_back();
+  if (!decided_) return;
+  chosen_.why = excluded_.back().why + "; so the default runs";
+  chosen_.at_ns = now;
+  announced_ = false;
+  watch();
+  if (terms_.policy == tuning_policy::online && has_other_candidates()) pause(now);
+}
+
+void search::fall_back() {
+  chosen_.confidence = tuning::confidence::none;
+  chosen_.candidate = 0;
+  chosen_.digest = terms_.default_digest;
+  chosen_.config = terms_.default_id;
+  chosen_.time_ns = 0;
+  chosen_.remembered_time_ns = 0;
+}
+
+void search::fail_rehearsal(std::size_t candidate, const std::string& why, time_ns now) {
+  const bool remembered = is_remembered() && chosen_.candidate == candidate;
+  quarantine(candidate, why, now);
+  if (remembered) start_over(now);
+}
+
+void search::postpone(const std::string& why, time_ns now) {
+  if (!is_remembered() || chosen_.candidate == 0) return;
+  chosen_.why = chosen_.config + " is remembered, but " + why + "; so the default runs";
+  fall_back();
+  chosen_.source = decision_source::kept;
+  announced_ = false;
+  postponed_ = true;
+  watch();
+  pause(now);
+}
+
+const exclusion* search::next_untold() noexcept {
+  for (exclusion& e : excluded_) {
+    if (e.kind == exclusion::reason::failed && !std::exchange(e.told, true)) return &e;
+  }
+  return nullptr;
+}
+
+// ---- what participants report -----------------------------------------------------------------------------------------
+
+bool search::add_row(rank_id participant, const wire_row& r) {
+  if (drift_ && drift_->add_row(participant, r)) return true;
+  return run_ && run_->add_row(participant, r);
+}
+
+bool search::withdraw(std::uint32_t tag, std::uint64_t invocation) {
+  if (drift_) {
+    const drift_watch::found sample = drift_->withdraw(tag, invocation, decided_);
+    if (sample == drift_watch::found::again) next_sample_ = invocations_;
+    if (sample != drift_watch::found::no) return true;
+  }
+  return run_ && run_->withdraw(tag, invocation);
+}
+
+void search::judge(time_ns now, std::span<const tuning::participant_clock> clocks) {
+  const auto fail = [&](std::size_t candidate, rank_id late) {
+    quarantine(candidate,
+               "for the second time its trial did not end in time on rank " + std::to_string(late) +
+                   ", with all ranks at it",
+               now);
+  };
+  if (!run_->end_round(fail)) return;
+  run_->sum_up(clocks);
+  // Whatever participants report, trials cannot have cost more than the time in which they were made.
+  const double instead_ns = terms_.trials_are_extra ? 0 : aggregates()[chosen_.candidate].time_ns;
+  account_.cost_ns =
+      cost_before_ns_ + std::min(run_->cost_ns(instead_ns, clocks), static_cast<double>(now - search_began_ns_));
+  account_.pending_ns = 0;
+  run_->plan().complete_round(aggregates());
+  if (!run_->plan().finished()) return;
+  std::vector<std::size_t> excluded;
+  for (const exclusion& e : excluded_) excluded.push_back(e.candidate);
+  const tuning::decision d =
+      tuning::decide(aggregates(), {.current = chosen_.candidate, .excluded = excluded, .names = terms_.ids});
+  const bool kept = d.reason == tuning::decision_reason::nothing_measured;
+  const bool measured = aggregates()[d.winner].measured();
+  const bool alone =
+      d.reason == tuning::decision_reason::only_default;  // all others have been excluded since: it needs no rows
+  runtime::invariant(kept || alone || measured, {"S6", "only complete rows decide", terms_.here});
+  const decision_source source = measured ? decision_source::trials : decision_source::only_default;
+  settle(d.winner, kept ? source_of_kept() : source, d.sentence, now);
+  if (!kept) chosen_.confidence = d.confidence;
+  if (asked_again_) {
+    again_at_ns_ = now;
+  } else if (kept) {
+    pause(now);
+  }
+}
+
+void search::settle(std::size_t winner, decision_source source, std::string why, time_ns now) {
+  runtime::invariant(winner < terms_.candidates.size() && (winner == 0 || !excludes(winner)),
+                     {"S4", "a decision is one of the candidates that may run", terms_.here});
+  end_run();
+  decided_ = true;
+  announced_ = false;
+  chosen_.digest = terms_.candidates[winner];
+  chosen_.candidate = winner;
+  chosen_.config = terms_.ids[winner];
+  chosen_.source = source;
+  chosen_.why = std::move(why);
+  if (!missed_.empty()) chosen_.why += "; of results files: " + missed_;
+  if (!terms_.left_out.empty()) chosen_.why += "; not tried, for their rehearsals failed: " + terms_.left_out;
+  chosen_.at_ns = now;
+  chosen_.time_ns = aggregates().empty() || !aggregates()[winner].measured() ? 0 : aggregates()[winner].time_ns;
+  ran_others_ = {};
+  invocations_before_ = invocations_;
+  if (number_ == 1) invocations_to_agreement_ = invocations_;
+  for (auto& of_candidate : book_.rows) of_candidate.shrink_to_fit();
+  watch();
+}
+
+// ---- how it goes on ---------------------------------------------------------------------------------------------------
+
+void search::pause(time_ns now) noexcept {
+  pause_ns_ = std::clamp(pause_ns_ * 2, first_pause_ns, longest_pause_ns);
+  again_at_ns_ = now + pause_ns_;
+}
+
+// What runs stays meanwhile, and trials are paid for as ever. A pause, so that a job which is over soon makes none.
+void search::refine_later(time_ns now) {
+  chosen_.confidence = tuning::confidence::thin;
+  if (terms_.policy != tuning_policy::online || !has_other_candidates()) return;
+  chosen_.why += "; that rests on little, and is searched for again";
+  refines_ = true;
+  again_at_ns_ = now + first_pause_ns;
+}
+
+time_ns search::next_event_ns() const noexcept {
+  if (run_) return run_->gives_up_at_ns();
+  return decided_ ? again_at_ns_ : runtime::never;
+}
+
+void search::search_when_due(time_ns now) {
+  if (!decided_ || again_at_ns_ > now) return;
+  if (std::exchange(postponed_, false)) return start_over(now);
+  const bool refines = std::exchange(refines_, false);
+  search_again(asked_again_ ? *std::exchange(asked_again_, {})
+               : refines    ? "what a results file has rests on little"
+                            : "trying again: " + chosen_.why,
+               now);
+}
+
+// What has been measured already may be from before whatever it is asked for. An op without headers takes all trials
+// of a round from the plan before the first of them is made.
+bool search::has_measured() const noexcept {
+  const auto some = [](const auto& of_candidate) { return !of_candidate.empty(); };
+  return terms_.calls_alone ? std::any_of(book_.rows.begin(), book_.rows.end(), some)
+                            : std::any_of(book_.repetitions.begin(), book_.repetitions.end(), some);
+}
+
+bool search::retune(std::string_view why, time_ns now) {
+  if (decided_) {
+    search_again(std::string(why), now);
+    return true;
+  }
+  if (has_measured()) {
+    if (!asked_again_) asked_again_ = why;
+  } else if (!reason_.starts_with(why)) {
+    reason_ = std::string(why) + (reason_.empty() ? "" : "; " + reason_);
+  }
+  return false;
+}
+
+bool search::abort(std::string_view why, after_abort next, time_ns now) {
+  if (!run_) return false;
+  const double took_ns = chosen_.time_ns;
+  settle(chosen_.candidate, source_of_kept(),
+         "the search was given up, " + std::string(why) + ", so " + terms_.ids[chosen_.candidate] + " stays", now);
+  asked_again_.reset();
+  chosen_.time_ns = took_ns;
+  again_at_ns_ = runtime::never;
+  if (next == after_abort::try_later) pause(now);
+  return true;
+}
+
+void search::stop(const std::string& why, time_ns now) {
+  again_at_ns_ = runtime::never;
+  static_cast<void>(abort(why, after_abort::stay, now));
+  if (drift_) drift_->end_burst();
+  next_sample_ = ~std::uint64_t{0};
+}
+
+// ---- whether what was decided still takes as long ---------------------------------------------------------------------
+
+// From each decision on. What a person has pinned, or nothing is known to be better than, is not watched.
+void search::watch() {
+  if (drift_) drift_->end_burst();
+  next_sample_ = ~std::uint64_t{0};
+  const tuning::drift_options& how = terms_.plan.drift;
+  const bool tried = chosen_.source == decision_source::trials || chosen_.source == decision_source::results;
+  if (!how.on || !tried || terms_.policy == tuning_policy::off || terms_.candidates.size() < 2) return;
+  next_sample_ = invocations_ + std::max<std::uint64_t>(how.every, 1);
+  if (!drift_) drift_.emplace(terms_);
+  drift_->decided({chosen_.digest, chosen_.time_ns, chosen_.at_ns, number_});
+}
+
+void search::watch_later() noexcept { next_sample_ = invocations_ + terms_.plan.drift.every; }
+
+void search::watch_drift(time_ns now, std::span<const tuning::participant_clock> clocks) {
+  if (drift_ && decided_ && drift_->burst_is_complete()) search_if_drifted(drift_->burst(chosen_.digest, clocks), now);
+}
+
+bool search::note_call(std::uint64_t digest, time_ns took_ns, time_ns now, std::uint64_t& order) {
+  if (!decided_ || chosen_.digest != digest || ++invocations_ < next_sample_) return false;
+  if (!drift_->is_bursting()) {
+    if (!drift_->begin_burst(now)) watch_later();
+    return false;
+  }
+  const auto burst = drift_->add_call(++order, digest, took_ns, now);
+  if (!burst) return false;
+  watch_later();
+  return search_if_drifted(*burst, now);
+}
+
+bool search::search_if_drifted(const tuning::aggregate& burst, time_ns now) {
+  const auto why = drift_->has_drifted(burst, chosen_.digest, number_ + 1, now);
+  if (!why || terms_.policy == tuning_policy::off || terms_.candidates.size() < 2) return false;
+  return retune(*why, now);
+}
+
+}  // namespace parley::actors

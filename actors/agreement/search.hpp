@@ -1,0 +1,250 @@
+#pragma once
+/// The search for one op and size: what runs there and why, what may not run, the trials while there are any, and what they showed.
+///
+///     search s(terms, bucket, now);                       // the default runs
+///     s.begin(now);                                       // once all have warmed the candidates (S3, S4)
+///     choice c = s.choose_rarely(call, {});               // goes into the stamp of one invocation (S1)
+///     s.add_row(participant, row); …                      // what participants report
+///     if (s.is_round_over(now)) s.judge(now, clocks);     // the next round, or the decision
+///     s.chosen().config;                                  // what runs from then on
+///
+/// Pure bookkeeping: it sends nothing and waits for nothing. What exists only while it tries is in `run_`; what the trials showed stays in
+/// `book_`, as the evidence of the decision. It may search again, when it is asked to or what it decided has failed: its old decision
+/// stays in force meanwhile, and after a search that measured nothing.
+#include <parley/actors/agreement/drift_watch.hpp>
+#include <parley/actors/agreement/search_run.hpp>
+#include <parley/actors/agreement/search_terms.hpp>
+#include <parley/actors/agreement/trial_book.hpp>
+#include <parley/actors/agreement/unmet_need.hpp>
+#include <parley/tuning/key.hpp>
+#include <parley/tuning/planners/decide.hpp>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace parley::actors {
+
+/// What becomes of a search that was given up.
+enum class after_abort : std::uint8_t { try_later, stay };
+
+/// What runs for a size, and what that rests on. Before the first decision it is the default.
+struct chosen_config {
+  std::uint64_t digest = 0;
+  std::size_t candidate = 0;
+  std::string config;
+  std::string why;
+  decision_source source = decision_source::trials;
+  tuning::confidence confidence = tuning::confidence::none;
+  rank_id proposer = 0;              ///< whose results file it is from, of a decision that rests on one
+  std::uint64_t remembered_for = 0;  ///< the machines that the file has it for; of a pin perhaps 0, for all
+  double remembered_time_ns = 0;     ///< what that file says it took; 0: nothing
+  double time_ns = 0;                ///< what it took in the trials; 0: it was not measured
+  runtime::time_ns at_ns = 0;        ///< when it was decided
+
+  bool from_results() const noexcept { return source == decision_source::results || source == decision_source::pin; }
+};
+
+class search {
+ public:
+  enum class stage : std::uint8_t {
+    waiting,     ///< offers, merge or warm-up are going on: the default runs
+    trying,      ///< invocations are stamped with candidates
+    collecting,  ///< a round is complete, its rows are on their way
+    decided,
+  };
+
+  search(search_terms& terms, tuning::size_bucket bucket, time_ns now);
+  search(const search&) = delete;
+  search& operator=(const search&) = delete;
+  ~search();
+
+  // ---- what it knows
+
+  stage where() const noexcept {
+    if (decided_) return stage::decided;
+    return !run_ ? stage::waiting : run_->collecting() ? stage::collecting : stage::trying;
+  }
+  bool is_decided() const noexcept { return decided_; }
+  const chosen_config& chosen() const noexcept { return chosen_; }
+  const tuning::size_bucket& bucket() const noexcept { return bucket_; }
+  const std::string& key() const noexcept { return key_; }  ///< as in a results file: `16MiB_bf16`
+  const std::vector<exclusion>& excluded() const noexcept { return excluded_; }
+  bool excludes(std::size_t candidate) const noexcept { return is_excluded(excluded_, candidate); }
+  /// What the latest trials showed.
+  const trial_book& book() const noexcept { return book_; }
+  const std::vector<tuning::aggregate>& aggregates() const noexcept { return book_.aggregates; }
+  /// Null where it does not try.
+  const search_run* run() const noexcept { return run_ ? &*run_ : nullptr; }
+  /// Null where what was decided is not watched.
+  const drift_watch* drift() const noexcept { return drift_ ? &*drift_ : nullptr; }
+  std::uint32_t number() const noexcept { return number_; }              ///< which search this is, from 1 on
+  const std::string& reason() const noexcept { return reason_; }         ///< why it searches, or searched, again
+  std::uint64_t invocations() const noexcept { return invocations_; }    ///< begun in all
+  std::uint64_t calls_since_decision() const noexcept { return invocations_ - invocations_before_; }
+  std::uint64_t invocations_to_agreement() const noexcept { return invocations_to_agreement_; }
+  std::uint64_t trials() const noexcept { return trials_before_ + (run_ ? run_->made() : 0); }
+  double cost_ns() const noexcept { return account_.cost_ns; }  ///< what the trials took beyond the default
+  /// The same of those that were not reported yet, as far as it can be foreseen.
+  double pending_ns() const noexcept { return account_.pending_ns; }
+  time_ns first_ns() const noexcept { return first_ns_; }
+  time_ns search_began_ns() const noexcept { return search_began_ns_; }
+  /// What the default took its sender, at the least: known before it has been measured on both sides. 0: it is not known.
+  double fastest_default_ns() const noexcept { return fastest_default_ns_; }
+  /// What results files had for this size that does not count, if anything.
+  const std::string& missed() const noexcept { return missed_; }
+  /// Another search is to follow this one.
+  bool is_asked_again() const noexcept { return asked_again_.has_value(); }
+  /// It will search again by itself.
+  bool searches_again() const noexcept { return again_at_ns_ != runtime::never; }
+  /// Calls since the decision that ran another config than the one decided on, as that lacked `what`.
+  std::uint64_t ran_others(unmet_need what) const noexcept { return ran_others_[static_cast<std::size_t>(what)]; }
+  /// The needs that calls since the decision did not meet, by name, and how many calls each made run another config.
+  std::vector<std::pair<std::string_view, std::uint64_t>> runs_of_others() const;
+  /// For whoever waits for a decision.
+  std::string progress() const;
+
+  // ---- what invocations run
+
+  /// Counts an invocation. Nearly every one runs what is chosen, and there is nothing else to it.
+  bool next_is_plain() noexcept { return ++invocations_ < next_sample_ && decided_; }
+  /// For all others. What is in `lacking` cannot run now.
+  choice choose_rarely(const asked_call& call, std::span<const lacking_config> lacking);
+  void note_default(time_ns took_ns) noexcept;
+  /// How long a call may wait for what the config decided on lacks: the difference between its measured time and that of the config
+  /// that would run instead. Where that one's time is not known (the decision is from a results file), as long as the config decided on
+  /// takes itself; where its own is not, not at all.
+  time_ns worth_waiting_ns(std::span<const lacking_config> lacking) const noexcept;
+  /// Whether trials that are expected to cost so much beyond the default may be made now (N4).
+  bool affordable(double expected_ns, time_ns now) const noexcept;
+
+  // ---- how it goes on
+
+  /// With the candidates that there are now.
+  void begin(time_ns now);
+  /// There are more candidates than before, which `why` says.
+  void begin_with_more(const std::string& why, time_ns now);
+  /// Each says whether the invocation was of this search.
+  bool add_row(rank_id participant, const wire_row& r);
+  bool withdraw(std::uint32_t tag, std::uint64_t invocation);
+  bool is_round_over(time_ns now) noexcept { return run_ && run_->is_round_over(now); }
+  void judge(time_ns now, std::span<const tuning::participant_clock> clocks);
+  void watch_drift(time_ns now, std::span<const tuning::participant_clock> clocks);
+  bool note_call(std::uint64_t digest, time_ns took_ns, time_ns now, std::uint64_t& order);
+  bool has_late_trials() const noexcept { return run_ && run_->has_late_trials(); }
+  void cut_short(std::uint64_t from) {
+    if (run_) run_->cut_short(from);
+  }
+  void wait_longer(time_ns now) noexcept {
+    if (run_) run_->wait_longer(now);
+  }
+  /// When it has something to do by itself.
+  time_ns next_event_ns() const noexcept;
+  /// Does that, if it is to search again.
+  void search_when_due(time_ns now);
+
+  /// A config failed in a real invocation: never again for this size, and the default next.
+  void quarantine(std::size_t candidate, const std::string& why, time_ns now);
+  /// The same of a rehearsal off the calls. What results files brought about has then not run yet: what else they say counts, or
+  /// there are trials.
+  void fail_rehearsal(std::size_t candidate, const std::string& why, time_ns now);
+  /// What results files have cannot be rehearsed for now, through no fault of its own: the default stays meanwhile.
+  void postpone(const std::string& why, time_ns now);
+  /// A search that has timed nothing yet is the one that is asked for; one that has is followed by another. Whether one began at once.
+  bool retune(std::string_view why, time_ns now);
+  /// Whether it was searching.
+  bool abort(std::string_view why, after_abort next, time_ns now);
+  /// What is in force stays, and nothing is timed any more.
+  void stop(const std::string& why, time_ns now);
+
+  // ---- what the participants are told
+
+  bool is_to_be_announced() const noexcept { return decided_ && !announced_; }
+  std::uint32_t next_version() const noexcept { return version_ + 1; }
+  void note_announced() noexcept {
+    ++version_;
+    announced_ = true;
+  }
+  /// A config that failed in a real invocation, and that the user has not been told of yet; null: there is none.
+  const exclusion* next_untold() noexcept;
+
+ private:
+  static constexpr time_ns longest_wait_ns = 1'000'000'000;  // of a call, whatever times ranks have reported
+  static constexpr time_ns first_pause_ns = 10'000'000'000;
+  static constexpr time_ns longest_pause_ns = 600'000'000'000;
+
+  choice choose_undecided(const asked_call& call);
+  choice choose_in_batch(const asked_call& call);
+  choice choose_without(const asked_call& call, std::span<const lacking_config> lacking);
+  choice choose_sample(const asked_call& call);
+  choice next_trial(const asked_call& call);
+  choice untimed() noexcept;
+  std::size_t best_without(std::span<const lacking_config> lacking) const noexcept;
+  std::string why_it_lacked(unmet_need what) const;
+  double expected_cost_ns(std::size_t candidate) const noexcept;
+
+  void begin_run(time_ns now);
+  void end_run() noexcept;
+  void start_over(time_ns now);
+  void search_again(std::string why, time_ns now);
+  void settle(std::size_t winner, decision_source source, std::string why, time_ns now);
+  decision_source source_of_kept() const noexcept { return number_ == 1 ? decision_source::kept : chosen_.source; }
+  void fall_back();
+  void pause(time_ns now) noexcept;
+  void refine_later(time_ns now);
+  void exclude(std::size_t candidate, exclusion::reason kind, std::string why);
+  void exclude_beyond_limits();
+  void exclude_equals();
+  std::string shape_of(std::size_t candidate) const;
+  bool has_other_candidates() const noexcept { return excluded_.size() + 1 < terms_.candidates.size(); }
+  bool has_measured() const noexcept;
+  // What runs is from a results file, and nothing has been tried.
+  bool is_remembered() const noexcept {
+    return decided_ && number_ == 1 && chosen_.source == decision_source::results;
+  }
+  void watch();
+  void watch_later() noexcept;
+  bool search_if_drifted(const tuning::aggregate& burst, time_ns now);
+
+  // What every call looks at is together.
+  std::uint64_t invocations_ = 0;
+  std::uint64_t next_sample_ = ~std::uint64_t{0};  // which invocation has to do with drift
+  bool decided_ = false;
+  bool announced_ = false;  // the participants have been told of this decision
+  bool rest_ = false;       // a config has just failed: the default is next
+  chosen_config chosen_;
+
+  search_terms& terms_;
+  trial_budget::account& account_;
+  tuning::size_bucket bucket_;
+  std::string key_;
+  std::vector<exclusion> excluded_;
+  trial_book book_;
+  std::optional<search_run> run_;
+  std::optional<drift_watch> drift_;
+  std::uint64_t batch_ = 0;  // the latest
+  std::uint32_t version_ = 0;
+  std::uint32_t number_ = 1;
+  std::string reason_;
+  std::string missed_;
+  std::optional<std::string> asked_again_;  // why another search is to follow this one
+  time_ns again_at_ns_ = runtime::never;    // when it will search again by itself
+  time_ns pause_ns_ = 0;
+  bool postponed_ = false;  // then it will look at results files again
+  bool refines_ = false;    // then it will try what a results file decided on little evidence
+  std::uint64_t trials_before_ = 0;  // of the searches before this one
+  double cost_before_ns_ = 0;
+  std::uint64_t invocations_before_ = 0;  // the decision
+  std::uint64_t invocations_to_agreement_ = 0;
+  std::array<std::uint64_t, unmet_needs> ran_others_{};  // since the decision, by what the config decided on lacked
+  time_ns first_ns_ = 0;
+  time_ns search_began_ns_ = 0;
+  double fastest_default_ns_ = 0;
+};
+
+}  // namespace parley::actors

@@ -1,0 +1,44 @@
+#pragma once
+/// N4: what the searches of one op may cost. They share one budget, which grows with the op's age, and the agreement itself is paid from it.
+///
+///     trial_budget budget;
+///     trial_budget::account& mine = budget.open(now);     // one for each search
+///     mine.pending_ns += expected_ns;                     // a trial that has not been reported yet
+///     plan.may_continue(budget.spent_ns(), now - budget.began_ns(), expected_ns);
+#include <parley/identifiers.hpp>
+
+#include <algorithm>
+#include <deque>
+
+namespace parley::actors {
+
+class trial_budget {
+ public:
+  using time_ns = runtime::time_ns;
+  struct account {
+    double cost_ns = 0;     ///< what the trials took beyond the default
+    double pending_ns = 0;  ///< the same of those that were not reported yet, as far as it can be foreseen
+  };
+
+  /// The account of one search. The budget grows from the first one on.
+  account& open(time_ns now) {
+    began_ns_ = std::min(began_ns_, now);
+    return accounts_.emplace_back();
+  }
+  /// What the agreement itself has taken of a participant's time so far. Ranks work side by side, so the most of them counts.
+  void note_control(time_ns control_ns) noexcept { control_ns_ = std::max(control_ns_, control_ns); }
+  time_ns control_ns() const noexcept { return control_ns_; }
+  time_ns began_ns() const noexcept { return began_ns_; }
+  double spent_ns() const noexcept {
+    auto spent = static_cast<double>(control_ns_);
+    for (const account& a : accounts_) spent += a.cost_ns + a.pending_ns;
+    return spent;
+  }
+
+ private:
+  std::deque<account> accounts_;
+  time_ns began_ns_ = runtime::never;
+  time_ns control_ns_ = 0;
+};
+
+}  // namespace parley::actors
