@@ -4,6 +4,7 @@
 #include <parley/actors/inquiries.hpp>
 #include <parley/actors/letters/inbox.hpp>
 #include <parley/actors/letters/outbox.hpp>
+#include <parley/tuning/mixtures.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -35,13 +36,21 @@ runtime::result<tuning::catalogue> from_the_wire(const std::vector<wire_config>&
 
 constexpr runtime::time_ns look_again_ns = 1'000'000'000;
 constexpr std::size_t remembered_requests = 64;
-constexpr std::size_t most_remembered_mixtures = 16;
 // After the first rounds: how long until those whose rehearsal failed rehearse again by themselves. Each pause is four times the one before.
 constexpr runtime::time_ns first_warming_pause_ns = 10'000'000'000;
 constexpr runtime::time_ns last_warming_pause_ns = 160'000'000'000;
 
 using coordinator_actor = runtime::actor<received<ack>, received<offer>, received<warmed>, received<report>,
                                          decision_due, received<tuning_request>, received<nack>>;
+
+/// How far the agreement of an op has come.
+enum class phase : std::uint8_t {
+  offers,         ///< not all participants have offered what they can run
+  warming,        ///< they get the candidates ready, and rehearse them
+  running,        ///< what is ready everywhere is tried, and decided on
+  warming_again,  ///< the same, while candidates that were left out, or new mixtures, are made ready
+  refused,        ///< the declarations conflict: the op has ended
+};
 
 class coordinator_behaviour {
  public:
@@ -54,7 +63,7 @@ class coordinator_behaviour {
     if (given_up_) return out_.next_resend();
     const runtime::time_ns look =
         state_.assigned->searching() ? services_.ex.deadline_in(look_again_ns) : runtime::never;
-    const runtime::time_ns warm_again = warming_again_ ? runtime::never : warm_again_at_;
+    const runtime::time_ns warm_again = phase_ == phase::warming_again ? runtime::never : warm_again_at_;
     return std::min({out_.next_resend(), state_.assigned->next_give_up(), look, ask_at_, warm_again});
   }
 
@@ -108,6 +117,7 @@ class coordinator_behaviour {
     const op_declaration& op = state_.declaration;
     if (!state_.assigned->opened())
       state_.assigned->open({op.default_digest}, {op.default_config}, {}, services_.ex.now());
+    if (phase_ == phase::warming) phase_ = phase::running;
   }
   // Answers what is to stand in the evidence.
   std::string complain(const runtime::error& what, const char* and_now) noexcept {
@@ -126,7 +136,7 @@ class coordinator_behaviour {
 
   void on(received<offer>& m) {
     if (!is_participant(m.from.source)) return;
-    if (state_.merged || rejected_) {  // repeated: its acknowledgement was lost
+    if (phase_ != phase::offers) {  // repeated: its acknowledgement was lost
       acknowledge(m.from, m.body.number);
       return;
     }
@@ -162,24 +172,29 @@ class coordinator_behaviour {
     p.trials = m.body.trials;
   }
 
-  // The next step of all, from what is known.
+  // The next step of all, from what is known. A step that throws leaves the phase as it is, and is made again.
   void advance() {
-    if (rejected_) return;
+    if (phase_ == phase::refused) return;
     if (state_.assigned->opened()) judge();
-    if (!state_.merged) {
-      const auto complete = [](const coordinator_state::joined& j) { return j.complete; };
-      if (state_.participants.size() != state_.declaration.participants.size() ||
-          !std::all_of(state_.participants.begin(), state_.participants.end(), complete))
-        return;
+    if (phase_ == phase::offers) {
+      if (!all_offered()) return;
       merge_offers();
     }
-    if (state_.assigned->opened() && !warming_again_) return warm_again_if_due();
-    const auto ready = [](const coordinator_state::joined& j) { return j.ready.has_value(); };
-    if (rejected_ || !std::all_of(state_.participants.begin(), state_.participants.end(), ready)) return;
-    const auto again = next_mixtures();
-    if (!again.empty()) return begin_round(again);
-    if (warming_again_) return add_what_came_back();
-    open();
+    if (phase_ == phase::running) return warm_again_if_due();
+    if (phase_ == phase::refused || !all_warmed()) return;
+    const auto changed = mixtures_.replace_failed(*state_.merged, failed_by_place());
+    if (!changed.empty()) return begin_round(candidates_at(changed));
+    if (phase_ == phase::warming) return open();
+    add_what_came_back();
+  }
+  bool all_offered() const {
+    const auto complete = [](const coordinator_state::joined& j) { return j.complete; };
+    return state_.participants.size() == state_.declaration.participants.size() &&
+           std::all_of(state_.participants.begin(), state_.participants.end(), complete);
+  }
+  bool all_warmed() const {
+    return std::all_of(state_.participants.begin(), state_.participants.end(),
+                       [](const coordinator_state::joined& j) { return j.ready.has_value(); });
   }
 
   void begin_round(const std::vector<const tuning::candidate*>& candidates) {
@@ -197,7 +212,7 @@ class coordinator_behaviour {
     const auto again = left_out();
     if (again.empty() || !tunes()) return search_as_asked();
     begin_round(again);
-    warming_again_ = true;
+    phase_ = phase::warming_again;
   }
   // In the place of what it lacks a rank first runs what comes first, and then also what has been the fastest there in the trials of
   // some size. That is a candidate beside the other, with a digest of its own: what is in force, or scheduled, stays what it is. Each
@@ -207,7 +222,7 @@ class coordinator_behaviour {
     for (const auto& c : state_.assigned->searches()) {
       const bool tried = c->is_decided() && c->chosen().source == decision_source::trials;
       if (!tried || looked_at_.contains(c->bucket().index())) continue;
-      add_faster_mixtures(*c);
+      add_fastest(*c);
       looked_at_.insert(c->bucket().index());
     }
     const auto& all = state_.merged->candidates;
@@ -217,26 +232,14 @@ class coordinator_behaviour {
     tell_merged(*state_.merged);
     begin_round(added);
     told_of_ = all.size();
-    warming_again_ = true;
+    phase_ = phase::warming_again;
     return true;
   }
-  void add_faster_mixtures(const search& c) {
-    tuning::merged& all = *state_.merged;
-    const auto is_mixture = [&](const tuning::candidate& one) { return all.mixture_of(one) != 0; };
-    if (std::none_of(all.candidates.begin(), all.candidates.end(), is_mixture)) return;
+  void add_fastest(const search& c) {
     const auto took = taken_by_config(c);
-    const auto time_ns = [&](std::size_t place, std::size_t config) {
-      if (took[config].empty() || failed_variants_.contains({place, config})) return tuning::infinite_ns;
-      return took[config][place].median_ns;
-    };
-    for (std::size_t i = 1, count = all.candidates.size(); i < count; ++i) {
-      const tuning::candidate& of = all.candidates[i];
-      if (took[of.config].empty() || !is_by_name(of) || all.candidates.size() >= tuning::limits::configs) continue;
-      auto variants = all.fastest_variants(of, time_ns);
-      const auto same = [&](const tuning::candidate& other) { return other.variants == variants; };
-      if (std::any_of(all.candidates.begin(), all.candidates.end(), same)) continue;
-      all.candidates.push_back(all.mixture(of.config, std::move(variants)));
-    }
+    mixtures_.add_fastest(*state_.merged, [&](std::size_t place, std::size_t config) {
+      return took[config].empty() ? tuning::infinite_ns : took[config][place].median_ns;
+    });
   }
   // What each participant took with each config, in the trials of the candidate that has its name. What failed took nothing.
   std::vector<std::vector<tuning::own_measurement>> taken_by_config(const search& c) const {
@@ -245,12 +248,9 @@ class coordinator_behaviour {
       const auto at = state_.merged->find_candidate(state_.assigned->candidates()[i]);
       if (!at || !c.aggregates()[i].measured() || c.excludes(i)) continue;
       const tuning::candidate& of = state_.merged->candidates[*at];
-      if (is_by_name(of)) took[of.config] = seen_by_each(i, c.book(), state_);
+      if (tuning::is_by_name(*state_.merged, of)) took[of.config] = seen_by_each(i, c.book(), state_);
     }
     return took;
-  }
-  bool is_by_name(const tuning::candidate& c) const noexcept {
-    return c.digest == state_.merged->configs[c.config].digest;
   }
   bool tunes() const noexcept {
     return !tuning_ended_ && std::all_of(state_.participants.begin(), state_.participants.end(),
@@ -287,7 +287,7 @@ class coordinator_behaviour {
       state_.assigned->open(std::move(digests), std::move(ids), {}, services_.ex.now(), 0, std::move(mixtures));
       search_as_asked();
     }
-    warming_again_ = false;
+    phase_ = phase::running;
     ++progress_;
     if (!still_out.empty()) warm_again_later();
     announce_decisions();
@@ -307,7 +307,7 @@ class coordinator_behaviour {
   void on(received<warmed>& m) {
     acknowledge(m.from, m.body.number);
     if (!is_participant(m.from.source)) return;
-    if (!state_.merged || (state_.assigned->opened() && !warming_again_)) return;
+    if (phase_ != phase::warming && phase_ != phase::warming_again) return;
     auto& p = participant(m.from.source, {});
     if (m.body.round != warm_round_ || p.ready) return;
     p.ready = warmed_of(m);
@@ -374,7 +374,7 @@ class coordinator_behaviour {
   void ask_the_missing() {
     if (services_.ex.now() < ask_at_) return;
     ask_at_ = runtime::never;
-    if (state_.merged || rejected_) return;
+    if (phase_ != phase::offers) return;
     offer mine;
     mine.decl_hash = state_.declaration.hash();
     for (const op_participant& p : state_.declaration.participants) {
@@ -454,7 +454,7 @@ class coordinator_behaviour {
   }
 
   void reject(errc code, std::string text) {
-    rejected_ = true;
+    phase_ = phase::refused;
     op_reject r;
     r.code = static_cast<std::uint8_t>(code);
     r.text = std::move(text);
@@ -477,30 +477,25 @@ class coordinator_behaviour {
     }
     tuning::merged offered = std::move(all).value();
     if (!offered.no_common_config.empty()) offered.no_common_config += lacks_of(offered);
-    add_remembered_mixtures(offered);
+    mixtures_.add_named(offered, remembered_names());
     std::vector<const tuning::candidate*> candidates;
     for (const auto& c : offered.candidates) candidates.push_back(&c);
     tell_merged(offered);
     send_warm(offered, candidates, warm_round_);
     told_of_ = candidates.size();
     state_.merged = std::move(offered);  // not before all is on its way
+    phase_ = state_.assigned->opened() ? phase::running : phase::warming;
     ask_at_ = runtime::never;
     ++progress_;
   }
 
-  // What results files have is remembered only as a candidate. Sorted, as offers come in any order.
-  void add_remembered_mixtures(tuning::merged& all) const {
+  // Sorted, as offers come in any order.
+  std::set<std::string> remembered_names() const {
     std::set<std::string> names;
     for (const auto& p : state_.participants) {
-      for (const wire_result& r : p.cached) {
-        if (tuning::id_in_file(r.solution) != r.solution) names.insert(r.solution);
-      }
+      for (const wire_result& r : p.cached) names.insert(r.solution);
     }
-    std::size_t looked_for = 0;
-    for (const std::string& name : names) {
-      if (++looked_for > most_remembered_mixtures || all.candidates.size() >= tuning::limits::configs) return;
-      if (auto made = all.find_mixture(name)) all.candidates.push_back(*std::move(made));
-    }
+    return names;
   }
 
   void tell_merged(const tuning::merged& all) {
@@ -526,45 +521,20 @@ class coordinator_behaviour {
     }
   }
 
-  // Where a rank's own variant failed it gets its next one of that wire class, and the mixture that this makes is warmed as it will
-  // run. One that is another candidate already, or the default everywhere, is none; one that is named after its variants keeps them.
-  std::vector<const tuning::candidate*> next_mixtures() {
-    auto& all = state_.merged->candidates;
-    std::vector<const tuning::candidate*> changed;
-    const auto failed_on = [](const coordinator_state::joined& j, const tuning::candidate& c) {
-      return std::find(j.failed.begin(), j.failed.end(), c.digest) != j.failed.end();
-    };
-    for (const coordinator_state::joined& j : state_.participants) {
-      const std::size_t place = place_of(j.rank);
-      for (const tuning::candidate& c : all) {
-        if (failed_on(j, c)) failed_variants_.emplace(place, c.variants[place]);
-      }
-    }
-    for (std::size_t i = 1; i < all.size(); ++i) {
-      if (!is_by_name(all[i])) continue;
-      std::vector<std::size_t> next = all[i].variants;
-      for (const coordinator_state::joined& j : state_.participants) {
-        if (!failed_on(j, all[i])) continue;
-        const std::size_t place = place_of(j.rank);
-        next[place] = next_variant(place, all[i].config).value_or(next[place]);
-      }
-      const auto same = [&](const tuning::candidate& c) { return c.variants == next; };
-      if (std::any_of(all.begin(), all.end(), same)) continue;  // itself: nothing else is there to run
-      all[i].variants = std::move(next);
-      changed.push_back(&all[i]);
-    }
-    return changed;
+  std::vector<tuning::mixtures::failures> failed_by_place() const {
+    std::vector<tuning::mixtures::failures> all(state_.merged->participants.size());
+    for (const coordinator_state::joined& j : state_.participants) all[place_of(j.rank)] = j.failed;
+    return all;
   }
   std::size_t place_of(rank_id rank) const noexcept {
     std::size_t place = 0;
     while (state_.merged->participants[place].rank != rank) ++place;
     return place;
   }
-  std::optional<std::size_t> next_variant(std::size_t place, std::size_t wanted) const {
-    for (std::size_t i = 0; i < state_.merged->configs.size(); ++i) {
-      if (state_.merged->serves(place, i, wanted) && !failed_variants_.contains({place, i})) return i;
-    }
-    return std::nullopt;
+  std::vector<const tuning::candidate*> candidates_at(const std::vector<std::size_t>& places) const {
+    std::vector<const tuning::candidate*> some;
+    for (const std::size_t i : places) some.push_back(&state_.merged->candidates[i]);
+    return some;
   }
 
   bool is_ready_everywhere(std::uint64_t digest) const {
@@ -595,6 +565,7 @@ class coordinator_behaviour {
     state_.assigned->leave_out(left_out);
     if (digests.size() == 1) state_.assigned->no_choice(why_no_choice());
     open_with(std::move(digests), std::move(ids), std::move(mixtures));
+    phase_ = phase::running;
     if (!left_out.empty()) warm_again_later();
     ++progress_;
     announce_decisions();
@@ -714,10 +685,9 @@ class coordinator_behaviour {
   coordinator_state& state_;
   outbox out_;
   std::vector<std::pair<rank_id, std::uint32_t>> handled_;
-  bool rejected_ = false;
+  phase phase_ = phase::offers;
   std::uint32_t warm_round_ = 1;
   bool tuning_ended_ = false;
-  bool warming_again_ = false;
   runtime::time_ns warm_again_at_ = runtime::never;
   runtime::time_ns warming_pause_ns_ = first_warming_pause_ns;
   struct retune_wish {
@@ -725,7 +695,7 @@ class coordinator_behaviour {
     std::string why;
   };
   std::vector<retune_wish> retunes_;                               // asked for, and not begun yet
-  std::set<std::pair<std::size_t, std::size_t>> failed_variants_;  // a participant's place, and a merged config
+  tuning::mixtures mixtures_;
   std::set<std::uint32_t> looked_at_;                              // for faster mixtures: sizes, by their buckets
   std::size_t told_of_ = 0;                                        // candidates
   runtime::backoff<1'000'000'000, 60'000'000'000> ask_pauses_;
