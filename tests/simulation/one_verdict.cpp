@@ -139,7 +139,7 @@ task<> declares_other_types(rank& self) {
   if (self.id() == 0) {
     co_await send_some(t, 1, 100, large_bytes);  // the first few may leave before the refusal comes
   } else {
-    co_await receive_some(t, 0, 1, large_bytes);
+    co_await receive_some(t, 0, 100, large_bytes);
   }
 }
 // No call sees it.
