@@ -19,8 +19,7 @@ inline key_counts keys_of(const ops::rank& self, std::string_view op = {}) {
   key_counts keys;
   for (const auto& agreement : self.agreements()) {
     if (!op.empty() && agreement.op != op) continue;
-    for (const auto& c : agreement.assigned->searches())
-      ++(c->is_decided() ? keys.decided : keys.undecided);
+    for (const auto& c : agreement.assigned->searches()) ++(c->is_decided() ? keys.decided : keys.undecided);
   }
   return keys;
 }

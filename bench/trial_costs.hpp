@@ -49,9 +49,9 @@ inline double trial_loss_ns(const actors::search& c, const ops::edge_agreement& 
     for (std::span<const std::uint64_t> rest = c.book().repetitions[i]; !rest.empty();) {
       const auto repetition = tuning::take_repetition(rest, c.book().joined);
       const auto once = tuning::aggregate_candidate(c.book().rows[i], {.digest = with.assigned->candidates()[i],
-                                                                .participants = participants,
-                                                                .invocations = repetition,
-                                                                .joined = c.book().joined});
+                                                                       .participants = participants,
+                                                                       .invocations = repetition,
+                                                                       .joined = c.book().joined});
       if (once.measured()) lost += double(repetition.size()) * std::max(0.0, once.time_ns - c.aggregates()[0].time_ns);
     }
   }

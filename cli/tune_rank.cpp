@@ -96,7 +96,7 @@ void add_exclusion(json::object& candidate, const search& c, std::size_t index) 
     if (e.candidate != index) continue;
     candidate["status"] = e.kind == exclusion::reason::failed ? "quarantined"
                           : e.kind == exclusion::reason::same ? "same"
-                                                                        : "excluded";
+                                                              : "excluded";
     candidate["detail"] = e.why;
   }
 }
@@ -158,7 +158,8 @@ json::object agreement_of(const ops::edge_agreement& e, const search& c) {
       {"lacking", lacking_in(d)},
       {"confidence", d == nullptr ? json::value(nullptr) : json::value(tuning::name(d->confidence))},
       {"from_results", c.chosen().from_results()},
-      {"decision_time_ns", index < c.aggregates().size() ? finite(c.aggregates()[index].time_ns) : json::value(nullptr)},
+      {"decision_time_ns",
+       index < c.aggregates().size() ? finite(c.aggregates()[index].time_ns) : json::value(nullptr)},
       {"default_time_ns", c.aggregates().empty() ? json::value(nullptr) : finite(c.aggregates()[0].time_ns)},
       {"trials", c.trials()},
       {"cost_ns", c.cost_ns()},

@@ -694,10 +694,10 @@ class coordinator_behaviour {
     std::optional<std::uint64_t> bytes;
     std::string why;
   };
-  std::vector<retune_wish> retunes_;                               // asked for, and not begun yet
+  std::vector<retune_wish> retunes_;  // asked for, and not begun yet
   tuning::mixtures mixtures_;
-  std::set<std::uint32_t> looked_at_;                              // for faster mixtures: sizes, by their buckets
-  std::size_t told_of_ = 0;                                        // candidates
+  std::set<std::uint32_t> looked_at_;  // for faster mixtures: sizes, by their buckets
+  std::size_t told_of_ = 0;            // candidates
   runtime::backoff<1'000'000'000, 60'000'000'000> ask_pauses_;
   runtime::time_ns ask_at_;
   bool heard_ = false;  // what is being handled, though perhaps not all that it brings about

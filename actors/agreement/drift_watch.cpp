@@ -60,7 +60,8 @@ drift_watch::timing drift_watch::sample(const asked_call& call, bool goes_on) {
   const std::size_t samples = terms_.plan.drift.samples;
   if (!bursting_) return begin_burst(call.now) ? timing::timed : timing::later;
   if (orders_.empty()) rows_.reserve(missing_);
-  if (goes_on && places_.empty()) return orders_.empty() ? timing::timed : timing::none;  // the last ones have been looked at
+  if (goes_on && places_.empty())
+    return orders_.empty() ? timing::timed : timing::none;  // the last ones have been looked at
   if (goes_on && joined_.size() == samples * (search_run::most_together - 1)) return timing::none;
   if (!goes_on && repetitions() == samples) {
     end_burst();

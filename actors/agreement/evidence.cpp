@@ -140,7 +140,7 @@ wire_evidence evidence_of(std::size_t candidate, const trial_book& book, const s
     if (x.candidate != candidate) continue;
     e.status = x.kind == exclusion::reason::failed ? "quarantined"
                : x.kind == exclusion::reason::same ? "same"
-                                                             : "excluded";
+                                                   : "excluded";
     e.detail = x.why;
   }
   e.detail.resize(std::min(e.detail.size(), longest_detail));
@@ -170,9 +170,9 @@ std::vector<tuning::own_measurement> seen_by_each(std::size_t candidate, const t
   if (candidate >= book.rows.size() || book.repetitions[candidate].empty()) return {};
   const std::vector<rank_id> ranks = ranks_of(state.declaration);
   return tuning::measured_by_each(book.rows[candidate], {.digest = state.assigned->candidates()[candidate],
-                                                      .participants = ranks,
-                                                      .invocations = book.repetitions[candidate],
-                                                      .joined = book.joined});
+                                                         .participants = ranks,
+                                                         .invocations = book.repetitions[candidate],
+                                                         .joined = book.joined});
 }
 
 void add_evidence(decide& d, const chosen_config& chosen, const trial_book& book,

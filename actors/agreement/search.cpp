@@ -212,10 +212,10 @@ bool search::withdraw(std::uint32_t tag, std::uint64_t invocation) {
 
 void search::judge(time_ns now, std::span<const tuning::participant_clock> clocks) {
   const auto fail = [&](std::size_t candidate, rank_id late) {
-    quarantine(candidate,
-               "for the second time its trial did not end in time on rank " + std::to_string(late) +
-                   ", with all ranks at it",
-               now);
+    quarantine(
+        candidate,
+        "for the second time its trial did not end in time on rank " + std::to_string(late) + ", with all ranks at it",
+        now);
   };
   if (!run_->end_round(fail)) return;
   run_->sum_up(clocks);

@@ -83,9 +83,9 @@ class search {
   const search_run* run() const noexcept { return run_ ? &*run_ : nullptr; }
   /// Null where what was decided is not watched.
   const drift_watch* drift() const noexcept { return drift_ ? &*drift_ : nullptr; }
-  std::uint32_t number() const noexcept { return number_; }              ///< which search this is, from 1 on
-  const std::string& reason() const noexcept { return reason_; }         ///< why it searches, or searched, again
-  std::uint64_t invocations() const noexcept { return invocations_; }    ///< begun in all
+  std::uint32_t number() const noexcept { return number_; }            ///< which search this is, from 1 on
+  const std::string& reason() const noexcept { return reason_; }       ///< why it searches, or searched, again
+  std::uint64_t invocations() const noexcept { return invocations_; }  ///< begun in all
   std::uint64_t calls_since_decision() const noexcept { return invocations_ - invocations_before_; }
   std::uint64_t invocations_to_agreement() const noexcept { return invocations_to_agreement_; }
   std::uint64_t trials() const noexcept { return trials_before_ + (run_ ? run_->made() : 0); }
@@ -204,9 +204,7 @@ class search {
   bool has_other_candidates() const noexcept { return excluded_.size() + 1 < terms_.candidates.size(); }
   bool has_measured() const noexcept;
   // What runs is from a results file, and nothing has been tried.
-  bool is_remembered() const noexcept {
-    return decided_ && number_ == 1 && chosen_.source == decision_source::results;
-  }
+  bool is_remembered() const noexcept { return decided_ && number_ == 1 && chosen_.source == decision_source::results; }
   void watch();
   void watch_later() noexcept;
   bool search_if_drifted(const tuning::aggregate& burst, time_ns now);
@@ -235,8 +233,8 @@ class search {
   std::optional<std::string> asked_again_;  // why another search is to follow this one
   time_ns again_at_ns_ = runtime::never;    // when it will search again by itself
   time_ns pause_ns_ = 0;
-  bool postponed_ = false;  // then it will look at results files again
-  bool refines_ = false;    // then it will try what a results file decided on little evidence
+  bool postponed_ = false;           // then it will look at results files again
+  bool refines_ = false;             // then it will try what a results file decided on little evidence
   std::uint64_t trials_before_ = 0;  // of the searches before this one
   double cost_before_ns_ = 0;
   std::uint64_t invocations_before_ = 0;  // the decision

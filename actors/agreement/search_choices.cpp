@@ -101,7 +101,8 @@ std::size_t search::best_without(std::span<const lacking_config> lacking) const 
   double best_ns = tuning::infinite_ns;
   for (std::size_t i = 0; i < aggregates().size(); ++i) {
     const tuning::aggregate& a = aggregates()[i];
-    if (find(lacking, terms_.candidates[i]) != nullptr || excludes(i) || !a.measured() || a.time_ns >= best_ns) continue;
+    if (find(lacking, terms_.candidates[i]) != nullptr || excludes(i) || !a.measured() || a.time_ns >= best_ns)
+      continue;
     best = i;
     best_ns = a.time_ns;
   }

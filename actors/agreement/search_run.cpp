@@ -80,7 +80,8 @@ choice search_run::join(const asked_call& call) {
 }
 
 bool search_run::lacked_too_often(std::size_t candidate, unmet_need what, time_ns now) {
-  auto its = std::find_if(shortages_.begin(), shortages_.end(), [&](const shortage& s) { return s.candidate == candidate; });
+  auto its =
+      std::find_if(shortages_.begin(), shortages_.end(), [&](const shortage& s) { return s.candidate == candidate; });
   if (its == shortages_.end()) its = shortages_.insert(its, shortage{.candidate = candidate, .since_ns = now});
   ++its->lacked;
   const bool late = may_come(what) || what == unmet_need::word_of_pieces;

@@ -56,7 +56,7 @@ struct search_terms {
   bool calls_alone = false;       ///< calls are compared with earlier calls, not with trials, which were made elsewhere
   bool trials_are_extra = false;  ///< the program's calls wait for trials, which cost all that they take
 
-  runtime::noticed_at here;   ///< whose invariants these are
+  runtime::noticed_at here;  ///< whose invariants these are
   trial_budget budget;
   std::size_t searching = 0;  ///< searches that try or collect
   std::size_t bursts = 0;     ///< decided searches that time calls

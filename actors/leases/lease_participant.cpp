@@ -1,7 +1,7 @@
 #include <parley/actors/leases/lease_participant.hpp>
 
-#include <parley/actors/agreement/trial_book.hpp>
 #include <parley/actors/agreement/rows.hpp>
+#include <parley/actors/agreement/trial_book.hpp>
 #include <parley/when.hpp>
 
 #include <algorithm>

@@ -102,7 +102,7 @@ struct error_facts {
   bool begun = true;
   std::optional<rank_id> peer{};               ///< the rank that the call waited for, or that failed it
   std::optional<std::uint32_t> tag{};          ///< of the call's messages
-  awaited unmet = awaited::none;                     ///< what the call waited for
+  awaited unmet = awaited::none;               ///< what the call waited for
   std::string config{};                        ///< the id of the config that the call ran, or that was refused
   std::optional<std::uint64_t> done_bytes{};   ///< so many were sent or received
   std::optional<std::uint64_t> whole_bytes{};  ///< of the message, or of the peer's call

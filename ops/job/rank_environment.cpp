@@ -210,8 +210,7 @@ std::string calls_of_others(const actors::participant_state& p, std::string_view
       causes += fmt::format("{}{} for {}", causes.empty() ? "" : ", ", calls, need);
     }
     if (all != 0)
-      return fmt::format("{} of {} calls since then ran another config: {}", all,
-                         c->calls_since_decision(), causes);
+      return fmt::format("{} of {} calls since then ran another config: {}", all, c->calls_since_decision(), causes);
   }
   return {};
 }

@@ -554,7 +554,8 @@ TEST_CASE(
     CHECK(broken[0].culprit == 1U);
     CHECK(broken[0].where.rank == 0);
     CHECK(call(40) == c0);
-    CHECK(assigned.find(1)->chosen().why.find("rank 1 says that it ran another config in invocation 30") != std::string::npos);
+    CHECK(assigned.find(1)->chosen().why.find("rank 1 says that it ran another config in invocation 30") !=
+          std::string::npos);
     CHECK(differ.front() == 1);
   }
 }

@@ -82,9 +82,9 @@ TEST_CASE("after trials each rank runs in the place of what it lacks what it too
 
 TEST_CASE("where nothing is a mixture, or its config was not measured, none is added") {
   const auto all_equal = [](std::size_t, std::size_t) { return 1.0; };
-  merged alike =
-      merge({offer_of(0, {plain("direct"), plain("a")}), offer_of(1, {plain("direct"), plain("a")})}, variants::wire_class)
-          .value();
+  merged alike = merge({offer_of(0, {plain("direct"), plain("a")}), offer_of(1, {plain("direct"), plain("a")})},
+                       variants::wire_class)
+                     .value();
   const merged before = alike;
   mixtures{}.add_fastest(alike, all_equal);
   CHECK(alike == before);

@@ -110,8 +110,7 @@ TEST_CASE("a group searches anew when any of its ranks asks for it by the op's n
   wait_a_while(w, 1'000'000'000);
   CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 1000)).failed() == 0);
   CHECK(search() == 2);
-  CHECK(w[0].agreements().front().assigned->searches().front()->reason() ==
-        "rank 2 asked for it: it is warm now");
+  CHECK(w[0].agreements().front().assigned->searches().front()->reason() == "rank 2 asked for it: it is warm now");
 }
 
 TEST_CASE("every rank of a group has its decisions as values, at once or awaited, with the same evidence") {

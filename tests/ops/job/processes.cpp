@@ -83,8 +83,8 @@ void say_campaigns(const rank& self) {
   for (const auto& agreed : self.agreements()) {
     for (const auto& c : agreed.assigned->searches()) {
       say("campaign " + c->key() + " trials " + std::to_string(c->trials()) +
-          (c->chosen().from_results() ? " remembered " : " tried ") +
-          (c->is_decided() ? "decided " : "open ") + c->chosen().config);
+          (c->chosen().from_results() ? " remembered " : " tried ") + (c->is_decided() ? "decided " : "open ") +
+          c->chosen().config);
     }
     std::string ids;
     for (const auto& id : agreed.assigned->ids()) ids += " " + id;
