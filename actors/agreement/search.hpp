@@ -30,7 +30,7 @@
 
 namespace parley::actors {
 
-/// What becomes of a search that was given up.
+/// What a search that was given up does next: it begins again later, or it leaves what is chosen for good.
 enum class after_abort : std::uint8_t { try_later, stay };
 
 /// What runs for a size, and what that rests on. Before the first decision it is the default.
@@ -113,12 +113,11 @@ class search {
 
   /// Counts an invocation. Nearly every one runs what is chosen, and there is nothing else to it.
   bool next_is_plain() noexcept { return ++invocations_ < next_sample_ && decided_; }
-  /// For all others. What is in `lacking` cannot run now.
+  /// What the invocation runs if it is not plain: a trial, a timed call, the default, or another config where `lacking` has the chosen one.
   choice choose_rarely(const asked_call& call, std::span<const lacking_config> lacking);
   void note_default(time_ns took_ns) noexcept;
-  /// How long a call may wait for what the config decided on lacks: the difference between its measured time and that of the config
-  /// that would run instead. Where that one's time is not known (the decision is from a results file), as long as the config decided on
-  /// takes itself; where its own is not, not at all.
+  /// How long a call may wait for what the chosen config lacks: as long as the config that would run instead takes longer. If the time of
+  /// that one is not known (a results file decided), as long as the chosen config takes; if its own is not, the call does not wait.
   time_ns worth_waiting_ns(std::span<const lacking_config> lacking) const noexcept;
   /// Whether trials that are expected to cost so much beyond the default may be made now (N4).
   bool affordable(double expected_ns, time_ns now) const noexcept;
@@ -129,7 +128,7 @@ class search {
   void begin(time_ns now);
   /// There are more candidates than before, which `why` says.
   void begin_with_more(const std::string& why, time_ns now);
-  /// Each says whether the invocation was of this search.
+  /// Both return whether the invocation belongs to this search.
   bool add_row(rank_id participant, const wire_row& r);
   bool withdraw(std::uint32_t tag, std::uint64_t invocation);
   bool is_round_over(time_ns now) noexcept { return run_ && run_->is_round_over(now); }
@@ -143,21 +142,22 @@ class search {
   void wait_longer(time_ns now) noexcept {
     if (run_) run_->wait_longer(now);
   }
-  /// When it has something to do by itself.
+  /// When it next has to do something without a call or a message: give up waiting for rows, or search again.
   time_ns next_event_ns() const noexcept;
-  /// Does that, if it is to search again.
+  /// Begins the search that was due by now.
   void search_when_due(time_ns now);
 
-  /// A config failed in a real invocation: never again for this size, and the default next.
+  /// A config failed in a real invocation. It never runs again for this size, and the next call runs the default.
   void quarantine(std::size_t candidate, const std::string& why, time_ns now);
-  /// The same of a rehearsal off the calls. What results files brought about has then not run yet: what else they say counts, or
-  /// there are trials.
+  /// A config failed in a rehearsal that was no call. If a results file had chosen it, it has not run yet: the search begins with what else
+  /// the files say, or with trials.
   void fail_rehearsal(std::size_t candidate, const std::string& why, time_ns now);
-  /// What results files have cannot be rehearsed for now, through no fault of its own: the default stays meanwhile.
+  /// What a results file chose cannot be rehearsed for now, for a reason that is not its own. The default runs, and the file counts later.
   void postpone(const std::string& why, time_ns now);
-  /// A search that has timed nothing yet is the one that is asked for; one that has is followed by another. Whether one began at once.
+  /// Searches again. A search that has timed nothing yet is the one that was asked for; after one that has, another follows.
+  /// Returns whether a search began at once.
   bool retune(std::string_view why, time_ns now);
-  /// Whether it was searching.
+  /// Gives the search up, and keeps what is chosen. Returns whether there was a search.
   bool abort(std::string_view why, after_abort next, time_ns now);
   /// What is in force stays, and nothing is timed any more.
   void stop(const std::string& why, time_ns now);
