@@ -1,14 +1,14 @@
 // All orders in which the news of what befalls ranks can come, for each rank of a small job at once (news_world.hpp). In each order:
 //
-//   N1  The ops of a rank are told of the end of a process once.
-//   N2  They are told what is so: of a rank that this one has heard to return, never that it is dead.
-//   N3  A rank publishes no death of a rank that lives and has kept their connection; nor of one that it has cut off itself.
-//   N4  A rank that the others hold dead ends its ops once.
-//   N5  A loss names the rank that it began with. Where this rank knows nothing of that rank yet, it cannot.
-//   N6  A newer process is taken in once, and only when the link is done with the one before.
-//   N7  When all news has come, each rank has each other one where it belongs.
-//   N8  No verdict of the page is left out.
-//   N9  The link is done with whoever is gone.
+//   D1  The ops of a rank are told of the end of a process once.
+//   D2  They are told what is so: of a rank that this one has heard to return, never that it is dead.
+//   D3  A rank publishes no death of a rank that lives and has kept their connection; nor of one that it has cut off itself.
+//   D4  A rank that the others hold dead ends its ops once.
+//   D5  A loss names the rank that it began with. Where this rank knows nothing of that rank yet, it cannot.
+//   D6  A newer process is taken in once, and only when the link is done with the one before.
+//   D7  When all news has come, each rank has each other one where it belongs.
+//   D8  No verdict of the page is left out.
+//   D9  The link is done with whoever is gone.
 #include <parley/tests/actors/membership/news_world.hpp>
 
 #include <doctest/doctest.h>
@@ -20,7 +20,7 @@ namespace parley::tests {
 void news_world::check_told(process& y, rank_id x, effect how, const peer_report& what, const actors::loss* l) {
   const std::uint8_t life = std::max(y.known[x], y.coming[x]);
   for (const told_of& t : y.told) {
-    if (t.who == x && t.life == life) breaks("N1: the ops of " + ranks_text(y, x) + " are told once more");
+    if (t.who == x && t.life == life) breaks("D1: the ops of " + ranks_text(y, x) + " are told once more");
   }
   y.told.push_back(
       {x, life, l == nullptr ? departure::died : l->how, l == nullptr ? x : l->began_with.rank, unheard(y, x)});
@@ -30,20 +30,20 @@ void news_world::check_told(process& y, rank_id x, effect how, const peer_report
   const bool says_dead = how == effect::tell_dead || how == effect::tell_vanished;
   const bool is_verdict = at->is_held_dead();
   if (says_dead && (y.heard_bye[x] || (at->returned && !is_verdict && !unheard(y, x))))
-    breaks("N2: " + ranks_text(y, x) + ", which has returned: told that it is dead");
-  if (how == effect::tell_returned && !at->returned) breaks("N2: " + ranks_text(y, x) + ": told that it returned");
-  if (how == effect::tell_cut_off && !y.cut[x]) breaks("N2: " + ranks_text(y, x) + ": told that it is cut off");
+    breaks("D2: " + ranks_text(y, x) + ", which has returned: told that it is dead");
+  if (how == effect::tell_returned && !at->returned) breaks("D2: " + ranks_text(y, x) + ": told that it returned");
+  if (how == effect::tell_cut_off && !y.cut[x]) breaks("D2: " + ranks_text(y, x) + ": told that it is cut off");
   const rank_id named = l->began_with.rank;
   if (how == effect::tell_ended && named != what.began_with.rank)
-    breaks("N5: " + ranks_text(y, x) + ": names another one than it said");
+    breaks("D5: " + ranks_text(y, x) + ": names another one than it said");
   const auto verdicts = y.verdicts();
   const bool is_on_page =
       std::any_of(verdicts.begin(), verdicts.end(), [at](const auto& v) { return v.first == at->root; });
   const bool knows = at->root != x && (is_on_page || y.gone.has_failed(at->root));
   if (says_dead && named != at->root && knows)
-    breaks("N5: " + ranks_text(y, x) + " names rank " + std::to_string(named));
+    breaks("D5: " + ranks_text(y, x) + " names rank " + std::to_string(named));
   if (how == effect::tell_dead && named != x)
-    breaks("N5: " + ranks_text(y, x) + " names rank " + std::to_string(named));
+    breaks("D5: " + ranks_text(y, x) + " names rank " + std::to_string(named));
 }
 
 // A rank that has left has told rank 0. As long as rank 0 has not told the others, nor has ended, a link that breaks may come first.
@@ -56,7 +56,7 @@ void news_world::check_published(const process& y, rank_id x) {
   const process& at = *known_to(y, x);
   const bool is_well = &now_in(x) == &at && at.takes_part() && !at.is_held_dead();
   const bool keeps = !at.suspected && at.known[y.self] == y.life && at.ties[y.self] == tie::up;
-  if (is_well && (keeps || y.cut[x])) breaks("N3: " + ranks_text(y, x) + " publishes a death that is none");
+  if (is_well && (keeps || y.cut[x])) breaks("D3: " + ranks_text(y, x) + " publishes a death that is none");
 }
 
 void news_world::check_settled(const process& y, rank_id x) {
@@ -64,15 +64,15 @@ void news_world::check_settled(const process& y, rank_id x) {
   const standing s = y.peers.of(x);
   const bool is_over = s == standing::lost || s == standing::ended || s == standing::returned;
   const auto wrong = [&](const char* expected) {
-    breaks("N7: " + ranks_text(y, x) + ": it is " + std::string(name(s)) + ", not " + expected);
+    breaks("D7: " + ranks_text(y, x) + ": it is " + std::string(name(s)) + ", not " + expected);
   };
   for (const auto& [dead, why] : y.verdicts()) {
-    if (dead == x && !is_over) breaks("N8: " + ranks_text(y, x) + ": a verdict is left out");
+    if (dead == x && !is_over) breaks("D8: " + ranks_text(y, x) + ": a verdict is left out");
   }
-  if (s != standing::in_touch && y.ties[x] != tie::down) breaks("N9: " + ranks_text(y, x) + ": the link still has it");
+  if (s != standing::in_touch && y.ties[x] != tie::down) breaks("D9: " + ranks_text(y, x) + ": the link still has it");
   if (now.is_held_dead() || now.fences != 0) return is_over ? void() : wrong("lost");
   if (now.takes_part()) {
-    if (now.life > y.known[x]) breaks("N6: " + ranks_text(y, x) + ": the newer process is not taken in");
+    if (now.life > y.known[x]) breaks("D6: " + ranks_text(y, x) + ": the newer process is not taken in");
     const bool kept = now.known[y.self] == y.life && now.ties[y.self] == tie::up;
     const standing right = y.cut[x] ? standing::cut_off : kept ? standing::in_touch : standing::lost;
     return s == right ? void() : wrong(std::string(name(right)).c_str());
@@ -261,33 +261,33 @@ TEST_CASE("news in all orders: a table that is broken in one place is found out"
     given.plots = std::move(plots);
     return given;
   };
-  check_caught("told twice", &broken<s::lost, e::said_dead, s::lost, f::tell_dead>, "N1", with({killed}));
+  check_caught("told twice", &broken<s::lost, e::said_dead, s::lost, f::tell_dead>, "D1", with({killed}));
   check_caught("a return is a death", &broken < s::leaving, e::link_broke, s::lost, f::publish | f::tell_vanished >,
-               "N2", with({returns}));
-  check_caught("a cut is a death", &broken < s::in_touch, e::link_cut, s::lost, f::publish | f::tell_vanished >, "N3",
+               "D2", with({returns}));
+  check_caught("a cut is a death", &broken < s::in_touch, e::link_cut, s::lost, f::publish | f::tell_vanished >, "D3",
                with({cuts}));
   check_caught("a cut rank is found dead", &broken < s::cut_off, e::found_dead, s::lost, f::publish | f::close_link >,
-               "N3", with({{{fate::cuts, 1, 2}, {fate::suspects, 1, 2}}}));
+               "D3", with({{{fate::cuts, 1, 2}, {fate::suspects, 1, 2}}}));
   news_setup away_from_zero = with({killed, {{fate::ends_because, 1}}});
   away_from_zero.ranks = 4;
   away_from_zero.host = {0, 1, 1, 1};
   away_from_zero.farewell = news_setup::farewell::in_haste;
-  check_caught("the page is not read first", &broken<s::in_touch, e::link_broke, s::lost, f::tell_vanished>, "N5",
+  check_caught("the page is not read first", &broken<s::in_touch, e::link_broke, s::lost, f::tell_vanished>, "D5",
                away_from_zero);
-  check_caught("taken in at once", &broken<s::lost, e::newer_process, s::in_touch, f::take_in>, "N6",
+  check_caught("taken in at once", &broken<s::lost, e::newer_process, s::in_touch, f::take_in>, "D6",
                with({restarted}));
-  check_caught("never taken in", &broken<s::replaced, e::link_broke, s::replaced, f::none>, "N6", with({restarted}));
-  check_caught("an older death ends a newer process", &broken<s::replaced, e::fell_silent, s::lost, f::tell_dead>, "N6",
+  check_caught("never taken in", &broken<s::replaced, e::link_broke, s::replaced, f::none>, "D6", with({restarted}));
+  check_caught("an older death ends a newer process", &broken<s::replaced, e::fell_silent, s::lost, f::tell_dead>, "D6",
                with({restarted}));
-  check_caught("silence is left out", &broken<s::in_touch, e::fell_silent, s::in_touch, f::none>, "N8",
+  check_caught("silence is left out", &broken<s::in_touch, e::fell_silent, s::in_touch, f::none>, "D8",
                with({stopped}));
-  check_caught("the link is kept", &broken < s::in_touch, e::fell_silent, s::lost, f::publish | f::tell_dead >, "N9",
+  check_caught("the link is kept", &broken < s::in_touch, e::fell_silent, s::lost, f::publish | f::tell_dead >, "D9",
                with({stopped}));
   news_setup stale = with({restarted});
   stale.ignores_lives = true;
-  check_caught("what was posted of an older process counts", &parley::actors::next, "N3", stale);
+  check_caught("what was posted of an older process counts", &parley::actors::next, "D3", stale);
   news_setup two_hosts = with({stopped});
   two_hosts.host = {0, 1, 1};
   check_caught("other hosts are not told", &broken < s::in_touch, e::fell_silent, s::lost,
-               f::publish | f::close_link | f::tell_dead >, "N7", two_hosts);
+               f::publish | f::close_link | f::tell_dead >, "D7", two_hosts);
 }

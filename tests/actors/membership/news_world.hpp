@@ -175,12 +175,12 @@ class news_world final : public scenario {
     return {};
   }
 
-  // N7 to N9: nothing can happen any more, so each rank must have come to what is so.
+  // D7 to D9: nothing can happen any more, so each rank must have come to what is so.
   void finish() override {
     for (const auto& y : processes_) {
       if (!y->takes_part() || setup_.deaf == y->self) continue;
       if (!y->why_fenced().empty())
-        breaks("N4: rank " + std::to_string(y->self) + " has not found out that it is held dead");
+        breaks("D4: rank " + std::to_string(y->self) + " has not found out that it is held dead");
       for (rank_id x = 0; x < setup_.ranks; ++x) {
         if (x != y->self) check_settled(*y, x);
       }
@@ -425,8 +425,8 @@ class news_world final : public scenario {
       if (listens() && !knows_end_of_zero) says.push_back({word::lost, dead, known[dead]});
     }
     bool take_in(rank_id x) override {
-      if (ties[x] != tie::down) world.breaks("N6: a newer process is taken in while the link has the one before");
-      if (coming[x] <= known[x]) world.breaks("N6: a newer process is taken in twice");
+      if (ties[x] != tie::down) world.breaks("D6: a newer process is taken in while the link has the one before");
+      if (coming[x] <= known[x]) world.breaks("D6: a newer process is taken in twice");
       known[x] = coming[x];
       ties[x] = tie::up;
       cut[x] = reported[x] = heard_bye[x] = false;
@@ -442,7 +442,7 @@ class news_world final : public scenario {
       for (rank_id x = 0; x < world.setup_.ranks; ++x) {
         if (x != self) ties[x] = tie::down;
       }
-      if (++fences > 1) world.breaks("N4: rank " + std::to_string(self) + " ends its ops as fenced more than once");
+      if (++fences > 1) world.breaks("D4: rank " + std::to_string(self) + " ends its ops as fenced more than once");
       world.part(*this, self);  // its program ends with that error
     }
 

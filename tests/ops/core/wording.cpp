@@ -2,6 +2,7 @@
 // in the code.
 #include <parley/tests/support/cases/halo_grid.hpp>
 #include <parley/tests/support/transfers.hpp>
+#include <parley/tests/support/wording.hpp>
 
 #include <parley/halo.hpp>
 #include <parley/pipeline.hpp>
@@ -22,26 +23,24 @@ namespace {
 
 constexpr time_ns second = 1'000'000'000;
 
-std::string text_of(const result<>& outcome) { return outcome ? "it went well" : outcome.reason().what(); }
-
 // ---- declarations and decisions ---------------------------------------------------------------------------------------
 
 std::string of_declaration(const std::function<void(paired_transfer&)>& change) {
   world w(2);
   paired_transfer op = pair_of({direct(), chunked(16_KiB, 2)});
   change(op);
-  return text_of(thrown_by([&] { static_cast<void>(w[1].declare(op)); }));
+  return sentence_of(thrown_by([&] { static_cast<void>(w[1].declare(op)); }));
 }
 std::string of_second_declaration() {
   world w(2);
   const auto first = w[1].declare(pair_of({direct()}));
-  return text_of(thrown_by([&] { static_cast<void>(w[1].declare(pair_of({direct()}))); }));
+  return sentence_of(thrown_by([&] { static_cast<void>(w[1].declare(pair_of({direct()}))); }));
 }
 std::string of_undecided(rank_id on) {
   world w(2);
   const auto out = w[0].declare(pair_of({direct()}));
   const auto in = w[1].declare(pair_of({direct()}));
-  return text_of(thrown_by([&] {
+  return sentence_of(thrown_by([&] {
     const auto wait = [](transfer t) -> task<> {
       static_cast<void>(co_await t.decided(1'000, {.timeout_ns = second}));
     };
@@ -62,7 +61,7 @@ std::string of_halo(rank_id on, std::size_t cells_of_1, const std::function<void
     if (r == 1 && change_on_1) change_on_1(op);
     plans.push_back(w[r].declare(op).plan({grid_field(fields[r], {4, r == 0 ? 4 : cells_of_1})}));
   }
-  return text_of(exchange_all(w, plans)[on]);
+  return sentence_of(exchange_all(w, plans)[on]);
 }
 std::string of_other_neighbour(rank_id on) {
   world w(3);
@@ -74,7 +73,7 @@ std::string of_other_neighbour(rank_id on) {
     op.neighbours = {r == 0 ? rank_id{1} : 3 - r};
     plans.push_back(w[r].declare(op).plan({index_field(fields[r], {{0, 1}}, {{4, 5}})}));
   }
-  return text_of(exchange_all(w, plans)[on]);
+  return sentence_of(exchange_all(w, plans)[on]);
 }
 
 struct failing_stage final : pipeline_stage {
@@ -109,16 +108,13 @@ std::string of_pipeline(rank_id on, bool next) {
     run_until(w.clock, [&] { return calls.running() == 0; });
     of[0].fails = false;
   }
-  return text_of(outcomes[on]);
+  return sentence_of(outcomes[on]);
 }
 
 }  // namespace
 
 TEST_CASE("what errors say that are alike for ops of several kinds, in whole sentences") {
-  struct {
-    std::string said;
-    const char* text;
-  } const all[] = {
+  check_sentences({
       {of_declaration([](auto& op) { op.configs.clear(); }),
        "bad_argument: op activations has an empty catalogue; list at least its default config"},
       {of_declaration([](auto& op) { op.configs = {direct(), direct()}; }),
@@ -164,6 +160,5 @@ TEST_CASE("what errors say that are alike for ops of several kinds, in whole sen
       {of_pipeline(1, true),
        "closed: op layers: a call has failed on rank 0 (exception: no such card), and messages of it may still come, "
        "so that no other can follow; declare the op anew, under another name"},
-  };
-  for (const auto& one : all) CHECK(one.said == one.text);
+  });
 }

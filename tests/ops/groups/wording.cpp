@@ -1,6 +1,7 @@
 // What the errors of groups say, in whole sentences. Tests elsewhere compare facts; a sentence is improved here and in the code.
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
+#include <parley/tests/support/wording.hpp>
 
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
@@ -57,7 +58,7 @@ struct three_ranks : world {
   void call(rank_id r, std::size_t count = 100) { call(r, data[r] = std::vector<float>(count)); }
   std::string of_rank(rank_id r) {
     wait_a_while(*this, 3 * second);
-    return outcomes[r] ? "it went well" : outcomes[r].reason().what();
+    return sentence_of(outcomes[r]);
   }
   std::vector<rank_group> groups;
   std::vector<std::vector<float>> data{3};
@@ -132,7 +133,7 @@ std::string of_parts_ahead(rank_id on) {
   wait_a_while(w, second);
   calls.spawn(give(groups[on], data, outcome));
   wait_a_while(w, second);
-  return outcome ? "it went well" : outcome.reason().what();
+  return sentence_of(outcome);
 }
 std::string of_wrong_call(const std::function<task<>(rank_group)>& call, rank_id on = 0) {
   world w(3);
@@ -160,10 +161,7 @@ TEST_CASE("what the errors of groups say, in whole sentences") {
   const auto roles = [](std::string even, std::string odd) {
     return [=](leader_worker& op) { op.role = [=](rank_id r) { return r % 2 == 0 ? even : odd; }; };
   };
-  struct {
-    std::string said;
-    const char* text;
-  } const all[] = {
+  check_sentences({
       {of_late_rank(1, 0),
        "timeout: gradients 0->1->2, invocation 0, on rank 0 (leader): rank 1 did not come in time; see what holds it "
        "up, or allow more time; rank 1 has made 0 calls of it; it waits in no call; timeout"},
@@ -237,6 +235,5 @@ TEST_CASE("what the errors of groups say, in whole sentences") {
        "whose first message is the leader's"},
       {of_declaration([](leader_worker& op) { op.configs.clear(); }),
        "bad_argument: op gradients has an empty catalogue; list at least its default config"},
-  };
-  for (const auto& one : all) CHECK(one.said == one.text);
+  });
 }

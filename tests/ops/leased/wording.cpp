@@ -2,6 +2,7 @@
 // here and in the code.
 #include <parley/tests/support/devices/library.hpp>
 #include <parley/tests/support/transfers.hpp>
+#include <parley/tests/support/wording.hpp>
 
 #include <parley/contextual.hpp>
 #include <parley/ops/leased/symmetric_end.hpp>
@@ -47,7 +48,7 @@ struct two_members : world {
   }
   std::string of_rank(rank_id r) {
     pass(*this, 3 * second);
-    return outcomes[r] ? "it went well" : outcomes[r].reason().what();
+    return sentence_of(outcomes[r]);
   }
   std::vector<std::byte> data = std::vector<std::byte>(4096);
   std::vector<symmetric> handles;
@@ -144,7 +145,7 @@ struct two_thunks : world {
   void call(rank_id r, time_ns takes = 1'000) { calls.spawn(tuned(this, r, takes)); }
   std::string of_rank(rank_id r) {
     pass(*this, 3 * second);
-    return outcomes[r] ? "it went well" : outcomes[r].reason().what();
+    return sentence_of(outcomes[r]);
   }
   std::vector<std::unique_ptr<plain_kernel>> kernels;
   std::vector<contextual> layers;
@@ -197,10 +198,7 @@ std::string of_undecided_key() {
 }  // namespace
 
 TEST_CASE("what the errors of calls without headers and of tuned thunks say, in whole sentences") {
-  struct {
-    std::string said;
-    const char* text;
-  } const all[] = {
+  check_sentences({
       {of_call_alone(),
        "timeout: gradients 0->1, invocation 0, on rank 0: config library: timeout; rank 1 has made 0 calls of it of "
        "that size; it waits in no call"},
@@ -255,6 +253,5 @@ TEST_CASE("what the errors of calls without headers and of tuned thunks say, in 
       {of_undecided_key(),
        "timeout: layer 0->1, on rank 0: there is no decision for key {n=8}: no call of this rank has met this kernel "
        "and key while it was tuned"},
-  };
-  for (const auto& one : all) CHECK(one.said == one.text);
+  });
 }
