@@ -641,7 +641,7 @@ task<> one_call(rank* self, p2p pair, std::span<std::byte> buffer, int call) {
   if (self->id() == 1) mine.push_back(p2p::irecv(buffer, {.from = 0}));
   auto moved = pair.start(flow, mine);
   if (self->id() == 0 && call >= first_torn_down) {
-    co_await sleep_for(1'000'000);
+    (void)co_await sleep_for(1'000'000);
     if (flow.running() > 0) raise({errc::exception, "no more of it"});
   }
   co_await moved;
