@@ -14,7 +14,7 @@
 /// | S6 | a decision counts only repetitions that all participants ran to their end |
 /// | S7 | a promise stays as it was given (on the wire: watchers.hpp) |
 /// | S8 | buffers hold what was sent, and nothing else was written (seen by the programs themselves, payload_book.hpp and guarded_memory.hpp) |
-/// | L1 | after healing, every campaign ends, and no gate holds a process that lives |
+/// | L1 | after healing, every search ends, and no gate holds a process that lives |
 /// | L2 | every call ends within one timeout, what its configs take of it, and the detection time |
 /// | N1 | bad luck of control messages makes no invocation of a stamped op slower |
 /// | N2 | an op without headers has at most two gates a search |
@@ -37,7 +37,7 @@ namespace parley::simulation {
 
 std::vector<violation> check(const run_record& r);
 
-/// Those of S1 to S6 alone, and agreement of decisions of one version, which read nothing but participants, campaigns, flights and what of
+/// Those of S1 to S6 alone, and agreement of decisions of one version, which read nothing but participants, searches, flights and what of
 /// these is not there: `play` and `faults` may be null. For records of real ranks, too (rank_views.hpp), of which some have left nothing:
 /// what depends on those, as S6 does, is not judged, nor is whether a decision has come to all.
 std::vector<violation> check_flights(const run_record& r);

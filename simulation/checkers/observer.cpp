@@ -123,7 +123,7 @@ void observer::look_at(rank_id r) {
   for (const ops::op_end* e : self.ops()) {
     if (e->is(ops::op_end::kind::other)) record_.other_ops.insert(std::string(op_of(e->declaration().title())));
   }
-  if (!cutting_) look_at_campaigns(self, first);
+  if (!cutting_) look_at_searches(self, first);
   if (record_.play->ops.empty()) {
     for (ops::op_end* e : self.ops()) {
       if (e->is(ops::op_end::kind::without_headers))
@@ -135,13 +135,13 @@ void observer::look_at(rank_id r) {
   add_flights(record_, static_cast<std::size_t>(world_.job()), self);
 }
 
-void observer::look_at_campaigns(const ops::rank& self, std::size_t first_participant) {
-  const std::size_t first = record_.campaigns.size();
-  add_campaigns(record_, static_cast<std::size_t>(world_.job()), self, first_participant);
+void observer::look_at_searches(const ops::rank& self, std::size_t first_participant) {
+  const std::size_t first = record_.searches.size();
+  add_searches(record_, static_cast<std::size_t>(world_.job()), self, first_participant);
   const time_ns ahead = world_.stage().clock(self.id()).now() - world_.stage().now();
-  for (std::size_t i = first; i < record_.campaigns.size(); ++i) {
-    record_.campaigns[i].ended = !ending_;
-    record_.campaigns[i].search_began_ns -= ahead;
+  for (std::size_t i = first; i < record_.searches.size(); ++i) {
+    record_.searches[i].ended = !ending_;
+    record_.searches[i].search_began_ns -= ahead;
   }
 }
 

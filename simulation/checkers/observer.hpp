@@ -47,7 +47,7 @@ class observer {
   participant_view view_of(rank_id r, const actors::participant_state& p, bool ended) const;
   void look_at(rank_id r);
   void forget_ends_that_were_none(rank_id r);
-  void look_at_campaigns(const ops::rank& self, std::size_t first_participant);
+  void look_at_searches(const ops::rank& self, std::size_t first_participant);
   void look_at_pairs(rank_id who, rank_id peer);
 
   run_record& record_;

@@ -4,7 +4,7 @@
 ///     op_states states;
 ///     states.see(p)          // every message, as it leaves: op_state::warming, that of its op before what it says counts
 ///
-/// An op whose campaign for one size has ended and for another has not is in the state of the message that was sent last.
+/// An op whose search for one size has ended and for another has not is in the state of the message that was sent last.
 #include <parley/simulation/world/network.hpp>
 
 #include <boost/unordered/unordered_flat_map.hpp>

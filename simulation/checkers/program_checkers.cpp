@@ -316,7 +316,7 @@ void check_decisions(const program_book& book, std::vector<violation>& found) {
   if (!book.undisturbed()) return;
   constexpr double within_noise = 1.1;
   constexpr double at_least_ns = 2'000;
-  for (const campaign_view& c : book.r.campaigns) {
+  for (const search_view& c : book.r.searches) {
     const auto known = book.ops.find({c.op, c.generation});
     if (known == book.ops.end() || c.where != actors::search::stage::decided) continue;
     const op_runs& op = known->second;

@@ -55,9 +55,9 @@ participant_view view_of(std::size_t job, rank_id r, const actors::participant_s
   return v;
 }
 
-void add_campaigns(run_record& into, std::size_t job, const ops::rank& self, std::size_t first_participant) {
-  each_campaign(self, [&](const ops::edge_agreement& a, const actors::search& c) {
-    campaign_view v;
+void add_searches(run_record& into, std::size_t job, const ops::rank& self, std::size_t first_participant) {
+  each_search(self, [&](const ops::edge_agreement& a, const actors::search& c) {
+    search_view v;
     v.job = job;
     v.title = a.op + " " + std::to_string(a.sender) + "->" + std::to_string(a.receiver);
     for (std::size_t i = first_participant; i < into.participants.size(); ++i) {
@@ -82,7 +82,7 @@ void add_campaigns(run_record& into, std::size_t job, const ops::rank& self, std
       v.why += "; " + std::to_string(g.time_ns) + " ns of " + std::to_string(g.count) + " " + g.detail;
     v.source = c.chosen().source;
     v.cost_ns = c.cost_ns();
-    into.campaigns.push_back(std::move(v));
+    into.searches.push_back(std::move(v));
   });
 }
 
@@ -99,7 +99,7 @@ void add_views(run_record& into, const ops::rank& self, std::size_t job) {
   const std::size_t first = into.participants.size();
   for (const actors::participant_state* p : self.participants())
     into.participants.push_back(view_of(job, self.id(), *p, false));
-  add_campaigns(into, job, self, first);
+  add_searches(into, job, self, first);
   for (const actors::participant_state* p : self.ended_participants())
     into.participants.push_back(view_of(job, self.id(), *p, true));
   add_flights(into, job, self);

@@ -15,9 +15,9 @@
 
 namespace parley::simulation {
 
-/// Visits each campaign that a rank leads: `visit(agreement, campaign)`.
+/// Visits each search that a rank leads: `visit(agreement, search)`.
 template <class Visit>
-void each_campaign(const ops::rank& self, Visit visit) {
+void each_search(const ops::rank& self, Visit visit) {
   for (const ops::edge_agreement& a : self.agreements()) {
     for (const auto& c : a.assigned->searches()) visit(a, *c);
   }
@@ -27,9 +27,9 @@ void each_campaign(const ops::rank& self, Visit visit) {
 lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end);
 /// `ended`: its generation has, before the job did.
 participant_view view_of(std::size_t job, rank_id r, const actors::participant_state& p, bool ended);
-/// Of the campaigns that a rank leads, whose participants are in the record from this one on. When a search began is told by the
+/// Of the searches that a rank leads, whose participants are in the record from this one on. When a search began is told by the
 /// rank's own clock.
-void add_campaigns(run_record& into, std::size_t job, const ops::rank& self, std::size_t first_participant);
+void add_searches(run_record& into, std::size_t job, const ops::rank& self, std::size_t first_participant);
 void add_flights(run_record& into, std::size_t job, const ops::rank& self);
 /// All of these, also of generations that have ended on it.
 void add_views(run_record& into, const ops::rank& self, std::size_t job = 0);

@@ -352,7 +352,7 @@ task<> programs::rest(caller& c, std::uint64_t number) {
   if (c.op.leaves != 0 && c.luck.chance(c.op.leaves)) co_await world_[c.rank].settle(longest_settling_ns);
 }
 
-// Whether there is another call after this many. A campaign ends only as long as its op is called, and what was lost is said
+// Whether there is another call after this many. A search ends only as long as its op is called, and what was lost is said
 // again only after a while: where one still searches when the calls of the scenario have been made, there are more (L1).
 task<bool> programs::goes_on(caller& c, std::uint64_t made) {
   for (time_ns waited = 0; made >= c.total() && !c.over && !c.calls.ended; waited += look_pause_ns) {
@@ -380,7 +380,7 @@ bool programs::everybody_calls(const caller& c) const {
          std::none_of(c.calls.callers.begin(), c.calls.callers.end(), [](const caller* other) { return other->over; });
 }
 
-// What the campaigns of an op wait for, as far as its leader knows.
+// What the searches of an op wait for, as far as its leader knows.
 programs::searching programs::searches(const caller& c, std::uint64_t made) const {
   searching all = searching::nothing;
   // With look-ahead a trial is assigned, and its round complete, before its call is made.

@@ -30,7 +30,7 @@ class op_program;
 
 class programs {
  public:
-  /// Calls of an op beyond those of the scenario, where a campaign needs them to end.
+  /// Calls of an op beyond those of the scenario, where a search needs them to end.
   static constexpr std::uint64_t most_more = 4'000;
   programs(const scenario& s, const tape& t, std::uint64_t seed, world& w, run_record& r, std::string_view mutant = {});
   ~programs();
@@ -39,7 +39,7 @@ class programs {
   void launch(rank_id rank, time_ns calm_from_ns);
   /// `who` has heard that `peer` has come back: its ops with it begin again, with calls of their own.
   void go_on(rank_id who, rank_id peer);
-  /// The gates and campaigns of one of them, for N2.
+  /// The gates and searches of one of them, for N2.
   std::vector<lease_view> leases(rank_id rank) const;
   /// Of a rank that is about to end: what its ops are declared with ends before it.
   void let_go(rank_id rank);

@@ -82,7 +82,7 @@ class runner final : private wire_tap {
     o.failed_calls = static_cast<std::uint64_t>(
         std::count_if(record_.calls.begin(), record_.calls.end(), [](const auto& c) { return c.failed.has_value(); }));
     o.decided =
-        static_cast<std::uint64_t>(std::count_if(record_.campaigns.begin(), record_.campaigns.end(), [](const auto& c) {
+        static_cast<std::uint64_t>(std::count_if(record_.searches.begin(), record_.searches.end(), [](const auto& c) {
           return c.where == actors::search::stage::decided;
         }));
     o.simulated_ns = record_.ended_ns;
@@ -280,7 +280,7 @@ class runner final : private wire_tap {
     bool any = false;
     for (rank_id r = 0; r < play_.ranks; ++r) {
       if (world_.find(r) == nullptr) continue;
-      each_campaign(*world_.find(r), [&](const ops::edge_agreement& a, const actors::search& c) {
+      each_search(*world_.find(r), [&](const ops::edge_agreement& a, const actors::search& c) {
         const auto dead = [&](rank_id m) { return world_.find(m) == nullptr; };
         const bool alive =
             a.group.empty() ? !dead(a.sender) && !dead(a.receiver) : std::none_of(a.group.begin(), a.group.end(), dead);

@@ -77,8 +77,8 @@ struct participant_view {
   std::size_t owed = 0;  ///< messages that nobody has acknowledged when the job ends
 };
 
-/// What a leader knew of one campaign.
-struct campaign_view {
+/// What a leader knew of one search.
+struct search_view {
   std::size_t job = 0;
   std::uint64_t op = 0;
   std::uint64_t generation = 0;
@@ -141,7 +141,7 @@ struct run_record {
   const tape* faults = nullptr;
   std::vector<call_record> calls;
   std::vector<participant_view> participants;
-  std::vector<campaign_view> campaigns;
+  std::vector<search_view> searches;
   std::vector<flight_view> flights;
   std::map<std::pair<std::size_t, rank_id>, std::uint64_t>
       flights_lost;  ///< for which recorders had no room, by job and rank

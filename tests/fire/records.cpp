@@ -24,7 +24,7 @@ namespace parley::simulation {
 BOOST_DESCRIBE_STRUCT(participant_view, (),
                       (rank, ended, op, title, id, generation, c0, leads, members, candidates, ready, instead,
                        available, classes, decisions))
-BOOST_DESCRIBE_STRUCT(campaign_view, (), (op, generation, title, key, winner, digest))
+BOOST_DESCRIBE_STRUCT(search_view, (), (op, generation, title, key, winner, digest))
 }  // namespace parley::simulation
 
 namespace parley::runtime {
@@ -65,7 +65,7 @@ struct left_by_one {
   bool rehearses = false;
   std::vector<std::pair<std::uint64_t, std::uint32_t>> rehearsed{};
   std::vector<participant_view> participants{};
-  std::vector<campaign_view> decided{};
+  std::vector<search_view> decided{};
   std::vector<parley::runtime::flight_record> flights{};
 };
 BOOST_DESCRIBE_STRUCT(left_by_one, (), (rank, flights_lost, rehearses, rehearsed, participants, decided, flights))
@@ -81,8 +81,8 @@ std::string record_line(const parley::ops::rank& self, const std::optional<rehea
   mine.rehearses = rehearsed.has_value();
   if (rehearsed) mine.rehearsed.assign(rehearsed->begin(), rehearsed->end());
   mine.participants = std::move(all.participants);
-  std::copy_if(all.campaigns.begin(), all.campaigns.end(), std::back_inserter(mine.decided),
-               [](const campaign_view& c) { return c.where == parley::actors::search::stage::decided; });
+  std::copy_if(all.searches.begin(), all.searches.end(), std::back_inserter(mine.decided),
+               [](const search_view& c) { return c.where == parley::actors::search::stage::decided; });
   for (const flight_view& f : all.flights) mine.flights.push_back(f.record);
   return std::string(record_word) + json::serialize(json::value_from(mine));
 }
@@ -98,9 +98,9 @@ left_records::left_records(const std::vector<std::string>& lines) {
       for (auto& [digest, n] : *complete) n = std::min(n, its.contains(digest) ? its.at(digest) : 0);
     }
     for (participant_view& p : one.participants) record_.participants.push_back(std::move(p));
-    for (campaign_view& c : one.decided) {
+    for (search_view& c : one.decided) {
       c.where = parley::actors::search::stage::decided;
-      record_.campaigns.push_back(std::move(c));
+      record_.searches.push_back(std::move(c));
     }
     for (const auto& r : one.flights) record_.flights.push_back({0, one.rank, r});
   }

@@ -311,18 +311,18 @@ TEST_CASE("results finds a decision that is remembered, though no process of the
   quiet_run run;
   run.record.participants.front().job = 2;
   run.play.validators = {{"1", "1", "1"}, {"1", "2", "1"}};
-  campaign_view c;
+  search_view c;
   c.job = 2;
   c.op = 4;
   c.title = "pair 0->1";
   c.key = "4KiB";
   c.winner = "fast";
   c.source = parley::actors::decision_source::results;
-  run.record.campaigns.push_back(c);
+  run.record.searches.push_back(c);
   CHECK(says(run.of("results"), "pair 0->1, 4KiB: fast is remembered, and never before did all of its ranks"));
   run.play.validators.front() = run.play.validators.back();
   CHECK(run.of("results").empty());
-  run.record.campaigns.front().source = parley::actors::decision_source::trials;
+  run.record.searches.front().source = parley::actors::decision_source::trials;
   run.play.validators.front().front() = "2";
   CHECK(run.of("results").empty());
 }
@@ -408,14 +408,14 @@ TEST_CASE("oracle finds a decision that is not the fastest candidate, where noth
   op_spec& op = run.play.ops.front();
   op.in_flight = 1;
   op.configs = {"timed:slow:30000", "timed:fast:10000"};
-  campaign_view c;
+  search_view c;
   c.title = "pair 0->1";
   c.where = parley::actors::search::stage::decided;
   c.winner = "fast";
   c.bucket = parley::tuning::size_bucket::of(op.sizes.front());
-  run.record.campaigns.push_back(c);
+  run.record.searches.push_back(c);
   CHECK(run.of("oracle").empty());
-  run.record.campaigns.front().winner = "slow";
+  run.record.searches.front().winner = "slow";
   CHECK(says(run.of("oracle"), "slow was decided, and fast is the fastest"));
 }
 
@@ -506,19 +506,19 @@ TEST_CASE("what real ranks leave is checked without a scenario, whoever of them 
 
 TEST_CASE("L1 finds a campaign that never ends and a gate that stays shut, unless a member has died") {
   quiet_run run;
-  campaign_view c;
+  search_view c;
   c.title = "pair 0->1";
   c.key = "4KiB";
   c.op = 4;
   c.where = parley::actors::search::stage::trying;
-  run.record.campaigns.push_back(c);
-  CHECK(says(run.of("L1"), "pair 0->1, 4KiB: after 0 invocations and all faults, the campaign is still trying"));
+  run.record.searches.push_back(c);
+  CHECK(says(run.of("L1"), "pair 0->1, 4KiB: after 0 invocations and all faults, the search is still trying"));
   run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 2});  // who has no part in it
-  CHECK(says(run.of("L1"), "the campaign is still trying"));
+  CHECK(says(run.of("L1"), "the search is still trying"));
   run.faults.mishaps.back().rank = 1;
   CHECK(run.of("L1").empty());
   run.faults.mishaps.clear();
-  run.record.campaigns.front().where = parley::actors::search::stage::decided;
+  run.record.searches.front().where = parley::actors::search::stage::decided;
   CHECK(run.of("L1").empty());
   lease_view& gate = run.record.leases.emplace_back();
   gate.op = gate.title = "pair";
@@ -553,14 +553,14 @@ TEST_CASE("oracle looks at the sizes of a decision's own key, and allows for the
   op.sizes = {1'000, 100'000};
   op.configs = {"timed:even:30000",
                 "timed:short:10000:1000"};  // of small messages the second one is faster, of large ones not
-  campaign_view c;
+  search_view c;
   c.title = "pair 0->1";
   c.where = parley::actors::search::stage::decided;
   c.winner = "short";
   c.bucket = parley::tuning::size_bucket::of(1'000);
-  run.record.campaigns.push_back(c);
+  run.record.searches.push_back(c);
   CHECK(run.of("oracle").empty());
-  run.record.campaigns.front().bucket = parley::tuning::size_bucket::of(100'000);
+  run.record.searches.front().bucket = parley::tuning::size_bucket::of(100'000);
   CHECK(says(run.of("oracle"), "short was decided, and even is the fastest"));
   run.faults.noise = 3'000;
   CHECK(run.of("oracle").empty());

@@ -387,13 +387,13 @@ TEST_CASE("oracle: a decision for what was not the fastest in its trials is name
   run_record r;
   r.play = &program;
   r.faults = &nothing;
-  campaign_view decided;
+  search_view decided;
   decided.title = "activations 0->1";
   decided.key = "16KiB";
   decided.where = actors::search::stage::decided;
   decided.digest = 10;
   decided.winner = "fast";
-  r.campaigns.push_back(decided);
+  r.searches.push_back(decided);
   for (const rank_id rank : {0U, 1U}) {
     participant_view p;
     p.rank = rank;
@@ -416,8 +416,8 @@ TEST_CASE("oracle: a decision for what was not the fastest in its trials is name
   std::vector<violation> all;
   check_program(r, all);
   CHECK(all.empty());
-  r.campaigns[0].digest = 20;
-  r.campaigns[0].winner = "usual";
+  r.searches[0].digest = 20;
+  r.searches[0].winner = "usual";
   check_program(r, all);
   REQUIRE(all.size() == 1);
   CHECK(all[0].invariant == "oracle");
