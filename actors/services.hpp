@@ -142,7 +142,8 @@ struct services {
   std::uint64_t validators_hash = 0;
   clock_book clocks{};
   runtime::pause_chance jitter{ex.rng(runtime::streams::jitter).next(), net.rank()};  ///< of what is said again
-  std::uint64_t early_bytes = most_early_bytes;   ///< per edge, and of all ops that are not declared yet
+  std::uint64_t repeated = 0;                    ///< messages that a reminder has sent once more (letters/reminder.hpp)
+  std::uint64_t early_bytes = most_early_bytes;  ///< per edge, and of all ops that are not declared yet
   runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a rank that lives may be silent; 0: as long as it likes
   /// The number of the first invocation of each stream, on all ranks: tests begin shortly before a stamp's 32 bits are used up.
   std::uint64_t first_invocation = 0;
@@ -229,10 +230,6 @@ struct services {
     if (!clocks.same_host(from)) clocks.note(from, s, ex.precise_now());
   }
 };
-
-/// Between two times that something is said until it is acknowledged, and between two questions for room.
-using resend_pauses = runtime::backoff<50'000'000, 1'000'000'000>;
-using question_pauses = runtime::backoff<1'000'000, 100'000'000>;
 
 /// Adds to `total` what this rank's thread is busy with until it ends: the agreement's own work, which is part of what tuning
 /// costs (N4).

@@ -5,7 +5,7 @@
 ///     lone_inbox box;
 ///     links[1].listen(link::channel::data, &box);
 ///     run(loop, direct_by_itself(links[0], links[1], box, count));
-#include <parley/actors/edge/transfer.hpp>
+#include <parley/actors/edge/part_sender.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/config.hpp>
 

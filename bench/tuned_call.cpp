@@ -12,7 +12,7 @@
 //
 // `tuned` also counts what must not happen once a decision stands: allocations and control messages of the agreement. Flow
 // control messages are counted apart.
-#include <parley/actors/edge/transfer.hpp>
+#include <parley/actors/edge/part_sender.hpp>
 #include <parley/bench/by_itself.hpp>
 #include <parley/bench/keys.hpp>
 #include <parley/bench/local_link.hpp>

@@ -160,12 +160,14 @@ void add_mail(json::object& document, const rank_reports& reports) {
   std::uint64_t sent = 0;
   std::uint64_t credits = 0;
   std::uint64_t outsiders = 0;
+  std::uint64_t repeated = 0;
   for (const auto& report : reports) {
     if (!report) continue;
     const json::object& mail = report->at("mail").as_object();
     sent += number(mail.at("sent"));
     credits += number(mail.at("credits"));
     outsiders += number(mail.at("to_outsiders"));
+    repeated += number(mail.at("repeated"));
     for (const auto& t : mail.at("sent_by_type").as_object())
       by_type[std::string(message_name(std::stoull(std::string(t.key()))))] += number(t.value());
   }
@@ -176,6 +178,7 @@ void add_mail(json::object& document, const rank_reports& reports) {
   document["sent_by_type"] = std::move(types);
   document["flow_messages"] = flow;
   document["credit_frames"] = credits;
+  document["repeated_messages"] = repeated;
   document["control_messages_to_outsiders"] = outsiders;
 }
 

@@ -147,13 +147,14 @@ std::string tables(const json::object& document) {
     all += fmt::format("{}\n{}{}{}{}\n", edge_of(*e.front()), what_was_agreed(e), what_candidates_took(e),
                        why_it_won(e), how_it_went(e));
   }
-  all += fmt::format(
-      "{} ranks, {} invocations in {}: {} mismatches, {} unpaired; outputs {}\n"
-      "{} control messages ({} to ranks outside an op), {} of flow control, {} barriers, {} payload bytes copied\n",
-      count(document.at("ranks")), count(document.at("invocations")), duration(document.at("wall_ns")),
-      count(document.at("mismatches")), count(document.at("unpaired")), what_came_out(document),
-      count(document.at("control_messages")), count(document.at("control_messages_to_outsiders")),
-      count(document.at("flow_messages")), count(document.at("barriers")), count(document.at("copied_bytes")));
+  all += fmt::format("{} ranks, {} invocations in {}: {} mismatches, {} unpaired; outputs {}\n"
+                     "{} control messages ({} to ranks outside an op, {} sent again), {} of flow control, {} barriers, "
+                     "{} payload bytes copied\n",
+                     count(document.at("ranks")), count(document.at("invocations")), duration(document.at("wall_ns")),
+                     count(document.at("mismatches")), count(document.at("unpaired")), what_came_out(document),
+                     count(document.at("control_messages")), count(document.at("control_messages_to_outsiders")),
+                     count(document.at("repeated_messages")), count(document.at("flow_messages")),
+                     count(document.at("barriers")), count(document.at("copied_bytes")));
   return all;
 }
 

@@ -198,11 +198,8 @@ json::object mail_of(const ops::rank& self, const spec& job) {
     });
     if (!partner && peer != self.id()) to_outsiders += self.mail().sent_to(peer);
   }
-  return {{"sent", counted.sent},
-          {"sent_by_type", std::move(by_type)},
-          {"credits", counted.credits_sent},
-          {"flow", self.flow_messages()},
-          {"to_outsiders", to_outsiders}};
+  return {{"sent", counted.sent},         {"sent_by_type", std::move(by_type)},   {"credits", counted.credits_sent},
+          {"flow", self.flow_messages()}, {"repeated", self.repeated_messages()}, {"to_outsiders", to_outsiders}};
 }
 
 json::object results_of(const ops::rank& self) {

@@ -4,6 +4,7 @@
 #include <parley/actors/inquiries.hpp>
 #include <parley/actors/letters/inbox.hpp>
 #include <parley/actors/letters/outbox.hpp>
+#include <parley/actors/letters/reminder.hpp>
 #include <parley/tuning/mixtures.hpp>
 
 #include <algorithm>
@@ -55,16 +56,17 @@ enum class phase : std::uint8_t {
 class coordinator_behaviour {
  public:
   coordinator_behaviour(services& s, coordinator_state& state)
-      : services_(s), state_(state), out_(s, state.declaration.id(), state.generation, state.owed),
-        ask_at_(s.ex.deadline_in(ask_pauses_.next(s.jitter))) {}
+      : services_(s), state_(state), out_(s, state.declaration.id(), state.generation, state.owed) {
+    missing_.said(s);
+  }
 
-  // While a campaign runs it looks again by itself: a round may end on the data path after its last report has come.
+  // While a search runs it looks again by itself: a round may end on the data path after its last report has come.
   runtime::time_ns next_event() const noexcept {
     if (given_up_) return out_.next_resend();
     const runtime::time_ns look =
         state_.assigned->searching() ? services_.ex.deadline_in(look_again_ns) : runtime::never;
     const runtime::time_ns warm_again = phase_ == phase::warming_again ? runtime::never : warm_again_at_;
-    return std::min({out_.next_resend(), state_.assigned->next_give_up(), look, ask_at_, warm_again});
+    return std::min({out_.next_resend(), state_.assigned->next_give_up(), look, missing_.when(), warm_again});
   }
 
   using incoming = runtime::result<coordinator_actor::message>;
@@ -372,9 +374,8 @@ class coordinator_behaviour {
   /// Offers that do not come may have gone to another rank, which their senders think leads: they are shown our declaration,
   /// and answer with their own if it differs.
   void ask_the_missing() {
-    if (services_.ex.now() < ask_at_) return;
-    ask_at_ = runtime::never;
-    if (phase_ != phase::offers) return;
+    if (!missing_.is_due(services_)) return;
+    if (phase_ != phase::offers) return missing_.stop();
     offer mine;
     mine.decl_hash = state_.declaration.hash();
     for (const op_participant& p : state_.declaration.participants) {
@@ -384,7 +385,7 @@ class coordinator_behaviour {
           services_.mail.send(p.rank, number_of(state_.declaration.id(), part::participant), state_.generation, mine));
       ask_whether_declared(services_, state_.declaration, state_.generation, p.rank);
     }
-    ask_at_ = services_.ex.deadline_in(ask_pauses_.next(services_.jitter));
+    missing_.said(services_);
   }
 
   void judge() {
@@ -485,7 +486,7 @@ class coordinator_behaviour {
     told_of_ = candidates.size();
     state_.merged = std::move(offered);  // not before all is on its way
     phase_ = state_.assigned->opened() ? phase::running : phase::warming;
-    ask_at_ = runtime::never;
+    missing_.stop();
     ++progress_;
   }
 
@@ -698,10 +699,9 @@ class coordinator_behaviour {
   tuning::mixtures mixtures_;
   std::set<std::uint32_t> looked_at_;  // for faster mixtures: sizes, by their buckets
   std::size_t told_of_ = 0;            // candidates
-  runtime::backoff<1'000'000'000, 60'000'000'000> ask_pauses_;
-  runtime::time_ns ask_at_;
-  bool heard_ = false;  // what is being handled, though perhaps not all that it brings about
-  bool due_ = false;    // `advance` is
+  reminder<seldom> missing_;           // asks those whose offers have not come
+  bool heard_ = false;                 // what is being handled, though perhaps not all that it brings about
+  bool due_ = false;                   // `advance` is
   std::uint64_t progress_ = 0;
   second_tries tries_;
   bool given_up_ = false;  // what is thrown from here on ends what was being done, and no more

@@ -17,7 +17,7 @@
 
 namespace parley::actors {
 
-/// Tells the actor that a campaign was decided on the data path.
+/// Tells the actor that a search was decided on the data path.
 struct decision_due {};
 
 using coordinator_address = runtime::address<received<ack>, received<offer>, received<warmed>, received<report>,

@@ -2,8 +2,8 @@
 /// Stamps with look-ahead d (docs/protocol.md, The idea, State and guards), as values without any waiting: what the leader
 /// has assigned, and what a follower has learned of it.
 ///
-///     assigned_ahead log(d, c0);                 // at the leader, the only writer
-///     learned_ahead seen(d, c0);                 // at each follower
+///     ahead_writer log(d, c0);                 // at the leader, the only writer
+///     ahead_reader seen(d, c0);                 // at each follower
 ///     log.write(i + d, digest);                  // at the latest when invocation i returns
 ///     seen.learn(i, digest_of_i, digest_of_i_plus_d);      // the stamp of i is here
 ///     if (auto digest = seen.config_of(n)) …     // n < d, or the stamp of n - d is here; otherwise wait
@@ -70,9 +70,9 @@ class invocation_log {
 };
 
 /// The leader's half: written once for each invocation (S1).
-class assigned_ahead {
+class ahead_writer {
  public:
-  assigned_ahead(std::uint64_t depth, std::uint64_t default_digest, std::uint64_t first = 0)
+  ahead_writer(std::uint64_t depth, std::uint64_t default_digest, std::uint64_t first = 0)
       : depth_(depth), default_(default_digest), first_written_(first + depth) {
     log_.drop_below(first);
   }
@@ -94,7 +94,7 @@ class assigned_ahead {
     return at == nullptr ? std::nullopt : std::optional(*at);
   }
   void drop_below(std::uint64_t n) { log_.drop_below(n); }
-  friend bool operator==(const assigned_ahead&, const assigned_ahead&) = default;
+  friend bool operator==(const ahead_writer&, const ahead_writer&) = default;
 
  private:
   std::uint64_t depth_;
@@ -105,9 +105,9 @@ class assigned_ahead {
 };
 
 /// A follower's half: what it has seen of the leader's stamps.
-class learned_ahead {
+class ahead_reader {
  public:
-  learned_ahead(std::uint64_t depth, std::uint64_t default_digest, std::uint64_t first = 0)
+  ahead_reader(std::uint64_t depth, std::uint64_t default_digest, std::uint64_t first = 0)
       : depth_(depth), default_(default_digest), first_learned_(first + depth) {
     log_.drop_below(first);
   }
@@ -124,7 +124,7 @@ class learned_ahead {
     return (depth_ == 0 || next_digest == 0 || note(n + depth_, next_digest)) && agrees;
   }
   void drop_below(std::uint64_t n) { log_.drop_below(n); }
-  friend bool operator==(const learned_ahead&, const learned_ahead&) = default;
+  friend bool operator==(const ahead_reader&, const ahead_reader&) = default;
 
  private:
   bool note(std::uint64_t n, std::uint64_t digest) {

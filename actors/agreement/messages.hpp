@@ -1,5 +1,5 @@
 #pragma once
-/// The control messages of a campaign (docs/protocol.md, Messages), each a plain struct that lists its fields once. Every message
+/// The control messages of a search (docs/protocol.md, Messages), each a plain struct that lists its fields once. Every message
 /// with a `number` is sent again until its `ack` has come; handling one twice changes nothing.
 ///
 ///     participant            coordinator
@@ -231,7 +231,7 @@ struct nack {
   PARLEY_FIELDS(number, tag, invocation, digest, bytes, code, refused, text)
 };
 
-/// Flow control of one stream, outside the window and outside the campaign. The receiver reports now and then; a sender
+/// Flow control of one stream, outside the window and outside the search. The receiver reports now and then; a sender
 /// that waits for room asks, and asks again until it has been let through, which makes up for reports that were lost.
 struct matched {
   static constexpr std::uint16_t message_type = 9;

@@ -25,7 +25,7 @@ class row_log {
   /// `skew`: see clock_book.hpp; it outlives this.
   explicit row_log(runtime::executor& ex, const clock_skew* skew = nullptr) noexcept : executor_(ex), skew_(skew) {}
 
-  /// While a campaign runs, times are read from the clock; otherwise the loop's cached present is good enough.
+  /// While a search runs, times are read from the clock; otherwise the loop's cached present is good enough.
   void set_measuring(bool on) noexcept { measuring_ = on; }
   /// For a receiver, who sees from the stamps whether there are trials.
   void note_stamp(bool timed) noexcept {

@@ -87,32 +87,6 @@ void part_receiver::fail_unpaired(std::string what) noexcept {
   fail(errc::config_failed);
 }
 
-part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, receive_room takes, kind k, match_watcher* watcher,
-                             std::byte* memory, std::uint64_t expected)
-    : parts_in_flight(edge.services_.net), edge_(edge), stream_(edge.stream_of(stream_id(tag, k == kind::rehearsal))),
-      takes_(takes), watcher_(watcher), memory_(memory), expected_(expected), posted_ns_(edge.rows_.clock()) {
-  if (edge.failed_ != errc::none) [[unlikely]] {
-    end(edge.failed_);
-    return;
-  }
-  stream_.posted.push_back(*this);
-  ++stream_.posted_count;
-  if (stream_.first_posted < stream_.begun) edge_.match_posted(stream_);
-  if (edge_.may_offer_credit(stream_) && memory_ != nullptr && place_ == place::posted)
-    edge_.offer_credit(stream_, *this, stream_.first_posted + stream_.posted_count - 1);
-}
-
-void part_receiver::uncount() noexcept {
-  if (place_ == place::posted && linked()) --stream_.posted_count;
-}
-
-// Perhaps where it stands, in a tear down. It leaves its list by itself.
-part_receiver::~part_receiver() {
-  if (one_sided_ != nullptr && (place_ != place::gone || one_sided_->to_be_got)) [[unlikely]]
-    let_go_of_memory();
-  uncount();
-}
-
 void part_receiver::expire_at(time_ns deadline) noexcept {
   if (deadline == runtime::never || place_ == place::gone) return;
   deadline_ = deadline;
@@ -594,7 +568,8 @@ void edge_receiver::fail(errc why) noexcept {
   failed_ = why;
   refused_messages_.clear();
   if (one_sided_ != nullptr) {
-    runtime::timer_wheel::disarm(one_sided_->timer);
+    one_sided_->offers.stop();
+    one_sided_->revokes.stop();
     for (auto& s : streams_) {
       s->posted.for_each([this](part_receiver& r) { withdraw_from_the_dead(r); });
       s->active.for_each([this](part_receiver& r) { withdraw_from_the_dead(r); });

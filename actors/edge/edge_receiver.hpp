@@ -24,6 +24,7 @@
 #include <parley/actors/edge/parts_in_flight.hpp>
 #include <parley/actors/edge/stream_table.hpp>
 #include <parley/actors/generations.hpp>
+#include <parley/actors/letters/reminder.hpp>
 #include <parley/actors/one_sided/one_sided.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/registered_memory.hpp>
@@ -41,29 +42,6 @@
 #include <vector>
 
 namespace parley::actors {
-
-/// The receives of one tag: those that were posted, those that are matched, and what came early.
-struct receive_stream {
-  std::uint64_t id = 0;
-  std::uint64_t first_posted = 0;  // the index of the first receive in `posted`
-  std::uint64_t posted_count = 0;
-  std::uint64_t begun = 0;  // invocations below this one have begun at the sender
-  runtime::intrusive_list<part_receiver> posted;
-  runtime::intrusive_list<part_receiver> active;
-  runtime::message_ring<runtime::arrival> early;
-  std::uint32_t early_poisons = 0;  // how many of `early` are poison
-  std::uint64_t unreported_bytes = 0;
-  std::uint64_t reported = 0;
-  // The sender hears at half a window of what was matched, so that one in step with us never waits for that.
-  static constexpr std::uint64_t report_every_invocations = 32;
-  static constexpr std::uint64_t report_run_every = 128;
-  std::uint64_t report_at = report_every_invocations;  // at this many; 0: the sender asked, and waits for the next one
-  credits_given given;
-  void begin_at(std::uint64_t first) noexcept {
-    first_posted = begun = reported = first;
-    report_at = first + report_every_invocations;
-  }
-};
 
 class edge_receiver final : public data_sink {
  public:
@@ -156,11 +134,8 @@ class edge_receiver final : public data_sink {
     return latest_ != nullptr && latest_->id == id ? latest_ : look_up(id);
   }
   [[gnu::cold]] stream* look_up(std::uint64_t id) noexcept;
-  struct repeat_timer : runtime::timer {
-    explicit repeat_timer(edge_receiver& e) noexcept : timer(&on_time), edge(e) {}
-    static void on_time(timer& self) noexcept { static_cast<repeat_timer&>(self).edge.repeat(); }
-    edge_receiver& edge;
-  };
+  void offer_again() noexcept;
+  void revoke_again() noexcept;
   struct payload_id {
     bool operator==(const payload_id&) const = default;
     std::uint64_t stream = 0;
@@ -188,18 +163,17 @@ class edge_receiver final : public data_sink {
   [[gnu::cold]] void keep_refused(const stream& s, std::uint64_t invocation, runtime::arrival&& message);
   [[gnu::cold]] void let_go_of_refused(std::uint64_t stream, std::uint64_t invocation) noexcept;
   struct one_sided {
-    explicit one_sided(edge_receiver& e) noexcept : timer(e) {}
+    explicit one_sided(edge_receiver& e) noexcept : offers(e), revokes(e) {}
     memory_book memory;
     runtime::memory_space* where = nullptr;
     bool wanted = false;
     std::uint32_t unwanted = 0;
     void note(stamp_flags flags) noexcept { unwanted = has(flags, stamp_flags::no_credits) ? unwanted + 1 : 0; }
-    std::vector<exposed> known;           // the sender's memory
-    std::vector<payload_id> being_read;   // or may be yet, whatever has become of their receives
-    std::vector<failed_get> failed_gets;  // the last ones, for a sender that asks again
-    repeat_timer timer;
-    resend_pauses pauses;           // between repeated credits
-    question_pauses answer_pauses;  // between repeated revokes, for whose answers callers wait
+    std::vector<exposed> known;                          // the sender's memory
+    std::vector<payload_id> being_read;                  // or may be yet, whatever has become of their receives
+    std::vector<failed_get> failed_gets;                 // the last ones, for a sender that asks again
+    reminder_timer<&edge_receiver::offer_again> offers;  // credits
+    reminder_timer<&edge_receiver::revoke_again, hurried> revokes;  // callers wait for their answers
     std::function<void(runtime::errc)> ended_there;
   };
   [[gnu::cold]] void keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept;
@@ -223,8 +197,6 @@ class edge_receiver final : public data_sink {
   void on_question(const taken& m) noexcept;
   void report_taken(std::uint64_t stream, std::uint64_t invocation, runtime::errc outcome) noexcept;
   void say_taken(taken::kind what, payload_id which, runtime::errc outcome) noexcept;
-  void repeat() noexcept;
-  void repeat_soon() noexcept;
   part_receiver& match_first(stream& s) noexcept;
   void match_posted(stream& s) noexcept;
   [[gnu::cold]] void deliver_early(stream& s, part_receiver& receive) noexcept;
@@ -278,5 +250,21 @@ class edge_receiver final : public data_sink {
   bool lost_unjoined_ = false;
   bool retired_ = false;
 };
+
+// Made with each call: here, so that calls need not go elsewhere for it.
+inline part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, receive_room takes, kind k,
+                                    match_watcher* watcher, std::byte* memory, std::uint64_t expected)
+    : parts_in_flight(edge.services_.net), edge_(edge), stream_(edge.stream_of(stream_id(tag, k == kind::rehearsal))),
+      takes_(takes), watcher_(watcher), memory_(memory), expected_(expected), posted_ns_(edge.rows_.clock()) {
+  if (edge.failed_ != runtime::errc::none) [[unlikely]] {
+    end(edge.failed_);
+    return;
+  }
+  stream_.posted.push_back(*this);
+  ++stream_.posted_count;
+  if (stream_.first_posted < stream_.begun) edge_.match_posted(stream_);
+  if (edge_.may_offer_credit(stream_) && memory_ != nullptr && place_ == place::posted)
+    edge_.offer_credit(stream_, *this, stream_.first_posted + stream_.posted_count - 1);
+}
 
 }  // namespace parley::actors

@@ -17,7 +17,7 @@ edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t ge
     : services_(s), assigned_(assigned), window_{.invocations = 0, .bytes = 0}, op_(op.id()), generation_(generation),
       self_(s.net.rank()), peer_(op.participants[1].rank), rows_(s.ex, s.clocks.skew()),
       default_digest_(op.default_digest), rehearsals_(s.first_invocation), full_window_(w),
-      allowance_(s.allowance_for(peer_)), question_timer_(*this) {
+      allowance_(s.allowance_for(peer_)) {
   services_.mail.bind<matched>(number_of(op_, part::data_sender), [this](runtime::envelope from, matched&& m) {
     if (is_for_us(from) && m.what == matched::kind::report) {
       if (m.ran != 0) check_what_ran(m);
@@ -36,7 +36,7 @@ edge_sender::~edge_sender() { retire(); }
 
 void edge_sender::retire() noexcept {
   if (std::exchange(retired_, true)) return;
-  runtime::timer_wheel::disarm(question_timer_);
+  room_question_.stop();
   owed_poisons_.reset();
   give_allowance_back();
   services_.mail.unbind(number_of(op_, part::data_sender));
@@ -103,8 +103,8 @@ void edge_sender::on_answer() noexcept {
   window_ = full_window_;
   give_allowance_back();
   for (auto& s : streams_) admit_waiting(*s);
-  if (was_held && question_timer_.linked())
-    ask_again_soon();  // some lack room in their windows, too, and have not asked
+  if (was_held && room_question_.is_set())
+    room_question_.begin(services_);  // some lack room in their windows, too, and have not asked
 }
 
 void edge_sender::wait_for_room(admission& a) {
@@ -114,10 +114,10 @@ void edge_sender::wait_for_room(admission& a) {
   s.waiting.push_back(a.place_);
   if (a.payload_ == nullptr && lacks_room(s)) ++counters_.waited_for_window;
   if (!first) return;
-  if (!lacks_room(s)) return admit_waiting(s);                         // its credit may be here already
-  if (question_timer_.linked() && !may_leave_early(a.bytes_)) return;  // one answer is enough for all streams
+  if (!lacks_room(s)) return admit_waiting(s);                        // its credit may be here already
+  if (room_question_.is_set() && !may_leave_early(a.bytes_)) return;  // one answer is enough for all streams
   ask(s);
-  ask_again_soon();
+  room_question_.begin(services_);
 }
 
 bool edge_sender::knows_where(const stream& s, std::uint64_t bytes) noexcept {
@@ -166,9 +166,9 @@ bool edge_sender::goes_on_waiting(stream& s, admission& first) noexcept {
 
 void edge_sender::admit_waiting(stream& s) noexcept {
   admit_those_with_room(s);
-  if (failed_ != errc::none || !lacks_room(s) || question_timer_.linked()) return;
+  if (failed_ != errc::none || !lacks_room(s) || room_question_.is_set()) return;
   ask(s);
-  ask_again_soon();
+  room_question_.begin(services_);
 }
 
 void edge_sender::admit_those_with_room(stream& s) noexcept {
@@ -194,7 +194,7 @@ void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
   stream* const known = streams_.find(id);  // null where nothing was ever sent
   if (known != nullptr) {
     // The receiver goes on, so what still waits asks as soon as it did at first.
-    if (count > known->matched && question_timer_.linked()) ask_again_soon();
+    if (count > known->matched && room_question_.is_set()) room_question_.begin(services_);
     known->match_until(std::min(count, known->admitted));
   }
   if (!heard_ && failed_ == errc::none) [[unlikely]] {
@@ -271,13 +271,7 @@ void edge_sender::ask_for_room() noexcept {
     break;
   }
   if (!waiting) return;
-  services_.ex.arm_in(question_timer_, question_pauses_.next(services_.jitter));
-}
-
-void edge_sender::ask_again_soon() noexcept {
-  runtime::timer_wheel::disarm(question_timer_);
-  question_pauses_.restart();
-  services_.ex.arm_in(question_timer_, question_pauses_.next(services_.jitter));
+  room_question_.go_on(services_);
 }
 
 void edge_sender::allow_one_sided(std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets) {

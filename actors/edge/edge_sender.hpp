@@ -24,9 +24,10 @@
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/edge/early_allowance.hpp>
 #include <parley/actors/edge/outgoing.hpp>
+#include <parley/actors/edge/part_sender.hpp>
 #include <parley/actors/edge/payload_pieces.hpp>
 #include <parley/actors/edge/stream_table.hpp>
-#include <parley/actors/edge/transfer.hpp>
+#include <parley/actors/letters/reminder.hpp>
 #include <parley/actors/one_sided/one_sided.hpp>
 #include <parley/actors/policy.hpp>
 #include <parley/actors/services.hpp>
@@ -278,11 +279,6 @@ class edge_sender {
     void note_size(std::uint64_t bytes, const window_limits& window);
     void match_until(std::uint64_t count) noexcept;
   };
-  struct question_timer : runtime::timer {
-    explicit question_timer(edge_sender& e) noexcept : timer(&on_time), edge(e) {}
-    static void on_time(timer& self) noexcept { static_cast<question_timer&>(self).edge.ask_for_room(); }
-    edge_sender& edge;
-  };
   struct poison_timer : runtime::timer {
     explicit poison_timer(edge_sender& e) noexcept : timer(&on_time), edge(e) {}
     static void on_time(timer& self) noexcept { static_cast<poison_timer&>(self).edge.say_owed(); }
@@ -341,7 +337,6 @@ class edge_sender {
   void check_what_ran(const matched& m) noexcept;
   [[gnu::cold]] void learn(const outgoing& inv, runtime::errc outcome, runtime::time_ns ended_ns) noexcept;
   void ask_for_room() noexcept;
-  void ask_again_soon() noexcept;
   bool ask(const stream& s);
 
   outgoing begin_with(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, const trial_terms& terms,
@@ -393,8 +388,7 @@ class edge_sender {
   window_limits full_window_;
   early_allowance& allowance_;
   std::uint64_t early_taken_ = 0;  // of it
-  question_timer question_timer_;
-  question_pauses question_pauses_;
+  reminder_timer<&edge_sender::ask_for_room, hurried> room_question_{*this};
   std::uint32_t first_to_ask_for_ = 0;  // of the streams
   counters counters_;
   std::function<void()> ended_there_;

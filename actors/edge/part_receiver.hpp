@@ -6,6 +6,7 @@
 ///     co_await in.receive(offset, part);                       // in place
 ///
 /// Which receive gets which invocation: edge_receiver.hpp.
+#include <parley/actors/edge/credits.hpp>
 #include <parley/actors/edge/outgoing.hpp>
 #include <parley/actors/edge/parts_in_flight.hpp>
 #include <parley/actors/stamp.hpp>
@@ -26,7 +27,29 @@ namespace parley::actors {
 
 class edge_receiver;
 class part_receiver;
-struct receive_stream;
+
+/// The receives of one tag: those that were posted, those that are matched, and what came early.
+struct receive_stream {
+  std::uint64_t id = 0;
+  std::uint64_t first_posted = 0;  // the index of the first receive in `posted`
+  std::uint64_t posted_count = 0;
+  std::uint64_t begun = 0;  // invocations below this one have begun at the sender
+  runtime::intrusive_list<part_receiver> posted;
+  runtime::intrusive_list<part_receiver> active;
+  runtime::message_ring<runtime::arrival> early;
+  std::uint32_t early_poisons = 0;  // how many of `early` are poison
+  std::uint64_t unreported_bytes = 0;
+  std::uint64_t reported = 0;
+  // The sender hears at half a window of what was matched, so that one in step with us never waits for that.
+  static constexpr std::uint64_t report_every_invocations = 32;
+  static constexpr std::uint64_t report_run_every = 128;
+  std::uint64_t report_at = report_every_invocations;  // at this many; 0: the sender asked, and waits for the next one
+  credits_given given;
+  void begin_at(std::uint64_t first) noexcept {
+    first_posted = begun = reported = first;
+    report_at = first + report_every_invocations;
+  }
+};
 
 /// Told when a posted receive is decided.
 class match_watcher {
@@ -55,9 +78,14 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
  public:
   enum class kind : std::uint8_t { user, rehearsal };
 
-  part_receiver(edge_receiver& edge, std::uint32_t tag, receive_room takes, kind k = kind::user,
-                match_watcher* watcher = nullptr, std::byte* memory = nullptr, std::uint64_t expected = 0);
-  ~part_receiver() override;
+  inline part_receiver(edge_receiver& edge, std::uint32_t tag, receive_room takes, kind k = kind::user,
+                       match_watcher* watcher = nullptr, std::byte* memory = nullptr, std::uint64_t expected = 0);
+  // May run while the coroutine frame is being destroyed; the list hook unlinks itself.
+  ~part_receiver() override {
+    if (one_sided_ != nullptr && (place_ != place::gone || one_sided_->to_be_got)) [[unlikely]]
+      let_go_of_memory();
+    uncount();
+  }
 
   class [[nodiscard]] matching final : private runtime::waiter, private match_watcher {
    public:
@@ -157,7 +185,9 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   friend runtime::intrusive_list<part_receiver>;
   runtime::result<stamp> outcome() const noexcept;
   void end(runtime::errc why) noexcept;
-  void uncount() noexcept;
+  void uncount() noexcept {
+    if (place_ == place::posted && linked()) --stream_.posted_count;
+  }
   /// The place of one that is not matched yet, among those that wait.
   std::uint64_t place_in_line() const noexcept;
   [[gnu::cold]] void let_go_of_memory() noexcept;

@@ -1,5 +1,5 @@
 #pragma once
-/// The parts of one invocation while they are on their way, in place in the caller's buffer. `part_sender` (transfer.hpp) and
+/// The parts of one invocation while they are on their way, in place in the caller's buffer. `part_sender` (part_sender.hpp) and
 /// `part_receiver` build on it; an implementation of a config sees only those two.
 ///
 /// A part that has been started belongs to the transport until its completion has run: cancelling asks for an early end and

@@ -24,8 +24,7 @@ group_leader::group_leader(services& s, const op_declaration& op, std::uint64_t 
     : rooted_group(s, op, generation, part::data_sender), assigned_(assigned),
       log_(depth, op.default_digest, s.first_invocation), sizes_(depth, s.first_invocation),
       begun_(members_.size(), s.first_invocation), pressure_(pressure),
-      window_{.invocations = std::min(window.invocations, farthest_ahead), .bytes = window.bytes},
-      question_timer_(*this) {
+      window_{.invocations = std::min(window.invocations, farthest_ahead), .bytes = window.bytes} {
   foreseen_.drop_below(s.first_invocation);
   unmatched_.drop_below(s.first_invocation);
   // Nor are rows missing of what we are still at ourselves.
@@ -51,7 +50,7 @@ void group_leader::on_flow(rank_id from, const matched& m) {
                                std::to_string(m.ran_invocation));
   }
   begin_all();
-  if (slowest() > before && question_timer_.linked()) ask_again_soon();
+  if (slowest() > before && room_question_.is_set()) room_question_.begin(services_);  // they go on
 }
 
 std::uint64_t group_leader::slowest() const noexcept {
@@ -90,9 +89,9 @@ bool group_leader::try_begin(group_invocation& inv) {
   const std::uint64_t least = slowest();
   unmatched_.drop_below(least);
   if (!has_room(inv, least)) {
-    if (pressure_ == back_pressure::window && !question_timer_.linked()) {
+    if (pressure_ == back_pressure::window && !room_question_.is_set()) {
       ++counters_.waited;
-      question_pauses_.restart();
+      room_question_.restart();
       ask_for_room();
     }
     return false;
@@ -261,13 +260,6 @@ void group_leader::ask(std::size_t worker) {
     ++counters_.flow_messages;
 }
 
-// The workers go on, so what still waits for room asks as soon as it did at first.
-void group_leader::ask_again_soon() noexcept {
-  runtime::timer_wheel::disarm(question_timer_);
-  question_pauses_.restart();
-  services_.ex.arm_in(question_timer_, question_pauses_.next(services_.jitter));
-}
-
 void group_leader::ask_for_room() noexcept {
   bool waiting = false;
   calls_.active.for_each(
@@ -277,7 +269,7 @@ void group_leader::ask_for_room() noexcept {
   for (std::size_t i = 0; i < members_.size(); ++i) {
     if (members_[i] != leader_ && begun_[i] == least) ask(i);
   }
-  services_.ex.arm_in(question_timer_, question_pauses_.next(services_.jitter));
+  room_question_.go_on(services_);
 }
 
 }  // namespace parley::actors

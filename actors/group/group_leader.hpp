@@ -14,6 +14,7 @@
 #include <parley/actors/agreement/look_ahead.hpp>
 #include <parley/actors/edge/edge_sender.hpp>
 #include <parley/actors/group/rooted_group.hpp>
+#include <parley/actors/letters/reminder.hpp>
 
 #include <cstdint>
 #include <vector>
@@ -36,17 +37,12 @@ class group_leader final : public rooted_group {
   /// Candidates are compared with the default while they are tried (`group_invocation::compared`).
   void compare_trials() noexcept { comparing_ = true; }
   /// What the invocations so far have been assigned, for tests.
-  const assigned_ahead& log() const noexcept { return log_; }
+  const ahead_writer& log() const noexcept { return log_; }
 
  private:
   struct foreseen {
     assignment::choice choice;
     std::uint64_t bytes = 0;
-  };
-  struct question_timer : runtime::timer {
-    explicit question_timer(group_leader& g) noexcept : timer(&on_time), owner(g) {}
-    static void on_time(timer& self) noexcept { static_cast<question_timer&>(self).owner.ask_for_room(); }
-    group_leader& owner;
   };
   bool try_begin(group_invocation& inv) override;
   stamp stamp_of(group_invocation& inv, rank_id to) override;
@@ -65,11 +61,10 @@ class group_leader final : public rooted_group {
   /// Whether all workers have begun the invocations below that one. Asks those that have not.
   bool have_begun(std::uint64_t below);
   void ask_for_room() noexcept;
-  void ask_again_soon() noexcept;
   void ask(std::size_t worker);
 
   assignment& assigned_;
-  assigned_ahead log_;
+  ahead_writer log_;
   size_history sizes_;
   invocation_log<foreseen> foreseen_;
   invocation_log<std::uint64_t> unmatched_;  // sizes of what some worker has not begun
@@ -78,8 +73,7 @@ class group_leader final : public rooted_group {
   window_limits window_;
   bool comparing_ = false;
   std::uint64_t untold_below_ = 0;  // some invocations below it had no place in the log when they were to be told
-  question_timer question_timer_;
-  question_pauses question_pauses_;
+  reminder_timer<&group_leader::ask_for_room, hurried> room_question_{*this};
 };
 
 }  // namespace parley::actors

@@ -35,7 +35,7 @@ class group_worker final : public rooted_group {
   void report_progress() noexcept;
 
   std::uint64_t depth_;
-  learned_ahead learned_;
+  ahead_reader learned_;
   invocation_log<wire_row> ended_rows_;  // of invocations whose stamp has not come yet
   std::uint64_t returned_;               // below this one some stamp of the leader's is here
   std::uint64_t told_;                   // invocations that the leader knows to have begun here

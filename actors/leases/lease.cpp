@@ -50,16 +50,16 @@ lease_log::merge_result lease_log::merge(std::uint64_t after, const std::vector<
 
 // ---- a participant ----------------------------------------------------------------------------------------------------
 
-lease lease_holder::start() {
+lease lease_reader::start() {
   invariant(may_start(), {"S2", "an invocation at or past the gate starts only with a lease", here_});
   return log_.assigned(next_++);
 }
 
-lease_answer lease_holder::say(lease_answer::kind what) const noexcept {
+lease_answer lease_reader::say(lease_answer::kind what) const noexcept {
   return {.what = what, .generation = generation_, .campaign = 0, .from = 0, .known = log_.size()};
 }
 
-lease_answer lease_holder::repeated() const noexcept {
+lease_answer lease_reader::repeated() const noexcept {
   if (!gate_ || log_.size() >= gate_->campaign) return say(lease_answer::kind::known);
   lease_answer a = say(lease_answer::kind::promise);
   a.campaign = gate_->campaign;
@@ -67,7 +67,7 @@ lease_answer lease_holder::repeated() const noexcept {
   return a;
 }
 
-lease_answer lease_holder::on_prepare(const lease_letter& l, std::uint64_t margin) {
+lease_answer lease_reader::on_prepare(const lease_letter& l, std::uint64_t margin) {
   if (is_later_generation(l.generation, generation_)) return say(lease_answer::kind::new_generation);
   if (l.generation != generation_) return {};
   const auto merged = log_.merge(l.after, l.entries);
@@ -84,7 +84,7 @@ lease_answer lease_holder::on_prepare(const lease_letter& l, std::uint64_t margi
   return repeated();
 }
 
-lease_answer lease_holder::on_schedule(const lease_letter& l) {
+lease_answer lease_reader::on_schedule(const lease_letter& l) {
   if (is_later_generation(l.generation, generation_)) return say(lease_answer::kind::new_generation);
   if (l.generation != generation_) return {};
   const auto merged = log_.merge(l.after, l.entries);
@@ -97,7 +97,7 @@ lease_answer lease_holder::on_schedule(const lease_letter& l) {
 void lease_writer::prepare() {
   invariant(!preparing_, {"S1", "one campaign at a time may add to the log", here_});
   preparing_ = true;
-  for (holder& h : holders_) h.promise.reset();
+  for (reader& h : readers_) h.promise.reset();
 }
 
 void lease_writer::resolve(lease_entry e) {
@@ -112,7 +112,7 @@ void lease_writer::abort() {
 
 std::uint64_t lease_writer::first() const noexcept {
   std::uint64_t k = 0;
-  for (const holder& h : holders_) k = std::max(k, h.promise.value_or(0));
+  for (const reader& h : readers_) k = std::max(k, h.promise.value_or(0));
   return k;
 }
 
@@ -124,12 +124,12 @@ std::uint64_t lease_writer::schedule(std::vector<lease_segment> segments, std::u
 }
 
 bool lease_writer::all_promised() const noexcept {
-  return std::all_of(holders_.begin(), holders_.end(), [](const holder& h) { return h.promise.has_value(); });
+  return std::all_of(readers_.begin(), readers_.end(), [](const reader& h) { return h.promise.has_value(); });
 }
 
 lease_writer::heard lease_writer::on_answer(std::size_t participant, const lease_answer& a) {
   if (a.generation != generation_) return heard::noted;
-  holder& h = holders_[participant];
+  reader& h = readers_[participant];
   if (a.known > log_.size()) return heard::broken;  // it knows what was never written
   h.known = std::max(h.known, static_cast<std::size_t>(a.known));
   const bool of_now = preparing_ && a.campaign == campaign();
@@ -145,7 +145,7 @@ lease_writer::heard lease_writer::on_answer(std::size_t participant, const lease
 }
 
 lease_letter lease_writer::letter_to(std::size_t participant) const {
-  const holder& h = holders_[participant];
+  const reader& h = readers_[participant];
   lease_letter l;
   l.generation = generation_;
   l.after = h.known;

@@ -4,10 +4,10 @@
 ///
 ///     lease_writer w(generation, c0, participants);        // on the leader: the only one who appends to the log
 ///     w.prepare();                                         // campaign c = length of the log + 1
-///     lease_answer a = holder.on_prepare(w.letter_to(0), margin);      // "nothing >= a.from without a lease"
+///     lease_answer a = reader.on_prepare(w.letter_to(0), margin);      // "nothing >= a.from without a lease"
 ///     w.on_answer(0, a);  …  if (w.all_promised()) w.schedule({{trial, 8}}, old);
-///     holder.on_schedule(w.letter_to(0));                  // lifts the gate
-///     if (holder.may_start()) run(holder.start().digest);
+///     reader.on_schedule(w.letter_to(0));                  // lifts the gate
+///     if (reader.may_start()) run(reader.start().digest);
 ///
 /// Handlers are idempotent, so letters may be lost, repeated or late in any way. Every letter carries what its receiver has not
 /// acknowledged of the log; a later one repairs a lost one. A letter from another generation, with a gap, or one that
@@ -81,7 +81,7 @@ constexpr bool is_later_generation(std::uint64_t g, std::uint64_t than) noexcept
   return (g & ~generation_counter) == (than & ~generation_counter) && g > than;
 }
 
-/// From the writer to one holder.
+/// From the writer to one reader.
 struct lease_letter {
   enum class kind : std::uint8_t { nothing, prepare, schedule };
   kind what = kind::nothing;
@@ -111,9 +111,9 @@ struct lease_answer {
 };
 
 /// A participant's side. Kept in the op, so that what was promised outlives any actor.
-class lease_holder {
+class lease_reader {
  public:
-  lease_holder(std::uint64_t generation, std::uint64_t default_digest, runtime::noticed_at here = {}) noexcept
+  lease_reader(std::uint64_t generation, std::uint64_t default_digest, runtime::noticed_at here = {}) noexcept
       : generation_(generation), log_(default_digest), here_(here) {}
 
   /// Whether the next invocation may start now, or has to wait at the gate.
@@ -152,7 +152,7 @@ class lease_writer {
  public:
   lease_writer(std::uint64_t generation, std::uint64_t default_digest, std::size_t participants,
                runtime::noticed_at here = {})
-      : generation_(generation), log_(default_digest), holders_(participants), here_(here) {}
+      : generation_(generation), log_(default_digest), readers_(participants), here_(here) {}
 
   /// What its rules forbid throws `invariant_broken`.
   void prepare();
@@ -174,23 +174,23 @@ class lease_writer {
 
   bool preparing() const noexcept { return preparing_; }
   bool all_promised() const noexcept;
-  bool promised(std::size_t participant) const noexcept { return holders_[participant].promise.has_value(); }
+  bool promised(std::size_t participant) const noexcept { return readers_[participant].promise.has_value(); }
   /// k, once all have promised.
   std::uint64_t first() const noexcept;
   std::uint64_t campaign() const noexcept { return log_.size() + 1; }
   std::uint64_t generation() const noexcept { return generation_; }
   const lease_log& log() const noexcept { return log_; }
-  std::size_t known(std::size_t participant) const noexcept { return holders_[participant].known; }
+  std::size_t known(std::size_t participant) const noexcept { return readers_[participant].known; }
 
  private:
-  struct holder {
+  struct reader {
     std::optional<std::uint64_t> promise;  // in the present campaign
     std::size_t known = 0;                 // length of the log that it has acknowledged
   };
   void resolve(lease_entry e);
   std::uint64_t generation_;
   lease_log log_;
-  std::vector<holder> holders_;
+  std::vector<reader> readers_;
   runtime::noticed_at here_;
   bool preparing_ = false;
 };

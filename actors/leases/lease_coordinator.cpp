@@ -14,8 +14,6 @@ namespace {
 constexpr time_ns shortest_pause_ns = 2'000'000;
 constexpr time_ns longest_first_pause_ns = 50'000'000;
 constexpr time_ns promise_limit_ns = 2'000'000'000;
-constexpr time_ns first_retry_ns = 1'000'000'000;
-constexpr time_ns longest_retry_ns = 60'000'000'000;
 // More than the participants' own limit, so that the one that failed can say so.
 constexpr time_ns rehearsal_limit_ns = 8'000'000'000;
 constexpr time_ns look_again_ns = 1'000'000'000;
@@ -402,7 +400,7 @@ void lease_coordinator::schedule(key_state& k) {
   append_entry(k);
   ++counters_.scheduled;
   ++progress_;
-  k.retry_pause_ns = 0;
+  k.retry_pauses.restart();
 }
 
 void lease_coordinator::append_entry(key_state& k) {
@@ -439,8 +437,7 @@ void lease_coordinator::append_entry(key_state& k) {
 
 void lease_coordinator::abort(key_state& k) {
   ++counters_.aborted;
-  k.retry_pause_ns = k.retry_pause_ns == 0 ? first_retry_ns : std::min(2 * k.retry_pause_ns, longest_retry_ns);
-  k.retry_at_ns = services_.ex.deadline_in(k.retry_pause_ns);
+  k.retry_at_ns = services_.ex.deadline_in(k.retry_pauses.next(services_.jitter));
   k.writer.abort();
 }
 
@@ -457,7 +454,7 @@ void lease_coordinator::on(received<lease_reply>& m) {
   const lease_letter left = k.writer.letter_to(p);
   if (before.what != lease_letter::kind::nothing && left != before) answered(k.asks[p]);
   // One that asks again at its gate has not had the schedule.
-  if (left.what == lease_letter::kind::schedule && left == before) k.asks[p].again_at_ns = services_.ex.now();
+  if (left.what == lease_letter::kind::schedule && left == before) k.asks[p].again.hurry();
   if (heard == lease_writer::heard::refused) abort(k);
   if (heard != lease_writer::heard::broken) return;
   ++counters_.broken_promises;
@@ -549,7 +546,7 @@ time_ns lease_coordinator::next_event() const noexcept {
   const bool pausing = resume_at_ns_ > services_.ex.now();  // or has given up
   time_ns next = pausing ? resume_at_ns_ : runtime::never;
   const auto ask = [&](const asked& a) {
-    if (a.what != 0) next = std::min(next, a.again_at_ns);
+    if (a.what != 0) next = std::min(next, a.again.when());
   };
   for (const auto& k : keys_) {
     for (const asked& a : k->asks) ask(a);
@@ -584,17 +581,16 @@ time_ns lease_coordinator::first_pause_ns() const noexcept {
 
 // Whether to send it now: it is something else than before, or it was not answered for too long. `what` is 0 for nothing.
 bool lease_coordinator::due(asked& a, std::uint64_t what) {
-  const time_ns now = services_.ex.now();
   if (what == 0) {
     a = {};
     return false;
   }
   if (a.what != what) {
-    a = {.first_ns = services_.ex.precise_now(), .again_at_ns = now, .what = what};
-    a.pauses.restart(first_pause_ns());
+    a = {.first_ns = services_.ex.precise_now(), .what = what};
+    a.again.restart(first_pause_ns());
   }
-  if (a.again_at_ns > now) return false;
-  a.again_at_ns = services_.ex.deadline_in(a.pauses.next(services_.jitter));
+  if (!a.again.is_due(services_)) return false;
+  a.again.said(services_);
   return true;
 }
 

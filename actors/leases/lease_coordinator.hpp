@@ -21,6 +21,7 @@
 #include <parley/actors/agreement/second_tries.hpp>
 #include <parley/actors/leases/lease.hpp>
 #include <parley/actors/leases/lease_messages.hpp>
+#include <parley/actors/letters/reminder.hpp>
 #include <parley/actors/services.hpp>
 
 #include <cstdint>
@@ -100,8 +101,7 @@ class lease_coordinator {
   /// When something was sent, so that it is sent again in time, and answers say how long they took.
   struct asked {
     time_ns first_ns = 0;
-    time_ns again_at_ns = 0;
-    runtime::backoff<2'000'000, 1'000'000'000> pauses{};
+    reminder<> again{};
     std::uint64_t what = 0;  // changes when something else is asked
   };
   enum class purpose : std::uint8_t { trials, rehearsals, halt, decision };
@@ -116,7 +116,7 @@ class lease_coordinator {
     bool at_once = false;  // trials that fail are under way
     time_ns prepared_ns = 0;
     time_ns retry_at_ns = 0;
-    time_ns retry_pause_ns = 0;
+    runtime::backoff<1'000'000'000, 60'000'000'000> retry_pauses{};
     std::uint64_t rehearsal_index = 0;
     std::set<std::uint64_t> rehearsed;  // digests that every participant has run
     std::set<std::uint64_t> compared;   // digests whose numbers are the default's

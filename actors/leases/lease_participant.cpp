@@ -81,7 +81,7 @@ const lease_participant::key_state* lease_participant::find(std::uint64_t bytes)
 
 std::uint64_t lease_participant::next_invocation(std::uint64_t bytes) const noexcept {
   const key_state* k = find(bytes);
-  return k == nullptr ? 0 : k->holder.next();
+  return k == nullptr ? 0 : k->reader.next();
 }
 
 bool lease_participant::start_now(starting& s) {
@@ -101,7 +101,7 @@ void lease_participant::begin(starting& s) {
   if (leaving_turn_ != 0) stay();
   key_state& k = at(s.begun_.key);
   k.rate.note(services_.ex.now());
-  s.begun_.what = k.holder.start();
+  s.begun_.what = k.reader.start();
   ++under_way_;
   if (s.begun_.what.invocation == 0 && new_key_) new_key_(s.bytes_);
 }
@@ -125,7 +125,7 @@ void lease_participant::release() {
     starting& first = *waiting_.front().owner;
     if (first.home->cancelled() != errc::none) return;  // it is about to be told
     key_state& k = at(first.begun_.key);
-    if (!k.holder.may_start()) return meet_gate(first);
+    if (!k.reader.may_start()) return meet_gate(first);
     if (!may_begin(k)) return rehearse_between();
     first.place_.unlink();
     runtime::timer_wheel::disarm(first);
@@ -140,11 +140,11 @@ void lease_participant::release() {
 
 bool lease_participant::rehearsal_is_due(const key_state& k) const noexcept {
   const bool open = state_.what == rehearsed::kind::holding || state_.what == rehearsed::kind::begun;
-  return k.round != 0 && k.round == state_.round && open && k.holder.next() == k.round_from;
+  return k.round != 0 && k.round == state_.round && open && k.reader.next() == k.round_from;
 }
 
 bool lease_participant::may_begin(const key_state& k) const noexcept {
-  return k.holder.may_start() && !between_calls_ && !rehearsal_is_due(k);
+  return k.reader.may_start() && !between_calls_ && !rehearsal_is_due(k);
 }
 
 // All have come to this call, or will, and nobody goes beyond it: on each, what ran over the user's communicator has ended.
@@ -159,7 +159,7 @@ void lease_participant::rehearse_between() {
 }
 
 void lease_participant::note_rounds(key_state& k, std::size_t known) noexcept {
-  const auto& entries = k.holder.log().entries();
+  const auto& entries = k.reader.log().entries();
   for (std::size_t i = known; i < entries.size(); ++i) {
     if (entries[i].what != lease_entry::kind::scheduled || entries[i].round == 0) continue;
     k.round = entries[i].round;
@@ -170,11 +170,11 @@ void lease_participant::note_rounds(key_state& k, std::size_t known) noexcept {
 // N2: counted once, however many calls wait at it. The coordinator may not know that its answer was lost: it is asked again.
 void lease_participant::meet_gate(starting& s) {
   key_state& k = at(s.begun_.key);
-  const std::uint64_t campaign = k.holder.gated()->campaign;
+  const std::uint64_t campaign = k.reader.gated()->campaign;
   if (std::exchange(k.gate_counted, campaign) == campaign) return;
   ++counters_.gates_met;
   gate_since_ns_ = services_.ex.now();
-  reply(s.begun_.key, k.holder.repeated());
+  reply(s.begun_.key, k.reader.repeated());
 }
 
 void lease_participant::ended(const leased& l, time_ns start_ns, time_ns end_ns, errc outcome,
@@ -251,14 +251,14 @@ void lease_participant::list_waiting(const runtime::waiting_call& of, runtime::w
 
 std::vector<rank_id> lease_participant::awaited(std::uint64_t bytes) const {
   const key_state* const k = find(bytes);
-  if (k == nullptr || !k->holder.gated()) return {};
-  if (k->waiting_campaign != k->holder.gated()->campaign || k->waiting_for.empty()) return {mine_.declaration.leader};
+  if (k == nullptr || !k->reader.gated()) return {};
+  if (k->waiting_campaign != k->reader.gated()->campaign || k->waiting_for.empty()) return {mine_.declaration.leader};
   return {k->waiting_for.begin(), k->waiting_for.end()};
 }
 
 runtime::awaited lease_participant::unmet(std::uint64_t bytes) const {
   const key_state* const k = find(bytes);
-  if (k != nullptr && k->holder.may_start() && !may_begin(*k)) return runtime::awaited::rehearsals;
+  if (k != nullptr && k->reader.may_start() && !may_begin(*k)) return runtime::awaited::rehearsals;
   const std::vector<rank_id> ranks = awaited(bytes);
   const bool leader_lacks_answers = !ranks.empty() && ranks != std::vector{mine_.declaration.leader};
   return leader_lacks_answers ? runtime::awaited::members : runtime::awaited::schedule;
@@ -273,11 +273,11 @@ std::optional<rank_id> lease_participant::late(std::uint64_t bytes) const {
 std::string lease_participant::missing(std::uint64_t bytes) const {
   const key_state* k = find(bytes);
   std::string coordinator = "the coordinator on rank " + std::to_string(mine_.declaration.leader);
-  if (k != nullptr && k->holder.may_start() && !may_begin(*k))
+  if (k != nullptr && k->reader.may_start() && !may_begin(*k))
     return "for the rehearsals that all members make before this call";
-  if (k == nullptr || !k->holder.gated()) return coordinator;
-  const std::string gate = "at the gate of campaign " + std::to_string(k->holder.gated()->campaign) + " for ";
-  if (k->waiting_campaign != k->holder.gated()->campaign || k->waiting_for.empty())
+  if (k == nullptr || !k->reader.gated()) return coordinator;
+  const std::string gate = "at the gate of campaign " + std::to_string(k->reader.gated()->campaign) + " for ";
+  if (k->waiting_campaign != k->reader.gated()->campaign || k->waiting_for.empty())
     return gate + coordinator + ", which has not sent the schedule";
   std::string ranks;
   for (const std::uint32_t r : k->waiting_for) ranks += (ranks.empty() ? "rank " : ", rank ") + std::to_string(r);
@@ -361,8 +361,8 @@ void lease_participant::on(lease_prepare& m) {
   if (later_generation_ != 0 || m.key >= keys_.size()) return;
   key_state& k = at(m.key);
   lease_letter l{lease_letter::kind::prepare, heard_generation_, m.campaign, m.after, std::move(m.entries)};
-  const std::size_t known = k.holder.log().size();
-  reply(m.key, k.holder.on_prepare(l, m.at_once != 0 ? 0 : margin_of(k, m.round_trip_ns)));
+  const std::size_t known = k.reader.log().size();
+  reply(m.key, k.reader.on_prepare(l, m.at_once != 0 ? 0 : margin_of(k, m.round_trip_ns)));
   note_rounds(k, known);
   release();
 }
@@ -371,11 +371,11 @@ void lease_participant::on(lease_schedule& m) {
   if (later_generation_ != 0 || m.key >= keys_.size()) return;
   key_state& k = at(m.key);
   lease_letter l{lease_letter::kind::schedule, heard_generation_, 0, m.after, std::move(m.entries)};
-  const std::size_t known = k.holder.log().size();
-  reply(m.key, k.holder.on_schedule(l));
+  const std::size_t known = k.reader.log().size();
+  reply(m.key, k.reader.on_schedule(l));
   note_rounds(k, known);
   // Trials that this entry cuts short have no last one.
-  if (k.holder.log().size() != known && k.holder.next() != 0) mine_.rows->flush(m.key, k.holder.next() - 1);
+  if (k.reader.log().size() != known && k.reader.next() != 0) mine_.rows->flush(m.key, k.reader.next() - 1);
   release();
 }
 
@@ -396,12 +396,11 @@ bool lease_participant::may_leave() {
   if (failed_ != errc::none || (never_called && state_.round == 0)) return true;
   if (leaving_turn_ % 2 == 0) {
     ++leaving_turn_;
-    ask_to_leave_at_ns_ = 0;
-    leaving_pauses_.restart();
+    leaving_.restart();
   }
   if (answered_turn_ == leaving_turn_) return true;
-  if (services_.ex.now() < ask_to_leave_at_ns_) return false;
-  ask_to_leave_at_ns_ = services_.ex.deadline_in(leaving_pauses_.next(services_.jitter));
+  if (!leaving_.is_due(services_)) return false;
+  leaving_.said(services_);
   tell_coordinator(lease_leaving{leaving_turn_});
   return false;
 }

@@ -26,10 +26,10 @@
 #include <parley/actors/agreement/participant.hpp>
 #include <parley/actors/leases/lease.hpp>
 #include <parley/actors/leases/lease_messages.hpp>
+#include <parley/actors/letters/reminder.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/runtime/coroutines/request.hpp>
 #include <parley/runtime/record/waiting_call.hpp>
-#include <parley/runtime/time/backoff.hpp>
 #include <parley/tuning/key.hpp>
 
 #include <array>
@@ -165,7 +165,7 @@ class lease_participant {
   std::uint64_t next_invocation(std::uint64_t bytes) const noexcept;
   /// How many calls of that key have started; 0, too, for a key that there is not.
   std::uint64_t calls_begun(std::uint32_t key) const noexcept {
-    return key < keys_.size() && keys_[key] != nullptr ? keys_[key]->holder.next() : 0;
+    return key < keys_.size() && keys_[key] != nullptr ? keys_[key]->reader.next() : 0;
   }
   std::uint64_t generation() const noexcept { return generation_; }
 
@@ -183,8 +183,8 @@ class lease_participant {
 
  private:
   struct key_state {
-    key_state(std::uint64_t generation, std::uint64_t c0, runtime::noticed_at here) : holder(generation, c0, here) {}
-    lease_holder holder;
+    key_state(std::uint64_t generation, std::uint64_t c0, runtime::noticed_at here) : reader(generation, c0, here) {}
+    lease_reader reader;
     start_rate rate;
     std::uint64_t gate_counted = 0;  // campaign of the last gate that was met
     std::vector<std::uint32_t> waiting_for;
@@ -249,8 +249,7 @@ class lease_participant {
   time_ns rehearsal_ended_ns_ = 0;
   std::uint64_t leaving_turn_ = 0;   // see lease_messages.hpp
   std::uint64_t answered_turn_ = 0;  // the latest that the coordinator has answered
-  time_ns ask_to_leave_at_ns_ = 0;
-  runtime::backoff<20'000'000, 1'000'000'000> leaving_pauses_;
+  reminder<> leaving_;
 
   std::function<void(std::uint64_t)> new_key_;
   std::function<void(const std::string&)> generation_ended_;

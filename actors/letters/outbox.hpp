@@ -9,6 +9,7 @@
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/letters/pieces.hpp>
+#include <parley/actors/letters/reminder.hpp>
 #include <parley/actors/services.hpp>
 
 #include <algorithm>
@@ -57,12 +58,12 @@ class outbox {
 
   runtime::time_ns next_resend() const noexcept {
     runtime::time_ns earliest = runtime::never;
-    for (const letter& l : letters_) earliest = std::min(earliest, l.resend_at);
+    for (const letter& l : letters_) earliest = std::min(earliest, l.again.when());
     return earliest;
   }
   void resend() {
     for (letter& l : letters_) {
-      if (l.resend_at <= services_.ex.now()) send(l);
+      if (l.again.is_due(services_)) send(l);
     }
   }
 
@@ -73,8 +74,7 @@ class outbox {
     std::uint16_t type;
     std::uint32_t number;
     std::vector<std::byte> body;
-    runtime::time_ns resend_at = 0;
-    resend_pauses pauses{};
+    reminder<> again{};
   };
   void post_letter(rank_id to, part actor, std::uint16_t type, std::uint32_t number, std::vector<std::byte> body) {
     letters_.push_back({to, number_of(op_, actor), type, number, std::move(body)});
@@ -83,7 +83,7 @@ class outbox {
   }
   // One whose sending throws is repeated like one that is lost.
   void send(letter& l) {
-    l.resend_at = services_.ex.deadline_in(l.pauses.next(services_.jitter));
+    l.again.said(services_);
     // `full` and a peer that is not there yet are what repeating is for.
     static_cast<void>(services_.mail.send_raw(l.to, l.actor, generation_, l.type, l.body));
   }

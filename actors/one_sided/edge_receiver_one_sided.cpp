@@ -97,7 +97,7 @@ void edge_receiver::offer_credit(stream& s, part_receiver& r, std::uint64_t inde
   r.one_sided_->credit = s.given.give(index);
   r.one_sided_->repeats = 0;
   send_credit(s, r, index);
-  repeat_soon();
+  if (!one_sided_->offers.is_set()) one_sided_->offers.begin(services_);
 }
 
 void edge_receiver::offer_credits(stream& s) noexcept {
@@ -141,9 +141,7 @@ void edge_receiver::send_revoke(stream& s) noexcept {
   services_.note_step(runtime::flight_event::revoked, op_, generation(), {.invocation = m.number, .tag = peer_});
   if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) == errc::none)
     ++counters_.revokes_sent;
-  runtime::timer_wheel::disarm(one_sided_->timer);
-  const runtime::time_ns pause_ns = std::min(one_sided_->answer_pauses.next(services_.jitter), longest_answer_pause_ns);
-  services_.ex.arm_in(one_sided_->timer, pause_ns);
+  one_sided_->revokes.go_on(services_, longest_answer_pause_ns);
 }
 
 // Whether a receive that wants to leave has to wait until the sender cannot write any more: into its own buffer, or into that
@@ -155,7 +153,7 @@ bool edge_receiver::must_ask_first(part_receiver& r) noexcept {
   if (s.given.may_leave(s.first_posted + r.place_in_line())) return false;
   if (r.one_sided_ == nullptr) r.one_sided_ = std::make_unique<part_receiver::one_sided>();
   if (r.one_sided_->leaving == errc::none) {
-    one_sided_->answer_pauses.restart();
+    one_sided_->revokes.restart();
     send_revoke(s);
   }
   return true;
@@ -171,10 +169,8 @@ void edge_receiver::on_revoked(const revoked& m) noexcept {
     r.one_sided_->credit = 0;
     if (r.one_sided_->leaving != errc::none) r.end(r.one_sided_->leaving);
   });
-  if (std::none_of(streams_.begin(), streams_.end(), [](const auto& one) { return one->given.revoking(); })) {
-    runtime::timer_wheel::disarm(one_sided_->timer);
-    repeat_soon();  // credits, at their own pace
-  }
+  if (std::none_of(streams_.begin(), streams_.end(), [](const auto& one) { return one->given.revoking(); }))
+    one_sided_->revokes.stop();
   offer_credits(*s);
 }
 
@@ -255,19 +251,14 @@ void edge_receiver::on_question(const taken& m) noexcept {
 
 // ---- asking again -----------------------------------------------------------------------------------------------------
 
-void edge_receiver::repeat_soon() noexcept {
-  if (one_sided_->timer.linked()) return;
-  one_sided_->pauses.restart();
-  services_.ex.arm_in(one_sided_->timer, one_sided_->pauses.next(services_.jitter));
-}
-
-void edge_receiver::repeat() noexcept {
-  bool open = false;
+void edge_receiver::revoke_again() noexcept {
   for (auto& s : streams_) {
     if (s->given.revoking()) send_revoke(*s);
   }
-  if (one_sided_->timer.linked()) return;  // the credits of the other streams are repeated once that is answered
-  one_sided_->answer_pauses.restart();
+}
+
+void edge_receiver::offer_again() noexcept {
+  bool open = false;
   for (auto& s : streams_) {
     std::uint64_t index = s->first_posted;
     s->posted.for_each([&](part_receiver& r) {
@@ -278,8 +269,7 @@ void edge_receiver::repeat() noexcept {
       if (s->given.may_give()) send_credit(*s, r, its);
     });
   }
-  if (!open || one_sided_->timer.linked()) return;
-  services_.ex.arm_in(one_sided_->timer, one_sided_->pauses.next(services_.jitter));
+  if (open) one_sided_->offers.go_on(services_);
 }
 
 }  // namespace parley::actors

@@ -22,8 +22,7 @@ bool contains(const std::vector<std::uint64_t>& list, std::uint64_t one) noexcep
 
 one_sided_sender::one_sided_sender(services& s, edge e, std::vector<std::uint64_t> puts,
                                    std::vector<std::uint64_t> gets)
-    : services_(s), edge_(std::move(e)), puts_(std::move(puts)), gets_(std::move(gets)), repeat_timer_(*this),
-      question_timer_(*this) {
+    : services_(s), edge_(std::move(e)), puts_(std::move(puts)), gets_(std::move(gets)) {
   const std::uint64_t me = number_of(edge_.op, part::data_sender);
   const auto bind = [&]<class M>(auto handle) {
     services_.mail.bind<M>(me, [this, handle](runtime::envelope from, M&& m) {
@@ -210,7 +209,8 @@ void one_sided_sender::number_and_announce(announced& a) noexcept {
   a.number = ++last_announced_;
   a.known = false;
   announce(a);
-  repeat_soon();
+  announcement_.restart();
+  if (!announcement_.is_set()) announcement_.go_on(services_);
 }
 
 bool one_sided_sender::holds(std::span<const std::byte> source) const noexcept {
@@ -236,9 +236,7 @@ void one_sided_sender::on_known(const runtime::envelope&, const known& m) noexce
 
 void one_sided_sender::await_taken(std::uint64_t stream, std::uint64_t invocation, transfer_part& offered) noexcept {
   waiting_.push_back({stream, invocation, &offered});
-  if (question_timer_.linked()) return;
-  questions_.restart(first_question_ns);
-  services_.ex.arm_in(question_timer_, questions_.next(services_.jitter));
+  if (!taken_question_.is_set()) taken_question_.begin(services_, first_question_ns);
 }
 
 void one_sided_sender::on_taken(const taken& m) noexcept {
@@ -256,12 +254,7 @@ void one_sided_sender::on_taken(const taken& m) noexcept {
 
 // ---- asking again -----------------------------------------------------------------------------------------------------
 
-void one_sided_sender::repeat_soon() noexcept {
-  pauses_.restart();
-  if (!repeat_timer_.linked()) services_.ex.arm_in(repeat_timer_, pauses_.next(services_.jitter));
-}
-
-void one_sided_sender::repeat() noexcept {
+void one_sided_sender::announce_again() noexcept {
   std::erase_if(announced_, [](const announced& a) { return a.region->where != memory_region::state::exposed; });
   bool open = false;
   for (const announced& a : announced_) {
@@ -269,12 +262,11 @@ void one_sided_sender::repeat() noexcept {
     open = true;
     announce(a);
   }
-  if (!open) return;
-  services_.ex.arm_in(repeat_timer_, pauses_.next(services_.jitter));
+  if (open) announcement_.go_on(services_);
 }
 
 // For who waits in a call, and so more often than what only costs a chance when it is late.
-void one_sided_sender::ask() noexcept {
+void one_sided_sender::ask_whether_taken() noexcept {
   if (waiting_.empty()) return;
   bool late = false;
   for (const waiting_get& w : waiting_) {
@@ -288,8 +280,7 @@ void one_sided_sender::ask() noexcept {
     late = late || w.offered->owner == nullptr || w.offered->owner->failed() != errc::none;
   }
   if (failed_ != errc::none && hears_nothing()) return end_waits(failed_);
-  const runtime::time_ns pause_ns = questions_.next(services_.jitter);
-  services_.ex.arm_in(question_timer_, late ? std::min(pause_ns, longest_late_pause_ns) : pause_ns);
+  taken_question_.go_on(services_, late ? longest_late_pause_ns : hurried.longest);
 }
 
 bool one_sided_sender::hears_nothing() const noexcept {
@@ -300,13 +291,11 @@ bool one_sided_sender::hears_nothing() const noexcept {
 
 void one_sided_sender::ask_soon() noexcept {
   if (waiting_.empty()) return;
-  runtime::timer_wheel::disarm(question_timer_);
-  questions_.restart();
-  services_.ex.arm_in(question_timer_, questions_.next(services_.jitter));
+  taken_question_.begin(services_);
 }
 
 void one_sided_sender::end_waits(errc why) noexcept {
-  runtime::timer_wheel::disarm(question_timer_);
+  taken_question_.stop();
   auto waiting = std::move(waiting_);
   waiting_.clear();
   for (const waiting_get& w : waiting) w.offered->on_end(*w.offered, why);
@@ -315,7 +304,7 @@ void one_sided_sender::end_waits(errc why) noexcept {
 void one_sided_sender::fail(errc why, reader r) noexcept {
   if (failed_ == errc::none) heard_ns_ = services_.ex.precise_now();
   failed_ = why;
-  runtime::timer_wheel::disarm(repeat_timer_);
+  announcement_.stop();
   announced_.clear();
   if (r == reader::gone) return end_waits(why);
   // The poison that this sends ends the receives that have not begun to read.

@@ -18,6 +18,7 @@
 #include <parley/actors/edge/credit_messages.hpp>
 #include <parley/actors/edge/credits.hpp>
 #include <parley/actors/edge/outgoing.hpp>
+#include <parley/actors/letters/reminder.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/registered_memory.hpp>
 #include <parley/runtime/time/timers.hpp>
@@ -110,16 +111,6 @@ class one_sided_sender {
     std::uint64_t invocation = 0;
     transfer_part* offered = nullptr;
   };
-  struct repeat_timer : runtime::timer {
-    explicit repeat_timer(one_sided_sender& o) noexcept : timer(&on_time), owner(o) {}
-    static void on_time(timer& self) noexcept { static_cast<repeat_timer&>(self).owner.repeat(); }
-    one_sided_sender& owner;
-  };
-  struct question_timer : runtime::timer {
-    explicit question_timer(one_sided_sender& o) noexcept : timer(&on_time), owner(o) {}
-    static void on_time(timer& self) noexcept { static_cast<question_timer&>(self).owner.ask(); }
-    one_sided_sender& owner;
-  };
   // A report is overdue then: most payloads have been read long before.
   static constexpr runtime::time_ns first_question_ns = 10'000'000;
   // Between questions of a send that should have ended.
@@ -145,9 +136,8 @@ class one_sided_sender {
   /// Whether the receiver has been told of such memory.
   bool holds(std::span<const std::byte> source) const noexcept;
   void announce(const announced& a) noexcept;
-  void repeat() noexcept;
-  void repeat_soon() noexcept;
-  void ask() noexcept;
+  void announce_again() noexcept;
+  void ask_whether_taken() noexcept;
   void end_waits(runtime::errc why) noexcept;
 
   services& services_;
@@ -160,10 +150,8 @@ class one_sided_sender {
   std::uint64_t last_announced_ = 0;
   std::vector<waiting_get> waiting_;
   std::vector<std::unique_ptr<const one_sided_access>> in_use_;
-  repeat_timer repeat_timer_;
-  resend_pauses pauses_;
-  question_timer question_timer_;
-  question_pauses questions_;
+  reminder_timer<&one_sided_sender::announce_again> announcement_{*this};
+  reminder_timer<&one_sided_sender::ask_whether_taken, hurried> taken_question_{*this};
   runtime::time_ns heard_ns_ = 0;  // the receiver's last word of its reads
   runtime::errc failed_ = runtime::errc::none;
   bool memory_there_ = false;  // the receiver has registered some

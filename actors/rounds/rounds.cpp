@@ -1,5 +1,6 @@
 #include <parley/actors/rounds/rounds.hpp>
 
+#include <parley/actors/letters/reminder.hpp>
 #include <parley/actors/rank_list.hpp>
 
 #include <algorithm>
@@ -259,7 +260,7 @@ std::optional<result<rounds::outcome>> rounds::conclude_if_all(std::uint64_t cal
 }
 
 task<result<rounds::outcome>> rounds::lead(std::uint64_t call, std::uint32_t round, round_body body, time_limit t) {
-  time_ns ask_at = services_.ex.now();
+  reminder<> question;
   for (;;) {
     if (broken_) co_return *broken_;
     if (const auto why = failure_of(call)) co_return *why;
@@ -282,13 +283,13 @@ task<result<rounds::outcome>> rounds::lead(std::uint64_t call, std::uint32_t rou
       co_return why;
     }
     ask_if_late(t, silent);
-    if (services_.ex.now() >= ask_at) {
+    if (question.is_due(services_)) {
       round_question q;
       q.call = call;
       for (const rank_id r : silent) send(r, part::participant, q);
-      ask_at = services_.ex.deadline_in(resend_ns);
+      question.said(services_);
     }
-    const time_ns next_at = std::min({ask_at, t.late_soon, t.deadline});
+    const time_ns next_at = std::min({question.when(), t.late_soon, t.deadline});
     auto woken = co_await changed_.next(next_at);
     if (!woken && woken.code() != errc::timeout) co_return woken.reason();
   }
@@ -302,7 +303,7 @@ task<result<rounds::outcome>> rounds::follow(std::uint64_t call, std::uint32_t r
   mine.round = round;
   mine.body = std::move(body);
   const std::vector<rank_id> leader{leader_};
-  time_ns say_at = services_.ex.now();
+  reminder<> word;
   for (;;) {
     if (broken_) co_return *broken_;
     if (const auto why = failure_of(call)) co_return *why;
@@ -319,11 +320,11 @@ task<result<rounds::outcome>> rounds::follow(std::uint64_t call, std::uint32_t r
           errc::timeout, {.peer = leader_, .unmet = runtime::awaited::members},
           "rank " + std::to_string(leader_) + ", which leads, has not answered in time" + said_by(leader));
     ask_if_late(t, leader);
-    if (services_.ex.now() >= say_at) {
+    if (word.is_due(services_)) {
       send(leader_, part::coordinator, mine);
-      say_at = services_.ex.deadline_in(resend_ns);
+      word.said(services_);
     }
-    const time_ns next_at = std::min({say_at, t.late_soon, t.deadline});
+    const time_ns next_at = std::min({word.when(), t.late_soon, t.deadline});
     auto woken = co_await changed_.next(next_at);
     if (!woken && woken.code() != errc::timeout) co_return woken.reason();
   }
@@ -404,10 +405,12 @@ void rounds::failed(std::uint64_t call, const error& why, told whom) {
 
 /// What must arrive, and nobody waits for.
 task<> rounds::repeat() {
+  reminder<> again;
   for (;;) {
-    const bool owing = owes_messages();
-    auto woken = co_await work_.next(owing ? services_.ex.deadline_in(resend_ns) : runtime::never);
+    auto woken = co_await work_.next(owes_messages() ? again.when() : runtime::never);
     if (!woken && woken.code() != errc::timeout) co_return;
+    if (woken) again.restart();
+    again.said(services_);
     if (woken) continue;
     for (const kept_outcome& k : kept_) {
       for (const rank_id r : k.unknown_to) send(r, part::participant, k.what);

@@ -78,7 +78,6 @@ class rounds {
   const std::vector<rank_id>& members() const noexcept { return members_; }
 
  private:
-  static constexpr runtime::time_ns resend_ns = 50'000'000;
   static constexpr std::size_t most_failures = 16;
   struct failed_call {
     runtime::error why;

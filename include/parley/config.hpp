@@ -18,7 +18,7 @@
 /// They may call other ops, but not their own: that is `bad_argument`, and leaves the config out by name.
 /// Payloads of 0 bytes never reach them. One object serves all invocations, several at once: it must not keep state.
 #include <parley/actors/edge/part_receiver.hpp>
-#include <parley/actors/edge/transfer.hpp>
+#include <parley/actors/edge/part_sender.hpp>
 #include <parley/error.hpp>
 #include <parley/ops/core/op_config.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>

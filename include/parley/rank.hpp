@@ -206,6 +206,8 @@ class rank {
   const std::vector<std::string>& warnings() const noexcept;
   /// Flow control messages that this rank's edges sent.
   std::uint64_t flow_messages() const noexcept;
+  /// Control messages that this rank has sent once more, since their answers had not come in time.
+  std::uint64_t repeated_messages() const noexcept;
 
  private:
   op_host& keep(std::unique_ptr<op_end> op);

@@ -38,7 +38,7 @@ constexpr std::size_t most_runs = 8;      // of calls, that a neighbour may be b
 }  // namespace
 
 neighbours::neighbours(actors::services& s, std::vector<declared_edge*> edges, options o)
-    : timer(&on_time), services_(s), edges_(std::move(edges)), options_(std::move(o)) {
+    : services_(s), edges_(std::move(edges)), options_(std::move(o)) {
   const rank_id self = s.net.rank();
   declaration_.name = options_.op;
   declaration_.participants = {{self, "neighbour"}};
@@ -104,16 +104,13 @@ void neighbours::differs(rank_id peer) {
   p->awaited = true;
   p->heard_under.reset();
   ask_until_ns_ = services_.until(options_.timeout_ns);
-  pauses_.restart();
-  runtime::timer_wheel::disarm(*this);
+  question_.restart();
   ask();
 }
 
 void neighbours::ask_for_a_while() {
   ask_until_ns_ = services_.until(options_.timeout_ns);
-  if (linked()) return;
-  pauses_.restart();
-  services_.ex.arm_in(*this, pauses_.next(services_.jitter));
+  if (!question_.is_set()) question_.begin(services_);
 }
 
 void neighbours::heard(rank_id peer) noexcept {
@@ -134,7 +131,6 @@ void neighbours::call(std::uint64_t terms, const std::function<std::string()>& w
 }
 
 void neighbours::ask() noexcept {
-  const time_ns now = services_.ex.now();
   bool any = false;
   // Of calls that are told apart by their terms those who wait for us should know, too: they may think that they know ours.
   for (const peer_state& p : peers_) {
@@ -154,7 +150,8 @@ void neighbours::ask() noexcept {
     }
     static_cast<void>(services_.mail.send(p.rank, actor(), 0, q));
   }
-  if (any && now < ask_until_ns_) services_.ex.arm(*this, now + pauses_.next(services_.jitter));
+  question_.stop();
+  if (any && services_.ex.now() < ask_until_ns_) question_.go_on(services_);
 }
 
 // Only in what they differ, with both values; empty where they do not.

@@ -29,6 +29,7 @@
 ///     now.end(thrown);                                           // throws it, or what another rank's failure has been told with
 ///
 /// Deaths and restarts are told by the edges themselves, and come first.
+#include <parley/actors/letters/reminder.hpp>
 #include <parley/actors/rounds/neighbour_messages.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/dataflow.hpp>
@@ -36,7 +37,6 @@
 #include <parley/ops/core/call_under_way.hpp>
 #include <parley/ops/edges/declared_edge.hpp>
 #include <parley/p2p.hpp>
-#include <parley/runtime/time/backoff.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -74,7 +74,7 @@ class term_comparison {
   std::vector<std::unique_ptr<exchange>> all_;  // the latest last; a message of an earlier one may still be leaving
 };
 
-class neighbours final : public op_end, private runtime::timer {
+class neighbours final : public op_end {
  public:
   struct options {
     std::string op;               ///< its name
@@ -106,7 +106,7 @@ class neighbours final : public op_end, private runtime::timer {
 
   const actors::op_declaration& declaration() const noexcept override { return declaration_; }
   bool ends_with(rank_id) const noexcept override { return false; }  // its messages end when a peer is gone
-  void fail(const runtime::error&) noexcept override { runtime::timer_wheel::disarm(*this); }
+  void fail(const runtime::error&) noexcept override { question_.stop(); }
 
   /// The facts of an error of this op that concerns `peer`.
   runtime::error_facts about(rank_id peer) const;
@@ -127,7 +127,6 @@ class neighbours final : public op_end, private runtime::timer {
     std::uint64_t terms;
     std::string words;
   };
-  static void on_time(timer& self) noexcept { static_cast<neighbours&>(self).ask(); }
   peer_state* find(rank_id peer) noexcept;
   void meet(peer_state& p) noexcept;
   std::uint64_t terms_now() const noexcept { return runs_.empty() ? 0 : runs_.back().terms; }
@@ -156,7 +155,7 @@ class neighbours final : public op_end, private runtime::timer {
   std::vector<peer_state> peers_;
   std::uint64_t calls_ = 0;
   std::vector<run_of_calls> runs_;  // the latest last
-  runtime::backoff<20'000'000, 1'000'000'000> pauses_;
+  actors::reminder_timer<&neighbours::ask> question_{*this};
   time_ns ask_until_ns_ = 0;
   std::optional<runtime::error> refused_;
   bool closed_ = false;                     // as a call has failed, which all are told

@@ -10,7 +10,7 @@
 /// the buffer must stay until it has ended. Failure and cancellation: see edge.hpp.
 #include <parley/actors/edge/outgoing.hpp>
 #include <parley/actors/edge/part_receiver.hpp>
-#include <parley/actors/edge/transfer.hpp>
+#include <parley/actors/edge/part_sender.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
 

@@ -1,5 +1,5 @@
 #pragma once
-/// An edge as it was declared. Its state (actors, offers, campaigns) is made when it is first used on this rank: by a call, by
+/// An edge as it was declared. Its state (actors, offers, searches) is made when it is first used on this rank: by a call, by
 /// data or by an offer that comes for it. One that nobody uses exchanges nothing and stays small, so that a program can
 /// declare ops by the thousand. (The rank makes its first few at once, so that they know their peers before their first call.)
 ///

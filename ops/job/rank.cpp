@@ -370,4 +370,6 @@ std::uint64_t rank::flow_messages() const noexcept {
   return count;
 }
 
+std::uint64_t rank::repeated_messages() const noexcept { return host_->services_.repeated; }
+
 }  // namespace parley::ops

@@ -69,7 +69,7 @@ TEST_CASE("an entry assigns its segments in order and then its tail, and later e
 }
 
 TEST_CASE("a promise is kept at the gate, repeated as it was, and lifted by its entry") {
-  lease_holder h(generation, c0);
+  lease_reader h(generation, c0);
   h.start();
   const auto promise = h.on_prepare(prepare_of(1), 2);
   CHECK(promise.what == kind::promise);
@@ -88,7 +88,7 @@ TEST_CASE("a promise is kept at the gate, repeated as it was, and lifted by its 
 }
 
 TEST_CASE("an abort lifts the gate and changes nothing else") {
-  lease_holder h(generation, c0);
+  lease_reader h(generation, c0);
   h.on_prepare(prepare_of(1), 0);
   CHECK_FALSE(h.may_start());
   h.on_schedule(schedule_of(0, {lease_entry{}}));
@@ -96,7 +96,7 @@ TEST_CASE("an abort lifts the gate and changes nothing else") {
 }
 
 TEST_CASE("a prepare repairs the schedule that was lost before it") {
-  lease_holder h(generation, c0);
+  lease_reader h(generation, c0);
   h.on_prepare(prepare_of(1), 0);
   const auto a = h.on_prepare(prepare_of(2, 0, {decision(0, winner)}), 5);
   CHECK(a.what == kind::promise);
@@ -106,7 +106,7 @@ TEST_CASE("a prepare repairs the schedule that was lost before it") {
 }
 
 TEST_CASE("letters with a gap, of another generation or against what is known change nothing") {
-  lease_holder h(generation, c0);
+  lease_reader h(generation, c0);
   CHECK(h.on_prepare(prepare_of(3), 0).what == kind::refuse);
   CHECK(h.may_start());
   CHECK(h.on_schedule(schedule_of(2, {decision(0, winner)})).known == 0);
@@ -161,8 +161,8 @@ TEST_CASE("the writer hears what cannot be true") {
 
 TEST_CASE("in every build, whoever starts at a gate, schedules without promises or aborts what exists breaks a named "
           "invariant") {
-  struct careless_holder : lease_holder {
-    using lease_holder::lease_holder;
+  struct careless_holder : lease_reader {
+    using lease_reader::lease_reader;
     void forget_the_log() { log_ = lease_log(c0); }
   };
   careless_holder h(generation, c0, {42, 3});

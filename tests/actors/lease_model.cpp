@@ -72,8 +72,8 @@ std::string text_of(const message& m) {
 }
 
 /// Mutants of the participant.
-struct honest : lease_holder {
-  using lease_holder::lease_holder;
+struct honest : lease_reader {
+  using lease_reader::lease_reader;
   bool ready() const { return may_start(); }
   lease begin() { return start(); }
   lease_answer prepared(const lease_letter& l, std::uint64_t margin) { return on_prepare(l, margin); }
@@ -148,7 +148,7 @@ class exploration {
     std::uint64_t generation, invocation, digest;
   };
   struct player {
-    Holder holder;
+    Holder reader;
     std::vector<ran> history;
   };
   struct state {
@@ -166,11 +166,11 @@ class exploration {
   std::string key_of(const state& s) const {
     std::string text;
     for (const player& p : s.players) {
-      put(text, p.holder.generation());
-      put(text, p.holder.next());
-      put(text, p.holder.gated() ? p.holder.gated()->campaign : 0);
-      put(text, p.holder.gated() ? p.holder.gated()->from : 0);
-      put(text, p.holder.log().entries());
+      put(text, p.reader.generation());
+      put(text, p.reader.next());
+      put(text, p.reader.gated() ? p.reader.gated()->campaign : 0);
+      put(text, p.reader.gated() ? p.reader.gated()->from : 0);
+      put(text, p.reader.log().entries());
       for (const ran& r : p.history) put(text, r.digest);
       text += '|';
     }
@@ -234,11 +234,11 @@ class exploration {
   void expand(const state& here) {
     write(here);
     for (std::size_t p = 0; p < here.players.size(); ++p) {
-      const Holder& holder = here.players[p].holder;
-      if (holder.next() < bounds_.invocations && holder.ready()) {
+      const Holder& reader = here.players[p].reader;
+      if (reader.next() < bounds_.invocations && reader.ready()) {
         state s = here;
-        const lease l = s.players[p].holder.begin();
-        s.players[p].history.push_back({holder.generation(), l.invocation, l.digest});
+        const lease l = s.players[p].reader.begin();
+        s.players[p].history.push_back({reader.generation(), l.invocation, l.digest});
         add(std::move(s), current_);
       }
     }
@@ -294,31 +294,31 @@ class exploration {
   }
   void deliver(const state& here, const message& m) {
     const std::size_t p = m.participant;
-    if (is_later_generation(m.letter.generation, here.players[p].holder.generation())) {
+    if (is_later_generation(m.letter.generation, here.players[p].reader.generation())) {
       state s = here;
-      s.players[p].holder = Holder(m.letter.generation, c0);
+      s.players[p].reader = Holder(m.letter.generation, c0);
       add(std::move(s), current_);
       return;
     }
     if (m.letter.what == lease_letter::kind::schedule) {
       state s = here;
-      answer(s, p, s.players[p].holder.on_schedule(m.letter));
+      answer(s, p, s.players[p].reader.on_schedule(m.letter));
       add(std::move(s), current_);
       return;
     }
     for (const std::uint64_t margin : bounds_.margins) {
       state s = here;
-      answer(s, p, s.players[p].holder.prepared(m.letter, margin));
+      answer(s, p, s.players[p].reader.prepared(m.letter, margin));
       add(std::move(s), current_);
     }
-    if (bounds_.refusals && !here.players[p].holder.gated()) {
+    if (bounds_.refusals && !here.players[p].reader.gated()) {
       state s = here;
       answer(s, p,
              {.what = lease_answer::kind::refuse,
               .generation = m.letter.generation,
               .campaign = m.letter.campaign,
               .from = 0,
-              .known = s.players[p].holder.log().size()});
+              .known = s.players[p].reader.log().size()});
       add(std::move(s), current_);
     }
   }
@@ -328,7 +328,7 @@ class exploration {
     std::vector<bool> can(states_.size(), false);
     std::deque<std::size_t> open;
     for (std::size_t i = 0; i < states_.size(); ++i) {
-      const auto finished = [&](const player& p) { return p.holder.next() == bounds_.invocations; };
+      const auto finished = [&](const player& p) { return p.reader.next() == bounds_.invocations; };
       if (!std::all_of(states_[i].players.begin(), states_[i].players.end(), finished)) continue;
       can[i] = true;
       open.push_back(i);

@@ -23,13 +23,13 @@ enum class worker_rule { waits_for_stamp, does_not_wait };
 struct worker {
   explicit worker(std::uint64_t depth) : learned(depth, c0) {}
   std::uint64_t next = 0;
-  learned_ahead learned;
+  ahead_reader learned;
   std::vector<std::uint64_t> ran;
 };
 
 struct state {
   state(std::size_t workers, std::uint64_t depth) : log(depth, c0), all(workers, worker(depth)) {}
-  assigned_ahead log;
+  ahead_writer log;
   std::uint64_t returned = 0;
   std::vector<worker> all;
   std::set<std::tuple<std::size_t, std::uint64_t>> up;                     // worker, invocation
@@ -134,7 +134,7 @@ TEST_CASE("a worker that does not wait for the stamp of n - d is found broken") 
 }
 
 TEST_CASE("the leader writes the config of an invocation once, in order, and knows the first d without writing") {
-  assigned_ahead log(2, c0);
+  ahead_writer log(2, c0);
   CHECK(*log.config_of(0) == c0);
   CHECK(*log.config_of(1) == c0);
   CHECK_FALSE(log.config_of(2));
@@ -146,7 +146,7 @@ TEST_CASE("the leader writes the config of an invocation once, in order, and kno
 }
 
 TEST_CASE("a stamp that contradicts an earlier one is refused, one that repeats it is not") {
-  learned_ahead seen(1, c0);
+  ahead_reader seen(1, c0);
   CHECK(seen.learn(0, c0, other));
   CHECK(seen.learn(0, c0, other));
   CHECK(*seen.config_of(1) == other);
@@ -157,7 +157,7 @@ TEST_CASE("a stamp that contradicts an earlier one is refused, one that repeats 
 }
 
 TEST_CASE("what one does not know is not a contradiction, and may come later") {
-  learned_ahead seen(2, c0);
+  ahead_reader seen(2, c0);
   CHECK(seen.learn(2, other, 0));
   CHECK_FALSE(seen.config_of(4));
   CHECK(seen.learn(2, other, c0));
@@ -165,7 +165,7 @@ TEST_CASE("what one does not know is not a contradiction, and may come later") {
 }
 
 TEST_CASE("stamps of invocations far beyond all others find no place") {
-  learned_ahead seen(1, c0);
+  ahead_reader seen(1, c0);
   CHECK_FALSE(seen.learn(1'000'000'000, c0, c0));
   CHECK(seen.learn(invocation_log<int>::most - 2, other, c0));
 }

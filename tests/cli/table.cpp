@@ -30,7 +30,7 @@ constexpr const char* document = R"json({
      "trials_in_stream": [], "candidates": []}],
   "ranks": 2, "invocations": 60, "wall_ns": 6e9, "mismatches": 0, "unpaired": 0, "outputs_match": true,
   "outputs_differ": false, "outputs_compared": 60, "outputs_expected": 60, "control_messages": 20,
-  "control_messages_to_outsiders": 0, "flow_messages": 4, "barriers": 0, "copied_bytes": 0})json";
+  "control_messages_to_outsiders": 0, "repeated_messages": 2, "flow_messages": 4, "barriers": 0, "copied_bytes": 0})json";
 
 std::string line_with(const std::string& text, std::string_view part) {
   const auto at = text.find(part);

@@ -24,11 +24,11 @@
 /// ends with the one before it, every candidate meets then.
 ///
 /// A machine that does something else now and then makes a few repetitions several times as long (`is_disturbed`). Medians of few are
-/// luck then. Once that was seen, whoever was dropped with fewer than `thorough_repetitions` is only set aside: before the campaign
+/// luck then. Once that was seen, whoever was dropped with fewer than `thorough_repetitions` is only set aside: before the search
 /// ends it is repeated, once more and beside those that are left, until it has so many, and may come back. Nothing is settled with
 /// fewer, either, and the settling asks for more certainty.
 ///
-/// The campaign stops as soon as what `decide` would choose is known, with fair confidence, to be within noise of the best
+/// The search stops as soon as what `decide` would choose is known, with fair confidence, to be within noise of the best
 /// that is left; in any case after `maximum_rounds`. So few repetitions do when times hardly scatter or differ by much, and
 /// more are made where they do not: their price is only that of slow configs (N4). It may also stop after any invocation.
 #include <cstddef>
@@ -93,7 +93,7 @@ class trial_planner {
   /// At once and for good, its planned trials included: a candidate that failed in a real invocation. c0 is never
   /// dropped.
   void drop(std::size_t candidate);
-  /// Ends the campaign here: the caller decides with what it has.
+  /// Ends the search here: the caller decides with what it has.
   void stop() noexcept { finished_ = true; }
 
   /// Still in the race, ascending; c0 is always among them.

@@ -1,5 +1,5 @@
 #pragma once
-/// What the participants' results files make of a campaign: whose entry wins, or that there is none and trials are due.
+/// What the participants' results files make of a search: whose entry wins, or that there is none and trials are due.
 ///
 ///     recalled r = recall("16MiB_bf16", entries, candidates, machines);
 ///     if (r.candidate) settle(*r.candidate, r.sentence);   // no trial

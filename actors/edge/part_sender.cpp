@@ -1,4 +1,4 @@
-#include <parley/actors/edge/transfer.hpp>
+#include <parley/actors/edge/part_sender.hpp>
 
 #include <parley/actors/one_sided/one_sided.hpp>
 
