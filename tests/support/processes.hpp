@@ -5,9 +5,16 @@
 ///     TEST_CASE("one rank of a job" * doctest::skip()) { … ops::run(scenarios().at(std::getenv(scenario_variable))); }
 ///     const job_run run("one rank of a job", "every_size", 2);
 ///     CHECK_MESSAGE(run.fine(), run.all);
+///
+/// An error that a rank meets crosses to the test as facts, so that the test need not read the sentence:
+///
+///     say_error("first send", outcome.reason());                                       // the rank
+///     CHECK(is(run.error_of(0, "first send"), {.code = errc::peer_failed, .peer = 1}));  // the test; see errors.hpp
 #include <parley/tests/support/deadline.hpp>
+#include <parley/tests/support/error_lines.hpp>
 #include <parley/tests/support/flights.hpp>
 
+#include <parley/error.hpp>
 #include <parley/rank.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
 #include <parley/transports/launch/launcher.hpp>
@@ -42,6 +49,9 @@ inline void say_flights(const ops::rank& self) {
     say(line.str());
   }
 }
+
+/// One line, of which the test makes this error again. `which` tells it from the other errors of its rank.
+inline void say_error(const std::string& which, const runtime::error& why) { say(line_of_error(which, why)); }
 
 struct job_run {
   job_run(const std::string& rank_test, const std::string& scenario, runtime::rank_id ranks,
@@ -79,6 +89,15 @@ struct job_run {
     return std::any_of(of_rank->second.begin(), of_rank->second.end(), [&](const std::string& line) {
       return std::all_of(words.begin(), words.end(), [&](const char* w) { return line.find(w) != std::string::npos; });
     });
+  }
+  /// What that rank has said with `say_error`; none if it has not.
+  runtime::result<> error_of(runtime::rank_id rank, const std::string& which) const {
+    const auto of_rank = lines.find(rank);
+    if (of_rank == lines.end()) return {};
+    for (const std::string& line : of_rank->second) {
+      if (auto said = error_in_line(line, which)) return *std::move(said);
+    }
+    return {};
   }
   /// Joins the flights of all ranks: how many invocations both ends ran, and with the same config.
   std::pair<std::size_t, std::size_t> joined() const {

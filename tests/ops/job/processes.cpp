@@ -1,11 +1,13 @@
 // Real ranks in processes of their own, over UCX. This program is its own rank: the launcher starts it again with the name of
 // a scenario, and the test reads what the ranks print.
 #include <parley/tests/support/deadline.hpp>
+#include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/folder.hpp>
 #include <parley/tests/support/processes.hpp>
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/actors/agreement/assignment.hpp>
+#include <parley/actors/membership/losses.hpp>
 #include <parley/config.hpp>
 #include <parley/contextual.hpp>
 #include <parley/dataflow.hpp>
@@ -47,9 +49,11 @@ using namespace parley;
 using namespace parley::ops;
 using namespace parley::runtime;
 using parley::tests::deadline;
+using parley::tests::is;
 using parley::tests::pair_of;
 using parley::tests::pattern;
 using parley::tests::say;
+using parley::tests::say_error;
 using parley::tests::say_flights;
 using parley::tests::scenario_variable;
 
@@ -59,6 +63,16 @@ namespace {
 
 void expect(bool holds, const std::string& what) {
   if (!holds) raise({errc::exception, "not so: " + what});
+}
+
+/// The test is told of the error that ends this rank.
+void run_to_its_error(job& here, task<> what) {
+  try {
+    run(here.loop(), std::move(what));
+  } catch (const failure& f) {
+    say_error("last call", f.reason());
+    throw;
+  }
 }
 
 task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::size_t spare) {
@@ -236,12 +250,7 @@ void killed(job& here) {
   paired_transfer op = pair_of({direct(), chunked(64_KiB, 2)});
   op.edges = {{0, 1}, {1, 2}};
   auto t = here.self().declare(op);
-  try {
-    run(here.loop(), until_lost(here.self(), t));
-  } catch (const failure& f) {
-    say(std::string("lost ") + f.what());
-    throw;
-  }
+  run_to_its_error(here, until_lost(here.self(), t));
 }
 
 /// Ranks 0 to 2 tune a function with a kernel of two configs. In the third of its runs one of them is killed: when rank 1 waits
@@ -267,7 +276,7 @@ task<> tune_until_lost(rank& self, contextual layer, transfer beat, rank_id vict
   for (const char* call : {"the call", "the call after it"}) {
     auto outcome = co_await attempt(layer.run(thunk));
     expect(!outcome && layer.end().best("kernel", "all").empty(), "nothing is decided without the rank that is gone");
-    say(std::string(call) + " ended with " + outcome.reason().what());
+    say_error(call, outcome.reason());
   }
 }
 void killed_while_they_tune(job& here, rank_id victim) {
@@ -313,21 +322,28 @@ void stay_away() {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
-task<> say_outcome(transfer t, rank& self, std::size_t sent, std::size_t room) {
+task<> say_outcome(transfer t, rank& self, std::size_t sent, std::size_t room, const char* call) {
   std::vector<std::byte> data(self.id() == 0 ? sent : room);
+  const auto say_how = [call](const auto& outcome) {
+    if (outcome) {
+      say("fine");
+    } else {
+      say_error(call, outcome.reason());
+    }
+  };
   if (self.id() == 0) {
     auto outcome = co_await attempt(t.send(data, {.to = 1}));
-    say(outcome ? "fine" : outcome.reason().what());
+    say_how(outcome);
   } else {
     auto outcome = co_await attempt(t.receive(data, {.from = 0}));
-    say(outcome ? "fine" : outcome.reason().what());
+    say_how(outcome);
   }
 }
 void too_small(job& here) {
   auto t = here.self().declare(pair_of({direct()}));
-  run(here.loop(), say_outcome(t, here.self(), 1000, 999));
-  run(here.loop(), say_outcome(t, here.self(), 1 << 20, (1 << 20) - 1));
-  run(here.loop(), say_outcome(t, here.self(), 1000, 1000));
+  run(here.loop(), say_outcome(t, here.self(), 1000, 999, "first call"));
+  run(here.loop(), say_outcome(t, here.self(), 1 << 20, (1 << 20) - 1, "second call"));
+  run(here.loop(), say_outcome(t, here.self(), 1000, 1000, "last call"));
 }
 task<> until_refused(transfer t, rank& self) {
   const agreement with = self.id() == 0 ? t.to(1) : t.from(0);
@@ -339,7 +355,7 @@ void mismatch(job& here) {
   op.dtype = here.self().id() == 0 ? "bf16" : "fp32";
   auto t = here.self().declare(op);
   run(here.loop(), until_refused(t, here.self()));
-  run(here.loop(), say_outcome(t, here.self(), 1000, 1000));
+  run(here.loop(), say_outcome(t, here.self(), 1000, 1000, "last call"));
 }
 
 struct adding final : pipeline_stage {
@@ -554,7 +570,7 @@ task<> send_to_rank_1(transfer t) {
 void returns_before_declaring(job& here) {
   if (here.self().id() == 1) return;
   auto t = here.self().declare(paired_transfer{.name = "activations", .edges = {{0, 1}}});
-  run(here.loop(), send_to_rank_1(t));
+  run_to_its_error(here, send_to_rank_1(t));
 }
 
 paired_transfer towards_rank_0() {
@@ -572,12 +588,12 @@ task<> wait_for_a_message(transfer t) {
 void throws_a_number(job& here) {
   auto t = here.self().declare(towards_rank_0());
   if (here.self().id() == 1) throw 42;
-  run(here.loop(), wait_for_a_message(t));
+  run_to_its_error(here, wait_for_a_message(t));
 }
 
 void returns_at_once(job& here) {
   auto t = here.self().declare(towards_rank_0());
-  if (here.self().id() == 0) run(here.loop(), wait_for_a_message(t));
+  if (here.self().id() == 0) run_to_its_error(here, wait_for_a_message(t));
 }
 
 task<> send_three(transfer t) {
@@ -598,6 +614,7 @@ void refused_after_sending(job& here) {
   auto t = here.self().declare(op);
   std::vector<std::byte> buffer(1000);
   if (here.self().id() == 0) run(here.loop(), send_three(t));
+  say("no call has failed");
 }
 
 constexpr rank_id throws = 1;
@@ -652,8 +669,9 @@ task<> call_until_it_ends(rank* self, p2p pair) {
   for (int call = 0; call < 100; ++call) {
     auto ended = co_await attempt(one_call(self, pair, buffer, call));
     if (ended) continue;
-    say("call " + std::to_string(call) + " ended with " + ended.reason().what());
-    if (self->id() == 1 || ended.reason().code() != errc::exception) co_return;
+    const bool torn_down = self->id() == 0 && ended.reason().code() == errc::exception;
+    say_error(torn_down ? "call torn down" : "last call", ended.reason());
+    if (!torn_down) co_return;
   }
 }
 void goes_on_after_tearing_down(job& here) {
@@ -705,6 +723,12 @@ struct job_run : parley::tests::job_run {
 };
 
 using folder = parley::tests::scratch_folder;
+
+/// How errors say that a rank has done all that its program does: no other end is put so.
+std::string words_of_return(rank_id returned) {
+  actors::losses gone(1 - returned, false);
+  return "rank " + std::to_string(returned) + gone.add(returned, "", actors::departure::returned, 0)->what;
+}
 
 std::string text_of(const std::filesystem::path& path) {
   std::ifstream in(path);
@@ -836,7 +860,8 @@ TEST_CASE("a variable that cannot be is named by every rank, and no job is start
   for (const std::string name : {"PARLEY_TUNABLEOP_TUNING", "PARLEY_UCX_CUDA"}) {
     const job_run run("tuned", 2, {{name, "perhaps"}});
     CHECK(run.end.status == 1);
-    CHECK_MESSAGE(run.all.find(name + "=perhaps: must be 0 or 1") != std::string::npos, run.all);
+    for (const rank_id r : {rank_id{0}, rank_id{1}})
+      CHECK_MESSAGE(run.says(r, {"malformed", (name + "=perhaps").c_str()}), run.all);
   }
 }
 
@@ -853,15 +878,16 @@ TEST_CASE("a rank outside the op neither sends nor receives a message") {
   CHECK_MESSAGE(run.says(2, {"idle sent 0 received 0"}), run.all);
 }
 
-TEST_CASE("when a rank is killed the others say so within seconds, with op, ranks and what to do") {
+TEST_CASE("when a rank is killed the others say so within seconds, with op and ranks") {
   const job_run run("killed", 3);
   CHECK(run.end.status == 1);
   CHECK(run.end.ranks[1].kind == transports::rank_end::how::signalled);
-  CHECK_MESSAGE(run.says(0, {"lost peer_failed: activations 0->1", "on rank 0", "rank 1 is gone", "restart the job"}),
-                run.all);
-  CHECK_MESSAGE(run.says(2, {"lost peer_failed: activations 1->2", "on rank 2", "rank 1 is gone", "restart the job"}),
-                run.all);
   for (const rank_id survivor : {rank_id{0}, rank_id{2}}) {
+    CAPTURE(survivor);
+    const std::string op = survivor == 0 ? "activations 0->1" : "activations 1->2";
+    CHECK_MESSAGE(is(run.error_of(survivor, "last call"),
+                     {.code = errc::peer_failed, .op = op, .rank = survivor, .peer = 1, .culprit = 1}),
+                  run.all);
     CHECK(run.end.ranks[survivor].kind == transports::rank_end::how::exited);
     CHECK_FALSE(run.end.ranks[survivor].by_launcher);
   }
@@ -873,12 +899,17 @@ TEST_CASE("when a rank is killed while a function is tuned the others say so wit
     CAPTURE(victim);
     const job_run run(victim == 0 ? "leader_killed_in_campaign" : "member_killed_in_campaign", 3);
     CHECK(run.end.ranks[victim].kind == transports::rank_end::how::signalled);
-    const std::string who = "rank " + std::to_string(victim) + " is gone";
     for (const rank_id survivor : {rank_id{1}, rank_id{2} - victim}) {
-      const std::string where = ", on rank " + std::to_string(survivor) + ": ";
-      for (const char* call : {"the call ended with", "the call after it ended with"})
-        CHECK_MESSAGE(run.says(survivor, {call, "peer_failed: layer 0->1->2, invocation ", where.c_str(), who.c_str()}),
-                      run.all);
+      CAPTURE(survivor);
+      for (const char* call : {"the call", "the call after it"}) {
+        CAPTURE(call);
+        const result<> ended = run.error_of(survivor, call);
+        CHECK_MESSAGE(
+            is(ended,
+               {.code = errc::peer_failed, .op = "layer 0->1->2", .rank = survivor, .begun = true, .culprit = victim}),
+            run.all);
+        CHECK((!ended && ended.reason().about().invocation));
+      }
       CHECK(run.end.ranks[survivor].kind == transports::rank_end::how::exited);
       CHECK_FALSE(run.end.ranks[survivor].by_launcher);
     }
@@ -915,9 +946,13 @@ TEST_CASE("a rank whose connection ends before it is told why waits for that, as
 TEST_CASE(
     "a rank that has torn down a message reaches that peer no more, holds it not dead, and both are told in time") {
   const job_run run("goes_on_after_tearing_down", 2);
-  CHECK_MESSAGE(run.says(0, {"ended with exception: no more of it"}), run.all);
-  CHECK_MESSAGE(run.says(0, {"ended with peer_failed: pair 0->1", "rank 1 cannot be reached any more"}), run.all);
-  CHECK_MESSAGE(run.says(1, {"ended with peer_failed: pair 0->1", "rank 0"}), run.all);
+  CHECK_MESSAGE(is(run.error_of(0, "call torn down"), {.code = errc::exception, .quotes = "no more of it"}), run.all);
+  CHECK_MESSAGE(
+      is(run.error_of(0, "last call"), {.code = errc::peer_failed, .op = "pair 0->1", .peer = 1, .culprit = 0}),
+      run.all);
+  CHECK_MESSAGE(
+      is(run.error_of(1, "last call"), {.code = errc::peer_failed, .op = "pair 0->1", .peer = 0, .culprit = 0}),
+      run.all);
   CHECK(run.seconds < 20);
 }
 
@@ -932,30 +967,52 @@ TEST_CASE("a rank that never comes is named by the others") {
 TEST_CASE("a receive buffer that is too small is an error with both sizes, and the next call is fine") {
   const job_run run("too_small", 2);
   CHECK_MESSAGE(run.fine(), run.all);
-  CHECK_MESSAGE(run.says(1, {"buffer_too_small: activations 0->1, invocation 0, on rank 1 (receiver)", "999 bytes"}),
+  CHECK_MESSAGE(is(run.error_of(1, "first call"), {.code = errc::buffer_too_small,
+                                                   .op = "activations 0->1",
+                                                   .rank = 1,
+                                                   .role = "receiver",
+                                                   .invocation = 0,
+                                                   .whole_bytes = 1000,
+                                                   .own_bytes = 999}),
                 run.all);
-  CHECK_MESSAGE(run.says(1, {"invocation 1", "1048575 bytes"}), run.all);
+  CHECK_MESSAGE(is(run.error_of(1, "second call"),
+                   {.code = errc::buffer_too_small, .invocation = 1, .whole_bytes = 1'048'576, .own_bytes = 1'048'575}),
+                run.all);
   CHECK_MESSAGE(run.says(1, {"fine"}), run.all);
 }
 
 TEST_CASE("declarations that differ are an error on both ranks, with both values") {
   const job_run run("mismatch", 2);
-  for (const rank_id r : {rank_id{0}, rank_id{1}})
-    CHECK_MESSAGE(run.says(r, {"declaration_mismatch: activations 0->1", "dtype bf16", "dtype fp32"}), run.all);
+  for (const rank_id r : {rank_id{0}, rank_id{1}}) {
+    CAPTURE(r);
+    for (const char* declared : {"dtype bf16", "dtype fp32"})
+      CHECK_MESSAGE(is(run.error_of(r, "last call"),
+                       {.code = errc::declaration_mismatch, .op = "activations 0->1", .quotes = declared}),
+                    run.all);
+  }
 }
 
 TEST_CASE("what is thrown and is no std::exception ends its rank with status 1, and the others are told of it") {
   const job_run run("throws_a_number", 2);
   CHECK(run.end.ranks[1].kind == transports::rank_end::how::exited);
-  CHECK_MESSAGE(run.says(1, {"rank 1: exception: the program threw something that is no std::exception"}), run.all);
+  // Only a rank that throws such a thing makes this sentence.
+  const std::string said = "exception: the program threw something that is no std::exception; throw one, so that its "
+                           "text can be shown";
+  CHECK_MESSAGE(run.says(1, {("rank 1: " + said).c_str()}), run.all);
   CHECK_MESSAGE(
-      run.says(0, {"peer_failed: activations 1->0", "on rank 0", "rank 1 ended with exception: the program threw"}),
+      is(run.error_of(0, "last call"),
+         {.code = errc::peer_failed, .op = "activations 1->0", .rank = 0, .peer = 1, .culprit = 1, .quotes = said}),
       run.all);
 }
 
 TEST_CASE("a receive whose sender has returned is told that") {
   const job_run run("returns_at_once", 2);
-  CHECK_MESSAGE(run.says(0, {"activations 1->0", "on rank 0", "rank 1 has returned from rank_main", "has no sender"}),
+  CHECK_MESSAGE(is(run.error_of(0, "last call"), {.code = errc::peer_failed,
+                                                  .op = "activations 1->0",
+                                                  .rank = 0,
+                                                  .peer = 1,
+                                                  .culprit = 1,
+                                                  .quotes = words_of_return(1)}),
                 run.all);
   CHECK(run.end.ranks[1].code == 0);
   CHECK(run.seconds < 20);
@@ -970,7 +1027,9 @@ TEST_CASE("a send to a rank that has returned ends, and it is said that the mess
                     run.all);
     } else {
       CHECK(run.end.ranks[0].code == 1);
-      CHECK_MESSAGE(run.says(0, {"peer_failed: activations 0->1", "on rank 0", "rank 1 "}), run.all);
+      CHECK_MESSAGE(
+          is(run.error_of(0, "last call"), {.code = errc::peer_failed, .op = "activations 0->1", .rank = 0, .peer = 1}),
+          run.all);
     }
     CHECK(run.end.ranks[1].code == 0);
     CHECK(run.seconds < 20);
@@ -988,7 +1047,8 @@ TEST_CASE("messages that nobody took are told when their sender leaves") {
 TEST_CASE("a declaration that was refused makes the status 1, also where no call has seen it") {
   const job_run run("refused_after_sending", 2);
   for (const rank_id r : {rank_id{0}, rank_id{1}}) {
-    CHECK_MESSAGE(run.says(r, {"the declaration was refused: declaration_mismatch: activations 0->1"}), run.all);
+    CHECK_MESSAGE(run.says(r, {"no call has failed"}), run.all);
+    CHECK_MESSAGE(run.says(r, {"declaration_mismatch: activations 0->1"}), run.all);
     CHECK(run.end.ranks[r].kind == transports::rank_end::how::exited);
     CHECK(run.end.ranks[r].code == 1);
   }
@@ -1030,7 +1090,7 @@ TEST_CASE("on SIGUSR1 without a folder for it the record goes among the temporar
   const job_run run("signalled_without_folder", 1, {{"TMPDIR", temporary.path.string()}});
   CHECK_MESSAGE(run.fine(), run.all);
   CHECK_MESSAGE(run.says(0, {"goes on"}), run.all);
-  CHECK_MESSAGE(run.says(0, {"the flight recorder is in", temporary.path.c_str()}), run.all);
+  CHECK_MESSAGE(run.says(0, {temporary.path.c_str(), "parley-flight-0.json"}), run.all);
   std::string found;
   for (const auto& file : std::filesystem::recursive_directory_iterator(temporary.path)) {
     if (file.path().filename() == "parley-flight-0.json") found = text_of(file.path());
