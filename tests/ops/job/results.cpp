@@ -139,8 +139,8 @@ TEST_CASE("a file of another machine is named, ignored and kept") {
   for (rank_id r = 0; r < 2; ++r) {
     REQUIRE(again.ranks[r]->warnings().size() == 1);
     const std::string& text = again.ranks[r]->warnings().front();
-    CHECK(text.find("results" + std::to_string(r) + ".csv") != std::string::npos);
-    CHECK(text.find("PARLEY_PROCESSOR is test in the file and another here") != std::string::npos);
+    for (const std::string& words : {"results" + std::to_string(r) + ".csv", std::string("PARLEY_PROCESSOR")})
+      CHECK(text.find(words) != std::string::npos);
   }
   again.move();
   CHECK_FALSE(again.campaign().chosen().from_results());
@@ -168,7 +168,7 @@ TEST_CASE("a file of a job of another size is named, ignored and kept, also on t
   second_run again(files, with_file());
   for (rank_id r = 0; r < 2; ++r) {
     REQUIRE(again.ranks[r]->warnings().size() == 1);
-    CHECK(again.ranks[r]->warnings().front().find("PARLEY_WORLD is 4 in the file and 2 here") != std::string::npos);
+    CHECK(again.ranks[r]->warnings().front().find("PARLEY_WORLD") != std::string::npos);
   }
   again.move();
   CHECK_FALSE(again.campaign().chosen().from_results());
@@ -215,7 +215,7 @@ TEST_CASE("Default written by hand pins the default") {
   again.move();
   CHECK(again.campaign().chosen().config == "direct");
   CHECK(again.campaign().trials() == 0);
-  CHECK(again.campaign().chosen().why.find("pins the default") != std::string::npos);
+  CHECK(again.campaign().chosen().source == actors::decision_source::pin);
 }
 
 TEST_CASE("a config that nobody has any more is a miss, and is tuned anew") {
@@ -307,5 +307,6 @@ TEST_CASE("an edge's remembered winner that cannot be used is told of in what is
   second_run again(files, with_file());
   again.move();
   REQUIRE(again.campaign().is_decided());
-  CHECK(again.campaign().chosen().why.find("says dierct, which is no candidate now") != std::string::npos);
+  CHECK(again.campaign().chosen().source == actors::decision_source::trials);
+  CHECK(again.campaign().chosen().why.find("dierct") != std::string::npos);
 }

@@ -136,7 +136,7 @@ TEST_CASE("an entry of the common file that was decided otherwise is replaced th
   disk.files["r.csv"] = header + "op,a,gone,1\n";
   CHECK(store.add(learned("op,a,new,2\n"), superseded));
   REQUIRE(store.warnings().size() == 1);
-  CHECK(store.warnings()[0].find("r.csv keeps 1 results that this run decided otherwise") != std::string::npos);
+  CHECK(says(store.warnings(), "r.csv"));
 }
 
 TEST_CASE("files that are not ours or not whole stay as they are, and results go beside them and are found again") {
@@ -244,8 +244,7 @@ TEST_CASE("results of kernels are known in a world of another size, and all othe
   results_store four(&disk, {.path = "r.csv", .ordinal = 0, .validators = world("4")});
   REQUIRE(four.remembered().find("gemm", "n=1") != nullptr);
   CHECK(four.remembered().entries().size() == 1);
-  CHECK(says(four.warnings(),
-             "PARLEY_WORLD is 2 in the file and 4 here; the file is ignored, but for 1 results of kernels"));
+  CHECK(says(four.warnings(), "PARLEY_WORLD"));
   CHECK(four.add(of("4", "gemm,n=2,fast,1\nacts/0>1,4MiB,x,1\n"), {}).value() == variant_name("r0.csv", world("4")));
   const results_store eight(&disk, {.path = "r.csv", .ordinal = 0, .validators = world("8")});
   CHECK(eight.remembered().find("gemm", "n=1") != nullptr);
@@ -263,7 +262,7 @@ TEST_CASE("a path that is a device or a folder is refused whole, and /dev/null m
     CAPTURE(path);
     results_store store(&disk, {.path = path, .ordinal = 0, .validators = here});
     CHECK(store.warnings().size() == 1);
-    CHECK(says(store.warnings(), path + ": not a plain file"));
+    CHECK(says(store.warnings(), path));
     CHECK(store.add(learned("op,a,x,1\n"), {}).code() == errc::unavailable);
     CHECK_FALSE(std::filesystem::exists(path + "0"));
   }
@@ -326,8 +325,7 @@ TEST_CASE("a folder that takes nothing: the spare folder does, else it is an err
 
   results_store nowhere(&disk, {.path = "d/r.csv", .ordinal = 3, .validators = here, .unique = 1});
   const auto lost = nowhere.add(learned("op,b,x,1\n"), {});
-  CHECK(is(lost, {.code = errc::io, .quotes = "d/r3.csv"}));
-  CHECK(lost.reason().what().find("PARLEY_RESULTS") != std::string::npos);
+  for (const char* const words : {"d/r3.csv", "PARLEY_RESULTS"}) CHECK(is(lost, {.code = errc::io, .quotes = words}));
 }
 
 TEST_CASE("a million entries in a file do not keep a rank from the few that are its own") {
