@@ -5,6 +5,7 @@
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/devices/device_place.hpp>
 #include <parley/tests/support/devices/gpu_ranks.hpp>
+#include <parley/tests/support/errors.hpp>
 
 #include <doctest/doctest.h>
 #include <parley/config.hpp>
@@ -197,13 +198,14 @@ void note(tally& all, const under_way& of) {
     const result<>& how = of.endings[r].how;
     if (!of.endings[r].over || how || how.code() == errc::cancelled) continue;  // the last one: it was killed
     const std::string text = how.reason().what();
-    const bool op =
-        std::ranges::any_of(of.what.ops, [&](const char* name) { return says(how, name); }) || says(how, "about");
-    const bool by_itself = how.reason().text().starts_with("device ") || how.reason().text().starts_with("cudaError");
+    const error_facts& about = how.reason().about();
+    const auto is_of = [&](const char* name) { return about.op.find(name) != std::string::npos; };
+    const bool op = std::ranges::any_of(of.what.ops, is_of) || is_of("about");
+    const bool by_itself = about.op.empty() && is(how, {.quotes = "cudaError"});
     CAPTURE(r);
     CHECK_MESSAGE((op || by_itself), text);
-    const bool config = says(how, "config ") || says(how, "config-");
-    const bool in_a_call = says(how, "invocation ") || says(how, "call ");
+    const bool config = !about.config.empty() || says(how, "config-");  // as the layer's kernels call theirs
+    const bool in_a_call = about.invocation.has_value();
     const bool of_its_own = how.code() == errc::config_failed || how.code() == errc::device_failed;
     // What a thunk runs beside its kernels has no config, here or on the rank that this one hears of it from.
     const std::string other = std::to_string(1 - r);
@@ -241,7 +243,7 @@ TEST_CASE("a rank that dies in the middle of an op on device buffers ends the ot
     one.end();
     const ending& survivor = one.endings[0];
     CHECK((survivor.how || survivor.how.code() == errc::peer_failed));
-    if (!survivor.how) CHECK_MESSAGE(says(survivor.how, "rank 1 is gone: it was killed"), survivor.how.reason().what());
+    if (!survivor.how) CHECK(is(survivor.how, {.culprit = 1, .quotes = "it was killed"}));
     CHECK(one.reached[0]);
   });
   CHECK(all.struck > 30);
@@ -256,11 +258,13 @@ TEST_CASE(
     REQUIRE_FALSE(one.endings[1].how);
     const auto& there = one.endings[1].how;
     const auto& other = one.endings[0].how;
-    CHECK_MESSAGE(says(there, "cudaErrorIllegalAddress: planted"), there.reason().what());
+    const char* const planted = "cudaErrorIllegalAddress: planted";
+    CHECK(is(there, {.quotes = planted}));
     // The other rank can name CUDA's error only where one of its own copies met the fault. Elsewhere it names the rank whose device failed.
-    const bool hears = says(other, "cudaErrorIllegalAddress: planted") || says(other, "the device of rank 1 failed");
-    CHECK_MESSAGE(hears, (other ? "it ended well" : other.reason().what()));
-    CHECK(says(one.reached[1], "cudaErrorIllegalAddress"));
+    const auto hears = is(other, {.quotes = planted});
+    const auto names = is(other, {.code = errc::device_failed, .peer = 1});
+    CHECK_MESSAGE((hears || names), hears, names);
+    CHECK(is(one.reached[1], {.quotes = "cudaErrorIllegalAddress"}));
     CHECK(one.reached[0]);
   });
   CHECK(all.struck > 30);
