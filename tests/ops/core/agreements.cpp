@@ -56,7 +56,7 @@ TEST_CASE("both ends have the decision as a value, with its key, config, time an
   pair_world w;
   CHECK_FALSE(w.out.decision(size).decided);
   CHECK(w.out.decision(size).config == "direct");
-  CHECK(w.in.decision(size).why.find("rank 0 leads") != std::string::npos);
+  CHECK_FALSE(w.in.decision(size).decided);  // why there is none yet is in wording.cpp
   w.decide();
   for (const transfer& end : {w.out, w.in}) {
     const decision d = end.decision(size);
@@ -72,7 +72,6 @@ TEST_CASE("both ends have the decision as a value, with its key, config, time an
     CHECK(d.evidence[0].repetitions > 0);
     CHECK_FALSE(end.decision(8).decided);
   }
-  CHECK(w.out.decision(8).why.find("no call of this size") != std::string::npos);
 }
 
 TEST_CASE("a decision is awaited on both ends, and comes to both at once") {

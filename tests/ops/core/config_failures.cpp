@@ -330,8 +330,9 @@ TEST_CASE("parts may go in any order, but an offset that is sent twice ends the 
 TEST_CASE("a config whose two functions cut differently is told where") {
   time_ns took = 0;
   const auto failed = move_once(send_halves, receive_thirds, took);
-  CHECK(is(failed.received[0], {.code = errc::config_failed}));
-  CHECK(says(failed.received[0], "the part at offset 0 has 30000 bytes, and 20000 were asked for"));
+  CHECK(is(failed.received[0], {.code = errc::config_failed,
+                                .rank = 1,
+                                .quotes = "the part at offset 0 has 30000 bytes, and 20000 were asked for"}));
 }
 
 namespace {

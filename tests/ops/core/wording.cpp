@@ -48,6 +48,77 @@ std::string of_undecided(rank_id on) {
   }));
 }
 
+/// A config that its machine does not have, or has.
+struct absent final : paired_config {
+  explicit absent(bool here) : paired_config({.name = "absent", .wire_class = "absent"}), here_(here) {}
+  task<> send(part_sender& o, std::span<const std::byte> d) const override { co_await o.send(0, d); }
+  task<> receive(part_receiver& i, std::span<std::byte> d) const override { co_await i.receive(0, d); }
+  result<> available() const override {
+    if (here_) return {};
+    return error{errc::unavailable, "no such card here"};
+  }
+
+ private:
+  bool here_;
+};
+/// Of a size for which only the default may run.
+std::string of_default(const std::vector<config_ptr>& of_0, const std::vector<config_ptr>& of_1) {
+  world w(2);
+  auto out = w[0].declare(pair_of(of_0));
+  auto in = w[1].declare(pair_of(of_1));
+  move_each(w, out, in, {1000, 1000});
+  pass(w, second);
+  return out.decision(1000).why;
+}
+/// Of a size that was never called: on rank 1 before the ranks have met, on rank 0 afterwards.
+std::string of_no_decision(rank_id on) {
+  world w(2);
+  const std::vector<config_ptr> configs{direct(), chunked(16_KiB, 8)};
+  auto out = w[0].declare(pair_of(configs));
+  auto in = w[1].declare(pair_of(configs));
+  if (on == 0) {
+    move_each(w, out, in, {1000, 1000});
+    pass(w, second);
+  }
+  return (on == 0 ? out : in).decision(8).why;
+}
+/// Of ends that both send, or both receive.
+std::string of_same_roles(rank_id on, bool send) {
+  world w(2);
+  std::vector<std::byte> data(10'000'000);
+  std::vector<result<>> outcomes(2);
+  scope calls(w.clock);
+  for (rank_id r = 0; r < 2; ++r) {
+    paired_transfer op = pair_of({direct()});
+    op.role = nullptr;
+    op.edges = {send ? std::pair(r, 1 - r) : std::pair(1 - r, r)};
+    const auto call = [](transfer t, bool sends, rank_id other, std::span<std::byte> all, result<>* into) -> task<> {
+      if (sends) {
+        *into = co_await attempt(t.send(all, {.to = other}));
+      } else {
+        const auto got = co_await attempt(t.receive(all, {.from = other}));
+        *into = got ? result<>() : result<>(got.reason());
+      }
+    };
+    calls.spawn(call(w[r].declare(op), send, 1 - r, data, &outcomes[r]));
+  }
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  return sentence_of(outcomes[on]);
+}
+
+/// Of edges that cannot be made of roles.
+std::string of_roles(rank_id ranks, std::function<std::string(rank_id)> role) {
+  paired_transfer op = pair_of({direct()});
+  op.role = std::move(role);
+  return sentence_of(pair_up(op, ranks));
+}
+std::string of_edges(rank_id ranks, std::vector<std::pair<rank_id, rank_id>> edges) {
+  paired_transfer op = pair_of({direct()});
+  op.role = nullptr;
+  op.edges = std::move(edges);
+  return sentence_of(pair_up(op, ranks));
+}
+
 // ---- neighbours -------------------------------------------------------------------------------------------------------
 
 /// Two blocks side by side, of which rank 1 is otherwise.
@@ -129,6 +200,58 @@ TEST_CASE("what errors say that are alike for ops of several kinds, in whole sen
       {of_declaration([](auto& op) { op.capable = [](rank_id) { return std::vector<bool>{true}; }; }),
        "bad_argument: activations 0->1: the capability function of rank 1 answers for 1 configs, but the op has 2; "
        "give one answer per config, in their order"},
+      {of_declaration([](auto& op) { op.capable = [](rank_id) { return std::vector<bool>(3, true); }; }),
+       "bad_argument: activations 0->1: the capability function of rank 1 answers for 3 configs, but the op has 2; "
+       "give one answer per config, in their order"},
+      {of_declaration([](auto& op) { op.configs = {direct(), nullptr}; }),
+       "bad_argument: op activations: config 1 of its catalogue is null"},
+      {of_roles(3, [](rank_id r) { return r < 2 ? "sender" : "receiver"; }),
+       "role_conflict: op activations: in a world of 3 the senders are 0, 1 and the receivers 2; each sender needs one "
+       "receiver of its own, so change the role function or list the edges"},
+      {of_roles(4, [](rank_id r) { return r % 3 == 0   ? "sender"
+                                          : r % 3 == 1 ? "receiver"
+                                                       : "idle"; }),
+       "role_conflict: op activations: in a world of 4 the senders are 0, 3 and the receivers 1; each sender needs one "
+       "receiver of its own, so change the role function or list the edges"},
+      {of_roles(2, [](rank_id r) { return r == 0 ? "snder" : "receiver"; }),
+       "role_conflict: op activations: in a world of 2 the senders are none and the receivers 1; \"snder\", which rank "
+       "0 is, is neither; each sender needs one receiver of its own, so change the role function or list the edges"},
+      {of_roles(1, [](rank_id r) { return r == 0 ? "sender" : "receiver"; }),
+       "role_conflict: op activations: in a world of 1 the senders are 0 and the receivers none; each sender needs one "
+       "receiver of its own, so change the role function or list the edges; this rank was started alone: start the "
+       "ranks with `parley run -n 2 PROGRAM`, or virtual ones with --sim 2"},
+      {of_roles(2, [](rank_id) { return "idle"; }),
+       "role_conflict: op activations: in a world of 2 the senders are none and the receivers none; each sender needs "
+       "one receiver of its own, so change the role function or list the edges"},
+      {of_roles(2, nullptr), "bad_argument: op activations has neither a role function nor edges"},
+      {of_edges(2, {{1, 1}}), "bad_argument: op activations: edge 1->1 is a self-send; a transfer needs two ranks"},
+      {of_edges(4, {{0, 4}}),
+       "bad_argument: op activations: edge 0->4 names a rank outside the world of 4; ranks count from 0"},
+      {of_edges(3, {{0, 1}, {1, 2}, {0, 1}}), "role_conflict: op activations: edge 0->1 is listed twice"},
+      {of_same_roles(0, true),
+       "role_conflict: activations 0->1: rank 0 declares that rank 0 sends to rank 1, rank 1 that rank 1 sends to rank "
+       "0; give the op the same roles on all its ranks; invocation 0 was under way"},
+      {of_same_roles(1, true),
+       "role_conflict: activations 1->0: rank 1 declares that rank 1 sends to rank 0, rank 0 that rank 0 sends to rank "
+       "1; give the op the same roles on all its ranks; invocation 0 was under way"},
+      {of_same_roles(0, false), "role_conflict: activations 1->0: rank 0 declares that rank 1 sends to rank 0, rank 1 "
+                                "that rank 0 sends to rank 1; give the op the same roles on all its ranks; a receive "
+                                "of up to 10000000 bytes from rank 1, tag 0, was not met: invocation 0 had not begun"},
+      {of_same_roles(1, false), "role_conflict: activations 0->1: rank 1 declares that rank 0 sends to rank 1, rank 0 "
+                                "that rank 1 sends to rank 0; give the op the same roles on all its ranks; a receive "
+                                "of up to 10000000 bytes from rank 0, tag 0, was not met: invocation 0 had not begun"},
+      {of_default({direct(), std::make_shared<absent>(true)}, {direct(), std::make_shared<absent>(false)}),
+       "no config beyond the default is available on every rank, so the default stays: rank 0 (sender) has direct, "
+       "absent; rank 1 (receiver) has direct; rank 1 cannot run absent: unavailable: no such card here"},
+      {of_default({direct(), std::make_shared<absent>(false)}, {direct(), std::make_shared<absent>(true)}),
+       "no config beyond the default is available on every rank, so the default stays: rank 0 (sender) has direct; "
+       "rank 1 (receiver) has direct, absent; rank 0 cannot run absent: unavailable: no such card here"},
+      {of_default({direct()}, {direct()}), "no rank lists another config than the default"},
+      {of_default({direct(), std::make_shared<absent>(true)}, {direct()}),
+       "no config beyond the default is available on every rank, so the default stays: rank 0 (sender) has direct, "
+       "absent; rank 1 (receiver) has direct"},
+      {of_no_decision(0), "no call of this size has been made yet"},
+      {of_no_decision(1), "not every rank of it has declared the op yet, or its word has not come; rank 0 leads"},
       {of_second_declaration(),
        "bad_argument: activations 0->1 is declared twice on rank 1; give each op a name of its own"},
       {of_undecided(0),
