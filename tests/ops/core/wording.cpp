@@ -68,7 +68,8 @@ std::string of_default(const std::vector<config_ptr>& of_0, const std::vector<co
   auto in = w[1].declare(pair_of(of_1));
   move_each(w, out, in, {1000, 1000});
   pass(w, second);
-  return out.decision(1000).why;
+  const decision told = out.decision(1000);
+  return told.decided && told.why == in.decision(1000).why ? told.why : "it is not decided alike on both ranks";
 }
 /// Of a size that was never called: on rank 1 before the ranks have met, on rank 0 afterwards.
 std::string of_no_decision(rank_id on) {
