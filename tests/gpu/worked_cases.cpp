@@ -4,6 +4,8 @@
 #include <parley/tests/gpu/kernels_on_gpu.hpp>
 #include <parley/tests/gpu/must.hpp>
 
+#include <parley/tests/support/cases/worked/each_config.hpp>
+#include <parley/tests/support/cases/worked/here.hpp>
 #include <parley/tests/support/cases/worked_cases.hpp>
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/devices/device_place.hpp>

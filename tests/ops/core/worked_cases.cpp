@@ -1,5 +1,7 @@
 // The worked cases with exact numbers, from one source: on virtual ranks, in processes over shared memory and over TCP, and on the device
 // buffers of a fake GPU. tests/gpu runs the same on real ones.
+#include <parley/tests/support/cases/worked/each_config.hpp>
+#include <parley/tests/support/cases/worked/here.hpp>
 #include <parley/tests/support/cases/worked_cases.hpp>
 #include <parley/tests/support/devices/device_place.hpp>
 #include <parley/tests/support/devices/gpu_ranks.hpp>

@@ -1,7 +1,14 @@
 // Each op on device buffers when something fails in the middle of it: a rank dies, its GPU faults, its memory runs out. The worked cases run until
 // then, a GPU for each rank; whatever comes of it, every rank ends, with the right results or with an error that says what has failed in which
 // op, and streams go on.
-#include <parley/tests/support/cases/worked_cases.hpp>
+#include <parley/tests/support/cases/worked/attention.hpp>
+#include <parley/tests/support/cases/worked/contextual.hpp>
+#include <parley/tests/support/cases/worked/halos.hpp>
+#include <parley/tests/support/cases/worked/here.hpp>
+#include <parley/tests/support/cases/worked/paired_transfers.hpp>
+#include <parley/tests/support/cases/worked/pipelines.hpp>
+#include <parley/tests/support/cases/worked/ring.hpp>
+#include <parley/tests/support/cases/worked/sums.hpp>
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/devices/device_place.hpp>
 #include <parley/tests/support/devices/gpu_ranks.hpp>

@@ -1,0 +1,116 @@
+#pragma once
+/// One rank of the worked cases, and what it needs to speak with the others about a case. A case checks what its rank has, wherever its arrays
+/// lie and its kernels run (place.hpp).
+#include <parley/tests/support/fair_stopwatch.hpp>
+#include <parley/tests/support/groups.hpp>
+#include <parley/tests/support/place.hpp>
+
+#include <parley/agreement.hpp>
+#include <parley/config.hpp>
+#include <parley/cuda_copies.hpp>
+#include <parley/gpu_sum.hpp>
+#include <parley/group_config.hpp>
+#include <parley/leader_worker.hpp>
+#include <parley/rank.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
+#include <parley/scope.hpp>
+#include <parley/task.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace parley::tests::worked_cases {
+
+using namespace parley::ops;
+using namespace parley::runtime;
+
+// One rank, and what it needs to speak with the others about a case.
+struct here {
+  static constexpr time_ns of_a_busy_machine = 60'000'000'000;
+  here(ops::rank& r, place& where, time_ns p = of_a_busy_machine)
+      : patience(p), self(r), at(where), me(r.id()), ranks(r.world_size()) {
+    leader_worker op = led_by(0, {star()});
+    op.name = "about";
+    op.timeout_ns = patience;
+    all = r.declare(op);
+  }
+  bool is_virtual() const { return dynamic_cast<const virtual_time*>(&self.where()) != nullptr; }
+  std::vector<config_ptr> with_others(std::vector<config_ptr> configs) const {
+    for (const config_ptr& c : others) {
+      const auto same = [&](const config_ptr& one) { return one->digest() == c->digest(); };
+      if (std::ranges::none_of(configs, same)) configs.push_back(c);
+    }
+    return configs;
+  }
+  struct sums_on_gpus {
+    transports::cuda_copies* copies = nullptr;  ///< null: there are none
+    gpu_world_source::options with{};
+  };
+  time_ns patience;
+  sums_on_gpus gpu_sums{};
+  std::vector<config_ptr> others{};  ///< of edges, tried beside those of each case
+  bool until_each_ran = false;       ///< calls are repeated until each of them has run
+  std::function<void(const std::string& name)>
+      on_case{};  ///< when one begins: a process says so, in case it does not end
+  ops::rank& self;
+  place& at;
+  rank_id me;
+  rank_id ranks;
+  rank_group all;
+};
+
+inline task<double> total(here* h, double mine) {
+  std::array<double, 1> sum{mine};
+  co_await h->all.all_reduce(std::span<double>(sum));
+  co_return sum[0];
+}
+
+inline task<bool> on_all_ranks(here* h, bool holds) {
+  const double ranks = co_await total(h, holds ? 1 : 0);
+  co_return ranks == h->ranks;
+}
+
+/// Until all are here.
+inline task<> meet(here* h) {
+  const bool all = co_await on_all_ranks(h, true);
+  static_cast<void>(all);
+}
+
+/// Since it was made, in virtual time or less what a real machine kept from this rank.
+class call_stopwatch {
+ public:
+  explicit call_stopwatch(here* h) : here_(h), began_(h->self.where().precise_now()) {}
+  time_ns took() const {
+    if (here_->is_virtual()) return here_->self.where().precise_now() - began_;
+    return std::chrono::nanoseconds(machine_.took()).count();
+  }
+
+ private:
+  here* here_;
+  time_ns began_;
+  const fair_stopwatch machine_;
+};
+
+/// That it is the right one only virtual time promises: a real machine may keep the fastest waiting in each of its trials. There both
+/// ends run the same one in any case, which the flight recorders say.
+inline void check_choice(const here* h, const decision& d, std::string_view right) {
+  CHECK(d.decided);
+  if (h->is_virtual()) CHECK(d.config == right);
+}
+
+inline task<> wait_here(time_ns span) {
+  auto woken = co_await sleep_for(span);
+  static_cast<void>(woken);
+}
+
+inline std::span<float> of(const array<float>& a) { return {a.data(), a.size()}; }
+
+}  // namespace parley::tests::worked_cases
