@@ -142,8 +142,8 @@ struct services {
   std::uint64_t validators_hash = 0;
   clock_book clocks{};
   runtime::pause_chance jitter{ex.rng(runtime::streams::jitter).next(), net.rank()};  ///< of what is said again
-  std::uint64_t repeated = 0;                    ///< messages that a reminder has sent once more (letters/reminder.hpp)
-  std::uint64_t early_bytes = most_early_bytes;  ///< per edge, and of all ops that are not declared yet
+  std::uint64_t repeated = 0;  ///< how often a reminder has sent something again (letters/reminder.hpp)
+  std::uint64_t early_bytes = most_early_bytes;   ///< per edge, and of all ops that are not declared yet
   runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a rank that lives may be silent; 0: as long as it likes
   /// The number of the first invocation of each stream, on all ranks: tests begin shortly before a stamp's 32 bits are used up.
   std::uint64_t first_invocation = 0;

@@ -2,8 +2,8 @@
 /// Stamps with look-ahead d (docs/protocol.md, The idea, State and guards), as values without any waiting: what the leader
 /// has assigned, and what a follower has learned of it.
 ///
-///     ahead_writer log(d, c0);                 // at the leader, the only writer
-///     ahead_reader seen(d, c0);                 // at each follower
+///     ahead_writer log(d, c0);                   // at the leader, the only writer
+///     ahead_reader seen(d, c0);                  // at each follower
 ///     log.write(i + d, digest);                  // at the latest when invocation i returns
 ///     seen.learn(i, digest_of_i, digest_of_i_plus_d);      // the stamp of i is here
 ///     if (auto digest = seen.config_of(n)) …     // n < d, or the stamp of n - d is here; otherwise wait

@@ -1,6 +1,6 @@
 #pragma once
-/// Says a word again until it is answered. Whatever message of the protocol may be lost and must arrive is said through one of these:
-/// one kind of pauses, one limit, and one count of what was said again (`services::repeated`).
+/// Says a word again until it is answered: a letter, a question, a credit. Every actor that repeats a message uses one of these, so that all
+/// have the same growing pauses, and `services::repeated` counts how often anything was said again.
 ///
 /// In the loop of an actor:
 ///

@@ -206,7 +206,7 @@ class rank {
   const std::vector<std::string>& warnings() const noexcept;
   /// Flow control messages that this rank's edges sent.
   std::uint64_t flow_messages() const noexcept;
-  /// Control messages that this rank has sent once more, since their answers had not come in time.
+  /// How often this rank has sent something again because no answer had come in time; once may be several messages.
   std::uint64_t repeated_messages() const noexcept;
 
  private:

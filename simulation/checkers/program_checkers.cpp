@@ -1,5 +1,7 @@
 #include <parley/simulation/checkers/program_checkers.hpp>
 
+#include <parley/simulation/checkers/record_book.hpp>
+
 #include <algorithm>
 #include <set>
 #include <string>
@@ -13,19 +15,15 @@ namespace {
 using runtime::errc;
 using runtime::flight_event;
 
-constexpr unsigned timed = 1;
-constexpr unsigned rehearsal = 4;
 constexpr std::size_t most_of_a_kind = 20;
 
-using generation_key = std::pair<std::uint64_t, std::uint64_t>;  // op, generation
+using op_generation = std::pair<std::uint64_t, std::uint64_t>;  // op, generation
 
 // One invocation, as its members have recorded it.
 struct invocation {
   std::vector<const flight_view*> by{};
   bool all_well(std::size_t members) const {
-    return by.size() == members && std::all_of(by.begin(), by.end(), [](const flight_view* f) {
-             return f->record.what == flight_event::sent || f->record.what == flight_event::received;
-           });
+    return by.size() == members && std::all_of(by.begin(), by.end(), [](const flight_view* f) { return ran_well(*f); });
   }
   const flight_view* of(rank_id r) const {
     const auto at = std::find_if(by.begin(), by.end(), [r](const flight_view* f) { return f->rank == r; });
@@ -70,7 +68,7 @@ class program_book {
     }
     for (const flight_view& f : r.flights) {
       const auto at = ops.find({f.record.op, f.record.generation});
-      if (at == ops.end() || (f.record.flags & rehearsal) != 0) continue;
+      if (at == ops.end() || is_rehearsal(f.record)) continue;
       at->second.invocations[{f.record.tag, f.record.invocation}].by.push_back(&f);
     }
   }
@@ -82,7 +80,7 @@ class program_book {
   }
 
   const run_record& r;
-  std::map<generation_key, op_runs> ops;
+  std::map<op_generation, op_runs> ops;
 };
 
 class found_by {
