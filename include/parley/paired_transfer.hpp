@@ -12,7 +12,7 @@
 /// The k-th sender is paired with the k-th receiver, ranks ascending, unless `edges` says otherwise; other roles are idle
 /// and exchange nothing. All ranks declare the same roles. Calls of one tag are matched in their order; tags are independent
 /// of each other. A receive refuses a message that has no room in it, or that is of another type of elements (bytes go with all):
-/// both ends throw, the sender at its next call where its own message had left by then. Awaiting a call throws `failure` (see edge.hpp); `attempt` turns that into a value:
+/// both ends throw, the sender at its next call where its own message had left by then. Awaiting a call throws `failure` (see error.hpp); `attempt` turns that into a value:
 ///
 ///     auto sent = co_await attempt(transfer.send(batch, {.to = 1}));      // result<>
 #include <parley/agreement.hpp>

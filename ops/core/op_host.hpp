@@ -12,7 +12,8 @@
 #include <parley/op_end.hpp>
 #include <parley/ops/core/op_place.hpp>
 #include <parley/ops/edges/declared_edge.hpp>
-#include <parley/ops/edges/edge.hpp>
+#include <parley/ops/edges/edge_in.hpp>
+#include <parley/ops/edges/edge_out.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/ops/job/rank_settings.hpp>
 #include <parley/ops/job/results_store.hpp>

@@ -7,7 +7,7 @@
 ///
 /// A call of a config that moves its payload whole runs in place: without a coroutine, an allocation, or a timer of its own
 /// that it need not wait for. Every other call goes on in a coroutine of its edge. Nothing happens before a call is awaited; from then on
-/// the buffer must stay until it has ended. Failure and cancellation: see edge.hpp.
+/// the buffer must stay until it has ended. Failure and cancellation: see edge_end.hpp.
 #include <parley/actors/edge/outgoing.hpp>
 #include <parley/actors/edge/part_receiver.hpp>
 #include <parley/actors/edge/part_sender.hpp>

@@ -14,7 +14,8 @@
 /// which has failed and stays as long as its rank. One of an op whose edges begin anew together (`edge_options::coupled`) waits for
 /// the op's `rejoin`.
 #include <parley/actors/services.hpp>
-#include <parley/ops/edges/edge.hpp>
+#include <parley/ops/edges/edge_in.hpp>
+#include <parley/ops/edges/edge_out.hpp>
 
 #include <cstdint>
 #include <memory>

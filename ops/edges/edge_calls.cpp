@@ -1,6 +1,7 @@
 // What a call (calls.hpp) does with its edge.
 #include <parley/ops/edges/calls.hpp>
-#include <parley/ops/edges/edge.hpp>
+#include <parley/ops/edges/edge_in.hpp>
+#include <parley/ops/edges/edge_out.hpp>
 
 #include <string>
 #include <utility>

@@ -3,7 +3,8 @@
 #include <parley/news.hpp>
 #include <parley/ops/core/op_host.hpp>
 #include <parley/ops/edges/declared_edge.hpp>
-#include <parley/ops/edges/edge.hpp>
+#include <parley/ops/edges/edge_in.hpp>
+#include <parley/ops/edges/edge_out.hpp>
 #include <parley/rank.hpp>
 #include <parley/runtime/dataflow/call_step.hpp>
 

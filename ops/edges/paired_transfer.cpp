@@ -2,7 +2,8 @@
 
 #include <parley/ops/core/op_host.hpp>
 #include <parley/ops/edges/declared_edge.hpp>
-#include <parley/ops/edges/edge.hpp>
+#include <parley/ops/edges/edge_in.hpp>
+#include <parley/ops/edges/edge_out.hpp>
 #include <parley/rank.hpp>
 
 #include <algorithm>

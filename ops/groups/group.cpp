@@ -4,7 +4,7 @@
 #include <parley/actors/rank_list.hpp>
 #include <parley/ops/core/call_type.hpp>
 #include <parley/ops/core/under_way.hpp>
-#include <parley/ops/edges/edge.hpp>
+#include <parley/ops/edges/edge_end.hpp>
 
 #include <algorithm>
 #include <cstring>

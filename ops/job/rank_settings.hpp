@@ -41,7 +41,7 @@ struct rank_settings {
   std::string flight_dir;
   /// How many times as long as it says each op's time-out is, from 1 on; a death is noticed as soon as ever. PARLEY_PATIENCE wins.
   std::uint32_t patience = 1;
-  bool mutant_ignores_stamp = false;  ///< test switch, see ops/edges/edge.hpp
+  bool mutant_ignores_stamp = false;  ///< test switch, see ops/edges/edge_end.hpp
 };
 
 }  // namespace parley::ops
