@@ -10,7 +10,7 @@
 #include <parley/simulation/scenarios/campaign.hpp>
 #include <parley/transports/files/file_storage.hpp>
 #include <parley/transports/launch/launcher.hpp>
-#include <parley/tuning/planners/plan.hpp>
+#include <parley/tuning/planners/plan_options.hpp>
 #include <parley/tuning/results/results.hpp>
 
 #include <boost/json/array.hpp>

@@ -21,15 +21,14 @@ search_run::search_run(const search_terms& terms, const std::vector<exclusion>& 
 
 // ---- what is tried ----------------------------------------------------------------------------------------------------
 
-std::optional<tuning::planned_trial> search_run::due() const noexcept {
+std::optional<tuning::trial> search_run::due() const noexcept {
   if (collecting_) return std::nullopt;
-  if (const tuning::planned_trial* const upcoming = plan_.upcoming()) return *upcoming;
+  if (const tuning::trial* const upcoming = plan_.upcoming()) return *upcoming;
   if (again_.empty()) return std::nullopt;
-  return tuning::planned_trial{again_.back(), tuning::trial_kind::timed, plan_.round()};
+  return tuning::trial{again_.back(), tuning::trial_kind::timed, plan_.round()};
 }
 
-choice search_run::take(const std::optional<tuning::planned_trial>& due, const asked_call& call,
-                        std::uint64_t otherwise) {
+choice search_run::take(const std::optional<tuning::trial>& due, const asked_call& call, std::uint64_t otherwise) {
   if (!due) {
     collect(call.now);
     return {otherwise, stamp_flags::flush};
@@ -40,7 +39,7 @@ choice search_run::take(const std::optional<tuning::planned_trial>& due, const a
   ++made_;
   ++unsettled_;
   trial_of_batch_ = trials_.size();
-  trials_.push_back({call.tag, call.invocation, call.order, due->candidate, due->kind, call.order});
+  trials_.push_back({call.tag, call.invocation, call.order, due->candidate, due->what, call.order});
   note_place(call, *trial_of_batch_);
   if (plan_.upcoming() == nullptr && again_.empty()) {
     flags = flags | stamp_flags::flush;

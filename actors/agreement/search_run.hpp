@@ -11,6 +11,7 @@
 #include <parley/actors/agreement/unmet_need.hpp>
 #include <parley/actors/edge/outgoing.hpp>
 #include <parley/actors/stamp.hpp>
+#include <parley/tuning/planners/halving_plan.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -69,8 +70,8 @@ class search_run {
   /// Empties the book. All of them outlive the run.
   search_run(const search_terms& terms, const std::vector<exclusion>& excluded, trial_book& book);
 
-  tuning::trial_planner& plan() noexcept { return plan_; }
-  const tuning::trial_planner& plan() const noexcept { return plan_; }
+  tuning::halving_plan& plan() noexcept { return plan_; }
+  const tuning::halving_plan& plan() const noexcept { return plan_; }
   /// A round is complete, and its rows are on their way.
   bool collecting() const noexcept { return collecting_; }
   /// When the rows that are missing by then are given up.
@@ -84,11 +85,11 @@ class search_run {
   const std::vector<trial>& trials() const noexcept { return trials_; }
 
   /// The trial that is next; nothing: what was left of the round has been quarantined.
-  std::optional<tuning::planned_trial> due() const noexcept;
+  std::optional<tuning::trial> due() const noexcept;
   /// The longest batch of this search: a batch is taken to be as long.
   std::size_t longest_batch() const noexcept { return longest_batch_; }
   /// The next invocation tries what is due. Without anything the round is complete.
-  choice take(const std::optional<tuning::planned_trial>& due, const asked_call& call, std::uint64_t otherwise);
+  choice take(const std::optional<tuning::trial>& due, const asked_call& call, std::uint64_t otherwise);
   /// What a trial of the latest batch runs; 0: it is none, or has ended.
   std::uint64_t digest_of_batch() const noexcept;
   /// Another message of the batch that is a trial, which has room.
@@ -159,7 +160,7 @@ class search_run {
   const search_terms& terms_;
   const std::vector<exclusion>& excluded_;
   trial_book& book_;
-  tuning::trial_planner plan_;
+  tuning::halving_plan plan_;
   bool collecting_ = false;
   time_ns collecting_since_ns_ = 0;
   std::vector<trial> trials_;

@@ -4,7 +4,7 @@
 #include <parley/actors/policy.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/runtime/invariant.hpp>
-#include <parley/tuning/planners/plan.hpp>
+#include <parley/tuning/planners/plan_options.hpp>
 #include <parley/tuning/results/warm_start.hpp>
 
 #include <algorithm>

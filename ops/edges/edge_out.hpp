@@ -10,7 +10,7 @@
 #include <parley/actors/edge/edge_sender.hpp>
 #include <parley/ops/edges/edge_end.hpp>
 #include <parley/ops/edges/refusals.hpp>
-#include <parley/tuning/planners/plan.hpp>
+#include <parley/tuning/planners/plan_options.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -31,7 +31,7 @@
 #include <parley/op_end.hpp>
 #include <parley/ops/core/capability.hpp>
 #include <parley/runtime/implementation.hpp>
-#include <parley/tuning/planners/plan.hpp>
+#include <parley/tuning/planners/plan_options.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -3,7 +3,7 @@
 #include <parley/actors/policy.hpp>
 #include <parley/machine.hpp>
 #include <parley/tuning/constraint.hpp>
-#include <parley/tuning/planners/plan.hpp>
+#include <parley/tuning/planners/plan_options.hpp>
 #include <parley/tuning/results/results.hpp>
 #include <parley/tuning/results/settings.hpp>
 

@@ -7,7 +7,7 @@
 namespace parley::ops {
 
 using runtime::errc;
-using tuning::kernel_trials;
+using tuning::kernel_plan;
 
 kernel_core::kernel_core(tunable_context& context, std::string name, const std::vector<std::string>& ids,
                          std::vector<std::string> families)
@@ -121,23 +121,23 @@ kernel_core::way kernel_core::prepare(kernel_entry& e, outputs o) {
 
 kernel_tuning::kernel_tuning(kernel_core& core, kernel_entry& e, kernel_outputs outputs)
     : core_(core), entry_(e), outputs_(std::move(outputs)),
-      trials_(core.ids().size(), core.context().settings(),
-              core.context().is_numerics_check_enabled() ? kernel_trials::checks::against_default
-                                                         : kernel_trials::checks::none) {
+      plan_(core.ids().size(), core.context().settings(),
+            core.context().is_numerics_check_enabled() ? kernel_plan::checks::against_default
+                                                       : kernel_plan::checks::none) {
   entry_.being_tuned = true;
   tunable_context& context = core_.context();
   for (std::size_t i = 1; i < core_.ids().size(); ++i) {
     const std::string& family = core_.implementations()[i].family;
-    if (!context.is_family_enabled(family)) trials_.leave_out(i, "family " + family + " is switched off");
+    if (!context.is_family_enabled(family)) plan_.drop(i, "family " + family + " is switched off");
   }
   if (outputs_.updated()) before_ = outputs_.save();
 }
 
-std::optional<kernel_trials::step> kernel_tuning::next() {
-  const auto step = trials_.next();
+std::optional<tuning::trial> kernel_tuning::next() {
+  const auto step = plan_.next();
   if (!step) return step;
   step_ = *step;
-  using act = kernel_trials::act;
+  using act = tuning::trial_kind;
   const bool compared = step_.what == act::reference || step_.what == act::check;
   if (compared && outputs_.updated()) outputs_.restore(before_);
   if (compared && !outputs_.updated()) outputs_.fill();
@@ -151,18 +151,18 @@ void kernel_tuning::end(const std::exception_ptr& thrown) {
   if (thrown) {
     const runtime::error why = runtime::describe(thrown);
     if (step_.candidate == 0 || why.code() == errc::cancelled) std::rethrow_exception(thrown);
-    return trials_.failed("it throws: " + why.what());
+    return plan_.failed("it throws: " + why.what());
   }
-  if (step_.what == kernel_trials::act::reference) reference_ = outputs_.save();
-  if (step_.what == kernel_trials::act::check) {
+  if (step_.what == tuning::trial_kind::reference) reference_ = outputs_.save();
+  if (step_.what == tuning::trial_kind::check) {
     std::string wrong = outputs_.compare(reference_, core_.context().settings().check);
-    if (!wrong.empty()) return trials_.failed("wrong numbers: " + std::move(wrong));
+    if (!wrong.empty()) return plan_.failed("wrong numbers: " + std::move(wrong));
   }
-  trials_.done(static_cast<double>(took_ns));
+  plan_.ended(static_cast<double>(took_ns));
 }
 
 std::uint32_t kernel_tuning::finish() {
-  const tuning::decision best = trials_.decide(core_.ids());
+  const tuning::decision best = plan_.decide(core_.ids());
   entry_.winner = static_cast<std::uint32_t>(best.winner);
   entry_.decided = true;
   entry_.why = best.sentence;
@@ -171,12 +171,12 @@ std::uint32_t kernel_tuning::finish() {
   const std::string title = core_.name() + " " + entry_.parameters;
   context.note(2, title + ": " + core_.ids()[best.winner] + ", " + entry_.why);
   for (std::size_t i = 0; i < core_.ids().size(); ++i) {
-    const tuning::aggregate& a = trials_.result_of(i);
+    const tuning::aggregate& a = plan_.result_of(i);
     context.note(3, title + ":   " + core_.ids()[i] + ": " +
                         (a.measured() ? std::to_string(a.time_ns / 1e6) + " ms, " + std::to_string(a.count) + " runs"
                                       : a.detail));
   }
-  if (const tuning::aggregate& a = trials_.result_of(best.winner); a.measured()) {
+  if (const tuning::aggregate& a = plan_.result_of(best.winner); a.measured()) {
     entry_.time_ms = a.time_ns / 1e6;
     context.learn({core_.name(), entry_.parameters, core_.ids()[best.winner], entry_.time_ms});
   }

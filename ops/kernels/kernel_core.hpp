@@ -13,7 +13,7 @@
 #include <parley/runtime/implementation.hpp>
 #include <parley/tunable_context.hpp>
 #include <parley/tuning/config.hpp>
-#include <parley/tuning/planners/kernel_trials.hpp>
+#include <parley/tuning/planners/kernel_plan.hpp>
 
 #include <boost/unordered/unordered_flat_map.hpp>
 
@@ -123,7 +123,7 @@ class kernel_tuning {
   ~kernel_tuning() { entry_.being_tuned = false; }
 
   /// What to run now, with the clock running from here on; nothing: all are through.
-  std::optional<tuning::kernel_trials::step> next();
+  std::optional<tuning::trial> next();
   /// It ran, or threw. What the default throws is the caller's to see, and so is the end of a cancelled caller.
   void end(const std::exception_ptr& thrown);
   /// Decides, and puts back what is updated, so that the winner may run for the caller.
@@ -135,8 +135,8 @@ class kernel_tuning {
   kernel_outputs outputs_;
   std::vector<std::byte> before_;     // of what is updated
   std::vector<std::byte> reference_;  // the default's
-  tuning::kernel_trials trials_;
-  tuning::kernel_trials::step step_;
+  tuning::kernel_plan plan_;
+  tuning::trial step_;
   time_ns began_ns_ = 0;
 };
 

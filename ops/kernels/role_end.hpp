@@ -11,7 +11,7 @@
 #include <parley/ops/kernels/role_op.hpp>
 #include <parley/task.hpp>
 #include <parley/tuning/constraint.hpp>
-#include <parley/tuning/planners/plan.hpp>
+#include <parley/tuning/planners/plan_options.hpp>
 
 #include <cstddef>
 #include <cstdint>

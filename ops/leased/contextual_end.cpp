@@ -198,7 +198,7 @@ decision contextual_end::decision(const std::string& kernel, const std::string& 
     const double average_ns = c.plan.average_ns(i);
     const bool measured = std::isfinite(average_ns);
     const auto repetitions = static_cast<std::uint32_t>(measured ? op_.iterations : 0);
-    const char* const status = c.plan.failed(i) ? "failed" : measured ? "measured" : "not tried";
+    const char* const status = c.plan.dropped(i) ? "failed" : measured ? "measured" : "not tried";
     const auto fault = c.fault_of.find(i);
     const std::string detail = fault == c.fault_of.end() ? std::string() : fault->second;
     d.evidence.push_back({c.ids[i], c.digests[i], average_ns, repetitions, status, detail});
@@ -393,7 +393,7 @@ contextual_said contextual_end::report() const {
     contextual_report r;
     r.kernel = c.kernel;
     r.key = c.key;
-    r.complete = c.plan.complete();
+    r.complete = c.plan.finished();
     r.steps = c.plan.taken() + c.references.size();
     r.digests = c.digests;
     for (std::size_t i = 0; i < c.ids.size(); ++i) r.average_ns.push_back(c.plan.average_ns(i));
@@ -494,7 +494,7 @@ void contextual_end::recall(const kernel_core& kernel, context& c) {
 void contextual_end::leave_out_unchecked(context& c) {
   if (c.ids.size() == 1) return;
   for (std::size_t i = 1; i < c.ids.size(); ++i) {
-    c.plan.fail(i);
+    c.plan.drop(i);
     c.fault_of[i] = "the kernel declares no outputs that could be checked";
   }
   kernels_.warn(declaration_.title() + ": kernel " + c.kernel +
@@ -504,7 +504,7 @@ void contextual_end::leave_out_unchecked(context& c) {
 /// The same on all ranks: what none but the first of a rank's configs may run cannot be agreed on otherwise.
 void contextual_end::settle_without_choice(context& c) {
   for (std::size_t i = 1; i < c.ids.size(); ++i) {
-    if (!c.plan.failed(i)) return;
+    if (!c.plan.dropped(i)) return;
   }
   c.best = 0;
   c.source = actors::decision_source::only_default;
@@ -536,11 +536,11 @@ contextual_run::turn contextual_end::begin(const kernel_core& kernel, kernel_ent
     } else if (compares && !c->references.contains(t.call)) {
       t.config = c->plan.stand_in().value_or(0);
       prepare_comparison(*c, t, std::move(outputs));
-    } else if (const auto step = c->plan.take()) {
+    } else if (const auto step = c->plan.next()) {
       t.step = ++c->next_step;
       c->under_way.emplace(t.step, *step);
-      t.counts = !c->plan.failed(step->config);
-      t.config = t.counts ? step->config : c->plan.stand_in().value_or(0);
+      t.counts = !c->plan.dropped(step->candidate);
+      t.config = t.counts ? step->candidate : c->plan.stand_in().value_or(0);
       if (compares && t.config != 0) prepare_comparison(*c, t, std::move(outputs));
     } else {
       t.config = c->plan.stand_in().value_or(0);  // all steps are taken, and the others are still to be heard
@@ -557,7 +557,7 @@ std::string contextual_end::compared(const turn& t) const {
 }
 
 bool contextual_end::run_in_its_place(context& c, turn& t, const std::string& fault) {
-  c.plan.fail(t.config);
+  c.plan.drop(t.config);
   c.fault_of[t.config] = fault;
   c.faults += fmt::format("; config-{} ({}): {}", t.config, c.ids[t.config], fault);
   kernels_.warn(fmt::format("{}, on rank {}: kernel {}, key {{{}}}: config {} {}", declaration_.title(),
@@ -600,14 +600,15 @@ bool contextual_end::end(turn& t, const std::exception_ptr& thrown) {
   if (t.compared == turn::comparison::is_reference) c->references[t.call] = t.outputs.save();
   if (c == nullptr || t.step == 0) return true;
   const auto at = c->under_way.find(t.step);
-  const tuning::contextual_plan::step step = at->second;
+  const tuning::trial tried = at->second;
   c->under_way.erase(at);
-  c->plan.end(step, t.counts ? std::optional(took_ns) : std::nullopt);
-  if (!step.measured) return true;
-  std::string line = fmt::format("config-id: {} | config: {{{}}} | measure-iter: {}", step.config, c->ids[step.config],
-                                 step.iteration);
-  if (step.last)
-    line += fmt::format(" | config-{} average latency: {}", step.config, milliseconds(c->plan.average_ns(step.config)));
+  c->plan.ended(tried, t.counts ? std::optional(took_ns) : std::nullopt);
+  if (tried.what != tuning::trial_kind::timed) return true;
+  std::string line = fmt::format("config-id: {} | config: {{{}}} | measure-iter: {}", tried.candidate,
+                                 c->ids[tried.candidate], tried.turn);
+  if (c->plan.is_last(tried))
+    line += fmt::format(" | config-{} average latency: {}", tried.candidate,
+                        milliseconds(c->plan.average_ns(tried.candidate)));
   log(*c, line);
   return true;
 }

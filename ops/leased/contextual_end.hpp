@@ -62,7 +62,7 @@ class contextual_end final : public op_end, private contextual_run {
     std::vector<std::string> ids;
     std::vector<std::uint64_t> digests;
     tuning::contextual_plan plan;
-    std::map<std::size_t, tuning::contextual_plan::step> under_way{};
+    std::map<std::size_t, tuning::trial> under_way{};
     std::size_t next_step = 0;
     std::size_t calls = 0;                                       // in the run that is under way
     std::size_t turns = 0;                                       // that have begun and not ended

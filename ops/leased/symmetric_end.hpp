@@ -17,7 +17,7 @@
 #include <parley/symmetric.hpp>
 #include <parley/symmetric_config.hpp>
 #include <parley/tuning/numbers.hpp>
-#include <parley/tuning/planners/plan.hpp>
+#include <parley/tuning/planners/plan_options.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // How good decisions are, and how many trials they take, where times scatter as those of messages between GPUs do: to one side,
 // by much, and now and then by a multiple. Pure: a planner, a decision, and times drawn around known ones. The figures of each:
 //     test_tuning --success --test-case='*decisions*'
-#include <parley/tuning/planners/plan.hpp>
+#include <parley/tuning/planners/halving_plan.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -54,7 +54,7 @@ struct outcome_of_search {
 
 template <class Run>
 outcome_of_search search(Run&& run, std::size_t configs, const plan_options& options) {
-  trial_planner plan(configs, options);
+  halving_plan plan(configs, options);
   std::vector<std::vector<double>> times(configs);
   std::vector<aggregate> aggregates(configs);
   outcome_of_search found;
@@ -62,7 +62,7 @@ outcome_of_search search(Run&& run, std::size_t configs, const plan_options& opt
     while (auto trial = plan.next()) {
       const double took = run(trial->candidate);
       ++found.trials;
-      if (trial->kind == trial_kind::timed) times[trial->candidate].push_back(took);
+      if (trial->what == trial_kind::timed) times[trial->candidate].push_back(took);
     }
     for (std::size_t c = 0; c < configs; ++c)
       if (!times[c].empty()) aggregates[c] = aggregate_times(std::span(&times[c], 1));

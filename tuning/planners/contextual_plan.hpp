@@ -2,16 +2,18 @@
 /// The order in which a kernel's configs are tried while the function around it runs again and again.
 ///
 ///     contextual_plan plan(3, {.iterations = 2});
-///     if (auto step = plan.take()) …run config step->config…; plan.end(*step, elapsed_ns);
-///     plan.average_ns(1);                 // +infinity while it was not measured, and when it failed
+///     if (auto next = plan.next()) …run config next->candidate…; plan.ended(*next, elapsed_ns);
+///     plan.average_ns(1);                 // +infinity while it was not measured, and when it was dropped
 ///
 /// Grouped: all iterations of config 0, then of config 1 … (`c0 c0 c1 c1 c2 c2`); interleaved: `c0 c1 c2 c0 c1 c2`. Warm-ups
-/// come before the iterations of their config and count for nothing. A config that failed keeps its places in the order, so
-/// that ranks which take the same steps try the same config at the same time. Steps that were taken may end in any order.
+/// come before the iterations of their config and count for nothing. A config that was dropped keeps its places in the order, so
+/// that ranks which take the same trials try the same config at the same time. Trials that were given out may end in any order.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
+
+#include <parley/tuning/planners/planner.hpp>
 
 namespace parley::tuning {
 
@@ -25,24 +27,23 @@ struct contextual_limits {
 
 class contextual_plan {
  public:
-  struct step {
-    std::size_t config = 0;
-    std::size_t iteration = 0;  ///< among the measured ones of its config
-    bool measured = true;
-    bool last = false;  ///< of its config
-  };
   contextual_plan(std::size_t configs, contextual_limits limits);
 
-  /// Nothing: all have been taken.
-  std::optional<step> take() noexcept;
+  /// Nothing: all trials have been given out.
+  std::optional<trial> next() noexcept;
   /// Without a time: something else ran in its place.
-  void end(const step& s, std::optional<double> elapsed_ns) noexcept;
-  void fail(std::size_t config) { tried_.at(config).failed = true; }
+  void ended(const trial& t, std::optional<double> elapsed_ns) noexcept;
+  /// Of its config.
+  bool is_last(const trial& t) const noexcept {
+    return t.what == trial_kind::timed && t.turn + 1 == limits_.iterations;
+  }
+  void drop(std::size_t config) { tried_.at(config).dropped = true; }
 
-  bool failed(std::size_t config) const { return tried_.at(config).failed; }
-  /// The first config that has not failed.
+  bool dropped(std::size_t config) const { return tried_.at(config).dropped; }
+  /// The first config that was not dropped.
   std::optional<std::size_t> stand_in() const noexcept;
-  bool complete() const noexcept { return ended_ == steps(); }
+  /// All trials have ended.
+  bool finished() const noexcept { return ended_ == trials(); }
   std::size_t configs() const noexcept { return tried_.size(); }
   std::size_t taken() const noexcept { return taken_; }
   /// The plain average.
@@ -52,10 +53,10 @@ class contextual_plan {
   struct tried {
     double sum_ns = 0;
     std::size_t count = 0;
-    bool failed = false;
+    bool dropped = false;
   };
   std::size_t per_config() const noexcept { return limits_.warm_ups + limits_.iterations; }
-  std::size_t steps() const noexcept { return tried_.size() * per_config(); }
+  std::size_t trials() const noexcept { return tried_.size() * per_config(); }
 
   contextual_limits limits_;
   std::vector<tried> tried_;

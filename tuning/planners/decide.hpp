@@ -8,7 +8,7 @@
 ///
 /// +infinity never wins. Within noise of the default the default stays, and what times scatter by is noise, too: leaving it
 /// must be worth it. Among the others those within the relative noise of the fastest are equals, and the first in merged order
-/// is taken; a larger difference counts although it may be chance, as how long trials go on (plan.hpp) sees to it that it
+/// is taken; a larger difference counts although it may be chance, as how long trials go on (halving_plan.hpp) sees to it that it
 /// hardly ever is. With nothing measured the current config stays, and the reason says so. The same aggregates give the
 /// same decision everywhere.
 #include <cstddef>

@@ -1,5 +1,5 @@
 #include <parley/kernel_key.hpp>
-#include <parley/tuning/planners/kernel_trials.hpp>
+#include <parley/tuning/planners/kernel_plan.hpp>
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 using namespace parley::tuning;
-using act = kernel_trials::act;
+using act = trial_kind;
 
 namespace {
 
@@ -19,11 +19,11 @@ struct model {
 
 struct outcome_of {
   std::map<std::pair<std::size_t, act>, std::size_t> runs;
-  std::vector<kernel_trials::step> order;
+  std::vector<trial> order;
   decision best;
 };
 
-outcome_of run_all(kernel_trials& trials, const model& m) {
+outcome_of run_all(kernel_plan& trials, const model& m) {
   outcome_of all;
   while (const auto step = trials.next()) {
     all.order.push_back(*step);
@@ -32,7 +32,7 @@ outcome_of run_all(kernel_trials& trials, const model& m) {
     if (fault != m.fails.end() && fault->second == step->what) {
       trials.failed("as told");
     } else {
-      trials.done(m.takes_ns[step->candidate]);
+      trials.ended(m.takes_ns[step->candidate]);
     }
   }
   const std::vector<std::string> names(m.takes_ns.size(), "candidate");
@@ -46,11 +46,11 @@ TEST_CASE("a kernel's candidates are probed, checked, warmed up and timed, one a
   settings s;
   s.max_warmup_iterations = 2;
   s.max_tuning_iterations = 4;
-  kernel_trials trials(2, s, kernel_trials::checks::against_default);
+  kernel_plan trials(2, s, kernel_plan::checks::against_default);
   const auto all = run_all(trials, {{1e6, 5e5}});
-  std::vector<kernel_trials::step> expected;
+  std::vector<trial> expected;
   const auto add = [&](std::size_t times, std::size_t candidate, act what) {
-    expected.insert(expected.end(), times, kernel_trials::step{candidate, what});
+    expected.insert(expected.end(), times, trial{candidate, what});
   };
   add(3, 0, act::probe);
   add(2, 0, act::warm_up);
@@ -66,9 +66,9 @@ TEST_CASE("a kernel's candidates are probed, checked, warmed up and timed, one a
 }
 
 TEST_CASE("a hopeless candidate costs its probe and no more") {
-  kernel_trials trials(3, settings{}, kernel_trials::checks::against_default);
+  kernel_plan trials(3, settings{}, kernel_plan::checks::against_default);
   const auto all = run_all(trials, {{1e6, 2.1e6, 0.9e6}});
-  CHECK(all.runs.at({1, act::probe}) == kernel_trials::probing_runs);
+  CHECK(all.runs.at({1, act::probe}) == kernel_plan::probing_runs);
   CHECK(all.runs.count({1, act::timed}) == 0);
   CHECK(all.runs.count({1, act::check}) == 0);
   CHECK(trials.result_of(1).detail.starts_with("hopeless"));
@@ -80,7 +80,7 @@ TEST_CASE("the duration bounds all that follows a candidate's first run") {
     settings s;
     s.max_tuning_duration_ms = duration_ms;
     s.max_warmup_iterations = warm_ups;
-    kernel_trials trials(1, s, kernel_trials::checks::none);
+    kernel_plan trials(1, s, kernel_plan::checks::none);
     const auto all = run_all(trials, {{takes_ns}});
     CHECK(trials.result_of(0).measured());
     CHECK(trials.result_of(0).time_ns == takes_ns);
@@ -97,9 +97,9 @@ TEST_CASE("the duration bounds all that follows a candidate's first run") {
 TEST_CASE("a first run that takes long does not decide: the one after it counts") {
   settings s;
   s.max_tuning_duration_ms = 30;
-  kernel_trials trials(2, s, kernel_trials::checks::none);
+  kernel_plan trials(2, s, kernel_plan::checks::none);
   std::size_t of_default = 0;
-  while (const auto step = trials.next()) trials.done(step->candidate == 1 ? 2e6 : of_default++ == 0 ? 100e6 : 1e6);
+  while (const auto step = trials.next()) trials.ended(step->candidate == 1 ? 2e6 : of_default++ == 0 ? 100e6 : 1e6);
   CHECK(trials.decide(std::vector<std::string>{"default", "other"}).winner == 0);
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("a candidate is timed min(iterations, duration / estimate) times, and 
     settings s;
     s.max_tuning_iterations = iterations;
     s.max_tuning_duration_ms = duration_ms;
-    kernel_trials trials(1, s, kernel_trials::checks::none);
+    kernel_plan trials(1, s, kernel_plan::checks::none);
     return run_all(trials, {{takes_ns}}).runs.at({0, act::timed});
   };
   CHECK(timed_runs(100, 30, 1e6) == 28);  // and two of its probe
@@ -124,7 +124,7 @@ TEST_CASE("a warm-up limit of 0 limits nothing, and two of them ask for none") {
     settings s;
     s.max_warmup_iterations = iterations;
     s.max_warmup_duration_ms = duration_ms;
-    kernel_trials trials(1, s, kernel_trials::checks::none);
+    kernel_plan trials(1, s, kernel_plan::checks::none);
     const auto all = run_all(trials, {{1e6}});
     const auto found = all.runs.find({0, act::warm_up});
     return found == all.runs.end() ? 0 : found->second;
@@ -138,7 +138,7 @@ TEST_CASE("a warm-up limit of 0 limits nothing, and two of them ask for none") {
 
 TEST_CASE("what throws or is wrong has no time, however fast it was, and says why") {
   for (const act where : {act::probe, act::check, act::timed}) {
-    kernel_trials trials(2, settings{}, kernel_trials::checks::against_default);
+    kernel_plan trials(2, settings{}, kernel_plan::checks::against_default);
     const auto all = run_all(trials, {{1e6, 1e3}, {{1, where}}});
     CHECK(all.best.winner == 0);
     CHECK_FALSE(trials.result_of(1).measured());
@@ -148,13 +148,13 @@ TEST_CASE("what throws or is wrong has no time, however fast it was, and says wh
 }
 
 TEST_CASE("what is left out is never run, and within noise the default stays") {
-  kernel_trials trials(3, settings{}, kernel_trials::checks::none);
-  trials.leave_out(1, "family simd is switched off");
+  kernel_plan trials(3, settings{}, kernel_plan::checks::none);
+  trials.drop(1, "family simd is switched off");
   const auto all = run_all(trials, {{1e6, 1e3, 0.99e6}});
   CHECK(all.runs.count({1, act::probe}) == 0);
   CHECK(all.best.winner == 0);
   CHECK(all.best.reason == decision_reason::within_noise_of_default);
-  CHECK_THROWS_AS(kernel_trials(0, settings{}, kernel_trials::checks::none), invalid);
+  CHECK_THROWS_AS(kernel_plan(0, settings{}, kernel_plan::checks::none), invalid);
 }
 
 TEST_CASE("a kernel's key has one text, whatever the order of its parameters") {

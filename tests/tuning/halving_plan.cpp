@@ -1,4 +1,4 @@
-#include <parley/tuning/planners/plan.hpp>
+#include <parley/tuning/planners/halving_plan.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ aggregate failed() {
   return a;
 }
 
-std::vector<std::size_t> round_of(trial_planner& plan) {
+std::vector<std::size_t> round_of(halving_plan& plan) {
   std::vector<std::size_t> candidates;
   while (auto trial = plan.next()) candidates.push_back(trial->candidate);
   return candidates;
@@ -42,7 +42,7 @@ struct campaign {
 
   campaign(const std::vector<double>& truth_ns, double noise, std::uint64_t seed) : times(truth_ns.size()) {
     testing::generator random(seed);
-    trial_planner plan(truth_ns.size());
+    halving_plan plan(truth_ns.size());
     std::vector<aggregate> aggregates(truth_ns.size());
     while (!plan.finished()) {
       while (auto trial = plan.next()) {
@@ -63,7 +63,7 @@ struct campaign {
 }  // namespace
 
 TEST_CASE("the probe tries every candidate once, in order") {
-  trial_planner plan(4);
+  halving_plan plan(4);
   CHECK(plan.left_in_round() == 4);
   CHECK(round_of(plan) == indexes{0, 1, 2, 3});
   CHECK(plan.round_complete());
@@ -71,19 +71,19 @@ TEST_CASE("the probe tries every candidate once, in order") {
 }
 
 TEST_CASE("warm-ups come first and are not timed") {
-  trial_planner plan(2, {.warm_up_repetitions = 1});
+  halving_plan plan(2, {.warm_up_repetitions = 1});
   std::vector<trial_kind> kinds;
-  while (auto trial = plan.next()) kinds.push_back(trial->kind);
+  while (auto trial = plan.next()) kinds.push_back(trial->what);
   CHECK(kinds == std::vector{trial_kind::warm_up, trial_kind::warm_up, trial_kind::timed, trial_kind::timed});
 }
 
 TEST_CASE("rounds are interleaved: A B C A B C") {
-  trial_planner plan(3, {.probe_repetitions = 2});
+  halving_plan plan(3, {.probe_repetitions = 2});
   CHECK(round_of(plan) == indexes{0, 1, 2, 0, 1, 2});
 }
 
 TEST_CASE("repetitions in pairs are mirrored, and begin with another one each time: A B C C B A, B C A A C B") {
-  trial_planner plan(3, {.probe_repetitions = 2, .repetitions = 2});
+  halving_plan plan(3, {.probe_repetitions = 2, .repetitions = 2});
   CHECK(round_of(plan) == indexes{0, 1, 2, 2, 1, 0});
   plan.complete_round(std::vector{took(100, 2, 30), took(100, 2, 30), took(100, 2, 30)});
   CHECK(round_of(plan) == indexes{1, 2, 0, 0, 2, 1});
@@ -92,7 +92,7 @@ TEST_CASE("repetitions in pairs are mirrored, and begin with another one each ti
 TEST_CASE("what every second message meets, such as that it ends with the one before it, every candidate meets") {
   for (std::size_t candidates : {2, 3, 4, 5}) {
     CAPTURE(candidates);
-    trial_planner plan(candidates, {.probe_repetitions = 2, .repetitions = 2});
+    halving_plan plan(candidates, {.probe_repetitions = 2, .repetitions = 2});
     std::vector<std::vector<double>> times(candidates);
     std::vector<aggregate> aggregates(candidates);
     for (std::size_t call = 0; !plan.finished();) {
@@ -108,13 +108,13 @@ TEST_CASE("what every second message meets, such as that it ends with the one be
 }
 
 TEST_CASE("a default alone needs no trials") {
-  CHECK(trial_planner(1).finished());
-  CHECK(trial_planner(0).finished());
-  CHECK_FALSE(trial_planner(1).next());
+  CHECK(halving_plan(1).finished());
+  CHECK(halving_plan(0).finished());
+  CHECK_FALSE(halving_plan(1).next());
 }
 
 TEST_CASE("nobody is dropped on one repetition, however long it took") {
-  trial_planner plan(4);
+  halving_plan plan(4);
   round_of(plan);
   plan.complete_round(std::vector{took(100), failed(), took(100'000), took(140)});
   CHECK(plan.survivors() == indexes{0, 2, 3});
@@ -122,7 +122,7 @@ TEST_CASE("nobody is dropped on one repetition, however long it took") {
 }
 
 TEST_CASE("a probe of two repetitions drops what failed or is hopeless, and nothing else") {
-  trial_planner plan(5, {.probe_repetitions = 2});
+  halving_plan plan(5, {.probe_repetitions = 2});
   round_of(plan);
   plan.complete_round(std::vector{took(100, 2, 15), failed(), took(400, 2, 15), took(280, 2, 60), took(140, 2, 20)});
   CHECK(plan.survivors() == indexes{0, 3, 4});
@@ -137,7 +137,7 @@ TEST_CASE("who was dropped on few repetitions, while a machine did something els
   const aggregate steady_default = took(100, 7, 2);
   const aggregate unlucky = took(400, 2, 1);
   const aggregate disturbed = with_extremes(took(50, 7, 1), 49, 5'000);
-  trial_planner plan(3);
+  halving_plan plan(3);
   round_of(plan);
   plan.complete_round(std::vector{took(100), took(400), took(50)});
   CHECK(round_of(plan) == indexes{0, 1, 2});
@@ -168,7 +168,7 @@ TEST_CASE("who was dropped on few repetitions, while a machine did something els
 }
 
 TEST_CASE("later rounds double the repetitions, and keep the better half of what chance does not tell apart") {
-  trial_planner plan(9);
+  halving_plan plan(9);
   std::vector<aggregate> times;
   for (int i = 0; i < 9; ++i) times.push_back(took(100 - 5.0 * i, 2, 30));
   CHECK(round_of(plan).size() == 9);
@@ -191,7 +191,7 @@ TEST_CASE("later rounds double the repetitions, and keep the better half of what
 }
 
 TEST_CASE("a default that is surely slower than another is repeated once a round, and no more") {
-  trial_planner plan(3);
+  halving_plan plan(3);
   const std::vector<aggregate> times{took(300, 4, 1), took(101, 4, 8), took(100, 4, 8)};
   for (int round = 0; round < 2; ++round) {
     round_of(plan);
@@ -202,7 +202,7 @@ TEST_CASE("a default that is surely slower than another is repeated once a round
 
 TEST_CASE("a campaign goes on until what it would choose is known to be as good as the others, within noise") {
   const auto ended_with = [](const std::vector<aggregate>& times) {
-    trial_planner plan(times.size());
+    halving_plan plan(times.size());
     for (int round = 0; round < 2; ++round) {
       round_of(plan);
       plan.complete_round(times);
@@ -220,7 +220,7 @@ TEST_CASE("a campaign goes on until what it would choose is known to be as good 
 TEST_CASE("what clocks may be off by keeps no campaign going, as repetitions do not make it less") {
   std::vector<aggregate> times{took(100, 2), took(140, 2), took(80, 2)};
   for (aggregate& a : times) a.clock_error_ns = 50;
-  trial_planner plan(3);
+  halving_plan plan(3);
   for (int round = 0; round < 2; ++round) {
     round_of(plan);
     plan.complete_round(times);
@@ -229,7 +229,7 @@ TEST_CASE("what clocks may be off by keeps no campaign going, as repetitions do 
 }
 
 TEST_CASE("times that hardly scatter tell losers apart after two repetitions") {
-  trial_planner plan(6);
+  halving_plan plan(6);
   const std::vector<aggregate> times{took(100, 2),     took(140, 2),       took(104, 2, 0.1),
                                      took(90, 2, 0.1), took(93.5, 2, 0.1), took(102, 2)};
   round_of(plan);
@@ -242,7 +242,7 @@ TEST_CASE("times that hardly scatter tell losers apart after two repetitions") {
 }
 
 TEST_CASE("times that scatter keep in the race what may still win") {
-  trial_planner plan(4);
+  halving_plan plan(4);
   const std::vector<aggregate> times{took(100, 2, 10), took(120, 2, 10), took(101, 2, 10), took(160, 2, 1)};
   for (int round = 0; round < 2; ++round) {
     round_of(plan);
@@ -254,7 +254,7 @@ TEST_CASE("times that scatter keep in the race what may still win") {
 
 TEST_CASE("what is surely not better than one before it leaves: the default first, then the merged order") {
   const auto after_two_rounds = [](const std::vector<aggregate>& times) {
-    trial_planner plan(times.size());
+    halving_plan plan(times.size());
     for (int round = 0; round < 2; ++round) {
       round_of(plan);
       plan.complete_round(times);
@@ -270,7 +270,7 @@ TEST_CASE("what is surely not better than one before it leaves: the default firs
 TEST_CASE("a difference that clocks may have made drops nobody") {
   std::vector<aggregate> times{took(100, 2), took(140, 2), took(80, 2)};
   for (aggregate& a : times) a.clock_error_ns = 50;
-  trial_planner plan(3);
+  halving_plan plan(3);
   for (int round = 0; round < 2; ++round) {
     round_of(plan);
     plan.complete_round(times);
@@ -279,7 +279,7 @@ TEST_CASE("a difference that clocks may have made drops nobody") {
 }
 
 TEST_CASE("what is hopelessly slower is dropped beyond the half, and what may be noise is not") {
-  trial_planner plan(4, {.keep_fraction = 1});
+  halving_plan plan(4, {.keep_fraction = 1});
   const std::vector<aggregate> times{took(100, 3, 20), took(191, 3, 40), took(200, 3, 60), took(149, 3, 40)};
   for (int round = 0; round < 2; ++round) {
     round_of(plan);
@@ -289,7 +289,7 @@ TEST_CASE("what is hopelessly slower is dropped beyond the half, and what may be
 }
 
 TEST_CASE("among equals the first in merged order stays") {
-  trial_planner plan(5);
+  halving_plan plan(5);
   const std::vector<aggregate> times{took(200), took(102), took(100), took(101), took(101)};
   for (int round = 0; round < 4; ++round) {
     round_of(plan);
@@ -300,7 +300,7 @@ TEST_CASE("among equals the first in merged order stays") {
 
 TEST_CASE("the default stays to the end, even when it fails or is the slowest") {
   for (const aggregate& c0 : {failed(), took(1e9)}) {
-    trial_planner plan(6);
+    halving_plan plan(6);
     const std::vector<aggregate> times{c0, took(1), took(1), took(1), took(1), took(1)};
     while (!plan.finished()) {
       const indexes tried = round_of(plan);
@@ -312,7 +312,7 @@ TEST_CASE("the default stays to the end, even when it fails or is the slowest") 
 }
 
 TEST_CASE("a campaign ends when every challenger is gone or the last one is known well enough") {
-  trial_planner gone(3);
+  halving_plan gone(3);
   round_of(gone);
   gone.complete_round(std::vector{took(100), failed(), took(400)});
   CHECK_FALSE(gone.finished());
@@ -320,12 +320,12 @@ TEST_CASE("a campaign ends when every challenger is gone or the last one is know
   gone.complete_round(std::vector{took(100, 2), failed(), took(400, 2)});
   CHECK(gone.finished());
 
-  trial_planner all_failed(3);
+  halving_plan all_failed(3);
   round_of(all_failed);
   all_failed.complete_round(std::vector{failed(), failed(), failed()});
   CHECK(all_failed.finished());
 
-  trial_planner known(2);
+  halving_plan known(2);
   round_of(known);
   known.complete_round(std::vector{took(100, 1), took(50, 1)});
   CHECK_FALSE(known.finished());
@@ -335,7 +335,7 @@ TEST_CASE("a campaign ends when every challenger is gone or the last one is know
 }
 
 TEST_CASE("a candidate that failed in a real invocation is dropped at once with its planned trials") {
-  trial_planner plan(3, {.probe_repetitions = 2});
+  halving_plan plan(3, {.probe_repetitions = 2});
   CHECK(plan.next()->candidate == 0);
   CHECK(plan.next()->candidate == 1);
   plan.drop(1);
@@ -348,7 +348,7 @@ TEST_CASE("a candidate that failed in a real invocation is dropped at once with 
 }
 
 TEST_CASE("a round cannot be completed early or with too few aggregates") {
-  trial_planner plan(3);
+  halving_plan plan(3);
   CHECK_THROWS_AS(plan.complete_round(std::vector{took(1), took(1), took(1)}), invalid);
   round_of(plan);
   CHECK_THROWS_AS(plan.complete_round(std::vector{took(1)}), invalid);
@@ -358,7 +358,7 @@ TEST_CASE("a round cannot be completed early or with too few aggregates") {
 }
 
 TEST_CASE("trials may cost 5 % of wall time") {
-  const trial_planner plan(2);
+  const halving_plan plan(2);
   CHECK(plan.may_continue(0, 0));
   CHECK(plan.may_continue(-100, 0));
   CHECK(plan.may_continue(50, 1000));
@@ -373,8 +373,8 @@ TEST_CASE("every campaign ends, whatever is reported") {
   testing::generator random(13);
   for (int i = 0; i < 500; ++i) {
     const std::size_t candidates = 1 + random.below(20);
-    trial_planner plan(candidates, {.warm_up_repetitions = random.below(2),
-                                    .keep_fraction = 0.1 * static_cast<double>(random.below(20))});
+    halving_plan plan(candidates, {.warm_up_repetitions = random.below(2),
+                                   .keep_fraction = 0.1 * static_cast<double>(random.below(20))});
     std::size_t trials = 0;
     while (!plan.finished()) {
       trials += round_of(plan).size();
@@ -463,7 +463,7 @@ TEST_CASE("20 keys on 4 ranks with 3 % noise: the ranks agree on every decision"
 
 TEST_CASE("a candidate is repeated at most so often and for at most so long, but always once") {
   const auto repetitions = [](const plan_options& o) {
-    trial_planner plan(2, o);
+    halving_plan plan(2, o);
     std::size_t of_each = 0;
     while (!plan.finished()) {
       of_each += round_of(plan).size() / 2;

@@ -1,12 +1,12 @@
 #pragma once
 /// TunableOp's loop for one kernel and key, as a plan that says what to run next; whoever runs it brings the clock.
 ///
-///     kernel_trials trials(3, settings, kernel_trials::checks::against_default);
-///     while (auto step = trials.next()) {
-///       …run step->candidate…                          // step->what: probe, reference, check, warm_up or timed
-///       trials.done(elapsed_ns);                       // or trials.failed("throws: out of registers")
+///     kernel_plan plan(3, settings, kernel_plan::checks::against_default);
+///     while (auto next = plan.next()) {
+///       …run next->candidate…                          // next->what: probe, reference, check, warm_up or timed
+///       plan.ended(elapsed_ns);                        // or plan.failed("throws: out of registers")
 ///     }
-///     decision best = trials.decide(names);
+///     decision best = plan.decide(names);
 ///
 /// One candidate after the other, the default (0) first. A short probe drops what is hopeless; then its output is compared
 /// with the default's (`reference` runs the default, `check` the candidate), it is warmed up, and timed
@@ -17,6 +17,7 @@
 /// their own, and its timed runs. No run begins once it is over, but for the one warm run without which there would be no time, and the
 /// two that compare numbers. Where the probe has used it up the probe's own times count.
 #include <parley/tuning/planners/decide.hpp>
+#include <parley/tuning/planners/planner.hpp>
 #include <parley/tuning/results/settings.hpp>
 
 #include <cstddef>
@@ -28,28 +29,23 @@
 
 namespace parley::tuning {
 
-class kernel_trials {
+class kernel_plan {
  public:
   enum class checks : std::uint8_t { none, against_default };
-  enum class act : std::uint8_t { probe, reference, check, warm_up, timed };
-  struct step {
-    std::size_t candidate = 0;  ///< what to run
-    act what = act::probe;
-    friend bool operator==(const step&, const step&) = default;
-  };
 
   /// The first probing run is cold and says nothing; two more make the estimate.
   static constexpr std::size_t probing_runs = 3;
   /// An estimate of more than this times the best time so far is hopeless: its timed runs are saved.
   static constexpr double hopeless_factor = 2.0;
 
-  kernel_trials(std::size_t candidates, const settings& limits, checks c);
-  /// Leaves a candidate out, before the first step, and says why; the default stays.
-  void leave_out(std::size_t candidate, std::string why);
+  kernel_plan(std::size_t candidates, const settings& limits, checks c);
+  /// Before the first trial; the default stays.
+  void drop(std::size_t candidate, std::string why);
 
-  /// Nothing: all are through.
-  std::optional<step> next() const noexcept;
-  void done(double elapsed_ns);
+  /// Of a `reference` the candidate is the default. The same until it has ended.
+  std::optional<trial> next() const noexcept;
+  bool finished() const noexcept { return candidate_ == tried_.size(); }
+  void ended(double elapsed_ns);
   void failed(std::string why);
 
   /// `names` are the candidates' ids, for the sentence.
@@ -60,7 +56,7 @@ class kernel_trials {
   std::size_t timed_runs() const noexcept { return timed_runs_; }
 
  private:
-  void begin_phase(act what) noexcept;
+  void begin_phase(trial_kind what) noexcept;
   void next_candidate() noexcept;
   std::size_t warm_ups() const noexcept;
   std::size_t timings() const noexcept;
@@ -75,7 +71,7 @@ class kernel_trials {
   std::vector<aggregate> tried_;
   std::vector<double> times_ns_;  // of this phase
   std::size_t candidate_ = 0;
-  act what_ = act::probe;
+  trial_kind what_ = trial_kind::probe;
   std::size_t runs_left_ = probing_runs;
   double estimate_ns_ = 1;
   double first_ns_ = 0;             // of this candidate

@@ -1,4 +1,4 @@
-#include <parley/tuning/planners/plan.hpp>
+#include <parley/tuning/planners/halving_plan.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -20,18 +20,18 @@ constexpr double fair_standard_errors = 1.65;  // one side in 20 is wrong
 constexpr double sure_standard_errors = 2.6;   // one in 200
 }  // namespace
 
-trial_planner::trial_planner(std::size_t candidates, plan_options options)
+halving_plan::halving_plan(std::size_t candidates, plan_options options)
     : options_(options), candidates_(candidates), looked_at_again_(candidates) {
   for (std::size_t c = 0; c < candidates; ++c) survivors_.push_back(c);
   plan_round();
 }
 
-std::optional<planned_trial> trial_planner::next() {
+std::optional<trial> halving_plan::next() {
   if (finished_ || position_ == sequence_.size()) return std::nullopt;
   return sequence_[position_++];
 }
 
-void trial_planner::plan_round() {
+void halving_plan::plan_round() {
   sequence_.clear();
   position_ = 0;
   if (survivors_.size() < 2 || round_ >= options_.maximum_rounds) {
@@ -52,7 +52,7 @@ void trial_planner::plan_round() {
   finished_ = repetitions == 0;
 }
 
-void trial_planner::add_repetitions(std::size_t repetitions, trial_kind kind) {
+void halving_plan::add_repetitions(std::size_t repetitions, trial_kind kind) {
   const bool in_pairs = options_.probe_repetitions % 2 == 0 && options_.repetitions % 2 == 0;
   const std::size_t n = survivors_.size();
   for (std::size_t i = 0; i < repetitions; ++i) {
@@ -66,14 +66,14 @@ void trial_planner::add_repetitions(std::size_t repetitions, trial_kind kind) {
   if (kind == trial_kind::timed) made_ += repetitions;
 }
 
-std::size_t trial_planner::repetitions_left() const noexcept {
+std::size_t halving_plan::repetitions_left() const noexcept {
   auto most = static_cast<double>(options_.maximum_in_all);
   if (slowest_ns_ > 0) most = std::min(most, std::floor(options_.maximum_ns / slowest_ns_));
   const auto whole = static_cast<std::size_t>(std::min(most, 1e9));
   return whole > made_ ? whole - made_ : 0;
 }
 
-std::vector<std::size_t> trial_planner::ranked_challengers(std::span<const aggregate> aggregates) const {
+std::vector<std::size_t> halving_plan::ranked_challengers(std::span<const aggregate> aggregates) const {
   double best_ns = infinite_ns, at_most_ns = infinite_ns;
   for (std::size_t c : survivors_) {
     best_ns = std::min(best_ns, aggregates[c].time_ns);
@@ -101,7 +101,7 @@ std::vector<std::size_t> trial_planner::ranked_challengers(std::span<const aggre
 }
 
 // Whom it is compared with may be out of the race as well: then somebody beats both.
-bool trial_planner::out_of_the_race(std::size_t c, std::span<const aggregate> aggregates) const {
+bool halving_plan::out_of_the_race(std::size_t c, std::span<const aggregate> aggregates) const {
   const significance enough{.relative = options_.noise, .pooled = scatter_of(aggregates, survivors_)};
   return std::any_of(survivors_.begin(), survivors_.end(), [&](std::size_t other) {
     if (other == c || !aggregates[other].measured()) return false;
@@ -110,7 +110,7 @@ bool trial_planner::out_of_the_race(std::size_t c, std::span<const aggregate> ag
   });
 }
 
-void trial_planner::complete_round(std::span<const aggregate> aggregates) {
+void halving_plan::complete_round(std::span<const aggregate> aggregates) {
   if (finished_) return;
   if (aggregates.size() != candidates_ || position_ != sequence_.size()) {
     throw invalid(
@@ -143,7 +143,7 @@ void trial_planner::complete_round(std::span<const aggregate> aggregates) {
   if (finished_ && look_again(aggregates)) finished_ = false;
 }
 
-void trial_planner::set_aside(std::span<const std::size_t> kept, std::span<const aggregate> aggregates) {
+void halving_plan::set_aside(std::span<const std::size_t> kept, std::span<const aggregate> aggregates) {
   for (std::size_t c : survivors_) {
     const bool stays = c == 0 || std::find(kept.begin(), kept.end(), c) != kept.end();
     if (!stays && is_thin(aggregates[c]) && !looked_at_again_[c]) set_aside_.push_back(c);
@@ -151,7 +151,7 @@ void trial_planner::set_aside(std::span<const std::size_t> kept, std::span<const
 }
 
 // Once each, beside those that are left: what disturbs comes and goes, so that times of now are compared with times of now.
-bool trial_planner::look_again(std::span<const aggregate> aggregates) {
+bool halving_plan::look_again(std::span<const aggregate> aggregates) {
   const bool once_only = options_.maximum_rounds < 2;  // trials are bought in one piece
   if (once_only || !disturbed_ || set_aside_.empty()) return false;
   std::size_t fewest = options_.thorough_repetitions;
@@ -167,7 +167,7 @@ bool trial_planner::look_again(std::span<const aggregate> aggregates) {
 }
 
 // Whatever would be decided now must be as good as each of the others, to leave the default for it surely better than that.
-bool trial_planner::settled(std::span<const aggregate> aggregates) const {
+bool halving_plan::settled(std::span<const aggregate> aggregates) const {
   std::vector<aggregate> field(aggregates.size());
   for (std::size_t c : survivors_) field[c] = aggregates[c];
   const std::size_t winner = decide(field, {.relative_noise = options_.noise}).winner;
@@ -182,18 +182,17 @@ bool trial_planner::settled(std::span<const aggregate> aggregates) const {
   });
 }
 
-void trial_planner::drop(std::size_t candidate) {
+void halving_plan::drop(std::size_t candidate) {
   if (candidate == 0) return;
   std::erase(survivors_, candidate);
   std::erase(set_aside_, candidate);
   const auto planned = sequence_.begin() + static_cast<std::ptrdiff_t>(position_);
-  sequence_.erase(
-      std::remove_if(planned, sequence_.end(), [&](const planned_trial& t) { return t.candidate == candidate; }),
-      sequence_.end());
+  sequence_.erase(std::remove_if(planned, sequence_.end(), [&](const trial& t) { return t.candidate == candidate; }),
+                  sequence_.end());
   if (survivors_.size() < 2) finished_ = true;
 }
 
-bool trial_planner::may_continue(std::int64_t spent_ns, std::int64_t wall_ns, std::int64_t expected_ns) const noexcept {
+bool halving_plan::may_continue(std::int64_t spent_ns, std::int64_t wall_ns, std::int64_t expected_ns) const noexcept {
   const double cost_ns = static_cast<double>(spent_ns) + static_cast<double>(std::max<std::int64_t>(expected_ns, 0));
   return cost_ns <= options_.budget_fraction * static_cast<double>(wall_ns);
 }

@@ -1,9 +1,9 @@
 #pragma once
 /// Which candidate the next invocation tries: interleaved rounds (A B C A B C) with successive halving.
 ///
-///     trial_planner plan(candidates.size());
+///     halving_plan plan(candidates.size());
 ///     while (!plan.finished()) {
-///       while (auto trial = plan.next()) stamp_next_invocation(trial->candidate, trial->kind);
+///       while (auto trial = plan.next()) stamp_next_invocation(trial->candidate, trial->what);
 ///       plan.complete_round(aggregates);   // one per candidate, over all of its repetitions so far
 ///     }
 ///     decide(aggregates);
@@ -38,48 +38,21 @@
 #include <vector>
 
 #include <parley/tuning/bits.hpp>
-#include <parley/tuning/planners/drift.hpp>
+#include <parley/tuning/planners/plan_options.hpp>
+#include <parley/tuning/planners/planner.hpp>
 #include <parley/tuning/planners/statistics.hpp>
 
 namespace parley::tuning {
 
-struct plan_options {
-  std::size_t warm_up_repetitions = 0;   ///< per candidate, untimed, before the probe
-  std::size_t probe_repetitions = 1;     ///< per candidate, in the first round
-  std::size_t repetitions = 1;           ///< in the second round; doubles each round
-  std::size_t maximum_repetitions = 32;  ///< in one round
-  std::size_t maximum_rounds = 8;        ///< the probe included
-  std::size_t maximum_in_all = 1'000;    ///< repetitions of one candidate in all rounds; the probe is always made
-  double maximum_ns = 1e18;              ///< the same in time: a round that would go beyond it is not begun
-  std::size_t enough_repetitions = 7;    ///< where there can be one round only
-  std::size_t thorough_repetitions = 7;  ///< where times are disturbed, nobody is dropped for good with fewer
-  double keep_fraction = 0.5;            ///< of the challengers, after each round from the fourth on
-  double probe_slow_factor =
-      3.0;                   ///< slower than the best by more than this is dropped after the probe, by two repetitions
-  double slow_factor = 1.5;  ///< and by the later rounds
-  double noise = 0.03;       ///< candidates this close are ranked by their order, not their time
-  double budget_fraction = 0.05;  ///< of wall time: what trials may cost (N4)
-  drift_options drift{};          ///< when what was decided is searched anew
-};
-
-enum class trial_kind : std::uint8_t { warm_up, timed };
-
-struct planned_trial {
-  std::size_t candidate = 0;
-  trial_kind kind = trial_kind::timed;
-  std::size_t round = 0;
-  friend bool operator==(const planned_trial&, const planned_trial&) = default;
-};
-
-class trial_planner {
+class halving_plan {
  public:
   /// Candidate 0 is c0. With fewer than two candidates there is nothing to try: finished at once.
-  explicit trial_planner(std::size_t candidates, plan_options options = {});
+  explicit halving_plan(std::size_t candidates, plan_options options = {});
 
   /// The next invocation's candidate; nothing when the round is complete or the plan finished.
-  std::optional<planned_trial> next();
+  std::optional<trial> next();
   /// What `next` would give, so that its cost can be weighed first; null when it would give nothing.
-  const planned_trial* upcoming() const noexcept {
+  const trial* upcoming() const noexcept {
     return finished_ || position_ == sequence_.size() ? nullptr : &sequence_[position_];
   }
   /// All trials of this round are given out; `complete_round` is due once they are reported.
@@ -128,7 +101,7 @@ class trial_planner {
   std::vector<std::size_t> survivors_;
   std::vector<std::size_t> set_aside_;  // on thin evidence
   std::vector<bool> looked_at_again_;
-  std::vector<planned_trial> sequence_;
+  std::vector<trial> sequence_;
 };
 
 }  // namespace parley::tuning

@@ -1,0 +1,44 @@
+#pragma once
+/// What all planners have in common. A planner says which candidate runs next; whoever runs it brings the clock, and reports.
+///
+///     template <planner P> void run_all(P& plan) {
+///       while (auto next = plan.next()) …run candidate next->candidate, as next->what says, and report…
+///     }
+///
+/// | planner | for | order |
+/// |---|---|---|
+/// | `halving_plan` | messages and collective calls: every rank runs the same trial of one invocation | rounds, with fewer candidates each |
+/// | `contextual_plan` | kernels inside a function that runs again and again | a fixed number of each |
+/// | `kernel_plan` | one kernel by itself, as TunableOp tunes it | one candidate after the other |
+///
+/// Candidate 0 is the default. `next` returns nothing when there is nothing to run now; `finished` says that there will be nothing any
+/// more. A candidate that was dropped is not tried again, and the default is never dropped by another candidate's time.
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace parley::tuning {
+
+enum class trial_kind : std::uint8_t {
+  warm_up,    ///< untimed
+  timed,      ///< its time counts
+  probe,      ///< a first, short look: what is hopeless is not timed
+  reference,  ///< the default runs, for its output
+  check,      ///< the candidate runs, and its output is compared with the default's
+};
+
+struct trial {
+  std::size_t candidate = 0;
+  trial_kind what = trial_kind::timed;
+  std::size_t turn = 0;  ///< of a halving plan: its round; of a contextual plan: the iteration, among those of one kind
+  friend bool operator==(const trial&, const trial&) = default;
+};
+
+template <class P>
+concept planner = requires(P plan, const P& seen) {
+  { plan.next() } -> std::same_as<std::optional<trial>>;
+  { seen.finished() } -> std::same_as<bool>;
+};
+
+}  // namespace parley::tuning
