@@ -88,6 +88,13 @@ constexpr bool blames_config(runtime::errc outcome) noexcept {
          outcome != errc::send_failed && outcome != errc::buffer_too_small;
 }
 
+/// What it is at one end that the other one ended so: its device, its config, or the call alone.
+constexpr runtime::errc as_seen_by_other_end(runtime::errc outcome) noexcept {
+  using runtime::errc;
+  if (outcome == errc::device_failed) return outcome;
+  return blames_config(outcome) ? errc::config_failed : errc::send_failed;
+}
+
 /// What a poison says went wrong at its sender.
 constexpr runtime::errc reason_of(const stamp& poison) noexcept {
   return runtime::errc_of(poison.next_digest, runtime::errc::send_failed);

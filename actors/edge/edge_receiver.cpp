@@ -178,8 +178,8 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
     if (has(s.flags, stamp_flags::flush)) edge_.rows_.flush(s.tag, index_);
     if (!stamped_) stamp_ = s;
     sender_failure_ = reason_of(s);
-    const errc why = blames_config(sender_failure_) ? errc::config_failed : errc::send_failed;
-    end(one_sided_ != nullptr && one_sided_->leaving != errc::none ? one_sided_->leaving : why);
+    const bool leaves = one_sided_ != nullptr && one_sided_->leaving != errc::none;
+    end(leaves ? one_sided_->leaving : as_seen_by_other_end(sender_failure_));
   } else if (!stamped_) {
     accept(s, std::move(message));
   } else if (s.digest != stamp_.digest || s.total_bytes != stamp_.total_bytes) {

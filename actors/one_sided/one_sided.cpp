@@ -249,7 +249,7 @@ void one_sided_sender::on_taken(const taken& m) noexcept {
   waiting_.erase(at);
   // A receive that had no room, or was given up, says nothing about the config: the sender has done its part.
   const errc outcome = m.outcome == 0 ? errc::none : runtime::errc_of(m.outcome, errc::config_failed);
-  offered.on_end(offered, blames_config(outcome) ? errc::config_failed : errc::none);
+  offered.on_end(offered, blames_config(outcome) ? as_seen_by_other_end(outcome) : errc::none);
 }
 
 // ---- asking again -----------------------------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ class edge_in final : public edge_end {
   [[noreturn]] void throw_failed(const part_receiver& in, std::uint64_t ran, std::string_view why);
   [[noreturn]] void throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag);
   std::string late_because() const;
+  std::string words_of_failure_there(runtime::errc code, const std::string& config) const;
   /// The sender shall hear of it, too.
   void tell_refused(const part_receiver& in, runtime::errc why);
   [[gnu::cold]] void note_stamp(const actors::stamp& s) noexcept {

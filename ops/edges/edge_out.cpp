@@ -355,7 +355,8 @@ void edge_out::on_nack(const actors::nack& n) noexcept {
         send.invocation.mark.digest != n.digest || send.out.failed() != errc::none)
       return;
     send.why = "it failed on rank " + std::to_string(options_.peer) + ": " + n.text;
-    send.out.fail(errc::config_failed);
+    const errc there = runtime::errc_of(n.code, errc::config_failed);
+    send.out.fail(there == errc::device_failed ? there : errc::config_failed);
   });
 }
 

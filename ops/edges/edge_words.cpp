@@ -171,6 +171,12 @@ std::string edge_in::late_because() const {
   return said.empty() ? ", or what it sends has another tag" : said;
 }
 
+std::string edge_in::words_of_failure_there(errc code, const std::string& config) const {
+  if (code == errc::device_failed)
+    return "; the device of rank " + std::to_string(options_.peer) + " failed in config " + config;
+  return "; config " + config + " failed at the sender";
+}
+
 void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) {
   // What its sender has poisoned, or what is refused, has a number; what was sent stands in its sender's record.
   record_unbegun(runtime::flight_event::receive_failed, tag, in.invocation(),
@@ -187,12 +193,13 @@ void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std
   runtime::error_facts facts = about(in.invocation(), tag);
   facts.own_bytes = capacity;
   if (in.refused()) facts.whole_bytes = in.stamp_of_refused().total_bytes;
-  const paired_config* const failed = in.failed() == errc::config_failed ? find(in.digest()) : nullptr;
+  const bool of_sender = in.failed() == errc::config_failed || in.failed() == errc::device_failed;
+  const paired_config* const failed = of_sender ? find(in.digest()) : nullptr;
   if (failed != nullptr) facts.config = failed->id();
   throw explained(in.failed(), facts,
                   "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) +
                       " bytes" + (in.refused() ? ", " + why_refused(in, in.failed()) : ", tag " + std::to_string(tag)) +
-                      (failed != nullptr ? "; config " + failed->id() + " failed at the sender" : ""));
+                      (failed == nullptr ? "" : words_of_failure_there(in.failed(), failed->id())));
 }
 
 }  // namespace parley::ops

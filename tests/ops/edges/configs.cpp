@@ -67,6 +67,14 @@ task<> send_that_throws(part_sender&, std::span<const std::byte>) {
   throw std::runtime_error("the sender's card is on fire");
   co_return;
 }
+task<> send_on_faulty_device(part_sender&, std::span<const std::byte>) {
+  raise({errc::device_failed, "the device is on fire"});
+  co_return;
+}
+task<> receive_on_faulty_device(part_receiver&, std::span<std::byte>) {
+  raise({errc::device_failed, "the device is on fire"});
+  co_return;
+}
 task<> receive_that_throws(part_receiver&, std::span<std::byte>) {
   throw std::runtime_error("the receiver's card is on fire");
   co_return;
@@ -253,6 +261,25 @@ TEST_CASE("a default that throws on one side is an error on both, with what it s
       CHECK(is(all.received[i],
                {.code = errc::config_failed, .config = "fire", .quotes = "the receiver's card is on fire"}));
     }
+  }
+}
+
+TEST_CASE("a device that fails on one side is no failure of the config, on either side") {
+  SUBCASE("at the sender") {
+    world w(2);
+    const auto mine = made("fire", send_on_faulty_device, receive_whole_data);
+    const auto all = move_each(w, {mine}, {mine}, {100, 200'000});
+    for (std::size_t i = 0; i < 2; ++i) {
+      CHECK(is(all.sent[i], {.code = errc::device_failed, .config = "fire", .quotes = "the device is on fire"}));
+      CHECK(is(all.received[i], {.code = errc::device_failed, .peer = 0, .config = "fire"}));
+    }
+  }
+  SUBCASE("at the receiver, whose sender waits for it") {
+    world w(2);
+    const auto mine = made("fire", send_whole_data, receive_on_faulty_device);
+    const auto all = move_each(w, {mine}, {mine}, {200'000});
+    CHECK(is(all.received[0], {.code = errc::device_failed, .config = "fire", .quotes = "the device is on fire"}));
+    CHECK(is(all.sent[0], {.code = errc::device_failed, .peer = 1, .config = "fire"}));
   }
 }
 

@@ -130,6 +130,10 @@ task<> send_that_throws(part_sender&, std::span<const std::byte>) {
   throw std::runtime_error("no such card");
   co_return;
 }
+task<> send_on_faulty_device(part_sender&, std::span<const std::byte>) {
+  raise({errc::device_failed, "no such card"});
+  co_return;
+}
 task<> receive_whole_data(part_receiver& in, std::span<std::byte> data) { co_await in.receive(0, data); }
 task<> receive_that_throws(part_receiver&, std::span<std::byte>) {
   throw std::runtime_error("no such card");
@@ -225,6 +229,9 @@ TEST_CASE("what the errors of edges say, in whole sentences") {
       {of_config(send_that_throws, receive_whole_data, false),
        "config_failed: activations 0->1, invocation 0, on rank 1 (receiver): from rank 0 into a buffer of 100 bytes, "
        "tag 0; config mine failed at the sender"},
+      {of_config(send_on_faulty_device, receive_whole_data, false),
+       "device_failed: activations 0->1, invocation 0, on rank 1 (receiver): from rank 0 into a buffer of 100 bytes, "
+       "tag 0; the device of rank 0 failed in config mine"},
       {of_config(send_whole_data, receive_that_throws, false),
        "config_failed: activations 0->1, invocation 0, on rank 1 (receiver): config mine received 0 of 100 bytes from "
        "rank 0; exception: no such card"},
