@@ -35,21 +35,17 @@
 /// Cancellation: destroying the object closes everything, and no callback comes any more.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
-#include <parley/transports/join/exposure.hpp>
 #include <parley/transports/join/job_key.hpp>
-#include <parley/transports/join/member.hpp>
+#include <parley/transports/join/joining.hpp>
 #include <parley/transports/launch/environment.hpp>
 
 #include <boost/asio/io_context.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace parley::transports {
@@ -61,31 +57,9 @@ std::uint64_t fresh_incarnation();
 /// The same number in every process of this host (and container), until it reboots.
 std::uint64_t host_identity();
 
-struct joined {
-  std::vector<member> members;                ///< index = rank
-  std::array<std::byte, 32> roster_digest{};  ///< SHA-256 of the first roster as it was sent; the same on every rank
-  std::array<std::byte, 16> session_key{};    ///< for tags on control frames; from the job key and the digest
-  bool authenticated = false;  ///< false: there was no job key, so only the host's borders protect the job
-  bool rejoined = false;       ///< this process has taken a place in a job that ran already
-};
-
-struct rendezvous_options {
-  runtime::rank_id rank = 0;
-  runtime::rank_id world_size = 1;
-  std::uint64_t job = 0;
-  std::string host = "127.0.0.1";
-  std::uint16_t port = 0;
-  int listening_fd = -1;  ///< rank 0 may get a socket that listens already; taken over and closed
-  exposure reach = exposure::loopback_without_key;
-  std::uint32_t max_restarts = 0;  ///< of each rank but 0; 0: nobody gets in once all have joined
-  std::uint32_t restarts = 0;      ///< how many processes have been in this rank's place before
-  /// What rank 0 asks of the address in each entry, at first and of who comes back; null: it takes any.
-  bool (*is_address)(std::span<const std::byte> bytes) = nullptr;
-  runtime::time_ns join_timeout_ns = 30'000'000'000;
-  runtime::time_ns handshake_timeout_ns = 5'000'000'000;  ///< for one client, from its connection to its member entry
-};
-
 rendezvous_options options_for(const placement& place);
+
+class rendezvous_core;  // of rank 0, or of another rank
 
 class rendezvous {
  public:
@@ -125,10 +99,7 @@ class rendezvous {
   std::uint64_t dropped_clients() const;
 
  private:
-  class core;   // what every rank does
-  class host;   // rank 0
-  class guest;  // the others
-  std::shared_ptr<core> core_;
+  std::shared_ptr<rendezvous_core> core_;
 };
 
 }  // namespace parley::transports

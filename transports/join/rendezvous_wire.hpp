@@ -27,7 +27,7 @@
 /// reordered or reflected, and `challenge` and `proof` are the mutual challenge.
 #include <parley/error.hpp>
 #include <parley/transports/join/job_key.hpp>
-#include <parley/transports/join/member.hpp>
+#include <parley/transports/join/joining.hpp>
 
 #include <array>
 #include <cstddef>
