@@ -1,0 +1,145 @@
+// What a rank throws: how it ends, and that each of the others is told of it.
+#include <parley/tests/ops/job/processes/scenarios.hpp>
+#include <parley/tests/support/errors.hpp>
+#include <parley/tests/support/processes.hpp>
+#include <parley/tests/support/transfers.hpp>
+
+#include <parley/config.hpp>
+#include <parley/dataflow.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
+#include <parley/p2p.hpp>
+#include <parley/paired_transfer.hpp>
+#include <parley/run.hpp>
+#include <parley/runtime/coroutines/run.hpp>
+#include <parley/scope.hpp>
+#include <parley/task.hpp>
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+using namespace parley::tests::processes;
+using parley::tests::is;
+using parley::tests::pair_of;
+
+namespace {
+
+// Messages from memory that goes with the frame which throws, to a rank that is busy meanwhile: they queue up at their sender.
+task<> throw_amid_sends(rank& self, transfer t) {
+  std::vector<std::byte> hello(100);
+  scope& here = co_await this_scope;
+  if (self.id() == 0) {
+    co_await t.send(hello, {.to = 1});
+    const std::vector<std::byte> large(2'000'000);
+    scope sends(here);
+    sends.spawn(t.send(large, {.to = 1}));
+    co_await rest(self.where(), 20_ms);
+    throw std::runtime_error("the engine gives up");
+  }
+  const auto got = co_await t.receive(hello, {.from = 0});
+  static_cast<void>(got);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+}
+void throws_amid_sends(job& here) {
+  auto t = here.self().declare(pair_of({chunked(4'000, 1'000)}));
+  run(here.loop(), throw_amid_sends(here.self(), t));
+}
+const scenario as_throws_amid_sends{"throws_amid_sends", throws_amid_sends};
+
+}  // namespace
+
+TEST_CASE("a rank that throws while it sends ends with what it threw, though its payload is gone") {
+  const job_run run("throws_amid_sends", 2);
+  CHECK(run.end.status == 1);
+  for (const auto& rank : run.end.ranks)
+    CHECK_MESSAGE((rank.kind == transports::rank_end::how::exited || rank.by_launcher), run.all);
+  CHECK_MESSAGE(run.says(0, {"rank 0", "the engine gives up"}), run.all);
+}
+
+namespace {
+
+constexpr rank_id throws = 1;
+constexpr int last_round = 10;
+void compute(std::chrono::milliseconds span) { std::this_thread::sleep_for(span); }
+/// `busy`: rank 2 comes late to the last round, so that it is to receive when the connection ends, and rank 0, which tells the others what
+/// becomes of rank 1, computes meanwhile.
+task<> around(rank& self, p2p ring, std::size_t bytes, bool busy) {
+  const rank_id ranks = self.world_size();
+  const rank_id next = (self.id() + 1) % ranks;
+  const rank_id previous = (self.id() + ranks - 1) % ranks;
+  const std::vector<std::byte> mine(bytes);
+  std::vector<std::byte> came(mine.size());
+  for (int round = 0;; ++round) {
+    dataflow flow(co_await this_scope);
+    if (busy && round == last_round && self.id() == 2) compute(std::chrono::milliseconds(100));
+    auto both = ring.start(flow, {p2p::isend(mine, {.to = next}), p2p::irecv(came, {.from = previous})});
+    if (round == last_round && self.id() == throws) throw std::runtime_error("planted in the engine");
+    if (busy && round == last_round && self.id() == 0) compute(std::chrono::milliseconds(500));
+    co_await both;
+    co_await flow.join();
+  }
+}
+void throws_in_a_ring(job& here, std::size_t bytes, bool busy = false) {
+  const p2p ring = here.self().declare(point_to_point{.name = "ring"});
+  run(here.loop(), around(here.self(), ring, bytes, busy));
+}
+void throws_in_a_large_ring(job& here) { throws_in_a_ring(here, std::size_t{8} << 20U); }  // UCX moves them
+void throws_in_a_ring_that_lends(job& here) {
+  throws_in_a_ring(here, std::size_t{1} << 20U);
+}  // their receivers read them
+void throws_while_rank_0_computes(job& here) { throws_in_a_ring(here, std::size_t{8} << 20U, true); }
+const scenario as_throws_in_a_large_ring{"throws_in_a_large_ring", throws_in_a_large_ring};
+const scenario as_throws_in_a_ring_that_lends{"throws_in_a_ring_that_lends", throws_in_a_ring_that_lends};
+const scenario as_throws_while_rank_0_computes{"throws_while_rank_0_computes", throws_while_rank_0_computes};
+
+}  // namespace
+
+TEST_CASE("when one of a ring throws each of the others says so, also those who heard of it from their neighbour") {
+  for (const char* ring : {"throws_in_a_large_ring", "throws_in_a_ring_that_lends"}) {
+    for (int again = 0; again < 5; ++again) {
+      const job_run run(ring, 4);
+      CHECK(run.end.status == 1);
+      for (const rank_id r : {rank_id{0}, rank_id{1}, rank_id{2}, rank_id{3}})
+        CHECK_MESSAGE(run.says(r, {"parley: rank", "planted in the engine"}), run.all);
+    }
+  }
+}
+
+TEST_CASE("a rank whose connection ends before it is told why waits for that, as long as its peer lives") {
+  const job_run run("throws_while_rank_0_computes", 4);
+  CHECK(run.end.status == 1);
+  for (const rank_id r : {rank_id{0}, rank_id{1}, rank_id{2}, rank_id{3}})
+    CHECK_MESSAGE(run.says(r, {"parley: rank", "planted in the engine"}), run.all);
+}
+
+namespace {
+
+void throws_a_number(job& here) {
+  auto t = here.self().declare(towards_rank_0());
+  if (here.self().id() == 1) throw 42;
+  run_to_its_error(here, wait_for_a_message(t));
+}
+const scenario as_throws_a_number{"throws_a_number", throws_a_number};
+
+}  // namespace
+
+TEST_CASE("what is thrown and is no std::exception ends its rank with status 1, and the others are told of it") {
+  const job_run run("throws_a_number", 2);
+  CHECK(run.end.ranks[1].kind == transports::rank_end::how::exited);
+  // Only a rank that throws such a thing makes this sentence.
+  const std::string said = "exception: the program threw something that is no std::exception; throw one, so that its "
+                           "text can be shown";
+  CHECK_MESSAGE(run.says(1, {("rank 1: " + said).c_str()}), run.all);
+  CHECK_MESSAGE(
+      is(run.error_of(0, "last call"),
+         {.code = errc::peer_failed, .op = "activations 1->0", .rank = 0, .peer = 1, .culprit = 1, .quotes = said}),
+      run.all);
+}
