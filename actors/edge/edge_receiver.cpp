@@ -190,6 +190,23 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
   }
 }
 
+namespace {
+// Of a payload. A part that its sender cut and one that its receiver asks for are the same range, or have nothing in common: each of them
+// would wait for the other's next part for ever.
+struct range {
+  std::uint64_t offset;
+  std::uint64_t bytes;
+  static range of(const transfer_part& p) noexcept { return {p.offset, p.into.size()}; }
+  bool overlaps(const range& other) const noexcept {
+    return offset < other.offset + other.bytes && other.offset < offset + bytes;
+  }
+};
+std::string sentence_of(const range& sent, const range& asked_for) {
+  return std::to_string(sent.bytes) + " bytes at offset " + std::to_string(sent.offset) + " were sent, and " +
+         std::to_string(asked_for.bytes) + " bytes at offset " + std::to_string(asked_for.offset) + " were asked for";
+}
+}  // namespace
+
 // For whoever has asked for it, or will.
 void part_receiver::keep(const stamp& s, runtime::arrival&& message) noexcept {
   if (s.total_bytes == 0 || has(s.flags, stamp_flags::landed) || has(s.flags, stamp_flags::to_be_got)) return;
@@ -210,6 +227,10 @@ void part_receiver::keep(const stamp& s, runtime::arrival&& message) noexcept {
   if (transfer_part* const wanted = parts_.find_if(waits_for_it)) {
     bring(*wanted, std::move(message));
   } else {
+    const range came{s.offset, message.length()};
+    const auto is_cut_by_it = [&](const transfer_part& p) { return !p.with_transport && range::of(p).overlaps(came); };
+    if (const transfer_part* const cut = parts_.find_if(is_cut_by_it))
+      fail_unpaired(sentence_of(came, range::of(*cut)));
     kept().waiting.push(std::move(message));
   }
   fail_if_unmet();
@@ -224,9 +245,10 @@ void part_receiver::ask(std::uint64_t offset, std::span<std::byte> into, target 
   await(*wanted);
   for (std::uint32_t i = 0; pieces_ != nullptr && i < pieces_->waiting.size(); ++i) {
     const auto s = read_stamp(pieces_->waiting[i].header());
-    if (!s || s->offset != offset) continue;
-    bring(*wanted, pieces_->waiting.take(i));
-    return;
+    if (!s) continue;
+    if (s->offset == offset) return bring(*wanted, pieces_->waiting.take(i));
+    const range here{s->offset, pieces_->waiting[i].length()};
+    if (range::of(*wanted).overlaps(here)) return fail_unpaired(sentence_of(here, range::of(*wanted)));
   }
   fail_if_unmet();
 }

@@ -136,14 +136,46 @@ TEST_CASE_FIXTURE(receiving,
 }
 
 TEST_CASE_FIXTURE(receiving, "a matched receive whose later parts do not come ends a second after its deadline") {
-  auto& a = post(100, 0, clock.deadline_in(5'000'000'000));
+  watched_receive a;
+  a.buffer.resize(100);
+  const auto in_two = [](edge_receiver& edge, watched_receive& r, time_ns deadline) -> task<> {
+    part_receiver parts(edge, 0, r.buffer.size());
+    auto seen = co_await parts.match(deadline);
+    CHECK(seen);
+    try {
+      co_await parts.receive(60, std::span(r.buffer).subspan(60));
+      co_await parts.receive(0, std::span(r.buffer).first(60));
+    } catch (const failure&) {}
+    r.ended = co_await parts.settle();
+    r.invocation = parts.invocation();
+  };
+  tasks.spawn(in_two(in, a, clock.deadline_in(5'000'000'000)));
+  pass();
   inject(stamp(0, 100, 60), pattern(40, 0));
   pass(5'900'000'000);
   CHECK_FALSE(a.ended);
   pass(200'000'000);
   CHECK(a.ended == errc::timeout);
   CHECK(a.invocation == 0);
-  CHECK(untouched(a));
+  bring(1);
+  CHECK(holds(post(), 1));
+}
+
+TEST_CASE_FIXTURE(receiving, "a part that overlaps what is asked for, and is not the same, ends its receive at once") {
+  SUBCASE("asked for before it comes") {
+    auto& a = post(100);
+    inject(stamp(0, 100, 60), pattern(40, 0));
+    pass();
+    CHECK(a.ended == errc::config_failed);
+    CHECK(untouched(a));
+  }
+  SUBCASE("asked for after it has come") {
+    inject(stamp(0, 100, 60), pattern(40, 0));
+    pass();
+    auto& a = post(100);
+    CHECK(a.ended == errc::config_failed);
+    CHECK(untouched(a));
+  }
   bring(1);
   CHECK(holds(post(), 1));
 }
