@@ -540,8 +540,11 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
       if (over_gpu) over_gpu->on_peer_failed(peer);
       const bool replaced = peers().of(peer) == actors::standing::replaced;
       const bool cut = wire->has_cut(peer) && !replaced;
+      // Rank 0 tells who has returned, but not while it computes.
+      if (!replaced && heart && heart->has_returned(peer)) peers().hear(peer, actors::evidence::said_goodbye);
       peers().hear(peer, cut ? actors::evidence::link_cut : actors::evidence::link_broke,
                    {cut ? torn_down : "its connection broke", {}});
+      if (peer == 0 && peers().of(0) == actors::standing::lost) lose_rank_0();
     });
   }
   /// A peer whose connection broke while its process runs is about to say with which error it ends, most of the time.
@@ -672,6 +675,7 @@ parting job::leave() {
   const left_over left = state_->self->unfinished();
   for (const std::string& line : left.undelivered) complain(state_->place.rank, "warning: " + line);
   for (const std::string& line : left.rejected) complain(state_->place.rank, line);
+  if (state_->heart) state_->heart->say_returned();
   if (state_->meeting) state_->meeting->leave();
   if (!left.rejected.empty()) return parting::refused;
   const bool strict = state_->undelivered == undelivered_messages::fail;

@@ -38,29 +38,30 @@ using runtime::time_ns;
 
 namespace {
 
-constexpr std::uint64_t page_magic = 0x32747265'68707261ULL;
+constexpr std::uint64_t page_magic = 0x33747265'68707261ULL;
 constexpr time_ns beats_per_detection = 8;
 constexpr std::string_view page_folder = "/dev/shm";
 constexpr std::string_view page_prefix = "parley-hearts-";
 
-// What a page says of a rank: which of the processes in its place counts, that this one lives, that it left, or which rank holds it
-// dead, for which reason, and whose death that was of all.
+// What a page says of a rank: which of the processes in its place counts, that this one lives, that it left (after it had returned from
+// its program, or for another reason), or which rank holds it dead, for which reason, and whose death that was of all.
 struct standing {
-  enum class state : std::uint8_t { alive = 0, left = 1, silent = 2, connection_ended = 3 };
+  enum class state : std::uint8_t { alive = 0, left = 1, returned = 2, silent = 3, connection_ended = 4 };
   state is = state::alive;
   rank_id decider = 0;
   std::uint32_t restarts = 0;
   std::uint32_t order = 0;
 
   bool dead() const noexcept { return is >= state::silent; }
+  bool has_left() const noexcept { return is == state::left || is == state::returned; }
   static standing read(const std::atomic<std::uint64_t>& from) noexcept { return of(from.load()); }
   static standing of(std::uint64_t word) noexcept {
-    return {static_cast<state>(word & 3U), static_cast<rank_id>(word >> 2U & 0xffffU),
-            static_cast<std::uint32_t>(word >> 18U & 0xffffU), static_cast<std::uint32_t>(word >> 34U)};
+    return {static_cast<state>(word & 7U), static_cast<rank_id>(word >> 3U & 0xffffU),
+            static_cast<std::uint32_t>(word >> 19U & 0xffffU), static_cast<std::uint32_t>(word >> 35U)};
   }
   std::uint64_t word() const noexcept {
-    return static_cast<std::uint64_t>(is) | std::uint64_t{decider} << 2U | std::uint64_t{restarts} << 18U |
-           std::uint64_t{order} << 34U;
+    return static_cast<std::uint64_t>(is) | std::uint64_t{decider} << 3U | std::uint64_t{restarts} << 19U |
+           std::uint64_t{order} << 35U;
   }
 };
 static_assert(max_world_size <= 0x10000 && runtime::most_restarts <= 0xffff, "a standing has 16 bits for each");
@@ -290,6 +291,12 @@ class heartbeat::watch {
     if (watches(rank)) judge(rank, restarts_of(rank), standing::state::connection_ended);
   }
 
+  void say_returned() { become(standing::state::returned); }
+  bool has_returned(rank_id rank) const {
+    const standing now = standing::read(page_.of(rank).standing);
+    return watches(rank) && now.is == standing::state::returned && now.restarts == restarts_of(rank);
+  }
+
   void expect(rank_id rank, std::uint32_t restarts, std::uint32_t pid) {
     if (!watches(rank)) return;
     restarts_[rank] = restarts;
@@ -384,9 +391,13 @@ class heartbeat::watch {
       listen(std::min(passed, 2 * interval_));
       woken_.wait_until(lock, stop, now + pause, [] { return false; });
     }
-    std::uint64_t still = standing{.restarts = options_.restarts}.word();
-    const standing gone{.is = standing::state::left, .restarts = options_.restarts};
-    page_.of(options_.rank).standing.compare_exchange_strong(still, gone.word());
+    become(standing::state::left);
+  }
+  /// Unless this rank has left already, or is held dead, or a newer process has its place.
+  void become(standing::state what) {
+    std::uint64_t alive = standing{.restarts = options_.restarts}.word();
+    const standing gone{.is = what, .restarts = options_.restarts};
+    page_.of(options_.rank).standing.compare_exchange_strong(alive, gone.word());
   }
 
   std::string text_of(rank_id rank, const standing& s) const {
@@ -407,12 +418,12 @@ class heartbeat::watch {
       const bool still = beats == o.beats && (begun || (o.pid != 0 && !runs(o.pid)));
       o.silent_ns = still ? o.silent_ns + passed_ns : 0;
       o.beats = beats;
-      if (entered && now.is == standing::state::left) return true;
+      if (entered && now.has_left()) return true;
       // Two beats earlier than it is due: one was missed before the silence was first seen, and one is between two looks.
       const bool silent = o.silent_ns >= options_.detection_ns - 2 * interval_;
       if (!entered && !silent) return false;
       if (silent && !(entered && now.dead())) now = judge(o.rank, o.restarts, standing::state::silent);
-      if (now.restarts != o.restarts || !now.dead()) return now.is == standing::state::left;
+      if (now.restarts != o.restarts || !now.dead()) return now.has_left();
       events_.on_lost(o.rank, text_of(o.rank, now));
       return true;
     });
@@ -456,6 +467,8 @@ std::string heartbeat::fenced() const { return watch_->fenced(); }
 std::vector<std::pair<rank_id, std::string>> heartbeat::lost() const { return watch_->lost(); }
 std::vector<rank_id> heartbeat::living() const { return watch_->living(); }
 time_ns heartbeat::stands_still(rank_id rank) const { return watch_->stands_still(rank); }
+void heartbeat::say_returned() { watch_->say_returned(); }
+bool heartbeat::has_returned(rank_id rank) const { return watch_->has_returned(rank); }
 void heartbeat::hold_dead(rank_id lost) { watch_->hold_dead(lost); }
 void heartbeat::expect(rank_id rank, std::uint32_t restarts, std::uint32_t pid) { watch_->expect(rank, restarts, pid); }
 

@@ -86,6 +86,10 @@ class heartbeat {
   std::vector<runtime::rank_id> living() const;
   /// For how long the loop of a rank that lives has not turned, as its heart has seen it; 0: it turns, or nobody says.
   runtime::time_ns stands_still(runtime::rank_id rank) const;
+  /// This rank has done all that its program does: the others read it here before its connections end.
+  void say_returned();
+  /// Whether the process that counts in that place has said so.
+  bool has_returned(runtime::rank_id rank) const;
   /// This rank has found out otherwise, by a connection that broke. Changes nothing for one that left or was judged before.
   void hold_dead(runtime::rank_id lost);
   /// A process before which there were so many others is the one that counts in that place from here on; `pid` as above.

@@ -231,6 +231,24 @@ TEST_CASE("a heart that leaves in peace, or never came, is not lost") {
   CHECK_FALSE(std::filesystem::exists(page));
 }
 
+TEST_CASE("a heart says of its rank that it has returned, which one that merely ends does not") {
+  const std::string page = fresh_page();
+  listening zero(0, 3, page);
+  listening one(1, 3, page);
+  listening two(2, 3, page);
+  CHECK_FALSE(zero.heart->has_returned(1));
+  one.heart->say_returned();
+  CHECK(zero.heart->has_returned(1));
+  one.heart.reset();
+  two.heart.reset();
+  CHECK(zero.heart->has_returned(1));
+  CHECK_FALSE(zero.heart->has_returned(2));
+  zero.heart->hold_dead(1);  // its connections have ended, too
+  CHECK(zero.heart->lost().empty());
+  CHECK(zero.heart->living().empty());
+  CHECK(zero.lost().empty());
+}
+
 TEST_CASE("who leaves at once does not take the page's name from those who still have to find it") {
   const std::string page = fresh_page();
   const pid_t other = ::fork();  // rank 1, which is slow
