@@ -59,11 +59,25 @@ void observer::listen(weather& sky, wire_tap* mutant) {
   sky.tap(windows_);
 }
 
+namespace {
+bool somebody_rehearses(const world& w) {
+  for (rank_id r = 0; r < w.ranks(); ++r) {
+    const ops::rank* const self = w.find(r);
+    if (self == nullptr) continue;
+    for (const actors::participant_state* p : self->participants()) {
+      if (p->rehearsing != 0) return true;
+    }
+  }
+  return false;
+}
+}  // namespace
+
 void observer::end_job(ending how) {
   ending_ = true;
   cutting_ = how == ending::cut_short;
   if (!cutting_) {
-    record_.pending_left += world_.network().pending();
+    // A program may end in the midst of a rehearsal, whose messages nobody takes then.
+    if (!record_.play->ops.empty() || !somebody_rehearses(world_)) record_.pending_left += world_.network().pending();
     record_.exposed_left += world_.network().exposed();
   }
   world_.end_job();

@@ -14,6 +14,7 @@
 #include <parley/simulation/world/guarded_memory.hpp>
 #include <parley/task.hpp>
 #include <parley/transports/launch/environment.hpp>
+#include <parley/tunable_context.hpp>
 
 #include <algorithm>
 #include <array>
@@ -47,6 +48,7 @@ struct played {
   std::vector<rank_id> returned;  // the same, where others may still call them
   std::vector<std::pair<rank_id, std::string>> undelivered;
   std::vector<std::pair<rank_id, std::string>> refused;
+  std::vector<std::pair<rank_id, std::string>> warnings;
   time_ns last_end_ns = 0;
   std::vector<violation> violations;
   std::map<std::pair<std::uint64_t, std::uint64_t>, time_ns> usual_ns;
@@ -56,6 +58,12 @@ struct played {
 const runtime::error waits_in_vain(runtime::errc::timeout, "it waits for something that can never come");
 
 void print_failure(rank_id r, const std::string& why) { std::fprintf(stderr, "rank %u: %s\n", r, why.c_str()); }
+
+// What a real rank prints of its own accord.
+void keep_warnings(const ops::rank& self, played& all) {
+  for (const std::string& text : self.warnings()) all.warnings.emplace_back(self.id(), text);
+  for (const std::string& text : self.kernels().warnings()) all.warnings.emplace_back(self.id(), text);
+}
 
 runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, played* all) {
   std::exception_ptr thrown;
@@ -67,11 +75,13 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
   all->last_end_ns = std::max(all->last_end_ns, self->where().precise_now());
   all->ended[self->id()] = true;
   if (thrown) {
+    keep_warnings(*self, *all);
     all->errors[self->id()] = runtime::describe(thrown);
     all->failed.push_back(self->id());
     co_return;
   }
   co_await self->settle(settling_ns);
+  keep_warnings(*self, *all);
   // As job::leave does.
   const ops::left_over left = self->unfinished();
   for (const std::string& line : left.undelivered) all->undelivered.emplace_back(self->id(), line);
@@ -216,6 +226,7 @@ tape rough_control(rank_id ranks, std::uint64_t seed) {
 
 // As that of real ranks: of a job whose ranks end with several, the one that says most.
 int status_of(const played& all, const program_options& p) {
+  for (const auto& [r, text] : all.warnings) print_failure(r, "warning: " + text);
   bool well = all.violations.empty() && all.refused.empty();
   for (rank_id r = 0; r < all.errors.size(); ++r) {
     if (!all.errors[r]) continue;

@@ -106,6 +106,21 @@ task<> declares_other_types(rank& self) {
 }
 task<> send_whole(part_sender& out, std::span<const std::byte> data) { co_await out.send(0, data); }
 task<> receive_whole(part_receiver& in, std::span<std::byte> data) { co_await in.receive(0, data); }
+// Its sender waits for the receiver, which does not take anything: a rehearsal that goes on for longer than the program.
+task<> receive_after_an_hour(part_receiver& in, std::span<std::byte> data) {
+  auto slept = co_await sleep_for(3'600'000'000'000);
+  static_cast<void>(slept);
+  co_await in.receive(0, data);
+}
+task<> ends_while_a_config_is_rehearsed(rank& self) {
+  auto t = self.declare(pair_from_0_to_1(
+      {direct(), paired({.name = "stuck", .wire_class = "stuck"}, send_whole, receive_after_an_hour)}));
+  std::vector<std::byte> data(300'000);
+  for (int i = 0; i < 20; ++i) {
+    if (self.id() == 0) co_await t.send(data, {.to = 1});
+    if (self.id() == 1) co_await t.receive(data, {.from = 0});
+  }
+}
 config_ptr mine(const std::string& name, const std::string& wire_class) {
   return paired({.name = name, .wire_class = wire_class}, send_whole, receive_whole);
 }
@@ -190,7 +205,8 @@ const program programs[] = {{"sends to itself in vain", sends_to_itself_in_vain,
                             {"declares other types", declares_other_types, 2},
                             {"declares other wires", declares_other_wires, 2},
                             {"declares other defaults", declares_other_defaults, 2},
-                            {"drifts", drifts, 2}};
+                            {"drifts", drifts, 2},
+                            {"ends while a config is rehearsed", ends_while_a_config_is_rehearsed, 2}};
 
 }  // namespace
 

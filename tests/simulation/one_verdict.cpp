@@ -4,6 +4,7 @@
 #include <parley/tests/support/processes.hpp>
 #include <parley/tests/support/started.hpp>
 
+#include <parley/config.hpp>
 #include <parley/leader_worker.hpp>
 #include <parley/paired_transfer.hpp>
 #include <parley/program.hpp>
@@ -159,6 +160,22 @@ task<> buffer_is_too_small(rank& self) {
   }
 }
 
+task<> send_that_throws(part_sender&, std::span<const std::byte>) {
+  throw std::runtime_error("no such card");
+  co_return;
+}
+task<> receive_whole(part_receiver& in, std::span<std::byte> data) { co_await in.receive(0, data); }
+// Which nobody but the user can mend, so that it must be told.
+task<> lists_a_config_that_throws(rank& self) {
+  auto op = both_ways();
+  op.configs = {direct(), paired({.name = "mine", .wire_class = "mine"}, send_that_throws, receive_whole)};
+  auto t = self.declare(op);
+  for (int i = 0; i < 100; ++i) {
+    co_await send_some(t, 1 - self.id(), 1);
+    co_await receive_some(t, 1 - self.id(), 1);
+  }
+}
+
 // ---- how each of them ends, in both worlds ----------------------------------------------------------------------------
 
 struct verdict {
@@ -167,7 +184,8 @@ struct verdict {
   int status;
   int strict;  // the status where undelivered messages count
   std::vector<const char*>
-      codes;  // with which each rank's program ends, `none` where it returns, "" where it does neither
+      codes;              // with which each rank's program ends, `none` where it returns, "" where it does neither
+  const char* told = "";  // what the user reads in either world
 };
 const std::map<std::string, verdict>& verdicts() {
   static const std::map<std::string, verdict> all{
@@ -187,6 +205,8 @@ const std::map<std::string, verdict>& verdicts() {
       {"other types", {declares_other_types, 2, 1, 1, {"declaration_mismatch", "declaration_mismatch"}}},
       {"other types unseen", {declares_other_types_and_returns, 2, 1, 1, {"none", "none"}}},
       {"too small", {buffer_is_too_small, 2, 1, 1, {"none", "buffer_too_small"}}},
+      {"config throws",
+       {lists_a_config_that_throws, 2, 0, 0, {"none", "none"}, "exception: no such card; it failed its rehearsal"}},
   };
   return all;
 }
@@ -252,6 +272,7 @@ ending simulated(const std::string& name, const verdict& v, const char* strict) 
 void compare(const verdict& v, const ending& e, int status) {
   INFO(e.text);
   CHECK(e.status == status);
+  CHECK(e.text.find(v.told) != std::string::npos);
   for (rank_id r = 0; r < v.ranks; ++r) {
     CAPTURE(r);
     CHECK(e.codes[r] == v.codes[r]);
