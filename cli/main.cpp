@@ -280,12 +280,18 @@ int command(int argc, char** argv) {
       throw cli::text_error("parley: there is no command " + std::string(word) +
                             "; there are run, tune, doctor and results, and `parley --help` says what they do");
   }
+  if (const auto mpi = std::find_if(argv, dashes, [](const char* word) { return std::string_view(word) == "-np"; });
+      mpi != dashes && argc > 1 && std::string_view(argv[1]) == "run" && mpi == argv + 2)
+    throw cli::text_error("parley: `-np` is no option of `parley run`; say how many ranks with -n N");
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : status_wrong;
   }
-  if (!behind.empty() && !(run->parsed() && run->remaining().empty()))
+  if (run->parsed() && !run->remaining().empty() && (!behind.empty() || run->remaining().front().starts_with('-')))
+    throw cli::text_error("parley: `" + run->remaining().front() +
+                          "` is no option of `parley run`; `parley run --help` lists them, and PROGRAM comes last");
+  if (!behind.empty() && !run->parsed())
     throw cli::text_error("parley: only `parley run -n N -- PROGRAM` takes something behind --");
   if (run->parsed()) return run_ranks(ran, behind.empty() ? run->remaining() : behind);
   if (tune_rank->parsed()) return cli::tune_rank(settings_of(rank_words));

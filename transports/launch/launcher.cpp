@@ -656,6 +656,8 @@ class job {
     p.end.code = state.si_status;
     p.end.by_launcher = stage_ == stage::asked || stage_ == stage::killed;
     for (auto& source : p.lines) forward_rest(rank, source);
+    // News of a death may go from rank to rank: each that has said something gives the next one its time.
+    if (stage_ == stage::grace) enter(stage::grace, options_.grace_ns);
     if (p.end.kind == rank_end::how::exited && p.end.code == 0) return;
     if (may_start_again(rank) && rank_0_ends()) reap(0);
     if (!start_again(rank)) rank_failed(rank, p.end);
@@ -702,9 +704,10 @@ class job {
   void rank_failed(rank_id rank, const rank_end& end) {
     failed_ = true;
     if (end.by_launcher) return;
-    if (!first_failed_) first_failed_ = rank;
     const std::size_t others = running();
     std::string text = "rank " + name_of(rank) + " " + end_text(end);
+    if (!first_failed_) text += ended_before();
+    if (!first_failed_) first_failed_ = rank;
     if (stage_ == stage::running && others > 0) {
       text += "; the other " + std::to_string(others) + (others == 1 ? " rank is" : " ranks are") + " ended in " +
               seconds(options_.grace_ns) + " unless " + (others == 1 ? "it ends by itself" : "they end by themselves");
@@ -752,15 +755,30 @@ class job {
     }
   }
 
-  std::string still_running() const {
-    std::string text;
+  struct listed {
+    std::string text;  // `rank 1`, `ranks 0, 3`, `ranks 0, 1 and 90 more`
     std::size_t count = 0;
+  };
+  template <class Which>
+  listed list(Which is_so) const {
+    constexpr std::size_t most_named = 12;
+    listed all;
     for (rank_id rank = 0; rank < options_.ranks; ++rank) {
-      if (!processes_[rank].running) continue;
-      if (++count <= 12) text += (count == 1 ? "" : ", ") + name_of(rank);
+      if (!is_so(processes_[rank])) continue;
+      if (++all.count <= most_named) all.text += (all.count == 1 ? "" : ", ") + name_of(rank);
     }
-    if (count > 12) text += " and " + std::to_string(count - 12) + " more";
-    return (count == 1 ? "rank " + text + " is" : "ranks " + text + " are");
+    if (all.count > most_named) all.text += " and " + std::to_string(all.count - most_named) + " more";
+    all.text = (all.count == 1 ? "rank " : "ranks ") + all.text;
+    return all;
+  }
+  std::string still_running() const {
+    const listed all = list([](const process& p) { return p.running; });
+    return all.text + (all.count == 1 ? " is" : " are");
+  }
+  /// One that leaves its program too early, with status 0, may be why another one has failed.
+  std::string ended_before() const {
+    const listed all = list([](const process& p) { return !p.running && p.pid > 0 && p.end.code == 0; });
+    return all.count == 0 ? std::string() : "; " + all.text + " had exited with status 0 before";
   }
 
   void send_all(int number) const {
