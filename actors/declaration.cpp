@@ -61,6 +61,9 @@ std::string difference(const std::string& who, std::string_view theirs, const st
     differs_there.append(between).append(there.name).append(there.value);
     differs_here.append(between).append(here.name).append(here.value);
   }
+  if (one && other && differs_there.empty())
+    return who + " and " + whose +
+           " give one name to different default configs, whose wire class, parameters or ABI differ";
   if (differs_there.empty()) {
     differs_there.append("{").append(theirs).append("}");
     differs_here.append("{").append(ours).append("}");

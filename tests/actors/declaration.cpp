@@ -1,0 +1,35 @@
+// How two declarations of one op are told apart in words.
+#include <parley/actors/declaration.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+using namespace parley::actors;
+
+namespace {
+
+std::string told(const op_declaration& theirs, const op_declaration& ours) {
+  return difference("rank 1", theirs.text(), "rank 0", ours.text());
+}
+
+}  // namespace
+
+TEST_CASE("only what differs is told, with both values") {
+  const op_declaration ours = declare_edge("activations", 0, 1, "bf16");
+  op_declaration theirs = declare_edge("activations", 0, 1, "fp32");
+  CHECK(told(theirs, ours) == "rank 1 declares dtype fp32, rank 0 declares dtype bf16");
+  theirs.default_config = "direct";
+  CHECK(told(theirs, ours).find("default direct") != std::string::npos);
+}
+
+TEST_CASE("of two default configs with one name it is told that they are two") {
+  op_declaration ours = declare_edge("activations", 0, 1, "bf16");
+  ours.default_config = "usual";
+  ours.default_digest = 1;
+  op_declaration theirs = ours;
+  theirs.default_digest = 2;
+  CHECK(ours.hash() != theirs.hash());
+  CHECK(told(theirs, ours) ==
+        "rank 1 and rank 0 give one name to different default configs, whose wire class, parameters or ABI differ");
+}
