@@ -462,6 +462,7 @@ contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel,
   const bool alone = talk_.members().size() == 1;
   if (mode_ == mode::settled && !(alone && trials_ == trials::off)) return nullptr;
   context made(kernel, e.parameters, {op_.iterations, op_.warm_ups, op_.order});
+  leave_out_families(kernel, made);
   recall(kernel, made);
   if (alone && made.remembered) {
     made.best = made.remembered;
@@ -482,12 +483,24 @@ contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel,
 void contextual_end::recall(const kernel_core& kernel, context& c) {
   const auto* known = kernels_.remembered(op_.name + "/" + c.kernel, c.key);
   if (known == nullptr) return;
-  if (const auto solution = kernel.find(known->solution)) {
+  const auto solution = kernel.find(known->solution);
+  if (solution && c.plan.dropped(*solution)) {
+    c.passed_over = "`" + known->solution + "` of the results file is not run, as " + c.fault_of[*solution];
+  } else if (solution) {
     c.remembered = *solution;
     c.remembered_ns = known->time_ms * 1e6;
   } else {
     c.passed_over = "`" + known->solution + "` of the results file is no implementation of kernel " + c.kernel;
     kernels_.warn(declaration_.title() + ": " + c.passed_over + "; it is tuned anew");
+  }
+}
+
+void contextual_end::leave_out_families(const kernel_core& kernel, context& c) const {
+  for (std::size_t i = 1; i < c.ids.size(); ++i) {
+    const std::string& family = kernel.implementations()[i].family;
+    if (kernels_.is_family_enabled(family)) continue;
+    c.plan.drop(i);
+    c.fault_of[i] = "family " + family + " is switched off";
   }
 }
 
@@ -508,8 +521,7 @@ void contextual_end::settle_without_choice(context& c) {
   }
   c.best = 0;
   c.source = actors::decision_source::only_default;
-  c.why = c.ids[0] + (c.ids.size() == 1 ? " is its only config"
-                                        : " runs, as the kernel declares no outputs that could be checked");
+  c.why = c.ids[0] + (c.ids.size() == 1 ? " is its only config" : " runs, as " + c.fault_of[1]);
 }
 
 // What the run before left is no result of a config that writes nothing.

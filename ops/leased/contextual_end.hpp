@@ -86,6 +86,7 @@ class contextual_end final : public op_end, private contextual_run {
   runtime::task<> run_guarded(thunk f, runtime::time_ns timeout_ns);
   void end_run() noexcept;
   context* find_or_make(const kernel_core& kernel, const kernel_entry& e, const kernel_outputs& outputs);
+  void leave_out_families(const kernel_core& kernel, context& c) const;
   void leave_out_unchecked(context& c);
   static void settle_without_choice(context& c);
   void prepare_comparison(context& c, turn& t, kernel_outputs outputs) const;

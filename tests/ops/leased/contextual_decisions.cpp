@@ -331,6 +331,39 @@ TEST_CASE("alone a rank starts with what it remembers, and with tuning off it tr
   }
 }
 
+TEST_CASE("a config whose family is switched off is neither tried nor taken from a results file") {
+  std::size_t configs = 3;
+  SUBCASE("the other configs are tried") {}
+  SUBCASE("without another config the default runs, and nothing is tried") { configs = 2; }
+  world w(2);
+  std::vector<ran_configs> ran(2);
+  std::vector<std::unique_ptr<timed_kernel>> kernels;
+  std::vector<contextual> layers;
+  for (rank_id r = 0; r < 2; ++r) {
+    // The one of the family would win.
+    const auto takes = [](rank_id, std::size_t c, std::size_t) -> time_ns { return c == 1 ? 1'000 : 50'000; };
+    timed_kernel::options o = kernel_of("kernel", configs, takes, r, ran[r]);
+    o.implementations[1].family = "simd";
+    w[r].kernels().enable_family("simd", false);
+    kernels.push_back(std::make_unique<timed_kernel>(w[r].kernels(), std::move(o)));
+    layers.emplace_back(w[r], contextual_op{.name = "layer", .iterations = 2});
+  }
+  const auto call = [](contextual* layer, timed_kernel* kernel) -> task<> {
+    const auto thunk = [kernel] { return (*kernel)(8); };
+    co_await layer->run(thunk);
+  };
+  scope both(w.clock);
+  for (rank_id r = 0; r < 2; ++r) both.spawn(call(&layers[r], kernels[r].get()));
+  run_until(w.clock, [&] { return both.running() == 0; });
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(ran[r].count[1] == 0);
+    if (configs == 2) CHECK(ran[r].order.size() == 1);
+    const decision d = layers[r].decision("kernel", "n=8");
+    CHECK(d.config != "config_1");
+    if (configs == 2) CHECK(d.why.find("family simd is switched off") != std::string::npos);
+  }
+}
+
 TEST_CASE("kernels of one config are not tried: the first call of a function that has no others runs it once") {
   bool checks = false;
   SUBCASE("a single config") {}
