@@ -6,6 +6,11 @@
 
 namespace parley::runtime {
 
+inherited_implementation::inherited_implementation(executor& ex, const implementation& of)
+    : outer_(of.outer() == nullptr ? nullptr : std::make_unique<inherited_implementation>(ex, *of.outer())),
+      name_(of.op().name), id_(of.id()),
+      mine_(ex, outer_ == nullptr ? nullptr : outer_->innermost(), {of.op().kind, name_}, id_) {}
+
 void refuse_own_call(const op_title& op, std::string_view id) {
   raise({errc::bad_argument, std::string(op.kind) + " " + std::string(op.name) +
                                  " was called by its own implementation " + std::string(id) +
@@ -20,9 +25,7 @@ void refuse_fork(std::string_view done) {
 
 void detail::check_guarded_call(const executor& ex, const op_title& op) {
   if (ex.forked()) refuse_fork(std::string(op.kind) + " " + std::string(op.name) + " was called");
-  const std::coroutine_handle<> running = ex.current().coroutine();
-  if (!running) return;
-  for (const implementation* i = promise_of(running).home->inside(); i != nullptr; i = i->outer()) {
+  for (const implementation* i = running_implementation(ex); i != nullptr; i = i->outer()) {
     if (i->op() == op) refuse_own_call(op, i->id());
   }
 }

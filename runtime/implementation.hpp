@@ -13,8 +13,9 @@
 /// The same check refuses every call in a child that fork() made of the rank's process (fork_watch.hpp). While no implementation runs it
 /// reads one number.
 #include <parley/runtime/time/executor.hpp>
-#include <parley/scope.hpp>
 
+#include <memory>
+#include <string>
 #include <string_view>
 
 namespace parley::runtime {
@@ -29,8 +30,11 @@ struct op_title {
 class implementation {
  public:
   /// `id` is its config's. What `op` and `id` name outlives it.
-  implementation(const scope& around, op_title op, std::string_view id) noexcept
-      : executor_(around.where()), outer_(around.inside()), op_(op), id_(id) {
+  template <class Scope>
+  implementation(const Scope& around, op_title op, std::string_view id) noexcept
+      : implementation(around.where(), around.inside(), op, id) {}
+  implementation(executor& ex, const implementation* outer, op_title op, std::string_view id) noexcept
+      : executor_(ex), outer_(outer), op_(op), id_(id) {
     executor_.add_guard();
   }
   implementation(const implementation&) = delete;
@@ -48,6 +52,23 @@ class implementation {
   op_title op_;
   std::string_view id_;
 };
+
+/// What a root scope inherits that is begun inside an implementation, such as that of `start`: what runs there is a part of it, too. A copy,
+/// as it may go on for longer than the implementation.
+class inherited_implementation {
+ public:
+  inherited_implementation(executor& ex, const implementation& of);
+  const implementation* innermost() const noexcept { return &mine_; }
+
+ private:
+  std::unique_ptr<inherited_implementation> outer_;
+  std::string name_;
+  std::string id_;
+  implementation mine_;
+};
+
+/// The innermost implementation that what runs now is a part of; null: of none. Scopes know (coroutines/scope.cpp).
+const implementation* running_implementation(const executor& ex) noexcept;
 
 /// Throws what such a call ends with.
 [[noreturn]] void refuse_own_call(const op_title& op, std::string_view id);

@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -29,6 +30,7 @@ namespace parley::runtime {
 
 class scope;
 class implementation;
+class inherited_implementation;
 struct promise_base;
 
 /// Told when a task that was not awaited by a coroutine ends: a scope, an actor, `when_any`.
@@ -232,6 +234,7 @@ class scope final : private list_hook, public task_observer {
   time_ns deadline_;
   work_meter* meter_;
   const implementation* inside_;
+  std::unique_ptr<inherited_implementation> inherited_;  // of a root scope
   errc cancelled_ = errc::none;
   bool untold_ = false;  // cancelled, and its waiters were not told yet
   deadline_timer deadline_timer_;

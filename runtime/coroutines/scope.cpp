@@ -1,5 +1,7 @@
 #include <parley/scope.hpp>
 
+#include <parley/runtime/implementation.hpp>
+
 #include <algorithm>
 #include <utility>
 
@@ -9,12 +11,23 @@ scope::scope(executor& ex, scope* parent, options o) noexcept
     : executor_(ex), deadline_(parent == nullptr ? o.deadline : std::min(o.deadline, parent->deadline_)),
       meter_(o.meter != nullptr || parent == nullptr ? o.meter : parent->meter_),
       inside_(o.inside != nullptr || parent == nullptr ? o.inside : parent->inside_), deadline_timer_(*this) {
+  if (parent == nullptr && inside_ == nullptr && ex.guarded()) [[unlikely]] {
+    if (const implementation* const around = running_implementation(ex)) {
+      inherited_ = std::make_unique<inherited_implementation>(ex, *around);
+      inside_ = inherited_->innermost();
+    }
+  }
   if (parent != nullptr) {
     if (o.meter != nullptr) o.meter->lies_in(parent->meter_);
     parent->inner_.push_back(*this);
     cancelled_ = parent->cancelled_;
   }
   if (deadline_ != never && (parent == nullptr || deadline_ < parent->deadline_)) ex.arm(deadline_timer_, deadline_);
+}
+
+const implementation* running_implementation(const executor& ex) noexcept {
+  const std::coroutine_handle<> running = ex.current().coroutine();
+  return running ? promise_of(running).home->inside() : nullptr;
 }
 
 scope::~scope() {

@@ -34,7 +34,15 @@ namespace {
 
 constexpr std::size_t size = 40'000;
 
-enum class way : std::uint8_t { not_at_all, awaited, in_a_spawned_task, beside_another, started, in_a_batch };
+enum class way : std::uint8_t {
+  not_at_all,
+  awaited,
+  in_a_spawned_task,
+  beside_another,
+  started,
+  started_by_the_program,
+  in_a_batch
+};
 
 /// What the config's implementations call; set once the op is declared.
 struct called {
@@ -84,6 +92,10 @@ struct calls_its_op final : paired_config {
         static_cast<void>(both);
       } else if (how == way::in_a_batch) {
         co_await with_dataflow(&call_in_a_batch, this, from, into);
+      } else if (how == way::started_by_the_program) {
+        work<> begun = start(here.where(), call_awaited(from, into));
+        while (!begun.done()) co_await yield;
+        begun.wait();
       } else if (into.empty()) {
         op->pair->start_send(from.first(100), {.to = 1}).wait();
       } else {
@@ -122,7 +134,8 @@ void check_left_out(world& w, const called& caller) {
 
 TEST_CASE("a config that calls its own transfer is left out by name, and takes none of the program's messages") {
   for (const rank_id caller : {rank_id{0}, rank_id{1}}) {
-    for (const way how : {way::awaited, way::in_a_spawned_task, way::beside_another, way::started}) {
+    for (const way how :
+         {way::awaited, way::in_a_spawned_task, way::beside_another, way::started, way::started_by_the_program}) {
       CAPTURE(caller);
       CAPTURE(static_cast<int>(how));
       world w(2, eager_trials());
