@@ -1,0 +1,49 @@
+#pragma once
+/// How ucx_link frames a message as an active message of UCX. Internal to transports/.
+///
+/// A message that fits into an `arrival` is `plain`: its header and its payload. A larger one also names the process
+/// that sent it, behind its header, because UCX does not tell a receiver whose rendezvous it holds. The receiver must
+/// know that when a peer dies, or has died and come back. Each kind has AM ids of its own, so that small messages pay
+/// nothing for it.
+#include <parley/runtime/wire/link.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+namespace parley::transports {
+
+enum class ucx_framing : unsigned { plain, with_origin };
+
+/// The process that a message comes from.
+struct ucx_origin {
+  static constexpr runtime::rank_id nobody = ~runtime::rank_id{0};
+  runtime::rank_id rank = nobody;
+  std::uint32_t restarts = 0;  // how many processes were in that rank's place before it
+};
+
+constexpr std::size_t max_framed_header_bytes = runtime::link::max_header_bytes + sizeof(ucx_origin);
+
+constexpr unsigned am_id(runtime::link::channel on, ucx_framing as) {
+  return static_cast<unsigned>(on) * 2U + static_cast<unsigned>(as);
+}
+
+/// The header has room for it. Answers how long the header is now.
+inline std::size_t append_origin(std::span<std::byte, max_framed_header_bytes> header, std::size_t header_bytes,
+                                 const ucx_origin& from) {
+  std::memcpy(header.data() + header_bytes, &from, sizeof from);
+  return header_bytes + sizeof from;
+}
+
+/// Takes the origin off the end of a header; nothing if the header is too short to have one.
+inline std::optional<ucx_origin> take_origin(std::span<const std::byte>& header) {
+  ucx_origin from;
+  if (header.size() < sizeof from) return std::nullopt;
+  std::memcpy(&from, header.last(sizeof from).data(), sizeof from);
+  header = header.first(header.size() - sizeof from);
+  return from;
+}
+
+}  // namespace parley::transports
