@@ -3,6 +3,8 @@
 #include <parley/simulation/checkers/record_book.hpp>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <set>
 #include <string>
 #include <tuple>
@@ -269,11 +271,11 @@ class budget_check {
   static constexpr double rounding = 1.25;
 
   void judge(const op_runs& op) {
-    std::map<time_ns, std::pair<std::pair<std::uint32_t, std::uint64_t>, const invocation*>> in_order;
+    std::multimap<time_ns, std::pair<std::pair<std::uint32_t, std::uint64_t>, const invocation*>> in_order;
     std::map<std::uint64_t, time_ns> usual;  // of the default, by bytes
     for (const auto& [at, one] : op.invocations) {
       if (at.first == tuning_tag || !one.all_well(2)) return;
-      in_order[one.all_there_ns()] = {at, &one};
+      in_order.emplace(one.all_there_ns(), std::pair(at, &one));
       const auto& record = one.by.front()->record;
       if (record.digest != op.leader->c0) continue;
       const auto [known, first] = usual.emplace(record.bytes, one.took_ns());
@@ -283,8 +285,11 @@ class budget_check {
     double unforeseen = 0;
     std::map<std::pair<std::uint64_t, std::uint64_t>, double> tried;  // what the trial before has cost
     time_ns over_ns = 0;
-    for (const auto& [began_ns, one] : in_order) {
-      if (began_ns < over_ns) return;
+    for (auto at = in_order.begin(); at != in_order.end(); ++at) {
+      const auto& [began_ns, one] = *at;
+      const auto next = std::next(at);
+      const bool overlaps = began_ns < over_ns || (next != in_order.end() && next->first < one.second->over_ns());
+      if (overlaps) return;  // one may have waited for the wire that the other has used
       over_ns = one.second->over_ns();
       const auto& record = one.second->by.front()->record;
       const auto known = usual.find(record.bytes);
@@ -320,12 +325,12 @@ void check_decisions(const program_book& book, std::vector<violation>& found) {
     const op_runs& op = known->second;
     if (c.source != actors::decision_source::trials || !book.whole(op) || !op.leader->edge) continue;
     std::map<std::uint64_t, std::vector<time_ns>> took;  // in the search that has decided
-    std::map<time_ns, time_ns> spans;
+    std::multimap<time_ns, time_ns> spans;
     std::set<std::uint64_t> sizes;
     for (const auto& [at, one] : op.invocations) {
       const auto& record = one.by.front()->record;
       sizes.insert(record.bytes);
-      spans[one.all_there_ns()] = one.over_ns();
+      spans.emplace(one.all_there_ns(), one.over_ns());
       const bool counts = (record.flags & timed) != 0 && one.all_there_ns() >= c.search_began_ns;
       if (counts && one.all_well(2)) took[record.digest].push_back(one.took_ns());
     }

@@ -424,6 +424,57 @@ TEST_CASE("oracle: a decision for what was not the fastest in its trials is name
   CHECK(all[0].text.starts_with("activations 0->1, 16KiB: usual was decided"));
 }
 
+// Of two messages that begin together the second waits for the wire behind the first.
+TEST_CASE("N4 and oracle do not blame a config for what its calls have waited for calls that began with them") {
+  const scenario program;
+  const tape nothing;
+  run_record r;
+  r.play = &program;
+  r.faults = &nothing;
+  r.budget = 0.05;
+  search_view decided;
+  decided.title = "activations 0->1";
+  decided.key = "512KiB";
+  decided.where = actors::search::stage::decided;
+  decided.digest = 10;
+  decided.winner = "new";
+  r.searches.push_back(decided);
+  for (const rank_id rank : {0U, 1U}) {
+    participant_view p;
+    p.rank = rank;
+    p.op = "activations";
+    p.title = "activations 0->1";
+    p.c0 = 20;
+    p.edge = true;
+    p.leads = rank == 0;
+    p.members = {0, 1};
+    r.participants.push_back(p);
+    for (std::uint64_t i = 0; i < 6; ++i) {
+      const bool first = i % 2 == 0;
+      flight_record f{.invocation = i, .digest = first ? 20U : 10U, .bytes = 300'000};
+      f.began_ns = static_cast<time_ns>(i / 2) * 100'000;
+      f.ended_ns = f.began_ns + (first ? 33'000 : 63'000);
+      f.what = rank == 0 ? flight_event::sent : flight_event::received;
+      f.flags = 1;
+      r.flights.push_back({0, rank, f});
+    }
+  }
+  const auto found_by = [&] {
+    std::vector<violation> all;
+    check_program(r, all);
+    std::set<std::string> names;
+    for (const violation& v : all) names.insert(v.invariant);
+    return names;
+  };
+  CHECK(found_by() == no_checker);
+  for (flight_view& f : r.flights) {  // one after the other: now it is the config
+    if (f.record.digest != 10) continue;
+    f.record.began_ns += 33'000;
+    f.record.ended_ns += 33'000;
+  }
+  CHECK(found_by() == std::set<std::string>{"N4", "oracle"});
+}
+
 TEST_CASE("errors: a call that says its peer failed, which lives, is named") {
   const found f = watched(blames_the_living, two);
   INFO(f.text);
