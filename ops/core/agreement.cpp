@@ -92,11 +92,11 @@ task<decision> agreement::until_decided(agreement of, std::uint64_t bytes, decid
     if (woken) continue;
     if (woken.code() != errc::timeout) runtime::raise(woken.reason());
     d = of.decision(bytes);  // as it stands now
-    const runtime::error late(errc::timeout,
-                              {.op = d.op, .rank = s.net.rank(), .role = of.mine_->role, .own_bytes = bytes},
-                              "there is no " + (d.decided ? "newer decision for " + d.key + ": search " +
-                                                                std::to_string(d.search) + " is the last one that ended"
-                                                          : "decision for " + d.key + ": " + d.why));
+    const runtime::error late(
+        errc::timeout, {.op = d.op, .rank = s.net.rank(), .role = of.mine_->role, .begun = false, .own_bytes = bytes},
+        "there is no " + (d.decided ? "newer decision for " + d.key + ": search " + std::to_string(d.search) +
+                                          " is the last one that ended"
+                                    : "decision for " + d.key + ": " + d.why));
     s.call_failed(late);
     throw runtime::failure(late);
   }

@@ -223,8 +223,9 @@ task<decision> contextual_end::decided(std::string kernel, std::string key, deci
     auto woken = co_await settled_.next(until);
     if (woken) continue;
     if (woken.code() != errc::timeout) runtime::raise(woken.reason());
-    const error late(errc::timeout, declaration_.about(services_.net.rank()),
-                     "there is no decision for key {" + key + "}: " + d.why);
+    runtime::error_facts about = declaration_.about(services_.net.rank());
+    about.begun = false;  // it waited for no run
+    const error late(errc::timeout, about, "there is no decision for key {" + key + "}: " + d.why);
     services_.call_failed(late);
     throw failure(late);
   }

@@ -106,6 +106,11 @@ task<> declares_other_types(rank& self) {
 }
 task<> send_whole(part_sender& out, std::span<const std::byte> data) { co_await out.send(0, data); }
 task<> receive_whole(part_receiver& in, std::span<std::byte> data) { co_await in.receive(0, data); }
+// A call of it is no invocation of its op, so its error can name none.
+task<> waits_for_a_decision_in_vain(rank& self) {
+  auto t = self.declare(pair_from_0_to_1({direct(), chunked(4'000, 2)}));
+  static_cast<void>(co_await attempt(t.decided(1'000, {.timeout_ns = 1'000'000})));
+}
 // Its sender waits for the receiver, which does not take anything: a rehearsal that goes on for longer than the program.
 task<> receive_after_an_hour(part_receiver& in, std::span<std::byte> data) {
   auto slept = co_await sleep_for(3'600'000'000'000);
@@ -206,6 +211,7 @@ const program programs[] = {{"sends to itself in vain", sends_to_itself_in_vain,
                             {"declares other wires", declares_other_wires, 2},
                             {"declares other defaults", declares_other_defaults, 2},
                             {"drifts", drifts, 2},
+                            {"waits for a decision in vain", waits_for_a_decision_in_vain, 2},
                             {"ends while a config is rehearsed", ends_while_a_config_is_rehearsed, 2}};
 
 }  // namespace
