@@ -170,9 +170,9 @@ runtime::result<point_to_point> halo_messages(const halo_exchange& op, rank_id s
   const rank_id blocks = blocks_of(op);
   if (blocks == 0 || blocks > world_size)
     return wrong("its grid has " + std::to_string(blocks) + " blocks in a world of " + std::to_string(world_size) +
-                 (blocks > world_size
-                      ? "; start a rank for each with `parley run -n " + std::to_string(blocks) + " PROGRAM`"
-                      : ""));
+                 (blocks > world_size ? "; start a rank for each with `parley run -n " + std::to_string(blocks) +
+                                            " PROGRAM`, or virtual ones with --sim " + std::to_string(blocks)
+                                      : ""));
   if (self >= blocks) {
     messages.edges.emplace_back(0, 0);
     return messages;

@@ -163,9 +163,10 @@ pipeline rank::declare(linear_pipeline op) {
     }
     runtime::raise({errc::bad_argument,
                     "op " + op.name + ": stage " + std::to_string(i) + " is on rank " + std::to_string(r) +
-                        (r >= world_size() ? ", which is outside the world of " + std::to_string(world_size()) +
-                                                 "; ranks count from 0, and `parley run -n N PROGRAM` starts N"
-                                           : ", which is stage " + std::to_string(stage_on[r]) + " already")});
+                        (r >= world_size()
+                             ? ", which is outside the world of " + std::to_string(world_size()) +
+                                   "; ranks count from 0, and `parley run -n N PROGRAM`, or PROGRAM --sim N, starts N"
+                             : ", which is stage " + std::to_string(stage_on[r]) + " already")});
   }
   pipeline p;
   p.name_ = op.name;

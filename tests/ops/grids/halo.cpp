@@ -739,7 +739,7 @@ TEST_CASE("declarations and fields that cannot be are named") {
   auto op = rims({3, 2});
   CHECK(refused(op) ==
         "bad_argument: op rims: its grid has 6 blocks in a world of 4; start a rank for each with `parley run -n 6 "
-        "PROGRAM`");
+        "PROGRAM`, or virtual ones with --sim 6");
   op = rims({2, 2});
   op.width = {1};
   CHECK(refused(op) == "bad_argument: op rims: `width` needs one entry per dimension");
