@@ -8,6 +8,7 @@
 #include <parley/ops/job/death_notices.hpp>
 #include <parley/ops/job/flight_signal.hpp>
 #include <parley/ops/job/one_process.hpp>
+#include <parley/ops/job/program_error.hpp>
 #include <parley/ops/job/rank_environment.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/ops/job/rank_peers.hpp>
@@ -162,14 +163,6 @@ struct farewell {
 
 void check_process(const reactor& loop, std::string_view done) {
   if (loop.forked()) runtime::refuse_fork(done);
-}
-
-/// What has no text is named, at least.
-runtime::error of_program(const std::exception_ptr& thrown) {
-  runtime::error why = runtime::describe(thrown);
-  if (why.code() != errc::exception || !why.text().empty()) return why;
-  return {errc::exception,
-          "the program threw something that is no std::exception; throw one, so that its text can be shown"};
 }
 
 }  // namespace
@@ -718,7 +711,7 @@ int run(const std::function<void(job&)>& program, job_options o) {
     try {
       program(here);
     } catch (...) {
-      const runtime::error why = of_program(std::current_exception());
+      const runtime::error why = error_of_program(std::current_exception());
       if (!here.loop().forked()) static_cast<void>(here.self().dump_flight(why.what()));
       complain(id, here.leave_after(why).what());
       here.write_results();  // what was agreed on is as good as before
@@ -729,7 +722,7 @@ int run(const std::function<void(job&)>& program, job_options o) {
     return status_of(here.leave());
   } catch (...) {
     if (const auto place = transports::from_environment(); place && !id) id = place->rank;
-    complain(id, of_program(std::current_exception()).what());
+    complain(id, error_of_program(std::current_exception()).what());
     return 1;
   }
 }

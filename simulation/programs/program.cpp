@@ -2,6 +2,7 @@
 
 #include <parley/config.hpp>
 #include <parley/number_text.hpp>
+#include <parley/ops/job/program_error.hpp>
 #include <parley/runtime/coroutines/frame_pool.hpp>
 #include <parley/scope.hpp>
 #include <parley/simulation/checkers/checkers.hpp>
@@ -76,7 +77,7 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
   all->ended[self->id()] = true;
   if (thrown) {
     keep_warnings(*self, *all);
-    all->errors[self->id()] = runtime::describe(thrown);
+    all->errors[self->id()] = ops::error_of_program(thrown);
     all->failed.push_back(self->id());
     co_return;
   }

@@ -1,0 +1,19 @@
+#pragma once
+/// What a rank's program has thrown, as the others hear of it and its rank prints it:
+///
+///     const error why = error_of_program(std::current_exception());
+#include <parley/error.hpp>
+
+#include <exception>
+
+namespace parley::ops {
+
+/// What has no text is named, at least.
+inline runtime::error error_of_program(const std::exception_ptr& thrown) {
+  runtime::error why = runtime::describe(thrown);
+  if (why.code() != runtime::errc::exception || !why.text().empty()) return why;
+  return {runtime::errc::exception,
+          "the program threw something that is no std::exception; throw one, so that its text can be shown"};
+}
+
+}  // namespace parley::ops
