@@ -41,7 +41,8 @@
 
 namespace parley::simulation {
 
-/// Whether a program reads words of its own (`own_words`). Where it does not, `run` refuses every word that is none of its options.
+/// Whether a program reads words of its own (`own_words`). Where it does not, `run` refuses every word that is none of its options, also
+/// without --sim.
 enum class program_words : std::uint8_t { none, own };
 
 int run(int argc, char** argv, ops::rank_function rank_main, program_words words = program_words::none,

@@ -94,9 +94,13 @@ constexpr std::array flags{"--weather", "--control-weather", "--deaths", "--stri
 constexpr std::array with_a_value{"--sim",     "--seed",      "--seeds",   "--links",         "--mutant",
                                   "--latency", "--bandwidth", "--sharing", "--ranks-per-host"};
 
-template <class Names>
-bool is_one_of(const Names& names, std::string_view word) {
-  return std::find(names.begin(), names.end(), word) != names.end();
+// `name`, or `name=` and a value.
+bool is_option(std::string_view word, std::string_view name) {
+  return word.starts_with(name) && (word.size() == name.size() || word[name.size()] == '=');
+}
+bool is_flag(std::string_view word) { return std::find(flags.begin(), flags.end(), word) != flags.end(); }
+bool has_a_value(std::string_view word) {
+  return std::any_of(with_a_value.begin(), with_a_value.end(), [&](const char* name) { return is_option(word, name); });
 }
 
 void take_out(int& argc, char** argv, int at, int words) {
@@ -113,9 +117,15 @@ bool flag(int& argc, char** argv, const char* name) {
   return false;
 }
 
+// `--seed 7` or `--seed=7`.
 std::optional<std::string> text_option(int& argc, char** argv, const char* name, const char* needs = "a word") {
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], name) != 0) continue;
+    if (!is_option(argv[i], name)) continue;
+    if (const char* const joined = std::strchr(argv[i], '='); joined != nullptr) {
+      std::string text = joined + 1;
+      take_out(argc, argv, i, 1);
+      return text;
+    }
     if (i + 1 == argc)
       runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs " + needs + " behind it"});
     std::string text = argv[i + 1];
@@ -447,12 +457,15 @@ bool run_virtual(const world_options& o, ops::rank_function rank_main, const pro
 
 namespace {
 
-[[noreturn]] void refuse_word(const std::string& word) {
+[[noreturn]] void refuse_word(const std::string& word, bool simulated) {
   std::string known;
   for (const char* name : with_a_value) known += std::string(name) + ", ";
   for (const char* name : flags) known += std::string(name) + (name == flags.back() ? "" : ", ");
+  const std::string taken = simulated
+                                ? "no option of a simulated run, which takes " + known
+                                : "no option of this program, which takes --strict, and with --sim N also " + known;
   runtime::raise(
-      {runtime::errc::bad_argument, "`" + word + "` is no option of a simulated run, which takes " + known +
+      {runtime::errc::bad_argument, "`" + word + "` is " + taken +
                                         "; correct it, or, where the program reads words of its own, let it call "
                                         "simulation::run(argc, argv, rank_main, simulation::program_words::own)"});
 }
@@ -462,11 +475,13 @@ namespace {
 std::vector<std::string> own_words(int argc, const char* const* argv) {
   std::vector<std::string> own;
   for (int i = 1; i < argc; ++i) {
-    if (is_one_of(with_a_value, argv[i])) {
+    const std::string_view word = argv[i];
+    if (has_a_value(word)) {
+      if (word.find('=') != std::string_view::npos) continue;
       const bool has_value =
           i + 1 < argc && (argv[i + 1][0] != '-' || (argv[i + 1][1] >= '0' && argv[i + 1][1] <= '9'));
       if (has_value) ++i;  // what lacks its value is told by `run`
-    } else if (!is_one_of(flags, argv[i])) {
+    } else if (!is_flag(word)) {
       own.emplace_back(argv[i]);
     }
   }
@@ -481,12 +496,13 @@ int run(int argc, char** argv, ops::rank_function rank_main, program_words words
     const auto seed = option(argc, argv, "--seed");
     const auto ranks = option(argc, argv, "--sim", "a number of ranks");
     if (!ranks) {
-      const auto left = std::find_if(argv + 1, argv + argc, [](const char* word) {
-        return is_one_of(flags, word) || is_one_of(with_a_value, word);
-      });
-      if (left != argv + argc || seed)
-        runtime::raise({runtime::errc::bad_argument,
-                        std::string(seed ? "--seed" : *left) + " is for virtual ranks; say how many with --sim N"});
+      for (int i = 1; i < argc || seed; ++i) {
+        const std::string word = seed ? "--seed" : argv[i];
+        if (is_flag(word) || has_a_value(word))
+          runtime::raise(
+              {runtime::errc::bad_argument, "`" + word + "` is for virtual ranks; say how many with --sim N"});
+      }
+      if (words == program_words::none && argc > 1) refuse_word(argv[1], false);
       return ops::run(argc, argv, rank_main, {.undelivered = undelivered});
     }
     if (std::getenv(transports::variable::rank) != nullptr)
@@ -513,7 +529,7 @@ int run(int argc, char** argv, ops::rank_function rank_main, program_words words
     o.ranks = static_cast<rank_id>(*ranks);
     o.link = links_of(argc, argv);
     o.settings.flight_records = std::clamp<std::size_t>(most_records_of_all / *ranks, 16, most_records);
-    if (words == program_words::none && argc > 1) refuse_word(argv[1]);
+    if (words == program_words::none && argc > 1) refuse_word(argv[1], true);
     const std::uint64_t first = seed.value_or(1);
     for (o.seed = first; o.seed < first + seeds; ++o.seed) {
       const int status = status_of_virtual(o, rank_main, p);

@@ -28,6 +28,11 @@ int run_with(rank_function rank_main, std::vector<std::string> words, program_wo
 }
 
 task<> returns(rank&) { co_return; }
+rank_id ranks_seen = 0;
+task<> counts_ranks(rank& self) {
+  ranks_seen = self.world_size();
+  co_return;
+}
 
 // Rank 0 sends to all others at once, or they to it; how long until all of it is there.
 task<> one_with_all(rank& self, std::size_t bytes, bool outwards, int messages) {
@@ -100,6 +105,30 @@ TEST_CASE("a word that a simulated program does not read is an error") {
   CHECK(run_with(returns, {"--sim", "2", "many"}) == 2);
   CHECK(run_with(returns, {"--sim", "2", "many"}, program_words::own) == 0);
   CHECK(run_with(returns, {"--sim", "2", "--strict"}) == 0);
+}
+
+TEST_CASE("a word that a program does not read is an error without virtual ranks, too") {
+  CHECK(run_with(returns, {}) == 0);
+  CHECK(run_with(returns, {"--strict"}) == 0);
+  CHECK(run_with(returns, {"--wether"}) == 2);
+  CHECK(run_with(returns, {"--sim2"}) == 2);
+  CHECK(run_with(returns, {"many"}) == 2);
+  CHECK(run_with(returns, {"many"}, program_words::own) == 0);
+  CHECK(run_with(returns, {"--seed=3"}, program_words::own) == 2);
+  CHECK(run_with(returns, {"--weather"}, program_words::own) == 2);
+}
+
+TEST_CASE("the value of an option may stand behind an equals sign") {
+  ranks_seen = 0;
+  CHECK(run_with(counts_ranks, {"--sim=3"}) == 0);
+  CHECK(ranks_seen == 3);
+  CHECK(run_with(counts_ranks, {"--sim=2", "--seed=7", "--links=free"}, program_words::own) == 0);
+  CHECK(ranks_seen == 2);
+  CHECK(run_with(returns, {"--sim="}) == 2);
+  CHECK(run_with(returns, {"--sim=two"}) == 2);
+  CHECK(run_with(returns, {"--sim=2", "--weather=1"}) == 2);
+  const char* const words[] = {"program", "--sim=2", "--steps=3", "--seed", "7", "--strict"};
+  CHECK(own_words(6, words) == std::vector<std::string>{"--steps=3"});
 }
 
 TEST_CASE("links that cannot be are refused") {
