@@ -486,6 +486,10 @@ struct network::breaking final : event {
 
 void network::begin_crash(rank_id rank) { ports_[rank]->dead_ = true; }
 
+void network::forget_transfers_of(rank_id rank) {
+  ports_[rank]->open_.for_each([](operation& op) { op.done = nullptr; });
+}
+
 void network::end_crash(rank_id rank) {
   port& p = *ports_[rank];
   for (auto& handler : p.handlers_) handler = nullptr;

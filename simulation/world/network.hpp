@@ -120,6 +120,8 @@ class network {
     end_it();
     end_crash(rank);
   }
+  /// Inside `end_it`, where the process of `rank` ends and its memory stays: nobody there hears how its transfers end.
+  void forget_transfers_of(rank_id rank);
   /// A new process takes over the rank's number, and everybody knows.
   void revive(rank_id rank);
   /// The same in the midst of a job: the others know only once they have met it. What they send until then is for the old

@@ -128,6 +128,7 @@ void world::exit(rank_id r) {
   if (before_end) before_end(r);
   stage_.freeze(r, runtime::never);
   network_.crash(r, [&] {
+    network_.forget_transfers_of(r);
     static_cast<void>(n.programs.release());
     n.end();
     static_cast<void>(n.rank.release());
