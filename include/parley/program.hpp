@@ -25,11 +25,12 @@
 /// Each run is watched by the checkers that need no scenario: S1 to S8, L2, N1 to N4, window, agreement, oracle, errors, delivery, leftovers
 /// (checkers.hpp, program_checkers.hpp). N1 speaks of a run with `--control-weather`, compared with one without.
 ///
-/// The status is the one that real ranks of the same program end with (parley/run.hpp): 0; 1 after printing which rank failed and why, or
-/// which declaration was refused; 3 where messages were not taken and `--strict` or the program says that this counts, else a warning.
-/// It is also 1 where an invariant was violated, or where a program waits for what can never come, as a real one would for ever; and 2
-/// where an option is wrong. A rank that returns, or calls std::exit, while others still call it is gone for them as on real ranks: their
-/// calls end with `peer_failed`. Nothing can catch `_exit` and signals, which end the process with all of its ranks.
+/// The status is the one that real ranks of the same program end with (parley/run.hpp), of several that of the first rank that failed: 0;
+/// 1 after printing which rank failed and why, or which declaration was refused; 3 where messages were not taken and `--strict` or the
+/// program says that this counts, else a warning; N where the program has called std::exit(N). It is also 1 where an invariant was
+/// violated, or where a program waits for what can never come, as a real one would for ever; and 2 where an option is wrong. A rank that
+/// returns, or calls std::exit, while others still call it is gone for them as on real ranks: their calls end with `peer_failed`. Nothing
+/// can catch `_exit` and signals, which end the process with all of its ranks.
 #include <parley/run.hpp>
 #include <parley/simulation/world/run_record.hpp>
 #include <parley/simulation/world/world.hpp>

@@ -50,10 +50,16 @@ struct played {
   std::vector<std::pair<rank_id, std::string>> undelivered;
   std::vector<std::pair<rank_id, std::string>> refused;
   std::vector<std::pair<rank_id, std::string>> warnings;
+  bool strict = false;              // undelivered messages count
+  std::optional<int> first_failed;  // the status of the first rank that did not end with 0
   time_ns last_end_ns = 0;
   std::vector<violation> violations;
   std::map<std::pair<std::uint64_t, std::uint64_t>, time_ns> usual_ns;
   std::set<std::string> ops;  // by name
+
+  void end_with(int status) {
+    if (status != 0 && !first_failed) first_failed = status;
+  }
 };
 
 const runtime::error waits_in_vain(runtime::errc::timeout, "it waits for something that can never come");
@@ -79,6 +85,7 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
     keep_warnings(*self, *all);
     all->errors[self->id()] = ops::error_of_program(thrown);
     all->failed.push_back(self->id());
+    all->end_with(1);
     co_return;
   }
   co_await self->settle(settling_ns);
@@ -87,6 +94,8 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
   const ops::left_over left = self->unfinished();
   for (const std::string& line : left.undelivered) all->undelivered.emplace_back(self->id(), line);
   for (const std::string& line : left.rejected) all->refused.emplace_back(self->id(), line);
+  if (!left.rejected.empty()) all->end_with(1);
+  if (!left.undelivered.empty() && all->strict) all->end_with(ops::undelivered_status);
   all->returned.push_back(self->id());
 }
 
@@ -235,23 +244,18 @@ tape rough_control(rank_id ranks, std::uint64_t seed) {
                      .orders = false});
 }
 
-// As that of real ranks: of a job whose ranks end with several, the one that says most.
-int status_of(const played& all, const program_options& p) {
+// As that of real ranks: of a job whose ranks end with several, that of the first one that failed.
+int status_of(const played& all) {
   for (const auto& [r, text] : all.warnings) print_failure(r, "warning: " + text);
-  bool well = all.violations.empty() && all.refused.empty();
   for (rank_id r = 0; r < all.errors.size(); ++r) {
-    if (!all.errors[r]) continue;
-    well = false;
-    print_failure(r, all.errors[r]->what());
+    if (all.errors[r]) print_failure(r, all.errors[r]->what());
   }
   for (const auto& [r, line] : all.refused) print_failure(r, line);
   for (const auto& [r, line] : all.undelivered) print_failure(r, "warning: " + line);
-  if (!well) return 1;
-  const bool strict = p.undelivered == ops::undelivered_messages::fail;
-  return strict && !all.undelivered.empty() ? ops::undelivered_status : 0;
+  return all.violations.empty() ? all.first_failed.value_or(0) : 1;
 }
 
-// While it lives, std::exit runs `rest` and ends with the status that this returns.
+// While it lives, std::exit runs `rest` and ends with the status that this returns. `rest` may call std::exit again, which does the same.
 class exit_watch {
  public:
   explicit exit_watch(std::function<int(int status)> rest) : rest_(std::move(rest)) {
@@ -266,7 +270,8 @@ class exit_watch {
  private:
   static void on_exit_called(int status, void*) {
     if (latest_ == nullptr) return;
-    const int ends_with = std::exchange(latest_, nullptr)->rest_(status);
+    static_cast<void>(::on_exit(&on_exit_called, nullptr));  // this one is called once
+    const int ends_with = latest_->rest_(status);
     std::fflush(nullptr);
     std::_Exit(ends_with);
   }
@@ -313,6 +318,7 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   played all;
   all.ended.resize(o.ranks);
   all.errors.resize(o.ranks);
+  all.strict = p.undelivered == ops::undelivered_messages::fail;
   w.start_all([&](rank_id r) {
     payloads.listen(w[r]);
     w[r].on_call_failed = [&record, &w, r](const runtime::error& why) {
@@ -347,6 +353,7 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
       for (rank_id r = 0; r < o.ranks; ++r) {
         if (all.ended[r] || w.find(r) == nullptr) continue;
         all.errors[r] = waits_in_vain;
+        all.end_with(1);
         ++record.programs_left;
       }
     }
@@ -385,12 +392,12 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
     const rank_id r = w.stage().acting();
     if (r == nobody || w.find(r) == nullptr) return status;
     print_failure(r, "it has called exit(" + std::to_string(status) + ") in the midst of its program");
+    all.end_with(status & 0xff);  // as whoever waits for a process sees it
     faults.mishaps.push_back({.what = mishap::kind::crash, .rank = r, .at_ns = w.stage().now()});
     exited = true;
     w.exit(r);
     play_to_the_end();
-    const int others = status_of(all, p);
-    return others != 0 || status == 0 ? others : 1;
+    return status_of(all);
   });
   play_to_the_end();
   return all;
@@ -439,9 +446,9 @@ int status_of_virtual(const world_options& o, ops::rank_function rank_main, cons
   program_options first = p;
   if (p.what != befalls::weather) first.what = befalls::nothing;
   const played undisturbed = play(o, rank_main, first, nullptr);
-  const int status = status_of(undisturbed, p);
+  const int status = status_of(undisturbed);
   if (status != 0) return status;
-  if (p.what == befalls::control_weather) return status_of(play(o, rank_main, p, nullptr, &undisturbed), p);
+  if (p.what == befalls::control_weather) return status_of(play(o, rank_main, p, nullptr, &undisturbed));
   if (p.what != befalls::death) return 0;
   dice luck(o.seed, purpose::fault);
   mishap death;

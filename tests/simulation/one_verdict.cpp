@@ -5,6 +5,7 @@
 #include <parley/tests/support/started.hpp>
 
 #include <parley/config.hpp>
+#include <parley/group_config.hpp>
 #include <parley/leader_worker.hpp>
 #include <parley/paired_transfer.hpp>
 #include <parley/program.hpp>
@@ -122,6 +123,51 @@ task<> exits(rank& self) {
   }
   co_await receive_some(t, 1, 2);
 }
+// In the midst of a call, whose large sum waits for rank 2: a process that has ended says nothing to rank 0 any more.
+task<> sum_many(rank_group g) {
+  std::vector<float> x(large_bytes / sizeof(float), 1.0F);
+  static_cast<void>(co_await attempt(g.all_reduce(std::span(x))));
+}
+task<> exits_in_a_call(rank& self) {
+  auto g = self.declare(leader_worker{.name = "gradients",
+                                      .role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); },
+                                      .configs = {chain()}});
+  scope calls(co_await this_scope, {});
+  if (self.id() != 2) calls.spawn(sum_many(g));
+  auto slept = co_await sleep_for(self.id() == 2 ? 200'000'000 : 100'000'000);
+  if (!slept) co_return;
+  if (self.id() == 1) std::exit(0);
+  if (self.id() == 2) co_await sum_many(g);
+  co_await calls.join();
+}
+task<> exit_as(rank& self, int status) {
+  auto t = self.declare(both_ways());
+  if (self.id() == 1) std::exit(status);
+  co_await receive_some(t, 1, 1);
+}
+task<> exits_with_7(rank& self) { co_await exit_as(self, 7); }
+task<> all_exit_with_3(rank& self) {
+  static_cast<void>(self.declare(both_ways()));
+  co_await sleep_for(10'000'000);
+  std::exit(3);
+}
+task<> throws_a_number(rank& self) {
+  auto t = self.declare(both_ways());
+  if (self.id() == 1) throw 7;
+  co_await receive_some(t, 1, 1);
+}
+// The receiver refuses it, and its sender has gone on.
+task<> receives_another_type(rank& self) {
+  auto t = self.declare(both_ways());
+  if (self.id() == 0) {
+    const std::vector<std::uint32_t> data(100);
+    co_await t.send(std::span(data), {.to = 1});
+  } else {
+    std::vector<double> data(100);
+    static_cast<void>(co_await attempt(t.receive(std::span(data), {.from = 0})));
+  }
+  static_cast<void>(co_await sleep_for(self.id() == 0 ? 200'000'000 : 400'000'000));  // the sender hears of it
+}
 task<> worker_exits(rank& self) {
   auto g = sums_of(self);
   co_await sum_some(g, 1);
@@ -200,6 +246,18 @@ const std::map<std::string, verdict>& verdicts() {
       {"leader returns", {leader_returns, 3, 1, 1, {"none", "peer_failed", "peer_failed"}}},
       {"throws", {throws, 2, 1, 1, {"peer_failed", "exception"}}},
       {"exits", {exits, 2, 1, 1, {"peer_failed", ""}}},
+      {"exits in a call", {exits_in_a_call, 3, 0, 0, {"none", "", "none"}}},
+      {"exits with 7", {exits_with_7, 2, 7, 7, {"peer_failed", ""}}},
+      {"all exit with 3", {all_exit_with_3, 2, 3, 3, {"", ""}}},
+      {"throws a number",
+       {throws_a_number,
+        2,
+        1,
+        1,
+        {"peer_failed", "exception"},
+        "threw something that is no std::exception; throw one"}},
+      {"receives another type",
+       {receives_another_type, 2, 0, 3, {"none", "none"}, "which is for f64 elements, and the message has u32"}},
       {"worker exits", {worker_exits, 3, 1, 1, {"peer_failed", "peer_failed", ""}}},
       {"nobody sends", {nobody_sends, 2, 1, 1, {"timeout", "peer_failed"}}},
       {"other types", {declares_other_types, 2, 1, 1, {"declaration_mismatch", "declaration_mismatch"}}},
