@@ -3,6 +3,7 @@
 
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/edge/credit_messages.hpp>
+#include <parley/actors/edge/matched_streams.hpp>
 #include <parley/actors/generations.hpp>
 #include <parley/actors/inquiries.hpp>
 #include <parley/actors/leases/lease_messages.hpp>
@@ -98,6 +99,7 @@ std::span<const body_type> all_bodies() {
       body_type{"neighbour_failure", &check<neighbour_failure>},
       body_type{"death_notice", &check<ops::death_notice>},
       body_type{"contextual_said", &check<ops::contextual_said>},
+      body_type{"matched_streams", &check<matched_streams>},
   };
   return all;
 }

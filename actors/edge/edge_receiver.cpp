@@ -267,6 +267,14 @@ edge_receiver::edge_receiver(services& s, const op_declaration& op, std::uint64_
     }
     return errc::none;
   });
+  services_.mail.bind<matched_streams>(
+      number_of(op_, part::data_receiver), [this](runtime::envelope from, matched_streams&& m) {
+        if (!is_for_us(from)) return errc::none;
+        if (m.what == matched_streams::kind::question) answer_of_many(m);
+        if (m.what == matched_streams::kind::heard && last_words_ != nullptr)
+          std::erase_if(last_words_->unheard, [&](const matched_streams& said) { return said.number == m.number; });
+        return errc::none;
+      });
   services_.data.bind(op_, *this);
 }
 
@@ -562,10 +570,14 @@ void edge_receiver::send_report(stream& s) noexcept {
   m.count = s.first_posted;
   if (s.first_posted / stream::report_run_every != s.reported / stream::report_run_every) say_what_ran(s, m);
   if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) != errc::none) return;
+  note_reported(s);
+  ++counters_.matched_sent;
+}
+
+void edge_receiver::note_reported(stream& s) noexcept {
   if (s.first_posted != s.reported) s.report_at = s.first_posted + stream::report_every_invocations;
   s.reported = s.first_posted;
   s.unreported_bytes = 0;
-  ++counters_.matched_sent;
 }
 
 void edge_receiver::say_what_ran(const stream& s, matched& m) const noexcept {
@@ -581,9 +593,64 @@ void edge_receiver::say_what_ran(const stream& s, matched& m) const noexcept {
 }
 
 void edge_receiver::report_all() noexcept {
+  std::size_t untold = 0;
+  stream* one = nullptr;
   for (auto& s : streams_) {
-    if (s->first_posted != s->reported) send_report(*s);
+    if (s->first_posted == s->reported) continue;
+    ++untold;
+    one = s.get();
   }
+  if (untold == 1) send_report(*one);
+  if (untold > 1) report_many();
+  owes_reports_ = untold > 1 ? owes_reports_ : untold == 1 && one->first_posted != one->reported;
+  if (last_words_ != nullptr) say_last_words_again();
+}
+
+void edge_receiver::report_many() noexcept {
+  if (last_words_ == nullptr) last_words_ = std::make_unique<last_words>();
+  owes_reports_ = true;
+  std::vector<stream*> untold;
+  for (auto& s : streams_) {
+    if (s->first_posted != s->reported) untold.push_back(s.get());
+  }
+  for (std::size_t first = 0; first < untold.size(); first += matched_streams::most) {
+    const auto now = std::span(untold).subspan(first, std::min(matched_streams::most, untold.size() - first));
+    matched_streams m;
+    m.what = matched_streams::kind::last_words;
+    m.number = ++last_words_->said;
+    for (const stream* s : now) m.streams.push_back({s->id, s->first_posted});
+    if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) != errc::none) return;
+    ++counters_.matched_sent;
+    for (stream* s : now) note_reported(*s);
+    if (last_words_->unheard.empty()) {
+      last_words_->again.restart();
+      last_words_->again.said(services_);
+    }
+    last_words_->unheard.push_back(std::move(m));
+  }
+  owes_reports_ = false;
+}
+
+void edge_receiver::say_last_words_again() noexcept {
+  if (is_heard() || !last_words_->again.is_due(services_)) return;
+  for (const matched_streams& m : last_words_->unheard) {
+    if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) != errc::none) break;
+    ++counters_.matched_sent;
+  }
+  last_words_->again.said(services_);
+}
+
+void edge_receiver::answer_of_many(const matched_streams& asked) noexcept {
+  matched_streams m;
+  m.what = matched_streams::kind::report;
+  for (const matched_stream& of : asked.streams) {
+    const stream* const its = m.full() ? nullptr : streams_.find(of.stream);
+    if (its != nullptr) m.streams.push_back({its->id, its->first_posted});
+  }
+  if (m.streams.empty()) return;
+  if (services_.mail.send(peer_, number_of(op_, part::data_sender), generation(), m) != errc::none) return;
+  ++counters_.matched_sent;
+  for (const matched_stream& said : m.streams) note_reported(*streams_.find(said.stream));
 }
 
 void edge_receiver::fail(errc why) noexcept {

@@ -20,6 +20,7 @@
 #include <parley/actors/edge/credit_messages.hpp>
 #include <parley/actors/edge/credits.hpp>
 #include <parley/actors/edge/kept_parts.hpp>
+#include <parley/actors/edge/matched_streams.hpp>
 #include <parley/actors/edge/part_receiver.hpp>
 #include <parley/actors/edge/parts_in_flight.hpp>
 #include <parley/actors/edge/stream_table.hpp>
@@ -79,8 +80,14 @@ class edge_receiver final : public data_sink {
   bool has_lost_unjoined() const noexcept { return lost_unjoined_; }
   /// Told when the sender says that this generation has ended there, and what with; of an edge with one-sided transfers.
   void on_ended(std::function<void(runtime::errc)> tell) { one_sided_->ended_there = std::move(tell); }
-  /// Tells the sender at once what has been matched, for a rank that is about to leave.
+  /// Tells the sender at once what has been matched, for a rank that is about to leave: called until it may.
   void report_all() noexcept;
+  /// Whether all of that has left. Else the control window had no room for it.
+  bool has_told_all() const noexcept { return failed_ != runtime::errc::none || !owes_reports_; }
+  /// Whether the sender has heard what was said of many streams at once.
+  bool is_heard() const noexcept {
+    return failed_ != runtime::errc::none || last_words_ == nullptr || last_words_->unheard.empty();
+  }
 
   std::uint64_t op() const noexcept { return op_; }
   rank_id peer() const noexcept { return peer_; }
@@ -217,6 +224,10 @@ class edge_receiver final : public data_sink {
   runtime::arrival take_early(stream& s, std::uint32_t place) noexcept;
   void note_matched(stream& s, std::uint64_t bytes) noexcept;
   void send_report(stream& s) noexcept;
+  void note_reported(stream& s) noexcept;
+  [[gnu::cold]] void report_many() noexcept;
+  [[gnu::cold]] void say_last_words_again() noexcept;
+  [[gnu::cold]] void answer_of_many(const matched_streams& asked) noexcept;
   void say_what_ran(const stream& s, matched& m) const noexcept;
 
   // What every call looks at is together.
@@ -246,6 +257,14 @@ class edge_receiver final : public data_sink {
   };
   std::vector<overdue> overdue_;
   kept_parts unjoined_;
+  static constexpr tempo of_last_words{.first = 5'000'000, .longest = 50'000'000};
+  struct last_words {
+    std::vector<matched_streams> unheard;
+    std::uint32_t said = 0;
+    reminder<of_last_words> again;
+  };
+  std::unique_ptr<last_words> last_words_;  // null: a message for each stream was enough
+  bool owes_reports_ = false;
   bool says_end_ = true;
   bool lost_unjoined_ = false;
   bool retired_ = false;

@@ -25,6 +25,11 @@ edge_sender::edge_sender(services& s, const op_declaration& op, std::uint64_t ge
     }
     return errc::none;
   });
+  services_.mail.bind<matched_streams>(number_of(op_, part::data_sender),
+                                       [this](runtime::envelope from, matched_streams&& m) {
+                                         if (is_for_us(from)) hear_of_many(std::move(m));
+                                         return errc::none;
+                                       });
   assigned_.ask_begun([this](std::uint32_t tag, std::uint64_t invocation) { return is_matched(tag, invocation); });
   services_.mail.bind<gen_end>(number_of(op_, part::data_sender), [this](runtime::envelope from, gen_end&&) {
     if (is_for_us(from) && failed_ == errc::none && ended_there_) ended_there_();
@@ -237,13 +242,45 @@ bool edge_sender::is_matched(std::uint32_t tag, std::uint64_t invocation) {
 }
 
 bool edge_sender::all_matched() {
-  bool all = true;
-  for (auto& s : streams_) {
+  std::size_t unmatched = 0;
+  const stream* one = nullptr;
+  for (const auto& s : streams_) {
     if (s->matched == s->admitted) continue;
-    all = false;
-    static_cast<void>(ask(*s));
+    ++unmatched;
+    one = s.get();
   }
-  return all;
+  if (unmatched == 1) static_cast<void>(ask(*one));
+  if (unmatched > 1) ask_of_many(unmatched);
+  return unmatched == 0;
+}
+
+// Where the control window has no room for all questions, the next time begins with the first that was not asked.
+void edge_sender::ask_of_many(std::size_t unmatched) {
+  matched_streams m;
+  const auto count = static_cast<std::uint32_t>(streams_.size());
+  const std::uint32_t first = first_of_many_;
+  for (std::uint32_t i = 0; unmatched != 0; ++i) {
+    const std::uint32_t at = (first + i) % count;
+    const stream& s = streams_[at];
+    if (s.matched == s.admitted) continue;
+    if (m.streams.empty()) first_of_many_ = at;
+    m.streams.push_back({s.id, s.matched});
+    --unmatched;
+    if (!m.full() && unmatched != 0) continue;
+    if (services_.mail.send(peer_, number_of(op_, part::data_receiver), generation_, m) != errc::none) return;
+    ++counters_.questions_sent;
+    m.streams.clear();
+  }
+}
+
+void edge_sender::hear_of_many(matched_streams&& m) {
+  using kind = matched_streams::kind;
+  if (m.what != kind::report && m.what != kind::last_words) return;
+  for (const matched_stream& s : m.streams) note_matched(s.stream, s.count);
+  if (m.what == kind::report) return;
+  m.what = kind::heard;
+  m.streams.clear();
+  static_cast<void>(services_.mail.send(peer_, number_of(op_, part::data_receiver), generation_, m));
 }
 
 edge_sender::delivered edge_sender::delivery() const noexcept {

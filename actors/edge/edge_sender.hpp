@@ -23,6 +23,7 @@
 #include <parley/actors/agreement/rows.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/edge/early_allowance.hpp>
+#include <parley/actors/edge/matched_streams.hpp>
 #include <parley/actors/edge/outgoing.hpp>
 #include <parley/actors/edge/part_sender.hpp>
 #include <parley/actors/edge/payload_pieces.hpp>
@@ -338,6 +339,8 @@ class edge_sender {
   [[gnu::cold]] void learn(const outgoing& inv, runtime::errc outcome, runtime::time_ns ended_ns) noexcept;
   void ask_for_room() noexcept;
   bool ask(const stream& s);
+  [[gnu::cold]] void ask_of_many(std::size_t unmatched);
+  [[gnu::cold]] void hear_of_many(matched_streams&& m);
 
   outgoing begin_with(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, const trial_terms& terms,
                       std::span<const lacking_config> lacking, stamp_flags more) {
@@ -390,6 +393,7 @@ class edge_sender {
   std::uint64_t early_taken_ = 0;  // of it
   reminder_timer<&edge_sender::ask_for_room, hurried> room_question_{*this};
   std::uint32_t first_to_ask_for_ = 0;  // of the streams
+  std::uint32_t first_of_many_ = 0;     // the same before leaving
   counters counters_;
   std::function<void()> ended_there_;
   std::function<void(std::uint32_t)> late_soon_;

@@ -37,8 +37,10 @@ class edge_in final : public edge_end {
   /// A sender that leaves after this rank must know that its last data was taken; later nobody would answer its question.
   bool may_leave() override {
     receiver_.report_all();
-    return true;
+    return receiver_.is_heard();
   }
+  /// What has not left yet of that, for want of room, would not be said any more.
+  time_ns untaken_ns() override { return receiver_.has_told_all() ? 0 : options_.timeout_ns; }
   std::uint64_t flow_messages() const noexcept override { return receiver_.statistics().matched_sent; }
 
  private:

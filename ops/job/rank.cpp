@@ -23,6 +23,8 @@ namespace {
 
 constexpr time_ns shortest_pause_ns = 1'000'000;
 constexpr time_ns longest_pause_ns = 20'000'000;
+// Of ops that are asked of one after the other, as few as a control window has room for in any case.
+constexpr std::size_t asked_at_once = 32;
 
 }  // namespace
 
@@ -158,14 +160,28 @@ runtime::root_cause rank::cause_of(const error& why) const { return host_->losse
 task<> rank::settle(time_ns limit_ns) {
   host_->leaving_ = true;
   const time_ns began = executor_.precise_now();
+  std::size_t first = 0;
+  std::size_t untaken_before = 0;
   for (time_ns pause = shortest_pause_ns;; pause = std::min(2 * pause, longest_pause_ns)) {
+    std::vector<op_end*> all = ops();
+    // More than there is room for messages of: each time others come first, so that none of them waits for one that has no answer.
+    if (all.size() > asked_at_once) {
+      std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(first % all.size()), all.end());
+      first += asked_at_once;
+    }
     bool bound = false;
-    for (op_end& e : host_->ops()) bound |= !e.may_leave();
-    for (const op_end& e : host_->ops()) bound = bound || e.owes_messages();
+    for (op_end* const e : all) bound |= !e->may_leave();
+    for (const op_end* const e : all) bound = bound || e->owes_messages();
     time_ns waiting_ns = bound ? limit_ns : 0;
     // A receiver may be slow, and what it has not matched would be lost with this rank.
-    for (op_end& e : host_->ops()) waiting_ns = std::max(waiting_ns, host_->services_.patient(e.untaken_ns()));
+    std::size_t untaken = 0;
+    for (op_end* const e : all) {
+      const time_ns its_ns = host_->services_.patient(e->untaken_ns());
+      untaken += its_ns != 0 ? 1 : 0;
+      waiting_ns = std::max(waiting_ns, its_ns);
+    }
     if (executor_.now() - began >= waiting_ns) co_return;
+    if (std::exchange(untaken_before, untaken) > untaken) pause = shortest_pause_ns;  // so there is room for more
     auto slept = co_await runtime::sleep_for(pause);
     if (!slept) co_return;
   }

@@ -1,12 +1,14 @@
 #include <parley/simulation/checkers/window_book.hpp>
 
 #include <parley/actors/agreement/messages.hpp>
+#include <parley/actors/edge/matched_streams.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/wire/frame.hpp>
 
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 namespace parley::simulation {
 
@@ -14,12 +16,13 @@ using runtime::link;
 
 namespace {
 
-bool read_flow(const parcel& p, runtime::frame_header& h, actors::matched& m) {
+template <class M>
+bool read_flow(const parcel& p, runtime::frame_header& h, M& m) {
   if (p.on != link::channel::control || p.header.size() != sizeof h) return false;
   std::memcpy(&h, p.header.data(), sizeof h);
-  if (h.type != actors::matched::message_type) return false;
-  auto decoded = runtime::decode<actors::matched>(p.replaced ? std::span<const std::byte>(p.instead) : p.payload);
-  if (decoded) m = *decoded;
+  if (h.type != M::message_type) return false;
+  auto decoded = runtime::decode<M>(p.replaced ? std::span<const std::byte>(p.instead) : p.payload);
+  if (decoded) m = std::move(*decoded);
   return static_cast<bool>(decoded);
 }
 
@@ -35,6 +38,11 @@ auto place_of(Stamps& stamps, std::uint64_t invocation) {
   }
   return std::lower_bound(stamps.begin(), stamps.end(), invocation,
                           [](const auto& stamp, std::uint64_t i) { return stamp.first < i; });
+}
+
+bool says_counts(const actors::matched_streams& m) noexcept {
+  using kind = actors::matched_streams::kind;
+  return m.what == kind::report || m.what == kind::last_words;
 }
 
 std::uint64_t op_of(const runtime::frame_header& h) noexcept { return h.actor & ~std::uint64_t{3}; }
@@ -64,10 +72,14 @@ void window_book::on_send(const parcel& p, const fate&) {
   actors::stamp s;
   runtime::frame_header h;
   actors::matched m;
+  actors::matched_streams many;
   if (p.on == link::channel::data) {
     if (actors::read_stamp(p.header, s) && !has(s.flags, actors::stamp_flags::rehearsal)) note(p, s);
   } else if (read_flow(p, h, m) && m.what == actors::matched::kind::question) {
     stream_of({{op_of(h), h.generation, p.from}, p.to, m.stream}).questions.push_back(line_.now());
+  } else if (read_flow(p, h, many) && many.what == actors::matched_streams::kind::question) {
+    for (const actors::matched_stream& each : many.streams)
+      stream_of({{op_of(h), h.generation, p.from}, p.to, each.stream}).questions.push_back(line_.now());
   }
 }
 
@@ -75,6 +87,7 @@ bool window_book::on_deliver(parcel& p) {
   actors::stamp s;
   runtime::frame_header h;
   actors::matched m;
+  actors::matched_streams many;
   if (p.on == link::channel::data) {
     // Whoever sends of an invocation has begun it: the leader of a group takes that for a report.
     if (actors::read_stamp(p.header, s) && !has(s.flags, actors::stamp_flags::rehearsal)) {
@@ -83,6 +96,9 @@ bool window_book::on_deliver(parcel& p) {
     }
   } else if (read_flow(p, h, m) && m.what == actors::matched::kind::report) {
     tell({{op_of(h), h.generation, p.to}, p.from, m.stream}, m.count);
+  } else if (read_flow(p, h, many) && says_counts(many)) {
+    for (const actors::matched_stream& each : many.streams)
+      tell({{op_of(h), h.generation, p.to}, p.from, each.stream}, each.count);
   }
   return true;
 }

@@ -2,10 +2,12 @@
 
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/edge/credit_messages.hpp>
+#include <parley/actors/edge/matched_streams.hpp>
 #include <parley/actors/leases/lease_messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/wire/frame.hpp>
 
+#include <array>
 #include <cstring>
 
 namespace parley::simulation {
@@ -50,6 +52,10 @@ std::string details(const parcel& p) {
   const std::span<const std::byte> payload = p.replaced ? std::span<const std::byte>(p.instead) : p.payload;
   if (matched m; h.type == matched::message_type && read(payload, m))
     return m.what == matched::kind::question ? " question" : " " + std::to_string(m.count);
+  if (matched_streams m; h.type == matched_streams::message_type && read(payload, m)) {
+    constexpr std::array<std::string_view, 4> words{" question", "", " last words", " heard"};
+    return std::string(words.at(static_cast<std::size_t>(m.what))) + " of " + std::to_string(m.streams.size());
+  }
   if (credit m; h.type == credit::message_type && read(payload, m))
     return " " + std::to_string(m.number) + " for " + std::to_string(m.index) + ", room " + std::to_string(m.capacity);
   if (revoke m; h.type == revoke::message_type && read(payload, m)) return " up to " + std::to_string(m.number);

@@ -2,6 +2,7 @@
 
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/edge/credit_messages.hpp>
+#include <parley/actors/edge/matched_streams.hpp>
 #include <parley/actors/generations.hpp>
 #include <parley/actors/inquiries.hpp>
 #include <parley/actors/leases/lease_messages.hpp>
@@ -79,6 +80,7 @@ std::string_view type_of(const parcel& p) noexcept {
     case report::message_type: return "report";
     case decide::message_type: return "decide";
     case matched::message_type: return "matched";
+    case matched_streams::message_type: return "matched_streams";
     case credit::message_type: return "credit";
     case revoke::message_type: return "revoke";
     case revoked::message_type: return "revoked";

@@ -7,6 +7,60 @@ using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
 
+namespace {
+
+task<> send_one(transfer t, std::uint32_t tag, call_outcomes& all) {
+  const auto data = pattern(96, tag);
+  auto outcome = co_await attempt(t.send(data, {.to = 1, .tag = tag}));
+  all.sent.push_back(std::move(outcome));
+}
+task<> receive_one(transfer t, std::uint32_t tag, call_outcomes& all) {
+  std::vector<std::byte> buffer(96);
+  auto outcome = co_await attempt(t.receive(buffer, {.from = 0, .tag = tag}));
+  if (buffer != pattern(96, tag)) ++all.wrong;
+  all.received.push_back(outcome ? result<>() : result<>(outcome.reason()));
+}
+
+// Rank 0 has sent with each of many tags, or ops, before rank 1 declares them; that one takes all, and leaves.
+struct late_receiver : world {
+  explicit late_receiver(memory_link_options o = {}) : world(2, {}, std::move(o)), calls(clock) {}
+  static paired_transfer numbered(std::size_t n) {
+    auto op = pair_of({direct()});
+    op.name = "op" + std::to_string(n);
+    return op;
+  }
+  void move(std::size_t ops, std::uint32_t tags) {
+    for (std::size_t n = 0; n < ops; ++n) {
+      auto out = (*this)[0].declare(numbered(n));
+      for (std::uint32_t tag = 0; tag < tags; ++tag) calls.spawn(send_one(out, tag, all));
+    }
+    pass(*this, 500_ms);
+    for (std::size_t n = 0; n < ops; ++n) {
+      auto in = (*this)[1].declare(numbered(n));
+      for (std::uint32_t tag = tags; tag-- > 0;) calls.spawn(receive_one(in, tag, all));
+    }
+    run_until(clock, [&] { return calls.running() == 0; });
+    CHECK(all.failed() == 0);
+    CHECK(all.wrong == 0);
+    CHECK(all.received.size() == ops * tags);
+  }
+  // Of a rank that has left nothing comes any more, nor does it hear anything.
+  void forget_rank_1() {
+    links.options().lose = [](rank_id from, rank_id to, link::channel) { return from == 1 || to == 1; };
+  }
+  std::vector<std::string> told_when_receiver_has_left() {
+    run(clock, (*this)[1].settle(1_s));
+    pass(*this, 1_ms);  // what it has said is on its way
+    forget_rank_1();
+    (*this)[0].on_lost(1, "has returned", departure::returned);
+    return (*this)[0].unfinished().undelivered;
+  }
+  call_outcomes all;
+  scope calls;
+};
+
+}  // namespace
+
 TEST_CASE("a receiver that leaves first tells its sender what it took, so that the sender need not ask who is gone") {
   world w(2);
   auto out = w[0].declare(pair_of({direct()}));
@@ -77,4 +131,64 @@ TEST_CASE("of messages to a rank that did not return nothing is said: how it end
     w[0].on_lost(1, "is no more", how);
     CHECK(w[0].unfinished().undelivered.size() == (how == departure::returned ? 1 : 0));
   }
+}
+
+TEST_CASE("a receiver that leaves tells of all its tags, however many, and none is said not to have been taken") {
+  for (const std::uint32_t tags : {2U, 65U, 1000U}) {
+    CAPTURE(tags);
+    late_receiver w;
+    w.move(1, tags);
+    CHECK(w.told_when_receiver_has_left().empty());
+    CHECK(w[1].flow_messages() <= 2 + tags / 100);
+  }
+}
+
+TEST_CASE("a receiver that leaves tells of all its ops, however many, before it has gone") {
+  late_receiver w;
+  w.move(500, 1);
+  CHECK(w.told_when_receiver_has_left().empty());
+}
+
+TEST_CASE("a receiver with many tags says again what got lost of its last words, and stays for that") {
+  random_stream luck(7, 7);
+  late_receiver w;
+  w.move(1, 1000);
+  w.links.options().lose = [&](rank_id, rank_id, link::channel on) {
+    return on == link::channel::control && luck.below(2) == 0;
+  };
+  CHECK(w.told_when_receiver_has_left().empty());
+}
+
+TEST_CASE("a receiver whose sender hears nothing of its many tags leaves in the end") {
+  late_receiver w;
+  w.move(1, 1000);
+  w.forget_rank_1();
+  const time_ns before = w.clock.now();
+  run(w.clock, w[1].settle(1_s));
+  CHECK(w.clock.now() - before >= 1_s);
+  CHECK(w.clock.now() - before < 2_s);
+}
+
+TEST_CASE("a sender that leaves asks of many tags at once, and hears of all that its receiver has taken") {
+  late_receiver w;
+  w.move(1, 1000);
+  const std::uint64_t before = w[0].flow_messages();
+  run(w.clock, w[0].settle(1_s));
+  CHECK(w[0].flow_messages() - before < 50);
+  w.forget_rank_1();
+  CHECK(w[0].unfinished().undelivered.empty());
+}
+
+TEST_CASE("a sender that leaves hears of its many ops, though the first of them are not taken at all") {
+  late_receiver w;
+  std::vector<transfer> never_taken;
+  for (std::size_t n = 1000; n < 1200; ++n) {
+    never_taken.push_back(w[0].declare(late_receiver::numbered(n)));
+    w.calls.spawn(send_one(never_taken.back(), 0, w.all));
+    w[1].declare(late_receiver::numbered(n));
+  }
+  w.move(300, 1);
+  run(w.clock, w[0].settle(1_s));
+  w.forget_rank_1();
+  CHECK(w[0].unfinished().undelivered.size() == never_taken.size());
 }
