@@ -13,10 +13,16 @@
 /// wait; other tags are independent. Sends to oneself, of zero bytes, and batches that differ from rank to rank are fine. What a batch sends
 /// to one rank, of one size, runs the same config, and is one repetition of a trial.
 ///
-/// `{isend(x, …), irecv(x, …)}` exchanges x in place, at every size, whether the two are in one batch or in two, have all of x in common or
-/// only a part, and are for one rank or for several. Where all ranks do that, each send would wait for a receive that waits for such
-/// a send: the receive then takes what comes beside x, and copies it in when the send has ended, which `copied_bytes` counts. A rank that
-/// works with two buffers in turn copies nothing. The other order sends on what has come; to oneself, in one batch, it is `bad_argument`.
+/// `{isend(x, …), irecv(x, …)}` exchanges x in place, at every size. Several sends of x and then several receives into x do so, too. They
+/// may be in one batch or in several, have all of x in common or only a part, and be for one rank or for several. Where all ranks do
+/// that, each send would wait for a receive that waits for such a send. The receive then takes what comes beside x, and copies it in when
+/// the steps before it have ended, which `copied_bytes` counts. The op decides that when the receive is posted. It looks for a send of its
+/// own that the receive would wait for, also by way of other steps, and whose own receive has not been posted yet. From a send under a tag
+/// that this rank never receives under, it follows messages only, and no computations: all ranks should use the same tags where
+/// computations stand between. A rank that works with two buffers in turn copies nothing.
+///
+/// The other order, `{irecv(x, …), isend(x, …)}`, sends on what has come. To oneself that never ends: `start` throws `bad_argument`, also
+/// where the receive is of an earlier batch of the flow.
 ///
 /// On a device, in the order of a stream (`batch_options::stream`): nothing waits on the host, and the next kernels can be enqueued
 /// at once.

@@ -38,6 +38,8 @@ class call_watcher {
  public:
   /// It has its place among those of its tag: the ones that are made after that come behind it.
   virtual void on_begun() noexcept = 0;
+  /// Of a rank with itself: the other side is there.
+  virtual void on_met() noexcept {}
   /// It goes on as a coroutine: in this scope, which is the caller's or one below it that ends this call alone.
   virtual runtime::scope& scope_of_rest(runtime::scope& callers) noexcept { return callers; }
 

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <unordered_map>
 
 namespace parley::ops {
@@ -96,35 +97,62 @@ runtime::flow_step::on_device awaited_in(const runtime::memory_space& memory, co
   return {&memory, runtime::flow_step::on_device::kind::awaited};
 }
 
+bool have_in_common(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
+  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+}
+
 // What its hooks hear of an operation.
 class told_operation {
+ public:
+  // What a step is given: it is the `number`-th one of its peer, tag and kind.
+  struct posted {
+    p2p_end& end;
+    const runtime::dataflow& flow;
+    const p2p_operation& operation;
+    std::uint64_t number;
+    const std::string& op;
+  };
+
  protected:
-  // The `number`-th one of its peer, tag and kind.
-  told_operation(p2p_end& end, const p2p_operation& o, std::uint64_t number, const std::string& op)
-      : operation_(o), op_(op), end_(end), number_(number) {}
+  told_operation(const posted& p, const runtime::flow_step& step) : operation_(p.operation), op_(p.op), end_(p.end) {
+    describe_in(open_, p, step);
+    if (sends()) end_.note_open_send(open_);
+  }
+  void describe_in(p2p_end::open_message& m, const posted& p, const runtime::flow_step& step) const noexcept {
+    m.operation = &operation_;
+    m.number = p.number;
+    m.step = &step;
+    m.flow = &p.flow;
+  }
   std::string words() const { return title_of(operation_, op_); }
   bool sends() const noexcept { return operation_.what == p2p_operation::kind::send; }
   void tell_abandoned(const std::exception_ptr& why) noexcept {
+    open_.unlink();
     if (operation_.hooks == nullptr || std::exchange(over_, true)) return;
     const std::string text = why ? runtime::describe(why).text() : words() + " was not done";
     operation_.hooks->on_given_up(operation_, {errc::cancelled, text});
   }
   void end_with(std::uint64_t moved) {
+    open_.unlink();
     over_ = true;
     moved_ = moved;
     if (!sends() && operation_.hooks != nullptr) operation_.hooks->after_receive(operation_, moved_);
   }
   void fail_with(const runtime::failure& f) {
+    open_.unlink();
     over_ = true;
     const bool given_up = f.code() == errc::timeout || f.code() == errc::cancelled;
     if (given_up && operation_.hooks != nullptr) operation_.hooks->on_given_up(operation_, f.reason());
   }
 
-  // A receive that would wait for a send which may wait for it, around all ranks, need not: it takes what comes beside its memory.
-  bool goes_beside(const runtime::flow_step& earlier) noexcept {
+  // A receive that would wait for a send which may wait for it, around all ranks, need not: it takes what comes beside its memory. Nor need
+  // it wait for what itself waits for such a send, such as the receive before it into that memory.
+  bool goes_beside(const runtime::flow_step& earlier) {
+    if (sends() || operation_.pieces != nullptr) return false;
     const auto* const sent = dynamic_cast<const told_operation*>(&earlier);
-    if (sent == nullptr || !sent->sends() || sends() || operation_.pieces != nullptr) return false;
-    if (sent->end_.may_wait_for(sent->operation_, sent->number_, operation_.peer)) return false;
+    const bool is_send = sent != nullptr && sent->sends();
+    const bool may_wait = !is_send || sent->end_.may_wait_for(sent->open_, operation_.peer);
+    if (may_wait && !end_.is_held_up(earlier)) return false;
     is_beside_ = true;
     return true;
   }
@@ -168,7 +196,7 @@ class told_operation {
 
  private:
   p2p_end& end_;
-  const std::uint64_t number_;
+  p2p_end::open_message open_;
   bool over_ = false;
   bool is_beside_ = false;
   runtime::news* passed_ = nullptr;  // of a receive beside its memory
@@ -177,9 +205,7 @@ class told_operation {
 template <class Call, class Edge>
 class p2p_step : public runtime::call_step<Call>, public told_operation, private call_watcher {
  public:
-  p2p_step(p2p_end& end, Edge& edge, const p2p_operation& o, std::uint64_t batch, std::uint64_t number,
-           const std::string& op)
-      : told_operation(end, o, number, op), edge_(edge), batch_(batch) {}
+  p2p_step(const posted& p, Edge& edge, std::uint64_t batch) : told_operation(p, *this), edge_(edge), batch_(batch) {}
   std::string title() const final { return words(); }
   std::uint64_t bytes() const noexcept final { return moved_; }
 
@@ -250,8 +276,10 @@ class receive_step final : public p2p_step<receive_call, edge_in> {
 
 class step_to_itself final : public runtime::flow_step, public told_operation, private call_watcher {
  public:
-  step_to_itself(p2p_end& end, self_edge& edge, const p2p_operation& o, std::uint64_t number, const std::string& op)
-      : told_operation(end, o, number, op), edge_(edge) {}
+  step_to_itself(const posted& p, self_edge& edge) : told_operation(p, *this), edge_(edge) {
+    describe_in(to_itself_, p, *this);
+    p.end.note_open_to_itself(to_itself_);
+  }
   std::string title() const override { return words(); }
   std::uint64_t bytes() const noexcept override { return moved_; }
   task<> run() override {
@@ -267,6 +295,7 @@ class step_to_itself final : public runtime::flow_step, public told_operation, p
         moved = co_await edge_.receive(operation_.bytes, o);
       }
     } catch (const runtime::failure& f) {
+      to_itself_.unlink();
       fail_with(f);
       throw;
     }
@@ -282,11 +311,14 @@ class step_to_itself final : public runtime::flow_step, public told_operation, p
   }
   void on_passed() noexcept override { tell_passed(); }
   void on_begun() noexcept override { note_begun(); }
+  void on_met() noexcept override { to_itself_.unlink(); }
   void on_abandoned() noexcept override {
+    to_itself_.unlink();
     tell_abandoned(thrown);
     if (!sends()) edge_.memory().came(operation_.expected, errc::cancelled);
   }
   self_edge& edge_;
+  p2p_end::open_message to_itself_;
 };
 
 // A short message that the transport did not take.
@@ -304,11 +336,12 @@ class not_sent final : public runtime::flow_step {
 
 }  // namespace
 
-runtime::flow_step_ptr p2p_end::step_for(const p2p_operation& o, std::uint64_t batch, std::uint64_t number) {
-  if (o.peer == self_) return runtime::new_step<step_to_itself>(*this, to_itself_, o, number, name_);
+runtime::flow_step_ptr p2p_end::step_for(const runtime::dataflow& flow, const p2p_operation& o, std::uint64_t number) {
+  const told_operation::posted posted{*this, flow, o, number, name_};
+  if (o.peer == self_) return runtime::new_step<step_to_itself>(posted, to_itself_);
   if (o.what == p2p_operation::kind::send)
-    return runtime::new_step<send_step>(*this, pairs_.edge_to(o.peer), o, batch, number, name_);
-  return runtime::new_step<receive_step>(*this, pairs_.edge_from(o.peer), o, batch, number, name_);
+    return runtime::new_step<send_step>(posted, pairs_.edge_to(o.peer), batches_);
+  return runtime::new_step<receive_step>(posted, pairs_.edge_from(o.peer), batches_);
 }
 
 // A short message that waits for nothing needs no step. Throws what it has failed with.
@@ -337,52 +370,152 @@ p2p_end::with p2p_end::check_pair(const p2p_operation& o) {
   return with::peer;
 }
 
-// A long send ends when its peer has posted the receive for it. Where all ranks do the same, that receive is one that this rank, too, has
-// posted by now, or waits for such a send in its turn, and nobody ever ends. Of one tag this cannot close a circle: along it the numbers
-// of the sends would have to fall for ever. Of several, what this rank has done with the send's tag tells what the others have.
-bool p2p_end::may_wait_for(const p2p_operation& sent, std::uint64_t number, rank_id source) const {
-  const line* const same = receives_.find(key_of(sent.peer == self_ ? self_ : source, sent.tag));
-  if (same != nullptr || sent.peer == self_) return same != nullptr && same->posted > number;
-  return std::any_of(pairs_.ins_.begin(), pairs_.ins_.end(), [&](const declared_edge* from) {
-    const line* const other = receives_.find(key_of(from->peer(), sent.tag));
-    return other != nullptr && other->posted > number;
-  });
+p2p_end::sequences::counted p2p_end::sequences::count(const std::vector<declared_edge*>& peers, std::uint32_t tag,
+                                                      std::uint64_t number) const {
+  counted all;
+  const auto add = [&](const line& one) {
+    ++all.known;
+    if (one.posted > number) ++all.posted;
+  };
+  if (all_.size() < peers.size()) {
+    for (const auto& [key, one] : all_) {
+      const auto is_of = [of = key](const declared_edge* e) { return e->peer() == peer_of(of); };
+      if (tag_of(key) == tag && std::any_of(peers.begin(), peers.end(), is_of)) add(one);
+    }
+    return all;
+  }
+  for (const declared_edge* each : peers) {
+    if (const line* const one = find(key_of(each->peer(), tag)); one != nullptr) add(*one);
+  }
+  return all;
 }
 
-// Whether a send or a receive of before may be the other side of what is posted under that tag.
-bool p2p_end::has_waiting(std::uint32_t own_tag) const {
-  const auto has_begun = [&](const sequences& all) {
-    const line* const one = all.find(key_of(self_, own_tag));
-    return one == nullptr || one->order.idle();
+p2p_end::matching p2p_end::receive_for(const open_message& sent, rank_id from) const {
+  const line* const same = receives_.find(key_of(from, sent.operation->tag));
+  if (same == nullptr) return matching::unknown;
+  return same->posted > sent.number ? matching::posted : matching::awaited;
+}
+
+// What this rank has done with the send's tag tells what the others have: where all do the same, they have posted the receives for all of
+// its sends of one number once it has posted as many receives of that number.
+p2p_end::matching p2p_end::receive_for(const open_message& sent) const {
+  const p2p_operation& o = *sent.operation;
+  const matching peers = receive_for(sent, o.peer);
+  // A rank knows its own receives.
+  if (o.peer == self_) return peers == matching::posted ? peers : matching::awaited;
+  if (peers == matching::awaited) return peers;
+  const auto received = receives_.count(pairs_.ins_, o.tag, sent.number);
+  if (received.known == 0) return matching::unknown;
+  if (received.posted == 0) return matching::awaited;
+  return received.posted >= sends_.count(pairs_.outs_, o.tag, sent.number).posted ? matching::posted
+                                                                                  : matching::awaited;
+}
+
+// A long send ends when its peer has posted the receive for it. Where all ranks do the same, that receive is one that this rank, too, has
+// posted by now, or waits for such a send in its turn, and nobody ever ends. A receive that waits only for sends whose receives were
+// posted before it cannot close a circle: along it they would have been posted earlier and earlier for ever.
+bool p2p_end::may_wait_for(const open_message& sent, rank_id source) const {
+  if (receive_for(sent) != matching::posted) return false;
+  return sent.operation->peer == self_ || receive_for(sent, source) != matching::awaited;
+}
+
+bool p2p_end::is_held_up(const runtime::flow_step& earlier) {
+  if (!std::exchange(has_found_held_up_, true)) find_held_up();
+  return !held_up_.empty() && held_up_.contains(&earlier);
+}
+
+// A computation may wait for a send under a tag that this rank only sends with, as where it does work for another one: that rank takes the
+// result whatever this one receives next. So only messages lead on from such a send.
+void p2p_end::find_held_up() {
+  held_up_.clear();
+  if (open_sends_.empty()) return;
+  boost::container::small_vector<const runtime::flow_step*, 16> of_unknown;
+  open_sends_.for_each([&](open_message& sent) {
+    if (!sent.step->has_followers()) return;
+    if (may_wait_for(sent, posted_from_)) return sent.unlink();  // for good
+    if (receive_for(sent) == matching::unknown) {
+      of_unknown.push_back(sent.step);
+    } else {
+      add_held_up_by(*sent.step, ways::all);
+    }
+  });
+  for (const runtime::flow_step* sent : of_unknown) add_held_up_by(*sent, ways::messages);
+}
+
+void p2p_end::add_held_up_by(const runtime::flow_step& sent, ways through) {
+  boost::container::small_vector<const runtime::flow_step*, 16> to_visit{&sent};
+  const auto add = [&](const runtime::flow_step& later, bool may_begin) {
+    for (const runtime::flow_step* one = &later; one != nullptr; one = may_begin ? nullptr : one->next_to_begin()) {
+      if (through == ways::messages && dynamic_cast<const told_operation*>(one) == nullptr) return;
+      const bool is_new = held_up_.insert(one).second;
+      if (is_new) to_visit.push_back(one);
+      if (!is_new && one != &later) return;
+    }
   };
-  return to_itself_.is_awaited(own_tag) || !has_begun(sends_) || !has_begun(receives_);
+  while (!to_visit.empty()) {
+    const runtime::flow_step* const one = to_visit.back();
+    to_visit.pop_back();
+    one->visit_followers(add);
+  }
+}
+
+// Whether a send of the batch to this rank itself waits for what this rank is to receive from itself.
+bool p2p_end::may_close_circle(const runtime::dataflow& flow, std::span<const p2p_operation> batch) {
+  bool receives = false;
+  for (const p2p_operation& o : batch) {
+    if (o.peer != self_) continue;
+    if (o.what == p2p_operation::kind::receive) {
+      receives = true;
+      continue;
+    }
+    const auto waits_for = [&](const open_message& m) {
+      return m.flow == &flow && m.operation->what == p2p_operation::kind::receive &&
+             have_in_common(m.operation->bytes, o.bytes);
+    };
+    if (receives || open_to_itself_.find_if(waits_for) != nullptr) return true;
+  }
+  return false;
 }
 
 // A send to this rank itself that is to send what its own receive brings, perhaps by way of others.
-void p2p_end::check_circles(std::span<const p2p_operation> batch) const {
+void p2p_end::check_circles(const runtime::dataflow& flow, std::span<const p2p_operation> batch) {
   constexpr std::size_t most_looked_at = 256;
+  struct posted {
+    const p2p_operation* operation;
+    std::size_t place;  // among all of these
+    bool is_of_flow;    // those of other flows wait for nothing here
+    bool is_new;
+  };
   struct message {
-    const p2p_operation* sent = nullptr;
-    const p2p_operation* received = nullptr;
+    std::optional<posted> sent;
+    std::optional<posted> received;
     bool ends = false;
   };
   std::map<std::pair<std::uint32_t, std::size_t>, message> all;  // by tag and number
   std::map<std::uint32_t, std::size_t> sends;
   std::map<std::uint32_t, std::size_t> receives;
-  for (const p2p_operation& o : batch) {
-    if (o.peer != self_ || has_waiting(o.tag)) continue;
-    if (!memory_.check(o.bytes)) return;  // it ends at once, and says why
+  std::size_t count = 0;
+  const auto add = [&](const p2p_operation& o, bool is_of_flow, bool is_new) {
     const bool sent = o.what == p2p_operation::kind::send;
-    (sent ? all[{o.tag, sends[o.tag]++}].sent : all[{o.tag, receives[o.tag]++}].received) = &o;
+    (sent ? all[{o.tag, sends[o.tag]++}].sent : all[{o.tag, receives[o.tag]++}].received) =
+        posted{&o, count++, is_of_flow, is_new};
+  };
+  open_to_itself_.for_each([&](const open_message& m) {
+    if (count <= 2 * most_looked_at) add(*m.operation, m.flow == &flow, false);
+  });
+  if (count > 2 * most_looked_at) return;
+  for (const p2p_operation& o : batch) {
+    if (o.peer != self_) continue;
+    if (!memory_.check(o.bytes)) return;  // it ends at once, and says why
+    add(o, true, true);
   }
-  std::erase_if(all, [](const auto& m) { return m.second.sent == nullptr || m.second.received == nullptr; });
+  std::erase_if(all, [](const auto& m) { return !m.second.sent || !m.second.received; });
   if (all.size() > most_looked_at) return;
   const auto waits = [&](const message& m) {
     return std::any_of(all.begin(), all.end(), [&](const auto& other) {
-      const p2p_operation* const before = other.second.received;
-      const auto into = before->bytes;
-      return !other.second.ends && before < m.sent && into.data() < m.sent->bytes.data() + m.sent->bytes.size() &&
-             m.sent->bytes.data() < into.data() + into.size();
+      const posted& before = *other.second.received;
+      return !other.second.ends && before.is_of_flow && m.sent->is_of_flow && before.place < m.sent->place &&
+             have_in_common(before.operation->bytes, m.sent->operation->bytes);
     });
   };
   for (bool moved = true; moved;) {
@@ -393,11 +526,12 @@ void p2p_end::check_circles(std::span<const p2p_operation> batch) const {
     }
   }
   for (const auto& [key, m] : all) {
-    if (m.ends) continue;
-    runtime::raise({errc::bad_argument, title_of(*m.sent, name_) +
-                                            ", this rank itself: it is to send what a receive of " +
-                                            "its batch brings, and that waits for this send; list the send first, to " +
-                                            "exchange in place"});
+    if (m.ends || !m.sent->is_new) continue;
+    runtime::raise(
+        {errc::bad_argument,
+         title_of(*m.sent->operation, name_) +
+             ", this rank itself: it is to send what a receive before it brings, and that waits for this send; " +
+             "list the send first, to exchange in place"});
   }
 }
 
@@ -434,15 +568,9 @@ void p2p_end::order_behind(const batch_options& how, std::span<p2p_operation> ba
 runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_operation> batch,
                                   const batch_options& o) {
   check_caller();
-  bool receives_own = false;
-  bool may_be_circle = false;
-  for (const p2p_operation& operation : batch) {
-    if (check_pair(operation) != with::itself) continue;
-    const bool receives = operation.what == p2p_operation::kind::receive;
-    may_be_circle |= receives_own && !receives;
-    receives_own |= receives;
-  }
-  if (may_be_circle) check_circles(batch);
+  bool is_with_itself = false;
+  for (const p2p_operation& operation : batch) is_with_itself |= check_pair(operation) == with::itself;
+  if (is_with_itself && may_close_circle(flow, batch)) check_circles(flow, batch);
   boost::container::small_vector<p2p_operation, 8> in_order;
   if (o.stream != nullptr) {
     in_order.assign(batch.begin(), batch.end());
@@ -464,7 +592,9 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
         ++among.posted;
         continue;
       }
-      part.step = step_for(operation, batches_, among.posted);
+      part.step = step_for(flow, operation, among.posted);
+      has_found_held_up_ = false;
+      posted_from_ = operation.peer;
     } catch (const runtime::failure&) {
       part.step = runtime::new_step<not_sent>(operation, name_, std::current_exception());
     }

@@ -5,7 +5,9 @@
 #include <parley/op_end.hpp>
 #include <parley/ops/edges/self_edge.hpp>
 #include <parley/p2p.hpp>
+#include <parley/runtime/dataflow/flow_step.hpp>
 #include <parley/runtime/implementation.hpp>
+#include <parley/runtime/intrusive_list.hpp>
 #include <parley/runtime/record/waiting_call.hpp>
 
 #include <cstddef>
@@ -13,7 +15,9 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 namespace parley::ops {
 
@@ -40,8 +44,19 @@ class p2p_end final : public op_end {
   void list_waiting(runtime::waiting_list& all) override { to_itself_.list_waiting(all); }
   /// Of how many peers and tags something is kept here; those that are used no more are forgotten.
   std::size_t known_tags() const noexcept { return sends_.size() + receives_.size() + to_itself_.known_tags(); }
-  /// Whether a receive from `source` that is posted now may wait until `sent`, the `number`-th one of its peer and tag, has ended.
-  bool may_wait_for(const p2p_operation& sent, std::uint64_t number, rank_id source) const;
+  /// A message of a step that has not ended.
+  struct open_message : runtime::list_hook {
+    const p2p_operation* operation = nullptr;
+    std::uint64_t number = 0;  // of its peer, tag and kind
+    const runtime::flow_step* step = nullptr;
+    const runtime::dataflow* flow = nullptr;
+  };
+  void note_open_send(open_message& m) noexcept { open_sends_.push_back(m); }
+  void note_open_to_itself(open_message& m) noexcept { open_to_itself_.push_back(m); }
+  /// Whether a receive from `source` that is posted now may wait until `sent` has ended.
+  bool may_wait_for(const open_message& sent, rank_id source) const;
+  /// Whether `earlier` waits, perhaps by way of others, for a send that the receive which is being posted may not wait for.
+  bool is_held_up(const runtime::flow_step& earlier);
   /// What came beside the memory that it was for.
   void note_copied(std::uint64_t bytes) noexcept { copied_bytes_ += bytes; }
   std::uint64_t copied_bytes() const noexcept { return copied_bytes_; }
@@ -58,6 +73,12 @@ class p2p_end final : public op_end {
       return latest_->second;
     }
     std::size_t size() const noexcept { return all_.size(); }
+    struct counted {
+      std::size_t known = 0;   // peers that have that tag
+      std::size_t posted = 0;  // those of them with a message of that number
+    };
+    /// Of `peers`.
+    counted count(const std::vector<declared_edge*>& peers, std::uint32_t tag, std::uint64_t number) const;
     const line* find(std::uint64_t key) const {
       const auto known = all_.find(key);
       return known == all_.end() ? nullptr : &known->second;
@@ -73,12 +94,20 @@ class p2p_end final : public op_end {
   void order_behind(const batch_options& o, std::span<p2p_operation> batch);
   enum class with : std::uint8_t { peer, itself };
   with check_pair(const p2p_operation& o);
-  void check_circles(std::span<const p2p_operation> batch) const;
-  bool has_waiting(std::uint32_t own_tag) const;
-  runtime::flow_step_ptr step_for(const p2p_operation& o, std::uint64_t batch, std::uint64_t number);
+  void check_circles(const runtime::dataflow& flow, std::span<const p2p_operation> batch);
+  enum class matching : std::uint8_t { posted, awaited, unknown };
+  matching receive_for(const open_message& sent) const;
+  matching receive_for(const open_message& sent, rank_id from) const;
+  bool may_close_circle(const runtime::dataflow& flow, std::span<const p2p_operation> batch);
+  void find_held_up();
+  enum class ways : std::uint8_t { all, messages };
+  void add_held_up_by(const runtime::flow_step& sent, ways through);
+  runtime::flow_step_ptr step_for(const runtime::dataflow& flow, const p2p_operation& o, std::uint64_t number);
   bool leaves_at_once(const runtime::dataflow& flow, const p2p_operation& o, std::uint64_t batch,
                       const runtime::buffer_access& use, const runtime::step_options& how);
   static std::uint64_t key_of(rank_id peer, std::uint32_t tag) noexcept { return (std::uint64_t{peer} << 32U) | tag; }
+  static rank_id peer_of(std::uint64_t key) noexcept { return static_cast<rank_id>(key >> 32U); }
+  static std::uint32_t tag_of(std::uint64_t key) noexcept { return static_cast<std::uint32_t>(key); }
   line& line_of(const p2p_operation& o);
   std::string name_;
   transfer pairs_;
@@ -88,6 +117,12 @@ class p2p_end final : public op_end {
   rank_id self_;
   sequences sends_;
   sequences receives_;
+  runtime::intrusive_list<open_message> open_sends_;      // but those whose receives have been posted
+  runtime::intrusive_list<open_message> open_to_itself_;  // in the order in which they were posted, until they meet
+  // Of the receive that is being posted, once it has asked.
+  std::unordered_set<const runtime::flow_step*> held_up_;
+  bool has_found_held_up_ = false;
+  rank_id posted_from_ = 0;
   std::uint64_t batches_ = 0;
   std::uint64_t copied_bytes_ = 0;
 };

@@ -57,6 +57,7 @@ void self_edge::forget_if_idle(std::uint32_t tag) noexcept {
 task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, way what, call_options o, const char* verb) {
   const runtime::result<> there = memory_.check(mine.bytes);
   if (!there) throw explained(there.code(), about(o.tag), verb, there.reason().text());
+  mine.watcher = o.watcher;
   if (o.watcher != nullptr) o.watcher->on_begun();
   line& here = lines_[o.tag];
   auto& partners = what == way::sends ? here.receives : here.sends;
@@ -76,6 +77,9 @@ task<std::shared_ptr<self_edge::copying>> self_edge::meet(side& mine, way what, 
     }
     mine.met = both;
     partner.met = both;
+    for (const side* each : {&mine, &partner}) {
+      if (each->watcher != nullptr) each->watcher->on_met();
+    }
     partner.changed.tell();
   } else {
     mine.since_ns = services_.clocks.local(services_.ex.now());

@@ -51,6 +51,7 @@ class self_edge {
     time_ns since_ns = 0;  // it waits
     std::uint64_t batch = 0;
     std::uint16_t type = 0;
+    call_watcher* watcher = nullptr;
     std::shared_ptr<copying> met;  // once the partner is there
     runtime::news changed;
   };

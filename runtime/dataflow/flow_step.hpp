@@ -149,6 +149,16 @@ class flow_step : private list_hook,
   /// In the memory that `use` names.
   virtual on_device part_of_device(const buffer_access& /*use*/) const noexcept { return {}; }
 
+  /// Whether a step waits for this one.
+  bool has_followers() const noexcept { return !followers_.empty(); }
+  /// Calls `visit(later, may_begin)` for each step that waits for this one: one that may begin waits with its end alone.
+  template <class Visit>
+  void visit_followers(const Visit& visit) const {
+    for (const follower& f : followers_) visit(*f.step, f.how == follower::waits::to_be_released);
+  }
+  /// Of its `begin_sequence`: that one begins once this one has begun. Null: none.
+  const flow_step* next_to_begin() const noexcept { return next_begin_.get(); }
+
  protected:
   flow_step() noexcept : ready_call(&on_ready), turn_(*this) {}
   /// Instead of `run`: does it, or begins it, at once. It must come to call `end`; before that it may ask to be called by the ready queue,

@@ -39,6 +39,10 @@ point_to_point op_named(std::string name) { return {.name = std::move(name), .co
 
 using buffers = std::vector<std::vector<std::byte>>;
 
+std::byte added(std::byte a, std::byte b) {
+  return std::byte(std::to_integer<unsigned>(a) + std::to_integer<unsigned>(b));
+}
+
 // What each rank has of its own.
 buffers one_each(rank_id ranks, std::size_t bytes) {
   buffers all;
@@ -54,14 +58,26 @@ std::vector<result<>> on_all(world& w, const program& each, const point_to_point
   return outcomes;
 }
 
-enum class batches : std::uint8_t { one, two };
+enum class batches : std::uint8_t { one, two, one_each };
 
+using operations = std::vector<p2p_operation>;
+
+// The sends come first.
+flow_work exchange(dataflow& flow, p2p& pairs, const operations& outs, const operations& ins, batches n) {
+  operations all = outs;
+  all.insert(all.end(), ins.begin(), ins.end());
+  if (n == batches::one) return pairs.start(flow, all);
+  std::vector<flow_work> started;
+  if (n == batches::two) {
+    started.push_back(pairs.start(flow, outs));
+    started.push_back(pairs.start(flow, ins));
+  } else {
+    for (const p2p_operation& o : all) started.push_back(pairs.start(flow, {o}));
+  }
+  return flow.together(started);
+}
 flow_work exchange(dataflow& flow, p2p& pairs, const p2p_operation& out, const p2p_operation& in, batches n) {
-  if (n == batches::one) return pairs.start(flow, {out, in});
-  std::vector<flow_work> both;
-  both.push_back(pairs.start(flow, {out}));
-  both.push_back(pairs.start(flow, {in}));
-  return flow.together(both);
+  return exchange(flow, pairs, operations{out}, operations{in}, n);
 }
 
 }  // namespace
@@ -92,6 +108,136 @@ TEST_CASE("what goes around a ring in place arrives at every size, in one batch 
           if (ranks > 1 && bytes > stays_beyond) CHECK(used[r].copied_bytes() == 3 * bytes);
         }
       }
+    }
+  }
+}
+
+TEST_CASE("several sends of a buffer and then as many receives into it work at every size") {
+  for (const rank_id ranks : {1U, 2U, 3U}) {
+    for (const std::size_t bytes : {256U, 20'000U, 1'200'000U}) {
+      for (const batches n : {batches::one, batches::two, batches::one_each}) {
+        for (const std::uint32_t count : {2U, 3U, 16U}) {
+          for (const bool one_tag : {true, false}) {
+            CAPTURE(ranks);
+            CAPTURE(bytes);
+            CAPTURE(static_cast<int>(n));
+            CAPTURE(count);
+            CAPTURE(one_tag);
+            world w(ranks, {}, links());
+            buffers x = one_each(ranks, bytes);
+            const buffers before = x;
+            const program each = [&](dataflow& flow, ops::rank& self, p2p& pairs) {
+              const rank_id me = self.id();
+              std::vector<flow_work> rounds;
+              for (int round = 0; round < 2; ++round) {
+                operations outs;
+                operations ins;
+                for (std::uint32_t k = 0; k < count; ++k) {
+                  const std::uint32_t tag = one_tag ? 0 : k;
+                  outs.push_back(p2p::isend(x[me], {.to = (me + 1) % ranks, .tag = tag}));
+                  ins.push_back(p2p::irecv(x[me], {.from = (me + ranks - 1) % ranks, .tag = tag}));
+                }
+                rounds.push_back(exchange(flow, pairs, outs, ins, n));
+              }
+              return end_of(flow.together(rounds));
+            };
+            on_all(w, each, op_named("several"));
+            for (rank_id r = 0; r < ranks; ++r) CHECK(x[r] == before[(r + 2 * ranks - 2) % ranks]);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a buffer is sent to both neighbours, and then both send into it") {
+  for (const rank_id ranks : {2U, 3U, 4U}) {
+    for (const std::size_t bytes : {256U, 20'000U}) {
+      for (const batches n : {batches::one, batches::two, batches::one_each}) {
+        for (const bool one_tag : {true, false}) {
+          CAPTURE(ranks);
+          CAPTURE(bytes);
+          CAPTURE(static_cast<int>(n));
+          CAPTURE(one_tag);
+          world w(ranks, {}, links());
+          buffers x = one_each(ranks, bytes);
+          const buffers before = x;
+          const std::uint32_t down = one_tag ? 0 : 1;
+          const program each = [&](dataflow& flow, ops::rank& self, p2p& pairs) {
+            auto& mine = x[self.id()];
+            const rank_id next = (self.id() + 1) % ranks;
+            const rank_id previous = (self.id() + ranks - 1) % ranks;
+            return end_of(
+                exchange(flow, pairs, {p2p::isend(mine, {.to = next}), p2p::isend(mine, {.to = previous, .tag = down})},
+                         {p2p::irecv(mine, {.from = previous}), p2p::irecv(mine, {.from = next, .tag = down})}, n));
+          };
+          on_all(w, each, op_named("neighbours"));
+          for (rank_id r = 0; r < ranks; ++r) CHECK(x[r] == before[(r + 1) % ranks]);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("two ranks that use other tags in each direction exchange a buffer several times") {
+  for (const std::size_t bytes : {256U, 20'000U}) {
+    for (const batches n : {batches::one, batches::two, batches::one_each}) {
+      CAPTURE(bytes);
+      CAPTURE(static_cast<int>(n));
+      world w(2, {}, links());
+      buffers x = one_each(2, bytes);
+      const buffers before = x;
+      const program each = [&](dataflow& flow, ops::rank& self, p2p& pairs) {
+        const rank_id me = self.id();
+        operations outs;
+        operations ins;
+        for (std::uint32_t k = 0; k < 4; ++k) {
+          outs.push_back(p2p::isend(x[me], {.to = 1 - me, .tag = 10 * me + k}));
+          ins.push_back(p2p::irecv(x[me], {.from = 1 - me, .tag = 10 * (1 - me) + k}));
+        }
+        return end_of(exchange(flow, pairs, outs, ins, n));
+      };
+      on_all(w, each, op_named("directions"));
+      for (rank_id r = 0; r < 2; ++r) CHECK(x[r] == before[1 - r]);
+    }
+  }
+}
+
+TEST_CASE("what both neighbours send comes into one buffer, and is added to what goes to both, at every size") {
+  for (const rank_id ranks : {2U, 3U}) {
+    for (const std::size_t bytes : {256U, 20'000U}) {
+      CAPTURE(ranks);
+      CAPTURE(bytes);
+      world w(ranks, {}, links());
+      buffers x = one_each(ranks, bytes);
+      buffers y(ranks, std::vector<std::byte>(bytes));
+      buffers right = x;
+      for (int round = 0; round < 3; ++round) {
+        const buffers before = right;
+        for (rank_id r = 0; r < ranks; ++r) {
+          for (std::size_t i = 0; i < bytes; ++i)
+            right[r][i] = added(added(right[r][i], before[(r + ranks - 1) % ranks][i]), before[(r + 1) % ranks][i]);
+        }
+      }
+      const program each = [&](dataflow& flow, ops::rank& self, p2p& pairs) {
+        auto& mine = x[self.id()];
+        auto& came = y[self.id()];
+        const rank_id next = (self.id() + 1) % ranks;
+        const rank_id previous = (self.id() + ranks - 1) % ranks;
+        const auto add = [&mine, &came] { std::ranges::transform(mine, came, mine.begin(), added); };
+        std::vector<flow_work> all;
+        for (int round = 0; round < 3; ++round) {
+          all.push_back(pairs.start(flow, {p2p::isend(mine, {.to = next, .tag = 1})}));
+          all.push_back(pairs.start(flow, {p2p::isend(mine, {.to = previous, .tag = 2})}));
+          all.push_back(pairs.start(flow, {p2p::irecv(came, {.from = previous, .tag = 1})}));
+          all.push_back(flow.compute({reads(came), updates(mine)}, add));
+          all.push_back(pairs.start(flow, {p2p::irecv(came, {.from = next, .tag = 2})}));
+          all.push_back(flow.compute({reads(came), updates(mine)}, add));
+        }
+        return end_of(flow.together(all));
+      };
+      on_all(w, each, op_named("added"));
+      for (rank_id r = 0; r < ranks; ++r) CHECK(x[r] == right[r]);
     }
   }
 }
@@ -273,6 +419,46 @@ TEST_CASE("a send to oneself of what it is to bring is refused, by name, before 
   CHECK(y == mine_y);
 }
 
+TEST_CASE(
+    "a send to oneself of what it is to bring is refused at once also when the receive came in a batch of before") {
+  for (const std::size_t bytes : {10U, 1000U, 100'000U}) {
+    CAPTURE(bytes);
+    world w(1, {}, links());
+    std::vector<std::byte> x = pattern(bytes, 1);
+    std::vector<std::byte> y = pattern(bytes, 2);
+    const auto sent = pattern(bytes, 3);
+    const std::size_t tenth = bytes / 10;
+    const auto low = std::span(x).first(6 * tenth);
+    const auto high = std::span(x).last(6 * tenth);
+    const auto other = std::span(y).first(tenth);
+    const program self = [&](dataflow& flow, ops::rank&, p2p& pairs) {
+      const auto code_of = [&](const p2p_operation& o) {
+        try {
+          static_cast<void>(pairs.start(flow, {o}));
+        } catch (const failure& f) {
+          CHECK(std::string(f.what()).find("op own: a send to rank 0, tag") != std::string::npos);
+          return f.code();
+        }
+        return errc::none;
+      };
+      std::vector<flow_work> all;
+      all.push_back(pairs.start(flow, {p2p::irecv(low, {.from = 0, .tag = 7})}));
+      CHECK(code_of(p2p::isend(high, {.to = 0, .tag = 7})) == errc::bad_argument);
+      all.push_back(pairs.start(flow, {p2p::irecv(other, {.from = 0, .tag = 8})}));
+      all.push_back(pairs.start(flow, {p2p::isend(other, {.to = 0, .tag = 9})}));
+      all.push_back(pairs.start(flow, {p2p::irecv(high.last(tenth), {.from = 0, .tag = 9})}));
+      CHECK(code_of(p2p::isend(high.last(1), {.to = 0, .tag = 8})) == errc::bad_argument);
+      // Nothing of those sends has begun: others take their places.
+      all.push_back(pairs.start(flow, {p2p::isend(std::span(sent).first(6 * tenth), {.to = 0, .tag = 7}),
+                                       p2p::isend(std::span(sent).last(tenth), {.to = 0, .tag = 8})}));
+      return end_of(flow.together(all));
+    };
+    on_all(w, self, op_named("own"));
+    CHECK(std::ranges::equal(low, std::span(sent).first(6 * tenth)));
+    CHECK(std::ranges::equal(high.last(tenth), std::span(sent).last(tenth)));
+  }
+}
+
 TEST_CASE("what came beside its memory is brought in also when the send there ends without a receiver") {
   world w(2, {}, links());
   auto op = op_named("alone");
@@ -326,39 +512,123 @@ TEST_CASE("a receive beside its memory is cancelled like any other, and writes n
 
 namespace {
 
-// All ranks do the same rounds: each sends a range to one rank, and then receives into another range, from another rank. Whatever is
-// awaited in between, each sees what the rounds would do one after the other.
+// All ranks do the same rounds: each sends some ranges to other ranks or to itself, and then receives as many, in another order; where each
+// operation is a batch of its own, it adds one range to another after some of the receives. Whatever is awaited in between, each rank sees
+// what the rounds would do one after the other.
+struct message {
+  rank_id shift = 0;
+  std::size_t from = 0, to = 0, length = 0;
+  std::uint32_t tag = 0;
+};
+struct sum {
+  std::size_t from = 0, to = 0, length = 0;  // none
+};
+struct round {
+  std::vector<message> sent;
+  std::vector<message> received;  // the same ones
+  std::vector<sum> sums;          // after each of those
+  batches n = batches::one;
+  bool awaited = false;
+};
+constexpr std::size_t round_bytes = 400;
+constexpr std::uint32_t round_tags = 3;
+
+std::vector<message> in_other_order(std::vector<message> all, random_stream& dice) {
+  for (std::size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[dice.below(i)]);
+  return all;
+}
+
+round any_round(rank_id ranks, std::uint64_t tags, random_stream& dice) {
+  round r;
+  r.n = static_cast<batches>(dice.below(3));
+  r.awaited = dice.below(4) == 0;
+  r.sent.resize(1 + (dice.below(2) == 0 ? 0 : dice.below(4)));
+  for (message& m : r.sent) {
+    m.shift = static_cast<rank_id>(dice.below(ranks));
+    m.length = dice.below(round_bytes / 2);
+    m.from = dice.below(round_bytes - m.length);
+    m.to = dice.below(round_bytes - m.length);
+    m.tag = static_cast<std::uint32_t>(dice.below(tags));
+  }
+  r.received = in_other_order(r.sent, dice);
+  // Those of one pair and tag are matched by their order.
+  std::vector<bool> taken(r.sent.size());
+  for (message& m : r.received) {
+    std::size_t i = 0;
+    while (taken[i] || r.sent[i].shift != m.shift || r.sent[i].tag != m.tag) ++i;
+    taken[i] = true;
+    m = r.sent[i];
+  }
+  r.sums.resize(r.received.size());
+  for (sum& s : r.sums) {
+    if (r.n != batches::one_each || dice.below(2) == 0) continue;
+    s.length = dice.below(round_bytes / 2);
+    s.from = dice.below(round_bytes / 2 - s.length);  // they have nothing in common
+    s.to = round_bytes / 2 + dice.below(round_bytes / 2 - s.length);
+    if (dice.below(2) == 0) std::swap(s.from, s.to);
+  }
+  return r;
+}
+
+void add_range(std::span<std::byte> all, const sum& s) {
+  for (std::size_t i = 0; i < s.length; ++i) all[s.to + i] = added(all[s.to + i], all[s.from + i]);
+}
+
+void do_round(const round& r, buffers& all) {
+  const buffers before = all;
+  const auto ranks = static_cast<rank_id>(all.size());
+  for (rank_id me = 0; me < ranks; ++me) {
+    for (std::size_t i = 0; i < r.received.size(); ++i) {
+      const message& m = r.received[i];
+      std::copy_n(before[(me + ranks - m.shift) % ranks].begin() + static_cast<std::ptrdiff_t>(m.from), m.length,
+                  all[me].begin() + static_cast<std::ptrdiff_t>(m.to));
+      add_range(all[me], r.sums[i]);
+    }
+  }
+}
+
+flow_work start_round(dataflow& flow, p2p& pairs, rank_id me, rank_id ranks, std::span<std::byte> mine,
+                      const round& r) {
+  operations outs;
+  operations ins;
+  for (const message& m : r.sent)
+    outs.push_back(p2p::isend(mine.subspan(m.from, m.length), {.to = (me + m.shift) % ranks, .tag = m.tag}));
+  for (const message& m : r.received)
+    ins.push_back(p2p::irecv(mine.subspan(m.to, m.length), {.from = (me + ranks - m.shift) % ranks, .tag = m.tag}));
+  if (r.n != batches::one_each) return exchange(flow, pairs, outs, ins, r.n);
+  std::vector<flow_work> all;
+  for (const p2p_operation& o : outs) all.push_back(pairs.start(flow, {o}));
+  for (std::size_t i = 0; i < ins.size(); ++i) {
+    all.push_back(pairs.start(flow, {ins[i]}));
+    const sum& s = r.sums[i];
+    if (s.length == 0) continue;
+    all.push_back(flow.compute({reads(mine.subspan(s.from, s.length)), updates(mine.subspan(s.to, s.length))},
+                               [mine, &s] { add_range(mine, s); }));
+  }
+  return flow.together(all);
+}
+
+// All receive under each tag once: what a receive behind a computation goes by.
+void show_tags(rank_id ranks, std::uint64_t tags, std::vector<round>& rounds) {
+  round& first = rounds.emplace_back();
+  for (rank_id shift = 0; shift < ranks; ++shift) {
+    for (std::uint32_t tag = 0; tag < tags; ++tag) first.sent.push_back({.shift = shift, .tag = tag});
+  }
+  first.received = first.sent;
+  first.sums.resize(first.received.size());
+}
+
 void check_rounds(std::uint64_t seed) {
   CAPTURE(seed);
-  constexpr std::size_t bytes = 400;
   random_stream dice(seed, 21);
-  struct round {
-    rank_id shift;
-    std::size_t from, to, length;
-    std::uint32_t tag;
-    batches n;
-    bool awaited;
-  };
   const auto ranks = static_cast<rank_id>(1 + dice.below(4));
-  const std::uint64_t tags = 1 + dice.below(3);
-  std::vector<round> rounds(1 + dice.below(8));
-  for (round& r : rounds) {
-    r.shift = static_cast<rank_id>(dice.below(ranks));
-    r.length = dice.below(bytes / 2);
-    r.from = dice.below(bytes - r.length);
-    r.to = dice.below(bytes - r.length);
-    r.tag = static_cast<std::uint32_t>(dice.below(tags));
-    r.n = dice.below(2) == 0 ? batches::one : batches::two;
-    r.awaited = dice.below(4) == 0;
-  }
-  buffers x = one_each(ranks, bytes);
+  const std::uint64_t tags = 1 + dice.below(round_tags);
+  std::vector<round> rounds;
+  show_tags(ranks, tags, rounds);
+  for (std::uint64_t left = 1 + dice.below(8); left > 0; --left) rounds.push_back(any_round(ranks, tags, dice));
+  buffers x = one_each(ranks, round_bytes);
   buffers right = x;
-  for (const round& r : rounds) {
-    const buffers before = right;
-    for (rank_id me = 0; me < ranks; ++me)
-      std::copy_n(before[(me + ranks - r.shift) % ranks].begin() + static_cast<std::ptrdiff_t>(r.from), r.length,
-                  right[me].begin() + static_cast<std::ptrdiff_t>(r.to));
-  }
+  for (const round& r : rounds) do_round(r, right);
   memory_link_options o = links();
   o.eager_bytes = 64;
   o.short_bytes = 32;
@@ -368,9 +638,7 @@ void check_rounds(std::uint64_t seed) {
   const auto run = [](dataflow* flow, p2p pairs, rank_id me, rank_id size, std::span<std::byte> mine,
                       const std::vector<round>* all) -> task<> {
     for (const round& r : *all) {
-      auto moved = exchange(
-          *flow, pairs, p2p::isend(mine.subspan(r.from, r.length), {.to = (me + r.shift) % size, .tag = r.tag}),
-          p2p::irecv(mine.subspan(r.to, r.length), {.from = (me + size - r.shift) % size, .tag = r.tag}), r.n);
+      auto moved = start_round(*flow, pairs, me, size, mine, r);
       if (r.awaited) co_await moved;
     }
   };
