@@ -214,7 +214,9 @@ int command(int argc, char** argv) {
                                 "Number of hosts, on each of which this command starts N ranks with the same "
                                 "PARLEY_KEY_FILE (default: this one alone)")
                     ->check(number_from(1U, cli::most_ranks));
-  auto* host = run->add_option("--host", ran.host, "Which of them this is, from 0 on")->needs(hosts);
+  auto* host = run->add_option("--host", ran.host, "Which of them this is, from 0 on")
+                   ->check(number_from(0U, cli::most_ranks - 1))
+                   ->needs(hosts);
   auto* rendezvous =
       run->add_option("--rendezvous", ran.rendezvous, "host:port on host 0, the same on all")->needs(hosts);
   hosts->needs(host)->needs(rendezvous)->excludes("--restarts");

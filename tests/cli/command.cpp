@@ -234,6 +234,15 @@ TEST_CASE("a number that is not plain decimal, or outside of its range, is refus
       CHECK(ran.error.find("is no whole number from 1 to") != std::string::npos);
     }
   }
+  for (const char* const wrong : {"=0x1", "=+1", "=' 1'", "=-0", " ''", "=4294967297", "=256"}) {
+    CAPTURE(wrong);
+    const auto ran =
+        here.parley(std::string("run -n 1 --hosts 2 --rendezvous 127.0.0.1:1 --host") + wrong + " -- true");
+    CHECK(ran.status == 2);
+    CHECK(ran.error.find("--host: `") != std::string::npos);
+    CHECK(ran.error.find("is no whole number from 0 to 255") != std::string::npos);
+  }
+  has(here.parley(tune + "--mask ''").error, "--mask: it names no capability");
 }
 
 TEST_CASE("trials that may cost nothing are not made, and nothing is decided") {
