@@ -121,6 +121,8 @@ std::optional<cli::planned_death> death_of(std::string_view text) {
 std::vector<ops::masked_capability> masks_of(const std::vector<std::string>& words) {
   std::vector<ops::masked_capability> all;
   for (const std::string& w : words) {
+    if (w.empty())
+      throw cli::text_error("parley: --mask: it names no capability; write [RANK:]CAPABILITY, or leave it out");
     auto read = ops::parse_masks(w);
     if (!read) throw cli::text_error("parley: --mask: " + read.reason().text());
     all.insert(all.end(), read->begin(), read->end());

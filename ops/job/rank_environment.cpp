@@ -115,12 +115,16 @@ std::string capability_meant_by(std::string_view name) {
 }
 
 std::string text_of_time(double time_ns) { return time_ns > 0 ? fmt::format("{:.6g} ms", time_ns / 1e6) : "not timed"; }
+[[noreturn]] void refuse_empty(const std::string& name, const std::string& what) {
+  runtime::raise({errc::malformed, name + "=: must be " + what + "; correct it or unset it"});
+}
+
 
 }  // namespace
 
 std::optional<bool> heed_switch(const char* name, const tuning::variable_lookup& lookup) {
   const auto told = lookup(name);
-  if (!told || told->empty()) return std::nullopt;
+  if (!told) return std::nullopt;
   if (*told != "0" && *told != "1")
     runtime::raise({errc::malformed, std::string(name) + "=" + *told + ": must be 0 or 1; correct it or unset it"});
   return *told == "1";
@@ -128,7 +132,8 @@ std::optional<bool> heed_switch(const char* name, const tuning::variable_lookup&
 
 std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, const tuning::variable_lookup& lookup) {
   const auto told = lookup("PARLEY_MASK");
-  if (!told || told->empty()) return mine;
+  if (!told) return mine;
+  if (told->empty()) refuse_empty("PARLEY_MASK", "[RANK:]CAPABILITY,…");
   auto read = parse_masks(*told);
   if (!read)
     runtime::raise(
@@ -156,7 +161,10 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
   const bool none = s.results_path == no_file;
   if (none) s.results_path.clear();
   s.no_results = none || (s.results_path.empty() && lookup("PARLEY_RESULTS"));
-  if (const auto folder = lookup("PARLEY_FLIGHT_DIR"); folder && s.flight_dir.empty()) s.flight_dir = *folder;
+  if (const auto folder = lookup("PARLEY_FLIGHT_DIR")) {
+    if (folder->empty()) refuse_empty("PARLEY_FLIGHT_DIR", "the name of a folder");
+    if (s.flight_dir.empty()) s.flight_dir = *folder;
+  }
 
   if (env.has(setting::tuning)) s.policy = all.told.tuning ? actors::tuning_policy::online : actors::tuning_policy::off;
   if (const auto on = heed_switch("PARLEY_TUNING", lookup))
