@@ -4,6 +4,7 @@
 #include <parley/number_text.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/ops/job/results_store.hpp>
+#include <parley/transports/join/heartbeat.hpp>
 #include <parley/transports/launch/environment.hpp>
 #include <parley/tunable_context.hpp>
 
@@ -121,6 +122,26 @@ std::string text_of_time(double time_ns) { return time_ns > 0 ? fmt::format("{:.
 
 
 }  // namespace
+
+time_ns heed_detection(time_ns mine, const tuning::variable_lookup& lookup) {
+  constexpr double ns_per_s = 1e9;
+  constexpr double longest_s = 3600;
+  constexpr double shortest_s = transports::heartbeat::shortest_detection_ns / ns_per_s;
+  const auto told = lookup("PARLEY_DETECTION");
+  if (!told) {
+    if (mine != 0 && mine < transports::heartbeat::shortest_detection_ns)
+      runtime::raise({errc::bad_argument, "job_options::detection_ns is " + std::to_string(mine) +
+                                              ": it must be 0 (never) or at least " +
+                                              std::to_string(transports::heartbeat::shortest_detection_ns)});
+    return mine;
+  }
+  const auto seconds = runtime::read_number<double>(*told, {0, longest_s});
+  if (!seconds || (*seconds != 0 && *seconds < shortest_s))
+    runtime::raise({errc::malformed, "PARLEY_DETECTION=" + *told + ": must be 0 (never), or seconds from " +
+                                         runtime::number_words(shortest_s) + " to " + runtime::number_words(longest_s) +
+                                         "; correct it or unset it"});
+  return static_cast<time_ns>(*seconds * ns_per_s);
+}
 
 std::optional<bool> heed_switch(const char* name, const tuning::variable_lookup& lookup) {
   const auto told = lookup(name);

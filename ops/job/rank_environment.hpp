@@ -37,6 +37,8 @@ struct heeded_environment {
 };
 
 heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup);
+/// PARLEY_DETECTION=SECONDS, or what the program has set. Throws `malformed`, or `bad_argument` of the program's.
+runtime::time_ns heed_detection(runtime::time_ns mine, const tuning::variable_lookup& lookup);
 /// What a variable that is 0 or 1 says; nothing where it is not set. Throws `malformed`.
 std::optional<bool> heed_switch(const char* name, const tuning::variable_lookup& lookup);
 /// PARLEY_MASK alone, or what the program has set. Throws `malformed`, also for a capability that is misspelt: what is like one and is none

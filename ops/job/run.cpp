@@ -4,7 +4,6 @@
 #include <parley/cuda_link.hpp>
 #include <parley/cuda_space.hpp>
 #include <parley/news.hpp>
-#include <parley/number_text.hpp>
 #include <parley/ops/job/death_notices.hpp>
 #include <parley/ops/job/flight_signal.hpp>
 #include <parley/ops/job/one_process.hpp>
@@ -116,17 +115,6 @@ void complain_of_unknown_variables(rank_id rank) {
   for (const std::string& w : unknown_variables(names)) complain(rank, "warning: " + w);
 }
 
-/// PARLEY_DETECTION=SECONDS, or what the program has set.
-time_ns detection_of(time_ns mine) {
-  const auto told = variable("PARLEY_DETECTION");
-  if (!told) return mine;
-  const auto seconds = runtime::read_number<double>(*told, {0, 3600});
-  if (!seconds)
-    runtime::raise({errc::malformed,
-                    "PARLEY_DETECTION=" + *told + ": must be seconds, 0 (never) to 3600; correct it or unset it"});
-  return static_cast<time_ns>(*seconds * 1e9);
-}
-
 int status_of(parting how) {
   switch (how) {
     case parting::in_peace: return 0;
@@ -175,8 +163,8 @@ undelivered_messages heed_strict(undelivered_messages mine) {
 
 struct job::state final : runtime::link::failure_handler, rank_peers {
   state(std::unique_ptr<reactor> made, job_options o)
-      : loop(std::move(made)), detection_ns(detection_of(o.detection_ns)), settle_limit_ns(o.settle_limit_ns),
-        undelivered(heed_strict(o.undelivered)) {
+      : loop(std::move(made)), detection_ns(heed_detection(o.detection_ns, &variable)),
+        settle_limit_ns(o.settle_limit_ns), undelivered(heed_strict(o.undelivered)) {
     o.settings.masked = heed_masks(std::move(o.settings.masked), &variable);
     if (o.bootstrap) {
       join_through(o);

@@ -454,7 +454,7 @@ std::string heartbeat::page_name(std::uint64_t job, std::span<const std::byte> s
 }
 
 result<std::unique_ptr<heartbeat>> heartbeat::start(options o, events to) {
-  if (o.rank >= o.world_size || o.restarts > runtime::most_restarts || o.detection_ns < beats_per_detection * 1'000'000)
+  if (o.rank >= o.world_size || o.restarts > runtime::most_restarts || o.detection_ns < shortest_detection_ns)
     return error(errc::bad_argument,
                  "heartbeats need a rank of the world, at most 65535 restarts and at least 8 ms to notice a death");
   auto shared = page::open(o);

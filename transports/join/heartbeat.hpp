@@ -43,6 +43,7 @@ namespace parley::transports {
 class heartbeat {
  public:
   static constexpr runtime::time_ns default_detection_ns = 2'000'000'000;
+  static constexpr runtime::time_ns shortest_detection_ns = 8'000'000;  ///< of eight beats a millisecond each
 
   enum class arrival : std::uint8_t {
     at_first,

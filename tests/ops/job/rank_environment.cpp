@@ -120,6 +120,48 @@ TEST_CASE("the environment says how many times as long time-outs are") {
   }
 }
 
+TEST_CASE("the environment says how soon silence means death: never, or a time that heartbeats can keep") {
+  const auto read = [](const char* text, time_ns mine = 2'000'000'000) {
+    return heed_detection(mine, [&](const std::string& name) -> std::optional<std::string> {
+      if (text == nullptr || name != "PARLEY_DETECTION") return std::nullopt;
+      return text;
+    });
+  };
+  CHECK(read(nullptr) == 2'000'000'000);
+  CHECK(read(nullptr, 0) == 0);
+  CHECK(read("0") == 0);
+  CHECK(read("0.008") == 8'000'000);
+  CHECK(read("2.5") == 2'500'000'000);
+  CHECK(read("3600") == 3'600'000'000'000);
+  for (const std::string wrong :
+       {"", "-0", "-1", "1e-400", "1e-10", "1e-9", "0.001", "0.00799", "3601", "nan", "2 s"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_WITH(read(wrong.c_str()), doctest::Contains(("PARLEY_DETECTION=" + wrong +
+                                                              ": must be 0 (never), or seconds from 0.008 to 3600; "
+                                                              "correct it or unset it")
+                                                                 .c_str()));
+  }
+  CHECK(read("1", 1) == 1'000'000'000);
+  CHECK_THROWS_WITH(read(nullptr, 7'999'999), doctest::Contains("job_options::detection_ns is 7999999: it must be 0"));
+}
+
+TEST_CASE("an empty variable is an error, but where it means none") {
+  for (const char* name : {"PARLEY_TUNING", "PARLEY_TUNING_DRIFT", "PARLEY_TUNING_DRIFT_EVERY",
+                           "PARLEY_TUNING_DRIFT_THRESHOLD", "PARLEY_PATIENCE", "PARLEY_MASK", "PARLEY_FLIGHT_DIR"}) {
+    CAPTURE(name);
+    CHECK_THROWS_WITH(heed({{name, ""}}), doctest::Contains((std::string(name) + "=: must be ").c_str()));
+  }
+  const auto lookup = [](const std::string&) { return std::optional<std::string>(""); };
+  for (const char* name : {"PARLEY_STRICT", "PARLEY_UCX_CUDA"}) {
+    CAPTURE(name);
+    CHECK_THROWS_WITH(heed_switch(name, lookup), doctest::Contains((std::string(name) + "=: must be 0 or 1").c_str()));
+  }
+  rank_settings mine;
+  mine.results_path = "mine.csv";
+  CHECK(heed({{"PARLEY_RESULTS", ""}}, mine).settings.no_results);
+  CHECK(heed({{"PARLEY_TUNABLEOP_ENABLED", ""}}, mine).settings.results_path == "mine.csv");
+}
+
 TEST_CASE("a numerical check forbids configs that are less accurate than it tolerates, in every op") {
   CHECK_FALSE(heed({}).settings.allowed.any());
   CHECK_FALSE(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "0"}}).settings.allowed.any());
