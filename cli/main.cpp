@@ -274,7 +274,9 @@ int command(int argc, char** argv) {
   }
   check->add_option("-n,--ranks", results.ranks, "Number of ranks of the job; otherwise any will do")
       ->check(number_from(1U, cli::most_ranks));
-  check->footer("Status 0: all are fine; 1: one is for another version, machine or world; 2: one cannot be read");
+  check->footer(
+      "Status 0: all are fine; 1: one is for another version, machine or world; 2: one cannot be read, or a line "
+      "of it");
   merge->add_option("-o,--output", results.out, "File to add to; its own entries win. It is made when missing")
       ->required();
 

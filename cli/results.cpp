@@ -138,7 +138,7 @@ verdict judge(const read_file& f, std::optional<runtime::rank_id> world) {
   if (!f.content) return {status_wrong, f.why_not};
   const auto why = tuning::compare_validators(f.content->file.validators(), wanted(*f.content, world));
   const std::string text = why ? f.path + ": " + why->text : "";
-  if (!f.content->warnings.empty()) return {status_wrong, text};
+  if (f.content->skipped_lines != 0) return {status_wrong, text};  // those that `merge` refuses
   return {why ? status_not_for_here : 0, text};
 }
 
@@ -241,7 +241,9 @@ int check_results(const std::vector<std::string>& files, std::optional<runtime::
     const std::size_t entries = f.content ? f.content->file.entries().size() : 0;
     if (f.content) complain_of_lines(f);
     if (!v.why_not.empty()) complain(v.why_not);
-    if (format == output_format::table && v.status == 0) say(fmt::format("{}: fine, {} entries", f.path, entries));
+    if (format == output_format::table && v.status == 0)
+      say(fmt::format("{}: fine{}, {} entries", f.path, f.content->warnings.empty() ? "" : " but for these warnings",
+                      entries));
     list.push_back(json::object{{"path", f.path},
                                 {"status", v.status},
                                 {"fits", v.status != status_wrong && v.why_not.empty()},

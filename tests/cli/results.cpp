@@ -125,6 +125,23 @@ TEST_CASE("what check says of a line that it skips merge says, too, and writes n
   CHECK_FALSE(fs::exists(here.path / "out.csv"));
 }
 
+TEST_CASE("a line that is read with a warning is fine for check and for merge") {
+  const folder here;
+  const std::string infinite = "acts/0>1,4MiB_bf16,Default,inf\n";
+  for (const std::string& line : {infinite, std::string("acts/0>1,4MiB_bf16,direct,1,thn\n")}) {
+    CAPTURE(line);
+    here.write("a.csv", header(2) + one_entry + line);
+    const auto checked = here.parley("results check a.csv");
+    CHECK(checked.status == 0);
+    has(checked.error, "a.csv:6: ");
+    has(checked.out, "a.csv: fine but for these warnings, ");
+    const auto merged = here.parley("results merge -o out.csv a.csv");
+    CHECK(merged.status == 0);
+    has(merged.error, "a.csv:6: ");
+  }
+  CHECK(here.read("out.csv").find(infinite) != std::string::npos);
+}
+
 TEST_CASE("remarks are no matter to check, and merge keeps those of all files once") {
   const folder here;
   here.write("a.csv", "# one\n" + header(2) + one_entry);

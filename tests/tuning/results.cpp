@@ -41,12 +41,14 @@ TEST_CASE("a config's text is a solution that survives the file") {
   CHECK(file_of(write_results(file)).find("activations", "16MiB_bf16")->solution == id);
 }
 
-TEST_CASE("three columns mean time 0, fewer are skipped with a warning, more are ignored") {
+TEST_CASE("three columns mean time 0, fewer are skipped with a warning, more are ignored with one") {
   const parsed_results read = parse_results("op,a,direct\nop,b\nop\nop,c,direct,2.5,extra,more,\n").value();
   CHECK(read.file.find("op", "a")->time_ms == 0);
   CHECK(read.file.find("op", "b") == nullptr);
   CHECK(read.file.find("op", "c")->time_ms == 2.5);
-  REQUIRE(read.warnings.size() == 2);
+  REQUIRE(read.warnings.size() == 4);
+  CHECK(read.warnings[2].line == 4);
+  CHECK(read.warnings[3].line == 4);
   CHECK(read.warnings[0].line == 2);
   CHECK(read.warnings[0].text == "2 of at least 3 columns are there; the line is skipped");
   CHECK(read.warnings[1].line == 3);
@@ -111,6 +113,29 @@ TEST_CASE("a Default that took infinitely long is no pin: it is told, and kept a
   REQUIRE(read.warnings.size() == 1);
   CHECK(read.warnings[0].line == 1);
   CHECK(write_results(read.file) == "op,a,Default,inf\nop,b,Default,0\n");
+}
+
+TEST_CASE("columns that nothing reads are told, with their line") {
+  const parsed_results read = parse_results("op,a,s,1,thn\nop,b,s,1,thin,more\nop,c,s,1,,\nValidator,A,1,2\nValidator,"
+                                            "B,1,,\n\"op\",d,s,1,\"thin\",\"\"\n")
+                                  .value();
+  CHECK(read.skipped_lines == 0);
+  CHECK(read.file.entries().size() == 4);
+  REQUIRE(read.warnings.size() == 3);
+  CHECK(read.warnings[0].line == 1);
+  CHECK(read.warnings[0].text == "column 5 may only say `thin`; what it says is ignored");
+  CHECK(read.warnings[1].line == 2);
+  CHECK(read.warnings[1].text == "there are more than 5 columns; what follows the fifth is ignored");
+  CHECK(read.warnings[2].line == 4);
+  CHECK(read.warnings[2].text == "a validator has 3 columns; what follows the third is ignored");
+  CHECK(read.file.find("op", "d")->thin);
+}
+
+TEST_CASE("a negative time is told as such") {
+  const parsed_results read = parse_results("op,a,s,-1\nop,b,Default,-0\n").value();
+  CHECK(read.skipped_lines == 2);
+  for (const auto& w : read.warnings)
+    CHECK(w.text == "the time is negative, and must be 0 or more ms; the line is skipped");
 }
 
 TEST_CASE("Default may be written by hand and pins the default") {

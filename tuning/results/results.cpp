@@ -79,10 +79,10 @@ problem unwritable(std::string_view what) {
                       what)};
 }
 
-/// At most five fields; what follows the fifth is ignored.
 struct fields {
   std::array<std::string_view, 5> at{};
   std::size_t count = 0;
+  bool more = false;  ///< something follows the fifth that a spreadsheet does not put there by itself
 
   explicit fields(std::string_view line) {
     while (count < at.size()) {
@@ -91,6 +91,7 @@ struct fields {
       if (comma == line.size()) return;
       line.remove_prefix(comma + 1);
     }
+    more = line.find_first_not_of(" \t,\"") != std::string_view::npos;
   }
 };
 
@@ -150,7 +151,15 @@ class reader {
     }
   }
 
+  void warn_of_unread_columns(const fields& f) {
+    if (!f.at[4].empty() && f.at[4] != thin_word)
+      warn(fmt::format("column 5 may only say `{}`; what it says is ignored", thin_word));
+    if (f.more) warn("there are more than 5 columns; what follows the fifth is ignored");
+  }
+
   std::optional<problem> read_validator(const fields& f) {
+    if (!f.at[3].empty() || !f.at[4].empty() || f.more)
+      warn("a validator has 3 columns; what follows the third is ignored");
     const auto& known = read_.file.validators();
     if (known.size() == limits::validators) {
       return problem{fault::too_many, fmt::format("line {}: more than {} validators", line_, limits::validators)};
@@ -176,6 +185,7 @@ class reader {
         skip("the time is not a number of ms; the line is skipped");
         return std::nullopt;
       }
+      warn_of_unread_columns(f);
       if (!torn_ || !rest_.empty()) time_ms = *given;  // or it may be the beginning of a longer one
     }
     result_entry entry{std::string(f.at[0]), std::string(f.at[1]), std::string(f.at[2]), time_ms, f.at[4] == thin_word};
@@ -262,7 +272,8 @@ std::optional<problem> check_and_round(result_entry& entry) {
     return unwritable("an op whose name would be taken for the file's encoding");
   if (entry.op.front() == remark_mark) return unwritable("an op whose name begins as a remark does");
   if (entry.op == validator_word) return unwritable("an op called Validator");
-  if (!std::isfinite(entry.time_ms) || std::signbit(entry.time_ms)) return unwritable("a time that is no duration");
+  if (std::signbit(entry.time_ms)) return problem{fault::malformed, "the time is negative, and must be 0 or more ms"};
+  if (!std::isfinite(entry.time_ms)) return problem{fault::malformed, "the time is infinite, or no number"};
   if (entry.op.size() + entry.parameters.size() + entry.solution.size() + 32 > limits::line_bytes) {
     return problem{fault::too_many, fmt::format("an entry is longer than {} bytes", limits::line_bytes)};
   }
