@@ -677,7 +677,10 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
     case errc::device_failed: text += "the device of " + culprit + " failed in " + which; break;
     default: text += culprit + " failed"; break;
   }
-  if (thrown && fault.why != errc::peer_failed) text += "; " + runtime::describe(thrown).what();
+  if (thrown && fault.why != errc::peer_failed) {
+    const error own = runtime::describe(thrown);
+    if (own.code() != fault.why || !own.text().empty()) text += "; " + own.what();
+  }
   if (fault.culprit == services_.net.rank()) text += said_by(options_.memory, fault.why, text);
   const runtime::root_cause cause{fault.culprit, " is gone; restart the job to continue"};
   return {{fault.why, about, text, fault.why == errc::peer_failed ? &cause : nullptr}, fault};
