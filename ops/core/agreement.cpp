@@ -3,6 +3,7 @@
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/participant.hpp>
 #include <parley/actors/services.hpp>
+#include <parley/runtime/implementation.hpp>
 #include <parley/tuning/key.hpp>
 
 #include <algorithm>
@@ -20,6 +21,10 @@ std::string name_of(const actors::participant_state& mine, std::uint64_t digest)
   if (at != mine.candidates.end()) return mine.ids[static_cast<std::size_t>(at - mine.candidates.begin())];
   const auto own = mine.configs.find(digest);
   return own ? mine.configs[*own].id : std::to_string(digest);
+}
+
+void check_process(const actors::services& s, const actors::op_declaration& op, const std::string& done) {
+  if (s.ex.forked()) runtime::refuse_fork(done + " of " + op.title());
 }
 
 std::string what_is_missing(const actors::participant_state& mine, std::uint64_t bytes) {
@@ -83,6 +88,7 @@ decision agreement::decision(std::uint64_t bytes) const {
 
 task<decision> agreement::until_decided(agreement of, std::uint64_t bytes, decided_options o) {
   actors::services& s = *of.services_;
+  check_process(s, of.mine_->declaration, "a decision was waited for");
   const time_ns until = s.until(o.timeout_ns != 0 ? o.timeout_ns : of.timeout_ns_);
   for (;;) {
     ops::decision d = of.decision(bytes);
@@ -103,6 +109,7 @@ task<decision> agreement::until_decided(agreement of, std::uint64_t bytes, decid
 }
 
 void agreement::ask(wish what, std::optional<std::uint64_t> bytes, std::string_view why) const {
+  check_process(*services_, mine_->declaration, "a search was asked for");
   actors::tuning_request asked;
   asked.what = what == wish::retune ? actors::tuning_request::kind::retune : actors::tuning_request::kind::abort;
   asked.every_size = !bytes;

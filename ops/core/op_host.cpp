@@ -214,7 +214,7 @@ runtime::result<std::string> op_host::dump_flight(std::string_view why, const st
 
 // A program that goes on after faults may have many of them; the latest text says most.
 void op_host::dump_after_fault(std::string_view why) noexcept {
-  if (settings_->flight_dir.empty() || executor_.now() < next_fault_dump_ns_) return;
+  if (settings_->flight_dir.empty() || executor_.forked() || executor_.now() < next_fault_dump_ns_) return;
   next_fault_dump_ns_ = executor_.deadline_in(shortest_between_dumps_ns);
   try {
     const auto dumped = dump_flight(why);

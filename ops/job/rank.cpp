@@ -3,6 +3,7 @@
 #include <parley/actors/inquiries.hpp>
 #include <parley/ops/core/op_host.hpp>
 #include <parley/ops/core/op_results.hpp>
+#include <parley/runtime/implementation.hpp>
 #include <parley/runtime/version.hpp>
 #include <parley/tuning/key.hpp>
 
@@ -56,7 +57,15 @@ const actors::data_hub& rank::data() const noexcept { return host_->data_; }
 const std::vector<std::string>& rank::warnings() const noexcept { return host_->results_.warnings(); }
 
 runtime::waiting_list rank::waiting() const { return host_->waiting(); }
+
+namespace {
+void check_process(const runtime::executor& ex, std::string_view done) {
+  if (ex.forked()) runtime::refuse_fork(done);
+}
+}  // namespace
+
 runtime::result<std::string> rank::dump_flight(std::string_view why, const std::string& folder) {
+  check_process(executor_, "the flight recorder was to be written");
   return host_->dump_flight(why, folder);
 }
 
@@ -95,6 +104,7 @@ op_host& rank::keep(std::unique_ptr<op_end> op) {
 }
 
 std::size_t rank::retune(std::string_view op, std::string_view why) {
+  check_process(executor_, "a search was asked for");
   std::size_t asked = 0;
   const auto is_meant = [op](std::string_view name) {
     return name.starts_with(op) && (name.size() == op.size() || name[op.size()] == '/');
@@ -135,6 +145,7 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
 }
 
 task<bool> rank::until_restart(std::uint64_t before, time_ns limit_ns) {
+  check_process(executor_, "a restart was waited for");
   const time_ns until = host_->ranks_come_back_ ? executor_.deadline_in(limit_ns) : executor_.now();
   for (time_ns pause = shortest_pause_ns;
        host_->restarts_heard_ <= before && !host_->fenced_ && executor_.now() < until;
@@ -158,6 +169,7 @@ error rank::traced(const error& why) const { return host_->losses_.traced(why, e
 runtime::root_cause rank::cause_of(const error& why) const { return host_->losses_.cause_of(why); }
 
 task<> rank::settle(time_ns limit_ns) {
+  check_process(executor_, "the job was to be settled");
   host_->leaving_ = true;
   const time_ns began = executor_.precise_now();
   std::size_t first = 0;
@@ -258,6 +270,7 @@ std::vector<std::string> rank::untuned() const {
 }
 
 runtime::result<std::string> rank::write_results() {
+  check_process(executor_, "its results were to be written");
   if (host_->results_.disk() != nullptr && !settings_->untuned_path.empty()) {
     const std::string path = tuning::name_with_ordinal(settings_->untuned_path, id());
     if (const auto written = record_untuned(*host_->results_.disk(), path, untuned()); !written)

@@ -72,6 +72,18 @@ task<int> calls_of_child(rank* self, transfer t, p2p side) {
     static_cast<void>(self->declare(late));
   });
   if (declared.code() != errc::bad_argument) co_return 5;
+  const auto dumped = tests::thrown_by([&] { static_cast<void>(self->dump_flight("a child", "/tmp")); });
+  if (dumped.code() != errc::bad_argument) co_return 6;
+  const auto written = tests::thrown_by([&] { static_cast<void>(self->write_results()); });
+  if (written.code() != errc::bad_argument) co_return 7;
+  const auto retuned = tests::thrown_by([&] { static_cast<void>(self->retune("activations")); });
+  if (retuned.code() != errc::bad_argument) co_return 8;
+  const auto awaited_restart = co_await attempt(self->until_restart(0, 1));
+  if (awaited_restart.code() != errc::bad_argument) co_return 9;
+  const auto asked = tests::thrown_by([&] { t.to(1).retune(); });
+  if (asked.code() != errc::bad_argument) co_return 10;
+  const auto decided = co_await attempt(t.to(1).decided(size));
+  if (decided.code() != errc::bad_argument) co_return 11;
   co_return 0;
 }
 
