@@ -325,6 +325,10 @@ int run_and_tell(const tune_options& o) {
   ops::kept_results results;
   std::string not_kept;
   const learned_results more = learned(ran.reports);
+  if (const std::string folder = ops::missing_folder_of(o.settings.results_path); !folder.empty())
+    say(fmt::format("warning: there is no folder {} for the results in {}; make the folder or name another file with "
+                    "--results",
+                    folder, o.settings.results_path));
   fill_in_remembered_times(document, more.file);
   if (!path.empty() && sound) {
     try {

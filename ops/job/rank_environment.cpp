@@ -115,11 +115,11 @@ std::string capability_meant_by(std::string_view name) {
   return {};
 }
 
-std::string text_of_time(double time_ns) { return time_ns > 0 ? fmt::format("{:.6g} ms", time_ns / 1e6) : "not timed"; }
 [[noreturn]] void refuse_empty(const std::string& name, const std::string& what) {
   runtime::raise({errc::malformed, name + "=: must be " + what + "; correct it or unset it"});
 }
 
+std::string text_of_time(double time_ns) { return time_ns > 0 ? fmt::format("{:.6g} ms", time_ns / 1e6) : "not timed"; }
 
 }  // namespace
 
@@ -168,6 +168,17 @@ std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, c
                                          ", or a config by its name; correct it or unset it"});
   }
   return std::move(read).value();
+}
+
+std::vector<std::string> masks_of_nobody(const std::vector<masked_capability>& masks, rank_id world_size) {
+  std::vector<std::string> warnings;
+  for (const masked_capability& m : masks) {
+    if (!m.rank || *m.rank < world_size) continue;
+    warnings.push_back(fmt::format("the mask {} hides nothing, as there is no rank {} in a world of {}; correct "
+                                   "PARLEY_MASK, or what the program masks",
+                                   text_of(std::vector{m}), *m.rank, world_size));
+  }
+  return warnings;
 }
 
 heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup) {

@@ -45,6 +45,9 @@ std::optional<bool> heed_switch(const char* name, const tuning::variable_lookup&
 /// can be masked by the program only, as a config's own name.
 std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, const tuning::variable_lookup& lookup);
 
+/// A warning for each mask of a rank that is not in the world.
+std::vector<std::string> masks_of_nobody(const std::vector<masked_capability>& masks, rank_id world_size);
+
 /// Of the names of variables, those that begin with `PARLEY_` and that nothing reads: a warning each, with the known one that is most
 /// like it where they differ in three letters or fewer. What tests and benchmarks read begins with `PARLEY_TEST_` or `PARLEY_BENCH_`, and
 /// is known.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <iterator>
 #include <mutex>
 #include <optional>
@@ -108,6 +109,13 @@ result<kept_results> keep_apart(runtime::storage& disk, const std::string& path,
 }
 
 }  // namespace
+
+std::string missing_folder_of(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code unknown;
+  const bool missing = std::filesystem::status(folder, unknown).type() == std::filesystem::file_type::not_found;
+  return !folder.empty() && missing ? folder.string() : std::string();
+}
 
 std::string variant_name(const std::string& path, std::span<const tuning::validator> validators) {
   return tuning::name_with_mark(path, fmt::format("for-{:016x}", tuning::validators_digest(validators)));

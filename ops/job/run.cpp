@@ -11,6 +11,7 @@
 #include <parley/ops/job/rank_environment.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/ops/job/rank_peers.hpp>
+#include <parley/ops/job/results_store.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/runtime/wire/incarnations.hpp>
@@ -354,6 +355,10 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     };
     self.emplace(std::move(on), settings);
     begin(place.world_size, *self);
+    warn_of_results_folder(settings);
+    if (place.rank == 0) {  // masks are the same on all
+      for (const std::string& w : masks_of_nobody(settings.masked, place.world_size)) complain(0, "warning: " + w);
+    }
     if (!settings.flight_dir.empty() && ::access(settings.flight_dir.c_str(), W_OK | X_OK) != 0)
       complain(place.rank, "warning: the flight recorder will not be written to " + settings.flight_dir + ": " +
                                std::strerror(errno) + "; make the folder or change PARLEY_FLIGHT_DIR");
@@ -364,6 +369,16 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
           [this](rank_id dead, const std::string& why) { on_dead(dead, why); });
     wire->on_failure(this);
     wire->ask_for_last_words([this](rank_id peer) { return is_word_due(peer); });
+  }
+
+  // Before the work whose results would not get there. A folder that can only be read may be meant so.
+  void warn_of_results_folder(const rank_settings& settings) const {
+    if (settings.results_path.empty() || !settings.write_results_soon) return;
+    const std::string path = tuning::name_with_ordinal(settings.results_path, place.rank);
+    const std::string folder = missing_folder_of(path);
+    if (!folder.empty())
+      complain(place.rank, "warning: there is no folder " + folder + " for the results in " + path +
+                               "; make the folder or change PARLEY_RESULTS");
   }
 
   // The signal's default would end the process. Without a folder it goes to one of this process's own.

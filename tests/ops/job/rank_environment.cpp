@@ -228,6 +228,15 @@ TEST_CASE("a mask that names no capability but is like one is refused, with what
   CHECK(text_of(heed({}, mine).settings.masked) == "gpu2");
 }
 
+TEST_CASE("a mask of a rank that is not in the world is told") {
+  CHECK(masks_of_nobody(parse_masks("gpu,0:nccl").value(), 1).empty());
+  const auto told = masks_of_nobody(parse_masks("9:gpu,1:ipc,0:nccl").value(), 2);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0] ==
+        "the mask 9:gpu hides nothing, as there is no rank 9 in a world of 2; correct PARLEY_MASK, or what the "
+        "program masks");
+}
+
 TEST_CASE("an error of an environment that says no rank names none") {
   std::FILE* const heard = std::tmpfile();
   REQUIRE(heard != nullptr);

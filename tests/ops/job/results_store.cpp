@@ -328,6 +328,13 @@ TEST_CASE("a folder that takes nothing: the spare folder does, else it is an err
   for (const char* const words : {"d/r3.csv", "PARLEY_RESULTS"}) CHECK(is(lost, {.code = errc::io, .quotes = words}));
 }
 
+TEST_CASE("a folder that is missing is named; one that is there, and the current one, are not") {
+  CHECK(missing_folder_of("/nonesuch/r.csv") == "/nonesuch");
+  CHECK(missing_folder_of("/nonesuch/deeper/r.csv") == "/nonesuch/deeper");
+  for (const char* const fine : {"", "r.csv", "/tmp/r.csv", "./r.csv", "/dev/null"})
+    CHECK(missing_folder_of(fine).empty());
+}
+
 TEST_CASE("a million entries in a file do not keep a rank from the few that are its own") {
   std::string text = header;
   for (int i = 0; i < 200'000; ++i) text += "other," + std::to_string(i) + ",x,1\n";
