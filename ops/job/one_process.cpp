@@ -2,6 +2,7 @@
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/scope.hpp>
+#include <parley/transports/files/open_files.hpp>
 #include <parley/transports/join/rendezvous.hpp>
 
 #include <fmt/format.h>
@@ -13,7 +14,19 @@ namespace parley::ops {
 
 using runtime::task;
 
-one_process::one_process(const options& o) : loop_({.compute_threads = o.compute_threads}) {
+namespace {
+
+// Counted: the loop, signals and its threads open 11. Half as many again are for those that are open for a moment, such as results files.
+constexpr std::size_t files_of_process = 16;
+
+runtime::reactor::options with_files(const one_process::options& o) {
+  transports::allow_open_files(files_of_process).value();
+  return {.compute_threads = o.compute_threads};
+}
+
+}  // namespace
+
+one_process::one_process(const options& o) : loop_(with_files(o)) {
   std::vector<transports::cuda_copies*> copies(o.ranks, nullptr);
   for (rank_id r = 0; o.gpu != nullptr && r < o.ranks; ++r) {
     const std::size_t devices = o.gpu->devices().size();

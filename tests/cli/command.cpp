@@ -315,6 +315,25 @@ TEST_CASE("without tuning every invocation runs the default") {
 TEST_CASE("a receiver that ignores the stamp is caught: status 1 and mismatches") {
   const folder here;
   here.write("three.json", three_sizes);
+TEST_CASE("too low a limit on open files is said with what is needed before all ranks begin in one process") {
+  const folder here;
+  here.write("three.json", three_sizes);
+  for (const char* const limit : {"12", "13"}) {
+    CAPTURE(limit);
+    const auto ran = here.parley("tune three.json --no-results --one-process",
+                                 std::string("sh -c 'ulimit -n ") + limit + R"(; exec "$0" "$@"')");
+    CHECK(ran.status == 1);
+    has(ran.error, std::string("this process may have ") + limit + " files open (ulimit -Hn), and needs ");
+  }
+}
+
+TEST_CASE("a missing folder of results is told at the start") {
+  const folder here;
+  here.write("three.json", three_sizes);
+  const auto housed = here.parley("tune three.json --one-process --microbatches 30 --results nonesuch/r.csv");
+  CHECK(housed.error.starts_with("parley: warning: there is no folder nonesuch for the results in nonesuch/r.csv; "));
+}
+
   const auto ran = here.tune("three.json --no-results --mutant ignore_stamp");
   CHECK(ran.status == 1);
   const json::object d = ran.document();
