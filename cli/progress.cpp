@@ -75,6 +75,11 @@ void progress_display::line(std::string_view text) {
   write(std::string(text) + "\n");
 }
 
+void progress_display::finish() {
+  const bool heard = std::any_of(ranks_.begin(), ranks_.end(), [](const state& s) { return s.of != 0; });
+  if (heard) line(status());
+}
+
 void progress_display::close() {
   if (shown_) write(clear_line);
   shown_ = false;

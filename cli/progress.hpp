@@ -23,6 +23,8 @@ class progress_display {
   void line(std::string_view text);
   /// Takes the status line away.
   void close();
+  /// Says the last status, for good.
+  void finish();
 
  private:
   struct state {

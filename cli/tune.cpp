@@ -93,7 +93,7 @@ ran_job run_job(const spec& job, const tune_settings& s) {
   };
   options.on_notice = [&](std::string_view text) { display.line(text); };
   ran.end = transports::launch(options);
-  display.close();
+  display.finish();
   return ran;
 }
 
@@ -123,7 +123,7 @@ ran_job run_housed(const spec& job, const tune_settings& s) {
   } else {
     end = tune_in_one_process(job, s, on_report);
   }
-  display.close();
+  display.finish();
   if (!end.error.empty() && end.signal == 0) std::fprintf(stderr, "parley: %s\n", end.error.c_str());
   ran.end.status = end.error.empty() ? 0 : status_failed;
   ran.end.signal = end.signal;
@@ -238,9 +238,22 @@ std::uint64_t mismatches_in(const json::object& document) {
   return document.at("mismatches").to_number<std::uint64_t>();
 }
 
+/// Whether there is more than the default to choose from for that size.
+bool has_choice(const json::value& agreement) {
+  const json::array& all = agreement.at("candidates").as_array();
+  const auto counts = [](const json::value& c) {
+    return c.at("status").as_string() != "same" && c.at("status").as_string() != "excluded";
+  };
+  return std::count_if(all.begin(), all.end(), counts) > 1;
+}
+
+bool is_decided(const json::value& agreement) { return agreement.at("decided").as_bool(); }
+
+/// What goes without saying, as there is nothing to try, is no finding beside sizes that wait for one.
 bool decided_anything(const json::object& document) {
   const json::array& all = document.at("agreements").as_array();
-  return std::any_of(all.begin(), all.end(), [](const json::value& a) { return a.at("decided").as_bool(); });
+  if (!all.empty() && std::all_of(all.begin(), all.end(), is_decided)) return true;
+  return std::any_of(all.begin(), all.end(), [](const json::value& a) { return is_decided(a) && has_choice(a); });
 }
 
 /// Whether it was asked to find something out: trials may be made, and cost something.
@@ -251,12 +264,14 @@ std::string why_undecided(const spec& job, const json::object& document, const t
   if (all.empty()) return job.name + ": nothing was decided, as no op has sent a message; let its spec ask for some";
   std::uint64_t trials = 0;
   for (const json::value& a : all) trials += a.at("trials").to_number<std::uint64_t>();
+  const auto obvious = std::count_if(all.begin(), all.end(), is_decided);
   return fmt::format(
-      "{}: nothing was decided: {} sizes of messages were met, with {} trials in {} invocations, and trials "
+      "{}: nothing was decided: {} sizes of messages were met{}, with {} trials in {} invocations, and trials "
       "may take {:.6g} times the time of those; ask for more with --microbatches, or let trials cost more "
       "with --budget",
-      job.name, all.size(), trials, document.at("invocations").to_number<std::uint64_t>(),
-      s.budget.value_or(tuning::plan_options{}.budget_fraction));
+      job.name, all.size(),
+      obvious == 0 ? "" : fmt::format(", of which {} have nothing but the default to try", obvious), trials,
+      document.at("invocations").to_number<std::uint64_t>(), s.budget.value_or(tuning::plan_options{}.budget_fraction));
 }
 
 void complain(const spec& job, const json::object& document) {
@@ -310,6 +325,10 @@ void tell_of_simulation(const tune_settings& s, const ran_job& ran, const std::s
 int run_and_tell(const tune_options& o) {
   const spec job = read_spec(o.settings.spec_path, o.settings.overrides);
   check_masks(o.settings, job);
+  if (const std::string folder = ops::missing_folder_of(o.settings.results_path); !folder.empty())
+    say(fmt::format("warning: there is no folder {} for the results in {}; make the folder or name another file with "
+                    "--results",
+                    folder, o.settings.results_path));
   const bool housed = o.settings.housing != rank_housing::processes;
   ran_job ran = housed ? run_housed(job, o.settings) : run_job(job, o.settings);
   json::object document = summarize(job, ran.reports);
@@ -325,10 +344,6 @@ int run_and_tell(const tune_options& o) {
   ops::kept_results results;
   std::string not_kept;
   const learned_results more = learned(ran.reports);
-  if (const std::string folder = ops::missing_folder_of(o.settings.results_path); !folder.empty())
-    say(fmt::format("warning: there is no folder {} for the results in {}; make the folder or name another file with "
-                    "--results",
-                    folder, o.settings.results_path));
   fill_in_remembered_times(document, more.file);
   if (!path.empty() && sound) {
     try {

@@ -226,6 +226,10 @@ class progress_reporter {
     const runtime::time_ns now = wall_clock();
     if (now < next_) return;
     next_ = now + progress_every_ns;
+    tell_now(work);
+  }
+  /// Also when it was told a moment ago.
+  void tell_now(const workload& work) {
     json::array agreed;
     std::uint64_t open = 0;
     std::uint64_t settled = 0;
@@ -423,6 +427,7 @@ int tune_rank(const tune_settings& s) {
       error = stopped.signal() == 0 ? e.what() : interrupted;
       thrown = runtime::describe(std::current_exception());
     }
+    progress.tell_now(work);
     send_report(to, final_report(self, here.wire(), job, work, wall_ns, error));
     if (stopped.signal() != 0) return status_of_signal(stopped.signal());
     if (error.empty()) return here.leave() == ops::parting::in_peace ? 0 : 1;
@@ -472,6 +477,7 @@ housed_end tune_in_one_process(const spec& job, const tune_settings& s, const re
   const runtime::time_ns began = wall_clock();
   runtime::time_ns wall_ns = 0;
   const auto report_all = [&](const std::string& error) {
+    for (const auto& r : ranks) r->progress.tell_now(r->work);
     for (rank_id r = 0; r < here.size(); ++r)
       on_report(r, final_report(here[r], here.wire(r), job, ranks[r]->work, wall_ns, error));
   };
@@ -564,6 +570,7 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const device_
   if (!idle.run_until(over, runtime::never))
     end.error = idle.over() ? "the ranks do not come to rest" : "a rank waits for something that can never come";
   end.hash = all.stage().hash();
+  for (const auto& r : ranks) r->progress.tell_now(r->work);
   for (rank_id r = 0; r < job.ranks; ++r)
     on_report(r, final_report(all[r], all.network()[r], job, ranks[r]->work, ended_ns, end.error));
   if (end.error.empty()) {

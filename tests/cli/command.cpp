@@ -271,6 +271,17 @@ TEST_CASE("a run that may make trials and decides nothing says why, with a statu
   has(ran.error, "nothing was decided");
 }
 
+TEST_CASE("sizes with nothing to try are no finding, and the last line of progress counts them") {
+  const folder here;
+  const auto ran = here.parley("tune " + send_recv + " --no-results --sim --microbatches 4 --json");
+  CHECK(ran.status == 3);
+  has(ran.error, "3 sizes of messages were met, of which 2 have nothing but the default to try");
+  const auto last = ran.error.rfind(" keys agreed");
+  REQUIRE(last != std::string::npos);
+  CHECK(ran.error.rfind("agreed on direct") < last);
+  has(ran.error, "100 % of 4 microbatches, 2 of 3 keys agreed");
+}
+
 TEST_CASE("parley tune heeds the environment where the command line says nothing") {
   const folder here;
   here.write("three.json", three_sizes);
@@ -304,17 +315,6 @@ TEST_CASE("all ranks in one process agree as those of several do, and their outp
   CHECK(document.at("rank_ends").as_array().size() == 2);
 }
 
-TEST_CASE("without tuning every invocation runs the default") {
-  const folder here;
-  here.write("three.json", three_sizes);
-  const auto ran = here.tune("three.json --no-results --no-tuning");
-  REQUIRE_MESSAGE(ran.status == 0, ran.error);
-  for (const auto& [key, decision] : decisions_of(ran.document())) CHECK(decision == "direct");
-}
-
-TEST_CASE("a receiver that ignores the stamp is caught: status 1 and mismatches") {
-  const folder here;
-  here.write("three.json", three_sizes);
 TEST_CASE("too low a limit on open files is said with what is needed before all ranks begin in one process") {
   const folder here;
   here.write("three.json", three_sizes);
@@ -334,6 +334,17 @@ TEST_CASE("a missing folder of results is told at the start") {
   CHECK(housed.error.starts_with("parley: warning: there is no folder nonesuch for the results in nonesuch/r.csv; "));
 }
 
+TEST_CASE("without tuning every invocation runs the default") {
+  const folder here;
+  here.write("three.json", three_sizes);
+  const auto ran = here.tune("three.json --no-results --no-tuning");
+  REQUIRE_MESSAGE(ran.status == 0, ran.error);
+  for (const auto& [key, decision] : decisions_of(ran.document())) CHECK(decision == "direct");
+}
+
+TEST_CASE("a receiver that ignores the stamp is caught: status 1 and mismatches") {
+  const folder here;
+  here.write("three.json", three_sizes);
   const auto ran = here.tune("three.json --no-results --mutant ignore_stamp");
   CHECK(ran.status == 1);
   const json::object d = ran.document();

@@ -81,6 +81,19 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, and the slowest
   CHECK(out.text().empty());  // there is nothing to take away
 }
 
+TEST_CASE("the last status is said in any case, unless no rank has been heard of") {
+  a_pipe out;
+  cli::progress_display shown(two_ranks(), out.written);
+  shown.on_report(0, report(100));
+  shown.on_report(1, report(50));
+  static_cast<void>(out.text());
+  shown.finish();
+  CHECK(out.text().starts_with("job:  25 % of 200 microbatches, 4 of 6 keys agreed, 14 trials, "));
+  cli::progress_display silent(two_ranks(), out.written);
+  silent.finish();
+  CHECK(out.text().empty());
+}
+
 TEST_CASE("an agreement is said at once, with its edge and where it comes from") {
   a_pipe out;
   cli::progress_display shown(two_ranks(), out.written);
