@@ -38,9 +38,12 @@ std::string words_of_elements(std::uint16_t type) {
     using namespace call_types;
     constexpr unsigned runs = 1U << run_bits;
     constexpr unsigned most = 1U << microbatch_bits;
-    return "an activation of run " + std::to_string((type >> microbatch_bits) % runs) + " (mod " +
-           std::to_string(runs) + "), of " + std::to_string(type % most) + " (mod " + std::to_string(most) +
-           ") microbatches";
+    // Only the last digits of both are known.
+    const auto or_more = [](unsigned n, unsigned period) {
+      return std::to_string(n) + " (or " + std::to_string(n + period) + ", " + std::to_string(n + 2 * period) + " …)";
+    };
+    return "an activation of run " + or_more((type >> microbatch_bits) % runs, runs) + ", of " +
+           or_more(type % most, most) + " microbatches";
   }
   const bool known = type < call_types::elements.size();
   return (known ? std::string(call_types::elements[type]) : std::string("the program's own")) + " elements";

@@ -184,11 +184,16 @@ TEST_CASE("stages that run other numbers of microbatches are both told, with bot
     if (second == 0) outcomes = all.run({4, 4});
     CHECK(outcomes[1].code() == (first == 0 ? errc::timeout : errc::declaration_mismatch));
     if (first != 0) {
+      const auto of_a_run = [](std::size_t run, std::size_t count) {
+        const auto or_more = [](std::size_t n, std::size_t period) {
+          return std::to_string(n) + " (or " + std::to_string(n + period) + ", " + std::to_string(n + 2 * period) +
+                 " …)";
+        };
+        return "run " + or_more(run, 64) + ", of " + or_more(count, 256) + " microbatches";
+      };
       const std::size_t expected = second == 0 ? 4 : second;
-      CHECK(says(outcomes[1], "which is for an activation of run " + std::to_string(second == 0 ? 2 : 1) +
-                                  " (mod 64), of " + std::to_string(expected) + " (mod 256) microbatches"));
-      CHECK(says(outcomes[1], "run 1 (mod 64), of " + std::to_string(first) +
-                                  " (mod 256) microbatches; give all stages the same microbatches"));
+      CHECK(says(outcomes[1], "which is for an activation of " + of_a_run(second == 0 ? 2 : 1, expected)));
+      CHECK(says(outcomes[1], of_a_run(1, first) + "; give all stages the same microbatches"));
     }
     static_cast<void>(all.run({4, 4}));
     check_closed(all.run({4, 4}), "layers", "layers 0->1", first == 0 ? errc::closed : errc::declaration_mismatch);
