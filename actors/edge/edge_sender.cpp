@@ -49,6 +49,11 @@ void edge_sender::retire() noexcept {
 
 edge_sender::stream& edge_sender::find_or_add(std::uint64_t id) {
   if (stream* const known = streams_.find(id)) return *known;
+  // The receiver keeps one place for the stream of rehearsals, whether there have been some or not.
+  const bool has_rehearsed = streams_.find(stream_id(0, true)) != nullptr;
+  if (!rehearses(id) && streams_.size() - (has_rehearsed ? 1 : 0) >= most_tags)
+    runtime::raise({errc::bad_argument,
+                    "an op uses more than " + std::to_string(most_tags) + " tags between two ranks; use fewer"});
   stream& made = streams_.add(id);
   made.admitted = made.matched = services_.first_invocation;
   return made;

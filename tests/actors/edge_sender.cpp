@@ -376,6 +376,17 @@ TEST_CASE_FIXTURE(both_ends, "both flight recorders tell the same story") {
   }
 }
 
+TEST_CASE_FIXTURE(both_ends, "a sender uses as many tags as its receiver takes beside rehearsals, and no more") {
+  const std::vector<std::byte> one(1);
+  std::list<watched_send> all;
+  for (std::uint32_t tag = 0; tag < most_tags; ++tag) {
+    tasks.spawn(send_whole(*this, tag, one, all.emplace_back(), never));
+    clock.turn();
+  }
+  CHECK(std::all_of(all.begin(), all.end(), [](const auto& s) { return s.invocation.has_value(); }));
+  CHECK_THROWS_WITH(static_cast<void>(out.awaits_answer(most_tags, 1)), doctest::Contains("more than 65536 tags"));
+}
+
 TEST_CASE("random sizes, tags and orders arrive exactly, whatever the window") {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     random_stream dice(seed, 2);
