@@ -1,5 +1,7 @@
 #include <parley/runtime/implementation.hpp>
 
+#include <parley/error.hpp>
+
 #include <unistd.h>
 
 #include <string>
