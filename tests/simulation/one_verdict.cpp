@@ -148,7 +148,8 @@ task<> exit_as(rank& self, int status) {
 task<> exits_with_7(rank& self) { co_await exit_as(self, 7); }
 task<> all_exit_with_3(rank& self) {
   static_cast<void>(self.declare(both_ways()));
-  co_await sleep_for(10'000'000);
+  const auto slept = co_await sleep_for(10'000'000);
+  static_cast<void>(slept);
   std::exit(3);
 }
 task<> throws_a_number(rank& self) {
