@@ -191,8 +191,8 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
 }
 
 namespace {
-// Of a payload. A part that its sender cut and one that its receiver asks for are the same range, or have nothing in common: each of them
-// would wait for the other's next part for ever.
+// A range of a payload. A part that the sender cut and a part that the receiver asks for must be the same range or have no byte in common.
+// Otherwise each end would wait for ever for the other end's next part.
 struct range {
   std::uint64_t offset;
   std::uint64_t bytes;
@@ -593,16 +593,20 @@ void edge_receiver::say_what_ran(const stream& s, matched& m) const noexcept {
 }
 
 void edge_receiver::report_all() noexcept {
-  std::size_t untold = 0;
-  stream* one = nullptr;
+  stream* untold = nullptr;
+  bool several = false;
   for (auto& s : streams_) {
     if (s->first_posted == s->reported) continue;
-    ++untold;
-    one = s.get();
+    several = untold != nullptr;
+    if (several) break;
+    untold = s.get();
   }
-  if (untold == 1) send_report(*one);
-  if (untold > 1) report_many();
-  owes_reports_ = untold > 1 ? owes_reports_ : untold == 1 && one->first_posted != one->reported;
+  if (several) {
+    report_many();
+  } else {
+    if (untold != nullptr) send_report(*untold);
+    owes_reports_ = untold != nullptr && untold->first_posted != untold->reported;
+  }
   if (last_words_ != nullptr) say_last_words_again();
 }
 

@@ -23,8 +23,8 @@ std::string name_of(const actors::participant_state& mine, std::uint64_t digest)
   return own ? mine.configs[*own].id : std::to_string(digest);
 }
 
-void check_process(const actors::services& s, const actors::op_declaration& op, const std::string& done) {
-  if (s.ex.forked()) runtime::refuse_fork(done + " of " + op.title());
+void check_process(const actors::services& s, const actors::op_declaration& op, const char* done) {
+  if (s.ex.forked()) runtime::refuse_fork(done + (" of " + op.title()));
 }
 
 std::string what_is_missing(const actors::participant_state& mine, std::uint64_t bytes) {

@@ -1,4 +1,4 @@
-// What both ends of an edge share.
+// The part that both ends of an edge share.
 #include <parley/ops/edges/edge_end.hpp>
 
 #include <parley/actors/inquiries.hpp>

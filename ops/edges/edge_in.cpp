@@ -1,4 +1,4 @@
-// The receiving end of an edge: a call from its stamp to its end. What errors say and rehearsals have files of their own.
+// The receiving end of an edge: a call from its stamp to its end. Error texts and rehearsals have files of their own.
 #include <parley/ops/edges/edge_in.hpp>
 
 #include <parley/ops/core/under_way.hpp>

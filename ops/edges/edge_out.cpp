@@ -1,5 +1,5 @@
-// The sending end of an edge: a call from its admission to its end. What its calls are refused, what errors say and rehearsals have
-// files of their own.
+// The sending end of an edge: a call from its admission to its end. Refusals, error texts and rehearsals have files of
+// their own.
 #include <parley/ops/edges/edge_out.hpp>
 
 #include <parley/actors/inquiries.hpp>

@@ -1,5 +1,5 @@
-// A config is rehearsed on memory that is nobody's before the program's own messages may run it: the sender sends a pattern, and the
-// receiver compares what comes with it.
+// Both ends rehearse a config on scratch memory before a message of the program may run it: the sender sends a pattern, and the receiver
+// compares what comes with that pattern.
 #include <parley/ops/core/under_way.hpp>
 #include <parley/ops/edges/edge_in.hpp>
 #include <parley/ops/edges/edge_out.hpp>

@@ -1,4 +1,4 @@
-// What the errors of an edge's calls say.
+// The texts of the errors that an edge's calls throw.
 #include <parley/ops/core/call_type.hpp>
 #include <parley/ops/core/under_way.hpp>
 #include <parley/ops/edges/edge_in.hpp>

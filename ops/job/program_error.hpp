@@ -8,7 +8,7 @@
 
 namespace parley::ops {
 
-/// What has no text is named, at least.
+/// An exception without a text gets one that says what the program threw, and what to throw instead.
 inline runtime::error error_of_program(const std::exception_ptr& thrown) {
   runtime::error why = runtime::describe(thrown);
   if (why.code() != runtime::errc::exception || !why.text().empty()) return why;

@@ -3,7 +3,7 @@
 #include <parley/actors/inquiries.hpp>
 #include <parley/ops/core/op_host.hpp>
 #include <parley/ops/core/op_results.hpp>
-#include <parley/runtime/implementation.hpp>
+#include <parley/ops/job/check_process.hpp>
 #include <parley/runtime/version.hpp>
 #include <parley/tuning/key.hpp>
 
@@ -57,12 +57,6 @@ const actors::data_hub& rank::data() const noexcept { return host_->data_; }
 const std::vector<std::string>& rank::warnings() const noexcept { return host_->results_.warnings(); }
 
 runtime::waiting_list rank::waiting() const { return host_->waiting(); }
-
-namespace {
-void check_process(const runtime::executor& ex, std::string_view done) {
-  if (ex.forked()) runtime::refuse_fork(done);
-}
-}  // namespace
 
 runtime::result<std::string> rank::dump_flight(std::string_view why, const std::string& folder) {
   check_process(executor_, "the flight recorder was to be written");

@@ -4,6 +4,7 @@
 #include <parley/cuda_link.hpp>
 #include <parley/cuda_space.hpp>
 #include <parley/news.hpp>
+#include <parley/ops/job/check_process.hpp>
 #include <parley/ops/job/death_notices.hpp>
 #include <parley/ops/job/flight_signal.hpp>
 #include <parley/ops/job/one_process.hpp>
@@ -13,7 +14,6 @@
 #include <parley/ops/job/rank_peers.hpp>
 #include <parley/ops/job/results_store.hpp>
 #include <parley/runtime/coroutines/run.hpp>
-#include <parley/runtime/implementation.hpp>
 #include <parley/runtime/wire/incarnations.hpp>
 #include <parley/transports/files/file_storage.hpp>
 #include <parley/transports/files/open_files.hpp>
@@ -149,10 +149,6 @@ struct farewell {
   bool heard = false;
   runtime::news changed;
 };
-
-void check_process(const reactor& loop, std::string_view done) {
-  if (loop.forked()) runtime::refuse_fork(done);
-}
 
 }  // namespace
 

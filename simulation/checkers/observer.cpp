@@ -76,7 +76,7 @@ void observer::end_job(ending how) {
   ending_ = true;
   cutting_ = how == ending::cut_short;
   if (!cutting_) {
-    // A program may end in the midst of a rehearsal, whose messages nobody takes then.
+    // A program may end while an op rehearses a config: nobody takes the messages of that rehearsal then.
     if (!record_.play->ops.empty() || !somebody_rehearses(world_)) record_.pending_left += world_.network().pending();
     record_.exposed_left += world_.network().exposed();
   }

@@ -66,7 +66,7 @@ const runtime::error waits_in_vain(runtime::errc::timeout, "it waits for somethi
 
 void print_failure(rank_id r, const std::string& why) { std::fprintf(stderr, "rank %u: %s\n", r, why.c_str()); }
 
-// What a real rank prints of its own accord.
+// A real rank prints its warnings; a virtual one keeps them until its run has ended.
 void keep_warnings(const ops::rank& self, played& all) {
   for (const std::string& text : self.warnings()) all.warnings.emplace_back(self.id(), text);
   for (const std::string& text : self.kernels().warnings()) all.warnings.emplace_back(self.id(), text);

@@ -35,6 +35,17 @@ std::string words_of_return(rank_id returned) {
   return "rank " + std::to_string(returned) + gone.add(returned, "", actors::departure::returned, 0)->what;
 }
 
+/// Rank 1 has returned, and the receive of `receiver` says that.
+void check_told_of_return(const job_run& run, rank_id receiver, const std::string& op) {
+  CHECK_MESSAGE(is(run.error_of(receiver, "last call"), {.code = errc::peer_failed,
+                                                         .op = op,
+                                                         .rank = receiver,
+                                                         .peer = 1,
+                                                         .culprit = 1,
+                                                         .quotes = words_of_return(1)}),
+                run.all);
+}
+
 void returns_at_once(job& here) {
   auto t = here.self().declare(towards_rank_0());
   if (here.self().id() == 0) run_to_its_error(here, wait_for_a_message(t));
@@ -45,13 +56,7 @@ const scenario as_returns_at_once{"returns_at_once", returns_at_once};
 
 TEST_CASE("a receive whose sender has returned is told that") {
   const job_run run("returns_at_once", 2);
-  CHECK_MESSAGE(is(run.error_of(0, "last call"), {.code = errc::peer_failed,
-                                                  .op = "activations 1->0",
-                                                  .rank = 0,
-                                                  .peer = 1,
-                                                  .culprit = 1,
-                                                  .quotes = words_of_return(1)}),
-                run.all);
+  check_told_of_return(run, 0, "activations 1->0");
   CHECK(run.end.ranks[1].code == 0);
   CHECK(run.seconds < 20);
 }
@@ -70,13 +75,7 @@ const scenario as_returns_while_rank_0_computes{"returns_while_rank_0_computes",
 
 TEST_CASE("a receive whose sender has returned is told that, also while rank 0 computes") {
   const job_run run("returns_while_rank_0_computes", 3);
-  CHECK_MESSAGE(is(run.error_of(2, "last call"), {.code = errc::peer_failed,
-                                                  .op = "activations 1->2",
-                                                  .rank = 2,
-                                                  .peer = 1,
-                                                  .culprit = 1,
-                                                  .quotes = words_of_return(1)}),
-                run.all);
+  check_told_of_return(run, 2, "activations 1->2");
   for (const rank_id r : {0U, 1U}) CHECK(run.end.ranks[r].code == 0);
 }
 
