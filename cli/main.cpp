@@ -286,8 +286,7 @@ int command(int argc, char** argv) {
       throw cli::text_error("parley: there is no command " + std::string(word) +
                             "; there are run, tune, doctor and results, and `parley --help` says what they do");
   }
-  if (const auto mpi = std::find_if(argv, dashes, [](const char* word) { return std::string_view(word) == "-np"; });
-      mpi != dashes && argc > 1 && std::string_view(argv[1]) == "run" && mpi == argv + 2)
+  if (argc > 2 && std::string_view(argv[1]) == "run" && std::string_view(argv[2]) == "-np")
     throw cli::text_error("parley: `-np` is no option of `parley run`; say how many ranks with -n N");
   try {
     app.parse(static_cast<int>(dashes - argv), argv);

@@ -582,6 +582,12 @@ TEST_CASE("a wrong word is named, and who asks for JSON gets a document also of 
   const auto word = here.parley("frob");
   CHECK(word.status == 2);
   has(word.error, "there is no command frob");
+  const auto option = here.parley("run -n 2 --bogus -- true");
+  CHECK(option.status == 2);
+  has(option.error, "`--bogus` is no option of `parley run`");
+  const auto of_mpi = here.parley("run -np 2 true");
+  CHECK(of_mpi.status == 2);
+  has(of_mpi.error, "`-np` is no option of `parley run`; say how many ranks with -n N");
   here.write("bad.json", R"({"name": "bad", "ranks": 2})");
   const auto bad = here.parley("tune bad.json --json");
   CHECK(bad.status == 2);

@@ -656,7 +656,7 @@ class job {
     p.end.code = state.si_status;
     p.end.by_launcher = stage_ == stage::asked || stage_ == stage::killed;
     for (auto& source : p.lines) forward_rest(rank, source);
-    // News of a death may go from rank to rank: each that has said something gives the next one its time.
+    // One rank may tell the next one of a death: each that has ended gives the others their time anew.
     if (stage_ == stage::grace) enter(stage::grace, options_.grace_ns);
     if (p.end.kind == rank_end::how::exited && p.end.code == 0) return;
     if (may_start_again(rank) && rank_0_ends()) reap(0);
@@ -775,7 +775,7 @@ class job {
     const listed all = list([](const process& p) { return p.running; });
     return all.text + (all.count == 1 ? " is" : " are");
   }
-  /// One that leaves its program too early, with status 0, may be why another one has failed.
+  /// A rank that left its program too early, with status 0, may be why another rank has failed.
   std::string ended_before() const {
     const listed all = list([](const process& p) { return !p.running && p.pid > 0 && p.end.code == 0; });
     return all.count == 0 ? std::string() : "; " + all.text + " had exited with status 0 before";

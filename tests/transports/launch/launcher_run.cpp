@@ -281,6 +281,23 @@ TEST_CASE("others that end by themselves in their grace say their own last word"
   CHECK(s.error[0] == std::vector<std::string>{"rank 1 is gone"});
 }
 
+TEST_CASE("each rank that ends gives the others their grace anew, so that news may go from one to the next") {
+  script s(3, "case $PARLEY_RANK in 0) exit 7;; 1) sleep 1.2; exit 4;; 2) sleep 2.4; echo my turn; exit 5;; esac");
+  s.options.grace_ns = 2'000_ms;
+  CHECK(s.run() == 1);
+  CHECK(s.out[2] == std::vector<std::string>{"my turn"});
+  CHECK_FALSE(s.end.ranks[2].by_launcher);
+}
+
+TEST_CASE("the first failure names the ranks that had exited with status 0 before it") {
+  script s(3, "if [ $PARLEY_RANK = 1 ]; then exit 0; fi; sleep 0.5; exit $((PARLEY_RANK + 3))");
+  s.options.grace_ns = 60_s;
+  CHECK(s.run() == 1);
+  const std::string before = "; rank 1 had exited with status 0 before";
+  REQUIRE(s.noticed(before));
+  CHECK(s.notices.find(before) == s.notices.rfind(before));
+}
+
 TEST_CASE("a rank that ignores SIGTERM is killed, with its children") {
   lifeline line;
   const parley::tests::scratch_folder here;
