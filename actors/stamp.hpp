@@ -88,7 +88,7 @@ constexpr bool blames_config(runtime::errc outcome) noexcept {
          outcome != errc::send_failed && outcome != errc::buffer_too_small;
 }
 
-/// What it is at one end that the other one ended so: its device, its config, or the call alone.
+/// The error of a call at one end of an edge whose other end has ended it with `outcome`.
 constexpr runtime::errc as_seen_by_other_end(runtime::errc outcome) noexcept {
   using runtime::errc;
   if (outcome == errc::device_failed) return outcome;

@@ -53,8 +53,8 @@ class implementation {
   std::string_view id_;
 };
 
-/// What a root scope inherits that is begun inside an implementation, such as that of `start`: what runs there is a part of it, too. A copy,
-/// as it may go on for longer than the implementation.
+/// A root scope that is begun inside an implementation, as `start` does, belongs to that implementation. It keeps this copy, because the
+/// scope may outlive the implementation.
 class inherited_implementation {
  public:
   inherited_implementation(executor& ex, const implementation& of);
@@ -67,7 +67,7 @@ class inherited_implementation {
   implementation mine_;
 };
 
-/// The innermost implementation that what runs now is a part of; null: of none. Scopes know (coroutines/scope.cpp).
+/// The innermost implementation that the running coroutine belongs to; null: it belongs to none. Defined in coroutines/scope.cpp.
 const implementation* running_implementation(const executor& ex) noexcept;
 
 /// Throws what such a call ends with.

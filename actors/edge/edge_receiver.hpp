@@ -80,11 +80,11 @@ class edge_receiver final : public data_sink {
   bool has_lost_unjoined() const noexcept { return lost_unjoined_; }
   /// Told when the sender says that this generation has ended there, and what with; of an edge with one-sided transfers.
   void on_ended(std::function<void(runtime::errc)> tell) { one_sided_->ended_there = std::move(tell); }
-  /// Tells the sender at once what has been matched, for a rank that is about to leave: called until it may.
+  /// Tells the sender at once what has been matched. A rank that wants to leave calls it until it may leave.
   void report_all() noexcept;
-  /// Whether all of that has left. Else the control window had no room for it.
+  /// Whether all reports have been sent. If not, the control window had no room for them.
   bool has_told_all() const noexcept { return failed_ != runtime::errc::none || !owes_reports_; }
-  /// Whether the sender has heard what was said of many streams at once.
+  /// Whether the sender has acknowledged the reports of many streams.
   bool is_heard() const noexcept {
     return failed_ != runtime::errc::none || last_words_ == nullptr || last_words_->unheard.empty();
   }

@@ -1,12 +1,12 @@
 #pragma once
-/// What is said of many streams of an edge at once, before a rank leaves (docs/protocol.md, M19). A message for each stream would not
-/// fit into the control window of who leaves, and the rest would never be said.
+/// The counts of many streams of an edge in one message, before a rank leaves (docs/protocol.md, M19). The control window of the
+/// leaving rank has no room for a message for each stream, so some counts would never be sent.
 ///
 ///     receiver                         sender
 ///                  <---------------- question    which of these have you matched?
 ///       report     ---------------->             so many: cumulative counts
-///       last_words ---------------->             the same unasked, by a receiver that leaves …
-///                  <---------------- heard       … and says it again until then
+///       last_words ---------------->             a receiver that leaves sends the counts unasked …
+///                  <---------------- heard       … and repeats them until the sender has heard them
 #include <parley/runtime/wire/wire.hpp>
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct matched_stream {
 
 struct matched_streams {
   static constexpr std::uint16_t message_type = 33;
-  /// In one message: so small that a link need not wait for its receiver to fetch it.
+  /// Streams in one message, which stays so small that the link need not wait for the receiver to fetch it.
   static constexpr std::size_t most = 128;
   enum class kind : std::uint8_t { question, report, last_words, heard, last = heard };
   kind what = kind::question;

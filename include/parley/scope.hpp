@@ -234,7 +234,7 @@ class scope final : private list_hook, public task_observer {
   time_ns deadline_;
   work_meter* meter_;
   const implementation* inside_;
-  std::unique_ptr<inherited_implementation> inherited_;  // of a root scope
+  std::unique_ptr<inherited_implementation> inherited_;  // root scopes alone have one
   errc cancelled_ = errc::none;
   bool untold_ = false;  // cancelled, and its waiters were not told yet
   deadline_timer deadline_timer_;

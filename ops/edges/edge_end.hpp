@@ -1,5 +1,5 @@
 #pragma once
-/// What the two ends of an op's directed edge share on a rank: the configs that this rank knows, and what its participant actor needs. Ops
+/// The part that both ends of an op's directed edge share: the configs that this rank knows, and the state of its participant actor. Ops
 /// such as the paired transfer and the pipeline are made of edges (edge_out.hpp, edge_in.hpp).
 ///
 /// A call throws `failure` that names op, ranks and invocation: `timeout`, `peer_failed`, `send_failed`, `buffer_too_small`,

@@ -24,7 +24,7 @@ namespace {
 
 constexpr time_ns shortest_pause_ns = 1'000'000;
 constexpr time_ns longest_pause_ns = 20'000'000;
-// Of ops that are asked of one after the other, as few as a control window has room for in any case.
+// Ops that a leaving rank asks in one round: a control window always has room for the questions of so many.
 constexpr std::size_t asked_at_once = 32;
 
 }  // namespace
@@ -170,7 +170,7 @@ task<> rank::settle(time_ns limit_ns) {
   std::size_t untaken_before = 0;
   for (time_ns pause = shortest_pause_ns;; pause = std::min(2 * pause, longest_pause_ns)) {
     std::vector<op_end*> all = ops();
-    // More than there is room for messages of: each time others come first, so that none of them waits for one that has no answer.
+    // The window has no room for the questions of all ops: each round begins with other ops, so that no op waits for one without an answer.
     if (all.size() > asked_at_once) {
       std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(first % all.size()), all.end());
       first += asked_at_once;

@@ -55,7 +55,7 @@ std::string variant_name(const std::string& path, std::span<const tuning::valida
 runtime::result<> record_untuned(runtime::storage& disk, const std::string& path,
                                  const std::vector<std::string>& lines);
 
-/// The folder of a file where it is not there; else nothing.
+/// Returns the folder of `path` if that folder does not exist, else an empty text.
 std::string missing_folder_of(const std::string& path);
 
 /// Written as a path: there shall be none.
