@@ -80,6 +80,7 @@ void cuda_space::assign(std::span<std::byte> to, std::span<const std::byte> from
 }
 
 std::string cuda_space::words_of(errc outcome) const {
+  if (outcome == errc::device_failed && copies_.driver().fault().empty()) return {};  // it was another rank's device
   const auto said = copies_.in_words(outcome);
   return said ? std::string() : said.reason().text();
 }

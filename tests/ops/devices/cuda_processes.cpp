@@ -368,7 +368,8 @@ TEST_CASE("a rank whose own device fails while it writes into a peer's memory co
     if (sent.reason().about().config == "put") {
       ++midst_of_puts;
       CHECK_THROWS_WITH_AS(runtime::run(w.loop, two_ranks::sends(w.ends[0], from.bytes(), 1)),
-                           doctest::Contains("its device failed before what it wrote into memory of rank 1 was there"),
+                           doctest::Contains("its device failed before what it wrote into memory of rank 1 was there; "
+                                             "device 0: cudaErrorIllegalAddress: planted"),
                            failure);
     }
     gpu.destroy(stream);

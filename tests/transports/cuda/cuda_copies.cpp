@@ -297,6 +297,8 @@ TEST_CASE("an error of the device ends all that is pending, and what comes later
   cuda_copies copies(gpu, 0);
   auto a = cuda_memory::on_device(gpu, 0, 1'000);
   auto b = cuda_memory::on_device(gpu, 0, 1'000);
+  transports::cuda_space space(copies);
+  CHECK(space.words_of(errc::device_failed).empty());  // of another rank, whose device failed
   gpu.break_at_copy = gpu.copies() + 2;
   std::array<awaited, 3> done;
   for (awaited& n : done) CHECK(copies.copy(b.bytes(), a.bytes(), &n) == errc::pending);
@@ -305,8 +307,8 @@ TEST_CASE("an error of the device ends all that is pending, and what comes later
   CHECK(done[2].outcome == errc::device_failed);
   CHECK(copies.copy(b.bytes(), a.bytes(), &done[0]) == errc::device_failed);
   CHECK(gpu.fault().find("cudaErrorIllegalAddress") == 0);
+  CHECK(space.words_of(errc::device_failed) == "device 0: cudaErrorIllegalAddress: planted");
   runtime::reactor loop;
-  transports::cuda_space space(copies);
   std::vector<std::byte> host(10);
   CHECK_THROWS_WITH(runtime::run(loop, space.copy(host, b.bytes().first(10))),
                     "device_failed: device 0: cudaErrorIllegalAddress: planted");
