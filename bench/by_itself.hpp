@@ -52,7 +52,7 @@ class lone_inbox final : public runtime::link::handler {
 
 template <class Link>
 runtime::task<> direct_by_itself(Link& from, Link& to, lone_inbox& box, std::int64_t count) {
-  const ops::config_ptr chosen = ops::direct();
+  const ops::config_ptr chosen = configs::direct();
   actors::stamp mark;
   mark.total_bytes = sizeof(word);
   word out{1};

@@ -45,8 +45,7 @@ std::uint64_t above_least(std::uint64_t noise) { return (2'000 * noise + (1'000 
 task<> group_main(parley::rank* self, search* s, kernel_times* times) {
   std::vector<parley::group_config_ptr> list;
   for (std::size_t i = 0; i < configs; ++i) list.push_back(group_config_from(text_of(*s, i), *times));
-  auto op = self->declare(parley::leader_worker{
-      .name = "op", .role = [](rank_id r) { return r == 0 ? "leader" : "worker"; }, .configs = list});
+  parley::collective op(*self, {.name = "op", .configs = list});
   std::vector<float> numbers(2);
   for (int n = 0; n < most_calls; ++n) co_await op.all_reduce(std::span(numbers));
   if (self->id() != 0) co_return;
@@ -57,7 +56,7 @@ task<> group_main(parley::rank* self, search* s, kernel_times* times) {
 task<> pair_main(parley::rank* self, search* s, kernel_times* times) {
   std::vector<parley::config_ptr> list;
   for (std::size_t i = 0; i < configs; ++i) list.push_back(config_from(text_of(*s, i), *times));
-  auto op = self->declare(parley::paired_transfer{.name = "op", .configs = list, .edges = {{0, 1}}});
+  parley::transfer op(*self, {.name = "op", .edges = {{0, 1}}, .configs = list});
   std::vector<std::byte> word(8);
   for (int n = 0; n < most_calls; ++n) {
     if (self->id() == 0) {

@@ -57,7 +57,7 @@ task<> exchange_once(dataflow& flow, parley::p2p& pairs, parley::rank_id other, 
 }
 
 task<> pairs(dataflow& flow, parley::rank& self, const arguments& given) {
-  parley::p2p op = self.declare(parley::point_to_point{.name = "pairs", .configs = catalogue(4)});
+  parley::p2p op(self, {.name = "pairs", .configs = catalogue(4)});
   const parley::rank_id other = self.id() ^ 1U;
   for (const std::int64_t bytes : sizes_of("pairs", given)) {
     std::vector<std::byte> out(static_cast<std::size_t>(bytes), std::byte{1});
@@ -73,7 +73,7 @@ task<> batch_once(dataflow& flow, parley::p2p& pairs, const std::vector<parley::
 }
 
 task<> batch(dataflow& flow, parley::rank& self, const arguments& given) {
-  parley::p2p op = self.declare(parley::point_to_point{.name = "pairs", .configs = catalogue(4)});
+  parley::p2p op(self, {.name = "pairs", .configs = catalogue(4)});
   const parley::rank_id other = self.id() ^ 1U;
   for (const std::int64_t bytes : sizes_of("batch", given)) {
     const auto each = static_cast<std::size_t>(bytes);
@@ -97,8 +97,7 @@ task<> halo_once(dataflow& flow, parley::halo_plan& plan, std::int64_t& posted) 
 }
 
 task<> halo(dataflow& flow, parley::rank& self, const arguments& given) {
-  parley::halo op =
-      self.declare(parley::halo_exchange{.name = "rims", .ranks = {self.world_size() / 2, 2}, .configs = catalogue(4)});
+  parley::halo op(self, {.name = "rims", .ranks = {self.world_size() / 2, 2}, .configs = catalogue(4)});
   for (const std::int64_t n : sizes_of("halo", given)) {
     const auto cells = static_cast<std::uint64_t>(n);
     std::vector<double> field((cells + 2) * (cells + 2));
@@ -120,8 +119,7 @@ task<> exchange_faces(dataflow& flow, parley::rank& self, const arguments& given
                       std::vector<parley::config_ptr> configs) {
   const std::string name = std::string("pieces_") + f.name + "_" + way;
   const parley::rank_id ranks = self.world_size();
-  parley::halo op = self.declare(
-      parley::halo_exchange{.name = name, .ranks = {ranks, 1, 1}, .width = {1, 0, 1}, .configs = std::move(configs)});
+  parley::halo op(self, {.name = name, .ranks = {ranks, 1, 1}, .width = {1, 0, 1}, .configs = std::move(configs)});
   std::vector<std::vector<double>> memory(f.fields, std::vector<double>(4 * f.rows * (f.doubles + 2)));
   std::vector<parley::ops::halo_field> fields;
   for (auto& each : memory) fields.push_back(parley::grid_field(each, {2, f.rows, f.doubles}));
@@ -141,19 +139,19 @@ task<> pieces(dataflow& flow, parley::rank& self, const arguments& given) {
                         {"8_rows_of_4KiB", 1, 8, 512},     {"8_rows_of_16KiB", 1, 8, 2048},
                         {"8_rows_of_64KiB", 1, 8, 8192},   {"2_fields_of_1MiB", 2, 1, 131'072}};
   for (const face& f : faces) {
-    const std::vector<parley::config_ptr> packing{parley::direct(), parley::chunked(64 * 1024, 4)};
-    const std::vector<parley::config_ptr> all = parley::halo_exchange{}.configs;
+    const std::vector<parley::config_ptr> packing{parley::configs::direct(), parley::configs::chunked(64 * 1024, 4)};
+    const std::vector<parley::config_ptr> all = parley::halo_options{}.configs;
     co_await exchange_faces(flow, self, given, f, "packed", packing);
     co_await exchange_faces(flow, self, given, f, "agreed", all);
   }
 }
 
 task<> all_reduce(dataflow&, parley::rank& self, const arguments& given) {
-  parley::rank_group op = self.declare(
-      parley::leader_worker{.name = "sums",
-                            .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; },
-                            .configs = {parley::star(), parley::chain(), parley::chain(256 << 10), parley::tree(),
-                                        parley::one_shot(), parley::two_shot(), parley::two_shot(256 << 10)}});
+  parley::collective op(
+      self, {.name = "sums",
+             .configs = {parley::configs::star(), parley::configs::chain(), parley::configs::chain(256 << 10),
+                         parley::configs::tree(), parley::configs::one_shot(), parley::configs::two_shot(),
+                         parley::configs::two_shot(256 << 10)}});
   for (const std::int64_t bytes : sizes_of("all_reduce", given)) {
     std::vector<float> values(static_cast<std::size_t>(bytes) / sizeof(float));
     auto once = [&](std::int64_t&) { return op.all_reduce(std::span(values)); };

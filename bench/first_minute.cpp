@@ -72,20 +72,20 @@ class gathering final : public parley::symmetric_config {
 };
 
 parley::symmetric gather_op(parley::rank& self) {
-  parley::paired_transfer blocks;
+  parley::transfer_options blocks;
   blocks.name = "blocks";
-  blocks.configs = {parley::direct()};
+  blocks.configs = {parley::configs::direct()};
   for (rank_id a = 0; a < self.world_size(); ++a) {
     for (rank_id b = 0; b < self.world_size(); ++b) {
       if (a != b) blocks.edges.emplace_back(a, b);
     }
   }
-  const parley::transfer over = self.declare(blocks);
-  parley::symmetric_op op;
+  const parley::transfer over(self, blocks);
+  parley::symmetric_options op;
   op.name = "gather";
   op.configs = {std::make_shared<gathering>(gathering::shape::ring, over),
                 std::make_shared<gathering>(gathering::shape::at_once, over)};
-  return self.declare(std::move(op));
+  return parley::symmetric(self, std::move(op));
 }
 
 // ---- stages that compute nothing: what they pass on is what matters here
@@ -102,27 +102,24 @@ struct idle_stages final : parley::training_work {
 
 struct program {
   explicit program(parley::rank& of)
-      : self(of), ring(of.declare(parley::point_to_point{.name = "ring", .configs = catalogue(8)})),
-        grid(of.declare(
-            parley::halo_exchange{.name = "grid", .ranks = {of.world_size() / 2, 2}, .configs = catalogue(4)})),
-        sums(of.declare(parley::leader_worker{.name = "sums",
-                                              .role = [](rank_id r) { return r == 0 ? "leader" : "worker"; },
-                                              .configs = {parley::star(), parley::star(256 << 10), parley::chain(),
-                                                          parley::chain(256 << 10), parley::tree()}})),
-        gather(gather_op(of)), layers(of.declare(parley::linear_pipeline{.name = "layers", .configs = catalogue(4)})),
-        learning(of.declare(
-            parley::training_pipeline{.name = "learning",
-                                      .schedule = parley::one_forward_one_backward(of.world_size(), microbatches),
-                                      .configs = catalogue(4)})),
+      : self(of), ring(of, {.name = "ring", .configs = catalogue(8)}),
+        grid(of, {.name = "grid", .ranks = {of.world_size() / 2, 2}, .configs = catalogue(4)}),
+        sums(of, {.name = "sums",
+                  .configs = {parley::configs::star(), parley::configs::star(256 << 10), parley::configs::chain(),
+                              parley::configs::chain(256 << 10), parley::configs::tree()}}),
+        gather(gather_op(of)), layers(of, {.name = "layers", .configs = catalogue(4)}),
+        learning(of, {.name = "learning",
+                      .schedule = parley::one_forward_one_backward(of.world_size(), microbatches),
+                      .configs = catalogue(4)}),
         out(ring_bytes), in(ring_bytes), field((cells + 2) * (cells + 2)), values(summed),
         blocks(of.world_size() * gathered_bytes), rims(grid.plan({parley::grid_field(field, {cells, cells})})) {}
   parley::rank& self;
   parley::p2p ring;
   parley::halo grid;
-  parley::rank_group sums;
+  parley::collective sums;
   parley::symmetric gather;
   parley::pipeline layers;
-  parley::training learning;
+  parley::training_pipeline learning;
   idle_stage layer;
   idle_stages learner;
   std::vector<std::uint64_t> activations = std::vector<std::uint64_t>(microbatches, activation_bytes);

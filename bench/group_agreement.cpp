@@ -41,13 +41,13 @@ struct world {
       all.push_back(std::make_unique<parley::rank>(
           parley::ops::rank_foundation{clock, links[r], nullptr, incarnations, {}}, settings));
   }
-  std::vector<parley::rank_group> declare(const std::vector<parley::group_config_ptr>& configs) {
-    parley::leader_worker op;
+  std::vector<parley::collective> declare(const std::vector<parley::group_config_ptr>& configs) {
+    parley::collective_options op;
     op.name = "gradients";
-    op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); };
+    op.role = [](rank_id r) { return r == 0 ? parley::role::leader : parley::role::worker; };
     op.configs = configs;
-    std::vector<parley::rank_group> groups;
-    for (auto& r : all) groups.push_back(r->declare(op));
+    std::vector<parley::collective> groups;
+    for (auto& r : all) groups.push_back(parley::collective(*r, op));
     return groups;
   }
   template <class Condition>
@@ -66,10 +66,11 @@ struct world {
 
 std::vector<parley::group_config_ptr> catalogue() {
   using namespace parley::literals;
-  return {parley::star(), parley::star(16_KiB), parley::star(64_KiB), parley::chain(16_KiB)};
+  return {parley::configs::star(), parley::configs::star(16_KiB), parley::configs::star(64_KiB),
+          parley::configs::chain(16_KiB)};
 }
 
-task<> reduce_for_ever(parley::rank_group group, std::uint64_t bytes, const bool& over, std::uint64_t& calls) {
+task<> reduce_for_ever(parley::collective group, std::uint64_t bytes, const bool& over, std::uint64_t& calls) {
   std::vector<float> data(bytes / sizeof(float));
   while (!over) {
     co_await group.all_reduce(std::span(data));
@@ -77,7 +78,7 @@ task<> reduce_for_ever(parley::rank_group group, std::uint64_t bytes, const bool
   }
 }
 
-task<> reduce_times(parley::rank_group group, std::int64_t times) {
+task<> reduce_times(parley::collective group, std::int64_t times) {
   std::vector<float> data(2);
   for (std::int64_t i = 0; i < times; ++i) co_await group.all_reduce(std::span(data));
 }
@@ -130,7 +131,7 @@ void run_agreement(rank_id ranks, std::uint64_t bytes, time_ns latency_ns) {
 
 void run_barriers(rank_id ranks, time_ns latency_ns) {
   world w(ranks, latency_ns);
-  const auto groups = w.declare({parley::star()});
+  const auto groups = w.declare({parley::configs::star()});
   w.go_until([&] { return groups[0].details()->assigned()->opened(); });
   const auto exchanges = 1 + 2 * std::int64_t(catalogue().size());
   scope working(w.clock);

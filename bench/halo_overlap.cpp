@@ -34,8 +34,7 @@ struct parts {
 };
 
 task<> sweeps(parley::rank* self, settings s, parts with) {
-  parley::halo halo =
-      self->declare(parley::halo_exchange{.name = "rims", .ranks = {2, 2}, .configs = {parley::direct()}});
+  parley::halo halo(*self, {.name = "rims", .ranks = {2, 2}, .configs = {parley::configs::direct()}});
   std::vector<double> field((s.cells + 2) * (s.cells + 2));
   parley::halo_plan plan = halo.plan({parley::grid_field(field, {s.cells, s.cells})});
   parley::scope& here = co_await parley::this_scope;
@@ -104,16 +103,14 @@ task<sweep_time> time_sweep(parley::dataflow* flow, parley::halo_plan* plan, blo
 }
 
 /// Of all ranks.
-task<double> mean(parley::rank_group& all, double mine) {
+task<double> mean(parley::collective& all, double mine) {
   co_await all.all_reduce(std::span(&mine, 1));
   co_return mine / double(all.size());
 }
 
 task<> on_the_machine(parley::dataflow& flow, parley::rank& self, settings s) {
-  parley::halo halo = self.declare(
-      parley::halo_exchange{.name = "rims", .ranks = {self.world_size(), 1}, .configs = {parley::direct()}});
-  parley::rank_group all = self.declare(
-      parley::leader_worker{.name = "all", .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; }});
+  parley::halo halo(self, {.name = "rims", .ranks = {self.world_size(), 1}, .configs = {parley::configs::direct()}});
+  parley::collective all(self, {.name = "all"});
   block mine(s.cells);
   parley::halo_plan plan = halo.plan({parley::grid_field(mine.from, {s.cells, s.cells})});
   const double sweep_ns = co_await mean(all, time_of_interior(mine));

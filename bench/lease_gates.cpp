@@ -71,11 +71,11 @@ struct group {
     for (rank_id r = 0; r < ranks; ++r) {
       all.push_back(std::make_unique<rank>(
           rank_foundation{clock, links[r], nullptr, std::vector<std::uint64_t>(ranks, 1), {}}, rank_settings{}));
-      symmetric_op op;
+      symmetric_options op;
       op.name = "gradients";
       op.configs = configs;
       op.rehearse = std::make_shared<idle_communicators>();
-      ops.push_back(all.back()->declare(std::move(op)));
+      ops.push_back(parley::symmetric(*all.back(), std::move(op)));
     }
   }
   void call(std::size_t sizes, std::size_t times) {

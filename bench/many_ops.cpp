@@ -111,12 +111,12 @@ struct crowd {
   static rank_id receiver(std::size_t op) { return rank_id((op + 1) % ranks); }
   // Each rank is in half of the ops, as a sender or as a receiver, and declares them all.
   void declare(std::size_t count) {
-    const std::vector configs{parley::direct(), parley::chunked(64 << 10)};
+    const std::vector configs{parley::configs::direct(), parley::configs::chunked(64 << 10)};
     for (auto& t : transfers) t.reserve(count);
     for (std::size_t op = 0; op < count; ++op) {
-      parley::paired_transfer declared{.name = "op" + std::to_string(op), .configs = configs};
+      parley::transfer_options declared{.name = "op" + std::to_string(op), .configs = configs};
       declared.edges = {{sender(op), receiver(op)}, {sender(op + 2), receiver(op + 2)}};
-      for (rank_id r = 0; r < ranks; ++r) transfers[r].push_back(members[r]->declare(declared));
+      for (rank_id r = 0; r < ranks; ++r) transfers[r].push_back(parley::transfer(*members[r], declared));
     }
   }
   void pair_up(std::size_t count) {

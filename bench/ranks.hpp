@@ -88,8 +88,8 @@ inline std::vector<ops::config_ptr> catalogue(std::size_t count) {
                                                                             {128 << 10, 8},
                                                                             {64 << 10, 16}}};
   if (count < 1 || count > chunks.size() + 1) give_up("--configs takes 1 to 12");
-  std::vector<ops::config_ptr> list{ops::direct()};
-  for (std::size_t i = 0; list.size() < count; ++i) list.push_back(ops::chunked(chunks[i].first, chunks[i].second));
+  std::vector<ops::config_ptr> list{configs::direct()};
+  for (std::size_t i = 0; list.size() < count; ++i) list.push_back(configs::chunked(chunks[i].first, chunks[i].second));
   return list;
 }
 

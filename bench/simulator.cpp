@@ -48,14 +48,14 @@ world_options many_ranks(rank_id ranks) {
 
 // The same ones for all ranks: they never change.
 const std::vector<parley::config_ptr>& two_configs() {
-  static const std::vector<parley::config_ptr> both{parley::direct(), parley::chunked(64 << 10, 2)};
+  static const std::vector<parley::config_ptr> both{parley::configs::direct(), parley::configs::chunked(64 << 10, 2)};
   return both;
 }
 
 // Ranks 2k and 2k + 1 are a pair.
 parley::transfer declare_pair(parley::rank& self) {
   const rank_id first = self.id() / 2 * 2;
-  return self.declare(parley::paired_transfer{.name = "pair", .configs = two_configs(), .edges = {{first, first + 1}}});
+  return parley::transfer(self, {.name = "pair", .edges = {{first, first + 1}}, .configs = two_configs()});
 }
 constexpr time_ns pace_ns = 10'000;
 
@@ -240,7 +240,7 @@ class quiet_stage final : public parley::pipeline_stage {
 };
 
 task<> one_stage(parley::rank* self, std::int64_t microbatches) {
-  auto pipe = self->declare(parley::linear_pipeline{.name = "stages", .configs = two_configs()});
+  parley::pipeline pipe(*self, {.name = "stages", .configs = two_configs()});
   quiet_stage mine;
   const std::vector<std::uint64_t> sizes(std::size_t(microbatches), 128);
   co_await pipe.run(sizes, mine);

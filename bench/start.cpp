@@ -12,7 +12,7 @@
 namespace {
 
 parley::task<> exchange_one(parley::rank& self) {
-  auto token = self.declare(parley::paired_transfer{.name = "token", .role = {}, .edges = {{0, 1}, {1, 0}}});
+  parley::transfer token(self, {.name = "token", .role = {}, .edges = {{0, 1}, {1, 0}}});
   const parley::rank_id other = 1 - self.id();
   const std::array<std::uint64_t, 1> mine{self.id()};
   std::array<std::uint64_t, 1> theirs{};

@@ -52,24 +52,24 @@ bool with_ucx() {
 
 std::vector<parley::config_ptr> candidates(const std::string& only) {
   if (only == "gpu") {
-    std::vector<parley::config_ptr> all{parley::direct(),
-                                        parley::chunked(256 << 10, 4),
-                                        parley::chunked(4 << 20, 4),
-                                        parley::put(),
-                                        parley::put(4 << 20, 4),
-                                        parley::get(),
-                                        parley::ops::nccl(),
-                                        parley::put(0, 4, {.kernel_blocks = 16}),
-                                        parley::get(0, 4, {.kernel_blocks = 16}),
-                                        parley::put(4 << 20, 4, {.streams = 4})};
+    std::vector<parley::config_ptr> all{parley::configs::direct(),
+                                        parley::configs::chunked(256 << 10, 4),
+                                        parley::configs::chunked(4 << 20, 4),
+                                        parley::configs::put(),
+                                        parley::configs::put(4 << 20, 4),
+                                        parley::configs::get(),
+                                        parley::configs::nccl(),
+                                        parley::configs::put(0, 4, {.kernel_blocks = 16}),
+                                        parley::configs::get(0, 4, {.kernel_blocks = 16}),
+                                        parley::configs::put(4 << 20, 4, {.streams = 4})};
     if (with_ucx()) {
-      all.push_back(parley::ops::ucx());
-      all.push_back(parley::ops::ucx(4 << 20, 4));
+      all.push_back(parley::configs::ucx());
+      all.push_back(parley::configs::ucx(4 << 20, 4));
     }
     return all;
   }
-  return {parley::direct(), parley::chunked(256 << 10, 4), parley::chunked(1 << 20, 4),
-          parley::put(),    parley::put(1 << 20, 4),       parley::get()};
+  return {parley::configs::direct(), parley::configs::chunked(256 << 10, 4), parley::configs::chunked(1 << 20, 4),
+          parley::configs::put(),    parley::configs::put(1 << 20, 4),       parley::configs::get()};
 }
 
 constexpr std::size_t the_default = 0;
@@ -400,13 +400,14 @@ int main(int argc, char** argv) {
         parley::rank& self = here.self();
         payload_memory memory(here, sizes.back());
         const auto op = [&](const std::string& name, std::vector<parley::config_ptr> configs) {
-          return self.declare(parley::paired_transfer{
-              .name = name, .role = {}, .configs = std::move(configs), .edges = {{0, 1}}, .memory = memory.space()});
+          return parley::transfer(
+              self,
+              {.name = name, .role = {}, .edges = {{0, 1}}, .configs = std::move(configs), .memory = memory.space()});
         };
         const auto configs = candidates(only);
         both b{self,
                {},
-               self.declare(parley::paired_transfer{.name = "beat", .role = {}, .edges = {{0, 1}, {1, 0}}}),
+               parley::transfer(self, {.name = "beat", .role = {}, .edges = {{0, 1}, {1, 0}}}),
                memory.bytes(),
                {}};
         for (std::size_t i = 0; i < configs.size(); ++i)

@@ -89,9 +89,8 @@ int main(int argc, char** argv) {
   return as_rank([&](parley::job& here) {
     parley::rank& self = here.self();
     both b{self,
-           self.declare(parley::paired_transfer{
-               .name = "bulk", .role = {}, .configs = catalogue(tuned ? 8 : 1), .edges = {{0, 1}}}),
-           self.declare(parley::paired_transfer{.name = "beat", .role = {}, .edges = {{0, 1}, {1, 0}}}),
+           parley::transfer(self, {.name = "bulk", .role = {}, .edges = {{0, 1}}, .configs = catalogue(tuned ? 8 : 1)}),
+           parley::transfer(self, {.name = "beat", .role = {}, .edges = {{0, 1}, {1, 0}}}),
            std::vector<std::byte>(std::size_t(given.number("bytes", 16 << 20)), std::byte(self.id() + 1))};
     parley::runtime::run(here.loop(), measure(b, given.number("repetitions", 50), tuned));
   });

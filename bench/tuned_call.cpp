@@ -77,9 +77,8 @@ struct two_ranks {
       ranks[l.rank()].emplace(parley::ops::rank_foundation{loop, l, nullptr, {{1, 2}}, {}}, settings);
     }
     for (auto& r : ranks) {
-      auto configs = {parley::direct(), parley::chunked(64 << 10)};
-      transfers.push_back(
-          r->declare(parley::paired_transfer{.name = "word", .role = {}, .configs = configs, .edges = {{0, 1}}}));
+      auto configs = {parley::configs::direct(), parley::configs::chunked(64 << 10)};
+      transfers.push_back(parley::transfer(*r, {.name = "word", .role = {}, .edges = {{0, 1}}, .configs = configs}));
     }
   }
   ~two_ranks() {
@@ -165,8 +164,8 @@ void batched(std::int64_t count) {
   two_ranks both(loop);
   std::array<parley::p2p, 2> words;
   for (std::size_t r = 0; r < 2; ++r)
-    words[r] = both.ranks[r]->declare(
-        parley::point_to_point{.name = "words", .configs = {parley::direct(), parley::chunked(64 << 10)}});
+    words[r] = parley::p2p(
+        *both.ranks[r], {.name = "words", .configs = {parley::configs::direct(), parley::configs::chunked(64 << 10)}});
   agree(loop, both, [&](std::int64_t n) { return batches(words, n); });
   const std::uint64_t allocations_before = allocations;
   const std::int64_t start = now_ns();

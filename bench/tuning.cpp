@@ -33,7 +33,7 @@ class spinning_stage final : public parley::pipeline_stage {
 
 void run_stage(parley::job& here, const arguments& given) {
   const auto configs = catalogue(std::size_t(given.number("configs", 8)));
-  auto pipe = here.self().declare(parley::linear_pipeline{.name = "activations", .stages = {}, .configs = configs});
+  parley::pipeline pipe(here.self(), {.name = "activations", .stages = {}, .configs = configs});
   const std::vector<std::uint64_t> sizes(std::size_t(given.number("microbatches", 200)),
                                          std::uint64_t(given.number("bytes", 16 << 20)));
   spinning_stage stage(given.number("compute_us", 5000));

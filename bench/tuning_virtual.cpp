@@ -60,7 +60,7 @@ void run_parley(const arguments& given) {
   scope working(w.clock);
   std::vector<parley::pipeline> pipes;
   for (auto& r : w.all)
-    pipes.push_back(r->declare(parley::linear_pipeline{.name = "activations", .stages = {}, .configs = configs}));
+    pipes.push_back(parley::pipeline(*r, {.name = "activations", .stages = {}, .configs = configs}));
   for (auto& p : pipes) working.spawn(p.run(sizes, stage));
   const time_ns start = w.clock.now();
   run_until(w.clock, [&] { return working.running() == 0; });
@@ -182,10 +182,10 @@ void run_barriers(const arguments& given) {
   for (std::size_t c = 0; c < configs.size(); ++c) {
     auto& transfers = s.of_config.emplace_back();
     for (auto& r : w.all)
-      transfers.push_back(r->declare(parley::paired_transfer{.name = "edges with config " + std::to_string(c),
-                                                             .role = {},
-                                                             .configs = {configs[c]},
-                                                             .edges = {{0, 1}, {1, 2}, {2, 3}}}));
+      transfers.push_back(parley::transfer(*r, {.name = "edges with config " + std::to_string(c),
+                                                .role = {},
+                                                .edges = {{0, 1}, {1, 2}, {2, 3}},
+                                                .configs = {configs[c]}}));
   }
   // The ops introduce themselves to each other before the scheme starts.
   scope settling(w.clock);

@@ -1,7 +1,7 @@
 #include <parley/cli/spec.hpp>
 
 #include <parley/cli/payload/expression.hpp>
-#include <parley/paired_transfer.hpp>
+#include <parley/transfer.hpp>
 #include <parley/transports/files/file_storage.hpp>
 #include <parley/tuning/key.hpp>
 
@@ -218,7 +218,7 @@ void read_pairs(const place& at, op_spec& op, rank_id world) {
   const auto edges = at.find("edges");
   if (roles.has_value() == edges.has_value())
     at.fail(R"(give either "roles": {"sender": …, "receiver": …} or "edges": [[from, to], …])");
-  ops::paired_transfer pairs{.name = op.name, .role = {}};
+  ops::transfer_options pairs{.name = op.name, .role = {}};
   std::vector<rank_id> senders;
   std::vector<rank_id> receivers;
   if (edges) {
@@ -243,9 +243,9 @@ void read_pairs(const place& at, op_spec& op, rank_id world) {
         receiver.fail("rank " + std::to_string(r) + " is a sender too; a rank has one role, so list edges instead");
     }
     pairs.role = [&](rank_id r) {
-      return std::string(std::count(senders.begin(), senders.end(), r) != 0       ? "sender"
-                         : std::count(receivers.begin(), receivers.end(), r) != 0 ? "receiver"
-                                                                                  : "idle");
+      return std::count(senders.begin(), senders.end(), r) != 0       ? ops::role::sender
+             : std::count(receivers.begin(), receivers.end(), r) != 0 ? ops::role::receiver
+                                                                      : ops::role::idle;
     };
   }
   const auto paired = ops::pair_up(pairs, world);
@@ -254,17 +254,17 @@ void read_pairs(const place& at, op_spec& op, rank_id world) {
 }
 
 op_spec read_op(const place& at, rank_id world, const spec_overrides& overrides) {
-  if (!at.find("op")) at.fail(R"(the key "op" is missing: "pipeline" or "paired_transfer")");
+  if (!at.find("op")) at.fail(R"(the key "op" is missing: "pipeline" or "transfer")");
   const place kind = at.at("op", "");
   const std::string word = kind.text("op");
   op_spec op;
   if (word == "pipeline") {
     at.expect_object("a pipeline", {"op", "name", "stages", "dtype", "configs", "microbatches"});
-  } else if (word == "paired_transfer") {
-    op.kind = op_kind::paired_transfer;
-    at.expect_object("a paired_transfer", {"op", "name", "roles", "edges", "dtype", "configs", "messages"});
+  } else if (word == "transfer") {
+    op.kind = op_kind::transfer;
+    at.expect_object("a transfer", {"op", "name", "roles", "edges", "dtype", "configs", "messages"});
   } else {
-    kind.fail("unknown op " + in_quotes(word) + "; known are pipeline and paired_transfer");
+    kind.fail("unknown op " + in_quotes(word) + "; known are pipeline and transfer");
   }
   const place name = at.at("name", "a name for the op, which results files carry");
   op.name = name.text("name");

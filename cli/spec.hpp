@@ -22,7 +22,7 @@ namespace parley::cli {
 
 using runtime::rank_id;
 
-enum class op_kind : std::uint8_t { pipeline, paired_transfer };
+enum class op_kind : std::uint8_t { pipeline, transfer };
 
 struct op_spec {
   op_kind kind = op_kind::pipeline;

@@ -21,8 +21,7 @@ parley::task<> reduce(parley::hierarchy* all, std::vector<float>* weights, std::
 }
 
 parley::task<> rank_main(parley::rank& self) {
-  parley::hierarchy all =
-      self.declare(parley::hierarchical{.name = "gradients", .leads = [](parley::rank_id r) { return r % 4 == 0; }});
+  parley::hierarchy all(self, {.name = "gradients", .leads = [](parley::rank_id r) { return r % 4 == 0; }});
   const std::size_t sum_of_ranks = self.world_size() * (self.world_size() + 1) / 2;
   const auto ranks = static_cast<float>(sum_of_ranks);
   const parley::time_ns begin = self.where().precise_now();

@@ -118,7 +118,7 @@ parley::task<double> seconds_alone(parley::rank* self) {
   co_return static_cast<double>(self->where().precise_now() - begin) / 1e9;
 }
 
-parley::task<> iterate(parley::rank* self, parley::halo halo, parley::rank_group norms, block b, double alone_s) {
+parley::task<> iterate(parley::rank* self, parley::halo halo, parley::collective norms, block b, double alone_s) {
   field u(b);
   field v(b);
   const double pi = std::numbers::pi;
@@ -173,12 +173,11 @@ parley::task<> rank_main(parley::rank& self) {
   const unsigned px = options.px == 0 ? ranks / squarest(ranks) : options.px;
   const unsigned py = ranks / px;
   if (px * py != ranks) parley::runtime::raise({parley::errc::bad_argument, "-px does not divide the number of ranks"});
-  parley::halo halo = self.declare(parley::halo_exchange{
-      .name = "rims",
-      .ranks = {py, px},
-      .configs = {parley::direct(), parley::chunked(64 * 1024, 4), parley::put(), parley::get()}});
-  parley::rank_group norms = self.declare(
-      parley::leader_worker{.name = "norms", .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; }});
+  parley::halo halo(self, {.name = "rims",
+                           .ranks = {py, px},
+                           .configs = {parley::configs::direct(), parley::configs::chunked(64 * 1024, 4),
+                                       parley::configs::put(), parley::configs::get()}});
+  parley::collective norms(self, {.name = "norms"});
   const auto [rows, first_row] = share(options.ny, py, halo.place()[0]);
   const auto [columns, first_column] = share(options.nx, px, halo.place()[1]);
   const block mine{rows, columns, first_row, first_column};

@@ -59,7 +59,7 @@ class prepared_star final : public parley::group_config {
   std::map<std::string, parley::time_ns> takes_ns_;
   parley::runtime::executor& executor_;
   std::shared_ptr<std::string> last_;  // that this rank has run, of all kernels
-  parley::group_config_ptr star_ = parley::star();
+  parley::group_config_ptr star_ = parley::configs::star();
 };
 
 void print(const parley::decision& d) {
@@ -109,10 +109,11 @@ parley::task<> rank_main(parley::rank& self) {
   for (const kernel& k : kernels)
     configs.push_back(std::make_shared<const prepared_star>(k.name, k.takes_ns, self, last));
 
-  parley::rank_group together = self.declare(parley::leader_worker{
-      .name = "together", .groups = parley::groups_of(self.world_size(), self.world_size()), .configs = configs});
-  parley::hierarchy by_kind = self.declare(
-      parley::hierarchical{.name = "by kind", .group_by = kind_of, .inside = configs, .between = {parley::star()}});
+  parley::collective together(
+      self,
+      {.name = "together", .groups = parley::groups_of(self.world_size(), self.world_size()), .configs = configs});
+  parley::hierarchy by_kind(
+      self, {.name = "by kind", .group_by = kind_of, .inside = configs, .between = {parley::configs::star()}});
 
   std::vector<float> values(1000);
   const parley::rank_id ids = self.world_size() * (self.world_size() + 1) / 2;  // 1 + 2 + … + world size

@@ -119,7 +119,7 @@ class library_config final : public parley::symmetric_config {
     return parley::error{parley::errc::unavailable, "the number of ranks is no power of two"};
   }
   parley::task<> run(parley::symmetric_call call, std::span<std::byte> data) const override {
-    auto& world = static_cast<library_world&>(*call.over);
+    auto& world = static_cast<library_world&>(*call.communicator);
     return run_(world, {reinterpret_cast<float*>(data.data()), data.size() / sizeof(float)});
   }
 
@@ -154,14 +154,14 @@ class library_worlds final : public parley::communicator_source {
 };
 
 parley::task<> rank_main(parley::rank& self) {
-  parley::p2p wires = self.declare(parley::point_to_point{.name = "library"});
+  parley::p2p wires(self, {.name = "library"});
   const auto worlds = std::make_shared<library_worlds>(self, wires);
   const bool power_of_two = std::has_single_bit(self.world_size());
-  parley::symmetric_op op{.name = "sums", .over = worlds->make(0), .rehearse = worlds, .dtype = "f32"};
+  parley::symmetric_options op{.name = "sums", .communicator = worlds->make(0), .rehearse = worlds, .dtype = "f32"};
   op.configs = {std::make_shared<library_config>("star", all_reduce_star, true),
                 std::make_shared<library_config>("ring", all_reduce_ring, true),
                 std::make_shared<library_config>("pairs", all_reduce_pairs, power_of_two)};
-  parley::symmetric all_reduce = self.declare(op);
+  parley::symmetric all_reduce(self, op);
 
   const parley::rank_id n = self.world_size();
   const auto ranks = static_cast<float>(n * (n + 1) / 2);

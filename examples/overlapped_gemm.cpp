@@ -318,10 +318,10 @@ parley::task<> gemm_reduce_scatter(parley::rank* self, parley::transfer blocks) 
               products, alone);
 }
 
-parley::paired_transfer between_all(const parley::rank& self, const char* name) {
-  parley::paired_transfer op;
+parley::transfer_options between_all(const parley::rank& self, const char* name) {
+  parley::transfer_options op;
   op.name = name;
-  op.configs = {parley::direct(), parley::chunked(8 << 10)};
+  op.configs = {parley::configs::direct(), parley::configs::chunked(8 << 10)};
   for (rank_id from = 0; from < self.world_size(); ++from) {
     for (rank_id to = 0; to < self.world_size(); ++to) {
       if (from != to) op.edges.emplace_back(from, to);
@@ -333,8 +333,8 @@ parley::paired_transfer between_all(const parley::rank& self, const char* name) 
 parley::task<> rank_main(parley::rank& self) {
   if (self.world_size() == 1)
     parley::runtime::raise({parley::errc::bad_argument, "one rank has nobody to gather from: parley run -n 4 PROGRAM"});
-  co_await all_gather_gemm(&self, self.declare(between_all(self, "shards")));
-  co_await gemm_reduce_scatter(&self, self.declare(between_all(self, "blocks")));
+  co_await all_gather_gemm(&self, parley::transfer(self, between_all(self, "shards")));
+  co_await gemm_reduce_scatter(&self, parley::transfer(self, between_all(self, "blocks")));
 }
 
 }  // namespace

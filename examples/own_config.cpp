@@ -38,13 +38,15 @@ class far_half_first final : public parley::paired_config {
   }
 };
 
+parley::role role_of(parley::rank_id r) {
+  if (r > 1) return parley::role::idle;
+  return r == 0 ? parley::role::sender : parley::role::receiver;
+}
+
 parley::task<> rank_main(parley::rank& self) {
-  parley::transfer transfer = self.declare(parley::paired_transfer{
-      .name = "halves",
-      .role = [](parley::rank_id r) { return r == 0   ? "sender"
-                                             : r == 1 ? "receiver"
-                                                      : "idle"; },
-      .configs = {parley::direct(), std::make_shared<far_half_first>()}});
+  parley::transfer transfer(
+      self,
+      {.name = "halves", .role = role_of, .configs = {parley::configs::direct(), std::make_shared<far_half_first>()}});
 
   std::vector<std::uint64_t> data(1_MiB / sizeof(std::uint64_t));
   for (int i = 0; i < 500 && !transfer.idle(); ++i) {

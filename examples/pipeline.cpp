@@ -71,8 +71,9 @@ void print(const char* what, const parley::decision& d) {
 }
 
 parley::task<> rank_main(parley::rank& self) {
-  parley::pipeline pipe = self.declare(parley::linear_pipeline{
-      .name = "layers", .configs = {parley::direct(), parley::chunked(64 * 1024, 2), parley::put(), parley::get()}});
+  parley::pipeline pipe(self, {.name = "layers",
+                               .configs = {parley::configs::direct(), parley::configs::chunked(64 * 1024, 2),
+                                           parley::configs::put(), parley::configs::get()}});
   layer whole(pipe.stage(), layer::whole_payload);
   layer in_blocks(pipe.stage(), 2'048);
   std::optional<parley::tuned_stage> either;

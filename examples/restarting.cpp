@@ -18,8 +18,9 @@ namespace {
 constexpr std::uint64_t last = 1'000;
 
 parley::transfer declare_counter(parley::rank& self) {
-  return self.declare(parley::paired_transfer{
-      .name = "counter", .configs = {parley::direct(), parley::chunked(64_KiB)}, .edges = {{0, 1}, {1, 0}}});
+  return parley::transfer(self, {.name = "counter",
+                                 .edges = {{0, 1}, {1, 0}},
+                                 .configs = {parley::configs::direct(), parley::configs::chunked(64_KiB)}});
 }
 
 parley::task<std::uint64_t> next_after(std::uint64_t count, parley::transfer& counter) {

@@ -30,7 +30,7 @@ std::vector<float> rows_of(std::uint64_t seed, std::uint64_t rank) {
 }
 
 parley::task<> rank_main(parley::rank& self) {
-  parley::attention ring = self.declare(parley::ring_attention{.name = "attention"});
+  parley::ring_attention ring(self, {.name = "attention"});
   const auto q = rows_of(1, self.id());
   const auto k = rows_of(2, self.id());
   const auto v = rows_of(3, self.id());

@@ -62,9 +62,9 @@ parley::task<> exchange_twice(parley::dataflow& flow, parley::rank* self, parley
 }
 
 parley::task<> rank_main(parley::rank& self) {
-  parley::p2p ring = self.declare(parley::point_to_point{
-      .name = "ring",
-      .configs = {parley::direct(), parley::chunked(256_KiB), parley::chunked(1_MiB, /*in_flight=*/4)}});
+  parley::p2p ring(self, {.name = "ring",
+                          .configs = {parley::configs::direct(), parley::configs::chunked(256_KiB),
+                                      parley::configs::chunked(1_MiB, /*in_flight=*/4)}});
   kernel_buffers k;
   for_each_element([&](std::size_t i) { k.x0[i] = x0_of(self.id(), i); });
   for (int round = 0; round < rounds; ++round) co_await parley::with_dataflow(exchange_twice, &self, ring, &k);

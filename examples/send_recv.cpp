@@ -12,34 +12,31 @@
 #include <vector>
 
 using namespace parley::literals;
+namespace configs = parley::configs;
 
 namespace {
 
 int messages = 200;
 
 parley::task<> rank_main(parley::rank& self) {
-  parley::transfer transfer = self.declare(parley::paired_transfer{
-      .name = "activations",
-      .role = [](parley::rank_id r) { return r == 0   ? "sender"
-                                             : r == 1 ? "receiver"
-                                                      : "idle"; },
-      .configs = {parley::direct(), parley::chunked(256_KiB), parley::chunked(1_MiB, /*in_flight=*/4)}});
+  parley::transfer acts(self, {.name = "activations",
+                               .edges = {{0, 1}},
+                               .configs = {configs::direct(), configs::chunked(256_KiB), configs::chunked(1_MiB, 4)}});
 
   std::vector<std::uint32_t> batch(4_MiB / sizeof(std::uint32_t));
-  for (int i = 0; i < messages && !transfer.idle(); ++i) {
+  for (int i = 0; i < messages && !acts.idle(); ++i) {
     if (self.id() == 0) {
       std::fill(batch.begin(), batch.end(), static_cast<std::uint32_t>(i));
-      co_await transfer.send(batch, {.to = 1});
+      co_await acts.send(batch, {.to = 1});
     } else {
-      co_await transfer.receive(batch, {.from = 0});
+      co_await acts.receive(batch, {.from = 0});
       if (batch.front() != static_cast<std::uint32_t>(i) || batch.back() != static_cast<std::uint32_t>(i))
         parley::runtime::raise({parley::errc::config_failed, "message " + std::to_string(i) + " came out wrong"});
     }
   }
 
-  if (transfer.idle()) co_return;
-  const auto agreed =
-      transfer.decision(4_MiB);  // on both ranks; `why` says what is missing where nothing is decided yet
+  if (acts.idle()) co_return;
+  const auto agreed = acts.decision(4_MiB);  // on both ranks; `why` says what is missing where nothing is decided yet
   std::printf("%s %s: %s, %s\n", agreed.op.c_str(), agreed.key.c_str(), agreed.config.c_str(), agreed.why.c_str());
 }
 

@@ -56,10 +56,11 @@ task<> rank_main(rank& self) {
   auto stage = ops::register_asymmetric_autotuning(self, "stage", {{"even", add_one_by_one}, {"odd", add_to_words}},
                                                    {{"even", "words", add_to_words}},
                                                    [](rank_id r) { return std::string(r % 2 == 0 ? "even" : "odd"); });
-  leader_worker sum;
+  collective_options sum;
   sum.name = "sum";
-  sum.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); };
-  auto group = ops::register_heterogeneous_autotuning(self, sum, {star(), chain(4_KiB)}, capability_check);
+  sum.role = [](rank_id r) { return r == 0 ? parley::role::leader : parley::role::worker; };
+  auto group =
+      ops::register_heterogeneous_autotuning(self, sum, {configs::star(), configs::chain(4_KiB)}, capability_check);
 
   std::vector<std::byte> data(64'000);
   std::vector<float> values(1000);

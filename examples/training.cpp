@@ -122,7 +122,7 @@ parley::task<> rank_main(parley::rank& self) {
                             "the schedule " + schedule_name + " is for " + std::to_string(schedule.ranks.size()) +
                                 " ranks, and this job has " + std::to_string(self.world_size())});
   microbatches = schedule.microbatches;
-  parley::training pipe = self.declare(parley::training_pipeline{.name = "layers", .schedule = schedule});
+  parley::training_pipeline pipe(self, {.name = "layers", .schedule = schedule});
   std::vector<double> gradient(schedule.stages);
   layers plain(schedule.stages, schedule.stages / self.world_size(), gradient);
   layers blocks(schedule.stages, schedule.stages / self.world_size(), gradient, 4'096);

@@ -100,10 +100,10 @@ class exchange {
   exchange(parley::job& here, parley::transports::cuda_space& space, kind what, std::size_t round)
       : peer_(1 - here.self().id()) {
     const std::size_t bytes = message_bytes[what];
-    parley::paired_transfer op{
-        .name = std::string(names[what]) + "_" + std::to_string(round),
-        .configs = {parley::direct(), parley::put(), parley::get(), parley::put(bytes / 2), parley::get(bytes / 2)},
-        .edges = {{0, 1}, {1, 0}}};
+    parley::transfer_options op{.name = std::string(names[what]) + "_" + std::to_string(round),
+                                .edges = {{0, 1}, {1, 0}},
+                                .configs = {parley::configs::direct(), parley::configs::put(), parley::configs::get(),
+                                            parley::configs::put(bytes / 2), parley::configs::get(bytes / 2)}};
     if (what == device_messages) op.memory = &space;
     for (auto& b : on_device_) b = space.make(bytes);
     for (auto& b : in_host_) b.resize(bytes);
@@ -112,7 +112,7 @@ class exchange {
     };
     sent_ = place(0);
     received_ = place(1);
-    op_ = here.self().declare(op);
+    op_ = parley::transfer(here.self(), op);
     known_ = {op_.registered(sent_), op_.registered(received_)};
   }
   task<> calls(std::uint64_t* made) {

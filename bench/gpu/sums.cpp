@@ -69,24 +69,24 @@ parley::task<> sums(parley::rank* who, parley::transports::cuda_copies* on, parl
   parley::transports::cuda_space& space = *memory;
   const auto source = std::make_shared<parley::ops::gpu_world_source>(self, "gradients", copies, ways());
   auto world = co_await source->connect_all();
-  parley::ops::symmetric_op op;
+  parley::ops::symmetric_options op;
   op.name = "gradients";
   op.configs = parley::ops::default_first(
-      *world, {parley::ops::nccl_sum(), parley::ops::nccl_graph_sum(), parley::ops::kernel_sum(8),
-               parley::ops::kernel_sum(32), parley::ops::gathered_sum(8), parley::ops::gathered_sum(32)});
-  op.over = world;
+      *world, {parley::configs::nccl_sum(), parley::configs::nccl_graph_sum(), parley::configs::kernel_sum(8),
+               parley::configs::kernel_sum(32), parley::configs::gathered_sum(8), parley::configs::gathered_sum(32)});
+  op.communicator = world;
   op.rehearse = source;
   op.memory = &space;
   op.timeout_ns = 5'000'000'000;
   if (w.mask == self.id()) {
-    op.capable = [all = op.configs](parley::rank_id) {
+    op.can_run = [all = op.configs](parley::rank_id) {
       std::vector<bool> can;
       for (const auto& c : all)
-        can.push_back(!c->id().starts_with("kernel_sum") && c->id() != parley::ops::gathered_sum(32)->id());
+        can.push_back(!c->id().starts_with("kernel_sum") && c->id() != parley::configs::gathered_sum(32)->id());
       return can;
     };
   }
-  auto all_reduce = self.declare(op);
+  parley::ops::symmetric all_reduce(self, op);
   const auto block = space.make(w.bytes);
   std::vector<float> values(w.bytes / sizeof(float));
   const auto host = std::as_writable_bytes(std::span(values));

@@ -2,10 +2,10 @@
 
 #include <parley/cli/payload/payload.hpp>
 #include <parley/news.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <algorithm>
 #include <span>
@@ -123,15 +123,15 @@ workload::workload(const spec& job, ops::rank& self, workload_options o) : optio
   runtime::memory_space* const memory = options_.engine->memory();
   for (const op_spec& op : job.ops) {
     if (op.kind == op_kind::pipeline) {
-      ops::linear_pipeline declared{
-          .name = op.name, .stages = op.stages, .configs = op.configs, .dtype = op.dtype, .memory = memory};
-      const ops::pipeline pipe = self.declare(std::move(declared));
+      ops::pipeline_options declared{
+          .name = op.name, .stages = op.stages, .configs = op.configs, .memory = memory, .dtype = op.dtype};
+      const ops::pipeline pipe(self, std::move(declared));
       if (!pipe.idle()) parts_.push_back(std::make_unique<pipeline_part>(*this, op, pipe));
       continue;
     }
-    ops::paired_transfer declared{
-        .name = op.name, .role = {}, .configs = op.configs, .edges = op.edges, .dtype = op.dtype, .memory = memory};
-    const ops::transfer moved = self.declare(declared);
+    ops::transfer_options declared{
+        .name = op.name, .role = {}, .edges = op.edges, .configs = op.configs, .memory = memory, .dtype = op.dtype};
+    const ops::transfer moved(self, declared);
     for (const auto& [from, to] : op.edges) {
       if (from == self.id()) parts_.push_back(std::make_unique<sender_part>(*this, op, moved, to));
       if (to == self.id()) parts_.push_back(std::make_unique<receiver_part>(*this, op, moved, from));

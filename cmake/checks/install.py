@@ -26,10 +26,10 @@ PROGRAM = """
 #include <vector>
 
 parley::task<> rank_main(parley::rank& self) {
-  parley::transfer numbers = self.declare(parley::paired_transfer{
+  parley::transfer numbers(self, {
       .name = "numbers",
-      .role = [](parley::rank_id r) { return r == 0 ? "sender" : "receiver"; },
-      .configs = {parley::direct()}});
+      .role = [](parley::rank_id r) { return r == 0 ? parley::role::sender : parley::role::receiver; },
+      .configs = {parley::configs::direct()}});
   std::vector<int> some(1000, self.id() == 0 ? 42 : 0);
   if (self.id() == 0) {
     co_await numbers.send(some, {.to = 1});
@@ -87,7 +87,7 @@ def main():
         if found != expected:
             print(f"the installed command loads UCX {found}, and it was built with {expected}")
             return 1
-        tuned = json.loads(run(parley, "tune", SPEC, "--no-results", "--json"))
+        tuned = json.loads(run(parley, "tune", SPEC, "--no-results", "--budget", "1", "--microbatches", "2000", "--json"))
         if not tuned["ok"]:
             print("the installed command could not tune", SPEC)
             return 1

@@ -15,10 +15,10 @@ using namespace parley::literals;
 inline constexpr int steps = 100;
 inline constexpr std::size_t numbers = 32'768;  // 256 KiB a step
 
-inline parley::paired_transfer rows() {
+inline parley::transfer_options rows() {
   return {.name = "rows",
-          .configs = {parley::direct(), parley::chunked(64_KiB, /*in_flight=*/4)},
-          .edges = {{0, 1}, {1, 0}}};
+          .edges = {{0, 1}, {1, 0}},
+          .configs = {parley::configs::direct(), parley::configs::chunked(64_KiB, /*in_flight=*/4)}};
 }
 
 /// What `rank` sends in a step.
@@ -36,7 +36,7 @@ inline void check(const std::vector<std::uint64_t>& row, parley::rank_id rank, i
 
 /// All steps as a coroutine; both directions of a step are under way at once.
 inline parley::task<> exchange(parley::rank& self) {
-  parley::transfer transfer = self.declare(rows());
+  parley::transfer transfer(self, rows());
   const parley::rank_id peer = 1 - self.id();
   std::vector<std::uint64_t> mine(numbers);
   std::vector<std::uint64_t> theirs(numbers);

@@ -6,7 +6,7 @@
 namespace {
 
 void iterate(parley::job& here) {
-  parley::transfer transfer = here.self().declare(neighbours::rows());
+  parley::transfer transfer(here.self(), neighbours::rows());
   const parley::rank_id peer = 1 - here.self().id();
   std::vector<std::uint64_t> mine(neighbours::numbers);
   std::vector<std::uint64_t> theirs(neighbours::numbers);

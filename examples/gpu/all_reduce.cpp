@@ -43,8 +43,7 @@ class nccl_alone {
     transports::nccl_id id;
     if (self.id() == 0) id = library_.make_id().value();
     if (self.world_size() > 1) {
-      parley::transfer ids =
-          self.declare(parley::paired_transfer{.name = "NCCL's id", .edges = edges_from_first(self)});
+      parley::transfer ids(self, {.name = "NCCL's id", .edges = edges_from_first(self)});
       if (self.id() != 0) co_await ids.receive(id.bytes, {.from = 0});
       for (parley::rank_id r = 1; self.id() == 0 && r < self.world_size(); ++r) co_await ids.send(id.bytes, {.to = r});
     }
@@ -97,13 +96,13 @@ task<std::size_t> wrong_in_one(parley::rank& self, transports::cuda_space& space
 
 task<> sweep(parley::job& here, transports::cuda_space& space) {
   parley::rank& self = here.self();
-  parley::ops::symmetric_op op = co_await examples::sums_of_all(here, space, "sums");
-  op.configs = {parley::ops::nccl_sum(), parley::ops::nccl_graph_sum(), parley::ops::kernel_sum(8),
-                parley::ops::kernel_sum(32)};
-  parley::ops::symmetric short_sums = self.declare(op);
+  parley::ops::symmetric_options op = co_await examples::sums_of_all(here, space, "sums");
+  op.configs = {parley::configs::nccl_sum(), parley::configs::nccl_graph_sum(), parley::configs::kernel_sum(8),
+                parley::configs::kernel_sum(32)};
+  parley::ops::symmetric short_sums(self, op);
   op.name = "long_sums";  // beyond what the kernel has memory for
   op.configs.resize(2);
-  parley::ops::symmetric long_sums = self.declare(op);
+  parley::ops::symmetric long_sums(self, op);
   nccl_alone alone(examples::nccl(), *here.gpu());
   co_await alone.meet(self);
 

@@ -21,9 +21,9 @@ class blocking_nccl {
   parley::task<> meet(parley::rank* self) {
     parley::transports::nccl_id id;
     if (self->id() == 0) id = known().make_id().value();
-    parley::paired_transfer op{.name = "NCCL's id"};
+    parley::transfer_options op{.name = "NCCL's id"};
     for (parley::rank_id r = 1; r < self->world_size(); ++r) op.edges.emplace_back(0, r);
-    parley::transfer ids = self->declare(op);
+    parley::transfer ids(*self, op);
     if (self->id() != 0) co_await ids.receive(id.bytes, {.from = 0});
     for (parley::rank_id r = 1; self->id() == 0 && r < self->world_size(); ++r) co_await ids.send(id.bytes, {.to = r});
     void* const library = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);

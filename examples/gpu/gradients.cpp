@@ -63,8 +63,8 @@ class gradients {
 
 parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
   parley::rank& self = here.self();
-  parley::hierarchy all = self.declare(parley::hierarchical{
-      .name = "gradients", .leads = [](parley::rank_id r) { return r % in_a_group == 0; }, .memory = &space});
+  parley::hierarchy all(
+      self, {.name = "gradients", .leads = [](parley::rank_id r) { return r % in_a_group == 0; }, .memory = &space});
   std::fprintf(stderr, "rank %u is a %s of a group of %zu\n", self.id(), all.leads() ? "leader" : "worker",
                all.group_size());
   if (self.id() == 0)

@@ -33,7 +33,7 @@ class solver {
  public:
   // `rims` and `norms` are null where one rank sweeps alone; then the grid's own ends are copied.
   solver(parley::job& here, parley::transports::cuda_space& space, const jacobi_block& b, const parley::halo* rims,
-         parley::rank_group* norms)
+         parley::collective* norms)
       : gpu_(*here.gpu()), self_(here.self()), block_(b), norms_(norms),
         fields_{device_array<float>(space, (b.rows + 2) * b.columns),
                 device_array<float>(space, (b.rows + 2) * b.columns)},
@@ -124,7 +124,7 @@ class solver {
   parley::transports::cuda_copies& gpu_;
   parley::rank& self_;
   jacobi_block block_;
-  parley::rank_group* norms_;
+  parley::collective* norms_;
   examples::stream edge_;
   examples::stream inner_;
   examples::event inner_done_;
@@ -145,14 +145,13 @@ parley::task<double> timed(solver& s, parley::rank& self) {
 parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
   parley::rank& self = here.self();
   const parley::rank_id ranks = self.world_size();
-  parley::halo rims = self.declare(parley::halo_exchange{.name = "rims",
-                                                         .ranks = {ranks, 1},
-                                                         .periodic = {true, false},
-                                                         .width = {1, 0},
-                                                         .configs = {parley::direct(), parley::put(), parley::get()},
-                                                         .memory = &space});
-  parley::rank_group norms = self.declare(
-      parley::leader_worker{.name = "norms", .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; }});
+  parley::halo rims(self, {.name = "rims",
+                           .ranks = {ranks, 1},
+                           .periodic = {true, false},
+                           .width = {1, 0},
+                           .configs = {parley::configs::direct(), parley::configs::put(), parley::configs::get()},
+                           .memory = &space});
+  parley::collective norms(self, {.name = "norms"});
   const std::uint64_t each = options.ny / ranks;
   const std::uint64_t more = options.ny % ranks;
   const std::uint64_t me = self.id();

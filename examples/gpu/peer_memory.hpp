@@ -7,10 +7,10 @@
 #include <parley/cuda_copies.hpp>
 #include <parley/cuda_space.hpp>
 #include <parley/op_end.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/rank.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <array>
 #include <cstdint>
@@ -90,13 +90,13 @@ class peer_memory {
     const std::vector<std::byte> zeros(words_->bytes().size());
     co_await space_.copy(words_->bytes(), zeros);
     if (at_.world == 1) co_return;
-    parley::ops::paired_transfer op{.name = std::move(name)};
+    parley::ops::transfer_options op{.name = std::move(name)};
     for (rank_id from = 0; from < at_.world; ++from) {
       for (rank_id to = 0; to < at_.world; ++to) {
         if (from != to) op.edges.emplace_back(from, to);
       }
     }
-    parley::ops::transfer addresses = self.declare(op);
+    parley::ops::transfer addresses(self, op);
     const std::array mine{exported(memory_->bytes()), exported(words_->bytes())};
     parley::runtime::scope& here = co_await parley::runtime::this_scope;
     parley::runtime::scope all(here);

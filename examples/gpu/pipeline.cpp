@@ -160,8 +160,7 @@ struct larger {
 
 // How many steps it took until no rank tuned any more what it sends; all of them where one did not come to an end.
 parley::task<std::size_t> settled_on_all_ranks(parley::rank& self, const steps& tuned) {
-  parley::rank_group all = self.declare(
-      parley::leader_worker{.name = "steps", .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; }});
+  parley::collective all(self, {.name = "steps"});
   const std::size_t mine = tuned.decided_after == 0 ? tuned.ns.size() : tuned.decided_after;
   auto last = static_cast<double>(mine);
   if (!all.idle()) co_await all.all_reduce<larger>(std::span<double>(&last, 1));
@@ -190,12 +189,12 @@ struct ideal_step {
 
 // Those that run beside the default.
 std::vector<parley::config_ptr> others() {
-  std::vector<parley::config_ptr> all{parley::chunked(256 << 10, 4),
-                                      parley::chunked(1 << 20, 2),
-                                      parley::put(),
-                                      parley::put(256 << 10, 4),
-                                      parley::get(),
-                                      parley::get(256 << 10, 4)};
+  std::vector<parley::config_ptr> all{parley::configs::chunked(256 << 10, 4),
+                                      parley::configs::chunked(1 << 20, 2),
+                                      parley::configs::put(),
+                                      parley::configs::put(256 << 10, 4),
+                                      parley::configs::get(),
+                                      parley::configs::get(256 << 10, 4)};
   if (!options.only.empty()) std::erase_if(all, [](const auto& c) { return c->id() != options.only; });
   return all;
 }
@@ -215,9 +214,10 @@ parley::task<steps> train(parley::rank& self, const std::string& name, const std
                           gpu_stage& stage, parley::transports::cuda_space& space) {
   const parley::pipeline_schedule schedule = options.schedule_for(self.world_size());
   const ideal_step ideal(schedule);
-  parley::training_pipeline op{.name = name, .schedule = schedule, .configs = {parley::direct()}, .memory = &space};
+  parley::training_pipeline_options op{
+      .name = name, .schedule = schedule, .configs = {parley::configs::direct()}, .memory = &space};
   op.configs.insert(op.configs.end(), beside.begin(), beside.end());
-  parley::training pipe = self.declare(op);
+  parley::training_pipeline pipe(self, op);
   const auto peers = receivers(schedule, self.id());
   const std::uint64_t bytes = options.activation_bytes();
   steps all;

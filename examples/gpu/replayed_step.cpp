@@ -134,13 +134,13 @@ std::string agreed_on(const parley::symmetric& sums, std::uint64_t bytes) {
 
 parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
   parley::rank& self = here.self();
-  parley::ops::symmetric_op op = co_await examples::sums_of_all(here, space, "gradients");
-  op.configs = {parley::ops::nccl_sum(), parley::ops::kernel_sum(8), parley::ops::kernel_sum(32)};
-  if (slow_first) op.configs.insert(op.configs.begin(), parley::ops::kernel_sum(1));
-  const auto sums = self.declare(op);
+  parley::ops::symmetric_options op = co_await examples::sums_of_all(here, space, "gradients");
+  op.configs = {parley::configs::nccl_sum(), parley::configs::kernel_sum(8), parley::configs::kernel_sum(32)};
+  if (slow_first) op.configs.insert(op.configs.begin(), parley::configs::kernel_sum(1));
+  const parley::ops::symmetric sums(self, op);
   op.name = "replayed_gradients";
   op.replayed = true;
-  const auto replayed_sums = self.declare(op);
+  const parley::ops::symmetric replayed_sums(self, op);
   if (self.id() == 0)
     std::printf("#%13s %12s %14s %8s  %-22s %14s %8s  %-22s %10s\n", "size (B)", "count", "replayed (us)", "#wrong",
                 "config", "enqueued (us)", "#wrong", "config", "captures");

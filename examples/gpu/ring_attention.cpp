@@ -57,8 +57,8 @@ struct deviation {
 template <class T>
 class attention_rank {
  public:
-  attention_rank(parley::job& here, parley::transports::cuda_space& space, const parley::attention& ring,
-                 parley::rank_group all)
+  attention_rank(parley::job& here, parley::transports::cuda_space& space, const parley::ring_attention& ring,
+                 parley::collective all)
       : gpu_(*here.gpu()), space_(space), self_(here.self()), all_(std::move(all)), ring_(ring),
         shape_{.heads = options.heads,
                .rows = options.sequence / self_.world_size(),
@@ -196,8 +196,8 @@ class attention_rank {
   parley::transports::cuda_copies& gpu_;
   parley::transports::cuda_space& space_;
   parley::rank& self_;
-  parley::rank_group all_;
-  parley::attention ring_;
+  parley::collective all_;
+  parley::ring_attention ring_;
   parley::attention_shape shape_;
   examples::stream stream_;
   device_array<T> q_, k_, v_, out_;
@@ -229,13 +229,11 @@ task<> run_attention(parley::job& here, parley::transports::cuda_space& space) {
   if (options.sequence % ranks != 0)
     parley::runtime::raise({parley::errc::bad_argument, "--seqlen is no multiple of the number of ranks"});
   must(examples::load_attention_kernels(), "loading kernels");
-  std::vector<parley::config_ptr> configs{parley::direct(), parley::put(), parley::get()};
+  std::vector<parley::config_ptr> configs{parley::configs::direct(), parley::configs::put(), parley::configs::get()};
   if (!options.only.empty())
     std::erase_if(configs, [](const auto& one) { return one->id() != "direct" && one->id() != options.only; });
-  const parley::attention ring =
-      self.declare(parley::ring_attention{.name = "attention", .configs = std::move(configs), .memory = &space});
-  parley::rank_group all = self.declare(
-      parley::leader_worker{.name = "times", .role = [](parley::rank_id r) { return r == 0 ? "leader" : "worker"; }});
+  const parley::ring_attention ring(self, {.name = "attention", .configs = std::move(configs), .memory = &space});
+  parley::collective all(self, {.name = "times"});
   attention_rank<T> mine(here, space, ring, all);
   co_await mine.tune();
 

@@ -163,10 +163,9 @@ class ring {
 
 parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
   parley::rank& self = here.self();
-  std::vector<parley::config_ptr> configs{parley::direct(), parley::put(), parley::get()};
+  std::vector<parley::config_ptr> configs{parley::configs::direct(), parley::configs::put(), parley::configs::get()};
   if (!only.empty()) std::erase_if(configs, [](const auto& one) { return one->id() != "direct" && one->id() != only; });
-  const parley::p2p op =
-      self.declare(parley::point_to_point{.name = "ring", .configs = std::move(configs), .memory = &space});
+  const parley::p2p op(self, {.name = "ring", .configs = std::move(configs), .memory = &space});
   if (self.id() == 0)
     std::printf("#%13s %12s %8s %6s %6s %12s %10s %10s %8s  config\n#%13s %12s %8s %6s %6s %12s %10s %10s\n", "size",
                 "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "(B)", "(elements)", "", "", "",

@@ -22,13 +22,14 @@ inline parley::transports::nccl_library& nccl() {
 }
 
 /// Sums of floats in device memory; its configs are the caller's to name.
-inline parley::task<parley::ops::symmetric_op> sums_of_all(parley::job& here, parley::transports::cuda_space& space,
-                                                           std::string name) {
+inline parley::task<parley::ops::symmetric_options> sums_of_all(parley::job& here,
+                                                                parley::transports::cuda_space& space,
+                                                                std::string name) {
   parley::rank& self = here.self();
   const parley::ops::gpu_world_source::options with{.nccl = &nccl(), .kernel_bytes = largest_for_kernel};
   const auto source = std::make_shared<parley::ops::gpu_world_source>(self, name, *here.gpu(), with);
-  parley::ops::symmetric_op op;
-  op.over = co_await source->connect_all();
+  parley::ops::symmetric_options op;
+  op.communicator = co_await source->connect_all();
   op.name = std::move(name);
   op.rehearse = source;
   op.memory = &space;

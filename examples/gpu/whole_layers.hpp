@@ -160,12 +160,11 @@ class whole_layer {
   };
   whole_layer(titles words, parley::job& here, parley::transports::cuda_space& space, const layer_options& o, product p)
       : words_(words), options_(o), gpu_(*here.gpu()), space_(space), self_(here.self()),
-        all_(self_.declare(
-            parley::leader_worker{.name = "times", .role = [](rank_id r) { return r == 0 ? "leader" : "worker"; }})),
-        rows_(o.m / self_.world_size()), columns_(p.columns), inner_(p.inner), products_(columns_, inner_),
-        b_(space, columns_ * inner_), c_(space, o.m * o.n / self_.world_size()), right_(space, c_.size()),
-        count_(space, 1), workspaces_{device_array<std::byte>(space, matrix_products::workspace_bytes),
-                                      device_array<std::byte>(space, matrix_products::workspace_bytes)} {}
+        all_(self_, {.name = "times"}), rows_(o.m / self_.world_size()), columns_(p.columns), inner_(p.inner),
+        products_(columns_, inner_), b_(space, columns_ * inner_), c_(space, o.m * o.n / self_.world_size()),
+        right_(space, c_.size()), count_(space, 1),
+        workspaces_{device_array<std::byte>(space, matrix_products::workspace_bytes),
+                    device_array<std::byte>(space, matrix_products::workspace_bytes)} {}
 
   virtual task<> meet_peers() = 0;
   /// All of the calls in that stream is over; throws `peer_failed` where a rank is gone.
@@ -209,7 +208,7 @@ class whole_layer {
   parley::transports::cuda_copies& gpu_;
   parley::transports::cuda_space& space_;
   parley::rank& self_;
-  parley::rank_group all_;
+  parley::collective all_;
   std::uint64_t rows_;
   std::uint64_t columns_;
   std::uint64_t inner_;

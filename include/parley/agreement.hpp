@@ -11,7 +11,7 @@
 ///
 /// All ranks learn of every decision, with its evidence; how far a search has come is known where the op is led: on an edge by the
 /// sender. A wish of another rank's travels there. `bytes` is what a call has: a message, the data of a collective, or what a caller says
-/// (`symmetric_options::bytes`). Trials are the program's own calls: somebody has to go on making them, of that size, while `decided` waits,
+/// (`symmetric_call_options::bytes`). Trials are the program's own calls: somebody has to go on making them, of that size, while `decided` waits,
 /// or it waits until its time-out. It throws `failure`: `timeout` with what is missing, what ended the op, or `cancelled`. A wish is never
 /// refused: where tuning is switched off or a search is under way already it changes nothing.
 #include <parley/actors/policy.hpp>

@@ -2,7 +2,7 @@
 /// A paired config: one way to move a payload, with an implementation per role in one object, so that half a pair cannot be
 /// written.
 ///
-///     auto configs = {direct(), chunked(256_KiB), chunked(1_MiB, 4)};      // the first one is the default, c0
+///     auto configs = {configs::direct(), configs::chunked(256_KiB), configs::chunked(1_MiB, 4)};      // the first one is the default, c0
 ///
 ///     class halves final : public paired_config {                           // one's own
 ///      public:
@@ -89,31 +89,39 @@ using config_ptr = std::shared_ptr<const paired_config>;
 /// Whether a list can be an op's catalogue: it has a default and no null in it. The error names `op` and what to do.
 runtime::result<> check_catalogue(std::string_view op, const std::vector<config_ptr>& configs);
 
+}  // namespace parley::ops
+
+namespace parley::configs {
+
 /// The whole payload in one active message, eager or rendezvous as UCX decides.
-config_ptr direct();
+ops::config_ptr direct();
 
 /// In pieces of `chunk_bytes`, `in_flight` (1 to 4,096) of them at a time.
-config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight = 2);
+ops::config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight = 2);
 
 /// The sender writes the payload into the receiver's buffer, in pieces of `chunk_bytes` (0: whole), `in_flight` of them at a
 /// time; a fence and then the stamp follow. Only for receives into registered memory (`transfer::registered`). On GPUs `by` says by a
 /// kernel of how many blocks, or over how many streams (up to `most_of_a_copy`); a rank whose payload lies in host memory lacks such a config.
-config_ptr put(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4, device_copy by = {});
+ops::config_ptr put(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4, ops::device_copy by = {});
 
 /// The receiver reads the payload from the sender's memory, cut like that of `put`. Only for sends from registered memory.
-config_ptr get(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4, device_copy by = {});
+ops::config_ptr get(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4, ops::device_copy by = {});
 
 /// Each piece of the payload goes from where it lies to where it belongs, `in_flight` of them at a time, and nothing is packed: for
 /// payloads in a few long pieces that are alike at both ends, such as rows of a halo's faces in host memory. Others go by another config.
-config_ptr by_piece(std::uint64_t in_flight = 4);
+ops::config_ptr by_piece(std::uint64_t in_flight = 4);
 
 /// The payload goes from GPU to GPU by a send and a receive of NCCL, in a communicator of parley's own that the two ranks make
 /// when they first need it. For device buffers between processes; only for sends from registered memory.
-config_ptr nccl();
+ops::config_ptr nccl();
 
 /// The payload, or pieces of it, in active messages whose payload UCX takes from the sender's GPU and brings to the receiver's, over its own CUDA
 /// transports. For device buffers between processes, where PARLEY_UCX_CUDA=1 has UCX do that and it can.
-config_ptr ucx(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
+ops::config_ptr ucx(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
+
+}  // namespace parley::configs
+
+namespace parley::ops {
 
 /// A pair made of two functions. Throws `bad_argument` naming the role whose function is null.
 using send_function = runtime::task<> (*)(part_sender& out, std::span<const std::byte> data);

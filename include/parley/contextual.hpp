@@ -45,7 +45,7 @@ namespace parley::ops {
 class contextual_end;
 class rank;
 
-struct contextual_op {
+struct contextual_options {
   std::string name;
   std::vector<runtime::rank_id> members{};  ///< empty: all ranks; the first one leads
   std::size_t iterations = 5;               ///< measured, per config
@@ -59,7 +59,7 @@ struct contextual_op {
 class contextual {
  public:
   /// On all ranks. Throws `bad_argument`: a name that is taken, members that cannot be, no iterations.
-  contextual(rank& self, contextual_op op);
+  contextual(rank& self, contextual_options op);
   /// `f()` gives a `task<>`, or nothing for a thunk that never waits. One that captures more than references and numbers is
   /// named before it is given (g++ 12 destroys such temporaries of a `co_await` twice).
   template <class F>

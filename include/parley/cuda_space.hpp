@@ -2,7 +2,7 @@
 /// A GPU's memory as the place where ops keep their own buffers (runtime/dataflow/memory_space.hpp).
 ///
 ///     cuda_space space(copies);
-///     auto pipe = self.declare(linear_pipeline{.name = "activations", .configs = configs, .memory = &space});
+///     pipeline pipe(self, {.name = "activations", .configs = configs, .memory = &space});
 #include <parley/cuda_copies.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
 

@@ -1,13 +1,13 @@
 #pragma once
-/// All-reduces of floats in device memory, by NCCL and by kernels of parley's own, as configs of a `symmetric_op`: each member
+/// All-reduces of floats in device memory, by NCCL and by kernels of parley's own, as configs of a `symmetric` operation: each member
 /// calls it, and leases say which config all of them run.
 ///
 ///     gpu_world_source::options with{.nccl = &nccl, .kernel_bytes = 1_MiB};
 ///     auto source = std::make_shared<gpu_world_source>(self, "gradients", *here.gpu(), with);
 ///     std::shared_ptr<communicator> world = co_await source->connect_all();
-///     auto sums = self.declare(symmetric_op{.name = "gradients",
-///                                           .configs = default_first(*world, {nccl_sum(), kernel_sum(), gathered_sum()}),
-///                                           .over = world, .rehearse = source, .memory = here.gpu_memory()});
+///     symmetric sums(self, {.name = "gradients",
+///                           .configs = default_first(*world, {configs::nccl_sum(), configs::kernel_sum(), configs::gathered_sum()}),
+///                           .memory = here.gpu_memory(), .communicator = world, .rehearse = source});
 ///     co_await sums.run(gradients);                                                       // in place
 ///
 /// | config | is there where | how |
@@ -18,7 +18,7 @@
 ///
 /// Members tell each other by messages of an op `<name>_id` what they have. What one of them lacks is `unavailable` on all, with the
 /// reason, so that its rehearsal fails there and it is no candidate. A user who wants a config left out on some ranks says so with
-/// `symmetric_op::capable` or masks it: then it runs nowhere.
+/// `symmetric_options::can_run` or masks it: then it runs nowhere.
 ///
 /// Rehearsals run over communicators of their own, each from a fresh id. A call comes after what `cuda_copies::after` said of its
 /// buffer and ends when the sum is there; no thread waits in CUDA or NCCL. One whose deadline passes or whose member has died
@@ -26,8 +26,8 @@
 /// and 30 s later at most where NCCL was still connecting; the call throws what ended it, and later calls throw `unavailable` until the
 /// user has made another one.
 #include <parley/cuda_copies.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/symmetric_config.hpp>
+#include <parley/transfer.hpp>
 #include <parley/transports/nccl/nccl_library.hpp>
 
 #include <cstddef>
@@ -183,14 +183,18 @@ class gpu_world_source final : public communicator_source {
 /// The same list, but that the first config, the default, is one that all members of `over` can run. Throws `unavailable` where none is.
 std::vector<symmetric_config_ptr> default_first(const communicator& over, std::vector<symmetric_config_ptr> configs);
 
+}  // namespace parley::ops
+
+namespace parley::configs {
+
 /// By NCCL, over the call's communicator.
-symmetric_config_ptr nccl_sum();
+ops::symmetric_config_ptr nccl_sum();
 /// The same from a CUDA graph, which takes the host less than half of the time: the first call of a buffer captures it, later ones
 /// replay that; the latest 64 buffers are kept. For programs in which all members call with their buffers in the same order, as in
 /// steps that are alike: a member that captures while another replays may wait for it until the call's deadline.
-symmetric_config_ptr nccl_graph_sum();
+ops::symmetric_config_ptr nccl_graph_sum();
 /// By kernels of parley's, of 1 to 64 blocks.
-symmetric_config_ptr kernel_sum(unsigned blocks = 32);
-symmetric_config_ptr gathered_sum(unsigned blocks = 32);
+ops::symmetric_config_ptr kernel_sum(unsigned blocks = 32);
+ops::symmetric_config_ptr gathered_sum(unsigned blocks = 32);
 
-}  // namespace parley::ops
+}  // namespace parley::configs

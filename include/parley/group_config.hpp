@@ -1,7 +1,7 @@
 #pragma once
 /// A group config: one way for a leader and its workers to do a collective, with an implementation per role in one object.
 ///
-///     auto configs = {star(), star(256_KiB), chain(64_KiB)};                // the first one is the default, c0
+///     auto configs = {configs::star(), configs::star(256_KiB), configs::chain(64_KiB)};                // the first one is the default, c0
 ///
 ///     class own final : public group_config {
 ///      public:
@@ -44,12 +44,12 @@ namespace parley::ops {
 using runtime::rank_id;
 
 /// What a group does together, and what a call's buffer holds.
-enum class collective : std::uint8_t {
+enum class collective_kind : std::uint8_t {
   all_reduce,  ///< everyone's contribution before, the combination after, in place
   broadcast,   ///< the leader's data, afterwards everywhere
   gather,      ///< the leader's: one block per place; a worker's: its own block
 };
-std::string_view name(collective c) noexcept;
+std::string_view name(collective_kind c) noexcept;
 
 /// Combines two runs of whole elements: into = into (+) from.
 using combine_function = void (*)(std::span<std::byte> into, std::span<const std::byte> from);
@@ -70,7 +70,7 @@ class group_failure : public runtime::failure {
 
 /// What one call consists of, apart from the transport.
 struct group_work {
-  collective what = collective::all_reduce;
+  collective_kind what = collective_kind::all_reduce;
   std::span<std::byte> data{};
   std::uint64_t total_bytes = 0;  ///< the tuning size: of a gather, all blocks together
   std::size_t element_bytes = 1;
@@ -91,7 +91,7 @@ class group_call {
   group_call(actors::group_invocation& inv, std::span<const rank_id> members, rank_id self, rank_id leader,
              const group_work& work, pass which = pass::first, runtime::memory_space* device = nullptr);
 
-  collective what() const noexcept { return work_.what; }
+  collective_kind what() const noexcept { return work_.what; }
   std::size_t size() const noexcept { return members_.size(); }
   std::size_t self() const noexcept { return self_; }
   std::size_t leader() const noexcept { return leader_; }
@@ -174,11 +174,11 @@ class group_config : public op_config {
   virtual runtime::task<> lead(group_call& g) const = 0;
   virtual runtime::task<> work(group_call& g) const = 0;
   /// Which collectives it has implementations for.
-  virtual bool does(collective) const noexcept { return true; }
+  virtual bool does(collective_kind) const noexcept { return true; }
   /// Whether its leader can do something with what was combined before anybody has it.
   virtual bool returns_later() const noexcept { return true; }
   /// What it demands on the rank that demands most, in a group of that many.
-  virtual tuning::demands demands_of(collective, std::size_t) const { return demands(); }
+  virtual tuning::demands demands_of(collective_kind, std::size_t) const { return demands(); }
 
  protected:
   explicit group_config(tuning::config_identity identity) : op_config(std::move(identity)) {}
@@ -186,21 +186,29 @@ class group_config : public op_config {
 
 using group_config_ptr = std::shared_ptr<const group_config>;
 
+}  // namespace parley::ops
+
+namespace parley::configs {
+
 /// Everyone with the leader, in pieces of `chunk_bytes` or in one: while one piece comes the one before returns.
-group_config_ptr star(std::uint64_t chunk_bytes = 0);
+ops::group_config_ptr star(std::uint64_t chunk_bytes = 0);
 /// Along a ring of places, and once more around it with the result: each rank talks to two. Not for gather.
-group_config_ptr chain(std::uint64_t chunk_bytes = 65'536);
+ops::group_config_ptr chain(std::uint64_t chunk_bytes = 65'536);
 /// Along a binomial tree whose root is the leader: each rank talks to at most log2(size) others, for twice that many steps. So
 /// that sums are formed in the order of the places here, too, contributions travel as they are. For up to 1,024 places.
-group_config_ptr tree();
+ops::group_config_ptr tree();
 
 /// Everyone sends to everyone, and each forms the sum itself: one step, and `size()` times the memory. Only for all_reduce, and nothing
 /// can be done in between.
-group_config_ptr one_shot();
+ops::group_config_ptr one_shot();
 /// Each place forms the sum of its own share of the data, of which the others send it theirs, and gives it to them, in pieces of
 /// `chunk_bytes` or whole: twice as many bytes leave a rank as it has, whatever the size of the group. Only for all_reduce, and
 /// nothing can be done in between.
-group_config_ptr two_shot(std::uint64_t chunk_bytes = 0);
+ops::group_config_ptr two_shot(std::uint64_t chunk_bytes = 0);
+
+}  // namespace parley::configs
+
+namespace parley::ops {
 
 /// One made of two functions. Throws `bad_argument` naming the role whose function is null.
 using group_function = runtime::task<> (*)(group_call& g);

@@ -2,7 +2,7 @@
 /// Halo exchange: every rank holds a block of a grid, or a part of a mesh, with a rim of cells that belong to its neighbours,
 /// and fetches them; each pair of neighbours runs one config of several, the fastest, found out while the program runs.
 ///
-///     auto halo = self.declare(halo_exchange{.name = "u", .ranks = {2, 2}, .width = {1, 1}});      // a 2 x 2 grid of ranks
+///     halo halo(self, {.name = "u", .ranks = {2, 2}, .width = {1, 1}});   // a 2 x 2 grid of ranks
 ///     auto ghosts_of_u = halo.plan({grid_field(u, {rows, columns})});     // u has (rows + 2) * (columns + 2) elements
 ///     auto moving = ghosts_of_u.start(flow);                              // from now on what neighbours need is read
 ///     interior(u, next);                                                  // all that needs no ghosts
@@ -33,7 +33,7 @@
 ///     auto moving = ghosts_of_next.start(flow, s);
 ///     interior(others, u, next);                                          // beside the exchange
 ///
-/// Meshes name their neighbours themselves: `halo_exchange::neighbours` and `index_field`, with lists of indices.
+/// Meshes name their neighbours themselves: `halo_options::neighbours` and `index_field`, with lists of indices.
 ///
 /// Failure and cancellation: those of the messages (p2p.hpp). Where an exchange has given one up, as it came too late say, the next one
 /// would take it for its own: so there is none, on any rank, but `closed`, which says where and why, until all have joined again after a
@@ -65,19 +65,19 @@ enum class halo_reach : std::uint8_t {
   corners,  ///< also those that share an edge or a corner: 2, 8 or 26
 };
 
-struct halo_exchange {
+struct halo_options {
   std::string name;
   std::vector<rank_id> ranks{};        ///< how many along each dimension, 1 to 3 of them; empty: a mesh
   std::vector<bool> periodic{};        ///< per dimension; empty: none is
   std::vector<std::uint64_t> width{};  ///< cells of the rim, per dimension; empty: 1 each
   halo_reach reach = halo_reach::faces;
   std::vector<rank_id> neighbours{};  ///< of a mesh: those of this rank; they name it in turn
-  std::vector<config_ptr> configs{direct(), chunked(64 * 1024, 4), by_piece()};
-  capability_function capable{};
-  std::string dtype{};
-  time_ns timeout_ns = 30'000'000'000;
+  std::vector<config_ptr> configs{configs::direct(), configs::chunked(64 * 1024, 4), configs::by_piece()};
+  tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where its fields lie, such as a GPU's; null: in host memory
-  tuning::constraints allowed{};
+  time_ns timeout_ns = 30'000'000'000;      ///< of one call
+  std::string dtype{};
   /// What a neighbour is sent goes by the piece only where each has at least so many bytes, and there are no more than
   /// `most_pieces`: a message for each costs more than packing short ones (docs/performance.md).
   std::uint64_t by_piece_from = 2048;
@@ -137,6 +137,8 @@ class halo_plan {
   /// Ghosts are not read any more, on a device by nothing that `stream` gets from here on: neighbours may bring those of the next
   /// `start`, in the same flow, as soon as they have them. `start` does this itself, later than it could be done.
   void open(runtime::dataflow& flow, runtime::device_stream stream = nullptr);
+  /// One exchange alone, for who computes nothing meanwhile: it ends when all ghosts are in their places. The plan stays until then.
+  runtime::task<> exchange(runtime::device_stream stream = nullptr);
   /// How many bytes this rank sends in one exchange, and how many of them are packed first, unless they go by the piece.
   std::uint64_t sent_bytes() const noexcept;
   std::uint64_t packed_bytes() const noexcept;
@@ -161,9 +163,13 @@ class halo_plan {
   const runtime::dataflow* latest_flow_ = nullptr;
 };
 
-/// What `declare` gives back; a light handle that lives as long as its rank.
+/// A light handle of the op, which ends with its rank; copies of it are handles of the same op.
 class halo {
  public:
+  /// Of no op: this rank is idle in it.
+  halo() = default;
+  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  halo(rank& self, const halo_options& op);
   /// Throws `bad_argument` for fields that do not fit. Registers its buffers where configs need that.
   halo_plan plan(const std::vector<halo_field>& fields) const;
   /// Of a rank that is outside of the grid, or has no neighbours: its exchanges end at once.
@@ -173,12 +179,12 @@ class halo {
   /// The neighbours of this rank, as many as messages go out.
   std::size_t neighbours() const noexcept { return directions_.size(); }
   agreement to(rank_id peer) const { return messages_.to(peer); }
+  ops::decision decision(std::uint64_t bytes, rank_id peer) const { return messages_.decision(bytes, peer); }
   /// After `peer_restarted`, on each of the op's other ranks (of a mesh: of the world), with no exchange under way: all begin anew.
   /// False when no rank has restarted.
   bool rejoin();
 
  private:
-  friend rank;
   struct direction {
     rank_id peer;
     std::array<int, 3> to;  // -1, 0 or 1 per dimension; of a mesh: all 0
@@ -190,7 +196,7 @@ class halo {
   void check(const halo_field& f, std::size_t number) const;
   std::unique_ptr<actors::payload_pieces> few_and_long(const std::vector<runtime::memory_pieces>& regions, rank_id peer,
                                                        std::span<std::byte> packed) const;
-  halo_exchange op_;
+  halo_options op_;
   rank_id self_ = 0;
   std::string title_;
   std::vector<rank_id> place_;
@@ -200,6 +206,6 @@ class halo {
 };
 
 /// The messages that rank `self` exchanges, or `bad_argument`; the same on all ranks but for the neighbours of a mesh.
-runtime::result<point_to_point> halo_messages(const halo_exchange& op, rank_id self, rank_id world_size);
+runtime::result<p2p_options> halo_messages(const halo_options& op, rank_id self, rank_id world_size);
 
 }  // namespace parley::ops

@@ -2,7 +2,7 @@
 /// Batches of sends and receives between any ranks, in place, in whatever order they are posted; each directed pair of ranks
 /// runs one config of several, the fastest, found out while the program runs.
 ///
-///     auto ring = self.declare(point_to_point{.name = "ring", .configs = {direct(), chunked(256_KiB)}});
+///     p2p ring(self, {.name = "ring", .configs = {configs::direct(), configs::chunked(256_KiB)}});
 ///     dataflow flow(here);                                           // parley/dataflow.hpp: who waits for whom
 ///     auto round = ring.start(flow, {ring.isend(x, {.to = next}), ring.irecv(y, {.from = previous})});
 ///     co_await round[1];                                             // y is here; or `co_await round`
@@ -30,12 +30,13 @@
 ///     ring.start(flow, {ring.isend(x, {.to = next}), ring.irecv(y, {.from = previous})}, {.stream = s});
 ///     launch(s, y, z);                                               // runs when y is here
 ///
-/// Failure: as of a transfer (paired_transfer.hpp), per operation, with the title of the operation in front; a batch throws its first failure
+/// Failure: as of a transfer (transfer.hpp), per operation, with the title of the operation in front; a batch throws its first failure
 /// and goes through with the others. Cancellation and deadlines: per operation and per batch (dataflow.hpp). What ends before it was
 /// matched leaves its place to the next one of its pair and tag: where that must not be, `dataflow::stop_at_failure`, or another tag.
 #include <parley/dataflow.hpp>
-#include <parley/paired_transfer.hpp>
+#include <parley/transfer.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -54,20 +55,20 @@ namespace parley::ops {
 class p2p_end;
 class rank;
 
-struct point_to_point {
+struct p2p_options {
   std::string name;
-  std::vector<config_ptr> configs{direct()};
   std::vector<rank_id> ranks{};  ///< who takes part; empty: all
   /// Sender and receiver of each pair that may be used; empty: all pairs of `ranks`.
   std::vector<std::pair<rank_id, rank_id>> edges{};
-  capability_function capable{};
-  std::string dtype{};
-  time_ns timeout_ns = 30'000'000'000;
+  std::vector<config_ptr> configs{configs::direct()};
+  tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
-  tuning::constraints allowed{};
+  time_ns timeout_ns = 30'000'000'000;      ///< of one call
+  std::string dtype{};
   /// For ops in which what pairs do hangs together: all of their ranks. When one has come back as a new process, all pairs begin
   /// anew, with `rejoin` on each of the others. Empty: the pairs of that rank do, by themselves.
-  std::vector<rank_id> coupled{};
+  std::vector<rank_id> restart_group{};
 };
 
 struct p2p_operation;
@@ -109,9 +110,13 @@ struct batch_options {
   bool ahead = false;
 };
 
-/// What `declare` gives back; a light handle that lives as long as its rank.
+/// A light handle of the op, which ends with its rank; copies of it are handles of the same op.
 class p2p {
  public:
+  /// Of no op: this rank is idle in it.
+  p2p() = default;
+  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  p2p(rank& self, const p2p_options& op);
   template <buffer B>
   static p2p_operation isend(const B& data, send_options o) {
     const auto bytes = std::as_bytes(std::span(data));
@@ -141,6 +146,18 @@ class p2p {
     return start(flow, std::span(batch.begin(), batch.size()), o);
   }
 
+  /// A batch alone: starts it, and ends when all of it has ended. Throws what came first.
+  ///
+  ///     co_await ring.exchange(ring.isend(out, {.to = next}), ring.irecv(in, {.from = previous}));
+  template <std::same_as<p2p_operation>... Operations>
+  runtime::task<> exchange(Operations... batch) {
+    std::vector<p2p_operation> all;
+    all.reserve(sizeof...(batch));
+    (all.push_back(std::move(batch)), ...);
+    return exchange_all(std::move(all), {});
+  }
+  runtime::task<> exchange_all(std::vector<p2p_operation> batch, batch_options o = {});
+
   /// See `transfer`.
   template <buffer B>
   actors::registered_memory registered(B&& memory) {
@@ -150,6 +167,8 @@ class p2p {
   void check_caller() const;
   agreement to(rank_id peer) const;
   agreement from(rank_id peer) const;
+  /// What was agreed with `peer`, of messages to it, or else of those that come from it.
+  ops::decision decision(std::uint64_t bytes, rank_id peer) const;
   void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;
   /// See `transfer`; on all ranks of the op.
   runtime::task<> tune(std::vector<std::uint64_t> sizes_bytes);
@@ -167,7 +186,6 @@ class p2p {
   bool idle() const noexcept { return end_ == nullptr; }
 
  private:
-  friend rank;
   p2p_end& end() const;
   actors::registered_memory register_bytes(std::span<std::byte> memory) const;
   std::string name_;
@@ -176,15 +194,15 @@ class p2p {
 
 /// The messages of an op that is made of them: what both have in common.
 template <class Op>
-point_to_point messages_of(const Op& op, std::vector<rank_id> ranks = {}) {
-  point_to_point messages;
+p2p_options messages_of(const Op& op, std::vector<rank_id> ranks = {}) {
+  p2p_options messages;
   messages.name = op.name;
   messages.configs = op.configs;
-  messages.coupled = ranks;
+  messages.restart_group = ranks;
   messages.ranks = std::move(ranks);
-  messages.capable = op.capable;
+  messages.can_run = op.can_run;
   messages.timeout_ns = op.timeout_ns;
-  messages.allowed = op.allowed;
+  messages.constraints = op.constraints;
   if constexpr (requires { op.dtype; }) messages.dtype = op.dtype;
   if constexpr (requires { op.memory; }) messages.memory = op.memory;
   return messages;
@@ -194,9 +212,9 @@ point_to_point messages_of(const Op& op, std::vector<rank_id> ranks = {}) {
 std::vector<rank_id> named_or_first(const std::vector<rank_id>& named, std::size_t count);
 
 /// Whether rank `r` is one of the op's.
-bool takes_part(const point_to_point& op, rank_id r);
+bool takes_part(const p2p_options& op, rank_id r);
 
 /// The pairs that rank `self` has, or `bad_argument` saying what is wrong, the same on all ranks.
-runtime::result<paired_transfer> pairs_of(const point_to_point& op, rank_id self, rank_id world_size);
+runtime::result<transfer_options> pairs_of(const p2p_options& op, rank_id self, rank_id world_size);
 
 }  // namespace parley::ops

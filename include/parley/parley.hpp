@@ -2,15 +2,16 @@
 /// All that a program needs: `#include <parley/parley.hpp>`, link `parley::parley`.
 ///
 ///     parley::task<> rank_main(parley::rank& self) {
-///       auto transfer = self.declare(parley::paired_transfer{…});
+///       parley::transfer activations(self, {.name = "activations", …});
 ///       …
 ///     }
 ///     int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
 ///
-/// Where to look next: parley/paired_transfer.hpp, parley/pipeline.hpp and parley/leader_worker.hpp for the ops, parley/config.hpp for configs of one's own,
+/// Where to look next: parley/transfer.hpp, parley/pipeline.hpp and parley/collective.hpp for the ops, parley/config.hpp for configs of one's own,
 /// parley/tunable_op.hpp for kernels of one's own, parley/run.hpp for other people's loops, parley/work.hpp for programs without coroutines,
 /// parley/actor.hpp for actors of one's own. A `decision` names the `config` that runs, be it a winner or still the default.
 #include <parley/actor.hpp>
+#include <parley/collective.hpp>
 #include <parley/compute.hpp>
 #include <parley/config.hpp>
 #include <parley/contextual.hpp>
@@ -18,11 +19,9 @@
 #include <parley/error.hpp>
 #include <parley/group_config.hpp>
 #include <parley/halo.hpp>
-#include <parley/hierarchical.hpp>
+#include <parley/hierarchy.hpp>
 #include <parley/identifiers.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/rank.hpp>
 #include <parley/ring_attention.hpp>
@@ -32,6 +31,7 @@
 #include <parley/symmetric.hpp>
 #include <parley/task.hpp>
 #include <parley/training_pipeline.hpp>
+#include <parley/transfer.hpp>
 #include <parley/tunable_op.hpp>
 #include <parley/tuned_stage.hpp>
 #include <parley/when.hpp>
@@ -43,22 +43,19 @@ using namespace runtime::literals;
 namespace literals = runtime::literals;
 using ops::agreement;
 using ops::attempt;
-using ops::attention;
 using ops::attention_shape;
 using ops::batch_options;
 using ops::bf16;
-using ops::by_piece;
-using ops::chain;
-using ops::chunked;
 using ops::collective;
+using ops::collective_call_options;
+using ops::collective_kind;
+using ops::collective_options;
 using ops::communicator;
 using ops::communicator_source;
 using ops::config_ptr;
 using ops::contextual;
-using ops::contextual_op;
+using ops::contextual_options;
 using ops::decision;
-using ops::direct;
-using ops::get;
 using ops::gpipe;
 using ops::grid_field;
 using ops::group_call;
@@ -67,60 +64,55 @@ using ops::group_config_ptr;
 using ops::grouped;
 using ops::groups_of;
 using ops::halo;
-using ops::halo_exchange;
+using ops::halo_options;
 using ops::halo_plan;
 using ops::halo_reach;
-using ops::hierarchical;
 using ops::hierarchy;
+using ops::hierarchy_options;
 using ops::index_field;
 using ops::interleaved;
 using ops::job;
 using ops::job_options;
 using ops::kernel_outputs;
-using ops::leader_worker;
-using ops::linear_pipeline;
 using ops::one_forward_one_backward;
-using ops::one_shot;
 using ops::p2p;
 using ops::p2p_operation;
+using ops::p2p_options;
 using ops::paired;
 using ops::paired_config;
-using ops::paired_transfer;
 using ops::parse_schedule;
 using ops::part_receiver;
 using ops::part_sender;
 using ops::pipeline;
 using ops::pipeline_action;
 using ops::pipeline_memory;
+using ops::pipeline_options;
 using ops::pipeline_report;
 using ops::pipeline_schedule;
 using ops::pipeline_stage;
 using ops::pipeline_stages;
 using ops::pipeline_work;
-using ops::point_to_point;
-using ops::put;
 using ops::rank;
-using ops::rank_group;
 using ops::ring_attention;
+using ops::ring_attention_options;
+using ops::role;
 using ops::role_op;
 using ops::run;
-using ops::star;
 using ops::symmetric;
 using ops::symmetric_call;
 using ops::symmetric_config;
 using ops::symmetric_config_ptr;
-using ops::symmetric_op;
-using ops::training;
+using ops::symmetric_options;
 using ops::training_pipeline;
+using ops::training_pipeline_options;
 using ops::training_work;
 using ops::transfer;
-using ops::tree;
+using ops::transfer_options;
 using ops::tunable_context;
 using ops::tunable_op;
 using ops::tuned_stage;
 using ops::tuned_stage_options;
 using ops::tuned_stages;
-using ops::two_shot;
 using runtime::actor;
 using runtime::address;
 using runtime::awaited;

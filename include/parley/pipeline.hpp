@@ -2,7 +2,7 @@
 /// A linear pipeline: stage k hands what it has computed to stage k + 1, and every edge between two stages tunes itself, for
 /// each size of its own. Together the edges spend the trial budget of one op (N4).
 ///
-///     auto pipe = self.declare(linear_pipeline{.name = "activations", .stages = {0, 1, 2, 3}, .configs = configs});
+///     pipeline pipe(self, {.name = "activations", .stages = {0, 1, 2, 3}, .configs = configs});
 ///     co_await pipe.run(microbatches, stage);       // sizes of the microbatches, and what this stage does
 ///
 /// `stage` is an object with
@@ -34,14 +34,15 @@ class declared_edge;
 class neighbours;
 class rank;
 
-struct linear_pipeline {
+struct pipeline_options {
   std::string name;
   std::vector<rank_id> stages{};  ///< rank of each stage, in order; empty: all ranks
-  std::vector<config_ptr> configs{direct()};
+  std::vector<config_ptr> configs{configs::direct()};
+  tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
+  runtime::memory_space* memory = nullptr;  ///< where activations lie, such as a GPU's; null: in host memory
+  time_ns timeout_ns = 30'000'000'000;      ///< of one call
   std::string dtype{};
-  time_ns timeout_ns = 30'000'000'000;
-  runtime::memory_space* memory = nullptr;  ///< where activations lie, such as a GPU's memory; null: in host memory
-  tuning::constraints allowed{};            ///< what this rank's user demands of all configs but the default
 };
 
 /// What one stage does to the activation of one microbatch, as a coroutine on the actor thread: for a stage that computes
@@ -68,8 +69,13 @@ class pipeline_stage : public pipeline_work {
   ~pipeline_stage() = default;
 };
 
+/// A light handle of the op, which ends with its rank; copies of it are handles of the same op.
 class pipeline {
  public:
+  /// Of no op: this rank is idle in it.
+  pipeline() = default;
+  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  pipeline(rank& self, pipeline_options op);
   std::size_t stage() const noexcept { return stage_; }
   std::size_t stages() const noexcept { return stages_; }
   /// Of a rank that is no stage; its `run` throws `bad_argument`.
@@ -80,6 +86,9 @@ class pipeline {
   /// What has been agreed with the stage before and the one after. Throw `bad_argument` where there is none.
   agreement incoming() const;
   agreement outgoing() const;
+  /// Of the edge to the next stage; of the last stage, of the edge from the one before.
+  ops::decision decision(std::uint64_t bytes) const { return (last() ? incoming() : outgoing()).decision(bytes); }
+  ops::decision decision(std::uint64_t bytes, rank_id peer) const;
 
   /// After `peer_restarted`: all edges begin anew. False when no stage has restarted.
   bool rejoin();
@@ -88,7 +97,6 @@ class pipeline {
   runtime::task<> run(std::span<const std::uint64_t> bytes, pipeline_work& stage);
 
  private:
-  friend rank;
   std::string name_;
   std::size_t stage_ = 0;
   std::size_t stages_ = 0;

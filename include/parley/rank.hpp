@@ -2,8 +2,8 @@
 /// One rank of the job, as the user's program sees it: who it is, what it declares, and what its ops have agreed on.
 ///
 ///     task<> rank_main(rank& self) {
-///       auto transfer = self.declare(paired_transfer{.name = "activations", .role = …, .configs = {direct(), …}});
-///       if (self.id() == 0) co_await transfer.send(bytes, {.to = 1});
+///       transfer activations(self, {.name = "activations", .role = …, .configs = {configs::direct(), …}});
+///       if (self.id() == 0) co_await activations.send(bytes, {.to = 1});
 ///       …
 ///     }
 ///
@@ -42,30 +42,12 @@ struct waiting_list;
 
 namespace parley::ops {
 
-class attention;
 struct edge_agreement;
 struct edge_decision;
-class halo;
-struct halo_exchange;
-struct hierarchical;
-class hierarchy;
-struct leader_worker;
-struct linear_pipeline;
 struct op_host;
 class machine;
 class op_end;
-class p2p;
-struct paired_transfer;
-class pipeline;
-struct point_to_point;
-class rank_group;
 struct rank_foundation;
-struct ring_attention;
-class symmetric;
-struct symmetric_op;
-class training;
-struct training_pipeline;
-class transfer;
 class tunable_context;
 
 using actors::departure;
@@ -94,21 +76,10 @@ class rank {
   /// nobody has said.
   std::string kind_of(rank_id r) const;
 
-  /// What this rank has, less what it is told to do without: `on().has("sm_90")` is an error that says why not.
-  const machine& on() const noexcept;
+  /// What this rank has, less what it is told to do without: `machine().has("sm_90")` is an error that says why not.
+  const ops::machine& machine() const noexcept;
 
-  /// Throws `bad_argument` or `role_conflict`, on every rank alike, when the declaration cannot work.
-  transfer declare(const paired_transfer& op);
-  p2p declare(const point_to_point& op);
-  halo declare(const halo_exchange& op);
-  attention declare(const ring_attention& op);
-  pipeline declare(linear_pipeline op);
-  training declare(const training_pipeline& op);
-  rank_group declare(const leader_worker& op);
-  hierarchy declare(const hierarchical& op);
-  symmetric declare(symmetric_op op);
-
-  /// For ops of other kinds, such as `contextual`. Throws `bad_argument` where the op is declared already.
+  /// For those who make kinds of ops. Throws `bad_argument` where the op is declared already.
   template <class End>
   op_place<End> attach(std::unique_ptr<End> op) {
     End& added = *op;
@@ -210,6 +181,7 @@ class rank {
   std::uint64_t repeated_messages() const noexcept;
 
  private:
+  friend op_host;
   op_host& keep(std::unique_ptr<op_end> op);
 
   runtime::executor& executor_;

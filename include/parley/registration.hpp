@@ -14,11 +14,11 @@
 ///   in the lists, and then also of what the ranks were the fastest with.
 ///
 /// Role functions that make no pairs are a `role_conflict`; what cannot work is a `bad_argument`, both when registering.
-#include <parley/leader_worker.hpp>
+#include <parley/collective.hpp>
 #include <parley/ops/core/capability.hpp>
 #include <parley/ops/kernels/role_op.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/symmetric.hpp>
+#include <parley/transfer.hpp>
 #include <parley/tuning/constraint.hpp>
 
 #include <functional>
@@ -73,11 +73,11 @@ role_op register_asymmetric_autotuning(rank& self, const std::string& name,
 // ---- mixed machines ---------------------------------------------------------------------------------------------------
 
 /// `capability_check` answers for each of `configs`, in their order; the first one is c0 and needs no answer of its own.
-transfer register_heterogeneous_autotuning(rank& self, paired_transfer op, std::vector<config_ptr> configs,
+transfer register_heterogeneous_autotuning(rank& self, transfer_options op, std::vector<config_ptr> configs,
                                            capability_function capability_check);
-rank_group register_heterogeneous_autotuning(rank& self, leader_worker op, std::vector<group_config_ptr> configs,
+collective register_heterogeneous_autotuning(rank& self, collective_options op, std::vector<group_config_ptr> configs,
                                              capability_function capability_check);
-symmetric register_heterogeneous_autotuning(rank& self, symmetric_op op, std::vector<symmetric_config_ptr> configs,
+symmetric register_heterogeneous_autotuning(rank& self, symmetric_options op, std::vector<symmetric_config_ptr> configs,
                                             capability_function capability_check);
 
 }  // namespace parley::ops

@@ -8,7 +8,7 @@
 ///       co_await sum(m->gradients);
 ///       update(*m, s);
 ///     }
-///     auto sums = self.declare(symmetric_op{.name = "gradients", …, .memory = &space, .replayed = true});
+///     symmetric sums(self, {.name = "gradients", …, .memory = &space, .replayed = true});
 ///     replayed_calls steps(sums, *here.gpu(), [&m](cuda_stream s, captured_call sum) { return step(&m, s, sum); },
 ///                          {.bytes = m.gradients.size_bytes()});
 ///     co_await steps.replay(stream);                                  // when it has happened
@@ -51,7 +51,7 @@ class replayed_calls {
   /// Enqueues a step into the stream. What it does with the host happens once for each capture.
   using step = std::function<runtime::task<>(transports::cuda_stream, captured_call)>;
   /// `o.bytes` is what the config is chosen for. Throws `bad_argument` for an op that is not declared as replayed.
-  replayed_calls(symmetric op, transports::cuda_copies& copies, step what, symmetric_options o);
+  replayed_calls(symmetric op, transports::cuda_copies& copies, step what, symmetric_call_options o);
   replayed_calls(const replayed_calls&) = delete;
   replayed_calls& operator=(const replayed_calls&) = delete;
 
@@ -74,7 +74,7 @@ class replayed_calls {
   symmetric op_;
   transports::cuda_copies& copies_;
   step step_;
-  symmetric_options options_;
+  symmetric_call_options options_;
   std::vector<captured_step> kept_;  // the latest is last
   bool capturing_now_ = false;
   std::uint64_t made_ = 0;

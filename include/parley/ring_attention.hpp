@@ -2,7 +2,7 @@
 /// Attention over a sequence that the ranks share: keys and values go around the ring while each rank computes with those that
 /// it has. Each pair of neighbours runs one config of several, the fastest, found out while the program runs.
 ///
-///     auto ring = self.declare(ring_attention{.name = "attention"});
+///     ring_attention ring(self, {.name = "attention"});
 ///     co_await ring.forward<float>({.heads = 8, .rows = 1024, .dimensions = 64, .causal = true}, q, k, v, out);
 ///
 /// Arrays are [heads][rows][dimensions], `rows` of the sequence on each rank, in the order of the ranks; out = softmax(q k^T
@@ -52,14 +52,14 @@ namespace parley::ops {
 
 class neighbours;
 
-struct ring_attention {
+struct ring_attention_options {
   std::string name;
   std::vector<rank_id> ranks{};  ///< in the order of the sequence; empty: all
-  std::vector<config_ptr> configs{direct(), chunked(256 * 1024, 2), chunked(1024 * 1024, 4)};
-  capability_function capable{};
-  time_ns timeout_ns = 30'000'000'000;
+  std::vector<config_ptr> configs{configs::direct(), configs::chunked(256 * 1024, 2), configs::chunked(1024 * 1024, 4)};
+  tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where its arrays lie, such as a GPU's; null: in host memory
-  tuning::constraints allowed{};
+  time_ns timeout_ns = 30'000'000'000;      ///< of one call
 };
 
 using runtime::bf16;
@@ -195,7 +195,7 @@ class attention_plan {
   }
 
  private:
-  friend class attention;
+  friend class ring_attention;
   struct arrived {
     std::span<const std::byte> keys;
     std::span<const std::byte> values;
@@ -232,9 +232,13 @@ class attention_plan {
   std::unique_ptr<state> state_ = std::make_unique<state>();
 };
 
-/// What `declare` gives back; a light handle that lives as long as its rank.
-class attention {
+/// A light handle of the op, which ends with its rank; copies of it are handles of the same op.
+class ring_attention {
  public:
+  /// Of no op: this rank is idle in it.
+  ring_attention() = default;
+  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  ring_attention(rank& self, const ring_attention_options& op);
   /// Of arrays in host memory.
   template <class T>
   runtime::task<> forward(attention_shape shape, std::span<const T> q, std::span<const T> k, std::span<const T> v,
@@ -264,11 +268,12 @@ class attention {
   bool idle() const noexcept { return ring_.idle() || size_ == 0; }
   std::uint64_t size() const noexcept { return size_; }
   agreement to_next() const { return ring_.to(next_); }
+  ops::decision decision(std::uint64_t bytes) const { return to_next().decision(bytes); }
+  ops::decision decision(std::uint64_t bytes, rank_id peer) const { return ring_.decision(bytes, peer); }
   /// After `peer_restarted`, on each of the op's other ranks: all begin anew. False when no rank has restarted.
   bool rejoin();
 
  private:
-  friend rank;
   template <class T>
   struct call {
     attention_shape shape;
@@ -294,7 +299,7 @@ class attention {
   std::uint32_t begin(const attention_shape& shape, std::string_view type);
 
   template <class T>
-  static runtime::task<> rotate(runtime::dataflow& flow, attention* self, call<T>* c) {
+  static runtime::task<> rotate(runtime::dataflow& flow, ring_attention* self, call<T>* c) {
     using runtime::reads;
     using runtime::writes;
     flow.stop_at_failure();

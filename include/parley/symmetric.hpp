@@ -2,10 +2,10 @@
 /// An op whose implementations carry no header of ours: all members call it together, each runs the same config for the same
 /// call, and which one that is changes while the program runs, agreed on by leases (actors/leases/lease.hpp).
 ///
-///     auto all_reduce = self.declare(symmetric_op{.name    = "gradients",
-///                                                 .configs = {library_default(), ring(), tree()},
-///                                                 .over    = my_communicator,
-///                                                 .rehearse = make_communicators});
+///     symmetric all_reduce(self, {.name = "gradients",
+///                                 .configs = {library_default(), ring(), tree()},
+///                                 .communicator = mine,
+///                                 .rehearse = make_communicators});
 ///     co_await all_reduce.run(gradients);
 ///
 /// Candidates are rehearsed: on scratch buffers, over a communicator of their own, while the program goes on with the
@@ -49,17 +49,17 @@ using runtime::time_ns;
 class rank;
 class symmetric_end;
 
-struct symmetric_op {
+struct symmetric_options {
   std::string name;
   std::vector<rank_id> members{};  ///< empty: all ranks; the first one leads
   std::vector<symmetric_config_ptr> configs{};
-  std::shared_ptr<communicator> over{};             ///< what calls run over; made by the caller, who had to anyway
-  std::shared_ptr<communicator_source> rehearse{};  ///< null: trials on real invocations
-  std::string dtype{};
-  time_ns timeout_ns = 30'000'000'000;
-  tuning::constraints allowed{};  ///< what this rank's user demands of all configs but the default
-  capability_function capable{};  ///< which configs this rank can run, or shall; empty: they are asked themselves
+  tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where buffers lie, and the scratch of rehearsals; null: host memory
+  time_ns timeout_ns = 30'000'000'000;      ///< of one call
+  std::shared_ptr<ops::communicator> communicator{};  ///< what calls run over; made by the caller, who had to anyway
+  std::shared_ptr<communicator_source> rehearse{};    ///< null: trials on real invocations
+  std::string dtype{};
   bool replayed = false;  ///< calls are made by `replayed_calls`: what cannot be captured is no candidate
 };
 
@@ -74,16 +74,20 @@ class symmetric_caller {
   ~symmetric_caller() = default;
 };
 
-struct symmetric_options {
+struct symmetric_call_options {
   std::uint64_t bytes = 0;  ///< the common number, where members hold different amounts; 0: the size of the buffer
   time_ns timeout_ns = 0;   ///< 0: the op's
 };
 
-/// What `declare` gives back; a light handle that lives as long as its rank.
+/// A light handle of the op, which ends with its rank; copies of it are handles of the same op.
 class symmetric {
  public:
+  /// Of no op: this rank is idle in it.
+  symmetric() = default;
+  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  symmetric(rank& self, symmetric_options op);
   template <std::ranges::contiguous_range B>
-  runtime::task<> run(B&& data, symmetric_options call = {}) {
+  runtime::task<> run(B&& data, symmetric_call_options call = {}) {
     return run_bytes(std::as_writable_bytes(std::span(data)), call);
   }
   /// After `closed` or `peer_restarted`: over `over`, in the generation that has begun meanwhile. False when none has.
@@ -100,9 +104,8 @@ class symmetric {
   symmetric_end& end() const { return end_or_raise(); }
 
  private:
-  friend rank;
   symmetric_end& end_or_raise() const;
-  runtime::task<> run_bytes(std::span<std::byte> data, symmetric_options call) const;
+  runtime::task<> run_bytes(std::span<std::byte> data, symmetric_call_options call) const;
   std::string name_;
   runtime::rank_id self_ = 0;
   op_place<symmetric_end> place_;

@@ -6,7 +6,7 @@
 ///      public:
 ///       ring() : symmetric_config({.name = "ring", .wire_class = "ring"}) {}
 ///       task<> run(symmetric_call call, std::span<std::byte> data) const override {
-///         auto& world = static_cast<my_communicator&>(*call.over);
+///         auto& world = static_cast<my_communicator&>(*call.communicator);
 ///         co_await world.all_reduce_ring(data);
 ///       }
 ///     };
@@ -14,7 +14,7 @@
 /// It must do the same on every member for the same call, because nothing that it sends can say what it is. It ends when `data` may be
 /// reused, throws `failure` to give up (on one member alone only where it has taken part, or has aborted the communicator: else the others
 /// meet its next call), and should end soon when its scope is cancelled: the op's deadline has passed or a member has died. It runs over
-/// `call.over` alone: for a rehearsal that is another one, and `data` is scratch. One object serves all invocations, several at once: no state.
+/// `call.communicator` alone: for a rehearsal that is another one, and `data` is scratch. One object serves all invocations, several at once: no state.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/ops/core/op_config.hpp>
@@ -70,7 +70,7 @@ struct symmetric_call {
   std::span<const rank_id> members;
   std::uint64_t bytes = 0;       ///< the common number of bytes: what the config was chosen for
   std::uint64_t invocation = 0;  ///< of this size: the same on all members
-  communicator* over = nullptr;
+  ops::communicator* communicator = nullptr;
   stream on = stream::user;
   bool replayed = false;  ///< a rehearsal of calls that are captured once and replayed: it shall be like them
 };

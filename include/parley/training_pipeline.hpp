@@ -2,7 +2,7 @@
 /// A pipeline of stages, forward and backward, after a schedule that is data (schedule.hpp). Every pair of neighbours tunes its
 /// transfers while it runs; what a stage computes may be tuned beside it (tuned_stage.hpp), and its waits are not charged to it.
 ///
-///     auto pipe = self.declare(training_pipeline{.name = "layers", .schedule = one_forward_one_backward(4, 8)});
+///     training_pipeline pipe(self, {.name = "layers", .schedule = one_forward_one_backward(4, 8)});
 ///     pipeline_report report = co_await pipe.run(my_stages);         // one pass: forward and backward of all microbatches
 ///
 ///     class my_stages final : public pipeline_stages {
@@ -33,17 +33,17 @@
 
 namespace parley::ops {
 
-struct training_pipeline {
+struct training_pipeline_options {
   std::string name;
-  pipeline_schedule schedule;
   std::vector<rank_id> ranks{};  ///< who plays which part of the schedule; empty: rank i part i
-  std::vector<config_ptr> configs{direct(), chunked(256 * 1024, 2), chunked(1024 * 1024, 4)};
-  capability_function capable{};
-  std::string dtype{};
-  time_ns timeout_ns = 30'000'000'000;
+  pipeline_schedule schedule;
+  std::vector<config_ptr> configs{configs::direct(), configs::chunked(256 * 1024, 2), configs::chunked(1024 * 1024, 4)};
+  tuning::constraints constraints{};  ///< what this rank's user demands of all configs but the default
+  capability_function can_run{};      ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory =
-      nullptr;  ///< where activations and gradients lie, such as a GPU's; null: in host memory
-  tuning::constraints allowed{};
+      nullptr;                          ///< where activations and gradients lie, such as a GPU's; null: in host memory
+  time_ns timeout_ns = 30'000'000'000;  ///< of one call
+  std::string dtype{};
 };
 
 /// What a stage has of one microbatch. The first stage has no input, the last no gradient from behind.
@@ -90,22 +90,26 @@ struct pipeline_report {
   std::uint32_t most_alive = 0;  ///< microbatches of one stage between forward and backward
 };
 
-/// What `declare` gives back; a light handle that lives as long as its rank.
-class training {
+/// A light handle of the op, which ends with its rank; copies of it are handles of the same op.
+class training_pipeline {
  public:
+  /// Of no op: this rank is idle in it.
+  training_pipeline() = default;
+  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  training_pipeline(rank& self, const training_pipeline_options& op);
   /// All ranks of the pipeline call it.
   runtime::task<pipeline_report> run(training_work& stages);
   bool idle() const noexcept { return op_ == nullptr; }
   agreement to(rank_id peer) const { return messages_.to(peer); }
   agreement from(rank_id peer) const { return messages_.from(peer); }
+  ops::decision decision(std::uint64_t bytes, rank_id peer) const { return messages_.decision(bytes, peer); }
   /// After `peer_restarted`, on each of the op's other ranks: all begin anew. False when no rank has restarted.
   bool rejoin();
 
  private:
-  friend rank;
   class pass;
   class buffers;
-  std::shared_ptr<const training_pipeline> op_;  // with all of `ranks`
+  std::shared_ptr<const training_pipeline_options> op_;  // with all of `ranks`
   std::shared_ptr<buffers> free_;
   rank_id place_ = 0;  // in the schedule
   std::string title_;

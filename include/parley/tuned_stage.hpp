@@ -3,7 +3,7 @@
 /// microbatches, beside what the edges of the pipeline find out about their transfers.
 ///
 ///     tuned_stage mine(self, {.name = "layers", .ways = {{"plain", plain}, {"blocked", blocked}}});   // the first one is the default
-///     co_await pipe.run(bytes, mine);                                                                  // a linear_pipeline
+///     co_await pipe.run(bytes, mine);                                                                  // a pipeline
 ///     decision d = mine.forward().decision(1_MiB);
 ///
 ///     tuned_stages mine(self, {.name = "layers", .ways = {{"plain", plain}, {"blocked", blocked}}});   // of a training_pipeline
@@ -42,7 +42,7 @@ template <class Work>
 struct tuned_stage_options {
   std::string name;  ///< of its op on this rank, which is called NAME/forward
   std::vector<stage_way<Work>> ways;
-  tuning::constraints allowed{};
+  tuning::constraints constraints{};
 };
 
 class tuned_stage final : public pipeline_work {

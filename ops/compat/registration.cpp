@@ -31,7 +31,7 @@ registered_pair register_paired_op_autotuning(rank& self, const std::string& sen
     if (e.receive != nullptr) at->receive = e.receive;
   }
   registered_pair made;
-  paired_transfer op;
+  transfer_options op;
   op.name = send_op + "+" + recv_op;
   op.configs.clear();
   for (const paired_entry& e : merged) {
@@ -49,13 +49,13 @@ registered_pair register_paired_op_autotuning(rank& self, const std::string& sen
   if (op.configs.empty())
     runtime::raise({errc::no_common_config, title + " has no config that both roles implement; give one config_id a "
                                                     "send and a receive function"});
-  op.role = [=](rank_id r) -> std::string {
-    const std::string role = role_fn(r);
-    if (role == send_op || role == "sender") return "sender";
-    if (role == recv_op || role == "receiver") return "receiver";
-    return "idle";
+  op.role = [=](rank_id r) {
+    const std::string its = role_fn(r);
+    if (its == send_op || its == name(role::sender)) return role::sender;
+    if (its == recv_op || its == name(role::receiver)) return role::receiver;
+    return role::idle;
   };
-  made.op = self.declare(op);
+  made.op = transfer(self, op);
   return made;
 }
 
@@ -85,7 +85,7 @@ role_op register_asymmetric_autotuning(rank& self, const std::string& name,
   role_options o;
   o.name = name;
   o.role = role_fn(self.id());
-  o.allowed = allowed;
+  o.constraints = allowed;
   const auto operation = operation_of(o.role);
   if (operation == operations.end()) {
     if (o.role == "idle") return {};
@@ -107,27 +107,27 @@ role_op register_asymmetric_autotuning(rank& self, const std::string& name,
 // ---- mixed machines ---------------------------------------------------------------------------------------------------
 
 namespace {
-template <class Op, class Config>
-auto declare_where_capable(rank& self, Op op, std::vector<Config> configs, capability_function capability_check) {
+template <class Op, class Options, class Config>
+Op make_where_capable(rank& self, Options op, std::vector<Config> configs, capability_function capability_check) {
   op.configs = std::move(configs);
-  op.capable = std::move(capability_check);
-  return self.declare(std::move(op));
+  op.can_run = std::move(capability_check);
+  return Op(self, std::move(op));
 }
 }  // namespace
 
-transfer register_heterogeneous_autotuning(rank& self, paired_transfer op, std::vector<config_ptr> configs,
+transfer register_heterogeneous_autotuning(rank& self, transfer_options op, std::vector<config_ptr> configs,
                                            capability_function capability_check) {
-  return declare_where_capable(self, std::move(op), std::move(configs), std::move(capability_check));
+  return make_where_capable<transfer>(self, std::move(op), std::move(configs), std::move(capability_check));
 }
 
-rank_group register_heterogeneous_autotuning(rank& self, leader_worker op, std::vector<group_config_ptr> configs,
+collective register_heterogeneous_autotuning(rank& self, collective_options op, std::vector<group_config_ptr> configs,
                                              capability_function capability_check) {
-  return declare_where_capable(self, std::move(op), std::move(configs), std::move(capability_check));
+  return make_where_capable<collective>(self, std::move(op), std::move(configs), std::move(capability_check));
 }
 
-symmetric register_heterogeneous_autotuning(rank& self, symmetric_op op, std::vector<symmetric_config_ptr> configs,
+symmetric register_heterogeneous_autotuning(rank& self, symmetric_options op, std::vector<symmetric_config_ptr> configs,
                                             capability_function capability_check) {
-  return declare_where_capable(self, std::move(op), std::move(configs), std::move(capability_check));
+  return make_where_capable<symmetric>(self, std::move(op), std::move(configs), std::move(capability_check));
 }
 
 }  // namespace parley::ops

@@ -1,8 +1,8 @@
 #pragma once
 /// Which of an op's configs this rank can run, and why not the others.
 ///
-///     leader_worker op{.name = "gradients", .configs = {nccl, cuda_graph, h100_optimized}};
-///     op.capable = [](rank_id r) { return std::vector<bool>{true, true, r < 2}; };       // one answer per config
+///     collective_options op{.name = "gradients", .configs = {nccl, cuda_graph, h100_optimized}};
+///     op.can_run = [](rank_id r) { return std::vector<bool>{true, true, r < 2}; };       // one answer per config
 ///
 /// A user's constraints are applied here, too: what they forbid on this rank goes out with its offer (tuning/constraint.hpp).
 ///

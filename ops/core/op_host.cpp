@@ -265,9 +265,10 @@ declared_edge& op_host::declare(edge_options o, declared_edge::end which) {
   // What is wrong with it is said now, and the user's code runs now: its first use may be data, where nothing may be thrown.
   static_cast<void>(catalogue_of(op.title(), o.configs));
   o.asked = std::make_shared<const capabilities>(capabilities_of(o, op, net_));
-  o.capable = {};
+  o.can_run = {};
   declare_once(op);
-  if (o.memory != nullptr) warn_not_compared(op.title(), o.allowed, "because its payloads lie in a device's memory");
+  if (o.memory != nullptr)
+    warn_not_compared(op.title(), o.constraints, "because its payloads lie in a device's memory");
   declared_edge& declared = declared_edges_.emplace_back(*this, std::move(o), which);
   // A few may as well get to know their peers before their first call: conflicts are then found before it.
   constexpr std::size_t made_at_once = 16;

@@ -41,8 +41,7 @@
 
 namespace parley::ops {
 
-struct paired_transfer;
-class transfer;
+class rank;
 
 struct op_host final : edge_host {
   /// `on_call_failed` outlives it, and may change.
@@ -50,6 +49,7 @@ struct op_host final : edge_host {
           std::shared_ptr<const rank_settings> settings);
   op_host(const op_host&) = delete;
   op_host& operator=(const op_host&) = delete;
+  static op_host& of(rank& self) noexcept;
 
   rank_id id() const noexcept override { return net_.rank(); }
   runtime::executor& where() const noexcept override { return executor_; }
@@ -64,8 +64,6 @@ struct op_host final : edge_host {
   void note_group(const actors::op_declaration& op);
   void note_idle(const std::string& op);
   declared_edge& declare(edge_options o, declared_edge::end which);
-  transfer declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges,
-                         const std::shared_ptr<const std::vector<rank_id>>& coupled);
   edge_out& add_out(edge_options o) override;
   edge_in& add_in(edge_options o) override;
   void put_aside(edge_end& ended) override { static_cast<op_end&>(ended).ended_ = true; }
@@ -152,7 +150,8 @@ edge_options options_of(const Op& op, const rank_settings& settings, const machi
   o.dtype = op.dtype;
   o.timeout_ns = op.timeout_ns;
   o.memory = op.memory;
-  o.allowed = tuning::both(op.allowed, settings.allowed);
+  o.can_run = op.can_run;
+  o.constraints = tuning::both(op.constraints, settings.constraints);
   return o;
 }
 

@@ -7,8 +7,8 @@
 ///     said.by(2)                                   // zeros until it is here
 ///
 /// `messages` is an op with an edge from each rank to each other one. What one of these ends with comes out of `heard`.
-#include <parley/paired_transfer.hpp>
 #include <parley/scope.hpp>
+#include <parley/transfer.hpp>
 
 #include <cstdint>
 #include <span>

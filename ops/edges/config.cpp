@@ -310,37 +310,45 @@ runtime::result<> check_catalogue(std::string_view op, const std::vector<config_
   return {};
 }
 
-config_ptr direct() { return std::make_shared<direct_config>(); }
+}  // namespace parley::ops
 
-config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
-  if (chunk_bytes == 0) runtime::raise({errc::bad_argument, "chunked needs chunk_bytes of at least 1"});
-  check_in_flight("chunked", in_flight);
-  return std::make_shared<chunked_config>(chunk_bytes, in_flight);
+namespace parley::configs {
+
+ops::config_ptr direct() { return std::make_shared<ops::direct_config>(); }
+
+ops::config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
+  if (chunk_bytes == 0) runtime::raise({runtime::errc::bad_argument, "chunked needs chunk_bytes of at least 1"});
+  ops::check_in_flight("chunked", in_flight);
+  return std::make_shared<ops::chunked_config>(chunk_bytes, in_flight);
 }
 
-config_ptr put(std::uint64_t chunk_bytes, std::uint64_t in_flight, device_copy by) {
-  check_in_flight("put", in_flight);
-  check_copy("put", by);
-  return std::make_shared<put_config>(chunk_bytes, in_flight, by);
+ops::config_ptr put(std::uint64_t chunk_bytes, std::uint64_t in_flight, ops::device_copy by) {
+  ops::check_in_flight("put", in_flight);
+  ops::check_copy("put", by);
+  return std::make_shared<ops::put_config>(chunk_bytes, in_flight, by);
 }
 
-config_ptr get(std::uint64_t chunk_bytes, std::uint64_t in_flight, device_copy by) {
-  check_in_flight("get", in_flight);
-  check_copy("get", by);
-  return std::make_shared<get_config>(chunk_bytes, in_flight, by);
+ops::config_ptr get(std::uint64_t chunk_bytes, std::uint64_t in_flight, ops::device_copy by) {
+  ops::check_in_flight("get", in_flight);
+  ops::check_copy("get", by);
+  return std::make_shared<ops::get_config>(chunk_bytes, in_flight, by);
 }
 
-config_ptr ucx(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
-  check_in_flight("ucx", in_flight);
-  return std::make_shared<ucx_config>(chunk_bytes, in_flight);
+ops::config_ptr ucx(std::uint64_t chunk_bytes, std::uint64_t in_flight) {
+  ops::check_in_flight("ucx", in_flight);
+  return std::make_shared<ops::ucx_config>(chunk_bytes, in_flight);
 }
 
-config_ptr by_piece(std::uint64_t in_flight) {
-  check_in_flight("by_piece", in_flight);
-  return std::make_shared<by_piece_config>(in_flight);
+ops::config_ptr by_piece(std::uint64_t in_flight) {
+  ops::check_in_flight("by_piece", in_flight);
+  return std::make_shared<ops::by_piece_config>(in_flight);
 }
 
-config_ptr nccl() { return std::make_shared<nccl_config>(); }
+ops::config_ptr nccl() { return std::make_shared<ops::nccl_config>(); }
+
+}  // namespace parley::configs
+
+namespace parley::ops {
 
 config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive) {
   return std::make_shared<function_config>(std::move(identity), send, receive);
@@ -351,7 +359,7 @@ runtime::result<config_ptr> named_config(std::string_view text) {
   if (!parsed) return unknown(text, "cannot be read: " + parsed.reason().text);
   if (parsed->name == "direct" || parsed->name == "nccl") {
     if (!parsed->parameters.empty()) return unknown(text, "takes no parameters");
-    return parsed->name == "direct" ? direct() : nccl();
+    return parsed->name == "direct" ? configs::direct() : configs::nccl();
   }
   const bool may_be_whole = parsed->name == "put" || parsed->name == "get" || parsed->name == "ucx";
   const bool by_pieces = parsed->name == "by_piece";
@@ -375,12 +383,12 @@ runtime::result<config_ptr> named_config(std::string_view text) {
       return unknown(text, "has an unknown parameter " + p.name);
     }
   }
-  if (by_pieces) return by_piece(in_flight);
-  if (parsed->name == "put") return put(chunk_bytes, in_flight, by);
-  if (parsed->name == "get") return get(chunk_bytes, in_flight, by);
-  if (parsed->name == "ucx") return ucx(chunk_bytes, in_flight);
+  if (by_pieces) return configs::by_piece(in_flight);
+  if (parsed->name == "put") return configs::put(chunk_bytes, in_flight, by);
+  if (parsed->name == "get") return configs::get(chunk_bytes, in_flight, by);
+  if (parsed->name == "ucx") return configs::ucx(chunk_bytes, in_flight);
   if (chunk_bytes == 0) return unknown(text, "lacks chunk_bytes");
-  return chunked(chunk_bytes, in_flight);
+  return configs::chunked(chunk_bytes, in_flight);
 }
 
 }  // namespace parley::ops

@@ -11,7 +11,7 @@
 ///
 /// When its peer comes back as a new process, `renew` makes it anew, in the next generation: nothing of the old one is numbered,
 /// credited or decided any more. What came early for the new one goes on to it. Calls that are under way hold on to the old end,
-/// which has failed and stays as long as its rank. One of an op whose edges begin anew together (`edge_options::coupled`) waits for
+/// which has failed and stays as long as its rank. One of an op whose edges begin anew together (`edge_options::restart_group`) waits for
 /// the op's `rejoin`.
 #include <parley/actors/services.hpp>
 #include <parley/ops/edges/edge_in.hpp>
@@ -91,7 +91,7 @@ class declared_edge final : private actors::data_sink {
   bool made() const noexcept { return out_ != nullptr || in_ != nullptr; }
   edge_end* mine() const noexcept { return out_ != nullptr ? static_cast<edge_end*>(out_) : in_; }
   const std::vector<rank_id>* coupled() const noexcept {
-    return made() ? mine()->options().coupled.get() : options_->coupled.get();
+    return made() ? mine()->options().restart_group.get() : options_->restart_group.get();
   }
   void make_soon();
   void make_end();

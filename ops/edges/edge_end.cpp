@@ -14,7 +14,7 @@ using runtime::error;
 using runtime::failure;
 
 capabilities capabilities_of(const edge_options& o, const actors::op_declaration& op, const runtime::link& net) {
-  auto found = capabilities_of(op.title(), net.rank(), o.on, o.configs, o.capable, o.allowed,
+  auto found = capabilities_of(op.title(), net.rank(), o.on, o.configs, o.can_run, o.constraints,
                                [](const paired_config& c) { return c.demands(); });
   std::vector<const op_config*> plain;
   for (const auto& c : o.configs) plain.push_back(c.get());
@@ -69,13 +69,13 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
 std::uint64_t edge_end::generation_now() const {
   const std::vector<rank_id> alone;
   return actors::first_generation(declaration(), services_.incarnations,
-                                  options_.coupled == nullptr ? alone : *options_.coupled);
+                                  options_.restart_group == nullptr ? alone : *options_.restart_group);
 }
 
 bool edge_end::is_current() const { return participant_.generation == generation_now(); }
 
 bool edge_end::restarts_with(rank_id rank) const noexcept {
-  const auto* const others = options_.coupled.get();
+  const auto* const others = options_.restart_group.get();
   return peer() == rank || (others != nullptr && std::find(others->begin(), others->end(), rank) != others->end());
 }
 

@@ -44,12 +44,12 @@ struct edge_options {
   actors::tuning_policy policy = actors::tuning_policy::online;
   /// All ranks of an op whose edges begin anew together (`first_generation`): when one has restarted, each of the others `rejoin`s.
   /// Null: this edge goes on by itself when its peer comes back.
-  std::shared_ptr<const std::vector<rank_id>> coupled{};
+  std::shared_ptr<const std::vector<rank_id>> restart_group{};
   std::size_t budget_sharers = 1;  ///< edges of one op that together may spend what the plan allows (N4)
   actors::window_limits window{};
   const machine* on = nullptr;  ///< what configs may require; null: all is there
-  capability_function capable{};
-  tuning::constraints allowed{};
+  capability_function can_run{};
+  tuning::constraints constraints{};
   std::shared_ptr<const capabilities> asked{};      ///< what came of asking, where that has been done
   std::vector<actors::remembered_best> remembered;  ///< from this rank's results file
   /// Test switch: the receiver runs its default whatever the stamp says. The demo must notice.
@@ -59,7 +59,7 @@ struct edge_options {
 /// What went wrong in a config's own function: its exceptions are `config_failed`, unless its call was cancelled.
 runtime::errc failure_of_config(const std::exception_ptr& thrown);
 
-/// Which of its configs an edge's end can run over `net`, by what they and the user say. Throws where `capable` answers wrongly.
+/// Which of its configs an edge's end can run over `net`, by what they and the user say. Throws where `can_run` answers wrongly.
 capabilities capabilities_of(const edge_options& o, const actors::op_declaration& op, const runtime::link& net);
 
 class edge_end : public op_end, private actors::implementations {

@@ -61,7 +61,7 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
                                    : ", with " + std::string(runtime::name(why)))});
     });
   }
-  if (options_.coupled != nullptr) receiver_.say_no_end();
+  if (options_.restart_group != nullptr) receiver_.say_no_end();
   receiver_.on_late_soon(services_.asked_before(options_.timeout_ns), [this](std::uint32_t tag) { ask_peer(tag); });
   receiver_.on_overflow([this] { refuse_overflow(); });
   receiver_.on_too_many_tags([this] {

@@ -59,7 +59,7 @@ edge_out::edge_out(actors::services& s, const edge_options& o, const tuning::pla
   const auto has_it_whole = [this](const config_ptr& c) { return c->goes_by_piece() || c->goes_whole(short_bytes_); };
   if (std::all_of(options_.configs.begin(), options_.configs.end(), has_it_whole)) at_once_below_ = short_bytes_ + 1;
   // Payloads of a device are not read from here.
-  if (options_.allowed.compare_trials && options_.memory == nullptr) sender_.compare_trials(std::move(inexact_));
+  if (options_.constraints.compare_trials && options_.memory == nullptr) sender_.compare_trials(std::move(inexact_));
   coordinator_.failed_there = [this](const actors::nack& n) { on_nack(n); };
   participant_.assigned = &assigned_;
   assigned_.ask_shapes([this](std::uint64_t digest, std::uint64_t bytes) {

@@ -29,13 +29,13 @@ std::vector<rank_id> named_or_first(const std::vector<rank_id>& named, std::size
   return first;
 }
 
-bool takes_part(const point_to_point& op, rank_id r) {
+bool takes_part(const p2p_options& op, rank_id r) {
   if (!op.ranks.empty()) return std::find(op.ranks.begin(), op.ranks.end(), r) != op.ranks.end();
   const auto has = [r](const auto& e) { return e.first == r || e.second == r; };
   return op.edges.empty() || std::any_of(op.edges.begin(), op.edges.end(), has);
 }
 
-runtime::result<paired_transfer> pairs_of(const point_to_point& op, rank_id self, rank_id world_size) {
+runtime::result<transfer_options> pairs_of(const p2p_options& op, rank_id self, rank_id world_size) {
   const std::string title = "op " + op.name;
   if (const auto listed = check_catalogue(op.name, op.configs); !listed) return listed.reason();
   for (std::size_t i = 0; i < op.ranks.size(); ++i) {
@@ -47,13 +47,13 @@ runtime::result<paired_transfer> pairs_of(const point_to_point& op, rank_id self
                  title + ": its ranks name rank " + std::to_string(r) +
                      (again ? " twice" : ", which is outside the world of " + std::to_string(world_size))};
   }
-  paired_transfer mine{.name = op.name,
-                       .configs = op.configs,
-                       .capable = op.capable,
-                       .dtype = op.dtype,
-                       .timeout_ns = op.timeout_ns,
-                       .memory = op.memory,
-                       .allowed = op.allowed};
+  transfer_options mine{.name = op.name,
+                        .configs = op.configs,
+                        .constraints = op.constraints,
+                        .can_run = op.can_run,
+                        .memory = op.memory,
+                        .timeout_ns = op.timeout_ns,
+                        .dtype = op.dtype};
   for (const auto& [from, to] : op.edges) {
     const std::string edge = title + ": edge " + std::to_string(from) + "->" + std::to_string(to);
     if (from >= world_size || to >= world_size)
@@ -625,8 +625,21 @@ void p2p::check_caller() const {
   if (!idle()) end().check_caller();
 }
 
+namespace {
+task<> exchange_in(runtime::dataflow& flow, p2p* messages, const std::vector<p2p_operation>* batch, batch_options o) {
+  auto moving = messages->start(flow, *batch, o);
+  co_await moving;
+}
+}  // namespace
+
+task<> p2p::exchange_all(std::vector<p2p_operation> batch, batch_options o) {
+  p2p messages = *this;
+  co_await runtime::with_dataflow(exchange_in, &messages, &batch, o);
+}
+
 agreement p2p::to(rank_id peer) const { return end().pairs().to(peer); }
 agreement p2p::from(rank_id peer) const { return end().pairs().from(peer); }
+decision p2p::decision(std::uint64_t bytes, rank_id peer) const { return end().pairs().decision(bytes, peer); }
 bool p2p::rejoin() const { return !idle() && end().pairs().rejoin(); }
 std::size_t p2p::known_tags() const { return end().known_tags(); }
 std::uint64_t p2p::generation_with(rank_id peer) const { return end().generation_with(peer); }
@@ -654,16 +667,13 @@ p2p_end& p2p::end() const {
   return *end_;
 }
 
-p2p rank::declare(const point_to_point& op) {
-  const paired_transfer mine = pairs_of(op, id(), world_size()).value();
-  p2p handle;
-  handle.name_ = op.name;
-  std::shared_ptr<const std::vector<rank_id>> coupled;
-  if (!op.coupled.empty()) coupled = std::make_shared<const std::vector<rank_id>>(op.coupled);
-  transfer pairs = host_->declare_pairs(mine, mine.edges, coupled);
-  if (!takes_part(op, id())) return handle;
-  handle.end_ = &host_->add(std::make_unique<p2p_end>(std::move(pairs), host_->services_, op));
-  return handle;
+p2p::p2p(rank& self, const p2p_options& op) : name_(op.name) {
+  op_host& host = op_host::of(self);
+  const transfer_options mine = pairs_of(op, self.id(), self.world_size()).value();
+  std::shared_ptr<const std::vector<rank_id>> restart_group;
+  if (!op.restart_group.empty()) restart_group = std::make_shared<const std::vector<rank_id>>(op.restart_group);
+  transfer pairs(host, mine, mine.edges, restart_group);
+  if (takes_part(op, self.id())) end_ = &host.add(std::make_unique<p2p_end>(std::move(pairs), host.services_, op));
 }
 
 }  // namespace parley::ops

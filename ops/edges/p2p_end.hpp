@@ -24,7 +24,7 @@ namespace parley::ops {
 /// The op on one rank that has a part in it.
 class p2p_end final : public op_end {
  public:
-  p2p_end(transfer pairs, const actors::services& s, const point_to_point& op)
+  p2p_end(transfer pairs, const actors::services& s, const p2p_options& op)
       : op_end(kind::batch), name_(op.name), pairs_(std::move(pairs)),
         memory_(op.memory == nullptr ? runtime::host_memory() : *op.memory),
         to_itself_(s, memory_, op.name, op.timeout_ns), services_(s), self_(s.net.rank()) {}

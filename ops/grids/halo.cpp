@@ -76,17 +76,17 @@ namespace {
 
 using place = std::array<int, 3>;
 
-rank_id blocks_of(const halo_exchange& op) {
+rank_id blocks_of(const halo_options& op) {
   return std::accumulate(op.ranks.begin(), op.ranks.end(), rank_id{1}, std::multiplies<>());
 }
 
-std::vector<rank_id> place_of(const halo_exchange& op, rank_id r) {
+std::vector<rank_id> place_of(const halo_options& op, rank_id r) {
   std::vector<rank_id> at(op.ranks.size());
   for (std::size_t d = at.size(); d-- > 0; r /= op.ranks[d]) at[d] = r % op.ranks[d];
   return at;
 }
 
-std::vector<place> directions_of(const halo_exchange& op) {
+std::vector<place> directions_of(const halo_options& op) {
   std::vector<place> all;
   const std::size_t dimensions = op.ranks.size();
   std::size_t combinations = 1;
@@ -109,7 +109,7 @@ std::uint32_t tag_of(const place& to) {
   return static_cast<std::uint32_t>((to[0] + 1) * 9 + (to[1] + 1) * 3 + to[2] + 1);
 }
 
-std::optional<rank_id> neighbour_of(const halo_exchange& op, const std::vector<rank_id>& at, const place& to) {
+std::optional<rank_id> neighbour_of(const halo_options& op, const std::vector<rank_id>& at, const place& to) {
   rank_id r = 0;
   for (std::size_t d = 0; d < at.size(); ++d) {
     const auto count = static_cast<std::int64_t>(op.ranks[d]);
@@ -126,7 +126,7 @@ std::optional<rank_id> neighbour_of(const halo_exchange& op, const std::vector<r
 
 namespace {
 // Of a grid, whose ranks declare one and the same; a mesh has neighbours of its own on each.
-std::vector<actors::declared_term> terms_of(const halo_exchange& op) {
+std::vector<actors::declared_term> terms_of(const halo_options& op) {
   if (op.ranks.empty()) return {{"shape", "mesh"}};
   const auto in_words = [](const auto& all, const char* between) {
     std::string text;
@@ -144,11 +144,11 @@ std::vector<actors::declared_term> terms_of(const halo_exchange& op) {
 }
 }  // namespace
 
-runtime::result<point_to_point> halo_messages(const halo_exchange& op, rank_id self, rank_id world_size) {
+runtime::result<p2p_options> halo_messages(const halo_options& op, rank_id self, rank_id world_size) {
   const std::string title = "op " + op.name;
   const auto wrong = [&](const std::string& what) { return error{errc::bad_argument, title + ": " + what}; };
-  point_to_point messages = messages_of(op);
-  messages.coupled = named_or_first({}, op.ranks.empty() ? world_size : blocks_of(op));
+  p2p_options messages = messages_of(op);
+  messages.restart_group = named_or_first({}, op.ranks.empty() ? world_size : blocks_of(op));
   if (op.ranks.empty()) {  // a mesh
     for (const rank_id r : op.neighbours) {
       if (r >= world_size)
@@ -183,7 +183,7 @@ runtime::result<point_to_point> halo_messages(const halo_exchange& op, rank_id s
     if (std::find(messages.edges.begin(), messages.edges.end(), edge) == messages.edges.end())
       messages.edges.push_back(edge);
   };
-  for (const place& to : directions_of(op)) {
+  for (const ops::place& to : directions_of(op)) {
     const auto peer = neighbour_of(op, at, to);
     if (!peer) continue;
     add(self, *peer);
@@ -193,30 +193,28 @@ runtime::result<point_to_point> halo_messages(const halo_exchange& op, rank_id s
   return messages;
 }
 
-halo rank::declare(const halo_exchange& op) {
-  halo handle;
-  const point_to_point messages = halo_messages(op, id(), world_size()).value();
-  handle.messages_ = declare(messages);
-  handle.op_ = op;
-  handle.self_ = id();
-  handle.title_ = "op " + op.name + ", rank " + std::to_string(id());
-  neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns, .declared = terms_of(op)};
+halo::halo(rank& self, const halo_options& op) {
+  const p2p_options messages = halo_messages(op, self.id(), self.world_size()).value();
+  messages_ = p2p(self, messages);
+  op_ = op;
+  self_ = self.id();
+  title_ = "op " + op.name + ", rank " + std::to_string(self.id());
+  ops::neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns, .declared = terms_of(op)};
   for (const auto& [from, to] : messages.edges) {
-    if (from == id()) around.listed.push_back(to);
+    if (from == self.id()) around.listed.push_back(to);
   }
-  handle.around_ = &*attach(std::make_unique<neighbours>(services(), handle.messages_.edges(), std::move(around)));
+  around_ = &*self.attach(std::make_unique<ops::neighbours>(self.services(), messages_.edges(), std::move(around)));
   if (op.ranks.empty()) {
-    for (const rank_id peer : op.neighbours) handle.directions_.push_back({peer, {}, 0, 0});
-    return handle;
+    for (const rank_id peer : op.neighbours) directions_.push_back({peer, {}, 0, 0});
+    return;
   }
-  if (op.width.empty()) handle.op_.width.assign(op.ranks.size(), 1);
-  if (handle.idle()) return handle;
-  handle.place_ = place_of(op, id());
-  for (const place& to : directions_of(op)) {
-    const auto peer = neighbour_of(op, handle.place_, to);
-    if (peer) handle.directions_.push_back({*peer, to, tag_of(to), tag_of({-to[0], -to[1], -to[2]})});
+  if (op.width.empty()) op_.width.assign(op.ranks.size(), 1);
+  if (idle()) return;
+  place_ = place_of(op, self.id());
+  for (const ops::place& to : directions_of(op)) {
+    const auto peer = neighbour_of(op, place_, to);
+    if (peer) directions_.push_back({*peer, to, tag_of(to), tag_of({-to[0], -to[1], -to[2]})});
   }
-  return handle;
 }
 
 // ---- plans ------------------------------------------------------------------------------------------------------------
@@ -345,7 +343,7 @@ std::unique_ptr<actors::payload_pieces> halo::few_and_long(const std::vector<mem
     count += r.count();
     if (r.bytes < std::max<std::uint64_t>(op_.by_piece_from, 1)) return nullptr;
   }
-  if (count == 0 || count > halo_exchange::most_pieces) return nullptr;
+  if (count == 0 || count > halo_options::most_pieces) return nullptr;
   auto made = std::make_unique<actors::payload_pieces>();
   made->packed = packed;
   for (const memory_pieces& r : regions) r.for_each([&](std::span<std::byte> each) { made->all.push_back(each); });
@@ -630,6 +628,17 @@ void halo_plan::pack(runtime::dataflow& flow, std::vector<flow_work>& all) {
     return;
   }
   for (link& l : state_->links) state_->pack(l, nullptr);
+}
+
+namespace {
+runtime::task<> exchange_in(runtime::dataflow& flow, halo_plan* plan, runtime::device_stream stream) {
+  auto moving = plan->start(flow, stream);
+  co_await moving;
+}
+}  // namespace
+
+runtime::task<> halo_plan::exchange(runtime::device_stream stream) {
+  return runtime::with_dataflow(exchange_in, this, stream);
 }
 
 flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream stream) {

@@ -14,30 +14,28 @@ namespace parley::ops {
 
 using runtime::errc;
 
-attention rank::declare(const ring_attention& op) {
-  const std::vector<rank_id> order = named_or_first(op.ranks, world_size());
-  point_to_point messages = messages_of(op, order);
+ring_attention::ring_attention(rank& self, const ring_attention_options& op) {
+  const std::vector<rank_id> order = named_or_first(op.ranks, self.world_size());
+  p2p_options messages = messages_of(op, order);
   const std::size_t size = order.size();
   for (std::size_t i = 0; i < size; ++i) messages.edges.emplace_back(order[i], order[(i + 1) % size]);
-  attention handle;
-  handle.title_ = "op " + op.name + ", rank " + std::to_string(id());
-  handle.ring_ = declare(messages);
-  handle.memory_ = op.memory;
-  const auto mine = std::find(order.begin(), order.end(), id());
-  if (mine == order.end()) return handle;
-  handle.size_ = size;
-  handle.place_ = static_cast<std::uint64_t>(mine - order.begin());
-  handle.next_ = order[(handle.place_ + 1) % size];
-  handle.previous_ = order[(handle.place_ + size - 1) % size];
-  if (size == 1) return handle;
+  title_ = "op " + op.name + ", rank " + std::to_string(self.id());
+  ring_ = p2p(self, messages);
+  memory_ = op.memory;
+  const auto mine = std::find(order.begin(), order.end(), self.id());
+  if (mine == order.end()) return;
+  size_ = size;
+  place_ = static_cast<std::uint64_t>(mine - order.begin());
+  next_ = order[(place_ + 1) % size];
+  previous_ = order[(place_ + size - 1) % size];
+  if (size == 1) return;
   std::string ranks;
   for (const rank_id r : order) ranks += (ranks.empty() ? "" : " ") + std::to_string(r);
   neighbours::options around{.op = op.name,
-                             .listed = {handle.previous_, handle.next_},
+                             .listed = {previous_, next_},
                              .timeout_ns = op.timeout_ns,
                              .declared = {{"ranks in the order", ranks}}};
-  handle.around_ = &*attach(std::make_unique<neighbours>(services(), handle.ring_.edges(), std::move(around)));
-  return handle;
+  around_ = &*self.attach(std::make_unique<neighbours>(self.services(), ring_.edges(), std::move(around)));
 }
 
 namespace {
@@ -70,7 +68,7 @@ void check_came(const std::string& title, const neighbours& around, rank_id from
                                               " were expected; give all ranks the same shape"));
 }
 
-void attention::check_came(std::uint64_t bytes, std::uint64_t expected) const {
+void ring_attention::check_came(std::uint64_t bytes, std::uint64_t expected) const {
   around_->heard(previous_);
   ops::check_came(title_, *around_, previous_, bytes, expected);
 }
@@ -90,7 +88,7 @@ std::string words_of(const attention_shape& s, std::string_view type) {
 
 }  // namespace
 
-std::uint32_t attention::begin(const attention_shape& shape, std::string_view type) {
+std::uint32_t ring_attention::begin(const attention_shape& shape, std::string_view type) {
   ring_.check_caller();
   if (around_ == nullptr) return 0;
   around_->throw_refused();
@@ -105,7 +103,7 @@ std::uint32_t attention::begin(const attention_shape& shape, std::string_view ty
   return static_cast<std::uint32_t>(terms) & ~3U;
 }
 
-void attention::check(const attention_shape& shape, std::initializer_list<std::size_t> sizes) const {
+void ring_attention::check(const attention_shape& shape, std::initializer_list<std::size_t> sizes) const {
   if (size_ == 0) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
   if (memory_ != nullptr && memory_->has_streams())
     runtime::raise({errc::bad_argument, title_ + ": its arrays lie on a device, where a `plan` computes with them"});
@@ -115,9 +113,9 @@ void attention::check(const attention_shape& shape, std::initializer_list<std::s
 
 // ---- on a device ------------------------------------------------------------------------------------------------------
 
-bool attention::rejoin() { return ops::rejoin(ring_, around_); }
+bool ring_attention::rejoin() { return ops::rejoin(ring_, around_); }
 
-attention_plan attention::plan_of(const attention_shape& shape, std::uint64_t element_bytes) const {
+attention_plan ring_attention::plan_of(const attention_shape& shape, std::uint64_t element_bytes) const {
   if (size_ == 0) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
   if (memory_ == nullptr || !memory_->has_streams())
     runtime::raise({errc::bad_argument, title_ + ": its arrays lie in host memory; say in `memory` which device's"});

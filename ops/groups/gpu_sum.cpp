@@ -44,8 +44,8 @@ runtime::result<> is_a_world(const communicator* over, const std::string& config
                config + " runs over a gpu_world; give the op one as `over`, and a gpu_world_source as `rehearse`"};
 }
 gpu_world& world_of(const symmetric_call& call, const std::string& config) {
-  is_a_world(call.over, config).value();
-  return dynamic_cast<gpu_world&>(*call.over);
+  is_a_world(call.communicator, config).value();
+  return dynamic_cast<gpu_world&>(*call.communicator);
 }
 
 /// What is summed which way, in a world of GPUs.
@@ -447,12 +447,16 @@ std::vector<symmetric_config_ptr> default_first(const communicator& over, std::v
   runtime::raise({errc::unavailable, "none of these configs can run on all members: " + all});
 }
 
-symmetric_config_ptr nccl_sum() { return std::make_shared<nccl_sum_config>(); }
-
-symmetric_config_ptr nccl_graph_sum() { return std::make_shared<nccl_graph_sum_config>(); }
-
-symmetric_config_ptr kernel_sum(unsigned blocks) { return std::make_shared<kernel_sum_config>(blocks); }
-
-symmetric_config_ptr gathered_sum(unsigned blocks) { return std::make_shared<gathered_sum_config>(blocks); }
-
 }  // namespace parley::ops
+
+namespace parley::configs {
+
+ops::symmetric_config_ptr nccl_sum() { return std::make_shared<ops::nccl_sum_config>(); }
+
+ops::symmetric_config_ptr nccl_graph_sum() { return std::make_shared<ops::nccl_graph_sum_config>(); }
+
+ops::symmetric_config_ptr kernel_sum(unsigned blocks) { return std::make_shared<ops::kernel_sum_config>(blocks); }
+
+ops::symmetric_config_ptr gathered_sum(unsigned blocks) { return std::make_shared<ops::gathered_sum_config>(blocks); }
+
+}  // namespace parley::configs

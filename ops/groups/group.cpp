@@ -41,7 +41,7 @@ void add_words(std::span<std::byte> into, std::span<const std::byte> from) {
 
 // A call of 0 bytes has nothing to move, but it happens: everyone who contributes is heard, and everyone is answered.
 task<> move_nothing(group_call& g) {
-  const bool collects = g.what() != collective::broadcast;
+  const bool collects = g.what() != collective_kind::broadcast;
   if (g.self() == g.leader()) {
     for (std::size_t p = 0; p < g.size() && collects; ++p) {
       if (p != g.self()) g.receive(p, 0, {});
@@ -82,21 +82,21 @@ runtime::result<actors::op_declaration> declaration_of(const group_options& o) {
                  title + ": " + (leaders.empty() ? "nobody leads" : actors::listed(leaders) + " all claim to lead") +
                      " the group of " + actors::listed(all) +
                      "; give exactly one of them the role leader, or list the groups"};
-  if (o.depth > deepest || (o.depth == 0 && o.does != collective::broadcast))
+  if (o.depth > deepest || (o.depth == 0 && o.kind != collective_kind::broadcast))
     return error{errc::bad_argument, title + ": a depth of " + std::to_string(o.depth) + " is impossible for " +
-                                         std::string(name(o.does)) + "; take 1 to " + std::to_string(deepest) +
+                                         std::string(name(o.kind)) + "; take 1 to " + std::to_string(deepest) +
                                          ", or 0 for broadcast, whose first message is the leader's"};
   if (o.configs.empty())
     return error{errc::bad_argument, title + " has an empty catalogue; list at least its default config"};
   for (std::size_t i = 0; i < o.configs.size(); ++i) {
     if (o.configs[i] == nullptr)
       return error{errc::bad_argument, title + ": config " + std::to_string(i) + " of its catalogue is null"};
-    if (!o.configs[i]->does(o.does))
+    if (!o.configs[i]->does(o.kind))
       return error{errc::bad_argument,
-                   title + ": config " + o.configs[i]->id() + " does not " + std::string(name(o.does))};
+                   title + ": config " + o.configs[i]->id() + " does not " + std::string(name(o.kind))};
   }
   auto op = actors::declare_group(o.name, o.participants, o.depth, o.dtype);
-  op.scheme += " " + std::string(name(o.does));
+  op.scheme += " " + std::string(name(o.kind));
   for (std::size_t i = 1; i < op.participants.size(); ++i) {
     if (op.participants[i].rank == op.participants[i - 1].rank)
       return error{errc::role_conflict,
@@ -116,11 +116,11 @@ group_end::leading::leading(const group_options& o, const actors::op_declaration
 group_end::group_end(actors::services& s, group_options o) : op_end(kind::group), services_(s), options_(std::move(o)) {
   participant_.declaration = declaration_of(options_).value();
   const auto& op = participant_.declaration;
-  participant_.generation = actors::first_generation(op, s.incarnations, options_.coupled);
+  participant_.generation = actors::first_generation(op, s.incarnations, options_.restart_group);
   participant_.configs = catalogue_of(op.title(), options_.configs);
   auto can =
-      capabilities_of(op.title(), s.net.rank(), options_.on, options_.configs, options_.capable, options_.allowed,
-                      [&](const group_config& c) { return c.demands_of(options_.does, op.participants.size()); });
+      capabilities_of(op.title(), s.net.rank(), options_.on, options_.configs, options_.can_run, options_.constraints,
+                      [&](const group_config& c) { return c.demands_of(options_.kind, op.participants.size()); });
   participant_.available = std::move(can.available);
   participant_.unavailable = std::move(can.missing);
   participant_.limits = std::move(can.limits);
@@ -138,11 +138,11 @@ group_end::group_end(actors::services& s, group_options o) : op_end(kind::group)
     });
     lead_->coordinator.generation = participant_.generation;
     lead_->coordinator.configs = participant_.configs;
-    const auto pressure =
-        options_.does == collective::broadcast ? actors::back_pressure::window : actors::back_pressure::contributions;
+    const auto pressure = options_.kind == collective_kind::broadcast ? actors::back_pressure::window
+                                                                      : actors::back_pressure::contributions;
     auto leader = std::make_unique<actors::group_leader>(s, op, participant_.generation, lead_->assigned,
                                                          options_.depth, pressure, options_.window);
-    if (options_.allowed.compare_trials) leader->compare_trials();
+    if (options_.constraints.compare_trials) leader->compare_trials();
     group_ = std::move(leader);
     lead_->actor = actors::spawn_coordinator(services_, lead_->coordinator);
   } else {
@@ -196,11 +196,13 @@ std::vector<runtime::arrival> group_end::retire() noexcept {
 }
 
 bool group_end::is_current() const {
-  return participant_.generation == actors::first_generation(declaration(), services_.incarnations, options_.coupled);
+  return participant_.generation ==
+         actors::first_generation(declaration(), services_.incarnations, options_.restart_group);
 }
 
 bool group_end::restarts_with(rank_id r) const noexcept {
-  return ends_with(r) || std::find(options_.coupled.begin(), options_.coupled.end(), r) != options_.coupled.end();
+  return ends_with(r) ||
+         std::find(options_.restart_group.begin(), options_.restart_group.end(), r) != options_.restart_group.end();
 }
 
 std::unique_ptr<group_end> group_end::next_generation() {
@@ -306,8 +308,8 @@ struct group_end::comparison {
     const auto blank = [](std::span<std::byte> part) {
       for (std::byte& b : part) b = ~b;
     };
-    if (right.what == collective::broadcast && !leads) blank(data);
-    if (right.what == collective::gather && leads) {
+    if (right.what == collective_kind::broadcast && !leads) blank(data);
+    if (right.what == collective_kind::gather && leads) {
       const std::size_t block = data.size() / members;
       blank(std::span(data).first(place * block));
       blank(std::span(data).subspan((place + 1) * block));
@@ -435,7 +437,7 @@ task<> group_end::compare(group_invocation& inv, comparison& with) {
 
 void check_on_device(runtime::memory_space* device, const group_work& work, const std::string& whose) {
   if (device == nullptr) return;
-  const bool sums = work.what == collective::all_reduce;
+  const bool sums = work.what == collective_kind::all_reduce;
   for (const std::span<const std::byte> bytes : {std::span<const std::byte>(work.data), work.own}) {
     const auto there = device->check(bytes, sums ? runtime::bytes_of(work.sums) : 1);
     if (!there) runtime::raise({there.code(), whose + ": " + there.reason().text()});
@@ -480,7 +482,7 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
     config_scope runs(inv, here, title(), config.id());
     if (inv.compared() && work.total_bytes != 0) {
       both.emplace(work, options_.memory);
-      both->within = tuning::tolerance_of(options_.allowed);
+      both->within = tuning::tolerance_of(options_.constraints);
       runs.own.begin(run_both(inv, config, *both));
     } else {
       call.emplace(inv, group_->members(), me, group_->leader(), work, group_call::pass::first, options_.memory);
@@ -565,7 +567,7 @@ void group_end::show_payload(const group_invocation& inv, const group_work& work
     services_.watcher->on_payload(services_.net.rank(), {end, group_->op(), group_->generation(),
                                                          static_cast<std::uint32_t>(place_of_it), inv.index(), bytes});
   };
-  if (work.what != collective::gather) return show(what::agreed, 0, work.data);
+  if (work.what != collective_kind::gather) return show(what::agreed, 0, work.data);
   if (!leads()) return show(what::contributed, place(), work.data);
   const std::size_t members = group_->members().size();
   for (std::size_t i = 0, size = work.data.size() / members; i < members; ++i) {
@@ -690,16 +692,16 @@ task<> group_end::rehearse(std::uint64_t digest) {
   std::optional<actors::busy_until_end> control(std::in_place, services_, participant_.control_ns);
   const std::size_t place = this->place();
   const std::size_t members = group_->members().size();
-  const bool gathers = options_.does == collective::gather;
+  const bool gathers = options_.kind == collective_kind::gather;
   const std::size_t mine = gathers && leads() ? rehearsal_elements * members : rehearsal_elements;
   std::vector<std::uint32_t> data(mine);
   std::unique_ptr<runtime::memory_space::block> there;  // on a device
   const std::size_t first = gathers && leads() ? place * rehearsal_elements : 0;
-  if (options_.does != collective::broadcast || leads()) {
+  if (options_.kind != collective_kind::broadcast || leads()) {
     for (std::size_t i = 0; i < rehearsal_elements; ++i) data[first + i] = pattern(digest, place, i);
   }
   group_work work;
-  work.what = options_.does;
+  work.what = options_.kind;
   work.data = std::as_writable_bytes(std::span(data));
   work.total_bytes = rehearsal_elements * sizeof(std::uint32_t) * (gathers ? members : 1);
   work.element_bytes = sizeof(std::uint32_t);
@@ -733,8 +735,8 @@ task<> group_end::rehearse(std::uint64_t digest) {
   for (std::size_t i = 0; i < mine && (leads() || !gathers); ++i) {
     std::uint32_t expected = 0;
     if (gathers) expected = pattern(digest, i / rehearsal_elements, i % rehearsal_elements);
-    if (options_.does == collective::broadcast) expected = pattern(digest, leader, i);
-    for (std::size_t p = 0; p < members && options_.does == collective::all_reduce; ++p)
+    if (options_.kind == collective_kind::broadcast) expected = pattern(digest, leader, i);
+    for (std::size_t p = 0; p < members && options_.kind == collective_kind::all_reduce; ++p)
       expected += pattern(digest, p, i);
     if (data[i] != expected)
       runtime::raise({errc::config_failed, "the rehearsal brought wrong data at element " + std::to_string(i)});

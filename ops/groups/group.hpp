@@ -1,8 +1,8 @@
 #pragma once
-/// One group on one rank: the leader or a worker of it, with its actors and its configs. `leader_worker` is made of these, as
+/// One group on one rank: the leader or a worker of it, with its actors and its configs. `collective` is made of these, as
 /// are hierarchical collectives.
 ///
-///     group_end mine(services, {.name = "gradients", .participants = {{0, "leader"}, {1, "worker"}}, .configs = {star()}});
+///     group_end mine(services, {.name = "gradients", .participants = {{0, "leader"}, {1, "worker"}}, .configs = {configs::star()}});
 ///     co_await mine.run(work, call);
 ///
 /// A call throws `failure` that names op, rank and invocation, and who was late, died, failed or called with another size:
@@ -49,19 +49,19 @@ using runtime::time_ns;
 struct group_options {
   std::string name;
   std::vector<actors::op_participant> participants;  ///< one of them is the `leader`
-  collective does = collective::all_reduce;
+  collective_kind kind = collective_kind::all_reduce;
   std::vector<group_config_ptr> configs;
   std::uint64_t depth = 1;
-  std::vector<rank_id> coupled{};  ///< all ranks of an op whose groups begin anew together (`first_generation`)
+  std::vector<rank_id> restart_group{};  ///< all ranks of an op whose groups begin anew together (`first_generation`)
   std::string dtype;
   time_ns timeout_ns = 30'000'000'000;
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
   actors::window_limits window{};
   const machine* on = nullptr;  ///< what configs may require; null: all is there
-  capability_function capable{};
+  capability_function can_run{};
   std::vector<actors::remembered_best> remembered;
-  tuning::constraints allowed{};
+  tuning::constraints constraints{};
   runtime::memory_space* memory = nullptr;  ///< a device's, where the data of calls lies; null: in host memory
   bool mutant_ignores_stamp = false;        ///< test switch: workers run c0 whatever the stamps say
 };
@@ -101,7 +101,7 @@ class group_end final : public op_end, private actors::implementations {
   /// What its members have agreed on, for the bytes that a call combines, spreads or gathers in all.
   agreement agreed() noexcept { return {services_, participant_, failed_, options_.timeout_ns}; }
   bool leads() const noexcept { return lead_ != nullptr; }
-  collective does() const noexcept { return options_.does; }
+  collective_kind does() const noexcept { return options_.kind; }
   const std::vector<group_config_ptr>& configs() const noexcept { return options_.configs; }
   time_ns timeout_ns() const noexcept { return options_.timeout_ns; }
   runtime::memory_space* device() const noexcept { return options_.memory; }

@@ -9,11 +9,11 @@ namespace parley::ops {
 using runtime::errc;
 using runtime::task;
 
-std::string_view name(collective c) noexcept {
+std::string_view name(collective_kind c) noexcept {
   switch (c) {
-    case collective::all_reduce: return "all_reduce";
-    case collective::broadcast: return "broadcast";
-    case collective::gather: return "gather";
+    case collective_kind::all_reduce: return "all_reduce";
+    case collective_kind::broadcast: return "broadcast";
+    case collective_kind::gather: return "gather";
   }
   return "unknown";
 }
@@ -120,17 +120,17 @@ class star_config final : public group_config {
 
   task<> lead(group_call& g) const override {
     switch (g.what()) {
-      case collective::all_reduce: return reduce(g, chunk_bytes_);
-      case collective::broadcast: return give(g, chunk_bytes_);
-      case collective::gather: return collect(g, chunk_bytes_);
+      case collective_kind::all_reduce: return reduce(g, chunk_bytes_);
+      case collective_kind::broadcast: return give(g, chunk_bytes_);
+      case collective_kind::gather: return collect(g, chunk_bytes_);
     }
     runtime::raise(errc::bad_argument);
   }
   task<> work(group_call& g) const override { return follow(g, chunk_bytes_); }
   std::string shape(std::uint64_t bytes) const override { return shape_in_pieces(*this, bytes, chunk_bytes_); }
   // At the leader, a slot for each place; of two pieces at a time where there are several.
-  tuning::demands demands_of(collective c, std::size_t size) const override {
-    if (c != collective::all_reduce) return {};
+  tuning::demands demands_of(collective_kind c, std::size_t size) const override {
+    if (c != collective_kind::all_reduce) return {};
     if (chunk_bytes_ == 0) return {.memory_per_byte = static_cast<double>(size)};
     return {.memory_per_byte = 2 * static_cast<double>(size), .memory_at_most = 2 * chunk_bytes_ * size};
   }
@@ -221,12 +221,12 @@ task<> star_config::collect(group_call& g, std::uint64_t chunk_bytes) {
 
 task<> star_config::follow(group_call& g, std::uint64_t chunk_bytes) {
   const pieces all{g.data(), g.piece_bytes(chunk_bytes)};
-  const std::uint64_t base = g.what() == collective::gather ? g.self() * g.block_bytes() : 0;
+  const std::uint64_t base = g.what() == collective_kind::gather ? g.self() * g.block_bytes() : 0;
   pace steps(g);
   for (std::uint64_t i = 0; i < all.count(); ++i) {
-    if (g.what() != collective::broadcast) g.send(g.leader(), base + all.offset(i), all[i]);
+    if (g.what() != collective_kind::broadcast) g.send(g.leader(), base + all.offset(i), all[i]);
     // The result of a piece cannot come before the leader has taken our part of it out of the same memory.
-    if (g.what() != collective::gather) g.receive(g.leader(), all.offset(i), all[i]);
+    if (g.what() != collective_kind::gather) g.receive(g.leader(), all.offset(i), all[i]);
     co_await steps.sent(g.posted());
   }
   co_await g.drain();
@@ -238,12 +238,12 @@ class chain_config final : public group_config {
  public:
   explicit chain_config(std::uint64_t chunk_bytes)
       : group_config(chunked_identity("chain", chunk_bytes)), chunk_bytes_(chunk_bytes) {}
-  bool does(collective c) const noexcept override { return c != collective::gather; }
+  bool does(collective_kind c) const noexcept override { return c != collective_kind::gather; }
   task<> lead(group_call& g) const override { return run(g, chunk_bytes_); }
   task<> work(group_call& g) const override { return run(g, chunk_bytes_); }
   std::string shape(std::uint64_t bytes) const override { return shape_in_pieces(*this, bytes, chunk_bytes_); }
-  tuning::demands demands_of(collective c, std::size_t) const override {
-    if (c != collective::all_reduce) return {};
+  tuning::demands demands_of(collective_kind c, std::size_t) const override {
+    if (c != collective_kind::all_reduce) return {};
     if (chunk_bytes_ == 0) return {.memory_per_byte = 2};
     return {.memory_per_byte = 2, .memory_at_most = 2 * chunk_bytes_};
   }
@@ -259,7 +259,7 @@ class chain_config final : public group_config {
 
 task<> chain_config::run(group_call& g, std::uint64_t chunk_bytes) {
   const pieces all{g.data(), std::min<std::uint64_t>(g.piece_bytes(chunk_bytes), g.data().size())};
-  if (g.what() == collective::all_reduce) co_await add_up(g, all);
+  if (g.what() == collective_kind::all_reduce) co_await add_up(g, all);
   if (g.self() == g.leader()) co_await g.between();
   co_await pass_on(g, all);
 }
@@ -322,9 +322,9 @@ class tree_config final : public group_config {
   tree_config() : group_config(chunked_identity("tree", 0)) {}
   task<> lead(group_call& g) const override { return run(g); }
   task<> work(group_call& g) const override { return run(g); }
-  tuning::demands demands_of(collective c, std::size_t size) const override {
-    if (c == collective::broadcast) return {};
-    return {.memory_per_byte = c == collective::all_reduce ? static_cast<double>(size) : 1};
+  tuning::demands demands_of(collective_kind c, std::size_t size) const override {
+    if (c == collective_kind::broadcast) return {};
+    return {.memory_per_byte = c == collective_kind::all_reduce ? static_cast<double>(size) : 1};
   }
 
  private:
@@ -347,15 +347,15 @@ class tree_config final : public group_config {
 
 task<> tree_config::run(group_call& g) {
   if (g.size() > most_places) runtime::raise({errc::unavailable, "a tree has at most 1024 places"});
-  if (g.what() != collective::broadcast) co_await collect(g);
-  if (g.what() == collective::gather) co_return;
+  if (g.what() != collective_kind::broadcast) co_await collect(g);
+  if (g.what() == collective_kind::gather) co_return;
   if (g.self() == g.leader()) co_await g.between();
   co_await give(g);
 }
 
 // Each contribution goes up on a lane of its own.
 task<> tree_config::collect(group_call& g) {
-  const bool gathers = g.what() == collective::gather;
+  const bool gathers = g.what() == collective_kind::gather;
   const std::size_t me = turned(g, g.self());
   const std::size_t mine = below(g, me);
   const std::uint64_t bytes = gathers ? g.block_bytes() : g.data().size();
@@ -410,7 +410,7 @@ task<> tree_config::give(group_call& g) {
 /// For all_reduce alone, and the same in both roles.
 class rootless_config : public group_config {
  public:
-  bool does(collective c) const noexcept final { return c == collective::all_reduce; }
+  bool does(collective_kind c) const noexcept final { return c == collective_kind::all_reduce; }
   bool returns_later() const noexcept final { return false; }
   task<> lead(group_call& g) const final { return run(g); }
   task<> work(group_call& g) const final { return run(g); }
@@ -425,7 +425,7 @@ class rootless_config : public group_config {
 class one_shot_config final : public rootless_config {
  public:
   one_shot_config() : rootless_config(chunked_identity("one_shot", 0)) {}
-  tuning::demands demands_of(collective, std::size_t size) const override {
+  tuning::demands demands_of(collective_kind, std::size_t size) const override {
     return {.memory_per_byte = static_cast<double>(size)};
   }
 
@@ -445,7 +445,7 @@ class two_shot_config final : public rootless_config {
   explicit two_shot_config(std::uint64_t chunk_bytes)
       : rootless_config(chunked_identity("two_shot", chunk_bytes)), chunk_bytes_(chunk_bytes) {}
   std::string shape(std::uint64_t bytes) const override { return shape_in_pieces(*this, bytes, chunk_bytes_); }
-  tuning::demands demands_of(collective, std::size_t size) const override {
+  tuning::demands demands_of(collective_kind, std::size_t size) const override {
     if (chunk_bytes_ == 0) return {.memory_per_byte = 1};
     return {.memory_per_byte = 2, .memory_at_most = 2 * chunk_bytes_ * size};
   }
@@ -515,11 +515,22 @@ class function_group final : public group_config {
 
 }  // namespace
 
-group_config_ptr star(std::uint64_t chunk_bytes) { return std::make_shared<star_config>(chunk_bytes); }
-group_config_ptr chain(std::uint64_t chunk_bytes) { return std::make_shared<chain_config>(chunk_bytes); }
-group_config_ptr tree() { return std::make_shared<tree_config>(); }
-group_config_ptr one_shot() { return std::make_shared<one_shot_config>(); }
-group_config_ptr two_shot(std::uint64_t chunk_bytes) { return std::make_shared<two_shot_config>(chunk_bytes); }
+}  // namespace parley::ops
+
+namespace parley::configs {
+
+ops::group_config_ptr star(std::uint64_t chunk_bytes) { return std::make_shared<ops::star_config>(chunk_bytes); }
+ops::group_config_ptr chain(std::uint64_t chunk_bytes) { return std::make_shared<ops::chain_config>(chunk_bytes); }
+ops::group_config_ptr tree() { return std::make_shared<ops::tree_config>(); }
+ops::group_config_ptr one_shot() { return std::make_shared<ops::one_shot_config>(); }
+ops::group_config_ptr two_shot(std::uint64_t chunk_bytes) {
+  return std::make_shared<ops::two_shot_config>(chunk_bytes);
+}
+
+}  // namespace parley::configs
+
+namespace parley::ops {
+
 group_config_ptr grouped(tuning::config_identity identity, group_function lead, group_function work) {
   return std::make_shared<function_group>(std::move(identity), lead, work);
 }

@@ -122,7 +122,7 @@ gpu_world::introduction gpu_world::introduce(rank& self) {
     make_box();
     mine.address = reinterpret_cast<std::uint64_t>(box_.bytes().data());
     if (together) return mine;
-    self.on().has("ipc").value();
+    self.machine().has("ipc").value();
     const auto exported = copies_.driver().export_memory(box_.bytes().data());
     mine.handle = exported.value().handle;
     mine.offset = exported.value().offset;
@@ -191,7 +191,7 @@ std::string gpu_world::reach_all(rank& self, std::span<const introduction> all) 
 std::byte* gpu_world::reach(rank& self, const introduction& theirs, bool in_this_process) {
   transports::cuda_driver& gpu = copies_.driver();
   const auto& device = gpu.devices()[static_cast<std::size_t>(copies_.device())];
-  if (text_of(theirs.gpu) != device.uuid) self.on().has("peer_access").value();
+  if (text_of(theirs.gpu) != device.uuid) self.machine().has("peer_access").value();
   if (in_this_process) {
     if (theirs.device != copies_.device() && std::ranges::count(device.peers, theirs.device) == 0)
       runtime::raise({errc::unavailable, "device " + std::to_string(copies_.device()) +
@@ -249,13 +249,12 @@ std::vector<std::pair<rank_id, rank_id>> all_pairs(rank_id ranks) {
 gpu_world_source::gpu_world_source(rank& self, const std::string& name, transports::cuda_copies& copies, options o)
     : self_(self), copies_(copies), options_(std::move(o)),
       remains_(std::make_shared<gpu_world_remains>(copies.driver())) {
-  if (const auto nccl = self.on().has("nccl"); !nccl) {
+  if (const auto nccl = self.machine().has("nccl"); !nccl) {
     options_.nccl = nullptr;
     options_.no_nccl = nccl.reason().text();
   }
   if (options_.nccl != nullptr) options_.nccl->prepare(copies_.device());
-  if (self.world_size() > 1)
-    messages_ = self.declare(paired_transfer{.name = name + "_id", .edges = all_pairs(self.world_size())});
+  if (self.world_size() > 1) messages_ = transfer(self, {.name = name + "_id", .edges = all_pairs(self.world_size())});
 }
 
 std::vector<std::byte> gpu_world_source::make_id() {

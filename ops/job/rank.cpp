@@ -45,7 +45,9 @@ rank::rank(rank_foundation on, std::shared_ptr<const rank_settings> settings)
       host_(std::make_unique<op_host>(on_call_failed, std::move(on), std::move(settings))) {}
 
 std::string rank::kind_of(rank_id r) const { return host_->kind_of(r); }
-const machine& rank::on() const noexcept { return host_->machine_; }
+op_host& op_host::of(rank& self) noexcept { return *self.host_; }
+
+const machine& rank::machine() const noexcept { return host_->machine_; }
 actors::services& rank::services() noexcept { return host_->services_; }
 tunable_context& rank::kernels() const { return host_->kernels_ == nullptr ? host_->make_kernels() : *host_->kernels_; }
 std::uint64_t rank::restarts_heard() const noexcept { return host_->restarts_heard_; }

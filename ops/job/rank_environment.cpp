@@ -209,9 +209,9 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
   heed_number(lookup, "PARLEY_PATIENCE", s.patience, {1, 1000});
   s.masked = heed_masks(std::move(s.masked), lookup);
   if (env.has(setting::check) && all.told.check.on) {
-    s.allowed.relative_error = std::min(s.allowed.relative_error, all.told.check.rtol);
-    s.allowed.absolute_error = all.told.check.atol;
-    s.allowed.compare_trials = true;
+    s.constraints.relative_error = std::min(s.constraints.relative_error, all.told.check.rtol);
+    s.constraints.absolute_error = all.told.check.atol;
+    s.constraints.compare_trials = true;
   }
   s.kernel_environment = env;
   if (s.policy == actors::tuning_policy::off) s.kernels.tuning = false;

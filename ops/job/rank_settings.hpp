@@ -30,7 +30,7 @@ struct rank_settings {
   /// What one edge may hold of data that came before its receives, and this rank of what came for ops that it has not declared; the
   /// same on all ranks, as senders keep to their share of the latter (docs/limits.md).
   std::uint64_t early_bytes = actors::most_early_bytes;
-  tuning::constraints allowed{};  ///< of every op, beside its own
+  tuning::constraints constraints{};  ///< of every op, beside its own
   /// What ranks are told to do without in all ops (parley/machine.hpp), the same on all of them. PARLEY_MASK wins.
   std::vector<masked_capability> masked{};
   tuning::settings kernels{};  ///< of tunable kernels (parley/tunable_op.hpp); off unless enabled

@@ -54,8 +54,8 @@ role_end::role_end(rank& self, const role_options& o)
   participant_.generation = actors::first_generation(op, services_.incarnations);
   participant_.role = o.role;
   participant_.configs = catalogue_of(op.title(), configs_);
-  const tuning::constraints allowed = tuning::both(o.allowed, self.settings().allowed);
-  auto can = capabilities_of(op.title(), self.id(), &self.on(), configs_, {}, allowed,
+  const tuning::constraints allowed = tuning::both(o.constraints, self.settings().constraints);
+  auto can = capabilities_of(op.title(), self.id(), &self.machine(), configs_, {}, allowed,
                              [](const role_function_config& c) { return c.demands(); });
   if (allowed.compare_trials && configs_.size() > 1) {
     const char* const why = "NUMERICAL_CHECK is on, and a call runs one function, so that nothing can be compared";

@@ -57,7 +57,7 @@ struct role_options {
   std::string name;
   std::string role;
   std::vector<role_function_config_ptr> configs;
-  tuning::constraints allowed{};
+  tuning::constraints constraints{};
 };
 
 /// A light handle that lives as long as its rank. Its members but `idle` and `role` throw `bad_argument` on an idle rank.

@@ -41,12 +41,12 @@ M unpacked(const round_body& body) {
   return runtime::decode<M>(std::as_bytes(std::span(body))).value();
 }
 
-std::string terms_of(const contextual_op& op) {
+std::string terms_of(const contextual_options& op) {
   return fmt::format("{} iterations, {} warm-ups, {}", op.iterations, op.warm_ups,
                      op.order == tuning::contextual_order::grouped ? "grouped" : "interleaved");
 }
 
-actors::op_declaration declare(const contextual_op& op, rank_id world_size) {
+actors::op_declaration declare(const contextual_options& op, rank_id world_size) {
   const std::string title = "op " + op.name;
   actors::op_declaration d;
   d.name = op.name;
@@ -76,7 +76,7 @@ std::string milliseconds(double ns) { return std::isfinite(ns) ? fmt::format("{:
 
 // ---- declaration ------------------------------------------------------------------------------------------------------
 
-contextual::contextual(rank& self, contextual_op op) : name_(op.name) {
+contextual::contextual(rank& self, contextual_options op) : name_(op.name) {
   const auto d = declare(op, self.world_size());
   const auto me = [&](const auto& p) { return p.rank == self.id(); };
   if (std::none_of(d.participants.begin(), d.participants.end(), me)) return;
@@ -114,7 +114,7 @@ task<> contextual::call_now(std::function<void()> f) {
   co_return;
 }
 
-contextual_end::contextual_end(actors::services& s, tunable_context& kernels, contextual_op op, trials t)
+contextual_end::contextual_end(actors::services& s, tunable_context& kernels, contextual_options op, trials t)
     : services_(s), kernels_(kernels), op_(std::move(op)), declaration_(declare(op_, s.net.world_size())), trials_(t),
       talk_(s, declaration_, agreement()) {}
 

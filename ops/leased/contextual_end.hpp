@@ -29,7 +29,7 @@ class contextual_end final : public op_end, private contextual_run {
   using thunk = std::function<runtime::task<>()>;
   enum class trials : std::uint8_t { on, off };
 
-  contextual_end(actors::services& s, tunable_context& kernels, contextual_op op, trials t);
+  contextual_end(actors::services& s, tunable_context& kernels, contextual_options op, trials t);
   runtime::task<> run(thunk f);
 
   const actors::op_declaration& declaration() const noexcept override { return declaration_; }
@@ -110,7 +110,7 @@ class contextual_end final : public op_end, private contextual_run {
 
   actors::services& services_;
   tunable_context& kernels_;
-  contextual_op op_;
+  contextual_options op_;
   actors::op_declaration declaration_;
   trials trials_;
   contextual_progress progress_;

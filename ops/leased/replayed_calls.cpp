@@ -11,15 +11,16 @@ namespace parley::ops {
 using runtime::errc;
 using runtime::task;
 
-replayed_calls::replayed_calls(symmetric op, transports::cuda_copies& copies, step what, symmetric_options o)
+replayed_calls::replayed_calls(symmetric op, transports::cuda_copies& copies, step what, symmetric_call_options o)
     : op_(std::move(op)), copies_(copies), step_(std::move(what)), options_(o) {
   const auto& declared = op_.end().declaration();
   if (!op_.end().is_replayed())
-    runtime::raise({errc::bad_argument, declared.title() + " is not declared as replayed; set symmetric_op::replayed "
-                                                           "on all its members"});
+    runtime::raise({errc::bad_argument, declared.title() +
+                                            " is not declared as replayed; set symmetric_options::replayed "
+                                            "on all its members"});
   if (o.bytes == 0)
     runtime::raise({errc::bad_argument, declared.title() + ": say how many bytes a step calls it with "
-                                                           "(symmetric_options::bytes)"});
+                                                           "(symmetric_call_options::bytes)"});
 }
 
 struct replayed_calls::one_replay final : symmetric_caller {
@@ -39,21 +40,21 @@ struct replayed_calls::one_replay final : symmetric_caller {
         const errc begun = mine->graph.replay(in);
         if (begun != errc::none) runtime::raise({begun, of.copies_.driver().fault()});
       };
-      if (call.over != nullptr) {
-        co_await call.over->in_turn(in, launch);
+      if (call.communicator != nullptr) {
+        co_await call.communicator->in_turn(in, launch);
       } else {
         launch();
       }
       auto ended = co_await transports::reached(of.copies_, in);
       ended.value();
-      if (call.over != nullptr && call.over->aborted())
+      if (call.communicator != nullptr && call.communicator->aborted())
         runtime::raise({errc::unavailable, "its communicator was aborted meanwhile"});
     } catch (...) {
       thrown = std::current_exception();
     }
     if (!thrown) co_return;
     of.kept_.clear();
-    if (call.over != nullptr) call.over->abort();
+    if (call.communicator != nullptr) call.communicator->abort();
     std::rethrow_exception(thrown);
   }
 
@@ -69,7 +70,7 @@ task<> replayed_calls::replay(transports::cuda_stream in) {
 const replayed_calls::captured_step* replayed_calls::find(const symmetric_call& call,
                                                           const symmetric_config& config) const noexcept {
   const auto at = std::find_if(kept_.begin(), kept_.end(), [&](const captured_step& r) {
-    return r.digest == config.digest() && r.over == call.over;
+    return r.digest == config.digest() && r.over == call.communicator;
   });
   return at == kept_.end() ? nullptr : &*at;
 }
@@ -83,7 +84,7 @@ task<> replayed_calls::capture(symmetric_call call, const symmetric_config& conf
   transports::capture_stream in(copies_.driver(), copies_.device());
   co_await step_(in.stream(), captured_call(call, config, in.stream()));
   if (kept_.size() == most_kept) kept_.erase(kept_.begin());
-  kept_.push_back({config.digest(), call.over, in.end()});
+  kept_.push_back({config.digest(), call.communicator, in.end()});
   ++made_;
 }
 

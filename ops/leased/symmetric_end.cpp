@@ -26,13 +26,13 @@ namespace {
 
 constexpr std::size_t largest_id_bytes = 64 << 10;
 
-actors::trial_path path_of(const symmetric_op& op) {
+actors::trial_path path_of(const symmetric_options& op) {
   using path = actors::trial_path;
   if (op.rehearse == nullptr) return path::leased;
   return op.rehearse->beside_calls() ? path::rehearsals : path::between_calls;
 }
 
-const char* scheme_of(const symmetric_op& op) {
+const char* scheme_of(const symmetric_options& op) {
   switch (path_of(op)) {
     case actors::trial_path::leased: return "lease, trials on calls";
     case actors::trial_path::between_calls: return "lease, rehearsed between calls";
@@ -41,7 +41,7 @@ const char* scheme_of(const symmetric_op& op) {
   return "lease, rehearsed";
 }
 
-tuning::plan_options plan_for(const symmetric_op& op, tuning::plan_options plan) {
+tuning::plan_options plan_for(const symmetric_options& op, tuning::plan_options plan) {
   if (path_of(op) == actors::trial_path::rehearsals) return plan;
   // Trials that cost the user's calls something are bought in one piece (N2), so that there is one round, long enough to decide by.
   plan.probe_repetitions = std::max(plan.probe_repetitions, plan.enough_repetitions);
@@ -55,7 +55,7 @@ task<> symmetric_config::capture(symmetric_call, std::span<std::byte>, runtime::
   runtime::raise({errc::unavailable, "config " + id() + " cannot be captured"});
 }
 
-runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, rank_id world_size) {
+runtime::result<actors::op_declaration> declaration_of(const symmetric_options& op, rank_id world_size) {
   const std::string title = "op " + op.name;
   actors::op_declaration d;
   d.name = op.name;
@@ -92,17 +92,17 @@ runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, r
   return d;
 }
 
-std::string why_not_compared(const symmetric_op& op) {
+std::string why_not_compared(const symmetric_options& op) {
   if (op.rehearse == nullptr)
     return "an op whose candidates are tried on its own calls cannot compare them; give it a communicator_source "
-           "(symmetric_op::rehearse)";
+           "(symmetric_options::rehearse)";
   if (!tuning::number_type_of(op.dtype))
-    return "the op does not say what numbers it computes with; set symmetric_op::dtype to f32, bf16, i32 or alike";
+    return "the op does not say what numbers it computes with; set symmetric_options::dtype to f32, bf16, i32 or alike";
   return {};
 }
 
 namespace {
-std::size_t alignment_of(const symmetric_op& op) {
+std::size_t alignment_of(const symmetric_options& op) {
   std::size_t most = tuning::size_of(tuning::number_type_of(op.dtype).value_or(tuning::number_type::bytes));
   for (const symmetric_config_ptr& c : op.configs) most = std::max(most, c->alignment());
   return most;
@@ -114,19 +114,20 @@ std::uint64_t first_of(const actors::op_declaration& op, const runtime::incarnat
 }
 }  // namespace
 
-symmetric_end::own_state::own_state(actors::services& s, const symmetric_op& op, const symmetric_settings& settings) {
+symmetric_end::own_state::own_state(actors::services& s, const symmetric_options& op,
+                                    const symmetric_settings& settings) {
   declaration = declaration_of(op, s.net.world_size()).value();
   generation = first_of(declaration, s.incarnations);
   role = "member";
   configs = catalogue_of(declaration.title(), op.configs);
-  auto can = capabilities_of(declaration.title(), s.net.rank(), settings.on, op.configs, op.capable, op.allowed,
+  auto can = capabilities_of(declaration.title(), s.net.rank(), settings.on, op.configs, op.can_run, op.constraints,
                              [](const symmetric_config& c) { return c.demands(); });
   for (std::size_t i = 1; i < op.configs.size() && op.replayed; ++i) {
     if (op.configs[i]->can_be_captured() || !can.available.test(i)) continue;
     can.available.clear(i);
     can.missing.push_back(op.configs[i]->id() + ": the op's calls are replayed, and it cannot be captured");
   }
-  if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty())
+  if (const std::string why = why_not_compared(op); op.constraints.compare_trials && !why.empty())
     leave_default(can, op.configs, "NUMERICAL_CHECK is on, and " + why);
   available = std::move(can.available);
   unavailable = std::move(can.missing);
@@ -154,7 +155,7 @@ actors::coordinator_state coordinator_of(const actors::participant_state& mine) 
 
 }  // namespace
 
-symmetric_end::leading::leading(actors::services& s, const symmetric_op& op, const symmetric_settings& settings,
+symmetric_end::leading::leading(actors::services& s, const symmetric_options& op, const symmetric_settings& settings,
                                 const actors::participant_state& mine)
     : assigned(mine.declaration.default_digest, mine.declaration.default_config, op.dtype, ranks_of(mine.declaration),
                settings.policy, plan_for(op, settings.plan)),
@@ -171,10 +172,10 @@ symmetric_end::leading::leading(actors::services& s, const symmetric_op& op, con
   state.assigned = &assigned;
   assigned.compare_calls_alone();
   if (path_of(op) == actors::trial_path::between_calls) assigned.trials_are_extra();
-  if (op.allowed.compare_trials && why_not_compared(op).empty()) leases.compare_candidates();
+  if (op.constraints.compare_trials && why_not_compared(op).empty()) leases.compare_candidates();
 }
 
-symmetric_end::symmetric_end(actors::services& s, symmetric_op op, symmetric_settings settings)
+symmetric_end::symmetric_end(actors::services& s, symmetric_options op, symmetric_settings settings)
     : op_end(kind::without_headers), services_(s), op_(std::move(op)), settings_(std::move(settings)),
       participant_(s, op_, settings_), rows_(s.ex, s.clocks.skew()), leases_(s, participant_, *this) {
   members_ = op_.members.empty() ? ranks_of(participant_.declaration) : op_.members;
@@ -218,11 +219,11 @@ bool symmetric_end::is_current() const {
 
 std::unique_ptr<symmetric_end> symmetric_end::next_generation(std::shared_ptr<communicator> over) {
   retire();
-  symmetric_op op = op_;
-  op.over = std::move(over);
+  symmetric_options op = op_;
+  op.communicator = std::move(over);
   // This end stays as long as its rank; what it holds of a library or a device does not. Calls under way hold on to theirs.
   abandon();
-  op_.over.reset();
+  op_.communicator.reset();
   if (!leases_.is_rehearsing()) {
     scratch_.reset();
     reference_ = std::vector<std::byte>();
@@ -251,7 +252,7 @@ symmetric_call symmetric_end::call_of(std::uint64_t invocation, std::uint64_t by
   call.members = members_;
   call.bytes = bytes;
   call.invocation = invocation;
-  call.over = over;
+  call.communicator = over;
   call.on = on;
   call.replayed = op_.replayed && on == symmetric_call::stream::rehearsal;
   return call;
@@ -310,11 +311,11 @@ std::string symmetric_end::progress_in_words(std::uint32_t key) const {
   return "has made " + std::to_string(leases_.calls_begun(key)) + " calls of it of that size";
 }
 
-task<> symmetric_end::run(std::span<std::byte> data, symmetric_options call) {
+task<> symmetric_end::run(std::span<std::byte> data, symmetric_call_options call) {
   return run(nullptr, data, call.bytes != 0 ? call.bytes : data.size(), call.timeout_ns);
 }
 
-task<> symmetric_end::run(symmetric_caller& caller, symmetric_options call) {
+task<> symmetric_end::run(symmetric_caller& caller, symmetric_call_options call) {
   return run(&caller, {}, call.bytes, call.timeout_ns);
 }
 
@@ -358,7 +359,7 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
     text = "the lease names a config that was not warmed here";
   } else {
     std::exception_ptr thrown;
-    const std::shared_ptr<communicator> over = op_.over;
+    const std::shared_ptr<communicator> over = op_.communicator;
     const symmetric_call now = call_of(l.what.invocation, bytes, over.get(), symmetric_call::stream::user);
     try {
       if (caller == nullptr) {
@@ -471,7 +472,7 @@ void symmetric_end::fail(const error& why) noexcept {
 bool symmetric_end::rejoin(std::shared_ptr<communicator> over) {
   if (failed_ && failed_->code() != errc::closed) return false;
   if (!leases_.rejoin()) return false;
-  op_.over = std::move(over);
+  op_.communicator = std::move(over);
   failed_.reset();
   return true;
 }
@@ -541,7 +542,7 @@ task<> symmetric_end::compare_scratch(actors::rehearsal_run run, std::span<std::
   }
   if (reference_.size() != came.size())
     runtime::raise({errc::config_failed, "there is nothing of the default to compare its numbers with"});
-  const tuning::numerical_check within = tuning::tolerance_of(op_.allowed);
+  const tuning::numerical_check within = tuning::tolerance_of(op_.constraints);
   if (const auto bad = tuning::first_unlike(type, came, reference_, within))
     unlike = "its numbers are not the default's: " + tuning::sentence(*bad, within);
 }
@@ -570,7 +571,7 @@ bool symmetric::rejoin(std::shared_ptr<communicator> over) {
 
 agreement symmetric::agreed() const { return end_or_raise().agreed(); }
 
-task<> symmetric::run_bytes(std::span<std::byte> data, symmetric_options call) const {
+task<> symmetric::run_bytes(std::span<std::byte> data, symmetric_call_options call) const {
   return end_or_raise().run(data, call);
 }
 
@@ -580,26 +581,25 @@ symmetric_end& symmetric::end_or_raise() const {
   return *place_;
 }
 
-symmetric rank::declare(symmetric_op op) {
-  const auto d = declaration_of(op, world_size()).value();
-  symmetric handle;
-  handle.name_ = op.name;
-  const auto me = [this](const auto& p) { return p.rank == id(); };
+symmetric::symmetric(rank& self, symmetric_options op) {
+  op_host& host = op_host::of(self);
+  const auto d = declaration_of(op, self.world_size()).value();
+  name_ = op.name;
+  const auto me = [&self](const auto& p) { return p.rank == self.id(); };
   if (std::none_of(d.participants.begin(), d.participants.end(), me)) {
-    host_->note_idle(op.name);
-    return handle;
+    host.note_idle(op.name);
+    return;
   }
-  host_->check_new(d);
-  op.allowed = tuning::both(op.allowed, settings_->allowed);
-  if (const std::string why = why_not_compared(op); op.allowed.compare_trials && !why.empty())
-    host_->results_.warn({d.title() + ": NUMERICAL_CHECK is on, and " + why + "; only its default runs"});
-  symmetric_settings own{settings_->policy, settings_->plan, host_->remember(d, op.configs), &host_->machine_};
-  auto end = std::make_unique<symmetric_end>(host_->services_, std::move(op), std::move(own));
-  handle.place_ = {*host_, host_->add(std::move(end))};
-  handle.self_ = id();
-  host_->note_group(d);
-  host_->end_if_lost();
-  return handle;
+  host.check_new(d);
+  op.constraints = tuning::both(op.constraints, host.settings_->constraints);
+  if (const std::string why = why_not_compared(op); op.constraints.compare_trials && !why.empty())
+    host.results_.warn({d.title() + ": NUMERICAL_CHECK is on, and " + why + "; only its default runs"});
+  symmetric_settings own{host.settings_->policy, host.settings_->plan, host.remember(d, op.configs), &host.machine_};
+  auto end = std::make_unique<symmetric_end>(host.services_, std::move(op), std::move(own));
+  place_ = {host, host.add(std::move(end))};
+  self_ = self.id();
+  host.note_group(d);
+  host.end_if_lost();
 }
 
 }  // namespace parley::ops

@@ -37,18 +37,18 @@ struct symmetric_settings {
 };
 
 /// The members of such an op, or `bad_argument` / `role_conflict`; the same on all ranks.
-runtime::result<actors::op_declaration> declaration_of(const symmetric_op& op, rank_id world_size);
+runtime::result<actors::op_declaration> declaration_of(const symmetric_options& op, rank_id world_size);
 
 /// Why such an op cannot do what NUMERICAL_CHECK asks for, and what to do; nothing when it can.
-std::string why_not_compared(const symmetric_op& op);
+std::string why_not_compared(const symmetric_options& op);
 
 class symmetric_end final : public op_end, private actors::implementations, private actors::rehearsals {
  public:
-  symmetric_end(actors::services& s, symmetric_op op, symmetric_settings settings);
+  symmetric_end(actors::services& s, symmetric_options op, symmetric_settings settings);
   ~symmetric_end() override;
 
-  runtime::task<> run(std::span<std::byte> data, symmetric_options call);
-  runtime::task<> run(symmetric_caller& caller, symmetric_options call);
+  runtime::task<> run(std::span<std::byte> data, symmetric_call_options call);
+  runtime::task<> run(symmetric_caller& caller, symmetric_call_options call);
   agreement agreed() noexcept { return {services_, participant_, failed_, op_.timeout_ns}; }
   void abandon() noexcept override;
   bool is_replayed() const noexcept { return op_.replayed; }
@@ -79,7 +79,7 @@ class symmetric_end final : public op_end, private actors::implementations, priv
 
  private:
   struct leading {
-    leading(actors::services& s, const symmetric_op& op, const symmetric_settings& settings,
+    leading(actors::services& s, const symmetric_options& op, const symmetric_settings& settings,
             const actors::participant_state& mine);
     actors::assignment assigned;
     actors::coordinator_state state;
@@ -87,7 +87,7 @@ class symmetric_end final : public op_end, private actors::implementations, priv
     actors::coordinator_address actor;
   };
   struct own_state : actors::participant_state {
-    own_state(actors::services& s, const symmetric_op& op, const symmetric_settings& settings);
+    own_state(actors::services& s, const symmetric_options& op, const symmetric_settings& settings);
   };
   // One call while its implementation runs, so that `fail` can end it.
   struct running : runtime::list_hook {
@@ -140,7 +140,7 @@ class symmetric_end final : public op_end, private actors::implementations, priv
   runtime::error_facts about(std::uint64_t invocation, std::uint64_t bytes) const;
 
   actors::services& services_;
-  symmetric_op op_;
+  symmetric_options op_;
   symmetric_settings settings_;
   std::vector<rank_id> members_;
   own_state participant_;

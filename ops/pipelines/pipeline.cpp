@@ -103,6 +103,13 @@ agreement pipeline::outgoing() const {
   return out_->out().agreed();
 }
 
+decision pipeline::decision(std::uint64_t bytes, rank_id peer) const {
+  if (out_ != nullptr && out_->peer() == peer) return outgoing().decision(bytes);
+  if (in_ != nullptr && in_->peer() == peer) return incoming().decision(bytes);
+  runtime::raise({runtime::errc::bad_argument, "op " + name_ + ": rank " + std::to_string(peer) +
+                                                   " is neither the stage before this one nor the one behind it"});
+}
+
 bool pipeline::rejoin() {
   const bool before = in_ != nullptr && in_->rejoin();
   const bool any = (out_ != nullptr && out_->rejoin()) || before;
@@ -148,59 +155,58 @@ task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage)
   now.end(thrown);
 }
 
-pipeline rank::declare(linear_pipeline op) {
+pipeline::pipeline(rank& self, pipeline_options op) {
+  op_host& host = op_host::of(self);
   check_catalogue(op.name, op.configs).value();
   if (op.stages.empty()) {
-    for (rank_id r = 0; r < world_size(); ++r) op.stages.push_back(r);
+    for (rank_id r = 0; r < self.world_size(); ++r) op.stages.push_back(r);
   }
   const std::size_t none = op.stages.size();
-  std::vector<std::size_t> stage_on(world_size(), none);
+  std::vector<std::size_t> stage_on(self.world_size(), none);
   for (std::size_t i = 0; i < op.stages.size(); ++i) {
     const rank_id r = op.stages[i];
-    if (r < world_size() && stage_on[r] == none) {
+    if (r < self.world_size() && stage_on[r] == none) {
       stage_on[r] = i;
       continue;
     }
     runtime::raise({errc::bad_argument,
                     "op " + op.name + ": stage " + std::to_string(i) + " is on rank " + std::to_string(r) +
-                        (r >= world_size()
-                             ? ", which is outside the world of " + std::to_string(world_size()) +
+                        (r >= self.world_size()
+                             ? ", which is outside the world of " + std::to_string(self.world_size()) +
                                    "; ranks count from 0, and `parley run -n N PROGRAM`, or PROGRAM --sim N, starts N"
                              : ", which is stage " + std::to_string(stage_on[r]) + " already")});
   }
-  pipeline p;
-  p.name_ = op.name;
-  if (stage_on[id()] == none) return p;
-  p.runs_ = std::make_shared<std::uint64_t>(0);
-  p.stage_ = stage_on[id()];
-  p.stages_ = op.stages.size();
-  p.memory_ = op.memory;
-  edge_options o = options_of(op, *settings_, host_->machine_);
-  o.budget_sharers = std::max<std::size_t>(p.stages_ - 1, 1);
-  o.coupled = std::make_shared<std::vector<rank_id>>(op.stages);
-  if (p.stage_ > 0) {
-    o.peer = op.stages[p.stage_ - 1];
-    p.in_ = &host_->declare(o, declared_edge::end::in);
-    p.in_->make();
+  name_ = op.name;
+  if (stage_on[self.id()] == none) return;
+  runs_ = std::make_shared<std::uint64_t>(0);
+  stage_ = stage_on[self.id()];
+  stages_ = op.stages.size();
+  memory_ = op.memory;
+  edge_options o = options_of(op, *host.settings_, host.machine_);
+  o.budget_sharers = std::max<std::size_t>(stages_ - 1, 1);
+  o.restart_group = std::make_shared<std::vector<rank_id>>(op.stages);
+  if (stage_ > 0) {
+    o.peer = op.stages[stage_ - 1];
+    in_ = &host.declare(o, declared_edge::end::in);
+    in_->make();
   }
-  if (p.stage_ + 1 < p.stages_) {
-    o.peer = op.stages[p.stage_ + 1];
-    p.out_ = &host_->declare(o, declared_edge::end::out);
-    p.out_->make();
+  if (stage_ + 1 < stages_) {
+    o.peer = op.stages[stage_ + 1];
+    out_ = &host.declare(o, declared_edge::end::out);
+    out_->make();
   }
-  if (p.stages_ == 1) return p;
+  if (stages_ == 1) return;
   std::vector<declared_edge*> edges;
   std::string stages;
   for (const rank_id r : op.stages) stages += (stages.empty() ? "" : " ") + std::to_string(r);
   neighbours::options around{
       .op = op.name, .listed = {}, .timeout_ns = op.timeout_ns, .declared = {{"stages on ranks", stages}}};
-  for (declared_edge* const e : {p.in_, p.out_}) {
+  for (declared_edge* const e : {in_, out_}) {
     if (e == nullptr) continue;
     edges.push_back(e);
     around.listed.push_back(e->peer());
   }
-  p.around_ = &*attach(std::make_unique<neighbours>(host_->services_, std::move(edges), std::move(around)));
-  return p;
+  around_ = &*self.attach(std::make_unique<neighbours>(host.services_, std::move(edges), std::move(around)));
 }
 
 }  // namespace parley::ops

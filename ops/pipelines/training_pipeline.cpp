@@ -44,7 +44,7 @@ task<> pipeline_stages::work(pipeline_action a, pipeline_memory m) {
 }
 
 // Memory of microbatches that are done with, for the next ones: to make and register it anew would take longer than a stage.
-class training::buffers {
+class training_pipeline::buffers {
  public:
   struct piece {
     std::span<std::byte> bytes() const { return memory ? memory->bytes() : std::span<std::byte>{}; }
@@ -92,7 +92,7 @@ class training::buffers {
 };
 
 namespace {
-std::vector<actors::declared_term> terms_of(const training_pipeline& op) {
+std::vector<actors::declared_term> terms_of(const training_pipeline_options& op) {
   constexpr std::size_t most_rows = 64;
   constexpr std::size_t most_bytes = 200;  // of a row; the rest is in the hash of all
   const std::string schedule = text_of(op.schedule);
@@ -113,18 +113,18 @@ std::vector<actors::declared_term> terms_of(const training_pipeline& op) {
 }
 }  // namespace
 
-training rank::declare(const training_pipeline& op) {
+training_pipeline::training_pipeline(rank& self, const training_pipeline_options& op) {
   const auto wrong = [&](const std::string& what) {
     runtime::raise({errc::bad_argument, "op " + op.name + ": " + what});
   };
   if (const auto sound = check(op.schedule); !sound) wrong(sound.reason().text());
-  auto whole = std::make_shared<training_pipeline>(op);
+  auto whole = std::make_shared<training_pipeline_options>(op);
   const std::size_t parts = op.schedule.ranks.size();
   whole->ranks = named_or_first(op.ranks, parts);
   if (whole->ranks.size() != parts)
     wrong("its schedule is for " + std::to_string(parts) + " ranks, and " + std::to_string(whole->ranks.size()) +
           " are named");
-  point_to_point messages = messages_of(op, whole->ranks);
+  p2p_options messages = messages_of(op, whole->ranks);
   std::set<std::pair<rank_id, rank_id>> edges;
   for (std::uint32_t stage = 0; stage + 1 < op.schedule.stages; ++stage) {
     const rank_id from = whole->ranks[op.schedule.rank_of(stage)];
@@ -134,26 +134,25 @@ training rank::declare(const training_pipeline& op) {
   }
   if (edges.empty()) edges.insert({whole->ranks[0], whole->ranks[0]});
   messages.edges.assign(edges.begin(), edges.end());
-  training handle;
-  handle.title_ = "op " + op.name;
-  handle.messages_ = declare(messages);
-  const auto mine = std::find(whole->ranks.begin(), whole->ranks.end(), id());
-  if (mine == whole->ranks.end()) return handle;
-  handle.place_ = static_cast<rank_id>(mine - whole->ranks.begin());
+  title_ = "op " + op.name;
+  messages_ = p2p(self, messages);
+  const auto mine = std::find(whole->ranks.begin(), whole->ranks.end(), self.id());
+  if (mine == whole->ranks.end()) return;
+  place_ = static_cast<rank_id>(mine - whole->ranks.begin());
   neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns, .declared = terms_of(*whole)};
   for (const auto& [from, to] : edges) {
-    if (from == id()) around.listed.push_back(to);
+    if (from == self.id()) around.listed.push_back(to);
   }
-  auto& neighbourhood = *attach(std::make_unique<neighbours>(services(), handle.messages_.edges(), std::move(around)));
-  handle.free_ = std::make_shared<training::buffers>(whole->memory, handle.messages_, neighbourhood);
-  handle.op_ = std::move(whole);
-  return handle;
+  auto& neighbourhood =
+      *self.attach(std::make_unique<neighbours>(self.services(), messages_.edges(), std::move(around)));
+  free_ = std::make_shared<training_pipeline::buffers>(whole->memory, messages_, neighbourhood);
+  op_ = std::move(whole);
 }
 
 // One pass on this rank. Buffers belong to a microbatch of a stage, from its forward to its backward; they outlive the flow.
-class training::pass {
+class training_pipeline::pass {
  public:
-  pass(const training& t, training_work& stages)
+  pass(const training_pipeline& t, training_work& stages)
       : op_(*t.op_), self_(t.op_->ranks[t.place_]), title_(t.title_), messages_(t.messages_), free_(*t.free_),
         stages_(stages), on_device_(stages.waits_on_device()) {}
 
@@ -419,7 +418,7 @@ class training::pass {
 
   static constexpr std::size_t computations_ahead = 2;
   static constexpr std::size_t receives_ahead = 1;
-  const training_pipeline& op_;
+  const training_pipeline_options& op_;
   const rank_id self_;
   const std::string& title_;
   p2p messages_;
@@ -439,9 +438,9 @@ class training::pass {
   std::map<std::uint32_t, std::uint32_t> alive_;
 };
 
-bool training::rejoin() { return !idle() && ops::rejoin(messages_, &free_->around()); }
+bool training_pipeline::rejoin() { return !idle() && ops::rejoin(messages_, &free_->around()); }
 
-task<pipeline_report> training::run(training_work& stages) {
+task<pipeline_report> training_pipeline::run(training_work& stages) {
   if (idle()) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
   messages_.check_caller();
   pass mine(*this, stages);

@@ -23,7 +23,7 @@ Work& default_of(const tuned_stage_options<Work>& o) {
 /// `call(work)` is what one way does with what is being computed.
 template <class Work, class Call>
 role_op declare(rank& self, const tuned_stage_options<Work>& o, const char* role, Call call) {
-  role_options made{.name = o.name, .role = role, .configs = {}, .allowed = o.allowed};
+  role_options made{.name = o.name, .role = role, .configs = {}, .constraints = o.constraints};
   for (const stage_way<Work>& way : o.ways) {
     if constexpr (std::is_same_v<Work, training_work>) {
       if (way.work.waits_on_device())

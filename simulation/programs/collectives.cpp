@@ -120,7 +120,7 @@ class timed_collective final : public ops::symmetric_config {
       auto slept = co_await runtime::sleep_until(runtime::never);
       if (!slept) runtime::raise(slept.reason());
     }
-    co_await static_cast<member&>(*call.over).meet(call, digest(), data);
+    co_await static_cast<member&>(*call.communicator).meet(call, digest(), data);
     if (fails) fail();
     co_await timing_.pass(call.bytes);
     if (bad && bad_.does == misdeed::corrupts && !data.empty()) data.front() ^= std::byte{1};

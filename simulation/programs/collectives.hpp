@@ -4,7 +4,7 @@
 /// for the same invocation (S2).
 ///
 ///     collectives lib(stage, latency_ns, [](std::string text) { … });        // told of what did not match
-///     op.over = lib.join(lib.make(2, "gradients"), rank);                 // each member
+///     op.communicator = lib.join(lib.make(2, "gradients"), rank);                 // each member
 ///     op.rehearse = lib.source(rank, 2, false, "gradients");
 ///     op.configs = {collective_from("timed:ring:20000", times)};
 ///

@@ -99,7 +99,7 @@ class timed_group final : public ops::group_config {
  public:
   timed_group(const std::string& name, std::uint32_t abi, timing t, misdeed m)
       : group_config({.name = name, .wire_class = "simulated_" + name, .abi = abi}), timing_(t), misdeed_(std::move(m)),
-        like_(ops::star()) {}
+        like_(configs::star()) {}
   task<> lead(ops::group_call& g) const override {
     co_await misdeed_.before("leader");
     co_await like_->lead(g);
@@ -166,11 +166,11 @@ bool is_role_of_group(const std::string& role) {
 ops::config_ptr config_from(std::string_view text, kernel_times& times, std::uint32_t abi) {
   using made = ops::config_ptr;
   static constexpr own_kind<made> own[] = {
-      {"direct", 1, [](const words&) -> made { return ops::direct(); }},
-      {"chunked", 3, [](const words& w) -> made { return ops::chunked(w.number(1, 4096), w.number(2, 2)); }},
-      {"put", 2, [](const words& w) -> made { return ops::put(w.number(1, 0)); }},
-      {"get", 2, [](const words& w) -> made { return ops::get(w.number(1, 0)); }},
-      {"by_piece", 2, [](const words& w) -> made { return ops::by_piece(w.number(1, 4)); }},
+      {"direct", 1, [](const words&) -> made { return configs::direct(); }},
+      {"chunked", 3, [](const words& w) -> made { return configs::chunked(w.number(1, 4096), w.number(2, 2)); }},
+      {"put", 2, [](const words& w) -> made { return configs::put(w.number(1, 0)); }},
+      {"get", 2, [](const words& w) -> made { return configs::get(w.number(1, 0)); }},
+      {"by_piece", 2, [](const words& w) -> made { return configs::by_piece(w.number(1, 4)); }},
       {"torn", 3, [](const words& w) -> made { return std::make_shared<torn_put>(w.text(1), w.number(2)); }}};
   const words w(text);
   if (made c = own_config(w, abi, own)) return c;
@@ -183,11 +183,11 @@ ops::config_ptr config_from(std::string_view text, kernel_times& times, std::uin
 ops::group_config_ptr group_config_from(std::string_view text, kernel_times& times, std::uint32_t abi) {
   using made = ops::group_config_ptr;
   static constexpr own_kind<made> own[] = {
-      {"star", 2, [](const words& w) -> made { return ops::star(w.number(1, 0)); }},
-      {"chain", 2, [](const words& w) -> made { return ops::chain(w.number(1, 65'536)); }},
-      {"tree", 1, [](const words&) -> made { return ops::tree(); }},
-      {"one_shot", 1, [](const words&) -> made { return ops::one_shot(); }},
-      {"two_shot", 2, [](const words& w) -> made { return ops::two_shot(w.number(1, 0)); }}};
+      {"star", 2, [](const words& w) -> made { return configs::star(w.number(1, 0)); }},
+      {"chain", 2, [](const words& w) -> made { return configs::chain(w.number(1, 65'536)); }},
+      {"tree", 1, [](const words&) -> made { return configs::tree(); }},
+      {"one_shot", 1, [](const words&) -> made { return configs::one_shot(); }},
+      {"two_shot", 2, [](const words& w) -> made { return configs::two_shot(w.number(1, 0)); }}};
   const words w(text);
   if (made c = own_config(w, abi, own)) return c;
   const std::string kind = w.text(0);

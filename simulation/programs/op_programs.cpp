@@ -5,7 +5,7 @@
 #include <parley/dataflow.hpp>
 #include <parley/group_config.hpp>
 #include <parley/halo.hpp>
-#include <parley/hierarchical.hpp>
+#include <parley/hierarchy.hpp>
 #include <parley/ops/core/common_terms.hpp>
 #include <parley/p2p.hpp>
 #include <parley/ring_attention.hpp>
@@ -50,12 +50,12 @@ class batch_program final : public op_program {
  public:
   batch_program(ops::rank& self, const op_spec& op, kernel_times& times)
       : ring_(op.members, self.id()), registered_(op.registered) {
-    ops::point_to_point p;
+    ops::p2p_options p;
     p.name = op.name;
     p.configs = configs_of(op, times);
-    p.ranks = p.coupled = op.members;
+    p.ranks = p.restart_group = op.members;
     p.timeout_ns = op.timeout_ns;
-    pairs_ = self.declare(p);
+    pairs_ = ops::p2p(self, p);
     const std::uint64_t largest = *std::max_element(op.sizes.begin(), op.sizes.end());
     for (auto* const buffers : {&out_, &in_}) {
       for (std::uint32_t tag = 0; tag < tags; ++tag) buffers->emplace_back(largest);
@@ -130,7 +130,7 @@ class halo_program final : public op_program {
     std::size_t whole = 1;
     for (std::size_t d = 0; d < dimensions; ++d) whole *= cells_[d] + 2 * width_[d];
     memory_.assign(fields, std::vector<std::uint32_t>(whole, nothing));
-    ops::halo_exchange h;
+    ops::halo_options h;
     h.name = op.name;
     if (mesh_) {
       h.neighbours = {ring_.previous(), ring_.next()};
@@ -143,7 +143,7 @@ class halo_program final : public op_program {
     h.configs = configs_of(op, times);
     h.by_piece_from = 1;
     h.timeout_ns = op.timeout_ns;
-    halo_ = self.declare(h);
+    halo_ = ops::halo(self, h);
   }
   task<> call(program_call c) override {
     now_ = std::move(c);
@@ -233,12 +233,12 @@ class halo_program final : public op_program {
 class attention_program final : public op_program {
  public:
   attention_program(ops::rank& self, const op_spec& op, kernel_times& times) : ring_(op.members, self.id()) {
-    ops::ring_attention a;
+    ops::ring_attention_options a;
     a.name = op.name;
     a.ranks = op.members;
     a.configs = configs_of(op, times);
     a.timeout_ns = op.timeout_ns;
-    attention_ = self.declare(a);
+    attention_ = ops::ring_attention(self, a);
     shape_.rows = 8;
     shape_.dimensions = std::max<std::uint64_t>(op.sizes.front() / (shape_.rows * sizeof(float)), 2);
     shape_.block_ns = 5'000;
@@ -283,7 +283,7 @@ class attention_program final : public op_program {
     return (static_cast<float>(drawn) - 128) / 256;
   }
   ring ring_;
-  ops::attention attention_;
+  ops::ring_attention attention_;
   ops::attention_shape shape_;
   program_call now_;
   std::vector<float> q_, k_, v_, out_;
@@ -293,13 +293,13 @@ class training_program final : public op_program, private ops::pipeline_stages {
  public:
   training_program(ops::rank& self, const op_spec& op, kernel_times& times)
       : times_(times), self_(self), ranks_(static_cast<std::uint32_t>(op.members.size())), bytes_(op.sizes.front()) {
-    ops::training_pipeline t;
+    ops::training_pipeline_options t;
     t.name = op.name;
     t.schedule = ops::one_forward_one_backward(ranks_, 2 * ranks_);
     t.ranks = op.members;
     t.configs = configs_of(op, times);
     t.timeout_ns = op.timeout_ns;
-    training_ = self.declare(t);
+    training_ = ops::training_pipeline(self, t);
   }
   task<> call(program_call c) override {
     now_ = std::move(c);
@@ -310,7 +310,7 @@ class training_program final : public op_program, private ops::pipeline_stages {
   bool rejoin() override { return training_.rejoin(); }
 
  private:
-  static task<> run(ops::training t, training_program* self) {
+  static task<> run(ops::training_pipeline t, training_program* self) {
     auto report = co_await t.run(*self);
     static_cast<void>(report);
   }
@@ -343,7 +343,7 @@ class training_program final : public op_program, private ops::pipeline_stages {
   ops::rank& self_;
   std::uint32_t ranks_;
   std::uint64_t bytes_;
-  ops::training training_;
+  ops::training_pipeline training_;
   program_call now_;
   std::size_t wrong_ = 0;
   std::size_t computed_ = 0;
@@ -353,14 +353,14 @@ class hierarchy_program final : public op_program {
  public:
   hierarchy_program(ops::rank& self, const op_spec& op, kernel_times& times)
       : members_(op.members), self_(self.id()), place_(ring(op.members, self.id()).place), does_(op.does) {
-    ops::hierarchical h;
+    ops::hierarchy_options h;
     h.name = op.name;
     h.leads = [](rank_id r) { return r % 2 == 0; };
     h.inside.clear();
     for (const std::string& text : op.configs) h.inside.push_back(group_config_from(text, times));
     h.depth = op.depth;
     h.timeout_ns = op.timeout_ns;
-    all_ = self.declare(h);
+    all_ = ops::hierarchy(self, h);
   }
   task<> call(program_call c) override {
     now_ = std::move(c);

@@ -58,9 +58,9 @@ void take_configs(Op& into, const op_spec& op, rank_id rank, kernel_times& times
     into.configs.push_back(make(here.text, times, here.abi));
     able.push_back(here.available);
   }
-  into.capable = [able](rank_id) { return able; };
+  into.can_run = [able](rank_id) { return able; };
   into.timeout_ns = op.timeout_ns;
-  into.allowed.compare_trials = op.compare;
+  into.constraints.compare_trials = op.compare;
 }
 
 // After these a call can only fail again.
@@ -281,11 +281,11 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       continue;
     }
     if (op.what == op_spec::kind::pair) {
-      ops::paired_transfer t;
+      ops::transfer_options t;
       t.name = op.name;
       t.edges = {{op.members[0], op.members[1]}};
       take_configs(t, op, rank, kernels_[rank], config_from);
-      const ops::transfer declared = self.declare(t);
+      const ops::transfer declared(self, t);
       const auto start = [this, declared](caller& c) {
         runtime::scope& here = world_.programs_of(c.rank);
         if (c.rank == c.op.members[0]) {
@@ -296,23 +296,23 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       };
       if (calls) begin(i, rank, calm_from_ns, start, {});
     } else if (op.what == op_spec::kind::pipeline) {
-      ops::linear_pipeline p;
+      ops::pipeline_options p;
       p.name = op.name;
       p.stages = op.members;
       p.configs.clear();
       for (const std::string& text : op.configs) p.configs.push_back(config_from(text, kernels_[rank]));
       p.timeout_ns = op.timeout_ns;
-      auto declared = std::make_shared<ops::pipeline>(self.declare(std::move(p)));
+      auto declared = std::make_shared<ops::pipeline>(ops::pipeline(self, std::move(p)));
       const auto start = [this, declared](caller& c) { world_.programs_of(c.rank).spawn(run_pipeline(c, *declared)); };
       if (calls) begin(i, rank, calm_from_ns, start, [declared] { declared->rejoin(); });
     } else if (op.what == op_spec::kind::symmetric) {
-      ops::symmetric_op s;
+      ops::symmetric_options s;
       s.name = op.name;
       s.members = op.members;
       take_configs(s, op, rank, kernels_[rank], collective_from);
-      if (calls) s.over = communicator_of(i, rank);
+      if (calls) s.communicator = communicator_of(i, rank);
       if (op.rehearse) s.rehearse = library_.source(rank, op.members.size(), !op.between_calls, op.name);
-      ops::symmetric declared = self.declare(std::move(s));
+      ops::symmetric declared(self, std::move(s));
       const auto start = [this, declared](caller& c) {
         c.without_headers = declared;
         world_.programs_of(c.rank).spawn(call_symmetric(c, declared));
@@ -320,19 +320,19 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       const auto rejoin = [this, i, rank, declared]() mutable { declared.rejoin(communicator_of(i, rank)); };
       if (calls) begin(i, rank, calm_from_ns, start, rejoin);
     } else {
-      ops::leader_worker g;
+      ops::collective_options g;
       g.name = op.name;
       g.role = [&op](rank_id r) {
-        if (r == op.members.front()) return std::string("leader");
+        if (r == op.members.front()) return ops::role::leader;
         const bool works = std::find(op.members.begin(), op.members.end(), r) != op.members.end();
-        return std::string(works ? "worker" : "idle");
+        return works ? ops::role::worker : ops::role::idle;
       };
-      g.does = op.does == "broadcast" ? ops::collective::broadcast
-               : op.does == "gather"  ? ops::collective::gather
-                                      : ops::collective::all_reduce;
+      g.kind = op.does == "broadcast" ? ops::collective_kind::broadcast
+               : op.does == "gather"  ? ops::collective_kind::gather
+                                      : ops::collective_kind::all_reduce;
       g.depth = op.depth;
       take_configs(g, op, rank, kernels_[rank], group_config_from);
-      ops::rank_group declared = self.declare(g);
+      ops::collective declared(self, g);
       const auto start = [this, declared](caller& c) { world_.programs_of(c.rank).spawn(call_group(c, declared)); };
       if (calls) begin(i, rank, calm_from_ns, start, [declared]() mutable { declared.rejoin(); });
     }
@@ -562,7 +562,7 @@ void programs::write(std::uint64_t address, std::span<const std::byte> data) {
 
 // --- Groups ----------------------------------------------------------------------------------------------------------
 
-task<> programs::group_one(caller& c, ops::rank_group g, std::uint64_t number) {
+task<> programs::group_one(caller& c, ops::collective g, std::uint64_t number) {
   const std::size_t members = c.op.members.size();
   const std::uint64_t size = std::max<std::uint64_t>(c.size(number) / 4 * 4, 8);
   const rank_id leader = c.op.members.front();
@@ -607,7 +607,7 @@ task<> programs::group_one(caller& c, ops::rank_group g, std::uint64_t number) {
   if (wrong != nullptr) c.all.violated(c, "call " + std::to_string(number) + " " + wrong);
 }
 
-task<> programs::call_group(caller& c, ops::rank_group g) {
+task<> programs::call_group(caller& c, ops::collective g) {
   runtime::scope& here = co_await runtime::this_scope;
   for (std::uint64_t i = 0;;) {
     bool more = c.has_more(i);

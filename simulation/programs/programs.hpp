@@ -6,13 +6,13 @@
 ///
 /// Every message names itself, so that a receiver knows whether it got the bytes of one message, whole, and later than the one
 /// before. Beyond the capacity of a receive, and after a receive that ended empty-handed, nothing may be written.
-#include <parley/leader_worker.hpp>
-#include <parley/paired_transfer.hpp>
+#include <parley/collective.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/simulation/programs/collectives.hpp>
 #include <parley/simulation/world/run_record.hpp>
 #include <parley/simulation/world/world.hpp>
 #include <parley/symmetric.hpp>
+#include <parley/transfer.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -60,7 +60,7 @@ class programs {
   struct caller;
   runtime::task<> send_all(caller& c, ops::transfer t, rank_id to);
   runtime::task<> receive_all(caller& c, ops::transfer t, rank_id from);
-  runtime::task<> call_group(caller& c, ops::rank_group g);
+  runtime::task<> call_group(caller& c, ops::collective g);
   runtime::task<> call_symmetric(caller& c, ops::symmetric op);
   runtime::task<> run_pipeline(caller& c, ops::pipeline p);
   runtime::task<> call_program(caller& c, std::shared_ptr<op_program> p);
@@ -68,7 +68,7 @@ class programs {
   runtime::task<> await_agreement(caller& c);
   static runtime::task<> send_one(caller& c, ops::transfer& t, rank_id to, lane& l, std::uint64_t number);
   static runtime::task<> receive_one(caller& c, ops::transfer& t, rank_id from, lane& l, std::uint64_t number);
-  static runtime::task<> group_one(caller& c, ops::rank_group g, std::uint64_t number);
+  static runtime::task<> group_one(caller& c, ops::collective g, std::uint64_t number);
   runtime::task<> rest(caller& c, std::uint64_t number);
   runtime::task<bool> goes_on(caller& c, std::uint64_t made);
   enum class searching : std::uint8_t { nothing, for_messages, for_calls };

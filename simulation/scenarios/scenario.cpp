@@ -3,7 +3,7 @@
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
 #include <parley/halo.hpp>
-#include <parley/hierarchical.hpp>
+#include <parley/hierarchy.hpp>
 #include <parley/simulation/programs/collectives.hpp>
 #include <parley/simulation/programs/config_text.hpp>
 #include <parley/symmetric.hpp>

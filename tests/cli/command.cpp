@@ -39,7 +39,7 @@ constexpr std::string_view small_pipeline = R"json({"name": "small", "ranks": 4,
 
 /// Most of whose parts stay with their sender until they are fetched.
 constexpr std::string_view large_chunks = R"json({"name": "three", "ranks": 2, "ops": [
-  {"op": "paired_transfer", "name": "messages", "edges": [[0, 1]], "dtype": "fp32",
+  {"op": "transfer", "name": "messages", "edges": [[0, 1]], "dtype": "fp32",
    "configs": ["direct", "chunked(chunk_bytes=16KiB in_flight=2)", "chunked(chunk_bytes=64KiB in_flight=4)"],
    "messages": [{"bytes": "128KiB", "count": 1}, {"bytes": "32KiB", "count": 1}, {"bytes": 1000, "count": 1}]}]})json";
 
@@ -141,7 +141,7 @@ TEST_CASE("a simulated run agrees, tells what any run tells, and is the same for
 TEST_CASE("receives are posted before their messages leave, so that what writes into a receiver's buffer is measured") {
   const folder here;
   here.write("written.json", R"json({"name": "written", "ranks": 2, "ops": [
-    {"op": "paired_transfer", "name": "messages", "roles": {"sender": [0], "receiver": [1]},
+    {"op": "transfer", "name": "messages", "roles": {"sender": [0], "receiver": [1]},
      "configs": ["direct", "put", "get"],
      "messages": [{"bytes": "4MiB", "count": 200}, {"bytes": "64KiB", "count": 200}, {"bytes": 1000, "count": 200}]}]})json");
   const auto ran = here.tune("written.json --sim");
@@ -532,7 +532,7 @@ TEST_CASE("parley doctor tells what works, as text and as JSON") {
 TEST_CASE("what was agreed on before a rank died is kept") {
   const folder here;
   here.write("mortal.json", R"json({"name": "mortal", "ranks": 2, "ops": [
-    {"op": "paired_transfer", "name": "messages", "roles": {"sender": [0], "receiver": [1]},
+    {"op": "transfer", "name": "messages", "roles": {"sender": [0], "receiver": [1]},
      "configs": ["direct", "chunked(chunk_bytes=64KiB)"], "messages": [{"bytes": "1MiB", "count": 5000}]}]})json");
   const auto ran = here.parley("tune mortal.json --results kept.csv --budget 1000 --kill 1@4000 --json");
   CHECK(ran.status == 1);
@@ -556,7 +556,7 @@ TEST_CASE("an interrupted parley tune keeps what was agreed and ends with 128 an
   const folder here;
   // Far more messages than it gets to. A shell has its background jobs ignore SIGINT.
   here.write("long.json", R"json({"name": "long", "ranks": 2, "ops": [
-    {"op": "paired_transfer", "name": "messages", "roles": {"sender": [0], "receiver": [1]},
+    {"op": "transfer", "name": "messages", "roles": {"sender": [0], "receiver": [1]},
      "configs": ["direct", "chunked(chunk_bytes=64KiB)"], "messages": [{"bytes": "1MiB", "count": 90000}]}]})json");
   here.write("interrupt.sh",
              "'" PARLEY_COMMAND "' tune long.json --results kept.csv --budget 1000 --json >out 2>error &\n"

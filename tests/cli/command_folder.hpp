@@ -13,7 +13,7 @@ namespace parley::tests {
 
 /// One sender and one receiver, three sizes in turn.
 inline constexpr std::string_view three_sizes = R"json({"name": "three", "ranks": 2, "ops": [
-  {"op": "paired_transfer", "name": "messages", "edges": [[0, 1]], "dtype": "fp32",
+  {"op": "transfer", "name": "messages", "edges": [[0, 1]], "dtype": "fp32",
    "configs": ["direct", "chunked(chunk_bytes=256 in_flight=2)", "chunked(chunk_bytes=512 in_flight=4)"],
    "messages": [{"bytes": "128KiB", "count": 1}, {"bytes": "32KiB", "count": 1}, {"bytes": 1000, "count": 1}]}]})json";
 

@@ -20,7 +20,7 @@ namespace {
 
 cli::spec one_edge() {
   return cli::parse_spec(
-      R"json({"name": "t", "ranks": 2, "ops": [{"op": "paired_transfer", "name": "x", "edges": [[0, 1]],
+      R"json({"name": "t", "ranks": 2, "ops": [{"op": "transfer", "name": "x", "edges": [[0, 1]],
       "configs": ["direct", "chunked(chunk_bytes=4)"], "messages": [{"bytes": 16, "count": 9}]}]})json",
       "t.json", {});
 }

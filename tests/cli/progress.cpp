@@ -16,7 +16,7 @@ namespace {
 
 cli::spec two_ranks() {
   return cli::parse_spec(
-      R"json({"name": "job", "ranks": 2, "ops": [{"op": "paired_transfer", "name": "x", "edges": [[0, 1]],
+      R"json({"name": "job", "ranks": 2, "ops": [{"op": "transfer", "name": "x", "edges": [[0, 1]],
       "configs": ["direct"], "messages": [{"bytes": 16, "count": 9}]}]})json",
       "job.json", {});
 }

@@ -19,7 +19,7 @@ constexpr std::string_view good = R"json({
     {"op": "pipeline", "name": "acts", "stages": [0, 1, 3], "dtype": "bf16",
      "configs": ["direct", "chunked(chunk_bytes=1MiB in_flight=4)"],
      "microbatches": [{"bytes": "16KiB", "count": 2}, {"bytes": 5, "count": 4}]},
-    {"op": "paired_transfer", "name": "pairs",
+    {"op": "transfer", "name": "pairs",
      "roles": {"sender": "rank % 2 == 0", "receiver": [1, 3]},
      "configs": ["direct"],
      "messages": [{"bytes": 0, "count": 1}]}
@@ -102,9 +102,9 @@ TEST_CASE("missing keys and wrong types say what belongs there") {
   begins(fault_in(with(R"("count": 2)", R"("count": -2)")), "s.json:7:51: a count must be 1 to 1000000");
   begins(fault_in(with(R"("16KiB")", R"("16 bananas")")), "s.json:7:33: ");
   begins(fault_in(with(R"("pipeline")", R"("pipelines")")),
-         R"(s.json:5:12: unknown op "pipelines"; known are pipeline and paired_transfer)");
-  begins(fault_in(with(R"("pairs")", R"("acts")")), R"(s.json:8:39: there is another op called "acts")");
-  begins(fault_in(with(R"("pairs")", R"("a,b")")), "s.json:8:39: ");
+         R"(s.json:5:12: unknown op "pipelines"; known are pipeline and transfer)");
+  begins(fault_in(with(R"("pairs")", R"("acts")")), R"(s.json:8:32: there is another op called "acts")");
+  begins(fault_in(with(R"("pairs")", R"("a,b")")), "s.json:8:32: ");
 }
 
 TEST_CASE("configs are known by name, and a catalogue is never empty") {
@@ -122,7 +122,7 @@ TEST_CASE("lists that would take minutes are refused where they become too long"
   std::string entries;
   for (int i = 0; i < 1'001; ++i) entries += std::string(i == 0 ? "" : ", ") + R"({"bytes": 8, "count": 1})";
   const std::string text =
-      R"({"name": "x", "ranks": 2, "ops": [{"op": "paired_transfer", "name": "a", "roles": {"sender": [0], "receiver": [1]},
+      R"({"name": "x", "ranks": 2, "ops": [{"op": "transfer", "name": "a", "roles": {"sender": [0], "receiver": [1]},
     "configs": ["direct"], "messages": [)" +
       entries + "]}]}";
   CHECK(fault_in(text).find("more than 1000 entries") != std::string::npos);

@@ -6,9 +6,9 @@
 #include <parley/actors/edge/credit_messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/config.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
 #include <parley/runtime/wire/router.hpp>
+#include <parley/transfer.hpp>
 
 #include <dlfcn.h>
 #include <ucp/api/ucp.h>
@@ -17,6 +17,7 @@
 #include <cstring>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
@@ -195,11 +196,11 @@ task<> stream_one_sided(endless_stream& s) {
 
 void move(job& here, const config_ptr& config, std::size_t bytes, std::uint64_t pieces) {
   rank& self = here.self();
-  paired_transfer op;
+  transfer_options op;
   op.name = "activations";
   op.edges = {{sender, receiver}};
   op.configs = {direct(), config};
-  auto t = self.declare(op);
+  transfer t(self, op);
   if (self.id() != sender && self.id() != receiver) return run(here.loop(), rest_until_input_ends(self));
   endless_stream s{self, t, std::vector<std::byte>(beside + bytes + beside, one_sided_steps::fresh), {}};
   s.payload = std::span(s.memory).subspan(beside, bytes);

@@ -10,16 +10,16 @@
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/leases/lease_coordinator.hpp>
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/ops/leased/symmetric_end.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
 #include <parley/runtime/wire/router.hpp>
 #include <parley/symmetric.hpp>
+#include <parley/transfer.hpp>
 
 #include <sys/eventfd.h>
 
@@ -31,6 +31,7 @@
 #include <sstream>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
@@ -195,15 +196,15 @@ void pairs(job& here) {
   const rank_id me = here.self().id();
   if (me > 3) return run(here.loop(), rest_until_input_ends(here.self()));
   const bool inner = me == 1 || me == 2;
-  paired_transfer op;
+  transfer_options op;
   op.name = inner ? "inner" : "outer";
   op.edges = {inner ? std::pair{rank_id{1}, rank_id{2}} : std::pair{rank_id{0}, rank_id{3}}};
   op.configs = {direct(), chunked(64_KiB, 2), chunked(32_KiB, 4)};
-  auto t = here.self().declare(op);
+  transfer t(here.self(), op);
   run(here.loop(), stream(here.self(), t, 3 - me, me < 2));
 }
 
-task<> reduce(rank& self, rank_group group) {
+task<> reduce(rank& self, collective group) {
   std::vector<std::uint32_t> values(20'000);
   for (;;) {
     say_when_decided(self);
@@ -216,9 +217,9 @@ task<> reduce(rank& self, rank_group group) {
 }
 /// 1 leads 2 and 3; 0 has no part in it.
 void group(job& here) {
-  leader_worker op{.name = "gradients", .configs = {star(), star(16_KiB), chain()}};
-  op.role = [](rank_id r) { return std::string(r == 0 ? "idle" : r == 1 ? "leader" : "worker"); };
-  auto g = here.self().declare(op);
+  collective_options op{.name = "gradients", .configs = {star(), star(16_KiB), chain()}};
+  op.role = [](rank_id r) { return r == 0 ? role::idle : r == 1 ? role::leader : role::worker; };
+  collective g(here.self(), op);
   if (g.idle()) return run(here.loop(), rest_until_input_ends(here.self()));
   run(here.loop(), reduce(here.self(), g));
 }
@@ -230,18 +231,18 @@ struct leased_op {
       : self(r), member(self.id() - first_member), memory(std::make_shared<parley::tests::shared_sums>(
                                                        (std::filesystem::temp_directory_path() / "sums").string(), 3)),
         over(std::make_shared<parley::tests::shared_communicator>(memory, 0, member)) {
-    symmetric_op declared;
+    symmetric_options declared;
     declared.name = "gradients";
     declared.members = {1, 2, 3};
     const auto book = std::make_shared<parley::tests::sums_book>();
     book->rehearsal_ns["forward"] = 20'000'000;  // so that rehearsals lead to a change
     declared.configs = parley::tests::three_orders(book);
-    declared.over = over;
+    declared.communicator = over;
     if (rehearsed) {
       declared.rehearse = std::make_shared<parley::tests::shared_source>(memory, member, true);
       own_rehearsals() = book;
     }
-    op = self.declare(std::move(declared));
+    op = symmetric(self, std::move(declared));
   }
   bool has_warmed() const { return self.mail().sent_by_type()[actors::warmed::message_type] != 0; }
   bool has_promised() const { return op.end().leases().statistics().promises != 0; }
@@ -343,7 +344,7 @@ task<> ask(rank& self, transfer t, clock::duration computing) {
   say("fine on rank " + std::to_string(self.id()));
 }
 void computing(job& here) {
-  auto t = here.self().declare(paired_transfer{.name = "input", .edges = {{0, 1}, {1, 0}}});
+  transfer t(here.self(), {.name = "input", .edges = {{0, 1}, {1, 0}}});
   run(here.loop(), ask(here.self(), t, std::chrono::milliseconds(std::stoi(variable("PARLEY_TEST_MS")))));
 }
 
@@ -405,15 +406,14 @@ task<> help(transfer t) {
 }
 void counting(job& here) {
   rank& self = here.self();
-  auto t = self.declare(
-      paired_transfer{.name = "counter", .configs = {direct(), chunked(64_KiB, 2)}, .edges = {{0, 1}, {1, 0}}});
+  transfer t(self, {.name = "counter", .edges = {{0, 1}, {1, 0}}, .configs = {direct(), chunked(64_KiB, 2)}});
   if (self.id() == 0) run(here.loop(), count(self, t));
   if (self.id() == 1) run(here.loop(), help(t));
 }
 
 /// 0 leads all others, and says when it is over, as the last thing that all learn: once the group has run for a while with what
 /// was decided, so that whoever is to die of a decision has had the time.
-task<> sum(rank& self, rank_group group) {
+task<> sum(rank& self, collective group) {
   constexpr std::uint64_t after_decision = 200;
   std::uint64_t decided = 0;
   std::vector<std::uint32_t> values(2'000);
@@ -440,9 +440,9 @@ task<> sum(rank& self, rank_group group) {
   say("summed");
 }
 void summing(job& here) {
-  leader_worker op{.name = "gradients", .configs = {star(), star(4_KiB), chain()}};
-  op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); };
-  run(here.loop(), sum(here.self(), here.self().declare(op)));
+  collective_options op{.name = "gradients", .configs = {star(), star(4_KiB), chain()}};
+  op.role = [](rank_id r) { return r == 0 ? role::leader : role::worker; };
+  run(here.loop(), sum(here.self(), collective(here.self(), op)));
 }
 
 }  // namespace

@@ -8,11 +8,11 @@
 #include <parley/config.hpp>
 #include <parley/cuda_runtime.hpp>
 #include <parley/cuda_space.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/run.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -26,6 +26,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -166,13 +167,14 @@ TEST_CASE("this program as one of two ranks whose processors are held" * doctest
         must(launch_case_kernels_once(j.gpu()->prompt()), "first launches");
         const auto block = j.gpu_memory()->make(bytes);
         const auto op = [&](const char* name, config_ptr config) {
-          return j.self().declare(paired_transfer{
-              .name = name, .configs = {direct(), std::move(config)}, .edges = {{0, 1}}, .memory = j.gpu_memory()});
+          return transfer(
+              j.self(),
+              {.name = name, .edges = {{0, 1}}, .configs = {direct(), std::move(config)}, .memory = j.gpu_memory()});
         };
         ends e{j.self(),
                op("by_engine", put()),
                op("by_kernel", by_kernel()),
-               j.self().declare(paired_transfer{.name = "met", .edges = {{0, 1}, {1, 0}}}),
+               transfer(j.self(), {.name = "met", .edges = {{0, 1}, {1, 0}}}),
                block->bytes(),
                *j.gpu()};
         const std::array known{e.by_engine.registered(e.buffer), e.by_kernel.registered(e.buffer)};

@@ -113,13 +113,13 @@ task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
   parley::rank& self = here.self();
   own_sums own(self, space);
   co_await own.begin();
-  parley::paired_transfer pairs{
-      .name = "messages", .configs = {parley::direct(), parley::ops::nccl()}, .memory = &space};
-  pairs.role = [](parley::rank_id r) { return std::string(r % 2 == 0 ? "sender" : "receiver"); };
-  parley::transfer messages = self.declare(pairs);
-  parley::ops::symmetric_op op = co_await examples::sums_of_all(here, space, "sums");
-  op.configs = {parley::ops::nccl_sum(), parley::ops::nccl_graph_sum(), parley::ops::kernel_sum(8)};
-  parley::ops::symmetric sums = self.declare(op);
+  parley::transfer_options pairs{
+      .name = "messages", .configs = {parley::configs::direct(), parley::configs::nccl()}, .memory = &space};
+  pairs.role = [](parley::rank_id r) { return r % 2 == 0 ? parley::role::sender : parley::role::receiver; };
+  parley::transfer messages(self, pairs);
+  parley::ops::symmetric_options op = co_await examples::sums_of_all(here, space, "sums");
+  op.configs = {parley::configs::nccl_sum(), parley::configs::nccl_graph_sum(), parley::configs::kernel_sum(8)};
+  parley::ops::symmetric sums(self, op);
   device_array<float> message(space, count);
   device_array<float> summed(space, count);
   const auto registered = messages.registered(message.bytes());
@@ -132,8 +132,8 @@ task<> rank_main(parley::job& here, parley::transports::cuda_space& space) {
   co_await own.finish();
   const parley::ops::decision for_messages = messages.decision(message.bytes().size());
   const parley::ops::decision for_sums = sums.decision(summed.bytes().size());
-  const std::size_t of_messages = times_tried(for_messages, parley::ops::nccl()->digest());
-  const std::size_t of_sums = times_tried(for_sums, parley::ops::nccl_graph_sum()->digest());
+  const std::size_t of_messages = times_tried(for_messages, parley::configs::nccl()->digest());
+  const std::size_t of_sums = times_tried(for_sums, parley::configs::nccl_graph_sum()->digest());
   std::printf("rank %u: %d sums of its own, %zu elements wrong; meanwhile parley timed NCCL %zu times for messages, "
               "%zu times for sums\n",
               self.id(), own.started(), own.wrong(), of_messages, of_sums);

@@ -31,6 +31,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -109,7 +110,7 @@ TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::ski
         here h(j.self(), at, patience());
         h.gpu_sums = sums_on(*j.gpu());
         h.others = by_copies;
-        if (nccl && has_gpu_of_its_own(j.self())) h.others.push_back(ops::nccl());
+        if (nccl && has_gpu_of_its_own(j.self())) h.others.push_back(configs::nccl());
         h.until_each_ran = true;
         h.on_case = told_with_time();
         run(j.loop(), guarded(&h));

@@ -4,10 +4,10 @@
 
 #include <parley/config.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/rank.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <algorithm>
 #include <array>
@@ -150,11 +150,11 @@ task<> ops_need_none(end& self) {
     ops::rank_settings settings;
     settings.plan.budget_fraction = 1e9;
     ops::rank me({self.loop(), over, nullptr, std::vector<std::uint64_t>{1000, 1001}}, settings);
-    ops::paired_transfer op;
+    ops::transfer_options op;
     op.name = "activations";
     op.edges = {{0, 1}};
-    op.configs = {ops::direct(), ops::chunked(4096, 2)};
-    const ops::transfer t = me.declare(op);
+    op.configs = {configs::direct(), configs::chunked(4096, 2)};
+    const ops::transfer t(me, op);
     bool last = false;
     for (std::uint32_t first = 0; !last; first += at_once) {
       const bool enough = self.rank == 0 && !me.decisions().empty() && first > 20 * at_once;

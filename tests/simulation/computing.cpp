@@ -3,12 +3,11 @@
 #include <parley/tests/support/cases/training_case.hpp>
 
 #include <parley/actors/agreement/participant.hpp>
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/halo.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/program.hpp>
 #include <parley/ring_attention.hpp>
@@ -16,6 +15,7 @@
 #include <parley/simulation/world/network.hpp>
 #include <parley/symmetric.hpp>
 #include <parley/training_pipeline.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -26,6 +26,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::simulation;
@@ -56,9 +57,9 @@ Op between_two(const char* name) {
 }
 
 task<> receives(rank& self) {
-  auto op = between_two<paired_transfer>("activations");
+  auto op = between_two<transfer_options>("activations");
   op.edges = {{0, 1}};
-  auto t = self.declare(op);
+  transfer t(self, op);
   std::vector<std::byte> data(10'000);
   if (self.id() == 0) {
     co_await come_later();
@@ -71,9 +72,9 @@ task<> receives(rank& self) {
 
 // Longer than a link keeps, so that it waits for the receive.
 task<> sends(rank& self) {
-  auto op = between_two<paired_transfer>("gradients");
+  auto op = between_two<transfer_options>("gradients");
   op.edges = {{1, 0}};
-  auto t = self.declare(op);
+  transfer t(self, op);
   std::vector<std::byte> data(1'000'000);
   if (self.id() == 0) {
     co_await come_later();
@@ -85,10 +86,10 @@ task<> sends(rank& self) {
 }
 
 task<> sum_up(rank& self, std::vector<rank_id> members) {
-  leader_worker op;
+  collective_options op;
   op.name = "sums";
   op.groups = {std::move(members)};
-  auto g = self.declare(op);
+  collective g(self, op);
   std::vector<int> x(1'000, 1);
   if (self.id() == 0) {
     co_await come_later();
@@ -111,9 +112,9 @@ task<> halo_in_flow(dataflow& flow, rank* self, halo_plan* plan) {
   co_await moving;
 }
 task<> exchanges_rims(rank& self) {
-  auto op = between_two<halo_exchange>("rims");
+  auto op = between_two<halo_options>("rims");
   op.ranks = {2};
-  halo h = self.declare(op);
+  halo h(self, op);
   std::vector<std::uint32_t> cells(10 + 2, self.id());
   const std::vector<halo_field> fields{grid_field(cells, {10})};
   halo_plan plan = h.plan(fields);
@@ -122,7 +123,7 @@ task<> exchanges_rims(rank& self) {
 }
 
 task<> attends(rank& self) {
-  auto ring = self.declare(between_two<ring_attention>("attention"));
+  ring_attention ring(self, between_two<ring_attention_options>("attention"));
   const attention_shape shape{.heads = 1, .rows = 4, .dimensions = 8};
   const std::vector<double> given(shape.elements(), 0.5);
   std::vector<double> out(shape.elements());
@@ -144,7 +145,7 @@ struct one_more final : pipeline_work {
   std::byte last{};
 };
 task<> hands_on(rank& self) {
-  auto pipe = self.declare(between_two<linear_pipeline>("stages"));
+  pipeline pipe(self, between_two<pipeline_options>("stages"));
   const std::array<std::uint64_t, 2> bytes{10'000, 10'000};
   one_more stage;
   if (self.id() == 0) {
@@ -156,9 +157,9 @@ task<> hands_on(rank& self) {
 }
 
 task<> trains(rank& self) {
-  auto op = between_two<training_pipeline>("layers");
+  auto op = between_two<training_pipeline_options>("layers");
   op.schedule = one_forward_one_backward(2, 2);
-  auto t = self.declare(op);
+  training_pipeline t(self, op);
   tests::training_case::part_of_model mine(2, 2'000);
   if (self.id() == 0) {
     co_await come_later();
@@ -170,9 +171,9 @@ task<> trains(rank& self) {
 }
 
 task<> waits_for_who_computes(rank& self) {
-  auto op = between_two<paired_transfer>("activations");
+  auto op = between_two<transfer_options>("activations");
   op.edges = {{1, 0}};
-  auto t = self.declare(op);
+  transfer t(self, op);
   std::vector<std::byte> data(10'000);
   if (self.id() == 1) {
     self.where().spend(computed);
@@ -204,11 +205,11 @@ task<> batch_in_flow(dataflow& flow, rank* self, p2p messages, limit l) {
   }
 }
 task<> in_a_batch(rank& self) {
-  auto messages = self.declare(between_two<point_to_point>("ring"));
+  p2p messages(self, between_two<p2p_options>("ring"));
   co_await with_dataflow(batch_in_flow, &self, messages, limit::of_each);
 }
 task<> in_a_limited_batch(rank& self) {
-  auto messages = self.declare(between_two<point_to_point>("ring"));
+  p2p messages(self, between_two<p2p_options>("ring"));
   co_await with_dataflow(batch_in_flow, &self, messages, limit::of_all);
 }
 
@@ -235,11 +236,11 @@ class busy final : public paired_config {
   }
 };
 task<> rehearses(rank& self) {
-  auto op = between_two<paired_transfer>("activations");
+  auto op = between_two<transfer_options>("activations");
   op.edges = {{0, 1}};
   op.configs = {direct(), std::make_shared<busy>("first"), std::make_shared<busy>("second"),
                 std::make_shared<busy>("third")};
-  auto t = self.declare(op);
+  transfer t(self, op);
   std::vector<std::byte> data(10'000);
   for (int i = 0; i < 3; ++i) {
     if (self.id() == 0) {
@@ -266,11 +267,11 @@ class meeting final : public symmetric_config {
   }
 };
 task<> calls_without_headers(rank& self) {
-  symmetric_op op;
+  symmetric_options op;
   op.name = "sums";
   op.configs = {std::make_shared<meeting>("forward"), std::make_shared<meeting>("backward")};
-  op.over = std::make_shared<communicator>();
-  auto g = self.declare(std::move(op));
+  op.communicator = std::make_shared<communicator>();
+  symmetric g(self, std::move(op));
   std::vector<std::byte> data(1'000);
   for (int i = 0; i < 3; ++i) {
     self.where().spend(computed);

@@ -23,6 +23,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::simulation;
 using runtime::result;
@@ -211,13 +212,13 @@ class halos final : public exchange {
     }
   }
   task<> program(ops::rank& self) override {
-    halo_exchange op;
+    halo_options op;
     op.name = "rims";
     op.ranks = {2, 2};
     op.periodic = {true, true};
     op.reach = halo_reach::corners;
     op.configs = configs_;
-    halo h = self.declare(op);
+    halo h(self, op);
     std::vector<halo_field> all;
     for (auto& m : memory_[self.id()]) {
       auto cells = std::span(m).subspan(margin, (rows + 2) * stride);
@@ -309,10 +310,10 @@ class attentions final : public exchange {
     }
   }
   task<> program(ops::rank& self) override {
-    ring_attention op;
+    ring_attention_options op;
     op.name = "attention";
     op.configs = {config_};
-    return forward(this, self.declare(op), self.id());
+    return forward(this, ring_attention(self, op), self.id());
   }
   std::size_t spoiled() const override {
     std::size_t n = 0;
@@ -360,7 +361,7 @@ class attentions final : public exchange {
       all[i] = std::sin(static_cast<double>(r * 1'000 + static_cast<unsigned>(what) * 100 + i));
     return all;
   }
-  static task<> forward(attentions* self, ops::attention ring, rank_id me) {
+  static task<> forward(attentions* self, ops::ring_attention ring, rank_id me) {
     const auto& [q, k, v] = self->given_[me];
     co_await ring.forward<double>(self->shape_, q, k, v,
                                   std::span(self->out_[me]).subspan(margin, self->shape_.elements()));
@@ -384,12 +385,12 @@ class trainings final : public exchange {
     }
   }
   task<> program(ops::rank& self) override {
-    training_pipeline op;
+    training_pipeline_options op;
     op.name = "layers";
     op.schedule = schedule_;
     op.configs = {config_};
     op.memory = &memory_;
-    return pass(self.declare(op), parts_[self.id()].get());
+    return pass(training_pipeline(self, op), parts_[self.id()].get());
   }
   std::size_t spoiled() const override { return memory_.spoiled() + (memory_.made() == 0 ? 1 : 0); }
   bool right(rank_id r) const override {
@@ -401,7 +402,7 @@ class trainings final : public exchange {
   }
 
  private:
-  static task<> pass(training t, tests::training_case::part_of_model* mine) {
+  static task<> pass(training_pipeline t, tests::training_case::part_of_model* mine) {
     auto report = co_await t.run(*mine);
     static_cast<void>(report);
   }

@@ -1,9 +1,9 @@
 // Programs that do what a program may do, and that no checker may find fault with: what goes wrong in them is their own.
 #include <parley/config.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/program.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -13,6 +13,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::simulation;
@@ -39,8 +40,8 @@ found watched(rank_function rank_main, rank_id ranks, std::uint64_t seed = 1, be
 }
 const std::set<std::string> no_checker{};
 
-paired_transfer pair_from_0_to_1(std::vector<config_ptr> configs = {direct()}) {
-  paired_transfer op;
+transfer_options pair_from_0_to_1(std::vector<config_ptr> configs = {direct()}) {
+  transfer_options op;
   op.name = "activations";
   op.edges = {{0, 1}};
   op.configs = std::move(configs);
@@ -50,7 +51,7 @@ paired_transfer pair_from_0_to_1(std::vector<config_ptr> configs = {direct()}) {
 // ---- to oneself -------------------------------------------------------------------------------------------------------
 
 task<> sends_to_itself_in_vain(rank& self) {
-  auto ring = self.declare(point_to_point{.name = "ring", .timeout_ns = 10'000'000});
+  p2p ring(self, {.name = "ring", .timeout_ns = 10'000'000});
   std::vector<std::byte> data(100'000);
   scope& here = co_await this_scope;
   dataflow flow(here);
@@ -70,7 +71,7 @@ class stage final : public pipeline_stage {
   void forward(std::uint64_t, std::span<std::byte>) override {}
 };
 task<> runs_other_sizes(rank& self) {
-  auto pipe = self.declare(linear_pipeline{.name = "layers"});
+  pipeline pipe(self, {.name = "layers"});
   stage work;
   for (int run = 0; run < 2; ++run) {
     const std::vector<std::uint64_t> bytes(4, self.id() == 1 ? 2'000 : 1'000);
@@ -80,7 +81,7 @@ task<> runs_other_sizes(rank& self) {
   }
 }
 task<> runs_other_numbers(rank& self) {
-  auto pipe = self.declare(linear_pipeline{.name = "layers"});
+  pipeline pipe(self, {.name = "layers"});
   stage work;
   for (int run = 0; run < 2; ++run) {
     const std::vector<std::uint64_t> bytes(self.id() == 1 ? 3 : 4, 1'000);
@@ -92,7 +93,7 @@ task<> runs_other_numbers(rank& self) {
 task<> declares_other_types(rank& self) {
   auto op = pair_from_0_to_1();
   op.dtype = self.id() == 0 ? "bf16" : "fp32";
-  auto t = self.declare(op);
+  transfer t(self, op);
   std::vector<std::byte> data(100);
   for (int i = 0; i < 3; ++i) {
     if (self.id() == 0) {
@@ -108,7 +109,7 @@ task<> send_whole(part_sender& out, std::span<const std::byte> data) { co_await 
 task<> receive_whole(part_receiver& in, std::span<std::byte> data) { co_await in.receive(0, data); }
 // A call of it is no invocation of its op, so its error can name none.
 task<> waits_for_a_decision_in_vain(rank& self) {
-  auto t = self.declare(pair_from_0_to_1({direct(), chunked(4'000, 2)}));
+  transfer t(self, pair_from_0_to_1({direct(), chunked(4'000, 2)}));
   static_cast<void>(co_await attempt(t.decided(1'000, {.timeout_ns = 1'000'000})));
 }
 // Its sender waits for the receiver, which does not take anything: a rehearsal that goes on for longer than the program.
@@ -118,8 +119,8 @@ task<> receive_after_an_hour(part_receiver& in, std::span<std::byte> data) {
   co_await in.receive(0, data);
 }
 task<> ends_while_a_config_is_rehearsed(rank& self) {
-  auto t = self.declare(pair_from_0_to_1(
-      {direct(), paired({.name = "stuck", .wire_class = "stuck"}, send_whole, receive_after_an_hour)}));
+  transfer t(self, pair_from_0_to_1({direct(), paired({.name = "stuck", .wire_class = "stuck"}, send_whole,
+                                                      receive_after_an_hour)}));
   std::vector<std::byte> data(300'000);
   for (int i = 0; i < 20; ++i) {
     if (self.id() == 0) co_await t.send(data, {.to = 1});
@@ -144,13 +145,13 @@ task<> call_whatever_comes_of_it(transfer t, rank_id self) {
 // The same name, and what goes over the wire is another thing.
 task<> declares_other_wires(rank& self) {
   const std::string own = self.id() == 0 ? "old" : "new";
-  auto t = self.declare(pair_from_0_to_1({mine("usual", own), mine("fast", own)}));
+  transfer t(self, pair_from_0_to_1({mine("usual", own), mine("fast", own)}));
   co_await call_whatever_comes_of_it(t, self.id());
 }
 // Another default on each side.
 task<> declares_other_defaults(rank& self) {
-  auto t = self.declare(pair_from_0_to_1(self.id() == 0 ? std::vector{direct(), chunked(4'000, 2)}
-                                                        : std::vector{chunked(4'000, 2), direct()}));
+  transfer t(self, pair_from_0_to_1(self.id() == 0 ? std::vector{direct(), chunked(4'000, 2)}
+                                                   : std::vector{chunked(4'000, 2), direct()}));
   co_await call_whatever_comes_of_it(t, self.id());
 }
 
@@ -185,8 +186,8 @@ class steady final : public paired_config {
   time_ns takes_ns_;
 };
 task<> drifts(rank& self) {
-  auto t = self.declare(pair_from_0_to_1({std::make_shared<steady>("usual", 200'000), std::make_shared<drifting>(),
-                                          std::make_shared<steady>("other", 120'000)}));
+  transfer t(self, pair_from_0_to_1({std::make_shared<steady>("usual", 200'000), std::make_shared<drifting>(),
+                                     std::make_shared<steady>("other", 120'000)}));
   std::vector<std::byte> data(10'000);
   for (int i = 0; i < 6'000; ++i) {
     if (self.id() == 0) {

@@ -4,11 +4,11 @@
 #include <parley/tests/support/processes.hpp>
 #include <parley/tests/support/started.hpp>
 
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/program.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -21,6 +21,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using parley::tests::say;
@@ -34,8 +35,8 @@ constexpr time_ns soon_ns = 2'000'000'000;
 
 // ---- what the ranks do ------------------------------------------------------------------------------------------------
 
-paired_transfer both_ways() {
-  paired_transfer op;
+transfer_options both_ways() {
+  transfer_options op;
   op.name = "activations";
   op.edges = {{0, 1}, {1, 0}};
   return op;
@@ -50,7 +51,7 @@ task<> receive_some(transfer t, rank_id from, int messages, std::size_t bytes = 
 }
 
 task<> exchanges(rank& self) {
-  auto t = self.declare(both_ways());
+  transfer t(self, both_ways());
   co_await send_some(t, 1 - self.id(), 3);
   co_await receive_some(t, 1 - self.id(), 3);
 }
@@ -58,18 +59,18 @@ task<> exchanges(rank& self) {
 task<> both_send(rank& self) {
   auto op = both_ways();
   op.timeout_ns = soon_ns;
-  auto t = self.declare(op);
+  transfer t(self, op);
   co_await send_some(t, 1 - self.id(), 3);
 }
 // The one that waits for less time is the one that fails; the other one hears of it.
 task<> both_send_first(rank& self) {
-  auto t = self.declare(both_ways());
+  transfer t(self, both_ways());
   const std::vector<std::byte> data(large_bytes);
   co_await t.send(data, {.to = 1 - self.id(), .timeout_ns = self.id() == 0 ? soon_ns : 15 * soon_ns});
   co_await receive_some(t, 1 - self.id(), 1, large_bytes);
 }
 task<> takes_one_of_three(rank& self) {
-  auto t = self.declare(both_ways());
+  transfer t(self, both_ways());
   if (self.id() == 0) {
     co_await send_some(t, 1, 3);
   } else {
@@ -77,7 +78,7 @@ task<> takes_one_of_three(rank& self) {
   }
 }
 task<> sender_returns(rank& self) {
-  auto t = self.declare(both_ways());
+  transfer t(self, both_ways());
   if (self.id() == 0) {
     co_await receive_some(t, 1, 3);
   } else {
@@ -86,37 +87,37 @@ task<> sender_returns(rank& self) {
 }
 // Nobody has ever sent a message to the one that waits.
 task<> sender_returns_at_once(rank& self) {
-  auto t = self.declare(both_ways());
+  transfer t(self, both_ways());
   if (self.id() == 0) co_await receive_some(t, 1, 1);
 }
 // More than may be on their way unmatched.
 task<> receiver_returns(rank& self) {
-  auto t = self.declare(both_ways());
+  transfer t(self, both_ways());
   if (self.id() == 0) {
     co_await send_some(t, 1, 1'000);
   } else {
     co_await receive_some(t, 0, 1);
   }
 }
-rank_group sums_of(rank& self) {
-  leader_worker op;
+collective sums_of(rank& self) {
+  collective_options op;
   op.name = "gradients";
-  op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); };
-  return self.declare(op);
+  op.role = [](rank_id r) { return r == 0 ? role::leader : role::worker; };
+  return collective(self, op);
 }
-task<> sum_some(rank_group g, int calls) {
+task<> sum_some(collective g, int calls) {
   std::vector<float> x(100, 1.0F);
   for (int i = 0; i < calls; ++i) co_await g.all_reduce(std::span(x));
 }
 task<> worker_returns(rank& self) { co_await sum_some(sums_of(self), self.id() == 2 ? 1 : 2); }
 task<> leader_returns(rank& self) { co_await sum_some(sums_of(self), self.id() == 0 ? 1 : 2); }
 task<> throws(rank& self) {
-  auto t = self.declare(both_ways());
+  transfer t(self, both_ways());
   if (self.id() == 1) throw std::runtime_error("the engine gives up");
   co_await receive_some(t, 1, 1);
 }
 task<> exits(rank& self) {
-  auto t = self.declare(both_ways());
+  transfer t(self, both_ways());
   if (self.id() == 1) {
     co_await send_some(t, 0, 1);
     std::exit(0);
@@ -124,14 +125,14 @@ task<> exits(rank& self) {
   co_await receive_some(t, 1, 2);
 }
 // In the midst of a call, whose large sum waits for rank 2: a process that has ended says nothing to rank 0 any more.
-task<> sum_many(rank_group g) {
+task<> sum_many(collective g) {
   std::vector<float> x(large_bytes / sizeof(float), 1.0F);
   static_cast<void>(co_await attempt(g.all_reduce(std::span(x))));
 }
 task<> exits_in_a_call(rank& self) {
-  auto g = self.declare(leader_worker{.name = "gradients",
-                                      .role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); },
-                                      .configs = {chain()}});
+  collective g(self, {.name = "gradients",
+                      .role = [](rank_id r) { return r == 0 ? role::leader : role::worker; },
+                      .configs = {chain()}});
   scope calls(co_await this_scope, {});
   if (self.id() != 2) calls.spawn(sum_many(g));
   auto slept = co_await sleep_for(self.id() == 2 ? 200'000'000 : 100'000'000);
@@ -141,25 +142,25 @@ task<> exits_in_a_call(rank& self) {
   co_await calls.join();
 }
 task<> exit_as(rank& self, int status) {
-  auto t = self.declare(both_ways());
+  transfer t(self, both_ways());
   if (self.id() == 1) std::exit(status);
   co_await receive_some(t, 1, 1);
 }
 task<> exits_with_7(rank& self) { co_await exit_as(self, 7); }
 task<> all_exit_with_3(rank& self) {
-  static_cast<void>(self.declare(both_ways()));
+  static_cast<void>(transfer(self, both_ways()));
   const auto slept = co_await sleep_for(10'000'000);
   static_cast<void>(slept);
   std::exit(3);
 }
 task<> throws_a_number(rank& self) {
-  auto t = self.declare(both_ways());
+  transfer t(self, both_ways());
   if (self.id() == 1) throw 7;
   co_await receive_some(t, 1, 1);
 }
 // The receiver refuses it, and its sender has gone on.
 task<> receives_another_type(rank& self) {
-  auto t = self.declare(both_ways());
+  transfer t(self, both_ways());
   if (self.id() == 0) {
     const std::vector<std::uint32_t> data(100);
     co_await t.send(std::span(data), {.to = 1});
@@ -176,14 +177,14 @@ task<> worker_exits(rank& self) {
   co_await sum_some(g, 1);
 }
 task<> nobody_sends(rank& self) {
-  auto t = self.declare(both_ways());
+  transfer t(self, both_ways());
   std::vector<std::byte> data(small_bytes);
   co_await t.receive(data, {.from = 1 - self.id(), .timeout_ns = self.id() == 0 ? soon_ns : 15 * soon_ns});
 }
 task<> declares_other_types(rank& self) {
   auto op = both_ways();
   op.dtype = self.id() == 0 ? "bf16" : "fp32";
-  auto t = self.declare(op);
+  transfer t(self, op);
   if (self.id() == 0) {
     co_await send_some(t, 1, 100, large_bytes);  // the first few may leave before the refusal comes
   } else {
@@ -195,11 +196,11 @@ task<> declares_other_types_and_returns(rank& self) {
   auto op = both_ways();
   op.edges = {{0, 1}};
   op.dtype = self.id() == 0 ? "bf16" : "fp32";
-  auto t = self.declare(op);
+  transfer t(self, op);
   if (self.id() == 0) co_await send_some(t, 1, 3);
 }
 task<> buffer_is_too_small(rank& self) {
-  auto t = self.declare(both_ways());
+  transfer t(self, both_ways());
   if (self.id() == 0) {
     co_await send_some(t, 1, 1);
   } else {
@@ -216,7 +217,7 @@ task<> receive_whole(part_receiver& in, std::span<std::byte> data) { co_await in
 task<> lists_a_config_that_throws(rank& self) {
   auto op = both_ways();
   op.configs = {direct(), paired({.name = "mine", .wire_class = "mine"}, send_that_throws, receive_whole)};
-  auto t = self.declare(op);
+  transfer t(self, op);
   for (int i = 0; i < 100; ++i) {
     co_await send_some(t, 1 - self.id(), 1);
     co_await receive_some(t, 1 - self.id(), 1);

@@ -9,6 +9,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::simulation;
@@ -36,9 +37,9 @@ task<> counts_ranks(rank& self) {
 
 // Rank 0 sends to all others at once, or they to it; how long until all of it is there.
 task<> one_with_all(rank& self, std::size_t bytes, bool outwards, int messages) {
-  point_to_point op;
+  p2p_options op;
   op.name = "star";
-  auto star = self.declare(op);
+  p2p star(self, op);
   scope& here = co_await this_scope;
   std::vector<std::vector<std::byte>> data(self.world_size() * static_cast<std::size_t>(messages),
                                            std::vector<std::byte>(bytes));

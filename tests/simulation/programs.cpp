@@ -1,13 +1,13 @@
 // Programs that are broken in one way each, and the checker that says so: those that need no scenario (program_checkers.hpp).
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/program.hpp>
 #include <parley/simulation/checkers/program_checkers.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/symmetric.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -16,6 +16,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::simulation;
@@ -40,8 +41,8 @@ found watched(rank_function rank_main, world_options o, program_options p = {}) 
 }
 const std::set<std::string> no_checker{};
 
-paired_transfer pair_from_0_to_1(std::vector<config_ptr> configs) {
-  paired_transfer op;
+transfer_options pair_from_0_to_1(std::vector<config_ptr> configs) {
+  transfer_options op;
   op.name = "activations";
   op.edges = {{0, 1}};
   op.configs = std::move(configs);
@@ -59,15 +60,15 @@ task<> stream(rank& self, transfer t, std::uint64_t sends, std::uint64_t receive
 }
 
 task<> sound(rank& self) {
-  auto t = self.declare(pair_from_0_to_1({direct(), chunked(4'000, 2)}));
+  transfer t(self, pair_from_0_to_1({direct(), chunked(4'000, 2)}));
   co_await stream(self, t, 200, 200);
 }
 task<> sends_one_too_many(rank& self) {
-  auto t = self.declare(pair_from_0_to_1({direct(), chunked(4'000, 2)}));
+  transfer t(self, pair_from_0_to_1({direct(), chunked(4'000, 2)}));
   co_await stream(self, t, 201, 200);
 }
 task<> receives_one_too_many(rank& self) {
-  auto t = self.declare(pair_from_0_to_1({direct(), chunked(4'000, 2)}));
+  transfer t(self, pair_from_0_to_1({direct(), chunked(4'000, 2)}));
   co_await stream(self, t, 200, 200);
   std::vector<std::byte> data(10'000);
   if (self.id() == 1) co_await t.receive(data, {.from = 0, .timeout_ns = runtime::never});
@@ -76,7 +77,7 @@ task<> receives_one_too_many(rank& self) {
 task<> wait_for_each_other(rank& self) {
   auto op = pair_from_0_to_1({direct()});
   op.edges = {{0, 1}, {1, 0}};
-  auto t = self.declare(op);
+  transfer t(self, op);
   std::vector<std::byte> data(10'000);
   co_await t.receive(data, {.from = 1 - self.id(), .timeout_ns = runtime::never});
 }
@@ -95,7 +96,7 @@ task<> receive_after_merge(part_receiver& in, std::span<std::byte> data) {
 task<> waits_for_agreement(rank& self) {
   if (self.id() == 1) asking = &self;
   const auto patient = paired({.name = "patient", .wire_class = "patient"}, send_whole, receive_after_merge);
-  auto t = self.declare(pair_from_0_to_1({patient, direct()}));
+  transfer t(self, pair_from_0_to_1({patient, direct()}));
   co_await stream(self, t, 200, 200);
 }
 
@@ -105,8 +106,7 @@ task<> send_and_blame(part_sender& out, std::span<const std::byte>) {
   co_return;
 }
 task<> blames_the_living(rank& self) {
-  auto t =
-      self.declare(pair_from_0_to_1({paired({.name = "sly", .wire_class = "sly"}, send_and_blame, receive_whole)}));
+  transfer t(self, pair_from_0_to_1({paired({.name = "sly", .wire_class = "sly"}, send_and_blame, receive_whole)}));
   std::vector<std::byte> data(1'000);
   if (self.id() == 0) {
     auto sent = co_await attempt(t.send(data, {.to = 1}));
@@ -124,8 +124,7 @@ task<> receive_and_spoil(part_receiver& in, std::span<std::byte> data) {
   data[data.size() / 2] ^= std::byte{1};
 }
 task<> brings_other_bytes(rank& self) {
-  auto t =
-      self.declare(pair_from_0_to_1({paired({.name = "liar", .wire_class = "liar"}, send_whole, receive_and_spoil)}));
+  transfer t(self, pair_from_0_to_1({paired({.name = "liar", .wire_class = "liar"}, send_whole, receive_and_spoil)}));
   co_await stream(self, t, 3, 3);
 }
 
@@ -137,8 +136,8 @@ task<> receive_too_much(part_receiver& in, std::span<std::byte> data) {
   if (data.size() == rehearsal_bytes) data.data()[data.size()] = std::byte{1};
 }
 task<> writes_beside(rank& self) {
-  auto t = self.declare(
-      pair_from_0_to_1({direct(), paired({.name = "wide", .wire_class = "wide"}, send_whole, receive_too_much)}));
+  transfer t(
+      self, pair_from_0_to_1({direct(), paired({.name = "wide", .wire_class = "wide"}, send_whole, receive_too_much)}));
   co_await stream(self, t, 50, 50);
 }
 
@@ -160,11 +159,11 @@ task<> work_alone(group_call& g) {
   co_await g.drain();
 }
 task<> has_two_sums(rank& self) {
-  leader_worker op;
+  collective_options op;
   op.name = "gradients";
-  op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); };
+  op.role = [](rank_id r) { return r == 0 ? role::leader : role::worker; };
   op.configs = {grouped({.name = "alone", .wire_class = "alone"}, lead_alone, work_alone)};
-  auto g = self.declare(op);
+  collective g(self, op);
   std::vector<int> x(100, static_cast<int>(self.id()));
   co_await g.all_reduce(std::span(x));
 }
@@ -202,7 +201,7 @@ task<> has_slow_candidates(rank& self) {
   add("worse", 920'000);
   add("bad", 60'000);
   add("fast", 10'000);
-  auto t = self.declare(pair_from_0_to_1(std::move(configs)));
+  transfer t(self, pair_from_0_to_1(std::move(configs)));
   co_await stream(self, t, 1'000, 1'000);
 }
 
@@ -221,12 +220,12 @@ class apart final : public symmetric_config {
   time_ns takes_ns_;
 };
 task<> runs_without_headers(rank& self) {
-  symmetric_op op;
+  symmetric_options op;
   op.name = "gradients";
   op.members = {1, 0};  // whom that mutant breaks does not lead
   op.configs = {std::make_shared<apart>("forward", 20'000), std::make_shared<apart>("backward", 10'000)};
-  op.over = std::make_shared<communicator>();
-  auto g = self.declare(std::move(op));
+  op.communicator = std::make_shared<communicator>();
+  symmetric g(self, std::move(op));
   std::vector<std::byte> data(1'000);
   for (int i = 0; i < 2'000; ++i) {
     co_await g.run(data);

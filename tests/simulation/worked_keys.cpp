@@ -1,8 +1,8 @@
 // CASES section 3, end: what every rank knows in the end, and what a rank that has no part in it notices.
+#include <parley/collective.hpp>
 #include <parley/compute.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/simulation/world/dice.hpp>
@@ -22,6 +22,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::simulation;
 using runtime::task;
@@ -63,13 +64,13 @@ task<> sums(ops::rank* self) {
   const auto config = [&](const char* name, double ns_per_kib, time_ns fixed_ns, std::uint64_t number) {
     return std::make_shared<const noisy_star>(name, ns_per_kib, fixed_ns, self->id(), number, ex);
   };
-  leader_worker op;
+  collective_options op;
   op.name = "sums";
   op.groups = {{0, 1, 2, 3}};
   // Which is best changes with the size, and around that two are within the noise of each other.
   op.configs = {config("even", 300, 60'000, 0), config("low_latency", 600, 20'000, 1), config("wide", 100, 200'000, 2),
                 config("much_like_even", 305, 60'500, 3)};
-  rank_group group = self->declare(op);
+  collective group(*self, op);
   if (group.idle()) co_return;
   std::vector<std::vector<float>> data;
   for (std::size_t k = 0; k < keys; ++k) data.emplace_back(std::size_t{2} << k);

@@ -9,10 +9,9 @@
 #include <parley/actors/leases/lease_coordinator.hpp>
 #include <parley/actors/leases/lease_messages.hpp>
 #include <parley/actors/services.hpp>
-#include <parley/leader_worker.hpp>
+#include <parley/collective.hpp>
 #include <parley/news.hpp>
 #include <parley/ops/leased/symmetric_end.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/rank.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
 #include <parley/runtime/version.hpp>
@@ -20,6 +19,7 @@
 #include <parley/scope.hpp>
 #include <parley/symmetric.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 #include <parley/when.hpp>
 
 #include <doctest/doctest.h>
@@ -91,7 +91,7 @@ struct library final : runtime::link::handler {
 struct exchange final : ops::symmetric_config {
   explicit exchange(std::string name) : symmetric_config({.name = std::move(name)}) {}
   task<> run(ops::symmetric_call call, std::span<std::byte> data) const override {
-    auto& over = static_cast<library::communicator&>(*call.over);
+    auto& over = static_cast<library::communicator&>(*call.communicator);
     library& lib = over.of;
     const library::word mine{over.number, over.next++, digest(), call.invocation,
                              std::to_integer<std::uint64_t>(data[0])};
@@ -124,15 +124,15 @@ struct process {
         program(s.clock) {
     if (setup.what == leases) {
       self.services().promise_margin = 0;
-      norms = self.declare(
-          ops::symmetric_op{.name = "norms", .configs = exchanges(), .over = library::make(lib, communicator)});
+      norms = ops::symmetric(
+          self, {.name = "norms", .configs = exchanges(), .communicator = library::make(lib, communicator)});
     } else if (setup.what == group) {
-      ops::leader_worker op;
+      ops::collective_options op;
       op.name = "sums";
-      op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); };
-      sums = self.declare(op);
+      op.role = [](rank_id r) { return r == 0 ? ops::role::leader : ops::role::worker; };
+      sums = ops::collective(self, op);
     } else {
-      messages = self.declare(ops::paired_transfer{.name = "messages", .edges = {{0, 1}}});
+      messages = ops::transfer(self, {.name = "messages", .edges = {{0, 1}}});
     }
   }
   static ops::rank_settings settings_for(const restart_setup& setup, memory_storage& on, rank_id r) {
@@ -149,7 +149,7 @@ struct process {
   library lib;
   ops::rank self;
   ops::transfer messages;
-  ops::rank_group sums;
+  ops::collective sums;
   ops::symmetric norms;
   std::uint64_t generation;  // that its program is in: 1 after the restart
   bool told = false;         // of the restart

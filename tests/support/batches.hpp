@@ -34,11 +34,11 @@ inline runtime::task<> with_outcome(const batch_program* p, ops::rank* self, ops
 
 /// Runs one program per rank; their outcomes, which are those of `dataflow::join` or what they threw.
 inline std::vector<runtime::result<>> run_each(world& w, const std::vector<batch_program>& programs,
-                                               const ops::point_to_point& op) {
+                                               const ops::p2p_options& op) {
   std::vector<runtime::result<>> outcomes(programs.size(), runtime::result<>(runtime::errc::pending));
   runtime::scope all(w.clock);
   for (rank_id r = 0; r < programs.size(); ++r)
-    all.spawn(with_outcome(&programs[r], &w[r], w[r].declare(op), outcomes[r]));
+    all.spawn(with_outcome(&programs[r], &w[r], ops::p2p(w[r], op), outcomes[r]));
   run_until(w.clock, [&] { return all.running() == 0; });
   return outcomes;
 }

@@ -2,11 +2,11 @@
 /// Short programs of a leader and its workers, for tests in virtual time.
 #include <parley/tests/support/world.hpp>
 
+#include <parley/collective.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/ops/groups/group.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
+#include <parley/transfer.hpp>
 #include <parley/when.hpp>
 
 #include <map>
@@ -21,10 +21,10 @@ inline ops::rank_settings eager_trials() {
   return s;
 }
 
-inline ops::leader_worker led_by(rank_id leader, std::vector<ops::group_config_ptr> configs) {
-  ops::leader_worker op;
+inline ops::collective_options led_by(rank_id leader, std::vector<ops::group_config_ptr> configs) {
+  ops::collective_options op;
   op.name = "gradients";
-  op.role = [leader](rank_id r) { return std::string(r == leader ? "leader" : "worker"); };
+  op.role = [leader](rank_id r) { return r == leader ? ops::role::leader : ops::role::worker; };
   op.configs = std::move(configs);
   return op;
 }
@@ -54,12 +54,12 @@ struct group_outcomes {
   }
 };
 
-inline runtime::task<> reduce_one(ops::rank_group g, std::vector<float>& x, runtime::result<>& outcome) {
+inline runtime::task<> reduce_one(ops::collective g, std::vector<float>& x, runtime::result<>& outcome) {
   outcome = co_await ops::attempt(g.all_reduce(std::span(x)));
 }
 
 /// `sizes` elements, `at_once` calls under way at a time.
-inline runtime::task<> reduce_each(ops::rank_group g, rank_id me, std::size_t world, std::vector<std::size_t> sizes,
+inline runtime::task<> reduce_each(ops::collective g, rank_id me, std::size_t world, std::vector<std::size_t> sizes,
                                    std::size_t at_once, group_outcomes& all) {
   runtime::scope& here = co_await runtime::this_scope;
   auto& mine = all.of_rank[me];
@@ -79,7 +79,7 @@ inline runtime::task<> reduce_each(ops::rank_group g, rank_id me, std::size_t wo
 }
 
 /// All ranks of one group that is all of the world.
-inline group_outcomes reduce_all(world& w, const std::vector<ops::rank_group>& groups, std::vector<std::size_t> sizes,
+inline group_outcomes reduce_all(world& w, const std::vector<ops::collective>& groups, std::vector<std::size_t> sizes,
                                  std::size_t at_once = 1) {
   group_outcomes all;
   all.of_rank.resize(w.ranks.size());
@@ -90,9 +90,9 @@ inline group_outcomes reduce_all(world& w, const std::vector<ops::rank_group>& g
   return all;
 }
 
-inline std::vector<ops::rank_group> declare_all(world& w, const ops::leader_worker& op) {
-  std::vector<ops::rank_group> groups;
-  for (auto& r : w.ranks) groups.push_back(r->declare(op));
+inline std::vector<ops::collective> declare_all(world& w, const ops::collective_options& op) {
+  std::vector<ops::collective> groups;
+  for (auto& r : w.ranks) groups.push_back(ops::collective(*r, op));
   return groups;
 }
 

@@ -14,9 +14,9 @@
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/ops/kernels/role_end.hpp>
 #include <parley/ops/leased/contextual_end.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/parley.hpp>
 #include <parley/rank.hpp>
+#include <parley/transfer.hpp>
 #include <parley/when.hpp>
 
 #include <algorithm>
@@ -25,10 +25,10 @@
 
 namespace parley::tests {
 
-inline ops::paired_transfer pair_of(std::vector<ops::config_ptr> configs) {
-  ops::paired_transfer op;
+inline ops::transfer_options pair_of(std::vector<ops::config_ptr> configs) {
+  ops::transfer_options op;
   op.name = "activations";
-  op.role = [](rank_id r) { return std::string(r == 0 ? "sender" : r == 1 ? "receiver" : "idle"); };
+  op.role = [](rank_id r) { return r == 0 ? ops::role::sender : r == 1 ? ops::role::receiver : ops::role::idle; };
   op.configs = std::move(configs);
   return op;
 }
@@ -83,8 +83,8 @@ inline call_outcomes move_each(world& w, ops::transfer out, ops::transfer in, st
 inline call_outcomes move_each(world& w, std::vector<ops::config_ptr> at_sender,
                                std::vector<ops::config_ptr> at_receiver, std::vector<std::size_t> sizes,
                                std::size_t spare = 0) {
-  auto out = w[0].declare(pair_of(std::move(at_sender)));
-  auto in = w[1].declare(pair_of(std::move(at_receiver)));
+  transfer out(w[0], pair_of(std::move(at_sender)));
+  transfer in(w[1], pair_of(std::move(at_receiver)));
   return move_each(w, out, in, std::move(sizes), spare);
 }
 

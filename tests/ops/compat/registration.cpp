@@ -6,14 +6,15 @@
 #include <parley/config.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/registration.hpp>
 #include <parley/runtime/wire/router.hpp>
 #include <parley/symmetric.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -46,8 +47,8 @@ std::set<std::string> ids_of(rank& r) {
 TEST_CASE("(a) both ends cut by the agreed config and the byte count, whatever the shape of the buffers") {
   world w(2, eager_trials());
   auto op = pair_of({chunked(1_MiB)});
-  auto out = w[0].declare(op);
-  auto in = w[1].declare(op);
+  transfer out(w[0], op);
+  transfer in(w[1], op);
   const auto sizes = std::vector<std::size_t>{std::size_t{1024} * 1025 * sizeof(float), 1, 1U << 20U, (1U << 20U) + 1};
   CHECK(move_each(w, out, in, sizes, 77).failed() == 0);
 }
@@ -218,11 +219,11 @@ time_ns charged_ns(way how, const stage_times& candidate, std::size_t bytes, std
   std::vector<transfer> pairs;
   std::vector<p2p> batches;
   for (rank_id r = 0; r < 2; ++r) {
-    pairs.push_back(w[r].declare(paired_transfer{
-        .name = "pairs", .role = [](rank_id i) -> std::string { return i == 0 ? "sender" : "receiver"; }}));
-    point_to_point op;
+    pairs.push_back(
+        transfer(w[r], {.name = "pairs", .role = [](rank_id i) { return i == 0 ? role::sender : role::receiver; }}));
+    p2p_options op;
     op.name = "batches";
-    batches.push_back(w[r].declare(op));
+    batches.push_back(p2p(w[r], op));
   }
   const stage plain{&w.clock, pairs[1], batches[1], how, {.computes_ns = 1_ms}};
   stage other = plain;
@@ -330,7 +331,7 @@ TEST_CASE("a collective without headers runs as a mixture where ranks lack its f
                                                std::vector<time_ns>(4, 5_ms))};
     std::vector<symmetric> ops;
     for (auto& r : w.ranks) {
-      symmetric_op op;
+      symmetric_options op;
       op.name = "gradients";
       ops.push_back(
           register_heterogeneous_autotuning(*r, op, configs, [](rank_id i) { return std::vector<bool>{true, i < 2}; }));

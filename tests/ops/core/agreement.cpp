@@ -5,11 +5,11 @@
 #include <parley/actors/services.hpp>
 #include <parley/config.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/invariant.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
 #include <parley/runtime/version.hpp>
 #include <parley/runtime/wire/router.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -17,6 +17,7 @@
 #include <set>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -58,9 +59,9 @@ TEST_CASE("with a fifth of all control messages lost every campaign ends, and no
     world w(3, eager(), losing(seed, 20));
     const std::vector configs{direct(), chunked(16_KiB, 1), chunked(32_KiB, 4)};
     std::vector<config_ptr> reversed{configs[0], configs[2], configs[1]};
-    auto out = w[0].declare(pair_of(configs));
-    auto in = w[1].declare(pair_of(seed % 2 == 0 ? configs : reversed));
-    w[2].declare(pair_of(configs));
+    transfer out(w[0], pair_of(configs));
+    transfer in(w[1], pair_of(seed % 2 == 0 ? configs : reversed));
+    transfer(w[2], pair_of(configs));
     const actors::search* c = nullptr;
     for (int round = 0; round < 60; ++round) {
       const auto all = move_each(w, out, in, std::vector<std::size_t>(10, 100'000));
@@ -156,8 +157,8 @@ TEST_CASE("a config that is not available on one rank is no candidate") {
 
 TEST_CASE("where only the default may run both ends have the same decision, and what it says") {
   world w(2, eager());
-  auto out = w[0].declare(pair_of({direct(), chunked(8_KiB, 1)}));
-  auto in = w[1].declare(pair_of({direct()}));
+  transfer out(w[0], pair_of({direct(), chunked(8_KiB, 1)}));
+  transfer in(w[1], pair_of({direct()}));
   CHECK(move_each(w, out, in, {1000, 1000}).failed() == 0);
   pass(w, 1'000'000'000);
   CHECK(out.decision(1000).decided);
@@ -174,8 +175,8 @@ TEST_CASE("a sender that is late for one rehearsal loses that one, and no other"
   };
   job.emplace(2, eager(), o);
   const std::vector configs{direct(), chunked(8_KiB, 1), chunked(8_KiB, 2), chunked(16_KiB, 1), chunked(16_KiB, 2)};
-  auto out = (*job)[0].declare(pair_of(configs));
-  auto in = (*job)[1].declare(pair_of(configs));
+  transfer out((*job)[0], pair_of(configs));
+  transfer in((*job)[1], pair_of(configs));
   pass(*job, 200'000'000'000);
   const auto& errors = (*job)[1].participants().front()->warm_errors;
   REQUIRE(errors.size() == 1);
@@ -187,11 +188,11 @@ TEST_CASE("a sender that is late for one rehearsal loses that one, and no other"
 }
 
 TEST_CASE("declarations that differ end the op on both sides, with the difference in words") {
-  const auto check = [](const paired_transfer& mine, const paired_transfer& theirs,
+  const auto check = [](const transfer_options& mine, const transfer_options& theirs,
                         std::initializer_list<const char*> words) {
     world w(2);
-    auto out = w[0].declare(mine);
-    auto in = w[1].declare(theirs);
+    transfer out(w[0], mine);
+    transfer in(w[1], theirs);
     pass(w, 2'000'000'000);
     const auto all = move_each(w, out, in, {10, 20});
     for (const auto& side : {all.sent, all.received}) {
@@ -215,8 +216,8 @@ TEST_CASE("a call that waits while the declarations turn out to differ ends too"
   auto mine = pair_of({direct()});
   auto theirs = pair_of({direct()});
   theirs.dtype = "fp32";
-  auto out = w[0].declare(mine);
-  auto in = w[1].declare(theirs);
+  transfer out(w[0], mine);
+  transfer in(w[1], theirs);
   std::vector<std::byte> buffer(10);
   const auto wait = [](transfer t, std::span<std::byte> into) -> task<result<std::uint64_t>> {
     auto got = co_await attempt(t.receive(into, {.from = 0}));
@@ -242,8 +243,8 @@ TEST_CASE("equal configs keep the default, and the user is told why") {
 TEST_CASE("once decided no control message is sent any more") {
   world w(2, eager());
   const std::vector configs{direct(), chunked(16_KiB, 1)};
-  auto out = w[0].declare(pair_of(configs));
-  auto in = w[1].declare(pair_of(configs));
+  transfer out(w[0], pair_of(configs));
+  transfer in(w[1], pair_of(configs));
   move_each(w, out, in, std::vector<std::size_t>(200, 20'000));
   REQUIRE(campaign_of(w, "32KiB")->where() == actors::search::stage::decided);
   pass(w, 5'000'000'000);
@@ -295,8 +296,8 @@ TEST_CASE("both ends assert that what was stamped is run: the receiver of each c
       CHECK(b.name == "S2");
       ++(b.culprit ? reported : own);
     });
-    auto out = w[0].declare(pair_of(configs));
-    auto in = w[1].declare(pair_of(configs));
+    transfer out(w[0], pair_of(configs));
+    transfer in(w[1], pair_of(configs));
     pass(w, 1'000'000'000);
     const auto all = move_each(w, out, in, std::vector<std::size_t>(200, 10'000));
     pass(w, 1'000'000'000);
@@ -313,8 +314,8 @@ TEST_CASE("both ends assert that what was stamped is run: the receiver of each c
 TEST_CASE("a sender asserts S2 also of calls that are not timed, from what their receiver says now and then") {
   const std::vector configs{direct(), chunked(16_KiB, 2)};
   world w(2);
-  auto out = w[0].declare(pair_of(configs));
-  auto in = w[1].declare(pair_of(configs));
+  transfer out(w[0], pair_of(configs));
+  transfer in(w[1], pair_of(configs));
   std::size_t blamed = 0;
   const breach_watch watch([&](const breach& b) {
     CHECK(b.name == "S2");
@@ -337,7 +338,7 @@ TEST_CASE("a sender asserts S2 also of calls that are not timed, from what their
 TEST_CASE("ranks outside the op send and receive nothing") {
   world w(4, eager());
   const std::vector configs{direct(), chunked(16_KiB, 2)};
-  w[2].declare(pair_of(configs));
+  transfer(w[2], pair_of(configs));
   const auto all = move_each(w, configs, configs, std::vector<std::size_t>(200, 100'000));
   CHECK(all.failed() == 0);
   for (const rank_id idle : {rank_id{2}, rank_id{3}}) {
@@ -351,8 +352,8 @@ TEST_CASE("ranks outside the op send and receive nothing") {
 TEST_CASE("a tuning phase ends with every size decided, and later calls are not tried") {
   world w(2, eager());
   const std::vector configs{direct(), chunked(16_KiB, 2)};
-  auto out = w[0].declare(pair_of(configs));
-  auto in = w[1].declare(pair_of(configs));
+  transfer out(w[0], pair_of(configs));
+  transfer in(w[1], pair_of(configs));
   const auto both = [](transfer o, transfer i) -> task<> {
     const std::vector<std::uint64_t> sizes{1000, 100'000};
     auto done = co_await when_all(o.tune(sizes), i.tune(sizes));
@@ -374,8 +375,8 @@ TEST_CASE("a tuning phase leaves credits the time that they need, so that puts a
   slow.delay = [](rank_id, rank_id, link::channel on) -> time_ns { return on == link::channel::control ? 300'000 : 0; };
   world w(2, eager(), std::move(slow));
   const std::vector configs{direct(), put()};
-  auto out = w[0].declare(pair_of(configs));
-  auto in = w[1].declare(pair_of(configs));
+  transfer out(w[0], pair_of(configs));
+  transfer in(w[1], pair_of(configs));
   const auto both = [](transfer o, transfer i) -> task<> {
     const std::vector<std::uint64_t> sizes(1, 100'000);
     auto done = co_await when_all(o.tune(sizes), i.tune(sizes));
@@ -388,7 +389,7 @@ TEST_CASE("a tuning phase leaves credits the time that they need, so that puts a
 
 TEST_CASE("a decision may be awaited of a handle that is gone by then") {
   world w(2);
-  auto out = w[0].declare(pair_of({direct(), chunked(16_KiB, 2)}));
+  transfer out(w[0], pair_of({direct(), chunked(16_KiB, 2)}));
   std::optional<result<>> outcome;
   const auto await_it = [&](time_ns timeout_ns) -> task<> {
     auto d = co_await attempt(out.decided(1000, {.timeout_ns = timeout_ns}));
@@ -413,8 +414,8 @@ TEST_CASE("random catalogues, sizes and tags bring exact data and never half a p
       }
       return list;
     };
-    auto out = w[0].declare(pair_of(catalogue()));
-    auto in = w[1].declare(pair_of(catalogue()));
+    transfer out(w[0], pair_of(catalogue()));
+    transfer in(w[1], pair_of(catalogue()));
     struct message {
       std::size_t size;
       std::uint32_t tag;

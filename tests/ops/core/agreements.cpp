@@ -7,6 +7,7 @@
 #include <memory>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -26,8 +27,8 @@ struct pair_world : world {
   explicit pair_world(std::vector<config_ptr> configs = {direct(), chunked(50'000, 1), chunked(16_KiB, 8)},
                       rank_settings s = eager())
       : world(2, std::move(s)) {
-    out = ranks[0]->declare(pair_of(configs));
-    in = ranks[1]->declare(pair_of(std::move(configs)));
+    out = transfer(*ranks[0], pair_of(configs));
+    in = transfer(*ranks[1], pair_of(std::move(configs)));
   }
   call_outcomes move(std::size_t count, std::size_t bytes = size) {
     return move_each(*this, out, in, std::vector<std::size_t>(count, bytes));
@@ -196,12 +197,12 @@ TEST_CASE("a search that is given up before anything was decided leaves the defa
 
 TEST_CASE("a rank with several edges says which one it means") {
   world w(3, eager());
-  paired_transfer op;
+  transfer_options op;
   op.name = "activations";
   op.edges = {{0, 1}, {1, 2}};
-  auto middle = w[1].declare(op);
-  w[0].declare(op);
-  w[2].declare(op);
+  transfer middle(w[1], op);
+  transfer(w[0], op);
+  transfer(w[2], op);
   CHECK_THROWS_WITH_AS(static_cast<void>(middle.decision(8)), doctest::Contains("say which one"), failure);
   CHECK(middle.to(2).decision(8).op == "activations 1->2");
   CHECK(middle.from(0).decision(8).op == "activations 0->1");

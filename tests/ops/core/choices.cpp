@@ -4,18 +4,19 @@
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
 
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/ops/core/capability.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -71,8 +72,8 @@ task<> keep_receiving(transfer t, std::size_t rounds, std::size_t bytes, latenes
 
 decision chosen(const std::vector<config_ptr>& configs, std::size_t bytes, lateness sender, lateness receiver) {
   world w(2, eager_trials());
-  auto out = w[0].declare(pair_of(configs));
-  auto in = w[1].declare(pair_of(configs));
+  transfer out(w[0], pair_of(configs));
+  transfer in(w[1], pair_of(configs));
   const auto both = [](transfer o, transfer i, std::size_t n, lateness s, lateness r) -> task<> {
     auto done = co_await when_all(keep_sending(o, 120, n, s), keep_receiving(i, 120, n, r));
     static_cast<void>(done);
@@ -128,8 +129,8 @@ TEST_CASE("a default whose receiver works for 500 us loses to one that does not,
 namespace {
 // Pauses in which the ranks find out what they have in common, and report.
 void move_with_pauses(world& w, const std::vector<config_ptr>& configs) {
-  auto out = w[0].declare(pair_of(configs));
-  auto in = w[1].declare(pair_of(configs));
+  transfer out(w[0], pair_of(configs));
+  transfer in(w[1], pair_of(configs));
   for (int i = 0; i < 10; ++i) {
     CHECK(move_each(w, out, in, std::vector<std::size_t>(50, 8192)).failed() == 0);
     pass(w, 1'000 * ms);
@@ -195,12 +196,12 @@ TEST_CASE("what built-in configs are for a size") {
 TEST_CASE("a decision on a mixture says what each rank runs, and why it is one") {
   world w(4, eager_trials());
   mixture_case::machine_room room;
-  leader_worker op = led_by(0, {});
+  collective_options op = led_by(0, {});
   op.configs = {
       std::make_shared<mixture_case::timed_star>(room, w.clock, "plain", "plain", mixture_case::everywhere(9 * ms)),
       std::make_shared<mixture_case::timed_star>(room, w.clock, "optimized", "wire", mixture_case::everywhere(2 * ms)),
       std::make_shared<mixture_case::timed_star>(room, w.clock, "older", "wire", mixture_case::everywhere(3 * ms))};
-  op.capable = [](rank_id r) { return std::vector<bool>{true, r < 2, r >= 2}; };
+  op.can_run = [](rank_id r) { return std::vector<bool>{true, r < 2, r >= 2}; };
   const auto groups = declare_all(w, op);
   for (int round = 0; round < 5; ++round) {
     CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 1000)).failed() == 0);
@@ -223,10 +224,10 @@ TEST_CASE("a decision on a mixture says what each rank runs, and why it is one")
 
 TEST_CASE("what a rank lacks is in the evidence with its reason, also where other configs are left") {
   world w(2, eager_trials());
-  paired_transfer op = pair_of({direct(), chunked(256 * 1024, 4), chunked(1 << 20, 1)});
-  op.capable = [](rank_id r) { return std::vector<bool>{true, true, r == 0}; };
-  auto out = w[0].declare(op);
-  auto in = w[1].declare(op);
+  transfer_options op = pair_of({direct(), chunked(256 * 1024, 4), chunked(1 << 20, 1)});
+  op.can_run = [](rank_id r) { return std::vector<bool>{true, true, r == 0}; };
+  transfer out(w[0], op);
+  transfer in(w[1], op);
   move_each(w, out, in, std::vector<std::size_t>(300, 4 << 20));
   pass(w, 1'000 * ms);
   for (const decision& d : {out.to(1).decision(4 << 20), in.from(0).decision(4 << 20)}) {
@@ -261,7 +262,7 @@ TEST_CASE("a requirement that is no capability is an error that says what comes 
   const auto declared_with = [](const std::string& required) {
     world w(2);
     return thrown_by(
-        [&] { static_cast<void>(w[0].declare(pair_of({direct(), std::make_shared<requiring>(required)}))); });
+        [&] { static_cast<void>(transfer(w[0], pair_of({direct(), std::make_shared<requiring>(required)}))); });
   };
   for (const char* known : {"sm_90", "gpu", "cuda_12.4", "nccl", "nvlink"}) CHECK(declared_with(known));
   for (const auto& [misspelt, meant] : {std::pair{"sm90", "did you mean sm_90?"},
@@ -277,9 +278,9 @@ TEST_CASE("a requirement that is no capability is an error that says what comes 
 
 TEST_CASE("a rank whose capability function says that it cannot run the default is told so at once") {
   world w(2);
-  paired_transfer op = pair_of({direct(), chunked(256 * 1024, 4)});
-  op.capable = [](rank_id r) { return std::vector<bool>{r == 0, true}; };
-  CHECK(thrown_by([&] { static_cast<void>(w[0].declare(op)); }));
-  const auto why = thrown_by([&] { static_cast<void>(w[1].declare(op)); });
+  transfer_options op = pair_of({direct(), chunked(256 * 1024, 4)});
+  op.can_run = [](rank_id r) { return std::vector<bool>{r == 0, true}; };
+  CHECK(thrown_by([&] { static_cast<void>(transfer(w[0], op)); }));
+  const auto why = thrown_by([&] { static_cast<void>(transfer(w[1], op)); });
   CHECK(is(why, {.code = errc::bad_argument, .rank = 1, .config = "direct"}));
 }

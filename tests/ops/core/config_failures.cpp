@@ -4,10 +4,10 @@
 #include <parley/actors/declaration.hpp>
 #include <parley/config.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/invariant.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
 #include <parley/runtime/wire/router.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -15,6 +15,7 @@
 #include <memory>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -137,8 +138,8 @@ call_outcomes move_once(send_function sends, receive_function receives, time_ns&
   const auto config = paired({.name = "odd", .wire_class = "odd"}, sends, receives);
   auto op = pair_of({config});
   op.timeout_ns = 2'000'000'000;
-  auto out = w[0].declare(op);
-  auto in = w[1].declare(op);
+  transfer out(w[0], op);
+  transfer in(w[1], op);
   const time_ns began = w.clock.now();
   auto all = move_each(w, out, in, {60'000});
   took = w.clock.now() - began;
@@ -149,8 +150,8 @@ call_outcomes move_once(send_function sends, receive_function receives, time_ns&
 struct fragile_world : world {
   fragile_world() : world(2, eager()) {
     const std::vector<config_ptr> configs{direct(), std::make_shared<fragile>(plan), chunked(70'000, 2)};
-    out = ranks[0]->declare(pair_of(configs));
-    in = ranks[1]->declare(pair_of(configs));
+    out = transfer(*ranks[0], pair_of(configs));
+    in = transfer(*ranks[1], pair_of(configs));
     REQUIRE(move(100).failed() == 0);
     tests::pass(*this, 1'000'000'000);
     REQUIRE(in.decision(size).config == "fragile");
@@ -220,8 +221,8 @@ TEST_CASE("a config that fails at the receiver after its send has completed is q
 TEST_CASE("a send that is still under way is told that its receiver has failed") {
   world w(2, eager());
   const auto broken = paired({.name = "broken", .wire_class = "eighths"}, send_eighths, receive_one_eighth);
-  auto out = w[0].declare(pair_of({broken}));
-  auto in = w[1].declare(pair_of({broken}));
+  transfer out(w[0], pair_of({broken}));
+  transfer in(w[1], pair_of({broken}));
   const auto failed = move_each(w, out, in, {800'000});
   CHECK(failed.received[0].code() == errc::config_failed);
   CHECK(is(failed.sent[0], {.code = errc::config_failed,
@@ -290,8 +291,8 @@ TEST_CASE(
   world w(2, eager());
   const auto broken = std::make_shared<fragile::plan>(fragile::plan{fragile::end::receiver});
   const std::vector<config_ptr> configs{direct(), std::make_shared<fragile>(broken)};
-  auto out = w[0].declare(pair_of(configs));
-  auto in = w[1].declare(pair_of(configs));
+  transfer out(w[0], pair_of(configs));
+  transfer in(w[1], pair_of(configs));
   pass(w, 1'000'000'000);  // it has failed its rehearsal
   auto op = actors::declare_edge("activations", 0, 1, "");
   const std::vector<std::uint64_t> incarnations{1000, 1001};
@@ -372,8 +373,8 @@ TEST_CASE("a sender's half that hangs in its rehearsal is config_failed on both 
     world w(2, eager());
     auto op = pair_of({direct(), paired({.name = "hangs", .wire_class = "odd"}, send_after_an_hour, receive_halves)});
     op.timeout_ns = timeout_ns;
-    static_cast<void>(w[0].declare(op));
-    static_cast<void>(w[1].declare(op));
+    static_cast<void>(transfer(w[0], op));
+    static_cast<void>(transfer(w[1], op));
     pass(w, 60'000'000'000);
     for (rank_id r = 0; r < 2; ++r) {
       CAPTURE(r);
@@ -396,7 +397,7 @@ TEST_CASE("a deadline that is past the end of time is none") {
   auto op = pair_of({direct()});
   op.timeout_ns = never - 1;
   pass(w, 1'000'000);
-  CHECK(move_each(w, w[0].declare(op), w[1].declare(op), {100, 100'000}).failed() == 0);
+  CHECK(move_each(w, transfer(w[0], op), transfer(w[1], op), {100, 100'000}).failed() == 0);
 }
 
 TEST_CASE(
@@ -414,9 +415,9 @@ TEST_CASE(
         world w(2);
         std::size_t breaches = 0;
         const breach_watch watch([&](const breach&) { ++breaches; });
-        auto out = w[0].declare(pair_of(l.first));
+        transfer out(w[0], pair_of(l.first));
         if (later_ns != 0) pass(w, later_ns);
-        auto in = w[1].declare(pair_of(l.second));
+        transfer in(w[1], pair_of(l.second));
         const auto all = move_each(w, out, in, {bytes, bytes, bytes});
         CHECK(w.clock.now() < later_ns + 1'000'000'000);
         CHECK(all.received.size() == 3);
@@ -440,8 +441,8 @@ TEST_CASE("a receiver whose sender's word on the declarations is lost says itsel
   memory_link_options o;
   o.lose = [](rank_id, rank_id, link::channel on) { return on == link::channel::control; };
   world w(2, {}, std::move(o));
-  auto out = w[0].declare(pair_of({chunked(16_KiB, 2), direct()}));
-  auto in = w[1].declare(pair_of({direct(), chunked(16_KiB, 2)}));
+  transfer out(w[0], pair_of({chunked(16_KiB, 2), direct()}));
+  transfer in(w[1], pair_of({direct(), chunked(16_KiB, 2)}));
   const auto all = move_each(w, out, in, {100'000});
   CHECK(w.clock.now() < 65'000'000'000);
   REQUIRE(all.received.size() == 1);

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -37,10 +38,10 @@ struct priced_pair : world {
       : world(2, eager_trials()) {
     auto op = pair_of({std::make_shared<timed_whole>("slow", 500'000, tuning::demands{}),
                        std::make_shared<timed_whole>("priced", 10'000, price)});
-    op.allowed = sender;
-    const auto out = ranks[0]->declare(op);
-    op.allowed = receiver;
-    const auto in = ranks[1]->declare(op);
+    op.constraints = sender;
+    const transfer out(*ranks[0], op);
+    op.constraints = receiver;
+    const transfer in(*ranks[1], op);
     CHECK(move_each(*this, out, in, std::vector<std::size_t>(100, 16'000)).failed() == 0);
     CHECK(move_each(*this, out, in, std::vector<std::size_t>(100, 100'000)).failed() == 0);
     wait_a_while(*this, 1'000'000'000);
@@ -94,11 +95,11 @@ TEST_CASE("a config that needs memory runs for the sizes for which there is enou
 TEST_CASE("in a group one member's constraint counts for all") {
   world w(4, eager_trials());
   auto op = led_by(0, {star(64), star(), chain()});
-  std::vector<rank_group> groups;
+  std::vector<collective> groups;
   for (rank_id r = 0; r < 4; ++r) {
     // A star of four needs four payloads at its leader, a chain two.
-    op.allowed = r == 2 ? tuning::constraints{.memory_bytes = 24'000} : tuning::constraints{};
-    groups.push_back(w[r].declare(op));
+    op.constraints = r == 2 ? tuning::constraints{.memory_bytes = 24'000} : tuning::constraints{};
+    groups.push_back(collective(w[r], op));
   }
   CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 2000)).failed() == 0);
   const auto* c = w[0].agreements().front().assigned->find(8000);
@@ -115,22 +116,22 @@ namespace {
 struct leased_job : world {
   enum class trials : std::uint8_t { rehearsed, between_calls, on_calls };
   /// `differently` changes rank 1's declaration.
-  leased_job(trials how, tuning::demands price, const std::function<void(symmetric_op&)>& differently)
+  leased_job(trials how, tuning::demands price, const std::function<void(symmetric_options&)>& differently)
       : world(3, eager_trials()), lib(clock, 3) {
     const auto users = lib.make();
     for (rank_id r = 0; r < 3; ++r) {
-      symmetric_op op;
+      symmetric_options op;
       op.name = "gradients";
       op.configs = {
           takes("library", 40'000),
           std::make_shared<algorithm>(
               "workspace", algorithm_traits{.takes_ns = 10'000, .demands = price, .wire_class = "workspace"})};
-      op.over = std::make_shared<library_communicator>(users);
+      op.communicator = std::make_shared<library_communicator>(users);
       const auto source = std::make_shared<library_source>(lib);
       source->beside = how == trials::rehearsed;
       if (how != trials::on_calls) op.rehearse = source;
       if (r == 1) differently(op);
-      ends.push_back(ranks[r]->declare(op));
+      ends.push_back(symmetric(*ranks[r], op));
     }
     scope calls(clock);
     for (symmetric& op : ends) calls.spawn(call_often(op, clock, failed));
@@ -159,8 +160,8 @@ TEST_CASE("in an op without headers a config that one member has too little memo
   for (const trials how : {trials::rehearsed, trials::between_calls, trials::on_calls}) {
     CAPTURE(static_cast<int>(how));
     for (const bool enough : {true, false}) {
-      const leased_job job(how, {.memory_per_byte = 2}, [&](symmetric_op& op) {
-        if (!enough) op.allowed.memory_bytes = 65'536;
+      const leased_job job(how, {.memory_per_byte = 2}, [&](symmetric_options& op) {
+        if (!enough) op.constraints.memory_bytes = 65'536;
       });
       for (const symmetric& op : job.ends) {
         CHECK(op.decision(16'000).config == "workspace");
@@ -182,8 +183,8 @@ TEST_CASE("in an op without headers a config that one member has too little memo
 
 TEST_CASE(
     "in an op without headers a config that one member cannot run is out on all, and all are told whose and why") {
-  const leased_job job(leased_job::trials::rehearsed, {}, [](symmetric_op& op) {
-    op.capable = [](rank_id) -> std::vector<bool> { throw std::runtime_error("the driver does not answer"); };
+  const leased_job job(leased_job::trials::rehearsed, {}, [](symmetric_options& op) {
+    op.can_run = [](rank_id) -> std::vector<bool> { throw std::runtime_error("the driver does not answer"); };
   });
   for (const symmetric& op : job.ends) {
     const ops::decision d = op.decision(16'000);

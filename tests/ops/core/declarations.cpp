@@ -2,66 +2,69 @@
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
 
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/ops/core/op_results.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/pipeline.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
 
 namespace {
 
-paired_transfer with_role(std::function<std::string(rank_id)> role) {
-  paired_transfer op;
+transfer_options with_role(std::function<role(rank_id)> who) {
+  transfer_options op;
   op.name = "activations";
-  op.role = std::move(role);
+  op.role = std::move(who);
   return op;
 }
 
 /// What else is said of it is in wording.cpp.
-void check_wrong(const paired_transfer& op, rank_id world_size, errc code, const std::string& quotes = "activations") {
+void check_wrong(const transfer_options& op, rank_id world_size, errc code, const std::string& quotes = "activations") {
   CHECK(is(pair_up(op, world_size), {.code = code, .quotes = quotes}));
 }
 
 }  // namespace
 
 TEST_CASE("senders and receivers are paired in the order of their ranks") {
-  const auto even_sends = with_role([](rank_id r) { return r % 2 == 0 ? "sender" : "receiver"; });
+  const auto even_sends = with_role([](rank_id r) { return r % 2 == 0 ? role::sender : role::receiver; });
   using edges = std::vector<std::pair<rank_id, rank_id>>;
   CHECK(pair_up(even_sends, 4).value() == edges{{0, 1}, {2, 3}});
   CHECK(pair_up(even_sends, 8).value() == edges{{0, 1}, {2, 3}, {4, 5}, {6, 7}});
   const auto spread = with_role([](rank_id r) {
-    return r == 5 || r == 1 ? "sender" : r == 0 || r == 7 ? "receiver" : "";
+    return r == 5 || r == 1 ? role::sender : r == 0 || r == 7 ? role::receiver : role::idle;
   });
   CHECK(pair_up(spread, 8).value() == edges{{1, 0}, {5, 7}});
 }
 
 TEST_CASE("two senders for one receiver are diagnosed with both sides") {
-  const auto two = with_role([](rank_id r) { return r < 2 ? "sender" : "receiver"; });
+  const auto two = with_role([](rank_id r) { return r < 2 ? role::sender : role::receiver; });
   check_wrong(two, 3, errc::role_conflict);
   // rank % 3 on 4 ranks makes two senders for one receiver
-  const auto thirds = with_role([](rank_id r) { return r % 3 == 0 ? "sender" : r % 3 == 1 ? "receiver" : "idle"; });
+  const auto thirds = with_role([](rank_id r) {
+    return r % 3 == 0 ? role::sender : r % 3 == 1 ? role::receiver : role::idle;
+  });
   check_wrong(thirds, 4, errc::role_conflict);
 }
 
-TEST_CASE("a role that is none is named, and a rank that was started alone is told how to start two") {
-  const auto misspelt = with_role([](rank_id r) { return r == 0 ? "snder" : "receiver"; });
-  check_wrong(misspelt, 2, errc::role_conflict, "\"snder\"");
-  const auto pair = with_role([](rank_id r) { return r == 0 ? "sender" : "receiver"; });
+TEST_CASE("a role of other ops is named, and a rank that was started alone is told how to start two") {
+  const auto leads = with_role([](rank_id r) { return r == 0 ? role::leader : role::receiver; });
+  check_wrong(leads, 2, errc::role_conflict, "\"leader\"");
+  const auto pair = with_role([](rank_id r) { return r == 0 ? role::sender : role::receiver; });
   check_wrong(pair, 1, errc::role_conflict, "parley run -n 2");
 }
 
 TEST_CASE("an edge without a receiver, or an op without any, is diagnosed") {
-  check_wrong(with_role([](rank_id) { return "sender"; }), 2, errc::role_conflict);
-  check_wrong(with_role([](rank_id) { return "idle"; }), 2, errc::role_conflict);
+  check_wrong(with_role([](rank_id) { return role::sender; }), 2, errc::role_conflict);
+  check_wrong(with_role([](rank_id) { return role::idle; }), 2, errc::role_conflict);
   check_wrong(with_role(nullptr), 2, errc::bad_argument);
 }
 
@@ -78,7 +81,7 @@ TEST_CASE("edges that cannot be are diagnosed") {
 }
 
 TEST_CASE("an empty catalogue and a config that is null are diagnosed on every rank") {
-  auto op = with_role([](rank_id r) { return r == 0 ? "sender" : r == 1 ? "receiver" : "idle"; });
+  auto op = with_role([](rank_id r) { return r == 0 ? role::sender : r == 1 ? role::receiver : role::idle; });
   op.configs = {};
   check_wrong(op, 3, errc::bad_argument);
   op.configs = {direct(), nullptr};
@@ -88,7 +91,7 @@ TEST_CASE("an empty catalogue and a config that is null are diagnosed on every r
 TEST_CASE("every rank is told of a wrong declaration, the idle ones too") {
   world w(3);
   for (rank_id r = 0; r < 3; ++r) {
-    CHECK_THROWS_WITH_AS(w[r].declare(with_role([](rank_id x) { return x < 2 ? "sender" : "receiver"; })),
+    CHECK_THROWS_WITH_AS(transfer(w[r], with_role([](rank_id x) { return x < 2 ? role::sender : role::receiver; })),
                          doctest::Contains("role_conflict"), failure);
   }
 }
@@ -101,26 +104,25 @@ TEST_CASE("a name that no results file could hold is refused, on every rank and 
   world w(2);
   for (const auto& [name, why] : wrong_names) {
     const doctest::Contains says(why);
-    paired_transfer pair = pair_of({direct()});
+    transfer_options pair = pair_of({direct()});
     pair.name = name;
     for (rank_id r = 0; r < 2; ++r) {
-      CHECK_THROWS_WITH_AS(w[r].declare(pair), says, failure);
-      CHECK_THROWS_WITH_AS(w[r].declare(linear_pipeline{.name = name}), says, failure);
-      CHECK_THROWS_WITH_AS(w[r].declare(leader_worker{.name = name, .groups = {{0, 1}}, .configs = {star()}}), says,
-                           failure);
+      CHECK_THROWS_WITH_AS(transfer(w[r], pair), says, failure);
+      CHECK_THROWS_WITH_AS(pipeline(w[r], {.name = name}), says, failure);
+      CHECK_THROWS_WITH_AS(collective(w[r], {.name = name, .groups = {{0, 1}}, .configs = {star()}}), says, failure);
     }
   }
-  paired_transfer typed = pair_of({direct()});
+  transfer_options typed = pair_of({direct()});
   typed.dtype = "f,32";
-  CHECK_THROWS_WITH_AS(w[0].declare(typed), doctest::Contains("the type's name"), failure);
+  CHECK_THROWS_WITH_AS(transfer(w[0], typed), doctest::Contains("the type's name"), failure);
 }
 
 TEST_CASE("an op that is declared twice on one rank is diagnosed, and the first one goes on") {
   world w(2);
-  auto out = w[0].declare(pair_of({direct()}));
-  auto in = w[1].declare(pair_of({direct()}));
-  CHECK_THROWS_WITH_AS(w[0].declare(pair_of({direct()})), doctest::Contains("declared twice"), failure);
-  CHECK_THROWS_WITH_AS(w[1].declare(pair_of({direct()})), doctest::Contains("declared twice"), failure);
+  transfer out(w[0], pair_of({direct()}));
+  transfer in(w[1], pair_of({direct()}));
+  CHECK_THROWS_WITH_AS(transfer(w[0], pair_of({direct()})), doctest::Contains("declared twice"), failure);
+  CHECK_THROWS_WITH_AS(transfer(w[1], pair_of({direct()})), doctest::Contains("declared twice"), failure);
   const auto all = move_each(w, out, in, {10, 20});
   CHECK(all.failed() == 0);
   CHECK(all.wrong == 0);
@@ -128,8 +130,8 @@ TEST_CASE("an op that is declared twice on one rank is diagnosed, and the first 
 
 TEST_CASE("a call to a rank that is no partner says so at once") {
   world w(3);
-  auto out = w[0].declare(pair_of({direct()}));
-  auto idle = w[2].declare(pair_of({direct()}));
+  transfer out(w[0], pair_of({direct()}));
+  transfer idle(w[2], pair_of({direct()}));
   CHECK(idle.idle());
   CHECK_FALSE(out.idle());
   const std::vector<std::byte> data(4);
@@ -144,9 +146,9 @@ TEST_CASE("a call to a rank that is no partner says so at once") {
 TEST_CASE("many disjoint pairs are legal and exchange their own data") {
   for (const rank_id n : {rank_id{4}, rank_id{8}}) {
     world w(n);
-    const auto op = with_role([](rank_id r) { return r % 2 == 0 ? "sender" : "receiver"; });
+    const auto op = with_role([](rank_id r) { return r % 2 == 0 ? role::sender : role::receiver; });
     std::vector<transfer> ends;
-    for (rank_id r = 0; r < n; ++r) ends.push_back(w[r].declare(op));
+    for (rank_id r = 0; r < n; ++r) ends.push_back(transfer(w[r], op));
     const auto pair = [](transfer from, transfer to, rank_id sender, int& wrong_bytes) -> task<> {
       for (std::size_t i = 0; i < 10; ++i) {
         const auto data = pattern(1000 * (i + 1), sender + i);
@@ -169,22 +171,20 @@ TEST_CASE("many disjoint pairs are legal and exchange their own data") {
 
 TEST_CASE("stages outside the world or twice on one rank are diagnosed") {
   world w(2);
-  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 2}}),
+  CHECK_THROWS_WITH_AS(pipeline(w[0], {.name = "p", .stages = {0, 2}}),
                        doctest::Contains("stage 1 is on rank 2, which is outside the world of 2; ranks count from 0, "
                                          "and `parley run -n N PROGRAM`"),
                        failure);
-  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .stages = {0, 0}}),
+  CHECK_THROWS_WITH_AS(pipeline(w[0], {.name = "p", .stages = {0, 0}}),
                        doctest::Contains("stage 1 is on rank 0, which is stage 0 already"), failure);
-  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {}}), doctest::Contains("empty catalogue"),
-                       failure);
-  CHECK_THROWS_WITH_AS(w[0].declare(linear_pipeline{.name = "p", .configs = {nullptr}}), doctest::Contains("null"),
-                       failure);
+  CHECK_THROWS_WITH_AS(pipeline(w[0], {.name = "p", .configs = {}}), doctest::Contains("empty catalogue"), failure);
+  CHECK_THROWS_WITH_AS(pipeline(w[0], {.name = "p", .configs = {nullptr}}), doctest::Contains("null"), failure);
 }
 
 namespace {
 
-paired_transfer between(rank_id from, rank_id to) {
-  paired_transfer op;
+transfer_options between(rank_id from, rank_id to) {
+  transfer_options op;
   op.name = "activations";
   op.edges = {{from, to}};
   return op;
@@ -211,8 +211,8 @@ void check_both_are_told(const world& w, const std::array<result<>, 2>& outcomes
 
 TEST_CASE("two ranks that both receive from each other are told so at once, with both directions") {
   world w(2);
-  auto first = w[0].declare(between(1, 0));
-  auto second = w[1].declare(between(0, 1));
+  transfer first(w[0], between(1, 0));
+  transfer second(w[1], between(0, 1));
   std::vector<std::byte> here(10'000'000), there(10'000'000);
   std::array<result<>, 2> outcomes;
   scope s(w.clock);
@@ -236,8 +236,8 @@ TEST_CASE("two ranks that both send to each other are told so at once, whatever 
     auto first_op = between(0, 1);
     auto second_op = between(1, 0);
     first_op.configs = second_op.configs = {how.config};
-    auto first = w[0].declare(first_op);
-    auto second = w[1].declare(second_op);
+    transfer first(w[0], first_op);
+    transfer second(w[1], second_op);
     const std::vector<std::byte> data(how.bytes);
     std::array<result<>, 2> outcomes;
     scope s(w.clock);
@@ -265,7 +265,7 @@ TEST_CASE("two ends that declare other types are both told, with both, in pairs 
     for (rank_id r = 0; r < 2; ++r) {
       auto op = between(0, 1);
       op.dtype = types[r];
-      ends[r] = w[r].declare(op);
+      ends[r] = transfer(w[r], op);
     }
     std::array<result<>, 2> outcomes;
     scope s(w.clock);
@@ -295,10 +295,10 @@ TEST_CASE("two ends that declare other types are both told, with both, in pairs 
   };
   scope s(w.clock);
   for (rank_id r = 0; r < 2; ++r) {
-    point_to_point op;
+    p2p_options op;
     op.name = "activations";
     op.dtype = types[r];
-    const p2p ends = w[r].declare(op);
+    const p2p ends(w[r], op);
     const std::span<std::byte> here = r == 0 ? std::span(mine) : std::span(into);
     s.spawn(attempted([&swap, &data, ends, r, here] { return with_dataflow(swap, ends, 1 - r, std::span(data), here); },
                       &outcomes[r]));
@@ -311,9 +311,9 @@ TEST_CASE("an op in both directions, or one whose peer has declared nothing yet,
   world w(2);
   auto op = between(0, 1);
   op.edges = {{0, 1}, {1, 0}};
-  auto first = w[0].declare(op);
+  transfer first(w[0], op);
   wait_a_while(w, 5'000'000'000);
-  auto second = w[1].declare(op);
+  transfer second(w[1], op);
   const auto all = move_each(w, first, second, {100, 1000});
   CHECK(all.failed() == 0);
 }

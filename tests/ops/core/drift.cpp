@@ -6,15 +6,16 @@
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/config.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -45,8 +46,8 @@ class prepared_halves final : public paired_config {
 struct drifting_job : world {
   explicit drifting_job(const rank_settings& s = settings()) : world(2, s) {
     const std::vector<config_ptr> configs{direct(), std::make_shared<prepared_halves>()};
-    out = ranks[0]->declare(pair_of(configs));
-    in = ranks[1]->declare(pair_of(configs));
+    out = transfer(*ranks[0], pair_of(configs));
+    in = transfer(*ranks[1], pair_of(configs));
     move(200);
     REQUIRE(search().where() == actors::search::stage::decided);
     REQUIRE(search().chosen().config == "direct");

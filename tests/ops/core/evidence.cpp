@@ -9,8 +9,8 @@
 #include <parley/group_config.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -41,7 +41,7 @@ bool contains(const std::string& text, std::string_view part) { return text.find
 
 TEST_CASE("a decision says who took part, what each rank measured, who proposed the winner, and why it won") {
   world w(2);
-  const auto direct = ops::direct(), fine = ops::chunked(256 * 1024, 4), coarse = ops::chunked(1 << 20, 1);
+  const auto direct = configs::direct(), fine = configs::chunked(256 * 1024, 4), coarse = configs::chunked(1 << 20, 1);
   // The receiver alone lists `fine` first; the sender knows it, too, after `coarse`.
   const auto moved =
       move_each(w, {direct, coarse, fine}, {direct, fine, coarse}, std::vector<std::size_t>(400, 4 << 20));
@@ -82,7 +82,7 @@ TEST_CASE("a decision says who took part, what each rank measured, who proposed 
 
 TEST_CASE("who alone has a config proposed it, and it is no candidate for the others") {
   world w(2);
-  const auto direct = ops::direct(), fine = ops::chunked(256 * 1024, 4), other = ops::chunked(1 << 20, 1);
+  const auto direct = configs::direct(), fine = configs::chunked(256 * 1024, 4), other = configs::chunked(1 << 20, 1);
   move_each(w, {direct, other}, {direct, fine, other}, std::vector<std::size_t>(300, 4 << 20));
   pass(w, 1'000'000'000);
   const actors::decision_record& d = learned(w, 1);
@@ -142,7 +142,7 @@ TEST_CASE("evidence is bounded: the default, the winner and the fastest stay, an
 
 TEST_CASE("the flight recorder has the steps of an agreement in their order, on both ranks") {
   world w(2);
-  const std::vector<ops::config_ptr> configs{ops::direct(), ops::chunked(256 * 1024, 4)};
+  const std::vector<ops::config_ptr> configs{configs::direct(), configs::chunked(256 * 1024, 4)};
   move_each(w, configs, configs, std::vector<std::size_t>(300, 4 << 20));
   pass(w, 1'000'000'000);
   using runtime::flight_event;
@@ -173,8 +173,8 @@ TEST_CASE("a call that fails leaves a flight record on the disk, at most once a 
   ops::rank_settings s;
   s.flight_dir = "box";
   world w(2, s);
-  auto out = w[0].declare(pair_of({ops::direct()}));
-  auto in = w[1].declare(pair_of({ops::direct()}));
+  transfer out(w[0], pair_of({configs::direct()}));
+  transfer in(w[1], pair_of({configs::direct()}));
   const auto miss = [](ops::transfer t) -> runtime::task<> {
     std::vector<std::byte> buffer(10);
     auto outcome = co_await ops::attempt(t.receive(buffer, {.from = 0, .timeout_ns = 1'000'000}));
@@ -193,7 +193,7 @@ TEST_CASE("a call that fails leaves a flight record on the disk, at most once a 
   CHECK(w.disk[0].files.empty());
 
   world quiet(2);
-  auto nobody = quiet[1].declare(pair_of({ops::direct()}));
+  transfer nobody(quiet[1], pair_of({configs::direct()}));
   runtime::run(quiet.clock, miss(nobody));
   CHECK(quiet.disk[1].files.empty());
   CHECK(quiet[1].dump_flight("asked").code() == errc::unavailable);
@@ -228,7 +228,7 @@ class worn_out_memory final : public runtime::memory_space {
 
 TEST_CASE("a call of a group that fails leaves a flight record where it was made") {
   recorded w(2);
-  auto op = led_by(0, {ops::star()});
+  auto op = led_by(0, {configs::star()});
   op.timeout_ns = 1'000'000;
   const auto groups = declare_all(w, op);
   std::vector<float> x(10);
@@ -245,7 +245,7 @@ TEST_CASE("a send or receive of a rank with itself that fails leaves a flight re
   std::vector<int> got(2);
   const auto left_after = [&](const batch_program& batch, runtime::memory_space* memory = nullptr) {
     recorded w(1);
-    ops::point_to_point op;
+    ops::p2p_options op;
     op.name = "self";
     op.timeout_ns = 1'000'000;
     op.memory = memory;

@@ -5,8 +5,8 @@
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/generations.hpp>
 #include <parley/config.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/wire/router.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -16,7 +16,9 @@ using runtime::errc;
 
 namespace {
 
-std::vector<ops::config_ptr> some_configs() { return {ops::direct(), ops::chunked(64 << 10, 2), ops::put()}; }
+std::vector<ops::config_ptr> some_configs() {
+  return {configs::direct(), configs::chunked(64 << 10, 2), configs::put()};
+}
 
 runtime::task<> receive_one(ops::transfer t, std::vector<std::byte>& into, std::optional<runtime::result<>>& outcome) {
   auto got = co_await ops::attempt(t.receive(into, {.from = 0}));
@@ -45,7 +47,7 @@ template <class Outcome>
 void wait_for(world& w, const std::optional<Outcome>& outcome) {
   runtime::run_until(w.clock, [&] { return outcome.has_value(); });
 }
-ops::transfer pair_on(world& w, rank_id r) { return w[r].declare(pair_of(some_configs())); }
+ops::transfer pair_on(world& w, rank_id r) { return transfer(w[r], pair_of(some_configs())); }
 
 runtime::task<> tune_both(ops::transfer out, ops::transfer in) {
   const std::vector<std::size_t> sizes(1, 5'000);
@@ -136,7 +138,7 @@ TEST_CASE("late data of an ended generation is dropped, and its sender is told s
   actors::stamp late;
   late.op = op.id();
   late.generation = actors::first_generation(op, w.incarnations);
-  late.digest = ops::direct()->digest();
+  late.digest = configs::direct()->digest();
   late.total_bytes = 8;
   w.restart(0);
   w.tell_of(0);

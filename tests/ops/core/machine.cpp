@@ -7,10 +7,10 @@
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/actors/agreement/assignment.hpp>
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/gpu_sum.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/machine.hpp>
 #include <parley/ops/job/one_process.hpp>
 #include <parley/ops/job/rank_environment.hpp>
@@ -23,6 +23,7 @@
 #include <algorithm>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -190,7 +191,7 @@ TEST_CASE("H100 and A100 are played on equal ranks: a group runs h100_optimized 
   using namespace mixture_case;
   machine_room room;
   world w(4, told("2:sm_90,3:sm_90"));
-  leader_worker op = led_by(0, {});
+  collective_options op = led_by(0, {});
   op.configs = {
       std::make_shared<timed_star>(room, w.clock, "nccl", "wire", std::vector<time_ns>{10_ms, 10_ms, 4_ms, 4_ms}),
       std::make_shared<needs_sm_90>(
@@ -209,8 +210,9 @@ TEST_CASE("H100 and A100 are played on equal ranks: a group runs h100_optimized 
 
 TEST_CASE("sums of GPUs need what they use: masked, or not there, they are no candidates") {
   const auto configs = [](rank& self) {
-    symmetric_op op{.name = "gradients", .configs = {nccl_sum(), nccl_graph_sum(), kernel_sum(8)}, .over = {}};
-    static_cast<void>(self.declare(op));
+    symmetric_options op{
+        .name = "gradients", .configs = {nccl_sum(), nccl_graph_sum(), kernel_sum(8)}, .communicator = {}};
+    static_cast<void>(symmetric(self, op));
     return self.participants().back()->unavailable;
   };
   world w(1, told("nccl"));

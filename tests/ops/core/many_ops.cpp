@@ -5,13 +5,14 @@
 #include <numeric>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
 
 namespace {
 
-paired_transfer numbered_op(std::size_t n) {
+transfer_options numbered_op(std::size_t n) {
   auto op = pair_of({direct(), chunked(16_KiB, 2)});
   op.name = "op" + std::to_string(n);
   return op;
@@ -22,8 +23,8 @@ void declare_fillers(world& w) {
   for (std::size_t n = 0; n < 16; ++n) {
     auto op = numbered_op(n);
     op.name = "filler" + std::to_string(n);
-    w[0].declare(op);
-    w[1].declare(op);
+    transfer(w[0], op);
+    transfer(w[1], op);
   }
   pass(w, 5'000'000'000);
 }
@@ -40,8 +41,8 @@ TEST_CASE("ops that nobody uses exchange nothing, agree on nothing and end quiet
   declare_fillers(w);
   const auto before = frames_sent(w);
   for (std::size_t n = 0; n < 1'000; ++n) {
-    w[0].declare(numbered_op(n));
-    w[1].declare(numbered_op(n));
+    transfer(w[0], numbered_op(n));
+    transfer(w[1], numbered_op(n));
   }
   pass(w, 5'000'000'000);
   CHECK(frames_sent(w) == before);
@@ -58,8 +59,8 @@ TEST_CASE("the first data of an op makes it at its receiver, and its second size
   world w(2, settings);
   declare_fillers(w);
   const auto before = frames_sent(w);
-  auto out = w[0].declare(numbered_op(1));
-  auto in = w[1].declare(numbered_op(1));
+  transfer out(w[0], numbered_op(1));
+  transfer in(w[1], numbered_op(1));
   std::vector<std::byte> data(100);
   result<> sent = errc::pending;
   const auto send = [](transfer t, std::span<const std::byte> d, result<>& into) -> task<> {
@@ -84,8 +85,8 @@ TEST_CASE("the first data of an op makes it at its receiver, and its second size
 TEST_CASE("a receiver that waits makes the op at its sender, which has not called yet") {
   world w(2);
   declare_fillers(w);
-  auto out = w[0].declare(numbered_op(1));
-  auto in = w[1].declare(numbered_op(1));
+  transfer out(w[0], numbered_op(1));
+  transfer in(w[1], numbered_op(1));
   std::vector<std::byte> into(100);
   const auto receive = [](transfer t, std::span<std::byte> i) -> task<> { co_await t.receive(i, {.from = 0}); };
   scope calls(w.clock);
@@ -103,8 +104,8 @@ TEST_CASE("a receiver that waits makes the op at its sender, which has not calle
 TEST_CASE(
     "an op that is first used after its peer was lost fails at once, and one that is declared twice is an error") {
   world w(2);
-  auto out = w[0].declare(numbered_op(1));
-  CHECK_THROWS_WITH_AS(w[0].declare(numbered_op(1)), doctest::Contains("declared twice"), failure);
+  transfer out(w[0], numbered_op(1));
+  CHECK_THROWS_WITH_AS(transfer(w[0], numbered_op(1)), doctest::Contains("declared twice"), failure);
   w[0].on_lost(1, "killed by signal 9");
   const std::vector<std::byte> data(8);
   const auto send = [](transfer t, std::span<const std::byte> d) -> task<> { co_await t.send(d, {.to = 1}); };
@@ -116,8 +117,8 @@ TEST_CASE("a thousand ops are all used, in turns") {
   std::vector<transfer> outs;
   std::vector<transfer> ins;
   for (std::size_t n = 0; n < 1'000; ++n) {
-    outs.push_back(w[0].declare(numbered_op(n)));
-    ins.push_back(w[1].declare(numbered_op(n)));
+    outs.push_back(transfer(w[0], numbered_op(n)));
+    ins.push_back(transfer(w[1], numbered_op(n)));
   }
   for (std::size_t n = 0; n < 1'000; ++n) {
     const auto all = move_each(w, outs[n], ins[n], {n, n + 1});

@@ -6,20 +6,21 @@
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/actors/agreement/assignment.hpp>
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/ops/groups/group.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/registration.hpp>
 #include <parley/runtime/wire/router.hpp>
 #include <parley/symmetric.hpp>
+#include <parley/transfer.hpp>
 #include <parley/tuning/planners/time_model.hpp>
 
 #include <doctest/doctest.h>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -37,14 +38,14 @@ struct outcome {
 outcome heterogeneous(const std::string& wire_of_optimized) {
   outcome o;
   world w(4, eager_trials(), {}, {.kinds = {"H100", "H100", "A100", "A100"}});
-  leader_worker op = led_by(0, {});
+  collective_options op = led_by(0, {});
   const std::vector<group_config_ptr> configs{
       std::make_shared<timed_star>(o.room, w.clock, "nccl", "wire", everywhere(10'500_us)),
       std::make_shared<timed_star>(o.room, w.clock, "cuda_graph", "wire", everywhere(12'300_us)),
       std::make_shared<timed_star>(o.room, w.clock, "h100_optimized", wire_of_optimized,
                                    std::vector<time_ns>{8'700_us, 8'500_us, 1_s, 1_s})};
   const auto h100 = [](rank_id r) { return std::vector<bool>{true, true, r < 2}; };
-  std::vector<rank_group> groups;
+  std::vector<collective> groups;
   for (auto& r : w.ranks) groups.push_back(register_heterogeneous_autotuning(*r, op, configs, h100));
   for (int round = 0; round < 5; ++round) {
     const auto all = reduce_all(w, groups, std::vector<std::size_t>(20, 1000));
@@ -98,12 +99,12 @@ class breaks_on final : public group_config {
 struct remembering_job {
   explicit remembering_job(std::vector<memory_storage> disks) : w(4, with_files(), {}, {}, std::move(disks)) {}
   void run(const std::vector<bool>& has_h100, const std::set<std::size_t>& breaks = {}) {
-    leader_worker op = led_by(0, {});
+    collective_options op = led_by(0, {});
     op.configs = {
         std::make_shared<timed_star>(room, w.clock, "nccl", "wire", std::vector<time_ns>{10_ms, 10_ms, 4_ms, 4_ms}),
         std::make_shared<breaks_on>(
             breaks, std::make_shared<timed_star>(room, w.clock, "h100_optimized", "wire", everywhere(5_ms)))};
-    op.capable = [has_h100](rank_id r) { return std::vector<bool>{true, has_h100[r]}; };
+    op.can_run = [has_h100](rank_id r) { return std::vector<bool>{true, has_h100[r]}; };
     const auto groups = declare_all(w, op);
     for (int round = 0; round < 5; ++round) {
       CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 1000)).failed() == 0);
@@ -193,10 +194,10 @@ TEST_CASE(
     "what was measured is no forecast, its mixture's part counts as what it is, and of a stranger nothing is known") {
   machine_room room;
   world w(4, eager_trials());
-  leader_worker op = led_by(0, {});
+  collective_options op = led_by(0, {});
   op.configs = {std::make_shared<timed_star>(room, w.clock, "nccl", "wire", everywhere(10_ms)),
                 std::make_shared<timed_star>(room, w.clock, "fused", "wire", everywhere(5_ms))};
-  op.capable = [](rank_id r) { return std::vector<bool>{true, r < 2}; };
+  op.can_run = [](rank_id r) { return std::vector<bool>{true, r < 2}; };
   CHECK(w[0].predict("gradients", "nccl", 4000, 0).code() == errc::unavailable);  // not yet declared
   const auto groups = declare_all(w, op);
   for (int round = 0; round < 5; ++round) {
@@ -217,13 +218,13 @@ TEST_CASE(
 TEST_CASE("a mixture that is faster wins, and every rank then runs its own part of it") {
   machine_room room;
   world w(4, eager_trials());
-  leader_worker op = led_by(0, {});
+  collective_options op = led_by(0, {});
   // Only the first two ranks are slow with nccl.
   const std::vector<group_config_ptr> configs{
       std::make_shared<timed_star>(room, w.clock, "nccl", "wire", std::vector<time_ns>{10_ms, 10_ms, 4_ms, 4_ms}),
       std::make_shared<timed_star>(room, w.clock, "h100_optimized", "wire", everywhere(5_ms))};
   op.configs = configs;
-  op.capable = [](rank_id r) { return std::vector<bool>{true, r < 2}; };
+  op.can_run = [](rank_id r) { return std::vector<bool>{true, r < 2}; };
   const auto groups = declare_all(w, op);
   for (int round = 0; round < 5; ++round) {
     CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 1000)).failed() == 0);
@@ -240,7 +241,7 @@ TEST_CASE(
     "where a variant fails on a rank, that rank runs its next one, and this mixture is what is warmed and measured") {
   machine_room room;
   world w(4, eager_trials());
-  leader_worker op = led_by(0, {});
+  collective_options op = led_by(0, {});
   const auto timed = [&](const std::string& name, time_ns t) {
     return std::make_shared<timed_star>(room, w.clock, name, "wire", everywhere(t));
   };
@@ -271,12 +272,12 @@ TEST_CASE("what a rank runs in the place of a config that it lacks is the next o
   const auto timed = [&](const std::string& name, const std::string& wire, std::vector<time_ns> times) {
     return std::make_shared<timed_star>(room, w.clock, name, wire, std::move(times));
   };
-  leader_worker op = led_by(0, {});
+  collective_options op = led_by(0, {});
   // On ranks 2 and 3 alone: neither the default, which talks otherwise, nor the last one, though both would be there.
   op.configs = {timed("nccl", "other", everywhere(10_ms)), timed("h100_optimized", "wire", {5_ms, 5_ms, 1_s, 1_s}),
                 timed("cuda_graph", "wire", {9_ms, 9_ms, 4_ms, 4_ms}), timed("plain", "wire", everywhere(20_ms))};
   std::array<int, 4> asked{};
-  op.capable = [&asked](rank_id r) {
+  op.can_run = [&asked](rank_id r) {
     ++asked[r];
     return std::vector<bool>{true, r < 2, true, true};
   };
@@ -368,10 +369,10 @@ TEST_CASE("a group's faster mixture is agreed on where control messages are lost
     const auto timed = [&](const std::string& name, std::vector<time_ns> times) {
       return std::make_shared<timed_star>(room, w.clock, name, "wire", std::move(times));
     };
-    leader_worker op = led_by(0, {});
+    collective_options op = led_by(0, {});
     op.configs = {timed("nccl", {10_ms, 10_ms, 9_ms, 9_ms}), timed("h100_optimized", {5_ms, 5_ms, 1_s, 1_s}),
                   timed("cuda_graph", {9_ms, 9_ms, 4_ms, 4_ms})};
-    op.capable = [](rank_id r) { return std::vector<bool>{true, r < 2, true}; };
+    op.can_run = [](rank_id r) { return std::vector<bool>{true, r < 2, true}; };
     const auto groups = declare_all(w, op);
     for (int round = 0; round < 8; ++round) {
       CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 1000)).failed() == 0);
@@ -514,9 +515,9 @@ TEST_CASE("configs that name no wire class, or are cut otherwise, never serve ea
         [](part_receiver& i, std::span<std::byte> d) -> task<> { co_await i.receive(0, d); });
   };
   auto op = pair_of({whole("plain"), whole("special"), chunked(16_KiB, 1), chunked(8_KiB, 1)});
-  op.capable = [](rank_id r) { return std::vector<bool>{true, r == 0, r == 0, r == 1}; };
-  auto out = w[0].declare(op);
-  auto in = w[1].declare(op);
+  op.can_run = [](rank_id r) { return std::vector<bool>{true, r == 0, r == 0, r == 1}; };
+  transfer out(w[0], op);
+  transfer in(w[1], op);
   CHECK(move_each(w, out, in, std::vector<std::size_t>(50, 100'000)).failed() == 0);
   CHECK(w[0].agreements().front().assigned->ids() == std::vector<std::string>{"plain"});
   CHECK_FALSE(w[0].agreements().front().no_common_config.empty());
@@ -526,7 +527,7 @@ TEST_CASE("a capability function that throws leaves a rank its default, with the
           "error") {
   world w(3, eager_trials());
   auto op = led_by(0, {star(), chain()});
-  op.capable = [](rank_id r) -> std::vector<bool> {
+  op.can_run = [](rank_id r) -> std::vector<bool> {
     if (r == 1) throw std::runtime_error("the driver does not answer");
     return {true, true};
   };
@@ -539,18 +540,18 @@ TEST_CASE("a capability function that throws leaves a rank its default, with the
   CHECK(why.front().find("the driver does not answer") != std::string::npos);
 
   op.name = "another";
-  op.capable = [](rank_id) { return std::vector<bool>{true, true, true}; };
-  const auto refused = thrown_by([&] { static_cast<void>(w[0].declare(op)); });
+  op.can_run = [](rank_id) { return std::vector<bool>{true, true, true}; };
+  const auto refused = thrown_by([&] { static_cast<void>(collective(w[0], op)); });
   CHECK(is(refused, {.code = errc::bad_argument, .quotes = "another"}));  // what else it says is in wording.cpp
 
   // The others hear from whom nothing came, where one rank alone answers wrongly and goes on without the op.
   op.name = "a third";
   op.timeout_ns = 1'000'000'000;
-  op.capable = [](rank_id r) { return std::vector<bool>(r == 1 ? 3 : 2, true); };
-  std::vector<rank_group> others(3);
+  op.can_run = [](rank_id r) { return std::vector<bool>(r == 1 ? 3 : 2, true); };
+  std::vector<collective> others(3);
   for (rank_id r = 0; r < 3; ++r) {
-    if (r == 1) CHECK_THROWS_AS(static_cast<void>(w[r].declare(op)), failure);
-    if (r != 1) others[r] = w[r].declare(op);
+    if (r == 1) CHECK_THROWS_AS(static_cast<void>(collective(w[r], op)), failure);
+    if (r != 1) others[r] = collective(w[r], op);
   }
   group_outcomes missing;
   missing.of_rank.resize(3);
@@ -568,10 +569,10 @@ TEST_CASE("where one rank's capability function answers with the wrong length, t
     world w(2);
     auto op = pair_of({direct(), chunked(8_KiB, 2)});
     op.timeout_ns = 1'000'000'000;
-    op.capable = [&](rank_id r) { return std::vector<bool>(r == wrong ? 1 : 2, true); };
-    const auto refused = thrown_by([&] { static_cast<void>(w[wrong].declare(op)); });
+    op.can_run = [&](rank_id r) { return std::vector<bool>(r == wrong ? 1 : 2, true); };
+    const auto refused = thrown_by([&] { static_cast<void>(transfer(w[wrong], op)); });
     CHECK(is(refused, {.code = errc::bad_argument, .quotes = "activations"}));  // what else it says is in wording.cpp
-    const auto other = w[1 - wrong].declare(op);
+    const transfer other(w[1 - wrong], op);
     call_outcomes all;
     if (wrong == 1)
       run(w.clock, send_each(other, {100'000}, all));
@@ -597,15 +598,15 @@ TEST_CASE(
   };
   scope calling(w.clock);
   for (rank_id r = 0; r < 3; ++r) {
-    symmetric_op op;
+    symmetric_options op;
     op.name = "gradients";
     op.configs = {takes("library", 40'000), takes("ring", 20'000)};
-    op.over = std::make_shared<library_communicator>(users);
+    op.communicator = std::make_shared<library_communicator>(users);
     op.rehearse = std::make_shared<library_source>(lib);
     op.timeout_ns = 1'000'000'000;
-    op.capable = [](rank_id self) { return std::vector<bool>(self == 1 ? 3 : 2, true); };
-    if (r == 1) CHECK_THROWS_AS(static_cast<void>(w[r].declare(op)), failure);
-    if (r != 1) calling.spawn(call(w[r].declare(op), told[r]));
+    op.can_run = [](rank_id self) { return std::vector<bool>(self == 1 ? 3 : 2, true); };
+    if (r == 1) CHECK_THROWS_AS(static_cast<void>(symmetric(w[r], op)), failure);
+    if (r != 1) calling.spawn(call(symmetric(w[r], op), told[r]));
   }
   run_until(w.clock, [&] { return calling.running() == 0; });
   CHECK(w.clock.now() <= 1'100'000'000);
@@ -617,7 +618,7 @@ TEST_CASE(
 
 TEST_CASE("a group without configs is an error, one with 4,096 works, and the order of parameters means nothing") {
   world w(2);
-  CHECK_THROWS_AS(w[0].declare(led_by(0, {})), failure);
+  CHECK_THROWS_AS(collective(w[0], led_by(0, {})), failure);
 
   std::vector<group_config_ptr> many{star()};
   for (std::uint64_t i = 1; i < 4096; ++i) many.push_back(star(i * 4));
@@ -631,7 +632,7 @@ TEST_CASE("a group without configs is an error, one with 4,096 works, and the or
   many.push_back(star(4096 * 4));
   auto too_many = led_by(0, many);
   too_many.name = "too many";
-  CHECK_THROWS_AS(w[0].declare(too_many), failure);
+  CHECK_THROWS_AS(collective(w[0], too_many), failure);
 
   const auto of = [](std::vector<tuning::parameter> parameters) {
     const group_function same = [](group_call& g) -> task<> {
@@ -645,7 +646,7 @@ TEST_CASE("a group without configs is an error, one with 4,096 works, and the or
   world v(2, eager_trials());
   auto mine = led_by(0, {star(), of({{"a", "1"}, {"b", "2"}})});
   auto theirs = led_by(0, {star(), of({{"b", "2"}, {"a", "1"}})});
-  const std::vector<rank_group> both{v[0].declare(mine), v[1].declare(theirs)};
+  const std::vector<collective> both{collective(v[0], mine), collective(v[1], theirs)};
   CHECK(reduce_all(v, both, std::vector<std::size_t>(50, 1000)).failed() == 0);
   CHECK(v[0].agreements().front().assigned->ids().size() == 2);
 }
@@ -654,10 +655,10 @@ TEST_CASE("two ranks that both think they lead, or one that follows another, are
   for (const bool two_leaders : {true, false}) {
     CAPTURE(two_leaders);
     world w(4);
-    std::vector<rank_group> groups;
+    std::vector<collective> groups;
     for (rank_id r = 0; r < 4; ++r) {
       const bool astray = two_leaders ? r == 1 : r == 2;
-      groups.push_back(w[r].declare(led_by(astray ? 1 : 0, {star()})));
+      groups.push_back(collective(w[r], led_by(astray ? 1 : 0, {star()})));
     }
     const time_ns began = w.clock.now();
     const auto all = reduce_all(w, groups, {100, 100});

@@ -4,12 +4,12 @@
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/actors/agreement/assignment.hpp>
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/ops/groups/group.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
+#include <parley/transfer.hpp>
 #include <parley/tuning/payload_check.hpp>
 
 #include <doctest/doctest.h>
@@ -18,6 +18,7 @@
 #include <functional>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -46,15 +47,15 @@ class careless final : public paired_config {
 rank_settings checking(bool on = true) {
   rank_settings s;
   s.plan.budget_fraction = 1e9;
-  s.allowed.compare_trials = on;
+  s.constraints.compare_trials = on;
   return s;
 }
 
 /// Calls beside which `one` is tried, and those that come once it can be.
 call_outcomes tuned(world& w, const config_ptr& one) {
   const std::vector<config_ptr> configs{chunked(4096, 1), one, chunked(8192, 2)};
-  auto out = w[0].declare(pair_of(configs));
-  auto in = w[1].declare(pair_of(configs));
+  transfer out(w[0], pair_of(configs));
+  transfer in(w[1], pair_of(configs));
   move_each(w, out, in, {size});
   pass(w, 1'000'000'000);
   return move_each(w, out, in, std::vector<std::size_t>(600, size));
@@ -142,10 +143,10 @@ TEST_CASE("comparing is fine with every kind of config, and the sender's word de
     CAPTURE(sender);
     world w(2, checking(false));
     auto op = pair_of({direct(), chunked(4096, 1), chunked(16_KiB, 4), put(), get(), get(64_KiB)});
-    op.allowed.compare_trials = sender;
-    auto out = w[0].declare(op);
-    op.allowed.compare_trials = !sender;
-    auto in = w[1].declare(op);
+    op.constraints.compare_trials = sender;
+    transfer out(w[0], op);
+    op.constraints.compare_trials = !sender;
+    transfer in(w[1], op);
     std::vector<std::byte> from = pattern(size, 3), into(size);
     const auto here = out.registered(from);
     const auto there = in.registered(into);
@@ -174,7 +175,7 @@ TEST_CASE("an op whose trials cannot be compared says so, by name") {
   auto op = pair_of({direct(), chunked(4096, 1)});
   op.name = "activations";
   op.memory = &host_memory();  // as a device's would be
-  w[0].declare(op);
+  transfer(w[0], op);
   REQUIRE(w[0].warnings().size() == 1);
   CHECK(w[0].warnings()[0].find("activations 0->1: what its trials bring is not compared (NUMERICAL_CHECK)") == 0);
 }
@@ -216,16 +217,16 @@ group_config_ptr forgetful() {
   return grouped({.name = "forgetful", .wire_class = "forgetful"}, forgetful_lead, forgetful_work);
 }
 
-const actors::search* campaign_of(const rank_group& leader) { return leader.details()->assigned()->find(size); }
+const actors::search* campaign_of(const collective& leader) { return leader.details()->assigned()->find(size); }
 
-task<> give_each(rank_group g, bool root, int times, std::size_t& wrong) {
+task<> give_each(collective g, bool root, int times, std::size_t& wrong) {
   for (int n = 0; n < times; ++n) {
     std::vector<std::byte> data = root ? pattern(size, static_cast<std::uint64_t>(n)) : std::vector<std::byte>(size);
     co_await g.broadcast(std::span(data));
     if (data != pattern(size, static_cast<std::uint64_t>(n))) ++wrong;
   }
 }
-task<> gather_each(rank_group g, rank_id me, std::size_t members, int times, std::size_t& wrong) {
+task<> gather_each(collective g, rank_id me, std::size_t members, int times, std::size_t& wrong) {
   const std::size_t block = size / members;
   for (int n = 0; n < times; ++n) {
     std::vector<std::byte> mine = pattern(block, me + 10 * static_cast<std::uint64_t>(n));
@@ -240,7 +241,7 @@ task<> gather_each(rank_group g, rank_id me, std::size_t members, int times, std
 
 task<> nothing() { co_return; }
 
-task<> reduce_between(rank_group g, rank_id me, int times, int& between, std::size_t& wrong) {
+task<> reduce_between(collective g, rank_id me, int times, int& between, std::size_t& wrong) {
   for (int n = 0; n < times; ++n) {
     std::vector<float> x = contribution(me, elements);
     if (g.leads()) {
@@ -298,11 +299,11 @@ TEST_CASE("the leader's word decides whether a group's trials are compared") {
   for (const bool leads : {true, false}) {
     CAPTURE(leads);
     world w(3, checking(false));
-    std::vector<rank_group> groups;
+    std::vector<collective> groups;
     for (rank_id r = 0; r < 3; ++r) {
       auto op = led_by(0, {star(), forgetful()});
-      op.allowed.compare_trials = (r == 0) == leads;
-      groups.push_back(w[r].declare(op));
+      op.constraints.compare_trials = (r == 0) == leads;
+      groups.push_back(collective(w[r], op));
     }
     static_cast<void>(reduce_all(w, groups, {elements}));
     wait_a_while(w, 1'000'000'000);
@@ -314,21 +315,22 @@ TEST_CASE("the leader's word decides whether a group's trials are compared") {
 }
 
 TEST_CASE("comparing is fine with every collective and every config of the library, and every candidate is timed") {
-  for (const collective what : {collective::all_reduce, collective::broadcast, collective::gather}) {
+  for (const collective_kind what :
+       {collective_kind::all_reduce, collective_kind::broadcast, collective_kind::gather}) {
     CAPTURE(name(what));
     world w(4, checking());
     auto op = led_by(1, {star(), star(16_KiB), tree()});
-    if (what != collective::gather) op.configs.push_back(chain());
-    op.does = what;
+    if (what != collective_kind::gather) op.configs.push_back(chain());
+    op.kind = what;
     const auto groups = declare_all(w, op);
     std::size_t wrong = 0;
     const auto call = [&](int times) {
       scope working(w.clock);
       for (rank_id r = 0; r < 4; ++r) {
-        if (what == collective::broadcast) working.spawn(give_each(groups[r], r == 1, times, wrong));
-        if (what == collective::gather) working.spawn(gather_each(groups[r], r, 4, times, wrong));
+        if (what == collective_kind::broadcast) working.spawn(give_each(groups[r], r == 1, times, wrong));
+        if (what == collective_kind::gather) working.spawn(gather_each(groups[r], r, 4, times, wrong));
       }
-      if (what == collective::all_reduce)
+      if (what == collective_kind::all_reduce)
         wrong += reduce_all(w, groups, std::vector<std::size_t>(static_cast<std::size_t>(times), elements)).wrong;
       run_until(w.clock, [&] { return working.running() == 0; });
     };

@@ -5,15 +5,15 @@
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/actors/agreement/assignment.hpp>
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/hierarchical.hpp>
-#include <parley/leader_worker.hpp>
+#include <parley/hierarchy.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/ops/kernels/role_op.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/pipeline.hpp>
+#include <parley/transfer.hpp>
 #include <parley/tunable_op.hpp>
 
 #include <doctest/doctest.h>
@@ -26,6 +26,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -143,8 +144,8 @@ TEST_CASE("a config that calls its own transfer is left out by name, and takes n
       const auto on = [&](rank_id r) {
         return pair_of({direct(), std::make_shared<calls_its_op>(end, r == caller ? how : way::not_at_all)});
       };
-      auto out = w[0].declare(on(0));
-      auto in = w[1].declare(on(1));
+      transfer out(w[0], on(0));
+      transfer in(w[1], on(1));
       end->pair = caller == 0 ? out : in;
       std::vector<std::size_t> sizes(60, size);
       for (std::size_t i = 0; i < sizes.size(); i += 7) sizes[i] = 100 + i;  // as long as what the config sends
@@ -161,12 +162,12 @@ TEST_CASE("a config that starts a batch of its own op is left out by name, and t
   auto at_sender = std::make_shared<called>();
   auto at_receiver = std::make_shared<called>();
   const auto op_with = [](const std::shared_ptr<called>& end) {
-    point_to_point op{.name = "ghosts", .configs = {direct(), std::make_shared<calls_its_op>(end, way::in_a_batch)}};
+    p2p_options op{.name = "ghosts", .configs = {direct(), std::make_shared<calls_its_op>(end, way::in_a_batch)}};
     op.edges = {{0, 1}};
     return op;
   };
-  p2p out = w[0].declare(op_with(at_sender));
-  p2p in = w[1].declare(op_with(at_receiver));
+  p2p out(w[0], op_with(at_sender));
+  p2p in(w[1], op_with(at_receiver));
   at_sender->batches = out;
   at_receiver->batches = in;
   int wrong = 0;
@@ -201,16 +202,17 @@ TEST_CASE("a default that calls its own op fails by name, and another op may be 
   world w(2, eager_trials());
   auto at_sender = std::make_shared<called>();
   auto op = pair_of({std::make_shared<calls_its_op>(at_sender, way::awaited)});
-  auto out = w[0].declare(op);
-  auto in = w[1].declare(pair_of({paired(
-      {.name = "calls_its_op", .wire_class = "own"},
-      [](part_sender& to, std::span<const std::byte> data) -> task<> { co_await to.send(0, data); },
-      [](part_receiver& from, std::span<std::byte> data) -> task<> { co_await from.receive(0, data); })}));
+  transfer out(w[0], op);
+  transfer in(w[1],
+              pair_of({paired(
+                  {.name = "calls_its_op", .wire_class = "own"},
+                  [](part_sender& to, std::span<const std::byte> data) -> task<> { co_await to.send(0, data); },
+                  [](part_receiver& from, std::span<std::byte> data) -> task<> { co_await from.receive(0, data); })}));
   // Another op: what the config calls in it arrives.
   auto side = pair_of({direct()});
   side.name = "side";
-  auto side_out = w[0].declare(side);
-  auto side_in = w[1].declare(side);
+  transfer side_out(w[0], side);
+  transfer side_in(w[1], side);
   at_sender->pair = out;
   const auto first = move_each(w, out, in, {size});
   REQUIRE(first.sent.size() == 1);
@@ -232,9 +234,9 @@ namespace {
 
 /// Sends and receives by way of the default; calls its group first.
 struct group_that_calls final : group_config {
-  explicit group_that_calls(std::shared_ptr<std::optional<rank_group>> g)
+  explicit group_that_calls(std::shared_ptr<std::optional<collective>> g)
       : group_config({.name = "calls_its_group", .wire_class = "own"}), group(std::move(g)), by(star()) {}
-  bool does(collective c) const noexcept override { return by->does(c); }
+  bool does(collective_kind c) const noexcept override { return by->does(c); }
   bool returns_later() const noexcept override { return by->returns_later(); }
   task<> lead(group_call& call) const override {
     std::vector<float> x(10);
@@ -246,7 +248,7 @@ struct group_that_calls final : group_config {
     co_await (*group)->all_reduce(std::span(x));
     co_await by->work(call);
   }
-  std::shared_ptr<std::optional<rank_group>> group;
+  std::shared_ptr<std::optional<collective>> group;
   group_config_ptr by;
 };
 
@@ -255,10 +257,10 @@ struct group_that_calls final : group_config {
 TEST_CASE("a config that calls its own group is left out by name, and no sum is another call's") {
   constexpr rank_id ranks = 3;
   world w(ranks, eager_trials());
-  std::vector<rank_group> groups;
+  std::vector<collective> groups;
   for (rank_id r = 0; r < ranks; ++r) {
-    auto own = std::make_shared<std::optional<rank_group>>();
-    groups.push_back(w[r].declare(led_by(0, {star(), std::make_shared<group_that_calls>(own)})));
+    auto own = std::make_shared<std::optional<collective>>();
+    groups.push_back(collective(w[r], led_by(0, {star(), std::make_shared<group_that_calls>(own)})));
     *own = groups.back();
   }
   const auto all = reduce_all(w, groups, std::vector<std::size_t>(60, 10'000));
@@ -285,7 +287,7 @@ struct stage_that_runs_its_pipeline final : pipeline_work {
 
 TEST_CASE("a stage that runs its own pipeline ends the run as bad_argument, before its neighbour gets anything of it") {
   world w(1);
-  auto alone = w[0].declare(linear_pipeline{.name = "layers", .configs = {direct()}});
+  pipeline alone(w[0], {.name = "layers", .configs = {direct()}});
   stage_that_runs_its_pipeline stage(alone);
   const std::vector<std::uint64_t> bytes(3, 100);
   const auto outcome = thrown_by([&] { run(w.clock, alone.run(bytes, stage)); });
@@ -342,8 +344,8 @@ TEST_CASE(
 
 TEST_CASE("a call that a coroutine starts and may not wait for has sent nothing") {
   world w(2);
-  auto out = w[0].declare(pair_of({direct()}));
-  auto in = w[1].declare(pair_of({direct()}));
+  transfer out(w[0], pair_of({direct()}));
+  transfer in(w[1], pair_of({direct()}));
   const auto start_and_wait = [](transfer t) -> task<> {
     const auto data = pattern(100, 1);
     t.start_send(data, {.to = 1}).wait();

@@ -7,8 +7,8 @@
 #include <parley/contextual.hpp>
 #include <parley/group_config.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/symmetric.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -17,6 +17,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -31,38 +32,38 @@ struct lonely_call {
   task<> (*run)(rank& self);
 };
 
-paired_transfer pair_within_limit() {
+transfer_options pair_within_limit() {
   auto op = pair_of({direct()});
   op.timeout_ns = limit_ns;
   return op;
 }
 task<> send(rank& self) {
-  auto op = self.declare(pair_within_limit());
+  transfer op(self, pair_within_limit());
   const std::vector<std::byte> data(1 << 20);
   co_await op.send(data, {.to = 1});
 }
 task<> send_within(rank& self) {
-  auto op = self.declare(pair_of({direct()}));
+  transfer op(self, pair_of({direct()}));
   const std::vector<std::byte> data(1 << 20);
   co_await op.send(data, {.to = 1, .timeout_ns = limit_ns});
 }
 task<> decide(rank& self) {
-  auto op = self.declare(pair_within_limit());
+  transfer op(self, pair_within_limit());
   auto d = co_await op.to(1).decided(1000);
   static_cast<void>(d);
 }
 task<> sum(rank& self) {
   auto op = led_by(0, {star()});
   op.timeout_ns = limit_ns;
-  auto group = self.declare(op);
+  collective group(self, op);
   std::vector<float> x(1000);
   co_await group.all_reduce(std::span(x));
 }
 task<> receive_from_itself(rank& self) {
-  point_to_point op;
+  p2p_options op;
   op.name = "pairs";
   op.timeout_ns = limit_ns;
-  auto pairs = self.declare(op);
+  p2p pairs(self, op);
   int got = 0;
   co_await with_dataflow(
       [](dataflow& flow, p2p of, int* into) -> task<> {
@@ -72,9 +73,9 @@ task<> receive_from_itself(rank& self) {
       pairs, &got);
 }
 task<> receive_in_batch(rank& self) {
-  point_to_point op;
+  p2p_options op;
   op.name = "pairs";
-  auto pairs = self.declare(op);
+  p2p pairs(self, op);
   int got = 0;
   co_await with_dataflow(
       [](dataflow& flow, p2p of, int* into) -> task<> {
@@ -83,8 +84,8 @@ task<> receive_in_batch(rank& self) {
       },
       pairs, &got);
 }
-contextual_op layer_within_limit() {
-  contextual_op op;
+contextual_options layer_within_limit() {
+  contextual_options op;
   op.name = "layer";
   op.log_folder.clear();
   op.timeout_ns = limit_ns;

@@ -7,6 +7,7 @@
 #include <memory>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -93,8 +94,8 @@ struct pair_world : world {
     std::vector<config_ptr> configs{direct()};
     configs.insert(configs.end(), others.begin(), others.end());
     configs.push_back(std::make_shared<recovering>(ill));
-    out = ranks[0]->declare(pair_of(configs));
-    in = ranks[1]->declare(pair_of(configs));
+    out = transfer(*ranks[0], pair_of(configs));
+    in = transfer(*ranks[1], pair_of(configs));
     REQUIRE(move(100).failed() == 0);
   }
   call_outcomes move(std::size_t count, std::size_t bytes = size) {
@@ -274,7 +275,7 @@ TEST_CASE("an end that could not take part in a rehearsal is in step with the ot
     std::vector<transfer> ends;
     for (rank_id r = 0; r < 2; ++r) {
       op.memory = r == lacks ? &memory : nullptr;
-      ends.push_back(w[r].declare(op));
+      ends.push_back(transfer(w[r], op));
     }
     pass(w, 44'000'000'000);
     CHECK(memory.refused >= 2);

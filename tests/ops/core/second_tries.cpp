@@ -7,6 +7,7 @@
 #include <string>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -28,8 +29,8 @@ struct fragile_world {
     rank_settings s;
     s.plan.budget_fraction = 1e9;
     job.emplace(2, s, std::move(o));
-    out = (*job)[0].declare(pair_of({direct(), chunked(8_KiB, 2)}));
-    in = (*job)[1].declare(pair_of({direct(), chunked(8_KiB, 2)}));
+    out = transfer((*job)[0], pair_of({direct(), chunked(8_KiB, 2)}));
+    in = transfer((*job)[1], pair_of({direct(), chunked(8_KiB, 2)}));
   }
   call_outcomes move(std::size_t calls) {
     auto all = move_each(*job, out, in, std::vector<std::size_t>(calls, 20'000));

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -17,8 +18,8 @@ TEST_CASE("chunks are counted from the agreed config and the byte count") {
     rank_settings s;
     s.policy = actors::tuning_policy::off;
     world w(2, s);
-    auto out = w[0].declare(pair_of({config}));
-    auto in = w[1].declare(pair_of({config}));
+    transfer out(w[0], pair_of({config}));
+    transfer in(w[1], pair_of({config}));
     pass(w, 1'000'000'000);  // the rehearsals are over
     constexpr auto data = static_cast<std::size_t>(link::channel::data);
     const auto before = w.links[0].statistics().sent[data];
@@ -53,8 +54,8 @@ TEST_CASE("odd chunk sizes and depths move odd sizes exactly") {
 TEST_CASE("sixty-four sends at once reach their receives in order") {
   world w(2);
   const std::vector configs{direct(), chunked(4_KiB, 2)};
-  auto out = w[0].declare(pair_of(configs));
-  auto in = w[1].declare(pair_of(configs));
+  transfer out(w[0], pair_of(configs));
+  transfer in(w[1], pair_of(configs));
   std::vector<std::vector<std::byte>> data;
   std::vector<std::vector<std::byte>> buffers(64);
   const auto send = [](transfer t, std::span<const std::byte> d) -> task<> { co_await t.send(d, {.to = 1}); };

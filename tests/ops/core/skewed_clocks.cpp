@@ -10,7 +10,8 @@ namespace {
 
 constexpr time_ns second = 1'000'000'000;
 
-const std::vector<ops::config_ptr> candidates{ops::direct(), ops::chunked(64 * 1024, 1), ops::chunked(256 * 1024, 4)};
+const std::vector<ops::config_ptr> candidates{configs::direct(), configs::chunked(64 * 1024, 1),
+                                              configs::chunked(256 * 1024, 4)};
 constexpr std::array<std::size_t, 3> sizes{4 << 20, 2 << 20, 5000};
 
 runtime::task<> rest(runtime::executor& ex, time_ns span) {
@@ -37,8 +38,8 @@ runtime::task<> drain(world& w, ops::transfer in, std::size_t count) {
 struct agreed {
   explicit agreed(const machines& clocks, std::size_t count = 900)
       : w(2, {}, {.latency_ns = 2'000, .ns_per_byte = 0.1, .eager_bytes = 8192, .lose = {}, .delay = {}}, clocks) {
-    auto out = w[0].declare(pair_of(candidates));
-    auto in = w[1].declare(pair_of(candidates));
+    transfer out(w[0], pair_of(candidates));
+    transfer in(w[1], pair_of(candidates));
     runtime::scope both(w.clock);
     both.spawn(feed(w, out, count));
     both.spawn(drain(w, in, count));
@@ -89,13 +90,13 @@ TEST_CASE("a group whose clocks are seconds apart and drift decides as on one cl
     explicit agreed_group(const machines& clocks)
         : world(3, eager_trials(),
                 {.latency_ns = 2'000, .ns_per_byte = 0.1, .eager_bytes = 8192, .lose = {}, .delay = {}}, clocks),
-          groups(declare_all(*this, led_by(0, {ops::star(), ops::star(4096), ops::chain(16'384)}))) {
+          groups(declare_all(*this, led_by(0, {configs::star(), configs::star(4096), configs::chain(16'384)}))) {
       CHECK(reduce_all(*this, groups, std::vector<std::size_t>(600, 25'000)).failed() == 0);
       wait_a_while(*this, second);
       CHECK(reduce_all(*this, groups, std::vector<std::size_t>(200, 25'000)).failed() == 0);
     }
     const actors::search& campaign() { return *groups[0].details()->assigned()->find(100'000); }
-    std::vector<ops::rank_group> groups;
+    std::vector<ops::collective> groups;
   };
   agreed_group one_clock({});
   const actors::search& a = one_clock.campaign();
@@ -149,7 +150,7 @@ TEST_CASE("a difference that is smaller than what clocks may be off by keeps the
     world w(2, {}, {.latency_ns = 400'000, .ns_per_byte = 0.01, .eager_bytes = 8192, .lose = {}, .delay = {}},
             {std::move(hosts), {{}, {.offset_ns = second}}});
     if (w[0].world_size() != 2) return std::string();
-    const std::vector<ops::config_ptr> two{ops::direct(), ops::chunked(8192, 2)};
+    const std::vector<ops::config_ptr> two{configs::direct(), configs::chunked(8192, 2)};
     const auto moved = move_each(w, two, two, std::vector<std::size_t>(300, 16384));
     CHECK(moved.failed() == 0);
     const actors::search& c = *campaign_of(w, "16KiB");

@@ -6,6 +6,7 @@
 #include <new>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -71,7 +72,7 @@ struct weary final : paired_config {
 rank_settings careful() {
   rank_settings s;
   s.plan.budget_fraction = 1e9;
-  s.allowed.relative_error = 1e-3;  // so that demands matter
+  s.constraints.relative_error = 1e-3;  // so that demands matter
   return s;
 }
 
@@ -80,8 +81,8 @@ void declare_fillers(world& w) {
   for (std::size_t n = 0; n < 16; ++n) {
     auto op = pair_of({direct()});
     op.name = "filler" + std::to_string(n);
-    w[0].declare(op);
-    w[1].declare(op);
+    transfer(w[0], op);
+    transfer(w[1], op);
   }
   pass(w, 1'000'000'000);
 }
@@ -109,8 +110,8 @@ TEST_CASE("a config that throws when it is asked does not run, both ranks are to
         };
         const auto bad =
             std::make_shared<moody>(throws_at("available"), throws_at("demands"), nullptr, throws_at("works_over"));
-        auto out = w[0].declare(pair_of({direct(), at_sender ? bad : good}));
-        auto in = w[1].declare(pair_of({direct(), at_sender ? good : bad}));
+        transfer out(w[0], pair_of({direct(), at_sender ? bad : good}));
+        transfer in(w[1], pair_of({direct(), at_sender ? good : bad}));
         CHECK(move_each(w, out, in, std::vector<std::size_t>(20, 100'000)).failed() == 0);
         pass(w, 1'000'000'000);
         const auto agreed = w[0].agreements().back();
@@ -132,8 +133,8 @@ TEST_CASE("a capability function that throws is a sentence that says which rank'
     std::vector<transfer> ends;
     for (rank_id r = 0; r < 2; ++r) {
       auto op = pair_of({direct(), chunked(16_KiB, 2)});
-      if (r == odd) op.capable = [](rank_id) -> std::vector<bool> { throw std::runtime_error("no such card"); };
-      ends.push_back(w[r].declare(op));
+      if (r == odd) op.can_run = [](rank_id) -> std::vector<bool> { throw std::runtime_error("no such card"); };
+      ends.push_back(transfer(w[r], op));
     }
     CHECK(move_each(w, ends[0], ends[1], {1'000, 100'000}).failed() == 0);
     pass(w, 1'000'000'000);
@@ -159,17 +160,17 @@ TEST_CASE("the default is not asked, and others once, however often their op is 
   questions second;
   const auto op = pair_of({std::make_shared<moody>(thrown::memory, thrown::memory, &first),
                            std::make_shared<moody>(thrown::nothing, thrown::nothing, &second)});
-  CHECK_THROWS_AS(w[0].declare(op), failure);  // both are called the same
+  CHECK_THROWS_AS(transfer(w[0], op), failure);  // both are called the same
   auto named = pair_of({std::make_shared<moody>(thrown::memory, thrown::memory, &first), chunked(16_KiB, 2)});
-  auto out = w[0].declare(named);
-  auto in = w[1].declare(named);
+  transfer out(w[0], named);
+  transfer in(w[1], named);
   CHECK(first.available + first.demands == 0);
   CHECK(move_each(w, out, in, {1'000, 100'000}).failed() == 0);
 
   auto another = pair_of({direct(), std::make_shared<moody>(thrown::nothing, thrown::nothing, &second)});
   another.name = "another";
-  out = w[0].declare(another);
-  in = w[1].declare(another);
+  out = transfer(w[0], another);
+  in = transfer(w[1], another);
   const questions declared = second;
   CHECK(declared.available == 2);  // once on each rank
   CHECK(declared.demands == 2);
@@ -185,11 +186,11 @@ TEST_CASE("the default is not asked, and others once, however often their op is 
 TEST_CASE("an edge whose config would throw if it were asked again goes on with a new process") {
   world w(2, careful());
   const auto config = std::make_shared<weary>();
-  auto out = w[0].declare(pair_of({direct(), config}));
-  auto in = w[1].declare(pair_of({direct(), config}));
+  transfer out(w[0], pair_of({direct(), config}));
+  transfer in(w[1], pair_of({direct(), config}));
   CHECK(move_each(w, out, in, {1'000}).failed() == 0);
   w.restart(0);
   CHECK_NOTHROW(w.tell_of(0));
-  out = w[0].declare(pair_of({direct(), chunked(16_KiB, 2)}));
+  out = transfer(w[0], pair_of({direct(), chunked(16_KiB, 2)}));
   CHECK(move_each(w, out, in, {1'000}).failed() == 0);
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -25,21 +26,21 @@ constexpr time_ns second = 1'000'000'000;
 
 // ---- declarations and decisions ---------------------------------------------------------------------------------------
 
-std::string of_declaration(const std::function<void(paired_transfer&)>& change) {
+std::string of_declaration(const std::function<void(transfer_options&)>& change) {
   world w(2);
-  paired_transfer op = pair_of({direct(), chunked(16_KiB, 2)});
+  transfer_options op = pair_of({direct(), chunked(16_KiB, 2)});
   change(op);
-  return sentence_of(thrown_by([&] { static_cast<void>(w[1].declare(op)); }));
+  return sentence_of(thrown_by([&] { static_cast<void>(transfer(w[1], op)); }));
 }
 std::string of_second_declaration() {
   world w(2);
-  const auto first = w[1].declare(pair_of({direct()}));
-  return sentence_of(thrown_by([&] { static_cast<void>(w[1].declare(pair_of({direct()}))); }));
+  const transfer first(w[1], pair_of({direct()}));
+  return sentence_of(thrown_by([&] { static_cast<void>(transfer(w[1], pair_of({direct()}))); }));
 }
 std::string of_undecided(rank_id on) {
   world w(2);
-  const auto out = w[0].declare(pair_of({direct()}));
-  const auto in = w[1].declare(pair_of({direct()}));
+  const transfer out(w[0], pair_of({direct()}));
+  const transfer in(w[1], pair_of({direct()}));
   return sentence_of(thrown_by([&] {
     const auto wait = [](transfer t) -> task<> {
       static_cast<void>(co_await t.decided(1'000, {.timeout_ns = second}));
@@ -64,8 +65,8 @@ struct absent final : paired_config {
 /// Of a size for which only the default may run.
 std::string of_default(const std::vector<config_ptr>& of_0, const std::vector<config_ptr>& of_1) {
   world w(2);
-  auto out = w[0].declare(pair_of(of_0));
-  auto in = w[1].declare(pair_of(of_1));
+  transfer out(w[0], pair_of(of_0));
+  transfer in(w[1], pair_of(of_1));
   move_each(w, out, in, {1000, 1000});
   pass(w, second);
   const decision told = out.decision(1000);
@@ -75,8 +76,8 @@ std::string of_default(const std::vector<config_ptr>& of_0, const std::vector<co
 std::string of_no_decision(rank_id on) {
   world w(2);
   const std::vector<config_ptr> configs{direct(), chunked(16_KiB, 8)};
-  auto out = w[0].declare(pair_of(configs));
-  auto in = w[1].declare(pair_of(configs));
+  transfer out(w[0], pair_of(configs));
+  transfer in(w[1], pair_of(configs));
   if (on == 0) {
     move_each(w, out, in, {1000, 1000});
     pass(w, second);
@@ -90,7 +91,7 @@ std::string of_same_roles(rank_id on, bool send) {
   std::vector<result<>> outcomes(2);
   scope calls(w.clock);
   for (rank_id r = 0; r < 2; ++r) {
-    paired_transfer op = pair_of({direct()});
+    transfer_options op = pair_of({direct()});
     op.role = nullptr;
     op.edges = {send ? std::pair(r, 1 - r) : std::pair(1 - r, r)};
     const auto call = [](transfer t, bool sends, rank_id other, std::span<std::byte> all, result<>* into) -> task<> {
@@ -101,20 +102,20 @@ std::string of_same_roles(rank_id on, bool send) {
         *into = got ? result<>() : result<>(got.reason());
       }
     };
-    calls.spawn(call(w[r].declare(op), send, 1 - r, data, &outcomes[r]));
+    calls.spawn(call(transfer(w[r], op), send, 1 - r, data, &outcomes[r]));
   }
   run_until(w.clock, [&] { return calls.running() == 0; });
   return sentence_of(outcomes[on]);
 }
 
 /// Of edges that cannot be made of roles.
-std::string of_roles(rank_id ranks, std::function<std::string(rank_id)> role) {
-  paired_transfer op = pair_of({direct()});
-  op.role = std::move(role);
+std::string of_roles(rank_id ranks, std::function<role(rank_id)> who) {
+  transfer_options op = pair_of({direct()});
+  op.role = std::move(who);
   return sentence_of(pair_up(op, ranks));
 }
 std::string of_edges(rank_id ranks, std::vector<std::pair<rank_id, rank_id>> edges) {
-  paired_transfer op = pair_of({direct()});
+  transfer_options op = pair_of({direct()});
   op.role = nullptr;
   op.edges = std::move(edges);
   return sentence_of(pair_up(op, ranks));
@@ -123,15 +124,15 @@ std::string of_edges(rank_id ranks, std::vector<std::pair<rank_id, rank_id>> edg
 // ---- neighbours -------------------------------------------------------------------------------------------------------
 
 /// Two blocks side by side, of which rank 1 is otherwise.
-std::string of_halo(rank_id on, std::size_t cells_of_1, const std::function<void(halo_exchange&)>& change_on_1 = {}) {
+std::string of_halo(rank_id on, std::size_t cells_of_1, const std::function<void(halo_options&)>& change_on_1 = {}) {
   world w(2);
   std::vector<std::vector<double>> fields{std::vector<double>(6 * 6), std::vector<double>(6 * (cells_of_1 + 2))};
   std::vector<halo_plan> plans;
   for (rank_id r = 0; r < 2; ++r) {
-    halo_exchange op{.name = "ghosts", .ranks = {2, 1}};
+    halo_options op{.name = "ghosts", .ranks = {2, 1}};
     op.timeout_ns = second;
     if (r == 1 && change_on_1) change_on_1(op);
-    plans.push_back(w[r].declare(op).plan({grid_field(fields[r], {4, r == 0 ? 4 : cells_of_1})}));
+    plans.push_back(halo(w[r], op).plan({grid_field(fields[r], {4, r == 0 ? 4 : cells_of_1})}));
   }
   return sentence_of(exchange_all(w, plans)[on]);
 }
@@ -140,10 +141,10 @@ std::string of_other_neighbour(rank_id on) {
   std::vector<std::vector<double>> fields(3, std::vector<double>(8));
   std::vector<halo_plan> plans;
   for (rank_id r = 0; r < 3; ++r) {
-    halo_exchange op{.name = "ghosts"};
+    halo_options op{.name = "ghosts"};
     op.timeout_ns = second;
     op.neighbours = {r == 0 ? rank_id{1} : 3 - r};
-    plans.push_back(w[r].declare(op).plan({index_field(fields[r], {{0, 1}}, {{4, 5}})}));
+    plans.push_back(halo(w[r], op).plan({index_field(fields[r], {{0, 1}}, {{4, 5}})}));
   }
   return sentence_of(exchange_all(w, plans)[on]);
 }
@@ -160,8 +161,7 @@ std::string of_pipeline(rank_id on, bool next) {
   std::vector<failing_stage> of(2);
   of[0].fails = true;
   std::vector<pipeline> pipes;
-  for (rank_id r = 0; r < 2; ++r)
-    pipes.push_back(w[r].declare(linear_pipeline{.name = "layers", .timeout_ns = second}));
+  for (rank_id r = 0; r < 2; ++r) pipes.push_back(pipeline(w[r], {.name = "layers", .timeout_ns = second}));
   const std::vector<std::uint64_t> bytes(3, 100);
   const auto run_one = [](pipeline p, const std::vector<std::uint64_t>* sizes, failing_stage* s,
                           result<>* into) -> task<> {
@@ -192,36 +192,37 @@ TEST_CASE("what errors say that are alike for ops of several kinds, in whole sen
       {of_declaration([](auto& op) { op.configs = {direct(), direct()}; }),
        "bad_argument: activations 0->1: the catalogue lists `direct` twice, at 0 and 1; give one of them another name "
        "or other parameters"},
-      {of_declaration([](auto& op) { op.role = [](rank_id) { return std::string("sender"); }; }),
+      {of_declaration([](auto& op) { op.role = [](rank_id) { return role::sender; }; }),
        "role_conflict: op activations: in a world of 2 the senders are 0, 1 and the receivers none; each sender needs "
        "one receiver of its own, so change the role function or list the edges"},
-      {of_declaration([](auto& op) { op.capable = [](rank_id) { return std::vector<bool>{false, true}; }; }),
+      {of_declaration([](auto& op) { op.can_run = [](rank_id) { return std::vector<bool>{false, true}; }; }),
        "bad_argument: activations 0->1: the capability function of rank 1 says that it cannot run direct, which is "
        "the default and must run on every rank; list one first that all ranks can run"},
-      {of_declaration([](auto& op) { op.capable = [](rank_id) { return std::vector<bool>{true}; }; }),
+      {of_declaration([](auto& op) { op.can_run = [](rank_id) { return std::vector<bool>{true}; }; }),
        "bad_argument: activations 0->1: the capability function of rank 1 answers for 1 configs, but the op has 2; "
        "give one answer per config, in their order"},
-      {of_declaration([](auto& op) { op.capable = [](rank_id) { return std::vector<bool>(3, true); }; }),
+      {of_declaration([](auto& op) { op.can_run = [](rank_id) { return std::vector<bool>(3, true); }; }),
        "bad_argument: activations 0->1: the capability function of rank 1 answers for 3 configs, but the op has 2; "
        "give one answer per config, in their order"},
       {of_declaration([](auto& op) { op.configs = {direct(), nullptr}; }),
        "bad_argument: op activations: config 1 of its catalogue is null"},
-      {of_roles(3, [](rank_id r) { return r < 2 ? "sender" : "receiver"; }),
+      {of_roles(3, [](rank_id r) { return r < 2 ? role::sender : role::receiver; }),
        "role_conflict: op activations: in a world of 3 the senders are 0, 1 and the receivers 2; each sender needs one "
        "receiver of its own, so change the role function or list the edges"},
-      {of_roles(4, [](rank_id r) { return r % 3 == 0   ? "sender"
-                                          : r % 3 == 1 ? "receiver"
-                                                       : "idle"; }),
+      {of_roles(4, [](rank_id r) { return r % 3 == 0   ? role::sender
+                                          : r % 3 == 1 ? role::receiver
+                                                       : role::idle; }),
        "role_conflict: op activations: in a world of 4 the senders are 0, 3 and the receivers 1; each sender needs one "
        "receiver of its own, so change the role function or list the edges"},
-      {of_roles(2, [](rank_id r) { return r == 0 ? "snder" : "receiver"; }),
-       "role_conflict: op activations: in a world of 2 the senders are none and the receivers 1; \"snder\", which rank "
+      {of_roles(2, [](rank_id r) { return r == 0 ? role::leader : role::receiver; }),
+       "role_conflict: op activations: in a world of 2 the senders are none and the receivers 1; \"leader\", which "
+       "rank "
        "0 is, is neither; each sender needs one receiver of its own, so change the role function or list the edges"},
-      {of_roles(1, [](rank_id r) { return r == 0 ? "sender" : "receiver"; }),
+      {of_roles(1, [](rank_id r) { return r == 0 ? role::sender : role::receiver; }),
        "role_conflict: op activations: in a world of 1 the senders are 0 and the receivers none; each sender needs one "
        "receiver of its own, so change the role function or list the edges; this rank was started alone: start the "
        "ranks with `parley run -n 2 PROGRAM`, or virtual ones with --sim 2"},
-      {of_roles(2, [](rank_id) { return "idle"; }),
+      {of_roles(2, [](rank_id) { return role::idle; }),
        "role_conflict: op activations: in a world of 2 the senders are none and the receivers none; each sender needs "
        "one receiver of its own, so change the role function or list the edges"},
       {of_roles(2, nullptr), "bad_argument: op activations has neither a role function nor edges"},

@@ -19,6 +19,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -119,7 +120,7 @@ TEST_CASE("the worked cases hold on device buffers of ranks that would be proces
       places.push_back(std::make_unique<fake_place>(*w.copies[r], *w.spaces[r]));
       all.push_back(std::make_unique<here>(*w.ranks[r], *places.back()));
       all.back()->others = by_copies;
-      if (own_gpus) all.back()->others.push_back(ops::nccl());
+      if (own_gpus) all.back()->others.push_back(configs::nccl());
       all.back()->until_each_ran = true;
       all.back()->gpu_sums = {w.copies[r].get(), {.nccl = &nccl}};
       running.spawn(guarded(all.back().get()));

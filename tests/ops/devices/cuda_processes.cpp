@@ -11,13 +11,13 @@
 #include <parley/cuda_link.hpp>
 #include <parley/cuda_space.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/rank.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/time/reactor.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
 #include <parley/training_pipeline.hpp>
+#include <parley/transfer.hpp>
 #include <parley/transports/in_process/process_world.hpp>
 
 #include <array>
@@ -29,6 +29,7 @@
 namespace {
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -197,7 +198,7 @@ class kernel_stage final : public training_work {
   std::size_t enqueued_ = 0;
 };
 
-task<> train(training t, kernel_stage* stage, int passes) {
+task<> train(training_pipeline t, kernel_stage* stage, int passes) {
   for (int n = 0; n < passes; ++n) co_await t.run(*stage);
 }
 
@@ -220,10 +221,10 @@ TEST_CASE(
       runtime::scope both(w.loop);
       for (rank_id r = 0; r < 2; ++r) {
         stages.push_back(std::make_unique<kernel_stage>(gpu, *w.copies[r], 10'001, when));
-        both.spawn(train(w.ranks[r]->declare(training_pipeline{.name = "layers",
-                                                               .schedule = one_forward_one_backward(2, microbatches),
-                                                               .configs = configs,
-                                                               .memory = w.spaces[r].get()}),
+        both.spawn(train(training_pipeline(*w.ranks[r], {.name = "layers",
+                                                         .schedule = one_forward_one_backward(2, microbatches),
+                                                         .configs = configs,
+                                                         .memory = w.spaces[r].get()}),
                          stages[r].get(), passes));
       }
       run_until(w.loop, [&] { return both.running() == 0; });

@@ -15,6 +15,7 @@
 namespace {
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -107,7 +108,7 @@ struct device_ring {
       parts.back()->expected_keys = all.k;
       parts.back()->expected_values = all.v;
       rings.push_back(
-          w.ranks[r]->declare(ring_attention{.name = "attention", .configs = configs, .memory = w.spaces[r].get()}));
+          ring_attention(*w.ranks[r], {.name = "attention", .configs = configs, .memory = w.spaces[r].get()}));
       plans.push_back(rings.back().template plan<T>(shape));
     }
   }
@@ -149,7 +150,7 @@ struct device_ring {
   attention_shape shape;
   two_ranks w;
   std::vector<std::unique_ptr<device_part<T>>> parts;
-  std::vector<ops::attention> rings;
+  std::vector<ops::ring_attention> rings;
   std::vector<attention_plan> plans;
 };
 
@@ -250,7 +251,7 @@ TEST_CASE("arrays that lie elsewhere, other sizes, no stream, and a neighbour wi
   runtime::run(ring.w.loop, attempted(&ring.plans[0], ring.parts[0].get(), nullptr, 0, &outcome));
   CHECK(is(outcome, {.code = errc::bad_argument}));  // how it says so is in wording.cpp
 
-  const ops::attention host = ring.w.ranks[0]->declare(ring_attention{.name = "host"});
+  const ring_attention host(*ring.w.ranks[0], {.name = "host"});
   CHECK_THROWS_WITH(static_cast<void>(host.plan<float>(ring.shape)), doctest::Contains("lie in host memory"));
   const part<float>& mine = ring.parts[0]->host;
   std::vector<float> out(mine.out.size());

@@ -14,6 +14,7 @@
 namespace {
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -114,12 +115,12 @@ TEST_CASE("two rounds around a ring are enqueued at once, and every kernel sees 
     std::vector<std::unique_ptr<device_ring>> k;
     std::vector<p2p> rings;
     std::vector<actors::registered_memory> known;
-    point_to_point op{.name = "ring", .configs = {direct()}};
+    p2p_options op{.name = "ring", .configs = {direct()}};
     if (way->id() != "direct") op.configs.push_back(way);
     for (rank_id r = 0; r < 2; ++r) {
       k.push_back(std::make_unique<device_ring>(gpu));
       op.memory = w.spaces[r].get();
-      rings.push_back(w.ranks[r]->declare(op));
+      rings.push_back(p2p(*w.ranks[r], op));
       for (const auto name : {device_ring::x0, device_ring::y0, device_ring::a, device_ring::y1})
         known.push_back(rings[r].registered((*k[r])[name]));
     }
@@ -162,8 +163,7 @@ TEST_CASE("messages one after the other into one buffer, all enqueued before the
   for (unsigned i = 0; i < messages; ++i) fill(gpu, from.bytes().subspan(i * count, count), i + 1);
   std::vector<p2p> ends;
   for (rank_id r = 0; r < 2; ++r)
-    ends.push_back(
-        w.ranks[r]->declare(point_to_point{.name = "rows", .configs = {direct(), put()}, .memory = w.spaces[r].get()}));
+    ends.push_back(p2p(*w.ranks[r], {.name = "rows", .configs = {direct(), put()}, .memory = w.spaces[r].get()}));
   const auto known = ends[1].registered(into.bytes());
   const transports::cuda_stream stream = gpu.make_stream(0);
   struct program {
@@ -209,8 +209,7 @@ TEST_CASE("two messages into the halves of a buffer, which is sent on behind bot
     for (unsigned i = 0; i < 2; ++i) fill(gpu, from.bytes().subspan(i * count, count), i + 1);
     std::vector<p2p> ends;
     for (rank_id r = 0; r < 2; ++r)
-      ends.push_back(w.ranks[r]->declare(
-          point_to_point{.name = "shards", .timeout_ns = 2'000'000'000, .memory = w.spaces[r].get()}));
+      ends.push_back(p2p(*w.ranks[r], {.name = "shards", .memory = w.spaces[r].get(), .timeout_ns = 2'000'000'000}));
     const transports::cuda_stream stream = gpu.make_stream(0);
     struct program {
       static task<> gather(dataflow& flow, fake_cuda* gpu, p2p end, std::span<std::byte> into,
@@ -269,10 +268,10 @@ TEST_CASE("an exchange in place on a device arrives, whatever config does it, aw
           x[r] = transports::cuda_memory::on_device(gpu, 0, bytes);
           fill(gpu, x[r].bytes(), 10 + r);
           streams[r] = gpu.make_stream(0);
-          point_to_point op{.name = "places", .configs = {direct()}, .memory = w.spaces[r].get()};
+          p2p_options op{.name = "places", .configs = {direct()}, .memory = w.spaces[r].get()};
           op.timeout_ns = 5'000'000'000;
           if (way->id() != "direct") op.configs.push_back(way);
-          ends.push_back(w.ranks[r]->declare(op));
+          ends.push_back(p2p(*w.ranks[r], op));
           known.push_back(ends[r].registered(x[r].bytes()));
         }
         std::array<unsigned, 2> right{};
@@ -363,7 +362,7 @@ TEST_CASE("a batch that is given up lets the kernels behind it go on") {
   fake_cuda gpu;
   two_ranks w(gpu, {direct()});
   const auto to = transports::cuda_memory::on_device(gpu, 0, count);
-  const p2p end = w.ranks[1]->declare(point_to_point{.name = "given up", .memory = w.spaces[1].get()});
+  const p2p end(*w.ranks[1], {.name = "given up", .memory = w.spaces[1].get()});
   const transports::cuda_stream stream = gpu.make_stream(0);
   bool ran = false;
   struct program {
@@ -392,9 +391,8 @@ TEST_CASE(
   fake_cuda gpu;
   two_ranks w(gpu, {direct()});
   const auto to = transports::cuda_memory::on_device(gpu, 0, count);
-  const p2p host = w.ranks[1]->declare(point_to_point{.name = "host"});
-  const p2p device =
-      w.ranks[1]->declare(point_to_point{.name = "device", .edges = {{0, 1}}, .memory = w.spaces[1].get()});
+  const p2p host(*w.ranks[1], {.name = "host"});
+  const p2p device(*w.ranks[1], {.name = "device", .edges = {{0, 1}}, .memory = w.spaces[1].get()});
   const transports::cuda_stream stream = gpu.make_stream(0);
   struct program {
     static task<> run(dataflow& flow, p2p end, std::span<std::byte> to, rank_id from, transports::cuda_stream stream) {

@@ -5,13 +5,13 @@
 #include <parley/tests/support/groups.hpp>
 
 #include <doctest/doctest.h>
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
 #include <parley/halo.hpp>
-#include <parley/hierarchical.hpp>
-#include <parley/leader_worker.hpp>
+#include <parley/hierarchy.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
+#include <parley/transfer.hpp>
 
 #include <sys/mman.h>
 
@@ -23,6 +23,7 @@
 namespace {
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -113,8 +114,8 @@ TEST_CASE(
   fill(b.gpu, b.mine.bytes(), 3);
   refused(b, "buffers", [&](std::span<std::byte> m) { return sends(b.w.ends[0], m); });
   refused(b, "buffers", [&](std::span<std::byte> m) { return registers(b.w.ends[0], m); });
-  const transfer back = b.w.ranks[0]->declare(
-      paired_transfer{.name = "back", .edges = {{1, 0}}, .timeout_ns = 1'000'000'000, .memory = b.w.spaces[0].get()});
+  const transfer back(*b.w.ranks[0],
+                      {.name = "back", .edges = {{1, 0}}, .memory = b.w.spaces[0].get(), .timeout_ns = 1'000'000'000});
   refused(b, "back", [&](std::span<std::byte> m) { return receives(back, m); });
   CHECK(b.w.wires[0]->planes().staged == 0);
   b.w.move(b.mine.bytes(), b.theirs.bytes(), 20);
@@ -124,8 +125,7 @@ TEST_CASE(
 TEST_CASE("the same in a batch, between ranks and to oneself, in whose stream nothing waits afterwards") {
   wrong_buffers b;
   const transports::cuda_stream stream = b.gpu.make_stream(0);
-  const p2p pairs =
-      b.w.ranks[0]->declare(point_to_point{.name = "rows", .timeout_ns = 1'000'000'000, .memory = b.w.spaces[0].get()});
+  const p2p pairs(*b.w.ranks[0], {.name = "rows", .memory = b.w.spaces[0].get(), .timeout_ns = 1'000'000'000});
   for (const rank_id with : {rank_id{1}, rank_id{0}}) {
     refused(b, "rows", [&](std::span<std::byte> m) { return with_dataflow(in_a_batch, pairs, m, with, stream); });
   }
@@ -135,13 +135,13 @@ TEST_CASE("the same in a batch, between ranks and to oneself, in whose stream no
 
 TEST_CASE("the same of groups, in one level and in two, whose numbers have to be aligned, too") {
   wrong_buffers b;
-  leader_worker op = led_by(0, {star()});
-  std::vector<rank_group> groups;
+  collective_options op = led_by(0, {star()});
+  std::vector<collective> groups;
   std::vector<hierarchy> levels;
   for (rank_id r = 0; r < 2; ++r) {
     op.memory = b.w.spaces[r].get();
-    groups.push_back(b.w.ranks[r]->declare(op));
-    levels.push_back(b.w.ranks[r]->declare(hierarchical{.name = "levels", .memory = b.w.spaces[r].get()}));
+    groups.push_back(collective(*b.w.ranks[r], op));
+    levels.push_back(hierarchy(*b.w.ranks[r], {.name = "levels", .memory = b.w.spaces[r].get()}));
   }
   refused(b, op.name, [&](std::span<std::byte> m) { return groups[0].all_reduce(floats(m)); });
   refused(b, "levels", [&](std::span<std::byte> m) { return levels[0].all_reduce(floats(m)); });
@@ -180,8 +180,7 @@ TEST_CASE("the same of groups, in one level and in two, whose numbers have to be
 
 TEST_CASE("the same of a halo's fields, when they are planned") {
   wrong_buffers b;
-  const halo rims =
-      b.w.ranks[0]->declare(halo_exchange{.name = "rims", .ranks = {1, 2}, .memory = b.w.spaces[0].get()});
+  const halo rims(*b.w.ranks[0], {.name = "rims", .ranks = {1, 2}, .memory = b.w.spaces[0].get()});
   refused(b, "rims", [&](std::span<std::byte> m) { return plans(rims, m); });
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -29,9 +30,8 @@ constexpr std::size_t bytes = 20'000;
 struct two_on_a_gpu {
   explicit two_on_a_gpu(std::vector<config_ptr> configs = {direct()}) {
     for (rank_id r = 0; r < 2; ++r) {
-      point_to_point op{
-          .name = "messages", .configs = configs, .timeout_ns = 20'000'000'000, .memory = job.gpu_memory(r)};
-      pairs.push_back(job[r].declare(op));
+      p2p_options op{.name = "messages", .configs = configs, .memory = job.gpu_memory(r), .timeout_ns = 20'000'000'000};
+      pairs.push_back(p2p(job[r], op));
       streams.push_back(gpu.make_stream(0));
       for (auto* memory : {&x, &y, &a}) memory->push_back(transports::cuda_memory::on_device(gpu, 0, bytes));
     }
@@ -313,7 +313,7 @@ TEST_CASE("the two-round ring holds with kernels in streams and batches that kno
     auto op = pairs_named("ring");
     op.timeout_ns = 20'000'000'000;
     op.memory = job.gpu_memory(r);
-    pairs.push_back(job[r].declare(op));
+    pairs.push_back(p2p(job[r], op));
   }
   job.run([&](rank& self) {
     const rank_id r = self.id();

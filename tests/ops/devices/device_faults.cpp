@@ -18,9 +18,9 @@
 #include <parley/config.hpp>
 #include <parley/gpu_sum.hpp>
 #include <parley/ops/leased/symmetric_end.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/replayed_calls.hpp>
 #include <parley/symmetric.hpp>
+#include <parley/transfer.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -33,6 +33,7 @@
 namespace {
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -55,15 +56,15 @@ task<symmetric> device_sums_named(device_rank* mine, std::string name, std::vect
                                   bool replayed = false) {
   const gpu_world_source::options with{.nccl = &mine->nccl, .kernel_bytes = count * sizeof(float)};
   const auto source = std::make_shared<gpu_world_source>(mine->self, name, mine->copies, with);
-  symmetric_op op;
+  symmetric_options op;
   op.name = name;
   op.configs = std::move(configs);
-  op.over = co_await source->connect_all();
+  op.communicator = co_await source->connect_all();
   op.rehearse = source;
   op.timeout_ns = mine->patience;
   op.memory = mine->at.memory();
   op.replayed = replayed;
-  co_return mine->self.declare(op);
+  co_return symmetric(mine->self, op);
 }
 
 task<> sum_often(here* h, std::string name, std::vector<symmetric_config_ptr> configs) {
@@ -100,7 +101,7 @@ task<> replays(here* h) {
   const array<float> x(h->at, count);
   const auto captured = [mine, &x](cuda_stream s, captured_call sum) { return step(mine, &x, s, std::move(sum)); };
   replayed_calls steps(sums, mine->copies, captured,
-                       symmetric_options{.bytes = count * sizeof(float), .timeout_ns = h->patience});
+                       symmetric_call_options{.bytes = count * sizeof(float), .timeout_ns = h->patience});
   for (int round = 0; round < 60; ++round) {
     co_await steps.replay(static_cast<cuda_stream>(h->at.stream()));
     const std::vector<float> sum = co_await taken(h->at, x);

@@ -6,14 +6,14 @@
 #include <parley/tests/support/groups.hpp>
 
 #include <parley/actors/agreement/assignment.hpp>
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/cuda_space.hpp>
 #include <parley/group_config.hpp>
-#include <parley/hierarchical.hpp>
-#include <parley/leader_worker.hpp>
+#include <parley/hierarchy.hpp>
 #include <parley/ops/job/one_process.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -25,6 +25,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -56,10 +57,10 @@ struct two_members {
     std::memcpy(x.data(), gpu.shadow(memory[r]->bytes().data()), count * sizeof(float));
     return wrong_sums(x, 2);
   }
-  void declare(leader_worker op) {
+  void declare(collective_options op) {
     for (rank_id r = 0; r < 2; ++r) {
       op.memory = job.gpu_memory(r);
-      groups.push_back(job[r].declare(op));
+      groups.push_back(collective(job[r], op));
     }
   }
   static task<> one(two_members* all, rank_id r, result<>* how) {
@@ -75,7 +76,7 @@ struct two_members {
   one_process job;
   std::vector<std::unique_ptr<memory_space::block>> memory;
   std::array<cuda_stream, 2> streams{};
-  std::vector<rank_group> groups;
+  std::vector<collective> groups;
 };
 
 task<> attempted(const std::function<task<>(rank_id)>* call, rank_id r, result<>* how) {
@@ -127,7 +128,7 @@ std::vector<T> narrow(rank_id r, std::size_t n) {
   return x;
 }
 template <class T>
-task<> sum_narrow(rank_group all, std::span<T> x) {
+task<> sum_narrow(collective all, std::span<T> x) {
   co_await all.all_reduce(x);
 }
 
@@ -136,10 +137,10 @@ template <class T>
 void check_narrow_sums(const char* type) {
   two_members w;
   w.declare(led_by(0, {star()}));
-  std::vector<rank_group> host;
-  leader_worker op = led_by(0, {star()});
+  std::vector<collective> host;
+  collective_options op = led_by(0, {star()});
   op.name = "in host memory";
-  for (rank_id r = 0; r < 2; ++r) host.push_back(w.job[r].declare(op));
+  for (rank_id r = 0; r < 2; ++r) host.push_back(collective(w.job[r], op));
   constexpr std::size_t n = 1'000;
   const std::array<std::vector<T>, 2> mine{narrow<T>(0, n), narrow<T>(1, n)};
   std::array<std::vector<T>, 2> here = mine;
@@ -168,7 +169,7 @@ TEST_CASE("numbers of 16 bits are added up as floats and rounded, to the same bi
 
 TEST_CASE("a kernel that does not end holds up a call no longer than its time, on all ranks") {
   two_members w;
-  leader_worker op = led_by(0, {star()});
+  collective_options op = led_by(0, {star()});
   op.timeout_ns = 300'000'000;
   w.declare(op);
   for (rank_id r = 0; r < 2; ++r) w.put(r);
@@ -192,7 +193,7 @@ TEST_CASE("what a device cannot add up is named, and takes no call's place") {
   struct larger {
     float operator()(float a, float b) const { return std::max(a, b); }
   };
-  hierarchical levels;
+  hierarchy_options levels;
   levels.name = "in levels";
   std::set<std::string> said;  // behind the op
   const auto refused = [&](const std::function<task<>(rank_id)>& call) {
@@ -208,7 +209,7 @@ TEST_CASE("what a device cannot add up is named, and takes no call's place") {
   std::vector<hierarchy> both;
   for (rank_id r = 0; r < 2; ++r) {
     levels.memory = w.job.gpu_memory(r);
-    both.push_back(w.job[r].declare(levels));
+    both.push_back(hierarchy(w.job[r], levels));
   }
   refused([&](rank_id r) { return both[r].all_reduce<larger>(w.floats(r)); });
   refused([&](rank_id r) {
@@ -222,7 +223,7 @@ TEST_CASE("what a device cannot add up is named, and takes no call's place") {
 
 TEST_CASE("numbers of a candidate on a device are compared with the default's, and the caller never gets wrong ones") {
   rank_settings settings = eager_trials();
-  settings.allowed.compare_trials = true;
+  settings.constraints.compare_trials = true;
   two_members w(settings);
   w.declare(led_by(0, {star(), star(4'000), grouped({.name = "careless"}, careless, careless)}));
   const auto state = [&w] {

@@ -11,6 +11,7 @@
 namespace {
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -97,13 +98,13 @@ TEST_CASE("ghosts of device fields are packed, moved and unpacked in the order o
       std::vector<halo_plan> plans;
       for (rank_id r = 0; r < 2; ++r) {
         f.push_back(std::make_unique<device_fields>(gpu));
-        halo_exchange op{.name = "rims", .ranks = s.ranks, .configs = {direct()}, .memory = w.spaces[r].get()};
+        halo_options op{.name = "rims", .ranks = s.ranks, .configs = {direct()}, .memory = w.spaces[r].get()};
         if (way->id() != "direct") op.configs.push_back(way);
         std::span<double> wide = f[r]->wide();
         std::span<float> narrow = f[r]->narrow();
         std::vector<halo_field> fields{grid_field(wide, {rows, columns})};
         if (s.fields == 2) fields.push_back(grid_field(narrow, {rows, columns}));
-        plans.push_back(w.ranks[r]->declare(op).plan(fields));
+        plans.push_back(halo(*w.ranks[r], op).plan(fields));
         CHECK((plans.back().packed_bytes() > 0) == s.packed);
       }
       std::size_t wrong = 0;
@@ -145,8 +146,8 @@ TEST_CASE("elements of a mesh on a device go by lists that lie there, too") {
   for (rank_id r = 0; r < 2; ++r) {
     f.push_back(std::make_unique<device_fields>(gpu));
     std::span<double> wide = f[r]->wide();
-    halo_exchange op{.name = "mesh", .neighbours = {1 - r}, .configs = {direct()}, .memory = w.spaces[r].get()};
-    plans.push_back(w.ranks[r]->declare(op).plan({index_field(wide, {{7, 3, 20}}, {{0, 40, 11}})}));
+    halo_options op{.name = "mesh", .neighbours = {1 - r}, .configs = {direct()}, .memory = w.spaces[r].get()};
+    plans.push_back(halo(*w.ranks[r], op).plan({index_field(wide, {{7, 3, 20}}, {{0, 40, 11}})}));
   }
   CHECK(exchange_on_both(w, plans, f, 1) == 0);
   for (rank_id r = 0; r < 2; ++r) {
@@ -162,8 +163,7 @@ TEST_CASE("an exchange on a device is awaited before its buffers are packed anew
   two_ranks w(gpu, {direct()});
   device_fields f(gpu);
   std::span<double> wide = f.wide();
-  halo_plan plan = w.ranks[0]
-                       ->declare(halo_exchange{.name = "rims", .ranks = {1, 2}, .memory = w.spaces[0].get()})
+  halo_plan plan = halo(*w.ranks[0], {.name = "rims", .ranks = {1, 2}, .memory = w.spaces[0].get()})
                        .plan({grid_field(wide, {rows, columns})});
   dataflow flow(w.loop);
   const flow_work moving = plan.start(flow, f.stream);
@@ -178,11 +178,9 @@ TEST_CASE("fields on a device need a stream, and those in host memory have none"
   device_fields f(gpu);
   std::span<double> wide = f.wide();
   std::vector<double> here(cells);
-  halo_plan there = w.ranks[0]
-                        ->declare(halo_exchange{.name = "there", .ranks = {1, 2}, .memory = w.spaces[0].get()})
+  halo_plan there = halo(*w.ranks[0], {.name = "there", .ranks = {1, 2}, .memory = w.spaces[0].get()})
                         .plan({grid_field(wide, {rows, columns})});
-  halo_plan host =
-      w.ranks[0]->declare(halo_exchange{.name = "host", .ranks = {1, 2}}).plan({grid_field(here, {rows, columns})});
+  halo_plan host = halo(*w.ranks[0], {.name = "host", .ranks = {1, 2}}).plan({grid_field(here, {rows, columns})});
   dataflow flow(w.loop);
   CHECK_THROWS_WITH(static_cast<void>(there.start(flow)),
                     doctest::Contains("say in which stream kernels work on them"));

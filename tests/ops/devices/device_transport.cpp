@@ -18,6 +18,7 @@
 namespace {
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -65,11 +66,11 @@ struct over_a_mover {
     }
     for (rank_id r = 0; r < 2; ++r) {
       ranks.push_back(std::make_unique<ops::rank>(rank_foundation{loop, *wires[r], nullptr, {{11, 12}}}, settings));
-      ends.push_back(ranks[r]->declare(paired_transfer{.name = "buffers",
-                                                       .configs = configs,
-                                                       .edges = {{0, 1}},
-                                                       .timeout_ns = 20'000'000'000,
-                                                       .memory = spaces[r].get()}));
+      ends.push_back(transfer(*ranks[r], {.name = "buffers",
+                                          .edges = {{0, 1}},
+                                          .configs = configs,
+                                          .memory = spaces[r].get(),
+                                          .timeout_ns = 20'000'000'000}));
     }
   }
   ~over_a_mover() {

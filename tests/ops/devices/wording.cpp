@@ -4,8 +4,8 @@
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/wording.hpp>
 
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/ring_attention.hpp>
 
 #include <doctest/doctest.h>
@@ -19,6 +19,7 @@
 namespace {
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -62,11 +63,11 @@ std::string of_other_sum() {
   };
   fake_cuda gpu;
   two_ranks w(gpu, {direct()});
-  leader_worker op = led_by(0, {star()});
+  collective_options op = led_by(0, {star()});
   op.memory = w.spaces[0].get();
-  const rank_group group = w.ranks[0]->declare(op);
+  const collective group(*w.ranks[0], op);
   const auto memory = cuda_memory::on_device(gpu, 0, bytes);
-  const auto call = [](rank_group g, std::span<float> x) -> task<result<>> {
+  const auto call = [](collective g, std::span<float> x) -> task<result<>> {
     auto how = co_await attempt(g.all_reduce<larger>(x));
     co_return how;
   };
@@ -77,8 +78,7 @@ std::string of_other_sum() {
 std::string of_attention(std::size_t cut) {
   fake_cuda gpu;
   two_ranks w(gpu, {direct()});
-  const ops::attention ring =
-      w.ranks[0]->declare(ring_attention{.name = "attention", .configs = {direct()}, .memory = w.spaces[0].get()});
+  const ring_attention ring(*w.ranks[0], {.name = "attention", .configs = {direct()}, .memory = w.spaces[0].get()});
   attention_plan plan = ring.plan<float>({.heads = 1, .rows = 16, .dimensions = 4});
   const auto memory = cuda_memory::on_device(gpu, 0, 64 * sizeof(float));
   const std::span<float> x = floats(memory);

@@ -6,6 +6,7 @@
 #include <tuple>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -35,8 +36,8 @@ task<> keep_awaited(transfer t, std::span<std::byte> data, seen_call& into) {
 /// Two ranks whose only config moves payloads whole, so that every call runs in place.
 struct direct_pair : world {
   explicit direct_pair(memory_link_options o = {}) : world(2, {}, std::move(o)) {
-    out = ranks[0]->declare(pair_of({direct()}));
-    in = ranks[1]->declare(pair_of({direct()}));
+    out = transfer(*ranks[0], pair_of({direct()}));
+    in = transfer(*ranks[1], pair_of({direct()}));
     calls.emplace(clock);
   }
   ~direct_pair() { calls.reset(); }

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -143,7 +144,7 @@ TEST_CASE("configs that cannot be are refused by name") {
   CHECK(named_config("direct").value()->id() == "direct");
   CHECK(named_config("chunked(chunk_bytes=1MiB in_flight=4)").value()->digest() == chunked(1_MiB, 4)->digest());
   CHECK(named_config("chunked(chunk_bytes=262144)").value()->digest() == chunked(256_KiB)->digest());
-  CHECK(named_config("nccl").value()->digest() == ops::nccl()->digest());
+  CHECK(named_config("nccl").value()->digest() == configs::nccl()->digest());
   CHECK(by_piece()->id() == "by_piece(in_flight=4)");
   for (const auto& config : {by_piece(), by_piece(9)})
     CHECK(named_config(config->id()).value()->digest() == config->digest());
@@ -398,8 +399,8 @@ TEST_CASE("whichever trial a candidate fails in, the campaign ends and another c
     world w(2, eager());
     good_calls_left = good;
     const std::vector configs{direct(), made("wearing", send_good_for_a_while, receive_whole_data)};
-    auto out = w[0].declare(pair_of(configs));
-    auto in = w[1].declare(pair_of(configs));
+    transfer out(w[0], pair_of(configs));
+    transfer in(w[1], pair_of(configs));
     call_outcomes all;
     for (int i = 0; i < 100; ++i) {
       const auto one = move_each(w, out, in, {200'000});

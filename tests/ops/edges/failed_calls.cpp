@@ -4,9 +4,9 @@
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
 
+#include <parley/collective.hpp>
 #include <parley/group_config.hpp>
 #include <parley/halo.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/ring_attention.hpp>
 
@@ -19,6 +19,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -76,8 +77,7 @@ struct stage final : pipeline_stage {
 
 struct stages {
   explicit stages(rank_id n, const memory_link_options& links = {}) : w(n, {}, links), of(n) {
-    for (rank_id r = 0; r < n; ++r)
-      pipes.push_back(w[r].declare(linear_pipeline{.name = "layers", .timeout_ns = 1'000'000'000}));
+    for (rank_id r = 0; r < n; ++r) pipes.push_back(pipeline(w[r], {.name = "layers", .timeout_ns = 1'000'000'000}));
     of[0].first = true;
   }
   /// So many microbatches on each rank.
@@ -232,10 +232,10 @@ TEST_CASE("what a block of one rank throws is known around the ring, and no call
     world w(ranks);
     const problem<float> whole;
     std::vector<part<float>> parts;
-    std::vector<ops::attention> rings;
+    std::vector<ops::ring_attention> rings;
     for (rank_id r = 0; r < ranks; ++r) {
       parts.emplace_back(whole, ranks, r);
-      rings.push_back(w[r].declare(ring_attention{.name = "attention", .timeout_ns = 1'000'000'000}));
+      rings.push_back(ring_attention(w[r], {.name = "attention", .timeout_ns = 1'000'000'000}));
     }
     const attention_shape shape{heads, sequence / ranks, dimensions};
     int blocks = 0;
@@ -290,11 +290,11 @@ TEST_CASE("ghosts are never those of another exchange, where one rank has given 
     std::vector<std::vector<double>> u(2);
     std::vector<std::vector<std::size_t>> ghosts(2);
     for (rank_id r = 0; r < 2; ++r) {
-      halo_exchange op;
+      halo_options op;
       op.name = "rims";
       op.ranks = in_place ? std::vector<rank_id>{2} : std::vector<rank_id>{1, 2};
       op.timeout_ns = 50'000'000;
-      halo h = w[r].declare(op);
+      halo h(w[r], op);
       u[r].assign(in_place ? 5 : 5 * (columns + 2), 0);
       for (int i = 0; i < 2; ++i)
         plans[r].push_back(h.plan({in_place ? grid_field(u[r], {3}) : grid_field(u[r], {3, columns})}));
@@ -327,15 +327,15 @@ TEST_CASE("ghosts are never those of another exchange, where one rank has given 
 
 TEST_CASE("a leader that cannot make a call has had it all the same, so that the next ones meet") {
   world w(3);
-  leader_worker op = led_by(0, {star()});
-  op.does = collective::gather;
+  collective_options op = led_by(0, {star()});
+  op.kind = collective_kind::gather;
   op.timeout_ns = 1'000'000'000;
   const auto groups = declare_all(w, op);
   std::vector<std::vector<int>> all(3);
   for (int i = 0; i < 4; ++i) {
     const std::size_t room = i == 1 ? 5 : 6;
     const calls_of_rank call = [&](rank_id r) {
-      const auto bring = [](rank_group g, rank_id me, int number, std::vector<int>* into) -> task<> {
+      const auto bring = [](collective g, rank_id me, int number, std::vector<int>* into) -> task<> {
         std::vector<int> mine(2, static_cast<int>(me) * 100 + number);
         co_await g.gather(std::span(mine), std::span(*into));
       };
@@ -362,8 +362,8 @@ TEST_CASE("a sum whose leader asks for more than its config can is over on all r
       for (float& v : x.back()) v *= static_cast<float>(i + 1);
     }
     const calls_of_rank call = [&](rank_id r) -> task<> {
-      const auto plain = [](rank_group g, std::span<float> data) -> task<> { co_await g.all_reduce(data); };
-      const auto in_between = [](rank_group g, std::span<float> data) -> task<> {
+      const auto plain = [](collective g, std::span<float> data) -> task<> { co_await g.all_reduce(data); };
+      const auto in_between = [](collective g, std::span<float> data) -> task<> {
         std::function<task<>(std::span<float>)> nothing = [](std::span<float>) {
           return [](int) -> task<> { co_return; }(0);
         };

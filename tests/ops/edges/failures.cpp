@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -22,8 +23,8 @@ task<> keep_receive(transfer t, std::span<std::byte> data, receive_options o, re
 struct pair_world : world {
   explicit pair_world(rank_settings s = {}) : world(2, std::move(s)) {
     const std::vector configs{direct(), chunked(16_KiB, 2)};
-    out = ranks[0]->declare(pair_of(configs));
-    in = ranks[1]->declare(pair_of(configs));
+    out = transfer(*ranks[0], pair_of(configs));
+    in = transfer(*ranks[1], pair_of(configs));
     calls.emplace(clock);
   }
   ~pair_world() { calls.reset(); }
@@ -93,8 +94,8 @@ TEST_CASE("a receive whose payload could not be fetched does not say that it cam
     CAPTURE(config->id());
     world w(2);
     const std::vector<config_ptr> configs{config};
-    auto out = w[0].declare(pair_of(configs));
-    auto in = w[1].declare(pair_of(configs));
+    transfer out(w[0], pair_of(configs));
+    transfer in(w[1], pair_of(configs));
     const auto sent = pattern(1 << 20, 1);
     std::vector<std::byte> came(sent.size());
     result<> of_send(errc::pending);
@@ -128,7 +129,7 @@ TEST_CASE("a rank that ends because another one ended because of a third is told
   constexpr rank_id n = 8;
   world w(n);
   const auto op = [](rank_id from) {
-    paired_transfer pair;
+    transfer_options pair;
     pair.name = "from_" + std::to_string(from);
     pair.edges = {{from, from + 1}};
     return pair;
@@ -137,9 +138,9 @@ TEST_CASE("a rank that ends because another one ended because of a third is told
   std::vector<result<>> ended(n, result<>(errc::pending));
   scope calls(w.clock);
   for (rank_id from = 0; from + 1 < n; ++from) {
-    auto out = w[from].declare(op(from));
+    transfer out(w[from], op(from));
     static_cast<void>(out);
-    auto in = w[from + 1].declare(op(from));
+    transfer in(w[from + 1], op(from));
     const auto take = [](transfer t, std::span<std::byte> into, rank_id peer, result<>* outcome) -> task<> {
       auto got = co_await attempt(t.receive(into, {.from = peer}));
       *outcome = got ? result<>() : result<>(got.reason());
@@ -164,8 +165,8 @@ TEST_CASE("whose connection breaks without a word after another loss ended becau
   world w(3);
   auto op = pair_of({direct()});
   op.edges = {{1, 0}};
-  auto in = w[0].declare(op);
-  auto out = w[1].declare(op);
+  transfer in(w[0], op);
+  transfer out(w[1], op);
   static_cast<void>(out);
   std::vector<std::byte> buffer(100);
   result<> outcome = errc::pending;
@@ -208,7 +209,7 @@ TEST_CASE("a send that was under way when its peer was lost names its invocation
 TEST_CASE("an op that is declared after its peer was lost fails at once") {
   world w(2);
   w[0].on_lost(1, "killed by signal 9");
-  auto out = w[0].declare(pair_of({direct()}));
+  transfer out(w[0], pair_of({direct()}));
   const std::vector<std::byte> data(8);
   result<> outcome;
   run(w.clock, keep_send(out, data, {.to = 1}, outcome));
@@ -217,8 +218,8 @@ TEST_CASE("an op that is declared after its peer was lost fails at once") {
 
 TEST_CASE("losing a rank that has no part in an op changes nothing") {
   world w(3);
-  auto out = w[0].declare(pair_of({direct()}));
-  auto in = w[1].declare(pair_of({direct()}));
+  transfer out(w[0], pair_of({direct()}));
+  transfer in(w[1], pair_of({direct()}));
   for (rank_id r = 0; r < 2; ++r) w[r].on_lost(2, "killed by signal 9");
   const auto all = move_each(w, out, in, {10, 100'000});
   CHECK(all.failed() == 0);

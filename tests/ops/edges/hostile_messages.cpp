@@ -6,13 +6,13 @@
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/agreement/participant.hpp>
 #include <parley/actors/letters/pieces.hpp>
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/wire/router.hpp>
 #include <parley/symmetric.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -22,6 +22,7 @@
 
 using namespace parley;
 using namespace parley::actors;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -91,8 +92,8 @@ TEST_CASE("whatever a rank that holds the key sends to an op of others, it goes 
           std::make_unique<ops::rank>(rank_foundation{clock, links[r], nullptr, incarnations, {}}, eager()));
     router outsider(clock, links[2], {}, incarnations);
     const std::vector configs{direct(), chunked(16_KiB, 2), chunked(40'000, 3)};
-    auto out = ranks[0]->declare(pair_of(configs));
-    auto in = ranks[1]->declare(pair_of(configs));
+    transfer out(*ranks[0], pair_of(configs));
+    transfer in(*ranks[1], pair_of(configs));
     const auto op = declare_edge("activations", 0, 1, "");
     const std::uint64_t generation = first_generation(op, incarnations);
     std::vector<std::uint64_t> digests{0, 1, op.hash(), op.id(), generation, std::numeric_limits<std::uint64_t>::max()};
@@ -154,7 +155,7 @@ TEST_CASE("whatever number of an error a rank of the op rejects it with, the oth
     router liar(clock, links[0], {}, incarnations);
     ops::rank mine(rank_foundation{clock, links[1], nullptr, incarnations, {}}, rank_settings{});
     const auto op = declare_edge("activations", 0, 1, "");
-    auto in = mine.declare(pair_of({direct()}));
+    transfer in(mine, pair_of({direct()}));
     op_reject said;
     said.number = 1;
     said.code = static_cast<std::uint8_t>(code);
@@ -191,8 +192,8 @@ TEST_CASE("a catalogue of 4,096 configs that no message could hold travels in pi
     theirs.push_back(named("theirs", i));
   }
   theirs.push_back(chunked(16_KiB, 8));
-  auto out = w[0].declare(pair_of(mine));
-  auto in = w[1].declare(pair_of(theirs));
+  transfer out(w[0], pair_of(mine));
+  transfer in(w[1], pair_of(theirs));
   const auto all = move_each(w, out, in, std::vector<std::size_t>(60, 100'000));
   CHECK(all.failed() == 0);
   pass(w, 1'000'000'000);
@@ -214,8 +215,8 @@ TEST_CASE("configs whose digests collide are left out on both ends, and the othe
   };
   const auto ours = salted("nhLBBMn-HTJ"), theirs = salted("6iDp8QsCDrH");
   REQUIRE(ours->digest() == theirs->digest());
-  auto out = w[0].declare(pair_of({direct(), ours, chunked(16_KiB, 8)}));
-  auto in = w[1].declare(pair_of({direct(), theirs, chunked(16_KiB, 8)}));
+  transfer out(w[0], pair_of({direct(), ours, chunked(16_KiB, 8)}));
+  transfer in(w[1], pair_of({direct(), theirs, chunked(16_KiB, 8)}));
   const auto all = move_each(w, out, in, std::vector<std::size_t>(100, 100'000));
   CHECK(all.failed() == 0);
   std::string candidates;
@@ -268,8 +269,8 @@ struct beside_a_lying_receiver : beside_a_liar {
     op = declare_edge("activations", 1, 0, "");
     generation = first_generation(op, incarnations);
     auto declared = pair_of(configs);
-    declared.role = [](rank_id r) { return std::string(r == 1 ? "sender" : "receiver"); };
-    mine->declare(declared);
+    declared.role = [](rank_id r) { return r == 1 ? role::sender : role::receiver; };
+    transfer(*mine, declared);
     const participant_state& leader = *mine->participants().front();
     offer o;
     o.number = 1;
@@ -294,7 +295,7 @@ task<> receive_once(transfer in, std::vector<std::byte>& buffer, result<std::uin
 
 TEST_CASE("a sender that floods an edge nobody receives on fills no more than a limit, and both ends are told") {
   beside_a_liar job(std::uint64_t{1} << 20U);
-  auto in = job.mine->declare(pair_of({direct()}));
+  transfer in(*job.mine, pair_of({direct()}));
   std::string told;
   job.liar.bind<op_reject>(number_of(job.op.id(), part::participant), [&](envelope, op_reject&& r) {
     CHECK(r.code == static_cast<std::uint8_t>(errc::full));
@@ -317,7 +318,7 @@ TEST_CASE("a sender that floods an edge nobody receives on fills no more than a 
   CHECK(outcome.code() == errc::full);
   // Also in parts that hold nothing but their stamps.
   beside_a_liar other(std::uint64_t{1} << 20U);
-  in = other.mine->declare(pair_of({direct()}));
+  in = transfer(*other.mine, pair_of({direct()}));
   for (std::uint32_t i = 0; i < 8'000; ++i) other.say(other.stamp_of(i, 0, 0, *direct()), {});
   other.pass(1'000'000'000);
   run(other.clock, receive_once(in, buffer, outcome));
@@ -327,7 +328,7 @@ TEST_CASE("a sender that floods an edge nobody receives on fills no more than a 
 TEST_CASE("parts that overlap, or are empty, take no more room than their payload has") {
   const auto config = chunked(600, 1);
   beside_a_liar job;
-  auto in = job.mine->declare(pair_of({config}));
+  transfer in(*job.mine, pair_of({config}));
   std::vector<std::byte> payload(1'000), buffer(1'000);
   std::uint64_t blamed = 0;
   breach_watch watch([&](const breach& b) { blamed += b.culprit == 0U && b.name == "S8" ? 1 : 0; });
@@ -392,11 +393,11 @@ TEST_CASE(
     "a decision for what was not warmed here, or not measured by all, is its sender's breach and is not believed") {
   beside_a_liar job;
   const blamed seen;
-  symmetric_op op;
+  symmetric_options op;
   op.name = "sums";
   op.configs = {std::make_shared<idle_config>("default"), std::make_shared<idle_config>("other")};
-  op.over = std::make_shared<communicator>();
-  job.mine->declare(op);
+  op.communicator = std::make_shared<communicator>();
+  symmetric(*job.mine, op);
   const participant_state& mine = *job.mine->participants().front();
   const std::uint64_t c0 = op.configs[0]->digest();
   const std::uint64_t other = op.configs[1]->digest();
@@ -451,11 +452,11 @@ TEST_CASE(
   const blamed seen;
   const std::vector configs{star(), chain()};
   auto op = led_by(0, configs);
-  op.does = collective::broadcast;
-  auto group = job.mine->declare(op);
+  op.kind = collective_kind::broadcast;
+  collective group(*job.mine, op);
   const participant_state& mine = *job.mine->participants().front();
   std::vector<float> data(100);
-  const auto receive = [](rank_group g, std::vector<float>& into, result<>& outcome) -> task<> {
+  const auto receive = [](collective g, std::vector<float>& into, result<>& outcome) -> task<> {
     outcome = co_await attempt(g.broadcast(std::span(into)));
   };
   const auto say = [&](std::uint32_t invocation, std::uint64_t digest) {

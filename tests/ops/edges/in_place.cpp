@@ -17,6 +17,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -35,7 +36,7 @@ memory_link_options links() {
   o.eager_bytes = stays_beyond;
   return o;
 }
-point_to_point op_named(std::string name) { return {.name = std::move(name), .configs = {direct()}}; }
+p2p_options op_named(std::string name) { return {.name = std::move(name), .configs = {direct()}}; }
 
 using buffers = std::vector<std::vector<std::byte>>;
 
@@ -51,7 +52,7 @@ buffers one_each(rank_id ranks, std::size_t bytes) {
 }
 
 // All ranks do the same, well before anything times out.
-std::vector<result<>> on_all(world& w, const program& each, const point_to_point& op) {
+std::vector<result<>> on_all(world& w, const program& each, const p2p_options& op) {
   const auto outcomes = run_each(w, std::vector<program>(w.ranks.size(), each), op);
   CHECK(w.clock.now() < second_ns);
   for (const auto& o : outcomes) CHECK_MESSAGE(o, (o ? "" : o.reason().what()));

@@ -3,13 +3,14 @@
 
 #include <parley/config.hpp>
 #include <parley/ops/job/rank_environment.hpp>
-#include <parley/paired_transfer.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
 #include <array>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -21,8 +22,8 @@ constexpr std::size_t large = 200'000;  // `direct` takes some 20 us, and a put 
 /// A pair that has agreed on put, on a link where puts are ten times as fast.
 struct agreed_on_put : world {
   agreed_on_put() : world(2, eager_to_try(), fast_one_sided()) {
-    out = ranks[0]->declare(pair_of({staged(), put()}));
-    in = ranks[1]->declare(pair_of({staged(), put()}));
+    out = transfer(*ranks[0], pair_of({staged(), put()}));
+    in = transfer(*ranks[1], pair_of({staged(), put()}));
     room.resize(large);
     data = pattern(large, 1);
     memory = in.registered(room);

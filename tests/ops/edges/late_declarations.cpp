@@ -4,10 +4,10 @@
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/actors/agreement/messages.hpp>
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
-#include <parley/paired_transfer.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -16,6 +16,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -41,7 +42,7 @@ task<> note_receive(transfer t, std::span<std::byte> into, receive_options o, re
 struct one_on_each_tag {
   one_on_each_tag(world& w, std::size_t tags, std::size_t bytes)
       : w_(w), bytes_(bytes), calls_(w.clock), sent(tags, error(errc::pending)), received(tags, error(errc::pending)) {
-    out_ = w[0].declare(pair_of({direct()}));
+    out_ = transfer(w[0], pair_of({direct()}));
   }
   void send_all(time_ns timeout_ns = 0) {
     for (std::size_t i = 0; i < sent.size(); ++i) {
@@ -89,7 +90,7 @@ TEST_CASE("5,000 messages on as many tags are all there when their receiver decl
   one_on_each_tag job(w, 5'000, 96);
   job.send_all();
   pass(w, late_ns);
-  job.receive_all(w[1].declare(pair_of({direct()})));
+  job.receive_all(transfer(w[1], pair_of({direct()})));
   job.join();
   CHECK(job.count(job.sent, errc::none) == 5'000);
   CHECK(job.count(job.received, errc::none) == 5'000);
@@ -100,21 +101,21 @@ TEST_CASE("64 messages from each of 65 senders are all there when their receiver
   constexpr rank_id senders = 65;
   constexpr std::size_t each = 64;
   world w(senders + 1);
-  paired_transfer op = pair_of({direct()});
-  op.role = [](rank_id r) { return std::string(r == senders ? "receiver" : "sender"); };
+  transfer_options op = pair_of({direct()});
+  op.role = [](rank_id r) { return r == senders ? role::receiver : role::sender; };
   for (rank_id r = 0; r < senders; ++r) op.edges.emplace_back(r, senders);
   std::list<std::vector<std::byte>> data;
   std::vector<result<>> sent(senders * each, error(errc::pending));
   scope calls(w.clock);
   for (rank_id r = 0; r < senders; ++r) {
-    const transfer out = w[r].declare(op);
+    const transfer out(w[r], op);
     for (std::size_t i = r * each; i < (r + 1) * each; ++i) {
       data.push_back(pattern(96, i));
       calls.spawn(note_send(out, data.back(), {.to = senders}, sent[i]));
     }
   }
   pass(w, late_ns);
-  const transfer in = w[senders].declare(op);
+  const transfer in(w[senders], op);
   std::vector<std::vector<std::byte>> got(senders * each, std::vector<std::byte>(96));
   std::vector<result<>> received(senders * each, error(errc::pending));
   for (std::size_t i = 0; i < got.size(); ++i)
@@ -128,16 +129,16 @@ TEST_CASE("64 messages from each of 65 senders are all there when their receiver
 TEST_CASE("a broadcast in 5,000 parts is whole on a member that declares its group half a second later") {
   world w(2);
   auto op = led_by(0, {star(64)});
-  op.does = collective::broadcast;
+  op.kind = collective_kind::broadcast;
   std::vector<std::vector<std::byte>> data{pattern(320'000, 3), std::vector<std::byte>(320'000)};
   std::vector<result<>> outcomes(2, error(errc::pending));
-  const auto call = [](rank_group g, std::span<std::byte> bytes, result<>& outcome) -> task<> {
+  const auto call = [](collective g, std::span<std::byte> bytes, result<>& outcome) -> task<> {
     outcome = co_await attempt(g.broadcast(bytes));
   };
   scope calls(w.clock);
-  calls.spawn(call(w[0].declare(op), data[0], outcomes[0]));
+  calls.spawn(call(collective(w[0], op), data[0], outcomes[0]));
   pass(w, late_ns);
-  calls.spawn(call(w[1].declare(op), data[1], outcomes[1]));
+  calls.spawn(call(collective(w[1], op), data[1], outcomes[1]));
   run_until(w.clock, [&] { return calls.running() == 0; });
   CHECK_MESSAGE(outcomes[0], (outcomes[0] ? std::string() : outcomes[0].reason().what()));
   CHECK_MESSAGE(outcomes[1], (outcomes[1] ? std::string() : outcomes[1].reason().what()));
@@ -154,7 +155,7 @@ TEST_CASE("what may not be sent early waits at its sender, and comes once the op
   const std::size_t early = job.count(job.sent, errc::none);
   CHECK(early > 100);
   CHECK(early < 130);  // half of what the receiver keeps
-  job.receive_all(w[1].declare(pair_of({direct()})));
+  job.receive_all(transfer(w[1], pair_of({direct()})));
   job.join();
   CHECK(job.count(job.received, errc::none) == 1'000);
   CHECK(job.whole() == 1'000);
@@ -183,10 +184,10 @@ TEST_CASE("of an op of which more came than is kept before it was declared, both
   s.early_bytes = 1 << 20;
   world w(2, s);
   const std::vector configs{chunked(2'048, 4)};
-  const transfer out = w[0].declare(pair_of(configs));
+  const transfer out(w[0], pair_of(configs));
   auto beside = pair_of({direct()});
   beside.name = "beside";
-  const transfer other_out = w[0].declare(beside);
+  const transfer other_out(w[0], beside);
   const std::vector<std::byte> data = pattern(16 << 20, 1);
   const std::vector<std::byte> little = pattern(96, 2);
   std::vector<result<>> sent(3, error(errc::pending));
@@ -203,10 +204,10 @@ TEST_CASE("of an op of which more came than is kept before it was declared, both
   CHECK(w[1].warnings().front().find("rank 0") != std::string::npos);
   std::vector<std::byte> into(data.size());
   result<> received = error(errc::pending);
-  calls.spawn(note_receive(w[1].declare(pair_of(configs)), into, {.from = 0}, received));
+  calls.spawn(note_receive(transfer(w[1], pair_of(configs)), into, {.from = 0}, received));
   std::vector<std::byte> little_came(little.size());
   result<> other_received = error(errc::pending);
-  calls.spawn(note_receive(w[1].declare(beside), little_came, {.from = 0}, other_received));
+  calls.spawn(note_receive(transfer(w[1], beside), little_came, {.from = 0}, other_received));
   run_until(w.clock, [&] { return calls.running() == 0; });
   CHECK(is(received, {.code = errc::full,
                       .op = "activations 0->1",
@@ -222,14 +223,14 @@ TEST_CASE("of an op of which more came than is kept before it was declared, both
 TEST_CASE("a group of which more parts came than are kept before a call was begun ends by name on all its ranks") {
   world w(2);
   auto op = led_by(0, {star(64)});
-  op.does = collective::broadcast;
+  op.kind = collective_kind::broadcast;
   std::vector<std::vector<std::byte>> data{pattern(5'000'000, 3), std::vector<std::byte>(5'000'000)};
   std::vector<result<>> outcomes(4, error(errc::pending));
-  const auto call = [](rank_group g, std::span<std::byte> bytes, result<>& outcome) -> task<> {
+  const auto call = [](collective g, std::span<std::byte> bytes, result<>& outcome) -> task<> {
     outcome = co_await attempt(g.broadcast(bytes));
   };
-  const rank_group leader = w[0].declare(op);
-  const rank_group member = w[1].declare(op);
+  const collective leader(w[0], op);
+  const collective member(w[1], op);
   scope calls(w.clock);
   calls.spawn(call(leader, data[0], outcomes[0]));
   pass(w, late_ns);
@@ -245,7 +246,7 @@ TEST_CASE("a receive whose first part came, and none after it, ends at its time-
   world w(2);
   auto op = pair_of({chunked(2'048, 4)});
   op.timeout_ns = 8'000'000'000;
-  const transfer in = w[1].declare(op);
+  const transfer in(w[1], op);
   const auto declared = actors::declare_edge("activations", 0, 1, "");
   actors::stamp s{.op = declared.id(),
                   .generation = actors::first_generation(declared, w.incarnations),

@@ -7,8 +7,8 @@
 
 #include <parley/config.hpp>
 #include <parley/halo.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/pipeline.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -18,6 +18,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -79,7 +80,7 @@ int left_of_a_stage(late_writes late) {
   const host_memory_instead counts(memory);
   world w(2, eager_trials(), with(late));
   std::vector<pipeline> stages;
-  for (auto& r : w.ranks) stages.push_back(r->declare(linear_pipeline{.name = "layers", .configs = {direct(), put()}}));
+  for (auto& r : w.ranks) stages.push_back(pipeline(*r, {.name = "layers", .configs = {direct(), put()}}));
   wait_a_while(w, rehearsed_ns);
   result<> outcome(errc::pending);
   scope program(w.clock);
@@ -101,7 +102,7 @@ int left_of_a_block(late_writes late) {
   op.configs = {direct(), put()};
   std::vector<std::unique_ptr<halo_case::block>> blocks;
   for (auto& r : w.ranks)
-    blocks.push_back(std::make_unique<halo_case::block>(r->declare(op), halo_case::shape{op, {64, 64}, 0, 1}));
+    blocks.push_back(std::make_unique<halo_case::block>(halo(*r, op), halo_case::shape{op, {64, 64}, 0, 1}));
   wait_a_while(w, rehearsed_ns);
   const int made = memory.alive();
   CHECK(made >= 2);
@@ -129,7 +130,7 @@ int left_of_a_rehearsal(late_writes late) {
   memory_link_options o = with(late);
   o.landing_ns = never;
   world w(2, eager_trials(), std::move(o));
-  for (auto& r : w.ranks) static_cast<void>(r->declare(pair_of({direct(), put()})));
+  for (auto& r : w.ranks) static_cast<void>(transfer(*r, pair_of({direct(), put()})));
   wait_a_while(w, 10'000'000);
   CHECK(memory.alive() != 0);
   w.ranks[0].reset();

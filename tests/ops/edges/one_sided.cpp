@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -87,8 +88,8 @@ const std::vector<std::size_t> many(60, large);
 struct one_sided_world : world {
   explicit one_sided_world(const std::vector<config_ptr>& configs, memory_link_options o = fast_one_sided())
       : world(2, eager_to_try(), std::move(o)) {
-    out = ranks[0]->declare(pair_of(configs));
-    in = ranks[1]->declare(pair_of(configs));
+    out = transfer(*ranks[0], pair_of(configs));
+    in = transfer(*ranks[1], pair_of(configs));
   }
   call_outcomes tune(side registers) {
     pass(*this, 1'000'000'000);  // the rehearsals are over
@@ -360,8 +361,8 @@ TEST_CASE("with a fence that fails the peer counts as dead: both ends end with a
     one_sided_world w({direct(), put()});
     auto other = pair_of({direct()});
     other.name = "gradients";
-    transfer out_other = w.ranks[0]->declare(other);
-    w.ranks[1]->declare(other);
+    transfer out_other(*w.ranks[0], other);
+    transfer(*w.ranks[1], other);
     CHECK(w.tune(side::both).failed() == 0);
     w.links.options().fence = memory_link_options::fences::fail;
     std::vector<std::byte> buffer(large);
@@ -456,7 +457,8 @@ TEST_CASE("put and get have names, and none of them can be the default") {
   CHECK(put()->digest() != put(1_MiB)->digest());
   CHECK_FALSE(named_config("put(depth=2)"));
   world w(2);
-  CHECK_THROWS_WITH_AS(w[0].declare(pair_of({put(), direct()})), doctest::Contains("needs registered memory"), failure);
+  CHECK_THROWS_WITH_AS(transfer(w[0], pair_of({put(), direct()})), doctest::Contains("needs registered memory"),
+                       failure);
 }
 
 namespace {
@@ -500,8 +502,8 @@ TEST_CASE("a mixture in which the sender puts with what is the fastest there has
   auto op = pair_of({direct(), std::make_shared<staged_put>("late", 3'000'000, 3'000'000),
                      std::make_shared<staged_put>("early", 1'000'000, 3'000'000),
                      std::make_shared<staged_put>("newest", 1'000'000, 500'000)});
-  op.capable = [](rank_id r) { return std::vector<bool>{true, true, true, r == 1}; };  // the sender lacks the last one
-  const transfer out = w[0].declare(op), in = w[1].declare(op);
+  op.can_run = [](rank_id r) { return std::vector<bool>{true, true, true, r == 1}; };  // the sender lacks the last one
+  const transfer out = transfer(w[0], op), in = transfer(w[1], op);
   pass(w, 1'000'000'000);
   for (int round = 0; round < 3; ++round) {
     const auto all = move(w, out, in, many, side::receiver);

@@ -14,6 +14,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -37,7 +38,7 @@ std::vector<kernel> ring_of(rank_id world_size, ring_options o = {}, std::size_t
   }
   scope all(w.clock);
   for (rank_id r = 0; r < world_size; ++r)
-    all.spawn(with_dataflow(two_rounds, &w[r], w[r].declare(pairs_named("ring")), &kernels[r], o));
+    all.spawn(with_dataflow(two_rounds, &w[r], p2p(w[r], pairs_named("ring")), &kernels[r], o));
   run_until(w.clock, [&] { return all.running() == 0; });
   CHECK(all.cancelled() == errc::none);
   CHECK(join_flights(w).mismatches == 0);
@@ -290,7 +291,7 @@ TEST_CASE("a rank sends to itself with one copy, in either order, and nothing is
 
 TEST_CASE("tags that are used no more are forgotten, those of sends to oneself, too") {
   world w(2);
-  const auto op = point_to_point{.name = "pairs", .configs = {direct()}};
+  const auto op = p2p_options{.name = "pairs", .configs = {direct()}};
   const program each = [](dataflow& flow, ops::rank& self, p2p& pairs) -> task<> {
     std::vector<std::byte> out(8), in(8), own(8);
     const rank_id other = 1 - self.id();
@@ -320,7 +321,7 @@ TEST_CASE("what comes with its message is copied, and counted; what is long goes
       return end_of(flow.together(all));
     };
   };
-  point_to_point op = pairs_named("long");
+  p2p_options op = pairs_named("long");
   op.configs = {direct()};
   for (const auto& o : run_each(w, {exchange(100'000), exchange(100'000)}, op)) CHECK(o);
   CHECK(used[1].copied_bytes() == 0);
@@ -437,8 +438,8 @@ TEST_CASE("a batch without coroutines is tested and waited for from outside") {
   world w(2);
   std::vector<float> sent(10'000, 1.5F);
   std::vector<float> got(10'000);
-  ops::p2p left = w[0].declare(pairs_named("plain"));
-  ops::p2p right = w[1].declare(pairs_named("plain"));
+  p2p left(w[0], pairs_named("plain"));
+  p2p right(w[1], pairs_named("plain"));
   dataflow flow(w.clock);
   auto out = left.start(flow, {p2p::isend(sent, {.to = 1})});
   auto in = right.start(flow, {p2p::irecv(got, {.from = 0})});
@@ -501,18 +502,17 @@ TEST_CASE("declarations of pairs that cannot be are named") {
   world w(2);
   auto op = pairs_named("bad");
   op.ranks = {0, 2};
-  CHECK_THROWS_WITH_AS(w[0].declare(op), "bad_argument: op bad: its ranks name rank 2, which is outside the world of 2",
+  CHECK_THROWS_WITH_AS(p2p(w[0], op), "bad_argument: op bad: its ranks name rank 2, which is outside the world of 2",
                        failure);
   op.ranks = {0, 0};
-  CHECK_THROWS_WITH_AS(w[0].declare(op), "bad_argument: op bad: its ranks name rank 0 twice", failure);
+  CHECK_THROWS_WITH_AS(p2p(w[0], op), "bad_argument: op bad: its ranks name rank 0 twice", failure);
   op.ranks = {};
   op.edges = {{0, 5}};
-  CHECK_THROWS_WITH_AS(w[0].declare(op), "bad_argument: op bad: edge 0->5 names a rank outside the world of 2",
-                       failure);
+  CHECK_THROWS_WITH_AS(p2p(w[0], op), "bad_argument: op bad: edge 0->5 names a rank outside the world of 2", failure);
   op.edges = {{0, 1}, {0, 1}};
-  CHECK_THROWS_AS(w[0].declare(op), failure);
+  CHECK_THROWS_AS(p2p(w[0], op), failure);
   op.ranks = {0};
   op.edges = {{0, 1}};
-  CHECK_THROWS_WITH_AS(w[0].declare(op), "bad_argument: op bad: edge 0->1 names a rank that is not one of the op's",
+  CHECK_THROWS_WITH_AS(p2p(w[0], op), "bad_argument: op bad: edge 0->1 names a rank that is not one of the op's",
                        failure);
 }

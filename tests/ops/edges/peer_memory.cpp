@@ -88,7 +88,7 @@ struct users {
     return all;
   }
   fake_cuda gpu;
-  two_ranks w{gpu, {ops::direct()}, nullptr, world};
+  two_ranks w{gpu, {configs::direct()}, nullptr, world};
   std::vector<transports::cuda_stream> streams;
   std::vector<std::unique_ptr<Shards>> shards;
 };
@@ -157,7 +157,7 @@ TEST_CASE("a GPU that faults in the middle of calls ends them with its words") {
 
 TEST_CASE("a rank without memory for its shards says so, and those that wait to meet it are told that it is gone") {
   fake_cuda gpu;
-  two_ranks w(gpu, {ops::direct()}, nullptr, 2);
+  two_ranks w(gpu, {configs::direct()}, nullptr, 2);
   examples::gathered_shards first(*w.copies[0], *w.spaces[0], {0, 2, 10, row_bytes});
   CHECK_THROWS_WITH_AS(examples::gathered_shards(*w.copies[1], *w.spaces[1], {1, 2, 10, std::uint64_t{1} << 30U}),
                        doctest::Contains("cudaErrorMemoryAllocation"), failure);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using parley::tests::pair_of;
@@ -34,8 +35,8 @@ task<int> receive_all(transfer t, std::vector<std::size_t> sizes, std::size_t sp
 
 task<int> both(world& w, std::vector<config_ptr> at_sender, std::vector<config_ptr> at_receiver,
                std::vector<std::size_t> sizes, std::size_t spare = 0) {
-  auto out = w[0].declare(pair_of(std::move(at_sender)));
-  auto in = w[1].declare(pair_of(std::move(at_receiver)));
+  transfer out(w[0], pair_of(std::move(at_sender)));
+  transfer in(w[1], pair_of(std::move(at_receiver)));
   auto [nothing, wrong] = co_await when_all(send_all(out, sizes), receive_all(in, sizes, spare));
   co_return wrong;
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -28,14 +29,14 @@ constexpr time_ns second = 1'000'000'000;
 /// Rank 0 sends to rank 1.
 struct two_ends : world {
   explicit two_ends(const std::vector<config_ptr>& configs = {direct()}, rank_settings s = {})
-      : world(2, std::move(s)), op(pair_of(configs)), out(ranks[0]->declare(op)), calls(clock) {}
+      : world(2, std::move(s)), op(pair_of(configs)), out(*ranks[0], op), calls(clock) {}
   result<>& send(std::size_t bytes) {
     calls.spawn(keep_send(out, data.emplace_back(pattern(bytes, 1)), outcomes.emplace_back(errc::pending)));
     clock.turn();
     return outcomes.back();
   }
   result<>& receive(std::size_t bytes) {
-    if (!in) in.emplace(ranks[1]->declare(op));
+    if (!in) in.emplace(*ranks[1], op);
     calls.spawn(keep_receive(*in, data.emplace_back(bytes), outcomes.emplace_back(errc::pending)));
     clock.turn();
     return outcomes.back();
@@ -56,7 +57,7 @@ struct two_ends : world {
   }
   std::list<std::vector<std::byte>> data;
   std::list<result<>> outcomes;
-  paired_transfer op;
+  transfer_options op;
   transfer out;
   std::optional<transfer> in;
   scope calls;
@@ -82,7 +83,7 @@ std::string of_receive_under_way_from_lost_rank() {
 }
 std::string of_send_without_room() {
   two_ends w;
-  w.in.emplace(w[1].declare(w.op));
+  w.in.emplace(transfer(w[1], w.op));
   pass(w, second / 10);
   for (int i = 0; i < 64; ++i) w.send(8);
   return w.text_of(w.send(8));
@@ -101,7 +102,7 @@ std::string of_send_to_lost_rank() {
 }
 std::string of_untaken_send() {
   two_ends w;
-  w.in.emplace(w[1].declare(w.op));
+  w.in.emplace(transfer(w[1], w.op));
   pass(w, second / 10);
   return w.text_of(w.send(1 << 20));
 }

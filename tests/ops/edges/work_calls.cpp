@@ -6,6 +6,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -15,8 +16,8 @@ namespace {
 struct started_pair : world {
   started_pair() : world(2) {
     const std::vector configs{direct(), chunked(16_KiB, 2)};
-    out = ranks[0]->declare(pair_of(configs));
-    in = ranks[1]->declare(pair_of(configs));
+    out = transfer(*ranks[0], pair_of(configs));
+    in = transfer(*ranks[1], pair_of(configs));
   }
   transfer out, in;
 };

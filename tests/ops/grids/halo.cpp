@@ -18,6 +18,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -25,7 +26,7 @@ using namespace parley::tests::jacobi_case;
 
 namespace {
 
-std::size_t wrong_after(const halo_exchange& op, std::vector<std::uint64_t> cells, std::uint64_t padding = 0,
+std::size_t wrong_after(const halo_options& op, std::vector<std::uint64_t> cells, std::uint64_t padding = 0,
                         std::size_t fields = 1) {
   rank_id blocks = 1;
   for (const rank_id n : op.ranks) blocks *= n;
@@ -64,10 +65,10 @@ TEST_CASE("a field with more cells than any memory has, as negative numbers say,
   std::vector<double> u(64);
   std::size_t ops = 0;
   const auto plan_with = [&](std::vector<std::uint64_t> cells, const std::vector<std::uint64_t>& strides) {
-    halo_exchange op = rims(std::vector<rank_id>(cells.size(), 1));
+    halo_options op = rims(std::vector<rank_id>(cells.size(), 1));
     op.name += std::to_string(ops++);
     op.periodic.assign(cells.size(), true);
-    return w[0].declare(op).plan({grid_field(u, std::move(cells), strides)});
+    return halo(w[0], op).plan({grid_field(u, std::move(cells), strides)});
   };
   constexpr auto minus_one = static_cast<std::uint64_t>(-1);
   const auto is_refused = [&](std::vector<std::uint64_t> cells, const std::vector<std::uint64_t>& strides = {}) {
@@ -125,7 +126,7 @@ TEST_CASE("a step that reads a field whose ghosts were packed comes after they a
     for (std::size_t row = 1; row < 4; ++row) {
       for (std::size_t column = 1; column < 3; ++column) u[r][row * 4 + column] = value(r, row, column);
     }
-    halo h = w[r].declare(rims({1, 2}));
+    halo h(w[r], rims({1, 2}));
     plans.push_back(h.plan({grid_field(u[r], {3, 2})}));
     CHECK(plans.back().packed_bytes() != 0);
   }
@@ -166,7 +167,7 @@ struct two_blocks : world {
   two_blocks() : world(2), u(2, std::vector<double>(20, -1)) {
     for (rank_id r = 0; r < 2; ++r) {
       for (std::size_t row = 1; row < 4; ++row) u[r][row * 4 + 1] = u[r][row * 4 + 2] = 10.0 * r + double(row);
-      plans.push_back(ranks[r]->declare(rims({1, 2})).plan({grid_field(u[r], {3, 2})}));
+      plans.push_back(halo(*ranks[r], rims({1, 2})).plan({grid_field(u[r], {3, 2})}));
     }
   }
   std::size_t wrong_ghosts() const {
@@ -376,10 +377,10 @@ TEST_CASE("fields of other elements than the neighbour's are refused on both, by
   const auto exchange = [&](auto& of_0, auto& of_1, const char* name) {
     std::vector<halo_plan> plans;
     for (rank_id r = 0; r < 2; ++r) {
-      halo_exchange op;
+      halo_options op;
       op.name = name;
       op.neighbours = {1 - r};
-      halo mesh = w[r].declare(op);
+      halo mesh(w[r], op);
       const auto list = [](auto& values) {
         const std::uint64_t each = 4 / sizeof(values[0]);
         std::vector<std::uint64_t> sent(each), taken(each);
@@ -490,7 +491,7 @@ TEST_CASE("a mesh exchanges what its lists of indices name, of several fields at
       std::vector<std::unique_ptr<halo_case::part_of_ring>> parts;
       std::vector<halo_plan> plans;
       for (rank_id r = 0; r < ranks; ++r) {
-        const halo mesh = w[r].declare(halo_case::part_of_ring::op_of(r, ranks));
+        const halo mesh(w[r], halo_case::part_of_ring::op_of(r, ranks));
         parts.push_back(std::make_unique<halo_case::part_of_ring>(mesh, r, ranks, fields));
         run(w.clock, parts.back()->begin());
         plans.push_back(std::move(parts.back()->plan()));
@@ -506,10 +507,10 @@ TEST_CASE("what an exchange brings to an element that it also takes away does no
   std::vector<std::vector<double>> values{{1.0}, {2.0}};
   std::vector<halo_plan> plans;
   for (rank_id r = 0; r < 2; ++r) {
-    halo_exchange op;
+    halo_options op;
     op.name = "mesh";
     op.neighbours = {1 - r};
-    plans.push_back(w[r].declare(op).plan({index_field(values[r], {{0}}, {{0}})}));
+    plans.push_back(halo(w[r], op).plan({index_field(values[r], {{0}}, {{0}})}));
   }
   const auto late = [](halo_plan* plan, time_ns begins) -> task<> {
     auto slept = co_await sleep_until(begins);
@@ -562,10 +563,10 @@ TEST_CASE("a neighbour that sends another number of cells, or does not know of i
   std::vector<mesh_part> parts;
   std::vector<halo_plan> plans;
   for (rank_id r = 0; r < 2; ++r) {
-    halo_exchange op;
+    halo_options op;
     op.name = "mesh";
     op.neighbours = {1 - r};
-    halo mesh = w[r].declare(op);
+    halo mesh(w[r], op);
     auto values = parts.emplace_back(r, std::vector<std::size_t>{5, 6}).elements();
     plans.push_back(mesh.plan(
         {index_field(values, {r == 0 ? std::vector<std::uint64_t>{1} : std::vector<std::uint64_t>{1, 2}}, {{5, 6}})}));
@@ -577,14 +578,14 @@ TEST_CASE("a neighbour that sends another number of cells, or does not know of i
   for (const mesh_part& p : parts) CHECK(p.untouched_beside_ghosts());
 
   world lonely(2);
-  halo_exchange op;
+  halo_options op;
   op.name = "one-sided";
   op.timeout_ns = 50'000'000;
   op.neighbours = {1};
   mesh_part alone(0, {5});
   auto values = alone.elements();
   std::vector<halo_plan> one;
-  one.push_back(lonely[0].declare(op).plan({index_field(values, {{1}}, {{5}})}));
+  one.push_back(halo(lonely[0], op).plan({index_field(values, {{1}}, {{5}})}));
   outcomes = exchange_all(lonely, one);
   CHECK(lonely.clock.now() < 1_s);
   CHECK(is(outcomes[0], {.code = errc::timeout, .op = "one-sided 1->0", .rank = 0, .peer = 1}));
@@ -596,11 +597,11 @@ namespace {
 template <class Values>
 halo_plan mesh_plan(world& w, rank_id r, std::vector<rank_id> neighbours, Values& values,
                     const std::vector<std::uint64_t>& sent = {0, 1}, halo* declared = nullptr) {
-  halo_exchange op;
+  halo_options op;
   op.name = "mesh";
   op.neighbours = std::move(neighbours);
   const std::size_t n = op.neighbours.size();
-  halo made = w[r].declare(op);
+  halo made(w[r], op);
   if (declared != nullptr) *declared = made;
   return made.plan({index_field(values, std::vector(n, sent), std::vector(n, std::vector<std::uint64_t>{2, 3}))});
 }
@@ -657,9 +658,9 @@ TEST_CASE("grids that are cut in two ways are named on the ranks that do not fit
   world w(3);
   std::vector<std::vector<double>> values(3, std::vector<double>(100, 1.0));
   std::vector<halo_plan> plans;
-  plans.push_back(w[0].declare(rims({3})).plan({grid_field(values[0], {4})}));
-  plans.push_back(w[1].declare(rims({3})).plan({grid_field(values[1], {4})}));
-  static_cast<void>(w[2].declare(rims({2})));
+  plans.push_back(halo(w[0], rims({3})).plan({grid_field(values[0], {4})}));
+  plans.push_back(halo(w[1], rims({3})).plan({grid_field(values[1], {4})}));
+  static_cast<void>(halo(w[2], rims({2})));
   const auto outcomes = exchange_all(w, plans);
   CHECK(w.clock.now() < 1'000'000'000);
   CHECK(is(outcomes[1], {.code = errc::declaration_mismatch, .op = "rims", .rank = 1, .peer = 2}));
@@ -718,7 +719,7 @@ TEST_CASE("a rank outside of the grid is idle, and may plan and start like all o
   std::vector<std::vector<double>> fields(3, std::vector<double>(12));
   std::vector<halo_plan> plans;
   for (rank_id r = 0; r < 3; ++r) {
-    halo mine = w[r].declare(op);
+    halo mine(w[r], op);
     CHECK(mine.idle() == (r == 2));
     CHECK(mine.place().empty() == (r == 2));
     plans.push_back(mine.plan({grid_field(fields[r], {10})}));
@@ -728,9 +729,9 @@ TEST_CASE("a rank outside of the grid is idle, and may plan and start like all o
 
 TEST_CASE("declarations and fields that cannot be are named") {
   world w(4);
-  const auto refused = [&](const halo_exchange& op) -> std::string {
+  const auto refused = [&](const halo_options& op) -> std::string {
     try {
-      static_cast<void>(w[0].declare(op));
+      static_cast<void>(halo(w[0], op));
     } catch (const failure& f) {
       return f.what();
     }
@@ -745,12 +746,12 @@ TEST_CASE("declarations and fields that cannot be are named") {
   CHECK(refused(op) == "bad_argument: op rims: `width` needs one entry per dimension");
   op = rims({1, 1, 1, 1});
   CHECK(refused(op) == "bad_argument: op rims: a grid has 1 to 3 dimensions");
-  halo_exchange mesh;
+  halo_options mesh;
   mesh.name = "mesh";
   mesh.neighbours = {1, 1};
   CHECK(refused(mesh) == "bad_argument: op mesh: its neighbours name rank 1 twice");
 
-  const halo grid = w[0].declare(rims({2, 2}));
+  const halo grid(w[0], rims({2, 2}));
   std::vector<double> cells(6 * 6);
   const auto wrong = [&](const halo_field& field) -> std::string {
     try {
@@ -785,7 +786,7 @@ jacobi_result jacobi_on(rank_id rows, rank_id columns, std::vector<config_ptr> c
   std::vector<std::unique_ptr<block>> blocks;
   scope all(w.clock);
   for (rank_id r = 0; r < w.ranks.size(); ++r) {
-    const halo h = w[r].declare(op);
+    const halo h(w[r], op);
     block& mine = *blocks.emplace_back(std::make_unique<block>(h, rows, columns));
     all.spawn(sweep_block(h, &mine, sweeps));
   }
@@ -834,7 +835,7 @@ time_ns sweeping_ns(const config_ptr& config, waits when) {
   std::vector<std::vector<double>> sheets(4, std::vector<double>(32 * 32));
   std::vector<halo_plan> plans;
   for (rank_id r = 0; r < 4; ++r) {
-    halos.push_back(w[r].declare(op));
+    halos.push_back(halo(w[r], op));
     plans.push_back(halos[r].plan({grid_field(sheets[r], {30, 30})}));
   }
   const time_ns began = w.clock.now();

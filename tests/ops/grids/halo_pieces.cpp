@@ -18,6 +18,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -40,12 +41,12 @@ class slow final : public paired_config {
 rank_settings eager(bool compare = false) {
   rank_settings s;
   s.plan.budget_fraction = 1e9;
-  s.allowed.compare_trials = compare;
+  s.constraints.compare_trials = compare;
   return s;
 }
 
-halo_exchange blocks(std::vector<rank_id> ranks, std::vector<config_ptr> configs) {
-  halo_exchange op;
+halo_options blocks(std::vector<rank_id> ranks, std::vector<config_ptr> configs) {
+  halo_options op;
   op.name = "blocks";
   op.ranks = std::move(ranks);
   op.configs = std::move(configs);
@@ -54,7 +55,7 @@ halo_exchange blocks(std::vector<rank_id> ranks, std::vector<config_ptr> configs
   return op;
 }
 
-rank_id blocks_of(const halo_exchange& op) {
+rank_id blocks_of(const halo_options& op) {
   rank_id n = 1;
   for (const rank_id along : op.ranks) n *= along;
   return n;
@@ -69,7 +70,7 @@ const candidate_evidence* evidence_of(const decision& d, const config_ptr& confi
 
 struct layout {
   const char* what;
-  halo_exchange op;
+  halo_options op;
   std::vector<std::uint64_t> cells;
   std::uint64_t padding;
   std::size_t fields;
@@ -212,7 +213,7 @@ TEST_CASE(
 }
 
 TEST_CASE("short pieces, many, and those of a mesh or of a rank beside itself are packed as ever") {
-  const auto packed_of = [](halo_exchange op, const std::vector<std::uint64_t>& cells) {
+  const auto packed_of = [](halo_options op, const std::vector<std::uint64_t>& cells) {
     world w(blocks_of(op), eager());
     grid g(w, op, cells, 0, 2);
     for (const auto& outcome : exchange_all(w, g.plans, 40)) CHECK(outcome);
@@ -234,10 +235,11 @@ TEST_CASE("short pieces, many, and those of a mesh or of a rank beside itself ar
     values.emplace_back(4 * each, 1.0 + r);
     auto mesh = blocks({}, configs);
     mesh.neighbours = {1 - r};
-    plans.push_back(w[r].declare(mesh).plan({{.memory = std::as_writable_bytes(std::span(values[r])),
-                                              .element_bytes = each * sizeof(double),
-                                              .send = {{0, 1}},
-                                              .receive = {{2, 3}}}}));
+    plans.push_back(halo(w[r], mesh)
+                        .plan({{.memory = std::as_writable_bytes(std::span(values[r])),
+                                .element_bytes = each * sizeof(double),
+                                .send = {{0, 1}},
+                                .receive = {{2, 3}}}}));
   }
   for (const auto& outcome : exchange_all(w, plans, 40)) CHECK(outcome);
   for (rank_id r = 0; r < 2; ++r) {
@@ -348,7 +350,7 @@ TEST_CASE(
     if (w.clock.now() != 0) {
       w.restart(1);
       w.tell_of(1);
-      g.halos[1] = w[1].declare(op);
+      g.halos[1] = halo(w[1], op);
       g.blocks[1] = std::make_unique<halo_case::block>(g.halos[1], halo_case::shape{op, {4, 300}, padding, 2});
       g.plans[1] = std::move(g.blocks[1]->plan());
       CHECK(g.halos[0].rejoin());
@@ -405,7 +407,7 @@ TEST_CASE(
     std::vector<sheet> u(2, sheet(6 * columns)), v(2, sheet(6 * columns));
     std::vector<halo_plan> plans;
     for (rank_id r = 0; r < 2; ++r)
-      plans.push_back(w[r].declare(op).plan({grid_field(u[r], {4, columns}), grid_field(v[r], {4, columns})}));
+      plans.push_back(halo(w[r], op).plan({grid_field(u[r], {4, columns}), grid_field(v[r], {4, columns})}));
     for (const double value : {1.0, 2.0}) {
       for (const auto& outcome : exchange_all(w, plans, 40)) CHECK(outcome);
       std::vector<time_ns> exchanged(2);

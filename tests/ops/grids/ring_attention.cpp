@@ -17,6 +17,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -25,7 +26,8 @@ using namespace parley::tests::attention_case;
 namespace {
 
 template <class T>
-task<> forward_into(std::span<T> out, ops::attention ring, attention_shape shape, const part<T>* p, result<>* outcome) {
+task<> forward_into(std::span<T> out, ops::ring_attention ring, attention_shape shape, const part<T>* p,
+                    result<>* outcome) {
   std::exception_ptr thrown;
   try {
     co_await ring.forward<T>(shape, p->q, p->k, p->v, out);
@@ -35,7 +37,7 @@ task<> forward_into(std::span<T> out, ops::attention ring, attention_shape shape
   *outcome = thrown ? result<>(describe(thrown)) : result<>();
 }
 template <class T>
-task<> forward(ops::attention ring, attention_shape shape, part<T>* p, result<>* outcome) {
+task<> forward(ops::ring_attention ring, attention_shape shape, part<T>* p, result<>* outcome) {
   return forward_into<T>(p->out, std::move(ring), shape, p, outcome);
 }
 
@@ -47,11 +49,11 @@ struct in_a_ring {
     scope all(w.clock);
     for (std::uint64_t r = 0; r < ranks; ++r) parts.push_back(std::make_unique<part<T>>(all_of, ranks, r));
     for (std::uint64_t r = 0; r < ranks; ++r) {
-      ring_attention op;
+      ring_attention_options op;
       op.name = "attention";
       op.configs = {direct(), chunked(512, 2)};
       const attention_shape shape{heads, sequence / ranks, dimensions, causal, 0, block_ns};
-      all.spawn(forward<T>(w[static_cast<rank_id>(r)].declare(op), shape, parts[r].get(), &outcomes[r]));
+      all.spawn(forward<T>(ring_attention(w[static_cast<rank_id>(r)], op), shape, parts[r].get(), &outcomes[r]));
     }
     run_until(w.clock, [&] { return all.running() == 0; });
     for (const auto& o : outcomes) CHECK(o);
@@ -181,10 +183,10 @@ TEST_CASE("the arithmetic of a block may be the user's own, which sees each bloc
     const expected e = attention_case::expect(all, causal);
     std::vector<part<float>> parts;
     std::vector<std::vector<std::uint64_t>> seen(ranks);  // where the keys began
-    std::vector<ops::attention> rings;
+    std::vector<ops::ring_attention> rings;
     for (rank_id r = 0; r < ranks; ++r) {
       parts.emplace_back(all, ranks, r);
-      rings.push_back(w[r].declare(ring_attention{.name = "attention"}));
+      rings.push_back(ring_attention(w[r], {.name = "attention"}));
     }
     const attention_shape shape{heads, sequence / ranks, dimensions, causal};
     const auto call = [&](rank_id r) {
@@ -219,10 +221,10 @@ TEST_CASE("shapes that do not fit, here or on the neighbour, are named") {
   for (auto* const p : {&left, &right}) std::fill(p->out.begin(), p->out.end(), 9.0F);
   std::vector<result<>> outcomes(2);
   const auto declared = [&](rank_id r) {
-    ring_attention op;
+    ring_attention_options op;
     op.name = "attention";
     op.timeout_ns = 100'000'000;
-    return w[r].declare(op);
+    return ring_attention(w[r], op);
   };
   scope both(w.clock);
   both.spawn(forward<float>(declared(0), {heads, 32, dimensions}, &left, &outcomes[0]));
@@ -235,9 +237,9 @@ TEST_CASE("shapes that do not fit, here or on the neighbour, are named") {
   for (auto* const p : {&left, &right}) CHECK(p->out == std::vector<float>(p->out.size(), 9.0F));
 
   scope again(w.clock);
-  ring_attention other;
+  ring_attention_options other;
   other.name = "other";
-  again.spawn(forward<float>(w[0].declare(other), {heads, 16, dimensions}, &left, &outcomes[0]));
+  again.spawn(forward<float>(ring_attention(w[0], other), {heads, 16, dimensions}, &left, &outcomes[0]));
   run_until(w.clock, [&] { return again.running() == 0; });
   CHECK(says(outcomes[0],
              "op other, rank 0: q, k, v and out have 1024, 1024, 1024, 1024 elements where the shape has 512"));
@@ -252,14 +254,14 @@ std::vector<result<>> with_one_that_differs(rank_id ranks, const attention_shape
   const problem<float> all;
   std::vector<part<float>> parts;
   std::vector<result<>> outcomes(ranks);
-  std::vector<ops::attention> rings;
+  std::vector<ops::ring_attention> rings;
   attention_shape shape{heads, sequence / ranks, dimensions};
   for (rank_id r = 0; r < ranks; ++r) {
     parts.emplace_back(all, ranks, r);
-    ring_attention op;
+    ring_attention_options op;
     op.name = "attention";
     op.timeout_ns = 10'000'000'000;
-    rings.push_back(w[r].declare(op));
+    rings.push_back(ring_attention(w[r], op));
   }
   for (int i = 0; i < calls_before; ++i) {
     scope together(w.clock);

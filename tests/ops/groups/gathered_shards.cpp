@@ -82,7 +82,7 @@ TEST_CASE("gathered rows are those of their call, pulled or pushed, in chunks an
       CAPTURE(world);
       CAPTURE(step);
       fake_cuda gpu;
-      two_ranks w(gpu, {ops::direct()}, nullptr, world);
+      two_ranks w(gpu, {configs::direct()}, nullptr, world);
       std::vector<std::unique_ptr<user>> users;
       for (rank_id r = 0; r < world; ++r) users.push_back(std::make_unique<user>(gpu, w, r, world));
       {

@@ -10,8 +10,8 @@
 #include <parley/ops/job/one_process.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/ops/leased/symmetric_end.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/symmetric.hpp>
+#include <parley/transfer.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -27,6 +27,7 @@
 namespace {
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -36,7 +37,7 @@ class roundabout final : public symmetric_config {
  public:
   roundabout() : symmetric_config({.name = "roundabout", .wire_class = "roundabout"}) {}
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
-    auto& world = dynamic_cast<gpu_world&>(*call.over);
+    auto& world = dynamic_cast<gpu_world&>(*call.communicator);
     co_await world.run(gpu_sum::by_nccl(data.first(data.size() / 2 / 4 * 4)));
     co_await world.run(gpu_sum::by_nccl(data.subspan(data.size() / 2 / 4 * 4)));
     scope& here = co_await this_scope;
@@ -217,7 +218,7 @@ class half_rehearsed final : public symmetric_config {
       auto woken = co_await sleep_until(never);
       woken.value();
     }
-    co_await dynamic_cast<gpu_world&>(*call.over).run(gpu_sum::by_kernel(data, 8));
+    co_await dynamic_cast<gpu_world&>(*call.communicator).run(gpu_sum::by_kernel(data, 8));
   }
 };
 task<> calls(two_members& w) {
@@ -691,11 +692,12 @@ task<> sums_among_many(one_process* job, fake_nccl* nccl, rank_id me, std::vecto
   auto& gpu = dynamic_cast<fake_cuda&>(job->gpu(me)->driver());
   const gpu_world_source::options with{.nccl = nccl, .kernel_bytes = floats_of_many * sizeof(float)};
   const auto source = std::make_shared<gpu_world_source>(self, "sums", *job->gpu(me), with);
-  symmetric_op op{.name = "sums", .rehearse = source};
-  op.over = co_await source->connect_all();
-  op.configs = default_first(*op.over, {nccl_sum(), nccl_graph_sum(), kernel_sum(), gathered_sum(8), gathered_sum(32)});
+  symmetric_options op{.name = "sums", .rehearse = source};
+  op.communicator = co_await source->connect_all();
+  op.configs =
+      default_first(*op.communicator, {nccl_sum(), nccl_graph_sum(), kernel_sum(), gathered_sum(8), gathered_sum(32)});
   op.memory = &space;
-  symmetric sums = self.declare(op);
+  symmetric sums(self, op);
   const auto block = space.make(floats_of_many * sizeof(float));
   std::byte* const at = gpu.shadow(block->bytes().data());
   const deadline limit;

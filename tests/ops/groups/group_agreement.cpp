@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -11,7 +12,7 @@ namespace {
 
 constexpr time_ns latency = 50'000;
 
-task<> reduce_until(rank_group g, rank_id me, const bool& over) {
+task<> reduce_until(collective g, rank_id me, const bool& over) {
   while (!over) {
     auto x = contribution(me, 1000);
     co_await g.all_reduce(std::span(x));
@@ -116,7 +117,7 @@ TEST_CASE("a group searches anew when any of its ranks asks for it by the op's n
 TEST_CASE("every rank of a group has its decisions as values, at once or awaited, with the same evidence") {
   world w(4, eager_trials());
   auto op = led_by(0, {star(), chain()});
-  op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : r < 3 ? "worker" : "idle"); };
+  op.role = [](rank_id r) { return r == 0 ? role::leader : r < 3 ? role::worker : role::idle; };
   const auto groups = declare_all(w, op);
   constexpr std::uint64_t bytes = 1000 * sizeof(float);
   std::vector<std::optional<result<decision>>> awaited(3);

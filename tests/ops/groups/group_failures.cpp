@@ -10,6 +10,7 @@
 #include <optional>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -141,7 +142,7 @@ class slow_star final : public group_config {
 };
 
 /// One call on each of the given ranks; the others stay away.
-group_outcomes reduce_some(world& w, const std::vector<rank_group>& groups, const std::vector<rank_id>& who,
+group_outcomes reduce_some(world& w, const std::vector<collective>& groups, const std::vector<rank_id>& who,
                            std::size_t count = 100) {
   group_outcomes all;
   all.of_rank.resize(w.ranks.size());
@@ -151,7 +152,7 @@ group_outcomes reduce_some(world& w, const std::vector<rank_group>& groups, cons
   return all;
 }
 
-task<> broadcast_one(rank_group g, std::vector<float>& x, result<>& outcome) {
+task<> broadcast_one(collective g, std::vector<float>& x, result<>& outcome) {
   outcome = co_await attempt(g.broadcast(std::span(x)));
 }
 
@@ -263,7 +264,7 @@ TEST_CASE("a worker that gives up while another reads its payload tells that one
   wires.ns_per_byte = 10;
   world w(3, {}, std::move(wires));
   auto op = led_by(0, {chain(1_MiB)});
-  op.does = collective::broadcast;
+  op.kind = collective_kind::broadcast;
   const auto groups = declare_all(w, op);
   std::vector<std::vector<float>> x(3, std::vector<float>(50'000));
   std::vector<result<>> ended(3);
@@ -404,7 +405,7 @@ constexpr std::size_t usual_count = 100;
 const std::vector<group_config_ptr> ways{star(), star(64), chain(64), tree(), one_shot(), two_shot(), two_shot(64)};
 
 template <class Combine, class T>
-task<> sum_in_place(rank_group g, const array<T>* x, result<>* outcome) {
+task<> sum_in_place(collective g, const array<T>* x, result<>* outcome) {
   *outcome = co_await attempt(g.all_reduce<Combine>(std::span<T>(x->data(), x->size())));
 }
 
@@ -501,12 +502,12 @@ TEST_CASE("ranks of a group that list another config first are all told so, with
       CAPTURE(odd);
       CAPTURE(depth);
       world w(4);
-      std::vector<rank_group> groups;
+      std::vector<collective> groups;
       for (rank_id r = 0; r < 4; ++r) {
         const bool other = r == odd;
         auto op = led_by(0, other ? std::vector{chain(64), star()} : std::vector{star(), chain(64)});
         op.depth = depth;
-        groups.push_back(w[r].declare(op));
+        groups.push_back(collective(w[r], op));
       }
       const time_ns began = w.clock.now();
       const auto all = reduce_all(w, groups, {100, 100});
@@ -561,19 +562,19 @@ TEST_CASE("a broadcast and a gather of two types are refused where they would be
   const auto before = at.contents();
   // Who only sends may have ended before it is refused.
   std::vector<result<>> outcomes(2);
-  for (const collective does : {collective::gather, collective::broadcast}) {
+  for (const collective_kind does : {collective_kind::gather, collective_kind::broadcast}) {
     CAPTURE(name(does));
     world w(2);
     auto op = led_by(0, {star()});
-    op.does = does;
+    op.kind = does;
     const auto groups = declare_all(w, op);
-    const auto gather = [](rank_group g, auto mine, auto all, result<>* outcome) -> task<> {
+    const auto gather = [](collective g, auto mine, auto all, result<>* outcome) -> task<> {
       *outcome = co_await attempt(g.gather(mine, all));
     };
-    const auto broadcast = [](rank_group g, auto mine, result<>* outcome) -> task<> {
+    const auto broadcast = [](collective g, auto mine, result<>* outcome) -> task<> {
       *outcome = co_await attempt(g.broadcast(mine));
     };
-    const bool to_leader = does == collective::gather;
+    const bool to_leader = does == collective_kind::gather;
     const std::span<float> of_0(leads.data(), 2);
     const std::span<std::int32_t> of_1(works.data(), 1);
     scope working(w.clock);
@@ -618,22 +619,22 @@ TEST_CASE("a worker that ignores the stamps is noticed by the leader and told so
 
 TEST_CASE("roles and groups that make no group are refused on every rank, by the names of op and ranks") {
   world w(4);
-  leader_worker op;
+  collective_options op;
   op.name = "gradients";
   const auto refused = [&](errc code, std::string_view text) {
     for (rank_id r = 0; r < 4; ++r) {
       CAPTURE(r);
-      const auto how = thrown_by([&] { w[r].declare(op); });
+      const auto how = thrown_by([&] { collective(w[r], op); });
       CHECK(how.code() == code);
       CHECK_MESSAGE(says(how, text), (how ? "nothing is thrown" : how.reason().what()));
     }
   };
-  op.role = [](rank_id r) { return std::string(r % 2 == 0 ? "leader" : "worker"); };
+  op.role = [](rank_id r) { return r % 2 == 0 ? role::leader : role::worker; };
   refused(errc::role_conflict, "op gradients: ranks 0, 2 all claim to lead");
-  op.role = [](rank_id) { return std::string("worker"); };
+  op.role = [](rank_id) { return role::worker; };
   refused(errc::role_conflict, "op gradients: nobody leads the group of ranks 0, 1, 2, 3");
-  op.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "helper"); };
-  refused(errc::bad_argument, "op gradients: rank 1 has the role \"helper\"");
+  op.role = [](rank_id r) { return r == 0 ? role::leader : role::sender; };
+  refused(errc::bad_argument, "op gradients: rank 1 has the role \"sender\"");
   op.role = nullptr;
   op.groups = {{0, 1}, {1, 2}};
   refused(errc::role_conflict, "rank 1");
@@ -644,5 +645,5 @@ TEST_CASE("roles and groups that make no group are refused on every rank, by the
   refused(errc::bad_argument, "a depth of 0 is impossible for all_reduce");
   op.depth = 1;
   op.groups = {{0, 1}, {2, 3}};
-  for (rank_id r = 0; r < 4; ++r) CHECK_NOTHROW(w[r].declare(op));
+  for (rank_id r = 0; r < 4; ++r) CHECK_NOTHROW(collective(w[r], op));
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -33,12 +34,12 @@ told declare_leased(const sets& members) {
   world w(3);
   library lib(w.clock, 3);
   for (rank_id r = 0; r < 3; ++r) {
-    symmetric_op op;
+    symmetric_options op;
     op.name = "gradients";
     op.configs = {takes("library", 40'000), takes("ring", 20'000)};
     op.members = members[r];
-    op.over = std::make_shared<library_communicator>(lib.make());
-    static_cast<void>(w[r].declare(op));
+    op.communicator = std::make_shared<library_communicator>(lib.make());
+    static_cast<void>(symmetric(w[r], op));
   }
   wait_a_while(w, 3'000'000'000);
   told all;
@@ -49,14 +50,14 @@ told declare_leased(const sets& members) {
 told declare_groups(const sets& members) {
   world w(3);
   told all;
-  std::vector<rank_group> handles;
+  std::vector<collective> handles;
   for (rank_id r = 0; r < 3; ++r) {
-    leader_worker op;
+    collective_options op;
     op.name = "gradients";
     op.groups = {members[r]};
     op.configs = {star(), chain(1024)};
     op.timeout_ns = 4'000'000'000;
-    handles.push_back(w[r].declare(op));
+    handles.push_back(collective(w[r], op));
   }
   std::vector<std::vector<float>> x(3, std::vector<float>(100));
   scope calls(w.clock);
@@ -109,10 +110,10 @@ TEST_CASE("members whose leader is in none of their groups are told so") {
 TEST_CASE("a name may serve several groups, and a rank may declare one of them later than another") {
   world w(3);
   const auto declare = [&](rank_id r, std::vector<rank_id> members) {
-    leader_worker op;
+    collective_options op;
     op.name = "sum";
     op.groups.push_back(std::move(members));
-    return w[r].declare(op);
+    return collective(w[r], op);
   };
   auto zero = declare(0, {0, 2});
   const auto other = declare(1, {1, 2});

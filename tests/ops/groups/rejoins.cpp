@@ -5,19 +5,19 @@
 #include <parley/tests/support/errors.hpp>
 
 #include <parley/actors/services.hpp>
+#include <parley/collective.hpp>
 #include <parley/compute.hpp>
 #include <parley/config.hpp>
 #include <parley/contextual.hpp>
 #include <parley/group_config.hpp>
-#include <parley/hierarchical.hpp>
-#include <parley/leader_worker.hpp>
+#include <parley/hierarchy.hpp>
 #include <parley/ops/groups/group.hpp>
 #include <parley/ops/leased/contextual_end.hpp>
 #include <parley/ops/leased/symmetric_end.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/symmetric.hpp>
+#include <parley/transfer.hpp>
 #include <parley/tunable_context.hpp>
 #include <parley/tunable_op.hpp>
 
@@ -28,6 +28,7 @@
 #include <optional>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -41,12 +42,12 @@ struct leased final : op_case {
   explicit leased(world& job) : op_case(job), lib(job.clock, ranks) {}
   const char* name() const override { return "norms"; }
   void declare(rank_id r) override {
-    symmetric_op op;
+    symmetric_options op;
     op.name = "norms";
     op.configs = {takes("library", 40'000), takes("ring", 20'000)};
-    op.over = communicator_of(r);
+    op.communicator = communicator_of(r);
     op.rehearse = std::make_shared<library_source>(lib);
-    of[r] = self(r).declare(op);
+    of[r] = symmetric(self(r), op);
   }
   task<> call(rank_id r) override { return of[r].run(std::span(data)); }
   bool rejoin(rank_id r) override { return of[r].rejoin(communicator_of(r)); }
@@ -79,7 +80,7 @@ struct tuned_thunk final : op_case {
     o.implementations.push_back({"fast", [] { return spin(1'000); }});
     kernels[r].reset();
     kernels[r] = std::make_unique<kernel>(self(r).kernels(), std::move(o));
-    contextual_op op;
+    contextual_options op;
     op.name = "layer";
     op.iterations = 2;
     of.insert_or_assign(r, contextual(self(r), op));
@@ -261,8 +262,8 @@ TEST_CASE("a call with one that does not join again ends in its time") {
 
 TEST_CASE("parts of a generation that some have passed over are let go, so that their senders' calls end") {
   world w(3);
-  std::map<rank_id, rank_group> of;
-  const auto declare = [&](rank_id r) { of[r] = w[r].declare(led_by(1, {star()})); };
+  std::map<rank_id, collective> of;
+  const auto declare = [&](rank_id r) { of[r] = collective(w[r], led_by(1, {star()})); };
   for (rank_id r = 0; r < 3; ++r) declare(r);
   w.restart(0);
   declare(0);
@@ -284,13 +285,13 @@ TEST_CASE("what is used first between a restart and rejoin is no call ahead of t
   world w(ranks);
   std::map<rank_id, hierarchy> of;
   const auto declare = [&](rank_id r) {
-    of[r] = w[r].declare(hierarchical{.name = "weights", .leads = [](rank_id who) { return who % 2 == 0; }});
+    of[r] = hierarchy(w[r], {.name = "weights", .leads = [](rank_id who) { return who % 2 == 0; }});
   };
   std::map<rank_id, std::vector<float>> all;
   const auto gather = [&](rank_id r, float value, result<>& outcome) -> task<> {
     std::vector<float> mine(1, value);
     all[r].assign(ranks, 0.0F);
-    outcome = co_await attempt(of[r].all_gather<float>(mine, all[r]));
+    outcome = co_await attempt(of[r].all_gather(mine, all[r]));
   };
   for (rank_id r = 0; r < ranks; ++r) declare(r);
   w.restart(returns);
@@ -316,10 +317,10 @@ TEST_CASE("an edge of an op that begins anew as one has an end before it is used
   world w(many);
   std::map<rank_id, p2p> of;
   const auto declare = [&](rank_id r) {
-    point_to_point op;
+    p2p_options op;
     op.name = "pieces";
-    op.coupled = named_or_first({}, many);
-    of[r] = w[r].declare(op);
+    op.restart_group = named_or_first({}, many);
+    of[r] = p2p(w[r], op);
   };
   for (rank_id r = 0; r < many; ++r) declare(r);
   w.restart(returns);
@@ -372,7 +373,7 @@ TEST_CASE("a receive whose sender hears first of another's restart ends with pee
   std::map<rank_id, stages::stage> work;
   const std::vector<std::uint64_t> sizes{30'000};
   const auto declare = [&](rank_id r) {
-    of[r] = w[r].declare(linear_pipeline{.name = "layers", .configs = {direct(), put()}, .timeout_ns = 20'000'000});
+    of[r] = pipeline(w[r], {.name = "layers", .configs = {direct(), put()}, .timeout_ns = 20'000'000});
     work[r].place = r;
   };
   const auto start = [&](rank_id r, scope& calls, std::optional<result<>>& outcome) {
@@ -409,11 +410,11 @@ TEST_CASE("a receive whose sender hears first of another's restart ends with pee
 
 TEST_CASE("a worker's part that one which has not joined again keeps is let go when its call has timed out") {
   world w(ranks);
-  std::map<rank_id, rank_group> of;
+  std::map<rank_id, collective> of;
   const auto declare = [&](rank_id r) {
     auto op = led_by(0, {tree()});
     op.timeout_ns = 2'000'000'000;
-    of[r] = w[r].declare(op);
+    of[r] = collective(w[r], op);
   };
   for (rank_id r = 0; r < ranks; ++r) declare(r);
   w.restart(returns);
@@ -437,12 +438,12 @@ TEST_CASE("more than is kept for a generation that is not joined ends the op, an
   world w(3, s);
   std::map<rank_id, p2p> of;
   const auto declare = [&](rank_id r) {
-    point_to_point op;
+    p2p_options op;
     op.name = "pieces";
     op.configs = {chunked(2048, 4)};
-    op.coupled = {0, 1, 2};
+    op.restart_group = {0, 1, 2};
     op.timeout_ns = 2'000'000'000;
-    of[r] = w[r].declare(op);
+    of[r] = p2p(w[r], op);
   };
   for (rank_id r = 0; r < 3; ++r) declare(r);
   w.restart(1);
@@ -479,8 +480,8 @@ TEST_CASE("an op without headers lets go of the communicator of a generation tha
 
 TEST_CASE("a member that dies after another one has restarted ends the op for good") {
   world w(3);
-  std::map<rank_id, rank_group> of;
-  const auto declare = [&](rank_id r) { of[r] = w[r].declare(led_by(0, {star()})); };
+  std::map<rank_id, collective> of;
+  const auto declare = [&](rank_id r) { of[r] = collective(w[r], led_by(0, {star()})); };
   for (rank_id r = 0; r < 3; ++r) declare(r);
   w.restart(1);
   declare(1);

@@ -118,7 +118,7 @@ struct user {
 task<> meet(user* u, ops::rank* r) { co_await u->parts.meet(*r); }
 
 struct all_users {
-  explicit all_users(rank_id world) : w(gpu, {ops::direct()}, nullptr, world) {
+  explicit all_users(rank_id world) : w(gpu, {configs::direct()}, nullptr, world) {
     for (rank_id r = 0; r < world; ++r) users.push_back(std::make_unique<user>(gpu, w, r, world));
     scope all(w.loop);
     for (auto& u : users) all.spawn(meet(u.get(), w.ranks[u->me].get()));

@@ -3,9 +3,9 @@
 #include <parley/tests/support/transfers.hpp>
 #include <parley/tests/support/wording.hpp>
 
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 
 #include <doctest/doctest.h>
 
@@ -15,6 +15,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -43,11 +44,11 @@ struct three_ranks : world {
       auto op = led_by(0, configs);
       op.timeout_ns = second;
       if (r == 1 && configs.size() > 1) std::swap(op.configs[0], op.configs[1]);
-      groups.push_back(ranks[r]->declare(op));
+      groups.push_back(collective(*ranks[r], op));
     }
   }
   template <class T>
-  static task<> sum(rank_group g, std::span<T> of_it, result<>& into) {
+  static task<> sum(collective g, std::span<T> of_it, result<>& into) {
     auto outcome = co_await attempt(g.all_reduce(of_it));
     into = outcome;
   }
@@ -60,7 +61,7 @@ struct three_ranks : world {
     wait_a_while(*this, 3 * second);
     return sentence_of(outcomes[r]);
   }
-  std::vector<rank_group> groups;
+  std::vector<collective> groups;
   std::vector<std::vector<float>> data{3};
   std::vector<result<>> outcomes{3, result<>(errc::pending)};
   scope calls;
@@ -119,11 +120,11 @@ std::string of_other_default(rank_id on) {
 std::string of_parts_ahead(rank_id on) {
   world w(2);
   auto op = led_by(0, {star(64)});
-  op.does = collective::broadcast;
-  std::vector<rank_group> groups{w[0].declare(op), w[1].declare(op)};
+  op.kind = collective_kind::broadcast;
+  std::vector<collective> groups{collective(w[0], op), collective(w[1], op)};
   std::vector<float> data(1'250'000);
   result<> outcome = errc::pending;
-  const auto give = [](rank_group g, std::span<float> what, result<>& into) -> task<> {
+  const auto give = [](collective g, std::span<float> what, result<>& into) -> task<> {
     auto how = co_await attempt(g.broadcast(what));
     into = how;
   };
@@ -135,20 +136,20 @@ std::string of_parts_ahead(rank_id on) {
   wait_a_while(w, second);
   return sentence_of(outcome);
 }
-std::string of_wrong_call(const std::function<task<>(rank_group)>& call, rank_id on = 0) {
+std::string of_wrong_call(const std::function<task<>(collective)>& call, rank_id on = 0) {
   world w(3);
   auto op = led_by(0, {star()});
   op.role = nullptr;
   op.groups = {{0, 1}};
-  op.does = collective::gather;
-  const auto group = w[on].declare(op);
+  op.kind = collective_kind::gather;
+  const collective group(w[on], op);
   return thrown_by([&] { run(w.clock, call(group)); }).reason().what();
 }
-std::string of_declaration(const std::function<void(leader_worker&)>& change) {
+std::string of_declaration(const std::function<void(collective_options&)>& change) {
   world w(4);
-  leader_worker op = led_by(0, {star()});
+  collective_options op = led_by(0, {star()});
   change(op);
-  return thrown_by([&] { w[0].declare(op); }).reason().what();
+  return thrown_by([&] { collective(w[0], op); }).reason().what();
 }
 
 }  // namespace
@@ -156,10 +157,10 @@ std::string of_declaration(const std::function<void(leader_worker&)>& change) {
 TEST_CASE("what the errors of groups say, in whole sentences") {
   static std::vector<float> some(5);
   static std::vector<float> two(2);
-  const auto gather = [](rank_group g) -> task<> { return g.gather(std::span(two), std::span(some)); };
-  const auto sum = [](rank_group g) -> task<> { return g.all_reduce(std::span(some)); };
-  const auto roles = [](std::string even, std::string odd) {
-    return [=](leader_worker& op) { op.role = [=](rank_id r) { return r % 2 == 0 ? even : odd; }; };
+  const auto gather = [](collective g) -> task<> { return g.gather(std::span(two), std::span(some)); };
+  const auto sum = [](collective g) -> task<> { return g.all_reduce(std::span(some)); };
+  const auto roles = [](role even, role odd) {
+    return [=](collective_options& op) { op.role = [=](rank_id r) { return r % 2 == 0 ? even : odd; }; };
   };
   check_sentences({
       {of_late_rank(1, 0),
@@ -218,20 +219,20 @@ TEST_CASE("what the errors of groups say, in whole sentences") {
       {of_wrong_call(sum), "bad_argument: op gradients: rank 0 calls all_reduce, but the op was declared to gather"},
       {of_wrong_call(sum, 2),
        "bad_argument: op gradients: rank 2 is in no group of it; check the role function and the groups"},
-      {of_declaration(roles("leader", "leader")),
+      {of_declaration(roles(role::leader, role::leader)),
        "role_conflict: op gradients: ranks 0, 1, 2, 3 all claim to lead the group of ranks 0, 1, 2, 3; give exactly "
        "one of them the role leader, or list the groups"},
-      {of_declaration(roles("worker", "worker")),
+      {of_declaration(roles(role::worker, role::worker)),
        "role_conflict: op gradients: nobody leads the group of ranks 0, 1, 2, 3; give exactly one of them the role "
        "leader, or list the groups"},
-      {of_declaration(roles("leader", "helper")),
-       "bad_argument: op gradients: rank 1 has the role \"helper\"; roles are leader, worker and idle"},
-      {of_declaration([](leader_worker& op) { op.groups = {{0, 1}, {1, 2}}; }),
+      {of_declaration(roles(role::leader, role::sender)),
+       "bad_argument: op gradients: rank 1 has the role \"sender\"; roles are leader, worker and idle"},
+      {of_declaration([](collective_options& op) { op.groups = {{0, 1}, {1, 2}}; }),
        "role_conflict: op gradients: rank 1 is in two groups"},
-      {of_declaration([](leader_worker& op) { op.depth = 0; }),
+      {of_declaration([](collective_options& op) { op.depth = 0; }),
        "bad_argument: op gradients: a depth of 0 is impossible for all_reduce; take 1 to 256, or 0 for broadcast, "
        "whose first message is the leader's"},
-      {of_declaration([](leader_worker& op) { op.configs.clear(); }),
+      {of_declaration([](collective_options& op) { op.configs.clear(); }),
        "bad_argument: op gradients has an empty catalogue; list at least its default config"},
   });
 }

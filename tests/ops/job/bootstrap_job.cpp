@@ -1,5 +1,5 @@
-#include <parley/paired_transfer.hpp>
 #include <parley/run.hpp>
+#include <parley/transfer.hpp>
 
 #include <parley/tests/support/devices/fake_cuda.hpp>
 #include <parley/tests/support/errors.hpp>
@@ -30,7 +30,7 @@ ops::job_options through(rank_id rank, rank_id size, meeting& all) {
   return o;
 }
 
-ops::paired_transfer both_ways() { return {.name = "rows", .edges = {{0, 1}, {1, 0}}, .timeout_ns = 20'000'000'000}; }
+ops::transfer_options both_ways() { return {.name = "rows", .edges = {{0, 1}, {1, 0}}, .timeout_ns = 20'000'000'000}; }
 
 void exchange(ops::transfer& rows, rank_id rank, int step) {
   const std::vector<int> mine(1000, 10 * step + static_cast<int>(rank));
@@ -49,7 +49,7 @@ TEST_CASE("processes join through an all-gather of their own, authenticated, and
     ops::job here(through(rank, 2, all));
     PARLEY_EXPECT(here.authenticated());
     PARLEY_EXPECT(here.self().id() == rank);
-    auto rows = here.self().declare(both_ways());
+    transfer rows(here.self(), both_ways());
     for (int step = 0; step < 20; ++step) exchange(rows, rank, step);
     here.leave();
   });
@@ -85,7 +85,7 @@ TEST_CASE("a peer that is killed after a bootstrap is noticed by UCX alone, befo
       2,
       [](rank_id rank, meeting& all) {
         ops::job here(through(rank, 2, all));
-        auto rows = here.self().declare(both_ways());
+        transfer rows(here.self(), both_ways());
         for (int step = 0; step < 3; ++step) exchange(rows, rank, step);
         if (rank == 1) ::raise(SIGKILL);
         std::vector<int> never_comes(1000);
@@ -119,7 +119,7 @@ TEST_CASE("ranks that meet where other hosts can reach them, without a key, join
         ops::job here(o);
         PARLEY_EXPECT(said);
         PARLEY_EXPECT(!here.authenticated());
-        auto rows = here.self().declare(both_ways());
+        transfer rows(here.self(), both_ways());
         exchange(rows, rank, 1);
         here.leave();
       } catch (const runtime::failure& f) {

@@ -5,12 +5,12 @@
 #include <parley/config.hpp>
 #include <parley/dataflow.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/run.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -23,6 +23,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using parley::tests::job_run;
@@ -69,7 +70,7 @@ task<int> calls_of_child(rank* self, transfer t, p2p side) {
   const auto declared = tests::thrown_by([&] {
     auto late = pair_of({direct()});
     late.name = "late";
-    static_cast<void>(self->declare(late));
+    static_cast<void>(transfer(*self, late));
   });
   if (declared.code() != errc::bad_argument) co_return 5;
   const auto dumped = tests::thrown_by([&] { static_cast<void>(self->dump_flight("a child", "/tmp")); });
@@ -128,8 +129,8 @@ TEST_CASE("this program as one rank that forks" * doctest::skip()) {
   if (std::getenv(scenario_variable) == nullptr) return;
   const pid_t mine = ::getpid();
   const int status = ops::run([](job& here) {
-    auto t = here.self().declare(pair_of({direct(), chunked(16_KiB)}));
-    auto side = here.self().declare(point_to_point{.name = "side", .configs = {direct()}});
+    transfer t(here.self(), pair_of({direct(), chunked(16_KiB)}));
+    p2p side(here.self(), {.name = "side", .configs = {direct()}});
     run(here.loop(), forking(here.self(), t, side));
     if (!here.loop().forked()) say("received all");
   });

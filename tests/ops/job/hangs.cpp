@@ -12,14 +12,15 @@
 #include <set>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
 
 namespace {
 
-paired_transfer both_ways(const std::string& name) {
-  paired_transfer op;
+transfer_options both_ways(const std::string& name) {
+  transfer_options op;
   op.name = name;
   op.edges = {{0, 1}, {1, 0}};
   op.timeout_ns = 8'000'000'000;
@@ -46,7 +47,7 @@ task<> send_one(transfer t, rank_id to, std::uint32_t tag, std::size_t bytes, re
 // Rank 0 sends a tag that rank 1 does not receive; then each waits for the other one.
 struct crossed {
   crossed() : w(2, to_box()), calls(w.clock) {
-    for (rank_id r = 0; r < 2; ++r) ends[r] = w[r].declare(both_ways("acts"));
+    for (rank_id r = 0; r < 2; ++r) ends[r] = transfer(w[r], both_ways("acts"));
     calls.spawn(send_one(ends[0], 1, 3, 8, outcomes[0]));
     pass(w, 1'000'000);
     calls.spawn(receive_one(ends[0], 1, 0, 16, outcomes[1]));
@@ -133,7 +134,7 @@ TEST_CASE("sends that wait for room or are under way, and calls of a group, are 
   world w(2);
   auto pair = both_ways("acts");
   std::array<transfer, 2> ends;
-  for (rank_id r = 0; r < 2; ++r) ends[r] = w[r].declare(pair);
+  for (rank_id r = 0; r < 2; ++r) ends[r] = transfer(w[r], pair);
   auto op = led_by(0, {star()});
   op.timeout_ns = 8'000'000'000;
   const auto groups = declare_all(w, op);
@@ -216,8 +217,8 @@ TEST_CASE("a call that is too short for an answer asks nobody") {
   world w(2);
   auto op = both_ways("acts");
   op.timeout_ns = 10'000'000;
-  const auto first = w[0].declare(op);
-  static_cast<void>(w[1].declare(op));
+  const transfer first(w[0], op);
+  static_cast<void>(transfer(w[1], op));
   std::array<result<>, 1> outcomes;
   scope calls(w.clock);
   calls.spawn(receive_one(first, 1, 0, 8, outcomes[0]));
@@ -269,11 +270,11 @@ TEST_CASE("two ranks that declare a halo otherwise are told at once in what they
   world w(2);
   std::array<halo, 2> ends;
   for (rank_id r = 0; r < 2; ++r) {
-    halo_exchange op;
+    halo_options op;
     op.name = "ghosts";
     op.ranks = {2};
     op.periodic = {r == 0};
-    ends[r] = w[r].declare(op);
+    ends[r] = halo(w[r], op);
   }
   scope calls(w.clock);
   std::array<std::vector<double>, 2> fields{std::vector<double>(6), std::vector<double>(6)};

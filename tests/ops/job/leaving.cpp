@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -24,19 +25,19 @@ task<> receive_one(transfer t, std::uint32_t tag, call_outcomes& all) {
 // Rank 0 has sent with each of many tags, or ops, before rank 1 declares them; that one takes all, and leaves.
 struct late_receiver : world {
   explicit late_receiver(memory_link_options o = {}) : world(2, {}, std::move(o)), calls(clock) {}
-  static paired_transfer numbered(std::size_t n) {
+  static transfer_options numbered(std::size_t n) {
     auto op = pair_of({direct()});
     op.name = "op" + std::to_string(n);
     return op;
   }
   void move(std::size_t ops, std::uint32_t tags) {
     for (std::size_t n = 0; n < ops; ++n) {
-      auto out = (*this)[0].declare(numbered(n));
+      transfer out((*this)[0], numbered(n));
       for (std::uint32_t tag = 0; tag < tags; ++tag) calls.spawn(send_one(out, tag, all));
     }
     pass(*this, 500_ms);
     for (std::size_t n = 0; n < ops; ++n) {
-      auto in = (*this)[1].declare(numbered(n));
+      transfer in((*this)[1], numbered(n));
       for (std::uint32_t tag = tags; tag-- > 0;) calls.spawn(receive_one(in, tag, all));
     }
     run_until(clock, [&] { return calls.running() == 0; });
@@ -63,8 +64,8 @@ struct late_receiver : world {
 
 TEST_CASE("a receiver that leaves first tells its sender what it took, so that the sender need not ask who is gone") {
   world w(2);
-  auto out = w[0].declare(pair_of({direct()}));
-  auto in = w[1].declare(pair_of({direct()}));
+  transfer out(w[0], pair_of({direct()}));
+  transfer in(w[1], pair_of({direct()}));
   CHECK(move_each(w, out, in, {100, 200, 300}).failed() == 0);
   run(w.clock, w[1].settle(1_s));
   pass(w, 1_ms);  // the report is on its way
@@ -76,13 +77,13 @@ TEST_CASE("a receiver that leaves first tells its sender what it took, so that t
 
 TEST_CASE("a receiver tells its sender, too, what it takes while it is leaving itself") {
   world w(2);
-  auto out = w[0].declare(pair_of({direct()}));
-  auto in = w[1].declare(pair_of({direct()}));
+  transfer out(w[0], pair_of({direct()}));
+  transfer in(w[1], pair_of({direct()}));
   auto back = pair_of({direct()});
   back.name = "gradients";
-  back.role = [](rank_id r) { return std::string(r == 1 ? "sender" : "receiver"); };
-  auto out_again = w[1].declare(back);
-  auto in_again = w[0].declare(back);
+  back.role = [](rank_id r) { return r == 1 ? role::sender : role::receiver; };
+  transfer out_again(w[1], back);
+  transfer in_again(w[0], back);
   CHECK(move_each(w, out, in, {100}).failed() == 0);
   const auto data = pattern(10, 0);
   scope leaving(w.clock);
@@ -104,8 +105,8 @@ TEST_CASE("a receiver tells its sender, too, what it takes while it is leaving i
 
 TEST_CASE("what nobody has taken is told with a count") {
   world w(2);
-  auto out = w[0].declare(pair_of({direct()}));
-  auto in = w[1].declare(pair_of({direct()}));
+  transfer out(w[0], pair_of({direct()}));
+  transfer in(w[1], pair_of({direct()}));
   CHECK(move_each(w, out, in, {100, 200, 300}).failed() == 0);
   call_outcomes all;
   run(w.clock, send_each(out, {10, 20}, all));
@@ -122,8 +123,8 @@ TEST_CASE("of messages to a rank that did not return nothing is said: how it end
   for (const departure how : {departure::returned, departure::died, departure::failed}) {
     CAPTURE(static_cast<int>(how));
     world w(2);
-    auto out = w[0].declare(pair_of({direct()}));
-    auto in = w[1].declare(pair_of({direct()}));
+    transfer out(w[0], pair_of({direct()}));
+    transfer in(w[1], pair_of({direct()}));
     CHECK(move_each(w, out, in, {100}).failed() == 0);
     call_outcomes all;
     run(w.clock, send_each(out, {10, 20}, all));
@@ -183,9 +184,9 @@ TEST_CASE("a sender that leaves hears of its many ops, though the first of them 
   late_receiver w;
   std::vector<transfer> never_taken;
   for (std::size_t n = 1000; n < 1200; ++n) {
-    never_taken.push_back(w[0].declare(late_receiver::numbered(n)));
+    never_taken.push_back(transfer(w[0], late_receiver::numbered(n)));
     w.calls.spawn(send_one(never_taken.back(), 0, w.all));
-    w[1].declare(late_receiver::numbered(n));
+    transfer(w[1], late_receiver::numbered(n));
   }
   w.move(300, 1);
   run(w.clock, w[0].settle(1_s));

@@ -7,14 +7,15 @@
 #include <parley/cuda_space.hpp>
 #include <parley/ops/job/one_process.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/pipeline.hpp>
+#include <parley/transfer.hpp>
 
 #include <memory>
 
 namespace {
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -69,8 +70,7 @@ TEST_CASE("eight ranks of one process run a pipeline on device buffers, and each
     std::vector<std::unique_ptr<device_stage>> stages;
     for (rank_id r = 0; r < job.size(); ++r) {
       spaces.push_back(std::make_unique<transports::cuda_space>(*job.gpu(r)));
-      const pipeline p = job[r].declare(
-          linear_pipeline{.name = "activations", .configs = all_configs(), .memory = spaces.back().get()});
+      const pipeline p(job[r], {.name = "activations", .configs = all_configs(), .memory = spaces.back().get()});
       stages.push_back(std::make_unique<device_stage>(gpu, *job.gpu(r), p));
     }
     const std::vector<std::uint64_t> sizes(40, 50'000);
@@ -102,11 +102,11 @@ struct pair_of_ranks {
     for (rank_id r = 0; r < 2; ++r) {
       const bool there = gpu != nullptr && r < on_device;
       if (there) spaces.push_back(std::make_unique<transports::cuda_space>(*job.gpu(r)));
-      ends.push_back(job[r].declare(paired_transfer{.name = "buffers",
-                                                    .configs = all_configs(),
-                                                    .edges = {{0, 1}},
-                                                    .timeout_ns = 20'000'000'000,
-                                                    .memory = there ? spaces.back().get() : nullptr}));
+      ends.push_back(transfer(job[r], {.name = "buffers",
+                                       .edges = {{0, 1}},
+                                       .configs = all_configs(),
+                                       .memory = there ? spaces.back().get() : nullptr,
+                                       .timeout_ns = 20'000'000'000}));
     }
   }
   one_process job;

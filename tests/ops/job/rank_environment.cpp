@@ -14,6 +14,7 @@
 #include <cstdlib>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::tests;
 using actors::tuning_policy;
@@ -163,11 +164,11 @@ TEST_CASE("an empty variable is an error, but where it means none") {
 }
 
 TEST_CASE("a numerical check forbids configs that are less accurate than it tolerates, in every op") {
-  CHECK_FALSE(heed({}).settings.allowed.any());
-  CHECK_FALSE(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "0"}}).settings.allowed.any());
-  CHECK(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "1e-3_0.25"}}).settings.allowed.relative_error == 0.25);
-  CHECK(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "1"}}).settings.allowed.compare_trials);
-  CHECK(heed({{"PYTORCH_TUNABLEOP_NUMERICAL_CHECK", "1"}}).settings.allowed.relative_error == 1e-5);
+  CHECK_FALSE(heed({}).settings.constraints.any());
+  CHECK_FALSE(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "0"}}).settings.constraints.any());
+  CHECK(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "1e-3_0.25"}}).settings.constraints.relative_error == 0.25);
+  CHECK(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "1"}}).settings.constraints.compare_trials);
+  CHECK(heed({{"PYTORCH_TUNABLEOP_NUMERICAL_CHECK", "1"}}).settings.constraints.relative_error == 1e-5);
 }
 
 TEST_CASE("what cannot be is an error that names the variable; another program's is a warning") {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -41,8 +42,8 @@ struct second_run {
       disks[r].files = std::move(files[r]);
       ranks.push_back(std::make_unique<rank>(rank_foundation{clock, links[r], &disks[r], {{1, 2}}, {}}, s));
     }
-    out = ranks[0]->declare(pair_of(configs));
-    in = ranks[1]->declare(pair_of(configs));
+    out = transfer(*ranks[0], pair_of(configs));
+    in = transfer(*ranks[1], pair_of(configs));
   }
   void move() {
     move_and([] {});

@@ -21,6 +21,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -29,8 +30,8 @@ namespace {
 
 // ---- calls that do not end --------------------------------------------------------------------------------------------
 
-paired_transfer both_ways(const std::string& name = "acts") {
-  paired_transfer op;
+transfer_options both_ways(const std::string& name = "acts") {
+  transfer_options op;
   op.name = name;
   op.edges = {{0, 1}, {1, 0}};
   op.timeout_ns = 8'000'000'000;
@@ -68,7 +69,7 @@ struct two_ranks : world {
 /// Rank 0 sends a tag that rank 1 does not receive; then each waits for the other one.
 std::string of_crossed_calls(rank_id on) {
   two_ranks w;
-  const std::array ends{w[0].declare(both_ways()), w[1].declare(both_ways())};
+  const std::array ends{transfer(w[0], both_ways()), transfer(w[1], both_ways())};
   w.send(ends[0], 1, 3, 8);
   pass(w, 1'000'000);
   const auto& of_0 = w.receive(ends[0], 1, 0, 16);
@@ -80,19 +81,19 @@ std::string of_crossed_calls(rank_id on) {
 }
 std::string of_another_name(rank_id on) {
   two_ranks w;
-  const auto& of_0 = w.receive(w[0].declare(both_ways("act")), 1, 0, 8);
-  const auto& of_1 = w.receive(w[1].declare(both_ways("acts")), 0, 0, 8);
+  const auto& of_0 = w.receive(transfer(w[0], both_ways("act")), 1, 0, 8);
+  const auto& of_1 = w.receive(transfer(w[1], both_ways("acts")), 0, 0, 8);
   w.end();
   return sentence_of(on == 0 ? of_0 : of_1);
 }
 std::string of_another_order() {
   two_ranks w;
-  std::array<std::vector<rank_group>, 2> groups;
+  std::array<std::vector<collective>, 2> groups;
   for (const char* const name : {"one", "two"}) {
     auto op = led_by(0, {star()});
     op.name = name;
     op.timeout_ns = 4'000'000'000;
-    for (rank_id r = 0; r < 2; ++r) groups[r].push_back(w[r].declare(op));
+    for (rank_id r = 0; r < 2; ++r) groups[r].push_back(collective(w[r], op));
   }
   std::vector<float> x(4), y(4);
   std::array<result<>, 2> outcomes;
@@ -103,7 +104,7 @@ std::string of_another_order() {
 }
 std::string of_silent_peer() {
   two_ranks w;
-  const auto end = w[0].declare(both_ways());
+  const transfer end(w[0], both_ways());
   w.ranks[1].reset();
   const auto& outcome = w.receive(end, 1, 0, 8);
   w.end();
@@ -114,8 +115,8 @@ std::string of_short_call() {
   two_ranks w;
   auto op = both_ways();
   op.timeout_ns = 10'000'000;
-  const auto end = w[0].declare(op);
-  static_cast<void>(w[1].declare(op));
+  const transfer end(w[0], op);
+  static_cast<void>(transfer(w[1], op));
   const auto& outcome = w.receive(end, 1, 0, 8);
   w.end();
   return sentence_of(outcome);
@@ -125,7 +126,7 @@ std::string of_short_call() {
 
 std::string of_receive_whose_sender(departure how) {
   two_ranks w;
-  const auto& outcome = w.receive(w[0].declare(both_ways()), 1, 0, 8);
+  const auto& outcome = w.receive(transfer(w[0], both_ways()), 1, 0, 8);
   pass(w, 1'000'000);
   w[0].on_lost(1, "it says why", how);
   w.end();
@@ -134,8 +135,8 @@ std::string of_receive_whose_sender(departure how) {
 /// Of three messages that were taken and two that were not.
 std::string of_untaken(bool when_rank_1_has_answered) {
   world w(2);
-  auto out = w[0].declare(pair_of({direct()}));
-  auto in = w[1].declare(pair_of({direct()}));
+  transfer out(w[0], pair_of({direct()}));
+  transfer in(w[1], pair_of({direct()}));
   call_outcomes all = move_each(w, out, in, {100, 200, 300});
   run(w.clock, send_each(out, {10, 20}, all));
   if (when_rank_1_has_answered) {
@@ -147,9 +148,9 @@ std::string of_untaken(bool when_rank_1_has_answered) {
 std::string of_refused_declaration() {
   world w(2);
   auto op = pair_of({direct()});
-  auto out = w[0].declare(op);
+  transfer out(w[0], op);
   op.dtype = "bf16";
-  auto in = w[1].declare(op);
+  transfer in(w[1], op);
   pass(w, 1'000'000'000);
   return w[0].unfinished().rejected.at(0);
 }

@@ -5,10 +5,10 @@
 
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/registration.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
 #include <parley/runtime/wire/router.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -181,7 +181,7 @@ TEST_CASE("with tuning off a role runs its default, and the list of what was not
 
 TEST_CASE("constraints filter a role's configs before time decides") {
   rank_settings s = eager_trials();
-  s.allowed.relative_error = 1e-3;
+  s.constraints.relative_error = 1e-3;
   role_job j(s, {}, {.relative_error = 1e-2});
   j.call(60);
   CHECK(j.ran["produce fast"] == 0);
@@ -203,7 +203,7 @@ TEST_CASE("constraints filter a role's configs before time decides") {
 
 TEST_CASE("with NUMERICAL_CHECK only the default of a role runs, and a warning says why") {
   rank_settings s = eager_trials();
-  s.allowed.compare_trials = true;
+  s.constraints.compare_trials = true;
   role_job j(s);
   j.call(60);
   CHECK(j.ran["produce slow"] == 60);

@@ -250,7 +250,7 @@ TEST_CASE("a kernel may call another one, and a tuned thunk another one, on one 
                               .name = "outer",
                               .implementations = {{"slower", [&w, r](int) { return (*w.kernel_1[r])(8); }},
                                                   {"slow", [&w, r](int) { return (*w.kernel_0[r])(8); }}}});
-      all[r].inner = std::make_unique<contextual>(w[r], contextual_op{.name = "inner"});
+      all[r].inner = std::make_unique<contextual>(w[r], contextual_options{.name = "inner"});
     }
     const auto within = [](tunable_op<task<>(int)>* o, std::size_t* runs) -> task<> {
       ++*runs;
@@ -346,7 +346,7 @@ TEST_CASE("a config whose family is switched off is neither tried nor taken from
     o.implementations[1].family = "simd";
     w[r].kernels().enable_family("simd", false);
     kernels.push_back(std::make_unique<timed_kernel>(w[r].kernels(), std::move(o)));
-    layers.emplace_back(w[r], contextual_op{.name = "layer", .iterations = 2});
+    layers.emplace_back(w[r], contextual_options{.name = "layer", .iterations = 2});
   }
   const auto call = [](contextual* layer, timed_kernel* kernel) -> task<> {
     const auto thunk = [kernel] { return (*kernel)(8); };
@@ -379,7 +379,7 @@ TEST_CASE("kernels of one config are not tried: the first call of a function tha
     const auto takes = [](rank_id, std::size_t, std::size_t) -> time_ns { return 1'000; };
     kernels.push_back(
         std::make_unique<timed_kernel>(w[r].kernels(), kernel_of("kernel", checks ? 2 : 1, takes, r, ran[r])));
-    layers.emplace_back(w[r], contextual_op{.name = "layer"});
+    layers.emplace_back(w[r], contextual_options{.name = "layer"});
   }
   const auto call = [](contextual* layer, timed_kernel* kernel, std::size_t* count) -> task<> {
     const auto thunk = [kernel, count] {

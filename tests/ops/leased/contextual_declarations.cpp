@@ -26,13 +26,13 @@ using namespace parley::tests;
 using namespace parley::tests::contextual_layers;
 
 TEST_CASE("ranks that declare a tuned thunk in other ways are all told which, before its first round is over") {
-  const auto changed = [](const std::function<void(contextual_op&)>& change) {
-    contextual_op op = two_kernels::table();
+  const auto changed = [](const std::function<void(contextual_options&)>& change) {
+    contextual_options op = two_kernels::table();
     change(op);
     return op;
   };
   struct other {
-    contextual_op op;
+    contextual_options op;
     std::string words;
   };
   for (const auto& [op, words] :
@@ -74,7 +74,7 @@ TEST_CASE("ranks that list the members of a tuned thunk in other orders mean the
   const auto even = [](rank_id, std::size_t c, std::size_t) -> time_ns { return c == 1 ? 1'000'000 : 2'000'000; };
   for (rank_id r = 0; r < 2; ++r) {
     kernels.push_back(std::make_unique<timed_kernel>(w[r].kernels(), kernel_of("kernel", 2, even, r, ran[r])));
-    contextual_op op;
+    contextual_options op;
     op.name = "layer";
     op.members = r == 0 ? std::vector<rank_id>{0, 1} : std::vector<rank_id>{1, 0};
     layers.emplace_back(w[r], op);

@@ -307,7 +307,7 @@ TEST_CASE("a kernel of another coroutine goes on when the call that it was a par
     return ++calls == 2 ? 5'000'000 : 1'000'000;
   };
   timed_kernel kernel(w[0].kernels(), kernel_of("kernel", 3, slow_beside, 0, ran));
-  contextual_op op;
+  contextual_options op;
   op.name = "layer";
   op.iterations = 2;
   contextual layer(w[0], op);

@@ -7,10 +7,10 @@
 #include <parley/kernel_key.hpp>
 #include <parley/ops/job/rank_settings.hpp>
 #include <parley/ops/leased/contextual_end.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 #include <parley/tunable_context.hpp>
 #include <parley/tunable_op.hpp>
 
@@ -75,7 +75,7 @@ struct checked_kernel {
 struct checked_layers : world {
   checked_layers(rank_id n, const checked_kernel& k, bool checks)
       : world(n, settings_with(checks)), kernel(k), outcomes(n) {
-    contextual_op op;
+    contextual_options op;
     op.name = "layer";
     op.iterations = 2;
     for (rank_id r = 0; r < n; ++r) {

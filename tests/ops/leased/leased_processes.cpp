@@ -46,15 +46,15 @@ struct member {
                              (std::filesystem::temp_directory_path() / "sums").string(), member_count)) {
     // So far from each other that the machine's own doings do not matter.
     book->rehearsal_ns = {{"forward", 40_ms}, {"by_threes", 1_ms}, {"by_fives", 80_ms}};
-    symmetric_op declared;
+    symmetric_options declared;
     declared.name = "gradients";
     declared.configs = three_orders(book);
-    declared.over = over = std::make_shared<shared_communicator>(memory, 0, self.id());
+    declared.communicator = over = std::make_shared<shared_communicator>(memory, 0, self.id());
     if (how != trials::on_calls)
       declared.rehearse = std::make_shared<shared_source>(memory, self.id(), how == trials::beside_calls);
     // Different promises: who takes the least instead of the greatest lets two configs into one call.
     if (how == trials::on_calls) self.services().promise_margin = 4 + 8 * (late_rank - self.id());
-    op = self.declare(std::move(declared));
+    op = symmetric(self, std::move(declared));
   }
   std::uint64_t gates_met() const { return op.end().leases().statistics().gates_met; }
   std::uint64_t messages() const {

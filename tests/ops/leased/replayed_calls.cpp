@@ -4,12 +4,13 @@
 
 #include <doctest/doctest.h>
 #include <parley/config.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/replayed_calls.hpp>
+#include <parley/transfer.hpp>
 
 namespace {
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -20,13 +21,13 @@ class eighths final : public symmetric_config {
   explicit eighths(bool capturable = true)
       : symmetric_config({.name = "eighths", .wire_class = "eighths"}), capturable_(capturable) {}
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
-    auto& world = dynamic_cast<gpu_world&>(*call.over);
+    auto& world = dynamic_cast<gpu_world&>(*call.communicator);
     for (std::size_t i = 0; i < 8; ++i) co_await world.run(part(data, i), call.replayed);
     static_cast<void>(co_await sleep_for(20'000'000));  // longer than whatever else this machine does meanwhile
   }
   bool can_be_captured() const noexcept override { return capturable_; }
   task<> capture(symmetric_call call, std::span<std::byte> data, device_stream stream) const override {
-    auto& world = dynamic_cast<gpu_world&>(*call.over);
+    auto& world = dynamic_cast<gpu_world&>(*call.communicator);
     for (std::size_t i = 0; i < 8; ++i)
       co_await world.capture(part(data, i), static_cast<transports::cuda_stream>(stream));
   }
@@ -46,8 +47,8 @@ struct steps_of_two : two_members {
     for (rank_id r = 0; r < 2; ++r) {
       streams.push_back(gpu.make_stream(0));
       const auto captured = [this, r](transports::cuda_stream s, captured_call sum) { return step(this, r, s, sum); };
-      steps.push_back(std::make_unique<replayed_calls>(ends[r], *copies[r], captured,
-                                                       symmetric_options{.bytes = bytes, .timeout_ns = timeout_ns}));
+      steps.push_back(std::make_unique<replayed_calls>(
+          ends[r], *copies[r], captured, symmetric_call_options{.bytes = bytes, .timeout_ns = timeout_ns}));
     }
   }
   ~steps_of_two() { steps.clear(); }

@@ -7,10 +7,10 @@
 #include <parley/actors/policy.hpp>
 #include <parley/agreement.hpp>
 #include <parley/error.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/scope.hpp>
 #include <parley/symmetric.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 #include <parley/tuning/planners/statistics.hpp>
 #include <parley/tuning/results/results.hpp>
 

@@ -26,11 +26,11 @@ using namespace parley::tests::symmetric_jobs;
 
 TEST_CASE("declarations that cannot work say so") {
   world w(3);
-  symmetric_op op;
+  symmetric_options op;
   op.name = "gradients";
-  const auto refused = [&](symmetric_op o, std::string_view why) {
+  const auto refused = [&](symmetric_options o, std::string_view why) {
     try {
-      w[1].declare(std::move(o));
+      symmetric(w[1], std::move(o));
     } catch (const failure& f) {
       INFO(f.what());
       return std::string(f.what()).find(why) != std::string::npos;
@@ -46,11 +46,11 @@ TEST_CASE("declarations that cannot work say so") {
   op.members = {1, 1};
   CHECK(refused(op, "listed twice"));
   op.members = {0, 2};
-  auto idle = w[1].declare(op);
+  symmetric idle(w[1], op);
   CHECK(idle.idle());
   CHECK_THROWS_AS(static_cast<void>(idle.end()), failure);
-  static_cast<void>(w[0].declare(op));
-  CHECK_THROWS_AS(static_cast<void>(w[0].declare(op)), failure);
+  static_cast<void>(symmetric(w[0], op));
+  CHECK_THROWS_AS(static_cast<void>(symmetric(w[0], op)), failure);
 }
 
 TEST_CASE("members that list each other in another order, follow another leader or list another default are told so "
@@ -71,13 +71,13 @@ TEST_CASE("members that list each other in another order, follow another leader 
     const auto over = lib.make();
     std::vector<symmetric> handles;
     for (rank_id r = 0; r < 3; ++r) {
-      symmetric_op op;
+      symmetric_options op;
       op.name = "gradients";
       op.configs = three();
       if (r == 0 && c.ours == "default tree") std::reverse(op.configs.begin(), op.configs.end());
       op.members = r == 0 ? c.first : c.others;
-      op.over = std::make_shared<library_communicator>(over);
-      handles.push_back(w[r].declare(op));
+      op.communicator = std::make_shared<library_communicator>(over);
+      handles.push_back(symmetric(w[r], op));
     }
     const time_ns began = w.clock.now();
     std::vector<member_log> logs(3);

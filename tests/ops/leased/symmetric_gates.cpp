@@ -5,13 +5,13 @@
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/error.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/wire/link.hpp>
 #include <parley/scope.hpp>
 #include <parley/symmetric.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -122,11 +122,11 @@ TEST_CASE("a call whose config waits too long for another member says what that 
   const auto receive = [](transfer t, std::span<std::byte> into) -> task<> {
     static_cast<void>(co_await attempt(t.receive(into, {.from = 0, .tag = 7})));
   };
-  paired_transfer acts;
+  transfer_options acts;
   acts.name = "acts";
   acts.edges = {{0, 1}, {1, 0}, {0, 2}};
   std::vector<transfer> ends;
-  for (rank_id r = 0; r < 3; ++r) ends.push_back(job.ranks[r]->declare(acts));
+  for (rank_id r = 0; r < 3; ++r) ends.push_back(transfer(*job.ranks[r], acts));
   std::vector<std::byte> other(8);
   SUBCASE("which waits in another call") {
     job.calls->spawn(receive(ends[2], other));
@@ -146,12 +146,12 @@ TEST_CASE("a call whose config waits too long for another member says what that 
     }
   }
   SUBCASE("which has not declared the op") {
-    symmetric_op alone{.name = "alone",
-                       .members = {0, 1},
-                       .configs = three(),
-                       .over = std::make_shared<library_communicator>(job.lib.make()),
-                       .timeout_ns = 4'000'000'000};
-    const symmetric only = job.ranks[0]->declare(alone);
+    symmetric_options alone{.name = "alone",
+                            .members = {0, 1},
+                            .configs = three(),
+                            .timeout_ns = 4'000'000'000,
+                            .communicator = std::make_shared<library_communicator>(job.lib.make())};
+    const symmetric only(*job.ranks[0], alone);
     job.calls->spawn(call(only, data, outcomes[0]));
     job.pass(5'000'000'000);
     CHECK(outcomes[0].code() == errc::timeout);

@@ -96,7 +96,7 @@ class watched_config final : public symmetric_config {
   watched_config(symmetric_config_ptr real, runs_seen& seen)
       : symmetric_config({.name = real->id(), .wire_class = real->id()}), real_(std::move(real)), seen_(seen) {}
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
-    if (call.over == nullptr) {
+    if (call.communicator == nullptr) {
       ++seen_.on_nothing;
       co_return;
     }

@@ -13,12 +13,12 @@
 #include <parley/error.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/ops/leased/symmetric_end.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/scope.hpp>
 #include <parley/symmetric.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -91,16 +91,16 @@ struct job_of : world {
     }
     const auto users = lib.make();
     for (rank_id r = 0; r < n; ++r) {
-      symmetric_op op;
+      symmetric_options op;
       op.name = "gradients";
       op.configs = configs;
       op.timeout_ns = timeout_ns;
-      if (settings.allowed.compare_trials) op.dtype = "f32";
-      op.over = std::make_shared<library_communicator>(users);
+      if (settings.constraints.compare_trials) op.dtype = "f32";
+      op.communicator = std::make_shared<library_communicator>(users);
       sources.push_back(std::make_shared<library_source>(lib));
       sources.back()->beside = how == trials::rehearsed;
       if (how != trials::on_calls) op.rehearse = sources.back();
-      handles.push_back(ranks[r]->declare(op));
+      handles.push_back(symmetric(*ranks[r], op));
     }
     calls.emplace(clock);
   }

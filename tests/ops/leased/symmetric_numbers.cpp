@@ -41,8 +41,8 @@ symmetric_config_ptr triples(std::string name, time_ns takes_ns, float off = 0) 
 
 rank_settings checked(double rtol) {
   rank_settings s;
-  s.allowed.compare_trials = true;
-  s.allowed.relative_error = rtol;
+  s.constraints.compare_trials = true;
+  s.constraints.relative_error = rtol;
   return s;
 }
 
@@ -122,9 +122,9 @@ TEST_CASE("an op that cannot compare its candidates runs its default alone, and 
     CHECK(job[r].warnings()[0].find("give it a communicator_source") != std::string::npos);
     CHECK(job.end(r).participant().unavailable.size() == 2);
   }
-  symmetric_op op;
+  symmetric_options op;
   op.rehearse = job.sources[0];
-  CHECK(why_not_compared(op).find("set symmetric_op::dtype") != std::string::npos);
+  CHECK(why_not_compared(op).find("set symmetric_options::dtype") != std::string::npos);
   op.dtype = "bf16";
   CHECK(why_not_compared(op).empty());
 }

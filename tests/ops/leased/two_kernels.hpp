@@ -11,10 +11,10 @@
 #include <parley/error.hpp>
 #include <parley/kernel_key.hpp>
 #include <parley/ops/job/rank_settings.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 #include <parley/tunable_op.hpp>
 
 #include <cstddef>
@@ -68,8 +68,8 @@ inline timed_kernel::options kernel_of(std::string name, std::size_t configs, co
 /// Two kernels on each rank of a world, with 2 and 3 configs: the worked case.
 struct two_kernels : world {
   /// `of_last`: as the last rank declares it.
-  explicit two_kernels(rank_id n, const time_model& first, const time_model& second, contextual_op op = table(),
-                       const rank_settings& settings = {}, const std::optional<contextual_op>& of_last = {})
+  explicit two_kernels(rank_id n, const time_model& first, const time_model& second, contextual_options op = table(),
+                       const rank_settings& settings = {}, const std::optional<contextual_options>& of_last = {})
       : world(n, settings), ran_0(n), ran_1(n), runs(n), outcomes(n) {
     for (rank_id r = 0; r < n; ++r) {
       kernel_0.push_back(
@@ -81,8 +81,8 @@ struct two_kernels : world {
       layers.emplace_back(*ranks[r], op);
     }
   }
-  static contextual_op table() {
-    contextual_op op;
+  static contextual_options table() {
+    contextual_options op;
     op.iterations = 2;
     op.timeout_ns = 1'000'000'000;
     return op;

@@ -33,10 +33,10 @@ struct two_members : world {
     library lib(clock, 2);
     const auto over = lib.make();
     for (rank_id r = 0; r < 2; ++r) {
-      symmetric_op op{.name = "gradients", .configs = {config}};
-      op.over = std::make_shared<library_communicator>(over);
+      symmetric_options op{.name = "gradients", .configs = {config}};
+      op.communicator = std::make_shared<library_communicator>(over);
       op.timeout_ns = second;
-      handles.push_back(ranks[r]->declare(op));
+      handles.push_back(symmetric(*ranks[r], op));
     }
   }
   void call(rank_id r) {
@@ -89,20 +89,20 @@ std::string of_other_default() {
   const auto over = lib.make();
   std::vector<symmetric> handles;
   for (rank_id r = 0; r < 2; ++r) {
-    symmetric_op op{.name = "gradients", .configs = {takes("library", 1'000), takes("ring", 1'000)}};
+    symmetric_options op{.name = "gradients", .configs = {takes("library", 1'000), takes("ring", 1'000)}};
     if (r == 0) std::swap(op.configs[0], op.configs[1]);
-    op.over = std::make_shared<library_communicator>(over);
-    handles.push_back(w[r].declare(op));
+    op.communicator = std::make_shared<library_communicator>(over);
+    handles.push_back(symmetric(w[r], op));
   }
   pass(w, second);
   std::vector<std::byte> data(4096);
   return thrown_by([&] { run(w.clock, handles[1].run(data)); }).reason().what();
 }
-std::string of_declaration(const std::function<void(symmetric_op&)>& change) {
+std::string of_declaration(const std::function<void(symmetric_options&)>& change) {
   world w(2);
-  symmetric_op op{.name = "gradients", .configs = {takes("library", 1'000)}};
+  symmetric_options op{.name = "gradients", .configs = {takes("library", 1'000)}};
   change(op);
-  return thrown_by([&] { w[0].declare(op); }).reason().what();
+  return thrown_by([&] { symmetric(w[0], op); }).reason().what();
 }
 
 // ---- tuned thunks -----------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ struct two_thunks : world {
                                        return compute_for(1'000);
                                      }});
       kernels.push_back(std::make_unique<plain_kernel>(ranks[r]->kernels(), o));
-      contextual_op op;
+      contextual_options op;
       op.name = "layer";
       op.iterations = r == 1 ? iterations_of_1 : 2;
       op.timeout_ns = second;
@@ -216,13 +216,13 @@ TEST_CASE("what the errors of calls without headers and of tuned thunks say, in 
       {of_other_default(),
        "declaration_mismatch: gradients 0->1: rank 1 declares default library, the leader rank 0 declares default "
        "ring; declare the op alike on all its ranks; invocation 0 was under way"},
-      {of_declaration([](symmetric_op& op) { op.configs.clear(); }),
+      {of_declaration([](symmetric_options& op) { op.configs.clear(); }),
        "bad_argument: op gradients has an empty catalogue; list at least its default config"},
-      {of_declaration([](symmetric_op& op) { op.configs.push_back(nullptr); }),
+      {of_declaration([](symmetric_options& op) { op.configs.push_back(nullptr); }),
        "bad_argument: op gradients: config 1 of its catalogue is null"},
-      {of_declaration([](symmetric_op& op) { op.members = {0, 3}; }),
+      {of_declaration([](symmetric_options& op) { op.members = {0, 3}; }),
        "bad_argument: op gradients: member 3 is outside the world of 2 or listed twice"},
-      {of_declaration([](symmetric_op& op) { op.members = {0, 0}; }),
+      {of_declaration([](symmetric_options& op) { op.members = {0, 0}; }),
        "bad_argument: op gradients: member 0 is outside the world of 2 or listed twice"},
       {of_thunk_alone(0),
        "timeout: layer 0->1, invocation 0, on rank 0: rank 1 did not come to the end of it in time; see what holds it "

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -50,9 +51,9 @@ std::vector<std::byte> alone(std::uint64_t microbatch, std::size_t bytes, std::s
 struct pipe_world : world {
   explicit pipe_world(rank_id n, rank_settings s = {}) : world(n, std::move(s)) {
     for (rank_id r = 0; r < n; ++r) {
-      pipes.push_back(ranks[r]->declare(linear_pipeline{.name = "layers",
-                                                        .configs = {direct(), chunked(1_KiB, 2), chunked(32_KiB, 1)},
-                                                        .timeout_ns = 1'000'000'000}));
+      pipes.push_back(pipeline(*ranks[r], {.name = "layers",
+                                           .configs = {direct(), chunked(1_KiB, 2), chunked(32_KiB, 1)},
+                                           .timeout_ns = 1'000'000'000}));
       workers.push_back(std::make_unique<worker>(r, n));
     }
   }
@@ -100,7 +101,7 @@ TEST_CASE("a pipeline of any length computes what one process would, bit for bit
 
 TEST_CASE("a rank that is no stage is neither the first nor the last, and runs nothing") {
   world w(2);
-  pipeline p = w[1].declare(linear_pipeline{.name = "p", .stages = {0}});
+  pipeline p(w[1], {.name = "p", .stages = {0}});
   CHECK(p.idle());
   CHECK_FALSE(p.first());
   CHECK_FALSE(p.last());

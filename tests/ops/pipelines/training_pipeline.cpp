@@ -6,8 +6,8 @@
 
 #include <parley/config.hpp>
 #include <parley/ops/core/common_terms.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/training_pipeline.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -17,6 +17,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -38,7 +39,8 @@ struct trained {
     links.ns_per_byte = 0;
     return links;
   }
-  static task<> pass(training t, training_work* p, pipeline_report* report, result<>* outcome, time_ns* ended) {
+  static task<> pass(training_pipeline t, training_work* p, pipeline_report* report, result<>* outcome,
+                     time_ns* ended) {
     std::exception_ptr thrown;
     try {
       *report = co_await t.run(*p);
@@ -49,8 +51,8 @@ struct trained {
     scope& here = co_await this_scope;
     *ended = here.where().now();
   }
-  training_pipeline op_of(time_ns timeout_ns) const {
-    training_pipeline op;
+  training_pipeline_options op_of(time_ns timeout_ns) const {
+    training_pipeline_options op;
     op.name = "layers";
     op.schedule = s;
     op.configs = {direct(), chunked(128, 2)};
@@ -58,11 +60,11 @@ struct trained {
     return op;
   }
   trained& run(time_ns timeout_ns = 1'000'000'000) {
-    std::vector<training> handles;
-    for (rank_id r = 0; r < s.ranks.size(); ++r) handles.push_back(w[r].declare(op_of(timeout_ns)));
+    std::vector<training_pipeline> handles;
+    for (rank_id r = 0; r < s.ranks.size(); ++r) handles.push_back(training_pipeline(w[r], op_of(timeout_ns)));
     return run(handles);
   }
-  trained& run(const std::vector<training>& handles) {
+  trained& run(const std::vector<training_pipeline>& handles) {
     ended.resize(s.ranks.size());
     outcomes.assign(s.ranks.size(), {});
     scope all(w.clock);
@@ -136,10 +138,10 @@ void check_drawn(std::uint64_t seed) {
   trained t(s, std::array<time_ns, 2>{0, 10'000}[dice.below(2)], std::move(links));
   const std::size_t elements = dice.below(4) == 0 ? 2000 : width;
   for (const auto& part : t.parts) part->elements = elements;
-  std::vector<training> handles;
-  training_pipeline op = t.op_of(1'000'000'000);
+  std::vector<training_pipeline> handles;
+  training_pipeline_options op = t.op_of(1'000'000'000);
   if (dice.below(64) != 0) op.configs = {direct()};  // a search takes longer than a pass
-  for (rank_id r = 0; r < s.ranks.size(); ++r) handles.push_back(t.w[r].declare(op));
+  for (rank_id r = 0; r < s.ranks.size(); ++r) handles.push_back(training_pipeline(t.w[r], op));
   const std::vector<double> right = gradients_alone(s);
   const std::uint64_t passes = dice.below(4) == 0 ? 2 : 1;
   for (std::uint64_t pass = 0; pass < passes; ++pass) {
@@ -235,13 +237,13 @@ task<> send_late(transfer to, time_ns at_ns) {
 TEST_CASE("a stage that waits for another rank in its work is idle meanwhile") {
   constexpr time_ns unit_ns = 1'000'000;
   trained t(one_forward_one_backward(2, 1), unit_ns);
-  paired_transfer aside = pair_of({direct()});
-  aside.role = [](rank_id r) { return std::string(r == 1 ? "sender" : "receiver"); };
-  std::vector<training> handles;
+  transfer_options aside = pair_of({direct()});
+  aside.role = [](rank_id r) { return r == 1 ? role::sender : role::receiver; };
+  std::vector<training_pipeline> handles;
   std::vector<transfer> words;
   for (rank_id r = 0; r < 2; ++r) {
-    handles.push_back(t.w[r].declare(t.op_of(1'000'000'000)));
-    words.push_back(t.w[r].declare(aside));
+    handles.push_back(training_pipeline(t.w[r], t.op_of(1'000'000'000)));
+    words.push_back(transfer(t.w[r], aside));
   }
   waits_inside first(*t.parts[0], words[0]);
   t.ended.resize(2);
@@ -299,11 +301,11 @@ class short_of_memory final : public paired_config {
 
 // Whose how many-th message is refused, by rank.
 trained& run_short_of_memory(trained& t, const std::vector<int>& at) {
-  std::vector<training> handles;
+  std::vector<training_pipeline> handles;
   for (rank_id r = 0; r < t.s.ranks.size(); ++r) {
-    training_pipeline op = t.op_of(1'000'000'000);
+    training_pipeline_options op = t.op_of(1'000'000'000);
     op.configs = {std::make_shared<short_of_memory>(at[r])};
-    handles.push_back(t.w[r].declare(op));
+    handles.push_back(training_pipeline(t.w[r], op));
   }
   return t.run(handles);
 }
@@ -338,8 +340,8 @@ TEST_CASE("what a send has failed with is said by its rank, though nothing waits
 TEST_CASE("no pass follows a failed one, whose messages may still come") {
   trained t(one_forward_one_backward(3, 4), 1000);
   t.parts[1]->throws_at = 2;
-  std::vector<training> handles;
-  for (rank_id r = 0; r < 3; ++r) handles.push_back(t.w[r].declare(t.op_of(50'000'000)));
+  std::vector<training_pipeline> handles;
+  for (rank_id r = 0; r < 3; ++r) handles.push_back(training_pipeline(t.w[r], t.op_of(50'000'000)));
   t.run(handles);
   for (const auto& o : t.outcomes) REQUIRE_FALSE(o);
   const auto order = [&](rank_id r) { return t.parts[r]->order.size(); };
@@ -365,13 +367,13 @@ TEST_CASE("neighbours whose schedules or sizes differ are both told, with both")
     std::vector<time_ns> ended(2);
     scope all(w.clock);
     for (rank_id r = 0; r < 2; ++r) {
-      training_pipeline op;
+      training_pipeline_options op;
       op.name = "layers";
       op.schedule = r == 1 && other_schedule ? gpipe(2, 5) : one_forward_one_backward(2, 4);
       op.timeout_ns = 1'000'000'000;
       parts.push_back(std::make_unique<part_of_model>(2, 1000));
       if (!other_schedule) parts[r]->elements = width + r;
-      all.spawn(trained::pass(w[r].declare(op), parts[r].get(), &reports[r], &outcomes[r], &ended[r]));
+      all.spawn(trained::pass(training_pipeline(w[r], op), parts[r].get(), &reports[r], &outcomes[r], &ended[r]));
     }
     run_until(w.clock, [&] { return all.running() == 0; });
     for (rank_id r = 0; r < 2; ++r) {
@@ -391,13 +393,13 @@ TEST_CASE("a rank that waits for one which has other neighbours is told so, and 
   std::vector<time_ns> ended(3);
   scope all(w.clock);
   for (rank_id r = 0; r < 3; ++r) {
-    training_pipeline op;
+    training_pipeline_options op;
     op.name = "layers";
     op.schedule = gpipe(2, 4);
     op.ranks = r == 0 ? std::vector<rank_id>{1, 0} : std::vector<rank_id>{1, 2};
     op.timeout_ns = 30'000'000'000;
     parts.push_back(std::make_unique<part_of_model>(2, 50'000'000));
-    all.spawn(trained::pass(w[r].declare(op), parts[r].get(), &reports[r], &outcomes[r], &ended[r]));
+    all.spawn(trained::pass(training_pipeline(w[r], op), parts[r].get(), &reports[r], &outcomes[r], &ended[r]));
   }
   run_until(w.clock, [&] { return all.running() == 0; });
   for (const rank_id r : {0U, 1U}) {
@@ -410,7 +412,7 @@ TEST_CASE("a rank that waits for one which has other neighbours is told so, and 
 namespace {
 
 // A rank that fails leaves, and says with what: as in a job, the others are told.
-task<> pass_or_leave(world* w, rank_id self, training t, part_of_model* part, result<>* outcome) {
+task<> pass_or_leave(world* w, rank_id self, training_pipeline t, part_of_model* part, result<>* outcome) {
   pipeline_report report;
   time_ns ended = 0;
   co_await trained::pass(std::move(t), part, &report, outcome, &ended);
@@ -428,12 +430,12 @@ TEST_CASE("a schedule that differs between the last two ranks is named on all of
   std::vector<result<>> outcomes(4);
   scope all(w.clock);
   for (rank_id r = 0; r < 4; ++r) {
-    training_pipeline op;
+    training_pipeline_options op;
     op.name = "layers";
     op.schedule = r == 3 ? gpipe(4, 5) : one_forward_one_backward(4, 4);
     op.timeout_ns = 1'000'000'000;
     parts.push_back(std::make_unique<part_of_model>(4, 1000));
-    all.spawn(pass_or_leave(&w, r, w[r].declare(op), parts[r].get(), &outcomes[r]));
+    all.spawn(pass_or_leave(&w, r, training_pipeline(w[r], op), parts[r].get(), &outcomes[r]));
   }
   run_until(w.clock, [&] { return all.running() == 0; });
   CHECK(w.clock.now() < 100'000'000);  // a tenth of the timeout
@@ -452,14 +454,14 @@ TEST_CASE("a pass that waits too long says which step waits for whom, and what t
   std::vector<pipeline_report> reports(2);
   std::vector<result<>> outcomes(2);
   std::vector<time_ns> ended(2);
-  std::vector<training> handles;
+  std::vector<training_pipeline> handles;
   for (rank_id r = 0; r < 2; ++r) {
-    training_pipeline op;
+    training_pipeline_options op;
     op.name = "layers";
     op.schedule = gpipe(2, 4);
     op.timeout_ns = 1'000'000'000;
     parts.push_back(std::make_unique<part_of_model>(2, 1000));
-    handles.push_back(w[r].declare(op));
+    handles.push_back(training_pipeline(w[r], op));
   }
   const auto both = [&] {
     scope all(w.clock);
@@ -506,17 +508,17 @@ TEST_CASE("gradients that their stage takes only after many others hold nobody u
 
 TEST_CASE("a pipeline whose schedule does not fit the ranks is refused on all of them") {
   world w(2);
-  training_pipeline op;
+  training_pipeline_options op;
   op.name = "layers";
-  CHECK_THROWS_WITH_AS(w[0].declare(op), "bad_argument: op layers: schedule: it is empty", failure);
+  CHECK_THROWS_WITH_AS(training_pipeline(w[0], op), "bad_argument: op layers: schedule: it is empty", failure);
   op.schedule = gpipe(3, 2);
-  CHECK_THROWS_AS(w[0].declare(op), failure);
+  CHECK_THROWS_AS(training_pipeline(w[0], op), failure);
   op.ranks = {0, 1};
-  CHECK_THROWS_WITH_AS(w[0].declare(op), "bad_argument: op layers: its schedule is for 3 ranks, and 2 are named",
-                       failure);
+  CHECK_THROWS_WITH_AS(training_pipeline(w[0], op),
+                       "bad_argument: op layers: its schedule is for 3 ranks, and 2 are named", failure);
   op.schedule = gpipe(1, 2);
   op.ranks = {1};
-  CHECK(w[0].declare(op).idle());
+  CHECK(training_pipeline(w[0], op).idle());
 }
 
 namespace {
@@ -537,11 +539,11 @@ struct counting_space final : parley::tests::memory_of_host {
 TEST_CASE("passes whose microbatches have a size of their own each give the memory of those before back") {
   counting_space space;
   trained t(one_forward_one_backward(2, 2));
-  std::vector<training> handles;
+  std::vector<training_pipeline> handles;
   for (rank_id r = 0; r < 2; ++r) {
-    training_pipeline op = t.op_of(1'000'000'000);
+    training_pipeline_options op = t.op_of(1'000'000'000);
     op.memory = &space;
-    handles.push_back(t.w[r].declare(op));
+    handles.push_back(training_pipeline(t.w[r], op));
   }
   std::size_t after_first = 0;
   std::size_t most = 0;

@@ -6,9 +6,9 @@
 
 #include <parley/config.hpp>
 #include <parley/ops/core/common_terms.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/training_pipeline.hpp>
+#include <parley/transfer.hpp>
 #include <parley/tuned_stage.hpp>
 
 #include <doctest/doctest.h>
@@ -18,6 +18,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -72,11 +73,11 @@ TEST_CASE(
   std::vector<pipeline> pipes;
   std::vector<transfer> weights;
   for (rank_id r = 0; r < 3; ++r) {
-    pipes.push_back(w[r].declare(linear_pipeline{.name = "layers", .configs = slow_and_fast()}));
-    paired_transfer side;
+    pipes.push_back(pipeline(w[r], {.name = "layers", .configs = slow_and_fast()}));
+    transfer_options side;
     side.name = "weights";
     side.edges = {{2, 1}};
-    weights.push_back(w[r].declare(side));
+    weights.push_back(transfer(w[r], side));
   }
   late_at_times first, last;
   way_that_waits slow(weights[1], 2 * ms), fast(weights[1], ms);
@@ -109,15 +110,15 @@ TEST_CASE(
 TEST_CASE(
     "what is tuned in a pass forward and backward: two ways to compute, each direction for itself, and the transfers") {
   world w(2, eager_trials());
-  training_pipeline op;
+  training_pipeline_options op;
   op.name = "layers";
   op.schedule = one_forward_one_backward(2, 8);
   op.configs = slow_and_fast();
-  std::vector<training> pipes;
+  std::vector<training_pipeline> pipes;
   std::vector<std::unique_ptr<part_of_model>> slow, fast;
   std::vector<std::unique_ptr<tuned_stages>> stages;
   for (rank_id r = 0; r < 2; ++r) {
-    pipes.push_back(w[r].declare(op));
+    pipes.push_back(training_pipeline(w[r], op));
     for (auto* const ways : {&slow, &fast}) {
       ways->push_back(std::make_unique<part_of_model>(2, ways == &slow ? 2 * ms : ms));
       ways->back()->elements = activation / sizeof(double);
@@ -126,7 +127,7 @@ TEST_CASE(
         w[r], tuned_stage_options<training_work>{.name = "layers", .ways = {{"slow", *slow[r]}, {"fast", *fast[r]}}}));
   }
   constexpr int passes = 20;
-  const auto train = [](training pipe, tuned_stages* mine, time_ns late_ns) -> task<> {
+  const auto train = [](training_pipeline pipe, tuned_stages* mine, time_ns late_ns) -> task<> {
     for (int i = 0; i < passes; ++i) {
       scope& here = co_await this_scope;
       auto slept = co_await sleep_until(here.where().deadline_in(late_ns));
@@ -169,7 +170,7 @@ TEST_CASE("the way that has computed a microbatch is told when that is on its wa
     std::vector<std::uint64_t> computed, done;
   } slow(2 * ms), fast(ms);
   world w(1, eager_trials());
-  pipeline pipe = w[0].declare(linear_pipeline{.name = "layers"});
+  pipeline pipe(w[0], {.name = "layers"});
   tuned_stage mine(w[0], {.name = "layers", .ways = {{"slow", slow}, {"fast", fast}}});
   const std::vector<std::uint64_t> bytes(60, activation);
   run(w.clock, pipe.run(bytes, mine));
@@ -197,7 +198,7 @@ TEST_CASE("a way that throws ends the run, never runs again, and the next run go
     void forward(std::uint64_t, std::span<std::byte>) override { raise({errc::unavailable, "out of registers"}); }
   } bad;
   late_at_times good;
-  pipeline pipe = w[0].declare(linear_pipeline{.name = "layers"});
+  pipeline pipe(w[0], {.name = "layers"});
   tuned_stage mine(w[0], {.name = "layers", .ways = {{"good", good}, {"bad", bad}}});
   const std::vector<std::uint64_t> bytes(60, activation);
   int failed = 0;

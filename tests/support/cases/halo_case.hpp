@@ -19,7 +19,7 @@ using namespace parley::ops;
 using namespace parley::runtime;
 
 struct shape {
-  halo_exchange op;
+  halo_options op;
   std::vector<std::uint64_t> cells{};  ///< of each block
   std::uint64_t padding = 0;           ///< elements between its rows
   std::size_t fields = 1;
@@ -177,8 +177,8 @@ class block {
 /// A ring of ranks, each with four elements of its own in each field, of which the last two go on, backwards, and two of the rank before.
 class part_of_ring {
  public:
-  static halo_exchange op_of(rank_id self, rank_id ranks) {
-    halo_exchange op;
+  static halo_options op_of(rank_id self, rank_id ranks) {
+    halo_options op;
     op.name = "mesh";
     op.neighbours = {(self + 1) % ranks};
     if (ranks > 2) op.neighbours.push_back((self + ranks - 1) % ranks);

@@ -36,15 +36,15 @@ inline std::vector<result<>> exchange_all(world& w, std::vector<halo_plan>& plan
 // The blocks of all ranks.
 struct grid {
   /// Ranks of odd numbers may have rows that are padded otherwise, and other configs.
-  grid(world& w, const halo_exchange& op, const std::vector<std::uint64_t>& cells, std::uint64_t padding,
+  grid(world& w, const halo_options& op, const std::vector<std::uint64_t>& cells, std::uint64_t padding,
        std::size_t fields, std::optional<std::uint64_t> of_odd_ranks = {},
-       const std::optional<halo_exchange>& op_of_odd_ranks = {})
+       const std::optional<halo_options>& op_of_odd_ranks = {})
       : clock(w.clock) {
     for (auto& r : w.ranks) {
       const bool odd = r->id() % 2 == 1;
-      const halo_exchange& its = odd && op_of_odd_ranks ? *op_of_odd_ranks : op;
+      const halo_options& its = odd && op_of_odd_ranks ? *op_of_odd_ranks : op;
       const halo_case::shape s{its, cells, odd ? of_odd_ranks.value_or(padding) : padding, fields};
-      halos.push_back(r->declare(its));
+      halos.push_back(halo(*r, its));
       blocks.push_back(std::make_unique<halo_case::block>(halos.back(), s));
       plans.push_back(std::move(blocks.back()->plan()));
     }

@@ -17,11 +17,12 @@
 
 namespace parley::tests::jacobi_case {
 
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
-inline halo_exchange rims(std::vector<rank_id> ranks) {
-  halo_exchange op;
+inline halo_options rims(std::vector<rank_id> ranks) {
+  halo_options op;
   op.name = "rims";
   op.ranks = std::move(ranks);
   op.configs = {direct(), chunked(256, 2), put(), get()};

@@ -14,6 +14,7 @@
 
 namespace parley::tests::mixture_case {
 
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 

@@ -12,11 +12,11 @@
 #include <parley/tests/support/guarded.hpp>
 #include <parley/tests/support/transfers.hpp>
 
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
 #include <parley/halo.hpp>
-#include <parley/hierarchical.hpp>
-#include <parley/leader_worker.hpp>
+#include <parley/hierarchy.hpp>
 #include <parley/p2p.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/ring_attention.hpp>
@@ -31,6 +31,7 @@
 
 namespace parley::tests::op_cases {
 
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
@@ -85,16 +86,16 @@ struct sums : op_case {
 
 struct one_group final : sums {
   using sums::sums;
-  void declare(rank_id r) override { of[r] = self(r).declare(led_by(0, {star(), chain(4096)})); }
+  void declare(rank_id r) override { of[r] = collective(self(r), led_by(0, {star(), chain(4096)})); }
   task<> call(rank_id r) override { return of[r].all_reduce(fresh(r)); }
   bool rejoin(rank_id r) override { return of[r].rejoin(); }
-  std::map<rank_id, rank_group> of;
+  std::map<rank_id, collective> of;
 };
 
 struct two_levels final : sums {
   using sums::sums;
   void declare(rank_id r) override {
-    of[r] = self(r).declare(hierarchical{.name = "gradients", .leads = [](rank_id who) { return who % 2 == 0; }});
+    of[r] = hierarchy(self(r), {.name = "gradients", .leads = [](rank_id who) { return who % 2 == 0; }});
   }
   task<> call(rank_id r) override { return of[r].all_reduce(fresh(r)); }
   bool rejoin(rank_id r) override { return of[r].rejoin(); }
@@ -107,7 +108,7 @@ struct batches final : op_case {
   static constexpr std::array<std::size_t, 3> sizes{40'000, 10, 700};
   const char* name() const override { return "pairs"; }
   void declare(rank_id r) override {
-    of[r] = self(r).declare(point_to_point{.name = "pairs", .configs = {direct(), chunked(4_KiB, 2), put(), get()}});
+    of[r] = p2p(self(r), {.name = "pairs", .configs = {direct(), chunked(4_KiB, 2), put(), get()}});
     out.erase(r);
     in.erase(r);
     for (std::uint32_t tag = 0; tag < 2 * sizes.size(); ++tag) {
@@ -160,8 +161,8 @@ struct stages final : op_case {
   };
   const char* name() const override { return "layers"; }
   void declare(rank_id r) override {
-    of[r] = self(r).declare(
-        linear_pipeline{.name = "layers", .configs = {direct(), chunked(4_KiB, 2)}, .memory = of_op[r].memory()});
+    of[r] =
+        pipeline(self(r), {.name = "layers", .configs = {direct(), chunked(4_KiB, 2)}, .memory = of_op[r].memory()});
     work[r].place = r;
   }
   task<> call(rank_id r) override { return of[r].run(std::span(sizes), work[r]); }
@@ -181,13 +182,13 @@ struct rims final : op_case {
   static constexpr std::size_t cells = 20'000;
   const char* name() const override { return "rims"; }
   void declare(rank_id r) override {
-    halo_exchange op;
+    halo_options op;
     op.name = "rims";
     op.ranks = {ranks};
     op.periodic = {true};
     op.width = {5'000};
     plans.erase(r);
-    of[r] = self(r).declare(op);
+    of[r] = halo(self(r), op);
     halo_field f;
     f.memory = field.try_emplace(r, at[r], cells + 10'000).first->second.bytes();
     f.element_bytes = sizeof(float);
@@ -219,7 +220,7 @@ struct turning final : op_case {
   using op_case::op_case;
   const char* name() const override { return "attention"; }
   void declare(rank_id r) override {
-    of[r] = self(r).declare(ring_attention{.name = "attention"});
+    of[r] = ring_attention(self(r), {.name = "attention"});
     tensors.erase(r);
     for (int i = 0; i < 4; ++i) tensors[r].emplace_back(at[r], shape.elements());
   }
@@ -237,7 +238,7 @@ struct turning final : op_case {
   // Each element is a mean of all ranks' values, whose weights depend on the rank.
   bool right(rank_id r) const override { return tensors.at(r)[3][0] > 0 && tensors.at(r)[3][0] < ranks; }
   attention_shape shape{.heads = 1, .rows = 40, .dimensions = 64};
-  std::map<rank_id, attention> of;
+  std::map<rank_id, ring_attention> of;
   std::map<rank_id, std::vector<array<float>>> tensors;  // queries, keys, values, and what comes of them
 };
 
@@ -245,14 +246,14 @@ struct passes final : op_case {
   using op_case::op_case;
   const char* name() const override { return "training"; }
   void declare(rank_id r) override {
-    training_pipeline op;
+    training_pipeline_options op;
     op.name = "training";
     op.memory = of_op[r].memory();
     op.schedule = one_forward_one_backward(ranks, 8);
-    of[r] = self(r).declare(op);
+    of[r] = training_pipeline(self(r), op);
     models[r] = std::make_unique<training_case::part_of_model>(ranks, 1'000);
   }
-  static task<> run(training t, training_case::part_of_model* m) {
+  static task<> run(training_pipeline t, training_case::part_of_model* m) {
     auto report = co_await t.run(*m);
     static_cast<void>(report);
   }
@@ -262,7 +263,7 @@ struct passes final : op_case {
   }
   bool rejoin(rank_id r) override { return of[r].rejoin(); }
   bool right(rank_id r) const override { return models.at(r)->order.size() == 16; }
-  std::map<rank_id, training> of;
+  std::map<rank_id, training_pipeline> of;
   std::map<rank_id, std::unique_ptr<training_case::part_of_model>> models;
 };
 

@@ -17,13 +17,14 @@
 
 namespace parley::tests::ring_case {
 
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
 inline constexpr float c = 1.000244140625F;
 
-inline point_to_point pairs_named(std::string name) {
-  point_to_point op;
+inline p2p_options pairs_named(std::string name) {
+  p2p_options op;
   op.name = std::move(name);
   op.configs = {direct(), chunked(4_KiB, 2), chunked(64_KiB, 4)};
   op.timeout_ns = 1'000'000'000;

@@ -15,15 +15,15 @@
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/participant.hpp>
 #include <parley/actors/leases/lease_coordinator.hpp>
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/ops/leased/symmetric_end.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/version.hpp>
 #include <parley/runtime/wire/router.hpp>
 #include <parley/symmetric.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -105,7 +105,7 @@ class stated_star final : public ops::group_config {
 
  private:
   config_state& state_;
-  ops::group_config_ptr real_ = ops::star();
+  ops::group_config_ptr real_ = configs::star();
 };
 
 /// Nobody is done before all have come.
@@ -114,7 +114,7 @@ class stated_algorithm final : public ops::symmetric_config {
   explicit stated_algorithm(config_state& s)
       : symmetric_config({.name = s.name, .wire_class = s.wire_class}), state_(s) {}
   runtime::task<> run(ops::symmetric_call call, std::span<std::byte>) const override {
-    auto& over = static_cast<library_communicator&>(*call.over);
+    auto& over = static_cast<library_communicator&>(*call.communicator);
     const bool rehearsal = call.on == ops::symmetric_call::stream::rehearsal;
     const calls_book::entry noted(*over.place->book, call.self, rehearsal);
     const std::size_t at = over.next++;
@@ -351,27 +351,27 @@ struct scheme_job {
     const auto fill = [this](auto& op, const auto& list) {
       op.name = op_name;
       op.configs = list;
-      op.capable = [this](rank_id r) { return can[r]; };
+      op.can_run = [this](rank_id r) { return can[r]; };
     };
     if (how == scheme::edge) {
       auto op = pair_of({});
       fill(op, transfers);
-      transfers_declared.push_back(self.declare(op));
+      transfers_declared.push_back(transfer(self, op));
     } else if (how == scheme::group) {
       auto op = led_by(leader, {});
       fill(op, collectives);
       op.depth = depth;
-      groups.push_back(self.declare(op));
+      groups.push_back(collective(self, op));
     } else {
-      ops::symmetric_op op;
+      ops::symmetric_options op;
       fill(op, algorithms);
       op.members = {1, 0, 2};
-      op.over = std::make_shared<library_communicator>(users);
+      op.communicator = std::make_shared<library_communicator>(users);
       const auto source = std::make_shared<library_source>(*lib);
       source->beside = how == scheme::rehearsed;
       sources.push_back(source);
       if (how != scheme::on_calls) op.rehearse = source;
-      leased_ops.push_back(self.declare(op));
+      leased_ops.push_back(ops::symmetric(self, op));
     }
   }
   runtime::task<> call_on(rank_id r, std::size_t times, std::size_t of_bytes) {
@@ -413,7 +413,7 @@ struct scheme_job {
 
  public:
   std::vector<ops::transfer> transfers_declared;
-  std::vector<ops::rank_group> groups;
+  std::vector<ops::collective> groups;
   std::vector<ops::symmetric> leased_ops;
   std::vector<std::shared_ptr<library_source>> sources;  ///< of their communicators for rehearsals
 };

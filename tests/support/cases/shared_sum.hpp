@@ -3,7 +3,7 @@
 /// the words out in an order of its own, so that members who run different ones for one call get wrong sums.
 ///
 ///     shared_sums memory(path, members);                     // the last member who opens the file removes its name
-///     op.over     = memory.user(2);                          // member 2's; results come `depth` - 1 calls later
+///     op.communicator     = memory.user(2);                          // member 2's; results come `depth` - 1 calls later
 ///     op.rehearse = memory.rehearsals(2);
 ///     op.configs  = {sums_by("forward", 1, costs), sums_by("by_threes", 3, costs)};
 ///
@@ -166,7 +166,7 @@ class sums_by final : public ops::symmetric_config {
       : symmetric_config({.name = name, .wire_class = name}), name_(name), stride_(stride), book_(std::move(book)) {}
 
   runtime::task<> run(ops::symmetric_call call, std::span<std::byte> data) const override {
-    auto& over = static_cast<shared_communicator&>(*call.over);
+    auto& over = static_cast<shared_communicator&>(*call.communicator);
     const runtime::scope& here = co_await runtime::this_scope;
     const bool is_call = call.on == ops::symmetric_call::stream::user;
     if (is_call) book_->calls.push_back({call.invocation, digest()});

@@ -51,14 +51,14 @@ struct two_members {
     }
     runtime::run(loop, connect_both(*this, sources[0]->make_id()));
     for (runtime::rank_id r = 0; r < 2; ++r) {
-      ops::symmetric_op op{.name = "sums",
-                           .configs = ops::default_first(*worlds[r], configs),
-                           .over = worlds[r],
-                           .rehearse = sources[r]};
+      ops::symmetric_options op{.name = "sums",
+                                .configs = ops::default_first(*worlds[r], configs),
+                                .communicator = worlds[r],
+                                .rehearse = sources[r]};
       op.memory = spaces[r].get();
       op.replayed = replayed;
-      if (r == 1 && !mask_of_rank_1.empty()) op.capable = [mask_of_rank_1](runtime::rank_id) { return mask_of_rank_1; };
-      ends.push_back(ranks[r]->declare(op));
+      if (r == 1 && !mask_of_rank_1.empty()) op.can_run = [mask_of_rank_1](runtime::rank_id) { return mask_of_rank_1; };
+      ends.push_back(ops::symmetric(*ranks[r], op));
     }
   }
   ~two_members() { end(); }

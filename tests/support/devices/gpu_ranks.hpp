@@ -9,13 +9,13 @@
 #include <parley/cuda_link.hpp>
 #include <parley/cuda_space.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/rank.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
 #include <parley/runtime/time/reactor.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 #include <parley/transports/in_process/process_world.hpp>
 
 #include <memory>
@@ -53,11 +53,11 @@ struct two_ranks {
     for (runtime::rank_id r = 0; r < world; ++r) {
       ranks.push_back(std::make_unique<ops::rank>(ops::rank_foundation{loop, *wires[r], nullptr, lives}, settings));
       if (world > 1)
-        ends.push_back(ranks[r]->declare(ops::paired_transfer{.name = "buffers",
-                                                              .configs = configs,
-                                                              .edges = {{0, 1}},
-                                                              .timeout_ns = 20'000'000'000,
-                                                              .memory = spaces[r].get()}));
+        ends.push_back(ops::transfer(*ranks[r], {.name = "buffers",
+                                                 .edges = {{0, 1}},
+                                                 .configs = configs,
+                                                 .memory = spaces[r].get(),
+                                                 .timeout_ns = 20'000'000'000}));
     }
   }
   ~two_ranks() {

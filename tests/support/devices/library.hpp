@@ -216,7 +216,7 @@ class algorithm final : public ops::symmetric_config {
   algorithm(std::string name, algorithm_traits t)
       : symmetric_config({.name = std::move(name), .wire_class = t.wire_class}), traits_(std::move(t)) {}
   runtime::task<> run(ops::symmetric_call call, std::span<std::byte> data) const override {
-    auto& over = static_cast<library_communicator&>(*call.over);
+    auto& over = static_cast<library_communicator&>(*call.communicator);
     const bool rehearsal = call.on == ops::symmetric_call::stream::rehearsal;
     const calls_book::entry noted(*over.place->book, call.self, rehearsal);
     if (const time_ns stall = traits_.stalls ? traits_.stalls(call) : 0; stall != 0) {

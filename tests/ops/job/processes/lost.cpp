@@ -10,11 +10,11 @@
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/ops/leased/contextual_end.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/run.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 #include <parley/tunable_context.hpp>
 #include <parley/tunable_op.hpp>
 
@@ -35,6 +35,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests::processes;
@@ -58,9 +59,9 @@ task<> until_lost(rank& self, transfer t) {
   }
 }
 void killed(job& here) {
-  paired_transfer op = pair_of({direct(), chunked(64_KiB, 2)});
+  transfer_options op = pair_of({direct(), chunked(64_KiB, 2)});
   op.edges = {{0, 1}, {1, 2}};
-  auto t = here.self().declare(op);
+  transfer t(here.self(), op);
   run_to_its_error(here, until_lost(here.self(), t));
 }
 const scenario as_killed{"killed", killed};
@@ -112,10 +113,10 @@ task<> tune_until_lost(rank& self, contextual layer, transfer beat, rank_id vict
   }
 }
 void killed_while_they_tune(job& here, rank_id victim) {
-  paired_transfer op;
+  transfer_options op;
   op.name = "beat";
   op.edges = {{1, victim}};
-  auto beat = here.self().declare(op);
+  transfer beat(here.self(), op);
   contextual layer(here.self(), {.name = "layer", .log_folder = ""});
   run(here.loop(), tune_until_lost(here.self(), layer, beat, victim));
 }
@@ -178,7 +179,7 @@ task<> call_until_it_ends(rank* self, p2p pair) {
   }
 }
 void goes_on_after_tearing_down(job& here) {
-  const p2p pair = here.self().declare(point_to_point{.name = "pair"});
+  const p2p pair(here.self(), {.name = "pair"});
   run(here.loop(), call_until_it_ends(&here.self(), pair));
 }
 const scenario as_goes_on_after_tearing_down{"goes_on_after_tearing_down", goes_on_after_tearing_down};

@@ -6,10 +6,10 @@
 
 #include <parley/config.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/run.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -17,6 +17,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests::processes;
@@ -45,7 +46,7 @@ task<> say_outcome(transfer t, rank& self, std::size_t sent, std::size_t room, c
   }
 }
 void too_small(job& here) {
-  auto t = here.self().declare(pair_of({direct()}));
+  transfer t(here.self(), pair_of({direct()}));
   run(here.loop(), say_outcome(t, here.self(), 1000, 999, "first call"));
   run(here.loop(), say_outcome(t, here.self(), 1 << 20, (1 << 20) - 1, "second call"));
   run(here.loop(), say_outcome(t, here.self(), 1000, 1000, "last call"));
@@ -81,7 +82,7 @@ task<> until_refused(transfer t, rank& self) {
 void mismatch(job& here) {
   auto op = pair_of({direct()});
   op.dtype = here.self().id() == 0 ? "bf16" : "fp32";
-  auto t = here.self().declare(op);
+  transfer t(here.self(), op);
   run(here.loop(), until_refused(t, here.self()));
   run(here.loop(), say_outcome(t, here.self(), 1000, 1000, "last call"));
 }
@@ -105,7 +106,7 @@ namespace {
 void refused_after_sending(job& here) {
   auto op = pair_of({direct()});
   op.dtype = here.self().id() == 0 ? "bf16" : "fp32";
-  auto t = here.self().declare(op);
+  transfer t(here.self(), op);
   std::vector<std::byte> buffer(1000);
   if (here.self().id() == 0) run(here.loop(), send_three(t));
   say("no call has failed");

@@ -7,12 +7,12 @@
 
 #include <parley/config.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/run.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -27,6 +27,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests::processes;
@@ -39,7 +40,7 @@ using parley::tests::say_flights;
 namespace {
 
 void every_size(job& here) {
-  auto t = here.self().declare(pair_of({direct(), chunked(1_MiB, 2), chunked(100'000, 3)}));
+  transfer t(here.self(), pair_of({direct(), chunked(1_MiB, 2), chunked(100'000, 3)}));
   const std::vector<std::size_t> sizes{
       0,      1,       7,       64,      4095,          8192,          8193,
       65'537, 262'144, 999'999, 1 << 20, (1 << 20) + 1, (4 << 20) + 3, (64 << 20) + 12'345,
@@ -104,11 +105,11 @@ task<> tell_of_the_last(rank& self, transfer beat, bool& last) {
 void one_sided(job& here) {
   const std::vector configs{direct(), put(), get(), put(1_MiB, 4)};
   rank& self = here.self();
-  auto t = self.declare(pair_of(configs));
-  paired_transfer back;
+  transfer t(self, pair_of(configs));
+  transfer_options back;
   back.name = "beat";
   back.edges = {{1, 0}};
-  auto beat = self.declare(back);
+  transfer beat(self, back);
   std::vector<std::byte> buffer((std::size_t{64} << 20U) + 20'000);
   const auto memory = t.registered(buffer);
   expect(static_cast<bool>(memory), "the machine registers memory");
@@ -206,7 +207,7 @@ task<> many_at_once(rank& self, transfer t) {
   co_await all.join();
 }
 void in_flight(job& here) {
-  auto t = here.self().declare(pair_of({direct(), chunked(16_KiB, 2)}));
+  transfer t(here.self(), pair_of({direct(), chunked(16_KiB, 2)}));
   for (int round = 0; round < 3; ++round) run(here.loop(), many_at_once(here.self(), t));
   say_flights(here.self());
 }
@@ -224,7 +225,7 @@ TEST_CASE("sixty-four sends at once, received tag by tag in the opposite order")
 namespace {
 
 void idle_third(job& here) {
-  auto t = here.self().declare(pair_of({direct(), chunked(64_KiB, 2)}));
+  transfer t(here.self(), pair_of({direct(), chunked(64_KiB, 2)}));
   run(here.loop(), move_all(here.self(), t, std::vector<std::size_t>(200, 100'000), 0));
   if (here.self().id() != 2) return;
   run(here.loop(), rest(here.loop(), 300_ms));

@@ -5,9 +5,9 @@
 #include <parley/tests/support/processes.hpp>
 
 #include <parley/actors/agreement/assignment.hpp>
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/run.hpp>
@@ -26,6 +26,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests::processes;
@@ -36,7 +37,7 @@ using parley::tests::say_flights;
 namespace {
 
 /// Whether all of them have seen enough; they learn it at the same place.
-task<> tell_of_enough(rank_group all, std::size_t world, bool& enough) {
+task<> tell_of_enough(collective all, std::size_t world, bool& enough) {
   std::array<float, 1> seen{enough ? 1.0F : 0.0F};
   co_await all.all_reduce(std::span<float>(seen));
   enough = seen[0] == static_cast<float>(world);
@@ -69,12 +70,12 @@ struct adding final : pipeline_stage {
 };
 void four_stages(job& here) {
   rank& self = here.self();
-  auto pipe = self.declare(linear_pipeline{.name = "layers", .configs = {direct(), chunked(4_KiB, 2)}});
-  leader_worker beside;
+  pipeline pipe(self, {.name = "layers", .configs = {direct(), chunked(4_KiB, 2)}});
+  collective_options beside;
   beside.name = "enough";
-  beside.role = [](rank_id r) { return std::string(r == 0 ? "leader" : "worker"); };
+  beside.role = [](rank_id r) { return r == 0 ? role::leader : role::worker; };
   beside.configs = {star()};
-  const auto all = self.declare(beside);
+  const collective all(self, beside);
   adding stage(pipe.stage(), pipe.stages());
   std::vector<std::uint64_t> bytes;
   for (std::size_t i = 0; i < 60; ++i) bytes.push_back(i % 2 == 0 ? 200'000 : 8192);
@@ -102,7 +103,7 @@ TEST_CASE("four ranks run a pipeline whose edges tune themselves, bit for bit") 
 
 namespace {
 
-task<> reduce_often(rank_group g, rank_id self, std::size_t world, std::size_t count) {
+task<> reduce_often(collective g, rank_id self, std::size_t world, std::size_t count) {
   std::vector<float> x(50'000);
   const std::size_t sum_of_ranks = world * (world + 1) / 2;
   const auto sum = static_cast<float>(sum_of_ranks);
@@ -115,12 +116,12 @@ task<> reduce_often(rank_group g, rank_id self, std::size_t world, std::size_t c
   }
 }
 void leader_and_workers(job& here) {
-  leader_worker op;
+  collective_options op;
   op.name = "gradients";
-  op.role = [](rank_id r) { return std::string(r == 1 ? "leader" : "worker"); };
+  op.role = [](rank_id r) { return r == 1 ? role::leader : role::worker; };
   op.configs = {star(), star(16_KiB), chain(16_KiB)};
   rank& self = here.self();
-  auto g = self.declare(op);
+  collective g(self, op);
   const auto tried = [&] { return !g.leads() || has_tried(self, op.name, {200'000}); };
   const deadline limit;
   for (bool enough = false; !enough;) {

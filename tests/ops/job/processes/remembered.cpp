@@ -5,10 +5,10 @@
 
 #include <parley/config.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/run.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -24,6 +24,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests::processes;
@@ -78,7 +79,7 @@ task<> decide(rank& self, transfer t) {
   co_await self.settle(60'000_ms);
 }
 void decide_here(job& here) {
-  const auto t = here.self().declare(pair_of({direct(), chunked(64_KiB, 2)}));
+  const transfer t(here.self(), pair_of({direct(), chunked(64_KiB, 2)}));
   run(here.loop(), decide(here.self(), t));
 }
 // Its loop does not turn while it computes.

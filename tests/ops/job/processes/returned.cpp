@@ -8,10 +8,10 @@
 #include <parley/actors/membership/losses.hpp>
 #include <parley/config.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/run.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -20,6 +20,7 @@
 #include <thread>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests::processes;
@@ -47,7 +48,7 @@ void check_told_of_return(const job_run& run, rank_id receiver, const std::strin
 }
 
 void returns_at_once(job& here) {
-  auto t = here.self().declare(towards_rank_0());
+  transfer t(here.self(), towards_rank_0());
   if (here.self().id() == 0) run_to_its_error(here, wait_for_a_message(t));
 }
 const scenario as_returns_at_once{"returns_at_once", returns_at_once};
@@ -65,7 +66,7 @@ namespace {
 
 // Rank 0 tells the ranks who has returned, and it tells nothing while it computes.
 void returns_while_rank_0_computes(job& here) {
-  auto t = here.self().declare(paired_transfer{.name = "activations", .edges = {{1, 2}}});
+  transfer t(here.self(), {.name = "activations", .edges = {{1, 2}}});
   if (here.self().id() == 0) std::this_thread::sleep_for(std::chrono::seconds(4));
   if (here.self().id() == 2) run_to_its_error(here, wait_for_a_message(t));
 }
@@ -88,7 +89,7 @@ task<> send_to_rank_1(transfer t) {
 
 void returns_before_declaring(job& here) {
   if (here.self().id() == 1) return;
-  auto t = here.self().declare(paired_transfer{.name = "activations", .edges = {{0, 1}}});
+  transfer t(here.self(), {.name = "activations", .edges = {{0, 1}}});
   run_to_its_error(here, send_to_rank_1(t));
 }
 const scenario as_returns_before_declaring{"returns_before_declaring", returns_before_declaring};
@@ -116,7 +117,7 @@ TEST_CASE("a send to a rank that has returned ends, and it is said that the mess
 namespace {
 
 void takes_nothing(job& here) {
-  auto t = here.self().declare(pair_of({direct()}));
+  transfer t(here.self(), pair_of({direct()}));
   if (here.self().id() == 0) run(here.loop(), send_three(t));
 }
 const scenario as_takes_nothing{"takes_nothing", takes_nothing};

@@ -105,7 +105,7 @@ task<> move_until_decided(rank& self, transfer t) {
 }
 
 void tune_with(job& here, std::vector<config_ptr> at_sender, std::vector<config_ptr> at_receiver) {
-  auto t = here.self().declare(pair_of(here.self().id() == 0 ? std::move(at_sender) : std::move(at_receiver)));
+  transfer t(here.self(), pair_of(here.self().id() == 0 ? std::move(at_sender) : std::move(at_receiver)));
   run(here.loop(), move_until_decided(here.self(), t));
   say_campaigns(here.self());
   say_flights(here.self());
@@ -118,8 +118,8 @@ task<> send_three(transfer t) {
   }
 }
 
-paired_transfer towards_rank_0() {
-  paired_transfer op;
+transfer_options towards_rank_0() {
+  transfer_options op;
   op.name = "activations";
   op.edges = {{1, 0}};
   return op;

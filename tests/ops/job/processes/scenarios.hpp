@@ -12,10 +12,10 @@
 #include <parley/tests/support/processes.hpp>
 
 #include <parley/config.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/rank.hpp>
 #include <parley/run.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <cstddef>
 #include <filesystem>
@@ -62,7 +62,7 @@ void tune_with(job& here, std::vector<config_ptr> at_sender, std::vector<config_
 /// Three messages from rank 0 to rank 1.
 task<> send_three(transfer t);
 /// The op whose messages go from rank 1 to rank 0, and rank 0's receive of one.
-paired_transfer towards_rank_0();
+transfer_options towards_rank_0();
 task<> wait_for_a_message(transfer t);
 
 /// A line for each campaign, and one for the candidates of each op.

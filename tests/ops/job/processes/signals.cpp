@@ -6,9 +6,9 @@
 
 #include <parley/config.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/run.hpp>
 #include <parley/runtime/coroutines/run.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -23,6 +23,7 @@
 #include <system_error>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests::processes;
@@ -41,7 +42,7 @@ std::string flight_path(const rank& self) {
 }
 
 void signalled(job& here) {
-  auto t = here.self().declare(pair_of({direct()}));
+  transfer t(here.self(), pair_of({direct()}));
   run(here.loop(), move_all(here.self(), t, {100, 200}, 0));
   ::kill(::getpid(), SIGUSR1);
   const std::string mine = flight_path(here.self());

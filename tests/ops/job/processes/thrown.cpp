@@ -8,11 +8,11 @@
 #include <parley/dataflow.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/run.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -24,6 +24,7 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests::processes;
@@ -49,7 +50,7 @@ task<> throw_amid_sends(rank& self, transfer t) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
 }
 void throws_amid_sends(job& here) {
-  auto t = here.self().declare(pair_of({chunked(4'000, 1'000)}));
+  transfer t(here.self(), pair_of({chunked(4'000, 1'000)}));
   run(here.loop(), throw_amid_sends(here.self(), t));
 }
 const scenario as_throws_amid_sends{"throws_amid_sends", throws_amid_sends};
@@ -88,7 +89,7 @@ task<> around(rank& self, p2p ring, std::size_t bytes, bool busy) {
   }
 }
 void throws_in_a_ring(job& here, std::size_t bytes, bool busy = false) {
-  const p2p ring = here.self().declare(point_to_point{.name = "ring"});
+  const p2p ring(here.self(), {.name = "ring"});
   run(here.loop(), around(here.self(), ring, bytes, busy));
 }
 void throws_in_a_large_ring(job& here) { throws_in_a_ring(here, std::size_t{8} << 20U); }  // UCX moves them
@@ -123,7 +124,7 @@ TEST_CASE("a rank whose connection ends before it is told why waits for that, as
 namespace {
 
 void throws_a_number(job& here) {
-  auto t = here.self().declare(towards_rank_0());
+  transfer t(here.self(), towards_rank_0());
   if (here.self().id() == 1) throw 42;
   run_to_its_error(here, wait_for_a_message(t));
 }

@@ -25,6 +25,7 @@
 
 namespace parley::tests::worked_cases {
 
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
@@ -32,7 +33,7 @@ using namespace parley::runtime;
 template <class T>
 class attention_on_device {
  public:
-  attention_on_device(here* h, const ops::attention& in_ring, const attention_shape& shape)
+  attention_on_device(here* h, const ops::ring_attention& in_ring, const attention_shape& shape)
       : at_(h->at), shape_(shape), plan_(in_ring.template plan<T>(shape)) {}
   task<> forward(attention_case::part<T>* mine) {
     using element = std::conditional_t<std::is_same_v<T, bf16>, std::uint16_t, T>;  // as nvcc knows it
@@ -81,7 +82,7 @@ inline std::ptrdiff_t received_since(here* h, std::uint64_t before) {
 template <class T>
 struct rounds_of_attention {
   here* h;
-  ops::attention in_ring;
+  ops::ring_attention in_ring;
   int round = 0;
   attention_case::problem<T> whole{};
   std::array<std::unique_ptr<attention_on_device<T>>, 2> on_device{};  // without a mask, and causal
@@ -114,12 +115,12 @@ task<> attend_with_both_masks(rounds_of_attention<T>* all) {
 template <class T>
 task<> attention_of(here* h, std::string elements) {
   using namespace attention_case;
-  ring_attention op;
+  ring_attention_options op;
   op.name = "attention of " + elements;
   op.configs = h->with_others({direct(), chunked(512, 2)});
   op.timeout_ns = h->patience;
   op.memory = h->at.memory();
-  ops::attention in_ring = h->self.declare(op);
+  ring_attention in_ring(h->self, op);
   rounds_of_attention<T> all{h, in_ring};
   const auto both_masks = [&all] { return attend_with_both_masks(&all); };
   co_await until_each_ran(h, op.name, both_masks);

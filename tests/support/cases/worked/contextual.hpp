@@ -7,10 +7,10 @@
 #include <parley/contextual.hpp>
 #include <parley/error.hpp>
 #include <parley/ops/leased/contextual_end.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/runtime/storage.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 #include <parley/tunable_context.hpp>
 #include <parley/tunable_op.hpp>
 

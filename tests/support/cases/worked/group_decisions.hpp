@@ -7,9 +7,9 @@
 #include <parley/tests/support/place.hpp>
 
 #include <parley/agreement.hpp>
+#include <parley/collective.hpp>
 #include <parley/gpu_sum.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/registration.hpp>
 #include <parley/symmetric.hpp>
 #include <parley/task.hpp>
@@ -25,13 +25,14 @@
 
 namespace parley::tests::worked_cases {
 
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
 inline task<> mixture(here* h, std::string wire_of_optimized) {
   using namespace mixture_case;
   machine_room room;
-  leader_worker op = led_by(0, {});
+  collective_options op = led_by(0, {});
   op.name = "mixed with " + wire_of_optimized;
   op.timeout_ns = h->patience;
   const std::vector<group_config_ptr> configs{
@@ -41,12 +42,12 @@ inline task<> mixture(here* h, std::string wire_of_optimized) {
       std::make_shared<timed_star>(room, h->self.where(), "h100_optimized", wire_of_optimized,
                                    std::vector<time_ns>{2'700_us, 2'500_us, 60_s, 60_s})};
   const auto h100 = [](rank_id r) { return std::vector<bool>{true, true, r < 2}; };
-  const rank_group mixed = register_heterogeneous_autotuning(h->self, op, configs, h100);
+  const collective mixed = register_heterogeneous_autotuning(h->self, op, configs, h100);
   bool enough = false;
   for (const deadline limit; !enough;) {
     for (int i = 0; i < 10; ++i) {
       std::vector<float> x = contribution(h->me, 1000);
-      rank_group by = mixed;
+      collective by = mixed;
       co_await by.all_reduce(std::span(x));
       CHECK(wrong_sums(x, h->ranks) == 0);
     }
@@ -67,10 +68,10 @@ inline task<> mixture(here* h, std::string wire_of_optimized) {
 
 /// 20 sizes of one op, with the noise that the machine has: every rank knows every decision, and no two disagree.
 inline task<> twenty_keys(here* h) {
-  leader_worker op = led_by(0, {star(), chain(4'096), tree()});
+  collective_options op = led_by(0, {star(), chain(4'096), tree()});
   op.name = "in twenty sizes";
   op.timeout_ns = h->patience;
-  const rank_group all = h->self.declare(op);
+  const collective all(h->self, op);
   constexpr std::size_t keys = 20;
   std::vector<float> x(std::size_t{1} << (keys - 1));
   bool enough = false;
@@ -81,7 +82,7 @@ inline task<> twenty_keys(here* h) {
       decided = decided && all.decision(mine.size_bytes()).decided;
       for (int i = 0; i < 5; ++i) {
         std::fill(mine.begin(), mine.end(), 1.0F);
-        rank_group by = all;
+        collective by = all;
         co_await by.all_reduce(mine);
         CHECK(mine.back() == static_cast<float>(h->ranks));
       }
@@ -108,7 +109,7 @@ class waiting_sum final : public symmetric_config {
       : symmetric_config({.name = name, .wire_class = name}), how_(how), on_first_(on_first), on_others_(on_others) {}
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
     ++runs;
-    co_await dynamic_cast<gpu_world&>(*call.over).run({how_, data, 8});
+    co_await dynamic_cast<gpu_world&>(*call.communicator).run({how_, data, 8});
     co_await wait_here(call.self == 0 ? on_first_ : on_others_);
   }
   mutable int runs = 0;
@@ -149,14 +150,14 @@ inline task<> heterogeneous_sums(here* h) {
   with.kernel_bytes = 10'000 * sizeof(float);
   const auto source = std::make_shared<gpu_world_source>(h->self, "on GPUs", *h->gpu_sums.copies, with);
   const std::shared_ptr<communicator> world = co_await source->connect_all();
-  symmetric_op op;
+  symmetric_options op;
   op.name = "on GPUs";
-  op.over = world;
+  op.communicator = world;
   op.rehearse = source;
   op.timeout_ns = h->patience;
   op.memory = h->at.memory();
   op.configs = default_first(*world, {nccl_sum(), nccl_graph_sum(), kernel_sum(), gathered_sum(8), gathered_sum(32)});
-  const symmetric every_way = h->self.declare(op);
+  const symmetric every_way(h->self, op);
   const decision d = co_await sum_until_decided(h, every_way);
   // What some member lacks is left out on all, which know why.
   CHECK(d.evidence.size() == op.configs.size());
@@ -176,8 +177,8 @@ inline task<> heterogeneous_sums(here* h) {
   op.configs = {std::make_shared<waiting_sum>("nccl", how, 12_ms, 12_ms),
                 std::make_shared<waiting_sum>("cuda_graph", how, 6_ms, 6_ms),
                 std::make_shared<waiting_sum>("uneven", how, 100_us, 20_ms), optimized};
-  op.capable = [half = h->ranks / 2](rank_id r) { return std::vector<bool>{true, true, true, r < half}; };
-  const symmetric mixed = h->self.declare(op);
+  op.can_run = [half = h->ranks / 2](rank_id r) { return std::vector<bool>{true, true, true, r < half}; };
+  const symmetric mixed(h->self, op);
   const decision agreed = co_await sum_until_decided(h, mixed);
   CHECK(agreed.config == "cuda_graph");
   CHECK(optimized->runs == 0);

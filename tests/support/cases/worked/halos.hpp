@@ -20,6 +20,7 @@
 
 namespace parley::tests::worked_cases {
 
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
@@ -61,7 +62,7 @@ inline task<> jacobi(here* h) {
     op.configs = h->with_others(op.configs);
     op.timeout_ns = h->patience;
     op.memory = h->at.memory();
-    const halo cut = h->self.declare(op);
+    const halo cut(h->self, op);
     const auto sweeps_of_cut = [h, cut, rows, columns, &alone] {
       return sweep_and_compare(h, cut, rows, columns, &alone);
     };
@@ -80,39 +81,39 @@ task<> exchange_from_the_start(here* h, Part* mine, int times) {
 
 /// Corners, wider rims, rims of another width in each dimension, periodic edges, several fields, padding, and lists of indices.
 inline task<> more_than_faces(here* h) {
-  const auto with = [h](std::string name, halo_exchange op) {
+  const auto with = [h](std::string name, halo_options op) {
     op.name = std::move(name);
     op.configs = h->with_others({direct(), chunked(64, 2)});
     op.timeout_ns = h->patience;
     op.memory = h->at.memory();
     return op;
   };
-  halo_exchange wide;
+  halo_options wide;
   wide.ranks = {h->ranks, 1};
   wide.width = {2, 3};
   wide.periodic = {true, false};
   wide.reach = halo_reach::corners;
-  halo_exchange cube = wide;
+  halo_options cube = wide;
   cube.ranks = h->ranks == 4 ? std::vector<rank_id>{2, 1, 2} : std::vector<rank_id>{1, h->ranks, 1};
   cube.width = {1, 2, 1};
   cube.periodic = {false, true, true};
   for (const auto& s : {halo_case::shape{with("wide", wide), {4, 5}, 3, 2}, {with("cube", cube), {3, 4, 5}, 2, 1}}) {
     CAPTURE(s.op.name);
-    const halo cut = h->self.declare(s.op);
+    const halo cut(h->self, s.op);
     halo_case::block mine(cut, s, h->at);
     co_await exchange_from_the_start(h, &mine, 4);
   }
   // Rows that are long enough to go by the piece, once they are packed no more.
-  halo_exchange rows = wide;
+  halo_options rows = wide;
   rows.width = {2, 1};
   halo_case::shape s{with("rows", rows), {4, 600}, 3, 2};
   s.op.configs.push_back(by_piece(2));
-  const halo cut = h->self.declare(s.op);
+  const halo cut(h->self, s.op);
   halo_case::block block(cut, s, h->at);
   const auto exchanges = [h, &block] { return exchange_from_the_start(h, &block, 16); };
   for (int i = 0; i < 2; ++i) co_await exchanges();
   co_await until_each_ran(h, s.op.name, exchanges);
-  const halo mesh = h->self.declare(with("mesh", halo_case::part_of_ring::op_of(h->me, h->ranks)));
+  const halo mesh(h->self, with("mesh", halo_case::part_of_ring::op_of(h->me, h->ranks)));
   halo_case::part_of_ring mine(mesh, h->me, h->ranks, 2, h->at);
   co_await exchange_from_the_start(h, &mine, 4);
 }

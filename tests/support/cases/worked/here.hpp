@@ -6,11 +6,11 @@
 #include <parley/tests/support/place.hpp>
 
 #include <parley/agreement.hpp>
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/cuda_copies.hpp>
 #include <parley/gpu_sum.hpp>
 #include <parley/group_config.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/rank.hpp>
 #include <parley/runtime/time/virtual_time.hpp>
 #include <parley/scope.hpp>
@@ -29,6 +29,7 @@
 
 namespace parley::tests::worked_cases {
 
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
@@ -37,10 +38,10 @@ struct here {
   static constexpr time_ns of_a_busy_machine = 60'000'000'000;
   here(ops::rank& r, place& where, time_ns p = of_a_busy_machine)
       : patience(p), self(r), at(where), me(r.id()), ranks(r.world_size()) {
-    leader_worker op = led_by(0, {star()});
+    collective_options op = led_by(0, {star()});
     op.name = "about";
     op.timeout_ns = patience;
-    all = r.declare(op);
+    all = collective(r, op);
   }
   bool is_virtual() const { return dynamic_cast<const virtual_time*>(&self.where()) != nullptr; }
   std::vector<config_ptr> with_others(std::vector<config_ptr> configs) const {
@@ -64,7 +65,7 @@ struct here {
   place& at;
   rank_id me;
   rank_id ranks;
-  rank_group all;
+  collective all;
 };
 
 inline task<double> total(here* h, double mine) {

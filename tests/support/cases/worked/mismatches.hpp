@@ -14,16 +14,16 @@
 #include <parley/tests/support/place.hpp>
 #include <parley/tests/support/transfers.hpp>
 
+#include <parley/collective.hpp>
 #include <parley/error.hpp>
 #include <parley/group_config.hpp>
 #include <parley/halo.hpp>
-#include <parley/leader_worker.hpp>
 #include <parley/p2p.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/ring_attention.hpp>
 #include <parley/schedule.hpp>
 #include <parley/task.hpp>
 #include <parley/training_pipeline.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -39,6 +39,7 @@
 
 namespace parley::tests::worked_cases {
 
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
@@ -95,10 +96,10 @@ inline task<> unlike_messages(dataflow& flow, here* h, p2p pairs) {
 
 /// The last rank brings another size, and then other elements; the third sum is right.
 inline task<> unlike_sums(here* h) {
-  leader_worker op = led_by(0, {star()});
+  collective_options op = led_by(0, {star()});
   op.name = "unlike sums";
   op.timeout_ns = time_of_unlike_ns;
-  rank_group all = h->self.declare(op);
+  collective all(h->self, op);
   constexpr std::size_t count = 30'000;
   const bool differs = h->me == h->ranks - 1;
   const std::string role = h->me == 0 ? "leader" : "worker";
@@ -141,7 +142,7 @@ class slow_stages final : public training_work {
   int forward = 0;
   int backward = 0;
 };
-inline task<> run_pass(training pipe, training_work* stages) {
+inline task<> run_pass(training_pipeline pipe, training_work* stages) {
   auto report = co_await pipe.run(*stages);
   static_cast<void>(report);
 }
@@ -149,11 +150,11 @@ inline task<> run_pass(training pipe, training_work* stages) {
 /// The last stage has another schedule than the others; no pass follows.
 inline task<> unlike_schedules(here* h) {
   const bool differs = h->me == h->ranks - 1;
-  training_pipeline op;
+  training_pipeline_options op;
   op.name = "unlike schedules";
   op.schedule = differs ? gpipe(h->ranks, 5) : one_forward_one_backward(h->ranks, 4);
   op.timeout_ns = time_of_unlike_ns;
-  const training pipe = h->self.declare(op);
+  const training_pipeline pipe(h->self, op);
   slow_stages mine;
   const result<> how = co_await attempt(run_pass(pipe, &mine));
   check_told(how, errc::declaration_mismatch, {"op unlike schedules: ", "run schedules that differ, of "});
@@ -184,11 +185,11 @@ struct part_of_mesh {
   std::array<double, 8> as_it_was{};
 };
 inline halo mesh_of(here* h, std::string name, std::vector<rank_id> neighbours) {
-  halo_exchange op;
+  halo_options op;
   op.name = std::move(name);
   op.neighbours = std::move(neighbours);
   op.timeout_ns = time_of_unlike_ns;
-  return h->self.declare(op);
+  return halo(h->self, op);
 }
 
 /// Of each two neighbours the second one sends and expects twice as much.
@@ -236,10 +237,10 @@ inline task<> asymmetric_neighbours(here* h) {
 /// The last rank has another mask; no call follows.
 inline task<> unlike_masks(here* h) {
   using namespace attention_case;
-  ring_attention op;
+  ring_attention_options op;
   op.name = "unlike masks";
   op.timeout_ns = time_of_unlike_ns;
-  ops::attention in_ring = h->self.declare(op);
+  ring_attention in_ring(h->self, op);
   const problem<float> whole;
   const part<float> mine(whole, h->ranks, h->me);
   const rank_id last = h->ranks - 1;
@@ -260,10 +261,10 @@ inline task<> unlike_masks(here* h) {
 }
 
 inline task<> messages_that_differ(here* h) {
-  point_to_point op;
+  p2p_options op;
   op.name = "unlike messages";
   op.timeout_ns = time_of_unlike_ns;
-  const p2p pairs = h->self.declare(op);
+  const p2p pairs(h->self, op);
   co_await with_dataflow(unlike_messages, h, pairs);
 }
 

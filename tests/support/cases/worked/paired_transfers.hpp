@@ -8,10 +8,10 @@
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/config.hpp>
-#include <parley/paired_transfer.hpp>
 #include <parley/registration.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -26,6 +26,7 @@
 
 namespace parley::tests::worked_cases {
 
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
@@ -92,10 +93,10 @@ inline task<> traps(here* h) {
   auto op = pair_of({direct()});
   op.timeout_ns = h->patience;
   op.memory = h->at.memory();
-  op.role = [](rank_id r) { return std::string(r % 2 == 0 ? "sender" : "receiver"); };
+  op.role = [](rank_id r) { return r % 2 == 0 ? role::sender : role::receiver; };
   op.name = "lacking";
   if (!sends) op.configs.push_back(chunked(64_KiB, 2));
-  const transfer lacking = h->self.declare(op);
+  const transfer lacking(h->self, op);
   co_await move_until_decided(h, lacking, 4'096);
   CHECK(lacking.decision(4'096).config == "direct");
 
@@ -107,7 +108,7 @@ inline task<> traps(here* h) {
       steadily("slow", 16_ms),
       std::make_shared<scripted>("uneven", scripted::script{1_ms, 1_ms, 9_ms}, scripted::script{1_ms, 9_ms, 1_ms}),
       steadily("steady", 5_ms)};
-  const transfer uneven = h->self.declare(op);
+  const transfer uneven(h->self, op);
   co_await move_until_decided(h, uneven, 1'000);
   check_choice(h, uneven.decision(1'000), "steady");
 
@@ -116,7 +117,8 @@ inline task<> traps(here* h) {
   };
   const role_op by_role =
       register_asymmetric_autotuning(h->self, "by role", {{"sender", takes(6_ms)}, {"receiver", takes(2_ms)}},
-                                     {{"sender", "other", takes(2_ms)}, {"receiver", "other", takes(6_ms)}}, op.role);
+                                     {{"sender", "other", takes(2_ms)}, {"receiver", "other", takes(6_ms)}},
+                                     [&op](rank_id r) { return std::string(name(op.role(r))); });
   std::vector<std::byte> data(1'000);
   for (const deadline limit; !by_role.decision(data.size()).decided && !limit.is_over();) {
     role_op mine = by_role;
@@ -129,10 +131,10 @@ inline task<> transfers(here* h) {
   auto op = pair_of({chunked(1_MiB)});
   op.timeout_ns = h->patience;
   op.memory = h->at.memory();
-  op.role = [](rank_id r) { return std::string(r % 3 == 0 ? "sender" : r % 3 == 1 ? "receiver" : "idle"); };
-  if (h->ranks == 4) CHECK_THROWS_WITH_AS(h->self.declare(op), doctest::Contains("senders are 0, 3"), failure);
-  op.role = [](rank_id r) { return std::string(r % 2 == 0 ? "sender" : "receiver"); };  // as many pairs as there are
-  const transfer whole = h->self.declare(op);
+  op.role = [](rank_id r) { return r % 3 == 0 ? role::sender : r % 3 == 1 ? role::receiver : role::idle; };
+  if (h->ranks == 4) CHECK_THROWS_WITH_AS(transfer(h->self, op), doctest::Contains("senders are 0, 3"), failure);
+  op.role = [](rank_id r) { return r % 2 == 0 ? role::sender : role::receiver; };  // as many pairs as there are
+  const transfer whole(h->self, op);
   std::uint64_t seed = 0;
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{1} << 20U, (std::size_t{1} << 20U) + 1,
                                   (std::size_t{64} << 20U) + 12'345, std::size_t{0}})
@@ -142,7 +144,7 @@ inline task<> transfers(here* h) {
   op.name = "tried";
   op.configs = h->with_others({direct(), chunked(64_KiB, 2), chunked(256_KiB, 4)});
   if (h->me % 2 == 1) std::swap(op.configs[1], op.configs[2]);
-  transfer tried = h->self.declare(op);
+  transfer tried(h->self, op);
   const std::array<std::size_t, 3> sizes{4'096, 65'536, 1'048'576};
   bool all_decided = false;
   const time_ns until = h->self.where().deadline_in(h->patience);
@@ -164,7 +166,7 @@ inline task<> transfers(here* h) {
   op.name = "decisions";
   op.configs = {direct()};
   op.memory = nullptr;
-  transfer tell = h->self.declare(op);
+  transfer tell(h->self, op);
   std::string theirs(1000, ' ');
   if (h->me % 2 == 0) {
     co_await tell.send(decisions, {.to = h->me + 1});

@@ -22,6 +22,7 @@
 
 namespace parley::tests::worked_cases {
 
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
@@ -61,7 +62,7 @@ class waiting_stages final : public training_work {
 };
 
 /// What the fastest of some passes took, of the others only the first.
-inline task<time_ns> fastest_pass(here* h, training pipe, waiting_stages* mine) {
+inline task<time_ns> fastest_pass(here* h, training_pipeline pipe, waiting_stages* mine) {
   constexpr int passes = 5;
   time_ns fastest = never;
   for (int i = 0; i < passes; ++i) {
@@ -75,12 +76,12 @@ inline task<time_ns> fastest_pass(here* h, training pipe, waiting_stages* mine) 
 }
 
 inline task<> late_stage(here* h) {
-  training_pipeline op;
+  training_pipeline_options op;
   op.name = "late stage";
   op.schedule = one_forward_one_backward(h->ranks, 8);
   op.configs = {direct()};
   op.timeout_ns = h->patience;
-  training pipe = h->self.declare(op);
+  training_pipeline pipe(h->self, op);
   waiting_stages mine;
   const time_ns on_time = co_await fastest_pass(h, pipe, &mine);
   mine.late = true;
@@ -90,7 +91,7 @@ inline task<> late_stage(here* h) {
   if (h->me == 1) CHECK(with_a_late_one > on_time);
 }
 
-inline task<> pass_of(here* h, training pipe, const pipeline_schedule* schedule) {
+inline task<> pass_of(here* h, training_pipeline pipe, const pipeline_schedule* schedule) {
   using namespace training_case;
   placed_part mine(schedule->stages, h->at);
   co_await mine.begin();
@@ -120,13 +121,13 @@ inline task<> pipelines(here* h) {
   if (h->ranks == 2) all.emplace_back("folded", parse_schedule(folded_list).value());
   if (h->ranks > 2) all.emplace_back("1F1B of three", one_forward_one_backward(3, 8));  // the fourth has no part in it
   for (const auto& [name, schedule] : all) {
-    training_pipeline op;
+    training_pipeline_options op;
     op.name = name;
     op.schedule = schedule;
     op.configs = h->with_others({direct(), chunked(128, 2)});
     op.timeout_ns = h->patience;
     op.memory = h->at.memory();
-    training pipe = h->self.declare(op);
+    training_pipeline pipe(h->self, op);
     const auto one_pass = [h, pipe, of = &schedule] { return pass_of(h, pipe, of); };
     if (name == "1F1B") {  // of the others there is one pass, which is too short for trials
       co_await until_each_ran(h, name, one_pass);

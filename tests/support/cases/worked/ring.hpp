@@ -27,6 +27,7 @@
 
 namespace parley::tests::worked_cases {
 
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
@@ -178,13 +179,13 @@ inline task<> batches(here* h) {
   auto op = ring_case::pairs_named("batches");
   op.configs = h->with_others(op.configs);
   op.timeout_ns = h->patience;
-  const p2p pairs = h->self.declare(op);
+  const p2p pairs(h->self, op);
   for (int i = 0; i < 3; ++i) co_await with_dataflow(uneven_batches, h, pairs);
   co_await with_dataflow(orphans, h, pairs);
   // Of the first and the last rank alone.
   op.name = "two of them";
   op.ranks = {0, h->ranks - 1};
-  const p2p some = h->self.declare(op);
+  const p2p some(h->self, op);
   CHECK(some.idle() == (h->me != 0 && h->me != h->ranks - 1));
   if (some.idle()) co_return;
   const rank_id other = h->ranks - 1 - h->me;
@@ -235,7 +236,7 @@ inline task<> ring(here* h) {
   op.configs = h->with_others(op.configs);
   op.timeout_ns = h->patience;
   op.memory = h->at.memory();
-  p2p pairs = h->self.declare(op);
+  p2p pairs(h->self, op);
   const std::vector<float> right = h->ranks == 2 ? std::vector<float>{5.00048828125F, 5.000732421875F} : right_of_four;
   kernel one(1, h->at);
   const std::vector<float> mine{static_cast<float>(h->me)};
@@ -260,7 +261,7 @@ inline task<> ring(here* h) {
   }
   op.name = "ring of numbers";
   kernel some(10'000, h->at);
-  ring_of_numbers numbered{h, h->self.declare(op), &some};
+  ring_of_numbers numbered{h, p2p(h->self, op), &some};
   for (const array<float>* a : {&some.x0, &some.y0, &some.a, &some.y1})
     known.push_back(numbered.pairs.registered(a->bytes()));
   const auto once_more = [&numbered] { return around_with_numbers(&numbered); };
@@ -268,7 +269,7 @@ inline task<> ring(here* h) {
   if (h->at.stream() != nullptr) co_return;  // what follows is about the processor's own order
   op.name = "ring in place";
   op.configs = {direct()};
-  const p2p in_place = h->self.declare(op);
+  const p2p in_place(h->self, op);
   const std::vector<float> out = co_await around(h, in_place, &large, &numbers, ring_options{});
   CHECK(std::accumulate(out.begin(), out.end(), 0.0) == 1'609'760'640.0);
   CHECK(in_place.copied_bytes() == 0);

@@ -5,9 +5,9 @@
 #include <parley/tests/support/place.hpp>
 
 #include <parley/actors/services.hpp>
+#include <parley/collective.hpp>
 #include <parley/group_config.hpp>
-#include <parley/hierarchical.hpp>
-#include <parley/leader_worker.hpp>
+#include <parley/hierarchy.hpp>
 #include <parley/runtime/wire/link.hpp>
 #include <parley/task.hpp>
 
@@ -23,6 +23,7 @@
 
 namespace parley::tests::worked_cases {
 
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
@@ -32,11 +33,12 @@ inline float addend(rank_id r, std::size_t k, std::size_t i) {
 
 /// One group, on each of its configs in turn.
 inline task<> sums_of_a_group(here* h) {
-  leader_worker op = led_by(h->ranks - 1, {star(), star(4'096), chain(4'096), tree(), one_shot(), two_shot(4'096)});
+  collective_options op =
+      led_by(h->ranks - 1, {star(), star(4'096), chain(4'096), tree(), one_shot(), two_shot(4'096)});
   op.name = "in a group";
   op.timeout_ns = h->patience;
   op.memory = h->at.memory();
-  rank_group all = h->self.declare(op);
+  collective all(h->self, op);
   const array<float> x(h->at, 10'000);
   for (int round = 0; round < 30; ++round) {
     const std::vector<float> mine = contribution(h->me, x.size());
@@ -58,13 +60,13 @@ inline task<> sums_of_a_group(here* h) {
   CHECK(summed == std::vector<double>(tenths.size(), in_order));
 
   op.name = "from a leader";
-  op.does = collective::broadcast;
+  op.kind = collective_kind::broadcast;
   op.configs = {star(4'096), chain(4'096), tree()};
-  rank_group given = h->self.declare(op);
+  collective given(h->self, op);
   op.name = "to a leader";
-  op.does = collective::gather;
+  op.kind = collective_kind::gather;
   op.configs = {star(), star(4'096), tree()};
-  rank_group collected = h->self.declare(op);
+  collective collected(h->self, op);
   const array<float> everyones(h->at, collected.leads() ? x.size() * h->ranks : 0);
   for (int round = 0; round < 10; ++round) {
     const std::vector<float> leaders = contribution(static_cast<rank_id>(round), x.size());
@@ -86,12 +88,12 @@ inline task<> sums_of_a_group(here* h) {
 
 /// By stars. A call beside which its config is rehearsed has more.
 inline task<> messages_of_stars(here* h) {
-  hierarchical op;
+  hierarchy_options op;
   op.name = "stars";
   op.leads = [](rank_id r) { return r % 4 == 0; };
   op.inside = op.between = {star()};
   op.timeout_ns = h->patience;
-  hierarchy all = h->self.declare(op);
+  hierarchy all(h->self, op);
   const auto& sent = h->self.services().net.statistics().sent[static_cast<std::size_t>(link::channel::data)];
   auto fewest = std::numeric_limits<double>::infinity();
   for (int round = 0; round < 10; ++round) {
@@ -109,12 +111,12 @@ inline task<> messages_of_stars(here* h) {
 /// ranks, and then that of the groups, to the last bit on every rank.
 inline task<> sums_of_ragged_groups(here* h) {
   constexpr rank_id group = 3;
-  hierarchical op;
+  hierarchy_options op;
   op.name = "by threes";
   op.leads = [](rank_id r) { return r % group == 0; };
   op.timeout_ns = h->patience;
   op.memory = h->at.memory();
-  hierarchy all = h->self.declare(op);
+  hierarchy all(h->self, op);
   CHECK(all.group_size() == std::min<rank_id>(group, h->ranks - h->me / group * group));
   const array<float> x(h->at, 10'000);
   const auto addend_of = [](rank_id r, int round, std::size_t i) {
@@ -145,12 +147,12 @@ inline task<> sums(here* h) {
   if (h->ranks == 16 && h->at.stream() == nullptr) co_await messages_of_stars(h);
   if (h->ranks >= 4) co_await sums_of_ragged_groups(h);
   const rank_id group = h->ranks >= 8 ? 4 : 2;
-  hierarchical op;
+  hierarchy_options op;
   op.name = "gradients";
   op.leads = [group](rank_id r) { return r % group == 0; };
   op.timeout_ns = h->patience;
   op.memory = h->at.memory();
-  hierarchy all = h->self.declare(op);
+  hierarchy all(h->self, op);
   const auto ranks = static_cast<float>(h->ranks * (h->ranks + 1) / 2);
   const array<float> x(h->at, 10'000);
   for (int round = 0; round < 10; ++round) {

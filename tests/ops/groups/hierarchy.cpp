@@ -5,11 +5,11 @@
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/actors/agreement/assignment.hpp>
+#include <parley/collective.hpp>
 #include <parley/group_config.hpp>
-#include <parley/hierarchical.hpp>
-#include <parley/leader_worker.hpp>
+#include <parley/hierarchy.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
-#include <parley/paired_transfer.hpp>
+#include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -19,14 +19,15 @@
 #include <vector>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
 
 namespace {
 
-hierarchical by_four(std::vector<group_config_ptr> configs = {star(), star(512), chain(256), tree()}) {
-  hierarchical op;
+hierarchy_options by_four(std::vector<group_config_ptr> configs = {star(), star(512), chain(256), tree()}) {
+  hierarchy_options op;
   op.name = "gradients";
   op.leads = [](rank_id r) { return r % 4 == 0; };
   op.inside = configs;
@@ -47,10 +48,10 @@ task<> guarded(const program* p, hierarchy h, ops::rank* self, result<>* outcome
   *outcome = thrown ? result<>(describe(thrown)) : result<>();
 }
 
-std::vector<result<>> on_all(world& w, const hierarchical& op, const program& p) {
+std::vector<result<>> on_all(world& w, const hierarchy_options& op, const program& p) {
   std::vector<result<>> outcomes(w.ranks.size());
   scope all(w.clock);
-  for (rank_id r = 0; r < w.ranks.size(); ++r) all.spawn(guarded(&p, w[r].declare(op), &w[r], &outcomes[r]));
+  for (rank_id r = 0; r < w.ranks.size(); ++r) all.spawn(guarded(&p, hierarchy(w[r], op), &w[r], &outcomes[r]));
   run_until(w.clock, [&] { return all.running() == 0; });
   return outcomes;
 }
@@ -74,7 +75,8 @@ memory_link_options jittered(std::uint64_t seed, time_ns most_ns = 300'000) {
 }
 
 struct reduced {
-  explicit reduced(rank_id size, const hierarchical& op, std::size_t count = 1000, int times = 1, rank_settings s = {})
+  explicit reduced(rank_id size, const hierarchy_options& op, std::size_t count = 1000, int times = 1,
+                   rank_settings s = {})
       : w(size, std::move(s)), x(size) {
     for (rank_id r = 0; r < size; ++r) x[r] = contribution(r, count);
     const program p = [&](hierarchy& h, ops::rank& self) { return reduce(&h, &x[self.id()], times); };
@@ -109,8 +111,8 @@ std::uint64_t data_messages(world& w) {
 namespace {
 
 // Ranks of two kinds, mixed.
-hierarchical by_kind(std::vector<group_config_ptr> configs = {star()}) {
-  hierarchical op = by_four(std::move(configs));
+hierarchy_options by_kind(std::vector<group_config_ptr> configs = {star()}) {
+  hierarchy_options op = by_four(std::move(configs));
   op.leads = nullptr;
   op.group_by = [](rank_id r) -> std::string { return r % 3 == 1 ? "A100" : "H100"; };
   return op;
@@ -157,9 +159,10 @@ TEST_CASE(
     return std::make_shared<timed_star>(room, w.clock, name, name, std::move(takes));
   };
   const auto on_all_places = [](time_ns span) { return std::vector<time_ns>(5, span); };
-  hierarchical op = by_kind({timed("everywhere", on_all_places(3'000'000)), timed("of_a100", on_all_places(1'000'000)),
-                             timed("of_h100", on_all_places(700'000))});
-  op.capable = [](rank_id r) {
+  hierarchy_options op =
+      by_kind({timed("everywhere", on_all_places(3'000'000)), timed("of_a100", on_all_places(1'000'000)),
+               timed("of_h100", on_all_places(700'000))});
+  op.can_run = [](rank_id r) {
     return r % 3 == 1 ? std::vector<bool>{true, true, false} : std::vector<bool>{true, false, true};
   };
   std::vector<std::vector<float>> x;
@@ -185,7 +188,7 @@ TEST_CASE(
 }
 
 TEST_CASE("two ways of grouping at once are refused") {
-  hierarchical op = by_kind();
+  hierarchy_options op = by_kind();
   op.leads = [](rank_id) { return true; };
   const auto groups = groups_of(op, 4);
   REQUIRE_FALSE(groups);
@@ -267,7 +270,7 @@ TEST_CASE("each rank says what its levels have agreed on, and waits for it where
     };
     const auto ask = [](const hierarchy& of) {
       try {
-        static_cast<void>(of.decision(20'000, collective::broadcast));
+        static_cast<void>(of.decision(20'000, collective_kind::broadcast));
       } catch (const failure& f) {
         return f.code();
       }
@@ -718,7 +721,7 @@ TEST_CASE("groups without a leader and shares that do not fit are named") {
   auto op = by_four();
   op.leads = [](rank_id r) { return r == 1; };
   for (rank_id r = 0; r < 4; ++r) {
-    const auto refused = thrown_by([&] { w[r].declare(op); });
+    const auto refused = thrown_by([&] { hierarchy(w[r], op); });
     CHECK(refused.code() == errc::role_conflict);
     CHECK(says(refused, "op gradients: rank 0 does not lead"));
   }
@@ -738,7 +741,7 @@ struct gathers_only final : group_config {
   gathers_only() : group_config({.name = "gathers", .parameters = {}, .wire_class = "gathers"}) {}
   task<> lead(group_call& g) const override { return star_->lead(g); }
   task<> work(group_call& g) const override { return star_->work(g); }
-  bool does(collective what) const noexcept override { return what == collective::gather; }
+  bool does(collective_kind what) const noexcept override { return what == collective_kind::gather; }
 
  private:
   group_config_ptr star_ = star();
@@ -752,14 +755,14 @@ task<> gather_once(hierarchy h, std::span<const float> mine, std::span<float> al
 
 TEST_CASE("a call one of whose levels is refused when it is first called fails on all ranks, and moves nothing") {
   world w(4);
-  hierarchical op;
+  hierarchy_options op;
   op.name = "all";
   op.leads = [](rank_id r) { return r % 2 == 0; };
   // Listed twice, which is found when the level that gathers is declared.
   op.inside = {star(), std::make_shared<gathers_only>(), std::make_shared<gathers_only>()};
   op.timeout_ns = 1'000'000'000;
   std::vector<hierarchy> handles;
-  for (rank_id r = 0; r < 4; ++r) handles.push_back(w[r].declare(op));
+  for (rank_id r = 0; r < 4; ++r) handles.push_back(hierarchy(w[r], op));
   std::vector<std::vector<float>> mine(4, std::vector<float>(100'000, 1.0F));
   std::vector<std::vector<float>> all(4, std::vector<float>(400'000, 2.0F));
   std::vector<result<>> outcomes(4);
@@ -777,7 +780,7 @@ TEST_CASE("a rank that is late is the one that all others name, on both levels o
   for (const rank_id late : {0U, 1U, 2U, 3U}) {
     CAPTURE(late);
     world w(4);
-    hierarchical op;
+    hierarchy_options op;
     op.name = "gradients";
     op.leads = [](rank_id r) { return r % 2 == 0; };
     op.inside = op.between = {star()};

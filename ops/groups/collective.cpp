@@ -1,4 +1,4 @@
-#include <parley/leader_worker.hpp>
+#include <parley/collective.hpp>
 
 #include <parley/ops/core/op_host.hpp>
 #include <parley/ops/groups/group.hpp>
@@ -21,15 +21,14 @@ std::vector<std::vector<rank_id>> groups_of(rank_id size, rank_id world_size) {
   return groups;
 }
 
-runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(const leader_worker& op,
+runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(const collective_options& op,
                                                                               rank_id world_size) {
   const std::string title = "op " + op.name;
   auto groups = op.groups;
   if (groups.empty()) {
-    if (!op.role) return error{errc::bad_argument, title + " has neither a role function nor groups"};
     groups.emplace_back();
     for (rank_id r = 0; r < world_size; ++r) {
-      if (op.role(r) != "idle") groups.back().push_back(r);
+      if (!op.role || op.role(r) != role::idle) groups.back().push_back(r);
     }
     if (groups.back().empty())
       return error{errc::role_conflict, title + ": all ranks are idle; give one of them the role leader"};
@@ -44,12 +43,13 @@ runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(co
                                              std::to_string(world_size) + "; ranks count from 0"};
       if (!taken.insert(r).second)
         return error{errc::role_conflict, title + ": rank " + std::to_string(r) + " is in two groups"};
-      participants.push_back({r, op.role ? op.role(r) : r == group.front() ? "leader" : "worker"});
+      const role its = op.role ? op.role(r) : r == group.front() ? role::leader : role::worker;
+      participants.push_back({r, std::string(name(its))});
     }
     group_options check;
     check.name = op.name;
     check.participants = participants;
-    check.does = op.does;
+    check.kind = op.kind;
     check.configs = op.configs;
     check.depth = op.depth;
     const auto declared = declaration_of(check);
@@ -58,24 +58,24 @@ runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(co
   return formed;
 }
 
-bool rank_group::leads() const noexcept { return !idle() && details()->leads(); }
+bool collective::leads() const noexcept { return !idle() && details()->leads(); }
 
-std::size_t rank_group::size() const noexcept { return idle() ? 0 : details()->data_path().members().size(); }
+std::size_t collective::size() const noexcept { return idle() ? 0 : details()->data_path().members().size(); }
 
-const group_end* rank_group::details() const noexcept { return idle() ? nullptr : &*place_; }
+const group_end* collective::details() const noexcept { return idle() ? nullptr : &*place_; }
 
-runtime::task<> rank_group::run(collective what, group_work work, group_call_options o) const {
+runtime::task<> collective::run(collective_kind what, group_work work, collective_call_options o) const {
   return end(what).run(std::move(work), o.timeout_ns);
 }
 
-group_end& rank_group::end() const {
+group_end& collective::end() const {
   if (idle())
     runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) +
                                             " is in no group of it; check the role function and the groups"});
   return *place_;
 }
 
-group_end& rank_group::end(collective wanted) const {
+group_end& collective::end(collective_kind wanted) const {
   group_end& mine = end();
   if (mine.does() != wanted)
     runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " calls " +
@@ -85,8 +85,8 @@ group_end& rank_group::end(collective wanted) const {
 }
 
 // Between combining and returning.
-runtime::task<> rank_group::run_with_pause(group_work work, group_call_options o) const {
-  group_end& mine = end(collective::all_reduce);
+runtime::task<> collective::run_with_pause(group_work work, collective_call_options o) const {
+  group_end& mine = end(collective_kind::all_reduce);
   for (const auto& config : mine.configs()) {
     if (config->returns_later()) continue;
     return mine.refuse(std::move(work), o.timeout_ns,
@@ -98,13 +98,13 @@ runtime::task<> rank_group::run_with_pause(group_work work, group_call_options o
   return mine.run(std::move(work), o.timeout_ns);
 }
 
-agreement rank_group::agreed() const { return end().agreed(); }
+agreement collective::agreed() const { return end().agreed(); }
 
-bool rank_group::rejoin() { return !idle() && place_.rejoin(); }
+bool collective::rejoin() { return !idle() && place_.rejoin(); }
 
-group_work rank_group::giving(std::span<std::byte> data, element of) {
+group_work collective::giving(std::span<std::byte> data, element of) {
   group_work work;
-  work.what = collective::broadcast;
+  work.what = collective_kind::broadcast;
   work.data = data;
   work.total_bytes = data.size();
   work.element_bytes = of.bytes;
@@ -112,9 +112,9 @@ group_work rank_group::giving(std::span<std::byte> data, element of) {
   return work;
 }
 
-group_work rank_group::gathering(std::span<std::byte> mine, std::span<std::byte> all, element of) const {
+group_work collective::gathering(std::span<std::byte> mine, std::span<std::byte> all, element of) const {
   group_work work;
-  work.what = collective::gather;
+  work.what = collective_kind::gather;
   work.total_bytes = mine.size() * size();
   work.element_bytes = of.bytes;
   work.type = of.type;
@@ -131,9 +131,9 @@ group_work rank_group::gathering(std::span<std::byte> mine, std::span<std::byte>
   return work;
 }
 
-runtime::task<> rank_group::gather(std::span<std::byte> mine, std::span<std::byte> all, element of,
-                                   group_call_options o) const {
-  group_end& by = end(collective::gather);
+runtime::task<> collective::gather_bytes(std::span<std::byte> mine, std::span<std::byte> all, element of,
+                                         collective_call_options o) const {
+  group_end& by = end(collective_kind::gather);
   if (leads() && all.size() != mine.size() * size()) {
     group_work refused;
     refused.total_bytes = mine.size() * size();
@@ -149,40 +149,39 @@ runtime::task<> rank_group::gather(std::span<std::byte> mine, std::span<std::byt
   return by.run(gathering(mine, all, of), o.timeout_ns);
 }
 
-rank_group rank::declare(const leader_worker& op) {
-  const auto groups = form_groups(op, world_size()).value();
-  rank_group handle;
-  handle.name_ = op.name;
-  handle.self_ = id();
+collective::collective(rank& self, const collective_options& op) {
+  op_host& host = op_host::of(self);
+  const auto groups = form_groups(op, self.world_size()).value();
+  name_ = op.name;
+  self_ = self.id();
   for (const auto& participants : groups) {
-    const auto me = [this](const auto& p) { return p.rank == id(); };
+    const auto me = [&self](const auto& p) { return p.rank == self.id(); };
     if (std::none_of(participants.begin(), participants.end(), me)) continue;
     group_options o;
     o.name = op.name;
     o.participants = participants;
-    o.does = op.does;
+    o.kind = op.kind;
     o.configs = op.configs;
     o.depth = op.depth;
-    o.coupled = op.coupled;
-    o.capable = op.capable;
+    o.restart_group = op.restart_group;
+    o.can_run = op.can_run;
     o.dtype = op.dtype;
     o.timeout_ns = op.timeout_ns;
-    o.on = &host_->machine_;
-    o.allowed = tuning::both(op.allowed, settings_->allowed);
+    o.on = &host.machine_;
+    o.constraints = tuning::both(op.constraints, host.settings_->constraints);
     o.memory = op.memory == &runtime::host_memory() ? nullptr : op.memory;
     const auto declared = declaration_of(o).value();
-    host_->check_new(declared);
-    o.policy = settings_->policy;
-    o.plan = host_->plan_for(o.memory);
-    o.window = settings_->window;
-    o.mutant_ignores_stamp = settings_->mutant_ignores_stamp;
-    o.remembered = host_->remember(declared, o.configs);
-    handle.place_ = {*host_, host_->add(std::make_unique<group_end>(host_->services_, std::move(o)))};
-    host_->note_group(declared);
-    host_->end_if_lost();
+    host.check_new(declared);
+    o.policy = host.settings_->policy;
+    o.plan = host.plan_for(o.memory);
+    o.window = host.settings_->window;
+    o.mutant_ignores_stamp = host.settings_->mutant_ignores_stamp;
+    o.remembered = host.remember(declared, o.configs);
+    place_ = {host, host.add(std::make_unique<group_end>(host.services_, std::move(o)))};
+    host.note_group(declared);
+    host.end_if_lost();
   }
-  if (handle.idle()) host_->note_idle(op.name);
-  return handle;
+  if (idle()) host.note_idle(op.name);
 }
 
 }  // namespace parley::ops

@@ -2,30 +2,32 @@
 /// Send and receive between pairs of ranks, each pair running one config of several: the fastest, found out while the
 /// program runs.
 ///
-///     auto transfer = self.declare(paired_transfer{
+///     transfer acts(self, {
 ///         .name    = "activations",
-///         .role    = [](rank_id r) { return r == 0 ? "sender" : "receiver"; },
-///         .configs = {direct(), chunked(256_KiB), chunked(1_MiB, 4)}});
-///     if (self.id() == 0) co_await transfer.send(batch, {.to = 1});
-///     else                auto bytes = co_await transfer.receive(batch, {.from = 0});
+///         .role    = [](rank_id r) { return r == 0 ? role::sender : role::receiver; },
+///         .configs = {configs::direct(), configs::chunked(256_KiB), configs::chunked(1_MiB, 4)}});
+///     if (self.id() == 0) co_await acts.send(batch, {.to = 1});
+///     else                auto bytes = co_await acts.receive(batch, {.from = 0});
 ///
 /// The k-th sender is paired with the k-th receiver, ranks ascending, unless `edges` says otherwise; other roles are idle
 /// and exchange nothing. All ranks declare the same roles. Calls of one tag are matched in their order; tags are independent
 /// of each other. A receive refuses a message that has no room in it, or that is of another type of elements (bytes go with all):
 /// both ends throw, the sender at its next call where its own message had left by then. Awaiting a call throws `failure` (see error.hpp); `attempt` turns that into a value:
 ///
-///     auto sent = co_await attempt(transfer.send(batch, {.to = 1}));      // result<>
+///     auto sent = co_await attempt(acts.send(batch, {.to = 1}));      // result<>
 #include <parley/agreement.hpp>
 #include <parley/config.hpp>
 #include <parley/ops/core/call_type.hpp>
 #include <parley/ops/edges/calls.hpp>
 #include <parley/registered_memory.hpp>
+#include <parley/role.hpp>
 #include <parley/when.hpp>
 #include <parley/work.hpp>
 
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <ranges>
 #include <span>
@@ -42,17 +44,17 @@ class p2p;
 class p2p_end;
 class rank;
 
-struct paired_transfer {
+struct transfer_options {
   std::string name;
-  std::function<std::string(rank_id)> role{};
-  std::vector<config_ptr> configs{direct()};
+  std::function<ops::role(rank_id)> role{};
   /// Sender and receiver of each pair; empty: by their order.
   std::vector<std::pair<rank_id, rank_id>> edges{};
-  capability_function capable{};  ///< which configs a rank can run; empty: they are asked themselves
-  std::string dtype{};
-  time_ns timeout_ns = 30'000'000'000;
+  std::vector<config_ptr> configs{configs::direct()};
+  tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
-  tuning::constraints allowed{};            ///< what this rank's user demands of all configs but the default
+  time_ns timeout_ns = 30'000'000'000;      ///< of one call
+  std::string dtype{};
 };
 
 struct send_options {
@@ -68,21 +70,14 @@ struct receive_options {
   std::uint64_t expected = 0;  ///< what `cuda_copies::expect` answered, if a stream is to wait for it
 };
 
-/// A contiguous container or span of plain values.
-template <class R>
-concept buffer = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
-                 std::is_trivially_copyable_v<std::ranges::range_value_t<R>>;
-
-/// Of a buffer's elements, as messages say it: see `element_type_of`.
-template <buffer B>
-std::uint16_t type_of_elements() noexcept {
-  return element_type_of<std::ranges::range_value_t<B>>();
-}
-
-/// What `declare` gives back; a light handle that lives as long as its rank. An op is light, too, until it is first used here,
-/// by a call or by what its other ranks send for it.
+/// A light handle of the op, which ends with its rank; copies of it are handles of the same op. An op is light, too, until it is first used
+/// here, by a call or by what its other ranks send for it.
 class transfer {
  public:
+  /// Of no op: this rank is idle in it.
+  transfer() = default;
+  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  transfer(rank& self, const transfer_options& op);
   /// The buffer must stay until the call has ended. Throws `bad_argument` when this rank does not send to `o.to`.
   template <buffer B>
   send_call send(const B& data, send_options o) {
@@ -130,6 +125,8 @@ class transfer {
   /// The same where this rank has only one partner, in one direction.
   agreement agreed() const;
   ops::decision decision(std::uint64_t bytes) const { return agreed().decision(bytes); }
+  /// What was agreed with `peer`, of messages to it, or else of those that come from it.
+  ops::decision decision(std::uint64_t bytes, rank_id peer) const { return with(peer).decision(bytes); }
   runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
     return agreed().decided(bytes, o);
   }
@@ -146,8 +143,10 @@ class transfer {
  private:
   friend p2p;
   friend p2p_end;
-  friend op_host;
-  friend rank;
+  using edge_list = std::vector<std::pair<rank_id, rank_id>>;
+  transfer(op_host& host, const transfer_options& op, const edge_list& edges,
+           const std::shared_ptr<const std::vector<rank_id>>& restart_group);
+  agreement with(rank_id peer) const;
   edge_out& edge_to(rank_id peer) const;
   edge_in& edge_from(rank_id peer) const;
   void check_caller() const;
@@ -169,6 +168,6 @@ runtime::with_deadline<typename Call::value_type> attempt(Call&& call) {
 }
 
 /// The pairs of an op, or `role_conflict` / `bad_argument` saying which ranks and why. The same on all ranks.
-runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const paired_transfer& op, rank_id world_size);
+runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const transfer_options& op, rank_id world_size);
 
 }  // namespace parley::ops

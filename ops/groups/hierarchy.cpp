@@ -1,4 +1,4 @@
-#include <parley/hierarchical.hpp>
+#include <parley/hierarchy.hpp>
 
 #include <parley/ops/groups/group.hpp>
 #include <parley/rank.hpp>
@@ -19,7 +19,7 @@ using runtime::errc;
 using runtime::error;
 using runtime::task;
 
-runtime::result<std::vector<std::vector<rank_id>>> groups_of(const hierarchical& op, rank_id world_size) {
+runtime::result<std::vector<std::vector<rank_id>>> groups_of(const hierarchy_options& op, rank_id world_size) {
   if (op.leads && !op.leads(0))
     return error{errc::role_conflict, "op " + op.name +
                                           ": rank 0 does not lead, so that the ranks before the first leader are in no "
@@ -44,66 +44,64 @@ runtime::result<std::vector<std::vector<rank_id>>> groups_of(const hierarchical&
 }
 
 struct hierarchy::levels {
-  leader_worker op_for(level which) const {
-    constexpr std::array<std::pair<const char*, collective>, 6> all{{{"inside", collective::all_reduce},
-                                                                     {"between", collective::all_reduce},
-                                                                     {"up inside", collective::gather},
-                                                                     {"up between", collective::gather},
-                                                                     {"down inside", collective::broadcast},
-                                                                     {"down between", collective::broadcast}}};
+  collective_options op_for(level which) const {
+    constexpr std::array<std::pair<const char*, collective_kind>, 6> all{
+        {{"inside", collective_kind::all_reduce},
+         {"between", collective_kind::all_reduce},
+         {"up inside", collective_kind::gather},
+         {"up between", collective_kind::gather},
+         {"down inside", collective_kind::broadcast},
+         {"down between", collective_kind::broadcast}}};
     const auto& [words, does] = all[static_cast<std::size_t>(which)];
     const bool inside = is_inside(which);
-    leader_worker part;
+    collective_options part;
     part.name = op.name + "/" + words;
     part.groups = inside ? several : std::vector<std::vector<rank_id>>{leaders};
-    part.does = does;
+    part.kind = does;
     part.configs.clear();
     const bool returns_later = which == level::inside && leaders.size() > 1;
     for (const auto& c : inside ? op.inside : op.between) {
       if (c == nullptr || (c->does(does) && (c->returns_later() || !returns_later))) part.configs.push_back(c);
     }
     if (part.configs.empty() && !(inside ? op.inside : op.between).empty())
-      part.configs.push_back(star());                                           // the only one that does all
-    for (rank_id r = 0; r < self.world_size(); ++r) part.coupled.push_back(r);  // all count from 0, or none
+      part.configs.push_back(configs::star());                                        // the only one that does all
+    for (rank_id r = 0; r < self.world_size(); ++r) part.restart_group.push_back(r);  // all count from 0, or none
     part.depth = op.depth;
-    part.capable = op.capable;
+    part.can_run = op.can_run;
     part.dtype = op.dtype;
     part.timeout_ns = op.timeout_ns;
-    part.allowed = op.allowed;
+    part.constraints = op.constraints;
     part.memory = op.memory;
     return part;
   }
 
   rank& self;
-  hierarchical op;
+  hierarchy_options op;
   std::vector<std::vector<rank_id>> several{};  // the groups of more than one rank
   std::vector<rank_id> leaders{};
-  std::array<std::optional<rank_group>, 6> declared{};
+  std::array<std::optional<collective>, 6> declared{};
 };
 
-hierarchy rank::declare(const hierarchical& op) {
-  hierarchy handle;
-  handle.name_ = op.name;
-  handle.self_ = id();
-  handle.world_size_ = world_size();
-  handle.pack_below_ = op.pack_below;
-  handle.levels_ = std::make_shared<hierarchy::levels>(hierarchy::levels{*this, op});
-  if (op.memory == &runtime::host_memory()) handle.levels_->op.memory = nullptr;
-  const auto groups = groups_of(op, world_size()).value();
-  handle.groups_ = groups;
-  for (const auto& group : groups) {
-    handle.largest_ = std::max(handle.largest_, group.size());
-    handle.leads_ = handle.leads_ || group.front() == id();
-    if (std::find(group.begin(), group.end(), id()) != group.end()) handle.group_size_ = group.size();
-    handle.levels_->leaders.push_back(group.front());
-    if (group.size() > 1) handle.levels_->several.push_back(group);
+hierarchy::hierarchy(rank& self, const hierarchy_options& op) {
+  name_ = op.name;
+  self_ = self.id();
+  world_size_ = self.world_size();
+  pack_below_ = op.pack_below;
+  levels_ = std::make_shared<hierarchy::levels>(hierarchy::levels{self, op});
+  if (op.memory == &runtime::host_memory()) levels_->op.memory = nullptr;
+  groups_ = groups_of(op, self.world_size()).value();
+  for (const auto& group : groups_) {
+    largest_ = std::max(largest_, group.size());
+    leads_ = leads_ || group.front() == self.id();
+    if (std::find(group.begin(), group.end(), self.id()) != group.end()) group_size_ = group.size();
+    levels_->leaders.push_back(group.front());
+    if (group.size() > 1) levels_->several.push_back(group);
   }
-  if (handle.has_group()) handle.at(hierarchy::level::inside);
-  if (handle.among_leaders()) handle.at(hierarchy::level::between);
-  return handle;
+  if (has_group()) at(hierarchy::level::inside);
+  if (among_leaders()) at(hierarchy::level::between);
 }
 
-rank_group& hierarchy::at(level which) {
+collective& hierarchy::at(level which) {
   auto& found = levels_->declared[static_cast<std::size_t>(which)];
   if (found) return *found;
   // All levels begin anew together: one that is declared meanwhile would be a call ahead of the others.
@@ -112,7 +110,7 @@ rank_group& hierarchy::at(level which) {
     runtime::raise({errc::peer_restarted,
                     {.op = name_, .rank = self_},
                     "a rank of it has restarted; call rejoin on all others first"});
-  found = levels_->self.declare(levels_->op_for(which));
+  found = collective(levels_->self, levels_->op_for(which));
   return *found;
 }
 
@@ -124,11 +122,11 @@ bool hierarchy::rejoin() {
 
 // ---- what a call is made of -------------------------------------------------------------------------------------------
 
-std::vector<hierarchy::step> hierarchy::steps_of(collective does, std::uint64_t bytes, std::uint64_t share) const {
+std::vector<hierarchy::step> hierarchy::steps_of(collective_kind does, std::uint64_t bytes, std::uint64_t share) const {
   const step down_between{level::down_between, bytes};
   const step down_inside{level::down_inside, bytes};
-  if (does == collective::broadcast) return {down_between, down_inside};
-  if (does == collective::gather) {
+  if (does == collective_kind::broadcast) return {down_between, down_inside};
+  if (does == collective_kind::gather) {
     const step up_inside{level::up_inside, share * group_size()};
     const step up_between{level::up_between, share * largest_ * groups()};
     return {up_inside, up_between, down_between, down_inside};
@@ -138,7 +136,7 @@ std::vector<hierarchy::step> hierarchy::steps_of(collective does, std::uint64_t 
 
 // ---- what was agreed --------------------------------------------------------------------------------------------------
 
-std::vector<hierarchy::agreed_step> hierarchy::agreed_for(std::uint64_t bytes, collective does) const {
+std::vector<hierarchy::agreed_step> hierarchy::agreed_for(std::uint64_t bytes, collective_kind does) const {
   std::vector<agreed_step> all;
   for (const step& p : steps_of(does, bytes, bytes / world_size_)) {
     if (!has_part_in(p.which)) continue;
@@ -151,13 +149,13 @@ std::vector<hierarchy::agreed_step> hierarchy::agreed_for(std::uint64_t bytes, c
   return all;
 }
 
-std::vector<agreement> hierarchy::agreed(collective does) const {
+std::vector<agreement> hierarchy::agreed(collective_kind does) const {
   std::vector<agreement> all;
   for (const agreed_step& p : agreed_for(0, does)) all.push_back(p.with);
   return all;
 }
 
-std::vector<decision> hierarchy::decision(std::uint64_t bytes, collective does) const {
+std::vector<decision> hierarchy::decision(std::uint64_t bytes, collective_kind does) const {
   std::vector<ops::decision> all;
   for (const agreed_step& p : agreed_for(bytes, does)) all.push_back(p.with.decision(p.bytes));
   return all;
@@ -178,16 +176,16 @@ task<std::vector<decision>> hierarchy::until_decided(std::vector<agreed_step> st
 /// before is done, leaders whose groups are done in other orders would put together parts of different calls.
 class hierarchy::turns {
  public:
-  turns(hierarchy& h, group_call_options o)
+  turns(hierarchy& h, collective_call_options o)
       : all_(h), timeout_ns_(o.timeout_ns != 0 ? o.timeout_ns : h.levels_->op.timeout_ns) {
     for (const auto& level : h.levels_->declared)
       if (level) runtime::check_call(h.levels_->self.where(), {"group", level->name_});
   }
 
-  void take(collective does, std::uint64_t bytes, std::uint64_t share, actors::call_type type) {
+  void take(collective_kind does, std::uint64_t bytes, std::uint64_t share, actors::call_type type) {
     for (const step& p : all_.steps_of(does, bytes, share)) take(p.which, p.bytes, type);
   }
-  void take(const group_work& work) { take(collective::all_reduce, work.total_bytes, 0, work.type); }
+  void take(const group_work& work) { take(collective_kind::all_reduce, work.total_bytes, 0, work.type); }
   bool has(level which) { return at(which) != nullptr; }
   /// Throws why one of them could not be taken. First in what ends the others, if so.
   void check() const {
@@ -253,7 +251,7 @@ void hierarchy::check_place(std::span<const std::byte> buffer, std::size_t align
   if (!there) runtime::raise({there.code(), "op " + name_ + ": " + there.reason().text()});
 }
 
-task<> hierarchy::reduce(group_work work, group_call_options o, runtime::result<> fits) {
+task<> hierarchy::reduce(group_work work, collective_call_options o, runtime::result<> fits) {
   check_on_device(levels_->op.memory, work, "op " + name_);
   turns mine(*this, o);
   mine.take(work);
@@ -262,7 +260,7 @@ task<> hierarchy::reduce(group_work work, group_call_options o, runtime::result<
 
 // All take their turns before any starts: what is called after these comes after them.
 task<> hierarchy::reduce_together(std::vector<group_work> all, std::vector<std::span<std::byte>> packed,
-                                  group_call_options o) {
+                                  collective_call_options o) {
   for (const group_work& work : all) check_on_device(levels_->op.memory, work, "op " + name_);
   for (const auto& part : packed) check_place(part, runtime::bytes_of(all.back().sums));
   for (const auto& part : packed) all.back().total_bytes += part.size();
@@ -336,10 +334,10 @@ task<> hierarchy::reduce_in(turns& mine, group_work work, runtime::result<> fits
   mine.end(thrown);
 }
 
-task<> hierarchy::give(group_work work, group_call_options o) {
+task<> hierarchy::give(group_work work, collective_call_options o) {
   check_on_device(levels_->op.memory, work, "op " + name_);
   turns mine(*this, o);
-  mine.take(collective::broadcast, work.total_bytes, 0, work.type);
+  mine.take(collective_kind::broadcast, work.total_bytes, 0, work.type);
   std::exception_ptr thrown;
   try {
     mine.check();
@@ -351,12 +349,12 @@ task<> hierarchy::give(group_work work, group_call_options o) {
   mine.end(thrown);
 }
 
-task<> hierarchy::gather(std::span<const std::byte> mine, std::span<std::byte> all, rank_group::element of,
-                         group_call_options o) {
+task<> hierarchy::gather(std::span<const std::byte> mine, std::span<std::byte> all, collective::element of,
+                         collective_call_options o) {
   check_place(mine);
   check_place(all);
   turns taken(*this, o);
-  taken.take(collective::gather, all.size(), mine.size(), of.type);
+  taken.take(collective_kind::gather, all.size(), mine.size(), of.type);
   std::exception_ptr thrown;
   try {
     taken.check();
@@ -371,7 +369,7 @@ task<> hierarchy::gather(std::span<const std::byte> mine, std::span<std::byte> a
 
 // Leaders gather what their groups have, as much as the largest has, so that all their blocks are equal.
 task<> hierarchy::gather_in(turns& taken, std::span<const std::byte> mine, std::span<std::byte> all,
-                            rank_group::element of) {
+                            collective::element of) {
   const auto own = memory().make(mine.size());
   const auto group = memory().make(leads_ ? largest_ * mine.size() : 0);
   co_await copy(own->bytes(), mine);
@@ -388,7 +386,7 @@ task<> hierarchy::gather_in(turns& taken, std::span<const std::byte> mine, std::
   } else if (leads_) {
     co_await copy(all, group->bytes().first(all.size()));
   }
-  const group_work down = rank_group::giving(all, of);
+  const group_work down = collective::giving(all, of);
   co_await taken.run(level::down_between, down);
   co_await taken.run(level::down_inside, down);
 }

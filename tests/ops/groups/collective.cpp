@@ -6,6 +6,7 @@
 #include <cstring>
 
 using namespace parley;
+using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
@@ -117,7 +118,7 @@ TEST_CASE("a chain gets through however many pieces there are, wherever its lead
 
 TEST_CASE("several groups of one op lead, tune and sum for themselves, a ragged one and one of a single rank too") {
   world w(10, eager_trials());
-  leader_worker op;
+  collective_options op;
   op.name = "gradients";
   op.groups = groups_of(4, 9);
   op.configs = {star(), chain()};
@@ -146,7 +147,7 @@ TEST_CASE("several groups of one op lead, tune and sum for themselves, a ragged 
   // N3: who is in no group exchanges nothing, and may not call.
   CHECK(w.links[9].statistics().sent[0] + w.links[9].statistics().sent[1] == 0);
   CHECK(w.links[9].statistics().received[0] + w.links[9].statistics().received[1] == 0);
-  rank_group idle = groups[9];
+  collective idle = groups[9];
   CHECK_THROWS_AS(static_cast<void>(idle.all_reduce(std::span(x[0]))), failure);
 }
 
@@ -159,7 +160,7 @@ TEST_CASE(
       const auto groups = declare_all(w, led_by(leader, {config}));
       std::vector<std::vector<double>> x(5, std::vector<double>(50));
       std::vector<std::vector<int>> most(5, std::vector<int>(9));
-      const auto reduce = [](rank_group g, std::span<double> sums, std::span<int> largest) -> task<> {
+      const auto reduce = [](collective g, std::span<double> sums, std::span<int> largest) -> task<> {
         co_await g.all_reduce(sums);
         struct larger {
           int operator()(int a, int b) const { return std::max(a, b); }
@@ -192,16 +193,16 @@ TEST_CASE("the leader broadcasts to workers that are slower than it, within the 
     settings.window = {.invocations = 8, .bytes = 1U << 20U};
     world w(4, settings);
     auto op = led_by(1, {star(), star(4_KiB), chain(2_KiB)});
-    op.does = collective::broadcast;
+    op.kind = collective_kind::broadcast;
     op.depth = depth;
     const auto groups = declare_all(w, op);
-    const auto give = [](rank_group g) -> task<> {
+    const auto give = [](collective g) -> task<> {
       for (int i = 0; i < 400; ++i) {
         std::vector<int> data(3000, i);
         co_await g.broadcast(std::span(data));
       }
     };
-    const auto take = [](rank_group g, rank_id me, executor& ex, int& wrong) -> task<> {
+    const auto take = [](collective g, rank_id me, executor& ex, int& wrong) -> task<> {
       for (int i = 0; i < 400; ++i) {
         std::vector<int> data(3000, -1);
         co_await g.broadcast(std::span(data));
@@ -229,10 +230,10 @@ TEST_CASE("the leader gathers a block of each rank in the order of the ranks") {
   for (const std::uint64_t depth : {1U, 4U}) {
     world w(4, eager_trials());
     auto op = led_by(2, {star(), star(100)});
-    op.does = collective::gather;
+    op.kind = collective_kind::gather;
     op.depth = depth;
     const auto groups = declare_all(w, op);
-    const auto bring = [](rank_group g, rank_id me, int& wrong) -> task<> {
+    const auto bring = [](collective g, rank_id me, int& wrong) -> task<> {
       for (int i = 0; i < 100; ++i) {
         std::vector<int> mine(200, static_cast<int>(me) * 1000 + i);
         std::vector<int> all(g.leads() ? 800 : 0, -1);
@@ -256,7 +257,7 @@ TEST_CASE("the leader gathers a block of each rank in the order of the ranks") {
 
 TEST_CASE("leaders combine with each other between collecting and returning: 30 messages for 16 ranks") {
   world w(16);
-  leader_worker op;
+  collective_options op;
   op.name = "in groups";
   op.groups = groups_of(4, 16);
   const auto inner = declare_all(w, op);
@@ -268,7 +269,7 @@ TEST_CASE("leaders combine with each other between collecting and returning: 30 
   for (rank_id r = 0; r < 16; ++r) before += w.links[r].statistics().sent[1];
   std::vector<std::vector<float>> x;
   for (rank_id r = 0; r < 16; ++r) x.push_back(contribution(r, 1000));
-  const auto reduce = [](rank_group in, rank_group out, std::span<float> data) -> task<> {
+  const auto reduce = [](collective in, collective out, std::span<float> data) -> task<> {
     if (!in.leads()) {
       co_await in.all_reduce(data);
     } else {
@@ -297,7 +298,7 @@ TEST_CASE("a leader may do something in between however many pieces there are, o
     const auto groups = declare_all(w, led_by(0, {config}));
     std::vector<std::vector<float>> x;
     for (rank_id r = 0; r < 3; ++r) x.push_back(contribution(r, 1000));
-    const auto reduce = [](rank_group g, std::span<float> data) -> task<> {
+    const auto reduce = [](collective g, std::span<float> data) -> task<> {
       std::function<task<>(std::span<float>)> twice;
       if (g.leads()) {
         twice = [](std::span<float> sum) {
@@ -319,7 +320,7 @@ TEST_CASE("what every rank sums itself leaves nothing to be done in between, and
     world w(2);
     const auto groups = declare_all(w, led_by(0, {star(), config}));
     std::vector<result<>> outcomes(2);
-    const auto call = [](rank_group g, result<>* outcome) -> task<> {
+    const auto call = [](collective g, result<>* outcome) -> task<> {
       std::vector<float> data(4);
       std::function<task<>(std::span<float>)> nothing;
       auto how = co_await attempt(g.all_reduce(std::span(data), std::move(nothing)));
@@ -368,9 +369,9 @@ TEST_CASE("in shares each rank sends twice what it has, whatever the size of the
 
 TEST_CASE("a group whose declaration was refused may be declared as it should be") {
   world w(2);
-  leader_worker op = led_by(0, {star(), chain(1024)});
-  op.capable = [](rank_id) { return std::vector<bool>{true}; };  // of two configs
-  CHECK_THROWS_AS(static_cast<void>(w[0].declare(op)), failure);
-  op.capable = {};
-  CHECK(!w[0].declare(op).idle());
+  collective_options op = led_by(0, {star(), chain(1024)});
+  op.can_run = [](rank_id) { return std::vector<bool>{true}; };  // of two configs
+  CHECK_THROWS_AS(static_cast<void>(collective(w[0], op)), failure);
+  op.can_run = {};
+  CHECK(!collective(w[0], op).idle());
 }

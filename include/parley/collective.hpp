@@ -2,12 +2,11 @@
 /// Collectives of a leader and its workers, in one group or in several: all-reduce, broadcast or gather, each group running
 /// one config of several, the fastest, found out while the program runs.
 ///
-///     auto gradients = self.declare(leader_worker{
-///         .name    = "gradients",
-///         .role    = [](rank_id r) { return r == 0 ? "leader" : r < 4 ? "worker" : "idle"; },
-///         .configs = {star(), star(256_KiB), chain()},
+///     collective gradients(self, {
+///         .name    = "gradients",                           // of all ranks, led by rank 0, unless `role` or `groups` say otherwise
+///         .configs = {configs::star(), configs::star(256_KiB), configs::chain()},
 ///         .depth   = 2});                                   // calls that a rank may have under way before it must wait
-///     co_await gradients.all_reduce(std::span(values));     // in place: the same bits on all ranks, in every run
+///     co_await gradients.all_reduce(values);                // in place: the same bits on all ranks, in every run
 ///
 /// Ranks that are idle exchange nothing and may not call. Calls are matched in the order in which each rank makes them, and
 /// all ranks of a group bring the same size. With several `groups` each leads, tunes and fails on its own; who has no role
@@ -31,6 +30,7 @@
 #include <parley/group_config.hpp>
 #include <parley/ops/core/call_type.hpp>
 #include <parley/ops/core/op_place.hpp>
+#include <parley/role.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
 
 #include <cstdint>
@@ -47,38 +47,39 @@ class group_end;
 class hierarchy;
 class rank;
 
-struct leader_worker {
+struct collective_options {
   std::string name;
-  std::function<std::string(rank_id)> role{};
-  std::vector<std::vector<rank_id>> groups{};  ///< empty: one, of all ranks that are not idle, and `role` must be given
-  std::vector<rank_id> coupled{};              ///< further ranks whose restart ends the generation of all groups
-  collective does = collective::all_reduce;
-  std::vector<group_config_ptr> configs{star()};
-  std::uint64_t depth = 1;
-  capability_function capable{};  ///< which configs a rank can run; empty: they are asked themselves
-  std::string dtype{};
-  time_ns timeout_ns = 30'000'000'000;
-  tuning::constraints allowed{};            ///< what this rank's user demands of all configs but the default
+  std::function<ops::role(rank_id)> role{};    ///< empty: the first rank of each group leads
+  std::vector<std::vector<rank_id>> groups{};  ///< empty: one, of all ranks that are not idle
+  collective_kind kind = collective_kind::all_reduce;
+  std::vector<group_config_ptr> configs{configs::star()};
+  tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
+  time_ns timeout_ns = 30'000'000'000;      ///< of one call
+  std::uint64_t depth = 1;                  ///< calls that a rank may have under way before it must wait
+  std::string dtype{};
+  std::vector<rank_id> restart_group{};  ///< further ranks whose restart ends the generation of all groups
 };
 
 /// `size` consecutive ranks each; the last group has what is left.
 std::vector<std::vector<rank_id>> groups_of(rank_id size, rank_id world_size);
 
 /// The participants of each group, or `role_conflict` / `bad_argument` saying which ranks and why. The same on all ranks.
-runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(const leader_worker& op,
+runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(const collective_options& op,
                                                                               rank_id world_size);
 
-template <class T>
-concept group_element = std::is_trivially_copyable_v<T>;
-
-struct group_call_options {
+struct collective_call_options {
   time_ns timeout_ns = 0;  ///< 0: the op's
 };
 
-/// What `declare` gives back; a light handle that lives as long as its rank.
-class rank_group {
+/// A light handle of the op, which ends with its rank; copies of it are handles of the same op.
+class collective {
  public:
+  /// Of no op: this rank is idle in it.
+  collective() = default;
+  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  collective(rank& self, const collective_options& op);
   bool idle() const noexcept { return !place_; }
   bool leads() const noexcept;
   std::size_t size() const noexcept;
@@ -88,30 +89,32 @@ class rank_group {
 
   /// Combines the contributions of all, place by place, with `Combine`: a stateless function object of two elements, of the same
   /// type on all ranks, as are the elements (call_type.hpp).
-  template <class Combine = std::plus<>, group_element T>
-  runtime::task<> all_reduce(std::span<T> data, group_call_options o = {}) {
-    return run(collective::all_reduce, reduction<Combine, T>(data), o);
+  template <class Combine = std::plus<>, writable_buffer B>
+  runtime::task<> all_reduce(B&& data, collective_call_options o = {}) {
+    return run(collective_kind::all_reduce, reduction<Combine, std::ranges::range_value_t<B>>(data), o);
   }
   /// The same; the leader does something with the combined data before it is returned, such as combining it with that of
   /// other leaders. Workers give no function. Throws `bad_argument` where one of the op's configs leaves no room for that.
-  template <class Combine = std::plus<>, group_element T>
-  runtime::task<> all_reduce(std::span<T> data, std::function<runtime::task<>(std::span<T>)> between,
-                             group_call_options o = {}) {
+  template <class Combine = std::plus<>, writable_buffer B, class T = std::ranges::range_value_t<B>>
+  runtime::task<> all_reduce(B&& data, std::function<runtime::task<>(std::span<std::ranges::range_value_t<B>>)> between,
+                             collective_call_options o = {}) {
     group_work work = reduction<Combine, T>(data);
     work.between = [between = std::move(between)](std::span<std::byte> combined) {
       return between(std::span<T>(reinterpret_cast<T*>(combined.data()), combined.size() / sizeof(T)));
     };
     return run_with_pause(std::move(work), o);
   }
-  template <group_element T>
-  runtime::task<> broadcast(std::span<T> data, group_call_options o = {}) {
-    return run(collective::broadcast, giving(std::as_writable_bytes(data), element_of<T>()), o);
+  template <writable_buffer B>
+  runtime::task<> broadcast(B&& data, collective_call_options o = {}) {
+    return run(collective_kind::broadcast,
+               giving(std::as_writable_bytes(std::span(data)), element_of<std::ranges::range_value_t<B>>()), o);
   }
   /// `mine` of every rank, in the order of the ranks, into the leader's `all`, which holds `size()` times as much. A worker's
   /// call may end before the leader has it; its `mine` may be reused then.
-  template <group_element T>
-  runtime::task<> gather(std::span<T> mine, std::span<T> all = {}, group_call_options o = {}) {
-    return gather(std::as_writable_bytes(mine), std::as_writable_bytes(all), element_of<T>(), o);
+  template <writable_buffer B>
+  runtime::task<> gather(B&& mine, std::span<std::ranges::range_value_t<B>> all = {}, collective_call_options o = {}) {
+    return gather_bytes(std::as_writable_bytes(std::span(mine)), std::as_writable_bytes(all),
+                        element_of<std::ranges::range_value_t<B>>(), o);
   }
 
   /// What its ranks have agreed on, and wishes about it (agreement.hpp). `bytes` is what a call combines, spreads or gathers in all.
@@ -127,7 +130,6 @@ class rank_group {
 
  private:
   friend hierarchy;
-  friend rank;
   template <class Combine, class T>
   static group_work reduction(std::span<T> data) {
     group_work work;
@@ -157,10 +159,11 @@ class rank_group {
   }
   static group_work giving(std::span<std::byte> data, element of);
   group_end& end() const;
-  group_end& end(collective wanted) const;
-  runtime::task<> run(collective what, group_work work, group_call_options o) const;
-  runtime::task<> run_with_pause(group_work work, group_call_options o) const;
-  runtime::task<> gather(std::span<std::byte> mine, std::span<std::byte> all, element of, group_call_options o) const;
+  group_end& end(collective_kind wanted) const;
+  runtime::task<> run(collective_kind what, group_work work, collective_call_options o) const;
+  runtime::task<> run_with_pause(group_work work, collective_call_options o) const;
+  runtime::task<> gather_bytes(std::span<std::byte> mine, std::span<std::byte> all, element of,
+                               collective_call_options o) const;
   group_work gathering(std::span<std::byte> mine, std::span<std::byte> all, element of) const;
   std::string name_;
   runtime::rank_id self_ = 0;

@@ -1,4 +1,4 @@
-#include <parley/paired_transfer.hpp>
+#include <parley/transfer.hpp>
 
 #include <parley/ops/core/op_host.hpp>
 #include <parley/ops/edges/declared_edge.hpp>
@@ -31,7 +31,7 @@ std::string hint_for(rank_id world_size) {
 
 }  // namespace
 
-runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const paired_transfer& op, rank_id world_size) {
+runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const transfer_options& op, rank_id world_size) {
   const std::string title = "op " + op.name;
   if (const auto listed = check_catalogue(op.name, op.configs); !listed) return listed.reason();
   auto edges = op.edges;
@@ -41,11 +41,12 @@ runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const paired_t
     std::vector<rank_id> receivers;
     std::string others;
     for (rank_id r = 0; r < world_size; ++r) {
-      const std::string role = op.role(r);
-      if (role != "sender" && role != "receiver" && role != "idle" && !role.empty())
-        others += "; \"" + role + "\", which rank " + std::to_string(r) + " is, is neither";
-      if (role == "sender") senders.push_back(r);
-      if (role == "receiver") receivers.push_back(r);
+      switch (const role its = op.role(r)) {
+        case role::sender: senders.push_back(r); break;
+        case role::receiver: receivers.push_back(r); break;
+        case role::idle: break;
+        default: others += "; \"" + std::string(name(its)) + "\", which rank " + std::to_string(r) + " is, is neither";
+      }
     }
     if (senders.size() != receivers.size() || senders.empty())
       return error{errc::role_conflict,
@@ -133,6 +134,11 @@ edge_in& transfer::edge_from(rank_id peer) const {
 
 agreement transfer::to(rank_id peer) const { return edge_to(peer).agreed(); }
 agreement transfer::from(rank_id peer) const { return edge_from(peer).agreed(); }
+agreement transfer::with(rank_id peer) const {
+  const bool sends =
+      std::any_of(outs_.begin(), outs_.end(), [peer](const declared_edge* e) { return e->peer() == peer; });
+  return sends ? to(peer) : from(peer);
+}
 std::uint64_t transfer::generation_with(rank_id peer) const { return edge_to(peer).participant().generation; }
 
 std::uint64_t transfer::copied_bytes() const noexcept {
@@ -194,29 +200,23 @@ void transfer::retune(std::optional<std::uint64_t> bytes, std::string_view why) 
   for (declared_edge* e : ins_) e->in().agreed().retune(bytes, why);
 }
 
-transfer rank::declare(const paired_transfer& op) {
-  return host_->declare_pairs(op, pair_up(op, world_size()).value(), {});
-}
+transfer::transfer(rank& self, const transfer_options& op)
+    : transfer(op_host::of(self), op, pair_up(op, self.world_size()).value(), {}) {}
 
-transfer op_host::declare_pairs(const paired_transfer& op, const std::vector<std::pair<rank_id, rank_id>>& edges,
-                                const std::shared_ptr<const std::vector<rank_id>>& coupled) {
-  transfer t;
-  t.name_ = op.name;
-  t.self_ = id();
-  t.where_ = &executor_;
+transfer::transfer(op_host& host, const transfer_options& op, const edge_list& edges,
+                   const std::shared_ptr<const std::vector<rank_id>>& restart_group)
+    : name_(op.name), where_(&host.where()), self_(host.id()) {
   for (const auto& [from, to] : edges) {
-    edge_options o = options_of(op, *settings_, machine_);
-    o.capable = op.capable;
-    o.coupled = coupled;
-    if (from == id()) {
+    edge_options o = options_of(op, *host.settings_, host.machine_);
+    o.restart_group = restart_group;
+    if (from == self_) {
       o.peer = to;
-      t.outs_.push_back(&declare(std::move(o), declared_edge::end::out));
-    } else if (to == id()) {
+      outs_.push_back(&host.declare(std::move(o), declared_edge::end::out));
+    } else if (to == self_) {
       o.peer = from;
-      t.ins_.push_back(&declare(std::move(o), declared_edge::end::in));
+      ins_.push_back(&host.declare(std::move(o), declared_edge::end::in));
     }
   }
-  return t;
 }
 
 }  // namespace parley::ops
