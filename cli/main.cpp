@@ -1,7 +1,11 @@
 // The `parley` command. Status 0: fine, 1: the run failed, 2: the command line or a file is wrong, 3: `tune` has decided nothing; of
 // `parley run`, what the first rank that failed has.
 #include <parley/cli/doctor.hpp>
+#include <parley/cli/hosts.hpp>
+#include <parley/cli/output_folder.hpp>
 #include <parley/cli/results.hpp>
+#include <parley/cli/status.hpp>
+#include <parley/cli/suggestion.hpp>
 #include <parley/cli/tune.hpp>
 #include <parley/number_text.hpp>
 #include <parley/ops/job/rank_environment.hpp>
@@ -174,22 +178,94 @@ struct run_words {
   std::uint32_t restarts = 0;
   bool no_prefix = false;
   bool strict = false;
+  bool bind = false;
+  std::optional<double> time_limit_s;
+  std::string output;
   std::optional<runtime::rank_id> hosts, host;
   std::string rendezvous;
+  bool told_by_input = false;
+  std::string hostfile;
+  std::string ssh = "ssh -o BatchMode=yes";  // which asks nobody for a password
 };
+/// Those that each host's own launcher heeds.
+std::vector<std::string> options_there(const run_words& words) {
+  std::vector<std::string> all;
+  if (words.no_prefix) all.emplace_back("--no-prefix");
+  if (words.strict) all.emplace_back("--strict");
+  if (words.bind) all.emplace_back("--bind");
+  if (!words.output.empty()) all.insert(all.end(), {"--output", words.output});
+  return all;
+}
 int run_ranks(const run_words& words, std::vector<std::string> command) {
   if (command.empty()) throw cli::text_error("parley: no program was given: parley run -n N [--] PROGRAM ARGUMENTS…");
+  if (!words.hostfile.empty())
+    return cli::run_on_hosts({.hosts = cli::read_hosts(words.hostfile),
+                              .ranks = words.ranks,
+                              .ssh = words.ssh,
+                              .rendezvous = words.rendezvous,
+                              .options = options_there(words),
+                              .command = std::move(command),
+                              .time_limit_s = words.time_limit_s});
   transports::launch_options options;
   options.ranks = words.ranks;
   options.restarts = words.restarts;
-  if (words.hosts) options.among = {*words.hosts, words.host.value_or(0), words.rendezvous};
+  options.bind = words.bind;
+  if (words.time_limit_s) options.timeout_ns = static_cast<runtime::time_ns>(*words.time_limit_s * 1e9);
+  if (words.hosts) options.among = {*words.hosts, words.host.value_or(0), words.rendezvous, words.told_by_input};
   options.command = std::move(command);
   options.prefix = words.no_prefix ? transports::line_prefix::none : transports::line_prefix::rank;
   if (words.strict) options.environment.emplace_back("PARLEY_STRICT", "1");
-  const transports::launch_end end = transports::launch(options);
-  if (!end.first_failed) return end.status;
-  const transports::rank_end& first = end.ranks.at(*end.first_failed);
-  return first.kind == transports::rank_end::how::signalled ? 128 + first.code : first.code;  // as a shell has it
+  std::optional<cli::output_folder> kept;
+  if (!words.output.empty()) {
+    kept.emplace(words.output);
+    options.on_line = [&kept](runtime::rank_id rank, transports::output_stream kind, std::string_view line) {
+      kept->take(rank, kind, line);
+    };
+  }
+  return cli::status_of(transports::launch(options));
+}
+
+/// The command that was meant, such as `parley results show`.
+const CLI::App& meant(const CLI::App& from) {
+  const auto within = from.get_subcommands();
+  return within.empty() ? from : meant(*within.front());
+}
+
+std::string full_name(const CLI::App& command) {
+  const CLI::App* const around = command.get_parent();
+  return (around == nullptr ? "" : full_name(*around) + " ") + command.get_name();
+}
+
+/// Throws `text_error` where an option was given that the command does not have.
+void name_unknown_option(const CLI::App& app) {
+  const CLI::App& command = meant(app);
+  const auto words = command.remaining();
+  if (words.empty() || !words.front().starts_with('-')) return;
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  const std::string hint = cli::suggestion(words.front(), known);
+  throw cli::text_error("parley: `" + words.front() + "` is no option of `" + full_name(command) + "`" +
+                        (hint.empty() ? "; `" + full_name(command) + " --help` lists them" : hint));
+}
+
+/// By the words that other programs have for the same, too.
+void name_unknown_results_command(const std::string& word) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> known{
+      {"show", {"list", "ls", "print", "cat", "dump", "view", "read"}},
+      {"check", {"validate", "verify", "test", "lint", "doctor"}},
+      {"merge", {"add", "combine", "join", "union", "append", "concat"}}};
+  std::vector<std::string> all;
+  std::string meant;
+  for (const auto& [name, others] : known) {
+    if (word == name) return;
+    all.push_back(name);
+    if (std::find(others.begin(), others.end(), word) != others.end()) meant = "; did you mean `" + name + "`?";
+  }
+  if (meant.empty()) meant = cli::suggestion(word, all);
+  throw cli::text_error("parley: there is no command `parley results " + word + "`" +
+                        (meant.empty() ? "; there are show, check and merge" : meant));
 }
 
 int command(int argc, char** argv) {
@@ -219,9 +295,21 @@ int command(int argc, char** argv) {
   auto* host = run->add_option("--host", ran.host, "Which of them this is, from 0 on")
                    ->check(number_from(0U, cli::most_ranks - 1))
                    ->needs(hosts);
-  auto* rendezvous =
-      run->add_option("--rendezvous", ran.rendezvous, "host:port on host 0, the same on all")->needs(hosts);
+  auto* rendezvous = run->add_option("--rendezvous", ran.rendezvous, "host:port on host 0, the same on all");
   hosts->needs(host)->needs(rendezvous)->excludes("--restarts");
+  auto* hostfile =
+      run->add_option("--hostfile", ran.hostfile,
+                      "File with a host on each line, `HOST` or `HOST slots=4`: the ranks are divided among them, and "
+                      "started by ssh")
+          ->excludes(hosts)
+          ->excludes("--restarts");
+  run->add_option("--ssh", ran.ssh, "What starts a program on a host (default: ssh -o BatchMode=yes)")->needs(hostfile);
+  run->add_option("--time-limit", ran.time_limit_s, "End all ranks after so many seconds, with status 124")
+      ->check(number_from(0.001, 1e9));
+  run->add_flag("--bind", ran.bind, "Give each rank an equal share of this host's processors, to run on these alone");
+  run->add_option("-o,--output", ran.output,
+                  "Folder for the ranks' output, rank-0.out and rank-0.err and so on, instead of writing it here");
+  run->add_flag("--told-by-input", ran.told_by_input)->needs(hosts)->group("");
   run->add_flag("--no-prefix", ran.no_prefix, "Do not write [rank R] before each line of output");
   run->add_flag("--strict", ran.strict,
                 "A rank whose messages were not all taken ends with status 3 instead of a warning");
@@ -284,16 +372,22 @@ int command(int argc, char** argv) {
     const auto all = app.get_subcommands([](const CLI::App*) { return true; });
     if (std::none_of(all.begin(), all.end(), [&](const CLI::App* one) { return one->get_name() == word; }))
       throw cli::text_error("parley: there is no command " + std::string(word) +
+                            cli::suggestion(word, {"run", "tune", "doctor", "results"}) +
                             "; there are run, tune, doctor and results, and `parley --help` says what they do");
   }
+  if (argc > 2 && std::string_view(argv[1]) == "results" && argv[2][0] != '-') name_unknown_results_command(argv[2]);
   if (argc > 2 && std::string_view(argv[1]) == "run" && std::string_view(argv[2]) == "-np")
     throw cli::text_error("parley: `-np` is no option of `parley run`; say how many ranks with -n N");
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() != 0) name_unknown_option(app);
     return app.exit(e) == 0 ? 0 : status_wrong;
   }
-  if (run->parsed() && !run->remaining().empty() && (!behind.empty() || run->remaining().front().starts_with('-')))
+  if (run->parsed() && !ran.rendezvous.empty() && !ran.hosts && ran.hostfile.empty())
+    throw cli::text_error("parley: --rendezvous is for a job on several hosts: give --hosts and --host, or --hostfile");
+  if (run->parsed()) name_unknown_option(app);
+  if (run->parsed() && !run->remaining().empty() && !behind.empty())
     throw cli::text_error("parley: `" + run->remaining().front() +
                           "` is no option of `parley run`; `parley run --help` lists them, and PROGRAM comes last");
   if (!behind.empty() && !run->parsed())

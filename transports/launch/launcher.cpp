@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -202,6 +203,7 @@ struct process {
   bool running = false;
   std::array<line_source, 2> lines;
   descriptor report;
+  descriptor input;
   rank_end end;
 };
 
@@ -374,8 +376,9 @@ class job {
     if (RAND_bytes(reinterpret_cast<unsigned char*>(&id_), sizeof id_) != 1) refuse("make a job id");
     memory_.make(id_);
     guard_.emplace(options_.ranks, memory_.path());
+    if (options_.bind) find_processors();
     if (options_.among) {
-      key_ = key_of_all();
+      key_ = options_.among->told_by_input ? key_by_input() : key_of_all();
     } else {
       listener_ = make_listener();
       key_ = job_key::generate();
@@ -413,6 +416,29 @@ class job {
           {errc::bad_argument,
            "a job on several hosts needs PARLEY_KEY_FILE: a 0600 file with the same 32 random bytes on each"});
     return job_key::from_file(path).value();
+  }
+  static job_key key_by_input() {
+    std::string digits;
+    for (char c = 0; digits.size() < 2 * job_key::size_bytes && ::read(0, &c, 1) == 1 && c != '\n';) digits += c;
+    return job_key::from_hexadecimal(digits).value();
+  }
+  void find_processors() {
+    cpu_set_t may{};
+    if (::sched_getaffinity(0, sizeof may, &may) != 0) refuse("see which processors it may run on");
+    for (int one = 0; one < CPU_SETSIZE; ++one) {
+      if (CPU_ISSET(one, &may)) processors_.push_back(one);
+    }
+    if (processors_.size() < options_.ranks)
+      runtime::raise({errc::bad_argument, "the launcher cannot give each of " + std::to_string(options_.ranks) +
+                                              " ranks processors of its own: it may run on " +
+                                              std::to_string(processors_.size()) +
+                                              "; start fewer, or do not bind them"});
+  }
+  cpu_set_t processors_of(rank_id rank) const {
+    cpu_set_t its{};
+    const std::size_t each = processors_.size() / options_.ranks;
+    for (std::size_t i = 0; i < each; ++i) CPU_SET(processors_[rank * each + i], &its);
+    return its;
   }
   std::string name_of(rank_id rank) const { return std::to_string(first_ + rank); }
 
@@ -474,7 +500,16 @@ class job {
       refuse("hand the job key down");
     }
     key_pipe.writing.reset();
-    const descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    pipe_ends input;
+    if (options_.input.empty()) {
+      input.reading = descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    } else {
+      input = make_pipe();
+      if (::write(input.writing.get(), options_.input.data(), options_.input.size()) !=
+          static_cast<ssize_t>(options_.input.size()))
+        refuse("hand its input down");
+    }
+    const cpu_set_t processors = options_.bind ? processors_of(rank) : cpu_set_t{};
 
     // Everything that allocates happens before the fork.
     auto environment = environment_of(rank, key_pipe.reading.get(), report.writing.get());
@@ -484,18 +519,20 @@ class job {
     for (auto& word : command) arguments.push_back(word.data());
     variables.push_back(nullptr);
     arguments.push_back(nullptr);
-    const int standard[3] = {nothing.get(), out.writing.get(), error.writing.get()};
+    const int standard[3] = {input.reading.get(), out.writing.get(), error.writing.get()};
     const int kept[3] = {key_pipe.reading.get(), report.writing.get(), rank == 0 ? listener_.socket.get() : -1};
 
     const pid_t launcher = ::getpid();
     p.pid = ::fork();
     if (p.pid < 0) refuse("start rank " + name_of(rank));
-    if (p.pid == 0) become(launcher, standard, kept, complaint.writing.get(), arguments.data(), variables.data());
+    if (p.pid == 0)
+      become(launcher, standard, kept, complaint.writing.get(), arguments.data(), variables.data(), processors);
     guard_->begun(rank, p.pid);
     p.running = true;
     p.lines[0] = {output_stream::out, std::move(out.reading), {}};
     p.lines[1] = {output_stream::error, std::move(error.reading), {}};
     p.report = std::move(report.reading);
+    p.input = std::move(input.writing);
     for (const auto& source : p.lines) set_non_blocking(source.from);
     if (p.report.open()) set_non_blocking(p.report);
 
@@ -519,8 +556,9 @@ class job {
 
   /// In the child, between fork and exec: only calls that are safe there.
   [[noreturn]] void become(pid_t launcher, const int (&standard)[3], const int (&kept)[3], int complaint,
-                           char** arguments, char** variables) const {
+                           char** arguments, char** variables, const cpu_set_t& processors) const {
     ::setpgid(0, 0);
+    if (options_.bind) ::sched_setaffinity(0, sizeof processors, &processors);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != launcher) ::_exit(127);  // it died before it could take us along
     for (int target = 0; target < 3; ++target) ::dup2(standard[target], target);
@@ -554,8 +592,23 @@ class job {
         enter(stage::asked, options_.kill_after_ns);
       }
     }
+    if (stage_ == stage::running && input_has_ended()) {
+      notice("ended: the connection to where the job was started is gone");
+      failed_ = true;
+      send_all(SIGTERM);
+      enter(stage::asked, options_.kill_after_ns);
+    }
     reap();
     escalate();
+  }
+
+  /// Of a launcher that is told by it.
+  bool input_has_ended() const {
+    if (!options_.among || !options_.among->told_by_input) return false;
+    pollfd input{0, POLLIN, 0};
+    if (::poll(&input, 1, 0) <= 0) return false;
+    std::array<char, 256> more{};
+    return ::read(0, more.data(), more.size()) <= 0;
   }
 
   line_sink& sink_of(output_stream kind) { return sinks_[kind == output_stream::out ? 0 : 1]; }
@@ -564,6 +617,7 @@ class job {
   void watch_signals_and_sinks() {
     watched_.clear();
     watched_.push_back({signals_.fd(), POLLIN, 0});
+    watched_.push_back({options_.among && options_.among->told_by_input ? 0 : -1, POLLIN, 0});
     for (const line_sink& sink : sinks_) watched_.push_back({sink.empty() ? -1 : sink.fd(), POLLOUT, 0});
   }
   /// Waits at most that long; false when nothing happened. Output that had to wait is written where there is room.
@@ -705,12 +759,13 @@ class job {
     failed_ = true;
     if (end.by_launcher) return;
     const std::size_t others = running();
-    std::string text = "rank " + name_of(rank) + " " + end_text(end);
+    std::string text = std::string(options_.noun) + " " + name_of(rank) + " " + end_text(end);
     if (!first_failed_) text += ended_before();
     if (!first_failed_) first_failed_ = rank;
     if (stage_ == stage::running && others > 0) {
-      text += "; the other " + std::to_string(others) + (others == 1 ? " rank is" : " ranks are") + " ended in " +
-              seconds(options_.grace_ns) + " unless " + (others == 1 ? "it ends by itself" : "they end by themselves");
+      text += "; the other " + std::to_string(others) + " " + std::string(options_.noun) +
+              (others == 1 ? " is" : "s are") + " ended in " + seconds(options_.grace_ns) + " unless " +
+              (others == 1 ? "it ends by itself" : "they end by themselves");
     }
     notice(text);
     if (stage_ == stage::running) enter(stage::grace, options_.grace_ns);
@@ -739,7 +794,7 @@ class job {
     switch (stage_) {
       case stage::running:
         if (options_.timeout_ns == runtime::never) return;
-        failed_ = true;
+        failed_ = out_of_time_ = true;
         notice("the job did not end within " + std::to_string(options_.timeout_ns / 1'000'000) + " ms; " +
                still_running() + " ended");
         [[fallthrough]];
@@ -768,7 +823,7 @@ class job {
       if (++all.count <= most_named) all.text += (all.count == 1 ? "" : ", ") + name_of(rank);
     }
     if (all.count > most_named) all.text += " and " + std::to_string(all.count - most_named) + " more";
-    all.text = (all.count == 1 ? "rank " : "ranks ") + all.text;
+    all.text = std::string(options_.noun) + (all.count == 1 ? " " : "s ") + all.text;
     return all;
   }
   std::string still_running() const {
@@ -836,6 +891,7 @@ class job {
     flush();
     launch_end end;
     end.status = status;
+    end.out_of_time = out_of_time_;
     end.signal = told_by_;
     end.first_failed = first_failed_;
     for (const process& p : processes_) end.ranks.push_back(p.end);
@@ -864,6 +920,8 @@ class job {
   steady::time_point next_event_{};
   stage stage_ = stage::running;
   bool failed_ = false;
+  bool out_of_time_ = false;
+  std::vector<int> processors_;  // that it may run on, where ranks are bound
   std::optional<rank_id> first_failed_;
   int told_by_ = 0;
 };

@@ -21,8 +21,8 @@
 /// rendezvous and ends the job as always.
 ///
 /// A job on several hosts has a launcher on each, which knows its own ranks alone; `among` says which they are. Their key is the one that
-/// PARLEY_KEY_FILE names, and rank 0 listens where `rendezvous` says. When ranks of one host end, those of the others notice that
-/// themselves. No restarts.
+/// PARLEY_KEY_FILE names, or that comes by standard input (`told_by_input`), and rank 0 listens where `rendezvous` says. When ranks of one
+/// host end, those of the others notice that themselves. No restarts.
 ///
 /// Blocks until all ranks have ended; call it from a process with one thread. It blocks SIGINT, SIGTERM, SIGHUP and
 /// SIGCHLD meanwhile and restores the mask, except for those that a caller already ignores.
@@ -60,6 +60,9 @@ struct host_place {
   runtime::rank_id hosts = 1;
   runtime::rank_id host = 0;
   std::string rendezvous;  ///< host:port on the first, the same on all
+  /// The job's key comes as a line of 64 hexadecimal digits by standard input, and the job ends when that ends: for a launcher that
+  /// another machine has started, and that must not outlive the connection.
+  bool told_by_input = false;
 };
 
 struct launch_options {
@@ -68,7 +71,11 @@ struct launch_options {
   std::vector<std::string> command;                              ///< program (searched in PATH) and its arguments
   std::vector<std::pair<std::string, std::string>> environment;  ///< added to the launcher's own
   line_prefix prefix = line_prefix::rank;
-  std::uint32_t restarts = 0;  ///< of all ranks together, at most `most_restarts_of_a_rank` (environment.hpp)
+  /// Each rank may run on a share of the processors that the launcher may run on: as many as there are for each, in their order.
+  bool bind = false;
+  std::string input{};  ///< what each rank can read from its standard input, which stays open; empty: nothing is there
+  std::string_view noun = "rank";  ///< what its notices call a rank
+  std::uint32_t restarts = 0;      ///< of all ranks together, at most `most_restarts_of_a_rank` (environment.hpp)
   runtime::time_ns timeout_ns = runtime::never;
   runtime::time_ns grace_ns = 2'000'000'000;
   runtime::time_ns kill_after_ns = 2'000'000'000;
@@ -87,6 +94,7 @@ struct launch_options {
 struct launch_end {
   int signal = 0;               ///< which one told the launcher to end the job, or 0
   int status = 0;               ///< 0; 1 when a rank failed or the job was ended early; 2 when it could not be started
+  bool out_of_time = false;     ///< it was ended because of `timeout_ns`
   std::vector<rank_end> ranks;  ///< of this host
   std::optional<runtime::rank_id> first_failed{};  ///< whose failure ended the job, if one's did
 };

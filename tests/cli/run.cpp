@@ -1,0 +1,191 @@
+// What `parley run` does beside starting ranks: time limits, processors, output, hosts by ssh, and words that somebody has misspelt.
+#include <parley/tests/cli/command_folder.hpp>
+#include <parley/tests/support/deadline.hpp>
+
+#include <parley/cli/hosts.hpp>
+#include <parley/cli/json_text.hpp>
+#include <parley/cli/suggestion.hpp>
+
+#include <doctest/doctest.h>
+
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <thread>
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace cli = parley::cli;
+using folder = parley::tests::command_folder;
+
+void has(const std::string& text, std::string_view part) {
+  INFO(text);
+  CHECK(text.find(part) != std::string::npos);
+}
+
+/// Hosts are folders of one machine: it runs what it is given in a session of its own, which goes on when ssh is killed, as on another machine.
+void write_ssh(const folder& here) {
+  here.write("ssh", "#!/bin/sh\necho \"$1\" >> asked\nshift\nexec setsid -w sh -c \"$*\"\n");
+  fs::permissions(here.path / "ssh", fs::perms::owner_all);
+}
+
+std::string wrong_in_hosts(std::string_view text) {
+  const folder here;
+  here.write("hosts", text);
+  try {
+    static_cast<void>(cli::read_hosts((here.path / "hosts").string()));
+  } catch (const cli::text_error& e) {
+    return e.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("a job that is not over at its time limit is ended, with a status of its own") {
+  const folder here;
+  const auto late = here.parley("run -n 2 --time-limit 0.2 -- sleep 60");
+  CHECK(late.status == 124);
+  has(late.error, "the job did not end within 200 ms; ranks 0, 1 are ended");
+  CHECK(here.parley("run -n 2 --time-limit 600 -- true").status == 0);
+  CHECK(here.parley("run -n 2 --time-limit 600 -- sh -c 'exit 5'").status == 5);
+  for (const char* wrong : {"0", "-1", "soon", "1e10"})
+    CHECK(here.parley(std::string("run -n 1 --time-limit ") + wrong + " -- true").status == 2);
+}
+
+TEST_CASE("the output of each rank goes to files of its own, and nothing is printed here") {
+  const folder here;
+  const auto ran =
+      here.parley("run -n 2 --output kept/logs -- sh -c 'echo I am $PARLEY_RANK; echo oh >&2; printf last'");
+  CHECK(ran.status == 0);
+  CHECK(ran.out.empty());
+  CHECK(ran.error.empty());
+  CHECK(here.read("kept/logs/rank-0.out") == "I am 0\nlast\n");
+  CHECK(here.read("kept/logs/rank-1.out") == "I am 1\nlast\n");
+  CHECK(here.read("kept/logs/rank-1.err") == "oh\n");
+  here.write("file", "");
+  const auto nowhere = here.parley("run -n 1 -o file/logs -- true");
+  CHECK(nowhere.status == 2);
+  has(nowhere.error, "file/logs");
+  // What the launcher itself has to say is said here.
+  has(here.parley("run -n 1 -o kept -- sh -c 'exit 3'").error, "rank 0 exited with status 3");
+}
+
+TEST_CASE("ranks are bound to equal shares of the processors, or it is said that there are too few") {
+  const folder here;
+  const auto one = here.parley("run -n 1 --bind --no-prefix -- nproc");
+  CHECK(one.status == 0);
+  CHECK(one.out == here.parley("run -n 1 --no-prefix -- nproc").out);
+  const auto many = here.parley("run -n 256 --bind -- true");
+  if (std::thread::hardware_concurrency() < 256) {
+    CHECK(many.status == 2);
+    has(many.error, "cannot give each of 256 ranks processors of its own");
+  }
+  if (std::thread::hardware_concurrency() < 2) return;
+  const auto apart = here.parley("run -n 2 --bind -o own -- sh -c 'taskset -cp $$'");
+  CHECK(apart.status == 0);
+  const auto list = [&](const char* file) {
+    const std::string text = here.read(file);
+    return text.substr(text.rfind(' ') + 1);
+  };
+  CHECK(list("own/rank-0.out") != list("own/rank-1.out"));
+  CHECK_FALSE(list("own/rank-1.out").empty());
+}
+
+TEST_CASE("the ranks of a job are started on the hosts of a file, by ssh, with one key and their places in the job") {
+  const folder here;
+  write_ssh(here);
+  here.write("hosts", "# two of them\nnode1 slots=2\nnode2:3   # and more\n");
+  const std::string words = "run -n 4 --hostfile hosts --ssh ./ssh --rendezvous node1:4711 ";
+  const auto ran =
+      here.parley(words + "-- sh -c 'echo $PARLEY_RANK of $PARLEY_WORLD, $PARLEY_LOCAL_RANK of $PARLEY_LOCAL_SIZE, "
+                          "at $PARLEY_RENDEZVOUS with \"$PARLEY_RESULTS\"'",
+                  "PARLEY_RESULTS='it is \"mine\"'");
+  CHECK(ran.status == 0);
+  CHECK(ran.error.empty());
+  for (const char* line :
+       {"[rank 0] 0 of 4, 0 of 2", "[rank 1] 1 of 4, 1 of 2", "[rank 2] 2 of 4, 0 of 2", "[rank 3] 3 of 4, 1 of 2"})
+    has(ran.out, std::string(line) + ", at node1:4711 with it is \"mine\"\n");
+  has(here.read("asked"), "node1\n");
+  has(here.read("asked"), "node2\n");
+  const auto keys = here.parley(words + "-o keys -- sh -c 'od -An -tx1 /proc/self/fd/$PARLEY_KEY_FD'");
+  CHECK(keys.status == 0);
+  CHECK(here.read("keys/rank-0.out").size() > 64);
+  CHECK(here.read("keys/rank-0.out") == here.read("keys/rank-3.out"));
+}
+
+TEST_CASE("the first failure on any host is the status, and the ranks of the others are ended") {
+  const folder here;
+  write_ssh(here);
+  here.write("hosts", "a\nb\n");
+  const auto ran = here.parley(
+      "run -n 2 --hostfile hosts --ssh ./ssh -- sh -c '[ $PARLEY_RANK = 1 ] && exit 7; echo $$ > pid; exec sleep 60'");
+  CHECK(ran.status == 7);
+  has(ran.error, "rank 1 exited with status 7");
+  has(ran.error, "host 1 exited with status 7");
+  // The launcher there ends its ranks once the connection is gone, whatever becomes of what ssh was.
+  const auto late = here.parley(
+      "run -n 2 --hostfile hosts --ssh ./ssh --time-limit 0.5 -- sh -c 'echo $$ > late-$PARLEY_RANK; exec sleep 60'");
+  CHECK(late.status == 124);
+  for (const char* file : {"pid", "late-0", "late-1"}) {
+    const std::string said = here.read(file);
+    if (said.empty()) continue;  // it was ended before it said so
+    const pid_t pid = std::stoi(said);
+    for (const parley::tests::deadline limit; ::kill(pid, 0) == 0 && !limit.is_over();)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    CHECK_MESSAGE(::kill(pid, 0) != 0, file);
+  }
+}
+
+TEST_CASE("ranks that do not go on the hosts, and lines that say no host, are refused") {
+  const folder here;
+  here.write("hosts", "a slots=1\nb\n");
+  const auto refused = [&](const std::string& words, std::string_view why) {
+    const auto ran = here.parley("run " + words + " -- true");
+    CHECK(ran.status == 2);
+    CHECK(ran.out.empty());
+    has(ran.error, why);
+  };
+  refused("-n 3 --hostfile hosts", "3 ranks do not divide among 2 hosts");
+  refused("-n 4 --hostfile hosts", "host a takes 1 ranks, and 2 would go there");
+  refused("-n 2 --hostfile none", "none: it cannot be read");
+  refused("-n 2 --hostfile hosts --restarts 1", "--restarts");
+  refused("-n 2 --ssh ./ssh", "--hostfile");
+  refused("-n 2 --rendezvous a:1", "--rendezvous is for a job on several hosts");
+  has(wrong_in_hosts(""), "hosts:1:1: no host is listed");
+  has(wrong_in_hosts("a\n\na\n"), "hosts:3:1: host a is listed twice");
+  has(wrong_in_hosts("a slots=0\n"), "hosts:1:1: `0` is no number of ranks");
+  has(wrong_in_hosts("a:\n"), "hosts:1:1: `` is no number of ranks");
+  has(wrong_in_hosts("a max_slots=4\n"), "what `max_slots=4` means is not known");
+  has(wrong_in_hosts("a slots=1 b\n"), "what `b` means is not known");
+  has(wrong_in_hosts("-oProxyCommand=x\n"), "`-oProxyCommand=x` is no host");
+  CHECK(cli::as_one_word("it's $HOME") == "'it'\\''s $HOME'");
+}
+
+TEST_CASE("a word that is like one that exists is said to be that one") {
+  CHECK(cli::suggestion("tnue", {"run", "tune"}) == "; did you mean `tune`?");
+  CHECK(cli::suggestion("frobnicate", {"run", "tune"}).empty());
+  CHECK(cli::suggestion("", {"run"}).empty());
+  CHECK(cli::distance("kitten", "sitting") == 3);
+  CHECK(cli::distance("ab", "ba") == 1);
+  const folder here;
+  const auto says = [&](const std::string& words, std::string_view text) {
+    const auto ran = here.parley(words);
+    CHECK(ran.status == 2);
+    CHECK(ran.out.empty());
+    has(ran.error, text);
+  };
+  says("rnu -n 2 true", "there is no command rnu; did you mean `run`?");
+  says("run --hots 2 -- true", "`--hots` is no option of `parley run`; did you mean `--hosts`?");
+  says("run -n 2 --restrats 1 -- true", "did you mean `--restarts`?");
+  says("tune x.json --microbaches 3", "`--microbaches` is no option of `parley tune`; did you mean `--microbatches`?");
+  says("results merge a.csv --outptu b.csv", "did you mean `--output`?");
+  says("results list a.csv", "there is no command `parley results list`; did you mean `show`?");
+  says("results chekc a.csv", "did you mean `check`?");
+  says("results frobnicate a.csv", "there are show, check and merge");
+  says("doctor --jsno", "did you mean `--json`?");
+}
