@@ -135,9 +135,10 @@ edge_in& transfer::edge_from(rank_id peer) const {
 agreement transfer::to(rank_id peer) const { return edge_to(peer).agreed(); }
 agreement transfer::from(rank_id peer) const { return edge_from(peer).agreed(); }
 agreement transfer::with(rank_id peer) const {
-  const bool sends =
-      std::any_of(outs_.begin(), outs_.end(), [peer](const declared_edge* e) { return e->peer() == peer; });
-  return sends ? to(peer) : from(peer);
+  const auto is_it = [peer](const declared_edge* e) { return e->peer() == peer; };
+  if (std::any_of(outs_.begin(), outs_.end(), is_it)) return to(peer);
+  if (std::any_of(ins_.begin(), ins_.end(), is_it)) return from(peer);
+  throw_no_edge("has no messages with rank", peer, "the partner");
 }
 std::uint64_t transfer::generation_with(rank_id peer) const { return edge_to(peer).participant().generation; }
 
@@ -175,17 +176,36 @@ actors::registered_memory transfer::register_bytes(std::span<std::byte> memory) 
 // A start takes no scope from its caller, so that the call itself would not know whose it is.
 void transfer::check_caller() const { runtime::check_call(*where_, {"op", name_}); }
 
+namespace {
+// `it sends to ranks 1, 2 and receives from rank 3`
+std::string partners_of(const std::vector<declared_edge*>& outs, const std::vector<declared_edge*>& ins) {
+  const auto ranks = [](const std::vector<declared_edge*>& edges) {
+    std::string all;
+    for (const declared_edge* e : edges) all += (all.empty() ? "" : ", ") + std::to_string(e->peer());
+    return (edges.size() == 1 ? "rank " : "ranks ") + all;
+  };
+  if (outs.empty() && ins.empty()) return "it has no part in the op: no edge and no role names it";
+  const std::string sends = outs.empty() ? "" : "sends to " + ranks(outs);
+  const std::string receives = ins.empty() ? "" : "receives from " + ranks(ins);
+  return "it " + sends + (outs.empty() || ins.empty() ? "" : " and ") + receives;
+}
+}  // namespace
+
 void transfer::throw_no_edge(const char* lacks, rank_id peer, const char* option) const {
+  if (where_ == nullptr) runtime::raise({errc::bad_argument, "this handle is of no op; make one with its constructor"});
   runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " " + lacks + " " +
-                                          std::to_string(peer) + "; check the role function and " + option});
+                                          std::to_string(peer) + "; check " + option + ": " +
+                                          partners_of(outs_, ins_)});
 }
 
 agreement transfer::agreed() const {
   if (outs_.size() + ins_.size() == 1)
     return outs_.empty() ? ins_.front()->in().agreed() : outs_.front()->out().agreed();
-  runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " has " +
-                                          std::to_string(outs_.size() + ins_.size()) +
-                                          " edges; say which one with `to` or `from`"});
+  const std::string mine = "rank " + std::to_string(self_);
+  runtime::raise({errc::bad_argument, "op " + name_ + ": " +
+                                          (idle() ? mine + " asks for what was agreed, and "
+                                                  : "say which partner of " + mine + " is meant; ") +
+                                          partners_of(outs_, ins_)});
 }
 
 bool transfer::rejoin() {

@@ -230,6 +230,8 @@ void halo::check(const halo_field& f, std::size_t number) const {
   }
   const std::uint64_t elements = f.memory.size() / f.element_bytes;
   if (op_.ranks.empty()) {
+    if (!f.cells.empty())
+      wrong("is one of a grid, and the op is a mesh; give its options `.ranks`, how many along each dimension");
     if (f.send.size() != directions_.size() || f.receive.size() != directions_.size())
       wrong("needs a list to send and one to receive for each of " + std::to_string(directions_.size()) +
             " neighbours");

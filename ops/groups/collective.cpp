@@ -80,7 +80,7 @@ group_end& collective::end(collective_kind wanted) const {
   if (mine.does() != wanted)
     runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " calls " +
                                             std::string(ops::name(wanted)) + ", but the op was declared to " +
-                                            std::string(ops::name(mine.does()))});
+                                            std::string(ops::name(mine.does())) + "; give its options `.kind`"});
   return mine;
 }
 

@@ -196,14 +196,20 @@ TEST_CASE("a search that is given up before anything was decided leaves the defa
 }
 
 TEST_CASE("a rank with several edges says which one it means") {
-  world w(3, eager());
+  world w(4, eager());
   transfer_options op;
   op.name = "activations";
   op.edges = {{0, 1}, {1, 2}};
   transfer middle(w[1], op);
   transfer(w[0], op);
   transfer(w[2], op);
-  CHECK_THROWS_WITH_AS(static_cast<void>(middle.decision(8)), doctest::Contains("say which one"), failure);
+  CHECK_THROWS_WITH_AS(
+      static_cast<void>(middle.decision(8)),
+      doctest::Contains("say which partner of rank 1 is meant; it sends to rank 2 and receives from rank 0"), failure);
+  const transfer aside(w[3], op);
+  CHECK_THROWS_WITH_AS(static_cast<void>(aside.decision(8)),
+                       doctest::Contains("rank 3 asks for what was agreed, and it has no part in the op"), failure);
+  CHECK_THROWS_WITH_AS(static_cast<void>(aside.to(1)), doctest::Contains("rank 3 does not send to rank 1"), failure);
   CHECK(middle.to(2).decision(8).op == "activations 1->2");
   CHECK(middle.from(0).decision(8).op == "activations 0->1");
   CHECK(w[1].retune("activations") == 2);

@@ -395,7 +395,8 @@ TEST_CASE("an orphan receive, a tag that is never sent and a rank outside of the
   const program receiver = [&](dataflow& flow, ops::rank&, p2p& pairs) {
     CHECK_THROWS_WITH_AS(
         static_cast<void>(pairs.start(flow, {p2p::irecv(std::span(&other, 1), {.from = 2})})),
-        "bad_argument: op orphans: rank 1 does not receive from rank 2; check the role function and `from`", failure);
+        "bad_argument: op orphans: rank 1 does not receive from rank 2; check `from`: it receives from rank 0",
+        failure);
     return end_of(pairs.start(flow, {p2p::irecv(std::span(&other, 1), {.from = 0, .tag = 1}),
                                      p2p::irecv(std::span(&got, 1), {.from = 0, .tag = 2})}));
   };

@@ -216,7 +216,8 @@ TEST_CASE("what the errors of groups say, in whole sentences") {
        "or 268435456 bytes, that are kept; begin them earlier, or send less, or larger parts, ahead; invocation 0 was "
        "under way"},
       {of_wrong_call(gather), "bad_argument: op gradients: the leader gathers 2 times 8 bytes into a buffer of 20"},
-      {of_wrong_call(sum), "bad_argument: op gradients: rank 0 calls all_reduce, but the op was declared to gather"},
+      {of_wrong_call(sum), "bad_argument: op gradients: rank 0 calls all_reduce, but the op was declared to gather; "
+                           "give its options `.kind`"},
       {of_wrong_call(sum, 2),
        "bad_argument: op gradients: rank 2 is in no group of it; check the role function and the groups"},
       {of_declaration(roles(role::leader, role::leader)),

@@ -49,7 +49,7 @@ TEST_CASE("processes join through an all-gather of their own, authenticated, and
     ops::job here(through(rank, 2, all));
     PARLEY_EXPECT(here.authenticated());
     PARLEY_EXPECT(here.self().id() == rank);
-    transfer rows(here.self(), both_ways());
+    ops::transfer rows(here.self(), both_ways());
     for (int step = 0; step < 20; ++step) exchange(rows, rank, step);
     here.leave();
   });
@@ -85,7 +85,7 @@ TEST_CASE("a peer that is killed after a bootstrap is noticed by UCX alone, befo
       2,
       [](rank_id rank, meeting& all) {
         ops::job here(through(rank, 2, all));
-        transfer rows(here.self(), both_ways());
+        ops::transfer rows(here.self(), both_ways());
         for (int step = 0; step < 3; ++step) exchange(rows, rank, step);
         if (rank == 1) ::raise(SIGKILL);
         std::vector<int> never_comes(1000);
@@ -119,7 +119,7 @@ TEST_CASE("ranks that meet where other hosts can reach them, without a key, join
         ops::job here(o);
         PARLEY_EXPECT(said);
         PARLEY_EXPECT(!here.authenticated());
-        transfer rows(here.self(), both_ways());
+        ops::transfer rows(here.self(), both_ways());
         exchange(rows, rank, 1);
         here.leave();
       } catch (const runtime::failure& f) {
