@@ -4,14 +4,13 @@
 #include <parley/cli/spec.hpp>
 #include <parley/cli/status.hpp>
 #include <parley/number_text.hpp>
+#include <parley/transports/join/job_key.hpp>
 #include <parley/transports/launch/launcher.hpp>
 
-#include <openssl/rand.h>
-
-#include <array>
-#include <cstdio>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <set>
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
@@ -22,39 +21,16 @@ using runtime::rank_id;
 
 namespace {
 
-/// 64 hexadecimal digits in a line.
-std::string fresh_key() {
-  std::array<unsigned char, 32> secret{};
-  if (RAND_bytes(secret.data(), static_cast<int>(secret.size())) != 1)
-    throw text_error("parley: the system has no random numbers for a job's key");
-  std::string digits;
-  for (const unsigned char byte : secret) {
-    constexpr std::string_view of = "0123456789abcdef";
-    digits += of[byte >> 4U];
-    digits += of[byte & 15U];
-  }
-  return digits + "\n";
-}
+/// Ports that a system gives programs by itself lie above.
+std::uint16_t some_port() { return static_cast<std::uint16_t>(20'000 + std::random_device{}() % 12'000); }
 
-/// Ports that programs are given by a system lie above; what listens for good lies below as a rule.
-std::uint16_t some_port() {
-  std::array<unsigned char, 2> chance{};
-  static_cast<void>(RAND_bytes(chance.data(), static_cast<int>(chance.size())));
-  return static_cast<std::uint16_t>(20'000 + (chance[0] << 8U | chance[1]) % 12'000);
-}
-
-/// Set here, and of use there: neither a place in a job, nor a secret.
+/// Set here, and of use there. What tells a place in a job is replaced there by the launcher.
 std::string variables_for_ranks() {
-  static const std::set<std::string_view> own{"PARLEY_RANK",       "PARLEY_WORLD",        "PARLEY_LOCAL_RANK",
-                                              "PARLEY_LOCAL_SIZE", "PARLEY_RENDEZVOUS",   "PARLEY_RENDEZVOUS_FD",
-                                              "PARLEY_JOB",        "PARLEY_KEY_FD",       "PARLEY_KEY_FILE",
-                                              "PARLEY_REPORT_FD",  "PARLEY_MAX_RESTARTS", "PARLEY_RESTART_COUNT"};
   std::string all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    const std::string_view name = text.substr(0, text.find('='));
-    const bool of_use = name.starts_with("PARLEY_") || name.starts_with("UCX_") || name.starts_with("NCCL_");
-    if (of_use && !own.contains(name)) all += as_one_word(text) + " ";
+    const bool of_use = text.starts_with("PARLEY_") || text.starts_with("UCX_") || text.starts_with("NCCL_");
+    if (of_use) all += as_one_word(text) + " ";
   }
   return all;
 }
@@ -135,15 +111,14 @@ int run_on_hosts(const remote_job& job) {
   o.ranks = hosts;
   o.noun = "host";
   o.prefix = transports::line_prefix::none;
-  o.input = fresh_key();
+  o.input = transports::job_key::generate().hexadecimal() + "\n";
   o.grace_ns = 5'000'000'000;  // its own launcher gives its ranks theirs
-  if (job.time_limit_s) o.timeout_ns = static_cast<runtime::time_ns>(*job.time_limit_s * 1e9);
+  o.timeout_ns = job.timeout_ns;
   o.command = {"sh", "-c",
                "what=$1; shift; shift \"$PARLEY_RANK\"; exec " + job.ssh + " \"$1\" \"host=$PARLEY_RANK; $what\"", "sh",
                there};
   for (const host_line& h : job.hosts) o.command.push_back(h.name);
-  const transports::launch_end end = transports::launch(o);
-  return status_of(end);
+  return status_of(transports::launch(o));
 }
 
 }  // namespace parley::cli

@@ -11,11 +11,9 @@
 /// file. A host whose connection ends ends its ranks.
 #include <parley/identifiers.hpp>
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace parley::cli {
@@ -35,7 +33,7 @@ struct remote_job {
   std::string rendezvous{};            ///< host:port; empty: the first host, and a port that is free there as a rule
   std::vector<std::string> options{};  ///< of `parley run` there
   std::vector<std::string> command{};  ///< the ranks' program
-  std::optional<double> time_limit_s{};
+  runtime::time_ns timeout_ns = runtime::never;
 };
 
 /// Starts them, and answers the status of the first host that failed, which is that of its first rank that did. Throws `text_error`

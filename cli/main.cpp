@@ -1,5 +1,5 @@
 // The `parley` command. Status 0: fine, 1: the run failed, 2: the command line or a file is wrong, 3: `tune` has decided nothing; of
-// `parley run`, what the first rank that failed has.
+// `parley run`, what the first rank that failed has, or 124 at its time limit.
 #include <parley/cli/doctor.hpp>
 #include <parley/cli/hosts.hpp>
 #include <parley/cli/output_folder.hpp>
@@ -196,6 +196,9 @@ std::vector<std::string> options_there(const run_words& words) {
   if (!words.output.empty()) all.insert(all.end(), {"--output", words.output});
   return all;
 }
+runtime::time_ns time_limit_of(const run_words& words) {
+  return words.time_limit_s ? static_cast<runtime::time_ns>(*words.time_limit_s * 1e9) : runtime::never;
+}
 int run_ranks(const run_words& words, std::vector<std::string> command) {
   if (command.empty()) throw cli::text_error("parley: no program was given: parley run -n N [--] PROGRAM ARGUMENTS…");
   if (!words.hostfile.empty())
@@ -205,12 +208,12 @@ int run_ranks(const run_words& words, std::vector<std::string> command) {
                               .rendezvous = words.rendezvous,
                               .options = options_there(words),
                               .command = std::move(command),
-                              .time_limit_s = words.time_limit_s});
+                              .timeout_ns = time_limit_of(words)});
   transports::launch_options options;
   options.ranks = words.ranks;
   options.restarts = words.restarts;
   options.bind = words.bind;
-  if (words.time_limit_s) options.timeout_ns = static_cast<runtime::time_ns>(*words.time_limit_s * 1e9);
+  options.timeout_ns = time_limit_of(words);
   if (words.hosts) options.among = {*words.hosts, words.host.value_or(0), words.rendezvous, words.told_by_input};
   options.command = std::move(command);
   options.prefix = words.no_prefix ? transports::line_prefix::none : transports::line_prefix::rank;
@@ -386,7 +389,7 @@ int command(int argc, char** argv) {
   }
   if (run->parsed() && !ran.rendezvous.empty() && !ran.hosts && ran.hostfile.empty())
     throw cli::text_error("parley: --rendezvous is for a job on several hosts: give --hosts and --host, or --hostfile");
-  if (run->parsed()) name_unknown_option(app);
+  name_unknown_option(app);
   if (run->parsed() && !run->remaining().empty() && !behind.empty())
     throw cli::text_error("parley: `" + run->remaining().front() +
                           "` is no option of `parley run`; `parley run --help` lists them, and PROGRAM comes last");

@@ -27,6 +27,7 @@ namespace json = boost::json;
 namespace fs = std::filesystem;
 
 using folder = parley::tests::command_folder;
+using parley::tests::has;
 using parley::tests::three_sizes;
 
 const std::string send_recv = PARLEY_EXAMPLES "/specs/send-recv.json";
@@ -54,12 +55,6 @@ decisions decisions_of(const json::object& document) {
     all[edge + " " + std::string(a.at("key").as_string())] = std::string(a.at("decision").as_string());
   }
   return all;
-}
-
-bool has(const std::string& text, std::string_view part) {
-  INFO(text);
-  CHECK(text.find(part) != std::string::npos);
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

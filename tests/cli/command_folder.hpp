@@ -17,6 +17,11 @@ inline constexpr std::string_view three_sizes = R"json({"name": "three", "ranks"
    "configs": ["direct", "chunked(chunk_bytes=256 in_flight=2)", "chunked(chunk_bytes=512 in_flight=4)"],
    "messages": [{"bytes": "128KiB", "count": 1}, {"bytes": "32KiB", "count": 1}, {"bytes": 1000, "count": 1}]}]})json";
 
+inline void has(const std::string& text, std::string_view part) {
+  INFO(text);
+  CHECK(text.find(part) != std::string::npos);
+}
+
 struct command_folder : scratch_folder {
   struct ended : started {
     boost::json::object document() const {

@@ -23,12 +23,7 @@ namespace json = boost::json;
 namespace fs = std::filesystem;
 
 using folder = parley::tests::command_folder;
-
-bool has(const std::string& text, std::string_view part) {
-  INFO(text);
-  CHECK(text.find(part) != std::string::npos);
-  return text.find(part) != std::string::npos;
-}
+using parley::tests::has;
 
 /// The validators that a job of `ranks` has here.
 std::string header(int ranks) {

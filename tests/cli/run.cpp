@@ -21,11 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace cli = parley::cli;
 using folder = parley::tests::command_folder;
-
-void has(const std::string& text, std::string_view part) {
-  INFO(text);
-  CHECK(text.find(part) != std::string::npos);
-}
+using parley::tests::has;
 
 /// Hosts are folders of one machine: it runs what it is given in a session of its own, which goes on when ssh is killed, as on another machine.
 void write_ssh(const folder& here) {

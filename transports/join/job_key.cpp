@@ -98,6 +98,16 @@ result<job_key> job_key::from_hexadecimal(std::string_view digits) {
   return key;
 }
 
+std::string job_key::hexadecimal() const {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::byte b : secret()) {
+    text += digits[std::to_integer<unsigned>(b) >> 4U];
+    text += digits[std::to_integer<unsigned>(b) & 15U];
+  }
+  return text;
+}
+
 result<job_key> job_key::read_exactly(int fd, const std::string& source) {
   // One byte more than the key, to notice when there is more.
   std::array<std::byte, size_bytes + 1> buffer{};

@@ -36,6 +36,8 @@ class job_key {
   static runtime::result<job_key> from_file(const std::string& path);
   /// Reads 64 hexadecimal digits, in which a launcher's key-value space or a meeting's file carries a key.
   static runtime::result<job_key> from_hexadecimal(std::string_view digits);
+  /// What `from_hexadecimal` reads; "" of an empty key. For handing down where nobody else can read it.
+  std::string hexadecimal() const;
   /// Another holder of the same secret, for a launcher that serves several ranks and for tests.
   job_key duplicate() const noexcept;
 

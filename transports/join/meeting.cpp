@@ -95,23 +95,13 @@ result<std::optional<std::string>> read_living(const std::string& path) {
   return std::optional<std::string>(std::in_place, text.data(), static_cast<std::size_t>(got));
 }
 
-std::string hexadecimal(std::span<const std::byte> bytes) {
-  constexpr char digits[] = "0123456789abcdef";
-  std::string text;
-  for (const std::byte b : bytes) {
-    text += digits[std::to_integer<unsigned>(b) >> 4U];
-    text += digits[std::to_integer<unsigned>(b) & 15U];
-  }
-  return text;
-}
-
 /// What rank 0 tells the others, as one word: `host,port,key`. Without a key of its own the word has none.
 struct notice {
   std::string host;
   std::uint16_t port = 0;
   job_key key;
 
-  std::string text() const { return host + "," + std::to_string(port) + "," + hexadecimal(key.secret()); }
+  std::string text() const { return host + "," + std::to_string(port) + "," + key.hexadecimal(); }
 
   static result<notice> read(const std::string& text, const std::string& source) {
     notice told;

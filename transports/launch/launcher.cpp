@@ -378,7 +378,7 @@ class job {
     guard_.emplace(options_.ranks, memory_.path());
     if (options_.bind) find_processors();
     if (options_.among) {
-      key_ = options_.among->told_by_input ? key_by_input() : key_of_all();
+      key_ = told_by_input() ? key_by_input() : key_of_all();
     } else {
       listener_ = make_listener();
       key_ = job_key::generate();
@@ -602,9 +602,9 @@ class job {
     escalate();
   }
 
-  /// Of a launcher that is told by it.
+  bool told_by_input() const { return options_.among && options_.among->told_by_input; }
   bool input_has_ended() const {
-    if (!options_.among || !options_.among->told_by_input) return false;
+    if (!told_by_input()) return false;
     pollfd input{0, POLLIN, 0};
     if (::poll(&input, 1, 0) <= 0) return false;
     std::array<char, 256> more{};
@@ -617,7 +617,7 @@ class job {
   void watch_signals_and_sinks() {
     watched_.clear();
     watched_.push_back({signals_.fd(), POLLIN, 0});
-    watched_.push_back({options_.among && options_.among->told_by_input ? 0 : -1, POLLIN, 0});
+    watched_.push_back({told_by_input() ? 0 : -1, POLLIN, 0});
     for (const line_sink& sink : sinks_) watched_.push_back({sink.empty() ? -1 : sink.fd(), POLLOUT, 0});
   }
   /// Waits at most that long; false when nothing happened. Output that had to wait is written where there is room.
