@@ -296,10 +296,10 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
 // go for that: the others see its connections end.
 void edge_out::after_failed_fence(errc how) {
   if (how != errc::device_failed) return lose_peer();
-  const std::string said = memory().words_of(how);
-  services_.give_up(services_.net.rank(), "its device failed before what it wrote into memory of rank " +
-                                              std::to_string(options_.peer) + " was there" +
-                                              (said.empty() ? "" : "; " + said));
+  std::string why =
+      "its device failed before what it wrote into memory of rank " + std::to_string(options_.peer) + " was there";
+  why += said_by(&memory(), how, why);
+  services_.give_up(services_.net.rank(), why);
 }
 
 void edge_out::lose_peer() {

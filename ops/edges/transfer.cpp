@@ -180,9 +180,9 @@ namespace {
 // `it sends to ranks 1, 2 and receives from rank 3`
 std::string partners_of(const std::vector<declared_edge*>& outs, const std::vector<declared_edge*>& ins) {
   const auto ranks = [](const std::vector<declared_edge*>& edges) {
-    std::string all;
-    for (const declared_edge* e : edges) all += (all.empty() ? "" : ", ") + std::to_string(e->peer());
-    return (edges.size() == 1 ? "rank " : "ranks ") + all;
+    std::vector<rank_id> all;
+    for (const declared_edge* e : edges) all.push_back(e->peer());
+    return (all.size() == 1 ? "rank " : "ranks ") + listed(all);
   };
   if (outs.empty() && ins.empty()) return "it has no part in the op: no edge and no role names it";
   const std::string sends = outs.empty() ? "" : "sends to " + ranks(outs);

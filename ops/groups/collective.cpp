@@ -21,6 +21,19 @@ std::vector<std::vector<rank_id>> groups_of(rank_id size, rank_id world_size) {
   return groups;
 }
 
+namespace {
+/// What all ranks of one of the op's groups declare alike.
+group_options group_of(const collective_options& op, const std::vector<actors::op_participant>& participants) {
+  group_options o;
+  o.name = op.name;
+  o.participants = participants;
+  o.kind = op.kind;
+  o.configs = op.configs;
+  o.depth = op.depth;
+  return o;
+}
+}  // namespace
+
 runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(const collective_options& op,
                                                                               rank_id world_size) {
   const std::string title = "op " + op.name;
@@ -46,13 +59,7 @@ runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(co
       const role its = op.role ? op.role(r) : r == group.front() ? role::leader : role::worker;
       participants.push_back({r, std::string(name(its))});
     }
-    group_options check;
-    check.name = op.name;
-    check.participants = participants;
-    check.kind = op.kind;
-    check.configs = op.configs;
-    check.depth = op.depth;
-    const auto declared = declaration_of(check);
+    const auto declared = declaration_of(group_of(op, participants));
     if (!declared) return declared.reason();
   }
   return formed;
@@ -157,12 +164,7 @@ collective::collective(rank& self, const collective_options& op) {
   for (const auto& participants : groups) {
     const auto me = [&self](const auto& p) { return p.rank == self.id(); };
     if (std::none_of(participants.begin(), participants.end(), me)) continue;
-    group_options o;
-    o.name = op.name;
-    o.participants = participants;
-    o.kind = op.kind;
-    o.configs = op.configs;
-    o.depth = op.depth;
+    group_options o = group_of(op, participants);
     o.restart_group = op.restart_group;
     o.can_run = op.can_run;
     o.dtype = op.dtype;
