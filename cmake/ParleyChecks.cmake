@@ -8,9 +8,9 @@ set_tests_properties(arrows arrows_can_fail PROPERTIES TIMEOUT 60)
 
 # What the pages point to is there.
 set(links "${PROJECT_SOURCE_DIR}/cmake/checks/links.py")
-add_test(NAME links COMMAND Python3::Interpreter "${links}")
-add_test(NAME links_can_fail COMMAND Python3::Interpreter "${links}" --self-test)
-set_tests_properties(links links_can_fail PROPERTIES TIMEOUT 60)
+add_test(NAME page_links COMMAND Python3::Interpreter "${links}")
+add_test(NAME page_links_can_fail COMMAND Python3::Interpreter "${links}" --self-test)
+set_tests_properties(page_links page_links_can_fail PROPERTIES TIMEOUT 60)
 
 # What README.md and docs/ show compiles.
 if(TARGET example_send_recv)
