@@ -10,7 +10,8 @@
 ///
 /// Ranks that are idle exchange nothing and may not call. Calls are matched in the order in which each rank makes them, and
 /// all ranks of a group bring the same size. With several `groups` each leads, tunes and fails on its own; who has no role
-/// function has the first rank of each group as its leader. Awaiting a call throws `failure` as group.hpp says.
+/// function has the first rank of each group as its leader. A call throws `failure`, which names op, rank and invocation, and who was late,
+/// died, failed or called otherwise. A call that fails fails on every rank of the group; the next one goes on.
 ///
 /// When a rank of a group comes back as a new process, its calls fail with `peer_restarted`. Then each of its other ranks calls `rejoin`,
 /// where its program is ready to begin again, and the new process declares the op as ever: all count and agree anew.

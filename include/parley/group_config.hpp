@@ -1,7 +1,7 @@
 #pragma once
 /// A group config: one way for a leader and its workers to do a collective, with an implementation per role in one object.
 ///
-///     auto configs = {configs::star(), configs::star(256_KiB), configs::chain(64_KiB)};                // the first one is the default, c0
+///     auto configs = {configs::star(), configs::star(256_KiB), configs::chain(64_KiB)};      // the first one is the default, c0
 ///
 ///     class own final : public group_config {
 ///      public:

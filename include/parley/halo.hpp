@@ -2,8 +2,8 @@
 /// Halo exchange: every rank holds a block of a grid, or a part of a mesh, with a rim of cells that belong to its neighbours,
 /// and fetches them; each pair of neighbours runs one config of several, the fastest, found out while the program runs.
 ///
-///     halo halo(self, {.name = "u", .ranks = {2, 2}, .width = {1, 1}});   // a 2 x 2 grid of ranks
-///     auto ghosts_of_u = halo.plan({grid_field(u, {rows, columns})});     // u has (rows + 2) * (columns + 2) elements
+///     halo rims(self, {.name = "u", .ranks = {2, 2}, .width = {1, 1}});   // a 2 x 2 grid of ranks
+///     auto ghosts_of_u = rims.plan({grid_field(u, {rows, columns})});     // u has (rows + 2) * (columns + 2) elements
 ///     auto moving = ghosts_of_u.start(flow);                              // from now on what neighbours need is read
 ///     interior(u, next);                                                  // all that needs no ghosts
 ///     co_await moving;                                                    // the ghosts are here

@@ -16,10 +16,10 @@
 ///
 /// Every rank makes the same calls in the same order, with the same sizes; several may be under way at once. A call has its place on
 /// every level from when it is made: whatever is ready first, leaders put together what belongs together. Failure and cancellation:
-/// see group.hpp; a failure in one group reaches all others through their leaders, and the calls after it go on. The timeout is that
+/// see collective.hpp; a failure in one group reaches all others through their leaders, and the calls after it go on. The timeout is that
 /// of the first level; each further one may take a quarter of it longer, so that whoever knows who is missing speaks first. Small
 /// buffers are packed for an exchange; copies are counted. When a rank comes back as a new process, all others `rejoin`.
-/// On a GPU (`.memory`) all of a call's buffers lie there; sums as in leader_worker.hpp.
+/// On a GPU (`.memory`) all of a call's buffers lie there; sums as in collective.hpp.
 #include <parley/collective.hpp>
 
 #include <cstddef>

@@ -14,7 +14,8 @@
 /// It must do the same on every member for the same call, because nothing that it sends can say what it is. It ends when `data` may be
 /// reused, throws `failure` to give up (on one member alone only where it has taken part, or has aborted the communicator: else the others
 /// meet its next call), and should end soon when its scope is cancelled: the op's deadline has passed or a member has died. It runs over
-/// `call.communicator` alone: for a rehearsal that is another one, and `data` is scratch. One object serves all invocations, several at once: no state.
+/// `call.communicator` alone: for a rehearsal that is another one, and `data` is scratch. One object serves all invocations, several at
+/// once: no state.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/ops/core/op_config.hpp>

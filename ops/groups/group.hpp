@@ -1,6 +1,6 @@
 #pragma once
-/// One group on one rank: the leader or a worker of it, with its actors and its configs. `collective` is made of these, as
-/// are hierarchical collectives.
+/// One group on one rank: the leader or a worker of it, with its actors and its configs. A `collective` is made of these, and so is a
+/// `hierarchy`.
 ///
 ///     group_end mine(services, {.name = "gradients", .participants = {{0, "leader"}, {1, "worker"}}, .configs = {configs::star()}});
 ///     co_await mine.run(work, call);
