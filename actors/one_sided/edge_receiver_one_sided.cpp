@@ -8,7 +8,7 @@
 namespace parley::actors {
 
 namespace {
-constexpr runtime::time_ns longest_answer_pause_ns = 32'000'000;
+constexpr runtime::time_ns longest_answer_pause_ns = 8'000'000;  // its caller's time is over
 }  // namespace
 
 using runtime::errc;

@@ -258,14 +258,12 @@ void router::answer_question(peer_state& from, const frame_header& question) {
   send_credit(from);
 }
 
-// Nothing that the peer still waits for would make it say again what it has accepted, so we ask, in growing pauses, for as
-// long as somebody tries to send.
+// Nothing that the peer still waits for would make it say again what it has accepted, so we ask: at once, as who waits here for room may try
+// again only after a long pause, and then in growing pauses, for as long as somebody tries to send.
 void router::ask_for_room(peer_state& to) {
-  const bool first = to.ask_at == 0;  // since it last accepted something: an answer may well be on its way
-  if (first) to.asks.restart();
+  if (to.ask_at == 0) to.asks.restart();  // it has accepted something since
   if (executor_.now() < to.ask_at) return;
   to.ask_at = executor_.deadline_in(to.asks.next(jitter_));
-  if (first) return;
   if (to.question != to.next_sequence) to.question = ++to.next_sequence;
   frame_header h;
   h.type = credit_type;

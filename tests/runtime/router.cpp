@@ -178,6 +178,19 @@ TEST_CASE("a window recovers when every frame in it is lost, and what is sent af
   CHECK(m.taken == rest);
 }
 
+TEST_CASE(
+    "who finds a window full of lost frames asks at once, so that the next try finds room, however late it comes") {
+  mail_pair m;
+  m.lose = [lost = 0](rank_id from) mutable { return from == 0 && ++lost <= 8; };
+  for (std::uint32_t i = 0; i < 8; ++i) CHECK(m.send(i) == errc::none);
+  CHECK(m.send(8) == errc::full);
+  CHECK(m.first.statistics().questions_sent == 1);
+  m.pass(32_ms);
+  CHECK(m.send(9) == errc::none);
+  m.pass(1_ms);
+  CHECK(m.taken == std::vector<std::uint32_t>{9});
+}
+
 TEST_CASE("with any loss both ways a window never stays full") {
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     CAPTURE(seed);
