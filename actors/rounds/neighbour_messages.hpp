@@ -1,5 +1,6 @@
 #pragma once
 /// What neighbours in an op that is made of messages say to each other beside these (ops/core/common_terms.hpp).
+#include <parley/identifiers.hpp>
 #include <parley/runtime/wire/wire.hpp>
 
 #include <cstdint>
@@ -37,7 +38,9 @@ struct neighbour_failure {
   static constexpr std::uint16_t message_type = 55;
   std::uint8_t code = 0;  ///< with what its calls end; 0: an answer to who has said so
   std::string why;
-  PARLEY_FIELDS(code, why)
+  runtime::rank_id began_with = 0;  ///< the rank whose end it follows from
+  std::string its_end;              ///< what became of that one; empty: it follows from no rank's end
+  PARLEY_FIELDS(code, why, began_with, its_end)
 };
 
 }  // namespace parley::actors

@@ -79,8 +79,11 @@ class p2p_hooks : public runtime::flow_counted<p2p_hooks> {
   virtual ~p2p_hooks() = default;
   /// A receive has brought so many bytes. Its work ends after this, with what it throws.
   virtual void after_receive(const p2p_operation& o, std::uint64_t bytes) = 0;
-  /// It was given up, perhaps before it had its place among the messages of its peer and tag: the next one may have that.
+  /// It was given up, and had begun.
   virtual void on_given_up(const p2p_operation& o, const runtime::error& why) noexcept = 0;
+  /// It was given up before it had its place among the messages of its peer and tag: the next one may have that. `cancelled`: with its flow.
+  /// Otherwise the flow goes on without it, as a step that it waited for has failed.
+  virtual void on_left_out(const p2p_operation& o, const runtime::error& why) noexcept = 0;
 };
 
 /// One send or receive of a batch, before it is started.

@@ -315,7 +315,8 @@ void neighbours::close(const error& why) {
       "op " + options_.op + ": a call has failed on rank " + std::to_string(services_.net.rank()) + " (" +
           why.what().substr(0, most_words / 2) +
           "), and messages of it may still come, so that no other can follow; declare the op anew, under "
-          "another name");
+          "another name",
+      why.began_with());
   closed_ = true;
   spread();
 }
@@ -339,8 +340,11 @@ void neighbours::hear_of_failure(const runtime::envelope& from, const actors::ne
     if (again && f.code != 0) send_failure(p->rank, {});  // it has not heard that this rank knows
     return;
   }
-  if (!refused_)
-    refused_ = error::in_words(runtime::errc_of(f.code, errc::closed), about(from.source), f.why.substr(0, most_words));
+  if (!refused_) {
+    const runtime::root_cause first{f.began_with, f.its_end.substr(0, most_words)};
+    refused_ = error::in_words(runtime::errc_of(f.code, errc::closed), about(from.source), f.why.substr(0, most_words),
+                               first.what.empty() ? nullptr : &first);
+  }
   closed_ = true;
   for (const peer_state& other : peers_) refuse(other.rank, *refused_);
   spread();
@@ -351,6 +355,10 @@ void neighbours::tell_failed(rank_id peer) {
   actors::neighbour_failure f;
   f.code = static_cast<std::uint8_t>(refused_->code());
   f.why = refused_->text();
+  if (const runtime::root_cause* const first = refused_->began_with()) {
+    f.began_with = first->rank;
+    f.its_end = first->what;
+  }
   send_failure(peer, f);
 }
 

@@ -101,6 +101,8 @@ class neighbours final : public op_end {
   void give_up(const runtime::error& why) {
     if (!refused_ && !given_up_) given_up_ = why;
   }
+  /// The same, and the neighbours are told at once.
+  void close(const runtime::error& why);
   /// The op's messages begin anew on all ranks.
   void begin_anew() noexcept;
 
@@ -137,7 +139,6 @@ class neighbours final : public op_end {
   void tell(rank_id peer, const std::string& why);
   void hear_of_failure(const runtime::envelope& from, const actors::neighbour_failure& f);
   void send_failure(rank_id peer, const actors::neighbour_failure& f);
-  void close(const runtime::error& why);
   void spread();
   void tell_failed(rank_id peer);
   declared_edge* edge_with(rank_id peer, bool outwards) const noexcept;

@@ -129,8 +129,8 @@ class told_operation {
   void tell_abandoned(const std::exception_ptr& why) noexcept {
     open_.unlink();
     if (operation_.hooks == nullptr || std::exchange(over_, true)) return;
-    const std::string text = why ? runtime::describe(why).text() : words() + " was not done";
-    operation_.hooks->on_given_up(operation_, {errc::cancelled, text});
+    operation_.hooks->on_left_out(
+        operation_, why ? runtime::describe(why) : runtime::error{errc::cancelled, words() + " was not done"});
   }
   void end_with(std::uint64_t moved) {
     open_.unlink();

@@ -57,6 +57,7 @@ struct halo_plan::state final : p2p_hooks {
   p2p_operation send_of(link& l);
   void after_receive(const p2p_operation& o, std::uint64_t came) override;
   void on_given_up(const p2p_operation& o, const runtime::error& why) noexcept override;
+  void on_left_out(const p2p_operation& o, const runtime::error& why) noexcept override;
   void check(link& l, std::uint64_t came) const;
   void check_said(link& l, std::span<const std::uint64_t> theirs) const;
   void hear_of_pieces(link& l, std::span<const std::uint64_t> theirs) const noexcept;
@@ -509,6 +510,12 @@ void halo_plan::state::after_receive(const p2p_operation& o, std::uint64_t came)
 // What this rank had for itself no other one would take for its own.
 void halo_plan::state::on_given_up(const p2p_operation& o, const error& why) noexcept {
   if (around != nullptr && o.peer != self) around->give_up(why);
+}
+
+// A flow may have many exchanges behind a failure: who waits for one of them hears now that it never comes, not after its own time-out.
+void halo_plan::state::on_left_out(const p2p_operation& o, const error& why) noexcept {
+  if (why.code() == errc::cancelled) return on_given_up(o, why);
+  if (around != nullptr && o.peer != self) around->close(why);
 }
 
 halo_plan::link& halo_plan::state::link_of(const p2p_operation& o) noexcept {

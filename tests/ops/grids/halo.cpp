@@ -14,6 +14,7 @@
 
 #include <array>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -869,4 +870,67 @@ TEST_CASE("Jacobi has the known norms, and the same bits however the grid is cut
       CHECK(cut.norms.back() == doctest::Approx(0.03462020197359978).epsilon(1e-11));
     }
   }
+}
+
+namespace {
+
+/// A row of blocks of three cells. Each rank queues all its exchanges at once, and before each one works on what the one before has brought.
+struct queued_exchanges : world {
+  explicit queued_exchanges(rank_id blocks) : world(blocks), u(blocks, std::vector<double>(5)), ended(blocks) {
+    for (rank_id r = 0; r < blocks; ++r) plans.push_back(halo(*ranks[r], rims({blocks})).plan({grid_field(u[r], {3})}));
+  }
+  static task<> all_of(dataflow& flow, queued_exchanges* w, rank_id r) {
+    std::vector<double>& mine = w->u[r];
+    for (int i = 0; i < 20; ++i) {
+      auto moving = w->plans[r].start(flow);
+      const auto work = [&w = *w, &mine, r] {
+        for (double& cell : mine) cell += 1;
+        if (r == w.failing) raise({errc::exception, "planted"});
+      };
+      flow.compute({updates(mine)}, work, {.name = "work", .modelled_ns = 1'000'000});
+    }
+    std::exception_ptr thrown;
+    try {
+      co_await flow.join();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    w->ended[r] = thrown ? result<>(describe(thrown)) : result<>();
+  }
+  std::vector<std::vector<double>> u;
+  std::vector<halo_plan> plans;
+  std::vector<result<>> ended;
+  std::optional<rank_id> failing;
+};
+
+}  // namespace
+
+TEST_CASE("of exchanges queued in one flow none waits for its time-out once a rank has died, however far away") {
+  queued_exchanges w(4);
+  scope all(w.clock);
+  for (rank_id r = 0; r < 3; ++r) all.spawn(with_dataflow(&queued_exchanges::all_of, &w, r));
+  pass(w, 2'000'000);
+  for (rank_id r = 0; r < 3; ++r) w[r].on_lost(3, "it was killed");
+  const time_ns died = w.clock.now();
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(w.clock.now() - died < 2'000'000'000);
+  CHECK(is(w.ended[2], {.code = errc::peer_failed, .peer = 3}));
+  for (rank_id r = 0; r < 2; ++r) {
+    CAPTURE(r);
+    REQUIRE(is(w.ended[r], {.code = errc::closed, .op = "rims", .rank = r}));
+    REQUIRE(w.ended[r].reason().began_with() != nullptr);
+    CHECK(w.ended[r].reason().began_with()->rank == 3);
+  }
+}
+
+TEST_CASE("of exchanges queued in one flow none waits for its time-out once a step of another rank has failed") {
+  queued_exchanges w(4);
+  w.failing = 3;
+  scope all(w.clock);
+  for (rank_id r = 0; r < 4; ++r) all.spawn(with_dataflow(&queued_exchanges::all_of, &w, r));
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(w.clock.now() < 2'000'000'000);
+  CHECK(is(w.ended[3], {.code = errc::exception, .quotes = "planted"}));
+  for (rank_id r = 0; r < 3; ++r)
+    CHECK(is(w.ended[r], {.code = errc::closed, .op = "rims", .rank = r, .quotes = "planted"}));
 }
