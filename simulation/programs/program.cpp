@@ -477,6 +477,26 @@ namespace {
                                         "simulation::run(argc, argv, rank_main, simulation::program_words::own)"});
 }
 
+void print_usage(const char* program) {
+  std::printf("%s [--strict]            one rank, or with `parley run -n 4 %s` several\n"
+              "%s --sim N [options]     N virtual ranks in this process, in virtual time\n"
+              "\n"
+              "  --strict                messages that nobody took are a failure, with status 3\n"
+              "  --seed S, --seeds K     of runs in virtual time: the first, and how many\n"
+              "  --weather               messages come late, out of order and twice, and ranks stop for a while\n"
+              "  --control-weather       control messages alone do\n"
+              "  --deaths                in a second run a rank dies\n"
+              "  --latency, --bandwidth, --sharing, --ranks-per-host, --links\n"
+              "                          of the links between virtual ranks (docs/simulation.md)\n"
+              "  --mutant NAME           break the protocol on purpose\n",
+              program, program, program);
+}
+
+bool asks_for_help(int argc, const char* const* argv) {
+  return std::any_of(argv + std::min(argc, 1), argv + argc,
+                     [](const char* word) { return std::strcmp(word, "--help") == 0 || std::strcmp(word, "-h") == 0; });
+}
+
 }  // namespace
 
 std::vector<std::string> own_words(int argc, const char* const* argv) {
@@ -497,6 +517,10 @@ std::vector<std::string> own_words(int argc, const char* const* argv) {
 
 int run(int argc, char** argv, ops::rank_function rank_main, program_words words,
         ops::undelivered_messages undelivered) {
+  if (words == program_words::none && asks_for_help(argc, argv)) {
+    print_usage(argv[0]);
+    return 0;
+  }
   try {
     if (flag(argc, argv, "--strict")) undelivered = ops::undelivered_messages::fail;
     undelivered = ops::heed_strict(undelivered);

@@ -132,6 +132,14 @@ TEST_CASE("the value of an option may stand behind an equals sign") {
   CHECK(own_words(6, words) == std::vector<std::string>{"--steps=3"});
 }
 
+TEST_CASE("who asks a program for help is told its options, and no rank runs") {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"--help"}, {"-h"}, {"--sim", "2", "--help"}}) {
+    ranks_seen = 0;
+    CHECK(run_with(counts_ranks, words) == 0);
+    CHECK(ranks_seen == 0);
+  }
+}
+
 TEST_CASE("links that cannot be are refused") {
   using words = std::vector<std::string>;
   for (const words& wrong :
