@@ -133,6 +133,7 @@ class collective {
   friend hierarchy;
   template <class Combine, class T>
   static group_work reduction(std::span<T> data) {
+    static_assert(std::is_empty_v<Combine>, "a rank makes its own `Combine`: one with members would lack their values");
     group_work work;
     work.data = std::as_writable_bytes(data);
     work.total_bytes = work.data.size();

@@ -97,8 +97,9 @@ struct halo_field {
   std::uint16_t type = 0;  ///< of its elements (`element_type_of`); 0: any
 };
 
-template <buffer B>
-halo_field grid_field(B& memory, const std::vector<std::uint64_t>& cells,
+/// Of a grid. Without `strides` the cells and their rim fill all of `memory`.
+template <writable_buffer B>
+halo_field grid_field(B&& memory, const std::vector<std::uint64_t>& cells,
                       const std::vector<std::uint64_t>& strides = {}) {
   return {.memory = std::as_writable_bytes(std::span(memory)),
           .element_bytes = sizeof(std::ranges::range_value_t<B>),
@@ -106,8 +107,9 @@ halo_field grid_field(B& memory, const std::vector<std::uint64_t>& cells,
           .strides = strides,
           .type = type_of_elements<B>()};
 }
-template <buffer B>
-halo_field index_field(B& memory, const std::vector<std::vector<std::uint64_t>>& send,
+/// Of a mesh.
+template <writable_buffer B>
+halo_field index_field(B&& memory, const std::vector<std::vector<std::uint64_t>>& send,
                        const std::vector<std::vector<std::uint64_t>>& receive) {
   return {.memory = std::as_writable_bytes(std::span(memory)),
           .element_bytes = sizeof(std::ranges::range_value_t<B>),
@@ -173,7 +175,7 @@ class halo {
   /// Throws `bad_argument` for fields that do not fit. Registers its buffers where configs need that.
   halo_plan plan(const std::vector<halo_field>& fields) const;
   /// Of a rank that is outside of the grid, or has no neighbours: its exchanges end at once.
-  bool idle() const noexcept { return messages_.idle(); }
+  bool idle() const noexcept { return directions_.empty(); }
   /// This rank's place along each dimension; none outside of the grid.
   const std::vector<rank_id>& place() const noexcept { return place_; }
   /// The neighbours of this rank, as many as messages go out.

@@ -101,8 +101,8 @@ class hierarchy {
                 o);
   }
   /// `mine` of every rank, in the order of the ranks, into `all` of every rank.
-  template <buffer Mine, writable_buffer All>
-  runtime::task<> all_gather(const Mine& mine, All&& all, collective_call_options o = {}) {
+  template <readable_buffer Mine, writable_buffer All>
+  runtime::task<> all_gather(Mine&& mine, All&& all, collective_call_options o = {}) {
     static_assert(std::is_same_v<std::ranges::range_value_t<Mine>, std::ranges::range_value_t<All>>);
     return gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)),
                   collective::element_of<std::ranges::range_value_t<All>>(), o);

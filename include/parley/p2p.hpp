@@ -120,8 +120,8 @@ class p2p {
   p2p() = default;
   /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
   p2p(rank& self, const p2p_options& op);
-  template <buffer B>
-  static p2p_operation isend(const B& data, send_options o) {
+  template <readable_buffer B>
+  static p2p_operation isend(B&& data, send_options o) {
     const auto bytes = std::as_bytes(std::span(data));
     // Not written to: a send only reads.
     return {.what = p2p_operation::kind::send,
@@ -131,7 +131,7 @@ class p2p {
             .timeout_ns = o.timeout_ns,
             .type = type_of_elements<B>()};
   }
-  template <buffer B>
+  template <writable_buffer B>
   static p2p_operation irecv(B&& into, receive_options o) {
     return {.what = p2p_operation::kind::receive,
             .peer = o.from,
@@ -162,7 +162,7 @@ class p2p {
   runtime::task<> exchange_all(std::vector<p2p_operation> batch, batch_options o = {});
 
   /// See `transfer`.
-  template <buffer B>
+  template <writable_buffer B>
   actors::registered_memory registered(B&& memory) {
     return register_bytes(std::as_writable_bytes(std::span(memory)));
   }

@@ -189,7 +189,7 @@ class attention_plan {
     now.end(thrown);
   }
   /// Memory of k and v that lasts, so that their receiver may get them from it.
-  template <buffer B>
+  template <writable_buffer B>
   actors::registered_memory registered(B&& memory) {
     return state_->ring.registered(std::forward<B>(memory));
   }

@@ -79,26 +79,26 @@ class transfer {
   /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
   transfer(rank& self, const transfer_options& op);
   /// The buffer must stay until the call has ended. Throws `bad_argument` when this rank does not send to `o.to`.
-  template <buffer B>
-  send_call send(const B& data, send_options o) {
+  template <readable_buffer B>
+  send_call send(B&& data, send_options o) {
     return {edge_to(o.to),
             std::as_bytes(std::span(data)),
             {.tag = o.tag, .timeout_ns = o.timeout_ns, .type = type_of_elements<B>()}};
   }
   /// Answers the number of bytes that came, at most those of `into`.
-  template <buffer B>
+  template <writable_buffer B>
   receive_call receive(B&& into, receive_options o) {
     return {edge_from(o.from),
             std::as_writable_bytes(std::span(into)),
             {.tag = o.tag, .timeout_ns = o.timeout_ns, .expected = o.expected, .type = type_of_elements<B>()}};
   }
   /// The same for code that is no coroutine (parley/work.hpp): `auto sent = transfer.start_send(batch, {.to = 1});`
-  template <buffer B>
-  runtime::work<> start_send(const B& data, send_options o, runtime::start_options s = {}) {
+  template <readable_buffer B>
+  runtime::work<> start_send(B&& data, send_options o, runtime::start_options s = {}) {
     check_caller();
-    return runtime::start(*where_, send(data, o), std::move(s));
+    return runtime::start(*where_, send(std::forward<B>(data), o), std::move(s));
   }
-  template <buffer B>
+  template <writable_buffer B>
   runtime::work<std::uint64_t> start_receive(B&& into, receive_options o, runtime::start_options s = {}) {
     check_caller();
     return runtime::start(*where_, receive(std::forward<B>(into), o), std::move(s));
@@ -110,7 +110,7 @@ class transfer {
   ///
   ///     auto handle = transfer.registered(batch);
   ///     auto got = co_await transfer.receive(batch, {.from = 0});        // with `put`, if that is what was agreed on
-  template <buffer B>
+  template <writable_buffer B>
   actors::registered_memory registered(B&& memory) {
     return register_bytes(std::as_writable_bytes(std::span(memory)));
   }

@@ -115,16 +115,19 @@ template <class R>
 concept buffer = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
                  std::is_trivially_copyable_v<std::ranges::range_value_t<R>>;
 
+/// One that a call may read. What is given away with the call, such as a temporary vector, is none.
+template <class R>
+concept readable_buffer = buffer<R> && std::ranges::borrowed_range<R>;
+/// One that a call may write to.
+template <class R>
+concept writable_buffer =
+    readable_buffer<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
+
 /// Of a buffer's elements, as messages say it: see `element_type_of`.
 template <buffer B>
 std::uint16_t type_of_elements() noexcept {
   return element_type_of<std::ranges::range_value_t<B>>();
 }
-
-/// One that a call may write to. What is given away with the call, such as a temporary vector, is none.
-template <class R>
-concept writable_buffer = buffer<R> && std::ranges::borrowed_range<R> &&
-                          !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
 
 /// Of a pipeline's activations, which are bytes: of which run, and of how many microbatches. The last digits of both.
 constexpr std::uint16_t type_of_run(std::uint64_t run, std::uint64_t microbatches) noexcept {

@@ -210,7 +210,7 @@ halo::halo(rank& self, const halo_options& op) {
     return;
   }
   if (op.width.empty()) op_.width.assign(op.ranks.size(), 1);
-  if (idle()) return;
+  if (messages_.idle()) return;
   place_ = place_of(op, self.id());
   for (const ops::place& to : directions_of(op)) {
     const auto peer = neighbour_of(op, place_, to);
@@ -268,8 +268,13 @@ void halo::check(const halo_field& f, std::size_t number) const {
                __builtin_add_overflow(last, across, &last) || __builtin_mul_overflow(stride, with_rim, &whole);
   }
   if (too_much) wrong("has more cells, or a longer stride, than any memory holds; a negative number is one of those");
-  if (!is_empty && last >= elements)
+  if (is_empty) return;
+  if (last >= elements)
     wrong("has " + std::to_string(elements) + " elements, and with its rim needs " + std::to_string(last + 1));
+  // Cells of another grid, or in another order, would move other elements than those that are meant.
+  if (f.strides.empty() && last + 1 < elements)
+    wrong("has " + std::to_string(elements) + " elements, and its cells with their rim are " +
+          std::to_string(last + 1) + "; correct `cells`, give `strides`, or pass only the part that they fill");
 }
 
 memory_pieces halo::box(const halo_field& f, const std::array<int, 3>& to, bool ghosts) const {

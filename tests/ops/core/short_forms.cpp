@@ -28,6 +28,21 @@ static_assert(writable_buffer<std::vector<int>&> && writable_buffer<std::span<in
 static_assert(!writable_buffer<const std::vector<int>&> && !writable_buffer<std::span<const int>>,
               "a call that writes takes nothing that is const");
 static_assert(!writable_buffer<std::vector<int>>, "nor what is gone before the call has ended");
+static_assert(readable_buffer<const std::vector<int>&> && readable_buffer<std::span<const int>>);
+
+template <class B>
+concept can_be_sent = requires(transfer t, B&& b) {
+  t.send(std::forward<B>(b), send_options{});
+  t.start_send(std::forward<B>(b), send_options{});
+  p2p::isend(std::forward<B>(b), send_options{});
+};
+template <class B>
+concept can_be_received = requires(transfer t, B&& b) { t.receive(std::forward<B>(b), receive_options{}); } ||
+                          requires(B&& b) { p2p::irecv(std::forward<B>(b), receive_options{}); };
+static_assert(can_be_sent<const std::vector<int>&> && can_be_sent<std::span<const int>>);
+static_assert(!can_be_sent<std::vector<int>>, "what is sent stays until the call has ended");
+static_assert(can_be_received<std::vector<int>&> && can_be_received<std::span<int>>);
+static_assert(!can_be_received<const std::vector<int>&> && !can_be_received<std::vector<int>>);
 
 namespace {
 

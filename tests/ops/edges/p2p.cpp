@@ -270,7 +270,7 @@ TEST_CASE("a rank sends to itself with one copy, in either order, and nothing is
     std::vector<flow_work> all;
     all.push_back(pairs.start(flow, {p2p::isend(sent, {.to = 0}), p2p::irecv(got, {.from = 0})}));
     all.push_back(pairs.start(flow, {p2p::irecv(again, {.from = 0, .tag = 1}), p2p::isend(sent, {.to = 0, .tag = 1}),
-                                     p2p::isend(std::vector<int>(), {.to = 0, .tag = 2}),
+                                     p2p::isend(std::span<const int>(), {.to = 0, .tag = 2}),
                                      p2p::irecv(std::span<int>(), {.from = 0, .tag = 2})}));
     all.push_back(pairs.start(flow, {p2p::irecv(small, {.from = 0, .tag = 3}), p2p::isend(sent, {.to = 0, .tag = 3})}));
     return end_of(flow.together(all));

@@ -657,7 +657,7 @@ TEST_CASE("where one rank lists another that does not list it, both are told, an
 
 TEST_CASE("grids that are cut in two ways are named on the ranks that do not fit, an idle one too") {
   world w(3);
-  std::vector<std::vector<double>> values(3, std::vector<double>(100, 1.0));
+  std::vector<std::vector<double>> values(3, std::vector<double>(6, 1.0));
   std::vector<halo_plan> plans;
   plans.push_back(halo(w[0], rims({3})).plan({grid_field(values[0], {4})}));
   plans.push_back(halo(w[1], rims({3})).plan({grid_field(values[1], {4})}));
@@ -728,6 +728,16 @@ TEST_CASE("a rank outside of the grid is idle, and may plan and start like all o
   for (const auto& o : exchange_all(w, plans, 2)) CHECK(o);
 }
 
+TEST_CASE("a block without neighbours is idle, and its exchanges end at once") {
+  world w(1);
+  halo alone(w[0], rims({1}));
+  CHECK(alone.idle());
+  std::vector<double> u(5);
+  std::vector<halo_plan> plans;
+  plans.push_back(alone.plan({grid_field(u, {3})}));
+  for (const auto& o : exchange_all(w, plans)) CHECK(o);
+}
+
 TEST_CASE("declarations and fields that cannot be are named") {
   world w(4);
   const auto refused = [&](const halo_options& op) -> std::string {
@@ -765,6 +775,11 @@ TEST_CASE("declarations and fields that cannot be are named") {
   CHECK(wrong(grid_field(cells, {4, 4})).empty());
   CHECK(wrong(grid_field(cells, {4, 5})) ==
         "bad_argument: op rims, rank 0: field 0 has 36 elements, and with its rim needs 42");
+  CHECK(wrong(grid_field(cells, {3, 4})) ==
+        "bad_argument: op rims, rank 0: field 0 has 36 elements, and its cells with their rim are 30; correct `cells`, "
+        "give `strides`, or pass only the part that they fill");
+  CHECK(wrong(grid_field(std::span(cells).first(30), {3, 4})).empty());
+  CHECK(wrong(grid_field(cells, {3, 4}, {6, 1})).empty());
   CHECK(wrong(grid_field(cells, {4})) == "bad_argument: op rims, rank 0: field 0 has 1 dimensions where the op has 2");
   CHECK(wrong(grid_field(cells, {2, 4}, {5, 1})).find("rows that overlap") != std::string::npos);
   CHECK(wrong(grid_field(cells, {4, 0})).find("0 cells where the rim alone is 1 wide") != std::string::npos);
