@@ -188,7 +188,7 @@ void calls(std::size_t declared, std::size_t ops, std::size_t iterations) {
     if (round == most_rounds) give_up("the ranks did not agree on all ops");
     run(loop, use(all, 0, ops, ops));
   }
-  for (auto& m : all.members) run(loop, m->settle(1'000'000'000));
+  for (auto& m : all.members) run(loop, m->settle(1s));
   run(loop, use(all, 0, 2 * ops, ops));
   const std::int64_t start = now_ns();
   counted([&] { run(loop, use(all, 0, iterations, ops)); });

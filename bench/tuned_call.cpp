@@ -112,8 +112,8 @@ void agree(reactor& loop, two_ranks& both, const Moves& moves) {
     if (n == most_tries) give_up("the ranks did not agree");
     run(loop, moves(1));
   }
-  run(loop, both.ranks[0]->settle(1'000'000'000));
-  run(loop, both.ranks[1]->settle(1'000'000'000));
+  run(loop, both.ranks[0]->settle(1s));
+  run(loop, both.ranks[1]->settle(1s));
   run(loop, moves(warm_ups));
 }
 

@@ -189,7 +189,7 @@ void run_barriers(const arguments& given) {
   }
   // The ops introduce themselves to each other before the scheme starts.
   scope settling(w.clock);
-  for (auto& r : w.all) settling.spawn(r->settle(10'000'000'000));
+  for (auto& r : w.all) settling.spawn(r->settle(10s));
   run_until(w.clock, [&] { return settling.running() == 0; });
 
   std::array<std::size_t, ranks> best{};

@@ -421,7 +421,7 @@ int tune_rank(const tune_settings& s) {
     try {
       runtime::run(here.loop(), work.run());
       wall_ns = wall_clock() - began;
-      runtime::run(here.loop(), self.settle(settle_within_ns));
+      runtime::run(here.loop(), self.settle(std::chrono::nanoseconds(settle_within_ns)));
     } catch (const std::exception& e) {
       wall_ns = wall_clock() - began;
       error = stopped.signal() == 0 ? e.what() : interrupted;
@@ -490,7 +490,7 @@ housed_end tune_in_one_process(const spec& job, const tune_settings& s, const re
   try {
     here.run([&](ops::rank& self) { return ranks[self.id()]->work.run(); });
     wall_ns = wall_clock() - began;
-    here.settle(settle_within_ns);
+    here.settle(std::chrono::nanoseconds(settle_within_ns));
   } catch (const std::exception& e) {
     wall_ns = wall_clock() - began;
     end.error = stopped.signal() == 0 ? e.what() : interrupted;
@@ -513,7 +513,7 @@ task<> simulated_program(housed_rank& mine, std::string& error, runtime::time_ns
   }
   ended_ns = std::max(ended_ns, mine.self.where().precise_now());
   if (!thrown) {
-    co_await mine.self.settle(settle_within_ns);
+    co_await mine.self.settle(std::chrono::nanoseconds(settle_within_ns));
   } else if (error.empty()) {
     error = runtime::describe(thrown).what();
   }

@@ -49,7 +49,7 @@ unsigned squarest(unsigned ranks) {
   return best;
 }
 
-constexpr parley::time_ns longest_alone_ns = 3'600'000'000'000;
+constexpr std::chrono::hours longest_alone(1);
 
 // In virtual time: two billion cells a second.
 parley::time_ns modelled_ns(const block& b) { return static_cast<parley::time_ns>(b.rows * b.columns / 2); }
@@ -183,7 +183,7 @@ parley::task<> rank_main(parley::rank& self) {
   const block mine{rows, columns, first_row, first_column};
   double alone_s = 0;
   if (options.csv && self.id() == 0) alone_s = co_await seconds_alone(&self);
-  if (options.csv && !norms.idle()) co_await norms.all_reduce(std::span(&alone_s, 1), {.timeout_ns = longest_alone_ns});
+  if (options.csv && !norms.idle()) co_await norms.all_reduce(std::span(&alone_s, 1), {.timeout = longest_alone});
   co_await iterate(&self, halo, norms, mine, alone_s);
 }
 

@@ -48,7 +48,7 @@ parley::task<> count_with_rank_1(parley::rank& self) {
     }
     if (why.empty()) continue;
     std::printf("at %llu: %s\n", static_cast<unsigned long long>(count), why.c_str());
-    const bool back = co_await self.until_restart(restarts, 30'000'000'000);
+    const bool back = co_await self.until_restart(restarts, 30s);
     if (!back) parley::runtime::raise({parley::errc::timeout, "rank 1 did not come back: " + why});
     // Transfers between two ranks go on by themselves. A group, a pipeline or another op of more ranks needs its `rejoin` here.
   }

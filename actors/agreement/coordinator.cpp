@@ -713,7 +713,7 @@ runtime::task<> coordinate(coordinator_actor& self, services& s, coordinator_sta
     auto m = co_await self.receive(me.next_event());
     if (!m && m.code() != errc::timeout) co_return;
     while (const runtime::time_ns pause = me.handle(m)) {
-      auto slept = co_await runtime::sleep_for(pause);
+      auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(pause));
       if (!slept) co_return;
     }
   }

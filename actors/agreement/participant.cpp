@@ -432,7 +432,7 @@ runtime::task<> rehearse_round(participant_behaviour& me, participant_address ac
       pause = me.failed(runtime::describe(std::current_exception()));
       if (pause == 0) break;
     }
-    auto slept = co_await runtime::sleep_for(pause);
+    auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(pause));
     if (!slept) break;
   }
   me.end_round();
@@ -445,12 +445,12 @@ runtime::task<> rehearse_round(participant_behaviour& me, participant_address ac
 runtime::task<> take_in(participant_behaviour& me, participant_behaviour::incoming* m, runtime::scope& rounds,
                         participant_actor& self) {
   while (const runtime::time_ns pause = me.handle(m)) {
-    auto slept = co_await runtime::sleep_for(pause);
+    auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(pause));
     if (!slept) break;
   }
   if (me.round_begins()) rounds.spawn(rehearse_round(me, self.self()));
   while (const runtime::time_ns pause = me.tell_of_rehearsals()) {
-    auto slept = co_await runtime::sleep_for(pause);
+    auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(pause));
     if (!slept) break;
   }
 }

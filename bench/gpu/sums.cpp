@@ -77,7 +77,7 @@ parley::task<> sums(parley::rank* who, parley::transports::cuda_copies* on, parl
   op.communicator = world;
   op.rehearse = source;
   op.memory = &space;
-  op.timeout_ns = 5'000'000'000;
+  op.timeout = std::chrono::seconds(5);
   if (w.mask == self.id()) {
     op.can_run = [all = op.configs](parley::rank_id) {
       std::vector<bool> can;

@@ -38,7 +38,7 @@ int serve() {
 
   here.loop().follow_io();
   parley::work<> exchanged =
-      parley::start(here.loop(), neighbours::exchange(here.self()), {.timeout_ns = 30_s, .on_end = [&] { io.stop(); }});
+      parley::start(here.loop(), neighbours::exchange(here.self()), {.timeout = 30s, .on_end = [&] { io.stop(); }});
   io.run();  // the program's handlers and parley's actors, in turns
 
   exchanged.wait();  // it has ended; this throws what it threw

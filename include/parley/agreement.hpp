@@ -4,7 +4,7 @@
 ///
 ///     agreement with = transfer.to(1);                     // transfer.from(0), pipe.incoming(), group.agreed(), …
 ///     decision now  = with.decision(16_MiB);               // `now.decided`, or `now.why` says what is missing
-///     decision then = co_await with.decided(16_MiB, {.timeout_ns = 5'000'000'000});
+///     decision then = co_await with.decided(16_MiB, {.timeout = 5s});
 ///     now.here; now.ranks;                                 // what this rank runs, and each of them: parts of a mixture differ
 ///     with.retune(16_MiB, "the link has changed");         // searches anew; `then` stays in force meanwhile
 ///     decision next = co_await with.decided(16_MiB, {.after_search = then.search});
@@ -81,8 +81,8 @@ struct decision {
 };
 
 struct decided_options {
-  time_ns timeout_ns = 0;          ///< 0: the op's; `never`: none
-  std::uint32_t after_search = 0;  ///< wait for the outcome of a later search than this one
+  std::chrono::nanoseconds timeout{};  ///< 0: the op's; `no_timeout`: none
+  std::uint32_t after_search = 0;      ///< wait for the outcome of a later search than this one
 };
 
 class agreement {

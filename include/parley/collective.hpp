@@ -57,8 +57,8 @@ struct collective_options {
   tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
   capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
-  time_ns timeout_ns = 30'000'000'000;      ///< of one call
-  std::uint64_t depth = 1;                  ///< calls that a rank may have under way before it must wait
+  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
+  std::uint64_t depth = 1;  ///< calls that a rank may have under way before it must wait
   std::string dtype{};
   std::vector<rank_id> restart_group{};  ///< further ranks whose restart ends the generation of all groups
 };
@@ -71,7 +71,7 @@ runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(co
                                                                               rank_id world_size);
 
 struct collective_call_options {
-  time_ns timeout_ns = 0;  ///< 0: the op's
+  std::chrono::nanoseconds timeout{};  ///< 0: the op's
 };
 
 /// A light handle of the op, which ends with its rank; copies of it are handles of the same op.

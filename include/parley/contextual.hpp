@@ -47,12 +47,13 @@ class rank;
 
 struct contextual_options {
   std::string name;
-  std::vector<runtime::rank_id> members{};  ///< empty: all ranks; the first one leads
-  std::size_t iterations = 5;               ///< measured, per config
-  std::size_t warm_ups = 0;                 ///< before them, per config
+  std::vector<runtime::rank_id> ranks{};  ///< empty: all ranks; the first one leads
+  std::size_t iterations = 5;             ///< measured, per config
+  std::size_t warm_ups = 0;               ///< before them, per config
   tuning::contextual_order order = tuning::contextual_order::grouped;
   std::string log_folder = ".autotune_logs";  ///< empty: no log
-  time_ns timeout_ns = 30'000'000'000;        ///< of one run, and of waiting for the other ranks after it
+  std::chrono::nanoseconds timeout =
+      std::chrono::seconds(30);  ///< of one run, and of waiting for the other ranks after it
 };
 
 /// A light handle; what it stands for lives as long as its rank.

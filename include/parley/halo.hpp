@@ -76,7 +76,7 @@ struct halo_options {
   tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
   capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where its fields lie, such as a GPU's; null: in host memory
-  time_ns timeout_ns = 30'000'000'000;      ///< of one call
+  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::string dtype{};
   /// What a neighbour is sent goes by the piece only where each has at least so many bytes, and there are no more than
   /// `most_pieces`: a message for each costs more than packing short ones (docs/performance.md).
@@ -120,7 +120,7 @@ halo_field index_field(B&& memory, const std::vector<std::vector<std::uint64_t>>
 
 /// Fields that are exchanged together, and the buffers for that. In host memory the exchanges of one flow follow each other by themselves,
 /// those of several plans on one field, too, as far as cells of one lie between those of another: all ranks start them in the same order.
-class halo_plan {
+class [[nodiscard]] halo_plan {
  public:
   /// Of nothing, until one is assigned to it.
   halo_plan();

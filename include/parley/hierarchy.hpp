@@ -45,8 +45,8 @@ struct hierarchy_options {
   tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
   capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
-  time_ns timeout_ns = 30'000'000'000;      ///< of one call
-  std::uint64_t depth = 1;                  ///< calls that a rank may have under way before it must wait
+  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
+  std::uint64_t depth = 1;  ///< calls that a rank may have under way before it must wait
   /// Of several buffers that are summed together, those of fewer bytes are copied into one piece and back; 0: all stay in place.
   std::uint64_t pack_below = 65'536;
   std::string dtype{};

@@ -3,6 +3,7 @@
 ///
 ///     parley::runtime::rank_id peer = 3;
 ///     parley::runtime::time_ns deadline = executor.deadline_in(5'000'000);   // 5 ms from now
+#include <chrono>
 #include <cstdint>
 #include <limits>
 
@@ -14,6 +15,9 @@ using rank_id = std::uint32_t;
 /// A point on an executor's clock, or a span of it, in nanoseconds. Only differences mean anything across executors.
 using time_ns = std::int64_t;
 
+/// A timeout that never comes. A program names spans as `std::chrono` does: `5s`, `20ms`.
+inline constexpr std::chrono::nanoseconds no_timeout = std::chrono::nanoseconds::max();
+
 /// The deadline of a wait that may last for ever.
 inline constexpr time_ns never = std::numeric_limits<time_ns>::max();
 
@@ -22,6 +26,7 @@ inline constexpr time_ns never = std::numeric_limits<time_ns>::max();
 constexpr time_ns deadline_of(time_ns now, time_ns span) noexcept { return span >= never - now ? never : now + span; }
 
 inline namespace literals {
+using namespace std::chrono_literals;
 constexpr time_ns operator""_ns(unsigned long long n) { return static_cast<time_ns>(n); }
 constexpr time_ns operator""_us(unsigned long long n) { return static_cast<time_ns>(n) * 1'000; }
 constexpr time_ns operator""_ms(unsigned long long n) { return static_cast<time_ns>(n) * 1'000'000; }

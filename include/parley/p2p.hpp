@@ -64,7 +64,7 @@ struct p2p_options {
   tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
   capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
-  time_ns timeout_ns = 30'000'000'000;      ///< of one call
+  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::string dtype{};
   /// For ops in which what pairs do hangs together: all of their ranks. When one has come back as a new process, all pairs begin
   /// anew, with `rejoin` on each of the others. Empty: the pairs of that rank do, by themselves.
@@ -87,12 +87,12 @@ class p2p_hooks : public runtime::flow_counted<p2p_hooks> {
 };
 
 /// One send or receive of a batch, before it is started.
-struct p2p_operation {
+struct [[nodiscard]] p2p_operation {
   enum class kind : std::uint8_t { send, receive } what;
   rank_id peer = 0;
   std::span<std::byte> bytes{};
   std::uint32_t tag = 0;
-  time_ns timeout_ns = 0;
+  std::chrono::nanoseconds timeout{};
   std::uint64_t expected = 0;  ///< of a receive, see `receive_options`
   std::uint16_t type = 0;      ///< of its elements (`element_type_of`); 0: any
   /// What `bytes` are packed from, or unpacked into, unless its config moves each piece by itself; null: they are the payload. Kept as the
@@ -102,8 +102,8 @@ struct p2p_operation {
 };
 
 struct batch_options {
-  time_ns timeout_ns = runtime::never;      ///< of all of it, from now
-  runtime::compute_queue* after = nullptr;  ///< it begins after what is in there now
+  std::chrono::nanoseconds timeout = runtime::no_timeout;  ///< of all of it, from now
+  runtime::compute_queue* after = nullptr;                 ///< it begins after what is in there now
   /// Of the device that the op's `memory` is of, such as a cudaStream_t: all of the batch comes after what that has now, and what it gets
   /// from here on comes after the receives. A stream does not know of failures: await the work before results are trusted, and
   /// before kernels overwrite what is sent.
@@ -128,7 +128,7 @@ class p2p {
             .peer = o.to,
             .bytes = {const_cast<std::byte*>(bytes.data()), bytes.size()},
             .tag = o.tag,
-            .timeout_ns = o.timeout_ns,
+            .timeout = o.timeout,
             .type = type_of_elements<B>()};
   }
   template <writable_buffer B>
@@ -137,7 +137,7 @@ class p2p {
             .peer = o.from,
             .bytes = std::as_writable_bytes(std::span(into)),
             .tag = o.tag,
-            .timeout_ns = o.timeout_ns,
+            .timeout = o.timeout,
             .expected = o.expected,
             .type = type_of_elements<B>()};
   }
@@ -204,7 +204,7 @@ p2p_options messages_of(const Op& op, std::vector<rank_id> ranks = {}) {
   messages.restart_group = ranks;
   messages.ranks = std::move(ranks);
   messages.can_run = op.can_run;
-  messages.timeout_ns = op.timeout_ns;
+  messages.timeout = op.timeout;
   messages.constraints = op.constraints;
   if constexpr (requires { op.dtype; }) messages.dtype = op.dtype;
   if constexpr (requires { op.memory; }) messages.memory = op.memory;

@@ -125,6 +125,7 @@ using runtime::error;
 using runtime::f16;
 using runtime::failure;
 using runtime::flow_work;
+using runtime::no_timeout;
 using runtime::rank_id;
 using runtime::reads;
 using runtime::result;

@@ -41,7 +41,7 @@ struct pipeline_options {
   tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
   capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where activations lie, such as a GPU's; null: in host memory
-  time_ns timeout_ns = 30'000'000'000;      ///< of one call
+  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::string dtype{};
 };
 

@@ -118,14 +118,14 @@ class rank {
   ///
   ///     const auto before = self.restarts_heard();
   ///     …                                                              // a call, which ends with peer_failed or peer_restarted
-  ///     bool back = co_await self.until_restart(before, 30'000'000'000);
+  ///     bool back = co_await self.until_restart(before, 30s);
   ///     if (back) group.rejoin();                                      // of each op of more than two ranks; then the call again
-  runtime::task<bool> until_restart(std::uint64_t before, time_ns limit_ns);
+  runtime::task<bool> until_restart(std::uint64_t before, std::chrono::nanoseconds limit);
   /// How many processes have been in this rank's own place before this one.
   std::uint32_t own_restarts() const;
   /// Waits until others have taken what they still need of this rank: control messages and rehearsals, at most `limit_ns`, and data that
   /// was sent but not matched, at most its op's timeout. No op without headers is rehearsed from then on, until its next call.
-  runtime::task<> settle(time_ns limit_ns);
+  runtime::task<> settle(std::chrono::nanoseconds limit);
   /// After `settle`, before the rank leaves.
   left_over unfinished();
   /// Adds what was decided to this rank's results file (results_store.hpp), and what was not tuned to its list. Answers where

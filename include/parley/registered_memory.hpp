@@ -54,7 +54,7 @@ struct memory_region {
   std::shared_ptr<void> owner;  ///< of the memory, if somebody has said whose it is
 };
 
-class registered_memory {
+class [[nodiscard]] registered_memory {
  public:
   /// Registers nothing.
   registered_memory() noexcept = default;

@@ -58,11 +58,11 @@ undelivered_messages heed_strict(undelivered_messages mine);
 struct job_options {
   rank_settings settings{};
   undelivered_messages undelivered = undelivered_messages::warn;
-  runtime::time_ns join_timeout_ns = 30'000'000'000;
+  std::chrono::nanoseconds join_timeout = std::chrono::seconds(30);
   /// How long a rank that returns waits for others to acknowledge what it said; those that are gone are not waited for.
-  runtime::time_ns settle_limit_ns = 1'000'000'000;
+  std::chrono::nanoseconds settle_limit = std::chrono::seconds(1);
   /// How soon the silence of a rank of this host means its death; 0: never. PARLEY_DETECTION wins.
-  runtime::time_ns detection_ns = 2'000'000'000;
+  std::chrono::nanoseconds detection = std::chrono::seconds(2);
   /// Instead of a launcher's environment and a rendezvous: the program's own way in which all ranks exchange bytes, such as
   /// MPI (parley/bootstrap.hpp).
   std::optional<transports::bootstrap> bootstrap{};

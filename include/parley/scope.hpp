@@ -320,10 +320,10 @@ class [[nodiscard]] sleep_until : private waiter, private timer {
   }
 };
 
-/// `auto woken = co_await sleep_for(5_ms);`: the same for a span, which counts from here and now; never too short.
+/// `auto woken = co_await sleep_for(5ms);`: the same for a span, which counts from here and now; never too short.
 class [[nodiscard]] sleep_for : public sleep_until {
  public:
-  explicit sleep_for(time_ns span) noexcept : sleep_until(span), span_(span) {}
+  explicit sleep_for(std::chrono::nanoseconds span) noexcept : sleep_until(never), span_(span.count()) {}
   template <class P>
   bool await_suspend(std::coroutine_handle<P> caller) noexcept {
     wake_in(span_, caller.promise().home->where());

@@ -51,12 +51,12 @@ class symmetric_end;
 
 struct symmetric_options {
   std::string name;
-  std::vector<rank_id> members{};  ///< empty: all ranks; the first one leads
+  std::vector<rank_id> ranks{};  ///< empty: all ranks; the first one leads
   std::vector<symmetric_config_ptr> configs{};
   tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
   capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where buffers lie, and the scratch of rehearsals; null: host memory
-  time_ns timeout_ns = 30'000'000'000;      ///< of one call
+  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::shared_ptr<ops::communicator> communicator{};  ///< what calls run over; made by the caller, who had to anyway
   std::shared_ptr<communicator_source> rehearse{};    ///< null: trials on real invocations
   std::string dtype{};
@@ -76,7 +76,7 @@ class symmetric_caller {
 
 struct symmetric_call_options {
   std::uint64_t bytes = 0;  ///< the common number, where members hold different amounts; 0: the size of the buffer
-  time_ns timeout_ns = 0;   ///< 0: the op's
+  std::chrono::nanoseconds timeout{};  ///< 0: the op's
 };
 
 /// A light handle of the op, which ends with its rank; copies of it are handles of the same op.

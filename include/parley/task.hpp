@@ -5,7 +5,7 @@
 ///     task<int> answer();
 ///     task<> ask() {
 ///       int a = co_await answer();          // an exception of answer() comes out here
-///       auto woken = co_await sleep_for(5_ms);
+///       auto woken = co_await sleep_for(5ms);
 ///     }
 ///
 /// Cancelling a scope ends the waits inside its tasks, at once, with `cancelled` (or `timeout` where a deadline did it);

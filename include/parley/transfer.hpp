@@ -53,7 +53,7 @@ struct transfer_options {
   tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
   capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
   runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
-  time_ns timeout_ns = 30'000'000'000;      ///< of one call
+  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::string dtype{};
 };
 
@@ -61,12 +61,12 @@ struct send_options {
   rank_id to = 0;
   std::uint32_t tag = 0;
   /// 0: the op's. A send that has put into memory of a rank that computes without polling ends later: when that polls, or is gone.
-  time_ns timeout_ns = 0;
+  std::chrono::nanoseconds timeout{};
 };
 struct receive_options {
   rank_id from = 0;
   std::uint32_t tag = 0;
-  time_ns timeout_ns = 0;
+  std::chrono::nanoseconds timeout{};
   std::uint64_t expected = 0;  ///< what `cuda_copies::expect` answered, if a stream is to wait for it
 };
 
@@ -83,14 +83,14 @@ class transfer {
   send_call send(B&& data, send_options o) {
     return {edge_to(o.to),
             std::as_bytes(std::span(data)),
-            {.tag = o.tag, .timeout_ns = o.timeout_ns, .type = type_of_elements<B>()}};
+            {.tag = o.tag, .timeout_ns = o.timeout.count(), .type = type_of_elements<B>()}};
   }
   /// Answers the number of bytes that came, at most those of `into`.
   template <writable_buffer B>
   receive_call receive(B&& into, receive_options o) {
     return {edge_from(o.from),
             std::as_writable_bytes(std::span(into)),
-            {.tag = o.tag, .timeout_ns = o.timeout_ns, .expected = o.expected, .type = type_of_elements<B>()}};
+            {.tag = o.tag, .timeout_ns = o.timeout.count(), .expected = o.expected, .type = type_of_elements<B>()}};
   }
   /// The same for code that is no coroutine (parley/work.hpp): `auto sent = transfer.start_send(batch, {.to = 1});`
   template <readable_buffer B>

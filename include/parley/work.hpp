@@ -30,8 +30,8 @@
 namespace parley::runtime {
 
 struct start_options {
-  time_ns timeout_ns = never;      ///< from now; the call then ends with `timeout`
-  std::function<void()> on_end{};  ///< called once it has ended, from the loop; may destroy the work
+  std::chrono::nanoseconds timeout = no_timeout;  ///< from now; the call then ends with `timeout`
+  std::function<void()> on_end{};                 ///< called once it has ended, from the loop; may destroy the work
 };
 
 template <class T = void>
@@ -96,7 +96,7 @@ class [[nodiscard]] work {
  private:
   struct running final : task_observer {
     running(executor& ex, task<T>&& call, start_options o)
-        : root(ex, {ex.deadline_in(o.timeout_ns)}), frame(std::move(call).release()), on_end(std::move(o.on_end)) {
+        : root(ex, {ex.deadline_in(o.timeout.count())}), frame(std::move(call).release()), on_end(std::move(o.on_end)) {
       auto& promise = frame.promise();
       promise.home = &root;
       promise.observer = this;

@@ -89,7 +89,7 @@ decision agreement::decision(std::uint64_t bytes) const {
 task<decision> agreement::until_decided(agreement of, std::uint64_t bytes, decided_options o) {
   actors::services& s = *of.services_;
   check_process(s, of.mine_->declaration, "a decision was waited for");
-  const time_ns until = s.until(o.timeout_ns != 0 ? o.timeout_ns : of.timeout_ns_);
+  const time_ns until = s.until(o.timeout.count() != 0 ? o.timeout.count() : of.timeout_ns_);
   for (;;) {
     ops::decision d = of.decision(bytes);
     if (d.decided && d.search > o.after_search) co_return d;

@@ -393,4 +393,10 @@ void op_host::note_undelivered(op_end& e) {
   }
 }
 
+runtime::result<> check_timeout(std::string_view op, std::chrono::nanoseconds timeout) {
+  if (timeout.count() > 0) return {};
+  return error{errc::bad_argument, "op " + std::string(op) + ": its timeout is " + std::to_string(timeout.count()) +
+                                       " ns; give it a positive one, of at most 292 years, or no_timeout"};
+}
+
 }  // namespace parley::ops

@@ -140,6 +140,9 @@ struct op_host final : edge_host {
   runtime::scope actors_;  // last: the actors end before what they work on
 };
 
+/// An op's timeout is of some length; one of more than 292 years has wrapped around.
+runtime::result<> check_timeout(std::string_view op, std::chrono::nanoseconds timeout);
+
 // What every edge of an op has in common.
 template <class Op>
 edge_options options_of(const Op& op, const rank_settings& settings, const machine& on) {
@@ -148,7 +151,7 @@ edge_options options_of(const Op& op, const rank_settings& settings, const machi
   o.name = op.name;
   o.configs = op.configs;
   o.dtype = op.dtype;
-  o.timeout_ns = op.timeout_ns;
+  o.timeout_ns = op.timeout.count();
   o.memory = op.memory;
   o.can_run = op.can_run;
   o.constraints = tuning::both(op.constraints, settings.constraints);

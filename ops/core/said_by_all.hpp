@@ -54,14 +54,14 @@ class said_by_all {
     }
   }
   static runtime::task<> hear(transfer messages, among_all o, rank_id from, std::span<std::byte> into) {
-    const std::uint64_t came =
-        co_await messages.receive(into, {.from = from, .tag = o.tag, .timeout_ns = o.timeout_ns});
+    const std::uint64_t came = co_await messages.receive(
+        into, {.from = from, .tag = o.tag, .timeout = std::chrono::nanoseconds(o.timeout_ns)});
     if (came != into.size())
       runtime::raise({runtime::errc::malformed, "rank " + std::to_string(from) + " says " + std::to_string(came) +
                                                     " bytes, not " + std::to_string(into.size())});
   }
   static runtime::task<> tell(transfer messages, among_all o, rank_id to, std::span<const std::byte> what) {
-    co_await messages.send(what, {.to = to, .tag = o.tag, .timeout_ns = o.timeout_ns});
+    co_await messages.send(what, {.to = to, .tag = o.tag, .timeout = std::chrono::nanoseconds(o.timeout_ns)});
   }
 
   transfer messages_;

@@ -38,6 +38,7 @@ bool takes_part(const p2p_options& op, rank_id r) {
 runtime::result<transfer_options> pairs_of(const p2p_options& op, rank_id self, rank_id world_size) {
   const std::string title = "op " + op.name;
   if (const auto listed = check_catalogue(op.name, op.configs); !listed) return listed.reason();
+  if (const auto timed = check_timeout(op.name, op.timeout); !timed) return timed.reason();
   for (std::size_t i = 0; i < op.ranks.size(); ++i) {
     const rank_id r = op.ranks[i];
     const auto to_here = op.ranks.begin() + static_cast<std::ptrdiff_t>(i);
@@ -52,7 +53,7 @@ runtime::result<transfer_options> pairs_of(const p2p_options& op, rank_id self, 
                         .constraints = op.constraints,
                         .can_run = op.can_run,
                         .memory = op.memory,
-                        .timeout_ns = op.timeout_ns,
+                        .timeout = op.timeout,
                         .dtype = op.dtype};
   for (const auto& [from, to] : op.edges) {
     const std::string edge = title + ": edge " + std::to_string(from) + "->" + std::to_string(to);
@@ -83,7 +84,7 @@ call_options options_of(const p2p_operation& o, std::uint64_t batch, call_watche
   call_options all;
   all.trials.batch = batch;
   all.tag = o.tag;
-  all.timeout_ns = o.timeout_ns;
+  all.timeout_ns = o.timeout.count();
   all.watcher = &watcher;
   all.expected = o.expected;
   all.type = o.type;
@@ -584,7 +585,7 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
     const auto use = sends ? runtime::buffer_use::read : runtime::buffer_use::write;
     const runtime::buffer_access whole{operation.bytes, use};
     line& among = line_of(operation);
-    const runtime::step_options how{services_.patient(o.timeout_ns), o.after, &among.order};
+    const runtime::step_options how{services_.patient(o.timeout.count()), o.after, &among.order};
     runtime::flow_part& part = parts.emplace_back();
     try {
       if (leaves_at_once(flow, operation, batches_, whole, how)) {

@@ -27,7 +27,7 @@ class p2p_end final : public op_end {
   p2p_end(transfer pairs, const actors::services& s, const p2p_options& op)
       : op_end(kind::batch), name_(op.name), pairs_(std::move(pairs)),
         memory_(op.memory == nullptr ? runtime::host_memory() : *op.memory),
-        to_itself_(s, memory_, op.name, op.timeout_ns), services_(s), self_(s.net.rank()) {}
+        to_itself_(s, memory_, op.name, op.timeout.count()), services_(s), self_(s.net.rank()) {}
   /// Of none: those of its edges say all.
   const actors::op_declaration& declaration() const noexcept override;
   bool ends_with(rank_id) const noexcept override { return false; }

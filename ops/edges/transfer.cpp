@@ -34,6 +34,7 @@ std::string hint_for(rank_id world_size) {
 runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const transfer_options& op, rank_id world_size) {
   const std::string title = "op " + op.name;
   if (const auto listed = check_catalogue(op.name, op.configs); !listed) return listed.reason();
+  if (const auto timed = check_timeout(op.name, op.timeout); !timed) return timed.reason();
   auto edges = op.edges;
   if (edges.empty()) {
     if (!op.role) return error{errc::bad_argument, title + " has neither a role function nor edges"};
@@ -80,7 +81,7 @@ constexpr time_ns longest_for_credit_ns = 2'000'000;
 runtime::task<> until_credit(edge_out& edge, runtime::executor& ex, std::uint64_t bytes) {
   const time_ns until = ex.deadline_in(longest_for_credit_ns);
   while (!edge.knows_where(tuning_tag, bytes) && ex.now() < until) {
-    auto slept = co_await runtime::sleep_for(credit_pause_ns);
+    auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(credit_pause_ns));
     if (!slept) runtime::raise(slept.reason());
   }
 }
@@ -100,7 +101,8 @@ runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std:
       const actors::search* c = edge.assigned().find(bytes);
       if (c->is_decided()) break;
       if (c->where() == actors::search::stage::trying) continue;
-      auto slept = co_await runtime::sleep_for(tuning_pause_ns);  // it waits for messages, not for traffic
+      auto slept = co_await runtime::sleep_for(
+          std::chrono::nanoseconds(tuning_pause_ns));  // it waits for messages, not for traffic
       if (!slept) runtime::raise(slept.reason());
     }
   }

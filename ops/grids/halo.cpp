@@ -200,7 +200,8 @@ halo::halo(rank& self, const halo_options& op) {
   op_ = op;
   self_ = self.id();
   title_ = "op " + op.name + ", rank " + std::to_string(self.id());
-  ops::neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns, .declared = terms_of(op)};
+  ops::neighbours::options around{
+      .op = op.name, .listed = {}, .timeout_ns = op.timeout.count(), .declared = terms_of(op)};
   for (const auto& [from, to] : messages.edges) {
     if (from == self.id()) around.listed.push_back(to);
   }

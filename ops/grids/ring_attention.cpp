@@ -33,7 +33,7 @@ ring_attention::ring_attention(rank& self, const ring_attention_options& op) {
   for (const rank_id r : order) ranks += (ranks.empty() ? "" : " ") + std::to_string(r);
   neighbours::options around{.op = op.name,
                              .listed = {previous_, next_},
-                             .timeout_ns = op.timeout_ns,
+                             .timeout_ns = op.timeout.count(),
                              .declared = {{"ranks in the order", ranks}}};
   around_ = &*self.attach(std::make_unique<neighbours>(self.services(), ring_.edges(), std::move(around)));
 }

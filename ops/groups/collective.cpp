@@ -37,6 +37,7 @@ group_options group_of(const collective_options& op, const std::vector<actors::o
 runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(const collective_options& op,
                                                                               rank_id world_size) {
   const std::string title = "op " + op.name;
+  if (const auto timed = check_timeout(op.name, op.timeout); !timed) return timed.reason();
   auto groups = op.groups;
   if (groups.empty()) {
     groups.emplace_back();
@@ -72,7 +73,7 @@ std::size_t collective::size() const noexcept { return idle() ? 0 : details()->d
 const group_end* collective::details() const noexcept { return idle() ? nullptr : &*place_; }
 
 runtime::task<> collective::run(collective_kind what, group_work work, collective_call_options o) const {
-  return end(what).run(std::move(work), o.timeout_ns);
+  return end(what).run(std::move(work), o.timeout.count());
 }
 
 group_end& collective::end() const {
@@ -96,13 +97,13 @@ runtime::task<> collective::run_with_pause(group_work work, collective_call_opti
   group_end& mine = end(collective_kind::all_reduce);
   for (const auto& config : mine.configs()) {
     if (config->returns_later()) continue;
-    return mine.refuse(std::move(work), o.timeout_ns,
+    return mine.refuse(std::move(work), o.timeout.count(),
                        error::in_words(errc::bad_argument, {.op = name_, .rank = self_, .config = config->id()},
                                        "op " + name_ + ": config " + config->id() +
                                            " leaves nothing to be done in between, as every rank forms the sum itself; "
                                            "take it off the op's configs"));
   }
-  return mine.run(std::move(work), o.timeout_ns);
+  return mine.run(std::move(work), o.timeout.count());
 }
 
 agreement collective::agreed() const { return end().agreed(); }
@@ -148,12 +149,12 @@ runtime::task<> collective::gather_bytes(std::span<std::byte> mine, std::span<st
     const runtime::error_facts about{
         .op = name_, .rank = self_, .whole_bytes = refused.total_bytes, .own_bytes = all.size()};
     return by.refuse(
-        std::move(refused), o.timeout_ns,
+        std::move(refused), o.timeout.count(),
         error::in_words(errc::bad_argument, about,
                         "op " + name_ + ": the leader gathers " + std::to_string(size()) + " times " +
                             std::to_string(mine.size()) + " bytes into a buffer of " + std::to_string(all.size())));
   }
-  return by.run(gathering(mine, all, of), o.timeout_ns);
+  return by.run(gathering(mine, all, of), o.timeout.count());
 }
 
 collective::collective(rank& self, const collective_options& op) {
@@ -168,7 +169,7 @@ collective::collective(rank& self, const collective_options& op) {
     o.restart_group = op.restart_group;
     o.can_run = op.can_run;
     o.dtype = op.dtype;
-    o.timeout_ns = op.timeout_ns;
+    o.timeout_ns = op.timeout.count();
     o.on = &host.machine_;
     o.constraints = tuning::both(op.constraints, host.settings_->constraints);
     o.memory = op.memory == &runtime::host_memory() ? nullptr : op.memory;

@@ -69,7 +69,7 @@ struct hierarchy::levels {
     part.depth = op.depth;
     part.can_run = op.can_run;
     part.dtype = op.dtype;
-    part.timeout_ns = op.timeout_ns;
+    part.timeout = op.timeout;
     part.constraints = op.constraints;
     part.memory = op.memory;
     return part;
@@ -177,7 +177,7 @@ task<std::vector<decision>> hierarchy::until_decided(std::vector<agreed_step> st
 class hierarchy::turns {
  public:
   turns(hierarchy& h, collective_call_options o)
-      : all_(h), timeout_ns_(o.timeout_ns != 0 ? o.timeout_ns : h.levels_->op.timeout_ns) {
+      : all_(h), timeout_ns_((o.timeout.count() != 0 ? o.timeout : h.levels_->op.timeout).count()) {
     for (const auto& level : h.levels_->declared)
       if (level) runtime::check_call(h.levels_->self.where(), {"group", level->name_});
   }

@@ -72,8 +72,8 @@ task<> all_of(one_process& job, const std::function<task<>(rank&)>& program) {
 
 void one_process::run(const std::function<task<>(rank& self)>& program) { runtime::run(loop_, all_of(*this, program)); }
 
-void one_process::settle(time_ns limit_ns) {
-  run([limit_ns](rank& self) { return self.settle(limit_ns); });
+void one_process::settle(std::chrono::nanoseconds limit) {
+  run([limit](rank& self) { return self.settle(limit); });
 }
 
 std::vector<tuning::validator> gpu_validators(const transports::cuda_driver& gpu) {

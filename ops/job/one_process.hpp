@@ -44,7 +44,7 @@ class one_process {
 
   void run(const std::function<runtime::task<>(rank& self)>& program);
   /// Waits until the ranks have taken what they need of each other; see `rank::settle`.
-  void settle(time_ns limit_ns);
+  void settle(std::chrono::nanoseconds limit);
 
  private:
   runtime::reactor loop_;

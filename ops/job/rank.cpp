@@ -140,9 +140,9 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
   ++host_->restarts_heard_;
 }
 
-task<bool> rank::until_restart(std::uint64_t before, time_ns limit_ns) {
+task<bool> rank::until_restart(std::uint64_t before, std::chrono::nanoseconds limit) {
   check_process(executor_, "a restart was waited for");
-  const time_ns until = host_->ranks_come_back_ ? executor_.deadline_in(limit_ns) : executor_.now();
+  const time_ns until = host_->ranks_come_back_ ? executor_.deadline_in(limit.count()) : executor_.now();
   for (time_ns pause = shortest_pause_ns;
        host_->restarts_heard_ <= before && !host_->fenced_ && executor_.now() < until;
        pause = std::min(2 * pause, longest_pause_ns)) {
@@ -164,7 +164,7 @@ void rank::on_fenced(std::string_view why) noexcept { host_->fence(why); }
 error rank::traced(const error& why) const { return host_->losses_.traced(why, executor_.now()); }
 runtime::root_cause rank::cause_of(const error& why) const { return host_->losses_.cause_of(why); }
 
-task<> rank::settle(time_ns limit_ns) {
+task<> rank::settle(std::chrono::nanoseconds limit) {
   check_process(executor_, "the job was to be settled");
   host_->leaving_ = true;
   const time_ns began = executor_.precise_now();
@@ -180,7 +180,7 @@ task<> rank::settle(time_ns limit_ns) {
     bool bound = false;
     for (op_end* const e : all) bound |= !e->may_leave();
     for (const op_end* const e : all) bound = bound || e->owes_messages();
-    time_ns waiting_ns = bound ? limit_ns : 0;
+    time_ns waiting_ns = bound ? limit.count() : 0;
     // A receiver may be slow, and what it has not matched would be lost with this rank.
     std::size_t untaken = 0;
     for (op_end* const e : all) {
@@ -190,7 +190,7 @@ task<> rank::settle(time_ns limit_ns) {
     }
     if (executor_.now() - began >= waiting_ns) co_return;
     if (std::exchange(untaken_before, untaken) > untaken) pause = shortest_pause_ns;  // so there is room for more
-    auto slept = co_await runtime::sleep_for(pause);
+    auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(pause));
     if (!slept) co_return;
   }
 }

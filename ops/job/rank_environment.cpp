@@ -130,8 +130,8 @@ time_ns heed_detection(time_ns mine, const tuning::variable_lookup& lookup) {
   const auto told = lookup("PARLEY_DETECTION");
   if (!told) {
     if (mine != 0 && mine < transports::heartbeat::shortest_detection_ns)
-      runtime::raise({errc::bad_argument, "job_options::detection_ns is " + std::to_string(mine) +
-                                              ": it must be 0 (never) or at least " +
+      runtime::raise({errc::bad_argument, "job_options::detection is " + std::to_string(mine) +
+                                              " ns: it must be 0 (never) or at least " +
                                               std::to_string(transports::heartbeat::shortest_detection_ns)});
     return mine;
   }

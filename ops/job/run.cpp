@@ -160,8 +160,8 @@ undelivered_messages heed_strict(undelivered_messages mine) {
 
 struct job::state final : runtime::link::failure_handler, rank_peers {
   state(std::unique_ptr<reactor> made, job_options o)
-      : loop(std::move(made)), detection_ns(heed_detection(o.detection_ns, &variable)),
-        settle_limit_ns(o.settle_limit_ns), undelivered(heed_strict(o.undelivered)) {
+      : loop(std::move(made)), detection_ns(heed_detection(o.detection.count(), &variable)),
+        settle_limit(o.settle_limit), undelivered(heed_strict(o.undelivered)) {
     o.settings.masked = heed_masks(std::move(o.settings.masked), &variable);
     if (o.bootstrap) {
       join_through(o);
@@ -279,7 +279,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
   }
 
   void join_by_environment(const job_options& o) {
-    const time_ns limit_ns = o.join_timeout_ns;
+    const time_ns limit_ns = o.join_timeout.count();
     auto found = transports::find_meeting(transports::from_environment().value(), limit_ns).value();
     place = found.place;
     if (place.max_restarts > 0 && o.gpu != nullptr)
@@ -622,7 +622,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
   std::vector<std::unique_ptr<goodbye>> goodbyes;
   farewell said;
   time_ns detection_ns;
-  time_ns settle_limit_ns;
+  std::chrono::nanoseconds settle_limit;
   undelivered_messages undelivered;
   std::vector<tuning::result_entry> kept;  // what results files were written of
   pid_t process = ::getpid();
@@ -659,7 +659,7 @@ void job::write_results() {
 
 parting job::leave() {
   check_process(*state_->loop, "the job was left");
-  runtime::run(*state_->loop, state_->self->settle(state_->settle_limit_ns));
+  runtime::run(*state_->loop, state_->self->settle(state_->settle_limit));
   // Decisions that were on their way, also from a leader to its own participant.
   if (state_->self->learned() != state_->kept) write_results();
   for (const std::string& w : state_->self->idle_pins()) complain(state_->place.rank, "warning: " + w);

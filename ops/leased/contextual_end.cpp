@@ -1,6 +1,7 @@
 #include <parley/ops/leased/contextual_end.hpp>
 
 #include <parley/actors/inquiries.hpp>
+#include <parley/ops/core/op_host.hpp>
 #include <parley/rank.hpp>
 #include <parley/tuning/key.hpp>
 
@@ -48,11 +49,12 @@ std::string terms_of(const contextual_options& op) {
 
 actors::op_declaration declare(const contextual_options& op, rank_id world_size) {
   const std::string title = "op " + op.name;
+  check_timeout(op.name, op.timeout).value();
   actors::op_declaration d;
   d.name = op.name;
   d.scheme = "contextual, " + terms_of(op);
-  for (rank_id r = 0; op.members.empty() && r < world_size; ++r) d.participants.push_back({r, "member"});
-  for (const rank_id r : op.members) {
+  for (rank_id r = 0; op.ranks.empty() && r < world_size; ++r) d.participants.push_back({r, "member"});
+  for (const rank_id r : op.ranks) {
     const auto same = [&](const auto& p) { return p.rank == r; };
     if (r >= world_size || std::any_of(d.participants.begin(), d.participants.end(), same))
       runtime::raise({errc::bad_argument, title + ": member " + std::to_string(r) + " is outside the world of " +
@@ -215,7 +217,7 @@ std::vector<std::pair<std::string, decision>> contextual_end::decisions() const 
 }
 
 task<decision> contextual_end::decided(std::string kernel, std::string key, decided_options o) {
-  const time_ns until = services_.until(o.timeout_ns != 0 ? o.timeout_ns : op_.timeout_ns);
+  const time_ns until = services_.until((o.timeout.count() != 0 ? o.timeout : op_.timeout).count());
   for (;;) {
     ops::decision d = decision(kernel, key);
     if (d.decided && d.search > o.after_search) co_return d;
@@ -320,12 +322,12 @@ task<> contextual_end::tune(std::uint64_t call, bool first, thunk f) {
   mode_ = trials_ == trials::on ? mode::trying : mode::settled;
   for (std::uint32_t round = 0;; ++round) {
     tuning_ = first || round != 0;
-    co_await run_guarded(f, tuning_ ? op_.timeout_ns : runtime::never);
+    co_await run_guarded(f, tuning_ ? op_.timeout.count() : runtime::never);
     ++runs_;
     for (auto& [name, c] : contexts_) c.calls = 0;
     write_log();
     if (round == 0 && !undecided()) co_return;
-    auto agreed = co_await talk_.exchange(call, round, packed(report()), op_.timeout_ns);
+    auto agreed = co_await talk_.exchange(call, round, packed(report()), op_.timeout.count());
     if (!agreed) runtime::raise(agreed.reason());
     const auto verdict = unpacked<contextual_verdict>(agreed->body);
     take(verdict);
@@ -366,7 +368,7 @@ task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
   if (here.cancelled() == errc::timeout && around.cancelled() == errc::none)
     runtime::raise(error::in_words(errc::timeout, {.unmet = runtime::awaited::config},
                                    "a run took longer than " +
-                                       milliseconds(static_cast<double>(services_.patient(op_.timeout_ns))) +
+                                       milliseconds(static_cast<double>(services_.patient(op_.timeout.count()))) +
                                        "; see what holds it up, or allow more time"));
   std::rethrow_exception(thrown);
 }

@@ -57,12 +57,13 @@ task<> symmetric_config::capture(symmetric_call, std::span<std::byte>, runtime::
 
 runtime::result<actors::op_declaration> declaration_of(const symmetric_options& op, rank_id world_size) {
   const std::string title = "op " + op.name;
+  if (const auto timed = check_timeout(op.name, op.timeout); !timed) return timed.reason();
   actors::op_declaration d;
   d.name = op.name;
   d.scheme = scheme_of(op);
   d.dtype = op.dtype;
-  for (rank_id r = 0; op.members.empty() && r < world_size; ++r) d.participants.push_back({r, "member"});
-  for (const rank_id r : op.members) {
+  for (rank_id r = 0; op.ranks.empty() && r < world_size; ++r) d.participants.push_back({r, "member"});
+  for (const rank_id r : op.ranks) {
     const auto same = [&](const auto& p) { return p.rank == r; };
     if (r >= world_size || std::any_of(d.participants.begin(), d.participants.end(), same))
       return error{errc::bad_argument, title + ": member " + std::to_string(r) + " is outside the world of " +
@@ -178,7 +179,7 @@ symmetric_end::leading::leading(actors::services& s, const symmetric_options& op
 symmetric_end::symmetric_end(actors::services& s, symmetric_options op, symmetric_settings settings)
     : op_end(kind::without_headers), services_(s), op_(std::move(op)), settings_(std::move(settings)),
       participant_(s, op_, settings_), rows_(s.ex, s.clocks.skew()), leases_(s, participant_, *this) {
-  members_ = op_.members.empty() ? ranks_of(participant_.declaration) : op_.members;
+  members_ = op_.ranks.empty() ? ranks_of(participant_.declaration) : op_.ranks;
   participant_.runs = this;
   participant_.rows = &rows_;
   leases_.on_generation_ended([this](const std::string& why) {
@@ -312,11 +313,11 @@ std::string symmetric_end::progress_in_words(std::uint32_t key) const {
 }
 
 task<> symmetric_end::run(std::span<std::byte> data, symmetric_call_options call) {
-  return run(nullptr, data, call.bytes != 0 ? call.bytes : data.size(), call.timeout_ns);
+  return run(nullptr, data, call.bytes != 0 ? call.bytes : data.size(), call.timeout.count());
 }
 
 task<> symmetric_end::run(symmetric_caller& caller, symmetric_call_options call) {
-  return run(&caller, {}, call.bytes, call.timeout_ns);
+  return run(&caller, {}, call.bytes, call.timeout.count());
 }
 
 task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, std::uint64_t bytes,
@@ -326,7 +327,7 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
   const runtime::work_meter::wait uncharged(here.meter());
   if (const auto there = memory().check(data, alignment_of(op_)); !there)
     runtime::raise({there.code(), declaration().about(services_.net.rank()), there.reason().text()});
-  const time_ns span_ns = timeout_ns != 0 ? timeout_ns : op_.timeout_ns;
+  const time_ns span_ns = timeout_ns != 0 ? timeout_ns : op_.timeout.count();
   const time_ns until = services_.until(span_ns);
   late_soon asks(*this, bytes, until, span_ns);
   const time_ns asked_ns = rows_.clock();

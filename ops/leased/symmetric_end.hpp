@@ -49,7 +49,7 @@ class symmetric_end final : public op_end, private actors::implementations, priv
 
   runtime::task<> run(std::span<std::byte> data, symmetric_call_options call);
   runtime::task<> run(symmetric_caller& caller, symmetric_call_options call);
-  agreement agreed() noexcept { return {services_, participant_, failed_, op_.timeout_ns}; }
+  agreement agreed() noexcept { return {services_, participant_, failed_, op_.timeout.count()}; }
   void abandon() noexcept override;
   bool is_replayed() const noexcept { return op_.replayed; }
   void fail(const runtime::error& why) noexcept override;

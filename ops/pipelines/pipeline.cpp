@@ -200,7 +200,7 @@ pipeline::pipeline(rank& self, pipeline_options op) {
   std::string stages;
   for (const rank_id r : op.stages) stages += (stages.empty() ? "" : " ") + std::to_string(r);
   neighbours::options around{
-      .op = op.name, .listed = {}, .timeout_ns = op.timeout_ns, .declared = {{"stages on ranks", stages}}};
+      .op = op.name, .listed = {}, .timeout_ns = op.timeout.count(), .declared = {{"stages on ranks", stages}}};
   for (declared_edge* const e : {in_, out_}) {
     if (e == nullptr) continue;
     edges.push_back(e);

@@ -139,7 +139,8 @@ training_pipeline::training_pipeline(rank& self, const training_pipeline_options
   const auto mine = std::find(whole->ranks.begin(), whole->ranks.end(), self.id());
   if (mine == whole->ranks.end()) return;
   place_ = static_cast<rank_id>(mine - whole->ranks.begin());
-  neighbours::options around{.op = op.name, .listed = {}, .timeout_ns = op.timeout_ns, .declared = terms_of(*whole)};
+  neighbours::options around{
+      .op = op.name, .listed = {}, .timeout_ns = op.timeout.count(), .declared = terms_of(*whole)};
   for (const auto& [from, to] : edges) {
     if (from == self.id()) around.listed.push_back(to);
   }

@@ -3,7 +3,7 @@
 /// is the only place where a waiting coroutine is resumed.
 ///
 ///     executor& ex = here.where();                     // scope& here = co_await this_scope;
-///     auto woken = co_await sleep_for(5_ms);
+///     auto woken = co_await sleep_for(5ms);
 ///     auto m = co_await box.receive(ex.deadline_in(5_ms));     // a wait ends at a point in time, which a span becomes here
 ///     ex.post([] { … });                               // from any thread
 ///     auto dice = ex.rng(streams::user);

@@ -54,7 +54,7 @@ class batch_program final : public op_program {
     p.name = op.name;
     p.configs = configs_of(op, times);
     p.ranks = p.restart_group = op.members;
-    p.timeout_ns = op.timeout_ns;
+    p.timeout = std::chrono::nanoseconds(op.timeout_ns);
     pairs_ = ops::p2p(self, p);
     const std::uint64_t largest = *std::max_element(op.sizes.begin(), op.sizes.end());
     for (auto* const buffers : {&out_, &in_}) {
@@ -142,7 +142,7 @@ class halo_program final : public op_program {
     }
     h.configs = configs_of(op, times);
     h.by_piece_from = 1;
-    h.timeout_ns = op.timeout_ns;
+    h.timeout = std::chrono::nanoseconds(op.timeout_ns);
     halo_ = ops::halo(self, h);
   }
   task<> call(program_call c) override {
@@ -237,7 +237,7 @@ class attention_program final : public op_program {
     a.name = op.name;
     a.ranks = op.members;
     a.configs = configs_of(op, times);
-    a.timeout_ns = op.timeout_ns;
+    a.timeout = std::chrono::nanoseconds(op.timeout_ns);
     attention_ = ops::ring_attention(self, a);
     shape_.rows = 8;
     shape_.dimensions = std::max<std::uint64_t>(op.sizes.front() / (shape_.rows * sizeof(float)), 2);
@@ -298,7 +298,7 @@ class training_program final : public op_program, private ops::pipeline_stages {
     t.schedule = ops::one_forward_one_backward(ranks_, 2 * ranks_);
     t.ranks = op.members;
     t.configs = configs_of(op, times);
-    t.timeout_ns = op.timeout_ns;
+    t.timeout = std::chrono::nanoseconds(op.timeout_ns);
     training_ = ops::training_pipeline(self, t);
   }
   task<> call(program_call c) override {
@@ -359,7 +359,7 @@ class hierarchy_program final : public op_program {
     h.inside.clear();
     for (const std::string& text : op.configs) h.inside.push_back(group_config_from(text, times));
     h.depth = op.depth;
-    h.timeout_ns = op.timeout_ns;
+    h.timeout = std::chrono::nanoseconds(op.timeout_ns);
     all_ = ops::hierarchy(self, h);
   }
   task<> call(program_call c) override {
@@ -413,9 +413,11 @@ class contextual_program final : public op_program {
  public:
   using kernel = ops::tunable_op<task<>(int)>;
   contextual_program(ops::rank& self, const op_spec& op, kernel_times& times)
-      : layer_(
-            self,
-            {.name = op.name, .members = op.members, .iterations = 2, .log_folder = "", .timeout_ns = op.timeout_ns}),
+      : layer_(self, {.name = op.name,
+                      .ranks = op.members,
+                      .iterations = 2,
+                      .log_folder = "",
+                      .timeout = std::chrono::nanoseconds(op.timeout_ns)}),
         whose_(op.name + ", on rank " + std::to_string(self.id())) {
     for (const char* const which : {"-first", "-second"}) {
       kernel::options o;

@@ -88,7 +88,7 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
     all->end_with(1);
     co_return;
   }
-  co_await self->settle(settling_ns);
+  co_await self->settle(std::chrono::nanoseconds(settling_ns));
   keep_warnings(*self, *all);
   // As job::leave does.
   const ops::left_over left = self->unfinished();

@@ -59,7 +59,7 @@ void take_configs(Op& into, const op_spec& op, rank_id rank, kernel_times& times
     able.push_back(here.available);
   }
   into.can_run = [able](rank_id) { return able; };
-  into.timeout_ns = op.timeout_ns;
+  into.timeout = std::chrono::nanoseconds(op.timeout_ns);
   into.constraints.compare_trials = op.compare;
 }
 
@@ -240,7 +240,7 @@ void programs::let_go(rank_id rank) {
 
 // A program has other things to do first, and others may restart meanwhile.
 task<> programs::rejoin_later(caller& before) {
-  auto slept = co_await runtime::sleep_for(before.luck.between(0, longest_until_rejoined_ns));
+  auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(before.luck.between(0, longest_until_rejoined_ns)));
   if (!slept) co_return;
   if (before_rejoining) before_rejoining(before.rank, before.op.name);
   before.rejoin();
@@ -301,14 +301,14 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
       p.stages = op.members;
       p.configs.clear();
       for (const std::string& text : op.configs) p.configs.push_back(config_from(text, kernels_[rank]));
-      p.timeout_ns = op.timeout_ns;
+      p.timeout = std::chrono::nanoseconds(op.timeout_ns);
       auto declared = std::make_shared<ops::pipeline>(ops::pipeline(self, std::move(p)));
       const auto start = [this, declared](caller& c) { world_.programs_of(c.rank).spawn(run_pipeline(c, *declared)); };
       if (calls) begin(i, rank, calm_from_ns, start, [declared] { declared->rejoin(); });
     } else if (op.what == op_spec::kind::symmetric) {
       ops::symmetric_options s;
       s.name = op.name;
-      s.members = op.members;
+      s.ranks = op.members;
       take_configs(s, op, rank, kernels_[rank], collective_from);
       if (calls) s.communicator = communicator_of(i, rank);
       if (op.rehearse) s.rehearse = library_.source(rank, op.members.size(), !op.between_calls, op.name);
@@ -345,11 +345,12 @@ task<> programs::rest(caller& c, std::uint64_t number) {
   time_ns span =
       c.luck.between(0, number >= c.planned() ? more_pause_ns * static_cast<time_ns>(c.op.in_flight) : c.op.pause_ns);
   if (calm && c.now() < c.calm_from_ns) span += c.calm_from_ns - c.now();
-  auto slept = co_await runtime::sleep_for(span);
+  auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(span));
   if (!slept || calm) co_return;
   if (c.op.retunes != 0 && c.luck.chance(c.op.retunes))
     world_[c.rank].retune(c.op.name, "a simulated program wants it");
-  if (c.op.leaves != 0 && c.luck.chance(c.op.leaves)) co_await world_[c.rank].settle(longest_settling_ns);
+  if (c.op.leaves != 0 && c.luck.chance(c.op.leaves))
+    co_await world_[c.rank].settle(std::chrono::nanoseconds(longest_settling_ns));
 }
 
 // Whether there is another call after this many. A search ends only as long as its op is called, and what was lost is said
@@ -369,7 +370,7 @@ task<bool> programs::goes_on(caller& c, std::uint64_t made) {
     } else if (!everybody_calls(c)) {
       break;
     }
-    auto slept = co_await runtime::sleep_for(look_pause_ns);
+    auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(look_pause_ns));
     if (!slept) break;
   }
   co_return c.has_more(made);
@@ -418,7 +419,7 @@ task<> programs::await_agreement(caller& c) {
                        [&](const ops::edge_agreement& a) { return a.op == c.op.name && a.assigned->opened(); });
   };
   while (!agreed()) {
-    auto slept = co_await runtime::sleep_for(100'000);
+    auto slept = co_await runtime::sleep_for(std::chrono::microseconds(100));
     if (!slept) runtime::raise(slept.reason());
   }
 }
@@ -674,7 +675,7 @@ std::vector<lease_view> programs::leases(rank_id rank) const {
 task<> programs::call_program(caller& c, std::shared_ptr<op_program> p) {
   // All generations have the same memory: the last call of the one before has to end first.
   while (p->under_way && !c.over) {
-    auto slept = co_await runtime::sleep_for(more_pause_ns);
+    auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(more_pause_ns));
     if (!slept) co_return;
   }
   for (std::uint64_t i = 0;; ++i) {

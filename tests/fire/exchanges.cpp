@@ -34,7 +34,7 @@ class caller {
         co_await op_.call(me);
         if (!op_.right(me)) say("a call brought something wrong");
         // No stage is far ahead of those behind it, so that these have come well when a fault strikes.
-        if (calls_ % most_ahead == 0) co_await self_.settle(0);
+        if (calls_ % most_ahead == 0) co_await self_.settle({});
       }
     } catch (...) {
       thrown = std::current_exception();

@@ -233,7 +233,7 @@ struct leased_op {
         over(std::make_shared<parley::tests::shared_communicator>(memory, 0, member)) {
     symmetric_options declared;
     declared.name = "gradients";
-    declared.members = {1, 2, 3};
+    declared.ranks = {1, 2, 3};
     const auto book = std::make_shared<parley::tests::sums_book>();
     book->rehearsal_ns["forward"] = 20'000'000;  // so that rehearsals lead to a change
     declared.configs = parley::tests::three_orders(book);
@@ -359,7 +359,8 @@ bool is_held() { return !variable("PARLEY_TEST_HOLD").empty(); }
 task<> await_restart(rank& self, std::uint64_t heard, error why) {
   if (why.code() != errc::peer_failed && why.code() != errc::peer_restarted) raise(std::move(why));
   say("it ended: " + why.what());
-  const bool back = co_await self.until_restart(heard, time_ns{std::stoi(variable("PARLEY_TEST_MS"))} * 1'000'000);
+  const bool back =
+      co_await self.until_restart(heard, std::chrono::milliseconds(std::stoi(variable("PARLEY_TEST_MS"))));
   if (!back) raise(std::move(why));
 }
 
@@ -483,7 +484,7 @@ int run_as_rank() {
   o.settings.plan.budget_fraction = 1e9;
   o.settings.flight_records = 8192;  // as text, less than the longest line of a launched rank
   if (const std::string seconds = variable("PARLEY_TEST_JOIN_S"); !seconds.empty())
-    o.join_timeout_ns = time_ns{std::stoi(seconds)} * 1'000'000'000;
+    o.join_timeout = std::chrono::seconds(std::stoi(seconds));
   o.settings.mutant_ignores_stamp = variable("PARLEY_TEST_MUTANT") == "ignores_stamp";
   parley::tests::fake_cuda gpu;
   if (!variable("PARLEY_TEST_GPU").empty()) o.gpu = &gpu;

@@ -100,7 +100,7 @@ TEST_CASE("this program as one rank of the worked cases on a GPU" * doctest::ski
   if (std::getenv(scenario_variable) == nullptr) return;
   job_options o;
   o.settings = settings();
-  o.settle_limit_ns = patience();
+  o.settle_limit = std::chrono::nanoseconds(patience());
   o.gpu = transports::cuda_runtime().value();
   const auto nccl = transports::nccl_runtime();
   if (nccl) o.planes.nccl = *nccl;

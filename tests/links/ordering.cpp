@@ -161,7 +161,7 @@ task<> ops_need_none(end& self) {
       last = co_await move_some(self, t, first, enough);
     }
     PARLEY_EXPECT(!me.decisions().empty());
-    co_await me.settle(10'000'000'000);
+    co_await me.settle(std::chrono::seconds(10));
     co_await self.meet();
   }
   PARLEY_EXPECT(over.overtaken > 0);

@@ -100,7 +100,7 @@ class fake_poller : public poller {
 
 task<time_ns> time_slept(executor& ex, time_ns span) {
   const time_ns begun = ex.precise_now();
-  auto woken = co_await sleep_for(span);
+  auto woken = co_await sleep_for(std::chrono::nanoseconds(span));
   woken.value();
   co_return ex.precise_now() - begun;
 }
@@ -521,7 +521,7 @@ TEST_CASE("a deadline counts from the clock as it is, though its coroutine has c
     CHECK(ex.deadline_in(never) == never);
     compute_for(ex, 2_ms);
     const time_ns then = ex.precise_now();
-    auto slept = co_await sleep_for(1_ms);
+    auto slept = co_await sleep_for(1ms);
     slept.value();
     CHECK(ex.precise_now() >= then + 1_ms);
   }(loop));

@@ -26,7 +26,7 @@ task<> sleep_for_ever() {
 task<> wander(script& play, int who) {
   random_stream dice(play.clock.seed(), static_cast<std::uint64_t>(who));
   for (int i = 0; i < 20; ++i) {
-    auto woken = co_await sleep_for(static_cast<time_ns>(dice.below(5)));
+    auto woken = co_await sleep_for(std::chrono::nanoseconds(static_cast<time_ns>(dice.below(5))));
     woken.value();
     play.say(std::to_string(who));
   }
@@ -136,7 +136,7 @@ TEST_CASE("what is spent inside a turn passes for the precise clock at once, for
     CHECK(p.clock.precise_now() == 5'000);
     p.clock.spend(2'000);
     CHECK(p.clock.precise_now() == 7'000);
-    auto slept = co_await sleep_for(1'000);
+    auto slept = co_await sleep_for(1us);
     slept.value();
     CHECK(p.clock.now() == 8'000);
   }(play));

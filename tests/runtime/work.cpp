@@ -81,7 +81,7 @@ TEST_CASE("what a call throws comes out of wait, and out of outcome as a value")
 
 TEST_CASE("a timeout and a cancel end a work's waits with their names") {
   virtual_time clock;
-  work<int> late = start(clock, answer_after(1_s, 1), {.timeout_ns = 5_ms});
+  work<int> late = start(clock, answer_after(1_s, 1), {.timeout = 5ms});
   CHECK(late.outcome().code() == errc::timeout);
   CHECK(clock.now() == 5_ms);
   work<int> stopped = start(clock, answer_after(1_s, 1));

@@ -44,7 +44,7 @@ bool goes_well(const rank_function& rank_main) {
 }
 
 task<> come_later() {
-  auto slept = co_await sleep_for(until_rank_0_comes);
+  auto slept = co_await sleep_for(std::chrono::nanoseconds(until_rank_0_comes));
   slept.value();
 }
 
@@ -193,7 +193,7 @@ task<> waits_for_who_computes(rank& self) {
 enum class limit : std::uint8_t { of_each, of_all };
 task<> batch_in_flow(dataflow& flow, rank* self, p2p messages, limit l) {
   std::vector<std::byte> data(10'000);
-  const batch_options o{.timeout_ns = l == limit::of_all ? 30_s : never};
+  const batch_options o{.timeout = std::chrono::nanoseconds(l == limit::of_all ? 30_s : never)};
   if (self->id() == 0) {
     co_await come_later();
     auto sent = messages.start(flow, {messages.isend(data, {.to = 1})}, o);
@@ -217,7 +217,7 @@ task<> in_a_limited_batch(rank& self) {
 // were it counted from the clock of the turn.
 constexpr time_ns longer_than_a_rehearsal_may_last = 25_s;
 task<> wait_then_compute() {
-  auto slept = co_await sleep_for(20'000);
+  auto slept = co_await sleep_for(20us);
   slept.value();
   scope& here = co_await this_scope;
   here.where().spend(longer_than_a_rehearsal_may_last);
@@ -248,7 +248,7 @@ task<> rehearses(rank& self) {
     } else {
       co_await t.receive(data, {.from = 0});
     }
-    auto slept = co_await sleep_for(120_s);
+    auto slept = co_await sleep_for(120s);
     slept.value();
   }
   const actors::participant_state& mine = *self.participants().front();
@@ -262,7 +262,7 @@ class meeting final : public symmetric_config {
  public:
   explicit meeting(const std::string& name) : symmetric_config({.name = name, .wire_class = name}) {}
   task<> run(symmetric_call, std::span<std::byte>) const override {
-    auto slept = co_await sleep_for(20'000);
+    auto slept = co_await sleep_for(20us);
     slept.value();
   }
 };

@@ -93,7 +93,7 @@ task<> whole(exchange* e, ops::rank* self, const delivered_messages* seen, ended
   if (thrown) {
     failed->push_back(self->id());
   } else {
-    co_await self->settle(slack_ns);
+    co_await self->settle(std::chrono::nanoseconds(slack_ns));
   }
 }
 

@@ -51,7 +51,7 @@ transfer_options pair_from_0_to_1(std::vector<config_ptr> configs = {direct()}) 
 // ---- to oneself -------------------------------------------------------------------------------------------------------
 
 task<> sends_to_itself_in_vain(rank& self) {
-  p2p ring(self, {.name = "ring", .timeout_ns = 10'000'000});
+  p2p ring(self, {.name = "ring", .timeout = 10ms});
   std::vector<std::byte> data(100'000);
   scope& here = co_await this_scope;
   dataflow flow(here);
@@ -110,11 +110,11 @@ task<> receive_whole(part_receiver& in, std::span<std::byte> data) { co_await in
 // A call of it is no invocation of its op, so its error can name none.
 task<> waits_for_a_decision_in_vain(rank& self) {
   transfer t(self, pair_from_0_to_1({direct(), chunked(4'000, 2)}));
-  static_cast<void>(co_await attempt(t.decided(1'000, {.timeout_ns = 1'000'000})));
+  static_cast<void>(co_await attempt(t.decided(1'000, {.timeout = 1ms})));
 }
 // Its sender waits for the receiver, which does not take anything: a rehearsal that goes on for longer than the program.
 task<> receive_after_an_hour(part_receiver& in, std::span<std::byte> data) {
-  auto slept = co_await sleep_for(3'600'000'000'000);
+  auto slept = co_await sleep_for(3600s);
   static_cast<void>(slept);
   co_await in.receive(0, data);
 }
@@ -177,7 +177,7 @@ class steady final : public paired_config {
       : paired_config({.name = name, .wire_class = name}), takes_ns_(takes_ns) {}
   task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override {
-    auto slept = co_await sleep_for(takes_ns_);
+    auto slept = co_await sleep_for(std::chrono::nanoseconds(takes_ns_));
     if (!slept) raise(slept.reason());
     co_await in.receive(0, data);
   }
@@ -195,7 +195,7 @@ task<> drifts(rank& self) {
     } else {
       co_await t.receive(data, {.from = 0});
     }
-    auto slept = co_await sleep_for(100'000);
+    auto slept = co_await sleep_for(100us);
     if (!slept) break;
   }
 }

@@ -58,7 +58,7 @@ task<> exchanges(rank& self) {
 // Each waits while it leaves for the other one to take what was sent, and none does.
 task<> both_send(rank& self) {
   auto op = both_ways();
-  op.timeout_ns = soon_ns;
+  op.timeout = std::chrono::nanoseconds(soon_ns);
   transfer t(self, op);
   co_await send_some(t, 1 - self.id(), 3);
 }
@@ -66,7 +66,8 @@ task<> both_send(rank& self) {
 task<> both_send_first(rank& self) {
   transfer t(self, both_ways());
   const std::vector<std::byte> data(large_bytes);
-  co_await t.send(data, {.to = 1 - self.id(), .timeout_ns = self.id() == 0 ? soon_ns : 15 * soon_ns});
+  co_await t.send(data,
+                  {.to = 1 - self.id(), .timeout = std::chrono::nanoseconds(self.id() == 0 ? soon_ns : 15 * soon_ns)});
   co_await receive_some(t, 1 - self.id(), 1, large_bytes);
 }
 task<> takes_one_of_three(rank& self) {
@@ -135,7 +136,7 @@ task<> exits_in_a_call(rank& self) {
                       .configs = {chain()}});
   scope calls(co_await this_scope, {});
   if (self.id() != 2) calls.spawn(sum_many(g));
-  auto slept = co_await sleep_for(self.id() == 2 ? 200'000'000 : 100'000'000);
+  auto slept = co_await sleep_for(std::chrono::nanoseconds(self.id() == 2 ? 200'000'000 : 100'000'000));
   if (!slept) co_return;
   if (self.id() == 1) std::exit(0);
   if (self.id() == 2) co_await sum_many(g);
@@ -149,7 +150,7 @@ task<> exit_as(rank& self, int status) {
 task<> exits_with_7(rank& self) { co_await exit_as(self, 7); }
 task<> all_exit_with_3(rank& self) {
   static_cast<void>(transfer(self, both_ways()));
-  const auto slept = co_await sleep_for(10'000'000);
+  const auto slept = co_await sleep_for(10ms);
   static_cast<void>(slept);
   std::exit(3);
 }
@@ -168,7 +169,8 @@ task<> receives_another_type(rank& self) {
     std::vector<double> data(100);
     static_cast<void>(co_await attempt(t.receive(std::span(data), {.from = 0})));
   }
-  static_cast<void>(co_await sleep_for(self.id() == 0 ? 200'000'000 : 400'000'000));  // the sender hears of it
+  static_cast<void>(co_await sleep_for(
+      std::chrono::nanoseconds(self.id() == 0 ? 200'000'000 : 400'000'000)));  // the sender hears of it
 }
 task<> worker_exits(rank& self) {
   auto g = sums_of(self);
@@ -179,7 +181,8 @@ task<> worker_exits(rank& self) {
 task<> nobody_sends(rank& self) {
   transfer t(self, both_ways());
   std::vector<std::byte> data(small_bytes);
-  co_await t.receive(data, {.from = 1 - self.id(), .timeout_ns = self.id() == 0 ? soon_ns : 15 * soon_ns});
+  co_await t.receive(
+      data, {.from = 1 - self.id(), .timeout = std::chrono::nanoseconds(self.id() == 0 ? soon_ns : 15 * soon_ns)});
 }
 task<> declares_other_types(rank& self) {
   auto op = both_ways();

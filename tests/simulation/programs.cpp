@@ -71,7 +71,7 @@ task<> receives_one_too_many(rank& self) {
   transfer t(self, pair_from_0_to_1({direct(), chunked(4'000, 2)}));
   co_await stream(self, t, 200, 200);
   std::vector<std::byte> data(10'000);
-  if (self.id() == 1) co_await t.receive(data, {.from = 0, .timeout_ns = runtime::never});
+  if (self.id() == 1) co_await t.receive(data, {.from = 0, .timeout = runtime::no_timeout});
 }
 // Both wait, and neither returns, which the other one would hear of.
 task<> wait_for_each_other(rank& self) {
@@ -79,7 +79,7 @@ task<> wait_for_each_other(rank& self) {
   op.edges = {{0, 1}, {1, 0}};
   transfer t(self, op);
   std::vector<std::byte> data(10'000);
-  co_await t.receive(data, {.from = 1 - self.id(), .timeout_ns = runtime::never});
+  co_await t.receive(data, {.from = 1 - self.id(), .timeout = runtime::no_timeout});
 }
 
 // A config whose receives wait until their op has agreed on candidates, which no call may do.
@@ -222,7 +222,7 @@ class apart final : public symmetric_config {
 task<> runs_without_headers(rank& self) {
   symmetric_options op;
   op.name = "gradients";
-  op.members = {1, 0};  // whom that mutant breaks does not lead
+  op.ranks = {1, 0};  // whom that mutant breaks does not lead
   op.configs = {std::make_shared<apart>("forward", 20'000), std::make_shared<apart>("backward", 10'000)};
   op.communicator = std::make_shared<communicator>();
   symmetric g(self, std::move(op));

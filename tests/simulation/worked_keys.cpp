@@ -81,7 +81,7 @@ task<> sums(ops::rank* self) {
       if (values.back() != 4.0F) runtime::raise({runtime::errc::config_failed, "a sum is wrong"});
     }
   }
-  co_await self->settle(1'000'000'000);
+  co_await self->settle(std::chrono::seconds(1));
 }
 
 // A loop of computations of 1 ms; how long each time around took.

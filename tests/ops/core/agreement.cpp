@@ -392,7 +392,7 @@ TEST_CASE("a decision may be awaited of a handle that is gone by then") {
   transfer out(w[0], pair_of({direct(), chunked(16_KiB, 2)}));
   std::optional<result<>> outcome;
   const auto await_it = [&](time_ns timeout_ns) -> task<> {
-    auto d = co_await attempt(out.decided(1000, {.timeout_ns = timeout_ns}));
+    auto d = co_await attempt(out.decided(1000, {.timeout = std::chrono::nanoseconds(timeout_ns)}));
     outcome.emplace(d ? result<>() : result<>(d.reason()));
   };
   run(w.clock, await_it(2'000'000'000));

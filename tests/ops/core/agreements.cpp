@@ -79,9 +79,9 @@ TEST_CASE("a decision is awaited on both ends, and comes to both at once") {
   pair_world w;
   watched_decision at_sender, at_receiver, of_another;
   scope all(w.clock);
-  all.spawn(watch(w.out.to(1), size, {.timeout_ns = 5'000'000'000}, at_sender));
-  all.spawn(watch(w.in.from(0), size, {.timeout_ns = 5'000'000'000}, at_receiver));
-  all.spawn(watch(w.in.from(0), 8, {.timeout_ns = 5'000'000'000}, of_another));
+  all.spawn(watch(w.out.to(1), size, {.timeout = 5s}, at_sender));
+  all.spawn(watch(w.in.from(0), size, {.timeout = 5s}, at_receiver));
+  all.spawn(watch(w.in.from(0), 8, {.timeout = 5s}, of_another));
   w.move(100);
   pass(w, 100'000'000);
   REQUIRE(at_sender.ended);
@@ -97,8 +97,8 @@ TEST_CASE("waiting for a decision ends with its scope and with the peer") {
   pair_world w;
   watched_decision cancelled, orphaned;
   scope first(w.clock), second(w.clock);
-  first.spawn(watch(w.in.from(0), size, {.timeout_ns = never}, cancelled));
-  second.spawn(watch(w.in.from(0), size, {.timeout_ns = never}, orphaned));
+  first.spawn(watch(w.in.from(0), size, {.timeout = no_timeout}, cancelled));
+  second.spawn(watch(w.in.from(0), size, {.timeout = no_timeout}, orphaned));
   pass(w, 1'000'000);
   first.cancel();
   pass(w, 1'000'000);

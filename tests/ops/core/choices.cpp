@@ -27,7 +27,7 @@ constexpr time_ns us = 1'000;
 constexpr time_ns ms = 1'000'000;
 
 task<> let_pass(time_ns span) {
-  auto woken = co_await sleep_for(span);
+  auto woken = co_await sleep_for(std::chrono::nanoseconds(span));
   static_cast<void>(woken);
 }
 

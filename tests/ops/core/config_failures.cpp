@@ -137,7 +137,7 @@ call_outcomes move_once(send_function sends, receive_function receives, time_ns&
   world w(2, eager());
   const auto config = paired({.name = "odd", .wire_class = "odd"}, sends, receives);
   auto op = pair_of({config});
-  op.timeout_ns = 2'000'000'000;
+  op.timeout = 2s;
   transfer out(w[0], op);
   transfer in(w[1], op);
   const time_ns began = w.clock.now();
@@ -254,7 +254,7 @@ TEST_CASE("after a failure a new search finds the next best config, and its evid
 TEST_CASE("calls that were given up and peers that are late are not blamed on the config") {
   fragile_world w;
   const auto keep = [](transfer t, std::span<const std::byte> data, time_ns timeout, result<>& into) -> task<> {
-    auto outcome = co_await attempt(t.send(data, {.to = 1, .timeout_ns = timeout}));
+    auto outcome = co_await attempt(t.send(data, {.to = 1, .timeout = std::chrono::nanoseconds(timeout)}));
     into = std::move(outcome);
   };
   const auto data = pattern(size, 1);
@@ -372,7 +372,7 @@ TEST_CASE("a sender's half that hangs in its rehearsal is config_failed on both 
     CAPTURE(timeout_ns);
     world w(2, eager());
     auto op = pair_of({direct(), paired({.name = "hangs", .wire_class = "odd"}, send_after_an_hour, receive_halves)});
-    op.timeout_ns = timeout_ns;
+    op.timeout = std::chrono::nanoseconds(timeout_ns);
     static_cast<void>(transfer(w[0], op));
     static_cast<void>(transfer(w[1], op));
     pass(w, 60'000'000'000);
@@ -395,7 +395,7 @@ TEST_CASE("a deadline that is past the end of time is none") {
   CHECK(deadline_of(5, never - 6) == never - 1);
   world w(2, eager());
   auto op = pair_of({direct()});
-  op.timeout_ns = never - 1;
+  op.timeout = std::chrono::nanoseconds(never - 1);
   pass(w, 1'000'000);
   CHECK(move_each(w, transfer(w[0], op), transfer(w[1], op), {100, 100'000}).failed() == 0);
 }

@@ -177,7 +177,7 @@ TEST_CASE("a call that fails leaves a flight record on the disk, at most once a 
   transfer in(w[1], pair_of({configs::direct()}));
   const auto miss = [](ops::transfer t) -> runtime::task<> {
     std::vector<std::byte> buffer(10);
-    auto outcome = co_await ops::attempt(t.receive(buffer, {.from = 0, .timeout_ns = 1'000'000}));
+    auto outcome = co_await ops::attempt(t.receive(buffer, {.from = 0, .timeout = 1ms}));
     CHECK(outcome.code() == errc::timeout);
   };
   runtime::run(w.clock, miss(in));
@@ -229,7 +229,7 @@ class worn_out_memory final : public runtime::memory_space {
 TEST_CASE("a call of a group that fails leaves a flight record where it was made") {
   recorded w(2);
   auto op = led_by(0, {configs::star()});
-  op.timeout_ns = 1'000'000;
+  op.timeout = 1ms;
   const auto groups = declare_all(w, op);
   std::vector<float> x(10);
   runtime::result<> outcome;
@@ -247,7 +247,7 @@ TEST_CASE("a send or receive of a rank with itself that fails leaves a flight re
     recorded w(1);
     ops::p2p_options op;
     op.name = "self";
-    op.timeout_ns = 1'000'000;
+    op.timeout = 1ms;
     op.memory = memory;
     CHECK_FALSE(run_each(w, {batch}, op)[0]);
     return w.left_by(0);

@@ -48,7 +48,7 @@ TEST_CASE("ops that nobody uses exchange nothing, agree on nothing and end quiet
   CHECK(frames_sent(w) == before);
   CHECK(w[0].agreements().size() == 16);
   CHECK(w[0].results().entries().empty());
-  run(w.clock, w[0].settle(1'000'000'000));
+  run(w.clock, w[0].settle(1s));
   w[0].on_lost(1, "killed by signal 9");
   CHECK(frames_sent(w) == before);
 }

@@ -546,7 +546,7 @@ TEST_CASE("a capability function that throws leaves a rank its default, with the
 
   // The others hear from whom nothing came, where one rank alone answers wrongly and goes on without the op.
   op.name = "a third";
-  op.timeout_ns = 1'000'000'000;
+  op.timeout = 1s;
   op.can_run = [](rank_id r) { return std::vector<bool>(r == 1 ? 3 : 2, true); };
   std::vector<collective> others(3);
   for (rank_id r = 0; r < 3; ++r) {
@@ -568,7 +568,7 @@ TEST_CASE("where one rank's capability function answers with the wrong length, t
     CAPTURE(wrong);
     world w(2);
     auto op = pair_of({direct(), chunked(8_KiB, 2)});
-    op.timeout_ns = 1'000'000'000;
+    op.timeout = 1s;
     op.can_run = [&](rank_id r) { return std::vector<bool>(r == wrong ? 1 : 2, true); };
     const auto refused = thrown_by([&] { static_cast<void>(transfer(w[wrong], op)); });
     CHECK(is(refused, {.code = errc::bad_argument, .quotes = "activations"}));  // what else it says is in wording.cpp
@@ -603,7 +603,7 @@ TEST_CASE(
     op.configs = {takes("library", 40'000), takes("ring", 20'000)};
     op.communicator = std::make_shared<library_communicator>(users);
     op.rehearse = std::make_shared<library_source>(lib);
-    op.timeout_ns = 1'000'000'000;
+    op.timeout = 1s;
     op.can_run = [](rank_id self) { return std::vector<bool>(self == 1 ? 3 : 2, true); };
     if (r == 1) CHECK_THROWS_AS(static_cast<void>(symmetric(w[r], op)), failure);
     if (r != 1) calling.spawn(call(symmetric(w[r], op), told[r]));

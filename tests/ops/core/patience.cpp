@@ -34,7 +34,7 @@ struct lonely_call {
 
 transfer_options pair_within_limit() {
   auto op = pair_of({direct()});
-  op.timeout_ns = limit_ns;
+  op.timeout = std::chrono::nanoseconds(limit_ns);
   return op;
 }
 task<> send(rank& self) {
@@ -45,7 +45,7 @@ task<> send(rank& self) {
 task<> send_within(rank& self) {
   transfer op(self, pair_of({direct()}));
   const std::vector<std::byte> data(1 << 20);
-  co_await op.send(data, {.to = 1, .timeout_ns = limit_ns});
+  co_await op.send(data, {.to = 1, .timeout = std::chrono::nanoseconds(limit_ns)});
 }
 task<> decide(rank& self) {
   transfer op(self, pair_within_limit());
@@ -54,7 +54,7 @@ task<> decide(rank& self) {
 }
 task<> sum(rank& self) {
   auto op = led_by(0, {star()});
-  op.timeout_ns = limit_ns;
+  op.timeout = std::chrono::nanoseconds(limit_ns);
   collective group(self, op);
   std::vector<float> x(1000);
   co_await group.all_reduce(std::span(x));
@@ -62,7 +62,7 @@ task<> sum(rank& self) {
 task<> receive_from_itself(rank& self) {
   p2p_options op;
   op.name = "pairs";
-  op.timeout_ns = limit_ns;
+  op.timeout = std::chrono::nanoseconds(limit_ns);
   p2p pairs(self, op);
   int got = 0;
   co_await with_dataflow(
@@ -79,7 +79,8 @@ task<> receive_in_batch(rank& self) {
   int got = 0;
   co_await with_dataflow(
       [](dataflow& flow, p2p of, int* into) -> task<> {
-        auto batch = of.start(flow, {p2p::irecv(std::span(into, 1), {.from = 1})}, {.timeout_ns = limit_ns});
+        auto batch = of.start(flow, {p2p::irecv(std::span(into, 1), {.from = 1})},
+                              {.timeout = std::chrono::nanoseconds(limit_ns)});
         co_await batch;
       },
       pairs, &got);
@@ -88,7 +89,7 @@ contextual_options layer_within_limit() {
   contextual_options op;
   op.name = "layer";
   op.log_folder.clear();
-  op.timeout_ns = limit_ns;
+  op.timeout = std::chrono::nanoseconds(limit_ns);
   return op;
 }
 task<> run_for_ever(rank& self) {

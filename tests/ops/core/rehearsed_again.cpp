@@ -295,7 +295,7 @@ TEST_CASE("ranks leave while a config rehearses again") {
   pair_world w({.what = illness::kind::hangs});
   run_until(w.clock, [&] { return w.ill->received == 2; });
   for (rank_id r : {1U, 0U}) {
-    run(w.clock, w[r].settle(60_s));
+    run(w.clock, w[r].settle(60s));
     CHECK(w[r].unfinished().undelivered.empty());
   }
   CHECK(w.clock.now() < 60'000'000'000);

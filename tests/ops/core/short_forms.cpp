@@ -80,7 +80,7 @@ TEST_CASE("a batch of sends and receives is exchanged without a flow, as often a
     }
     std::vector<p2p_operation> list{p2p::isend(*mine, {.to = next_of(self)}),
                                     p2p::irecv(*theirs, {.from = previous_of(self)})};
-    co_await ring.exchange_all(std::move(list), {.timeout_ns = 1'000'000'000});
+    co_await ring.exchange_all(std::move(list), {.timeout = 1s});
   };
   on_all(w, [&](rank_id r) { return program(rings[r], r, &out[r], &in[r]); });
   for (rank_id r = 0; r < ranks; ++r) {
@@ -91,7 +91,7 @@ TEST_CASE("a batch of sends and receives is exchanged without a flow, as often a
 
 TEST_CASE("what an exchange fails with comes out of it") {
   world w(2);
-  p2p ring(w[0], {.name = "ring", .timeout_ns = 1'000'000});
+  p2p ring(w[0], {.name = "ring", .timeout = 1ms});
   const p2p other(w[1], {.name = "ring"});
   std::vector<float> in(100);
   const auto waits = [](p2p messages, std::vector<float>* into) -> task<> {

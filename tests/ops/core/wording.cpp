@@ -43,7 +43,7 @@ std::string of_undecided(rank_id on) {
   const transfer in(w[1], pair_of({direct()}));
   return sentence_of(thrown_by([&] {
     const auto wait = [](transfer t) -> task<> {
-      static_cast<void>(co_await t.decided(1'000, {.timeout_ns = second}));
+      static_cast<void>(co_await t.decided(1'000, {.timeout = std::chrono::nanoseconds(second)}));
     };
     run(w.clock, wait(on == 0 ? out : in));
   }));
@@ -130,7 +130,7 @@ std::string of_halo(rank_id on, std::size_t cells_of_1, const std::function<void
   std::vector<halo_plan> plans;
   for (rank_id r = 0; r < 2; ++r) {
     halo_options op{.name = "ghosts", .ranks = {2, 1}};
-    op.timeout_ns = second;
+    op.timeout = std::chrono::nanoseconds(second);
     if (r == 1 && change_on_1) change_on_1(op);
     plans.push_back(halo(w[r], op).plan({grid_field(fields[r], {4, r == 0 ? 4 : cells_of_1})}));
   }
@@ -142,7 +142,7 @@ std::string of_other_neighbour(rank_id on) {
   std::vector<halo_plan> plans;
   for (rank_id r = 0; r < 3; ++r) {
     halo_options op{.name = "ghosts"};
-    op.timeout_ns = second;
+    op.timeout = std::chrono::nanoseconds(second);
     op.neighbours = {r == 0 ? rank_id{1} : 3 - r};
     plans.push_back(halo(w[r], op).plan({index_field(fields[r], {{0, 1}}, {{4, 5}})}));
   }
@@ -161,7 +161,8 @@ std::string of_pipeline(rank_id on, bool next) {
   std::vector<failing_stage> of(2);
   of[0].fails = true;
   std::vector<pipeline> pipes;
-  for (rank_id r = 0; r < 2; ++r) pipes.push_back(pipeline(w[r], {.name = "layers", .timeout_ns = second}));
+  for (rank_id r = 0; r < 2; ++r)
+    pipes.push_back(pipeline(w[r], {.name = "layers", .timeout = std::chrono::nanoseconds(second)}));
   const std::vector<std::uint64_t> bytes(3, 100);
   const auto run_one = [](pipeline p, const std::vector<std::uint64_t>* sizes, failing_stage* s,
                           result<>* into) -> task<> {

@@ -48,7 +48,7 @@ TEST_CASE("this program as one rank of the worked cases" * doctest::skip()) {
   if (std::getenv(scenario_variable) == nullptr) return;
   job_options o;
   o.settings.plan.budget_fraction = 1e9;
-  o.settle_limit_ns = here::of_a_busy_machine;
+  o.settle_limit = std::chrono::nanoseconds(here::of_a_busy_machine);
   const int status = ops::run(
       [](job& j) {
         here h(j.self(), on_host());

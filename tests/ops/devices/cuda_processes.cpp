@@ -318,7 +318,7 @@ TEST_CASE("a receive that fails lets the kernels go on that were enqueued behind
   CHECK(w.copies[1]->after(to.bytes(), stream) == errc::none);
   struct program {
     static task<> run(transfer t, std::span<std::byte> into, std::uint64_t expected) {
-      const receive_options soon{.from = 0, .timeout_ns = 1'000'000, .expected = expected};
+      const receive_options soon{.from = 0, .timeout = 1ms, .expected = expected};
       co_await t.receive(into, soon);
     }
   };

@@ -209,7 +209,7 @@ TEST_CASE("two messages into the halves of a buffer, which is sent on behind bot
     for (unsigned i = 0; i < 2; ++i) fill(gpu, from.bytes().subspan(i * count, count), i + 1);
     std::vector<p2p> ends;
     for (rank_id r = 0; r < 2; ++r)
-      ends.push_back(p2p(*w.ranks[r], {.name = "shards", .memory = w.spaces[r].get(), .timeout_ns = 2'000'000'000}));
+      ends.push_back(p2p(*w.ranks[r], {.name = "shards", .memory = w.spaces[r].get(), .timeout = 2s}));
     const transports::cuda_stream stream = gpu.make_stream(0);
     struct program {
       static task<> gather(dataflow& flow, fake_cuda* gpu, p2p end, std::span<std::byte> into,
@@ -269,7 +269,7 @@ TEST_CASE("an exchange in place on a device arrives, whatever config does it, aw
           fill(gpu, x[r].bytes(), 10 + r);
           streams[r] = gpu.make_stream(0);
           p2p_options op{.name = "places", .configs = {direct()}, .memory = w.spaces[r].get()};
-          op.timeout_ns = 5'000'000'000;
+          op.timeout = 5s;
           if (way->id() != "direct") op.configs.push_back(way);
           ends.push_back(p2p(*w.ranks[r], op));
           known.push_back(ends[r].registered(x[r].bytes()));

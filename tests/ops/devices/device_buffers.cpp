@@ -114,8 +114,7 @@ TEST_CASE(
   fill(b.gpu, b.mine.bytes(), 3);
   refused(b, "buffers", [&](std::span<std::byte> m) { return sends(b.w.ends[0], m); });
   refused(b, "buffers", [&](std::span<std::byte> m) { return registers(b.w.ends[0], m); });
-  const transfer back(*b.w.ranks[0],
-                      {.name = "back", .edges = {{1, 0}}, .memory = b.w.spaces[0].get(), .timeout_ns = 1'000'000'000});
+  const transfer back(*b.w.ranks[0], {.name = "back", .edges = {{1, 0}}, .memory = b.w.spaces[0].get(), .timeout = 1s});
   refused(b, "back", [&](std::span<std::byte> m) { return receives(back, m); });
   CHECK(b.w.wires[0]->planes().staged == 0);
   b.w.move(b.mine.bytes(), b.theirs.bytes(), 20);
@@ -125,7 +124,7 @@ TEST_CASE(
 TEST_CASE("the same in a batch, between ranks and to oneself, in whose stream nothing waits afterwards") {
   wrong_buffers b;
   const transports::cuda_stream stream = b.gpu.make_stream(0);
-  const p2p pairs(*b.w.ranks[0], {.name = "rows", .memory = b.w.spaces[0].get(), .timeout_ns = 1'000'000'000});
+  const p2p pairs(*b.w.ranks[0], {.name = "rows", .memory = b.w.spaces[0].get(), .timeout = 1s});
   for (const rank_id with : {rank_id{1}, rank_id{0}}) {
     refused(b, "rows", [&](std::span<std::byte> m) { return with_dataflow(in_a_batch, pairs, m, with, stream); });
   }

@@ -30,7 +30,7 @@ constexpr std::size_t bytes = 20'000;
 struct two_on_a_gpu {
   explicit two_on_a_gpu(std::vector<config_ptr> configs = {direct()}) {
     for (rank_id r = 0; r < 2; ++r) {
-      p2p_options op{.name = "messages", .configs = configs, .memory = job.gpu_memory(r), .timeout_ns = 20'000'000'000};
+      p2p_options op{.name = "messages", .configs = configs, .memory = job.gpu_memory(r), .timeout = 20s};
       pairs.push_back(p2p(job[r], op));
       streams.push_back(gpu.make_stream(0));
       for (auto* memory : {&x, &y, &a}) memory->push_back(transports::cuda_memory::on_device(gpu, 0, bytes));
@@ -311,7 +311,7 @@ TEST_CASE("the two-round ring holds with kernels in streams and batches that kno
     places.push_back(std::make_unique<ordered_by_buffers>(*job.gpu(r), *job.gpu_memory(r)));
     parts.push_back(std::make_unique<kernel>(1, *places[r]));
     auto op = pairs_named("ring");
-    op.timeout_ns = 20'000'000'000;
+    op.timeout = 20s;
     op.memory = job.gpu_memory(r);
     pairs.push_back(p2p(job[r], op));
   }

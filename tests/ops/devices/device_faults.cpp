@@ -61,7 +61,7 @@ task<symmetric> device_sums_named(device_rank* mine, std::string name, std::vect
   op.configs = std::move(configs);
   op.communicator = co_await source->connect_all();
   op.rehearse = source;
-  op.timeout_ns = mine->patience;
+  op.timeout = std::chrono::nanoseconds(mine->patience);
   op.memory = mine->at.memory();
   op.replayed = replayed;
   co_return symmetric(mine->self, op);
@@ -100,8 +100,9 @@ task<> replays(here* h) {
   symmetric sums = co_await device_sums_named(mine, "replayed sums", configs, true);
   const array<float> x(h->at, count);
   const auto captured = [mine, &x](cuda_stream s, captured_call sum) { return step(mine, &x, s, std::move(sum)); };
-  replayed_calls steps(sums, mine->copies, captured,
-                       symmetric_call_options{.bytes = count * sizeof(float), .timeout_ns = h->patience});
+  replayed_calls steps(
+      sums, mine->copies, captured,
+      symmetric_call_options{.bytes = count * sizeof(float), .timeout = std::chrono::nanoseconds(h->patience)});
   for (int round = 0; round < 60; ++round) {
     co_await steps.replay(static_cast<cuda_stream>(h->at.stream()));
     const std::vector<float> sum = co_await taken(h->at, x);

@@ -170,7 +170,7 @@ TEST_CASE("numbers of 16 bits are added up as floats and rounded, to the same bi
 TEST_CASE("a kernel that does not end holds up a call no longer than its time, on all ranks") {
   two_members w;
   collective_options op = led_by(0, {star()});
-  op.timeout_ns = 300'000'000;
+  op.timeout = 300ms;
   w.declare(op);
   for (rank_id r = 0; r < 2; ++r) w.put(r);
   for (const auto& how : w.call()) REQUIRE(how);

@@ -66,11 +66,9 @@ struct over_a_mover {
     }
     for (rank_id r = 0; r < 2; ++r) {
       ranks.push_back(std::make_unique<ops::rank>(rank_foundation{loop, *wires[r], nullptr, {{11, 12}}}, settings));
-      ends.push_back(transfer(*ranks[r], {.name = "buffers",
-                                          .edges = {{0, 1}},
-                                          .configs = configs,
-                                          .memory = spaces[r].get(),
-                                          .timeout_ns = 20'000'000'000}));
+      ends.push_back(transfer(
+          *ranks[r],
+          {.name = "buffers", .edges = {{0, 1}}, .configs = configs, .memory = spaces[r].get(), .timeout = 20s}));
     }
   }
   ~over_a_mover() {

@@ -117,8 +117,8 @@ TEST_CASE("calls are used where tasks are: in when_all, when_any, in a scope, un
     auto late = co_await with_deadline(p.clock.deadline_in(1'000'000), p.in.receive(into, {.from = 0}));
     CHECK(late);
     co_await here.join();
-    auto first = co_await when_any(p.in.receive(into, {.from = 0}),
-                                   p.in.receive(into, {.from = 0, .tag = 3, .timeout_ns = 1'000}));
+    auto first =
+        co_await when_any(p.in.receive(into, {.from = 0}), p.in.receive(into, {.from = 0, .tag = 3, .timeout = 1us}));
     static_cast<void>(first);
   };
   auto data = pattern(300, 1);
@@ -178,8 +178,8 @@ TEST_CASE("a receive whose payload is on its way keeps its buffer until the tran
 
 TEST_CASE("deadlines: each receive ends at its own, in whatever order they were posted") {
   direct_pair w;
-  auto& late = w.receive(8, {.from = 0, .timeout_ns = 50'000'000});
-  auto& early = w.receive(8, {.from = 0, .timeout_ns = 10'000'000});
+  auto& late = w.receive(8, {.from = 0, .timeout = 50ms});
+  auto& early = w.receive(8, {.from = 0, .timeout = 10ms});
   auto& patient = w.receive(8, {.from = 0});
   pass(w, 20'000'000);
   CHECK(early.outcome.code() == errc::timeout);
@@ -194,7 +194,7 @@ TEST_CASE("deadlines: each receive ends at its own, in whatever order they were 
 
 TEST_CASE("a send that nobody takes ends at its deadline, once its receiver has let it go") {
   direct_pair w;
-  auto& sent = w.send(1 << 20, {.to = 1, .timeout_ns = 5'000'000});
+  auto& sent = w.send(1 << 20, {.to = 1, .timeout = 5ms});
   pass(w, 4'000'000);
   CHECK(sent.outcome.code() == errc::pending);
   pass(w, 2'000'000);

@@ -77,7 +77,7 @@ struct stage final : pipeline_stage {
 
 struct stages {
   explicit stages(rank_id n, const memory_link_options& links = {}) : w(n, {}, links), of(n) {
-    for (rank_id r = 0; r < n; ++r) pipes.push_back(pipeline(w[r], {.name = "layers", .timeout_ns = 1'000'000'000}));
+    for (rank_id r = 0; r < n; ++r) pipes.push_back(pipeline(w[r], {.name = "layers", .timeout = 1s}));
     of[0].first = true;
   }
   /// So many microbatches on each rank.
@@ -235,7 +235,7 @@ TEST_CASE("what a block of one rank throws is known around the ring, and no call
     std::vector<ops::ring_attention> rings;
     for (rank_id r = 0; r < ranks; ++r) {
       parts.emplace_back(whole, ranks, r);
-      rings.push_back(ring_attention(w[r], {.name = "attention", .timeout_ns = 1'000'000'000}));
+      rings.push_back(ring_attention(w[r], {.name = "attention", .timeout = 1s}));
     }
     const attention_shape shape{heads, sequence / ranks, dimensions};
     int blocks = 0;
@@ -293,7 +293,7 @@ TEST_CASE("ghosts are never those of another exchange, where one rank has given 
       halo_options op;
       op.name = "rims";
       op.ranks = in_place ? std::vector<rank_id>{2} : std::vector<rank_id>{1, 2};
-      op.timeout_ns = 50'000'000;
+      op.timeout = 50ms;
       halo h(w[r], op);
       u[r].assign(in_place ? 5 : 5 * (columns + 2), 0);
       for (int i = 0; i < 2; ++i)
@@ -329,7 +329,7 @@ TEST_CASE("a leader that cannot make a call has had it all the same, so that the
   world w(3);
   collective_options op = led_by(0, {star()});
   op.kind = collective_kind::gather;
-  op.timeout_ns = 1'000'000'000;
+  op.timeout = 1s;
   const auto groups = declare_all(w, op);
   std::vector<std::vector<int>> all(3);
   for (int i = 0; i < 4; ++i) {

@@ -232,9 +232,9 @@ TEST_CASE("a receive that nobody sends to ends at its deadline, naming who it wa
   w.receive(100);
   w.send(100);
   pass(w, 1'000'000);
-  auto& first = w.receive(100, {.from = 0, .timeout_ns = 5'000'000});
-  auto& second = w.receive(64, {.from = 0, .timeout_ns = 1'000'000});
-  auto& other = w.receive(64, {.from = 0, .tag = 4, .timeout_ns = 1'000'000});
+  auto& first = w.receive(100, {.from = 0, .timeout = 5ms});
+  auto& second = w.receive(64, {.from = 0, .timeout = 1ms});
+  auto& other = w.receive(64, {.from = 0, .tag = 4, .timeout = 1ms});
   pass(w, 2'000'000);
   CHECK(is(second, {.invocation = 2, .begun = false, .tag = 0, .own_bytes = 64}));
   CHECK(is(other, {.invocation = 0, .begun = false, .tag = 4, .own_bytes = 64}));
@@ -252,7 +252,7 @@ TEST_CASE("a receive that nobody sends to ends at its deadline, naming who it wa
 TEST_CASE("a send that nobody makes room for ends at its deadline, naming who has no room") {
   pair_world w;
   for (int i = 0; i < 64; ++i) w.send(8);
-  auto& r = w.send(8, {.to = 1, .timeout_ns = 50'000'000});
+  auto& r = w.send(8, {.to = 1, .timeout = 50ms});
   pass(w, 100'000'000);
   CHECK(is(r, {.code = errc::timeout,
                .op = "activations 0->1",
@@ -265,7 +265,7 @@ TEST_CASE("a send that nobody makes room for ends at its deadline, naming who ha
 
 TEST_CASE("a large send that nobody receives ends at its deadline, and the next ones are paired rightly") {
   pair_world w;
-  auto& r = w.send(1 << 20, {.to = 1, .timeout_ns = 50'000'000});
+  auto& r = w.send(1 << 20, {.to = 1, .timeout = 50ms});
   pass(w, 200'000'000);
   CHECK(is(r, {.code = errc::timeout, .invocation = 0, .begun = true, .unmet = awaited::receive}));
   auto& first = w.receive(1 << 20);

@@ -463,7 +463,7 @@ TEST_CASE(
 TEST_CASE("what came beside its memory is brought in also when the send there ends without a receiver") {
   world w(2, {}, links());
   auto op = op_named("alone");
-  op.timeout_ns = 20'000'000;
+  op.timeout = 20ms;
   std::vector<std::byte> x = pattern(100'000, 1);
   const std::vector<std::byte> sent = pattern(100'000, 2);
   result<> of_send(errc::pending);

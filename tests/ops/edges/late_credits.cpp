@@ -67,7 +67,7 @@ struct agreed_on_put : world {
     auto slept = co_await sleep_until(at);
     static_cast<void>(slept);
     const time_ns began_ns = w.clock.now();
-    auto ended = co_await attempt(w.out.send(w.data, {.to = 1, .timeout_ns = timeout_ns}));
+    auto ended = co_await attempt(w.out.send(w.data, {.to = 1, .timeout = std::chrono::nanoseconds(timeout_ns)}));
     w.took_ns = w.clock.now() - began_ns;
     how = std::move(ended);
   }

@@ -47,8 +47,9 @@ struct one_on_each_tag {
   void send_all(time_ns timeout_ns = 0) {
     for (std::size_t i = 0; i < sent.size(); ++i) {
       data_.push_back(pattern(bytes_, i));
-      calls_.spawn(note_send(out_, data_.back(),
-                             {.to = 1, .tag = static_cast<std::uint32_t>(i), .timeout_ns = timeout_ns}, sent[i]));
+      calls_.spawn(note_send(
+          out_, data_.back(),
+          {.to = 1, .tag = static_cast<std::uint32_t>(i), .timeout = std::chrono::nanoseconds(timeout_ns)}, sent[i]));
     }
   }
   void receive_all(transfer in) {
@@ -245,7 +246,7 @@ TEST_CASE("a group of which more parts came than are kept before a call was begu
 TEST_CASE("a receive whose first part came, and none after it, ends at its time-out and says how much is here") {
   world w(2);
   auto op = pair_of({chunked(2'048, 4)});
-  op.timeout_ns = 8'000'000'000;
+  op.timeout = 8s;
   const transfer in(w[1], op);
   const auto declared = actors::declare_edge("activations", 0, 1, "");
   actors::stamp s{.op = declared.id(),

@@ -32,11 +32,11 @@ task<> send_paced(transfer t, std::vector<std::size_t> sizes, side registers, ca
 
 // One of either, and how it ended.
 task<> send_one(transfer t, std::span<const std::byte> data, result<>& outcome, time_ns timeout_ns = 0) {
-  auto ended = co_await attempt(t.send(data, {.to = 1, .timeout_ns = timeout_ns}));
+  auto ended = co_await attempt(t.send(data, {.to = 1, .timeout = std::chrono::nanoseconds(timeout_ns)}));
   outcome = std::move(ended);
 }
 task<> receive_one(transfer t, std::span<std::byte> into, result<>& outcome, time_ns timeout_ns = 0) {
-  auto ended = co_await attempt(t.receive(into, {.from = 0, .timeout_ns = timeout_ns}));
+  auto ended = co_await attempt(t.receive(into, {.from = 0, .timeout = std::chrono::nanoseconds(timeout_ns)}));
   outcome = ended ? result<>{} : result<>{ended.reason()};
 }
 

@@ -384,7 +384,7 @@ TEST_CASE("a group of some ranks exchanges among itself; the others have no part
 TEST_CASE("an orphan receive, a tag that is never sent and a rank outside of the op are named") {
   world w(3);
   auto op = pairs_named("orphans");
-  op.timeout_ns = 40'000'000;
+  op.timeout = 40ms;
   op.edges = {{0, 1}};
   int value = 5;
   int got = 7;
@@ -465,7 +465,7 @@ TEST_CASE("a batch begins after what is in its compute queue, and ends in time o
     auto late = pairs.start(
         flow,
         {p2p::irecv(std::span(&got, 1), {.from = 0}), p2p::irecv(std::span(&never_sent, 1), {.from = 0, .tag = 9})},
-        {.timeout_ns = 20'000'000});
+        {.timeout = 20ms});
     return end_of(std::move(late));
   };
   const auto outcomes = run_each(w, {sender, receiver}, pairs_named("queue"));

@@ -30,7 +30,7 @@ constexpr time_ns ms = 1'000'000;
 task<> nothing(dataflow&, ops::rank&, p2p&) { co_return; }
 
 task<> rest(time_ns span) {
-  auto woken = co_await sleep_for(span);
+  auto woken = co_await sleep_for(std::chrono::nanoseconds(span));
   static_cast<void>(woken);
 }
 
@@ -223,11 +223,12 @@ TEST_CASE("a send that is cancelled before its receive is posted tells the recei
 namespace {
 
 task<> receive_in_time(dataflow* flow, p2p pairs, receives* r) {
-  auto batch = pairs.start(*flow,
-                           {p2p::irecv(std::span(&r->got[0], 1), {.from = 0, .tag = 1, .timeout_ns = 10 * ms}),
-                            p2p::irecv(std::span(&r->got[1], 1), {.from = 0, .tag = 2, .timeout_ns = 30 * ms}),
-                            p2p::irecv(std::span(&r->got[2], 1), {.from = 0, .tag = 3})},
-                           {.timeout_ns = 40 * ms});
+  auto batch = pairs.start(
+      *flow,
+      {p2p::irecv(std::span(&r->got[0], 1), {.from = 0, .tag = 1, .timeout = std::chrono::nanoseconds(10 * ms)}),
+       p2p::irecv(std::span(&r->got[1], 1), {.from = 0, .tag = 2, .timeout = std::chrono::nanoseconds(30 * ms)}),
+       p2p::irecv(std::span(&r->got[2], 1), {.from = 0, .tag = 3})},
+      {.timeout = std::chrono::nanoseconds(40 * ms)});
   co_await note_each(&batch, &r->each, &r->whole);
 }
 
@@ -265,8 +266,9 @@ TEST_CASE("operations have deadlines of their own, and a batch one for all; what
 namespace {
 
 task<> send_in_time(dataflow* flow, p2p pairs, large_send* s, bool by_batch) {
-  const p2p_operation one = p2p::isend(s->data, {.to = 1, .timeout_ns = by_batch ? 0 : 10 * ms});
-  auto batch = pairs.start(*flow, std::span(&one, 1), {.timeout_ns = by_batch ? 10 * ms : never});
+  const p2p_operation one = p2p::isend(s->data, {.to = 1, .timeout = std::chrono::nanoseconds(by_batch ? 0 : 10 * ms)});
+  auto batch =
+      pairs.start(*flow, std::span(&one, 1), {.timeout = std::chrono::nanoseconds(by_batch ? 10 * ms : never)});
   co_await note(&batch, &s->sent);
 }
 
@@ -295,10 +297,11 @@ namespace {
 
 task<> orphans(dataflow* flow, p2p pairs, receives* r) {
   const int value = 1;
-  auto batch = pairs.start(*flow, {p2p::irecv(std::span(&r->got[0], 1), {.from = 0, .tag = 1}),
-                                   p2p::irecv(std::span(&r->got[1], 1), {.from = 0, .tag = 2, .timeout_ns = 5 * ms}),
-                                   p2p::isend(std::span(&value, 1), {.to = 0, .tag = 3, .timeout_ns = 6 * ms}),
-                                   p2p::irecv(std::span(&r->got[2], 1), {.from = 0, .tag = 4})});
+  auto batch = pairs.start(
+      *flow, {p2p::irecv(std::span(&r->got[0], 1), {.from = 0, .tag = 1}),
+              p2p::irecv(std::span(&r->got[1], 1), {.from = 0, .tag = 2, .timeout = std::chrono::nanoseconds(5 * ms)}),
+              p2p::isend(std::span(&value, 1), {.to = 0, .tag = 3, .timeout = std::chrono::nanoseconds(6 * ms)}),
+              p2p::irecv(std::span(&r->got[2], 1), {.from = 0, .tag = 4})});
   scope& here = co_await this_scope;
   scope all(here);
   all.spawn(note_each(&batch, &r->each, &r->whole));
@@ -312,7 +315,7 @@ task<> orphans(dataflow* flow, p2p pairs, receives* r) {
 TEST_CASE("a receive from oneself that nobody sends ends in time, by its name, and writes nothing") {
   world w(1);
   auto op = pairs_named("self");
-  op.timeout_ns = 40 * ms;
+  op.timeout = std::chrono::nanoseconds(40 * ms);
   receives r;
   const program alone = [&](dataflow& flow, ops::rank&, p2p& pairs) { return orphans(&flow, pairs, &r); };
   for (const auto& o : run_each(w, {alone}, op)) CHECK((o ? "" : o.reason().what()) == "");
@@ -592,7 +595,7 @@ TEST_CASE(
   }
   for (const std::size_t came : {1, 2}) CHECK(all.into[came] == all.values);
   scope leaving(w.clock);
-  leaving.spawn(w[0].settle(100 * ms));
+  leaving.spawn(w[0].settle(std::chrono::nanoseconds(100 * ms)));
   run_until(w.clock, [&] { return leaving.running() == 0; });
   const left_over left = w[0].unfinished();
   REQUIRE(left.undelivered.size() == 1);

@@ -48,11 +48,11 @@ struct two_ends : world {
   }
 
   static task<> keep_send(transfer t, std::span<const std::byte> data, result<>& into) {
-    auto outcome = co_await attempt(t.send(data, {.to = 1, .timeout_ns = second}));
+    auto outcome = co_await attempt(t.send(data, {.to = 1, .timeout = std::chrono::nanoseconds(second)}));
     into = std::move(outcome);
   }
   static task<> keep_receive(transfer t, std::span<std::byte> data, result<>& into) {
-    auto outcome = co_await attempt(t.receive(data, {.from = 0, .timeout_ns = second}));
+    auto outcome = co_await attempt(t.receive(data, {.from = 0, .timeout = std::chrono::nanoseconds(second)}));
     into = outcome ? result<>() : result<>(outcome.reason());
   }
   std::list<std::vector<std::byte>> data;
@@ -170,7 +170,7 @@ template <class Sent, class Taken>
 std::string of_itself(std::size_t sent, std::size_t taken) {
   world w(1);
   auto op = ring_case::pairs_named("own");
-  op.timeout_ns = second;
+  op.timeout = std::chrono::nanoseconds(second);
   std::vector<Sent> from(sent);
   std::vector<Taken> into(taken);
   const batch_program alone = [&](dataflow& flow, ops::rank&, p2p& pairs) {

@@ -43,7 +43,7 @@ TEST_CASE("a started receive that is destroyed or times out leaves its message t
   const auto data = pattern(300, 1);
   std::vector<std::byte> unused(300);
   { const auto given_up = w.in.start_receive(unused, {.from = 0}); }
-  auto late = w.in.start_receive(unused, {.from = 0}, {.timeout_ns = 1_ms});
+  auto late = w.in.start_receive(unused, {.from = 0}, {.timeout = 1ms});
   CHECK(late.outcome().code() == errc::timeout);
   auto sent = w.out.start_send(data, {.to = 1});
   std::vector<std::byte> into(300);

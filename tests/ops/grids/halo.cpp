@@ -581,7 +581,7 @@ TEST_CASE("a neighbour that sends another number of cells, or does not know of i
   world lonely(2);
   halo_options op;
   op.name = "one-sided";
-  op.timeout_ns = 50'000'000;
+  op.timeout = 50ms;
   op.neighbours = {1};
   mesh_part alone(0, {5});
   auto values = alone.elements();

@@ -51,7 +51,7 @@ halo_options blocks(std::vector<rank_id> ranks, std::vector<config_ptr> configs)
   op.ranks = std::move(ranks);
   op.configs = std::move(configs);
   op.by_piece_from = 1024;
-  op.timeout_ns = 1'000'000'000;
+  op.timeout = 1s;
   return op;
 }
 

@@ -223,7 +223,7 @@ TEST_CASE("shapes that do not fit, here or on the neighbour, are named") {
   const auto declared = [&](rank_id r) {
     ring_attention_options op;
     op.name = "attention";
-    op.timeout_ns = 100'000'000;
+    op.timeout = 100ms;
     return ring_attention(w[r], op);
   };
   scope both(w.clock);
@@ -260,7 +260,7 @@ std::vector<result<>> with_one_that_differs(rank_id ranks, const attention_shape
     parts.emplace_back(all, ranks, r);
     ring_attention_options op;
     op.name = "attention";
-    op.timeout_ns = 10'000'000'000;
+    op.timeout = 10s;
     rings.push_back(ring_attention(w[r], op));
   }
   for (int i = 0; i < calls_before; ++i) {

@@ -123,7 +123,7 @@ TEST_CASE("what a rank's user masks is agreed on nowhere") {
 namespace {
 /// A call of rank 0 that rank 1 never joins.
 task<errc> alone(two_members& w) {
-  auto ended = co_await attempt(w.ends[0].run(w.memory[0].bytes(), {.timeout_ns = 50'000'000}));
+  auto ended = co_await attempt(w.ends[0].run(w.memory[0].bytes(), {.timeout = 50ms}));
   co_return ended.code();
 }
 }  // namespace
@@ -163,9 +163,8 @@ TEST_CASE("a sum that has failed behind a wait for a message ends with that, and
 
 namespace {
 task<> what_is_late(two_members& w, const errc& outcome, errc& seen) {
-  static_cast<void>(co_await sleep_for(200'000'000));
-  while (w.library.late() == 0)
-    static_cast<void>(co_await sleep_for(1'000'000));  // on a busy machine the call ends later
+  static_cast<void>(co_await sleep_for(200ms));
+  while (w.library.late() == 0) static_cast<void>(co_await sleep_for(1ms));  // on a busy machine the call ends later
   seen = outcome;
   w.library.come_late();
 }

@@ -123,7 +123,7 @@ TEST_CASE("every rank of a group has its decisions as values, at once or awaited
   std::vector<std::optional<result<decision>>> awaited(3);
   scope waiting(w.clock);
   const auto wait = [](agreement with, std::optional<result<decision>>& into) -> task<> {
-    auto d = co_await attempt(with.decided(bytes, {.timeout_ns = 60'000'000'000}));
+    auto d = co_await attempt(with.decided(bytes, {.timeout = 60s}));
     into = std::move(d);
   };
   for (rank_id r = 0; r < 3; ++r) {
@@ -155,7 +155,7 @@ TEST_CASE("every rank of a group has its decisions as values, at once or awaited
   CHECK(groups[0].details()->assigned()->find(bytes)->number() == 2);
   // Who waits hears of a death at once.
   const auto wait_longer = [](agreement with, std::optional<result<decision>>& into) -> task<> {
-    auto d = co_await attempt(with.decided(bytes, {.timeout_ns = 60'000'000'000, .after_search = 1}));
+    auto d = co_await attempt(with.decided(bytes, {.timeout = 60s, .after_search = 1}));
     into = std::move(d);
   };
   awaited[1].reset();

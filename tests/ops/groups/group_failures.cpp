@@ -196,7 +196,7 @@ TEST_CASE("who is late is named on all ranks, that call fails everywhere, and th
     CAPTURE(late);
     world w(4);
     auto op = led_by(0, {star()});
-    op.timeout_ns = 100_ms;
+    op.timeout = 100ms;
     const auto groups = declare_all(w, op);
     CHECK(reduce_all(w, groups, {10}).failed() == 0);
     std::vector<rank_id> others;
@@ -220,7 +220,7 @@ TEST_CASE("who is late is named on all ranks, that call fails everywhere, and th
 TEST_CASE("a first call that fails before its turn begins no search for a size that nobody calls with") {
   world w(3, eager_trials());
   auto op = led_by(0, {star(), chain()});
-  op.timeout_ns = 100_ms;
+  op.timeout = 100ms;
   op.depth = 2;
   const auto groups = declare_all(w, op);
   for (const auto& outcomes : reduce_some(w, groups, {1, 2}).of_rank) {
@@ -325,7 +325,7 @@ TEST_CASE("what a config of a group spawns ends before its call does, which fail
 TEST_CASE("a config of a group two of whose coroutines wait on one rank fails by name, and its call ends on all") {
   world w(4);
   auto op = led_by(0, {std::make_shared<twice_waiting_star>(2)});
-  op.timeout_ns = 1'000'000'000;
+  op.timeout = 1s;
   const auto all = reduce_all(w, declare_all(w, op), {1'000});
   for (rank_id r = 0; r < 4; ++r) CHECK(all.of_rank[r][0].code() == errc::config_failed);
   CHECK(says(all.of_rank[2][0], "two coroutines wait for parts of one call"));
@@ -339,7 +339,7 @@ TEST_CASE("a config of a group that waits for something of its own is ended at t
       CAPTURE(at_first);
       world w(3);
       auto op = led_by(0, {std::make_shared<hanging_star>(hangs, at_first)});
-      op.timeout_ns = 2'000'000'000;
+      op.timeout = 2s;
       const auto groups = declare_all(w, op);
       const time_ns began = w.clock.now();
       const auto all = reduce_all(w, groups, {50'000});

@@ -32,7 +32,7 @@ hierarchy_options by_four(std::vector<group_config_ptr> configs = {star(), star(
   op.leads = [](rank_id r) { return r % 4 == 0; };
   op.inside = configs;
   op.between = std::move(configs);
-  op.timeout_ns = 1'000'000'000;
+  op.timeout = 1s;
   return op;
 }
 
@@ -760,7 +760,7 @@ TEST_CASE("a call one of whose levels is refused when it is first called fails o
   op.leads = [](rank_id r) { return r % 2 == 0; };
   // Listed twice, which is found when the level that gathers is declared.
   op.inside = {star(), std::make_shared<gathers_only>(), std::make_shared<gathers_only>()};
-  op.timeout_ns = 1'000'000'000;
+  op.timeout = 1s;
   std::vector<hierarchy> handles;
   for (rank_id r = 0; r < 4; ++r) handles.push_back(hierarchy(w[r], op));
   std::vector<std::vector<float>> mine(4, std::vector<float>(100'000, 1.0F));
@@ -784,7 +784,7 @@ TEST_CASE("a rank that is late is the one that all others name, on both levels o
     op.name = "gradients";
     op.leads = [](rank_id r) { return r % 2 == 0; };
     op.inside = op.between = {star()};
-    op.timeout_ns = 1'000'000'000;
+    op.timeout = 1s;
     std::vector<std::vector<float>> x(4, std::vector<float>(100, 1.0F));
     const program p = [&](hierarchy& h, ops::rank& self) -> task<> {
       return [](hierarchy* all, std::vector<float>* mine, bool sleeps) -> task<> {

@@ -37,7 +37,7 @@ told declare_leased(const sets& members) {
     symmetric_options op;
     op.name = "gradients";
     op.configs = {takes("library", 40'000), takes("ring", 20'000)};
-    op.members = members[r];
+    op.ranks = members[r];
     op.communicator = std::make_shared<library_communicator>(lib.make());
     static_cast<void>(symmetric(w[r], op));
   }
@@ -56,7 +56,7 @@ told declare_groups(const sets& members) {
     op.name = "gradients";
     op.groups = {members[r]};
     op.configs = {star(), chain(1024)};
-    op.timeout_ns = 4'000'000'000;
+    op.timeout = 4s;
     handles.push_back(collective(w[r], op));
   }
   std::vector<std::vector<float>> x(3, std::vector<float>(100));

@@ -373,7 +373,7 @@ TEST_CASE("a receive whose sender hears first of another's restart ends with pee
   std::map<rank_id, stages::stage> work;
   const std::vector<std::uint64_t> sizes{30'000};
   const auto declare = [&](rank_id r) {
-    of[r] = pipeline(w[r], {.name = "layers", .configs = {direct(), put()}, .timeout_ns = 20'000'000});
+    of[r] = pipeline(w[r], {.name = "layers", .configs = {direct(), put()}, .timeout = 20ms});
     work[r].place = r;
   };
   const auto start = [&](rank_id r, scope& calls, std::optional<result<>>& outcome) {
@@ -413,7 +413,7 @@ TEST_CASE("a worker's part that one which has not joined again keeps is let go w
   std::map<rank_id, collective> of;
   const auto declare = [&](rank_id r) {
     auto op = led_by(0, {tree()});
-    op.timeout_ns = 2'000'000'000;
+    op.timeout = 2s;
     of[r] = collective(w[r], op);
   };
   for (rank_id r = 0; r < ranks; ++r) declare(r);
@@ -442,7 +442,7 @@ TEST_CASE("more than is kept for a generation that is not joined ends the op, an
     op.name = "pieces";
     op.configs = {chunked(2048, 4)};
     op.restart_group = {0, 1, 2};
-    op.timeout_ns = 2'000'000'000;
+    op.timeout = 2s;
     of[r] = p2p(w[r], op);
   };
   for (rank_id r = 0; r < 3; ++r) declare(r);

@@ -42,7 +42,7 @@ struct three_ranks : world {
   explicit three_ranks(const std::vector<group_config_ptr>& configs = {star()}) : world(3), calls(clock) {
     for (rank_id r = 0; r < 3; ++r) {
       auto op = led_by(0, configs);
-      op.timeout_ns = second;
+      op.timeout = std::chrono::nanoseconds(second);
       if (r == 1 && configs.size() > 1) std::swap(op.configs[0], op.configs[1]);
       groups.push_back(collective(*ranks[r], op));
     }

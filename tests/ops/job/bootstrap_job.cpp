@@ -30,7 +30,7 @@ ops::job_options through(rank_id rank, rank_id size, meeting& all) {
   return o;
 }
 
-ops::transfer_options both_ways() { return {.name = "rows", .edges = {{0, 1}, {1, 0}}, .timeout_ns = 20'000'000'000}; }
+ops::transfer_options both_ways() { return {.name = "rows", .edges = {{0, 1}, {1, 0}}, .timeout = 20s}; }
 
 void exchange(ops::transfer& rows, rank_id rank, int step) {
   const std::vector<int> mine(1000, 10 * step + static_cast<int>(rank));

@@ -79,7 +79,7 @@ task<int> calls_of_child(rank* self, transfer t, p2p side) {
   if (written.code() != errc::bad_argument) co_return 7;
   const auto retuned = tests::thrown_by([&] { static_cast<void>(self->retune("activations")); });
   if (retuned.code() != errc::bad_argument) co_return 8;
-  const auto awaited_restart = co_await attempt(self->until_restart(0, 1));
+  const auto awaited_restart = co_await attempt(self->until_restart(0, 1ns));
   if (awaited_restart.code() != errc::bad_argument) co_return 9;
   const auto asked = tests::thrown_by([&] { t.to(1).retune(); });
   if (asked.code() != errc::bad_argument) co_return 10;
@@ -108,7 +108,7 @@ task<> forking(rank& self, transfer t, p2p side) {
       if (does == child_does::exits) std::exit(0);
       if (does == child_does::leaves) ::_exit(0);
       if (does == child_does::awaits) {
-        auto slept = co_await sleep_for(1'000'000);
+        auto slept = co_await sleep_for(1ms);
         static_cast<void>(slept);
         ::_exit(77);  // it is not to come here
       }

@@ -23,7 +23,7 @@ transfer_options both_ways(const std::string& name) {
   transfer_options op;
   op.name = name;
   op.edges = {{0, 1}, {1, 0}};
-  op.timeout_ns = 8'000'000'000;
+  op.timeout = 8s;
   return op;
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("sends that wait for room or are under way, and calls of a group, are 
   std::array<transfer, 2> ends;
   for (rank_id r = 0; r < 2; ++r) ends[r] = transfer(w[r], pair);
   auto op = led_by(0, {star()});
-  op.timeout_ns = 8'000'000'000;
+  op.timeout = 8s;
   const auto groups = declare_all(w, op);
   scope calls(w.clock);
   std::array<result<>, 4> outcomes;
@@ -216,7 +216,7 @@ TEST_CASE("a call that runs out of time names the rank that it waited for, and w
 TEST_CASE("a call that is too short for an answer asks nobody") {
   world w(2);
   auto op = both_ways("acts");
-  op.timeout_ns = 10'000'000;
+  op.timeout = 10ms;
   const transfer first(w[0], op);
   static_cast<void>(transfer(w[1], op));
   std::array<result<>, 1> outcomes;

@@ -82,7 +82,7 @@ void check_taken_in(const std::function<void(ops::job&)>& comes_late) {
   const rt::party zero(io, options_of(0, at), key, entry());
   auto old = std::make_unique<rt::party>(io, options_of(comes_back, at), key, entry());
   ops::job_options o;
-  o.detection_ns = 400'000'000;
+  o.detection = 400ms;
   {
     ops::job job(io, o);
     old.reset();

@@ -50,7 +50,7 @@ struct late_receiver : world {
     links.options().lose = [](rank_id from, rank_id to, link::channel) { return from == 1 || to == 1; };
   }
   std::vector<std::string> told_when_receiver_has_left() {
-    run(clock, (*this)[1].settle(1_s));
+    run(clock, (*this)[1].settle(1s));
     pass(*this, 1_ms);  // what it has said is on its way
     forget_rank_1();
     (*this)[0].on_lost(1, "has returned", departure::returned);
@@ -67,10 +67,10 @@ TEST_CASE("a receiver that leaves first tells its sender what it took, so that t
   transfer out(w[0], pair_of({direct()}));
   transfer in(w[1], pair_of({direct()}));
   CHECK(move_each(w, out, in, {100, 200, 300}).failed() == 0);
-  run(w.clock, w[1].settle(1_s));
+  run(w.clock, w[1].settle(1s));
   pass(w, 1_ms);  // the report is on its way
   const time_ns before = w.clock.now();
-  run(w.clock, w[0].settle(1_s));
+  run(w.clock, w[0].settle(1s));
   CHECK(w.clock.now() - before < 100_ms);
   CHECK(w[0].flow_messages() == 0);
 }
@@ -88,7 +88,7 @@ TEST_CASE("a receiver tells its sender, too, what it takes while it is leaving i
   const auto data = pattern(10, 0);
   scope leaving(w.clock);
   leaving.spawn(out_again.send(data, {.to = 0}));
-  leaving.spawn(w[1].settle(1_s));
+  leaving.spawn(w[1].settle(1s));
   pass(w, 5_ms);
   CHECK(leaving.running() != 0);  // until rank 0 has taken that
   CHECK(move_each(w, out, in, {200}).failed() == 0);
@@ -165,7 +165,7 @@ TEST_CASE("a receiver whose sender hears nothing of its many tags leaves in the 
   w.move(1, 1000);
   w.forget_rank_1();
   const time_ns before = w.clock.now();
-  run(w.clock, w[1].settle(1_s));
+  run(w.clock, w[1].settle(1s));
   CHECK(w.clock.now() - before >= 1_s);
   CHECK(w.clock.now() - before < 2_s);
 }
@@ -174,7 +174,7 @@ TEST_CASE("a sender that leaves asks of many tags at once, and hears of all that
   late_receiver w;
   w.move(1, 1000);
   const std::uint64_t before = w[0].flow_messages();
-  run(w.clock, w[0].settle(1_s));
+  run(w.clock, w[0].settle(1s));
   CHECK(w[0].flow_messages() - before < 50);
   w.forget_rank_1();
   CHECK(w[0].unfinished().undelivered.empty());
@@ -189,7 +189,7 @@ TEST_CASE("a sender that leaves hears of its many ops, though the first of them 
     transfer(w[1], late_receiver::numbered(n));
   }
   w.move(300, 1);
-  run(w.clock, w[0].settle(1_s));
+  run(w.clock, w[0].settle(1s));
   w.forget_rank_1();
   CHECK(w[0].unfinished().undelivered.size() == never_taken.size());
 }

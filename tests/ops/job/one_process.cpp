@@ -85,7 +85,7 @@ TEST_CASE("eight ranks of one process run a pipeline on device buffers, and each
       all_tried = true;
       for (rank_id r = 0; r + 1 < job.size(); ++r) all_tried = all_tried && tried(r);
     }
-    job.settle(1'000'000'000);
+    job.settle(1s);
     CHECK(all_tried);
     CHECK(stages.back()->finished == rounds * sizes.size());
     CHECK(stages.back()->wrong == 0);
@@ -106,7 +106,7 @@ struct pair_of_ranks {
                                        .edges = {{0, 1}},
                                        .configs = all_configs(),
                                        .memory = there ? spaces.back().get() : nullptr,
-                                       .timeout_ns = 20'000'000'000}));
+                                       .timeout = 20s}));
     }
   }
   one_process job;
@@ -147,7 +147,7 @@ TEST_CASE("a paired transfer moves device buffers in place, whatever config is a
     both.job.run(
         [&](rank& self) { return programs::move(both, self, self.id() == 0 ? from.bytes() : to.bytes(), 40); });
     CHECK(holds(gpu, to.bytes(), 5));
-    both.job.settle(1'000'000'000);
+    both.job.settle(1s);
   }
 }
 
@@ -157,7 +157,7 @@ TEST_CASE("ranks of one process move host buffers, too") {
   std::vector<std::byte> to(100'001);
   both.job.run([&](rank& self) { return programs::move(both, self, self.id() == 0 ? from : to, 40); });
   CHECK(from == to);
-  both.job.settle(1'000'000'000);
+  both.job.settle(1s);
 }
 
 TEST_CASE("a device buffer goes to a host buffer and back") {

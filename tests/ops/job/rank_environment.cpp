@@ -143,7 +143,7 @@ TEST_CASE("the environment says how soon silence means death: never, or a time t
                                                                  .c_str()));
   }
   CHECK(read("1", 1) == 1'000'000'000);
-  CHECK_THROWS_WITH(read(nullptr, 7'999'999), doctest::Contains("job_options::detection_ns is 7999999: it must be 0"));
+  CHECK_THROWS_WITH(read(nullptr, 7'999'999), doctest::Contains("job_options::detection is 7999999 ns: it must be 0"));
 }
 
 TEST_CASE("an empty variable is an error, but where it means none") {

@@ -34,7 +34,7 @@ transfer_options both_ways(const std::string& name = "acts") {
   transfer_options op;
   op.name = name;
   op.edges = {{0, 1}, {1, 0}};
-  op.timeout_ns = 8'000'000'000;
+  op.timeout = 8s;
   return op;
 }
 
@@ -92,7 +92,7 @@ std::string of_another_order() {
   for (const char* const name : {"one", "two"}) {
     auto op = led_by(0, {star()});
     op.name = name;
-    op.timeout_ns = 4'000'000'000;
+    op.timeout = 4s;
     for (rank_id r = 0; r < 2; ++r) groups[r].push_back(collective(w[r], op));
   }
   std::vector<float> x(4), y(4);
@@ -114,7 +114,7 @@ std::string of_silent_peer() {
 std::string of_short_call() {
   two_ranks w;
   auto op = both_ways();
-  op.timeout_ns = 10'000'000;
+  op.timeout = 10ms;
   const transfer end(w[0], op);
   static_cast<void>(transfer(w[1], op));
   const auto& outcome = w.receive(end, 1, 0, 8);

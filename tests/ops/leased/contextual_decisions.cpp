@@ -163,7 +163,7 @@ TEST_CASE("who waits for a contextual decision that does not come is told so, an
   std::vector<errc> codes(2);
   const auto wait = [](contextual layer, time_ns timeout_ns, errc* into) -> task<> {
     try {
-      auto d = co_await layer.decided("kernel-0", "n=8", {.timeout_ns = timeout_ns});
+      auto d = co_await layer.decided("kernel-0", "n=8", {.timeout = std::chrono::nanoseconds(timeout_ns)});
       static_cast<void>(d);
     } catch (const failure& f) {
       *into = f.code();

@@ -56,13 +56,13 @@ TEST_CASE("ranks that declare a tuned thunk in other ways are all told which, be
 TEST_CASE("a contextual op that cannot work is refused when it is declared") {
   world w(2);
   CHECK_THROWS_AS(contextual(w[0], {.name = "a", .iterations = 0}), failure);
-  CHECK_THROWS_AS(contextual(w[0], {.name = "a", .members = {0, 7}}), failure);
+  CHECK_THROWS_AS(contextual(w[0], {.name = "a", .ranks = {0, 7}}), failure);
   CHECK_THROWS_AS(contextual(w[0], {.name = "a,b"}), failure);
-  contextual others(w[0], {.name = "a", .members = {1}});
+  contextual others(w[0], {.name = "a", .ranks = {1}});
   CHECK(others.idle());
   CHECK_THROWS_AS(static_cast<void>(others.run([] {})), failure);
-  contextual once(w[0], {.name = "b", .members = {0}});
-  CHECK_THROWS_AS(contextual(w[0], {.name = "b", .members = {0}}), failure);
+  contextual once(w[0], {.name = "b", .ranks = {0}});
+  CHECK_THROWS_AS(contextual(w[0], {.name = "b", .ranks = {0}}), failure);
 }
 
 TEST_CASE("ranks that list the members of a tuned thunk in other orders mean the same op") {
@@ -76,7 +76,7 @@ TEST_CASE("ranks that list the members of a tuned thunk in other orders mean the
     kernels.push_back(std::make_unique<timed_kernel>(w[r].kernels(), kernel_of("kernel", 2, even, r, ran[r])));
     contextual_options op;
     op.name = "layer";
-    op.members = r == 0 ? std::vector<rank_id>{0, 1} : std::vector<rank_id>{1, 0};
+    op.ranks = r == 0 ? std::vector<rank_id>{0, 1} : std::vector<rank_id>{1, 0};
     layers.emplace_back(w[r], op);
   }
   scope all(w.clock);

@@ -201,7 +201,7 @@ task<> tune_twice(member& m) {
 int run_as_member(trials how) {
   job_options o;
   o.settings.plan.budget_fraction = 1e9;
-  o.settle_limit_ns = 60'000'000'000;
+  o.settle_limit = 60s;
   return ops::run(
       [how](job& here) {
         member m(here.self(), how);

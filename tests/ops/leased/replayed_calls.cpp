@@ -23,7 +23,7 @@ class eighths final : public symmetric_config {
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
     auto& world = dynamic_cast<gpu_world&>(*call.communicator);
     for (std::size_t i = 0; i < 8; ++i) co_await world.run(part(data, i), call.replayed);
-    static_cast<void>(co_await sleep_for(20'000'000));  // longer than whatever else this machine does meanwhile
+    static_cast<void>(co_await sleep_for(20ms));  // longer than whatever else this machine does meanwhile
   }
   bool can_be_captured() const noexcept override { return capturable_; }
   task<> capture(symmetric_call call, std::span<std::byte> data, device_stream stream) const override {
@@ -48,7 +48,8 @@ struct steps_of_two : two_members {
       streams.push_back(gpu.make_stream(0));
       const auto captured = [this, r](transports::cuda_stream s, captured_call sum) { return step(this, r, s, sum); };
       steps.push_back(std::make_unique<replayed_calls>(
-          ends[r], *copies[r], captured, symmetric_call_options{.bytes = bytes, .timeout_ns = timeout_ns}));
+          ends[r], *copies[r], captured,
+          symmetric_call_options{.bytes = bytes, .timeout = std::chrono::nanoseconds(timeout_ns)}));
     }
   }
   ~steps_of_two() { steps.clear(); }

@@ -292,7 +292,7 @@ TEST_CASE("every member of a leased op has its decisions as values, and hears at
   std::vector<std::optional<result<decision>>> awaited(3);
   scope waiting(job.clock);
   const auto wait = [](agreement with, std::uint64_t bytes, std::optional<result<decision>>& into) -> task<> {
-    auto d = co_await attempt(with.decided(bytes, {.timeout_ns = 600'000'000'000}));
+    auto d = co_await attempt(with.decided(bytes, {.timeout = 600s}));
     into = std::move(d);
   };
   for (rank_id r = 0; r < 3; ++r) {

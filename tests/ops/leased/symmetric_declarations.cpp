@@ -41,11 +41,11 @@ TEST_CASE("declarations that cannot work say so") {
   op.configs = {takes("a", 1), nullptr};
   CHECK(refused(op, "config 1 of its catalogue is null"));
   op.configs = three();
-  op.members = {0, 3};
+  op.ranks = {0, 3};
   CHECK(refused(op, "member 3 is outside the world"));
-  op.members = {1, 1};
+  op.ranks = {1, 1};
   CHECK(refused(op, "listed twice"));
-  op.members = {0, 2};
+  op.ranks = {0, 2};
   symmetric idle(w[1], op);
   CHECK(idle.idle());
   CHECK_THROWS_AS(static_cast<void>(idle.end()), failure);
@@ -75,7 +75,7 @@ TEST_CASE("members that list each other in another order, follow another leader 
       op.name = "gradients";
       op.configs = three();
       if (r == 0 && c.ours == "default tree") std::reverse(op.configs.begin(), op.configs.end());
-      op.members = r == 0 ? c.first : c.others;
+      op.ranks = r == 0 ? c.first : c.others;
       op.communicator = std::make_shared<library_communicator>(over);
       handles.push_back(symmetric(w[r], op));
     }

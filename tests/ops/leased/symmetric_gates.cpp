@@ -147,9 +147,9 @@ TEST_CASE("a call whose config waits too long for another member says what that 
   }
   SUBCASE("which has not declared the op") {
     symmetric_options alone{.name = "alone",
-                            .members = {0, 1},
+                            .ranks = {0, 1},
                             .configs = three(),
-                            .timeout_ns = 4'000'000'000,
+                            .timeout = 4s,
                             .communicator = std::make_shared<library_communicator>(job.lib.make())};
     const symmetric only(*job.ranks[0], alone);
     job.calls->spawn(call(only, data, outcomes[0]));
@@ -177,7 +177,7 @@ TEST_CASE("a call that waits at a gate too long ends as timeout, which says for 
   job.pass(200'000'000);
   std::vector<std::byte> data(4096);
   const auto late = [](symmetric op, std::span<std::byte> d, result<>& into) -> task<> {
-    auto outcome = co_await attempt(op.run(d, {.timeout_ns = 100'000'000}));
+    auto outcome = co_await attempt(op.run(d, {.timeout = 100ms}));
     into = outcome;
   };
   result<> outcome;

@@ -94,7 +94,7 @@ struct job_of : world {
       symmetric_options op;
       op.name = "gradients";
       op.configs = configs;
-      op.timeout_ns = timeout_ns;
+      op.timeout = std::chrono::nanoseconds(timeout_ns);
       if (settings.constraints.compare_trials) op.dtype = "f32";
       op.communicator = std::make_shared<library_communicator>(users);
       sources.push_back(std::make_shared<library_source>(lib));

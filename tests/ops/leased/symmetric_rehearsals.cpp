@@ -111,7 +111,7 @@ TEST_CASE("whichever member leaves first, in the middle of a search, no rehearsa
       job.finish();
       REQUIRE(job.winner().empty());
       const time_ns before = job.clock.now();
-      runtime::run(job.clock, job[first].settle(1'000'000'000));
+      runtime::run(job.clock, job[first].settle(1s));
       CHECK(job.clock.now() - before < 100'000'000);
       const auto rehearsals = [&] {
         std::size_t begun = 0;
@@ -146,7 +146,7 @@ TEST_CASE("a member leaves in its time where the leader of its op does not let i
   job.finish();
   job.links.options().lose = [](rank_id from, rank_id to, link::channel) { return from == 0 && to == 2; };
   const time_ns before = job.clock.now();
-  runtime::run(job.clock, job[2].settle(1'000'000'000));
+  runtime::run(job.clock, job[2].settle(1s));
   CHECK(job.clock.now() - before >= 1'000'000'000);
   CHECK(job.clock.now() - before < 1'100'000'000);
 }

@@ -84,7 +84,7 @@ struct two_kernels : world {
   static contextual_options table() {
     contextual_options op;
     op.iterations = 2;
-    op.timeout_ns = 1'000'000'000;
+    op.timeout = 1s;
     return op;
   }
   std::string log(rank_id r) { return disk[r].files[".autotune_logs/rank-" + std::to_string(r) + ".log"]; }

@@ -35,7 +35,7 @@ struct two_members : world {
     for (rank_id r = 0; r < 2; ++r) {
       symmetric_options op{.name = "gradients", .configs = {config}};
       op.communicator = std::make_shared<library_communicator>(over);
-      op.timeout_ns = second;
+      op.timeout = std::chrono::nanoseconds(second);
       handles.push_back(symmetric(*ranks[r], op));
     }
   }
@@ -125,7 +125,7 @@ struct two_thunks : world {
       contextual_options op;
       op.name = "layer";
       op.iterations = r == 1 ? iterations_of_1 : 2;
-      op.timeout_ns = second;
+      op.timeout = std::chrono::nanoseconds(second);
       layers.emplace_back(*ranks[r], op);
     }
   }
@@ -134,7 +134,7 @@ struct two_thunks : world {
   }
   static task<> run_once(two_thunks* w, rank_id r, time_ns takes) {
     co_await (*w->kernels[r])(8);
-    auto slept = co_await sleep_for(takes);
+    auto slept = co_await sleep_for(std::chrono::nanoseconds(takes));
     if (!slept) raise(slept.reason());
   }
   static task<> tuned(two_thunks* w, rank_id r, time_ns takes) {
@@ -188,7 +188,7 @@ std::string of_other_thunk() {
 std::string of_undecided_key() {
   two_thunks w;
   const auto wait = [](two_thunks* all) -> task<> {
-    auto d = co_await attempt(all->layers[0].decided("kernel", "n=8", {.timeout_ns = second}));
+    auto d = co_await attempt(all->layers[0].decided("kernel", "n=8", {.timeout = std::chrono::nanoseconds(second)}));
     all->outcomes[0] = d ? result<>() : result<>(d.reason());
   };
   w.calls.spawn(wait(&w));
@@ -220,9 +220,9 @@ TEST_CASE("what the errors of calls without headers and of tuned thunks say, in 
        "bad_argument: op gradients has an empty catalogue; list at least its default config"},
       {of_declaration([](symmetric_options& op) { op.configs.push_back(nullptr); }),
        "bad_argument: op gradients: config 1 of its catalogue is null"},
-      {of_declaration([](symmetric_options& op) { op.members = {0, 3}; }),
+      {of_declaration([](symmetric_options& op) { op.ranks = {0, 3}; }),
        "bad_argument: op gradients: member 3 is outside the world of 2 or listed twice"},
-      {of_declaration([](symmetric_options& op) { op.members = {0, 0}; }),
+      {of_declaration([](symmetric_options& op) { op.ranks = {0, 0}; }),
        "bad_argument: op gradients: member 0 is outside the world of 2 or listed twice"},
       {of_thunk_alone(0),
        "timeout: layer 0->1, invocation 0, on rank 0: rank 1 did not come to the end of it in time; see what holds it "

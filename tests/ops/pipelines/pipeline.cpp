@@ -51,9 +51,8 @@ std::vector<std::byte> alone(std::uint64_t microbatch, std::size_t bytes, std::s
 struct pipe_world : world {
   explicit pipe_world(rank_id n, rank_settings s = {}) : world(n, std::move(s)) {
     for (rank_id r = 0; r < n; ++r) {
-      pipes.push_back(pipeline(*ranks[r], {.name = "layers",
-                                           .configs = {direct(), chunked(1_KiB, 2), chunked(32_KiB, 1)},
-                                           .timeout_ns = 1'000'000'000}));
+      pipes.push_back(pipeline(
+          *ranks[r], {.name = "layers", .configs = {direct(), chunked(1_KiB, 2), chunked(32_KiB, 1)}, .timeout = 1s}));
       workers.push_back(std::make_unique<worker>(r, n));
     }
   }

@@ -56,7 +56,7 @@ struct trained {
     op.name = "layers";
     op.schedule = s;
     op.configs = {direct(), chunked(128, 2)};
-    op.timeout_ns = timeout_ns;
+    op.timeout = std::chrono::nanoseconds(timeout_ns);
     return op;
   }
   trained& run(time_ns timeout_ns = 1'000'000'000) {
@@ -370,7 +370,7 @@ TEST_CASE("neighbours whose schedules or sizes differ are both told, with both")
       training_pipeline_options op;
       op.name = "layers";
       op.schedule = r == 1 && other_schedule ? gpipe(2, 5) : one_forward_one_backward(2, 4);
-      op.timeout_ns = 1'000'000'000;
+      op.timeout = 1s;
       parts.push_back(std::make_unique<part_of_model>(2, 1000));
       if (!other_schedule) parts[r]->elements = width + r;
       all.spawn(trained::pass(training_pipeline(w[r], op), parts[r].get(), &reports[r], &outcomes[r], &ended[r]));
@@ -397,7 +397,7 @@ TEST_CASE("a rank that waits for one which has other neighbours is told so, and 
     op.name = "layers";
     op.schedule = gpipe(2, 4);
     op.ranks = r == 0 ? std::vector<rank_id>{1, 0} : std::vector<rank_id>{1, 2};
-    op.timeout_ns = 30'000'000'000;
+    op.timeout = 30s;
     parts.push_back(std::make_unique<part_of_model>(2, 50'000'000));
     all.spawn(trained::pass(training_pipeline(w[r], op), parts[r].get(), &reports[r], &outcomes[r], &ended[r]));
   }
@@ -433,7 +433,7 @@ TEST_CASE("a schedule that differs between the last two ranks is named on all of
     training_pipeline_options op;
     op.name = "layers";
     op.schedule = r == 3 ? gpipe(4, 5) : one_forward_one_backward(4, 4);
-    op.timeout_ns = 1'000'000'000;
+    op.timeout = 1s;
     parts.push_back(std::make_unique<part_of_model>(4, 1000));
     all.spawn(pass_or_leave(&w, r, training_pipeline(w[r], op), parts[r].get(), &outcomes[r]));
   }
@@ -459,7 +459,7 @@ TEST_CASE("a pass that waits too long says which step waits for whom, and what t
     training_pipeline_options op;
     op.name = "layers";
     op.schedule = gpipe(2, 4);
-    op.timeout_ns = 1'000'000'000;
+    op.timeout = 1s;
     parts.push_back(std::make_unique<part_of_model>(2, 1000));
     handles.push_back(training_pipeline(w[r], op));
   }

@@ -26,7 +26,7 @@ inline halo_options rims(std::vector<rank_id> ranks) {
   op.name = "rims";
   op.ranks = std::move(ranks);
   op.configs = {direct(), chunked(256, 2), put(), get()};
-  op.timeout_ns = 1'000'000'000;
+  op.timeout = 1s;
   return op;
 }
 

@@ -27,7 +27,7 @@ inline p2p_options pairs_named(std::string name) {
   p2p_options op;
   op.name = std::move(name);
   op.configs = {direct(), chunked(4_KiB, 2), chunked(64_KiB, 4)};
-  op.timeout_ns = 1'000'000'000;
+  op.timeout = 1s;
   return op;
 }
 

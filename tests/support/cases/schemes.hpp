@@ -365,7 +365,7 @@ struct scheme_job {
     } else {
       ops::symmetric_options op;
       fill(op, algorithms);
-      op.members = {1, 0, 2};
+      op.ranks = {1, 0, 2};
       op.communicator = std::make_shared<library_communicator>(users);
       const auto source = std::make_shared<library_source>(*lib);
       source->beside = how == scheme::rehearsed;
@@ -400,8 +400,7 @@ struct scheme_job {
     } else if (r == 0) {
       outcome = co_await ops::attempt(transfers_declared[0].send(raw, {.to = 1}));
     } else {  // longer than a send: one that ends before anything has come would leave its message to the next one
-      auto received =
-          co_await ops::attempt(transfers_declared[1].receive(raw, {.from = 0, .timeout_ns = 60'000'000'000}));
+      auto received = co_await ops::attempt(transfers_declared[1].receive(raw, {.from = 0, .timeout = 60s}));
       if (!received) outcome = received.reason();
     }
     if (!outcome) ++failed;

@@ -53,11 +53,9 @@ struct two_ranks {
     for (runtime::rank_id r = 0; r < world; ++r) {
       ranks.push_back(std::make_unique<ops::rank>(ops::rank_foundation{loop, *wires[r], nullptr, lives}, settings));
       if (world > 1)
-        ends.push_back(ops::transfer(*ranks[r], {.name = "buffers",
-                                                 .edges = {{0, 1}},
-                                                 .configs = configs,
-                                                 .memory = spaces[r].get(),
-                                                 .timeout_ns = 20'000'000'000}));
+        ends.push_back(ops::transfer(
+            *ranks[r],
+            {.name = "buffers", .edges = {{0, 1}}, .configs = configs, .memory = spaces[r].get(), .timeout = 20s}));
     }
   }
   ~two_ranks() {

@@ -220,7 +220,7 @@ class algorithm final : public ops::symmetric_config {
     const bool rehearsal = call.on == ops::symmetric_call::stream::rehearsal;
     const calls_book::entry noted(*over.place->book, call.self, rehearsal);
     if (const time_ns stall = traits_.stalls ? traits_.stalls(call) : 0; stall != 0) {
-      auto woken = co_await runtime::sleep_for(stall);
+      auto woken = co_await runtime::sleep_for(std::chrono::nanoseconds(stall));
       if (!woken) runtime::raise(woken.reason());
     }
     auto met = co_await over.place->enter(over.next++, digest(), call.invocation, call.bytes, traits_.takes_ns);

@@ -162,7 +162,7 @@ task<> one_call(rank* self, p2p pair, std::span<std::byte> buffer, int call) {
   if (self->id() == 1) mine.push_back(p2p::irecv(buffer, {.from = 0}));
   auto moved = pair.start(flow, mine);
   if (self->id() == 0 && call >= first_torn_down) {
-    (void)co_await sleep_for(1'000'000);
+    (void)co_await sleep_for(1ms);
     if (flow.running() > 0) raise({errc::exception, "no more of it"});
   }
   co_await moved;
@@ -216,7 +216,7 @@ int never_comes(job_options& o) {
     stay_away();
     return 0;
   }
-  o.join_timeout_ns = 3'000'000'000;
+  o.join_timeout = 3s;
   const int status = ops::run([](job&) {}, o);
   std::ofstream(told_by(rank == "0" ? 0 : 2)) << status;
   return status;

@@ -76,7 +76,7 @@ namespace {
 
 task<> until_refused(transfer t, rank& self) {
   const agreement with = self.id() == 0 ? t.to(1) : t.from(0);
-  auto refused = co_await attempt(with.decided(1000, {.timeout_ns = 60'000_ms}));
+  auto refused = co_await attempt(with.decided(1000, {.timeout = 60s}));
   expect(!refused && refused.code() != errc::timeout, "the declaration is refused");
 }
 void mismatch(job& here) {

@@ -74,9 +74,9 @@ namespace {
 task<> decide(rank& self, transfer t) {
   co_await move_until_decided(self, t);
   const agreement with = self.id() == 0 ? t.to(1) : t.from(0);
-  const auto known = co_await with.decided(200'000, {.timeout_ns = 60'000_ms});
+  const auto known = co_await with.decided(200'000, {.timeout = 60s});
   expect(known.decided, "it is known here");
-  co_await self.settle(60'000_ms);
+  co_await self.settle(60s);
 }
 void decide_here(job& here) {
   const transfer t(here.self(), pair_of({direct(), chunked(64_KiB, 2)}));

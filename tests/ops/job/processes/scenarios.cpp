@@ -155,7 +155,7 @@ TEST_CASE("this program as one rank of a job" * doctest::skip()) {
   REQUIRE(at != scenarios().end());
   job_options o;
   o.settings.plan.budget_fraction = 1e9;
-  o.settle_limit_ns = 60'000'000'000;  // however late the other rank gets its turn on a busy machine
+  o.settle_limit = 60s;  // however late the other rank gets its turn on a busy machine
   const int status = at->second(o);
   REQUIRE(status == 0);
 }

@@ -118,7 +118,7 @@ task<> attention_of(here* h, std::string elements) {
   ring_attention_options op;
   op.name = "attention of " + elements;
   op.configs = h->with_others({direct(), chunked(512, 2)});
-  op.timeout_ns = h->patience;
+  op.timeout = std::chrono::nanoseconds(h->patience);
   op.memory = h->at.memory();
   ring_attention in_ring(h->self, op);
   rounds_of_attention<T> all{h, in_ring};

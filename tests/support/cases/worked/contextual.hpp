@@ -40,7 +40,7 @@ inline task<> wait_for(place* at, const array<float>* x, time_ns span, std::vect
   order->push_back(config);
   at->compute(kernels::linear{at->seen(*x), at->seen(*x), nullptr, 1, 1}, x->size());
   co_await at->reached();
-  auto woken = co_await sleep_for(span);
+  auto woken = co_await sleep_for(std::chrono::nanoseconds(span));
   static_cast<void>(woken);
 }
 
@@ -72,7 +72,8 @@ inline task<> contextual_table(here* h) {
   co_await bring(h->at, calls_1, std::span(zeros));
   auto kernel_0 = kernel_of(h, &calls_0, "kernel-0", {4_ms, 1_ms}, &ran_0);
   auto kernel_1 = kernel_of(h, &calls_1, "kernel-1", {4_ms, 1_ms, 8_ms}, &ran_1);
-  contextual layer(h->self, {.name = "layer", .iterations = 2, .log_folder = "", .timeout_ns = h->patience});
+  contextual layer(
+      h->self, {.name = "layer", .iterations = 2, .log_folder = "", .timeout = std::chrono::nanoseconds(h->patience)});
   const auto thunk = [&] { return both(&kernel_0, &kernel_1); };
   co_await layer.run(thunk);
   CHECK(layer.end().runs() == 7);
@@ -136,7 +137,7 @@ inline task<> contextual_failures(here* h) {
     contextual layer(h->self, {.name = std::string("layer that ") + f.name,
                                .iterations = 2,
                                .log_folder = folder,
-                               .timeout_ns = h->patience});
+                               .timeout = std::chrono::nanoseconds(h->patience)});
     const auto thunk = [&kernel] { return twice(&kernel); };
     auto outcome = co_await attempt(layer.run(thunk));
     if (f.best == nullptr) {

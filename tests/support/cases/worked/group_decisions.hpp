@@ -34,7 +34,7 @@ inline task<> mixture(here* h, std::string wire_of_optimized) {
   machine_room room;
   collective_options op = led_by(0, {});
   op.name = "mixed with " + wire_of_optimized;
-  op.timeout_ns = h->patience;
+  op.timeout = std::chrono::nanoseconds(h->patience);
   const std::vector<group_config_ptr> configs{
       std::make_shared<timed_star>(room, h->self.where(), "nccl", "wire",
                                    std::vector<time_ns>{10'500_us, 10'500_us, 4'000_us, 4'000_us}),
@@ -70,7 +70,7 @@ inline task<> mixture(here* h, std::string wire_of_optimized) {
 inline task<> twenty_keys(here* h) {
   collective_options op = led_by(0, {star(), chain(4'096), tree()});
   op.name = "in twenty sizes";
-  op.timeout_ns = h->patience;
+  op.timeout = std::chrono::nanoseconds(h->patience);
   const collective all(h->self, op);
   constexpr std::size_t keys = 20;
   std::vector<float> x(std::size_t{1} << (keys - 1));
@@ -154,7 +154,7 @@ inline task<> heterogeneous_sums(here* h) {
   op.name = "on GPUs";
   op.communicator = world;
   op.rehearse = source;
-  op.timeout_ns = h->patience;
+  op.timeout = std::chrono::nanoseconds(h->patience);
   op.memory = h->at.memory();
   op.configs = default_first(*world, {nccl_sum(), nccl_graph_sum(), kernel_sum(), gathered_sum(8), gathered_sum(32)});
   const symmetric every_way(h->self, op);

@@ -60,7 +60,7 @@ inline task<> jacobi(here* h) {
     auto op = jacobi_case::rims({rows, columns});
     op.name += std::to_string(rows) + "x" + std::to_string(columns);
     op.configs = h->with_others(op.configs);
-    op.timeout_ns = h->patience;
+    op.timeout = std::chrono::nanoseconds(h->patience);
     op.memory = h->at.memory();
     const halo cut(h->self, op);
     const auto sweeps_of_cut = [h, cut, rows, columns, &alone] {
@@ -84,7 +84,7 @@ inline task<> more_than_faces(here* h) {
   const auto with = [h](std::string name, halo_options op) {
     op.name = std::move(name);
     op.configs = h->with_others({direct(), chunked(64, 2)});
-    op.timeout_ns = h->patience;
+    op.timeout = std::chrono::nanoseconds(h->patience);
     op.memory = h->at.memory();
     return op;
   };

@@ -40,7 +40,7 @@ struct here {
       : patience(p), self(r), at(where), me(r.id()), ranks(r.world_size()) {
     collective_options op = led_by(0, {star()});
     op.name = "about";
-    op.timeout_ns = patience;
+    op.timeout = std::chrono::nanoseconds(patience);
     all = collective(r, op);
   }
   bool is_virtual() const { return dynamic_cast<const virtual_time*>(&self.where()) != nullptr; }
@@ -108,7 +108,7 @@ inline void check_choice(const here* h, const decision& d, std::string_view righ
 }
 
 inline task<> wait_here(time_ns span) {
-  auto woken = co_await sleep_for(span);
+  auto woken = co_await sleep_for(std::chrono::nanoseconds(span));
   static_cast<void>(woken);
 }
 

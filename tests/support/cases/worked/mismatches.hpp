@@ -98,7 +98,7 @@ inline task<> unlike_messages(dataflow& flow, here* h, p2p pairs) {
 inline task<> unlike_sums(here* h) {
   collective_options op = led_by(0, {star()});
   op.name = "unlike sums";
-  op.timeout_ns = time_of_unlike_ns;
+  op.timeout = std::chrono::nanoseconds(time_of_unlike_ns);
   collective all(h->self, op);
   constexpr std::size_t count = 30'000;
   const bool differs = h->me == h->ranks - 1;
@@ -153,7 +153,7 @@ inline task<> unlike_schedules(here* h) {
   training_pipeline_options op;
   op.name = "unlike schedules";
   op.schedule = differs ? gpipe(h->ranks, 5) : one_forward_one_backward(h->ranks, 4);
-  op.timeout_ns = time_of_unlike_ns;
+  op.timeout = std::chrono::nanoseconds(time_of_unlike_ns);
   const training_pipeline pipe(h->self, op);
   slow_stages mine;
   const result<> how = co_await attempt(run_pass(pipe, &mine));
@@ -188,7 +188,7 @@ inline halo mesh_of(here* h, std::string name, std::vector<rank_id> neighbours) 
   halo_options op;
   op.name = std::move(name);
   op.neighbours = std::move(neighbours);
-  op.timeout_ns = time_of_unlike_ns;
+  op.timeout = std::chrono::nanoseconds(time_of_unlike_ns);
   return halo(h->self, op);
 }
 
@@ -239,7 +239,7 @@ inline task<> unlike_masks(here* h) {
   using namespace attention_case;
   ring_attention_options op;
   op.name = "unlike masks";
-  op.timeout_ns = time_of_unlike_ns;
+  op.timeout = std::chrono::nanoseconds(time_of_unlike_ns);
   ring_attention in_ring(h->self, op);
   const problem<float> whole;
   const part<float> mine(whole, h->ranks, h->me);
@@ -263,7 +263,7 @@ inline task<> unlike_masks(here* h) {
 inline task<> messages_that_differ(here* h) {
   p2p_options op;
   op.name = "unlike messages";
-  op.timeout_ns = time_of_unlike_ns;
+  op.timeout = std::chrono::nanoseconds(time_of_unlike_ns);
   const p2p pairs(h->self, op);
   co_await with_dataflow(unlike_messages, h, pairs);
 }

@@ -91,7 +91,7 @@ class scripted final : public paired_config {
 inline task<> traps(here* h) {
   const bool sends = h->me % 2 == 0;
   auto op = pair_of({direct()});
-  op.timeout_ns = h->patience;
+  op.timeout = std::chrono::nanoseconds(h->patience);
   op.memory = h->at.memory();
   op.role = [](rank_id r) { return r % 2 == 0 ? role::sender : role::receiver; };
   op.name = "lacking";
@@ -129,7 +129,7 @@ inline task<> traps(here* h) {
 
 inline task<> transfers(here* h) {
   auto op = pair_of({chunked(1_MiB)});
-  op.timeout_ns = h->patience;
+  op.timeout = std::chrono::nanoseconds(h->patience);
   op.memory = h->at.memory();
   op.role = [](rank_id r) { return r % 3 == 0 ? role::sender : r % 3 == 1 ? role::receiver : role::idle; };
   if (h->ranks == 4) CHECK_THROWS_WITH_AS(transfer(h->self, op), doctest::Contains("senders are 0, 3"), failure);

@@ -55,7 +55,7 @@ class waiting_stages final : public training_work {
   task<> work(pipeline_action a, pipeline_memory) override {
     const bool forward = a.what == pipeline_action::kind::forward;
     const bool is_late = late && forward && a.stage == 1 && a.microbatch == 3;
-    auto woken = co_await sleep_for((forward ? 1_ms : 2_ms) + (is_late ? 10_ms : 0));
+    auto woken = co_await sleep_for(std::chrono::nanoseconds((forward ? 1_ms : 2_ms) + (is_late ? 10_ms : 0)));
     static_cast<void>(woken);
   }
   bool late = false;
@@ -80,7 +80,7 @@ inline task<> late_stage(here* h) {
   op.name = "late stage";
   op.schedule = one_forward_one_backward(h->ranks, 8);
   op.configs = {direct()};
-  op.timeout_ns = h->patience;
+  op.timeout = std::chrono::nanoseconds(h->patience);
   training_pipeline pipe(h->self, op);
   waiting_stages mine;
   const time_ns on_time = co_await fastest_pass(h, pipe, &mine);
@@ -125,7 +125,7 @@ inline task<> pipelines(here* h) {
     op.name = name;
     op.schedule = schedule;
     op.configs = h->with_others({direct(), chunked(128, 2)});
-    op.timeout_ns = h->patience;
+    op.timeout = std::chrono::nanoseconds(h->patience);
     op.memory = h->at.memory();
     training_pipeline pipe(h->self, op);
     const auto one_pass = [h, pipe, of = &schedule] { return pass_of(h, pipe, of); };

@@ -156,10 +156,10 @@ inline task<> orphans(dataflow& flow, here* h, p2p pairs) {
   const rank_id previous = (h->me + h->ranks - 1) % h->ranks;
   const int mine = static_cast<int>(h->me);
   std::array<int, 3> came{-1, -1, -1};
-  std::vector<p2p_operation> batch{
-      p2p::irecv(std::span(&came[0], 1), {.from = previous, .tag = 20, .timeout_ns = 50'000'000}),
-      p2p::irecv(std::span(&came[1], 1), {.from = previous, .tag = 21}),
-      p2p::irecv(std::span(&came[2], 1), {.from = previous}), p2p::isend(std::span(&mine, 1), {.to = next})};
+  std::vector<p2p_operation> batch{p2p::irecv(std::span(&came[0], 1), {.from = previous, .tag = 20, .timeout = 50ms}),
+                                   p2p::irecv(std::span(&came[1], 1), {.from = previous, .tag = 21}),
+                                   p2p::irecv(std::span(&came[2], 1), {.from = previous}),
+                                   p2p::isend(std::span(&mine, 1), {.to = next})};
   auto all = pairs.start(flow, batch);
   co_await all[2];
   co_await all[3];
@@ -178,7 +178,7 @@ inline task<> orphans(dataflow& flow, here* h, p2p pairs) {
 inline task<> batches(here* h) {
   auto op = ring_case::pairs_named("batches");
   op.configs = h->with_others(op.configs);
-  op.timeout_ns = h->patience;
+  op.timeout = std::chrono::nanoseconds(h->patience);
   const p2p pairs(h->self, op);
   for (int i = 0; i < 3; ++i) co_await with_dataflow(uneven_batches, h, pairs);
   co_await with_dataflow(orphans, h, pairs);
@@ -234,7 +234,7 @@ inline task<> ring(here* h) {
   using namespace ring_case;
   auto op = pairs_named("ring");
   op.configs = h->with_others(op.configs);
-  op.timeout_ns = h->patience;
+  op.timeout = std::chrono::nanoseconds(h->patience);
   op.memory = h->at.memory();
   p2p pairs(h->self, op);
   const std::vector<float> right = h->ranks == 2 ? std::vector<float>{5.00048828125F, 5.000732421875F} : right_of_four;

@@ -36,7 +36,7 @@ inline task<> sums_of_a_group(here* h) {
   collective_options op =
       led_by(h->ranks - 1, {star(), star(4'096), chain(4'096), tree(), one_shot(), two_shot(4'096)});
   op.name = "in a group";
-  op.timeout_ns = h->patience;
+  op.timeout = std::chrono::nanoseconds(h->patience);
   op.memory = h->at.memory();
   collective all(h->self, op);
   const array<float> x(h->at, 10'000);
@@ -92,7 +92,7 @@ inline task<> messages_of_stars(here* h) {
   op.name = "stars";
   op.leads = [](rank_id r) { return r % 4 == 0; };
   op.inside = op.between = {star()};
-  op.timeout_ns = h->patience;
+  op.timeout = std::chrono::nanoseconds(h->patience);
   hierarchy all(h->self, op);
   const auto& sent = h->self.services().net.statistics().sent[static_cast<std::size_t>(link::channel::data)];
   auto fewest = std::numeric_limits<double>::infinity();
@@ -114,7 +114,7 @@ inline task<> sums_of_ragged_groups(here* h) {
   hierarchy_options op;
   op.name = "by threes";
   op.leads = [](rank_id r) { return r % group == 0; };
-  op.timeout_ns = h->patience;
+  op.timeout = std::chrono::nanoseconds(h->patience);
   op.memory = h->at.memory();
   hierarchy all(h->self, op);
   CHECK(all.group_size() == std::min<rank_id>(group, h->ranks - h->me / group * group));
@@ -150,7 +150,7 @@ inline task<> sums(here* h) {
   hierarchy_options op;
   op.name = "gradients";
   op.leads = [group](rank_id r) { return r % group == 0; };
-  op.timeout_ns = h->patience;
+  op.timeout = std::chrono::nanoseconds(h->patience);
   op.memory = h->at.memory();
   hierarchy all(h->self, op);
   const auto ranks = static_cast<float>(h->ranks * (h->ranks + 1) / 2);
