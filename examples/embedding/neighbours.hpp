@@ -40,6 +40,8 @@ inline parley::task<> exchange(parley::rank& self) {
   const parley::rank_id peer = 1 - self.id();
   std::vector<std::uint64_t> mine(numbers);
   std::vector<std::uint64_t> theirs(numbers);
+  static_cast<void>(
+      co_await parley::sleep_for(1ms));  // so that the host's own loop has a turn, however fast the steps are
   for (int step = 0; step < steps; ++step) {
     fill(mine, self.id(), step);
     co_await parley::when_all(transfer.send(mine, {.to = peer}), transfer.receive(theirs, {.from = peer}));
