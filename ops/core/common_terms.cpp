@@ -304,19 +304,22 @@ void neighbours::throw_failed(const std::exception_ptr& thrown) {
   std::rethrow_exception(thrown);
 }
 
-// What is wrong with the call itself goes with its own name, so that who looks for that finds it on every rank.
+// What is wrong with the call itself goes with its own name, so that who looks for that finds it on every rank, and so does the end of a rank.
 void neighbours::close(const error& why) {
   if (refused_) return;
   const errc code = why.code();
+  const runtime::root_cause* const first = why.began_with();
   const bool is_wrong =
       code == errc::declaration_mismatch || code == errc::bad_argument || code == errc::buffer_too_small;
-  refused_ = error::in_words(
-      is_wrong ? code : errc::closed, {.op = options_.op, .rank = services_.net.rank()},
-      "op " + options_.op + ": a call has failed on rank " + std::to_string(services_.net.rank()) + " (" +
-          why.what().substr(0, most_words / 2) +
-          "), and messages of it may still come, so that no other can follow; declare the op anew, under "
-          "another name",
-      why.began_with());
+  const bool is_of_end = code == errc::peer_failed && first != nullptr;
+  runtime::error_facts about{.op = options_.op, .rank = services_.net.rank()};
+  if (is_of_end) about.peer = first->rank;
+  refused_ = error::in_words(is_wrong || is_of_end ? code : errc::closed, about,
+                             "op " + options_.op + ": a call has failed on rank " +
+                                 std::to_string(services_.net.rank()) + " (" + why.what().substr(0, most_words / 2) +
+                                 "), and messages of it may still come, so that no other can follow" +
+                                 (is_of_end ? "" : "; declare the op anew, under another name"),
+                             first);
   closed_ = true;
   spread();
 }
@@ -342,8 +345,9 @@ void neighbours::hear_of_failure(const runtime::envelope& from, const actors::ne
   }
   if (!refused_) {
     const runtime::root_cause first{f.began_with, f.its_end.substr(0, most_words)};
-    refused_ = error::in_words(runtime::errc_of(f.code, errc::closed), about(from.source), f.why.substr(0, most_words),
-                               first.what.empty() ? nullptr : &first);
+    const errc code = runtime::errc_of(f.code, errc::closed);
+    refused_ = error::in_words(code, about(code == errc::peer_failed ? first.rank : from.source),
+                               f.why.substr(0, most_words), first.what.empty() ? nullptr : &first);
   }
   closed_ = true;
   for (const peer_state& other : peers_) refuse(other.rank, *refused_);

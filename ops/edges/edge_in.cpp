@@ -106,7 +106,7 @@ void edge_in::say_memory() noexcept {
 void edge_in::fail(const error& why) noexcept {
   failed_ = why;
   participant_.changed.tell();
-  receiver_.fail(why.code());
+  receiver_.fail(told_to(options_.peer, why));
 }
 
 // ---- a call: its config, its end ----------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ void edge_out::fail(const error& why) noexcept {
   failed_ = why;
   participant_.changed.tell();
   // Others may end this edge, too, where its peer lives and reads on.
-  const errc code = why.code();
+  const errc code = told_to(peer(), why);
   const bool restarted =
       code == errc::peer_restarted && (why.began_with() == nullptr || why.began_with()->rank == peer());
   const bool gone = restarted || code == errc::peer_failed || code == errc::fenced;
@@ -100,8 +100,9 @@ void edge_out::fail(const error& why) noexcept {
 // With the roles in conflict nobody is there to take what is under way.
 void edge_out::on_rejected(const error& why) noexcept {
   fail(why);
-  under_way_.for_each([&](under_way& send) { send.out.fail(why.code()); });
-  wholes_.for_each([&](whole_send& send) { send.out->fail(why.code()); });
+  const errc code = told_to(peer(), why);
+  under_way_.for_each([&](under_way& send) { send.out.fail(code); });
+  wholes_.for_each([&](whole_send& send) { send.out->fail(code); });
 }
 
 // Ends an invocation at its deadline. If nothing of it is in flight then, the config waits for something of its own.

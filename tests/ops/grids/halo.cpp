@@ -932,7 +932,7 @@ TEST_CASE("of exchanges queued in one flow none waits for its time-out once a ra
   CHECK(is(w.ended[2], {.code = errc::peer_failed, .peer = 3}));
   for (rank_id r = 0; r < 2; ++r) {
     CAPTURE(r);
-    REQUIRE(is(w.ended[r], {.code = errc::closed, .op = "rims", .rank = r}));
+    REQUIRE(is(w.ended[r], {.code = errc::peer_failed, .op = "rims", .rank = r, .peer = 3}));
     REQUIRE(w.ended[r].reason().began_with() != nullptr);
     CHECK(w.ended[r].reason().began_with()->rank == 3);
   }
