@@ -37,7 +37,7 @@
 ///
 /// Failure and cancellation: those of the messages (p2p.hpp). Where an exchange has given one up, as it came too late say, the next one
 /// would take it for its own: so there is none, on any rank, but `closed`, which says where and why, until all have joined again after a
-/// restart. `bad_argument` for fields that do not fit the declaration, and
+/// restart; `peer_failed`, where it began with the death of a rank. `bad_argument` for fields that do not fit the declaration, and
 /// for a neighbour that sends or expects another number of bytes: in host memory each plan's first exchange brings a message beside
 /// the ghosts in which neighbours say both, so that either end hears of it, and which pieces they have; from then on `by_piece` may run,
 /// unless one of them has others, as where rows are padded on one side only. Ghosts are then undefined, all else is untouched.

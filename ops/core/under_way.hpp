@@ -32,12 +32,6 @@ inline runtime::error while_under_way(const runtime::error& ended, const runtime
                                   ended.text() + (is_said ? "" : "; " + which), ended.began_with());
 }
 
-/// With what an edge ends for its other end, and for the transport: the death of a rank that is not its peer ends it between two that live.
-inline runtime::errc told_to(runtime::rank_id peer, const runtime::error& why) {
-  const bool is_of_another = why.code() == runtime::errc::peer_failed && why.about().peer && *why.about().peer != peer;
-  return is_of_another ? runtime::errc::closed : why.code();
-}
-
 /// `; device 0: cudaErrorMemoryAllocation: out of memory`: what a device had to say of what ended a call, unless `text` has that.
 inline std::string said_by(const runtime::memory_space* device, runtime::errc why, const std::string& text) {
   const std::string words = device == nullptr ? std::string() : device->words_of(why);

@@ -106,7 +106,9 @@ void edge_in::say_memory() noexcept {
 void edge_in::fail(const error& why) noexcept {
   failed_ = why;
   participant_.changed.tell();
-  receiver_.fail(told_to(options_.peer, why));
+  // The death of a rank that is not this edge's peer ends it between two that live.
+  const bool is_of_another = why.code() == errc::peer_failed && why.about().peer && *why.about().peer != options_.peer;
+  receiver_.fail(is_of_another ? errc::closed : why.code());
 }
 
 // ---- a call: its config, its end ----------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ void edge_out::fail(const error& why) noexcept {
   failed_ = why;
   participant_.changed.tell();
   // Others may end this edge, too, where its peer lives and reads on.
-  const errc code = told_to(peer(), why);
+  const errc code = why.code();
   const bool restarted =
       code == errc::peer_restarted && (why.began_with() == nullptr || why.began_with()->rank == peer());
   const bool gone = restarted || code == errc::peer_failed || code == errc::fenced;
@@ -97,10 +97,13 @@ void edge_out::fail(const error& why) noexcept {
   sender_.fail(code, gone ? reader::gone : reader::may_live);
 }
 
-// With the roles in conflict nobody is there to take what is under way.
+// What is under way ends, too: roles are in conflict, or a neighbour has said that a rank is gone. That is hearsay. Even where it is this
+// edge's peer, that rank may live and read on until this rank itself has lost it.
 void edge_out::on_rejected(const error& why) noexcept {
-  fail(why);
-  const errc code = told_to(peer(), why);
+  failed_ = why;
+  participant_.changed.tell();
+  const errc code = why.code() == errc::peer_failed ? errc::closed : why.code();
+  sender_.fail(code, actors::one_sided_sender::reader::may_live);
   under_way_.for_each([&](under_way& send) { send.out.fail(code); });
   wholes_.for_each([&](whole_send& send) { send.out->fail(code); });
 }
