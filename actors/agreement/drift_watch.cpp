@@ -17,19 +17,26 @@ std::string in_words(double now_ns, double before_ns) {
                 before_ns / 1e3);
   return text;
 }
+bool differs(double one_ns, double other_ns, double threshold) {
+  return std::abs(one_ns - other_ns) > threshold * std::min(one_ns, other_ns);
+}
 }  // namespace
 
 void drift_watch::decided(const decision& d) {
   orders_.clear();
   joined_.clear();
   missing_ = 0;
-  // Trials may see other times than calls in a row do: after a search for that reason the calls say what is usual.
   const bool asked = std::exchange(searched_, 0) == d.search;
-  detector_.decided(asked || terms_.calls_alone ? 0 : d.time_ns);
+  const bool same = d.digest == digest_before_;
+  const double tried_before_ns = std::exchange(tried_ns_, d.time_ns);
+  // Trials may see other times than calls in a row do. Where this watch has asked for a search, and the trials saw nothing of the change
+  // in its winner, the calls say what is usual.
+  const bool trials_saw_it = same && differs(d.time_ns, tried_before_ns, terms_.plan.drift.threshold);
+  const bool learns = terms_.calls_alone || (asked && !trials_saw_it);
+  detector_.decided(learns ? 0 : d.time_ns);
   if (!asked) return;
   const time_ns shortest = terms_.plan.drift.search_pause_ns;
-  search_pause_ns_ =
-      d.digest == digest_before_ ? std::min(2 * search_pause_ns_, longest_pause_factor * shortest) : shortest;
+  search_pause_ns_ = same ? std::min(2 * search_pause_ns_, longest_pause_factor * shortest) : shortest;
   search_not_before_ns_ = d.at_ns + search_pause_ns_;
 }
 

@@ -81,6 +81,7 @@ class drift_watch {
   time_ns search_not_before_ns_ = 0;
   std::uint32_t searched_ = 0;  // which search it asked for; 0: none
   std::uint64_t digest_before_ = 0;
+  double tried_ns_ = 0;  // what the winner took in the latest trials
 };
 
 }  // namespace parley::actors

@@ -170,6 +170,27 @@ TEST_CASE("searches that change nothing come ever more rarely, and the calls say
   CHECK(l.only().chosen().digest == a);
 }
 
+TEST_CASE("a winner that is found again, and slower, is compared with its trials from then on") {
+  watched_leader l;
+  l.invoke_many(200);
+  l.cost_ns[a] = 800'000;
+  while (l.only().number() == 1 || !l.decided()) l.invoke();
+  REQUIRE(l.only().chosen().digest == a);
+  l.cost_ns[a] = 3'000'000;  // before the first burst
+  l.invoke_many(5000);
+  CHECK(l.only().chosen().digest == c0);
+}
+
+TEST_CASE("where calls take longer than trials do, one search is enough to know it") {
+  watched_leader l;
+  for (int i = 0; i < 10'000; ++i) {
+    l.cost_ns[a] = l.decided() ? 900'000 : 500'000;
+    l.invoke();
+  }
+  CHECK(l.only().number() == 2);
+  CHECK(l.only().chosen().digest == a);
+}
+
 TEST_CASE("what is switched off, pinned or the only one is not watched") {
   tuning::plan_options off = watched_leader::looks_often();
   off.drift.on = false;
