@@ -889,11 +889,20 @@ TEST_CASE("Jacobi has the known norms, and the same bits however the grid is cut
 
 namespace {
 
-/// A row of blocks of three cells. Each rank queues all its exchanges at once, and before each one works on what the one before has brought.
+/// A row of blocks. Each rank queues some exchanges at once, and before each one works on what the one before has brought.
 struct queued_exchanges : world {
-  explicit queued_exchanges(rank_id blocks) : world(blocks), u(blocks, std::vector<double>(5)), ended(blocks) {
-    for (rank_id r = 0; r < blocks; ++r) plans.push_back(halo(*ranks[r], rims({blocks})).plan({grid_field(u[r], {3})}));
+  explicit queued_exchanges(rank_id blocks, const halo_options& op, std::vector<std::uint64_t> cells = {3},
+                            rank_settings settings = {}, memory_link_options o = {})
+      : world(blocks, std::move(settings), std::move(o)), ended(blocks), ended_at(blocks) {
+    std::size_t elements = 1;
+    for (const std::uint64_t n : cells) elements *= n + 2;
+    u.resize(blocks, std::vector<double>(elements));
+    for (rank_id r = 0; r < blocks; ++r) {
+      halos.push_back(halo(*ranks[r], op));
+      plans.push_back(halos.back().plan({grid_field(u[r], cells)}));
+    }
   }
+  explicit queued_exchanges(rank_id blocks) : queued_exchanges(blocks, rims({blocks})) {}
   static task<> all_of(dataflow& flow, queued_exchanges* w, rank_id r) {
     std::vector<double>& mine = w->u[r];
     for (int i = 0; i < 20; ++i) {
@@ -911,10 +920,16 @@ struct queued_exchanges : world {
       thrown = std::current_exception();
     }
     w->ended[r] = thrown ? result<>(describe(thrown)) : result<>();
+    w->ended_at[r] = w->clock.now();
+  }
+  void start_all(scope& all) {
+    for (rank_id r = 0; r < ranks.size(); ++r) all.spawn(with_dataflow(&queued_exchanges::all_of, this, r));
   }
   std::vector<std::vector<double>> u;
+  std::vector<halo> halos;
   std::vector<halo_plan> plans;
   std::vector<result<>> ended;
+  std::vector<time_ns> ended_at;
   std::optional<rank_id> failing;
 };
 
@@ -942,10 +957,52 @@ TEST_CASE("of exchanges queued in one flow none waits for its time-out once a st
   queued_exchanges w(4);
   w.failing = 3;
   scope all(w.clock);
-  for (rank_id r = 0; r < 4; ++r) all.spawn(with_dataflow(&queued_exchanges::all_of, &w, r));
+  w.start_all(all);
   run_until(w.clock, [&] { return all.running() == 0; });
   CHECK(w.clock.now() < 2'000'000'000);
   CHECK(is(w.ended[3], {.code = errc::exception, .quotes = "planted"}));
   for (rank_id r = 0; r < 3; ++r)
     CHECK(is(w.ended[r], {.code = errc::closed, .op = "rims", .rank = r, .quotes = "planted"}));
+}
+
+namespace {
+
+/// Takes its ghosts long before it sends anything.
+task<> open_early(dataflow& flow, queued_exchanges* w, rank_id r) {
+  w->plans[r].open(flow);
+  const auto slept = co_await sleep_for(5s);
+  static_cast<void>(slept);
+}
+
+}  // namespace
+
+TEST_CASE("memory that a rank reads stays as it is, though a neighbour says that this rank is gone") {
+  rank_settings tries_at_once;
+  tries_at_once.plan.budget_fraction = 1e9;
+  memory_link_options fast_reads;
+  fast_reads.one_sided_ns_per_byte = 0.001;
+  auto op = rims({3, 1});
+  op.periodic = {true, false};
+  op.configs = {direct(), get()};
+  op.can_run = [](rank_id r) { return std::vector<bool>{true, r != 1}; };  // nobody waits for a read of rank 1
+  queued_exchanges w(3, op, {4, 10'000}, tries_at_once, std::move(fast_reads));
+  constexpr std::uint64_t row_bytes = 10'000 * sizeof(double);
+  for (int i = 0; i < 20; ++i) {
+    scope all(w.clock);
+    w.start_all(all);
+    run_until(w.clock, [&] { return all.running() == 0; });
+  }
+  REQUIRE(w.halos[0].decision(row_bytes, 2).config == "get");
+  w.links.options().one_sided_ns_per_byte = 2'000;  // 160 ms a row
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r) all.spawn(with_dataflow(&queued_exchanges::all_of, &w, r));
+  all.spawn(with_dataflow(&open_early, &w, 2U));
+  pass(w, 20'000'000);
+  w[1].on_lost(2, "its link is cut");
+  w[2].on_lost(1, "its link is cut");
+  const time_ns cut = w.clock.now();
+  run_until(w.clock, [&] { return all.running() == 0; });
+  CHECK(is(w.ended[0], {.code = errc::peer_failed, .op = "rims", .rank = 0}));
+  CHECK(w.ended_at[0] - cut > 120'000'000);  // rank 2 reads until then
+  CHECK(w.ended_at[0] - cut < 2'000'000'000);
 }
