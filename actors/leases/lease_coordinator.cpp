@@ -125,12 +125,14 @@ void lease_coordinator::advance() {
 // What is decided and what the log says are brought together; everything else follows from the difference.
 void lease_coordinator::advance(key_state& k) {
   const time_ns now = services_.ex.now();
+  const search& c = state_.assigned->open_key(k.bytes, now);
   if (k.writer.preparing()) {
+    // Members that have not promised yet are asked for no margin: every call in it would fail.
+    k.at_once = k.at_once || schedules_what_failed(k, c);
     if (k.writer.all_promised()) schedule(k);
     return;
   }
   if (now < k.retry_at_ns) return;
-  const search& c = state_.assigned->open_key(k.bytes, now);
   if (schedules_what_failed(k, c)) {
     k.cut_short = true;
     prepare(k, purpose::decision);

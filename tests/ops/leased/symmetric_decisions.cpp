@@ -220,6 +220,32 @@ TEST_CASE("a decided config that fails in a call is given up by one more campaig
   CHECK(job.logs[0].failed() + job.logs[2].failed() == 0);
 }
 
+TEST_CASE("a config that fails while a campaign is prepared is given up with that campaign, with no calls to spare") {
+  bool fails = false;
+  auto configs = three();
+  configs[1] = std::make_shared<algorithm>(
+      "ring", algorithm_traits{.takes_ns = 20'000, .computes = [&](const symmetric_call& call, std::span<std::byte>) {
+                                 if (fails && call.self == 1 && call.on != symmetric_call::stream::rehearsal)
+                                   raise({errc::unavailable, "out of registers"});
+                               }});
+  job_of job(2, configs, trials::between_calls, roomy());
+  job.start(4000, {5'000, 1'000});
+  while (job.steady() != "ring") job.pass(1'000'000);
+  const auto& counted = job.end(0).lease_coordinator()->statistics();
+  const auto before = counted.campaigns;
+  // Rank 1 hears of the campaign once a call of it has failed.
+  job.links.options().lose = [&](rank_id from, rank_id, link::channel on) {
+    fails = fails || counted.campaigns > before;
+    return on == link::channel::control && from == 0 && fails && job.failed() == 0;
+  };
+  job.handles[0].agreed().retune();
+  job.finish();
+  CHECK(job.lib.mismatches() == 0);
+  CHECK(job.steady() != "ring");
+  CHECK(job.failed() > 0);
+  CHECK(job.failed() < 20);
+}
+
 TEST_CASE("a leased trial that fails is cut short") {
   auto configs = three();
   configs[1] =
