@@ -3,8 +3,8 @@
 
 namespace parley::actors {
 
-/// What all participants bring alike beside the size, such as the type of their numbers and what adds them up, in as many bits
-/// as a stamp's tag has room for above the lane, and 16 more. Whoever calls says what it stands for (ops/core/call_type.hpp).
+/// The type of a call: what all participants must pass alike besides the size, such as the element type and the function that combines
+/// elements. It has as many bits as a stamp's tag leaves above the lane, and 16 more. ops/core/call_type.hpp assigns the values.
 enum class call_type : std::uint64_t { any = 0 };
 inline constexpr unsigned call_type_tag_bits = 19;
 inline constexpr unsigned call_type_bits = call_type_tag_bits + 16;

@@ -1,13 +1,13 @@
 #pragma once
-/// What this rank knows of the other ranks' clocks. Ranks of one host share the monotonic clock: offset 0, error 0, and not
-/// a byte is spent on it. Between hosts control messages that are sent anyway carry stamps there and back.
+/// This rank's knowledge of the other ranks' clocks. Ranks of one host share the monotonic clock, so their offset and error are 0 and their
+/// messages carry zeros. Between hosts, control messages that are sent anyway carry clock stamps in both directions.
 ///
-///     message.clock = book.stamp_for(peer, now);                       // as it is sent
-///     book.note(from, message.clock, now);                             // as it comes
+///     message.clock = book.stamp_for(peer, now);                       // when the message is sent
+///     book.note(from, message.clock, now);                             // when the message arrives
 ///     const tuning::clock_offset* theirs = book.offset_of(peer);       // null: the same clock as ours
 ///
-/// A stamp that lies around before it is sent, or a message that is sent again, only widens a bound: see
-/// tuning/clock_offset.hpp. Nothing waits; a peer that says nonsense makes its own times useless and nothing else.
+/// A stamp that waits before it is sent, or a message that is sent again, only widens a bound: see tuning/clock_offset.hpp. Nothing waits.
+/// A peer that sends wrong times spoils only the reading of its own times.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/wire/wire.hpp>
 #include <parley/tuning/clock_offset.hpp>
@@ -22,15 +22,15 @@ namespace parley::actors {
 using runtime::rank_id;
 using runtime::time_ns;
 
-/// Travels in messages between hosts; zeros otherwise.
+/// Travels in messages between ranks of different hosts; all zeros within a host.
 struct clock_stamp {
-  std::int64_t sent_ns = 0;           ///< by the sender's clock
-  std::int64_t echo_sent_ns = 0;      ///< of a message that the sender has received before: as it was stamped
-  std::int64_t echo_received_ns = 0;  ///< and when it came, by the sender's clock
+  std::int64_t sent_ns = 0;           ///< when this message was sent, by its sender's clock
+  std::int64_t echo_sent_ns = 0;      ///< send time of a message that its sender has received, by the other clock
+  std::int64_t echo_received_ns = 0;  ///< when its sender received that message, by its own clock
   PARLEY_FIELDS(sent_ns, echo_sent_ns, echo_received_ns)
 };
 
-/// For worlds on one clock, which are to be as if each rank had its own: simulation and tests.
+/// For worlds on one clock in which each rank is to appear to have its own clock: simulation and tests.
 struct clock_skew {
   time_ns offset_ns = 0;
   std::int64_t drift_ppb = 0;
@@ -43,18 +43,18 @@ struct clock_skew {
 class clock_book {
  public:
   clock_book() = default;
-  /// `hosts`: equal numbers share a host; empty: all do.
+  /// `hosts`: ranks with equal numbers share a host; empty: all ranks share one.
   clock_book(std::vector<std::uint64_t> hosts, rank_id self, clock_skew skew)
       : hosts_(std::move(hosts)), self_(self), skew_(skew) {}
 
   bool same_host(rank_id r) const noexcept {
     return r == self_ || hosts_.empty() || (r < hosts_.size() && hosts_[r] == hosts_[self_]);
   }
-  /// A number that ranks of one host share; 0 where nothing is known.
+  /// A number that the ranks of one host share; 0 if the host is not known.
   std::uint64_t host_of(rank_id r) const noexcept { return r < hosts_.size() ? hosts_[r] : 0; }
-  /// What this rank's clock shows when the executor's shows `t`.
+  /// The time on this rank's clock when the executor's clock shows `t`.
   time_ns local(time_ns t) const noexcept { return skew_.of(t); }
-  /// Null where the executor's clock is the rank's.
+  /// Null if this rank uses the executor's clock unchanged.
   const clock_skew* skew() const noexcept { return skew_.offset_ns == 0 && skew_.drift_ppb == 0 ? nullptr : &skew_; }
 
   clock_stamp stamp_for(rank_id to, time_ns now) {
@@ -73,12 +73,12 @@ class clock_book {
     const time_ns received_ns = local(now);
     if (s.echo_sent_ns != 0) static_cast<void>(p.offset.add_ours_to_theirs(s.echo_sent_ns, s.echo_received_ns));
     if (!p.offset.add_theirs_to_ours(s.sent_ns, received_ns)) return;
-    // Of several that came since the last answer, the fastest one says most.
+    // The fastest message since the last reply gives the narrowest bound.
     const bool faster = received_ns - s.sent_ns < p.echo.received_ns - p.echo.sent_ns;
     if (p.echoed || faster) p.echo = {s.sent_ns, received_ns};
     p.echoed = false;
   }
-  /// How far a peer's clock is from ours; null where it is the same one.
+  /// How far a peer's clock is from ours; null if both ranks use the same clock.
   const tuning::clock_offset* offset_of(rank_id r) const {
     static const tuning::clock_offset unknown;
     if (same_host(r)) return nullptr;

@@ -1,8 +1,8 @@
 #pragma once
-/// What an op is: its name, its participants in order with their roles, and its leader. All participants must declare the
-/// same; `hash` covers all of it. An edge is an op of one sender, who leads, and one receiver.
+/// The declaration of an op: its name, its participants in order with their roles, and its leader. All participants must declare the same
+/// op; `hash` covers all of the declaration. An edge is an op of one sender, which leads, and one receiver.
 ///
-///     op_declaration edge = declare_edge("activations", 0, 1);
+///     op_declaration edge = declare_edge("activations", 0, 1, "f32");
 ///     edge.id();                                      // the same 64 bits on both ranks
 ///     number_of(edge.id(), part::coordinator);        // the actor, as control frames name it
 #include <parley/error.hpp>
@@ -31,7 +31,7 @@ struct op_participant {
 };
 
 struct op_declaration {
-  std::string name;    ///< of the op that the user declared
+  std::string name;    ///< name of the op that the user declared
   std::string scheme;  ///< `stamp d=0` on host edges
   std::vector<op_participant> participants;
   rank_id leader = 0;
@@ -39,34 +39,34 @@ struct op_declaration {
   std::string default_config;  ///< c0's id
   std::uint64_t default_digest = 0;
 
-  /// Everything above but the default's digest, in words.
+  /// All fields except `default_digest`, in words.
   std::string text() const;
   std::uint64_t hash() const;
-  /// Names the op among all of a job: by name and participants only, so that two ranks which declare it differently still
-  /// meet and can say so.
+  /// Identifies the op within a job. Only the name and the participants count, so two ranks that declare the op differently still exchange
+  /// messages and can report the conflict.
   std::uint64_t id() const;
   /// `activations 0->1`
   std::string title() const;
-  /// For errors that a rank meets in this op.
+  /// The facts that an error on `rank` in this op names.
   runtime::error_facts about(rank_id rank) const { return {.op = title(), .rank = rank}; }
 };
 
-/// What a rank has declared by a name: the op's id, 0 where it has no part in it, and the declaration in words, or its title.
+/// One declaration under some name: the op's id (0 if the rank is not a member) and the declaration in words, or its title.
 struct declared_by_name {
   std::uint64_t op = 0;
   std::string text;
 };
 
-/// `rank 1 declares dtype i32, the leader rank 0 declares dtype f32`: in what two declarations, each as its `text`, differ, with both values.
-/// Both whole where they are not of one form.
+/// How two declarations, each given as its `text`, differ, with both values: `rank 1 declares dtype i32, the leader rank 0 declares dtype
+/// f32`. If a text does not have that form, the result quotes both texts whole.
 std::string difference(const std::string& who, std::string_view theirs, const std::string& whose,
                        std::string_view ours);
 
 op_declaration declare_edge(std::string name, rank_id sender, rank_id receiver, std::string dtype);
 
-/// Generation 0: known to all without a message, and another one in every run of every participant. Of an op whose parts begin anew
-/// together, another one whenever one of the ranks of all its parts, `coupled`, comes back as a new process. `judge` says in which order
-/// they are.
+/// Generation 0: every participant computes it without a message, and it differs whenever a participant is a new process. If an op is one
+/// of several that restart together, pass the ranks of all of them as `coupled`: a restart of any of those ranks then changes the
+/// generation. `judge` (generations.hpp) defines the order of generations.
 std::uint64_t first_generation(const op_declaration& op, const runtime::incarnations& of_world,
                                const std::vector<rank_id>& coupled = {});
 

@@ -1,11 +1,12 @@
 #pragma once
-/// What an op's end does with data of other generations (docs/protocol.md, State and guards). A generation ends when a participant
-/// comes back with another incarnation; its op then starts anew, with invocation 0.
+/// How an op's end treats data of other generations (docs/protocol.md, State and guards). A generation ends when a participant comes back
+/// with another incarnation. The op then starts a new generation at invocation 0.
 ///
 ///     judge(s.generation, mine)      // current: go on; ended: drop it; to_come: keep it until that is joined
 ///
-/// Data may come before the word that its sender, or another rank, has restarted; refused, it would be missing for ever. Generations
-/// of one op are in an order (`first_generation`): by how often its ranks have restarted. Of two that know of different restarts
+/// Data may arrive before the news that its sender, or another rank, has restarted. If the receiver dropped such data, nobody would send it
+/// again. The generations of one op are ordered by how often its ranks have restarted (`first_generation`). If two generations know of
+/// different restarts, the one that knows of fewer can only end. If they know of equally many, both may end.
 /// the one that knows of fewer can only end, and so can both where they know of as many.
 #include <parley/runtime/wire/wire.hpp>
 
@@ -13,16 +14,17 @@
 
 namespace parley::actors {
 
-/// A generation has ended here: the edge's other end ends, too. To the sender of data of such a generation; and to a receiver
-/// whose sender has given it up, which may still wait for a put. The envelope says which generation.
+/// Says that a generation has ended here, so the other end of the edge ends it too. A receiver sends
+/// it to a sender whose data belongs to an ended generation. A sender that has given up a generation
+/// sends it to a receiver that may still wait for a put. The envelope names the generation.
 struct gen_end {
   static constexpr std::uint16_t message_type = 27;
-  std::uint64_t dropped = 0;  ///< parts so far, for whoever reads traces; of a sender's: 0
-  std::uint8_t why = 0;       ///< an `errc`, of a sender: what its end has failed with
+  std::uint64_t dropped = 0;  ///< parts dropped so far, for readers of traces; 0 from a sender
+  std::uint8_t why = 0;       ///< from a sender: the `errc` that its end failed with
   PARLEY_FIELDS(dropped, why)
 };
 
-/// The restarts that a generation knows of are in the high bits.
+/// The high bits of a generation count the restarts that it knows of; these low bits are a hash.
 inline constexpr unsigned generation_hash_bits = 48;
 constexpr std::uint64_t generation_of(std::uint64_t hash, std::uint64_t restarts) noexcept {
   return (hash & ((std::uint64_t{1} << generation_hash_bits) - 1)) | restarts << generation_hash_bits;

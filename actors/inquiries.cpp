@@ -9,17 +9,17 @@ using runtime::errc;
 
 namespace {
 
-constexpr std::size_t most_asked = 256;    // of whom something is kept
-constexpr std::size_t most_text = 4000;    // bytes, of what a rank says of a declaration
-constexpr std::size_t most_words = 300;    // of one of its calls
-constexpr std::size_t most_waiting = 4;    // calls that it names
-constexpr std::size_t most_others = 16;    // ops
-constexpr std::size_t most_named = 4;      // ranks that a text speaks of
-constexpr std::size_t most_heard = 10000;  // bytes that a rank may hear of such
+constexpr std::size_t most_asked = 256;    // (op, peer) pairs that are kept
+constexpr std::size_t most_text = 4000;    // bytes of a declaration's text
+constexpr std::size_t most_words = 300;    // bytes of a call's words
+constexpr std::size_t most_waiting = 4;    // calls that an answer names
+constexpr std::size_t most_others = 16;    // ops that an answer names
+constexpr std::size_t most_named = 4;      // ranks that an error text names
+constexpr std::size_t most_heard = 10000;  // bytes that an answer may have
 
 bool is_edge(const op_declaration& op) { return op.participants.size() == 2 && op.participants[0].role == "sender"; }
 
-// What is wrong where the other rank has the edge the other way round alone.
+// The error text if the other rank has declared the edge only in the other direction.
 std::string both_ways(const op_declaration& op, rank_id self) {
   const rank_id from = op.participants[0].rank;
   const rank_id to = op.participants[1].rank;
@@ -79,7 +79,7 @@ void inquiries::ask(const op_declaration& op, std::uint64_t generation, rank_id 
   send(op, generation, peer, 0, 0);
 }
 
-// Called by timers, which throw nothing: then nobody is asked.
+// Timers call this, and timers must not throw. If it fails, no question is sent.
 void inquiries::ask_what_it_does(const op_declaration& op, std::uint64_t generation, rank_id peer, std::uint32_t tag) {
   if (peer == services_.net.rank()) return;
   try {
@@ -117,7 +117,7 @@ void inquiries::answer(const envelope& from, peer_question&& q) {
     return;
   }
   const auto* const by_name = declared || q.reversed != 0 ? nullptr : mine_.by_name(q.name);
-  if (q.number == 0 && by_name == nullptr) return;  // it may declare it later
+  if (q.number == 0 && by_name == nullptr) return;  // this rank may declare the op later
   peer_answer a;
   a.op = q.op;
   a.number = q.number;
@@ -160,7 +160,7 @@ void inquiries::answer(const envelope& from, peer_question&& q) {
 void inquiries::hear(rank_id from, peer_answer&& a) {
   if (size_of(a) > most_heard || a.others.size() > most_others || a.waiting.size() > most_waiting) return;
   if (a.number == 0) {
-    // Only of an op that it has: what nobody has asked about is nobody's.
+    // Keep the answer only if this rank has the op. Nobody asked about other ops.
     if (!has(a.op)) return;
     asked& known = find_or_add(a.op, from);
     if (known.answer.text.empty())
@@ -181,7 +181,7 @@ std::string inquiries::said_by(const op_declaration& op, const std::vector<rank_
   for (const rank_id peer : peers) {
     if (const asked* const one = find(op.id(), peer)) known.push_back(one);
   }
-  // Who waits in the same call is not whom it waits for.
+  // Peers that wait in the same call come last: the call does not wait for them.
   std::stable_partition(known.begin(), known.end(), [](const asked* one) {
     const auto in_it = [one](const wire_waiting& w) { return w.op == one->op; };
     return std::none_of(one->answer.waiting.begin(), one->answer.waiting.end(), in_it);
@@ -189,7 +189,7 @@ std::string inquiries::said_by(const op_declaration& op, const std::vector<rank_
   std::string all;
   const std::size_t named = std::min(known.size(), most_named);
   for (std::size_t i = 0; i < named; ++i) all += words_of(*known[i]);
-  // The call that the text is about does not wait any more.
+  // The text is about a call that has ended, so that call is not in this list.
   std::vector<runtime::waiting_call> own = named == 0 ? std::vector<runtime::waiting_call>() : mine_.waiting().calls;
   std::erase_if(own, [](const runtime::waiting_call& w) { return w.rehearsal; });
   if (own.empty()) return all;
@@ -242,8 +242,8 @@ std::string inquiries::words_of_silence(rank_id peer) const {
          ", so it computes without letting messages in (poll, or compute elsewhere), or is stopped";
 }
 
-// Both have both ops, and each waits for the other one in another. What two ranks send each other may be in any order; then tags tell
-// what is wrong.
+// Both ranks have both ops, and each waits for the other in a different one. The order of sends between two ranks does not matter: there,
+// tags tell which one is missing.
 std::string inquiries::order_of_calls(const asked& a) const {
   const rank_id self = services_.net.rank();
   for (const wire_waiting& w : a.answer.waiting) {

@@ -1,21 +1,22 @@
 #pragma once
-/// What ranks ask each other about an op that one of them waits in.
+/// Questions that ranks ask each other about an op in which one of them waits.
 ///
-///     inquiries asks(services, {.has = …, .waiting = …});          // each rank, once; it answers, too
-///     ask_whether_declared(services, op, generation, peer);        // who waits for a peer's part in the agreement, now and then
+///     inquiries asks(services, {.kind = …, .waiting = …});         // each rank, once; it also answers questions
+///     ask_whether_declared(services, op, generation, peer);        // now and then, while a peer's part in the agreement is missing
 ///     ask_what_it_does(services, op, generation, peer, tag);       // shortly before a call runs out of time
 ///     text += said_by_peers(services, op, {peer});                 // `; rank 1 has declared no act 0->1, but acts 0->1`
 ///
-/// Ops are named by their members and an edge's direction, so that two ranks which declare one otherwise never meet by themselves:
+/// An op's id covers its members and an edge's direction, so two ranks that declare an op differently never receive each other's messages.
+/// Questions reveal such conflicts:
 ///
-/// - A rank that has an edge in the other direction, and not the one asked for, answers with a rejection, `role_conflict`, and asks the
-///   same of its own.
-/// - A rank that has declared another op of a group by that name, or has no part in it, says so. It may still declare the one that was
-///   asked for, as a name may serve several groups; so nothing ends by that. The asking rank warns.
+/// - A rank that has declared the edge only in the other direction replies with a rejection, `role_conflict`. It asks the same about its
+///   own op, so both ranks get the error.
+/// - A rank that has declared a group under that name with other members, or is not a member, says so. It may still declare the op that was
+///   asked for, because one name may serve several groups. Therefore no op ends, and the asking rank only warns.
 ///
-/// A rank that is asked what it does says how far it is in that op and what its calls wait for. Answers are made where messages come in,
-/// never by a coroutine of the user's. Nothing here is acknowledged: whoever waits asks again, and the text of a call that ran out of time
-/// says that its peer has not answered, and for how long.
+/// A rank that is asked what it does replies how far it is in that op and what its calls wait for. The loop replies when the question
+/// arrives; no user coroutine takes part. Nothing here is acknowledged: a rank that waits asks again. The text of a call that ran out of
+/// time says that its peer has not answered, and for how long.
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/services.hpp>
@@ -32,16 +33,16 @@ namespace parley::actors {
 
 struct peer_question {
   static constexpr std::uint16_t message_type = 28;
-  std::uint64_t op = 0;        ///< that the asking rank has
-  std::uint64_t reversed = 0;  ///< of an edge: the same from receiver to sender
+  std::uint64_t op = 0;        ///< the asking rank's op
+  std::uint64_t reversed = 0;  ///< of an edge: the id of the edge from receiver to sender
   std::string name;
-  std::string declaration;   ///< in words; of an edge: what is wrong if the other rank has the reversed one alone
-  std::uint32_t number = 0;  ///< 0: whether it is declared; else what the peer does, and the answer has it
+  std::string declaration;   ///< in words; of an edge: the error text if the other rank has only the reversed edge
+  std::uint32_t number = 0;  ///< 0: is the op declared there? Otherwise: what does the peer do? The answer repeats it
   std::uint32_t tag = 0;
   PARLEY_FIELDS(op, reversed, name, declaration, number, tag)
 };
 
-/// A call of the answering rank.
+/// A call that waits on the answering rank.
 struct wire_waiting {
   std::uint64_t op = 0;
   std::string words;
@@ -60,34 +61,34 @@ struct peer_answer {
   std::uint32_t number = 0;
   bool declared = false;
   bool leaving = false;               ///< its program has returned
-  std::string text;                   ///< what it has declared by that name, and the difference
-  std::string progress;               ///< how far it is
-  std::vector<wire_declared> others;  ///< what it has with the asking rank
-  std::vector<wire_waiting> waiting;  ///< what it waits in, the oldest first
-  std::uint32_t more = 0;             ///< further ones
+  std::string text;                   ///< what it has declared under that name, and the difference
+  std::string progress;               ///< how far it is in the op
+  std::vector<wire_declared> others;  ///< other ops that it has declared with the asking rank
+  std::vector<wire_waiting> waiting;  ///< its waiting calls, the oldest first
+  std::uint32_t more = 0;             ///< waiting calls that are not listed
   PARLEY_FIELDS(op, number, declared, leaving, text, progress, others, waiting, more)
 };
 
-/// No op has this number: theirs are hashes, of which this would be the one of nothing.
+/// The actor number for messages to a rank itself. No op has this number: ops have hashes as ids, and this one belongs to the id 0.
 inline constexpr std::uint64_t rank_itself = number_of(0, part::participant);
 
 enum class op_kind : std::uint8_t {
   unknown,     ///< this rank has not declared it
   edge,        ///< two ranks may call in different orders: a message waits for its receive
-  collective,  ///< all its ranks make its calls, and those of others of this kind, in one order
+  collective,  ///< its ranks make its calls, and those of other collectives, in one order
 };
 
 class inquiries {
  public:
-  /// What a rank knows of itself.
+  /// A rank's knowledge about itself.
   struct own_knowledge {
     std::function<op_kind(std::uint64_t op)> kind;
-    /// Ops of groups; null for a name that the rank has not declared.
+    /// The rank's group declarations under that name; null for a name that the rank has not declared.
     std::function<const std::vector<declared_by_name>*(const std::string& name)> by_name;
-    /// Those that it has declared with that rank, by their titles.
+    /// The ops that the rank has declared with `with`, with their titles.
     std::function<std::vector<declared_by_name>(rank_id with)> with;
     std::function<runtime::waiting_list()> waiting;
-    /// How far it is in an op, in words, for a rank of which a call of that tag waits; empty where there is nothing to say.
+    /// How far the rank is in an op, in words, for rank `asks`, whose call of that tag waits; empty if there is nothing to say.
     std::function<std::string(std::uint64_t op, rank_id asks, std::uint32_t tag)> progress;
     std::function<bool()> leaving;
   };
@@ -96,18 +97,18 @@ class inquiries {
   inquiries& operator=(const inquiries&) = delete;
   ~inquiries();
 
-  /// Says for how long the loop of a rank has not turned that does not answer; 0: nobody knows.
+  /// `tell` returns how long the loop of a rank that does not answer has not turned; 0: not known.
   void on_silence(std::function<runtime::time_ns(rank_id)> tell) { stands_still_ = std::move(tell); }
   void ask(const op_declaration& op, std::uint64_t generation, rank_id peer);
   void ask_what_it_does(const op_declaration& op, std::uint64_t generation, rank_id peer, std::uint32_t tag);
-  /// What is known of these, each behind a semicolon.
+  /// Texts about these peers, each preceded by a semicolon.
   std::string said_by(const op_declaration& op, const std::vector<rank_id>& peers) const;
 
  private:
   struct asked {
     std::uint64_t op = 0;
     rank_id peer = 0;
-    std::uint32_t number = 0;  // of the latest question; 0: none but whether it is declared
+    std::uint32_t number = 0;  // of the latest question about its calls; 0: none was asked
     runtime::time_ns asked_ns = 0;
     std::uint32_t answered = 0;  // the number of the latest answer
     peer_answer answer{};
@@ -128,7 +129,7 @@ class inquiries {
   services& services_;
   own_knowledge mine_;
   std::function<runtime::time_ns(rank_id)> stands_still_;
-  std::vector<asked> all_;  // the latest last
+  std::vector<asked> all_;  // the newest entry last
   std::uint32_t last_number_ = 0;
 };
 

@@ -1,22 +1,22 @@
 #pragma once
-/// Whether an op is tuned, what its decisions rest on, and what its edges may hold: what settings of a rank and texts name.
+/// Settings of an op that texts name, too: its tuning policy, the source of a decision, and the limits of its edges.
 #include <cstdint>
 
 namespace parley::actors {
 
 enum class tuning_policy : std::uint8_t {
   online,  ///< trials on real invocations
-  off,     ///< what is remembered, else the default
+  off,     ///< no trials: a remembered decision, else the default
 };
 
-/// What a decision rests on.
+/// The source of a decision.
 enum class decision_source : std::uint8_t {
   trials,
-  results,       ///< a results file of a participant
-  pin,           ///< the same, where a person has pinned the default
-  only_default,  ///< there was nothing to choose from
+  results,       ///< a participant's results file
+  pin,           ///< a results file in which a person has pinned the default
+  only_default,  ///< there was no other candidate
   tuning_off,
-  kept,  ///< a search that measured nothing, or was given up: the default stays
+  kept,  ///< the search measured nothing or was given up: the default stays
   last = kept
 };
 
@@ -25,9 +25,9 @@ struct window_limits {
   std::uint64_t bytes = 4U << 20U;
 };
 
-/// What one edge, what one op for generations that are not joined yet, and all ops that are not declared yet may hold of what came
-/// before anybody asked for it. A sender's window, and its allowance (early_allowance.hpp), keep it far below that, but for one long
-/// send in small pieces.
+/// A limit on early data, which arrives before anybody asks for it. It holds for each edge, for each op's generations that are not joined
+/// yet, and for all undeclared ops together. A sender's window and its allowance (early_allowance.hpp) keep early data far below the limit,
+/// except for one long send in small pieces.
 inline constexpr std::uint64_t most_early_bytes = std::uint64_t{1} << 30U;
 
 }  // namespace parley::actors

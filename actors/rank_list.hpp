@@ -1,5 +1,5 @@
 #pragma once
-/// Ranks in an error's words: `rank 2`, `ranks 0, 3`, or `none`.
+/// Ranks in an error text: `rank 2`, `ranks 0, 3`, or `none`.
 #include <parley/identifiers.hpp>
 
 #include <cstddef>

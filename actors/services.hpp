@@ -1,5 +1,5 @@
 #pragma once
-/// What the actors of one rank share. Everything is owned by the rank and outlives its ops.
+/// Everything that the actors of one rank share. The rank owns all of it, and it outlives the rank's ops.
 #include <parley/actors/clock_book.hpp>
 #include <parley/actors/edge/early_allowance.hpp>
 #include <parley/actors/edge/kept_parts.hpp>
@@ -26,7 +26,7 @@
 
 namespace parley::actors {
 
-/// Takes the data messages of one op on this rank.
+/// Receives the data messages of one op on this rank.
 class data_sink {
  public:
   virtual void on_data(const stamp& s, runtime::arrival&& message) noexcept = 0;
@@ -35,8 +35,8 @@ class data_sink {
   ~data_sink() = default;
 };
 
-/// Gives each data message to its op. What comes for an op that this rank has not declared yet waits, bounded: of an op of which there
-/// was more than that nothing is kept, its senders are told, and who declares it later hears that its messages are not all there.
+/// Gives each data message to its op. Messages for an op that this rank has not declared yet are kept, up to a limit. If an op exceeds the
+/// limit, the hub drops all of its messages and tells the senders, and a later declaration of the op learns that messages were lost.
 class data_hub final : public runtime::link::handler {
  public:
   explicit data_hub(runtime::link& net) : net_(net) { net_.listen(runtime::link::channel::data, this); }
@@ -48,12 +48,12 @@ class data_hub final : public runtime::link::handler {
   void unbind(std::uint64_t op);
   void on_arrival(runtime::arrival&& message) noexcept override;
 
-  /// How many bytes may wait, and who tells the sender of a part that it was refused: not of each one.
+  /// Sets how many bytes are kept, and the function that tells the sender of a refused part. It is called for one in 64 refused parts.
   void keep_up_to(std::uint64_t bytes, std::function<void(const stamp& refused)> tell) {
     early_limit_ = bytes;
     tell_refused_ = std::move(tell);
   }
-  /// Whether some of what came in that generation before the op was declared here was refused.
+  /// True if messages of that generation were refused before the op was declared here.
   bool has_lost(std::uint64_t op, std::uint64_t generation) const noexcept {
     const auto at = lost_.find(op);
     return at != lost_.end() && at->second.generation == generation;
@@ -61,8 +61,8 @@ class data_hub final : public runtime::link::handler {
 
   struct counters {
     std::uint64_t malformed = 0;
-    std::uint64_t early = 0;    ///< came before their op was declared
-    std::uint64_t refused = 0;  ///< more of those than there is room for
+    std::uint64_t early = 0;    ///< arrived before their op was declared
+    std::uint64_t refused = 0;  ///< early parts for which there was no room
   };
   const counters& statistics() const noexcept { return counters_; }
 
@@ -73,12 +73,12 @@ class data_hub final : public runtime::link::handler {
   void refuse(const stamp& s) noexcept;
   runtime::link& net_;
   std::uint64_t latest_op_ = 0;
-  data_sink* latest_ = nullptr;  // messages come in runs for one op
-  struct id_hash {               // they are hashes already
+  data_sink* latest_ = nullptr;  // consecutive messages are mostly for one op
+  struct id_hash {               // op ids are hashes already
     using is_avalanching = void;
     std::size_t operator()(std::uint64_t id) const noexcept { return id; }
   };
-  // By op. A few are looked through as fast, and take less memory; once they were more they are in the map.
+  // By op. A short vector is searched as fast as a map and takes less memory. All entries move to the map once there are more.
   static constexpr std::size_t few = 8;
   std::vector<std::pair<std::uint64_t, data_sink*>> few_sinks_;
   boost::unordered_flat_map<std::uint64_t, data_sink*, id_hash> sinks_;
@@ -89,21 +89,21 @@ class data_hub final : public runtime::link::handler {
     std::uint64_t generation = 0;
     std::uint64_t refused = 0;
   };
-  static constexpr std::size_t most_lost = 4096;           // ops of which that is known
-  static constexpr std::uint64_t tell_refused_every = 64;  // parts: what is said may get lost
-  std::unordered_map<std::uint64_t, loss> lost_;           // only looked up
+  static constexpr std::size_t most_lost = 4096;           // ops whose losses are remembered
+  static constexpr std::uint64_t tell_refused_every = 64;  // one refused part in so many is reported: reports get lost
+  std::unordered_map<std::uint64_t, loss> lost_;           // never iterated
   std::function<void(const stamp&)> tell_refused_;
   counters counters_;
 };
 
-/// The payload of one invocation at one of its ends, which may be looked at while it is told of.
+/// The payload of one invocation at one of its ends. It is valid during the call of `payload_watcher::on_payload`.
 struct payload_seen {
   enum class what : std::uint8_t {
-    sent,         ///< of an edge
-    received,     ///< of an edge, whole
-    contributed,  ///< by a member of a group that gathers
-    gathered,     ///< by its leader, a block for each of the others; `tag` is the member's place
-    agreed,       ///< what each member of a group has in the end, and all have alike
+    sent,         ///< sent on an edge
+    received,     ///< received on an edge, whole
+    contributed,  ///< contributed by a member of a group that gathers
+    gathered,     ///< gathered by the group's leader, one block from each other member; `tag` is the member's place
+    agreed,       ///< the result that all members of a group have alike
   } end = what::sent;
   std::uint64_t op = 0;
   std::uint64_t generation = 0;
@@ -111,7 +111,7 @@ struct payload_seen {
   std::uint64_t invocation = 0;
   std::span<const std::byte> bytes{};
 };
-/// Sees what calls send, and have brought: a simulation that compares the ends.
+/// Sees the payloads that calls send and receive; a simulation compares both ends with it.
 class payload_watcher {
  public:
   virtual void on_payload(rank_id at, const payload_seen& seen) = 0;
@@ -124,11 +124,11 @@ struct participant_state;
 struct decision_record;
 class inquiries;
 
-/// A rule of the protocol that a simulated rank breaks on purpose, to see that a checker notices (simulation/mutants.hpp).
+/// A protocol rule that a simulated rank breaks on purpose, to check that a checker notices (simulation/mutants.hpp).
 enum class broken_rule : std::uint8_t {
   none,
-  own_stamp_only,          ///< a stamp matches the receive of its own invocation, and none before it
-  look_ahead_not_awaited,  ///< a worker that has not heard which config its invocation has runs the default
+  own_stamp_only,          ///< a stamp matches the receive of its own invocation, but not those before it
+  look_ahead_not_awaited,  ///< a worker that has not learned an invocation's config runs the default
 };
 
 struct services {
@@ -141,21 +141,22 @@ struct services {
   runtime::incarnations incarnations;  ///< from the roster
   std::uint64_t validators_hash = 0;
   clock_book clocks{};
-  runtime::pause_chance jitter{ex.rng(runtime::streams::jitter).next(), net.rank()};  ///< of what is said again
+  runtime::pause_chance jitter{ex.rng(runtime::streams::jitter).next(), net.rank()};  ///< varies pauses before resends
   std::uint64_t repeated = 0;  ///< how often a reminder has sent something again (letters/reminder.hpp)
-  std::uint64_t early_bytes = most_early_bytes;   ///< per edge, and of all ops that are not declared yet
-  runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a rank that lives may be silent; 0: as long as it likes
-  /// The number of the first invocation of each stream, on all ranks: tests begin shortly before a stamp's 32 bits are used up.
+  std::uint64_t early_bytes = most_early_bytes;   ///< limit of early data: per edge, and for all undeclared ops
+  runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a living rank may be silent; 0: without limit
+  /// The number of the first invocation of each stream, on all ranks. Tests start shortly before a stamp's 32 bits overflow.
   std::uint64_t first_invocation = 0;
-  std::uint32_t patience = 1;  ///< how many times as long as it says each time-out is, from 1 on
-  /// Of a thousand calls: those that end after as good as no time. A fault point, for simulations.
+  std::uint32_t patience = 1;  ///< factor by which all timeouts are extended; at least 1
+  /// How many of 1,000 calls time out within 0.2 ms. A fault point, for simulations.
   std::uint32_t early_timeouts = 0;
-  /// How many more calls a promise leaves free; nothing: as many as their pace asks for. Tests meet gates with a small one.
+  /// How many more calls a lease promise leaves free; nothing: as many as the pace of
+  /// calls asks for. Tests set a small value to reach gates.
   std::optional<std::uint64_t> promise_margin{};
   broken_rule breaks = broken_rule::none;        ///< a fault point, for simulations
-  std::vector<std::string>* warnings = nullptr;  ///< what the user of this rank should know; null: nobody listens
+  std::vector<std::string>* warnings = nullptr;  ///< warnings for the user of this rank; null: dropped
 
-  /// Asks other ranks what they do (inquiries.hpp); null: nobody does.
+  /// Asks other ranks what they do (inquiries.hpp); null: nobody asks.
   inquiries* asks = nullptr;
 
   /// Called when a call of an op ends with an error that its caller gets; may be empty.
@@ -164,38 +165,37 @@ struct services {
   /// Called when a participant of this rank has learned a decision; may be empty.
   std::function<void(const participant_state& of, const decision_record& what)> on_decided{};
 
-  payload_watcher* watcher = nullptr;  ///< null: nobody looks
+  payload_watcher* watcher = nullptr;  ///< null: payloads are not watched
 
   early_allowances allowances{};
-  /// What this rank may send to `peer` before that has answered for the op.
+  /// The allowance for messages to `peer` of an op for which `peer` has not answered yet.
   early_allowance& allowance_for(rank_id peer) {
     return allowances.of(peer, early_share(early_bytes, net.world_size()));
   }
 
-  /// `peer` counts as dead for the whole rank: what an end has found out about it leaves nothing else. Its ops with that peer end. Of
-  /// this rank itself: all its ops end, and it has no connection any more.
+  /// An end calls this when it can only hold `peer` dead, for the whole rank: this rank's ops with `peer` end. If `peer` is this rank
+  /// itself, all of its ops and connections end.
   std::function<void(rank_id peer, const std::string& why)> give_up{};
 
-  /// Takes in what became of other ranks, and ends all ops of a rank that the others hold dead, where nobody has told it so yet; may be
-  /// empty.
+  /// Reads pending news about other ranks, and ends all ops if the others hold this rank dead and it does not know yet. May be empty.
   std::function<void(runtime::errc)> hear_news{};
 
-  /// A time-out as this rank takes it: PARLEY_PATIENCE times as long as its op says.
+  /// A timeout as this rank applies it: PARLEY_PATIENCE times the op's timeout.
   runtime::time_ns patient(runtime::time_ns span) const noexcept {
     return span >= runtime::never / patience ? runtime::never : span * patience;
   }
-  /// When a wait that begins now ends at the latest.
+  /// The deadline of a wait that begins now.
   runtime::time_ns until(runtime::time_ns span) const noexcept { return ex.deadline_in(patient(span)); }
 
-  /// The same of a call.
+  /// The deadline of a call that begins now; `early_timeouts` may shorten it.
   runtime::time_ns deadline_of(runtime::time_ns span) noexcept {
     constexpr std::uint64_t early_ns = 200'000;
     const bool early = early_timeouts != 0 && jitter.below(1000) < early_timeouts;
     return early ? ex.deadline_in(static_cast<runtime::time_ns>(jitter.below(early_ns))) : until(span);
   }
 
-  /// How long before a wait of that span runs out its peers are asked what they do, so that their answers are here by then; 0: that is
-  /// too short a time for an answer.
+  /// How long before the end of a wait of that span this rank asks its peers what they do, so that their answers arrive in time. 0: the
+  /// span is too short for an answer.
   runtime::time_ns asked_before(runtime::time_ns span) const noexcept {
     constexpr runtime::time_ns longest_ns = 500'000'000;
     constexpr runtime::time_ns shortest_ns = 4'000'000;
@@ -203,8 +203,8 @@ struct services {
     return part < shortest_ns ? 0 : part < longest_ns ? part : longest_ns;
   }
 
-  /// Before a call's error is put into words: who comes back after the others have given it up meets broken connections, and peers
-  /// that have gone, before it hears why; and whose connection broke may have said what it ended with.
+  /// Called before a call's error is put into words, so that the error can name its cause. A rank that comes back after the others gave it
+  /// up sees broken connections and missing peers before it hears why. A peer whose connection broke may have said what it ended with.
   void about_to_fail(runtime::errc why) const {
     if (hear_news) hear_news(why);
   }
@@ -213,7 +213,7 @@ struct services {
     if (on_call_failed && why.code() != runtime::errc::cancelled) on_call_failed(why);
   }
 
-  /// A step of the agreement, for the flight recorder.
+  /// Adds a step of the agreement to the flight recorder.
   void note_step(runtime::flight_event what, std::uint64_t op, std::uint64_t generation, runtime::flight_record about) {
     about.op = op;
     about.generation = generation;
@@ -222,7 +222,7 @@ struct services {
     flight.add(about);
   }
 
-  /// What a message to `to` says of our clock, and what one from `from` says of theirs.
+  /// The clock stamp for a message to `to`; `note_clock` takes in the stamp of a message from `from`.
   clock_stamp clock_for(rank_id to) {
     return clocks.same_host(to) ? clock_stamp{} : clocks.stamp_for(to, ex.precise_now());
   }
@@ -231,8 +231,7 @@ struct services {
   }
 };
 
-/// Adds to `total` what this rank's thread is busy with until it ends: the agreement's own work, which is part of what tuning
-/// costs (N4).
+/// Adds the time until its destruction to `total`: this thread's work for the agreement itself, which counts as a cost of tuning (N4).
 class busy_until_end {
  public:
   busy_until_end(const services& s, runtime::time_ns& total) noexcept

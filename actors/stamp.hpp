@@ -1,6 +1,6 @@
 #pragma once
-/// The stamp: the 64-byte header of every data message (docs/protocol.md, Messages). Whoever receives a part learns from it
-/// which invocation it belongs to, which config the leader assigned to that invocation, and where its bytes go.
+/// The stamp: the 64-byte header of every data message (docs/protocol.md, Messages). The receiver of a part learns from the stamp which
+/// invocation the part belongs to, which config the leader assigned to that invocation, and where the bytes go.
 ///
 ///     stamp s{.op = id, .digest = config, .total_bytes = 300, .offset = 0, .invocation = 7};
 ///     link.send(peer, link::channel::data, bytes_of(s), part, &done);
@@ -20,13 +20,13 @@ using runtime::rank_id;
 
 enum class stamp_flags : std::uint16_t {
   none = 0,
-  timed = 1,        ///< this invocation is a trial: report when it began and ended
-  flush = 2,        ///< the last one of a round: send the rows now
-  rehearsal = 4,    ///< not the user's: scratch data on a stream of its own
+  timed = 1,        ///< this invocation is a trial: both ends report when it began and ended
+  flush = 2,        ///< the last invocation of a round: send the rows now
+  rehearsal = 4,    ///< not a user's call: scratch data on a separate stream
   poison = 8,       ///< the sender failed; this invocation brings nothing
-  landed = 16,      ///< the payload was put where a credit said; the data part is empty
-  to_be_got = 32,   ///< the payload is to be got from the sender's memory; the data part says where
-  no_credits = 64,  ///< messages like this one are not put for now
+  landed = 16,      ///< the payload was put where a credit allowed it; the data part is empty
+  to_be_got = 32,   ///< the receiver reads the payload from the sender's memory; the data part says where
+  no_credits = 64,  ///< the sender puts no messages like this one for now
   checked = 128,    ///< `next_digest` is the payload's check (tuning/payload_check.hpp): the receiver compares
 };
 constexpr stamp_flags operator|(stamp_flags a, stamp_flags b) noexcept {
@@ -35,7 +35,7 @@ constexpr stamp_flags operator|(stamp_flags a, stamp_flags b) noexcept {
 constexpr bool has(stamp_flags set, stamp_flags one) noexcept {
   return (static_cast<std::uint16_t>(set) & static_cast<std::uint16_t>(one)) != 0;
 }
-/// Whether nothing is asked of who runs such an invocation but to run it, as long as a decision is in force.
+/// True if a rank has nothing to do for such an invocation except to run it, while a decision is in force.
 constexpr bool is_plain(stamp_flags flags) noexcept {
   return flags == stamp_flags::none || flags == stamp_flags::no_credits;
 }
@@ -44,15 +44,16 @@ struct stamp {
   std::uint64_t op = 0;
   std::uint64_t generation = 0;
   std::uint64_t digest = 0;  ///< the config of this invocation
-  std::uint64_t next_digest =
-      0;  ///< look-ahead: the config of invocation + d; 0 on host edges, where d = 0. Of a poison: why; to a leader, of a wrong size: its own sender's, plus 1
+  /// Look-ahead: the config of invocation + d; 0 on host edges, where d = 0. With `checked`: the payload's check. In an edge's poison: the
+  /// reason, an `errc`. In a group's poison to its leader for a wrong size: the size of the sender's own call, plus 1.
+  std::uint64_t next_digest = 0;
   std::uint64_t total_bytes = 0;  ///< of the invocation
   std::uint64_t offset = 0;       ///< of this part
   std::uint32_t invocation = 0;   ///< the low 32 bits; `unwrap` finds the rest
   std::uint32_t tag = 0;
   rank_id source = 0;
   stamp_flags flags = stamp_flags::none;
-  /// Of the calls' type: in a group, what its tag has no room for (group_invocation.hpp); on an edge, that of the elements.
+  /// In a group: the bits of the call's type for which the tag has no room (group_stamp.hpp). On an edge: the type of the elements.
   std::uint16_t more_type = 0;
 };
 static_assert(sizeof(stamp) == 64, "the stamp fits UCX's short path together with a small payload");
@@ -62,7 +63,7 @@ inline constexpr std::size_t inside_message_bytes = runtime::arrival::inline_byt
 
 inline std::span<const std::byte> bytes_of(const stamp& s) noexcept { return std::as_bytes(std::span(&s, 1)); }
 
-/// Whether `header` is a stamp; then `s` is it.
+/// True if `header` is a stamp, which is then copied to `s`.
 inline bool read_stamp(std::span<const std::byte> header, stamp& s) noexcept {
   if (header.size() != sizeof s) return false;
   std::memcpy(&s, header.data(), sizeof s);
@@ -75,12 +76,12 @@ inline runtime::result<stamp> read_stamp(std::span<const std::byte> header) {
   return s;
 }
 
-/// What stands in a stamp for a config that is compared with the default: whoever learns it runs both. It is known as early as
-/// any config is, and nobody can take one for the other.
+/// The digest that a stamp carries for a config that is compared with the default: a rank that learns this digest runs both configs. Ranks
+/// learn it as early as any other digest, and no config has it as its own.
 constexpr std::uint64_t compared_with_default(std::uint64_t digest) noexcept { return digest ^ 0x6a09e667f3bcc908U; }
 
-/// Whether an invocation that ended so is the fault of the config that ran it. A caller who gave up, a peer that is late and
-/// one that died say nothing about it.
+/// True if the config that ran an invocation is to blame for this outcome. A caller that gave up, and a peer that is late or dead, say
+/// nothing about the config.
 constexpr bool blames_config(runtime::errc outcome) noexcept {
   using runtime::errc;
   return outcome != errc::none && outcome != errc::cancelled && outcome != errc::timeout &&
@@ -88,25 +89,25 @@ constexpr bool blames_config(runtime::errc outcome) noexcept {
          outcome != errc::send_failed && outcome != errc::buffer_too_small;
 }
 
-/// The error of a call at one end of an edge whose other end has ended it with `outcome`.
+/// The error of a call at one end of an edge when the other end has ended its call with `outcome`.
 constexpr runtime::errc as_seen_by_other_end(runtime::errc outcome) noexcept {
   using runtime::errc;
   if (outcome == errc::device_failed) return outcome;
   return blames_config(outcome) ? errc::config_failed : errc::send_failed;
 }
 
-/// What a poison says went wrong at its sender.
+/// The error at the sender of an edge's poison.
 constexpr runtime::errc reason_of(const stamp& poison) noexcept {
   return runtime::errc_of(poison.next_digest, runtime::errc::send_failed);
 }
 
-/// The whole index of an invocation, given its low 32 bits and one that is less than 2^31 away.
+/// The full number of an invocation, from its low 32 bits and a number less than 2^31 away.
 constexpr std::uint64_t unwrap(std::uint32_t low, std::uint64_t near) noexcept {
   return near + static_cast<std::uint64_t>(
                     static_cast<std::int64_t>(static_cast<std::int32_t>(low - static_cast<std::uint32_t>(near))));
 }
 
-/// Rehearsals have a stream of their own.
+/// Rehearsals have a separate stream.
 constexpr std::uint64_t stream_id(std::uint32_t tag, bool rehearsal) noexcept {
   return std::uint64_t{tag} | (rehearsal ? std::uint64_t{1} << 32U : 0);
 }

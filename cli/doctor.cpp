@@ -77,7 +77,7 @@ finding shared_memory() {
               (free_mib < 64 ? "; that is little: start the container with a larger --shm-size" : "")};
 }
 
-// What one rank would do to another: a process reads the memory of one that is not its child.
+// Tries what one rank does to another: a process reads the memory of a process that is not its child.
 int read_from_a_sibling() {
   static volatile char secret = 7;
   const pid_t owner = ::fork();
@@ -156,7 +156,7 @@ finding tried(const char* plane, const runtime::result<>& how, const char* text)
   return how ? finding{plane, verdict::works, text} : finding{plane, verdict::missing, how.reason().what()};
 }
 
-// One line per GPU, then what each plane needs.
+// One line per GPU, then one per plane.
 void add_gpus(std::vector<finding>& all) {
   const auto found = find_cuda();
   if (!found) {

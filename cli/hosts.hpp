@@ -1,14 +1,14 @@
 #pragma once
-/// `parley run --hostfile FILE`: the ranks of one job on the hosts that a file names, each started there by ssh.
+/// `parley run --hostfile FILE`: runs the ranks of one job on the hosts that a file names; ssh starts them there.
 ///
 ///     # hosts.txt
 ///     node1 slots=4
 ///     node2 slots=4
 ///
-/// A line is a host, with the number of ranks that it takes at most (`slots=4`, or `node1:4`); what follows `#` is a remark. All hosts get
-/// the same number of ranks. ssh starts this very program on each of them, by the path that it has here and in the folder that this one
-/// is in, with the variables PARLEY_*, UCX_* and NCCL_* that are set here. The job's key goes to them by ssh, too, so that it lies in no
-/// file. A host whose connection ends ends its ranks.
+/// A line is a host, with the largest number of ranks that it accepts (`slots=4`, or `node1:4`); text behind `#` is a remark. All hosts
+/// get the same number of ranks. On each of them ssh starts this very program, by its path here and in the current folder, with the
+/// variables PARLEY_*, UCX_* and NCCL_* that are set here. The job's key also reaches them by ssh, so that no file holds it. If the
+/// connection of a host ends, the host's ranks end.
 #include <parley/identifiers.hpp>
 
 #include <optional>
@@ -29,18 +29,18 @@ std::vector<host_line> read_hosts(const std::string& path);
 struct remote_job {
   std::vector<host_line> hosts;
   runtime::rank_id ranks = 1;          ///< of all hosts together
-  std::string ssh{};                   ///< what starts a program on a host
-  std::string rendezvous{};            ///< host:port; empty: the first host, and a port that is free there as a rule
-  std::vector<std::string> options{};  ///< of `parley run` there
+  std::string ssh{};                   ///< the command that starts a program on a host
+  std::string rendezvous{};            ///< host:port; empty: the first host, and a port that is usually free there
+  std::vector<std::string> options{};  ///< of `parley run` on the hosts
   std::vector<std::string> command{};  ///< the ranks' program
   runtime::time_ns timeout_ns = runtime::never;
 };
 
-/// Starts them, and answers the status of the first host that failed, which is that of its first rank that did. Throws `text_error`
-/// where the ranks do not go on the hosts.
+/// Starts the ranks. Returns the status of the first host that failed, which is that of its first rank that failed. Throws `text_error`
+/// if the ranks do not fit on the hosts.
 int run_on_hosts(const remote_job& job);
 
-/// As a shell takes it for one word.
+/// Quotes a text so that a shell takes it for one word.
 std::string as_one_word(std::string_view word);
 
 }  // namespace parley::cli

@@ -1,12 +1,12 @@
 #pragma once
-/// Ctrl-C in the middle of `parley tune`: SIGINT and SIGTERM end the work, not the process, so that what was learned is kept.
+/// Ctrl-C during `parley tune`: SIGINT and SIGTERM end the work, not the process, so that what was learned is kept.
 ///
 ///     interruption stopped(loop.io(), [&] { work.stop(); }, [&](int signal) { report(); });
 ///     runtime::run(loop, work.run());            // throws `cancelled`
 ///     if (stopped.signal() != 0) …               // and the status is 128 + that
 ///
-/// Work that cannot stop, because a transport has its buffers and the other end does not stop either, gets a second; then
-/// `last_words` are said, and the process ends.
+/// Work may be unable to stop, because a transport has its buffers and the other end does not stop either. It gets one second; then
+/// `last_words` is called, and the process ends.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -40,7 +40,7 @@ class interruption {
   interruption(const interruption&) = delete;
   interruption& operator=(const interruption&) = delete;
 
-  /// Which one came, or 0. Looks once more: it may have reached others of the job, who have ended because of it, before this rank.
+  /// The signal that arrived, or 0. Polls once more: the signal may have ended other ranks of the job before it reached this one.
   int signal() {
     if (signal_ == 0) io_.poll();
     return signal_;

@@ -102,10 +102,10 @@ std::string_view message_name(std::uint64_t type) {
   return found == names.end() ? "other" : found->second;
 }
 
-/// The hashes of one output against those that this process computes.
+/// Compares the hashes of an op's outputs with those that this process computes.
 class reference {
  public:
-  /// Of what came.
+  /// Describes the first output that differs; nothing if all are equal.
   std::optional<std::string> difference(const op_spec& op, std::size_t stages, const json::array& digests) {
     for (std::size_t i = 0; i < std::min<std::size_t>(digests.size(), op.sizes.size()); ++i) {
       if (number(digests[i]) != expected(i, op.sizes[i], stages))
@@ -128,7 +128,7 @@ struct output_check {
   bool match() const { return differ == 0 && seen == expected; }
   std::uint64_t expected = 0;  ///< microbatches and messages
   std::uint64_t seen = 0;
-  std::uint64_t differ = 0;  ///< ends that got at least one that is not right
+  std::uint64_t differ = 0;  ///< ends that received at least one wrong output
   json::array differences;
 };
 
@@ -210,7 +210,7 @@ json::array agreements_in(const spec& job, const rank_reports& reports, const st
 }  // namespace
 
 joined_flights join_flights(const spec& job, std::span<const flight_records> of_ranks) {
-  // Rehearsals number their invocations apart from the user's.
+  // Rehearsals have invocation numbers of their own, apart from the user's.
   using identity = std::tuple<std::uint64_t, std::uint64_t, bool, std::uint32_t, std::uint64_t>;
   std::map<identity, ends> all;
   joined_flights joined;

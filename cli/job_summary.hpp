@@ -1,12 +1,12 @@
 #pragma once
-/// From what the ranks of one job reported to the one document that `parley tune --json` prints, and that the table shows.
+/// Turns the reports of a job's ranks into the one document that `parley tune --json` prints and that the table shows.
 ///
 ///     const joined_flights seen = join_flights(job_spec, records_of_each_rank);
 ///     seen.mismatches;                        // 0, or the program is wrong
 ///     json::object document = summarize(job_spec, reports);
 ///
-/// A mismatch is an invocation, or a rehearsal, whose two ends ran different configs, or one that an end ran twice. A record
-/// without its counterpart, because a rank failed or died before it could tell, is counted apart, as unpaired.
+/// A mismatch is an invocation, or a rehearsal, whose two ends ran different configs, or that one end ran twice. If only one end
+/// recorded it, because a rank failed or died before it could report, it counts as unpaired instead.
 #include <parley/cli/spec.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
 
@@ -38,18 +38,18 @@ struct stream_run {
   std::uint64_t count = 0;
 };
 
-/// How the invocations of one edge and key went on, in their order, from its sender's records.
+/// The invocations of one edge and key in their order, grouped by kind, from the records of the edge's sender.
 std::vector<stream_run> stream_of(const op_spec& op, std::pair<rank_id, rank_id> edge, const std::string& key,
                                   const flight_records& of_sender, std::optional<std::uint64_t> until_agreement);
 /// `c0 x12, trials x31, chunked(chunk_bytes=1048576 in_flight=4) x157`; long ones are shortened in their middle.
 std::string to_string(const std::vector<stream_run>& runs);
 
-/// The last report of a rank; nothing for one that never sent it.
+/// The last report of each rank; nothing for a rank that sent none.
 using rank_reports = std::vector<std::optional<boost::json::object>>;
 
 flight_records records_in(const boost::json::object& report);
 
-/// Compares all outputs with what this one process computes, which takes a moment.
+/// Also computes all outputs again in this process to compare them, which takes a moment.
 boost::json::object summarize(const spec& job, const rank_reports& reports);
 
 /// One line of JSON per flight record of all ranks, in the order in which they began.

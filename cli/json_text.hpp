@@ -1,11 +1,11 @@
 #pragma once
-/// JSON as people write it: the parsed value together with where each part of it stands.
+/// A JSON file as people write it: the parsed value, and where in the text each part of it stands.
 ///
 ///     const json_text file("spec.json", text);                    // throws text_error: spec.json:3:7: …
 ///     file.value_at("/ops/0/name");                               // offset of that value
 ///     throw file.error(file.key_at("/ops/0/nmae"), "unknown key \"nmae\"");
 ///
-/// A key that stands twice in one object is an error too: half of it would be ignored silently.
+/// A key that stands twice in one object is an error, too, because half of it would be ignored silently.
 #include <boost/json/value.hpp>
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace parley::cli {
 
-/// A file of the user's is wrong: `file:line:column: what, and what to do`. The command ends with status 2.
+/// A user's file is wrong: `file:line:column: what, and what to do`. The command ends with status 2.
 class text_error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -30,7 +30,7 @@ class json_text {
 
   const boost::json::value& value() const noexcept { return value_; }
   const std::string& file_name() const noexcept { return file_name_; }
-  /// By JSON pointer; for what is not there, where its nearest parent begins.
+  /// Offset of the value at a JSON pointer; if there is none, the offset of its nearest parent.
   std::size_t value_at(std::string_view pointer) const;
   std::size_t key_at(std::string_view pointer) const;
   /// Lines and columns count from 1, columns in characters.

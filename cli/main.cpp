@@ -1,5 +1,5 @@
-// The `parley` command. Status 0: fine, 1: the run failed, 2: the command line or a file is wrong, 3: `tune` has decided nothing; of
-// `parley run`, what the first rank that failed has, or 124 at its time limit.
+// The `parley` command. Status 0: fine, 1: the run failed, 2: the command line or a file is wrong, 3: `tune` has decided nothing.
+// `parley run` ends with the status of the first rank that failed, or with 124 at its time limit.
 #include <parley/cli/doctor.hpp>
 #include <parley/cli/hosts.hpp>
 #include <parley/cli/output_folder.hpp>
@@ -34,7 +34,7 @@ using namespace parley;
 
 constexpr int status_wrong = 2;
 
-/// What CLI11 fills in for `tune` and for the hidden command of its ranks.
+/// The options of `tune`, and of the hidden command of its ranks, as CLI11 reads them.
 struct tune_words {
   std::string spec;
   std::optional<runtime::rank_id> ranks;
@@ -56,7 +56,7 @@ struct tune_words {
   bool json = false;
 };
 
-/// … and for `results show|check|merge`.
+/// The options of `results show|check|merge`.
 struct result_words {
   std::vector<std::string> files;
   std::optional<runtime::rank_id> ranks;
@@ -94,7 +94,7 @@ CLI::App* add_tune(CLI::App& app, const std::string& name, const std::string& te
       "RANK:CAPABILITY, which that rank is to do without: gpu, sm_90 or alike, peer_access, nvlink, ipc, nccl, or a "
       "config's name; CAPABILITY alone for all ranks. May be given several times");
   tune->add_flag("--one-process", w.one_process, "All ranks in this process: many ranks on one GPU");
-  // Test switches: the checks must notice what they do.
+  // Test switches: the checks must notice their effect.
   tune->add_option("--mutant", w.mutant)->check(CLI::IsMember({"ignore_stamp"}))->group("");
   tune->add_option("--kill", w.kill)->group("");
   return tune;
@@ -153,7 +153,7 @@ cli::tune_settings settings_of(const tune_words& w) {
   cli::tune_settings s;
   s.spec_path = w.spec;
   s.overrides = {.ranks = w.ranks, .microbatches = w.microbatches};
-  // The command line beats the environment, which beats the usual name.
+  // The command line overrides the environment, which overrides the usual name.
   const ops::rank_settings told = told_by_environment(std::filesystem::path(w.spec).stem().string() + ".results.csv");
   if (!w.no_results && !w.simulated) s.results_path = w.results.empty() ? told.results_path : w.results;
   if (s.results_path == ops::no_file) s.results_path.clear();
@@ -185,9 +185,9 @@ struct run_words {
   std::string rendezvous;
   bool told_by_input = false;
   std::string hostfile;
-  std::string ssh = "ssh -o BatchMode=yes";  // which asks nobody for a password
+  std::string ssh = "ssh -o BatchMode=yes";  // BatchMode: asks nobody for a password
 };
-/// Those that each host's own launcher heeds.
+/// The options that each host's own launcher needs.
 std::vector<std::string> options_there(const run_words& words) {
   std::vector<std::string> all;
   if (words.no_prefix) all.emplace_back("--no-prefix");
@@ -228,7 +228,7 @@ int run_ranks(const run_words& words, std::vector<std::string> command) {
   return cli::status_of(transports::launch(options));
 }
 
-/// The command that was meant, such as `parley results show`.
+/// The innermost command that was given, such as `parley results show`.
 const CLI::App& meant(const CLI::App& from) {
   const auto within = from.get_subcommands();
   return within.empty() ? from : meant(*within.front());
@@ -239,7 +239,7 @@ std::string full_name(const CLI::App& command) {
   return (around == nullptr ? "" : full_name(*around) + " ") + command.get_name();
 }
 
-/// Throws `text_error` where an option was given that the command does not have.
+/// Throws `text_error` if an option was given that the command does not have.
 void name_unknown_option(const CLI::App& app) {
   const CLI::App& command = meant(app);
   const auto words = command.remaining();
@@ -253,7 +253,7 @@ void name_unknown_option(const CLI::App& app) {
                         (hint.empty() ? "; `" + full_name(command) + " --help` lists them" : hint));
 }
 
-/// By the words that other programs have for the same, too.
+/// Also understands words that other programs use for the same commands. Throws `text_error` if there is no such command.
 void name_unknown_results_command(const std::string& word) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> known{
       {"show", {"list", "ls", "print", "cat", "dump", "view", "read"}},
@@ -272,7 +272,7 @@ void name_unknown_results_command(const std::string& word) {
 }
 
 int command(int argc, char** argv) {
-  // What follows `--` is another program's, whatever it looks like.
+  // What follows `--` belongs to another program, whatever it looks like.
   char** const end = argv + argc;
   char** const dashes = std::find(argv, end, std::string_view("--"));
   const std::vector<std::string> behind(dashes == end ? end : dashes + 1, end);

@@ -21,7 +21,7 @@ void output_folder::take(runtime::rank_id rank, transports::output_stream kind, 
     file.open(folder_ / name);
     if (!file) throw text_error("parley: " + (folder_ / name).string() + " cannot be written");
   }
-  file << line << std::endl;  // who looks on sees it
+  file << line << std::endl;  // flushed, so that a reader sees it at once
 }
 
 }  // namespace parley::cli

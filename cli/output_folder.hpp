@@ -1,10 +1,10 @@
 #pragma once
-/// The output of the ranks of a job, each rank's in files of its own: FOLDER/rank-0.out, FOLDER/rank-0.err and so on.
+/// Keeps the output of each rank of a job in files of its own: FOLDER/rank-0.out, FOLDER/rank-0.err and so on.
 ///
 ///     output_folder kept("run-7");                                  // makes the folder
 ///     kept.take(0, output_stream::out, "hello");
 ///
-/// A file is made when its rank says something first, and what it said is there at once. Files that are there are replaced. Throws `text_error`.
+/// A rank's file is made with its first line. Each line is in the file at once. Existing files are replaced. Throws `text_error`.
 #include <parley/identifiers.hpp>
 #include <parley/transports/launch/launcher.hpp>
 

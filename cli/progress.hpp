@@ -1,5 +1,5 @@
 #pragma once
-/// What people see while a job runs, on standard error: one line that is rewritten on a terminal, plain lines elsewhere.
+/// Shows a job's progress on standard error: on a terminal one line that is rewritten, elsewhere plain lines.
 ///
 ///     progress_display display(job_spec, 2);
 ///     display.on_report(rank, report);              // progress of a rank
@@ -21,9 +21,9 @@ class progress_display {
   progress_display(const spec& job, int descriptor);
   void on_report(rank_id rank, const boost::json::object& progress);
   void line(std::string_view text);
-  /// Takes the status line away.
+  /// Removes the status line.
   void close();
-  /// Says the last status, for good.
+  /// Prints the last status as a line that stays.
   void finish();
 
  private:

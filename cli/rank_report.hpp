@@ -1,5 +1,5 @@
 #pragma once
-/// What a rank of `parley tune` tells the process that started it, over the report pipe: a JSON text per frame, each after
+/// The reports that a rank of `parley tune` sends over a pipe to the process that started it: each is a JSON text behind
 /// its length in 4 bytes, little-endian.
 ///
 ///     send_report(descriptor, progress);               // a rank; false when nobody listens any more

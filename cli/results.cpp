@@ -39,7 +39,7 @@ struct read_file {
   std::string why_not;
 };
 
-/// Who asks for the name that a job was given means the files of its ranks.
+/// A user who gives the name that the job was given means the files of the job's ranks: says so.
 std::string files_of_ranks(const std::string& path) {
   const std::string of_rank_0 = tuning::name_with_ordinal(path, 0);
   std::error_code unreadable;
@@ -107,7 +107,7 @@ void show(const read_file& f) {
   say(aligned(validators, 3) + aligned(entries, 3));
 }
 
-/// Of kernels alone, which hold for any number of ranks.
+/// True for a file that has only kernels, which hold for any number of ranks.
 bool is_of_kernels(const tuning::results_file& file) {
   const auto& entries = file.entries();
   const auto names_world = [](const tuning::validator& v) { return v.name == world_validator; };
@@ -115,7 +115,7 @@ bool is_of_kernels(const tuning::results_file& file) {
          std::all_of(entries.begin(), entries.end(), [](const auto& e) { return e.is_of_kernel(); });
 }
 
-/// What a file would have to say to be trusted here.
+/// The validators that a file must have to be trusted here.
 std::vector<tuning::validator> wanted(const parsed_results& file, std::optional<runtime::rank_id> world) {
   std::vector<tuning::validator> here{{"PARLEY_VERSION", std::string(runtime::version_text)}};
   for (const auto& v : ops::machine_validators()) here.push_back(v);
@@ -142,7 +142,7 @@ verdict judge(const read_file& f, std::optional<runtime::rank_id> world) {
   return {why ? status_not_for_here : 0, text};
 }
 
-/// All files as one; answers whether they belong together.
+/// All files merged into one, and complaints about those that were left out.
 struct joined_files {
   tuning::results_file file;
   std::vector<std::string> complaints;
@@ -194,7 +194,7 @@ joined_files join(const std::vector<read_file>& files) {
   return all;
 }
 
-/// Puts them behind what OUT has. A complaint: OUT is not such a file, and stays as it is.
+/// Merges the files into the content of OUT. Returns a complaint if OUT is not such a file and stays as it is.
 std::optional<std::string> merge_into(const std::string& out, const runtime::result<std::string>& there,
                                       joined_files& all) {
   if (!there) return there.code() == runtime::errc::unavailable ? std::nullopt : std::optional(there.reason().text());

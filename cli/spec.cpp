@@ -14,7 +14,7 @@ namespace {
 
 namespace json = boost::json;
 
-/// An error's sentence without the code's name in front, which says nothing about a file.
+/// An error's text without the code's name in front, which says nothing about a file.
 std::string sentence(const runtime::error& e) {
   std::string text = e.what();
   const std::string code = std::string(runtime::name(e.code())) + ": ";
@@ -27,7 +27,7 @@ std::string listed(std::initializer_list<std::string_view> words) {
   return text;
 }
 
-/// One value of the file, which complains with its place.
+/// One value of the file; its errors name its place in the file.
 class place {
  public:
   explicit place(const json_text& file) : place(file, file.value(), "") {}
@@ -73,7 +73,7 @@ class place {
       all.push_back(place(file_, value_.get_array()[i], pointer_ + "/" + std::to_string(i)));
     return all;
   }
-  /// Whether characters of the value are characters of the file, so that a position inside can be told.
+  /// True if the value's characters stand in the file as they are, so that a position inside the value is one in the file.
   bool literal(std::string_view shown) const {
     return file_.text().substr(file_.value_at(pointer_) + 1).starts_with(shown);
   }
@@ -127,14 +127,14 @@ std::vector<rank_id> ranks_of_role(const place& at, rank_id world) {
   return ranks;
 }
 
-/// All entries at once, each spread evenly over the whole: the order in which an engine meets them.
+/// Mixes all entries, each spread evenly over the whole, because an engine meets sizes in such an order.
 std::vector<std::uint64_t> interleaved(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& runs) {
   std::uint64_t total = 0;
   for (const auto& [bytes, count] : runs) total += count;
   std::vector<std::uint64_t> sizes;
   std::vector<std::uint64_t> given(runs.size(), 0);
   while (sizes.size() < total) {
-    // The one that is furthest behind its share of what will have been given.
+    // Takes the entry that is furthest behind its share so far.
     std::size_t next = 0;
     double most_behind = -1;
     for (std::size_t i = 0; i < runs.size(); ++i) {

@@ -1,10 +1,10 @@
 #pragma once
-/// What `parley tune` runs, as a JSON file describes it (examples/specs/README.md):
+/// The job that `parley tune` runs, as a JSON file describes it (examples/specs/README.md):
 ///
 ///     const spec job = read_spec("llama2-7b-pipeline.json", {.ranks = 4});
 ///     for (const op_spec& op : job.ops) …
 ///
-/// A spec holds no code: configs are named ones with parameters, roles are lists of ranks or expressions. Whatever is wrong
+/// A spec holds no code: configs are named, with parameters; roles are lists of ranks or expressions. Anything wrong
 /// throws `text_error` with file, line and column, and with what to write instead.
 #include <parley/cli/json_text.hpp>
 #include <parley/config.hpp>
@@ -40,15 +40,15 @@ struct spec {
   std::vector<op_spec> ops;
 };
 
-/// What the command line says beside the file.
+/// The command line's overrides.
 struct spec_overrides {
   std::optional<rank_id> ranks{};
-  std::optional<std::uint64_t> microbatches{};  ///< of each op: fewer, or more by going through the list again
+  std::optional<std::uint64_t> microbatches{};  ///< of each op; if there are more, the list starts over
 };
 
 inline constexpr rank_id most_ranks = 256;
 inline constexpr std::uint64_t most_invocations = 1'000'000;
-// Of one list; larger ones took minutes before anything was said.
+// Limits of one list. Larger lists took minutes until anything was printed.
 inline constexpr std::size_t most_entries = 1'000;
 inline constexpr std::size_t most_ops = 1'000;
 inline constexpr std::uint64_t largest_payload = std::uint64_t{1} << 32U;

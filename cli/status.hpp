@@ -1,10 +1,10 @@
 #pragma once
-/// The status with which `parley run` ends: that of the first rank that failed, 128 and the signal where one killed it, as a shell has it.
+/// The status with which `parley run` ends: that of the first rank that failed; 128 plus the signal, as in a shell, if a signal killed it.
 #include <parley/transports/launch/launcher.hpp>
 
 namespace parley::cli {
 
-/// As timeout(1) has it.
+/// timeout(1) uses this status, too.
 inline constexpr int status_out_of_time = 124;
 
 inline int status_of(const transports::launch_end& end) {

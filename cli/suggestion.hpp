@@ -1,5 +1,5 @@
 #pragma once
-/// What somebody may have meant who has misspelt a word:
+/// The word that somebody may have meant who has misspelt one:
 ///
 ///     suggestion("tnue", {"run", "tune"});      // `; did you mean `tune`?`, or nothing where no word is like it
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace parley::cli {
 
-/// How many letters have to be put in, left out, changed, or swapped with their neighbour.
+/// How many letters must be inserted, removed, changed, or swapped with their neighbour to make one word the other.
 inline std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) {

@@ -9,10 +9,10 @@
 namespace parley::cli {
 
 using table_rows = std::vector<std::vector<std::string>>;
-/// Columns as wide as they need to be; the first `left` of them to the left, numbers to the right.
+/// Makes columns as wide as they need to be; the first `left` columns are aligned to the left, the others to the right.
 std::string aligned(const table_rows& all, std::size_t left);
 
-/// Per edge what each key agreed on, what its candidates took, and how its microbatches went; then the job as a whole.
+/// For each edge: what each key agreed on, what its candidates took, and which microbatches were trials; then the job as a whole.
 std::string tables(const boost::json::object& document);
 
 }  // namespace parley::cli

@@ -58,11 +58,11 @@ std::vector<std::string> rank_command(const tune_settings& s, rank_id ranks) {
 struct ran_job {
   rank_reports reports;
   transports::launch_end end;
-  std::uint64_t hash = 0;  // of a simulated one, or of all
-  std::uint64_t seed = 0;  // of the latest simulated one, which is the one that failed, if one has
+  std::uint64_t hash = 0;  // of a simulated run, or of all of them
+  std::uint64_t seed = 0;  // of the latest simulated run; if one failed, that one
   std::uint64_t seeds = 0;
-  simulation::coverage messages{};       // of all of these
-  std::optional<device_times> measured;  // what their times are made of
+  simulation::coverage messages{};       // of all simulated runs
+  std::optional<device_times> measured;  // what their times come from
 };
 
 ran_job run_job(const spec& job, const tune_settings& s) {
@@ -83,7 +83,7 @@ ran_job run_job(const spec& job, const tune_settings& s) {
   transports::launch_options options;
   options.ranks = job.ranks;
   options.command = rank_command(s, job.ranks);
-  // The command line beats the environment, which beats what a program sets.
+  // The command line overrides the environment, which overrides what a program sets.
   options.environment = {{"PARLEY_RESULTS", s.results_path}, {"PARLEY_TUNING", s.trials ? "1" : "0"}};
   options.on_line = [&](rank_id r, transports::output_stream, std::string_view line) {
     display.line(fmt::format("[rank {}] {}", r, line));
@@ -97,7 +97,7 @@ ran_job run_job(const spec& job, const tune_settings& s) {
   return ran;
 }
 
-/// The same in this process.
+/// Like `run_job`, with all ranks in this process.
 ran_job run_housed(const spec& job, const tune_settings& s) {
   ran_job ran;
   ran.reports.resize(job.ranks);
@@ -163,7 +163,7 @@ tuning::result_entry entry_in(const json::value& e) {
           e.at(3).to_number<double>()};
 }
 
-/// What all ranks know, as one file, and what they have read that is no longer so.
+/// The results of all ranks as one file, and the entries they had read that are no longer valid.
 struct learned_results {
   tuning::results_file file;
   std::vector<tuning::result_entry> superseded;
@@ -182,7 +182,7 @@ learned_results learned(const rank_reports& reports) {
     }
     for (const json::value& e : results.at("superseded").as_array()) all.superseded.push_back(entry_in(e));
   }
-  // A rank that remembers a key without having met it this time comes behind those that have decided on it.
+  // Decisions of this job come first, then entries of ranks that only remember a key and have not met it this time.
   for (const char* part : {"learned", "entries"}) {
     for (const auto& report : reports) {
       if (!report) continue;
@@ -192,7 +192,7 @@ learned_results learned(const rank_reports& reports) {
   return all;
 }
 
-/// Adds what was learned to the file. One that is not this job's, or cannot be read, stays as it is.
+/// Adds what was learned to the file. A file that is not this job's, or cannot be read, stays as it is.
 ops::kept_results keep(const std::string& path, const learned_results& more) {
   std::random_device random;
   const std::uint64_t unique = std::uint64_t{random()} << 32U | random();
@@ -214,7 +214,7 @@ json::object results_part(const ops::kept_results& k, const std::string& why_not
           {"why_not", why_not}};
 }
 
-/// A decision out of a results file was timed when it was made.
+/// Takes the time of a decision from the results file that the decision came from, because it was measured then.
 void fill_in_remembered_times(json::object& document, const tuning::results_file& file) {
   for (json::value& v : document.at("agreements").as_array()) {
     json::object& a = v.as_object();
@@ -238,7 +238,7 @@ std::uint64_t mismatches_in(const json::object& document) {
   return document.at("mismatches").to_number<std::uint64_t>();
 }
 
-/// Whether there is more than the default to choose from for that size.
+/// True if there is more than the default to choose from for that size.
 bool has_choice(const json::value& agreement) {
   const json::array& all = agreement.at("candidates").as_array();
   const auto counts = [](const json::value& c) {
@@ -249,14 +249,14 @@ bool has_choice(const json::value& agreement) {
 
 bool is_decided(const json::value& agreement) { return agreement.at("decided").as_bool(); }
 
-/// What goes without saying, as there is nothing to try, is no finding beside sizes that wait for one.
+/// A size with only the default to run is decided from the start; that is no finding while other sizes wait for a decision.
 bool decided_anything(const json::object& document) {
   const json::array& all = document.at("agreements").as_array();
   if (!all.empty() && std::all_of(all.begin(), all.end(), is_decided)) return true;
   return std::any_of(all.begin(), all.end(), [](const json::value& a) { return is_decided(a) && has_choice(a); });
 }
 
-/// Whether it was asked to find something out: trials may be made, and cost something.
+/// True if the run was to find something out: trials may be made, and may cost something.
 bool is_to_decide(const tune_settings& s) { return s.trials && s.budget.value_or(1) > 0 && s.seeds == 1 && !s.weather; }
 
 std::string why_undecided(const spec& job, const json::object& document, const tune_settings& s) {
@@ -338,7 +338,7 @@ int run_and_tell(const tune_options& o) {
   const bool interrupted = ran.end.signal != 0;
   if (interrupted) status = status_of_signal(ran.end.signal);
 
-  // What ranks agreed on before one of them died is as good as ever; what was seen to be wrong is not kept.
+  // What ranks agreed on before one of them died is still valid; what was seen to be wrong is not kept.
   const bool sound = paired && !document.at("outputs_differ").as_bool();
   const std::string& path = o.settings.results_path;
   ops::kept_results results;
@@ -375,7 +375,7 @@ int run_and_tell(const tune_options& o) {
   document["ok"] = status == 0;
   document["status"] = status;
 
-  // Standard output is for the document alone; people get the same on standard error.
+  // With JSON, standard output is for the document alone, and the tables go to standard error.
   const bool as_json = o.format == output_format::json;
   print(as_json ? stderr : stdout, tables(document));
   if (as_json) print(stdout, json::serialize(document) + "\n");
@@ -390,7 +390,7 @@ int run_and_tell(const tune_options& o) {
   return status;
 }
 
-/// Who asked for JSON gets a document in any case.
+/// With `--json` the user gets a document even if the command fails.
 void tell_fault(const tune_options& o, int status, const char* what) {
   if (o.format != output_format::json) return;
   print(stdout, json::serialize(json::object{{"ok", false}, {"status", status}, {"error", what}}) + "\n");

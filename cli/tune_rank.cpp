@@ -46,9 +46,9 @@ using runtime::task;
 namespace {
 
 constexpr runtime::time_ns progress_every_ns = 200'000'000;
-constexpr runtime::time_ns settle_within_ns = 5'000'000'000;  // a busy machine's ranks come to it late
+constexpr runtime::time_ns settle_within_ns = 5'000'000'000;  // on a busy machine ranks come to it late
 constexpr std::size_t fewest_flight_records = 4'096;
-constexpr runtime::time_ns weather_ns = 50'000'000;  // bad weather's, from the start on
+constexpr runtime::time_ns weather_ns = 50'000'000;  // how long bad weather lasts, from the start
 constexpr runtime::time_ns longest_jitter_ns = 200;  // of simulated links: a fifth of their latency
 const std::string interrupted = "interrupted";
 
@@ -57,10 +57,10 @@ runtime::time_ns wall_clock() {
       .count();
 }
 
-/// JSON has no infinity: what was not measured is null.
+/// JSON has no infinity: a time that was not measured becomes null.
 json::value finite(double ns) { return std::isfinite(ns) ? json::value(ns) : json::value(nullptr); }
 
-/// Something has been agreed on and is in force, also while it is searched for anew.
+/// True if a config was agreed on and is in force, also while the key is searched again.
 bool decided(const search& c) { return c.is_decided() || c.number() > 1; }
 
 const actors::decision_record* record_of(const ops::edge_agreement& e, const search& c) {
@@ -70,7 +70,7 @@ const actors::decision_record* record_of(const ops::edge_agreement& e, const sea
   return at == e.decisions->end() ? nullptr : &*at;
 }
 
-/// What the decision's evidence says of a candidate beyond its aggregate: who proposed it, and what each rank measured.
+/// Adds what the decision's evidence has beyond the aggregate: who proposed the candidate, and what each rank measured.
 void add_evidence(json::object& candidate, const actors::decision_record* d, std::uint64_t digest,
                   const actors::assignment& a) {
   if (d == nullptr) return;
@@ -84,13 +84,13 @@ void add_evidence(json::object& candidate, const actors::decision_record* d, std
         {"rank", r.rank}, {"time_ns", finite(r.time_ns)}, {"repetitions", r.repetitions}, {"status", r.status}};
     const auto ran = std::find(a.candidates().begin(), a.candidates().end(), r.ran);
     if (r.ran != digest && ran != a.candidates().end())
-      own["ran"] = a.ids()[static_cast<std::size_t>(ran - a.candidates().begin())];  // its part of a mixture
+      own["ran"] = a.ids()[static_cast<std::size_t>(ran - a.candidates().begin())];  // what the rank ran in a mixture
     ranks.push_back(std::move(own));
   }
   candidate["ranks"] = std::move(ranks);
 }
 
-/// What may not run for this key is said by name, measured or not.
+/// Names the reason why a candidate must not run for this key, whether it was measured or not.
 void add_exclusion(json::object& candidate, const search& c, std::size_t index) {
   for (const exclusion& e : c.excluded()) {
     if (e.candidate != index) continue;
@@ -119,7 +119,7 @@ json::array candidates_of(const search& c, const actors::assignment& a, const ac
   return list;
 }
 
-/// What is no candidate, as some rank lacks it.
+/// The configs that are no candidates because some rank lacks them.
 json::array lacking_in(const actors::decision_record* d) {
   json::array list;
   if (d == nullptr) return list;
@@ -129,7 +129,7 @@ json::array lacking_in(const actors::decision_record* d) {
   return list;
 }
 
-/// Calls since the decision that ran another config, by what the decided one lacked.
+/// The calls since the decision that ran another config, by what the decided config lacked.
 json::object others_of(const search& c) {
   json::object all;
   for (const auto& [need, calls] : c.runs_of_others()) all[std::string(need)] = calls;
@@ -174,7 +174,7 @@ json::object agreement_of(const ops::edge_agreement& e, const search& c) {
 json::array flight_of(const ops::rank& self) {
   json::array list;
   for (const runtime::flight_record& r : self.flight().in_order()) {
-    if (!runtime::is_transfer(r.what) || r.digest == 0) continue;  // one that had not begun ran no config
+    if (!runtime::is_transfer(r.what) || r.digest == 0) continue;  // a transfer that had not begun ran no config
     list.push_back(json::array{r.op, r.generation, r.invocation, r.digest, r.bytes, r.began_ns, r.ended_ns, r.tag,
                                static_cast<unsigned>(r.what), static_cast<unsigned>(r.flags)});
   }
@@ -217,7 +217,7 @@ json::object results_of(const ops::rank& self) {
           {"superseded", listed(self.superseded())}};
 }
 
-/// What the launcher is told while the rank works, at most a few times a second.
+/// Reports to the launcher while the rank works, at most a few times a second.
 class progress_reporter {
  public:
   progress_reporter(std::function<void(json::object&&)> to, ops::rank& self) : to_(std::move(to)), self_(self) {}
@@ -228,7 +228,7 @@ class progress_reporter {
     next_ = now + progress_every_ns;
     tell_now(work);
   }
-  /// Also when it was told a moment ago.
+  /// Reports even if the last report was a moment ago.
   void tell_now(const workload& work) {
     json::array agreed;
     std::uint64_t open = 0;
@@ -287,18 +287,18 @@ json::object final_report(ops::rank& self, const runtime::link& wire, const spec
 }
 
 ops::rank_settings settings_for(const tune_settings& s, const spec& job) {
-  // What is said to `parley tune` by variables holds for ranks that share its process, too; those of others read them once more.
+  // The environment of `parley tune` also holds for ranks in its process; ranks in processes of their own read it once more.
   ops::rank_settings all = ops::heed_environment({}, [](const std::string& name) {
                              const char* const value = std::getenv(name.c_str());
                              return value == nullptr ? std::nullopt : std::optional<std::string>(value);
                            }).settings;
   all.results_path = s.results_path;
-  all.write_results_soon = false;  // the command keeps what all of them have learned
+  all.write_results_soon = false;  // the command keeps what all ranks have learned
   all.policy = s.trials ? actors::tuning_policy::online : actors::tuning_policy::off;
   if (s.budget) all.plan.budget_fraction = *s.budget;
   if (!s.masked.empty()) all.masked = s.masked;
   all.mutant_ignores_stamp = s.mutant_ignores_stamp;
-  // Room for every invocation at both ends that a rank may have, and for the rehearsals.
+  // Room for all invocations at both ends, if this rank has both, and for the rehearsals.
   std::size_t invocations = 0;
   for (const op_spec& op : job.ops) invocations += op.sizes.size() * op.edges.size();
   all.flight_records = 2 * invocations + fewest_flight_records;
@@ -339,7 +339,7 @@ void check_masks(const tune_settings& s, const spec& job) {
 
 namespace {
 
-/// A config as it is, but that its rank kills itself in the midst of one of its runs, rehearsals among them.
+/// Wraps a config, so that its rank kills itself in the middle of one of the config's runs, rehearsals included.
 class fatal_config final : public ops::paired_config {
  public:
   fatal_config(ops::config_ptr config, std::uint64_t run)
@@ -372,10 +372,10 @@ class fatal_config final : public ops::paired_config {
   }
   ops::config_ptr config_;
   std::uint64_t run_;
-  mutable std::uint64_t begun_ = 0;  // a test switch may count
+  mutable std::uint64_t begun_ = 0;  // mutable, because a test switch may count
 };
 
-// Whether there is such a config.
+// Returns true if there is such a config.
 bool plant_death(spec& job, const planned_death& death) {
   bool planted = false;
   for (op_spec& op : job.ops) {
@@ -394,7 +394,7 @@ int tune_rank(const tune_settings& s) {
   spec job = read_spec(s.spec_path, s.overrides);
   std::string error;
   runtime::error thrown = runtime::errc::none;
-  std::string who;  // nobody, before it is known
+  std::string who;  // empty before the rank is known
   if (const auto place = transports::from_environment()) who = "rank " + std::to_string(place->rank) + ": ";
   try {
     ops::job here(options_for(s, job));
@@ -537,7 +537,7 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const device_
   std::vector<std::unique_ptr<housed_rank>> ranks;
   housed_end end;
   runtime::time_ns ended_ns = 0;
-  // Links whose times are never quite the same: what the seed decides.
+  // Link delays that vary a little, as the seed decides.
   simulation::tape jitter;
   if (s.weather) {
     jitter = simulation::rough_weather(job.ranks, s.seed, weather_ns);
@@ -548,10 +548,10 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const device_
     jitter.longest_delay_ns = longest_jitter_ns;
   }
   simulation::weather links(jitter, s.seed, job.ranks);
-  simulation::world all(o, &links);  // ends before what its programs belong to
+  simulation::world all(o, &links);  // declared after `ranks`, so that it ends before them
   simulation::scenario as_played;
   as_played.ranks = job.ranks;
-  as_played.must_decide = false;  // a spec ends when it is through
+  as_played.must_decide = false;  // a spec ends when its messages are through
   simulation::run_record record;
   record.play = &as_played;
   record.faults = &jitter;
@@ -575,9 +575,9 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const device_
     on_report(r, final_report(all[r], all.network()[r], job, ranks[r]->work, ended_ns, end.error));
   if (end.error.empty()) {
     links.calm();
-    idle.run_to(all.stage().now() + settle_within_ns);  // what was decided last reaches everybody
+    idle.run_to(all.stage().now() + settle_within_ns);  // so that what was decided last reaches all ranks
   } else {
-    jitter.mishaps.push_back({.what = simulation::mishap::kind::crash});  // nobody went on to the end
+    jitter.mishaps.push_back({.what = simulation::mishap::kind::crash});  // the ranks did not get to the end
   }
   watching.end_job();
   record.puts_outside = all.network().puts().outside;

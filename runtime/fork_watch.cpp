@@ -9,7 +9,7 @@ namespace parley::runtime {
 namespace {
 
 struct watches {
-  // Held while the process is copied, so that the child finds the list whole whichever thread has forked.
+  // fork() runs with this mutex locked, so that the child finds the list whole, whichever thread has called fork().
   std::mutex mutex;
   intrusive_list<fork_watch> all;
 };

@@ -1,13 +1,13 @@
 #pragma once
-/// Tells what belongs to one process that it has been copied into another by fork(). A rank's transports are its process's own: what
-/// the child sends would arrive as the parent's, and what it takes would be lost to the parent.
+/// Notifies the objects of a process that fork() has copied them into a child. A rank's transports belong to its process: messages
+/// that the child sends would arrive as the parent's, and messages that it receives would be lost to the parent.
 ///
 ///     struct state : fork_watch {
 ///       void on_fork() noexcept override { pollers.clear(); }     // in the child, before fork() returns there
 ///     };
 ///     if (state.forked()) …
 ///
-/// Costs nothing but at a fork(). A program that is started by vfork(), posix_spawn() or clone() is not told, and need not be: it calls exec.
+/// Costs nothing except at a fork(). A program started by vfork(), posix_spawn() or clone() is not notified: it calls exec anyway.
 #include <parley/runtime/intrusive_list.hpp>
 
 namespace parley::runtime {
@@ -18,7 +18,7 @@ class fork_watch : private list_hook {
   fork_watch(const fork_watch&) = delete;
   fork_watch& operator=(const fork_watch&) = delete;
   virtual ~fork_watch();
-  /// Whether this is a copy in a child.
+  /// True for a copy in a child.
   bool forked() const noexcept { return forked_; }
 
  protected:

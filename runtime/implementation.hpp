@@ -1,7 +1,8 @@
 #pragma once
-/// An op's implementation knows whose it is while it runs: a config's sending or receiving half, a group's role, a pipeline's stage, a
-/// kernel. Everything that runs in its scope, and in the scopes below, is a part of it. So a call of the op itself can be refused before
-/// it moves anything: its messages would be taken for those of the program's own calls.
+/// Marks code as part of an op's implementation while it runs: a config's sending or receiving half, a group's role, a pipeline's stage,
+/// or a kernel. Everything that runs in the implementation's scope, and in the scopes below, is part of it. If the implementation
+/// calls its own op, the call is refused before it moves anything, because the receiver would take its messages for those of the
+/// program's own calls.
 ///
 ///     const implementation mine(here, {.kind = "op", .name = "activations"}, config.id());
 ///     scope running(here, {.deadline = until, .inside = &mine});
@@ -10,8 +11,8 @@
 ///
 ///     check_call(ex, {.kind = "op", .name = "activations"});     // where a call begins: throws `bad_argument` within `mine`
 ///
-/// The same check refuses every call in a child that fork() made of the rank's process (fork_watch.hpp). While no implementation runs it
-/// reads one number.
+/// That check also refuses every call in a child that fork() made of the rank's process (fork_watch.hpp). While no implementation runs,
+/// the check reads one number.
 #include <parley/runtime/time/executor.hpp>
 
 #include <memory>
@@ -20,7 +21,7 @@
 
 namespace parley::runtime {
 
-/// An op as its user knows it: `op activations`, `kernel scale`. Holds no text of its own.
+/// An op's name in errors: `op activations`, `kernel scale`. Does not own the texts.
 struct op_title {
   std::string_view kind;
   std::string_view name;
@@ -29,7 +30,7 @@ struct op_title {
 
 class implementation {
  public:
-  /// `id` is its config's. What `op` and `id` name outlives it.
+  /// `id` is the config's. The texts of `op` and `id` must outlive this object.
   template <class Scope>
   implementation(const Scope& around, op_title op, std::string_view id) noexcept
       : implementation(around.where(), around.inside(), op, id) {}
@@ -43,7 +44,7 @@ class implementation {
 
   const op_title& op() const noexcept { return op_; }
   std::string_view id() const noexcept { return id_; }
-  /// The implementation of another op that has called this one's op; null: none has.
+  /// The implementation of another op that called this one's op; null: none did.
   const implementation* outer() const noexcept { return outer_; }
 
  private:
@@ -53,8 +54,8 @@ class implementation {
   std::string_view id_;
 };
 
-/// A root scope that is begun inside an implementation, as `start` does, belongs to that implementation. It keeps this copy, because the
-/// scope may outlive the implementation.
+/// A copy of an implementation, for a root scope that begins inside it, as `start` does. The root scope belongs to the implementation
+/// and keeps this copy, because the scope may outlive the implementation.
 class inherited_implementation {
  public:
   inherited_implementation(executor& ex, const implementation& of);
@@ -67,19 +68,19 @@ class inherited_implementation {
   implementation mine_;
 };
 
-/// The innermost implementation that the running coroutine belongs to; null: it belongs to none. Defined in coroutines/scope.cpp.
+/// The innermost implementation that the running coroutine is part of; null: none. Defined in coroutines/scope.cpp.
 const implementation* running_implementation(const executor& ex) noexcept;
 
-/// Throws what such a call ends with.
+/// Throws `bad_argument`: `op` was called by its own implementation, config `id`.
 [[noreturn]] void refuse_own_call(const op_title& op, std::string_view id);
-/// The same in a child that fork() made: `bad_argument`, of what was done.
+/// Throws `bad_argument`: `done` happened in a child that fork() made.
 [[noreturn]] void refuse_fork(std::string_view done);
 
 namespace detail {
 [[gnu::cold]] void check_guarded_call(const executor& ex, const op_title& op);
 }  // namespace detail
 
-/// Throws `bad_argument` where what runs is an implementation of `op`, and in a process that is not the executor's.
+/// Throws `bad_argument` if the running code is part of an implementation of `op`, or if this process is not the executor's.
 inline void check_call(const executor& ex, const op_title& op) {
   if (ex.guarded()) [[unlikely]]
     detail::check_guarded_call(ex, op);

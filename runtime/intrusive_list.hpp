@@ -1,6 +1,6 @@
 #pragma once
 /// A circular doubly linked list whose nodes live in the objects that it links, so that linking allocates nothing and an
-/// object that dies can leave from wherever it is.
+/// object's destructor can unlink it wherever it is.
 ///
 ///     struct waiter : list_hook { … };
 ///     intrusive_list<waiter> waiting;
@@ -28,7 +28,7 @@ struct list_hook {
   list_hook* previous_ = nullptr;
 };
 
-/// `T` derives from `list_hook`. The list does not own its nodes; those that are left when it ends are unlinked.
+/// `T` derives from `list_hook`. The list does not own its nodes; its destructor unlinks those that are left.
 template <class T>
 class intrusive_list {
  public:
@@ -71,7 +71,7 @@ class intrusive_list {
       hook = following;
     }
   }
-  /// The first one that `is` holds for; null if there is none.
+  /// The first node for which `is` returns true; null: none.
   template <class Is>
   T* find_if(Is&& is) {
     for (list_hook* hook = root_.next_; hook != &root_; hook = hook->next_) {

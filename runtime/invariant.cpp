@@ -9,7 +9,7 @@
 namespace parley::runtime {
 
 namespace {
-// Ranks never share a thread's work, so that neither needs a lock.
+// One of each per thread, so that neither needs a lock.
 thread_local breach_counts counts;
 thread_local breach_watch* watching = nullptr;
 }  // namespace

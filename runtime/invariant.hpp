@@ -1,13 +1,13 @@
 #pragma once
-/// Checks of what the protocol promises always holds (S1 to S8, L1, L2, N1 to N4 of docs/protocol.md), in every build.
+/// Checks, in every build, the invariants that the protocol promises (S1 to S8, L1, L2, N1 to N4 of docs/protocol.md).
 ///
 ///     invariant(may_start(), {"S2", "an invocation past the gate starts only with a lease", {op, rank}});
 ///     if (digest != mine) { blame({"S2", "parts of one config", {op, rank}}, s.source);  return errc::config_mismatch; }
 ///
-/// `invariant` is for what only a fault of our own code can break: it reports, then throws `failure{invariant_broken}`, so that
-/// the call it stands in fails with the invariant's name instead of going on. `blame` is for what a peer has broken: it counts
-/// and reports, and never throws; the caller goes on to an error value. Reports go to the thread's `breach_watch`; without one a
-/// fault of our own is written to stderr, and one of a peer is only counted.
+/// `invariant` is for breaches that only a fault of our own code can cause: it reports, then throws `failure{invariant_broken}`, so that
+/// the current call fails with the invariant's name instead of going on. `blame` is for breaches by a peer: it counts
+/// and reports, and never throws; the caller then returns an error value. Reports go to the thread's `breach_watch`. Without one, a
+/// fault of our own code is written to stderr, and a peer's is only counted.
 ///
 ///     breach_watch watch([&](const breach& b) { seen.emplace_back(b.name); });     // in a test, or in a checker
 #include <parley/identifiers.hpp>
@@ -28,22 +28,22 @@ struct noticed_at {
 /// One invariant that does not hold.
 struct breach {
   std::string_view name;  ///< `S7`
-  std::string_view text;  ///< what should be so
+  std::string_view text;  ///< what should hold
   noticed_at where;
-  std::optional<rank_id> culprit = {};  ///< the peer that broke it; nobody: our own code
+  std::optional<rank_id> culprit = {};  ///< the peer that broke it; none: our own code
 
   /// `invariant S7 broken, op 00000000deadbeef, on rank 1, by rank 0: a promise stays as it is`
   std::string sentence() const;
 };
 
-/// How often, on this thread.
+/// Number of breaches on this thread so far.
 struct breach_counts {
   std::uint64_t own = 0;
   std::uint64_t peers = 0;
 };
 const breach_counts& breaches() noexcept;
 
-/// While it lives it is told of every breach on this thread, instead of the one before it.
+/// While it lives, it receives all breaches on this thread; the watch made before it receives none.
 class breach_watch {
  public:
   explicit breach_watch(std::function<void(const breach&)> tell);
@@ -63,9 +63,9 @@ inline void invariant(bool holds, const breach& b) {
   if (!holds) [[unlikely]]
     broken(b);
 }
-/// Where nothing may be thrown: reports a fault of our own code and answers whether it holds.
+/// For code that must not throw: reports a fault of our own if `condition` is false, and returns `condition`.
 [[nodiscard]] bool holds(bool condition, const breach& b) noexcept;
-/// What `culprit` has broken.
+/// Reports that the peer `culprit` broke `b`.
 void blame(breach b, rank_id culprit) noexcept;
 
 }  // namespace parley::runtime

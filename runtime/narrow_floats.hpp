@@ -1,5 +1,5 @@
 #pragma once
-/// Numbers of 16 bits that are computed with as `float` and rounded to nearest even: the same bits on every processor, and on devices.
+/// 16-bit floats. Arithmetic uses `float`; results are rounded to nearest even: the same bits on every processor and on devices.
 ///
 ///     std::vector<bf16> gradients = …;
 ///     gradients[0] = gradients[0] + bf16(0.5F);       // a float, made a bf16 again
@@ -30,11 +30,11 @@ struct f16 {
     if (magnitude > 0x7f800000U) {
       narrow = 0x7e00U | ((magnitude >> 13U) & 0x3ffU);  // a NaN stays one
     } else if (magnitude >= 0x477ff000U) {
-      narrow = 0x7c00U;  // what would be rounded beyond the largest
+      narrow = 0x7c00U;  // rounds to infinity
     } else if (magnitude >= smallest_normal) {
       narrow = (magnitude - (112U << 23U) + 0xfffU + ((magnitude >> 13U) & 1U)) >> 13U;
     } else {
-      // Below that numbers are so many times 2^-24. The sum has just these bits at its end, and is rounded by the processor.
+      // Smaller numbers are multiples of 2^-24. The processor rounds the sum to one, and the sum's low bits then hold the multiple.
       narrow =
           std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - std::bit_cast<std::uint32_t>(0.5F);
     }
@@ -47,7 +47,7 @@ struct f16 {
       const float times = static_cast<float>(magnitude) * 0x1p-24F;
       return sign == 0 ? times : -times;
     }
-    const std::uint32_t exponent_by = magnitude >= 0x7c00U ? 224U : 112U;  // infinity and NaN have the largest
+    const std::uint32_t exponent_by = magnitude >= 0x7c00U ? 224U : 112U;  // infinity and NaN have the largest exponent
     return std::bit_cast<float>(sign | ((magnitude << 13U) + (exponent_by << 23U)));
   }
   std::uint16_t bits = 0;

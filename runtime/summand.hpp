@@ -1,5 +1,5 @@
 #pragma once
-/// What kinds of numbers a device adds up by itself (`memory_space::add`).
+/// The kinds of numbers that a device can add up by itself (`memory_space::add`).
 #include <parley/runtime/narrow_floats.hpp>
 
 #include <complex>
@@ -9,7 +9,7 @@
 
 namespace parley::runtime {
 
-/// Whole numbers of so many bits, signed or not, wrap. Those of 16 bits are summed as `float`, and rounded after each addend.
+/// Integers of that many bits, signed or not, wrap around. `f16` and `bf16` are added as `float`, and rounded after each addend.
 enum class summand : std::uint8_t { none, f32, f64, i8, i16, i32, i64, f16, bf16 };
 
 constexpr std::size_t bytes_of(summand s) noexcept {
@@ -27,7 +27,7 @@ constexpr std::size_t bytes_of(summand s) noexcept {
   return 1;
 }
 
-/// What a span of T is made of; complex numbers of their two parts.
+/// The number type of a span's elements; a complex number counts as two numbers.
 template <class T>
 constexpr summand summand_for() noexcept {
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, std::complex<float>>) return summand::f32;

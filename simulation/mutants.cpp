@@ -59,7 +59,7 @@ void change_stamp(parcel& p, Change change) {
   std::memcpy(p.header.data(), &s, sizeof s);
 }
 
-// A receiver that counts what comes instead of reading which invocation it is of.
+// A receiver that counts messages instead of reading their invocation.
 struct by_arrival final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_stamp(p, [&](stamp& s) {
@@ -72,10 +72,10 @@ struct by_arrival final : wire_tap {
   std::map<std::tuple<std::uint64_t, std::uint64_t, rank_id, std::uint32_t, bool>, std::uint32_t> next;
 };
 
-// A rank for which messages are of the job and generation that it is in.
+// A rank that takes every message for one of its own job and generation.
 struct any_generation final : wire_tap {
   void on_send(const parcel& p, const fate&) override {
-    // Whoever speaks does so in its own generation.
+    // A rank sends messages of its own generation.
     stamp s;
     runtime::frame_header h;
     if (p.on == link::channel::data) {
@@ -101,11 +101,11 @@ struct any_generation final : wire_tap {
   std::map<std::pair<rank_id, rank_id>, std::uint64_t> sessions;
 };
 
-// What was said first of something, for ranks of an op that has begun anew to take it for what is said of it now.
+// Remembers the first word on each key, so that ranks of an op in a later generation take that word for the current one.
 template <class Key, class Word>
 class said_before {
  public:
-  /// That of an earlier generation, or null.
+  /// The first word, if it is of an earlier generation, or null.
   const Word* find(const Key& of, std::uint64_t generation, const Word& now) {
     const auto [at, fresh] = first_.try_emplace(of, generation, now);
     const auto& [its, word] = at->second;
@@ -129,7 +129,7 @@ struct old_assignment final : wire_tap {
   said_before<std::tuple<std::uint64_t, rank_id, std::uint32_t>, std::uint64_t> before;
 };
 
-// A leader that goes on with what a rank reported of trials before its restart.
+// A leader that goes on with a rank's reports of trials from before that rank's restart.
 struct old_rows final : wire_tap {
   bool on_deliver(parcel& p) override {
     runtime::frame_header h;
@@ -159,7 +159,7 @@ struct failed_is_fast final : wire_tap {
   }
 };
 
-// A leader that never learns that a config failed elsewhere: it takes the trial for one that a caller gave up.
+// A leader that never learns that a config failed on another rank: it takes the trial for one that a caller cancelled.
 struct quarantine_forgotten final : wire_tap {
   bool on_deliver(parcel& p) override {
     if (type_of(p) == "nack") return false;
@@ -180,7 +180,7 @@ struct min_for_max final : wire_tap {
   }
 };
 
-// A participant that says it can run whatever it knows of, and has warmed it.
+// A participant that claims to have warmed every config that it knows of.
 struct claims_all final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::warm>(p, [&](actors::warm& w) { known = w.candidates; });
@@ -193,7 +193,7 @@ struct claims_all final : wire_tap {
   std::vector<std::uint64_t> known;
 };
 
-// A receiver that ends its receive when it revokes, whatever the sender says has begun.
+// A receiver that ends its receive when it revokes the credit, even if the sender answers that its put has begun.
 struct early_return final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::revoked>(p, [](actors::revoked& r) { r.next = 0; });
@@ -201,7 +201,7 @@ struct early_return final : wire_tap {
   }
 };
 
-// A worker that runs what it learned last instead of what belongs to the invocation.
+// A worker that runs the config that it was told before, instead of the one that belongs to the invocation.
 struct previous_look_ahead final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_stamp(p, [&](stamp& s) {
@@ -240,7 +240,7 @@ struct old_decision final : wire_tap {
   }
 };
 
-// Participants that go on past the gate that they have promised: the leader hears of an earlier one.
+// Participants that go on past the gate that they have promised: the leader receives an earlier promise.
 struct no_gate final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::lease_reply>(p, [](actors::lease_reply& r) { r.from = 0; });
@@ -248,7 +248,7 @@ struct no_gate final : wire_tap {
   }
 };
 
-// A participant that promises anew each time it is asked.
+// A participant that changes its promise each time it is asked.
 struct promise_changed final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::lease_reply>(p, [&](actors::lease_reply& r) {
@@ -259,14 +259,14 @@ struct promise_changed final : wire_tap {
   std::map<std::tuple<rank_id, std::uint32_t, std::uint64_t>, std::uint64_t> seen;
 };
 
-// Changes what participants hear of the log, and of a campaign.
+// Changes the log entries, and the number of a campaign, that participants receive.
 template <class Change>
 void change_log(parcel& p, Change change) {
   change_body<actors::lease_prepare>(p, [&](actors::lease_prepare& m) { change(m.after, m.entries, &m.campaign); });
   change_body<actors::lease_schedule>(p, [&](actors::lease_schedule& m) { change(m.after, m.entries, nullptr); });
 }
 
-// A coordinator that aborts a campaign whose schedule some have had.
+// A coordinator that aborts a campaign after some participants have received its schedule.
 struct abort_after_schedule final : wire_tap {
   bool on_deliver(parcel& p) override {
     if (p.to > 1) return true;
@@ -277,7 +277,7 @@ struct abort_after_schedule final : wire_tap {
   }
 };
 
-// Participants whose gate stays shut when its campaign has been aborted: they never hear of that.
+// Participants whose gate stays closed after its campaign was aborted, because they never receive the abort.
 struct gate_not_lifted final : wire_tap {
   bool on_deliver(parcel& p) override {
     std::uint32_t key = 0;
@@ -319,7 +319,7 @@ struct early_acknowledgement final : wire_tap {
   }
 };
 
-// A merge that takes everything that anybody knows, and participants that warm what they cannot run.
+// A merge that takes every config that any rank knows, and participants that claim to have warmed configs that they cannot run.
 struct outside_intersection final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::offer>(
@@ -329,7 +329,7 @@ struct outside_intersection final : wire_tap {
   claims_all claims;
 };
 
-// A receiver that takes a part which comes twice for another part of the same message.
+// A receiver that takes the second copy of a part for another part of the same message.
 struct repeats_counted final : wire_tap {
   bool on_deliver(parcel& p) override {
     if (!p.copy) return true;
@@ -341,7 +341,7 @@ struct repeats_counted final : wire_tap {
   }
 };
 
-// A receiver that takes all parts of an invocation but the first for repeats.
+// A receiver that drops all parts of an invocation but the first, as repeats.
 struct parts_dropped final : wire_tap {
   bool on_deliver(parcel& p) override {
     stamp s;
@@ -350,7 +350,7 @@ struct parts_dropped final : wire_tap {
   }
 };
 
-// A sender for which a revoke of credits changes nothing.
+// A sender that ignores revokes of credits.
 struct no_revoke final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::revoke>(p, [&](actors::revoke& r) {
@@ -363,7 +363,7 @@ struct no_revoke final : wire_tap {
   std::map<std::tuple<rank_id, rank_id, std::uint64_t>, std::uint64_t> asked;
 };
 
-// Credits whose numbers say nothing: none is ever as old as a revoke.
+// Credits whose numbers are so high that no revoke covers them.
 struct unnumbered_credits final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::credit>(p, [](actors::credit& c) { c.number += 1'000'000; });
@@ -371,7 +371,7 @@ struct unnumbered_credits final : wire_tap {
   }
 };
 
-// A sender that goes on with the credits of the generation before, but in rehearsals: these would find it, and put would be no candidate.
+// A sender that uses credits of the generation before. It does not in rehearsals, which would find the fault and exclude put.
 struct old_credits final : wire_tap {
   bool on_deliver(parcel& p) override {
     runtime::frame_header h;
@@ -388,7 +388,7 @@ struct old_credits final : wire_tap {
   std::map<std::tuple<std::uint64_t, std::uint64_t>, std::pair<std::uint64_t, actors::credit>> first;
 };
 
-// A receiver that refuses data of a generation which it has not heard of yet.
+// A receiver that refuses data of a generation that it has not joined yet.
 struct unknown_refused final : wire_tap {
   void on_send(const parcel& p, const fate&) override {
     runtime::frame_header h;
@@ -413,18 +413,18 @@ struct capacity_ignored final : wire_tap {
   }
 };
 
-// A sender that says nothing of a send which failed.
+// A sender that does not report a failed send.
 struct no_poison final : wire_tap {
   bool on_deliver(parcel& p) override { return type_of(p) != "poison"; }
 };
 
-// A receiver that says a few times what it has matched, and never again.
+// A receiver that reports a few times how much it has matched, and never again.
 struct matches_lost final : wire_tap {
   bool on_deliver(parcel& p) override { return type_of(p) != "matched" || ++said[p.from] <= 3; }
   std::map<rank_id, int> said;
 };
 
-// A sender for which a revoke voids the credit of the receive that has timed out, and none of those that moved up.
+// A sender for which a revoke voids only the credit of the receive that timed out, not the credits of receives that moved up.
 struct own_credit final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::credit>(
@@ -446,7 +446,7 @@ struct own_credit final : wire_tap {
   std::map<stream, std::uint64_t> done;  // revoked before
 };
 
-// A receiver that gives a credit while its revoke is unanswered: the last one counts as given after it.
+// A receiver that gives a credit while its revoke is unanswered: the last credit counts as given after the revoke.
 struct credit_during_revoke final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::revoke>(p, [&](actors::revoke& r) {
@@ -459,7 +459,7 @@ struct credit_during_revoke final : wire_tap {
   std::map<std::tuple<rank_id, rank_id, std::uint64_t>, std::uint64_t> asked;
 };
 
-// A receiver that counts on when a receive has timed out: the message which it was for comes to nobody.
+// A receiver that keeps the index of a receive that timed out, so that the message with that index reaches no receive.
 struct index_kept final : wire_tap {
   bool on_deliver(parcel& p) override {
     runtime::frame_header h;
@@ -478,8 +478,8 @@ struct index_kept final : wire_tap {
   std::map<std::tuple<std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> kept;
 };
 
-// A receiver where later receives do not move up: the index of one that timed out goes to the next one that is posted, so that the
-// two after the answer are taken for each other.
+// A receiver whose later receives do not move up: the index of a receive that timed out is given to the next one posted, so that the two
+// messages after the answer are taken for each other.
 struct given_back_index final : wire_tap {
   bool on_deliver(parcel& p) override {
     runtime::frame_header h;
@@ -501,7 +501,7 @@ struct given_back_index final : wire_tap {
   std::map<std::tuple<std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> given_back;
 };
 
-// A sender for which a message that is larger than its window never fits: it never hears that everything was matched.
+// A sender for which a message larger than its window never fits, because it never learns that everything was matched.
 struct oversize_never_fits final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::matched>(p, [](actors::matched& m) {
@@ -511,11 +511,11 @@ struct oversize_never_fits final : wire_tap {
   }
 };
 
-// A coordinator that gives a campaign up and begins the next one as soon as an answer is late, and takes answers to be quick.
+// A coordinator that expects quick answers, and gives a campaign up and begins the next one as soon as an answer is late.
 struct impatient final : wire_tap {
   bool on_deliver(parcel& p) override {
     if (p.to != victim) {
-      // What it says is about campaigns that the coordinator knows nothing of.
+      // The victim's replies are about campaigns that the coordinator does not know.
       return p.from != victim || type_of(p) != "lease_reply";
     }
     change_body<actors::lease_prepare>(p, [&](actors::lease_prepare& m) {
@@ -531,7 +531,7 @@ struct impatient final : wire_tap {
   std::map<std::uint32_t, std::uint64_t> begun;
 };
 
-// A receiver that takes any answer for the one to the revoke that is open: answers do not say which one they are to.
+// A receiver that takes any answer for the one to its open revoke, because answers carry no number.
 struct answers_unnumbered final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::revoked>(p, [&](actors::revoked& r) { r.number = asked[std::tuple(p.to, p.from, r.stream)]; });
@@ -543,7 +543,7 @@ struct answers_unnumbered final : wire_tap {
   std::map<std::tuple<rank_id, rank_id, std::uint64_t>, std::uint64_t> asked;
 };
 
-// A sender whose streams share one window: of each it hears as much less as is unmatched of the others.
+// A sender whose streams share one window: each report of a stream is reduced by the unmatched messages of the other streams.
 struct window_of_edge final : wire_tap {
   void on_send(const parcel& p, const fate&) override {
     stamp s;
@@ -572,7 +572,7 @@ struct window_of_edge final : wire_tap {
   std::map<std::tuple<rank_id, rank_id, std::uint64_t>, std::map<std::uint64_t, progress>> streams;
 };
 
-// A leader for which a trial took as long as the invocation before it: what trials cost is lost.
+// A leader for which every trial took a microsecond: the cost of trials is lost.
 struct cost_forgotten final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::report>(p, [](actors::report& r) {
@@ -582,7 +582,7 @@ struct cost_forgotten final : wire_tap {
   }
 };
 
-// Ranks that answer what they are answered.
+// Ranks that answer answers.
 struct answers_answered final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::neighbour_failure>(

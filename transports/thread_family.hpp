@@ -1,11 +1,11 @@
 #pragma once
-/// Whether threads that a library has started, of which it says nothing, have ended.
+/// Finds out whether threads that a library started without reporting them have ended.
 ///
 ///     thread_family mine("nccl abort");   // gives this thread the name; it should be a thread made for this
-///     library_that_starts_threads();      // on Linux a thread is born with the name of the one that starts it
-///     while (mine.has_others()) …         // those that it has started, and that these start, but for those that were given another name
+///     library_that_starts_threads();      // on Linux a new thread inherits the name of the thread that starts it
+///     while (mine.has_others()) …         // its threads, and those that they start, unless one was renamed
 ///
-/// Each family's name has a number behind it, so that two of them are not taken for one.
+/// A number is appended to each family's name, so that two families are not confused.
 #include <string>
 #include <string_view>
 
@@ -15,8 +15,8 @@ class thread_family {
  public:
   /// `name` has up to 10 characters; Linux keeps 15.
   explicit thread_family(std::string_view name);
-  /// Whether any thread of this process but the caller has the name, as far as one look at /proc shows: it may miss one while another
-  /// one ends, and sees none where /proc cannot be read.
+  /// True if one look at /proc shows a thread of this process with the name, other than the caller. It may miss a thread while
+  /// another one ends, and it finds none if /proc cannot be read.
   bool has_others() const;
 
  private:

@@ -1,12 +1,12 @@
 #pragma once
-/// A fixed number of bits, as they travel in an offer: which configs a rank has, which it has warmed.
+/// A fixed number of bits, as an offer carries them: which configs a rank has, or has warmed.
 ///
 ///     bits available(catalogue.size(), bit::set);
 ///     available.clear(3);
 ///     message.words = available.words();                          // 64 to a word, the lowest index first
 ///     outcome<bits> back = bits::from_words(message.words, count); // unused high bits must be zero
 ///
-/// An index past the end reads as clear and may not be set.
+/// An index past the end reads as clear; setting or clearing it throws `invalid`.
 #include <cstddef>
 #include <cstdint>
 #include <vector>

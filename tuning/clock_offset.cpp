@@ -25,8 +25,8 @@ bool clock_offset::add(const round_trip& s) {
   return add_ours_to_theirs(s.sent_ns, s.received_ns) && add_theirs_to_ours(s.answered_ns, s.returned_ns);
 }
 
-// Strictly, a bound holds when the message came, or was sent, by our clock, which only the other side knows. It holds at our
-// own end as well: between the two the offset moves by far less than the message's delay, which the bound leaves out.
+// Strictly, a bound holds at the time by our clock when the message was at the other side, which we do not know. It holds at our own end
+// as well: meanwhile the offset moves by far less than the message's delay, by which the bound is too wide.
 bool clock_offset::add_ours_to_theirs(std::int64_t sent_ns, std::int64_t received_ns) {
   if (!possible(sent_ns) || !possible(received_ns)) return false;
   return add(side::upper, {sent_ns, received_ns - sent_ns});
@@ -51,14 +51,14 @@ bool clock_offset::add(side s, bound b) {
 
 void clock_offset::keep(std::vector<bound>& list, side s, bound b) {
   const double sign = s == side::upper ? 1 : -1;
-  // One that says less than another would, carried through the time between them at any rate, is of no use.
+  // A bound is of no use if another one, carried through the time between them at any rate, says as much.
   const auto implied = [&](const bound& by, const bound& of) {
     const double carried = drift * std::abs(span_ns(by.when_ns, of.when_ns));
     return sign * span_ns(by.offset_ns, of.offset_ns) >= carried;
   };
   if (std::any_of(list.begin(), list.end(), [&](const bound& known) { return implied(known, b); })) return;
   std::erase_if(list, [&](const bound& known) { return implied(b, known); });
-  if (list.size() == most_bounds) {  // every other one goes, the first and the last few stay
+  if (list.size() == most_bounds) {  // drops every other one
     std::size_t place = 0;
     std::erase_if(list, [&](const bound&) { return place++ % 2 == 1; });
   }
@@ -66,7 +66,7 @@ void clock_offset::keep(std::vector<bound>& list, side s, bound b) {
   list.insert(std::upper_bound(list.begin(), list.end(), b, later), b);
 }
 
-// A line between a bound of one side and a bound of the other cannot be steeper than the two allow.
+// The offset stays below all upper and above all lower bounds, so that a bound of each side limits its slope.
 void clock_offset::narrow_rate() noexcept {
   slowest_ = -drift;
   fastest_ = drift;
@@ -108,7 +108,7 @@ clock_offset::estimate clock_offset::near(std::int64_t ours_ns, std::int64_t bas
 
 std::optional<clock_offset::estimate> clock_offset::at(std::int64_t ours_ns) const noexcept {
   if (upper_.empty() || lower_.empty() || !possible(ours_ns)) return std::nullopt;
-  // Relative to a bound, because a double counts single nanoseconds over days, not over years.
+  // Relative to a bound, because a double resolves single nanoseconds over days, but not over years.
   const std::int64_t base = lower_.back().offset_ns;
   const estimate e = near(ours_ns, base);
   return estimate{static_cast<double>(base) + e.offset_ns, e.error_ns + rounding_ns};
@@ -117,7 +117,7 @@ std::optional<clock_offset::estimate> clock_offset::at(std::int64_t ours_ns) con
 clock_reading clock_offset::to_ours(std::int64_t theirs_ns) const noexcept {
   if (upper_.empty() || lower_.empty() || !possible(theirs_ns)) return {theirs_ns, infinite};
   const std::int64_t base = lower_.back().offset_ns;
-  // Where on the line it is depends on our time, which is what is looked for. The line is nearly level: a few steps do.
+  // The offset depends on our time, which is the unknown. The line is nearly level, so that a few steps suffice.
   std::int64_t ours_ns = theirs_ns - base;
   estimate e;
   for (int step = 0; step < 3; ++step) {

@@ -1,5 +1,5 @@
 #pragma once
-/// Configs: what they are called, what identifies them, and the ordered catalogue that a rank offers.
+/// Configs: their names, their identities, and the ordered catalogue that a rank offers.
 ///
 ///     config_identity pair{.name = "chunked", .parameters = {{"in_flight", "4"}, {"chunk_bytes", "262144"}},
 ///                          .wire_class = "am_chunks", .abi = 1};
@@ -7,9 +7,9 @@
 ///     digest(pair);           // 64 bits over name, parameters, wire class and ABI
 ///     outcome<catalogue> offered = catalogue::make({direct, pair});   // element 0 is the default, c0
 ///
-/// The text form is free of commas, because results files are split on commas and know no quoting. Parameters are
-/// sorted by name and separated by one space; the order in which they were given never matters. What cannot be
-/// canonical (duplicate parameters, foreign characters, too long) is a `problem` in words.
+/// The text form has no commas, because results files are split on commas, quoted or not. Parameters are sorted by name and separated
+/// by one space; the order in which they were given does not matter. An identity that cannot be canonical (duplicate
+/// parameters, foreign characters, too long) is a `problem` in words.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,8 +41,8 @@ struct parameter {
   std::string value;
 };
 
-/// Configs with one identity may serve each other; the wire class and its ABI say what must match on all sides. Different
-/// configs of one wire class may serve each other too, so it covers how a payload is cut. Empty: no other config does.
+/// Ranks that run configs of the same identity understand each other. So do ranks that run different configs of the same wire class and
+/// ABI; therefore the wire class covers how a payload is cut. Empty: no other config is understood.
 struct config_identity {
   std::string name;
   std::vector<parameter> parameters{};
@@ -56,21 +56,21 @@ struct config_identity {
   std::optional<std::uint64_t> number(std::string_view parameter_name) const noexcept;
 };
 
-/// Parameters sorted by name; checked for duplicates, characters and limits. `Default` is no config's name: in results
-/// files it pins c0.
+/// Sorts the parameters by name; checks for duplicates, characters and limits. No config can be called `Default`: in results files that
+/// pins c0.
 outcome<config_identity> canonical(config_identity identity);
 
-/// `direct`, `chunked(chunk_bytes=262144 in_flight=4)`. Sorts by itself; does not check.
+/// The text form: `direct`, `chunked(chunk_bytes=262144 in_flight=4)`. Sorts the parameters; does not check them.
 std::string config_id(const config_identity& identity);
 
-/// The reverse: a canonical identity with name and parameters. Wire class and ABI are not part of the text.
-/// Parameters may come in any order and with more spaces; a comma between them is accepted from people.
+/// Reads the text form: a canonical identity with name and parameters. Wire class and ABI are not part of the text.
+/// Parameters may be in any order and have more spaces between them, or a comma, as people write.
 outcome<config_identity> parse_config_id(std::string_view text);
 
 /// Never 0; independent of the order of parameters.
 std::uint64_t digest(const config_identity& identity);
 
-/// The ordered list of configs that one rank knows for one op. Element 0 is c0. Its copies share what it holds, which never changes.
+/// The ordered list of configs that one rank knows for one op. Element 0 is c0. Copies share the content, which never changes.
 class catalogue {
  public:
   struct entry {
@@ -80,7 +80,7 @@ class catalogue {
     friend bool operator==(const entry&, const entry&) = default;
   };
 
-  /// An empty one, which `make` never gives: a catalogue that was not yet received.
+  /// An empty catalogue, which `make` never returns: one that was not received yet.
   catalogue() = default;
   static outcome<catalogue> make(std::vector<config_identity> configs);
 
@@ -90,7 +90,7 @@ class catalogue {
   const std::vector<entry>& entries() const noexcept { return listed().entries; }
   std::optional<std::size_t> find(std::uint64_t digest) const noexcept;
   std::optional<std::size_t> find(std::string_view id) const noexcept;
-  /// Over all configs in their order: equal hashes mean that the list need not be sent.
+  /// A hash of all configs in their order: if two ranks' hashes are equal, the list need not be sent.
   std::uint64_t hash() const noexcept { return listed().hash; }
   friend bool operator==(const catalogue& a, const catalogue& b) noexcept {
     return a.list_ == b.list_ || a.entries() == b.entries();

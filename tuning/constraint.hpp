@@ -1,14 +1,14 @@
 #pragma once
-/// What a user demands of every config before time may decide: at most so inaccurate, and at most so much memory.
+/// A user's demands on every config before time decides: a limit for its error, and one for its memory.
 ///
 ///     const demands needs{.relative_error = 1e-2, .memory_per_byte = 4};       // what a config says of itself
 ///     const constraints user{.relative_error = 1e-3, .memory_bytes = 64 << 20};
 ///     for (const broken_constraint& b : broken_by(needs, user)) b.largest_bytes;   // of a payload that may still use it
 ///
-/// Accuracy is of the config's result, relative to the default's; memory is what it needs beside the caller's buffers, on the rank
-/// that asks. The default is what others are measured by, so that no constraint takes it away.
+/// The error is that of the config's result, relative to the default's result. The memory is what the config needs in addition to the
+/// caller's buffers, on the rank that asks. No constraint excludes the default, because the others are compared with it.
 ///
-/// With `compare_trials` nobody is believed: a config that says it is exact and brings other bytes has failed, and so has one whose
+/// With `compare_trials` results are checked: a config that claims to be exact and produces other bytes has failed, and so has one whose
 /// numbers are off by more than is allowed.
 #include <parley/tuning/results/settings.hpp>
 
@@ -32,8 +32,8 @@ struct demands {
 struct constraints {
   double relative_error = std::numeric_limits<double>::infinity();
   std::uint64_t memory_bytes = std::numeric_limits<std::uint64_t>::max();
-  bool compare_trials = false;  ///< what a trial brings is compared with what was sent, or with what the default brings
-  double absolute_error = numerical_check{}.atol;  ///< of numbers that are compared, beside the relative one
+  bool compare_trials = false;  ///< compare a trial's result with what was sent, or with the default's result
+  double absolute_error = numerical_check{}.atol;  ///< allowed for compared numbers, in addition to the relative error
   bool any() const noexcept {
     return compare_trials || relative_error < std::numeric_limits<double>::infinity() ||
            memory_bytes < std::numeric_limits<std::uint64_t>::max();
@@ -46,27 +46,27 @@ std::string_view name(constraint_kind kind) noexcept;
 struct broken_constraint {
   constraint_kind kind = constraint_kind::accuracy;
   std::uint64_t largest_bytes = 0;  ///< larger payloads may not use the config
-  double needs = 0;                 ///< a relative error, or bytes of memory for a payload of that size and one more
+  double needs = 0;                 ///< a relative error, or bytes of memory for a payload that is one byte larger
   double allowed = 0;
   friend bool operator==(const broken_constraint&, const broken_constraint&) = default;
 };
 
-/// What satisfies both.
+/// The constraints that satisfy both.
 constexpr constraints both(const constraints& a, const constraints& b) noexcept {
   return {std::min(a.relative_error, b.relative_error), std::min(a.memory_bytes, b.memory_bytes),
           a.compare_trials || b.compare_trials, std::min(a.absolute_error, b.absolute_error)};
 }
 
-/// How numbers are compared by who allows that.
+/// How numbers are compared under these constraints.
 constexpr numerical_check tolerance_of(const constraints& user) noexcept {
   const bool said = user.relative_error < std::numeric_limits<double>::infinity();
   return {user.compare_trials, user.absolute_error, said ? user.relative_error : numerical_check{}.rtol};
 }
 
-/// At most one of each kind. What is no number, or negative, is as bad as can be.
+/// At most one of each kind. A demand that is negative or no number counts as infinite.
 std::vector<broken_constraint> broken_by(const demands& d, const constraints& user);
 
-/// `constraint on memory: payloads of more than 1024 bytes need 4096 bytes or more, and 4095 are allowed`
+/// `constraint on memory: payloads of more than 1024 bytes need 4096 bytes or more beside them, and 4095 are allowed`
 std::string sentence(const broken_constraint& b);
 
 }  // namespace parley::tuning

@@ -1,6 +1,6 @@
 #pragma once
-/// A stable 64-bit hash: the same bytes give the same number on every machine, compiler and day, because digests travel
-/// in stamps and live in files. FNV-1a with a finaliser that spreads the last bytes; not for adversaries.
+/// A stable 64-bit hash: the same bytes give the same number on every machine, compiler and day, because stamps carry digests
+/// and files keep them. FNV-1a with a finaliser that spreads the last bytes; not safe against adversaries.
 ///
 ///     std::uint64_t d = stable_hash{}.text("direct").number(1).digest();   // never 0, which means "none"
 ///

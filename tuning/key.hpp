@@ -1,13 +1,13 @@
 #pragma once
-/// What a decision is made for: an op, a bucket of sizes and a type of elements.
+/// The key of a decision: an op, a bucket of sizes and an element type.
 ///
 ///     tuning_key key{"activations", size_bucket::of(16 << 20), "bf16"};
 ///     key.op;                   // "activations": the first field of a results line
 ///     parameters_text(key);     // "16MiB_bf16": the second one
 ///     parse_byte_size("256KiB").value();   // 262144
 ///
-/// Sizes share a bucket from one power of two (exclusive) to the next (inclusive); 0 B has a bucket of its own. The
-/// sender alone derives the key, so a larger receive buffer changes nothing.
+/// A bucket holds the sizes from one power of two (exclusive) to the next (inclusive); 0 B has a bucket of its own. Only the sender
+/// derives the key, so a larger receive buffer changes nothing.
 #include <compare>
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@
 
 namespace parley::tuning {
 
-/// Named by its largest size: 0, 1, 2, 4, ... 2^63. The last one holds all that is larger, too.
+/// Named by its largest size: 0, 1, 2, 4, ... 2^63. The last bucket also holds all larger sizes.
 class size_bucket {
  public:
   constexpr size_bucket() = default;
@@ -47,9 +47,9 @@ struct tuning_key {
 std::string parameters_text(const tuning_key& key);
 /// `activations 16MiB_bf16`, for people.
 std::string to_string(const tuning_key& key);
-/// From the two fields of a results line.
+/// Reads the key from the two fields of a results line.
 outcome<tuning_key> parse_key(std::string_view op, std::string_view parameters);
-/// An op's or type's name that results files can hold: no commas, control characters or outer spaces; not `Validator`.
+/// Checks that results files can hold the names of op and type: no commas, control characters or outer spaces; not `Validator`.
 outcome<tuning_key> checked(tuning_key key);
 
 /// `0B`, `12345B`, `8KiB`, `16MiB`: the largest unit that leaves no remainder.

@@ -47,7 +47,7 @@ std::optional<problem> check_offers(const std::vector<offer>& offers) {
   return std::nullopt;
 }
 
-/// The union in the participants' order, where each digest stands in it, and which digests are of two configs.
+/// The union in the participants' order, the place of each digest in it, and the digests that two different configs have.
 struct config_union {
   std::vector<catalogue::entry> configs;
   std::map<std::uint64_t, std::size_t> place;
@@ -88,7 +88,7 @@ participant joined(offer&& o, const config_union& all) {
   return p;
 }
 
-/// What a participant runs when config `wanted` is assigned.
+/// The config that the participant at `place` runs when config `wanted` is assigned.
 std::optional<std::size_t> variant_of(const merged& all, std::size_t place, std::size_t wanted, variants allowed) {
   if (all.participants[place].available.test(wanted)) return wanted;
   for (std::size_t other = 0; allowed == variants::wire_class && other < all.configs.size(); ++other) {
@@ -107,7 +107,7 @@ std::optional<candidate> candidate_of(const merged& all, std::size_t config, var
   return made;
 }
 
-/// Of participants, those that do alike in a mixture.
+/// Participants that run the same config in a mixture.
 using places = std::vector<std::size_t>;
 
 std::vector<places> groups_that_lack(const merged& all, const candidate& of, bool like_ranks_together) {
@@ -126,7 +126,7 @@ std::vector<places> groups_that_lack(const merged& all, const candidate& of, boo
   return groups;
 }
 
-/// The mixture of that name among all that such groups can make.
+/// Looks for the mixture of that name among those that the groups can make.
 std::optional<candidate> find_among(const merged& all, const candidate& of, const std::vector<places>& groups,
                                     std::string_view name) {
   std::vector<std::vector<std::size_t>> choices;

@@ -1,13 +1,13 @@
 #pragma once
-/// What ranks run in the place of configs that they lack, as it becomes known: candidates that `merge` made of what comes first change, and
-/// others are added.
+/// Adapts the configs that ranks run instead of those that they lack, as failures and times become known: changes candidates that `merge`
+/// made of the first config that fits, and adds others.
 ///
 ///     mixtures m;
 ///     m.add_named(all, names_in_results_files);
 ///     auto changed = m.replace_failed(all, {{digest}, {}});       // a rehearsal of the first participant failed
 ///     m.add_fastest(all, own_times_of_a_size);                    // after trials
 ///
-/// A candidate that is in force, or scheduled, keeps its variants: only those that have never been warmed on all change theirs.
+/// A candidate that is in force, or scheduled, keeps its variants: only candidates that were never warmed on all ranks change theirs.
 #include <parley/tuning/merge.hpp>
 
 #include <cstddef>
@@ -19,20 +19,20 @@
 
 namespace parley::tuning {
 
-/// Whether a candidate has its config's name: others are named after their variants.
+/// True if a candidate has its config's name; others are named after their variants.
 bool is_by_name(const merged& all, const candidate& c) noexcept;
 
 class mixtures {
  public:
-  /// Of one participant: the digests of candidates whose rehearsal failed there, with the participant's own variant.
+  /// One participant's: the digests of the candidates whose rehearsal failed there, with the participant's own variant.
   using failures = std::vector<std::uint64_t>;
 
-  /// A participant whose variant failed gets its next one of that wire class. Answers which candidates have changed, to be warmed as they
-  /// will run. What would be another candidate, or the default everywhere, stays; so does what is named after its variants.
+  /// Gives each participant whose variant failed its next one of that wire class. Returns the candidates that have changed, which must be
+  /// warmed again. A candidate stays if it would become equal to another one, such as the default, or is named after its variants.
   std::vector<std::size_t> replace_failed(merged& all, const std::vector<failures>& by_place);
-  /// Where candidates are mixtures: beside each config's own candidate one in which whoever lacks it runs what took the least time.
+  /// If any candidate is a mixture: adds for each measured config one in which each participant that lacks it runs its fastest variant.
   void add_fastest(merged& all, const own_times& took) const;
-  /// Those that results files name and that ranks can run. What is no mixture's name is passed over.
+  /// Adds the mixtures that results files name and that the ranks can run. Skips names that are no mixture's.
   static void add_named(merged& all, const std::set<std::string>& names);
 
  private:

@@ -92,12 +92,12 @@ std::optional<unlike_number> first_unlike(number_type t, std::span<const std::by
                                           std::span<const std::byte> expected, const numerical_check& within) {
   const of_type& type = about(t);
   if (!type.exact) return first_unlike(got, expected, type.bytes, type.load, within);
-  // By their bytes: a double has not all bits of a large integer.
+  // Compares bytes, because a double cannot hold all bits of a large integer.
   const auto [wrong, right] = std::mismatch(got.begin(), got.end(), expected.begin(), expected.end());
   if (wrong == got.end()) return std::nullopt;
   const std::size_t element = static_cast<std::size_t>(wrong - got.begin()) / type.bytes;
   const std::size_t at = element * type.bytes;
-  if (at + type.bytes > got.size()) return std::nullopt;  // what is no whole element means nothing
+  if (at + type.bytes > got.size()) return std::nullopt;  // bytes that are no whole element are ignored
   return unlike_number{element, type.load(got.data() + at), type.load(expected.data() + at)};
 }
 
@@ -129,7 +129,7 @@ void fill_with_numbers(number_type t, std::span<std::byte> into, std::uint64_t w
         store(at, std::bit_cast<float>(0x3f800000U | static_cast<std::uint32_t>(dice >> 41U)));
         break;
       case number_type::f64: store(at, std::bit_cast<double>(0x3ff0000000000000U | (dice >> 12U))); break;
-      default: {  // little-endian or big: the byte of least weight
+      default: {  // sets the least significant byte
         std::memset(at, 0, bytes);
         at[std::endian::native == std::endian::little ? 0 : bytes - 1] = static_cast<std::byte>(whole);
       }

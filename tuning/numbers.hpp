@@ -1,11 +1,11 @@
 #pragma once
-/// The numbers of a candidate beside those of the default: whether they are close enough, and which one is not.
+/// Compares a candidate's numbers with the default's: are they close enough, and which one is not.
 ///
 ///     const auto type = number_type_of("bf16");                       // nothing: no such type
 ///     fill_with_numbers(*type, scratch, member);                      // the same whenever it is asked, others for each member
 ///     if (auto bad = first_unlike(*type, came, reference, within)) throw … sentence(*bad, within);
 ///
-/// Integers and plain bytes have to be equal, whatever the tolerance. A NaN is right only where the default has one.
+/// Integers and plain bytes must be equal, whatever the tolerance. A NaN is right only where the default has one.
 #include <parley/tuning/results/settings.hpp>
 
 #include <cmath>
@@ -23,11 +23,11 @@ namespace parley::tuning {
 
 enum class number_type : std::uint8_t { bytes, f16, bf16, f32, f64, i8, u8, i16, u16, i32, u32, i64, u64 };
 
-/// As ops declare it, in any of the usual spellings: `f32`, `fp32`, `float32`, `float`; `bf16`, `bfloat16`; `i32`, `int32`, …
+/// The type that ops declare, in any of the usual spellings: `f32`, `fp32`, `float32`, `float`; `bf16`, `bfloat16`; `i32`, `int32`, …
 std::optional<number_type> number_type_of(std::string_view dtype) noexcept;
 std::size_t size_of(number_type t) noexcept;
 
-/// How a span of T compares.
+/// The type by which a span of T is compared.
 template <class T>
 constexpr number_type number_type_for() noexcept {
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, std::complex<float>>) return number_type::f32;
@@ -35,7 +35,7 @@ constexpr number_type number_type_for() noexcept {
   return number_type::bytes;
 }
 
-/// |got - expected| <= atol + rtol * |expected|. Nothing is close to an infinity but itself.
+/// |got - expected| <= atol + rtol * |expected|. Only an infinity is close to the same infinity.
 inline bool is_close(double got, double expected, const numerical_check& within) noexcept {
   if (got == expected || (std::isnan(got) && std::isnan(expected))) return true;
   return std::isfinite(expected) && std::abs(got - expected) <= within.atol + within.rtol * std::abs(expected);
@@ -46,7 +46,7 @@ struct unlike_number {
   double got = 0;
   double expected = 0;
 };
-/// `load` makes a double of the element at an address.
+/// The first element that is not close. `load` makes a double of the element at an address.
 template <class Load>
 std::optional<unlike_number> first_unlike(std::span<const std::byte> got, std::span<const std::byte> expected,
                                           std::size_t element_bytes, const Load& load, const numerical_check& within) {
@@ -57,14 +57,14 @@ std::optional<unlike_number> first_unlike(std::span<const std::byte> got, std::s
   }
   return std::nullopt;
 }
-/// Both spans are of one length.
+/// The spans must have the same length.
 std::optional<unlike_number> first_unlike(number_type t, std::span<const std::byte> got,
                                           std::span<const std::byte> expected, const numerical_check& within);
 /// `element 7 of output 0 is 3 where the default has 4 (atol 1e-05, rtol 1e-05)`
 std::string sentence(const unlike_number& n, const numerical_check& within, std::string_view of = "");
 
-/// Numbers whose sums are the same in any order where the type is coarse, and use all their bits where it is fine: small whole
-/// ones, or some of [1, 2).
+/// Fills `into` with numbers. For coarse types their sums are the same in any order: small integers. For fine types they use all
+/// their bits: numbers in [1, 2). Each `which` gives other numbers.
 void fill_with_numbers(number_type t, std::span<std::byte> into, std::uint64_t which) noexcept;
 
 }  // namespace parley::tuning

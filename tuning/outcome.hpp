@@ -1,5 +1,5 @@
 #pragma once
-/// A value, or the problem that kept it from being one. `tuning` knows no other folder, so it has this small type of
+/// A value, or the problem because of which there is none. `tuning` depends on no other folder, so it has this small type of
 /// its own; actors turn a `problem` into an `error` and add the op and the rank.
 ///
 ///     outcome<config_identity> parsed = parse_config_id("chunked(chunk_bytes=262144 in_flight=4)");
@@ -35,7 +35,7 @@ struct problem {
   std::string text;  ///< a whole sentence: what, where, and what to do
 };
 
-/// The exception of an `outcome` that is asked for a value it does not have.
+/// Thrown by an `outcome` that is asked for a value it does not have.
 class invalid : public std::runtime_error {
  public:
   explicit invalid(problem p) : std::runtime_error(p.text), problem_(std::move(p)) {}

@@ -1,6 +1,6 @@
 #pragma once
-/// Whether the bytes that came are those that were sent: 64 bits of a payload, the same on every machine. Four lanes of eight
-/// bytes at a time, so that it runs at the speed of memory; it finds faults, not adversaries.
+/// A 64-bit check of a payload, the same on every machine, to see that the bytes received are those that were sent. It mixes four
+/// lanes of eight bytes at a time, so that it runs at the speed of memory. It finds faults, not adversaries.
 ///
 ///     s.next_digest = payload_check(data);              // the sender's word
 ///     payload_check(buffer) == s.next_digest            // and what the receiver has
@@ -32,7 +32,7 @@ class running_payload_check {
       held_ = 0;
     }
     std::size_t at = 0;
-    std::array<std::uint64_t, 4> lanes = lanes_;  // where nothing that is read can lie
+    std::array<std::uint64_t, 4> lanes = lanes_;  // a local copy, which the data cannot alias
     for (; at + block_.size() <= data.size(); at += block_.size()) mix_block(lanes, data.data() + at);
     lanes_ = lanes;
     held_ = data.size() - at;
@@ -62,7 +62,7 @@ class running_payload_check {
     for (std::size_t lane = 0; lane < lanes.size(); ++lane) mix(lanes[lane], block + 8 * lane, 8);
   }
   std::array<std::uint64_t, 4> lanes_{odd, odd * 3, odd * 5, odd * 7};
-  std::array<std::byte, 32> block_{};  // that is not full yet
+  std::array<std::byte, 32> block_{};  // the block that is not full yet
   std::size_t held_ = 0;
   std::uint64_t total_ = 0;
 };
@@ -72,7 +72,7 @@ inline std::uint64_t payload_check(std::span<const std::byte> data) noexcept {
   all.add(data);
   return all.value();
 }
-/// Of one that lies in pieces, the same as if it lay in one.
+/// The check of a payload in pieces, the same as if it lay in one.
 inline std::uint64_t check_of_pieces(std::span<const std::span<std::byte>> pieces) noexcept {
   running_payload_check all;
   for (const std::span<std::byte> each : pieces) all.add(each);

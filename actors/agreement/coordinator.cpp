@@ -37,7 +37,7 @@ runtime::result<tuning::catalogue> from_the_wire(const std::vector<wire_config>&
 
 constexpr runtime::time_ns look_again_ns = 1'000'000'000;
 constexpr std::size_t remembered_requests = 64;
-// After the first rounds: how long until those whose rehearsal failed rehearse again by themselves. Each pause is four times the one before.
+// After the first rounds: how long until candidates whose rehearsal failed are rehearsed again. Each pause is four times the one before.
 constexpr runtime::time_ns first_warming_pause_ns = 10'000'000'000;
 constexpr runtime::time_ns last_warming_pause_ns = 160'000'000'000;
 
@@ -47,9 +47,9 @@ using coordinator_actor = runtime::actor<received<ack>, received<offer>, receive
 /// How far the agreement of an op has come.
 enum class phase : std::uint8_t {
   offers,         ///< not all participants have offered what they can run
-  warming,        ///< they get the candidates ready, and rehearse them
-  running,        ///< what is ready everywhere is tried, and decided on
-  warming_again,  ///< the same, while candidates that were left out, or new mixtures, are made ready
+  warming,        ///< the participants get the candidates ready, and rehearse them
+  running,        ///< what is ready on all ranks is tried, and decided on
+  warming_again,  ///< as `running`, while candidates that were left out, or new mixtures, are made ready
   refused,        ///< the declarations conflict: the op has ended
 };
 
@@ -60,7 +60,7 @@ class coordinator_behaviour {
     missing_.said(s);
   }
 
-  // While a search runs it looks again by itself: a round may end on the data path after its last report has come.
+  // While a search runs, the actor wakes up regularly: a round may end on the data path after its last report has come.
   runtime::time_ns next_event() const noexcept {
     if (given_up_) return out_.next_resend();
     const runtime::time_ns look =
@@ -70,8 +70,8 @@ class coordinator_behaviour {
   }
 
   using incoming = runtime::result<coordinator_actor::message>;
-  /// Does what a message, or the time that has come, asks for. Where something is thrown it answers how long to wait before
-  /// the same is to be asked of it again; else 0.
+  /// Handles a message. If `m` has none, time has passed. If something throws, returns
+  /// the pause after which the same has to be handled again; otherwise 0.
   runtime::time_ns handle(incoming& m) noexcept {
     const busy_until_end control(services_, state_.control_ns);
     try {
@@ -94,7 +94,7 @@ class coordinator_behaviour {
     ask_the_missing();
   }
 
-  // What is thrown has stopped at a step that can be made again: what was told to this actor is in `state_`.
+  // The exception stopped a step that can be repeated: `state_` has what this actor was told.
   runtime::time_ns failed(const runtime::error& what) noexcept {
     if (given_up_) return 0;
     if (const auto pause = tries_.after(progress_, services_.jitter)) {
@@ -107,10 +107,10 @@ class coordinator_behaviour {
     try {
       end_tuning(why);
       announce_decisions();
-    } catch (...) {}  // the data path goes on all the same
+    } catch (...) {}  // the data path goes on in any case
     return 0;
   }
-  // Where not even the candidates are known all sizes run the default for good, and that is a decision, too.
+  // If not even the candidates are known, all sizes run the default for good. That is a decision, too.
   void end_tuning(const std::string& why) {
     tuning_ended_ = true;
     warm_again_at_ = runtime::never;
@@ -121,7 +121,7 @@ class coordinator_behaviour {
       state_.assigned->open({op.default_digest}, {op.default_config}, {}, services_.ex.now());
     if (phase_ == phase::warming) phase_ = phase::running;
   }
-  // Answers what is to stand in the evidence.
+  // Warns the user; returns the text for the evidence.
   std::string complain(const runtime::error& what, const char* and_now) noexcept {
     try {
       const std::string why = "something was thrown on rank " + std::to_string(services_.net.rank()) +
@@ -143,7 +143,7 @@ class coordinator_behaviour {
       return;
     }
     if (m.body.decl_hash != state_.declaration.hash()) {
-      // The refusal first: a rank that leaves as soon as its offer has been acknowledged shall have heard it.
+      // The refusal first: a rank that leaves once its offer is acknowledged must have got it.
       reject(conflict_with(m.body),
              state_.declaration.title() + ": " +
                  difference("rank " + std::to_string(m.from.source), m.body.declaration,
@@ -174,7 +174,7 @@ class coordinator_behaviour {
     p.trials = m.body.trials;
   }
 
-  // The next step of all, from what is known. A step that throws leaves the phase as it is, and is made again.
+  // Makes the next step that is possible. A step that throws leaves the phase as it is, and is made again.
   void advance() {
     if (phase_ == phase::refused) return;
     if (state_.assigned->opened()) judge();
@@ -205,8 +205,8 @@ class coordinator_behaviour {
     ++warm_round_;
   }
 
-  // A rehearsal may have failed for a reason that passes: those whose did rehearse again, when a search is asked for and a few times
-  // by themselves. What a rank cannot run at all is no candidate, and what failed in a call has been rehearsed.
+  // A rehearsal may have failed for a temporary reason. Candidates that were left out rehearse again when a search is requested, and a few
+  // times by themselves. A config that a rank cannot run at all is no candidate, and a config that failed in a call has been rehearsed.
   void warm_again_if_due() {
     if (warm_new_mixtures()) return;
     if (retunes_.empty() && services_.ex.now() < warm_again_at_) return;
@@ -216,9 +216,9 @@ class coordinator_behaviour {
     begin_round(again);
     phase_ = phase::warming_again;
   }
-  // In the place of what it lacks a rank first runs what comes first, and then also what has been the fastest there in the trials of
-  // some size. That is a candidate beside the other, with a digest of its own: what is in force, or scheduled, stays what it is. Each
-  // size is looked at once, so that noise does not make mixtures for ever.
+  // A rank that lacks a config runs another one in its place: at first the first in its list, later also the one that was the fastest there
+  // in the trials of some size. The new mixture becomes a further candidate with a digest of its own, so that what is in force or scheduled
+  // does not change its meaning. Each size is looked at once, so that noise does not make mixtures for ever.
   bool warm_new_mixtures() {
     if (!tunes() || !state_.merged) return false;
     for (const auto& c : state_.assigned->searches()) {
@@ -243,7 +243,8 @@ class coordinator_behaviour {
       return took[config].empty() ? tuning::infinite_ns : took[config][place].median_ns;
     });
   }
-  // What each participant took with each config, in the trials of the candidate that has its name. What failed took nothing.
+  // The time of each participant with each config, from the trials of the candidate that
+  // has the config's name. A failed candidate has no times.
   std::vector<std::vector<tuning::own_measurement>> taken_by_config(const search& c) const {
     std::vector<std::vector<tuning::own_measurement>> took(state_.merged->configs.size());
     for (std::size_t i = 0; i < c.aggregates().size(); ++i) {
@@ -267,7 +268,7 @@ class coordinator_behaviour {
     }
     return some;
   }
-  // Those of before keep their places.
+  // Earlier candidates keep their places.
   void add_what_came_back() {
     std::vector<std::uint64_t> digests = state_.assigned->candidates();
     std::vector<std::string> ids = state_.assigned->ids();
@@ -318,13 +319,13 @@ class coordinator_behaviour {
     keep_errors(m.from.source, m.body.errors);
   }
 
-  // The leader's rank has this actor, too.
+  // The leader's rank also runs this actor.
   void note_control(rank_id who, runtime::time_ns control_ns) {
     if (who == services_.net.rank()) control_ns += state_.control_ns;
     state_.assigned->note_control(control_ns);
   }
 
-  // S3, of whoever says that it has warmed what nobody has asked it to.
+  // Checks S3: a participant may have warmed only candidates that it was asked to warm.
   std::vector<std::uint64_t> warmed_of(received<warmed>& m) const {
     std::vector<std::uint64_t> ready = std::move(m.body.ready);
     const auto stranger = [this](std::uint64_t digest) { return !state_.merged->find_candidate(digest); };
@@ -356,7 +357,7 @@ class coordinator_behaviour {
         break;
       case tuning_request::kind::end: end_tuning(why); break;
     }
-    note_handled(m.from.source, m.body.number);  // not before: what is thrown is tried again
+    note_handled(m.from.source, m.body.number);  // only now: a request that throws is handled again
   }
 
   void on(received<nack>& m) {
@@ -371,8 +372,8 @@ class coordinator_behaviour {
                                     std::to_string(m.from.source) + ", " + shortened(m.body.text));
   }
 
-  /// Offers that do not come may have gone to another rank, which their senders think leads: they are shown our declaration,
-  /// and answer with their own if it differs.
+  /// Missing offers may have gone to another rank that their senders believe leads. Those
+  /// senders are shown our declaration, and reply with their own if it differs.
   void ask_the_missing() {
     if (!missing_.is_due(services_)) return;
     if (phase_ != phase::offers) return missing_.stop();
@@ -402,7 +403,8 @@ class coordinator_behaviour {
   void acknowledge(const envelope& to, std::uint32_t number, bool send_list = false) {
     out_.acknowledge_to(to.source, part::participant, number, send_list);
   }
-  // Those of other hosts, as they are known by now: what was learned after a trial says more about its times, too.
+  // The clocks of participants on other hosts, as they are known by now: what was learned
+  // after a trial also makes that trial's times more accurate.
   std::vector<tuning::participant_clock> clocks() const {
     std::vector<tuning::participant_clock> all;
     for (const op_participant& p : state_.declaration.participants) {
@@ -414,7 +416,7 @@ class coordinator_behaviour {
     const auto& all = state_.declaration.participants;
     return std::any_of(all.begin(), all.end(), [&](const op_participant& p) { return p.rank == rank; });
   }
-  // Requests come again until their acknowledgement arrives; only the first one does something.
+  // A request is repeated until its acknowledgement arrives; only the first copy has an effect.
   bool is_handled(rank_id source, std::uint32_t number) const {
     return std::find(handled_.begin(), handled_.end(), std::pair(source, number)) != handled_.end();
   }
@@ -422,7 +424,7 @@ class coordinator_behaviour {
     if (handled_.size() == remembered_requests) handled_.erase(handled_.begin());
     handled_.emplace_back(source, number);
   }
-  // Of a config that failed in a real invocation the user is told on the leader's rank, once for each key.
+  // Warns the user on the leader's rank of configs that failed in real invocations, once for each key.
   void warn_of_failures() {
     for (const auto& c : state_.assigned->searches()) {
       while (const exclusion* const e = c->next_untold()) {
@@ -432,7 +434,7 @@ class coordinator_behaviour {
     }
   }
   static std::string shortened(const std::string& text) { return text.substr(0, most_error_bytes); }
-  // Bounded, whatever a peer says.
+  // Bounded, whatever a peer sends.
   void keep_errors(rank_id of, const std::vector<std::string>& errors) {
     for (const std::string& e : errors) {
       if (state_.warm_errors.size() == most_warm_errors) return;
@@ -462,7 +464,7 @@ class coordinator_behaviour {
     tell_all(r);
   }
 
-  // Who leads stands in the declaration's text.
+  // The declaration's text names the leader.
   errc conflict_with(const offer& theirs) const {
     const std::string ours = ", leader rank " + std::to_string(state_.declaration.leader) + ",";
     return theirs.declaration.find(ours) == std::string::npos ? errc::role_conflict : errc::declaration_mismatch;
@@ -484,13 +486,13 @@ class coordinator_behaviour {
     tell_merged(offered);
     send_warm(offered, candidates, warm_round_);
     told_of_ = candidates.size();
-    state_.merged = std::move(offered);  // not before all is on its way
+    state_.merged = std::move(offered);  // only after all messages are in the outbox
     phase_ = state_.assigned->opened() ? phase::running : phase::warming;
     missing_.stop();
     ++progress_;
   }
 
-  // Sorted, as offers come in any order.
+  // Sorted, because offers come in any order.
   std::set<std::string> remembered_names() const {
     std::set<std::string> names;
     for (const auto& p : state_.participants) {
@@ -544,7 +546,7 @@ class coordinator_behaviour {
     });
   }
 
-  // Only what everyone has warmed may be assigned (S3). The default needs no rehearsal: it is always there.
+  // Only what all participants have warmed may be assigned (S3). The default needs no rehearsal: it is always there.
   void open() {
     state_.assigned->limit(limits_of_all());
     std::vector<std::uint64_t> digests;
@@ -573,7 +575,7 @@ class coordinator_behaviour {
     search_as_asked();
   }
 
-  // Who lacks what, as they said it.
+  // Which ranks cannot run what, in their words.
   std::string lacks_of(const tuning::merged& of) const {
     std::string text;
     std::size_t told = 0;
@@ -585,7 +587,7 @@ class coordinator_behaviour {
     }
     return told > most_lacks ? text + "; and " + std::to_string(told - most_lacks) + " more" : text;
   }
-  // The same where what all have could not be rehearsed.
+  // Why only the default is left: as above, or because rehearsals failed.
   std::string why_no_choice() const {
     if (!state_.merged->no_common_config.empty()) return state_.merged->no_common_config;
     if (state_.merged->candidates.size() == 1) return "no rank lists another config than the default";
@@ -595,7 +597,7 @@ class coordinator_behaviour {
     return text;
   }
 
-  // Of a mixture, what each rank's own part of it may not do there.
+  // The limits that each rank's constraints set. For a mixture, the constraints on each rank's own part count.
   std::vector<candidate_limit> limits_of_all() const {
     std::vector<candidate_limit> all;
     for (std::size_t place = 0; place < state_.merged->participants.size(); ++place) {
@@ -622,7 +624,7 @@ class coordinator_behaviour {
   void open_with(std::vector<std::uint64_t> digests, std::vector<std::string> ids,
                  std::vector<std::uint64_t> mixtures) {
     std::vector<remembered_best> remembered;
-    // The leader's own memory first, then the others' in the order of their ranks.
+    // The leader's own results first, then those of the others in the order of their ranks.
     std::sort(state_.participants.begin(), state_.participants.end(), [&](const auto& a, const auto& b) {
       const auto place = [&](const auto& p) {
         return p.rank == state_.declaration.leader ? 0 : std::uint64_t{p.rank} + 1;
@@ -650,7 +652,7 @@ class coordinator_behaviour {
     if (state_.on_change) state_.on_change();
   }
 
-  // The default and the winner; the rest is in the evidence, and would push older records out.
+  // Called for the default and the winner only. The evidence has the rest, which would push older records out.
   void note_measured(const search& c, std::size_t candidate) {
     if (candidate >= c.aggregates().size() || !c.aggregates()[candidate].measured()) return;
     const tuning::aggregate& a = c.aggregates()[candidate];
@@ -665,7 +667,7 @@ class coordinator_behaviour {
   void announce(search& c) {
     decide d;
     d.source = c.chosen().source;
-    // A pin stays what the person has written, so that it ends where that is taken back.
+    // A pin keeps the machines that the person has written, so that it ends when that line is removed.
     d.machines = c.chosen().source == decision_source::pin ? c.chosen().remembered_for : state_.assigned->machines();
     d.mixture = state_.assigned->mixture_of(c.chosen().candidate);
     d.key = c.key();
@@ -695,16 +697,16 @@ class coordinator_behaviour {
     std::optional<std::uint64_t> bytes;
     std::string why;
   };
-  std::vector<retune_wish> retunes_;  // asked for, and not begun yet
+  std::vector<retune_wish> retunes_;  // requested, and not begun yet
   tuning::mixtures mixtures_;
-  std::set<std::uint32_t> looked_at_;  // for faster mixtures: sizes, by their buckets
-  std::size_t told_of_ = 0;            // candidates
+  std::set<std::uint32_t> looked_at_;  // sizes, by bucket, whose trials were used to find faster mixtures
+  std::size_t told_of_ = 0;            // number of candidates that participants know
   reminder<seldom> missing_;           // asks those whose offers have not come
-  bool heard_ = false;                 // what is being handled, though perhaps not all that it brings about
-  bool due_ = false;                   // `advance` is
+  bool heard_ = false;                 // the message in progress was heard; what follows from it may not be done
+  bool due_ = false;                   // `advance` is due
   std::uint64_t progress_ = 0;
   second_tries tries_;
-  bool given_up_ = false;  // what is thrown from here on ends what was being done, and no more
+  bool given_up_ = false;  // from now on an exception only ends the step in progress
 };
 
 runtime::task<> coordinate(coordinator_actor& self, services& s, coordinator_state& state) {

@@ -1,15 +1,15 @@
 #pragma once
-/// The coordinator actor: it lives on the leader's rank, collects offers, merges them, has the candidates warmed, judges the
-/// trials and tells everyone the winner. The data path never waits for it.
+/// The coordinator actor. It lives on the leader's rank, collects and merges offers, has the candidates warmed, judges the trials, and
+/// tells all participants the winner. The data path never waits for it.
 ///
 ///     spawn_coordinator(services, state);     // `state` belongs to the op and outlives the actor
 ///
-/// It tells only the participants. Conflicting declarations or roles end the op on every participant with a named error; a
-/// participant that never offers leaves the op on its default.
+/// It sends only to the participants. Conflicting declarations or roles end the op on every participant with a named error. If a
+/// participant never offers, the op stays on its default.
 ///
-/// If something is thrown in it the data path goes on, and what it was about is done again from what is known of the op, a few times,
-/// each later than the one before (second_tries.hpp). Where that gets no further tuning of the op ends, and the decisions and a
-/// warning say so: what was agreed on stays in force. Its messages are still acknowledged then.
+/// After an exception in it the data path goes on. The actor repeats the failed step from what is known of the op, a few times, with
+/// growing pauses (second_tries.hpp). If it gets no further, the tuning of the op ends, and the decisions and a warning say so: what was
+/// agreed on stays in force, and the actor only acknowledges messages.
 #include <parley/actor.hpp>
 #include <parley/actors/agreement/coordinator_state.hpp>
 #include <parley/actors/agreement/messages.hpp>

@@ -1,6 +1,6 @@
 #pragma once
-/// What the leader of an op knows of its agreement. It lies in the op, and outlives the coordinator (coordinator.hpp), which
-/// fills it in; the op's data path and the evidence of its decisions (evidence.hpp) read it.
+/// The leader's knowledge of its op's agreement. The op owns it, and it outlives the coordinator (coordinator.hpp), which fills it in. The
+/// op's data path and the evidence of its decisions (evidence.hpp) read it.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/declaration.hpp>
@@ -21,8 +21,8 @@ struct coordinator_state {
   std::uint64_t generation = 0;
   tuning::catalogue configs;  ///< the leader's own
   assignment* assigned = nullptr;
-  std::function<void(const nack&)>
-      failed_there;  ///< a participant's invocation has failed; the sender's may still go on
+  /// Called when an invocation has failed at a participant; at the sender it may still go on.
+  std::function<void(const nack&)> failed_there;
 
   struct joined {
     rank_id rank = 0;
@@ -34,13 +34,13 @@ struct coordinator_state {
     bool trials = true;
     bool complete = false;  ///< its catalogue is known
     std::optional<std::vector<std::uint64_t>> ready;
-    std::vector<std::uint64_t> failed;  ///< whose variant failed on this very rank
+    std::vector<std::uint64_t> failed;  ///< candidates whose variant failed on this rank itself
   };
   std::vector<joined> participants;
   std::optional<tuning::merged> merged;
   std::vector<std::string> warm_errors;
-  std::size_t owed = 0;              ///< messages that were not acknowledged yet
-  time_ns control_ns = 0;            ///< what this actor has taken of its rank's time
+  std::size_t owed = 0;              ///< messages that are not acknowledged yet
+  time_ns control_ns = 0;            ///< how much of its rank's time this actor has taken
   std::function<void()> look_again;  ///< tells the actor that rows or decisions have come from elsewhere
   std::function<void()> on_change;   ///< called when candidates were opened, rows judged or keys decided
 };

@@ -29,8 +29,8 @@ void drift_watch::decided(const decision& d) {
   const bool asked = std::exchange(searched_, 0) == d.search;
   const bool same = d.digest == digest_before_;
   const double tried_before_ns = std::exchange(tried_ns_, d.time_ns);
-  // Trials may see other times than calls in a row do. Where this watch has asked for a search, and the trials saw nothing of the change
-  // in its winner, the calls say what is usual.
+  // Trials may measure other times than consecutive calls. If this watch has asked for the search, and the trials saw no change in the
+  // winner, the reference time is learned from the calls.
   const bool trials_saw_it = same && differs(d.time_ns, tried_before_ns, terms_.plan.drift.threshold);
   const bool learns = terms_.calls_alone || (asked && !trials_saw_it);
   detector_.decided(learns ? 0 : d.time_ns);
@@ -47,7 +47,7 @@ void drift_watch::end_burst() noexcept {
 }
 
 bool drift_watch::begin_burst(time_ns now) {
-  // A receiver may be a window of messages behind: it has not come to the last burst yet.
+  // A receiver may be a window of messages behind, and not have reached the last burst yet.
   const auto is_to_come = [this](const auto& place) { return !terms_.begun(place.first.first, place.first.second); };
   const bool awaited = terms_.begun && missing_ != 0 && std::any_of(places_.begin(), places_.end(), is_to_come);
   if (began_ns_ != 0 && (now - began_ns_ < terms_.plan.drift.pause_ns || awaited)) return false;
@@ -67,8 +67,7 @@ drift_watch::timing drift_watch::sample(const asked_call& call, bool goes_on) {
   const std::size_t samples = terms_.plan.drift.samples;
   if (!bursting_) return begin_burst(call.now) ? timing::timed : timing::later;
   if (orders_.empty()) rows_.reserve(missing_);
-  if (goes_on && places_.empty())
-    return orders_.empty() ? timing::timed : timing::none;  // the last ones have been looked at
+  if (goes_on && places_.empty()) return orders_.empty() ? timing::timed : timing::none;  // the burst has been judged
   if (goes_on && joined_.size() == samples * (search_run::most_together - 1)) return timing::none;
   if (!goes_on && repetitions() == samples) {
     end_burst();
@@ -130,7 +129,7 @@ std::optional<std::string> drift_watch::has_drifted(const tuning::aggregate& bur
                                                     std::uint32_t search, time_ns now) {
   free_all_of(places_);  // until the next burst
   free_all_of(rows_);
-  missing_ = 1;  // looked at: nothing more is to come of this burst
+  missing_ = 1;  // the burst is judged: no more rows are expected
   if (detector_.add(burst) != tuning::drift::changed || now < search_not_before_ns_) return std::nullopt;
   digest_before_ = digest;
   searched_ = search;

@@ -1,11 +1,12 @@
 #pragma once
-/// Whether what was decided still takes as long: now and then a few calls in a row are timed like trials, a burst.
+/// Watches whether the decided config still takes as long as before. Now and then it
+/// times a burst: a few consecutive calls, timed like trials.
 ///
 ///     drift_watch watch(terms);
 ///     watch.decided({…});                                        // at each decision
 ///     switch (watch.sample(call, goes_on)) …                     // says of each call that is due whether it is timed
 ///     watch.add_row(participant, row);                           // until `burst_is_complete`
-///     if (auto why = watch.has_drifted(watch.burst(digest, clocks), now)) …search anew…
+///     if (auto why = watch.has_drifted(watch.burst(digest, clocks), digest, next_search, now)) …search again…
 #include <parley/actors/agreement/search_run.hpp>
 #include <parley/actors/agreement/search_terms.hpp>
 #include <parley/actors/agreement/trial_book.hpp>
@@ -24,7 +25,7 @@ class drift_watch {
  public:
   explicit drift_watch(search_terms& terms) : terms_(terms), detector_(terms.plan.drift) {}
 
-  /// What was decided, when, in which search, and what it took in the trials.
+  /// The decided config, its time in the trials, and when and in which search it was decided.
   struct decision {
     std::uint64_t digest = 0;
     double time_ns = 0;
@@ -35,28 +36,29 @@ class drift_watch {
 
   enum class timing : std::uint8_t {
     none,
-    later,  ///< no burst goes on: it is asked again after a while
+    later,  ///< no burst is in progress: ask again after a while
     timed,
     last,  ///< timed, and the burst is to be reported
   };
-  /// The first call of a burst makes both ends read their clocks, and is not counted, nor is what follows it in its batch; after the last
-  /// one they stop. `goes_on`: the call is of the same batch as the one before.
+  /// True if a call that is due is timed. The first call of a burst makes both ends read their clocks. It is not counted, nor are later
+  /// messages of its batch. After the last call both ends stop. `goes_on`: the call is of the same batch as the one before.
   timing sample(const asked_call& call, bool goes_on);
   void end_burst() noexcept;
 
   enum class found : std::uint8_t { no, yes, again };
-  /// The call is no sample after all. `again`: the next call takes its place. Where sizes are never as foreseen the burst stays incomplete.
+  /// The call is no sample after all. `again`: the next call takes its place. If sizes are never as foreseen, the burst stays incomplete.
   found withdraw(std::uint32_t tag, std::uint64_t invocation, bool in_force);
-  /// Whether the row is of a sample.
+  /// Adds a row. Returns whether it belongs to a sample.
   bool add_row(rank_id participant, const wire_row& r);
   bool burst_is_complete() const noexcept { return repetitions() == terms_.plan.drift.samples && missing_ == 0; }
   tuning::aggregate burst(std::uint64_t digest, std::span<const tuning::participant_clock> clocks) const;
-  /// The same for an op without headers: its leader's own calls, as long as they take. As with stamps, the call that begins a burst is
-  /// not counted: its clock was read too coarsely. Answers what the burst took, when it has ended.
+  /// For an op without headers: a burst of the leader's own calls, for which only their durations count. The call that begins a burst is
+  /// not counted, because its clock was read too coarsely. `add_call` returns what the burst took, once it has ended.
   bool begin_burst(time_ns now);
   bool is_bursting() const noexcept { return bursting_; }
   std::optional<tuning::aggregate> add_call(std::uint64_t order, std::uint64_t digest, time_ns took_ns, time_ns now);
-  /// In words, where it takes longer, or less long, for good. `search` is the one that comes then.
+  /// Says in words that the config takes longer, or less long, and keeps doing so; nothing if it does not. `search` is the number of the
+  /// search that would follow.
   std::optional<std::string> has_drifted(const tuning::aggregate& burst, std::uint64_t digest, std::uint32_t search,
                                          time_ns now);
 
@@ -70,18 +72,18 @@ class drift_watch {
   search_terms& terms_;
   tuning::drift_detector detector_;
   bool bursting_ = false;
-  std::vector<std::uint64_t> orders_;  // of the timed ones, in the latest burst
+  std::vector<std::uint64_t> orders_;  // timed calls of the latest burst
   std::vector<std::uint64_t> joined_;  // of these, those of the same batch as the one before
   by_invocation<std::uint64_t> places_;
   std::vector<tuning::row> rows_;
   std::size_t missing_ = 0;  // rows that are still to come
-  std::size_t again_ = 0;    // samples that were taken in place of others
+  std::size_t again_ = 0;    // samples that replaced withdrawn ones
   time_ns began_ns_ = 0;
   time_ns search_pause_ns_ = 0;
   time_ns search_not_before_ns_ = 0;
-  std::uint32_t searched_ = 0;  // which search it asked for; 0: none
+  std::uint32_t searched_ = 0;  // the search that this watch asked for; 0: none
   std::uint64_t digest_before_ = 0;
-  double tried_ns_ = 0;  // what the winner took in the latest trials
+  double tried_ns_ = 0;  // the winner's time in the latest trials
 };
 
 }  // namespace parley::actors

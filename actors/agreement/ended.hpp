@@ -1,9 +1,9 @@
 #pragma once
-/// What a rank keeps of an invocation that has ended on it: a record of its flight and, if it was timed, a row.
+/// The records that a rank keeps of an invocation that has ended on it: a flight record and, if it was timed, a row.
 ///
 ///     const time_ns ended_ns = note_ended(services, rows, {.mark = stamp, .invocation = i, …, .what = flight_event::sent});
 ///
-/// Both ends of an edge call it last. Of an invocation that is no trial it costs one record.
+/// Both ends of an edge call it last. For an invocation that is no trial, it costs one record.
 #include <parley/actors/agreement/rows.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/actors/stamp.hpp>
@@ -16,15 +16,15 @@ namespace parley::actors {
 struct ended_invocation {
   const stamp& mark;
   std::uint64_t invocation = 0;
-  std::uint64_t ran = 0;  ///< the digest of the config that did
+  std::uint64_t ran = 0;  ///< digest of the config that ran
   runtime::time_ns began_ns = 0;
-  runtime::time_ns worked_ns = 0;  ///< of its time, what was no waiting for parts; 0: not known
+  runtime::time_ns worked_ns = 0;  ///< time that was not spent waiting for parts; 0: not known
   runtime::errc outcome = runtime::errc::none;
-  runtime::flight_event what = runtime::flight_event::sent;  ///< how it is called where it went well
+  runtime::flight_event what = runtime::flight_event::sent;  ///< the event's kind if the invocation succeeded
   runtime::flight_event failed = runtime::flight_event::send_failed;
 };
 
-/// The part that only trials have.
+/// Adds the row and the flush that only trials have.
 [[gnu::cold]] inline void note_trial(row_log& rows, const ended_invocation& e, runtime::time_ns ended_ns) {
   if (has(e.mark.flags, stamp_flags::timed)) {
     wire_row row;
@@ -40,7 +40,7 @@ struct ended_invocation {
   if (has(e.mark.flags, stamp_flags::flush)) rows.flush(e.mark.tag, e.invocation);
 }
 
-/// One that ended at `ended_ns`. Answers that.
+/// Keeps an invocation that ended at `ended_ns`, which is returned.
 inline runtime::time_ns note_ended_at(services& s, row_log& rows, const ended_invocation& e,
                                       runtime::time_ns ended_ns) {
   s.flight.add({.op = e.mark.op,
@@ -57,7 +57,7 @@ inline runtime::time_ns note_ended_at(services& s, row_log& rows, const ended_in
   if (!has(e.mark.flags, stamp_flags::rehearsal)) rows.ended(e.began_ns, e.invocation, ended_ns);
   return ended_ns;
 }
-/// The same for one that has ended now.
+/// Keeps an invocation that has ended now.
 inline runtime::time_ns note_ended(services& s, row_log& rows, const ended_invocation& e) {
   return note_ended_at(s, rows, e, rows.clock());
 }

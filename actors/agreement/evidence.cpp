@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t longest_detail = 300;
 
-/// Whose catalogue brought its config in: the first participant, in the order of ranks, that offered it.
+/// The rank whose catalogue brought the config in: the first participant, in the order of ranks, that offered it.
 rank_id proposer_of(std::uint64_t digest, const coordinator_state& state) {
   if (const auto known = state.merged ? state.merged->find_candidate(digest) : std::nullopt)
     digest = state.merged->configs[state.merged->candidates[*known].config].digest;
@@ -33,7 +33,7 @@ std::vector<rank_id> ranks_of(const op_declaration& op) {
   return ranks;
 }
 
-/// Of a mixture: which config that rank runs for it.
+/// The config that `rank` runs for `digest`, which may be a mixture.
 std::uint64_t part_of(rank_id rank, std::uint64_t digest, const coordinator_state& state) {
   if (!state.merged) return digest;
   const auto mixture = state.merged->find_candidate(digest);
@@ -45,7 +45,7 @@ std::uint64_t part_of(rank_id rank, std::uint64_t digest, const coordinator_stat
   return state.merged->configs[state.merged->candidates[*mixture].variants[place]].digest;
 }
 
-/// Of a config that is no candidate, or of which a mixture is one: who lacks it, and why, as they said it.
+/// Which ranks lack a config, and why, in their words. Either the config is no candidate, or its candidate is a mixture.
 std::string lacks_of(std::size_t config, const coordinator_state& state) {
   std::string text;
   std::size_t told = 0;
@@ -66,7 +66,7 @@ std::string lacks_of(std::size_t config, const coordinator_state& state) {
   return told > most_lacks ? text + "; and " + std::to_string(told - most_lacks) + " more" : text;
 }
 
-/// Of what somebody offered, what is no candidate as others lack it.
+/// Configs that some rank offered and that are no candidates, because others lack them.
 std::vector<wire_evidence> lacking_configs(const coordinator_state& state) {
   std::vector<wire_evidence> all;
   if (!state.merged) return all;
@@ -78,7 +78,7 @@ std::vector<wire_evidence> lacking_configs(const coordinator_state& state) {
     e.time_ns = tuning::infinite_ns;
     e.status = "lacking";
     e.detail = lacks_of(i, state);
-    if (e.detail.empty()) continue;  // all have it, and something else keeps it out
+    if (e.detail.empty()) continue;  // no rank lacks it: something else excludes it
     e.detail.resize(std::min(e.detail.size(), longest_detail));
     e.proposer = proposer_of(config.digest, state);
     e.config = config.id;
@@ -87,7 +87,7 @@ std::vector<wire_evidence> lacking_configs(const coordinator_state& state) {
   return all;
 }
 
-/// Of a candidate that some run another config for: which, and who.
+/// The configs that ranks run in place of a candidate, and those ranks.
 std::vector<wire_part> parts_of(std::uint64_t digest, const coordinator_state& state) {
   std::vector<wire_part> parts;
   const auto candidate = state.merged ? state.merged->find_candidate(digest) : std::nullopt;

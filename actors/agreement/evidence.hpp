@@ -1,11 +1,11 @@
 #pragma once
-/// The evidence that goes out with a decision: who took part, what each candidate took on each rank, and who proposed it.
+/// The evidence that is sent with a decision: which ranks took part, what each candidate took on each rank, and which rank proposed it.
 ///
 ///     decide d;  …
 ///     add_evidence(d, search.chosen(), search.book(), search.excluded(), coordinator_state);
 ///
-/// It is bounded (`most_evidence_bytes`): of more candidates than that the default, the winner and the fastest stay, in merged
-/// order, and `left_out` says how many are missing. The sentence with the reason is in `chosen`.
+/// The evidence is bounded (`most_evidence_bytes`). If there is no room for all candidates, the default, the winner and the fastest stay,
+/// in merged order, and `left_out` counts the missing ones. The sentence with the reason is in `chosen`.
 #include <parley/actors/agreement/coordinator_state.hpp>
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/tuning/planners/evidence.hpp>
@@ -17,7 +17,8 @@ namespace parley::actors {
 
 inline constexpr std::size_t most_evidence_bytes = std::size_t{256} << 10U;
 
-/// What each participant, in the order of ranks, saw of a candidate of `assignment::candidates` in these trials; empty: it was not tried.
+/// The measurements of a candidate by each participant, in the order of ranks.
+/// `candidate` is its place in `assignment::candidates`. Empty: it was not tried.
 std::vector<tuning::own_measurement> seen_by_each(std::size_t candidate, const trial_book& book,
                                                   const coordinator_state& state);
 void add_evidence(decide& d, const chosen_config& chosen, const trial_book& book,

@@ -1,10 +1,10 @@
 #pragma once
-/// Stamps with look-ahead d (docs/protocol.md, The idea, State and guards), as values without any waiting: what the leader
-/// has assigned, and what a follower has learned of it.
+/// Stamps with look-ahead d (docs/protocol.md, The idea, State and guards), as pure values: what the leader has assigned, and what a
+/// follower has learned of it.
 ///
 ///     ahead_writer log(d, c0);                   // at the leader, the only writer
 ///     ahead_reader seen(d, c0);                  // at each follower
-///     log.write(i + d, digest);                  // at the latest when invocation i returns
+///     log.write(digest);                         // for the next invocation: i + d at the latest when invocation i returns
 ///     seen.learn(i, digest_of_i, digest_of_i_plus_d);      // the stamp of i is here
 ///     if (auto digest = seen.config_of(n)) …     // n < d, or the stamp of n - d is here; otherwise wait
 ///
@@ -22,16 +22,16 @@
 
 namespace parley::actors {
 
-/// One value per invocation, for a stretch of invocations that moves on. Numbers below it and far beyond it are refused, so
-/// that what a peer says cannot make it grow.
+/// One value per invocation, for a moving range of invocations. Numbers below the range or far beyond it are refused, so that a peer's
+/// messages cannot make the log grow.
 template <class T>
 class invocation_log {
  public:
   static constexpr std::uint64_t most = 4096;
-  /// The first invocation that it still has a place for.
+  /// The first invocation for which the log still has a place.
   std::uint64_t first() const noexcept { return first_; }
   const T* find(std::uint64_t n) const noexcept {
-    if (n - first_ >= size_) return nullptr;  // also of one below
+    if (n - first_ >= size_) return nullptr;  // also true below `first_`
     const std::optional<T>& value = at(n);
     return value ? &*value : nullptr;
   }
@@ -66,7 +66,7 @@ class invocation_log {
   }
   std::uint64_t first_ = 0;
   std::uint64_t size_ = 0;
-  std::vector<std::optional<T>> ring_;  // each at its number, modulo a power of two
+  std::vector<std::optional<T>> ring_;  // each value at its number modulo a power of two
 };
 
 /// The leader's half: written once for each invocation (S1).
@@ -77,12 +77,12 @@ class ahead_writer {
     log_.drop_below(first);
   }
   std::uint64_t depth() const noexcept { return depth_; }
-  /// Below it all have c0 without being written.
+  /// Invocations below this one have c0, without being written.
   std::uint64_t first_written() const noexcept { return first_written_; }
   /// The next invocation that has no config.
   std::uint64_t unwritten() const noexcept { return unwritten_; }
   bool has_place(std::uint64_t n) const noexcept { return n < log_.first() + invocation_log<std::uint64_t>::most; }
-  /// False, and nothing changes, when there is no place for it.
+  /// False if there is no place for it; then nothing changes.
   [[nodiscard]] bool write(std::uint64_t digest) {
     if (!log_.put(unwritten_, digest)) return false;
     ++unwritten_;
@@ -111,14 +111,14 @@ class ahead_reader {
       : depth_(depth), default_(default_digest), first_learned_(first + depth) {
     log_.drop_below(first);
   }
-  /// The config of `n`, once that is known: the guard of every invocation of a follower.
+  /// The config of `n`, if it is known: the guard of every invocation of a follower.
   std::optional<std::uint64_t> config_of(std::uint64_t n) const noexcept {
     if (n < first_learned_) return default_;
     const std::uint64_t* at = log_.find(n);
     return at == nullptr ? std::nullopt : std::optional(*at);
   }
-  /// The stamp of `n`: its own config and that of n + d, 0 where whoever passed it on does not know. False when it contradicts
-  /// an earlier one (S1).
+  /// Learns the stamp of `n`: its own config and that of n + d, which is 0 if the rank that passed it on does not know it. False if the
+  /// stamp contradicts an earlier one (S1).
   bool learn(std::uint64_t n, std::uint64_t digest, std::uint64_t next_digest) {
     const bool agrees = note(n, digest);
     return (depth_ == 0 || next_digest == 0 || note(n + depth_, next_digest)) && agrees;
@@ -128,23 +128,22 @@ class ahead_reader {
 
  private:
   bool note(std::uint64_t n, std::uint64_t digest) {
-    if (n < log_.first()) return true;  // ended here
+    if (n < log_.first()) return true;  // it has ended here
     if (const auto known = config_of(n)) return *known == digest;
     return log_.put(n, digest);
   }
   std::uint64_t depth_;
   std::uint64_t default_;
-  std::uint64_t first_learned_;  // below it all have c0
+  std::uint64_t first_learned_;  // invocations below this one have c0
   invocation_log<std::uint64_t> log_;
 };
 
-/// What size will the invocation have that comes d calls later? The one that came d calls after the last call of the
-/// present size bucket. A guess that falls into another bucket than the invocation itself costs nothing but the trial: the
-/// config that was assigned runs and is safe, and its time counts for no key.
+/// Guesses the size of the invocation that comes d calls later: the size that came d calls after the last call of the present size bucket.
+/// A guess in the wrong bucket costs nothing except the trial: the assigned config runs and is safe, and its time counts for no key.
 class size_history {
  public:
   explicit size_history(std::uint64_t depth, std::uint64_t first = 0) : depth_(depth) { latest_.drop_below(first); }
-  /// Invocation `n`, each one in turn, has begun.
+  /// Invocation `n` has begun. Called for each one in order.
   void begun(std::uint64_t n, std::uint64_t bytes) {
     latest_.put(n, bytes);
     last_ = bytes;
@@ -153,7 +152,7 @@ class size_history {
     }
     if (n > depth_) latest_.drop_below(n - depth_);
   }
-  /// The guess for `n`; its true size when it has begun. Nothing before the first of all has.
+  /// The guess for `n`, or its true size if it has begun. Nothing before any invocation has begun.
   std::optional<std::uint64_t> expected(std::uint64_t n) const noexcept {
     if (const std::uint64_t* known = latest_.find(n)) return *known;
     const std::uint64_t* before = n >= depth_ ? latest_.find(n - depth_) : nullptr;

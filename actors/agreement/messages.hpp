@@ -1,6 +1,6 @@
 #pragma once
-/// The control messages of a search (docs/protocol.md, Messages), each a plain struct that lists its fields once. Every message
-/// with a `number` is sent again until its `ack` has come; handling one twice changes nothing.
+/// The control messages of a search (docs/protocol.md, Messages), each a plain struct that lists its fields once. Every message with a
+/// `number` is sent again until its `ack` arrives; a message that arrives twice changes nothing.
 ///
 ///     participant            coordinator
 ///       offer      ------->                 who I am and what I can run
@@ -45,11 +45,11 @@ struct wire_result {
   std::string solution;  ///< `tuning::name_in_file` of a config
   double time_ms = 0;
   std::uint64_t machines = 0;  ///< `tuning::machines_together` of the participants when it was measured
-  bool thin = false;           ///< it rests on little: a search may refine it
+  bool thin = false;           ///< it rests on little evidence: a search may refine it
   PARLEY_FIELDS(parameters, solution, time_ms, machines, thin)
 };
 
-/// A constraint of a participant's user that keeps its config from payloads of more than `largest_bytes`.
+/// A user's constraint on one participant: the config may not run with payloads above `largest_bytes`.
 struct wire_limit {
   std::uint32_t config = 0;  ///< its place in the offered catalogue
   tuning::constraint_kind kind = tuning::constraint_kind::accuracy;
@@ -62,15 +62,15 @@ struct wire_limit {
 struct ack {
   static constexpr std::uint16_t message_type = 1;
   std::uint32_t number = 0;
-  bool send_list = false;  ///< to an offer: your catalogue is not mine, send it whole
+  bool send_list = false;  ///< in reply to an offer: your catalogue differs from mine, send the whole list
   clock_stamp clock{};
   PARLEY_FIELDS(number, send_list, clock)
 };
 
-/// How much of what went wrong with configs one rank tells another, and how much of that is kept.
+/// Limits on what one rank tells another about failures of configs, and on what is kept.
 inline constexpr std::size_t most_faults = 64;
-inline constexpr std::size_t most_lacks = 8;        // in a sentence
-inline constexpr std::size_t most_told_lacks = 64;  // of an offer
+inline constexpr std::size_t most_lacks = 8;        // named in a sentence
+inline constexpr std::size_t most_told_lacks = 64;  // sent in an offer
 inline constexpr std::size_t most_error_bytes = 500;
 inline constexpr std::size_t most_warm_errors = 1024;
 
@@ -84,10 +84,10 @@ struct offer {
   std::uint64_t catalogue_hash = 0;
   std::vector<std::uint8_t> available;  ///< per config, 0 or 1
   std::vector<wire_config> catalogue;   ///< empty unless asked for
-  std::vector<wire_result> cached;      ///< what this rank's results file says of this op
+  std::vector<wire_result> cached;      ///< what this rank's results file has for this op
   bool trials = true;                   ///< false: tuning is switched off on this rank
-  std::vector<wire_limit> limits;       ///< what constraints forbid here
-  std::vector<std::string> lacking;     ///< of some that are not available: which, and why
+  std::vector<wire_limit> limits;       ///< what constraints forbid on this rank
+  std::vector<std::string> lacking;     ///< some of the configs that are not available: which, and why
   PARLEY_FIELDS(number, decl_hash, declaration, role, validators_hash, catalogue_hash, available, catalogue, cached,
                 trials, limits, lacking)
 };
@@ -95,7 +95,7 @@ struct offer {
 struct merged {
   static constexpr std::uint16_t message_type = 3;
   std::uint32_t number = 0;
-  std::vector<std::uint64_t> candidates;  ///< assignable, c0 first; a later one has more of them
+  std::vector<std::uint64_t> candidates;  ///< assignable configs, c0 first; later messages have more
   std::vector<std::string> ids;           ///< their names
   std::string no_common_config;
   PARLEY_FIELDS(number, candidates, ids, no_common_config)
@@ -113,8 +113,8 @@ struct warm {
   static constexpr std::uint16_t message_type = 5;
   std::uint32_t number = 0;
   std::vector<std::uint64_t> candidates;
-  std::vector<std::uint64_t> variants;  ///< what the participant itself runs for each: its part of the mixture
-  std::uint32_t round = 1;              ///< later ones are about candidates of which a variant has failed, and new ones
+  std::vector<std::uint64_t> variants;  ///< per candidate: what this participant itself runs, its part of a mixture
+  std::uint32_t round = 1;              ///< later rounds: new candidates, and those of which a variant failed
   PARLEY_FIELDS(number, candidates, variants, round)
 };
 
@@ -124,8 +124,8 @@ struct warmed {
   std::vector<std::uint64_t> ready;
   std::vector<std::string> errors;  ///< of this round
   std::uint32_t round = 1;
-  std::vector<std::uint64_t> failed;  ///< not ready by this rank's own doing: another variant may do
-  std::int64_t control_ns = 0;        ///< what the agreement has taken of this rank's time so far
+  std::vector<std::uint64_t> failed;  ///< not ready because of this rank itself: another variant may do
+  std::int64_t control_ns = 0;        ///< how much of this rank's time the agreement has taken so far
   PARLEY_FIELDS(number, ready, errors, round, failed, control_ns)
 };
 
@@ -135,32 +135,32 @@ struct wire_row {
   std::uint64_t digest = 0;
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
-  std::int64_t previous_end_ns = 0;  ///< when the invocation before ended here
+  std::int64_t previous_end_ns = 0;  ///< latest end here of the invocations that began before this one
   std::uint8_t status = 0;           ///< a `tuning::row_status`, or `cancelled_row`
-  std::int64_t worked_ns = 0;        ///< of its time, what was no waiting for parts; 0: not known
+  std::int64_t worked_ns = 0;        ///< time that was not spent waiting for parts; 0: not known
   PARLEY_FIELDS(tag, invocation, digest, start_ns, end_ns, previous_end_ns, status, worked_ns)
 };
-/// A caller gave this invocation up here, so that it says nothing about its config.
+/// A caller on this rank gave the invocation up, so the row says nothing about its config.
 inline constexpr std::uint8_t cancelled_row = 3;
 struct report {
   static constexpr std::uint16_t message_type = 7;
   std::uint32_t number = 0;
   std::vector<wire_row> rows;   ///< by the participant's clock
-  std::int64_t control_ns = 0;  ///< as of `warmed`
+  std::int64_t control_ns = 0;  ///< as in `warmed`
   clock_stamp clock{};
   PARLEY_FIELDS(number, rows, control_ns, clock)
 };
 
-/// What one participant saw of a candidate by its own clock, its waits included.
+/// One participant's measurement of a candidate by its own clock, including its waits.
 struct wire_own_time {
   std::uint32_t rank = 0;
   double time_ns = 0;  ///< the median; infinite without a good repetition
   std::uint32_t repetitions = 0;
   std::string status;     ///< a `tuning::aggregate_status`
-  std::uint64_t ran = 0;  ///< the config that it ran: of a mixture, its part
+  std::uint64_t ran = 0;  ///< the config that it ran: for a mixture, its part
   PARLEY_FIELDS(rank, time_ns, repetitions, status, ran)
 };
-/// Who runs another config than the decision names, and which.
+/// A config that some ranks run in place of the decided one, and those ranks.
 struct wire_part {
   std::uint64_t digest = 0;
   std::string config;
@@ -169,16 +169,16 @@ struct wire_part {
 };
 struct wire_evidence {
   std::uint64_t digest = 0;
-  double time_ns = 0;  ///< the longest of all participants per repetition, and then the median
+  double time_ns = 0;  ///< the longest time of all participants per repetition, then the median
   std::uint32_t repetitions = 0;
   std::string status;    ///< a `tuning::aggregate_status`, `quarantined`, `excluded`, `same`, `lacking` or `remembered`
   double spread_ns = 0;  ///< median deviation of the repetitions
-  double clock_error_ns = 0;  ///< what comparing clocks of several hosts may add
-  std::string
-      detail;  ///< why it was not measured, or may not run; of one that is `lacking`, which rank lacks it, and why
+  double clock_error_ns = 0;  ///< what comparing the clocks of several hosts may add
+  /// Why it was not measured, or may not run. If it is `lacking`: which rank lacks it, and why.
+  std::string detail;
   std::uint32_t proposer = 0;  ///< the first rank whose catalogue has it
   std::vector<wire_own_time> ranks;
-  std::string config;  ///< of one that is `lacking`, which the reader may not know
+  std::string config;  ///< name of a `lacking` config, which the reader may not know
   PARLEY_FIELDS(digest, time_ns, repetitions, status, spread_ns, clock_error_ns, detail, proposer, ranks, config)
 };
 struct decide {
@@ -189,35 +189,35 @@ struct decide {
   std::string why;
   std::vector<wire_evidence> evidence;
   decision_source source = decision_source::trials;
-  std::uint32_t proposer = 0;  ///< the rank whose results file it is from, else the first whose catalogue has it
-  std::uint64_t machines = 0;  ///< which combination of machines it holds for: `tuning::machines_together`
+  std::uint32_t proposer = 0;  ///< the rank whose results file decided, else the first rank whose catalogue has it
+  std::uint64_t machines = 0;  ///< the combination of machines that it holds for: `tuning::machines_together`
   std::uint64_t mixture = 0;   ///< which mixture the candidate is: `tuning::merged::mixture_of`
-  std::uint32_t version = 0;   ///< grows with every change of this key's decision, so that a late one changes nothing
+  std::uint32_t version = 0;   ///< grows with every change of this key's decision, so a late message changes nothing
   std::uint32_t search = 0;
   std::vector<std::uint32_t> participants;
-  std::uint32_t left_out = 0;       ///< candidates of whom there was too much to say
-  std::uint64_t largest_bytes = 0;  ///< that the key stands for
-  std::uint32_t searches_on = 0;    ///< of other keys of this op, which go on
-  std::vector<wire_part> parts;  ///< of a mixture: the participants that run another config in the place of the winner
+  std::uint32_t left_out = 0;       ///< candidates for which the message had no room
+  std::uint64_t largest_bytes = 0;  ///< largest size of the key
+  std::uint32_t searches_on = 0;    ///< searches for other keys of this op that still run
+  std::vector<wire_part> parts;     ///< of a mixture: configs that participants run in place of the winner
   tuning::confidence confidence = tuning::confidence::none;
   PARLEY_FIELDS(number, key, digest, why, evidence, source, proposer, machines, mixture, version, search, participants,
                 left_out, largest_bytes, searches_on, parts, confidence)
 };
 
-/// What a participant asks of the leader, at any time.
+/// A participant's request to the leader, at any time.
 struct tuning_request {
   static constexpr std::uint16_t message_type = 30;
-  /// `end`: nothing of the op is searched for any more.
+  /// `end`: ends all searches of the op for good.
   enum class kind : std::uint8_t { retune, abort, end, last = end };
   std::uint32_t number = 0;
   kind what = kind::retune;
   bool every_size = false;
-  std::uint64_t bytes = 0;  ///< else: the size that it is about
+  std::uint64_t bytes = 0;  ///< the size in question, unless `every_size`
   std::string why;
   PARLEY_FIELDS(number, what, every_size, bytes, why)
 };
 
-/// An invocation that the leader may think well of has failed at a participant.
+/// An invocation has failed at a participant; the leader may not know.
 struct nack {
   static constexpr std::uint16_t message_type = 26;
   std::uint32_t number = 0;
@@ -226,20 +226,20 @@ struct nack {
   std::uint64_t digest = 0;
   std::uint64_t bytes = 0;
   std::uint8_t code = 0;  ///< an `errc`
-  bool refused = false;   ///< its receive was not for this message, which says nothing of the config
+  bool refused = false;   ///< its receive refused the message, which says nothing about the config
   std::string text;
   PARLEY_FIELDS(number, tag, invocation, digest, bytes, code, refused, text)
 };
 
-/// Flow control of one stream, outside the window and outside the search. The receiver reports now and then; a sender
-/// that waits for room asks, and asks again until it has been let through, which makes up for reports that were lost.
+/// Flow control of one stream, apart from the window and the search. The receiver reports now and then. A sender that waits for room asks,
+/// and asks again until it is let through, which makes up for lost reports.
 struct matched {
   static constexpr std::uint16_t message_type = 9;
   enum class kind : std::uint8_t { report, question, last = question };
   kind what = kind::report;
   std::uint64_t stream = 0;
   std::uint64_t count = 0;  ///< invocations matched so far: cumulative
-  /// Now and then in a report: which config an invocation ran there, so that the one who leads can assert S2; 0: not this time.
+  /// In some reports: the config that an invocation ran there, so that the leader can check S2; 0: not in this report.
   std::uint64_t ran = 0;
   std::uint64_t ran_invocation = 0;
   PARLEY_FIELDS(what, stream, count, ran, ran_invocation)

@@ -44,8 +44,8 @@ class participant_behaviour {
         ask_at_(s.ex.deadline_in(ask_pause_ns)) {}
 
   using incoming = runtime::result<participant_actor::message>;
-  /// Does what a message, or the time that has come (null), asks for; first of all it makes its offer. Where something is thrown it
-  /// answers how long to wait before the same is to be asked of it again; else 0.
+  /// Makes the offer first, then handles a message. If `m` is null or has no message, time has passed. If something throws, returns the
+  /// pause after which the same has to be handled again; otherwise 0.
   runtime::time_ns handle(incoming* m) noexcept {
     const busy_until_end control(services_, mine_.control_ns);
     try {
@@ -56,7 +56,7 @@ class participant_behaviour {
       return failed(runtime::describe(std::current_exception()));
     }
   }
-  /// The same once candidates have been rehearsed.
+  /// Reports to the leader after candidates were rehearsed. Returns as `handle` does.
   runtime::time_ns tell_of_rehearsals() noexcept {
     const busy_until_end control(services_, mine_.control_ns);
     try {
@@ -82,7 +82,7 @@ class participant_behaviour {
     wish.why = complain(what, "again and again: its tuning has ended, and what was agreed on stays");
     try {
       out_.post(mine_.declaration.leader, part::coordinator, std::move(wish));
-    } catch (...) {}  // it is kept, and sent again
+    } catch (...) {}  // the outbox has it, and sends it again
     return 0;
   }
   runtime::time_ns next_event() const noexcept { return out_.next_resend(); }
@@ -106,7 +106,7 @@ class participant_behaviour {
         },
         **m);
   }
-  // Answers what the leader is told.
+  // Warns the user; returns the text for the leader.
   std::string complain(const runtime::error& what, const char* and_now) noexcept {
     try {
       std::string why = "something was thrown in the agreement's part on rank " + std::to_string(services_.net.rank()) +
@@ -138,7 +138,7 @@ class participant_behaviour {
     out_.post(to, part::coordinator, std::move(o));
   }
 
-  /// The leader hears of them with what its `warm` brings about.
+  /// Warns the user. The leader gets the faults with `warmed`.
   void tell_of_faults() {
     for (const std::string& f : mine_.faults) {
       warn(services_, mine_.declaration.title() + ", on rank " + std::to_string(services_.net.rank()) + " (" +
@@ -147,7 +147,7 @@ class participant_behaviour {
     }
   }
 
-  /// A leader that does not even acknowledge our offer may not know that it leads. Its own side asks by itself.
+  /// A leader that does not answer may not know that it leads. On the leader's own rank, the coordinator asks.
   void ask_the_leader() {
     if (!mine_.candidates.empty() || mine_.declaration.leader == services_.net.rank()) return;
     if (services_.ex.now() < ask_at_) return;
@@ -155,7 +155,7 @@ class participant_behaviour {
     ask_whether_declared(services_, mine_.declaration, mine_.generation, mine_.declaration.leader);
   }
 
-  /// Only the leader has anything to say here.
+  /// Only the leader may send this to a participant.
   template <class M>
   bool is_for_me(const received<M>& m) const noexcept {
     return m.from.source == mine_.declaration.leader;
@@ -164,7 +164,7 @@ class participant_behaviour {
   bool is_for_me(const M&) const noexcept {
     return true;
   }
-  // Ranks that do not agree on who leads must still be able to tell each other.
+  // Ranks that disagree about who leads must still be able to tell each other.
   bool is_for_me(const received<ack>& m) const noexcept { return is_participant(m.from.source); }
   bool is_for_me(const received<op_reject>& m) const noexcept { return is_participant(m.from.source); }
   bool is_for_me(const received<offer>& m) const noexcept { return is_participant(m.from.source); }
@@ -190,7 +190,7 @@ class participant_behaviour {
     mine_.changed.tell();
     ++progress_;
   }
-  // From a rank that thinks that it leads and has not heard of us.
+  // From a rank that believes that it leads, and has no offer of this rank.
   void on(received<offer>& m) {
     if (m.body.decl_hash != mine_.declaration.hash()) send_offer(catalogue_list::no, m.from.source);
   }
@@ -261,8 +261,8 @@ class participant_behaviour {
   void on(tuning_request& m) { out_.post(mine_.declaration.leader, part::coordinator, std::move(m)); }
   void on(nack& m) { out_.post(mine_.declaration.leader, part::coordinator, std::move(m)); }
 
-  // One that comes again is only acknowledged. The leader waits for one round to end before the next, which is looked at when it comes
-  // again if it does not.
+  // A `warm` that comes again is only acknowledged. The leader starts a round only after the one before has ended. A later round that
+  // arrives during a round is ignored until it is sent again.
   void on(received<warm>& m) {
     if (rehearsing_ && m.body.round > warm_round_) return;
     acknowledge(m.from, m.body.number);
@@ -294,10 +294,10 @@ class participant_behaviour {
 
  public:
   bool has_to_rehearse() const noexcept { return !to_rehearse_.empty(); }
-  /// Whether a round has come, which is to be started once.
+  /// True if a round has come that has not been started. Marks it as started.
   bool round_begins() noexcept { return rehearsing_ && !std::exchange(round_begun_, true); }
   void end_round() noexcept { rehearsing_ = round_begun_ = false; }
-  /// What has to be rehearsed now, side by side.
+  /// The candidates to rehearse now, at the same time.
   std::vector<std::uint64_t> next_to_rehearse() {
     const std::size_t at_once = std::max<std::size_t>(mine_.runs->rehearsals_at_once(), 1);
     std::vector<std::uint64_t> some(to_rehearse_.begin(), to_rehearse_.begin() + static_cast<std::ptrdiff_t>(std::min(
@@ -313,7 +313,7 @@ class participant_behaviour {
       mine_.ready.push_back(digest);
       return;
     }
-    if (!told_of_.insert({digest, mine_.variant_of(digest)}).second) return;  // once, however often it rehearses
+    if (!told_of_.insert({digest, mine_.variant_of(digest)}).second) return;  // warn once, however often it rehearses
     mine_.warm_errors.push_back(name_of(digest) + ": " + outcome.reason().what());
     const auto& own = mine_.failed_here;
     const bool hung = outcome.code() == errc::timeout;
@@ -348,15 +348,15 @@ class participant_behaviour {
   void acknowledge(const envelope& from, std::uint32_t number) {
     out_.acknowledge_to(from.source, part::coordinator, number);
   }
-  // What the leader and this rank have in common: a candidate, or what was rehearsed before that was known.
+  // True if the leader and this rank share a config: a candidate, or one that was rehearsed before the merged list came.
   bool knows(std::uint64_t digest) const {
     const auto in = [&](const std::vector<std::uint64_t>& list) {
       return std::find(list.begin(), list.end(), digest) != list.end();
     };
     return digest == mine_.declaration.default_digest || in(mine_.candidates) || in(mine_.ready);
   }
-  // S6 as the others see it: who won a first search by trials was measured by every participant. What stays after a later search
-  // was measured in an earlier one.
+  // S6, as the other ranks can check it: the winner of a first search by trials was measured by every participant. A config that stays
+  // after a later search was measured in an earlier one.
   bool rests_on_whole_rows(const decide& d) const {
     if (d.source != decision_source::trials || d.search > 1 || d.digest == mine_.declaration.default_digest)
       return true;
@@ -384,7 +384,7 @@ class participant_behaviour {
   bool listed_ = false;
   std::uint32_t warm_round_ = 0;
   std::vector<std::uint64_t> to_rehearse_;
-  bool rehearsing_ = false;  // a round
+  bool rehearsing_ = false;  // a round of rehearsals is in progress
   bool round_begun_ = false;
   bool rehearsed_to_tell_ = false;
   std::set<std::pair<std::uint64_t, std::uint64_t>> told_of_;  // candidates and variants whose rehearsal has failed
@@ -392,10 +392,10 @@ class participant_behaviour {
   runtime::time_ns ask_at_;
   std::uint64_t progress_ = 0;
   second_tries tries_;
-  bool given_up_ = false;  // what is thrown from here on ends what was being done, and no more
+  bool given_up_ = false;  // from now on an exception only ends the step in progress
 };
 
-// Whatever is thrown in one, it says that this candidate cannot be warmed here.
+// Any exception in a rehearsal means that this candidate cannot be warmed here.
 runtime::task<> rehearse_one(participant_behaviour& me, std::uint64_t digest) {
   const auto counted = me.a_rehearsal();
   runtime::result<> outcome = errc::exception;
@@ -422,7 +422,7 @@ runtime::task<> rehearse_all(participant_behaviour& me) {
   }
 }
 
-// Beside the actor, which goes on reporting rows and hearing decisions: calls go on, too, and searches may.
+// Runs beside the actor, which goes on reporting rows and hearing decisions, so that calls and searches go on.
 runtime::task<> rehearse_round(participant_behaviour& me, participant_address actor) {
   while (me.has_to_rehearse()) {
     runtime::time_ns pause = 0;
@@ -441,7 +441,7 @@ runtime::task<> rehearse_round(participant_behaviour& me, participant_address ac
   static_cast<void>(woken);
 }
 
-// With all that is done again where something was thrown. In a frame of its own, which is there no longer than that takes.
+// Handles a message with all that follows from it, again after an exception. A separate coroutine, so that its frame exists only meanwhile.
 runtime::task<> take_in(participant_behaviour& me, participant_behaviour::incoming* m, runtime::scope& rounds,
                         participant_actor& self) {
   while (const runtime::time_ns pause = me.handle(m)) {

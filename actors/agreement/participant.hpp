@@ -1,12 +1,12 @@
 #pragma once
-/// The sender and receiver actors: each offers what its rank can run, warms what may be assigned, and reports what it
-/// measured. They differ in their role's name and in nothing else.
+/// The participant actor of an op, on each of its ranks. It offers what its rank can run, warms what may be assigned, and reports what it
+/// measured. Senders and receivers differ only in the name of their role.
 ///
-///     spawn_participant(services, op, mine);         // `mine` is the op's state on this rank, which outlives the actor
+///     spawn_participant(services, mine);             // `mine` is the op's state on this rank, which outlives the actor
 ///
-/// What a participant has promised or learned lives in the op (`participant_state`). The actor ends with its scope. If something is
-/// thrown in it the op goes on with what was assigned so far, and what it was about is done again, a few times, each later than the one
-/// before (second_tries.hpp). Where that gets no further the leader is asked to end the tuning of the op, and the user is warned.
+/// The op (`participant_state`) holds what a participant has promised or learned. The actor ends with its scope. After an exception in it
+/// the op goes on with what was assigned so far. The actor repeats the failed step a few times, with growing pauses (second_tries.hpp). If
+/// it gets no further, it asks the leader to end the tuning of the op, and warns the user.
 #include <parley/actor.hpp>
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/messages.hpp>
@@ -34,27 +34,27 @@ struct decision_record {
   std::string why;
   std::vector<wire_evidence> evidence;
   decision_source source = decision_source::trials;
-  rank_id proposer = 0;        ///< the rank whose results file it is from, else the first whose catalogue has it
-  std::uint64_t machines = 0;  ///< which combination of machines it holds for
+  rank_id proposer = 0;        ///< the rank whose results file decided, else the first rank whose catalogue has it
+  std::uint64_t machines = 0;  ///< the combination of machines that it holds for
   std::uint64_t mixture = 0;   ///< which mixture the winner is; 0: all run the config itself
   std::uint32_t version = 0;   ///< grows with every change of this key's decision
-  std::uint32_t search = 0;    ///< which search it came from; the first is 1
+  std::uint32_t search = 0;    ///< the search that it came from; the first is 1
   std::vector<rank_id> participants{};
   std::uint32_t left_out = 0;      ///< candidates that the evidence has no room for
-  std::vector<wire_part> parts{};  ///< of a mixture: who runs another config in the place of the winner
+  std::vector<wire_part> parts{};  ///< of a mixture: configs that ranks run in place of the winner
   tuning::confidence confidence = tuning::confidence::none;
 };
 
-/// How long one rehearsal may take. Ranks begin it at different times, and one that computes without polling holds it up: a part that
-/// waits for its partner before it begins does that for half of it, so that the partner, who began later, still gets all of it.
+/// How long one rehearsal may take. Ranks begin it at different times, and a rank that computes without polling delays it. A part that
+/// waits for its partner before it begins waits for half of this limit, so that a partner that began later still has all of it.
 inline constexpr time_ns warming_limit_ns = 20'000'000'000;
 
-/// What the actors need from whoever holds the implementations: `ops`.
+/// The functions that the actors need from the owner of the implementations, `ops`.
 class implementations {
  public:
-  /// Runs this role's implementation once, with a known pattern on scratch buffers; throws what is wrong.
+  /// Runs this role's implementation once, with a known pattern on scratch buffers. Throws if it fails.
   virtual runtime::task<> rehearse(std::uint64_t digest) = 0;
-  /// How many rehearsals may be under way at once; all ranks start them in one order.
+  /// How many rehearsals may run at the same time. All ranks start them in the same order.
   virtual std::size_t rehearsals_at_once() const noexcept { return 1; }
   /// The op cannot go on: conflicting declarations, a dead peer.
   virtual void on_rejected(const runtime::error& why) noexcept = 0;
@@ -66,13 +66,13 @@ class implementations {
 /// Tells the actor that rows are due.
 struct rows_due {};
 
-/// What it takes in: the leader's messages, and what this rank has to tell the leader.
+/// The messages of this actor: those of the leader, and what this rank has to tell the leader.
 using participant_actor = runtime::actor<received<ack>, received<merged>, received<op_reject>, received<warm>,
                                          received<decide>, received<offer>, rows_due, tuning_request, nack>;
 using participant_address = runtime::address<received<ack>, received<merged>, received<op_reject>, received<warm>,
                                              received<decide>, received<offer>, rows_due, tuning_request, nack>;
 
-/// The op on this rank, as far as its participant actor is concerned.
+/// The state of the op on this rank that its participant actor uses.
 struct participant_state {
   op_declaration declaration;
   std::uint64_t generation = 0;
@@ -80,28 +80,28 @@ struct participant_state {
   tuning::catalogue configs;
   tuning::bits available;
   std::vector<remembered_best> remembered;
-  std::vector<wire_limit> limits;   ///< what the user's constraints forbid here
-  std::vector<std::string> faults;  ///< what the user's code threw when it was asked what this rank can run
+  std::vector<wire_limit> limits;   ///< what the user's constraints forbid on this rank
+  std::vector<std::string> faults;  ///< what the user's code threw when asked what this rank can run
   tuning_policy policy = tuning_policy::online;
   implementations* runs = nullptr;
   row_log* rows = nullptr;
-  const assignment* assigned = nullptr;  ///< on the leader's rank
+  const assignment* assigned = nullptr;  ///< null except on the leader's rank
 
   std::vector<std::uint64_t> candidates;  ///< once merged
   std::vector<std::string> ids;
-  /// Where this rank runs another config of the same wire class for a candidate: its part of a mixture.
+  /// Candidates for which this rank runs another config of the same wire class, and that config: its part of a mixture.
   std::vector<std::pair<std::uint64_t, std::uint64_t>> instead;
   std::vector<std::string> unavailable;    ///< what this rank cannot run, and why
   std::vector<std::uint64_t> ready;        ///< what this rank has warmed (S3)
-  std::vector<std::uint64_t> failed_here;  ///< of which this rank's own part failed in a rehearsal
+  std::vector<std::uint64_t> failed_here;  ///< candidates whose rehearsal failed because of this rank's own part
   std::vector<std::string> warm_errors;
   std::string no_common_config;
-  std::optional<runtime::error> rejected;  ///< what the leader said against the declaration
+  std::optional<runtime::error> rejected;  ///< the leader's objection to the declaration
   std::vector<decision_record> decisions;
-  std::size_t owed = 0;        ///< messages that were not acknowledged yet
-  std::size_t rehearsing = 0;  ///< candidates
-  time_ns control_ns = 0;      ///< what the agreement has taken of this rank's time (N4)
-  runtime::news changed;       ///< told whenever something above has come to be known
+  std::size_t owed = 0;        ///< messages that are not acknowledged yet
+  std::size_t rehearsing = 0;  ///< candidates being rehearsed
+  time_ns control_ns = 0;      ///< how much of this rank's time the agreement has taken (N4)
+  runtime::news changed;       ///< told whenever something above becomes known
   participant_address actor;
 
   /// Which of its own configs this rank runs when `digest` is assigned.
@@ -111,11 +111,11 @@ struct participant_state {
     }
     return digest;
   }
-  /// What may be assigned here (S3): the default, and what this rank has warmed.
+  /// True if `digest` may be assigned here (S3): it is the default, or this rank has warmed it.
   bool may_run(std::uint64_t digest) const noexcept {
     return digest == declaration.default_digest || std::find(ready.begin(), ready.end(), digest) != ready.end();
   }
-  /// What a candidate is called, also one that this rank takes part in with another config; null for a stranger.
+  /// The name of a candidate, also if this rank runs another config for it; null for an unknown digest.
   const std::string* id_of(std::uint64_t digest) const noexcept {
     for (std::size_t i = 0; i < candidates.size() && i < ids.size(); ++i) {
       if (candidates[i] == digest) return &ids[i];
@@ -127,7 +127,7 @@ struct participant_state {
 
 participant_address spawn_participant(services& s, participant_state& mine);
 
-/// Asks the leader, on whatever rank it is. An op that has ended asks nobody.
+/// Sends a request to the leader, whichever rank leads. An op that has ended sends nothing.
 inline void ask_leader(const participant_state& mine, tuning_request wish) {
   static_cast<void>(mine.actor.try_send(std::move(wish)));
 }

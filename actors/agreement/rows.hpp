@@ -1,5 +1,5 @@
 #pragma once
-/// What one participant of an op measures: a row per timed invocation, and when the latest of those ended that were ahead of it.
+/// The measurements of one participant of an op: a row for each timed invocation, and the ends of the latest invocations.
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/time/executor.hpp>
@@ -22,17 +22,17 @@ constexpr std::uint8_t row_status_of(runtime::errc outcome) noexcept {
 
 class row_log {
  public:
-  /// `skew`: see clock_book.hpp; it outlives this.
+  /// `skew`: see clock_book.hpp; must outlive this object.
   explicit row_log(runtime::executor& ex, const clock_skew* skew = nullptr) noexcept : executor_(ex), skew_(skew) {}
 
-  /// While a search runs, times are read from the clock; otherwise the loop's cached present is good enough.
+  /// While a search runs, times are read from the clock. Otherwise the loop's cached time is good enough.
   void set_measuring(bool on) noexcept { measuring_ = on; }
-  /// For a receiver, who sees from the stamps whether there are trials.
+  /// For a receiver, which learns from the stamps whether there are trials.
   void note_stamp(bool timed) noexcept {
     quiet_ = timed ? 0 : quiet_ + 1;
     measuring_ = quiet_ < quiet_after;
   }
-  /// A receiver has been told of a decision: unless a stamp says otherwise there are no more trials.
+  /// A receiver has learned of a decision: there are no more trials unless a stamp says otherwise.
   void expect_no_trials() noexcept {
     quiet_ = quiet_after;
     measuring_ = false;
@@ -43,22 +43,22 @@ class row_log {
     return skew_ == nullptr ? t : skew_->of(t);
   }
 
-  /// Called when the rows so far should be reported.
+  /// `f` is called when the rows so far should be reported.
   void on_flush(std::function<void()> f) { flush_ = std::move(f); }
   void add(wire_row row) {
-    if (row.previous_end_ns == 0) row.previous_end_ns = end_ahead_of(row);           // else it ended a while ago
+    if (row.previous_end_ns == 0) row.previous_end_ns = end_ahead_of(row);           // else set when it ended
     if (row.tag == flushed_tag_ && row.invocation > flushed_at_) flushing_ = false;  // of the next round
     rows_.push_back(row);
     if ((flushing_ || rows_.size() % most_unsent == 0) && flush_) flush_();
   }
-  /// The round is complete: this row and those that are late go out at once.
+  /// The round is complete: this row, and rows that are late, are reported at once.
   void flush(std::uint32_t tag, std::uint64_t invocation) {
     flushing_ = true;
     flushed_tag_ = tag;
     flushed_at_ = invocation;
     if (flush_ && !rows_.empty()) flush_();
   }
-  /// One that began then has ended now.
+  /// An invocation that began at `began_ns` has ended now.
   void ended(runtime::time_ns began_ns, std::uint64_t invocation, runtime::time_ns now) noexcept {
     if (!measuring_) {
       ends_[0] = {began_ns, invocation, now};
@@ -67,8 +67,8 @@ class row_log {
       note_end({began_ns, invocation, now});
     }
   }
-  /// The latest end so far of what began before such a one; 0: that is not known. What began later and has overtaken it, as a small
-  /// message may a large one, was no queue ahead of it.
+  /// The latest known end of the invocations that began before `row`; 0: not known. An invocation that began later and has overtaken it, as
+  /// a small message may overtake a large one, was not ahead of it in a queue.
   runtime::time_ns end_ahead_of(const wire_row& row) const noexcept {
     const ended_one asked{row.start_ns, row.invocation, 0};
     runtime::time_ns latest = 0;
@@ -86,7 +86,7 @@ class row_log {
       return began_ns != o.began_ns ? began_ns < o.began_ns : invocation < o.invocation;
     }
   };
-  // Behind those that began before it: any that began later ended before it, too, and so matters to nobody any more.
+  // Puts `e` behind the ends that began before it. Ends that began later are dropped: they are also earlier, so no later row needs them.
   void note_end(const ended_one& e) noexcept {
     while (known_ends_ != 0 && !(ends_[known_ends_ - 1] < e)) --known_ends_;
     if (known_ends_ == ends_.size()) std::move(ends_.begin() + 1, ends_.end(), ends_.begin());
@@ -94,10 +94,10 @@ class row_log {
     ends_[known_ends_ - 1] = e;
   }
   static constexpr std::uint32_t quiet_after = 256;
-  static constexpr std::size_t most_unsent = 4096;  // a report holds more, and a round of long batches may, too
+  static constexpr std::size_t most_unsent = 4096;  // a report may have more, for example after a round of long batches
   runtime::executor& executor_;
   const clock_skew* skew_;
-  std::array<ended_one, 4> ends_{};  // by their beginnings, and so by their ends
+  std::array<ended_one, 4> ends_{};  // sorted by their beginnings, and therefore by their ends
   std::size_t known_ends_ = 0;
   bool measuring_ = false;
   bool flushing_ = false;

@@ -1,4 +1,4 @@
-/// The life of a search: how it begins, decides, fails, is given up, and searches again.
+/// The life of a search: how it begins, decides, fails, is given up, and begins again.
 #include <parley/actors/agreement/search.hpp>
 
 #include <algorithm>
@@ -28,8 +28,8 @@ std::string search::progress() const {
 void search::begin(time_ns now) {
   exclude_beyond_limits();
   exclude_equals();
-  if (where() != stage::waiting) return;  // it has begun, with fewer candidates
-  // What may not run for this key is as unknown as what nobody has.
+  if (where() != stage::waiting) return;  // it has begun already, with fewer candidates
+  // A config that may not run for this key counts like one that no rank has.
   std::vector<std::string> allowed;
   for (std::size_t i = 0; i < terms_.ids.size(); ++i)
     allowed.push_back(tuning::name_in_file(terms_.ids[i], terms_.mixtures[i]));
@@ -62,7 +62,7 @@ void search::begin(time_ns now) {
 
 void search::begin_with_more(const std::string& why, time_ns now) {
   if (!decided_) {
-    again_at_ns_ = now;  // once it is
+    again_at_ns_ = now;  // search again once this search has decided
   } else if (!chosen_.from_results()) {
     search_again(why, now);
   }
@@ -121,7 +121,8 @@ void search::exclude_beyond_limits() {
   }
 }
 
-// At both ends of the key's sizes; in between it is no other. What ranks run of a mixture is not known here.
+// The shape of a candidate at the smallest and the largest size of the key; in between
+// there is no other shape. The parts of a mixture are not known here.
 std::string search::shape_of(std::size_t candidate) const {
   if (terms_.mixtures[candidate] != 0) return {};
   const std::string smallest = terms_.shape(terms_.candidates[candidate], bucket_.smallest_bytes());
@@ -129,7 +130,7 @@ std::string search::shape_of(std::size_t candidate) const {
   return smallest.empty() || largest.empty() ? std::string() : smallest + "; " + largest;
 }
 
-// Times could only tell them apart by noise.
+// Excludes candidates that do the same as an earlier one: their times would differ only by noise.
 void search::exclude_equals() {
   if (!terms_.shape) return;
   std::map<std::string, std::size_t> first;
@@ -141,7 +142,7 @@ void search::exclude_equals() {
     if (is_first || chosen_.candidate == i) continue;
     exclude(i, exclusion::reason::same, "for these sizes it is what " + terms_.ids[like->second] + " is");
     excluded_.back().same_as = like->second;
-    excluded_.back().told = true;  // nobody has to do anything about it
+    excluded_.back().told = true;  // the user need not do anything about it
   }
 }
 
@@ -151,7 +152,7 @@ void search::quarantine(std::size_t candidate, const std::string& why, time_ns n
   if (terms_.settled) terms_.settled();
   rest_ = !decided_;
   if (chosen_.candidate != candidate) return;
-  // What is in force has failed. While a search goes on it will say what comes instead, otherwise one will later.
+  // The config in force has failed. If a search is in progress, it will find the next config; otherwise a later search will.
   fall_back();
   if (!decided_) return;
   chosen_.why = excluded_.back().why + "; so the default runs";
@@ -219,7 +220,7 @@ void search::judge(time_ns now, std::span<const tuning::participant_clock> clock
   };
   if (!run_->end_round(fail)) return;
   run_->sum_up(clocks);
-  // Whatever participants report, trials cannot have cost more than the time in which they were made.
+  // Trials cannot have cost more than the time in which they were made, whatever participants report.
   const double instead_ns = terms_.trials_are_extra ? 0 : aggregates()[chosen_.candidate].time_ns;
   account_.cost_ns =
       cost_before_ns_ + std::min(run_->cost_ns(instead_ns, clocks), static_cast<double>(now - search_began_ns_));
@@ -232,8 +233,8 @@ void search::judge(time_ns now, std::span<const tuning::participant_clock> clock
       tuning::decide(aggregates(), {.current = chosen_.candidate, .excluded = excluded, .names = terms_.ids});
   const bool kept = d.reason == tuning::decision_reason::nothing_measured;
   const bool measured = aggregates()[d.winner].measured();
-  const bool alone =
-      d.reason == tuning::decision_reason::only_default;  // all others have been excluded since: it needs no rows
+  // The winner needs no rows if all other candidates have been excluded since.
+  const bool alone = d.reason == tuning::decision_reason::only_default;
   runtime::invariant(kept || alone || measured, {"S6", "only complete rows decide", terms_.here});
   const decision_source source = measured ? decision_source::trials : decision_source::only_default;
   settle(d.winner, kept ? source_of_kept() : source, d.sentence, now);
@@ -274,7 +275,7 @@ void search::pause(time_ns now) noexcept {
   again_at_ns_ = now + pause_ns_;
 }
 
-// What runs stays meanwhile, and trials are paid for as ever. A pause, so that a job which is over soon makes none.
+// The chosen config stays meanwhile, and trials are paid for as usual. The pause avoids trials in a job that is over soon.
 void search::refine_later(time_ns now) {
   chosen_.confidence = tuning::confidence::thin;
   if (terms_.policy != tuning_policy::online || !has_other_candidates()) return;
@@ -298,8 +299,8 @@ void search::search_when_due(time_ns now) {
                now);
 }
 
-// What has been measured already may be from before whatever it is asked for. An op without headers takes all trials
-// of a round from the plan before the first of them is made.
+// Earlier measurements may be from before the event for which the new search is requested. An op without headers takes all trials of a
+// round from the plan before the first one is made.
 bool search::has_measured() const noexcept {
   const auto some = [](const auto& of_candidate) { return !of_candidate.empty(); };
   return terms_.calls_alone ? std::any_of(book_.rows.begin(), book_.rows.end(), some)
@@ -338,9 +339,9 @@ void search::stop(const std::string& why, time_ns now) {
   next_sample_ = ~std::uint64_t{0};
 }
 
-// ---- whether what was decided still takes as long ---------------------------------------------------------------------
+// ---- drift of the decided config --------------------------------------------------------------------------------------
 
-// From each decision on. What a person has pinned, or nothing is known to be better than, is not watched.
+// Called at each decision. A config that a person has pinned is not watched, nor one that has no measured alternative.
 void search::watch() {
   if (drift_) drift_->end_burst();
   next_sample_ = ~std::uint64_t{0};

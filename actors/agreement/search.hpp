@@ -1,5 +1,5 @@
 #pragma once
-/// The search for one op and size: what runs there and why, what may not run, the trials while there are any, and what they showed.
+/// The search for one op and size: what runs there and why, what may not run, the trials in progress, and what trials have shown.
 ///
 ///     search s(terms, bucket, now);                       // the default runs
 ///     s.begin(now);                                       // once all have warmed the candidates (S3, S4)
@@ -8,9 +8,9 @@
 ///     if (s.is_round_over(now)) s.judge(now, clocks);     // the next round, or the decision
 ///     s.chosen().config;                                  // what runs from then on
 ///
-/// Pure bookkeeping: it sends nothing and waits for nothing. What exists only while it tries is in `run_`; what the trials showed stays in
-/// `book_`, as the evidence of the decision. It may search again, when it is asked to or what it decided has failed: its old decision
-/// stays in force meanwhile, and after a search that measured nothing.
+/// Pure bookkeeping: it sends nothing and waits for nothing. `run_` has what exists only while trials go on. `book_` keeps what the trials
+/// showed, as the evidence of the decision. A search may begin again, when it is asked to or when the decided config has failed. Meanwhile,
+/// and after a search that measured nothing, the old decision stays in force.
 #include <parley/actors/agreement/drift_watch.hpp>
 #include <parley/actors/agreement/search_run.hpp>
 #include <parley/actors/agreement/search_terms.hpp>
@@ -30,10 +30,10 @@
 
 namespace parley::actors {
 
-/// What a search that was given up does next: it begins again later, or it leaves what is chosen for good.
+/// The next step after a search was given up: it begins again later, or the chosen config stays for good.
 enum class after_abort : std::uint8_t { try_later, stay };
 
-/// What runs for a size, and what that rests on. Before the first decision it is the default.
+/// The config that runs for a size, and why. Before the first decision it is the default.
 struct chosen_config {
   std::uint64_t digest = 0;
   std::size_t candidate = 0;
@@ -41,10 +41,10 @@ struct chosen_config {
   std::string why;
   decision_source source = decision_source::trials;
   tuning::confidence confidence = tuning::confidence::none;
-  rank_id proposer = 0;              ///< whose results file it is from, of a decision that rests on one
-  std::uint64_t remembered_for = 0;  ///< the machines that the file has it for; of a pin perhaps 0, for all
-  double remembered_time_ns = 0;     ///< what that file says it took; 0: nothing
-  double time_ns = 0;                ///< what it took in the trials; 0: it was not measured
+  rank_id proposer = 0;              ///< if a results file decided: the rank whose file it is
+  std::uint64_t remembered_for = 0;  ///< the machines that the file names; for a pin 0 may stand for all
+  double remembered_time_ns = 0;     ///< the time in that file; 0: none
+  double time_ns = 0;                ///< its time in the trials; 0: not measured
   runtime::time_ns at_ns = 0;        ///< when it was decided
 
   bool from_results() const noexcept { return source == decision_source::results || source == decision_source::pin; }
@@ -53,9 +53,9 @@ struct chosen_config {
 class search {
  public:
   enum class stage : std::uint8_t {
-    waiting,     ///< offers, merge or warm-up are going on: the default runs
+    waiting,     ///< offers, merge or warm-up are in progress: the default runs
     trying,      ///< invocations are stamped with candidates
-    collecting,  ///< a round is complete, its rows are on their way
+    collecting,  ///< a round is complete, its rows are in flight
     decided,
   };
 
@@ -76,57 +76,58 @@ class search {
   const std::string& key() const noexcept { return key_; }  ///< as in a results file: `16MiB_bf16`
   const std::vector<exclusion>& excluded() const noexcept { return excluded_; }
   bool excludes(std::size_t candidate) const noexcept { return is_excluded(excluded_, candidate); }
-  /// What the latest trials showed.
+  /// The results of the latest trials.
   const trial_book& book() const noexcept { return book_; }
   const std::vector<tuning::aggregate>& aggregates() const noexcept { return book_.aggregates; }
-  /// Null where it does not try.
+  /// Null while no trials are in progress.
   const search_run* run() const noexcept { return run_ ? &*run_ : nullptr; }
-  /// Null where what was decided is not watched.
+  /// Null if the decision is not watched.
   const drift_watch* drift() const noexcept { return drift_ ? &*drift_ : nullptr; }
-  std::uint32_t number() const noexcept { return number_; }            ///< which search this is, from 1 on
+  std::uint32_t number() const noexcept { return number_; }            ///< the number of this search, from 1 on
   const std::string& reason() const noexcept { return reason_; }       ///< why it searches, or searched, again
-  std::uint64_t invocations() const noexcept { return invocations_; }  ///< begun in all
+  std::uint64_t invocations() const noexcept { return invocations_; }  ///< begun so far
   std::uint64_t calls_since_decision() const noexcept { return invocations_ - invocations_before_; }
   std::uint64_t invocations_to_agreement() const noexcept { return invocations_to_agreement_; }
   std::uint64_t trials() const noexcept { return trials_before_ + (run_ ? run_->made() : 0); }
   double cost_ns() const noexcept { return account_.cost_ns; }  ///< what the trials took beyond the default
-  /// The same of those that were not reported yet, as far as it can be foreseen.
+  /// The expected extra cost of trials that were not reported yet.
   double pending_ns() const noexcept { return account_.pending_ns; }
   time_ns first_ns() const noexcept { return first_ns_; }
   time_ns search_began_ns() const noexcept { return search_began_ns_; }
-  /// What the default took its sender, at the least: known before it has been measured on both sides. 0: it is not known.
+  /// The shortest time that the sender has seen with the default, known before both sides have measured it; 0: not known.
   double fastest_default_ns() const noexcept { return fastest_default_ns_; }
-  /// What results files had for this size that does not count, if anything.
+  /// Results for this size that do not count, from results files; empty: none.
   const std::string& missed() const noexcept { return missed_; }
   /// Another search is to follow this one.
   bool is_asked_again() const noexcept { return asked_again_.has_value(); }
-  /// It will search again by itself.
+  /// Another search will begin by itself.
   bool searches_again() const noexcept { return again_at_ns_ != runtime::never; }
-  /// Calls since the decision that ran another config than the one decided on, as that lacked `what`.
+  /// Calls since the decision that ran another config, because the decided one lacked `what`.
   std::uint64_t ran_others(unmet_need what) const noexcept { return ran_others_[static_cast<std::size_t>(what)]; }
-  /// The needs that calls since the decision did not meet, by name, and how many calls each made run another config.
+  /// The unmet needs since the decision, by name, and how many calls each made run another config.
   std::vector<std::pair<std::string_view, std::uint64_t>> runs_of_others() const;
-  /// For whoever waits for a decision.
+  /// A text for a caller that waits for a decision.
   std::string progress() const;
 
   // ---- what invocations run
 
-  /// Counts an invocation. Nearly every one runs what is chosen, and there is nothing else to it.
+  /// Counts an invocation. True for nearly every one: it runs the chosen config, and nothing else has to be done.
   bool next_is_plain() noexcept { return ++invocations_ < next_sample_ && decided_; }
-  /// What the invocation runs if it is not plain: a trial, a timed call, the default, or another config where `lacking` has the chosen one.
+  /// The choice for an invocation that is not plain: a trial, a timed call, the default, or another config if `lacking` has the chosen one.
   choice choose_rarely(const asked_call& call, std::span<const lacking_config> lacking);
   void note_default(time_ns took_ns) noexcept;
-  /// How long a call may wait for what the chosen config lacks: as long as the config that would run instead takes longer. If the time of
-  /// that one is not known (a results file decided), as long as the chosen config takes; if its own is not, the call does not wait.
+  /// How long a call may wait for what the chosen config lacks: as long as the config that would run instead takes longer than the chosen
+  /// one. If the time of the other config is not known (a results file decided), as long as the chosen config takes. If the time of the
+  /// chosen config is not known, the call does not wait.
   time_ns worth_waiting_ns(std::span<const lacking_config> lacking) const noexcept;
-  /// Whether trials that are expected to cost so much beyond the default may be made now (N4).
+  /// True if trials whose expected extra cost is `expected_ns` may be made now (N4).
   bool affordable(double expected_ns, time_ns now) const noexcept;
 
   // ---- how it goes on
 
-  /// With the candidates that there are now.
+  /// Begins with the present candidates.
   void begin(time_ns now);
-  /// There are more candidates than before, which `why` says.
+  /// There are more candidates than before; `why` says so.
   void begin_with_more(const std::string& why, time_ns now);
   /// Both return whether the invocation belongs to this search.
   bool add_row(rank_id participant, const wire_row& r);
@@ -142,24 +143,25 @@ class search {
   void wait_longer(time_ns now) noexcept {
     if (run_) run_->wait_longer(now);
   }
-  /// When it next has to do something without a call or a message: give up waiting for rows, or search again.
+  /// When it next has to act without a call or a message: give up waiting for rows, or search again.
   time_ns next_event_ns() const noexcept;
-  /// Begins the search that was due by now.
+  /// Begins the search that is due by now, if any.
   void search_when_due(time_ns now);
 
   /// A config failed in a real invocation. It never runs again for this size, and the next call runs the default.
   void quarantine(std::size_t candidate, const std::string& why, time_ns now);
-  /// A config failed in a rehearsal that was no call. If a results file had chosen it, it has not run yet: the search begins with what else
-  /// the files say, or with trials.
+  /// A config failed in a rehearsal, not in a call. If a results file had chosen it, it has not run yet: the search begins again with what
+  /// else the files have, or with trials.
   void fail_rehearsal(std::size_t candidate, const std::string& why, time_ns now);
-  /// What a results file chose cannot be rehearsed for now, for a reason that is not its own. The default runs, and the file counts later.
+  /// The config that a results file chose cannot be rehearsed now, for a reason that is
+  /// not the config's. The default runs, and the file is considered again later.
   void postpone(const std::string& why, time_ns now);
-  /// Searches again. A search that has timed nothing yet is the one that was asked for; after one that has, another follows.
+  /// Searches again. If the search in progress has timed nothing yet, it counts as the requested one; otherwise another one follows it.
   /// Returns whether a search began at once.
   bool retune(std::string_view why, time_ns now);
-  /// Gives the search up, and keeps what is chosen. Returns whether there was a search.
+  /// Gives the search up, and keeps the chosen config. Returns whether a search was in progress.
   bool abort(std::string_view why, after_abort next, time_ns now);
-  /// What is in force stays, and nothing is timed any more.
+  /// Ends all searching and timing; what is in force stays.
   void stop(const std::string& why, time_ns now);
 
   // ---- what the participants are told
@@ -170,11 +172,11 @@ class search {
     ++version_;
     announced_ = true;
   }
-  /// A config that failed in a real invocation, and that the user has not been told of yet; null: there is none.
+  /// A config that failed in a real invocation and that the user does not know of yet, now marked as told; null if there is none.
   const exclusion* next_untold() noexcept;
 
  private:
-  static constexpr time_ns longest_wait_ns = 1'000'000'000;  // of a call, whatever times ranks have reported
+  static constexpr time_ns longest_wait_ns = 1'000'000'000;  // for one call, whatever times ranks have reported
   static constexpr time_ns first_pause_ns = 10'000'000'000;
   static constexpr time_ns longest_pause_ns = 600'000'000'000;
 
@@ -203,18 +205,18 @@ class search {
   std::string shape_of(std::size_t candidate) const;
   bool has_other_candidates() const noexcept { return excluded_.size() + 1 < terms_.candidates.size(); }
   bool has_measured() const noexcept;
-  // What runs is from a results file, and nothing has been tried.
+  // True if a results file decided, and nothing has been tried.
   bool is_remembered() const noexcept { return decided_ && number_ == 1 && chosen_.source == decision_source::results; }
   void watch();
   void watch_later() noexcept;
   bool search_if_drifted(const tuning::aggregate& burst, time_ns now);
 
-  // What every call looks at is together.
+  // Members that every call uses are together.
   std::uint64_t invocations_ = 0;
-  std::uint64_t next_sample_ = ~std::uint64_t{0};  // which invocation has to do with drift
+  std::uint64_t next_sample_ = ~std::uint64_t{0};  // the next invocation that matters for drift
   bool decided_ = false;
-  bool announced_ = false;  // the participants have been told of this decision
-  bool rest_ = false;       // a config has just failed: the default is next
+  bool announced_ = false;  // the participants know this decision
+  bool rest_ = false;       // a config has just failed: the next invocation runs the default
   chosen_config chosen_;
 
   search_terms& terms_;
@@ -225,21 +227,21 @@ class search {
   trial_book book_;
   std::optional<search_run> run_;
   std::optional<drift_watch> drift_;
-  std::uint64_t batch_ = 0;  // the latest
+  std::uint64_t batch_ = 0;  // the latest batch
   std::uint32_t version_ = 0;
   std::uint32_t number_ = 1;
   std::string reason_;
   std::string missed_;
   std::optional<std::string> asked_again_;  // why another search is to follow this one
-  time_ns again_at_ns_ = runtime::never;    // when it will search again by itself
+  time_ns again_at_ns_ = runtime::never;    // when another search begins by itself
   time_ns pause_ns_ = 0;
-  bool postponed_ = false;           // then it will look at results files again
-  bool refines_ = false;             // then it will try what a results file decided on little evidence
-  std::uint64_t trials_before_ = 0;  // of the searches before this one
+  bool postponed_ = false;           // the next search looks at results files again
+  bool refines_ = false;             // the next search tries what a results file decided on little evidence
+  std::uint64_t trials_before_ = 0;  // in earlier searches
   double cost_before_ns_ = 0;
-  std::uint64_t invocations_before_ = 0;  // the decision
+  std::uint64_t invocations_before_ = 0;  // up to the decision
   std::uint64_t invocations_to_agreement_ = 0;
-  std::array<std::uint64_t, unmet_needs> ran_others_{};  // since the decision, by what the config decided on lacked
+  std::array<std::uint64_t, unmet_needs> ran_others_{};  // since the decision, by what the decided config lacked
   time_ns first_ns_ = 0;
   time_ns search_began_ns_ = 0;
   double fastest_default_ns_ = 0;

@@ -1,4 +1,4 @@
-/// What invocations run: candidates that are due, the default, and what stands in for a config that lacks something.
+/// The choice of the config for an invocation: a candidate that is due, the default, or the replacement of a config that lacks something.
 #include <parley/actors/agreement/search.hpp>
 
 #include <algorithm>
@@ -19,17 +19,17 @@ choice search::choose_undecided(const asked_call& call) {
   if (run_) run_->leave_batch();
   if (rest_ || !run_ || run_->collecting()) return untimed();
   const choice chosen = next_trial(call);
-  if (batch == 0) run_->leave_batch();  // the rest of a batch that goes on is not of it
+  if (batch == 0) run_->leave_batch();  // a batch that goes on does not join this trial
   return chosen;
 }
 
-// After a config has failed the default is next.
+// After a config has failed, the next invocation runs the default.
 choice search::untimed() noexcept {
   return {std::exchange(rest_, false) ? terms_.default_digest : chosen_.digest, stamp_flags::none};
 }
 
-// As the first one of its batch: a message alone among others that run another config shows how far it can get ahead of them, and
-// not how long it takes. One that comes when a later batch has begun is no trial.
+// A message runs the config of the first one in its batch. Alone among messages of another config, it would show how far it can get ahead
+// of them, and not how long it takes. A message that comes after a later batch has begun is no trial.
 choice search::choose_in_batch(const asked_call& call) {
   const bool is_trial = run_ && call.terms.batch == batch_ && run_->digest_of_batch() != 0;
   if (!is_trial || !run_->batch_has_room()) return untimed();
@@ -51,7 +51,7 @@ choice search::next_trial(const asked_call& call) {
 choice search::choose_sample(const asked_call& call) {
   const choice plain{chosen_.digest, stamp_flags::none};
   const std::uint64_t batch = call.terms.batch;
-  if (batch != 0 && batch < batch_) return plain;  // a later one has begun
+  if (batch != 0 && batch < batch_) return plain;  // a later batch has begun
   const bool goes_on = batch != 0 && batch == std::exchange(batch_, std::max(batch_, batch));
   switch (drift_->sample(call, goes_on)) {
     case drift_watch::timing::none: return plain;
@@ -79,9 +79,9 @@ choice search::choose_without(const asked_call& call, std::span<const lacking_co
   const auto due = run_ ? run_->due() : std::nullopt;
   const lacking_config* const due_lacks = due ? find(lacking, terms_.candidates[due->candidate]) : nullptr;
   if (goes_on && batch == batch_ && run_ && find(lacking, run_->digest_of_batch()) != nullptr) {
-    run_->leave_batch();  // the trial was of those that had it
+    run_->leave_batch();  // this message lacks what the trial's other messages had
   } else if (!goes_on && due_lacks != nullptr) {
-    if (run_->lacked_too_often(due->candidate, due_lacks->what, call.now)) {  // the others go on
+    if (run_->lacked_too_often(due->candidate, due_lacks->what, call.now)) {  // the other candidates go on
       exclude(due->candidate, exclusion::reason::unmet, why_it_lacked(due_lacks->what));
       if (chosen_.candidate == due->candidate) fall_back();
     }
@@ -95,7 +95,7 @@ choice search::choose_without(const asked_call& call, std::span<const lacking_co
   return chosen;
 }
 
-// The fastest candidate, as measured, that lacks nothing; without one, the default.
+// The fastest measured candidate that lacks nothing; the default if there is none.
 std::size_t search::best_without(std::span<const lacking_config> lacking) const noexcept {
   std::size_t best = 0;
   double best_ns = tuning::infinite_ns;
@@ -123,7 +123,7 @@ time_ns search::worth_waiting_ns(std::span<const lacking_config> lacking) const 
   return static_cast<time_ns>(std::clamp(other_ns - own_ns, 0.0, static_cast<double>(longest_wait_ns)));
 }
 
-// Of an edge, whose participants are its sender and its receiver.
+// For an edge, whose participants are its sender and its receiver.
 std::string search::why_it_lacked(unmet_need what) const {
   const std::string sender = "rank " + std::to_string(terms_.participants.front());
   const std::string receiver = "rank " + std::to_string(terms_.participants.back());
@@ -171,11 +171,11 @@ double search::expected_cost_ns(std::size_t candidate) const noexcept {
   const double known_before = chosen_.time_ns != 0 ? chosen_.time_ns : fastest_default_ns_;
   const double base = now_running.measured() ? now_running.time_ns : known_before;
   if (aggregates()[candidate].measured()) return std::max(0.0, aggregates()[candidate].time_ns - base);
-  return base / 2;  // nothing is known of it yet
+  return base / 2;  // its time is not known yet
 }
 
 namespace {
-// Ranks may report any times. One that no clock can show says nothing: trials would never be paid for otherwise.
+// Ranks may report any times. A time that no clock can show is ignored, because otherwise trials would never be paid for.
 std::int64_t whole_ns(double ns) noexcept {
   constexpr double most = 9e18;
   return std::abs(ns) < most ? static_cast<std::int64_t>(ns) : 0;

@@ -34,7 +34,7 @@ choice search_run::take(const std::optional<tuning::trial>& due, const asked_cal
     return {otherwise, stamp_flags::flush};
   }
   if (!plan_.next()) again_.pop_back();
-  // A warm-up is timed, too: it says nothing about its candidate, but has its cost.
+  // A warm-up is timed, too: it says nothing about its candidate, but its cost counts.
   stamp_flags flags = stamp_flags::timed;
   ++made_;
   ++unsettled_;
@@ -73,7 +73,7 @@ choice search_run::join(const asked_call& call) {
   t.last_order = call.order;
   longest_batch_ = std::max(longest_batch_, ++t.messages);
   book_.joined.push_back(call.order);
-  // Which message is the batch's last nobody knows.
+  // It is not known which message is the last of a batch.
   const bool last = collecting_ && *trial_of_batch_ + 1 == trials_.size();
   return {terms_.candidates[t.candidate], last ? stamp_flags::timed | stamp_flags::flush : stamp_flags::timed};
 }
@@ -114,12 +114,12 @@ bool search_run::add_row(rank_id participant, const wire_row& r) {
     cancel(t);
     return true;
   }
-  if (t.settled && t.reports == 0) return true;  // it was cancelled on another side
-  // It counts as a failure: it is no row of this candidate (S6).
+  if (t.settled && t.reports == 0) return true;  // another participant has cancelled it
+  // A row of another config counts as a failure: it is no row of this candidate (S6).
   if (r.digest != 0 && r.digest != terms_.candidates[t.candidate])
     runtime::blame({"S2", "a participant runs what its invocation was assigned", terms_.here}, participant);
   const auto status = keep_row(rows, participant, at->second.order, r);
-  // Who got a poison has no row, so one failure settles a trial.
+  // A member that got a poison has no row, so one failure settles a trial.
   ++t.reports;
   const bool all_told = t.reports == ours.size() * t.messages;
   if (t.settled || (!all_told && status != tuning::row_status::failed)) return true;
@@ -128,7 +128,7 @@ bool search_run::add_row(rank_id participant, const wire_row& r) {
   return true;
 }
 
-// Whether this is the first that `participant` says of it.
+// True if this is the participant's first report of that message.
 bool search_run::note_report(place& at, rank_id participant, const std::vector<tuning::row>& rows) const noexcept {
   const auto& ours = terms_.participants;
   const auto number = std::find(ours.begin(), ours.end(), participant) - ours.begin();
@@ -137,7 +137,7 @@ bool search_run::note_report(place& at, rank_id participant, const std::vector<t
   return (std::exchange(at.reported_by, at.reported_by | bit) & bit) == 0;
 }
 
-// A caller who gave up says nothing about the config: the trial never was, and is made again, unless that goes on for ever.
+// A caller that gave up says nothing about the config. The trial does not count and is made again, unless too many were cancelled.
 void search_run::cancel(trial& t) {
   if (!t.settled) --unsettled_;
   const bool first = !t.settled || t.reports != 0;
@@ -187,7 +187,7 @@ bool search_run::is_round_over(time_ns now) noexcept {
   return false;
 }
 
-// A trial that failed on another side has failed.
+// The rows of a trial that timed out; none if the trial failed on another side, because then it counts as failed.
 std::vector<tuning::row> search_run::late_rows_of(const trial& t) const {
   std::vector<tuning::row> late;
   for (const tuning::row& r : book_.rows[t.candidate]) {
@@ -198,7 +198,7 @@ std::vector<tuning::row> search_run::late_rows_of(const trial& t) const {
   return late;
 }
 
-// In this round: those before it count in `end_round` alone.
+// Looks only at this round. Only `end_round` counts earlier rounds.
 bool search_run::is_late(std::size_t candidate) const noexcept {
   return std::any_of(trials_.begin(), trials_.end(), [&](const trial& t) {
     return t.candidate == candidate && t.reports != 0 && !late_rows_of(t).empty();
@@ -231,7 +231,7 @@ bool search_run::end_round(const std::function<void(std::size_t candidate, rank_
     auto& rows = book_.rows[t.candidate];
     const std::vector<tuning::row> late = late_rows_of(t);
     if (late.empty()) continue;
-    // Who has begun it and says nothing is still at it.
+    // A participant that has begun the trial and has not reported is still in it.
     const bool all_at_it =
         t.reports == terms_.participants.size() * t.messages || (terms_.begun && terms_.begun(t.tag, t.invocation));
     const bool again = std::any_of(rows.begin(), rows.end(),
@@ -244,14 +244,14 @@ bool search_run::end_round(const std::function<void(std::size_t candidate, rank_
       continue;
     }
     cancel(t);
-    if (all_at_it) rows.insert(rows.end(), late.begin(), late.end());  // kept to be counted
+    if (all_at_it) rows.insert(rows.end(), late.begin(), late.end());  // kept, so that the next timeout finds them
   }
   trials_.clear();
   trial_of_batch_.reset();
   places_.clear();
   unsettled_ = 0;
   collecting_ = false;
-  return again_.empty();  // else the round goes on with what was cancelled in it
+  return again_.empty();  // if not, the round goes on with what was cancelled in it
 }
 
 tuning::aggregate search_run::aggregate_of(std::size_t candidate, std::span<const std::uint64_t> invocations,

@@ -1,5 +1,5 @@
 #pragma once
-/// What all searches of one op share: who takes part, what may run, how it is tried, and what it may cost.
+/// The terms that all searches of one op share: the participants, the configs that may run, how they are tried, and what that may cost.
 #include <parley/actors/agreement/trial_budget.hpp>
 #include <parley/actors/policy.hpp>
 #include <parley/identifiers.hpp>
@@ -36,32 +36,32 @@ struct search_terms {
   tuning_policy policy = tuning_policy::online;
   tuning::plan_options plan;
 
-  std::vector<std::uint64_t> candidates;  ///< that all participants have warmed, the default first; empty: not yet
+  std::vector<std::uint64_t> candidates;  ///< warmed by all participants, the default first; empty: not yet
   std::vector<std::string> ids;
-  std::vector<std::uint64_t> mixtures;      ///< which mixture each is; 0: none
-  std::vector<remembered_best> remembered;  ///< what results files have, in the order in which it counts
-  std::uint64_t machines = 0;               ///< the combination that the participants run on
+  std::vector<std::uint64_t> mixtures;      ///< which mixture each candidate is; 0: none
+  std::vector<remembered_best> remembered;  ///< entries of results files, in the order in which they count
+  std::uint64_t machines = 0;               ///< the combination of machines that the participants run on
   std::vector<candidate_limit> limits;      ///< what constraints and memory forbid
 
-  std::string why_off;        ///< why tuning is off; empty: it is switched off
-  std::string why_no_choice;  ///< why there is nothing but the default; empty: nothing else may run
-  std::string left_out;       ///< whose rehearsals failed
+  std::string why_off;        ///< why tuning is off; empty: a setting switched it off
+  std::string why_no_choice;  ///< why there is only the default; empty: nothing else may run
+  std::string left_out;       ///< candidates whose rehearsals failed
 
-  /// Called when a search has decided as it begins, on the data path, or what it decided has failed.
+  /// Called when a search has decided as it began, on the data path, or when a decided config has failed.
   std::function<void()> settled;
-  /// Whether all participants have begun an invocation: rows of one that somebody is late for are not missing yet.
+  /// True if all participants have begun an invocation. Rows are not missing yet while a participant is late for it.
   std::function<bool(std::uint32_t tag, std::uint64_t invocation)> begun;
-  /// What a candidate is for messages of so many bytes (`op_config::shape`); empty: that is not known.
+  /// The shape of a candidate for messages of that size (`op_config::shape`): equal shapes do the same. Empty: not known.
   std::function<std::string(std::uint64_t digest, std::uint64_t bytes)> shape;
-  bool calls_alone = false;       ///< calls are compared with earlier calls, not with trials, which were made elsewhere
-  bool trials_are_extra = false;  ///< the program's calls wait for trials, which cost all that they take
+  bool calls_alone = false;       ///< calls are compared with earlier calls, not with trials, which run elsewhere
+  bool trials_are_extra = false;  ///< the program's calls wait for trials, so a trial costs all of its time
 
-  runtime::noticed_at here;  ///< whose invariants these are
+  runtime::noticed_at here;  ///< names the op and rank when an invariant is broken
   trial_budget budget;
   std::size_t searching = 0;  ///< searches that try or collect
   std::size_t bursts = 0;     ///< decided searches that time calls
 
-  /// As many as there are candidates: it is none.
+  /// The candidate's index; the number of candidates if it is none.
   std::size_t place_of(std::uint64_t digest) const noexcept {
     return static_cast<std::size_t>(std::find(candidates.begin(), candidates.end(), digest) - candidates.begin());
   }

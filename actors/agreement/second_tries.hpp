@@ -1,6 +1,6 @@
 #pragma once
-/// How an actor of an op goes on after something was thrown in it. What it does is brought about by what the op knows, so that it can be
-/// done again: a little later, and a few times in a row; where that never gets any further, the actor gives up.
+/// How an actor of an op goes on after an exception. Its actions follow from what the op knows, so it can do them again: a little later,
+/// and a few times in a row. If it never gets any further, it gives up.
 ///
 ///     catch (...) {
 ///       const auto pause = tries.after(progress, services.jitter);
@@ -8,7 +8,7 @@
 ///       again_at = now + *pause;
 ///     }
 ///
-/// `progress` is any number that grows when the actor gets further: then the count of failures begins anew.
+/// `progress` is any number that grows when the actor gets further. Then the count of failures starts again.
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/time/backoff.hpp>
 
@@ -23,7 +23,7 @@ class second_tries {
  public:
   static constexpr std::size_t most_in_a_row = 3;
 
-  /// Something was thrown: how long to wait before it is tried again, or nothing where it has been often enough.
+  /// Something was thrown. Returns how long to wait before the next try; nothing after too many failures in a row.
   std::optional<runtime::time_ns> after(std::uint64_t progress, runtime::random_stream& jitter) noexcept {
     if (std::exchange(progress_, progress) != progress) {
       in_a_row_ = 0;
@@ -33,7 +33,7 @@ class second_tries {
     if (++in_a_row_ > most_in_a_row) return std::nullopt;
     return pauses_.next(jitter);
   }
-  /// In all.
+  /// Failures in all.
   std::size_t failures() const noexcept { return failures_; }
 
  private:

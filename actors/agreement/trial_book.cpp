@@ -5,7 +5,7 @@
 namespace parley::actors {
 
 namespace {
-// Past that no clock shows anything, and differences of differences would not fit.
+// No clock shows a time beyond this, and differences of differences would overflow.
 constexpr runtime::time_ns farthest_ns = runtime::time_ns{1} << 60U;
 bool possible(runtime::time_ns t) noexcept { return t > -farthest_ns && t < farthest_ns; }
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
-/// What the trials of one search have shown: rows as participants report them, and how they are kept. The book outlives its search, as the
-/// evidence of what was decided.
+/// The results of one search's trials: the rows that participants report, and how they are kept. The book outlives its search, as the
+/// evidence of the decision.
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/tuning/planners/statistics.hpp>
@@ -14,25 +14,25 @@
 
 namespace parley::actors {
 
-/// A `wire_row::status` beside `tuning::row_status` and `cancelled_row`: the trial did not end in time while its participant was at it, in
-/// groups and in ops without headers. Somebody may have been late: the trial is made again. The second such one of a config in a search,
-/// with all participants at both, has it out for good.
+/// A further value of `wire_row::status`, for groups and ops without headers: the trial timed out while this participant was in it. Some
+/// rank may have been late, so the trial is made again. The second such trial of a config in a search, with all participants in both,
+/// excludes the config for good.
 inline constexpr std::uint8_t late_row = 4;
 
-/// Orders are the numbers of invocations among all of the op: "the one before" means that.
+/// An order is the number of an invocation among all invocations of the op. "The one before" refers to these numbers.
 struct trial_book {
   explicit trial_book(std::size_t candidates = 0)
       : rows(candidates), repetitions(candidates), warm_ups(candidates), aggregates(candidates) {}
 
   std::vector<std::vector<tuning::row>> rows;           ///< per candidate, of all rounds
   std::vector<std::vector<std::uint64_t>> repetitions;  ///< per candidate: the orders of its timed trials
-  std::vector<std::vector<std::uint64_t>> warm_ups;     ///< the same of those that only cost
-  std::vector<std::uint64_t> joined;  ///< of both, those that belong to the repetition of the one before
+  std::vector<std::vector<std::uint64_t>> warm_ups;     ///< per candidate: the orders of warm-ups, which only cost time
+  std::vector<std::uint64_t> joined;  ///< of both, those that belong to the same repetition as the order before
   std::vector<tuning::aggregate> aggregates;
   std::size_t cancelled = 0;  ///< trials that a caller gave up
 };
 
-/// Keeps what a participant reports. What no clock can have shown is no measurement: it is kept as a failure. Answers the status.
+/// Keeps a row that a participant reports, and returns its status. A row with times that no clock can show is kept as a failure.
 tuning::row_status keep_row(std::vector<tuning::row>& rows, runtime::rank_id participant, std::uint64_t order,
                             const wire_row& r);
 bool is_reported(const std::vector<tuning::row>& rows, runtime::rank_id participant, std::uint64_t order) noexcept;

@@ -1,5 +1,5 @@
 #pragma once
-/// N4: what the searches of one op may cost. They share one budget, which grows with the op's age, and the agreement itself is paid from it.
+/// N4: what the searches of one op may cost. They share one budget, which grows with the op's age and also pays for the agreement itself.
 ///
 ///     trial_budget budget;
 ///     trial_budget::account& mine = budget.open(now);     // one for each search
@@ -17,15 +17,15 @@ class trial_budget {
   using time_ns = runtime::time_ns;
   struct account {
     double cost_ns = 0;     ///< what the trials took beyond the default
-    double pending_ns = 0;  ///< the same of those that were not reported yet, as far as it can be foreseen
+    double pending_ns = 0;  ///< the same for trials that were not reported yet, as far as it can be foreseen
   };
 
-  /// The account of one search. The budget grows from the first one on.
+  /// Opens the account of one search. The budget grows from the first one on.
   account& open(time_ns now) {
     began_ns_ = std::min(began_ns_, now);
     return accounts_.emplace_back();
   }
-  /// What the agreement itself has taken of a participant's time so far. Ranks work side by side, so the most of them counts.
+  /// Notes how much of a participant's time the agreement itself has taken so far. Ranks work in parallel, so the largest time counts.
   void note_control(time_ns control_ns) noexcept { control_ns_ = std::max(control_ns_, control_ns); }
   time_ns control_ns() const noexcept { return control_ns_; }
   time_ns began_ns() const noexcept { return began_ns_; }

@@ -1,5 +1,6 @@
 #pragma once
-/// What a config lacks for one invocation, so that another one has to run: one-sided configs, and those that move a payload by its pieces.
+/// A need of a config that is not met for one invocation, so that another config has to run. Only one-sided configs, and configs that move
+/// a payload by its pieces, have such needs.
 ///
 ///     lacking_config{digest, unmet_need::credit_in_time};
 ///     name(unmet_need::credit_in_time);                     // "no credit in time"
@@ -11,13 +12,13 @@ namespace parley::actors {
 
 enum class unmet_need : std::uint8_t {
   payload,             ///< there is nothing to put or get
-  memory_of_receiver,  ///< which has registered none
-  credit_in_time,      ///< its receiver has registered memory
-  memory_of_sender,    ///< what is sent is not in registered memory
+  memory_of_receiver,  ///< the receiver has registered no memory
+  credit_in_time,      ///< no credit yet, though the receiver has registered memory
+  memory_of_sender,    ///< the payload is not in registered memory
   word_in_time,        ///< the receiver has not said yet that it knows the sender's memory
-  pieces,              ///< the payload does not lie in pieces that may go by themselves
-  like_pieces,         ///< the receiver has others
-  word_of_pieces,      ///< which it has, it has not said yet
+  pieces,              ///< the payload does not lie in pieces that may be sent one by one
+  like_pieces,         ///< the receiver has other pieces
+  word_of_pieces,      ///< the receiver has not said yet which pieces it has
   last = word_of_pieces
 };
 constexpr std::size_t unmet_needs = static_cast<std::size_t>(unmet_need::last) + 1;
@@ -37,7 +38,7 @@ constexpr std::string_view name(unmet_need what) noexcept {
   return "unknown";
 }
 
-/// Time alone may meet this need, so that a call may wait for it.
+/// True if this need may be met by waiting.
 constexpr bool may_come(unmet_need what) noexcept {
   return what == unmet_need::credit_in_time || what == unmet_need::word_in_time;
 }

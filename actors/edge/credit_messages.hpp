@@ -1,19 +1,19 @@
 #pragma once
-/// The control messages of one-sided transfers on an edge (docs/protocol.md, Edges). None of them holds anybody up on the way
-/// to an invocation: a sender without a credit, or whose memory is not known at the other side yet, runs another config.
+/// The control messages of one-sided transfers on an edge (docs/protocol.md, Edges). No invocation waits for them: a sender that has no
+/// credit, or whose receiver does not know its memory yet, runs another config.
 ///
 ///     receiver                       sender
-///       credit   ------------------>          write invocation i here, if you like
-///       revoke   ------------------>          no credit up to this number any more …
-///                <------------------ revoked  … and this is the next invocation
-///                <------------------ exposed  this memory you may read
+///       credit   ------------------>          you may write invocation i here
+///       revoke   ------------------>          credits up to this number are void …
+///                <------------------ revoked  … and this is my next invocation
+///                <------------------ exposed  you may read this memory
 ///       known    ------------------>
-///       taken    ------------------>          invocation i was read; its sender asks again when that got lost
+///       taken    ------------------>          invocation i was read; the sender asks again if this message is lost
 ///
-/// Who reads and who waits for that have a number of their own in each generation (`reader_of`), under which they hear each other
-/// until the rank ends: a read does not end with its generation.
+/// The reader of a payload and the sender that waits for it have a separate actor number in each generation (`reader_of`). They hear each
+/// other under that number until the rank ends, because a read does not end with its generation.
 ///
-/// A credit is sent again a few times while its receive is unmatched; one that is lost for good is one that never came.
+/// A credit is sent again a few times while its receive is unmatched. If all copies are lost, the sender has no credit.
 #include <parley/actors/declaration.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/wire/wire.hpp>
@@ -23,7 +23,7 @@
 
 namespace parley::actors {
 
-/// How many exposed regions of its sender an edge remembers: the last ones.
+/// How many of its sender's exposed regions an edge remembers: the latest ones.
 inline constexpr std::uint64_t most_regions = 64;
 
 struct credit {
@@ -48,7 +48,7 @@ struct revoked {
   static constexpr std::uint16_t message_type = 22;
   std::uint64_t stream = 0;
   std::uint64_t number = 0;
-  std::uint64_t next = 0;  ///< invocations below have begun
+  std::uint64_t next = 0;  ///< all invocations below this one have begun
   PARLEY_FIELDS(stream, number, next)
 };
 
@@ -62,15 +62,15 @@ struct exposed {
 };
 struct known {
   static constexpr std::uint16_t message_type = 24;
-  std::uint64_t region = 0;  ///< 0: none of the sender's; the receiver has registered memory of its own
+  std::uint64_t region = 0;  ///< 0: names no region; the receiver says that it has registered memory of its own
   PARLEY_FIELDS(region)
 };
 
-/// The actor at an edge's `end` that says, or hears, what has been read in one generation.
+/// The actor at `end` of an edge that sends or hears, for one generation, which payloads have been read.
 constexpr std::uint64_t reader_of(std::uint64_t op, std::uint64_t generation, part end) noexcept {
   return number_of(op ^ runtime::mix(generation), end);
 }
-/// Whose actor that is.
+/// The op of such an actor.
 constexpr std::uint64_t op_of_reader(std::uint64_t actor, std::uint64_t generation) noexcept {
   return number_of(actor ^ runtime::mix(generation), part{});
 }

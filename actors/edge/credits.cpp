@@ -25,7 +25,7 @@ std::uint64_t credits_given::revoke() noexcept {
 bool credits_given::answered(std::uint64_t number) noexcept {
   if (revoking_ != number) return false;
   revoking_.reset();
-  out_.clear();  // R4: none was given since
+  out_.clear();  // R4: no credit was given since the revoke
   return true;
 }
 

@@ -1,12 +1,11 @@
 #pragma once
-/// A part of a group's invocation that nobody has asked for yet, and what it occupies meanwhile: its payload, where that has
-/// come with it, and a place among those that wait.
+/// A part of a group's invocation that nobody has asked for yet. Meanwhile it occupies a place, and memory if its payload came with it.
 ///
 ///     if (!kept.has_room_for(message)) return refuse();
 ///     waiting.emplace(key, early_part(std::move(message), kept));
 ///     runtime::arrival here = std::move(waiting.extract(key).mapped()).take();
 ///
-/// However it goes, taken or dropped, its room is free again with it. `early_room` outlives all its parts.
+/// The room is free again when the part is taken or dropped. The `early_room` must outlive all its parts.
 #include <parley/runtime/wire/link.hpp>
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace parley::actors {
 
-/// What all parts of one group that wait may occupy: far more than a scheme's depth and window let the others send.
+/// The limits for all waiting parts of one group: far more than a scheme's depth and window let the other members send.
 class early_room {
  public:
   static constexpr std::uint64_t most_parts = 65'536;

@@ -13,14 +13,14 @@ namespace {
 
 constexpr std::uint64_t report_every_bytes = 2U << 20U;
 constexpr std::size_t most_words_of_tags = 100;
-// A receive whose deadline has passed, and of which nothing has come for so long, is not about to end.
+// A receive past its deadline for which nothing has come for so long is stalled.
 constexpr runtime::time_ns quiet_for_ns = 1'000'000'000;
 
 }  // namespace
 
 // ---- one receive ------------------------------------------------------------------------------------------------------
 
-// Nobody shall write into memory that is gone.
+// Nobody may write into memory that is about to be freed.
 void part_receiver::let_go_of_memory() noexcept {
   if (place_ != place::gone && one_sided_->credit != 0 && !stamped_) one_sided_->region->withdraw_from_the_dead();
   if (one_sided_->to_be_got) std::erase(edge_.one_sided_->being_read, edge_receiver::payload_id{stream_.id, index_});
@@ -60,7 +60,7 @@ void part_receiver::give_up(errc why) noexcept {
   }
 }
 
-// By the transport, or by its sender, who has a credit for its buffer.
+// Writes can come from the transport, or from the sender if it has a credit for the buffer.
 bool part_receiver::may_be_written() noexcept {
   if (!stamped_ && one_sided_ != nullptr && one_sided_->credit != 0) return true;
   return parts_.find_if([](const transfer_part& p) { return p.with_transport; }) != nullptr;
@@ -73,7 +73,7 @@ void part_receiver::end_stalled() noexcept {
   wake_if_settled();
 }
 
-// When all bytes are here, a part that is still waited for is one that the sender did not cut.
+// Once all bytes are here, a part that is still waited for is one that the sender did not cut.
 void part_receiver::fail_if_unmet() noexcept {
   if (arrived_bytes_ < stamp_.total_bytes || in_flight() == 0) return;
   const transfer_part* const unmet = parts_.find_if([](const transfer_part& p) { return !p.with_transport; });
@@ -117,7 +117,7 @@ void part_receiver::bring(transfer_part& wanted, runtime::arrival&& message) noe
   if (started != errc::pending) ended(&wanted, started);
 }
 
-// The first part that is here says what the invocation is.
+// The first part that arrives defines the invocation.
 inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) noexcept {
   if (edge_.one_sided_ != nullptr) {
     edge_.one_sided_->note(s.flags);
@@ -126,7 +126,7 @@ inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) no
       if (wrong != errc::none) return end(wrong);
     }
   }
-  // Before anything is written (S8).
+  // Checked before anything is written (S8).
   const bool fits = s.total_bytes - takes_.least_bytes <= takes_.most_bytes - takes_.least_bytes;
   if (!fits || !is_of_its_type(s)) [[unlikely]]
     return refuse(s, std::move(message));
@@ -157,7 +157,7 @@ inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) no
 }
 
 void part_receiver::refuse(const stamp& s, runtime::arrival&& message) noexcept {
-  // Which says nothing of its config; nobody shall wait for the row of a trial that was none.
+  // A refusal says nothing about the config, but the row of this trial must not be waited for.
   if (!is_plain(s.flags))
     note_trial(
         edge_.rows_,
@@ -207,7 +207,7 @@ std::string sentence_of(const range& sent, const range& asked_for) {
 }
 }  // namespace
 
-// For whoever has asked for it, or will.
+// Delivers the part to the caller that has asked for it, or keeps it for one that will.
 void part_receiver::keep(const stamp& s, runtime::arrival&& message) noexcept {
   if (s.total_bytes == 0 || has(s.flags, stamp_flags::landed) || has(s.flags, stamp_flags::to_be_got)) return;
   const bool whole = message.length() == s.total_bytes;
@@ -330,7 +330,7 @@ inline part_receiver& edge_receiver::match_first(stream& s) noexcept {
   receive.place_ = part_receiver::place::matched;
   receive.numbered_ = true;
   if (receive.one_sided_ != nullptr && receive.one_sided_->leaving == errc::timeout) {
-    receive.one_sided_->leaving = errc::none;  // too late to be late, unless nothing more comes
+    receive.one_sided_->leaving = errc::none;  // its data may still come: it times out only if nothing more does
     receive.deadline_ = services_.ex.now();
     look_at(receive.deadline_ + services_.patient(quiet_for_ns));
   }
@@ -338,8 +338,8 @@ inline part_receiver& edge_receiver::match_first(stream& s) noexcept {
   return receive;
 }
 
-// Whether the poison of an invocation is among what came before its receive: that may be the last one of its stream, so that none
-// would ever let go of what the poison has overtaken, and a sender would wait for its buffer.
+// True if early messages include the poison of an invocation. Parts that the poison has overtaken are dropped: no later receive may ever
+// take them, and their sender would wait for its buffer.
 static bool is_poisoned(receive_stream& its, std::uint64_t invocation) noexcept {
   for (std::uint32_t i = 0; its.early_poisons != 0 && i < its.early.size(); ++i) {
     const auto s = read_stamp(its.early[i].header());
@@ -359,7 +359,7 @@ void edge_receiver::on_data(const stamp& s, runtime::arrival&& message) noexcept
   }
   stream& its = *at;
   const std::uint64_t invocation = unwrap(s.invocation, its.first_posted);
-  if (invocation == its.first_posted && its.begun <= invocation && !its.posted.empty()) {  // as most come
+  if (invocation == its.first_posted && its.begun <= invocation && !its.posted.empty()) {  // the usual case
     its.begun = invocation + 1;
     part_receiver& first = match_first(its);
     if (its.given.any_out()) its.given.begun(its.first_posted);
@@ -417,7 +417,7 @@ runtime::arrival edge_receiver::take_early(stream& s, std::uint32_t place) noexc
   return taken;
 }
 
-// What a failed sender still offers is let go, so that it gets its buffer back.
+// Drops the parts of a failed sender, so that the sender gets its buffers back.
 void edge_receiver::drop_early(stream& s, std::uint64_t invocation) noexcept {
   for (std::uint32_t i = 0; i < s.early.size();) {
     const auto early = read_stamp(s.early[i].header());
@@ -429,7 +429,7 @@ void edge_receiver::drop_early(stream& s, std::uint64_t invocation) noexcept {
   }
 }
 
-// Receives whose index has begun at the sender get it for good and no longer time out.
+// Matches receives whose invocation has begun at the sender. They keep that invocation and no longer time out while unstamped.
 void edge_receiver::match_posted(stream& s) noexcept {
   while (!s.posted.empty() && s.first_posted < s.begun) {
     part_receiver& receive = match_first(s);
@@ -526,8 +526,8 @@ std::string edge_receiver::posted_in_words(std::uint32_t tag) const {
   return "has posted " + std::to_string(of_it) + " receives of tag " + std::to_string(tag) + others;
 }
 
-// Of matched receives whose rest does not come: its parts are lost, or their sender stands still. What is with the transport ends
-// when that says so, and memory that the sender may be writing is given back only with its stamp, its poison or its death.
+// Ends matched receives whose remaining data does not come: its parts are lost, or the sender stands still. Parts with the transport end
+// when the transport says so. Memory that the sender may be writing is given back only with its stamp, its poison or its death.
 void edge_receiver::end_stalled(runtime::time_ns now) noexcept {
   std::vector<overdue> still;
   for (auto& s : streams_) {
@@ -546,7 +546,7 @@ void edge_receiver::end_stalled(runtime::time_ns now) noexcept {
   overdue_ = std::move(still);
 }
 
-// As if a later stamp did not match the receives before its own: they time out, and those behind them move up.
+// Test fault: a later stamp does not match the receives before its own. They time out, and later ones move up.
 void edge_receiver::end_unstamped(stream& s, runtime::time_ns now) noexcept {
   s.active.for_each([&](part_receiver& r) {
     if (r.decided() || r.one_sided_ != nullptr || r.deadline_ == runtime::never) return;
@@ -671,7 +671,7 @@ void edge_receiver::fail(errc why) noexcept {
   for (auto& s : streams_) {
     while (!s->posted.empty()) s->posted.front().end(why);
     while (!s->active.empty()) s->active.front().end(why);
-    std::vector<runtime::arrival> dropped;  // the last one first
+    std::vector<runtime::arrival> dropped;  // destroyed from the last one to the first
     while (s->early.size() != 0) dropped.push_back(take_early(*s, 0));
     while (!dropped.empty()) dropped.pop_back();
   }

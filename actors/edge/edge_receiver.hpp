@@ -1,20 +1,19 @@
 #pragma once
-/// The receiving end of an edge (docs/protocol.md, Edges): which receive gets which invocation, and what came early.
+/// The receiving end of an edge (docs/protocol.md, Edges): which receive gets which invocation, and what happens to early messages.
 ///
 ///     edge_receiver edge(services, declaration, generation);
 ///     part_receiver in(edge, tag, buffer.size());              // posts the receive
 ///     auto seen = co_await in.match(deadline);                 // result<stamp>: its invocation has begun
 ///     co_await implementation_of(seen->digest)(in, buffer);    // in.receive(offset, part), in place
 ///
-/// A receive's index is its place in its stream's queue. It is matched, and keeps its index, once a stamp or poison of its
-/// invocation or a later one is here; one that ends unmatched leaves the queue and the later ones move up. A matched one waits for its
-/// data also past its deadline, as long as that comes or may be written; of one that stands still nothing is waited for. Parts are
-/// dropped when their invocation has ended or was seen (S5, S8); those of invocations to come wait, bounded by the sender's
-/// window.
+/// A receive's index is its place in its stream's queue. A receive is matched, and keeps its index, once a stamp or poison of its own or a
+/// later invocation has arrived. A receive that ends unmatched leaves the queue, and the later ones move up. A matched receive waits for
+/// its data past its deadline, as long as data arrives or may still be written; if nothing moves any more, it ends. Parts of an invocation
+/// that has ended, and parts that came before, are dropped (S5, S8). Parts of later invocations wait; the sender's window bounds them.
 ///
-/// With one-sided transfers allowed, a receive into registered memory gives its sender a credit for it. Then it ends, whatever
-/// the user or the clock want, only when it is known that nothing will be written any more: with its stamp or poison, or with
-/// the answer to a revoke. When the sender has died, its memory is withdrawn first.
+/// If one-sided transfers are allowed, a receive into registered memory gives its sender a credit. From then on the receive ends only when
+/// nothing can be written any more, whatever the user or the clock want: with its stamp or poison, or with the answer to a revoke. If the
+/// sender has died, the receive's memory is withdrawn first.
 #include <parley/actors/agreement/rows.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/edge/credit_messages.hpp>
@@ -52,39 +51,39 @@ class edge_receiver final : public data_sink {
   ~edge_receiver();
 
   void on_data(const stamp& s, runtime::arrival&& message) noexcept override;
-  /// Ends all receives, and those to come, with `why`.
+  /// Ends all current and later receives with `why`.
   void fail(runtime::errc why) noexcept;
-  /// Ends its part in the op for good: another one, of the next generation, takes its place. What came for a generation that is
-  /// unknown here is for that one, by way of the data hub.
+  /// Closes this end for good: an end of the next generation replaces it. Returns the
+  /// data that came for a later generation; it goes back through the data hub.
   std::vector<runtime::arrival> retire() noexcept;
-  /// Told when more has come early than this rank holds for one edge (`services::early_bytes`), which loses data: the op cannot
-  /// go on. An honest sender's window keeps it from that.
+  /// `tell` is called when more early data has come than this rank holds for one edge (`services::early_bytes`). The data is lost, so the
+  /// op cannot go on. The window keeps an honest sender from this.
   void on_overflow(std::function<void()> tell) { overflow_ = std::move(tell); }
-  /// Told when what came is of a tag beyond those that one edge can have (stream_table.hpp): the op cannot go on, either.
+  /// `tell` is called when a message has a tag beyond those that one edge can have (stream_table.hpp). The op cannot go on.
   void on_too_many_tags(std::function<void()> tell) { too_many_tags_ = std::move(tell); }
-  /// Told when a receive refuses its message. A sender that waits for its buffer gets it back once it knows of that, by what is
-  /// called here.
+  /// `tell` is called when a receive refuses its message. It must let the sender know,
+  /// because a sender that waits for its buffer gets it back only then.
   void on_refused(std::function<void(const part_receiver&, runtime::errc why)> tell) { refused_ = std::move(tell); }
-  /// Told of a tag with a receive that has so long left.
+  /// `tell` is called with a tag that has a receive with so much time left.
   void on_late_soon(runtime::time_ns before, std::function<void(std::uint32_t tag)> tell) {
     late_soon_ns_ = before;
     late_soon_ = std::move(tell);
   }
-  /// Its receives that wait, and what has come that none takes. `of` has what they have in common.
+  /// Adds this end's waiting receives, and messages that no receive has taken. `of` has what these entries share.
   void list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all);
-  /// `has posted 2 receives of tag 3 there`
+  /// `has posted 2 receives of tag 3, and 1 of tag 4`
   std::string posted_in_words(std::uint32_t tag) const;
-  /// Who sends data of an ended generation is not told so: it may just not have heard of a third rank yet.
+  /// From now on a sender of data for an ended generation is not told so: it may only not know yet that a third rank has restarted.
   void say_no_end() noexcept { says_end_ = false; }
-  /// Whether there was more for the next generation than could be kept.
+  /// True if data for the next generation was lost because there was no room for it.
   bool has_lost_unjoined() const noexcept { return lost_unjoined_; }
-  /// Told when the sender says that this generation has ended there, and what with; of an edge with one-sided transfers.
+  /// `tell` is called with an error when the sender says that this generation has ended there. For edges with one-sided transfers.
   void on_ended(std::function<void(runtime::errc)> tell) { one_sided_->ended_there = std::move(tell); }
-  /// Tells the sender at once what has been matched. A rank that wants to leave calls it until it may leave.
+  /// Reports to the sender at once what has been matched. A rank that wants to leave calls this until it may leave.
   void report_all() noexcept;
-  /// Whether all reports have been sent. If not, the control window had no room for them.
+  /// True if all reports have been sent. Otherwise the control window had no room for them.
   bool has_told_all() const noexcept { return failed_ != runtime::errc::none || !owes_reports_; }
-  /// Whether the sender has acknowledged the reports of many streams.
+  /// True if the sender has acknowledged the reports of many streams.
   bool is_heard() const noexcept {
     return failed_ != runtime::errc::none || last_words_ == nullptr || last_words_->unheard.empty();
   }
@@ -93,40 +92,40 @@ class edge_receiver final : public data_sink {
   rank_id peer() const noexcept { return peer_; }
   runtime::noticed_at here() const noexcept { return {op_, services_.net.rank()}; }
   std::uint64_t generation() const noexcept { return generation_; }
-  /// The invocation that the next receive of the user's would get.
+  /// The invocation that the user's next receive would get.
   std::uint64_t next_invocation(std::uint32_t tag) noexcept;
   row_log& rows() noexcept { return rows_; }
 
-  /// Receives may lie in a device's memory, where even a payload that is here has to be brought by a copy.
+  /// Receives may be into device memory, so even a payload that has arrived needs an asynchronous copy.
   void expect_slow_fetches() noexcept { fetch_may_wait_ = true; }
-  /// Lets it give credits and get payloads. A buffer that is busy in `where`, if given, gets its credit when it is so no more.
+  /// Allows credits and gets. If `where` is given, a buffer that is busy there gets its credit once it is free.
   void allow_one_sided(runtime::memory_space* where = nullptr);
   void add_memory(const std::shared_ptr<memory_region>& region) { one_sided_->memory.add(region); }
-  /// A config that puts is assignable: from here on receives into registered memory give credits.
+  /// A config that puts is assignable: from now on receives into registered memory give credits.
   void want_credits() { one_sided_->wanted = true; }
-  /// A matched receive has ended: its sender may be waiting to hear of it.
+  /// A matched receive has ended. Sends the report of a get, for which the sender waits.
   void note_end(const part_receiver& r) noexcept {
     if (r.one_sided_ != nullptr && r.one_sided_->to_be_got) report_taken(r.stream_.id, r.index_, r.failed());
   }
 
   struct counters {
-    std::uint64_t dropped = 0;       ///< parts of an ended generation or invocation, or of somebody else
-    std::uint64_t ended = 0;         ///< those of an ended generation
-    std::uint64_t unjoined = 0;      ///< came for a generation that is not known yet
-    std::uint64_t early_parts = 0;   ///< came before their receive was posted
-    std::uint64_t early_bytes = 0;   ///< that they hold now
-    std::uint64_t copied_bytes = 0;  ///< of payloads that came with their messages, and not into their buffers
-    std::uint64_t matched_sent = 0;  ///< flow control messages
+    std::uint64_t dropped = 0;       ///< parts of an ended generation or invocation, duplicates, or another sender's
+    std::uint64_t ended = 0;         ///< of those, parts of an ended generation
+    std::uint64_t unjoined = 0;      ///< arrived for a generation that is not joined yet
+    std::uint64_t early_parts = 0;   ///< arrived before their receive was posted
+    std::uint64_t early_bytes = 0;   ///< bytes that early parts hold now
+    std::uint64_t copied_bytes = 0;  ///< payload bytes that came with their messages, and not into their buffers
+    std::uint64_t matched_sent = 0;  ///< flow-control messages
     std::uint64_t credits_sent = 0;
     std::uint64_t revokes_sent = 0;
-    std::uint64_t withdrawn = 0;  ///< regions that a sender who was declared dead had credits for
+    std::uint64_t withdrawn = 0;  ///< regions withdrawn because a sender that was declared dead had a credit
   };
   const counters& statistics() const noexcept { return counters_; }
 
  private:
   friend part_receiver;
   using stream = receive_stream;
-  // One timer for all that wait, at or before the earliest of their deadlines: most receives end long before theirs.
+  // One timer for all waiting receives. It is set to the earliest deadline or before, because most receives end long before their deadline.
   struct late_timer : runtime::timer {
     explicit late_timer(edge_receiver& e) noexcept : timer(&on_time), edge(e) {}
     static void on_time(timer& self) noexcept { static_cast<late_timer&>(self).edge.end_late(); }
@@ -136,7 +135,7 @@ class edge_receiver final : public data_sink {
     stream* const its = known_or_new(id);
     return its != nullptr ? *its : streams_.add(id);
   }
-  /// Null where a peer would make this end keep more streams than there can be.
+  /// Null if the peer's message would make this end keep more streams than there can be.
   stream* known_or_new(std::uint64_t id) noexcept {
     return latest_ != nullptr && latest_->id == id ? latest_ : look_up(id);
   }
@@ -153,14 +152,15 @@ class edge_receiver final : public data_sink {
     std::uint64_t invocation = 0;
     runtime::errc outcome = runtime::errc::none;
   };
-  // Past so many stamps in a row that say such messages are not put, no credit is given; the next other stamp changes that.
+  // After so many stamps in a row that say `no_credits`, no credit is given. The next stamp without that flag changes this.
   static constexpr std::uint32_t unwanted_after = 16;
   static constexpr std::size_t most_failed_gets = 256;
   static constexpr unsigned most_repeats = 3;         // of a credit
   static constexpr std::uint64_t gen_end_every = 64;  // parts of an ended generation
   static constexpr std::size_t most_refused = 64;
   static constexpr runtime::time_ns refused_for_ns = 1'000'000'000;
-  // Its sender shall hear why while it still waits for its buffer: it answers with a poison, or is not there to answer.
+  // A refused message keeps its sender's buffer busy, so that the sender still waits when
+  // it hears why. Then it replies with a poison, unless it is gone.
   struct refused_message {
     std::uint64_t stream = 0;
     std::uint64_t invocation = 0;
@@ -177,14 +177,14 @@ class edge_receiver final : public data_sink {
     std::uint32_t unwanted = 0;
     void note(stamp_flags flags) noexcept { unwanted = has(flags, stamp_flags::no_credits) ? unwanted + 1 : 0; }
     std::vector<exposed> known;                          // the sender's memory
-    std::vector<payload_id> being_read;                  // or may be yet, whatever has become of their receives
-    std::vector<failed_get> failed_gets;                 // the last ones, for a sender that asks again
+    std::vector<payload_id> being_read;                  // or possibly read later, even if their receives have ended
+    std::vector<failed_get> failed_gets;                 // the latest ones, for a sender that asks again
     reminder_timer<&edge_receiver::offer_again> offers;  // credits
-    reminder_timer<&edge_receiver::revoke_again, hurried> revokes;  // callers wait for their answers
+    reminder_timer<&edge_receiver::revoke_again, hurried> revokes;  // callers wait for the answers
     std::function<void(runtime::errc)> ended_there;
   };
   [[gnu::cold]] void keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept;
-  // S5: nothing from another generation changes anything.
+  // S5: messages of another generation change nothing.
   bool is_for_us(const runtime::envelope& from) const noexcept {
     return from.source == peer_ && from.generation == generation();
   }
@@ -230,9 +230,9 @@ class edge_receiver final : public data_sink {
   [[gnu::cold]] void answer_of_many(const matched_streams& asked) noexcept;
   void say_what_ran(const stream& s, matched& m) const noexcept;
 
-  // What every call looks at is together.
+  // Members that every call uses are together.
   services& services_;
-  stream* latest_ = nullptr;  // most calls have one tag
+  stream* latest_ = nullptr;  // most calls have the same tag
   std::unique_ptr<one_sided> one_sided_;
   std::uint64_t op_;
   std::uint64_t generation_;
@@ -249,7 +249,7 @@ class edge_receiver final : public data_sink {
   std::function<void(std::uint32_t)> late_soon_;
   runtime::time_ns late_soon_ns_ = 0;
   std::vector<refused_message> refused_messages_;
-  // Of matched receives past their deadline: what had come, and since when it is no more than that.
+  // Matched receives past their deadline: how much had come, and since when nothing more has.
   struct overdue {
     payload_id which;
     std::uint64_t moved_bytes = 0;
@@ -263,14 +263,14 @@ class edge_receiver final : public data_sink {
     std::uint32_t said = 0;
     reminder<of_last_words> again;
   };
-  std::unique_ptr<last_words> last_words_;  // null: a message for each stream was enough
+  std::unique_ptr<last_words> last_words_;  // null: one message for each stream was enough
   bool owes_reports_ = false;
   bool says_end_ = true;
   bool lost_unjoined_ = false;
   bool retired_ = false;
 };
 
-// Made with each call: here, so that calls need not go elsewhere for it.
+// Every call constructs one, so this is inline.
 inline part_receiver::part_receiver(edge_receiver& edge, std::uint32_t tag, receive_room takes, kind k,
                                     match_watcher* watcher, std::byte* memory, std::uint64_t expected)
     : parts_in_flight(edge.services_.net), edge_(edge), stream_(edge.stream_of(stream_id(tag, k == kind::rehearsal))),

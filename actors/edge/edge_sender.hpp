@@ -1,6 +1,6 @@
 #pragma once
-/// The sending end of an edge: it leads. It numbers the invocations, stamps each with the config that the assignment gives
-/// it, and holds back what the receiver has no room for.
+/// The sending end of an edge, which leads. It numbers the invocations, stamps each with the config that the assignment gives it, and holds
+/// back sends for which the receiver has no room.
 ///
 ///     edge_sender edge(services, declaration, generation, assignment);
 ///     auto number = co_await edge.admit(tag, bytes, deadline);    // flow control; ready at once inside the window
@@ -9,15 +9,15 @@
 ///     …
 ///     edge.end(inv, outcome);
 ///
-/// An invocation that lacks what its config needs, such as a credit, or pieces that are alike at both ends, runs another one. Two kinds
-/// of calls wait first. A payload that a device still writes cannot leave yet, and waits for its credit meanwhile. A call whose decided
-/// config lacks a credit, or the receiver's word that it knows the sender's memory, waits as long as that is cheaper than the config
-/// that would run instead (`search::worth_waiting_ns`), and at most half of its time. A wait in vain halves the stream's next one,
-/// down to a 64th.
+/// An invocation that lacks what its config needs, such as a credit, or pieces that are alike at both ends, runs another config. Two kinds
+/// of calls wait first. A payload that a device still writes cannot leave yet, so its call waits for a credit meanwhile. A call whose
+/// decided config lacks a credit, or the receiver's word that it knows the sender's memory, waits as long as that is cheaper than the
+/// config that would run instead (`search::worth_waiting_ns`), and at most half of its remaining time. A wait in vain halves the stream's
+/// next wait, down to a 64th.
 ///
-/// The window of a stream is 64 invocations or 4 MiB that the receiver has not matched; one send of any size may go when
-/// nothing is unmatched. Until the receiver has answered for the op, which it may declare later, all streams together keep to what
-/// this rank may send it before that (early_allowance.hpp). Then a sender asks, and waits.
+/// The window of a stream is 64 invocations or 4 MiB that the receiver has not matched. One send of any size may go when nothing is
+/// unmatched. The receiver may declare the op later. Until it has answered for the op, all streams together may send only this rank's
+/// allowance (early_allowance.hpp). A sender that has no room asks the receiver, and waits.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/ended.hpp>
 #include <parley/actors/agreement/rows.hpp>
@@ -100,7 +100,7 @@ class edge_sender {
     }
     void give_up(runtime::errc why) noexcept {
       finish(why);
-      edge_.admit_waiting(edge_.stream_of(tag_));  // those behind it may have all that they need
+      edge_.admit_waiting(edge_.stream_of(tag_));  // calls behind it may be able to go now
     }
     static void on_cancelled(waiter& self, runtime::errc why) noexcept { static_cast<admission&>(self).give_up(why); }
     static void on_late(timer& self) noexcept {
@@ -113,35 +113,35 @@ class edge_sender {
     std::uint32_t tag_;
     std::uint64_t bytes_;
     const runtime::until_free* payload_;
-    const std::byte* source_;  // null: it does not wait for what its config lacks
+    const std::byte* source_;  // null: the call does not wait for what its config lacks
     runtime::time_ns deadline_;
-    runtime::time_ns patient_until_ = 0;  // 0: it has not begun to wait for that
+    runtime::time_ns patient_until_ = 0;  // 0: that wait has not begun
     runtime::time_ns since_ns_ = 0;
     std::uint64_t invocation_ = not_admitted;
-    stream* admitted_to_ = nullptr;  // while it has not resumed
+    stream* admitted_to_ = nullptr;  // set until the coroutine resumes
   };
-  /// Takes the stream's next invocation, in the order of asking, once the window has a place for it, and once `payload`, if given, is
-  /// written, or its credit is here. `source`, if given, is where the payload lies: the call waits for what its decided config lacks, as
-  /// long as that is worth it.
+  /// Takes the stream's next invocation, in the order of the calls. Waits until the window has room and, if `payload` is given, until it is
+  /// written or its credit is here. `source`, if given, is where the payload lies: then the call also waits for what its decided config
+  /// lacks, as long as that is worth it.
   admission admit(std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline,
                   const runtime::until_free* payload = nullptr, const std::byte* source = nullptr) noexcept {
     return {*this, tag, bytes, deadline, payload, source};
   }
   static constexpr std::uint64_t not_admitted = ~std::uint64_t{0};
-  /// The number that the first message of a stream gets which has none yet: of those that wait for room, or else the next one.
+  /// The next number of the stream. The first call that waits for room gets it, or else the next call.
   std::uint64_t next_invocation(std::uint32_t tag) { return stream_of(tag).admitted; }
-  /// A payload that `admit` was given is written.
+  /// A payload that was passed to `admit` is now written: admits the calls that can go.
   void readmit(std::uint32_t tag) noexcept { admit_waiting(stream_of(tag)); }
-  /// Whether a wait could tell the next invocation of a stream nothing of where to put its payload: its credit is here, or none
-  /// is of use.
+  /// True if the stream's next invocation knows where to put its payload, so that waiting
+  /// would not help: its credit is here, or a credit is of no use.
   bool knows_where(std::uint32_t tag, std::uint64_t bytes) { return knows_where(stream_of(tag), bytes); }
-  /// Whether the next invocation of a stream, with that payload, is to wait for what its decided config lacks.
+  /// True if the stream's next invocation, with that payload, should wait for what its decided config lacks.
   bool awaits_decided(std::uint32_t tag, std::span<const std::byte> source) {
     if (one_sided_ == nullptr || source.empty() || assigned_.has_settled_on(source.size(), settled_on_)) return false;
     const stream& s = stream_of(tag);
     return lacks_what_may_come(s, source) && patience_ns(s, source) > 0;
   }
-  /// The same where that needs no wait, else `not_admitted`.
+  /// Admits a call without waiting, or returns `not_admitted`.
   std::uint64_t try_admit(std::uint32_t tag, std::uint64_t bytes) {
     stream& s = stream_of(tag);
     if (!s.waiting.empty()) return not_admitted;
@@ -149,11 +149,11 @@ class edge_sender {
       return s.take_room(bytes, full_window_);
     return has_room(s, bytes) ? take_room(s, bytes) : not_admitted;
   }
-  /// Whether what holds back a send of so many bytes is that the receiver has not answered for the op yet.
+  /// True if a send of that size is held back only because the receiver has not answered for the op yet.
   bool awaits_answer(std::uint32_t tag, std::uint64_t bytes);
   const early_allowance& allowance() const noexcept { return allowance_; }
-  /// Assigns a config to an admitted invocation. It must be ended.
-  /// `source`, if given, is where the payload lies, or is packed to from its `pieces`.
+  /// Assigns a config to an admitted invocation, which must be ended later. `source`, if given, is where the payload lies; with `pieces`,
+  /// it is where they are packed.
   outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, const trial_terms& terms = {},
                  const std::byte* source = nullptr, const payload_pieces* pieces = nullptr) {
     if (!unusual_) [[likely]]
@@ -162,7 +162,7 @@ class edge_sender {
     if (assigned_.has_settled_on(bytes, settled_on_)) return begin_settled(tag, what, invocation, terms);
     return begin_unusual(tag, what, invocation, terms);
   }
-  /// One of the rehearsals, outside window and assignment.
+  /// Begins a rehearsal, which does not count in window and assignment.
   outgoing begin_rehearsal(std::uint64_t digest, std::uint64_t bytes, const std::byte* source = nullptr);
   void end(const outgoing& inv, runtime::errc outcome) noexcept {
     if (inv.access != nullptr) one_sided_->end(inv.access);
@@ -177,35 +177,35 @@ class edge_sender {
     if (!has(inv.mark.flags, stamp_flags::rehearsal)) learn(inv, outcome, ended_ns);
   }
 
-  /// The same of one that `out` has sent, or has not. A poison that the transport did not take is sent again until it does: without it a
-  /// receive that a later stamp has matched would never end.
+  /// Ends an invocation that `out` has sent or failed to send. If the transport did not accept its poison, the poison is sent again until
+  /// the transport does: without it, a receive that a later stamp has matched would never end.
   void end(const outgoing& inv, const part_sender& out) noexcept {
     if (out.owes_poison()) [[unlikely]]
       say_later(out.poison());
     end(inv, out.failed());
   }
 
-  /// Whether the receiver has matched that invocation. Asks it, if not.
+  /// True if the receiver has matched that invocation; if not, asks the receiver.
   bool is_matched(std::uint32_t tag, std::uint64_t invocation);
-  /// Whether the receiver has matched all that was sent. Asks it, if not: for a rank that wants to leave.
+  /// True if the receiver has matched all that was sent; if not, asks the receiver. For a rank that wants to leave.
   bool all_matched();
   struct delivered {
-    std::uint64_t sent = 0;       ///< messages in all
-    std::uint64_t unmatched = 0;  ///< of those, not known to have been taken
+    std::uint64_t sent = 0;       ///< messages sent
+    std::uint64_t unmatched = 0;  ///< those that the receiver is not known to have matched
   };
   delivered delivery() const noexcept;
-  /// What it lets a receiver that may live read goes on until that has said so.
+  /// Ends all current and later sends with `why`. A payload that a living receiver may read stays in use until the receiver has reported.
   void fail(runtime::errc why, one_sided_sender::reader receiver = one_sided_sender::reader::may_live) noexcept;
-  /// Ends its part in the op for good: another one, of the next generation, takes its place.
+  /// Closes this end for good: an end of the next generation replaces it.
   void retire() noexcept;
-  /// Told when the receiver says that this generation has ended there.
+  /// `tell` is called when the receiver says that this generation has ended there.
   void on_ended(std::function<void()> tell) { ended_there_ = std::move(tell); }
-  /// Told of a tag with a send that has so long left.
+  /// `tell` is called with a tag that has a send with so much time left.
   void on_late_soon(runtime::time_ns before, std::function<void(std::uint32_t tag)> tell) {
     late_soon_ns_ = before;
     late_soon_ = std::move(tell);
   }
-  /// When that is; the deadline itself where it would have been before.
+  /// When that call is due; the deadline itself if that moment has passed already.
   runtime::time_ns late_soon_at(runtime::time_ns deadline) const noexcept {
     const runtime::time_ns soon = deadline - late_soon_ns_;
     return soon > services_.ex.now() ? soon : deadline;
@@ -213,9 +213,9 @@ class edge_sender {
   void late_soon(std::uint32_t tag) {
     if (late_soon_) late_soon_(tag);
   }
-  /// Its sends that wait for room. `of` has what they have in common.
+  /// Adds the sends that wait for room. `of` has what these entries share.
   void list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all);
-  /// `has begun 2 messages of tag 3 there`
+  /// `has sent 2 messages of tag 3, and 1 of tag 4`
   std::string begun_in_words(std::uint32_t tag) const;
   std::uint64_t op() const noexcept { return op_; }
   rank_id peer() const noexcept { return peer_; }
@@ -223,31 +223,33 @@ class edge_sender {
   row_log& rows() noexcept { return rows_; }
   runtime::errc failed() const noexcept { return failed_; }
 
-  /// Lets it use the configs, by digest, that put and that let the receiver get.
+  /// Allows configs that put (`puts`) and configs that let the receiver get (`gets`), by digest.
   void allow_one_sided(std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets);
-  /// Lets it use configs that move a payload by its pieces, where both ends have the same: which do, of digests that are agreed on.
+  /// Allows configs that move a payload by its pieces if both ends have the same pieces.
+  /// `goes_by_piece` says whether an agreed digest is such a config.
   void allow_pieces(std::function<bool(std::uint64_t digest)> goes_by_piece);
-  /// Calls of a size that is being searched for, and those that are timed, say what was sent, so that the receiver can compare; but for configs, by digest, that say they are not exact.
-  /// Payloads must lie where this thread can read them.
+  /// From now on the stamps of timed calls, and of all calls of a size that is being searched, carry
+  /// a check of the payload, so that the receiver can compare. `inexact`: configs, by digest, that do
+  /// not claim to be exact and are not checked. Payloads must lie where this thread can read them.
   void compare_trials(std::vector<std::uint64_t> inexact);
-  /// This end runs `own` for that candidate of another digest, which needs what `own` needs, and is as exact.
+  /// This end runs `own` for a candidate with another digest. The candidate needs what `own` needs, and is as exact.
   void note_variant(std::uint64_t candidate, std::uint64_t own);
-  /// Null where that is not allowed.
+  /// Null if one-sided transfers are not allowed.
   one_sided_sender* one_sided() const noexcept { return one_sided_.get(); }
-  /// Whether the next rehearsal has what this config needs.
+  /// True if the next rehearsal has what this config needs.
   bool ready_to_rehearse(std::uint64_t digest, std::span<const std::byte> source) const;
 
   struct counters {
     std::uint64_t waited_for_window = 0;
     std::uint64_t waited_for_decided = 0;  ///< calls that waited for what their decided config lacked
-    std::uint64_t waited_in_vain = 0;      ///< those of them that ran another one
+    std::uint64_t waited_in_vain = 0;      ///< those of them that ran another config
     std::uint64_t questions_sent = 0;
   };
   const counters& statistics() const noexcept { return counters_; }
 
  private:
   friend admission;
-  // The first call in line stops waiting for what its decided config lacks.
+  // When it fires, the first waiting call stops waiting for what its decided config lacks.
   struct patience_timer : runtime::timer {
     patience_timer(edge_sender& e, stream& s) noexcept : timer(&on_time), edge(e), of(s) {}
     static void on_time(timer& self) noexcept {
@@ -260,15 +262,15 @@ class edge_sender {
   struct stream {
     std::uint64_t id = 0;
     std::uint64_t admitted = 0;       // the next invocation
-    std::uint64_t admitted_only = 0;  // of these, so many have not begun
+    std::uint64_t admitted_only = 0;  // admitted calls that have not begun
     std::uint64_t matched = 0;
     std::uint64_t unmatched_bytes = 0;
-    std::uint64_t bytes_each = 0;            // of the unmatched ones, while all are of one size
-    std::unique_ptr<std::uint64_t[]> sizes;  // of each, since some were not: in a ring at least as large as the window
+    std::uint64_t bytes_each = 0;            // size of each unmatched message, while all have one size
+    std::unique_ptr<std::uint64_t[]> sizes;  // once sizes differ: a ring, at least as large as the window
     std::uint64_t ring_mask = 0;
     runtime::intrusive_list<admission::place> waiting;
     std::unique_ptr<patience_timer> patience;  // null: no call has waited for what its decided config lacked
-    unsigned in_vain = 0;                      // such waits, one after the other
+    unsigned in_vain = 0;                      // consecutive waits in vain
 
     std::uint64_t& size_of(std::uint64_t invocation) noexcept { return sizes[invocation & ring_mask]; }
     std::uint64_t take_room(std::uint64_t bytes, const window_limits& window) {
@@ -290,7 +292,7 @@ class edge_sender {
   void say_owed() noexcept;
   struct sent_payload {
     std::span<const std::byte> bytes;
-    const payload_pieces* pieces;  // null: it is contiguous
+    const payload_pieces* pieces;  // null: the payload is contiguous
   };
   outgoing stamped(std::uint64_t digest, stamp_flags flags, std::uint32_t tag, std::uint64_t bytes,
                    std::uint64_t invocation) noexcept {
@@ -320,7 +322,7 @@ class edge_sender {
   }
   [[gnu::cold]] void on_answer() noexcept;
   void give_allowance_back() noexcept { allowance_.give_back(std::exchange(early_taken_, 0)); }
-  // S5: nothing from another generation changes anything.
+  // S5: messages of another generation change nothing.
   bool is_for_us(const runtime::envelope& from) const noexcept {
     return from.source == peer_ && from.generation == generation_;
   }
@@ -348,7 +350,7 @@ class edge_sender {
     rows_.set_measuring(assigned_.measuring());
     return stamped(chosen.digest, chosen.flags | more, tag, bytes, invocation);
   }
-  // With the config that was decided on for this size, if it needs nothing, nothing is asked beyond it.
+  // Begins with the config that was decided on for this size. That config needs nothing, so nothing else has to be looked up.
   outgoing begin_settled(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation,
                          const trial_terms& terms) {
     outgoing inv = begin_with(tag, what.bytes.size(), invocation, terms, {},
@@ -366,40 +368,40 @@ class edge_sender {
                                           const search* its);
   bool is_by_piece(std::uint64_t digest) const;
 
-  // What every call looks at is together.
+  // Members that every call uses are together.
   services& services_;
   assignment& assigned_;
-  stream* latest_ = nullptr;  // most calls have one tag
-  window_limits
-      window_;  // nothing until the receiver has answered, and once it has failed: a call inside it need not ask
+  stream* latest_ = nullptr;  // most calls have the same tag
+  // Zero until the receiver has answered, and after a failure: a call that fits this window needs no other check.
+  window_limits window_;
   std::uint64_t op_;
   std::uint64_t generation_;
-  std::uint64_t settled_on_ = 0;  // the last config decided on that needs nothing of its invocations
+  std::uint64_t settled_on_ = 0;  // the last decided config that needs nothing of its invocations
   rank_id self_;
   rank_id peer_;
   runtime::errc failed_ = runtime::errc::none;
-  bool unusual_ = false;  // configs are allowed that need something, or trials are compared
+  bool unusual_ = false;  // configs that need something are allowed, or trials are compared
   row_log rows_;
   std::unique_ptr<one_sided_sender> one_sided_;
   std::function<bool(std::uint64_t)> by_piece_;
   std::vector<lacking_config> lacking_;
   std::uint64_t default_digest_;
   stream_table<stream> streams_;
-  std::uint64_t rehearsals_;  // the next one
+  std::uint64_t rehearsals_;  // the number of the next rehearsal
   bool retired_ = false;
   bool heard_ = false;  // the receiver has answered
   window_limits full_window_;
   early_allowance& allowance_;
-  std::uint64_t early_taken_ = 0;  // of it
+  std::uint64_t early_taken_ = 0;  // how much of the allowance this edge has taken
   reminder_timer<&edge_sender::ask_for_room, hurried> room_question_{*this};
-  std::uint32_t first_to_ask_for_ = 0;  // of the streams
-  std::uint32_t first_of_many_ = 0;     // the same before leaving
+  std::uint32_t first_to_ask_for_ = 0;  // index of the stream that asks first
+  std::uint32_t first_of_many_ = 0;     // the same for questions before leaving
   counters counters_;
   std::function<void()> ended_there_;
   std::function<void(std::uint32_t)> late_soon_;
   runtime::time_ns late_soon_ns_ = 0;
   std::unique_ptr<std::vector<std::uint64_t>> inexact_;  // null: trials are not compared
-  std::unique_ptr<poison_timer> owed_poisons_;           // null: the transport took all
+  std::unique_ptr<poison_timer> owed_poisons_;           // null: the transport accepted all poisons
 };
 
 }  // namespace parley::actors

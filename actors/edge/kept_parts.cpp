@@ -15,7 +15,7 @@ bool kept_parts::keep(const stamp& s, runtime::arrival&& message, std::uint64_t 
 }
 
 void kept_parts::let_go_of(const stamp& poison, poisons which) {
-  // Those let go end last, when these are as they are to be.
+  // Dropped parts are destroyed last, once `parts_` and `bytes_` are up to date.
   std::vector<runtime::arrival> let_go;
   std::vector<runtime::arrival> others;
   others.reserve(parts_.size());

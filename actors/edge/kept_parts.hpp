@@ -1,11 +1,11 @@
 #pragma once
-/// Data that nobody can take yet: its op is not declared here, or its generation not joined.
+/// Data that cannot be delivered yet: its op is not declared here, or its generation is not joined.
 ///
 ///     kept_parts early;
 ///     early.keep(stamp, std::move(message), room, kept_parts::poisons::parts_of_its_stream);      // false: there is no room
 ///     for (runtime::arrival& m : early.take()) hub.on_arrival(std::move(m));
 ///
-/// A poison lets go of what came for its invocation: nobody will want that, and its sender gets its buffers back.
+/// A poison drops the kept parts of its invocation: nobody will ask for them, and their sender gets its buffers back.
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/wire/link.hpp>
 
@@ -23,9 +23,10 @@ inline std::uint64_t bytes_held_by(const runtime::arrival& m) noexcept {
 class kept_parts {
  public:
   std::uint64_t bytes() const noexcept { return bytes_; }
-  /// What of an invocation a poison lets go. Parts of a group's have lanes for tags, and its leader speaks for all.
+  /// Which kept parts a poison drops. In a group a tag holds a lane, so all tags count. A
+  /// poison of the leader drops the parts of all senders.
   enum class poisons : std::uint8_t { parts_of_its_stream, parts_of_its_sender, all_parts };
-  /// `room`: how many bytes all that is kept here may hold, each part's own record among them.
+  /// `room`: how many bytes this object may hold, including the record of each part. False: the message does not fit.
   bool keep(const stamp& s, runtime::arrival&& message, std::uint64_t room, poisons which);
   std::vector<runtime::arrival> take() noexcept {
     bytes_ = 0;

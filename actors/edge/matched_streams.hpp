@@ -27,7 +27,7 @@ struct matched_streams {
   static constexpr std::size_t most = 128;
   enum class kind : std::uint8_t { question, report, last_words, heard, last = heard };
   kind what = kind::question;
-  std::uint32_t number = 0;  ///< of last words, and of who has heard them
+  std::uint32_t number = 0;  ///< number of a `last_words` message; `heard` repeats it
   std::vector<matched_stream> streams;
   PARLEY_FIELDS(what, number, streams)
   bool full() const noexcept { return streams.size() == most; }

@@ -1,11 +1,11 @@
 #pragma once
-/// One posted receive of an edge and, once matched, its invocation: what an implementation of a config receives through.
+/// One posted receive of an edge and, once matched, its invocation: the object through which a config's implementation receives.
 ///
 ///     part_receiver in(edge, tag, buffer.size());              // posts the receive
 ///     auto seen = co_await in.match(deadline);                 // result<stamp>: its invocation has begun
 ///     co_await in.receive(offset, part);                       // in place
 ///
-/// Which receive gets which invocation: edge_receiver.hpp.
+/// edge_receiver.hpp says which receive gets which invocation.
 #include <parley/actors/edge/credits.hpp>
 #include <parley/actors/edge/outgoing.hpp>
 #include <parley/actors/edge/parts_in_flight.hpp>
@@ -28,22 +28,22 @@ namespace parley::actors {
 class edge_receiver;
 class part_receiver;
 
-/// The receives of one tag: those that were posted, those that are matched, and what came early.
+/// The receives of one tag: those that are posted, those that are matched, and messages that came early.
 struct receive_stream {
   std::uint64_t id = 0;
   std::uint64_t first_posted = 0;  // the index of the first receive in `posted`
   std::uint64_t posted_count = 0;
-  std::uint64_t begun = 0;  // invocations below this one have begun at the sender
+  std::uint64_t begun = 0;  // the sender has begun all invocations below this one
   runtime::intrusive_list<part_receiver> posted;
   runtime::intrusive_list<part_receiver> active;
   runtime::message_ring<runtime::arrival> early;
-  std::uint32_t early_poisons = 0;  // how many of `early` are poison
+  std::uint32_t early_poisons = 0;  // number of poisons in `early`
   std::uint64_t unreported_bytes = 0;
   std::uint64_t reported = 0;
-  // The sender hears at half a window of what was matched, so that one in step with us never waits for that.
+  // The receiver reports matches every half window, so a sender that keeps pace never waits for a report.
   static constexpr std::uint64_t report_every_invocations = 32;
   static constexpr std::uint64_t report_run_every = 128;
-  std::uint64_t report_at = report_every_invocations;  // at this many; 0: the sender asked, and waits for the next one
+  std::uint64_t report_at = report_every_invocations;  // at this count; 0: the sender asked, report the next match
   credits_given given;
   void begin_at(std::uint64_t first) noexcept {
     first_posted = begun = reported = first;
@@ -51,26 +51,26 @@ struct receive_stream {
   }
 };
 
-/// Told when a posted receive is decided.
+/// Is told when a posted receive is decided.
 class match_watcher {
  public:
-  /// Its stamp is here, or it has failed. Called once, perhaps while `in` is being made. Answers where the whole payload is
-  /// to be brought at once; nowhere where its parts will be asked for.
+  /// Called once, when the receive's stamp has arrived or the receive has failed; possibly inside `in`'s constructor. Returns the buffer
+  /// for the whole payload, or an empty span if `in` will ask for its parts.
   virtual std::span<std::byte> on_decided(part_receiver& in) noexcept = 0;
-  /// Of which call it is a part (`waiting_call::batch`).
+  /// The batch that the receive belongs to (`waiting_call::batch`).
   virtual std::uint64_t batch() const noexcept { return 0; }
 
  protected:
   ~match_watcher() = default;
 };
 
-/// Which messages a receive takes.
+/// Which messages a receive accepts.
 struct receive_room {
   receive_room(std::uint64_t bytes) noexcept
       : most_bytes(bytes) {}  // NOLINT(google-explicit-constructor): as a rule that is all
   std::uint64_t most_bytes;
   std::uint64_t least_bytes = 0;
-  std::uint16_t type = 0;  ///< of the elements, as stamps have it; 0: any
+  std::uint16_t type = 0;  ///< of the elements, as stamps carry it; 0: any
 };
 
 /// One posted receive and, once matched, its invocation.
@@ -119,65 +119,65 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   };
   matching match(runtime::time_ns deadline) noexcept { return {*this, deadline}; }
 
-  /// Brings the part at `offset` into `into`, when it comes; waits until another part may start. Throws what the invocation
-  /// failed with.
+  /// Receives the part at `offset` into `into`; waits until another part may start. Throws if the invocation has failed.
   step receive(std::uint64_t offset, std::span<std::byte> into) {
     ask(offset, into);
     return room();
   }
-  /// The same into memory on a device, where the transport itself brings it (`link::fetch_device`).
+  /// Receives a part into device memory, to which the transport itself delivers (`link::fetch_device`).
   step receive_device(std::uint64_t offset, std::span<std::byte> into) {
     ask(offset, into, target::device);
     return room();
   }
-  /// Without waiting.
+  /// Asks for a part without waiting.
   enum class target : std::uint8_t { memory, device };
   void ask(std::uint64_t offset, std::span<std::byte> into, target what = target::memory);
-  /// It ends with `timeout` at `deadline` unless it is matched by then: one that is ends so after it, once nothing of it has come for a
-  /// second, nothing is with the transport, and its sender has no credit for its buffer.
+  /// An unmatched receive ends with `timeout` at `deadline`. A matched receive ends with `timeout` after the deadline, once a second has
+  /// passed in which none of its data came, the transport was not moving any, and the sender had no credit for its buffer.
   void expire_at(runtime::time_ns deadline) noexcept;
-  /// Reads the part at `offset` from the sender's memory, which the stamp named; waits until another one may start.
+  /// Reads the part at `offset` from the sender's memory, which the stamp named; waits until another part may start.
   step get(std::uint64_t offset, std::span<std::byte> into, runtime::device_copy by = {}) {
     start_get(offset, into, &runtime::link::get, by);
     return room();
   }
-  /// The same by the devices of both ranks (`link::joint_get`).
+  /// Reads a part with the devices of both ranks (`link::joint_get`).
   step joint_get(std::uint64_t offset, std::span<std::byte> into) {
     start_get(offset, into, &runtime::link::joint_get, {});
     return room();
   }
-  /// Whether the whole payload was put into the buffer before the stamp came.
+  /// True if the whole payload was put into the buffer before the stamp arrived.
   bool landed() const noexcept { return one_sided_ != nullptr && one_sided_->landed; }
-  /// Whether it has asked for parts that have not come.
+  /// True if a part was asked for that has not arrived.
   bool awaits_parts() noexcept {
     return parts_.find_if([](const transfer_part& p) { return !p.with_transport; }) != nullptr;
   }
-  /// Ends it with `why` unless it is decided, as soon as nobody can write into its buffer any more.
+  /// Ends the receive with `why` unless it is decided. It ends only once nobody can write into its buffer.
   void give_up(runtime::errc why) noexcept;
-  /// Whether its stamp is here, or it has failed.
+  /// True if the receive's stamp has arrived, or the receive has failed.
   bool decided() const noexcept { return stamped_ || failed() != runtime::errc::none; }
-  /// The stamp of its invocation; null before it came.
+  /// The stamp of the invocation; null before it arrives.
   const stamp* mark() const noexcept { return stamped_ ? &stamp_ : nullptr; }
-  /// What went wrong at its sender, who said so, or `none`.
+  /// The error that the sender reported, or `none`.
   runtime::errc sender_failure() const noexcept { return sender_failure_; }
   std::uint64_t digest() const noexcept { return stamp_.digest; }
   std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
-  /// Whether it has ended because its message is not one that it takes: `stamp_of_refused` is that one's. Nothing was written, unless its
-  /// sender had put it before anybody could look at the stamp.
+  /// True if the receive has ended because it does not accept its message, whose stamp is `stamp_of_refused`. Nothing was written, unless
+  /// the sender had put the payload before this rank could see the stamp.
   bool refused() const noexcept { return refused_; }
   const stamp& stamp_of_refused() const noexcept { return stamp_; }
   const receive_room& takes() const noexcept { return takes_; }
-  /// Whether its invocation has begun. `invocation` means something then, and in one that has ended without: the one that it would have got.
+  /// True if the invocation has begun. Otherwise `invocation` is meaningful only once the
+  /// receive has ended: the number that it would have had.
   bool matched() const noexcept { return numbered_; }
   std::uint64_t invocation() const noexcept { return index_; }
-  /// Of what it has asked for: what is here, or still on its way from the transport.
+  /// How many of the bytes that were asked for have arrived or are being moved by the transport.
   std::uint64_t received_bytes() const noexcept { return received_bytes_; }
-  /// Where it was told that its buffer lies; null where it was not told.
+  /// The receive's buffer; null if it was not given at the posting.
   const std::byte* memory() const noexcept { return memory_; }
   runtime::time_ns posted_ns() const noexcept { return posted_ns_; }
-  /// How the parts that came differ from those that were asked for; empty if they do not.
+  /// How the parts that arrived differ from those that were asked for; empty if they do not.
   std::string_view mismatch() const noexcept { return pieces_ == nullptr ? std::string_view() : pieces_->mismatch; }
-  /// Whether all of the payload is here, be it in the buffer or not.
+  /// True if the whole payload has arrived, in the buffer or not.
   bool all_here() const noexcept { return stamped_ && arrived_bytes_ >= stamp_.total_bytes; }
 
  private:
@@ -188,12 +188,12 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   void uncount() noexcept {
     if (place_ == place::posted && linked()) --stream_.posted_count;
   }
-  /// The place of one that is not matched yet, among those that wait.
+  /// The place of a receive that is not matched yet in the queue of posted receives.
   std::uint64_t place_in_line() const noexcept;
   [[gnu::cold]] void let_go_of_memory() noexcept;
   [[gnu::cold]] void on_part_failed(const transfer_part& p) noexcept override { received_bytes_ -= p.into.size(); }
   void accept(const stamp& s, runtime::arrival&& message) noexcept;
-  /// A message of another type is told apart where both have one: bytes are of none.
+  /// Types are compared only if both the message and the receive have one; plain bytes have none.
   bool is_of_its_type(const stamp& s) const noexcept {
     return s.more_type == takes_.type || s.more_type == 0 || takes_.type == 0;
   }
@@ -207,11 +207,11 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   struct pieces;
   pieces& kept();
   void bring(transfer_part& wanted, runtime::arrival&& message) noexcept;
-  /// Of a message that did not come into its buffer; what is rehearsed is nobody's payload.
+  /// Counts a message that did not arrive in its buffer. Rehearsals do not count.
   void note_copied(std::uint64_t bytes) noexcept;
   void fail_if_unmet() noexcept;
   bool may_be_written() noexcept;
-  // What is got has not come by itself.
+  // A payload that is read from the sender did not arrive by itself, but counts as moved.
   std::uint64_t moved_bytes() const noexcept { return arrived_bytes_ + received_bytes_; }
   bool is_complete() const noexcept { return all_here() || (stamped_ && received_bytes_ >= stamp_.total_bytes); }
   void end_stalled() noexcept;
@@ -223,29 +223,29 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   std::uint64_t index_ = 0;
   stamp stamp_{};
   match_watcher* watcher_;  // null once decided
-  // Of an invocation in several parts.
+  // For an invocation in several parts.
   struct pieces {
     ~pieces();
-    runtime::message_ring<runtime::arrival> waiting;  // that nobody has asked for yet
+    runtime::message_ring<runtime::arrival> waiting;  // parts that nobody has asked for yet
     std::unordered_set<std::uint64_t> seen_offsets;
     std::string mismatch;
   };
   std::unique_ptr<pieces> pieces_;
   struct one_sided {
     bool waits() const noexcept { return in_use && !in_use->is_over(); }
-    std::optional<runtime::until_free> in_use;  // its buffer, by kernels; then there is no credit yet
+    std::optional<runtime::until_free> in_use;  // kernels that use its buffer; while they do, it has no credit
     std::shared_ptr<memory_region> region;
-    std::uint64_t credit = 0;  // its number, while its sender may be writing or begin to
+    std::uint64_t credit = 0;  // the credit's number, while the sender may be writing or may begin to
     unsigned repeats = 0;
-    runtime::errc leaving = runtime::errc::none;  // it ends with that once nobody can write
+    runtime::errc leaving = runtime::errc::none;  // the receive ends with this once nobody can write into its buffer
     payload_place place;
     bool landed = false;
     bool to_be_got = false;
   };
-  std::unique_ptr<one_sided> one_sided_;  // of a receive that has, or had, to do with that
-  std::byte* memory_;                     // its buffer, or null for one that is not told in advance
-  std::uint64_t expected_;                // by a device (`memory_space::expect`); 0: not
-  std::uint64_t arrived_bytes_ = 0;       // asked for or not
+  std::unique_ptr<one_sided> one_sided_;  // only for a receive that puts or gets concern
+  std::byte* memory_;                     // its buffer; null if it was not given at the posting
+  std::uint64_t expected_;                // the flag that a device waits for (`memory_space::expect`); 0: none
+  std::uint64_t arrived_bytes_ = 0;       // whether asked for or not
   std::uint64_t received_bytes_ = 0;
   runtime::time_ns posted_ns_;
   runtime::time_ns deadline_ = runtime::never;
@@ -253,7 +253,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   bool numbered_ = false;
   bool stamped_ = false;
   bool refused_ = false;
-  bool asked_ = false;  // its sender, as it runs out of time soon
+  bool asked_ = false;  // the sender was asked what it does, because the deadline is near
   runtime::errc sender_failure_ = runtime::errc::none;
 };
 

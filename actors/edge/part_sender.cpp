@@ -25,7 +25,7 @@ stamp part_sender::poison() const noexcept {
   return s;
 }
 
-// Without a payload of its own.
+// Sends a stamp without a payload.
 errc part_sender::say(const stamp& s) noexcept {
   return net_.send(to_, runtime::link::channel::data, bytes_of(s), {}, nullptr);
 }
@@ -44,7 +44,7 @@ std::span<const std::byte> around(std::span<const std::byte> a, std::span<const 
 
 void part_sender::start_put(std::uint64_t offset, std::span<const std::byte> data, runtime::device_copy by) noexcept {
   if (failed() != errc::none) return;
-  // S8: nothing is written without a credit, or outside of what it allows.
+  // S8: nothing is written without a credit, or outside what the credit allows.
   const bool allowed = access_ != nullptr && !access_->region && access_->credit.capacity >= stamp_.total_bytes;
   if (!allowed || data.size() > stamp_.total_bytes || offset > stamp_.total_bytes - data.size()) {
     fail(allowed ? errc::bad_argument : errc::config_failed);
@@ -64,7 +64,7 @@ void part_sender::fence() noexcept {
   transfer_part* const part = new_part();
   fenced_ = errc::pending;
   part->report = &fenced_;
-  announced_ = false;  // an earlier one that has failed brought nothing
+  announced_ = false;  // an earlier fence that failed has sent no stamp
   errc outcome = errc::unavailable;
   if (failed() == errc::none && sent_bytes_ == stamp_.total_bytes) {
     stamp s = stamp_;
@@ -94,7 +94,7 @@ void part_sender::start_offer() noexcept {
     fail(errc::config_failed);
     return;
   }
-  if (const errc over = access_->from.failed(); over != errc::none) {  // the edge: the receiver must not begin to read
+  if (const errc over = access_->from.failed(); over != errc::none) {  // the edge has failed: no reading may begin
     fail(over);
     return;
   }
@@ -108,7 +108,7 @@ void part_sender::start_offer() noexcept {
   }
   sent_bytes_ = stamp_.total_bytes;
   transfer_part* const part = new_part();
-  part->with_transport = true;  // the receiver has it: failing asks it to stop and still waits for its word
+  part->with_transport = true;  // the receiver has it: a failure still waits for its report
   await(*part);
   access_->from.await_taken(access_->stream, access_->invocation, *part);
 }

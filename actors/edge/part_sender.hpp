@@ -1,5 +1,5 @@
 #pragma once
-/// The sender of one invocation of an edge, as the implementation of a config sees it; the receiver's is part_receiver.hpp.
+/// The sender of one invocation of an edge, as a config's implementation sees it. The receiver is in part_receiver.hpp.
 #include <parley/actors/edge/outgoing.hpp>
 #include <parley/actors/edge/parts_in_flight.hpp>
 #include <parley/actors/stamp.hpp>
@@ -13,8 +13,8 @@
 
 namespace parley::actors {
 
-/// Sends the parts of one invocation. One that fails poisons its index at once, so that the receiver drops what it holds of
-/// it, which is also what frees a part that waits there.
+/// Sends the parts of one invocation. When the invocation fails, its sender poisons the index at once. The receiver then drops the parts
+/// that it holds, which also completes sends that wait at the receiver.
 ///
 ///     runtime::task<> send_in_halves(part_sender& out, std::span<const std::byte> data) {
 ///       const std::size_t half = data.size() / 2;
@@ -24,23 +24,22 @@ namespace parley::actors {
 ///     }                                          // what is still in flight is awaited by the library
 class part_sender final : public parts_in_flight {
  public:
-  /// `s`, and `access` if given, must outlive it.
+  /// `s`, and `access` if given, must outlive this object.
   part_sender(runtime::link& net, rank_id to, const stamp& s, const one_sided_access* access = nullptr) noexcept
       : parts_in_flight(net), to_(to), stamp_(s), access_(access) {}
 
-  /// Starts the part at `offset` and waits until another one may start. Throws what the invocation failed with: also
-  /// `bad_argument` for a part outside of the payload, or for an offset that was sent before.
+  /// Starts sending the part at `offset`, then waits until another part may start. Throws if the invocation has failed: also `bad_argument`
+  /// for a part outside the payload, or for an offset that was sent before.
   step send(std::uint64_t offset, std::span<const std::byte> part) {
     start(offset, part);
     return room();
   }
-  /// The same of memory on a device, which the transport itself takes it from (`link::send_device`); the receiver's
-  /// `receive_device` fits it.
+  /// Sends a part from device memory, which the transport itself reads (`link::send_device`). The receiver may use `receive_device`.
   step send_device(std::uint64_t offset, std::span<const std::byte> part) {
     start(offset, part, &runtime::link::send_device);
     return room();
   }
-  /// Without waiting.
+  /// Starts a part without waiting.
   using send_function = runtime::errc (runtime::link::*)(rank_id, runtime::link::channel, std::span<const std::byte>,
                                                          std::span<const std::byte>, runtime::completion*);
   void start(std::uint64_t offset, std::span<const std::byte> part, send_function how = &runtime::link::send) {
@@ -61,38 +60,39 @@ class part_sender final : public parts_in_flight {
   std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
   std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
 
-  /// Writes the part at `offset` into the receiver's buffer, where this invocation has a credit; waits until another one may
-  /// start. The stamp follows once all of them are there.
+  /// Writes the part at `offset` into the receiver's buffer, for which this invocation has a credit, then waits until another part may
+  /// start. The stamp follows once all parts have landed.
   step put(std::uint64_t offset, std::span<const std::byte> part, runtime::device_copy by = {}) {
     start_put(offset, part, by);
     return room();
   }
-  /// The same without waiting.
+  /// Starts a put without waiting.
   void start_put(std::uint64_t offset, std::span<const std::byte> part, runtime::device_copy by) noexcept;
-  /// Lets the receiver get the whole payload from registered memory; waits until it has.
+  /// Lets the receiver read the whole payload from registered memory, and waits until it has done so.
   step offer() {
     start_offer();
     return room();
   }
 
-  /// Whether it has written into the receiver's buffer. Then what lets the receiver give that back, the stamp or the poison,
-  /// waits for a fence: once all parts have begun, `fence`, which takes the stamp along where the link can; once all have ended and it is
-  /// `fenced`, `announce`, which says what is left to say; and once more until all have ended.
+  /// True if this invocation has put parts into the receiver's buffer. If so, the stamp or poison that lets the receiver give back the
+  /// buffer must follow a fence. Once all parts have begun, call `fence`, which carries the stamp if the link can do that. Once all parts
+  /// have ended and `fenced` is true, call `announce`, which sends what is left to send. Then wait again until all parts have ended.
   bool has_put() const noexcept { return has_put_; }
   void fence() noexcept;
-  /// Whether a fence has said something. One that was cancelled with the parts before it has not: there must be another one.
+  /// True if a fence has ended with a result. A fence that was cancelled together with the puts has none: another one must follow.
   bool fenced() const noexcept { return fenced_ != runtime::errc::pending && fenced_ != runtime::errc::cancelled; }
   void announce() noexcept;
-  /// How the fence ended: `device_failed` where it is this rank's own device that did not do what was to be fenced.
+  /// How the fence ended: `device_failed` if this rank's own device failed to do the puts.
   runtime::errc fence_outcome() const noexcept { return fenced_; }
-  /// Whether the receiver was not told that it failed, as the transport did not take that: somebody has to say `poison` later.
+  /// True if the transport did not accept the poison, so that the receiver does not know of the failure: `poison` must be sent later.
   bool owes_poison() const noexcept { return owes_poison_; }
   stamp poison() const noexcept;
-  /// Nobody knows what was written, or when. Nothing more is said to the receiver: it counts as dead, or this rank does.
+  /// After a failed fence nobody knows what was written, or when. Nothing more is sent to
+  /// the receiver: either the receiver or this rank counts as dead.
   bool fence_failed() const noexcept { return fenced_ != runtime::errc::none && fenced_ != runtime::errc::pending; }
 
  private:
-  // The receiver takes a second part at one offset for the first one come twice.
+  // The receiver would drop a second part at one offset as a duplicate.
   bool is_new(std::uint64_t offset) {
     if (offset == next_offset_ && beyond_ == nullptr) [[likely]]
       return true;
@@ -107,14 +107,14 @@ class part_sender final : public parts_in_flight {
   const stamp& stamp_;
   const one_sided_access* access_;
   std::uint64_t sent_bytes_ = 0;
-  std::uint64_t next_offset_ = 0;  // all below it was sent
-  // The offsets above it, of a config that does not go from the front to the back.
+  std::uint64_t next_offset_ = 0;  // all bytes below it were sent
+  // Offsets above `next_offset_`, for a config that does not send from front to back.
   std::unique_ptr<std::unordered_set<std::uint64_t>> beyond_;
   runtime::errc fenced_ = runtime::errc::pending;
   bool has_put_ = false;
   bool owes_poison_ = false;
-  bool announced_ = false;  // the link brings the stamp as soon as all has landed, whatever becomes of the call here
-  std::span<const std::byte> put_from_;  // where all that it put lies, as a rule the payload
+  bool announced_ = false;  // the link sends the stamp once all puts have landed, whatever happens to the call here
+  std::span<const std::byte> put_from_;  // the memory range of all puts so far: as a rule the payload
 };
 
 }  // namespace parley::actors

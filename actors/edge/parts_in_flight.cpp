@@ -13,7 +13,8 @@ void transfer_part::on_part_end(completion& self, errc outcome) noexcept {
   }
 }
 
-// The buffer is about to go: whatever it costs, nobody may touch it afterwards. The records live until the transport lets go.
+// The caller's buffer is about to be freed, so nobody may touch it after this call, whatever that costs. The transport owns the records of
+// its parts until it completes them.
 void parts_in_flight::abandon() noexcept {
   while (!parts_.empty()) {
     transfer_part& left = parts_.pop_front();
@@ -26,7 +27,7 @@ void parts_in_flight::abandon() noexcept {
   }
 }
 
-// The first one's wait is cancelled because of that, which is not how the call ends.
+// The failure also ends the first coroutine's wait, but the call ends with the error that is raised here.
 void parts_in_flight::refuse_second_wait() {
   fail(errc::config_failed);
   runtime::raise({errc::config_failed,
@@ -40,7 +41,7 @@ void parts_in_flight::fail(errc why) noexcept {
   parts_.for_each([this](transfer_part& part) {
     if (part.with_transport) {
       net_.cancel(part);
-    } else {  // nobody will bring it any more
+    } else {  // never started at the transport, so no completion will come
       ended(&part, errc::none);
     }
   });

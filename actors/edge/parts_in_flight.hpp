@@ -1,9 +1,9 @@
 #pragma once
-/// The parts of one invocation while they are on their way, in place in the caller's buffer. `part_sender` (part_sender.hpp) and
-/// `part_receiver` build on it; an implementation of a config sees only those two.
+/// The parts of one invocation while they are in flight, in place in the caller's buffer. `part_sender` (part_sender.hpp) and
+/// `part_receiver` are derived from this class; a config's implementation sees only those two.
 ///
-/// A part that has been started belongs to the transport until its completion has run: cancelling asks for an early end and
-/// still waits for it. Destroying the invocation with parts in flight is for tear down only.
+/// A started part belongs to the transport until its completion has run: cancelling only asks for an early end, and the completion must
+/// still be awaited. Destroying an invocation with parts in flight is for teardown only.
 #include <parley/actors/edge/payload_pieces.hpp>
 #include <parley/runtime/coroutines/frame_pool.hpp>
 #include <parley/runtime/intrusive_list.hpp>
@@ -21,17 +21,17 @@ namespace parley::actors {
 
 class parts_in_flight;
 
-/// One part: what the transport calls when it has ended, and what a receiver is waiting for.
+/// One part: the completion that the transport calls, and the record of a part that a receiver waits for.
 struct transfer_part final : runtime::completion, runtime::list_hook, runtime::frame_pool::pooled {
   explicit transfer_part(parts_in_flight& p) noexcept : completion(&on_part_end), owner(&p) {}
   static void on_part_end(completion& self, runtime::errc outcome) noexcept;
 
-  parts_in_flight* owner;       // null once nobody waits any more
-  std::span<std::byte> into{};  // of a receiver's part
+  parts_in_flight* owner;       // null once nobody waits for it
+  std::span<std::byte> into{};  // for a receiver: where the part goes
   std::uint64_t offset = 0;
-  runtime::errc* report = nullptr;  // also told how it ended
+  runtime::errc* report = nullptr;  // where the outcome is also written; may be null
   bool with_transport = false;
-  bool of_device = false;  // for which the transport itself goes to the device
+  bool of_device = false;  // the transport itself moves it to or from the device
 };
 
 class parts_in_flight {
@@ -43,28 +43,28 @@ class parts_in_flight {
     if (!parts_.empty()) abandon();
   }
 
-  /// How many parts may be in flight at once, 1 to `most_in_flight`; 1 at first.
+  /// Sets how many parts may be in flight at once: 1 to `most_in_flight`, initially 1.
   void keep_in_flight(std::uint64_t limit) noexcept { limit_ = std::clamp<std::uint64_t>(limit, 1, most_in_flight); }
-  /// What ends an invocation goes through all that are in flight, in one turn of the loop.
+  /// Bounded, because a failure visits all parts in flight in one turn of the loop.
   static constexpr std::uint64_t most_in_flight = 4096;
-  /// Why the invocation cannot succeed any more, or `none`.
+  /// Why the invocation has failed, or `none`.
   runtime::errc failed() const noexcept { return failed_; }
-  /// Ends the invocation with `why`, the first time; what is with the transport is asked to stop.
+  /// Fails the invocation with `why`, unless it has failed already, and asks the transport to cancel its parts.
   [[gnu::cold]] void fail(runtime::errc why) noexcept;
   std::uint64_t in_flight() const noexcept { return in_flight_; }
-  /// The pieces that its payload lies in, for a config that moves each of them by itself; null where it is to move one that is contiguous.
+  /// The pieces of the payload, if the config is to move each piece by itself; null: it moves a contiguous payload.
   payload_pieces* in_pieces() const noexcept { return pieces_; }
   void lies_in(payload_pieces* pieces) noexcept { pieces_ = pieces; }
-  /// From now on counts how long its coroutine waits for parts.
+  /// From now on measures how long the coroutine waits for parts.
   void count_waits(runtime::executor& ex) noexcept { counts_with_ = &ex; }
   runtime::time_ns waited_ns() const noexcept { return waited_ns_; }
-  /// For a wait of one's own: `w` is woken when a part ends and at most `most` are left.
+  /// For a custom wait: wakes `w` when a part ends and at most `most` parts are left.
   void wake_at(std::uint64_t most, runtime::waiter& w) noexcept {
     settling_ = &w;
     settled_at_ = most;
   }
 
-  /// Waits until at most `most` parts are in flight. One coroutine at a time: another one's wait throws `config_failed`.
+  /// Waits until at most `most` parts are in flight. Only one coroutine may wait: a second wait throws `config_failed`.
   class [[nodiscard]] settling : protected runtime::waiter {
    public:
     settling(parts_in_flight& parts, std::uint64_t most) noexcept : waiter(&on_cancelled), parts_(parts), most_(most) {}
@@ -97,7 +97,7 @@ class parts_in_flight {
     parts_in_flight& parts_;
     std::uint64_t most_;
   };
-  /// The same, and throws what the invocation failed with.
+  /// Waits in the same way, and throws if the invocation has failed.
   struct [[nodiscard]] step : settling {
     using settling::settling;
     void await_resume() const {
@@ -105,14 +105,14 @@ class parts_in_flight {
       if (parts_.failed() != runtime::errc::none) runtime::raise(parts_.failed());
     }
   };
-  /// Until all have ended; answers `failed()`.
+  /// Waits until all parts have ended; returns `failed()`.
   settling settle() noexcept { return {*this, 0}; }
-  /// Until all have ended; throws what the invocation failed with.
+  /// Waits until all parts have ended; throws if the invocation has failed.
   step drain() noexcept { return {*this, 0}; }
 
  protected:
   transfer_part* new_part() { return new transfer_part(*this); }
-  /// The transport answered `outcome` to the start of a new part.
+  /// `outcome` is what the transport returned when it started the new part.
   void started(transfer_part* p, runtime::errc outcome) noexcept {
     if (outcome == runtime::errc::pending) {
       p->with_transport = true;
@@ -124,7 +124,7 @@ class parts_in_flight {
       if (outcome != runtime::errc::none) fail(outcome);
     }
   }
-  /// `p` is in flight until `ended`.
+  /// Counts `p` as in flight until `ended`.
   void await(transfer_part& p) noexcept {
     parts_.push_back(p);
     ++in_flight_;
@@ -141,9 +141,9 @@ class parts_in_flight {
     if (settling_ != nullptr && in_flight_ <= settled_at_) std::exchange(settling_, nullptr)->wake(runtime::errc::none);
   }
   step room() noexcept { return {*this, limit_ - 1}; }
-  /// The invocation has just failed; parts may still be with the transport.
+  /// Called when the invocation has just failed. Parts may still be with the transport.
   virtual void on_failed() noexcept {}
-  /// The transport did not move it, or not all of it.
+  /// Called when the transport has not moved the part, or not all of it.
   virtual void on_part_failed(const transfer_part&) noexcept {}
 
   runtime::link& net_;
@@ -162,7 +162,7 @@ class parts_in_flight {
       waited_ns_ += counts_with_->precise_now() - std::exchange(waits_since_ns_, 0);
   }
 
-  runtime::executor* counts_with_ = nullptr;  // of a trial
+  runtime::executor* counts_with_ = nullptr;  // set for trials only
   runtime::time_ns waits_since_ns_ = 0;       // 0: it does not wait now
   runtime::time_ns waited_ns_ = 0;
   runtime::waiter* settling_ = nullptr;

@@ -1,12 +1,12 @@
 #pragma once
-/// A payload that lies in several pieces of host memory, beside the buffer of its call, which it goes through packed unless its config
-/// moves each piece from where it lies to where it belongs.
+/// A payload that lies in several pieces of host memory. It travels packed in the call's buffer, unless its config moves each piece from
+/// its place at the sender to its place at the receiver.
 ///
-///     payload_pieces rows{.all = {row_0, row_1}, .packed = buffer};       // the buffer of the call: as long as all of them
-///     rows.like = payload_pieces::likeness::alike;                        // the other end has said that it cuts the same ones
-///     out.send(buffer, {.pieces = &rows});                                // its edge packs it, where that has to be
+///     payload_pieces rows{.all = {row_0, row_1}, .packed = buffer};       // the call's buffer: as long as all pieces together
+///     rows.like = payload_pieces::likeness::alike;                        // the receiver has said that it has the same pieces
+///     out.send(buffer, {.pieces = &rows});                                // the edge packs the payload if it has to
 ///
-/// Its owner keeps it, and the memory, until the call has ended. It begins with every call: there is one under way at a time.
+/// The caller keeps this object and its memory until the call has ended, and may use it for one call at a time.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -18,9 +18,9 @@ namespace parley::actors {
 struct payload_pieces {
   std::vector<std::span<std::byte>> all{};  ///< in order; none is empty
   std::span<std::byte> packed{};
-  /// Of what is sent: whether the receiver has the same pieces, as it says itself.
+  /// For a send: whether the receiver has said that it has the same pieces.
   enum class likeness : std::uint8_t { unknown, alike, unlike } like = likeness::unknown;
-  std::uint64_t packed_bytes = 0;  ///< of all sends so far
+  std::uint64_t packed_bytes = 0;  ///< total of all sends so far
 
   void gather() noexcept {
     std::byte* to = packed.data();

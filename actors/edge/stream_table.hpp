@@ -1,13 +1,13 @@
 #pragma once
-/// The streams of one end of an edge, one for each tag: found by their id, visited in the order in which they were made.
+/// The streams of one end of an edge, one for each tag. They are found by id, and visited in the order of their creation.
 ///
 ///     stream_table<stream> streams;
 ///     stream* known = streams.find(id);            // null for a new one
 ///     stream& made = streams.add(id);              // throws `bad_argument` past `most`
 ///     for (auto& s : streams) …                    // unique_ptr<stream>
 ///
-/// A stream lasts as long as its edge, since its invocations are numbered, so tags are for a handful of flows and not for
-/// numbering messages: a few hundred bytes each, and no more than `most`.
+/// A stream lasts as long as its edge, because its invocations are numbered. So tags are for a few flows, not for numbering messages: each
+/// takes a few hundred bytes, and there are at most `most`.
 #include <parley/error.hpp>
 
 #include <boost/unordered/unordered_flat_map.hpp>
@@ -20,7 +20,7 @@
 
 namespace parley::actors {
 
-inline constexpr std::size_t most_tags = 65'536;  ///< and one more stream, of the rehearsals
+inline constexpr std::size_t most_tags = 65'536;  ///< and one more stream, for rehearsals
 
 template <class Stream>
 class stream_table {
@@ -52,13 +52,13 @@ class stream_table {
     return *all_.back();
   }
   std::size_t size() const noexcept { return all_.size(); }
-  /// In the order in which they were made.
+  /// In the order of creation.
   Stream& operator[](std::size_t place) noexcept { return *all_[place]; }
   auto begin() const noexcept { return all_.begin(); }
   auto end() const noexcept { return all_.end(); }
 
  private:
-  static constexpr std::size_t few = 8;  // fewer are looked through as fast
+  static constexpr std::size_t few = 8;  // a vector of so few streams is searched as fast as the map
   std::vector<std::unique_ptr<Stream>> all_;
   boost::unordered_flat_map<std::uint64_t, Stream*> places_;
 };

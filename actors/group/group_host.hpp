@@ -1,6 +1,6 @@
 #pragma once
-/// What one invocation (group_invocation.hpp) needs of its group's data path at this participant (rooted_group.hpp): who the
-/// members are, what may be kept early, the clock and the link, and whom to tell.
+/// The group's data path (rooted_group.hpp) at this participant, as an invocation (group_invocation.hpp) uses it: the members, the room for
+/// early parts, the clock, the link, and functions to call.
 #include <parley/actors/agreement/rows.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/edge/early_part.hpp>
@@ -26,7 +26,7 @@ class group_host {
   group_host& operator=(const group_host&) = delete;
   virtual ~group_host() = default;
 
-  /// Told whom an invocation waits for that has so long left.
+  /// `tell` is called with the ranks that an invocation waits for, when the invocation has so much time left.
   void on_late_soon(time_ns before, std::function<void(const std::vector<rank_id>&)> tell) {
     late_soon_ns_ = before;
     late_soon_ = std::move(tell);
@@ -39,11 +39,11 @@ class group_host {
   const group_fault& fault() const noexcept { return fault_; }
 
   struct counters {
-    std::uint64_t dropped = 0;      ///< parts of an ended generation or invocation, of a stranger, or that came twice
-    std::uint64_t unjoined = 0;     ///< came for a generation that is not known yet
-    std::uint64_t early_parts = 0;  ///< came before their invocation
-    std::uint64_t refused = 0;      ///< from an invocation too far ahead, or more of them than there is room for
-    std::uint64_t contradictions = 0;  ///< stamps that said something else than an earlier one (S1)
+    std::uint64_t dropped = 0;         ///< parts of an ended generation or invocation, of a stranger, or duplicates
+    std::uint64_t unjoined = 0;        ///< arrived for a generation that is not joined yet
+    std::uint64_t early_parts = 0;     ///< arrived before their invocation began
+    std::uint64_t refused = 0;         ///< from an invocation too far ahead, or without room to keep them
+    std::uint64_t contradictions = 0;  ///< stamps that contradict an earlier stamp (S1)
     std::uint64_t waited = 0;          ///< invocations that waited before they began
     std::uint64_t flow_messages = 0;
   };
@@ -57,21 +57,21 @@ class group_host {
     in_a_row_ = members_.back() - members_.front() + 1 == members_.size();
   }
 
-  /// Gives the invocation its index, and what came early for it.
+  /// Gives the invocation its index, and delivers the parts that came early for it.
   virtual void enter(group_invocation& inv) = 0;
   /// Gives the invocation its config if it may begin now.
   virtual bool try_begin(group_invocation& inv) = 0;
-  /// What goes before each part.
+  /// The stamp that goes before each part to `to`.
   virtual stamp stamp_of(group_invocation& inv, rank_id to) = 0;
-  /// An invocation failed here, or is told of a failure elsewhere: the others are told.
+  /// An invocation has failed here, or this rank was told of a failure elsewhere. Tells the other members.
   virtual void failed(group_invocation& inv) noexcept = 0;
-  /// `members_.size()` for a stranger.
+  /// The member's place; `members_.size()` for a rank that is not a member.
   std::size_t place(rank_id rank) const noexcept {
     return in_a_row_ ? std::min<std::size_t>(rank - members_.front(), members_.size()) : look_up(rank);
   }
   bool is_peer(rank_id rank) const noexcept { return rank != services_.net.rank() && place(rank) != members_.size(); }
   runtime::noticed_at here() const noexcept { return {op_, services_.net.rank()}; }
-  /// A stamp says something else than is known: counted and named.
+  /// A stamp contradicts what is known: counts it and blames its source.
   void note_contradiction(const stamp& s, std::string_view invariant, std::string_view text) noexcept {
     ++counters_.contradictions;
     runtime::blame({invariant, text, here()}, s.source);
@@ -84,7 +84,7 @@ class group_host {
   rank_id leader_;
   std::vector<rank_id> members_;
   bool in_a_row_;
-  early_room early_room_;  // of what has come early for all invocations
+  early_room early_room_;  // occupied by early parts of all invocations
   group_fault fault_;
   time_ns late_soon_ns_ = 0;
   std::function<void(const std::vector<rank_id>&)> late_soon_;

@@ -10,7 +10,7 @@ namespace parley::actors {
 using runtime::errc;
 
 namespace {
-// A poison is sent before the payload is taken back. When none has come within that time its sender did not say why.
+// A sender sends its poison before it takes its payload back. If no poison arrives within this time, the sender has not said why.
 constexpr time_ns longest_until_reason_ns = 1'000'000'000;
 }  // namespace
 
@@ -58,7 +58,7 @@ bool group_invocation::reached(const waiting& w) noexcept {
   return ended(sends_) && (w.whose_ == waiting::whose::own_sends || ended(receives_));
 }
 
-// The first one's wait is cancelled because of that, which is not how the call ends.
+// The failure also ends the first coroutine's wait, but the call ends with the error that is raised here.
 void group_invocation::refuse_second_wait() {
   fail(errc::config_failed, self());
   runtime::raise(
@@ -113,7 +113,7 @@ void group_invocation::on_deadline() noexcept {
     return;
   }
   if (!waits_for_another || taken_along_->deadline_ <= ex.now()) return time_out();
-  // That one ends by itself, later, and knows who is late.
+  // The other invocation ends by itself, later, and knows which rank is late.
   deadline_ = taken_along_->deadline_;
   if (deadline_ != runtime::never) ex.arm(deadline_timer_, deadline_);
 }
@@ -141,7 +141,7 @@ group_invocation::mark group_invocation::receive(rank_id from, std::uint64_t off
   part& wanted = begin_part(receives_, from, offset, lane);
   wanted.into = into;
   const mark number = wanted.number;
-  if (group_.place(from) == group_.members().size()) return number;  // it comes from nobody, and times out
+  if (group_.place(from) == group_.members().size()) return number;  // no member sends it, so it times out
   if (auto here = waiting_parts_.extract(key_of(from, offset, lane))) {
     const auto s = read_stamp(here.mapped().message().header());
     bring(wanted, *s, std::move(here.mapped()).take());
@@ -151,7 +151,7 @@ group_invocation::mark group_invocation::receive(rank_id from, std::uint64_t off
 
 void group_invocation::bring(part& wanted, const stamp& s, runtime::arrival&& message) noexcept {
   if (s.digest != digest_) return other_config(s);
-  if (message.length() != wanted.into.size()) {  // the two ends cut differently: not a pair
+  if (message.length() != wanted.into.size()) {  // the two ends cut the payload differently
     fail(errc::config_failed, s.source);
     return;
   }
@@ -159,7 +159,7 @@ void group_invocation::bring(part& wanted, const stamp& s, runtime::arrival&& me
   started(wanted, group_.services_.net.fetch(std::move(message), wanted.into, &wanted));
 }
 
-// S2, asserted by whoever gets a part.
+// S2, which each rank that gets a part checks.
 void group_invocation::other_config(const stamp& s) noexcept {
   group_.note_contradiction(s, "S2", "all parts of an invocation are of one config");
   fail(errc::config_mismatch, s.source);
@@ -178,21 +178,21 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
     group_fault told = poison_of(s);
     told_by_leader_ = s.source == group_.leader();
     if (group_.leader() == self() && told.why == errc::bad_argument && told.came_bytes == bytes_)
-      told = {.why = told.why, .culprit = s.source, .came_bytes = s.next_digest - 1};  // 0, of none: `no_size`
+      told = {.why = told.why, .culprit = s.source, .came_bytes = s.next_digest - 1};  // 0: no size
     if (told.why == errc::timeout && told.culprit == self()) {
-      time_out();  // a worker waits for us, and we for somebody else
+      time_out();  // a worker waits for this rank, which waits for another one
     } else {
       fail(told);
     }
     return;
   }
   if (begun() && s.digest != digest_) return other_config(s);
-  if (type_of(s) != type_) {  // nothing of other numbers is combined with ours
+  if (type_of(s) != type_) {  // elements of another type are not combined with ours
     fail({.why = errc::declaration_mismatch, .culprit = s.source, .came = type_of(s), .expected = type_});
     return;
   }
-  if (s.total_bytes != bytes_) {  // before anything is written (S8)
-    // The leader's size is what the others are measured by.
+  if (s.total_bytes != bytes_) {  // checked before anything is written (S8)
+    // The leader's size is the one that counts for all.
     if (s.source == group_.leader()) {
       fail({.why = errc::bad_argument, .culprit = self(), .came_bytes = bytes_, .leader_bytes = s.total_bytes});
     } else {
@@ -200,7 +200,7 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
     }
     return;
   }
-  if (message.length() == 0 && bytes_ != 0) return;  // only a stamp
+  if (message.length() == 0 && bytes_ != 0) return;  // only a stamp, without a part
   if (message.length() > bytes_ - s.offset || !is_new(s)) {
     ++group_.counters_.dropped;
     return;
@@ -212,13 +212,13 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
     bring(*wanted, s, std::move(message));
   } else if (group_.early_room_.has_room_for(message)) {
     waiting_parts_.emplace(key_of(s.source, s.offset, lane_of(s)), early_part(std::move(message), group_.early_room_));
-  } else {  // it cannot be had again
+  } else {  // nobody sends it again
     ++group_.counters_.refused;
     fail(errc::full, s.source);
   }
 }
 
-// The deadline itself where it would have been before.
+// The deadline itself, if that moment has passed already.
 time_ns group_invocation::late_soon_at() const noexcept {
   const time_ns soon = deadline_ - group_.late_soon_ns_;
   return soon > group_.services_.ex.now() ? soon : deadline_;
@@ -257,7 +257,7 @@ void group_invocation::begin_timing() noexcept {
 }
 void group_invocation::end_timing() noexcept { timed_until_ns_ = group_.rows_.clock(); }
 
-// Only trials need it, and while there are any the clock is read anyway. Where it was not from the beginning, nothing is known.
+// Only trials need these times, and while there are trials the clock is read anyway. The waits are unknown if trials began later.
 void group_invocation::begin_part_wait() noexcept {
   if (counts_waits_) part_wait_since_ns_ = group_.rows_.clock();
 }
@@ -278,11 +278,12 @@ void group_invocation::fail(const group_fault& what) noexcept {
   fault_ = what;
   runtime::timer_wheel::disarm(deadline_timer_);
   waiting_parts_.clear();  // so that their senders get their buffers back
-  // Of a group that has ended everybody hears by other ways; but who has not heard of it yet, or not joined it, may keep parts.
+  // When the whole group has failed, all ranks hear of that in other ways. If this rank still sends parts, it poisons the invocation all
+  // the same: a rank that has not heard, or has not joined the generation, may keep those parts.
   const auto moving = [](const part& p) { return p.with_transport; };
   if (group_.fault().why == errc::none || sends_.find_if(moving) != nullptr) group_.failed(*this);
   if (taken_along_ != nullptr)
-    taken_along_->fail(seen_from_elsewhere(what));  // which would name itself when it is cancelled
+    taken_along_->fail(seen_from_elsewhere(what));  // its own cancellation would name this rank as the culprit
   if (config_ != nullptr) config_->cancel(what.why);
   for_each_part([this](part& p) {
     if (p.with_transport) {

@@ -8,11 +8,11 @@
 ///     co_await inv.until(here);                            // all that was posted up to `here` has ended
 ///     co_await inv.settle();
 ///
-/// A part is keyed by (source, invocation, lane, offset), where lanes keep apart what passes between two ranks more than once,
-/// such as a partial sum and the whole one. A part that comes twice is dropped, one of another config, type or size ends the
-/// invocation on all sides. The first failure decides: what is with the transport is asked to stop and still awaited, a worker
-/// tells the leader and the leader tells everyone, so that no participant waits for what will not come. An invocation that
-/// fails before it began has used up its index all the same, here and therefore everywhere.
+/// A part is keyed by (source, invocation, lane, offset). Lanes tell apart several messages between two ranks, such
+/// as a partial sum and the whole sum. A duplicate part is dropped. A part of another config, type or size fails
+/// the invocation on all ranks. The first failure decides: transfers in progress are cancelled and still awaited, a
+/// worker tells the leader, and the leader tells all members, so that no participant waits for data that will not
+/// come. An invocation that fails before it began has used its index, here and therefore on all ranks.
 #include <parley/actors/call_type.hpp>
 #include <parley/actors/edge/early_part.hpp>
 #include <parley/actors/group/group_stamp.hpp>
@@ -41,7 +41,7 @@ class group_host;
 class rooted_group;
 using runtime::time_ns;
 
-/// Which parts are here: few as a rule, and then looking through them is quickest.
+/// The keys of parts that have arrived. There are few as a rule, and then a linear search is fastest.
 class seen_parts {
  public:
   bool insert(std::uint64_t key) {
@@ -59,7 +59,7 @@ class seen_parts {
 
  private:
   std::size_t count_ = 0;
-  std::array<std::uint64_t, 16> few_;  // so many of them
+  std::array<std::uint64_t, 16> few_;  // `count_` of them are used
   boost::unordered_flat_set<std::uint64_t> many_;
 };
 
@@ -68,22 +68,22 @@ class group_invocation final : private runtime::list_hook {
   using mark = std::uint64_t;
 
   group_invocation(group_host& group, std::uint64_t bytes, time_ns deadline, call_type type = call_type::any);
-  /// A rehearsal: its config is known beforehand, and it has indices of its own.
+  /// A rehearsal: its config is given, and its index is counted apart from calls.
   group_invocation(group_host& group, std::uint64_t bytes, time_ns deadline, std::uint64_t rehearsed_digest)
       : group_invocation(group, bytes, deadline, call_type::any, rehearsed_digest) {}
   group_invocation(const group_invocation&) = delete;
   group_invocation& operator=(const group_invocation&) = delete;
   ~group_invocation();
 
-  /// Starts the part at `offset` on its way to rank `to`.
+  /// Starts sending the part at `offset` to rank `to`.
   mark send(rank_id to, std::uint64_t offset, std::span<const std::byte> part, std::uint32_t lane = 0);
-  /// Brings the part at `offset` of rank `from` into `into` when it comes.
+  /// Receives the part at `offset` from rank `from` into `into`.
   mark receive(rank_id from, std::uint64_t offset, std::span<std::byte> into, std::uint32_t lane = 0);
-  /// Half of them for an implementation; one that is compared with another one has the other half.
+  /// An implementation uses half of the lanes. In a call that is compared with the default, the second config uses the other half.
   static constexpr std::uint32_t lanes = group_lanes;
   mark posted() const noexcept { return posted_; }
 
-  /// One coroutine at a time: another one's wait throws `config_failed`.
+  /// Only one coroutine may wait: a second wait throws `config_failed`.
   class [[nodiscard]] waiting : private runtime::waiter {
    public:
     enum class whose : std::uint8_t { all_parts, own_sends };
@@ -121,7 +121,7 @@ class group_invocation final : private runtime::list_hook {
     mark goal_;
     whose whose_;
   };
-  /// Throws what the invocation failed with.
+  /// Waits in the same way, and throws if the invocation has failed.
   struct [[nodiscard]] step : waiting {
     using waiting::waiting;
     void await_resume() const {
@@ -129,7 +129,7 @@ class group_invocation final : private runtime::list_hook {
       if (inv_.fault().why != runtime::errc::none) runtime::raise(inv_.fault().why);
     }
   };
-  /// The config of this invocation, once it may begin.
+  /// Waits until the invocation may begin; returns the digest of its config.
   struct [[nodiscard]] beginning : waiting {
     explicit beginning(group_invocation& inv) noexcept : waiting(inv, to_begin) {}
     runtime::result<std::uint64_t> await_resume() const noexcept {
@@ -139,53 +139,53 @@ class group_invocation final : private runtime::list_hook {
     }
   };
   beginning begin() noexcept { return beginning(*this); }
-  /// Until all parts that were posted up to `m` have ended.
+  /// Waits until all parts that were posted up to `m` have ended.
   step until(mark m) noexcept { return {*this, m}; }
-  /// The same of those that were sent: what is to be received may come much later.
+  /// Waits only for sends that were posted up to `m`: receives may end much later.
   step until_sent(mark m) noexcept { return {*this, m, waiting::whose::own_sends}; }
   step drain() noexcept { return {*this, posted_}; }
-  /// The same as `drain`, with the failure as a value.
+  /// Like `drain`, but returns the failure as a value.
   waiting settle() noexcept { return {*this, posted_}; }
 
-  /// What parts are left is about to lose its buffers with the frames that they lie in: its rank leaves, or a scope was torn down.
-  /// Nobody reads or writes them any more.
+  /// Gives up the parts that are left, because their buffers are about to be freed with their frames: the rank leaves, or a scope was torn
+  /// down. From now on nobody reads or writes those buffers.
   void abandon() noexcept;
-  /// Ends the invocation, the first time. `culprit` is the rank that the others will name.
+  /// Fails the invocation, unless it has failed already. `culprit` is the rank that the others will name.
   void fail(runtime::errc why, rank_id culprit) noexcept { fail(group_fault{.why = why, .culprit = culprit}); }
   void fail(const group_fault& what) noexcept;
-  /// What runs in that scope, and may wait for something of its own, ends when the invocation fails. Null: not any more.
+  /// Cancels `config`, the scope of the config's coroutines, when the invocation fails, so that their other waits end too. Null: no scope.
   void ends_with_it(runtime::scope* config) noexcept {
     config_ = config;
     if (config != nullptr && fault_.why != runtime::errc::none) config->cancel(fault_.why);
   }
-  /// An invocation of another group that what runs in that scope waits for: it fails when this one does, and for the same rank's
-  /// doing. Null: not any more.
+  /// Makes `other` fail when this invocation fails, with the same culprit. `other` belongs to another group, and this invocation's config
+  /// waits for it. Null: no other invocation.
   void takes_along(group_invocation* other) noexcept {
     taken_along_ = other;
     if (other != nullptr) other->fail(seen_from_elsewhere(fault_));
   }
   const group_fault& fault() const noexcept { return fault_; }
-  /// Of an invocation that timed out: the ranks that something was still expected from.
+  /// After a timeout: the ranks from which something was still missing.
   const std::vector<rank_id>& late() const noexcept { return late_; }
-  /// Whether something came that nobody asked for: the two ends do not cut alike.
+  /// True if a part came that nobody asked for: the two ends cut the payload differently.
   bool leftover() const noexcept { return !waiting_parts_.empty(); }
 
   std::uint64_t index() const noexcept { return index_; }
   std::uint64_t total_bytes() const noexcept { return bytes_; }
-  /// What the stamp says.
+  /// The digest in the stamp.
   std::uint64_t digest() const noexcept { return digest_; }
-  /// The config that is meant.
+  /// The config that runs: `digest` differs from it if the config is compared with the default.
   std::uint64_t config() const noexcept { return compared_ ? compared_with_default(digest_) : digest_; }
   /// The stamp asks for a comparison with the default.
   void set_compared() noexcept { compared_ = true; }
   bool compared() const noexcept { return compared_; }
-  /// Of a compared one: only this part of it counts as the config's time.
+  /// Only the time from `begin_timing` on, until `end_timing` if that is called, counts as the config's time.
   void begin_timing() noexcept;
   void end_timing() noexcept;
-  /// Around what the leader waits for between collecting and returning, which is not the config's time either.
+  /// Enclose the leader's wait between collecting and returning, which is not the config's time either.
   void begin_waiting() noexcept;
   void end_waiting() noexcept;
-  /// Of what counts until `ended_ns`, all that it did not wait for parts; 0: that is not known.
+  /// The counted time until `ended_ns`, without waits for parts; 0: not known.
   time_ns worked_ns(time_ns ended_ns) const noexcept {
     return counts_waits_ ? std::max<time_ns>(ended_ns - counts_from_ns() - part_waits_ns_, 0) : 0;
   }
@@ -193,12 +193,12 @@ class group_invocation final : private runtime::list_hook {
   tuning::row_status status() const noexcept;
   bool begun() const noexcept { return digest_ != 0; }
   bool rehearsal() const noexcept { return rehearsal_; }
-  /// Whether the leader said that it failed, so that it need not be told.
+  /// True if the leader has said that this invocation failed, so that the leader need not be told.
   bool told_by_leader() const noexcept { return told_by_leader_; }
-  /// What the leader's stamp says of it: whether it is a trial. Known at the leader from the beginning.
+  /// The flags of the leader's stamp, for example whether this is a trial. The leader knows them from the beginning.
   std::optional<stamp_flags> flags() const noexcept { return flags_; }
   time_ns began_ns() const noexcept { return began_ns_; }
-  /// From where its time counts for its config: as if it had begun later by what was waited for in between.
+  /// When the config's time begins: the invocation's beginning, moved later by the waits that do not count.
   time_ns counts_from_ns() const noexcept { return began_ns_ + waited_ns_; }
 
  private:
@@ -209,8 +209,8 @@ class group_invocation final : private runtime::list_hook {
   struct part final : runtime::completion, runtime::list_hook, runtime::frame_pool::pooled {
     explicit part(group_invocation& inv) noexcept : completion(&on_part_end), owner(&inv) {}
     static void on_part_end(completion& self, runtime::errc outcome) noexcept;
-    group_invocation* owner;      // null once nobody waits any more
-    std::span<std::byte> into{};  // of one that is received
+    group_invocation* owner;      // null once nobody waits for it
+    std::span<std::byte> into{};  // for a part that is received
     std::uint64_t offset = 0;
     mark number = 0;
     std::uint32_t lane = 0;
@@ -232,14 +232,14 @@ class group_invocation final : private runtime::list_hook {
   part& begin_part(runtime::intrusive_list<part>& in, rank_id peer, std::uint64_t offset, std::uint32_t lane);
   void started(part& p, runtime::errc outcome) noexcept;
   void ended(part& p, runtime::errc outcome) noexcept;
-  /// Its sender has taken its payload back, and says why: by a poison, which may still be on its way here.
+  /// The sender has taken its payload back. Waits for the sender's poison, which says why and may still be in flight.
   void await_reason(part& p) noexcept;
   void bring(part& wanted, const stamp& s, runtime::arrival&& message) noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
   void on_deadline() noexcept;
   void time_out() noexcept;
   time_ns late_soon_at() const noexcept;
-  /// Those whose parts it lacks, or else those that have not taken its own.
+  /// The ranks whose parts are missing, or else those that have not taken this rank's parts, or else the leader.
   std::vector<rank_id> waited_for();
   void wake_if_reached() noexcept;
   std::uint64_t key_of(rank_id source, std::uint64_t offset, std::uint64_t lane) const noexcept;
@@ -266,12 +266,12 @@ class group_invocation final : private runtime::list_hook {
   bool told_by_leader_ = false;
   std::optional<rank_id> taken_back_by_;
   std::vector<rank_id> late_;
-  boost::container::small_vector<rank_id, 8> addressed_;  // at the leader: who has its stamp already
+  boost::container::small_vector<rank_id, 8> addressed_;  // at the leader: ranks that already have its stamp
   waiting* waiting_ = nullptr;
   runtime::scope* config_ = nullptr;
   group_invocation* taken_along_ = nullptr;
   mark posted_ = 0;
-  // Each in the order of posting.
+  // Both in the order of posting.
   runtime::intrusive_list<part> sends_;
   runtime::intrusive_list<part> receives_;
   template <class Visit>
@@ -279,8 +279,8 @@ class group_invocation final : private runtime::list_hook {
     sends_.for_each(visit);
     receives_.for_each(visit);
   }
-  std::map<std::uint64_t, early_part> waiting_parts_;  // that nobody has asked for yet, by `key_of`
-  seen_parts seen_;                                    // by source and offset
+  std::map<std::uint64_t, early_part> waiting_parts_;  // parts that nobody has asked for yet, by `key_of`
+  seen_parts seen_;                                    // by `key_of`
   time_ns deadline_;
   deadline_timer deadline_timer_;
 };

@@ -11,11 +11,11 @@ namespace parley::actors {
 using runtime::errc;
 
 namespace {
-constexpr std::uint64_t most_at_once = 512;  // invocations that run here side by side
-// So many that have ended here can still be told from another config, by a late part or by a report. More than a window.
+constexpr std::uint64_t most_at_once = 512;  // invocations that run here at the same time
+// So many ended invocations are remembered, so that a late part or report of another config is noticed. More than a window.
 constexpr std::uint64_t most_remembered = 128;
 
-// Of a group's invocation, which ends for whoever brought or did something wrong, too.
+// Only these outcomes blame the config. A group's invocation also ends for a mistake of one of its members.
 bool is_of_config(errc outcome) noexcept { return outcome == errc::config_failed || outcome == errc::config_mismatch; }
 }  // namespace
 
@@ -27,7 +27,7 @@ group_leader::group_leader(services& s, const op_declaration& op, std::uint64_t 
       window_{.invocations = std::min(window.invocations, farthest_ahead), .bytes = window.bytes} {
   foreseen_.drop_below(s.first_invocation);
   unmatched_.drop_below(s.first_invocation);
-  // Nor are rows missing of what we are still at ourselves.
+  // Rows are not missing either while this rank itself has not ended the invocation.
   assigned_.ask_begun([this](std::uint32_t, std::uint64_t invocation) {
     return have_begun(invocation + 1) && invocation < ended_below();
   });
@@ -38,7 +38,7 @@ void group_leader::on_flow(rank_id from, const matched& m) {
   if (m.what != matched::kind::report) return;
   const std::uint64_t before = slowest();
   note_progress(from, std::min(m.count, calls_.next));
-  // S2 of a worker that sends nothing here: a sample.
+  // Checks S2 for a worker that sends no parts to the leader: a sample.
   const foreseen* const mine = foreseen_.find(m.ran_invocation);
   const std::uint64_t meant = mine != nullptr ? mine->choice.digest : default_digest_;
   if (m.ran != 0 && m.ran != meant && (mine != nullptr || m.ran_invocation < log_.first_written())) {
@@ -50,7 +50,7 @@ void group_leader::on_flow(rank_id from, const matched& m) {
                                std::to_string(m.ran_invocation));
   }
   begin_all();
-  if (slowest() > before && room_question_.is_set()) room_question_.begin(services_);  // they go on
+  if (slowest() > before && room_question_.is_set()) room_question_.begin(services_);  // the slowest goes on
 }
 
 std::uint64_t group_leader::slowest() const noexcept {
@@ -82,7 +82,7 @@ bool group_leader::has_room(const group_invocation& inv, std::uint64_t least) co
 
 bool group_leader::try_begin(group_invocation& inv) {
   const std::uint64_t n = inv.index();
-  if (unmatched_.find(n) == nullptr) {  // asked for the first time
+  if (unmatched_.find(n) == nullptr) {  // the first attempt to begin
     unmatched_.put(n, inv.total_bytes());
     sizes_.begun(n, inv.total_bytes());
   }
@@ -115,16 +115,16 @@ bool group_leader::try_begin(group_invocation& inv) {
   return true;
 }
 
-// Whatever is not in force yet: what warms up, too, so that nobody gets what nobody has compared.
+// True for every config that is not in force yet, also during its warm-up, so that no caller gets data that nobody has compared.
 bool group_leader::is_compared(const assignment::choice& c, std::uint64_t bytes) const noexcept {
   if (!comparing_ || c.digest == default_digest_) return false;
   const search* const its = assigned_.find(bytes);
   return its != nullptr && !its->is_decided() && c.digest != its->chosen().digest;
 }
 
-// In their order, so that "the one before" means the same to the assignment as to the participants.
+// In order, so that "the one before" means the same to the assignment as to the participants.
 void group_leader::assign_through(std::uint64_t invocation) {
-  // Nobody asks any more what those were to run that failed before there was a place for them.
+  // Skips invocations that failed before the log had a place for them: nobody asks for their config any more.
   const std::uint64_t over = std::min(ended_below(), invocation + 1);
   while (log_.unwritten() < over) {
     log_.drop_below(log_.unwritten());
@@ -132,7 +132,7 @@ void group_leader::assign_through(std::uint64_t invocation) {
   }
   while (log_.unwritten() <= invocation) {
     const std::uint64_t n = log_.unwritten();
-    // Nobody is to search for a size that none has called with.
+    // No search begins for a size that no call has had.
     std::uint64_t stamped = default_digest_;
     if (const std::optional<std::uint64_t> bytes = sizes_.expected(n)) {
       const auto choice = assigned_.choose(*bytes, 0, n, services_.ex.now());
@@ -149,13 +149,14 @@ stamp group_leader::stamp_of(group_invocation& inv, rank_id to) {
   if (std::find(known.begin(), known.end(), to) == known.end()) known.push_back(to);
   if (inv.rehearsal()) return s;
   const std::uint64_t n = inv.index();
-  // Of very many calls that wait for their turn one fails: the others learn that, and the config d calls later when that begins.
+  // When one of very many waiting calls fails, the log has no place yet for the config d calls later. The others learn of the failure now,
+  // and of that config when the later call begins.
   if (!inv.begun() && !log_.has_place(n + log_.depth())) {
     untold_below_ = std::max(untold_below_, n + log_.depth() + 1);
     return s;
   }
   assign_through(n + log_.depth());
-  s.digest = *log_.config_of(n);  // also of one that failed before it began
+  s.digest = *log_.config_of(n);  // also if it failed before it began
   if (log_.depth() != 0) s.next_digest = *log_.config_of(n + log_.depth());
   s.flags = inv.flags().value_or(stamp_flags::none);
   return s;
@@ -168,7 +169,7 @@ void group_leader::heard(const stamp& s, std::uint64_t invocation, group_invocat
     contradicted(s, "S2", "a worker runs what the leader assigned", active);
   if (!has(s.flags, stamp_flags::poison) || active != nullptr || invocation >= calls_.next) return;
   blame_assigned(invocation, poison_of(s));
-  // We are done with it, but others may still wait for what this worker was to pass on.
+  // This rank has ended the invocation, but others may still wait for what this worker was to pass on.
   stamp told = s;
   told.source = leader_;
   told.next_digest = 0;

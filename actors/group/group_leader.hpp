@@ -1,15 +1,15 @@
 #pragma once
-/// The leader's half of a group: it alone assigns configs, d invocations ahead, and says so on whatever it sends.
+/// The leader's half of a group. The leader alone assigns configs, d invocations ahead, and announces them in all stamps that it sends.
 ///
-///     group_leader group(services, declaration, generation, assigned, depth);
+///     group_leader group(services, declaration, generation, assigned, depth, pressure);
 ///     group_invocation inv(group, bytes, deadline);
-///     auto digest = co_await inv.begin();       // waits only where a worker has more in hand than the window allows
+///     auto digest = co_await inv.begin();       // waits only while a worker is farther behind than the window allows
 ///     …
-///     group.end(inv);                           // who got no part of it gets its stamp now
+///     group.end(inv);                           // members that got no part of it get its stamp now
 ///
-/// The config of i + d goes out with the return of i, before the leader knows how large i + d will be: the key it is assigned
-/// for is guessed from what followed the present size before. Where the guess was wrong the invocation runs what was assigned,
-/// which is safe, but it is no trial: its time would count for the wrong key, so it is withdrawn and tried again.
+/// The config of i + d is sent with the return of i, before the leader knows the size of i + d. So the leader guesses the key from the
+/// sizes that followed the present size before. If the guess was wrong, the invocation runs the assigned config, which is safe. But it is
+/// no trial, because its time would count for the wrong key: the trial is withdrawn and made again later.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/look_ahead.hpp>
 #include <parley/actors/edge/edge_sender.hpp>
@@ -21,10 +21,10 @@
 
 namespace parley::actors {
 
-/// What keeps the leader from running away from slow workers.
+/// How the leader is kept from getting too far ahead of slow workers.
 enum class back_pressure : std::uint8_t {
-  contributions,  ///< it needs something of each of them anyway
-  window,         ///< nothing: as on an edge, what they have not begun is limited
+  contributions,  ///< it needs a contribution of each worker anyway
+  window,         ///< as on an edge, a window limits the invocations that workers have not begun
 };
 
 class group_leader final : public rooted_group {
@@ -34,9 +34,9 @@ class group_leader final : public rooted_group {
 
   void end(group_invocation& inv) override;
   bool settled() override;
-  /// Candidates are compared with the default while they are tried (`group_invocation::compared`).
+  /// While candidates are tried, they are compared with the default (`group_invocation::compared`).
   void compare_trials() noexcept { comparing_ = true; }
-  /// What the invocations so far have been assigned, for tests.
+  /// The assignments so far, for tests.
   const ahead_writer& log() const noexcept { return log_; }
 
  private:
@@ -54,11 +54,12 @@ class group_leader final : public rooted_group {
   bool has_room(const group_invocation& inv, std::uint64_t least) const noexcept;
   std::uint64_t slowest() const noexcept;
   void note_progress(rank_id worker, std::uint64_t begun) noexcept;
-  /// What was assigned to it has failed on that rank, wherever this one was: done with it, or not there yet.
-  /// No trial after all, and nobody has been told that it is one.
+  /// The invocation is no trial after all. No member has been told that it is one.
   void withdraw(std::uint64_t invocation);
+  /// Quarantines the config that was assigned to that invocation, if the fault is the
+  /// config's. This rank may have ended the invocation already.
   void blame_assigned(std::uint64_t invocation, const group_fault& fault);
-  /// Whether all workers have begun the invocations below that one. Asks those that have not.
+  /// True if all workers have begun the invocations below `below`. Asks those that have not.
   bool have_begun(std::uint64_t below);
   void ask_for_room() noexcept;
   void ask(std::size_t worker);
@@ -67,12 +68,12 @@ class group_leader final : public rooted_group {
   ahead_writer log_;
   size_history sizes_;
   invocation_log<foreseen> foreseen_;
-  invocation_log<std::uint64_t> unmatched_;  // sizes of what some worker has not begun
-  std::vector<std::uint64_t> begun_;         // per member: invocations that it has begun
+  invocation_log<std::uint64_t> unmatched_;  // sizes of the invocations that some worker has not begun
+  std::vector<std::uint64_t> begun_;         // per member: how many invocations it has begun
   back_pressure pressure_;
   window_limits window_;
   bool comparing_ = false;
-  std::uint64_t untold_below_ = 0;  // some invocations below it had no place in the log when they were to be told
+  std::uint64_t untold_below_ = 0;  // the log had no place for some invocations below it when their stamps went out
   reminder_timer<&group_leader::ask_for_room, hurried> room_question_{*this};
 };
 

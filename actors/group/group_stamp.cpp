@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint64_t came_mask = (std::uint64_t{1} << call_type_tag_bits) - 1;
 constexpr std::uint64_t expected_mask = (std::uint64_t{1} << call_type_bits) - 1;
 
-// A `bad_argument` has no types to tell: the size that came stands in their place, plus 1, and 0 stands for none.
+// A `bad_argument` has no types to report, so their bits hold the culprit's size plus 1; 0 stands for no size.
 group_fault put_size_in_types(group_fault what) noexcept {
   const bool fits = what.came_bytes < came_mask << call_type_bits;
   const std::uint64_t size = fits ? what.came_bytes + 1 : 0;

@@ -1,6 +1,5 @@
 #pragma once
-/// What a stamp in a group says besides what all stamps say: its lane, the type of its call, and, where it is a poison, who
-/// failed and how.
+/// A group's stamp also carries its lane, the type of its call and, in a poison, which rank failed and how.
 #include <parley/actors/call_type.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/error.hpp>
@@ -9,37 +8,37 @@
 
 namespace parley::actors {
 
-/// Why an invocation failed, and whose doing it was. Of a `declaration_mismatch`: what the culprit called with, and what it
-/// should have been in the eyes of who noticed.
+/// Why an invocation failed, and which rank caused it. For a `declaration_mismatch`: the type that the culprit called with, and the type
+/// that the rank that noticed it expected.
 struct group_fault {
   runtime::errc why = runtime::errc::none;
   rank_id culprit = 0;
   call_type came = call_type::any;
   call_type expected = call_type::any;
   static constexpr std::uint64_t no_size = ~std::uint64_t{0};
-  /// Of a `bad_argument`: with how many the culprit called; `no_size`: that was not what was wrong. What the leader tells the others is
-  /// never its own size.
+  /// For a `bad_argument`: the size that the culprit called with; `no_size`: the size was not what was wrong. The leader never tells the
+  /// others its own size here.
   std::uint64_t came_bytes = no_size;
-  std::uint64_t leader_bytes = no_size;  ///< the same: known to a worker that met it; no other rank is told
+  std::uint64_t leader_bytes = no_size;  ///< the leader's size, on a worker that saw it; it is not sent on
 };
 
-/// The same as another group is told of it, of which no config is to blame.
+/// The fault as an invocation of another group reports it. No config of that group is to blame.
 constexpr group_fault seen_from_elsewhere(group_fault what) noexcept {
   const bool of_a_config = what.why == runtime::errc::config_failed || what.why == runtime::errc::config_mismatch;
   if (of_a_config) what.why = runtime::errc::exception;
   return what;
 }
 
-/// Lanes keep apart what passes between two ranks more than once in one invocation.
+/// Lanes tell apart several messages that pass between two ranks in one invocation.
 inline constexpr std::uint32_t group_lanes = 8192;
 static_assert(group_lanes == std::uint32_t{1} << (32 - call_type_tag_bits), "lane and type share a stamp's tag");
 
-/// What a poison in a group says: who failed, and how. The sizes of an invocation that brings nothing need no place.
+/// The fault that a group's poison reports. It uses the fields for sizes, which an invocation without a payload does not need.
 group_fault poison_of(const stamp& s) noexcept;
-/// Makes a stamp a poison.
+/// Turns a stamp into a poison.
 void write_poison(const group_fault& what, stamp& s) noexcept;
 
-/// What a stamp in a group has for its tag.
+/// The lane and the type in a group's stamp.
 constexpr std::uint32_t lane_of(const stamp& s) noexcept { return s.tag % group_lanes; }
 constexpr call_type type_of(const stamp& s) noexcept {
   return static_cast<call_type>(std::uint64_t{s.more_type} << call_type_tag_bits | s.tag / group_lanes);

@@ -11,7 +11,7 @@ namespace parley::actors {
 using runtime::errc;
 
 namespace {
-// At half a window, so that a leader in step with us never waits for a report.
+// Half a window, so that a leader in step with this worker never waits for a report.
 constexpr std::uint64_t report_every_invocations = 32;
 constexpr std::uint64_t report_every_bytes = 2U << 20U;
 constexpr std::uint64_t most_open_rows = 1024;
@@ -47,7 +47,7 @@ stamp group_worker::stamp_of(group_invocation& inv, rank_id to) {
   if (to == leader_) {
     told_ = std::max(told_, inv.index() + 1);
     untold_bytes_ = 0;
-  } else if (depth_ != 0) {  // to another worker, which may hear it here first
+  } else if (depth_ != 0) {  // another worker may learn it from this stamp first
     s.next_digest = learned_.config_of(inv.index() + depth_).value_or(0);
   }
   return s;
@@ -55,7 +55,7 @@ stamp group_worker::stamp_of(group_invocation& inv, rank_id to) {
 
 void group_worker::heard(const stamp& s, std::uint64_t invocation, group_invocation* active) {
   const bool from_leader = s.source == leader_;
-  // A poison may come from a worker that did not know its config, or from a leader that had no place for it.
+  // A poison has no digest if its worker did not know the config, or its leader had no place for it in the log.
   if (s.digest != 0 && !learned_.learn(invocation, s.digest, 0)) {
     contradicted(s, "S1", "stamps of one invocation name one config", active);
     return;
@@ -98,7 +98,7 @@ void group_worker::end(group_invocation& inv) {
   row.previous_end_ns = rows_.end_ahead_of(row);
   row.status = static_cast<std::uint8_t>(inv.status());
   const bool timed_out = outcome == errc::timeout;
-  if (timed_out) row.status = inv.begun() ? late_row : cancelled_row;  // late ourselves
+  if (timed_out) row.status = inv.begun() ? late_row : cancelled_row;  // this rank itself is late
   const bool tells =
       timed_out || outcome == errc::none || outcome == errc::config_failed || outcome == errc::config_mismatch;
   if (!tells) {

@@ -1,5 +1,5 @@
 #pragma once
-/// A worker's half of a group: it learns from the leader's stamps what it may run, and runs nothing else.
+/// A worker's half of a group: it learns from the leader's stamps which configs to run, and runs nothing else.
 ///
 ///     group_worker group(services, declaration, generation, depth);
 ///     group_invocation inv(group, bytes, deadline);
@@ -7,8 +7,8 @@
 ///     …
 ///     group.end(inv);
 ///
-/// The wait for the stamp of n - d is the op's own data dependence: d invocations may be on their way before it is felt. What
-/// this rank tells others carries the digest that it runs, so that everybody who gets a part of it can assert S2.
+/// The wait for the stamp of n - d is the op's own data dependence: up to d invocations may be in flight before a worker waits. This rank's
+/// stamps carry the digest that it runs, so that every rank that gets a part can check S2.
 #include <parley/actors/agreement/look_ahead.hpp>
 #include <parley/actors/group/rooted_group.hpp>
 
@@ -36,9 +36,9 @@ class group_worker final : public rooted_group {
 
   std::uint64_t depth_;
   ahead_reader learned_;
-  invocation_log<wire_row> ended_rows_;  // of invocations whose stamp has not come yet
-  std::uint64_t returned_;               // below this one some stamp of the leader's is here
-  std::uint64_t told_;                   // invocations that the leader knows to have begun here
+  invocation_log<wire_row> ended_rows_;  // of ended invocations whose stamp has not come yet
+  std::uint64_t returned_;               // all stamps of the leader are of invocations below it
+  std::uint64_t told_;                   // invocations that the leader knows have begun here
   std::uint64_t untold_bytes_ = 0;
   bool ignores_stamps_ = false;
 };

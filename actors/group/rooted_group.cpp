@@ -75,8 +75,8 @@ early_part rooted_group::take_early(stream& s, std::uint32_t place) noexcept {
   return taken;
 }
 
-// Whether the poison of an invocation is among what came before this rank began it: it may never begin that one, so that nothing
-// would ever let go of what the poison has overtaken.
+// True if early messages include the poison of an invocation. Parts that the poison has overtaken are dropped: this rank may never begin
+// that invocation, so nothing else would release them.
 bool rooted_group::is_poisoned(stream& s, std::uint64_t invocation) noexcept {
   for (std::uint32_t i = 0; s.early_poisons != 0 && i < s.early.size(); ++i) {
     const auto early = read_stamp(s.early[i].message().header());
@@ -88,7 +88,7 @@ bool rooted_group::is_poisoned(stream& s, std::uint64_t invocation) noexcept {
 void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept {
   if (!is_peer(s.source) || s.generation != generation()) [[unlikely]]  // S5
     return keep_unjoined(s, std::move(message));
-  if (fault_.why != errc::none) {  // nobody will ask for it, and its sender may wait until it is let go
+  if (fault_.why != errc::none) {  // nobody will ask for this part, and its sender may wait until it is dropped
     ++counters_.dropped;
     return;
   }
@@ -128,7 +128,7 @@ void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept 
   if (!rehearsal) begin_all();
 }
 
-// A member that has joined the next generation before this one did.
+// Keeps data of a member that has joined the next generation before this rank.
 void rooted_group::keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept {
   if (!is_peer(s.source) || judge(s.generation, generation()) != generation_verdict::to_come) {
     ++counters_.dropped;
@@ -146,7 +146,7 @@ void rooted_group::contradicted(const stamp& s, std::string_view invariant, std:
   if (active != nullptr) active->fail(errc::config_mismatch, s.source);
 }
 
-// What a failed invocation still brings is let go, so that its senders get their buffers back.
+// Drops the parts of a failed invocation, so that their senders get their buffers back.
 void rooted_group::drop_early(stream& s, std::uint64_t invocation) noexcept {
   for (std::uint32_t i = 0; i < s.early.size();) {
     const auto early = read_stamp(s.early[i].message().header());
@@ -196,9 +196,9 @@ void rooted_group::send_stamp(group_invocation& inv, rank_id to) noexcept {
 void rooted_group::send_poison(group_invocation& inv, rank_id to) noexcept {
   stamp s = stamp_of(inv, to);
   write_poison(inv.fault_, s);
-  // Two workers that differ do not know which of them the leader agrees with: it is told both sizes.
+  // If two workers have different sizes, neither knows which size the leader has, so the leader is told both.
   if (to == leader_ && inv.fault_.came_bytes != group_fault::no_size) s.next_digest = inv.bytes_ + 1;
-  // To a peer that is gone it need not go.
+  // If the peer is gone, the message may be lost.
   static_cast<void>(services_.net.send(to, runtime::link::channel::data, bytes_of(s), {}, nullptr));
 }
 
@@ -246,7 +246,7 @@ void rooted_group::fail(errc why, rank_id culprit) noexcept {
   fault_ = {.why = why, .culprit = culprit};
   for (stream* s : {&calls_, &rehearsals_}) {
     s->active.for_each([&](group_invocation& inv) { inv.fail(why, culprit); });
-    std::vector<early_part> dropped;  // the last one first
+    std::vector<early_part> dropped;  // destroyed from the last one to the first
     while (s->early.size() != 0) dropped.push_back(take_early(*s, 0));
     while (!dropped.empty()) dropped.pop_back();
   }

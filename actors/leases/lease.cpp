@@ -8,7 +8,7 @@ namespace parley::actors {
 using runtime::invariant;
 
 lease lease_log::assigned(std::uint64_t invocation) const noexcept {
-  // Of all entries that cover it the latest counts. In the steady state that is the last one.
+  // The latest entry that covers the invocation counts. In the steady state that is the last one.
   for (auto e = entries_.rbegin(); e != entries_.rend(); ++e) {
     if (e->what == lease_entry::kind::aborted || invocation < e->from) continue;
     std::uint64_t place = invocation - e->from;
@@ -40,7 +40,7 @@ lease_log::merge_result lease_log::merge(std::uint64_t after, const std::vector<
   if (after > entries_.size()) return merge_result::gap;
   const auto shared = std::min<std::size_t>(entries_.size() - static_cast<std::size_t>(after), suffix.size());
   const auto first_new = suffix.begin() + static_cast<std::ptrdiff_t>(shared);
-  // S1: what was assigned once stays so.
+  // S1: an assignment never changes.
   if (!std::equal(suffix.begin(), first_new, entries_.begin() + static_cast<std::ptrdiff_t>(after)))
     return merge_result::contradiction;
   if (first_new == suffix.end()) return merge_result::nothing_new;
@@ -130,7 +130,7 @@ bool lease_writer::all_promised() const noexcept {
 lease_writer::heard lease_writer::on_answer(std::size_t participant, const lease_answer& a) {
   if (a.generation != generation_) return heard::noted;
   reader& h = readers_[participant];
-  if (a.known > log_.size()) return heard::broken;  // it knows what was never written
+  if (a.known > log_.size()) return heard::broken;  // the participant acknowledges what was never written
   h.known = std::max(h.known, static_cast<std::size_t>(a.known));
   const bool of_now = preparing_ && a.campaign == campaign();
   switch (a.what) {

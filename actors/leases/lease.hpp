@@ -9,9 +9,9 @@
 ///     reader.on_schedule(w.letter_to(0));                  // lifts the gate
 ///     if (reader.may_start()) run(reader.start().digest);
 ///
-/// Handlers are idempotent, so letters may be lost, repeated or late in any way. Every letter carries what its receiver has not
-/// acknowledged of the log; a later one repairs a lost one. A letter from another generation, with a gap, or one that
-/// contradicts what is known changes nothing (S5).
+/// Handlers are idempotent, so letters may be lost, repeated or late. Every letter carries the part
+/// of the log that its receiver has not acknowledged, so a later letter repairs a lost one. A letter
+/// of another generation, with a gap, or one that contradicts what is known, changes nothing (S5).
 #include <parley/runtime/invariant.hpp>
 #include <parley/runtime/wire/wire.hpp>
 
@@ -30,20 +30,20 @@ struct lease_segment {
   friend bool operator==(const lease_segment&, const lease_segment&) = default;
 };
 
-/// What one campaign came to. A scheduled one covers all invocations from `from` on: first its segments, then `tail`, without
-/// end. Trials have the config of before as their tail, so that nothing has to arrive for them to end (a dead-man's switch).
+/// The result of one campaign. A scheduled entry covers all invocations from `from` on: first its segments, then `tail`, without end.
+/// Trials have the previous config as their tail, so they end even if no message arrives (a dead-man's switch).
 struct lease_entry {
   enum class kind : std::uint8_t { scheduled, aborted, last = aborted };
   kind what = kind::aborted;
   std::uint64_t from = 0;
   std::vector<lease_segment> segments;
   std::uint64_t tail = 0;
-  std::uint64_t round = 0;  ///< of rehearsals, which everybody makes before its invocation `from`; 0: none
+  std::uint64_t round = 0;  ///< the round of rehearsals that all members make before invocation `from`; 0: none
   PARLEY_FIELDS(what, from, segments, tail, round)
   friend bool operator==(const lease_entry&, const lease_entry&) = default;
 };
 
-/// What one invocation has to run.
+/// The config of one invocation, and its part in the schedule.
 struct lease {
   enum class part : std::uint8_t { steady, trial, last_trial };
   std::uint64_t invocation = 0;
@@ -51,13 +51,13 @@ struct lease {
   part of = part::steady;
 };
 
-/// The append-only assignment, invocation -> config (S1). The default runs where no entry covers.
+/// The append-only assignment, invocation -> config (S1). The default runs where no entry covers an invocation.
 class lease_log {
  public:
   explicit lease_log(std::uint64_t default_digest) noexcept : default_digest_(default_digest) {}
 
   lease assigned(std::uint64_t invocation) const noexcept;
-  /// What runs for ever unless something is appended.
+  /// The config that runs for ever unless an entry is appended.
   std::uint64_t tail() const noexcept;
   std::size_t size() const noexcept { return entries_.size(); }
   const std::vector<lease_entry>& entries() const noexcept { return entries_; }
@@ -72,7 +72,7 @@ class lease_log {
   std::vector<lease_entry> entries_;
 };
 
-/// A counter in the low bits: generations of one op that follow each other can be told apart and ordered.
+/// The low bits of a generation count, so that consecutive generations of one op can be told apart and ordered.
 inline constexpr std::uint64_t generation_counter = 0xffff;
 constexpr std::uint64_t generation_after(std::uint64_t g) noexcept {
   return (g & ~generation_counter) | ((g + 1) & generation_counter);
@@ -81,26 +81,26 @@ constexpr bool is_later_generation(std::uint64_t g, std::uint64_t than) noexcept
   return (g & ~generation_counter) == (than & ~generation_counter) && g > than;
 }
 
-/// From the writer to one reader.
+/// A message from the writer to one reader.
 struct lease_letter {
   enum class kind : std::uint8_t { nothing, prepare, schedule };
   kind what = kind::nothing;
   std::uint64_t generation = 0;
-  std::uint64_t campaign = 0;  ///< of a prepare
-  std::uint64_t after = 0;     ///< how many entries of the log precede these
+  std::uint64_t campaign = 0;  ///< in a prepare
+  std::uint64_t after = 0;     ///< how many entries of the log precede `entries`
   std::vector<lease_entry> entries;
   friend bool operator==(const lease_letter&, const lease_letter&) = default;
 };
 
-/// And back.
+/// The reader's answer to a letter.
 struct lease_answer {
   enum class kind : std::uint8_t {
-    none,            ///< nothing to say: a letter that changes nothing and asks nothing
+    none,            ///< no answer: the letter changes nothing and asks nothing
     promise,         ///< no invocation >= `from` starts here without a lease of `campaign`
-    refuse,          ///< this campaign cannot be joined from here
-    known,           ///< the log is here
+    refuse,          ///< this rank cannot join the campaign
+    known,           ///< the log has arrived, up to `known`
     new_generation,  ///< a later generation has begun: this one ends
-    contradiction,   ///< the writer says something else than before (S1): nothing of it can be trusted any more
+    contradiction,   ///< the writer contradicts what it said before (S1): it cannot be trusted any more
   };
   kind what = kind::none;
   std::uint64_t generation = 0;
@@ -110,21 +110,21 @@ struct lease_answer {
   friend bool operator==(const lease_answer&, const lease_answer&) = default;
 };
 
-/// A participant's side. Kept in the op, so that what was promised outlives any actor.
+/// A participant's side. The op holds it, so a promise outlives any actor.
 class lease_reader {
  public:
   lease_reader(std::uint64_t generation, std::uint64_t default_digest, runtime::noticed_at here = {}) noexcept
       : generation_(generation), log_(default_digest), here_(here) {}
 
-  /// Whether the next invocation may start now, or has to wait at the gate.
+  /// True if the next invocation may start now; false if it has to wait at the gate.
   bool may_start() const noexcept { return !gate_ || next_ < gate_->from || log_.size() >= gate_->campaign; }
-  /// Begins the next invocation. Only when it may: otherwise it throws `invariant_broken`.
+  /// Begins the next invocation. Throws `invariant_broken` if it may not start.
   lease start();
 
-  /// `margin`: how many more invocations may start before the answer has to be here.
+  /// `margin`: how many more invocations may start before the schedule has to be here.
   lease_answer on_prepare(const lease_letter& l, std::uint64_t margin);
   lease_answer on_schedule(const lease_letter& l);
-  /// What was promised and not yet resolved, for asking again.
+  /// The promise that is not resolved yet, to send it again; if there is none, how much of the log is known.
   lease_answer repeated() const noexcept;
 
   struct gate {
@@ -146,30 +146,30 @@ class lease_reader {
   runtime::noticed_at here_;
 };
 
-/// The leader's side: the single writer of the log. Kept in the op; if it is lost all the same, the generation ends and the
-/// next one begins with an empty log: nothing is ever numbered again inside one generation.
+/// The leader's side: the only writer of the log. The op holds it. If the log is lost all the same, the generation ends, and the next one
+/// begins with an empty log: no number is used twice inside one generation.
 class lease_writer {
  public:
   lease_writer(std::uint64_t generation, std::uint64_t default_digest, std::size_t participants,
                runtime::noticed_at here = {})
       : generation_(generation), log_(default_digest), readers_(participants), here_(here) {}
 
-  /// What its rules forbid throws `invariant_broken`.
+  /// `prepare`, `abort` and `schedule` throw `invariant_broken` if the rules forbid the step.
   void prepare();
-  /// Only while the campaign's entry does not exist.
+  /// Allowed only while the campaign's entry does not exist.
   void abort();
-  /// Appends the entry; what is sent afterwards carries it. Only when all have promised. Answers k, the largest of the promises,
-  /// from which on it holds.
+  /// Appends the entry, which later letters carry. Allowed only once all have promised.
+  /// Returns k, the largest promise: the entry holds from invocation k on.
   std::uint64_t schedule(std::vector<lease_segment> segments, std::uint64_t tail, std::uint64_t round = 0);
 
   enum class heard : std::uint8_t {
     noted,     ///< nothing to do
     complete,  ///< that was the last promise
-    refused,   ///< abort it
-    broken,    ///< a promise that changed (S7), or an answer that cannot be: this participant cannot be trusted
+    refused,   ///< the campaign has to be aborted
+    broken,    ///< the promise has changed (S7), or the answer is impossible: this participant cannot be trusted
   };
   heard on_answer(std::size_t participant, const lease_answer& a);
-  /// What this participant still has to be told, as often as it has to be told.
+  /// The letter that this participant still needs. It stays the same until an answer changes it.
   lease_letter letter_to(std::size_t participant) const;
 
   bool preparing() const noexcept { return preparing_; }

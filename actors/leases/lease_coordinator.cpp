@@ -14,7 +14,7 @@ namespace {
 constexpr time_ns shortest_pause_ns = 2'000'000;
 constexpr time_ns longest_first_pause_ns = 50'000'000;
 constexpr time_ns promise_limit_ns = 2'000'000'000;
-// More than the participants' own limit, so that the one that failed can say so.
+// Longer than the participants' own limit, so that the participant that failed can say so.
 constexpr time_ns rehearsal_limit_ns = 8'000'000'000;
 constexpr time_ns look_again_ns = 1'000'000'000;
 constexpr std::size_t connection_attempts = 2;
@@ -41,14 +41,14 @@ lease_coordinator::lease_coordinator(services& s, coordinator_state& state, id_m
 template <class M>
 void lease_coordinator::hear() {
   services_.mail.bind<M>(number_of(state_.declaration.id(), part::coordinator), [this](envelope from, M&& body) {
-    if (place(from.source) == size()) return errc::none;  // of no concern to it
+    if (place(from.source) == size()) return errc::none;  // not a participant
     received<M> m{from, std::move(body)};
     return actor_.try_send(std::move(m));
   });
 }
 
 void lease_coordinator::start() {
-  // Rows come when their invocations have run, and nobody knows when a program makes its next call.
+  // Rows arrive once their invocations have run, and it is not known when a program makes its next call.
   if (path_ == trial_path::leased)
     state_.assigned->ask_begun([this](std::uint32_t key, std::uint64_t) {
       return std::any_of(keys_.begin(), keys_.end(), [&](const auto& k) { return k->key == key && k->cut_short; });
@@ -74,14 +74,15 @@ runtime::task<> lease_coordinator::coordinate(actor& self, lease_coordinator& c)
       c.failed(runtime::describe(std::current_exception()));
     }
     try {
-      c.send_due();  // whatever has happened: members may be waiting for what has been said once
+      c.send_due();  // in any case: members may wait for a message that was lost
     } catch (...) {
       c.failed(runtime::describe(std::current_exception()));
     }
   }
 }
 
-// What throws throws again for a while. Nobody waits for that: what was prepared for any size is aborted, which lifts its gates.
+// A step that throws may throw again for a while, and no call may wait for that. So
+// campaigns in preparation are aborted for all sizes, which lifts their gates.
 void lease_coordinator::failed(const runtime::error& what) noexcept {
   for (auto& k : keys_) {
     if (k->writer.preparing()) abort(*k);
@@ -103,7 +104,7 @@ void lease_coordinator::failed(const runtime::error& what) noexcept {
     state_.assigned->end_tuning(why, services_.ex.now());
     for (auto& k : keys_) static_cast<void>(state_.assigned->open_key(k->bytes, services_.ex.now()));
     if (state_.look_again) state_.look_again();
-  } catch (...) {}  // calls go on all the same
+  } catch (...) {}  // calls go on in any case
 }
 
 // ---- what has to happen next --------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ void lease_coordinator::advance() {
   for (auto& k : keys_) advance(*k);
 }
 
-// What is decided and what the log says are brought together; everything else follows from the difference.
+// Compares the decision with the log. Every step follows from the difference.
 void lease_coordinator::advance(key_state& k) {
   const time_ns now = services_.ex.now();
   const search& c = state_.assigned->open_key(k.bytes, now);
@@ -149,7 +150,7 @@ void lease_coordinator::advance(key_state& k) {
   }
   const bool trying = c.where() == search::stage::trying;
   const bool decided = c.where() == search::stage::decided && c.chosen().digest != k.writer.log().tail();
-  // S3: what a results file remembers has not been run together yet.
+  // S3: the members have not yet run together what a results file remembers.
   const bool ran = c.chosen().digest == state_.declaration.default_digest || k.rehearsed.count(c.chosen().digest) != 0;
   if (decided && (ran || path_ == trial_path::leased)) return prepare(k, purpose::decision);
   if (somebody_leaves()) return;
@@ -158,7 +159,7 @@ void lease_coordinator::advance(key_state& k) {
   if ((trying || decided || !k.aside.empty()) && (round_.of == nullptr || is_in_the_way(k))) rehearse_next(k, c);
 }
 
-// N4, where trials cost the user's calls something: the whole schedule is bought at once, so it has to be earned before.
+// N4, if trials cost the user's calls something: the whole schedule is bought at once, so it must be affordable before.
 bool lease_coordinator::may_try(const search& c) const noexcept {
   const auto trials = static_cast<double>(c.run() != nullptr ? c.run()->plan().left_in_round() : 0);
   const double each_ns = path_ == trial_path::leased ? c.fastest_default_ns() / 2 : c.fastest_default_ns();
@@ -183,7 +184,7 @@ std::vector<rehearsal_run> lease_coordinator::fetch_trials(key_state& k, std::ui
 
 void lease_coordinator::connect_anew() {
   connected_ = false;
-  const auto id = make_id_();  // the user's: it may throw
+  const auto id = make_id_();  // the user's function, which may throw
   connected_ = true;
   ++progress_;
   ++connection_;
@@ -192,7 +193,7 @@ void lease_coordinator::connect_anew() {
                  [](std::byte b) { return static_cast<std::uint8_t>(b); });
 }
 
-// A round of their own, before the first that is timed: one whose numbers are wrong is out by then, whoever finds it.
+// Comparisons have a separate round before the first timed one. A config with wrong results is out by then, whichever rank finds it.
 std::vector<rehearsal_run> lease_coordinator::comparisons(key_state& k, const search& c) {
   std::vector<rehearsal_run> runs;
   const auto& candidates = state_.assigned->candidates();
@@ -205,7 +206,7 @@ std::vector<rehearsal_run> lease_coordinator::comparisons(key_state& k, const se
 }
 
 void lease_coordinator::rehearse_next(key_state& k, const search& c) {
-  if (!connected_) connect_anew();  // it may throw: before trials are taken from the plan
+  if (!connected_) connect_anew();  // may throw, so it precedes taking trials from the plan
   auto runs = std::exchange(k.aside, {});
   if (runs.empty()) runs = comparisons(k, c);
   if (runs.empty() && c.where() == search::stage::trying) runs = fetch_trials(k, k.rehearsal_index);
@@ -273,8 +274,8 @@ void lease_coordinator::on(received<rehearsed>& m) {
   round_.of = nullptr;
 }
 
-// Whoever fails leaves the communicator, and others fail for that, at the same run or at a later one: the earliest is to blame,
-// whichever is heard of first. Those who may have failed before it are asked at once.
+// A member that fails leaves the communicator, and then others fail, in the same run or a later one. So the earliest failure is to blame,
+// whichever is heard of first. Members that may have failed before it are asked at once.
 void lease_coordinator::note_failure(std::size_t participant, const rehearsed& m) {
   round_.failed[participant] = true;
   if (!round_.failure) {
@@ -286,13 +287,13 @@ void lease_coordinator::note_failure(std::size_t participant, const rehearsed& m
     }
   }
   const auto is_earlier = [](const rehearsed& a, const rehearsed& b) {
-    // Of those in one run whoever failed is to blame for it, and not who waited there.
+    // In one run, a member that failed is to blame, not one that waited there.
     return a.at < b.at || (a.at == b.at && a.what == rehearsed::kind::failed && b.what == rehearsed::kind::late);
   };
   if (!round_.failure || is_earlier(m, round_.failure->second)) round_.failure.emplace(participant, m);
 }
 
-// Whether nobody can have failed before the earliest that was heard of; who waits for its call has not begun.
+// True if no member can have failed before the earliest known failure. A member that waits for its call has not begun.
 bool lease_coordinator::is_first_failure() const noexcept {
   bool all_have_ended = true;
   for (std::size_t p = 0; p < size(); ++p) {
@@ -313,20 +314,21 @@ void lease_coordinator::note_unlike(std::size_t participant, const std::vector<u
   }
 }
 
-// A round that waits for a call, which may never be made, is nobody's fault; nor is one that somebody is late for there.
+// True if the round has a time limit. It has none while it waits for a call, which may
+// never be made, or while a member is late for that call.
 bool lease_coordinator::is_waited_for() const noexcept {
   if (round_.of == nullptr) return false;
   return !between_calls() || !all(round_.holding) || all(round_.begun);
 }
 
-// A round waits for a call of its size, and those may have ended: another size is not kept waiting for it. Its members drop what
-// they hold when they hear of the next round.
+// True if the round in progress may be dropped for `of`. The round waits for a call of its own size, and there may be no more such calls,
+// so another size does not wait for it. Members drop the round that they hold when they hear of the next one.
 bool lease_coordinator::is_in_the_way(const key_state& of) const noexcept {
   const bool begun = std::find(round_.begun.begin(), round_.begun.end(), true) != round_.begun.end();
   return round_.of != &of && round_.scheduled && !begun && services_.ex.now() - round_.began_ns >= look_again_ns;
 }
 
-// In the name of the one that failed: others may have run it well and said so.
+// Adds a failed row in the name of the member that failed. Other members may have reported a success.
 void lease_coordinator::fail_run(const key_state& k, rank_id where, const rehearsal_run& run) {
   wire_row row;
   row.tag = k.key;
@@ -336,15 +338,15 @@ void lease_coordinator::fail_run(const key_state& k, rank_id where, const rehear
   state_.assigned->add_row(where, row);
 }
 
-// A member that computes meanwhile, or is stopped, says nothing about the config: one that is late with all members at it is
-// late a second time before it is out.
+// A member that computes or is stopped says nothing about the config. A config that times
+// out with all members in the run is blamed only at the second time.
 bool lease_coordinator::blames(key_state& k, rehearsed::kind how, std::uint64_t digest) {
   if (how == rehearsed::kind::failed) return true;
   return all(between_calls() ? round_.begun : round_.heard) && !k.late.insert(digest).second;
 }
 
-// Whoever failed has left the others hanging, and the communicator with it. The rest goes on over another one, without the
-// config that failed. The default is never out: while it cannot be rehearsed, nothing is compared with it.
+// The member that failed has left the others hanging, and the communicator with them. The remaining runs go on over another communicator,
+// without the config that failed. The default is never out: while it cannot be rehearsed, nothing is compared with it.
 void lease_coordinator::fail_round(std::size_t participant, rehearsed::kind how, std::uint64_t at,
                                    const std::string& text) {
   ++counters_.failed_rounds;
@@ -382,8 +384,8 @@ void lease_coordinator::fail_round(std::size_t participant, rehearsed::kind how,
   if (state_.look_again) state_.look_again();
   if (somebody_leaves()) rest.clear();
   if (none && rest.empty()) return;
-  // Also with nothing left to run: what hangs on the other members ends with it, and their rows come.
-  k.aside = std::move(rest);  // should that throw
+  // Begins even if no run is left: it ends what hangs on the other members, so that their rows arrive.
+  k.aside = std::move(rest);  // kept if the next line throws
   connect_anew();
   start_round(k, std::exchange(k.aside, {}));
 }
@@ -410,7 +412,7 @@ void lease_coordinator::append_entry(key_state& k) {
   const bool goes_on = its == nullptr || !has_failed(*its, k.writer.log().tail());
   const std::uint64_t old = goes_on ? k.writer.log().tail() : state_.declaration.default_digest;
   if (k.for_what == purpose::rehearsals) {
-    const bool held = round_.of == &k && between_calls() && all(round_.holding);  // it may have failed meanwhile
+    const bool held = round_.of == &k && between_calls() && all(round_.holding);  // the round may have failed meanwhile
     round_.scheduled = held;
     round_.began_ns = services_.ex.precise_now();
     k.writer.schedule({}, old, held ? round_.number : 0);
@@ -455,7 +457,7 @@ void lease_coordinator::on(received<lease_reply>& m) {
   const auto heard = k.writer.on_answer(p, {what, m.from.generation, m.body.campaign, m.body.from, m.body.known});
   const lease_letter left = k.writer.letter_to(p);
   if (before.what != lease_letter::kind::nothing && left != before) answered(k.asks[p]);
-  // One that asks again at its gate has not had the schedule.
+  // A member that asks again at its gate has not got the schedule.
   if (left.what == lease_letter::kind::schedule && left == before) k.asks[p].again.hurry();
   if (heard == lease_writer::heard::refused) abort(k);
   if (heard != lease_writer::heard::broken) return;
@@ -464,7 +466,7 @@ void lease_coordinator::on(received<lease_reply>& m) {
   end_generation("rank " + std::to_string(m.from.source) + " went back on what it had promised (S7)");
 }
 
-// A leased trial has failed, and more of the same are scheduled; or what was decided on has, and every call from now on runs it.
+// True if a config has failed that the log still assigns: in scheduled trials, or, as the tail, to every call from now on.
 bool lease_coordinator::schedules_what_failed(const key_state& k, const search& c) const {
   if (k.writer.log().size() == 0) return false;
   const auto& segments = k.writer.log().entries().back().segments;
@@ -490,10 +492,10 @@ void lease_coordinator::end_generation(const std::string& why) {
   ended_.assign(size(), false);
   for (asked& a : endings_) a = {};
   round_.of = nullptr;
-  for (const auto& k : keys_) state_.assigned->cut_short(k->bytes, 0);  // nobody goes on with what was under way
+  for (const auto& k : keys_) state_.assigned->cut_short(k->bytes, 0);  // trials in progress are abandoned
   if (state_.look_again) state_.look_again();
   leaving_.assign(size(), {});
-  connected_ = false;  // some members may have left it, or never come
+  connected_ = false;  // some members may have left the communicator, or may never connect
   connections_failed_ = 0;
   keys_.clear();
   post({});
@@ -503,7 +505,7 @@ void lease_coordinator::on(received<lease_ended>& m) {
   if (m.from.generation == generation_) ended_[place(m.from.source)] = true;
 }
 
-// Who wants to leave is let go once the round under way has ended.
+// A member that wants to leave is let go once the round in progress has ended.
 void lease_coordinator::on(received<lease_leaving>& m) {
   if (m.from.generation != generation_) return;
   leaving& its = leaving_[place(m.from.source)];
@@ -530,7 +532,7 @@ void lease_coordinator::check_deadlines() {
     const auto [who, failure] = *round_.failure;
     fail_round(who, failure.what, failure.at, failure.text);
   }
-  // Where it is not known who was the first, nobody is to blame the first time.
+  // If it is not known which member failed first, no config is blamed the first time.
   if (round_.of != nullptr && round_.failure && services_.ex.is_over(round_.given_up_at_ns)) {
     const auto [who, failure] = *round_.failure;
     fail_round(who, rehearsed::kind::late, failure.at, failure.text);
@@ -562,7 +564,7 @@ time_ns lease_coordinator::next_event() const noexcept {
     const search* c = state_.assigned->find(k->bytes);
     const bool may_be_too_dear = path_ != trial_path::rehearsals && !k->writer.preparing() && round_.of == nullptr;
     if (may_be_too_dear && c != nullptr && c->where() == search::stage::trying)
-      next = std::min(next, services_.ex.deadline_in(look_again_ns));  // its budget grows
+      next = std::min(next, services_.ex.deadline_in(look_again_ns));  // the budget grows
   }
   if (round_.of != nullptr && round_.failure) {
     const bool soon = !services_.ex.is_over(round_.judged_at_ns);
@@ -581,7 +583,7 @@ time_ns lease_coordinator::first_pause_ns() const noexcept {
   return std::clamp(4 * round_trip_ns_, shortest_pause_ns, longest_first_pause_ns);
 }
 
-// Whether to send it now: it is something else than before, or it was not answered for too long. `what` is 0 for nothing.
+// True if to send a message now: it is another one than before, or it was not answered for too long. `what` is 0 for no message.
 bool lease_coordinator::due(asked& a, std::uint64_t what) {
   if (what == 0) {
     a = {};
@@ -598,7 +600,7 @@ bool lease_coordinator::due(asked& a, std::uint64_t what) {
 
 void lease_coordinator::answered(asked& a) {
   if (a.first_ns == 0) return;
-  // The slowest counts, and is forgotten slowly.
+  // The slowest round trip counts, and is forgotten slowly.
   round_trip_ns_ = std::max(services_.ex.now() - a.first_ns, round_trip_ns_ - round_trip_ns_ / 16);
   a.first_ns = 0;
 }

@@ -1,21 +1,22 @@
 #pragma once
-/// The coordinator's part in an op without headers, beside the coordinator actor that merges, judges and decides. It sees to it
-/// that trials get run, and that what has been decided for a key becomes the tail of that key's log.
+/// The coordinator's part for an op without headers. The coordinator actor merges, judges and decides. This class has the trials run, and
+/// makes the config that was decided for a key the tail of that key's log.
 ///
 ///     lease_coordinator leases(services, coordinator_state, make_id, trial_path::rehearsals);
 ///     leases.start();                       // on the leader's rank; `leases` lives in the op and outlives its actor
 ///     leases.key_seen(bytes);               // the first invocation of a size
 ///
-/// Trials are rehearsals (rounds on scratch buffers, off the user's calls; or between them, before the call that a campaign of its
-/// own names) or leased: one campaign whose log entry holds the whole schedule of trials on real invocations, with the config of
-/// before as its tail. A decision is one more campaign, and
-/// after it there is no control traffic (docs/protocol.md, A campaign). At most two gates can be met for one search (N2).
+/// Trials are rehearsals or leased. Rehearsals are rounds on scratch buffers, apart from the user's calls, or between them, before a call
+/// that a separate campaign names. Leased trials are real invocations: the log entry of one campaign holds their whole schedule, with the
+/// previous config as its tail. A decision takes one more campaign, and after it there is no control traffic (docs/protocol.md, Ops without
+/// headers). One search meets at most two gates (N2).
 ///
-/// Nothing here is ever waited for by a call, except at a gate and before the call that a round between calls is made at. A participant that does not promise in time, or refuses, makes
-/// the campaign be aborted and tried again later. If something throws here, such as the user's way of making communicators, what was
-/// scheduled stays in force, what was being prepared is aborted, so that no gate stays shut, and it goes on from the op's state, a
-/// few times (second_tries.hpp); where that gets no further tuning of the op ends, and the user is told. If the log is lost the
-/// generation ends on every participant.
+/// A call waits for this class only at a gate, and before the call at which a round between calls is made. If a participant does not
+/// promise in time, or refuses, the campaign is aborted and tried again later.
+///
+/// If something throws here, such as the user's function that makes communicators, what was scheduled stays in force, and campaigns in
+/// preparation are aborted, so that no gate stays shut. The actor goes on from the op's state, a few times (second_tries.hpp). If it gets
+/// no further, the tuning of the op ends, and the user is told. If the log is lost, the generation ends on every participant.
 #include <parley/actor.hpp>
 #include <parley/actors/agreement/coordinator.hpp>
 #include <parley/actors/agreement/second_tries.hpp>
@@ -37,11 +38,11 @@ namespace parley::actors {
 
 enum class trial_path : std::uint8_t {
   rehearsals,     ///< on scratch buffers: costs the user's calls nothing
-  between_calls,  ///< the same before a call that all agree on: costs that call what the rehearsals take
+  between_calls,  ///< the same, before a call that all members agree on: delays that call
   leased,         ///< on real invocations
 };
 
-/// Something of this rank's own that the coordinator has to look at.
+/// An event on this rank that the coordinator has to handle.
 struct lease_news {
   std::uint64_t bytes = 0;  ///< of a size that was not seen before; else 0
   bool is_key = false;
@@ -66,13 +67,13 @@ class lease_coordinator {
   void end_generation(const std::string& why);
   /// The op has failed: nothing is sent any more.
   void stop() noexcept { stopped_ = true; }
-  /// And it does not come back: another one takes its place.
+  /// Stops for good: another object replaces this one.
   void retire() noexcept {
     stop();
     actor_.stop();
   }
 
-  /// Whether somebody has not answered yet.
+  /// True if an answer is still missing.
   bool owes_messages() const noexcept;
   std::uint64_t generation() const noexcept { return generation_; }
   time_ns round_trip_ns() const noexcept { return round_trip_ns_; }
@@ -83,13 +84,13 @@ class lease_coordinator {
     std::uint64_t campaigns = 0;
     std::uint64_t scheduled = 0;
     std::uint64_t aborted = 0;
-    std::uint64_t halted = 0;  ///< leased trials that were cut short, as one had timed out
+    std::uint64_t halted = 0;  ///< schedules of leased trials that were cut short because a trial timed out
     std::uint64_t rounds = 0;
     std::uint64_t failed_rounds = 0;
-    std::uint64_t broken_promises = 0;  ///< answers that went back on an earlier one, or that cannot be (S7)
+    std::uint64_t broken_promises = 0;  ///< answers that contradict an earlier promise, or are impossible (S7)
   };
   const counters& statistics() const noexcept { return counters_; }
-  /// How often something was thrown.
+  /// How often an exception was caught.
   std::size_t restarts() const noexcept { return tries_.failures(); }
 
  private:
@@ -98,11 +99,11 @@ class lease_coordinator {
   using address = runtime::address<received<lease_reply>, received<rehearsed>, received<lease_ended>,
                                    received<lease_leaving>, lease_news>;
 
-  /// When something was sent, so that it is sent again in time, and answers say how long they took.
+  /// A message that waits for its answer. It is sent again in time, and the answer shows how long the round trip took.
   struct asked {
     time_ns first_ns = 0;
     reminder<> again{};
-    std::uint64_t what = 0;  // changes when something else is asked
+    std::uint64_t what = 0;  // identifies the message: another number is another message
   };
   enum class purpose : std::uint8_t { trials, rehearsals, halt, decision };
   struct key_state {
@@ -113,34 +114,34 @@ class lease_coordinator {
     lease_writer writer;
     std::vector<asked> asks;
     purpose for_what = purpose::decision;
-    bool at_once = false;  // trials that fail are under way
+    bool at_once = false;  // the campaign has to stop trials that fail
     time_ns prepared_ns = 0;
     time_ns retry_at_ns = 0;
     runtime::backoff<1'000'000'000, 60'000'000'000> retry_pauses{};
     std::uint64_t rehearsal_index = 0;
     std::set<std::uint64_t> rehearsed;  // digests that every participant has run
-    std::set<std::uint64_t> compared;   // digests whose numbers are the default's
-    std::set<std::uint64_t> late;       // digests whose rehearsal did not end in time, with all members at it
+    std::set<std::uint64_t> compared;   // digests whose results are the default's
+    std::set<std::uint64_t> late;       // digests whose rehearsal timed out with all members in it
     bool cut_short = false;             // some of the trials scheduled last will never run
-    bool halted = false;                // the rest of them; those that had begun end by themselves
-    std::vector<rehearsal_run> aside;   // of a round whose call did not come
+    bool halted = false;                // the rest of the trials was cancelled; those that had begun end by themselves
+    std::vector<rehearsal_run> aside;   // runs of a round whose call did not come
   };
   struct round_state {
     std::uint64_t number = 0;
-    key_state* of = nullptr;  // null: no round is under way
+    key_state* of = nullptr;  // null: no round is in progress
     rehearse letter;
     std::vector<asked> asks;
-    std::vector<bool> heard;    // who has answered at all
-    std::vector<bool> holding;  // who waits for the call before which it is to be made
-    std::vector<bool> begun;    // who has come to that call
+    std::vector<bool> heard;    // members that have answered at all
+    std::vector<bool> holding;  // members that wait for the call before which the round is made
+    std::vector<bool> begun;    // members that have come to that call
     std::vector<bool> done;
-    bool scheduled = false;  // the log says which call that is
+    bool scheduled = false;  // the log names that call
     std::vector<bool> failed;
-    std::vector<std::uint64_t> at;  // how far each has come, as far as it has said
-    std::vector<bool> not_at_it;    // it has said since a failure was heard of that it waits for its call
-    std::optional<std::pair<std::size_t, rehearsed>> failure;  // the earliest, and whose
-    time_ns judged_at_ns = 0;                                  // not before, as others may have failed in the same run
-    time_ns given_up_at_ns = 0;  // nor after, though somebody has not said how far it came
+    std::vector<std::uint64_t> at;  // how far each member says it has come
+    std::vector<bool> not_at_it;    // members that said, after a failure was heard of, that they wait for their call
+    std::optional<std::pair<std::size_t, rehearsed>> failure;  // the earliest, and whose it is
+    time_ns judged_at_ns = 0;                                  // not judged before: others may fail in the same run
+    time_ns given_up_at_ns = 0;  // judged then, even if a member has not said how far it came
     time_ns began_ns = 0;
   };
 
@@ -167,7 +168,7 @@ class lease_coordinator {
   bool is_first_failure() const noexcept;
   void note_unlike(std::size_t participant, const std::vector<unlike_run>& unlike);
   void start_round(key_state& k, std::vector<rehearsal_run> runs);
-  /// It makes no more calls, and so does nobody else: no round begins.
+  /// True if a member wants to leave and makes no more calls: then no round begins.
   bool somebody_leaves() const noexcept;
   bool between_calls() const noexcept { return round_.letter.when == rehearse::moment::scheduled; }
   bool is_waited_for() const noexcept;
@@ -203,23 +204,23 @@ class lease_coordinator {
   std::uint64_t generation_;
   std::vector<std::unique_ptr<key_state>> keys_;
   round_state round_;
-  std::uint64_t connection_ = 0;  // what the participants rehearse over
-  bool connected_ = false;        // it can be used
+  std::uint64_t connection_ = 0;  // of the communicator for rehearsals
+  bool connected_ = false;        // that communicator can be used
   std::vector<std::uint8_t> connection_id_;
   std::size_t connections_failed_ = 0;  // in a row
   time_ns round_trip_ns_ = 0;
-  std::vector<asked> endings_;  // of the generation before, one for each participant
+  std::vector<asked> endings_;  // of the previous generation, one for each participant
   std::vector<bool> ended_;
   std::string ending_why_;
   struct leaving {
     std::uint64_t turn = 0;
     bool unanswered = false;
   };
-  std::vector<leaving> leaving_;  // of each participant, see lease_messages.hpp
+  std::vector<leaving> leaving_;  // for each participant, see lease_messages.hpp
   bool stopped_ = false;
   std::uint64_t progress_ = 0;
   second_tries tries_;
-  time_ns resume_at_ns_ = 0;  // after something was thrown; `never`: not any more
+  time_ns resume_at_ns_ = 0;  // after an exception; `never`: the actor has given up
   address actor_;
   counters counters_;
 };

@@ -23,7 +23,7 @@ constexpr std::uint64_t spare_invocations = 4;
 constexpr std::uint64_t spare_while_unknown = 16;  // before there is a rate
 constexpr std::uint64_t widest_margin = std::uint64_t{1} << 20U;
 
-// Which rehearsal a later round would have to end; also when a frame is destroyed where it stands.
+// Notes the rehearsal that a later round has to cancel. The destructor clears it, even if the frame is destroyed while it waits.
 struct under_way {
   under_way(runtime::scope*& p, runtime::scope& s) noexcept : place(p) { place = &s; }
   under_way(const under_way&) = delete;
@@ -35,7 +35,7 @@ struct under_way {
 }  // namespace
 
 std::uint64_t start_rate::most_within(time_ns span_ns) const noexcept {
-  // The finest scale that remembers more than the span. Those before it saw but a part, which may have been a burst.
+  // The finest scale that remembers more than the span. Finer scales remember only a part of the span, which may have been a burst.
   for (std::size_t s = 0; s < scales; ++s) {
     const std::uint64_t noted = (count_ + (std::uint64_t{1} << s) - 1) >> s;
     const std::uint64_t here = std::min<std::uint64_t>(noted, kept);
@@ -49,7 +49,7 @@ std::uint64_t start_rate::most_within(time_ns span_ns) const noexcept {
       }
       return std::min(((most + 1) << s) - 1, count_);
     }
-    if (noted <= kept) return count_;  // all there were
+    if (noted <= kept) return count_;  // all starts so far
   }
   return count_;
 }
@@ -91,7 +91,7 @@ bool lease_participant::start_now(starting& s) {
     s.outcome = failed_;
     return true;
   }
-  // Those that have been let go run before this one.
+  // Calls that were released earlier run before this one.
   if (released_ != 0 || !waiting_.empty() || !may_begin(at(s.begun_.key))) return false;
   begin(s);
   return true;
@@ -123,7 +123,7 @@ void lease_participant::leave(starting& s, errc why) noexcept {
 void lease_participant::release() {
   while (!waiting_.empty()) {
     starting& first = *waiting_.front().owner;
-    if (first.home->cancelled() != errc::none) return;  // it is about to be told
+    if (first.home->cancelled() != errc::none) return;  // it is about to resume, cancelled
     key_state& k = at(first.begun_.key);
     if (!k.reader.may_start()) return meet_gate(first);
     if (!may_begin(k)) return rehearse_between();
@@ -147,7 +147,8 @@ bool lease_participant::may_begin(const key_state& k) const noexcept {
   return k.reader.may_start() && !between_calls_ && !rehearsal_is_due(k);
 }
 
-// All have come to this call, or will, and nobody goes beyond it: on each, what ran over the user's communicator has ended.
+// Makes the round that is due before the first waiting call. All members come to this call and none goes beyond it, and on each member all
+// calls over the user's communicator have ended.
 void lease_participant::rehearse_between() {
   const key_state& k = at(waiting_.front().owner->begun_.key);
   if (!held_ || under_way_ != 0 || released_ != 0 || !rehearsal_is_due(k)) return;
@@ -167,7 +168,7 @@ void lease_participant::note_rounds(key_state& k, std::size_t known) noexcept {
   }
 }
 
-// N2: counted once, however many calls wait at it. The coordinator may not know that its answer was lost: it is asked again.
+// A gate counts once (N2), however many calls wait at it. The promise may have been lost, so it is sent again.
 void lease_participant::meet_gate(starting& s) {
   key_state& k = at(s.begun_.key);
   const std::uint64_t campaign = k.reader.gated()->campaign;
@@ -190,11 +191,11 @@ void lease_participant::ended(const leased& l, time_ns start_ns, time_ns end_ns,
     row.status = row_status_of(outcome);
     if (outcome == errc::timeout) row.status = late_row;
     mine_.rows->add(row);
-    // More trials of a config that has timed out may be scheduled.
+    // More trials of a config that has timed out may be scheduled, so this is reported at once.
     if (l.what.of == lease::part::last_trial || row.status == late_row) mine_.rows->flush(row.tag, row.invocation);
   }
   mine_.rows->ended(start_ns, l.what.invocation, end_ns);
-  // Death and cancellation say nothing about the config.
+  // A death or a cancellation says nothing about the config.
   if (outcome != errc::config_failed) return;
   nack n;
   n.tag = l.key;
@@ -335,7 +336,7 @@ void lease_participant::reply(std::uint32_t key, const lease_answer& a) {
   tell_coordinator(r);
 }
 
-// What has run here can not be taken back, and what is to run is not known any more: the calls end with a named error.
+// Calls that have run cannot be taken back, and the config of later calls is no longer known, so calls end with a named error.
 void lease_participant::contradicted() {
   ++counters_.contradictions;
   const rank_id leader = mine_.declaration.leader;
@@ -348,8 +349,8 @@ void lease_participant::contradicted() {
            ", contradicts the log of leases that it sent before (S1); end the job and start it anew"});
 }
 
-// Twice the most that has started in the time that the answer may take: on its way are this promise, the slowest one and the
-// schedule, and a program that speeds up is to be let through, too.
+// Twice the most calls that have started in the time that the answer may take. In that time this promise, the slowest promise and the
+// schedule are sent. The factor of two lets a program speed up without meeting the gate.
 std::uint64_t lease_participant::margin_of(const key_state& k, time_ns round_trip_ns) const noexcept {
   if (services_.promise_margin) return *services_.promise_margin;
   const time_ns answer_ns = round_trips * std::clamp<time_ns>(round_trip_ns, shortest_round_trip_ns, 1'000'000'000);
@@ -374,7 +375,7 @@ void lease_participant::on(lease_schedule& m) {
   const std::size_t known = k.reader.log().size();
   reply(m.key, k.reader.on_schedule(l));
   note_rounds(k, known);
-  // Trials that this entry cuts short have no last one.
+  // Trials that this entry cuts short have no last one, so their rows are reported now.
   if (k.reader.log().size() != known && k.reader.next() != 0) mine_.rows->flush(m.key, k.reader.next() - 1);
   release();
 }
@@ -418,7 +419,7 @@ void lease_participant::end_generation(const std::string& why) {
   if (std::exchange(later_generation_, std::max(later_generation_, heard_generation_)) != 0) return;
   if (generation_ended_) generation_ended_(why);
   fail(errc::closed);
-  // What is under way there hangs, perhaps; in the next generation all connect anew.
+  // Rehearsals in progress may hang. In the next generation all members connect again.
   state_ = {};
   runs_.abandon();
   connection_ = 0;
@@ -432,7 +433,7 @@ void lease_participant::on(rehearse& m) {
     state_ = {};
     state_.round = m.round;
     held_.reset();
-    // What hangs in an earlier round would hang for ever: somebody else has left it.
+    // A run in an earlier round would hang for ever, because another member has left that round.
     if (running_ != nullptr) running_->cancel();
     static_cast<void>(rehearser_.try_send(std::move(m)));
     release();
@@ -458,7 +459,7 @@ runtime::task<> lease_participant::run_rounds(runtime::actor<rehearse>& self, le
   }
 }
 
-// One that is made between calls comes here twice: first to connect, then at its call.
+// A round between calls comes here twice: first to connect, then at its call.
 runtime::task<> lease_participant::run_round(rehearse r) {
   if (r.round != state_.round) co_return;
   between_calls_ = state_.what == rehearsed::kind::begun;
@@ -473,7 +474,7 @@ runtime::task<> lease_participant::run_each(rehearse r) {
     mine_.rows->set_measuring(true);
     return mine_.rows->clock();
   };
-  // The communicator counts as the run before the first.
+  // Connecting counts as the run before the first.
   for (std::size_t next = r.connection == connection_ ? 1 : 0; next <= r.runs.size(); ++next) {
     const bool connecting = next == 0;
     if (!connecting && r.when == rehearse::moment::scheduled && !between_calls_) {
@@ -513,7 +514,7 @@ runtime::task<> lease_participant::run_each(rehearse r) {
         text = why.what();
       }
     }
-    // Calls wait for it, and no row says how long that took.
+    // Calls wait for this run. If no row reports how long it took, its time counts here.
     const bool in_rows = !connecting && outcome == errc::none && r.runs[next - 1].what == rehearsal_run::kind::timed;
     if (between_calls_ && !in_rows) mine_.control_ns += clock() - start_ns;
     if (connecting && outcome == errc::none) connection_ = r.connection;

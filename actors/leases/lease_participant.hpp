@@ -1,27 +1,26 @@
 #pragma once
-/// A participant of an op without headers: what each invocation runs, the gates it may have to wait at, the promises that it
-/// gives, and the rehearsals that it takes part in.
+/// A participant of an op without headers: what each invocation runs, the gates at which it may have to wait, the promises that it gives,
+/// and the rehearsals in which it takes part.
 ///
 ///     lease_participant mine(services, participant_state, rehearsals);
 ///     auto begun = co_await mine.start(bytes, deadline);       // result<leased>; no wait, unless a gate is met
 ///     … run the implementation of begun->what.digest …
 ///     mine.ended(*begun, start_ns, end_ns, outcome);
 ///
-/// **Keys.** There is one log and one counter per size bucket. That is safe because the calls of such an op are collective:
-/// every participant makes the same calls with the same byte counts in the same order, so all count alike, as they would
-/// have to for the library below. Where members hold different amounts, all give one common number of bytes. Calls start in
-/// the order in which they were made, across keys: one that waits at a gate holds back those behind it, because the library
-/// below pairs calls by their order alone.
+/// **Keys.** Each size bucket has one log and one counter. That is safe because the calls of such an op are collective: every participant
+/// makes the same calls with the same byte counts in the same order, so all count alike, as the library below requires anyway. If members
+/// hold different amounts, all pass one common number of bytes. Calls start in the order in which they were made, across keys: a call that
+/// waits at a gate holds back those behind it, because the library below pairs calls by their order alone.
 ///
-/// **Promises** are answered where messages come in, never by a coroutine, so that a gate never waits for a call. What was
-/// promised lives here, in the op: it outlives any actor.
+/// **Promises** are given where messages arrive, never by a coroutine, so that a gate never waits for a call. They are kept here, in the
+/// op, and outlive any actor.
 ///
-/// **Rehearsals between calls** are made where the log says so: before an agreed call, when those before it have ended here. The
-/// call, and what comes behind it, waits for them.
+/// **Rehearsals between calls** are made where the log says so: before an agreed call, once the calls before it have ended here. That call,
+/// and those behind it, wait for the rehearsals.
 ///
-/// A wait at a gate ends with the schedule or the abort; at the deadline, with `timeout` (`missing` says who has not answered);
-/// when the op fails (a peer died, the generation ended); or when the caller is cancelled. The call has not begun then, and its
-/// number goes to the next one.
+/// A wait at a gate ends with the schedule or the abort; at the deadline, with `timeout` (`missing` names the ranks that have not
+/// answered); when the op fails (a peer died, the generation ended); or when the caller is cancelled. In the last three cases the call has
+/// not begun, and its number goes to the next call.
 #include <parley/actor.hpp>
 #include <parley/actors/agreement/participant.hpp>
 #include <parley/actors/leases/lease.hpp>
@@ -43,22 +42,22 @@
 
 namespace parley::actors {
 
-/// How the op runs candidates off the user's path: on scratch buffers, over a communicator of its own.
+/// How the op runs candidates apart from the user's calls: on scratch buffers, over a separate communicator.
 class rehearsals {
  public:
-  /// Makes the communicator of which everybody has the same id. Throws why it cannot.
+  /// Makes the communicator for which all members have the same id. Throws if it cannot.
   virtual runtime::task<> connect(std::vector<std::byte> id) = 0;
-  /// Throws why it failed. `unlike` becomes a sentence where the numbers of a compared run are not the default's; that is no failure
-  /// of what it ran over.
+  /// Throws if the run failed. If the result of a compared run differs from the
+  /// default's, puts a sentence into `unlike`; the communicator is still good then.
   virtual runtime::task<> run_scratch(rehearsal_run run, std::uint64_t bytes, std::string& unlike) = 0;
-  /// Something failed on it: what still hangs there has to end. The next `connect` makes another one.
+  /// A run has failed, so whatever hangs in the communicator has to end. The next `connect` makes another one.
   virtual void abandon() noexcept = 0;
 
  protected:
   ~rehearsals() = default;
 };
 
-/// How fast invocations follow each other, for the margin of a promise: the gate must not be met while the answer is on its way.
+/// How fast invocations follow each other. The margin of a promise follows from it: no gate should be met while the answer is in flight.
 class start_rate {
  public:
   void note(time_ns at) noexcept {
@@ -66,14 +65,14 @@ class start_rate {
       starts_[s][(count_ >> s) % kept] = at;
     ++count_;
   }
-  /// The most invocations that have ever started in so short a time, as far as it is remembered; at most all that there were.
+  /// The most invocations that have started within such a span, as far as starts are remembered; at most the number of all starts.
   std::uint64_t most_within(time_ns span_ns) const noexcept;
   std::uint64_t count() const noexcept { return count_; }
 
  private:
   static constexpr std::size_t kept = 16;
   static constexpr std::size_t scales = 14;
-  std::array<std::array<time_ns, kept>, scales> starts_{};  // of each scale every 2^scale-th start, the latest of them
+  std::array<std::array<time_ns, kept>, scales> starts_{};  // per scale: every 2^scale-th start, the latest of them
   std::uint64_t count_ = 0;
 };
 
@@ -124,46 +123,46 @@ class lease_participant {
     }
     lease_participant& participant_;
     std::uint64_t bytes_;
-    time_ns since_ns_ = 0;  // in the queue
+    time_ns since_ns_ = 0;  // when it was queued
     leased begun_;
     bool released_ = false;
   };
   starting start(std::uint64_t bytes, time_ns deadline) noexcept { return {*this, bytes, deadline}; }
-  /// The invocation has run. Trials are reported, and a config that failed is not assigned any more.
+  /// The invocation has run. A trial is reported. A config that failed is not assigned any more.
   void ended(const leased& l, time_ns start_ns, time_ns end_ns, runtime::errc outcome, const std::string& text = {});
 
-  /// Ends what waits, and whatever comes, with `why`.
+  /// Ends all current waits and later calls with `why`.
   void fail(runtime::errc why) noexcept;
-  /// Enters the generation that has begun meanwhile, if one has: every participant does, at the same place of the program, and
-  /// all invocations count from 0 again.
+  /// Enters the generation that has begun meanwhile; false if there is none. Every participant calls it at the same place of the program,
+  /// and all invocations count from 0 again.
   bool rejoin();
 
-  /// After it has failed, for good: another one, of a generation with another process in it, takes its place.
+  /// Stops for good, after `fail`: an object of a generation with a new process replaces this one.
   void retire() noexcept { rehearser_.stop(); }
-  /// Whether its rank, which makes no more calls for now, can leave without the others waiting for it in a rehearsal. The coordinator is
-  /// asked for that, again from time to time. A call takes it back.
+  /// True if this rank, which makes no more calls for now, can leave without the others waiting for it in a rehearsal. Asks the
+  /// coordinator, and asks again from time to time. A later call revokes the request.
   bool may_leave();
   bool is_rehearsing() const noexcept { return running_ != nullptr; }
 
-  /// Told of the first invocation of each key, for the coordinator where it lives on this rank.
+  /// `tell` is called at the first invocation of each key, for a coordinator on this rank.
   void on_new_key(std::function<void(std::uint64_t bytes)> tell) { new_key_ = std::move(tell); }
-  /// Told when this generation has ended.
+  /// `tell` is called when this generation has ended.
   void on_generation_ended(std::function<void(const std::string& why)> tell) { generation_ended_ = std::move(tell); }
 
-  /// Calls that have not begun. `of` has what they have in common.
+  /// Adds the calls that have not begun. `of` has what these entries share.
   void list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all);
-  /// For whom the gate of this key waits, in words.
+  /// The ranks or events for which the gate of this key waits, in words.
   std::string missing(std::uint64_t bytes) const;
-  /// The same as facts, and the first rank that has not answered.
+  /// Like `missing`, as facts: what is awaited, and the first rank that has not answered.
   runtime::awaited unmet(std::uint64_t bytes) const;
   std::optional<rank_id> late(std::uint64_t bytes) const;
-  /// The same ranks; none where no call of this size waits at a gate.
+  /// The ranks for which the latest gate of this size waits, or waited; none if there has been no gate.
   std::vector<rank_id> awaited(std::uint64_t bytes) const;
-  /// Whether the next invocation may start now.
+  /// True if the next invocation may start now.
   bool open(std::uint64_t bytes) const noexcept;
   /// The invocation that would start next, whether or not it may.
   std::uint64_t next_invocation(std::uint64_t bytes) const noexcept;
-  /// How many calls of that key have started; 0, too, for a key that there is not.
+  /// How many calls of that key have started; 0 for an unknown key.
   std::uint64_t calls_begun(std::uint32_t key) const noexcept {
     return key < keys_.size() && keys_[key] != nullptr ? keys_[key]->reader.next() : 0;
   }
@@ -176,8 +175,8 @@ class lease_participant {
     std::uint64_t refusals = 0;
     std::uint64_t rehearsals = 0;
     std::uint64_t rehearsal_stops = 0;  ///< calls before which a round of rehearsals was made
-    std::uint64_t dropped = 0;          ///< messages from others than the leader, of another generation, or impossible
-    std::uint64_t contradictions = 0;   ///< logs that say something else than before (S1)
+    std::uint64_t dropped = 0;          ///< messages that are not from the leader, of another generation, or impossible
+    std::uint64_t contradictions = 0;   ///< logs that contradict an earlier one (S1)
   };
   const counters& statistics() const noexcept { return counters_; }
 
@@ -189,7 +188,7 @@ class lease_participant {
     std::uint64_t gate_counted = 0;  // campaign of the last gate that was met
     std::vector<std::uint32_t> waiting_for;
     std::uint64_t waiting_campaign = 0;
-    std::uint64_t round = 0;  // of rehearsals, which the log puts before an invocation; the latest
+    std::uint64_t round = 0;  // the latest round that the log puts before an invocation
     std::uint64_t round_from = 0;
   };
   key_state& at(std::uint32_t key);
@@ -231,24 +230,24 @@ class lease_participant {
   participant_state& mine_;
   rehearsals& runs_;
   std::uint64_t generation_;
-  std::uint64_t heard_generation_ = 0;  // of the message that is being handled
-  std::uint64_t later_generation_ = 0;  // which has begun and not been joined
+  std::uint64_t heard_generation_ = 0;  // of the message in progress
+  std::uint64_t later_generation_ = 0;  // has begun, and is not joined yet
   std::array<std::unique_ptr<key_state>, tuning::size_bucket::count> keys_;
   runtime::intrusive_list<starting::place> waiting_;
   time_ns gate_since_ns_ = 0;
-  std::size_t released_ = 0;   // let go, and not yet running again
-  std::size_t under_way_ = 0;  // begun and not ended
+  std::size_t released_ = 0;   // calls that may run and have not resumed
+  std::size_t under_way_ = 0;  // calls that have begun and not ended
   runtime::errc failed_ = runtime::errc::none;
 
   runtime::address<rehearse> rehearser_;
-  runtime::scope* running_ = nullptr;  // of the rehearsal under way
-  rehearsed state_;                    // of the latest round
-  std::optional<rehearse> held_;       // which waits for its call
+  runtime::scope* running_ = nullptr;  // of the rehearsal in progress
+  rehearsed state_;                    // what this rank says of the latest round
+  std::optional<rehearse> held_;       // the round that waits for its call
   bool between_calls_ = false;         // a round is being made at its call
   std::uint64_t connection_ = 0;
   time_ns rehearsal_ended_ns_ = 0;
   std::uint64_t leaving_turn_ = 0;   // see lease_messages.hpp
-  std::uint64_t answered_turn_ = 0;  // the latest that the coordinator has answered
+  std::uint64_t answered_turn_ = 0;  // the latest one that the coordinator has answered
   reminder<> leaving_;
 
   std::function<void(std::uint64_t)> new_key_;

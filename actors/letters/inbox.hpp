@@ -1,10 +1,10 @@
 #pragma once
-/// Binds the messages of one actor to its mailbox, whole or in pieces.
+/// Delivers the messages of one actor, whole or in pieces, to its mailbox.
 ///
 ///     open_inbox<ack, merged, warm>(services, op, generation, part::participant, part::coordinator, to);
 ///     services.mail.unbind(number_of(op, part::participant));                                  // closes it
 ///
-/// A full mailbox holds back its senders; a closed one drops what comes.
+/// A full mailbox holds back the senders; a closed mailbox drops what arrives.
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/letters/pieces.hpp>
@@ -19,8 +19,8 @@
 
 namespace parley::actors {
 
-/// The messages of an actor are of types `Ms` and of `generation`; others change nothing (S5). One handler takes them all: of
-/// thousands of ops each has a few.
+/// Accepts messages of the types `Ms` and of `generation`; others change nothing (S5). One handler serves all types, because each of
+/// thousands of ops has only a few messages.
 template <class Address, class... Ms>
 class inbox {
  public:
@@ -86,7 +86,7 @@ class inbox {
     return to_.try_send(std::move(m));
   }
 
-  // What came in pieces, and waits while the mailbox has no room for it.
+  // A message that arrived in pieces, kept while the mailbox has no room for it.
   struct in_parts {
     piece_collector collector;
     std::optional<piece_collector::whole> complete;
@@ -99,7 +99,7 @@ class inbox {
   std::shared_ptr<in_parts> parts_;  // few messages come in pieces
 };
 
-/// `from_part` is the part of those who send in pieces, where their acknowledgements go.
+/// `from_part` is the part of the actors that send in pieces; acknowledgements of the pieces go there.
 template <class... Ms, class Address>
 void open_inbox(services& s, std::uint64_t op, std::uint64_t generation, part own, part from_part, const Address& to) {
   using box = inbox<Address, Ms...>;

@@ -1,6 +1,6 @@
 #pragma once
-/// Control messages of one actor that must arrive: each is sent again, with growing pauses and jitter, until its `ack`. What
-/// is too large for one body goes in pieces.
+/// Control messages of one actor that must arrive. Each is sent again, with growing pauses and jitter, until its `ack` arrives. A message
+/// that is too large for one body is sent in pieces.
 ///
 ///     outbox out(services, op, generation, owed);
 ///     out.post(leader, part::coordinator, some_offer);       // numbers it and sends it
@@ -21,7 +21,7 @@ namespace parley::actors {
 
 class outbox {
  public:
-  /// `owed` is kept at the number of letters that were not acknowledged.
+  /// `owed` is kept equal to the number of letters that are not acknowledged yet.
   outbox(services& s, std::uint64_t op, std::uint64_t generation, std::size_t& owed)
       : services_(s), op_(op), generation_(generation), owed_(owed) {}
 
@@ -43,7 +43,7 @@ class outbox {
     }
     return message.number;
   }
-  /// Answers something that a peer will repeat by itself: sent once.
+  /// Acknowledges a message that its sender repeats: sent once.
   void acknowledge_to(rank_id to, part actor, std::uint32_t number, bool send_list = false) {
     ack a;
     a.number = number;
@@ -81,10 +81,10 @@ class outbox {
     owed_ = letters_.size();
     send(letters_.back());
   }
-  // One whose sending throws is repeated like one that is lost.
+  // A letter whose sending throws is sent again, like a lost one.
   void send(letter& l) {
     l.again.said(services_);
-    // `full` and a peer that is not there yet are what repeating is for.
+    // A full window, and a peer that is not there yet, are handled by sending again.
     static_cast<void>(services_.mail.send_raw(l.to, l.actor, generation_, l.type, l.body));
   }
 

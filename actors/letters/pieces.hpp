@@ -1,12 +1,12 @@
 #pragma once
-/// Control messages that are larger than one body may be: a list of 4,096 configs, for example. They travel as numbered
-/// pieces, each acknowledged and sent again like any other message, and are put together where they arrive.
+/// Control messages that are too large for one body, for example a list of 4,096 configs. They travel as numbered pieces, each acknowledged
+/// and sent again like any other message. The receiver puts them together.
 ///
 ///     for (const piece& p : in_pieces(type, id, body)) …                       // at the sender: outbox.hpp
 ///     if (auto whole = collector.add(source, std::move(p))) …                  // at the receiver: inbox.hpp
 ///
-/// Bounded: a whole is at most 32 MiB, and each source has one under way; a newer one replaces what an older one left.
-/// Pieces that contradict each other are refused, whatever their number says.
+/// Bounds: a whole message has at most 32 MiB, and the receiver assembles one message per source at a time. A newer message replaces an
+/// unfinished one. Pieces that contradict each other are refused, whatever their number.
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/identifiers.hpp>
 
@@ -23,7 +23,7 @@ struct piece {
   static constexpr std::uint16_t message_type = 29;
   std::uint32_t number = 0;
   std::uint16_t whole_type = 0;
-  std::uint32_t whole = 0;  ///< names the message among those of its sender; later ones have higher names
+  std::uint32_t whole = 0;  ///< number of the whole message, unique for its sender; later messages have higher numbers
   std::uint32_t index = 0;
   std::uint32_t count = 0;
   std::vector<std::uint8_t> bytes;
@@ -43,7 +43,7 @@ class piece_collector {
     std::uint16_t type = 0;
     std::vector<std::byte> body;
   };
-  /// The message, with the piece that was missing. The same pieces again, later, are nothing new.
+  /// Returns the whole message with its last missing piece. A repeated piece changes nothing.
   std::optional<whole> add(runtime::rank_id source, piece&& p);
   std::uint64_t refused() const noexcept { return refused_; }
 

@@ -7,8 +7,8 @@ namespace parley::actors {
 
 void membership::hear(rank_id peer, evidence of, const peer_report& what) {
   if (is_over_) return;
-  if (peer == self_) return end_fenced(what.why);  // a newer process has come in its place
-  // A rank that comes back sees broken connections, and others that ended because of it, before it is told why.
+  if (peer == self_) return end_fenced(what.why);  // a newer process has taken this rank's place
+  // A rank that comes back sees broken connections, and ranks that ended because of it, before anyone tells it why.
   const bool is_of_itself = of == evidence::said_goodbye || of == evidence::newer_process;
   if (!is_of_itself && see_whether_fenced()) return;
   const step s = next_(peers_[peer], of);
@@ -17,11 +17,11 @@ void membership::hear(rank_id peer, evidence of, const peer_report& what) {
   if (of == evidence::newer_process && out_.link_is_down(peer)) hear(peer, evidence::link_broke);
 }
 
-// The link goes before the ops: what calls give back when they hear of a death, nobody can read there any more.
+// Close the link before the ops end: calls give buffers back when they hear of a death, and then the peer must not be able to read them.
 void membership::act(rank_id peer, effect does, const peer_report& what) {
   peer_report said = what;
   effect tells = does;
-  // All ranks of a host give the same reason, and those that end because of a death are not its cause: verdicts go first.
+  // All ranks of a host must give the same reason, and a rank that ended because of a death is not its cause. So verdicts are heard first.
   if (has(does, effect::publish)) {
     out_.publish_death(peer);
     for (auto& [dead, why] : out_.verdicts()) {

@@ -1,13 +1,14 @@
 #pragma once
-/// Which ranks of the job are still there, as one rank knows it: takes evidence, keeps the standing of each peer (standing.hpp), and does
-/// what follows. It knows no link, no heartbeat and no rendezvous: these hand in evidence, and `outside` does what the effects say.
+/// The ranks of the job that are still there, as one rank knows it. A `membership` receives evidence,
+/// keeps the standing of each peer (standing.hpp), and carries out the effects. It knows no link,
+/// heartbeat or rendezvous: they hand in evidence, and `outside` carries out what the effects say.
 ///
 ///     membership peers(world_size, self, outside);
 ///     peers.hear(2, evidence::said_dead, {"it was killed"});
 ///     peers.of(2);                                             // standing::lost
 ///
-/// A rank that the others hold dead hears nothing more: the first evidence after that ends all of its ops with `fenced`, once. Evidence
-/// about the rank itself, of a newer process in its place, means the same. Nor does a rank hear anything once it `leaves`.
+/// When the others hold this rank dead, the first evidence after that ends all of its ops with `fenced`, once, and later evidence is
+/// ignored. Evidence of a newer process in this rank's own place has the same effect. After `leave`, a rank ignores all evidence.
 #include <parley/actors/membership/standing.hpp>
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
@@ -18,7 +19,7 @@
 
 namespace parley::actors {
 
-/// What evidence says in words; where the peer ended with an error, also what that began with.
+/// The evidence in words; if the peer ended with an error, also the rank and error with which that began.
 struct peer_report {
   std::string why{};
   runtime::root_cause began_with{};
@@ -28,24 +29,24 @@ class membership {
  public:
   using rank_id = runtime::rank_id;
 
-  /// What the effects act on. Calls may hand in further evidence.
+  /// Carries out the effects. Its functions may call `hear` again.
   struct outside {
     virtual void close_link(rank_id peer) noexcept = 0;
-    /// Whether the link is done with the process that it knows in that place.
+    /// True if the link is done with the process that it knows in that peer's place.
     virtual bool link_is_down(rank_id peer) const noexcept = 0;
-    /// Looks for its last messages, and then says `goodbye_is_over`.
+    /// Looks for the peer's last messages for a while, then hands in `goodbye_is_over`.
     virtual void await_goodbye(rank_id peer) = 0;
-    /// Ends the ops of this rank with it. `how` is one of the effects that tell.
+    /// Ends this rank's ops with `peer`. `how` is one of the `tell_` effects.
     virtual void tell_ops(rank_id peer, effect how, const peer_report& what) noexcept = 0;
     virtual void publish_death(rank_id peer) noexcept = 0;
-    /// Those of this host that its ranks hold dead, and why, as the page of the heartbeat says.
+    /// The ranks of this host that their host holds dead, each with the reason, from the heartbeat's page.
     virtual std::vector<std::pair<rank_id, std::string>> verdicts() const = 0;
     virtual void pass_on(rank_id dead, const std::string& why) = 0;
     /// Connects to the newer process and lets ops go on; false: that process has no address that the link can use.
     virtual bool take_in(rank_id peer) = 0;
     /// Why the others hold this rank dead; empty: they do not.
     virtual std::string why_fenced() const = 0;
-    /// All its connections and ops end.
+    /// Ends all connections and ops of this rank.
     virtual void end_fenced(const std::string& why) noexcept = 0;
 
    protected:
@@ -59,7 +60,7 @@ class membership {
       : out_(out), self_(self), next_(table), peers_(world_size) {}
 
   void hear(rank_id peer, evidence of, const peer_report& what = {});
-  /// Verdicts of the page, which others have published.
+  /// Hears the verdicts that other ranks have published in the heartbeat's page.
   void hear_verdicts();
   /// Ends this rank's ops if the others hold it dead.
   bool see_whether_fenced();

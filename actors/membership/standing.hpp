@@ -1,11 +1,12 @@
 #pragma once
-/// What has become of a peer, as a table: (standing, evidence) -> (standing, effects). It is pure, so that a test goes through every pair.
+/// The state of a peer, as a table: (standing, evidence) -> (standing, effects). The
+/// table is a pure function, so a test goes through every pair.
 ///
 ///     const step s = next(standing::in_touch, evidence::link_broke);   // -> lost; publish, tell_vanished
 ///
-/// Evidence comes from the link, the heartbeat, the rendezvous, other hosts and the ops, in any order. membership.hpp keeps the standing of
-/// each peer and does what the effects say. A rank that the others hold dead (fenced) learns nothing from evidence any more; that is checked
-/// there, not here.
+/// Evidence comes from the link, the heartbeat, the rendezvous, other hosts and the ops, in any
+/// order. membership.hpp keeps the standing of each peer and carries out the effects. It also makes
+/// a fenced rank, which the others hold dead, ignore all evidence; the table does not check that.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -13,43 +14,43 @@
 
 namespace parley::actors {
 
-/// Of the process that is in the peer's place.
+/// The standing of the process that is in the peer's place.
 enum class standing : std::uint8_t {
-  in_touch,  ///< nothing has become of it
-  leaving,   ///< it has said goodbye; what it sent before may be on its way
-  returned,  ///< it has said goodbye, and nothing more comes from it
+  in_touch,  ///< nothing is known against it
+  leaving,   ///< it has said goodbye; messages that it sent before may still arrive
+  returned,  ///< it has said goodbye, and nothing more arrives from it
   ended,     ///< it has ended with an error, and has said so
-  cut_off,   ///< this rank has torn down a message to or from it: no call reaches it, and it may be as good as ever
-  lost,      ///< it is held dead
-  replaced,  ///< a newer process is in its place, and the link is not done with the one before
+  cut_off,   ///< this rank has torn down a message to or from it, so no call reaches it; the process may be healthy
+  lost,      ///< this rank holds it dead
+  replaced,  ///< a newer process is in its place, and the link is not done with the old one
 };
 inline constexpr std::size_t standings = 7;
 
 enum class evidence : std::uint8_t {
-  said_goodbye,     ///< the rendezvous: it has returned from its program
-  goodbye_is_over,  ///< a while has passed since: its last messages have been read
+  said_goodbye,     ///< the rendezvous: its program has returned
+  goodbye_is_over,  ///< some time has passed since its goodbye: its last messages have been read
   said_error,       ///< the rendezvous: it ends with an error
   said_dead,        ///< the rendezvous, or a rank of its host: it is dead
-  fell_silent,      ///< the heartbeat of this host: it does not turn, or its process is gone
-  verdict,          ///< another rank of this host holds it dead; it stands in the heartbeat's page
-  found_dead,       ///< an op of this rank: it does not do what a living rank must
+  fell_silent,      ///< this host's heartbeat: its loop does not turn, or its process is gone
+  verdict,          ///< another rank of this host holds it dead, as the heartbeat's page says
+  found_dead,       ///< an op of this rank: it does not do what a living rank must do
   link_broke,       ///< the link: its connection is down
-  link_cut,         ///< the link: this rank has torn it down itself
+  link_cut,         ///< the link: this rank itself has cut the connection
   newer_process,    ///< the rendezvous: a process with a higher restart count has taken its place
-  no_address,       ///< that newer process has no address that the link can use
+  no_address,       ///< the newer process has no address that the link can use
 };
 inline constexpr std::size_t kinds_of_evidence = 11;
 
-/// What a standing's change brings about, in this order.
+/// The effects of a step, in the order in which they are carried out.
 enum class effect : std::uint16_t {
   none = 0,
-  publish = 1U << 0U,        ///< say in the heartbeat's page that it is dead, and heed the verdicts there
-  close_link = 1U << 1U,     ///< give its connection up
+  publish = 1U << 0U,        ///< write its death to the heartbeat's page, and hear the verdicts there
+  close_link = 1U << 1U,     ///< close its connection
   await_goodbye = 1U << 2U,  ///< look for its last messages for a while; then `goodbye_is_over`
   tell_returned = 1U << 3U,  ///< end its ops: it has returned
   tell_ended = 1U << 4U,     ///< end its ops: it has ended with an error
   tell_cut_off = 1U << 5U,   ///< end its ops: it cannot be reached
-  tell_vanished = 1U << 6U,  ///< end its ops: its connection broke, after another loss perhaps
+  tell_vanished = 1U << 6U,  ///< end its ops: its connection broke, perhaps because another rank was lost
   tell_dead = 1U << 7U,      ///< end its ops: it is dead
   pass_on = 1U << 8U,        ///< tell the rendezvous, for the ranks of other hosts
   take_in = 1U << 9U,        ///< connect to the newer process, and let its ops go on
@@ -72,7 +73,7 @@ constexpr step next(standing now, evidence of) noexcept {
   using s = standing;
   using e = effect;
   const step nothing{now, e::none};
-  // Whatever has become of the process before: the link lets go of it, and then the newer one is taken in.
+  // In every standing the link first closes its connection to the old process; then the newer process is taken in.
   if (of == evidence::newer_process) return {s::replaced, e::close_link};
   switch (now) {
     case s::in_touch:
@@ -85,10 +86,10 @@ constexpr step next(standing now, evidence of) noexcept {
         case evidence::verdict: return {s::lost, e::close_link | e::tell_dead};
         case evidence::link_broke: return {s::lost, e::publish | e::tell_vanished};
         case evidence::link_cut: return {s::cut_off, e::tell_cut_off};
-        case evidence::no_address: return {s::lost, e::none};  // nor could the process before it be reached
+        case evidence::no_address: return {s::lost, e::none};  // the process before it could not be reached either
         default: return nothing;
       }
-    // It has said itself what becomes of it. Its messages are read until its connection is down, or for a while.
+    // The peer itself has said goodbye. Its messages are read until its connection is down, or for a while.
     case s::leaving:
       switch (of) {
         case evidence::goodbye_is_over: return {s::returned, e::close_link | e::tell_returned};
@@ -98,7 +99,7 @@ constexpr step next(standing now, evidence of) noexcept {
       }
     case s::returned: return nothing;
     case s::ended: return of == evidence::fell_silent ? step{now, e::pass_on} : nothing;
-    // It is not to be held dead for what was done here; others may have found it dead.
+    // This rank cut the connection, so it must not hold the peer dead for that. Others may have found the peer dead.
     case s::cut_off:
       switch (of) {
         case evidence::said_goodbye: return {s::returned, e::none};
@@ -109,7 +110,7 @@ constexpr step next(standing now, evidence of) noexcept {
         default: return nothing;
       }
     case s::lost: return of == evidence::fell_silent ? step{now, e::pass_on} : nothing;
-    // What the heartbeat and the ops find out is of the process before. The rendezvous speaks of the newer one.
+    // The heartbeat and the ops speak of the old process; the rendezvous speaks of the newer one.
     case s::replaced:
       switch (of) {
         case evidence::link_broke: return {s::in_touch, e::take_in};
@@ -122,7 +123,7 @@ constexpr step next(standing now, evidence of) noexcept {
   return nothing;
 }
 
-/// `in_touch`, `said_goodbye`: for tests and traces.
+/// `in_touch`, `said_goodbye`; for tests and traces.
 constexpr std::string_view name(standing s) noexcept {
   constexpr std::array<std::string_view, standings> names{"in_touch", "leaving", "returned", "ended",
                                                           "cut_off",  "lost",    "replaced"};

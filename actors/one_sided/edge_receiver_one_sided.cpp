@@ -1,4 +1,4 @@
-// What a receiving edge does for puts and gets; the rest of it is in edge_receiver.cpp.
+// The part of a receiving edge that handles puts and gets. The rest is in edge_receiver.cpp.
 #include <parley/actors/edge/edge_receiver.hpp>
 
 #include <algorithm>
@@ -8,21 +8,21 @@
 namespace parley::actors {
 
 namespace {
-constexpr runtime::time_ns longest_answer_pause_ns = 8'000'000;  // its caller's time is over
+constexpr runtime::time_ns longest_answer_pause_ns = 8'000'000;  // a caller waits whose time is over
 }  // namespace
 
 using runtime::errc;
 
 // ---- one receive ------------------------------------------------------------------------------------------------------
 
-// What the first stamp of the invocation says of its payload; not `none`: the receive ends with that.
+// Reads what the first stamp of an invocation says of its payload. If the result is not `none`, the receive ends with it.
 errc part_receiver::read_one_sided(const stamp& s, const runtime::arrival& message) {
   if (has(s.flags, stamp_flags::landed)) {
     if (one_sided_ == nullptr || one_sided_->credit == 0) {
       runtime::blame({"S8", "nothing is put without a credit", edge_.here()}, edge_.peer_);
       return errc::config_mismatch;
     }
-    // Its handle is gone: what was put there went nowhere.
+    // The memory is withdrawn, so the put went nowhere.
     if (one_sided_->region->where != memory_region::state::exposed) return errc::config_failed;
     one_sided_->landed = true;
     arrived_bytes_ = received_bytes_ = s.total_bytes;
@@ -105,8 +105,8 @@ void edge_receiver::offer_credits(stream& s) noexcept {
   s.posted.for_each([&](part_receiver& r) { offer_credit(s, r, index++); });
 }
 
-// Whether no kernel uses the buffer any more, so that its sender may write; otherwise it is offered once that is so, and those behind
-// it after it, as credits ascend.
+// True if no kernel uses the buffer any more, so that the sender may write. Otherwise the buffer is offered once it is free, and later
+// buffers after it, because credits ascend.
 bool edge_receiver::is_free(part_receiver& r, std::span<const std::byte> buffer) noexcept {
   if (one_sided_->where == nullptr) return true;
   bool waits = false;
@@ -144,8 +144,8 @@ void edge_receiver::send_revoke(stream& s) noexcept {
   one_sided_->revokes.go_on(services_, longest_answer_pause_ns);
 }
 
-// Whether a receive that wants to leave has to wait until the sender cannot write any more: into its own buffer, or into that
-// of a later one, which would move up to another index (R2).
+// True if a receive that wants to leave must first wait until the sender can no longer write: into its own buffer, or into that of a later
+// receive, which would move up to another index (R2).
 bool edge_receiver::must_ask_first(part_receiver& r) noexcept {
   if (one_sided_ == nullptr || failed_ != errc::none) return false;
   if (r.place_ == part_receiver::place::matched) return r.one_sided_ != nullptr && r.one_sided_->credit != 0;
@@ -163,7 +163,7 @@ void edge_receiver::on_revoked(const revoked& m) noexcept {
   stream* const s = streams_.find(m.stream);
   if (s == nullptr || !s->given.answered(m.number)) return;
   s->begun = std::max(s->begun, m.next);
-  match_posted(*s);  // these wait for their data, and their sender may have used their credits
+  match_posted(*s);  // these wait for their data: the sender may have used their credits
   s->posted.for_each([](part_receiver& r) {
     if (r.one_sided_ == nullptr) return;
     r.one_sided_->credit = 0;
@@ -174,7 +174,7 @@ void edge_receiver::on_revoked(const revoked& m) noexcept {
   offer_credits(*s);
 }
 
-// R6: nothing that it writes from here on may land in memory that the user has back.
+// R6: what the peer writes from now on must not land in memory that the user has back.
 void edge_receiver::withdraw_from_the_dead(part_receiver& r) noexcept {
   if (r.one_sided_ == nullptr || r.one_sided_->credit == 0 || r.stamped_) return;
   r.one_sided_->region->withdraw_from_the_dead();
@@ -207,7 +207,7 @@ void edge_receiver::say_taken(taken::kind what, payload_id which, errc outcome) 
   m.stream = which.stream;
   m.invocation = which.invocation;
   m.outcome = static_cast<std::uint8_t>(outcome);
-  // If it gets lost, the sender asks.
+  // If this message is lost, the sender asks.
   static_cast<void>(services_.mail.send(peer_, reader_of(op_, generation(), part::data_sender), generation(), m));
 }
 
@@ -221,8 +221,8 @@ void edge_receiver::report_taken(std::uint64_t id, std::uint64_t invocation, err
   say_taken(taken::kind::report, {id, invocation}, outcome);
 }
 
-// A sender wants to know whether it has its payload back. While that is being read, or may be read yet, it has not, also where its
-// poison or this end's own failure has ended the receive: a read that has begun goes on.
+// The sender asks whether it has its payload back. It does not, while the payload is being read or may still be read. That holds even if a
+// poison, or this end's own failure, has ended the receive, because a read that has begun goes on.
 void edge_receiver::on_question(const taken& m) noexcept {
   if (m.what != taken::kind::question) return;
   const auto& being_read = one_sided_->being_read;

@@ -26,7 +26,7 @@ one_sided_sender::one_sided_sender(services& s, edge e, std::vector<std::uint64_
   const std::uint64_t me = number_of(edge_.op, part::data_sender);
   const auto bind = [&]<class M>(auto handle) {
     services_.mail.bind<M>(me, [this, handle](runtime::envelope from, M&& m) {
-      // Credits die with their generation (S5).
+      // Credits end with their generation (S5).
       if (from.source == edge_.peer && from.generation == edge_.generation) handle(from, std::move(m));
       return errc::none;
     });
@@ -91,7 +91,7 @@ void one_sided_sender::on_revoke(const runtime::envelope&, const revoke& m) {
   answer.number = m.number;
   answer.next = edge_.next(m.stream);
   if (held_stream* const s = stream_of(m.stream)) s->held.revoke(m.number);
-  // A full window: the receiver asks again.
+  // If the control window is full, this is not sent, and the receiver asks again.
   static_cast<void>(
       services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, answer));
 }
@@ -99,7 +99,7 @@ void one_sided_sender::on_revoke(const runtime::envelope&, const revoke& m) {
 void one_sided_sender::say_ended() noexcept {
   gen_end word;
   word.why = static_cast<std::uint8_t>(failed_);
-  // If it gets lost, the receiver's revoke asks for it.
+  // If this message is lost, the receiver's next revoke brings it again.
   static_cast<void>(services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, word));
 }
 
@@ -265,7 +265,7 @@ void one_sided_sender::announce_again() noexcept {
   if (open) announcement_.go_on(services_);
 }
 
-// For who waits in a call, and so more often than what only costs a chance when it is late.
+// A caller waits for the answer, so this is asked more often than an announcement is repeated.
 void one_sided_sender::ask_whether_taken() noexcept {
   if (waiting_.empty()) return;
   bool late = false;
@@ -284,7 +284,7 @@ void one_sided_sender::ask_whether_taken() noexcept {
 }
 
 bool one_sided_sender::hears_nothing() const noexcept {
-  constexpr runtime::time_ns longer_ns = 1'000'000'000;  // so that a death is noticed as one first
+  constexpr runtime::time_ns longer_ns = 1'000'000'000;  // longer, so that a death is noticed as a death first
   if (services_.detection_ns == 0) return false;
   return services_.ex.is_over(heard_ns_ + std::max(shortest_silence_ns, services_.detection_ns + longer_ns));
 }
@@ -307,7 +307,7 @@ void one_sided_sender::fail(errc why, reader r) noexcept {
   announcement_.stop();
   announced_.clear();
   if (r == reader::gone) return end_waits(why);
-  // The poison that this sends ends the receives that have not begun to read.
+  // Failing a part sends a poison, which ends receives that have not begun to read.
   for (const waiting_get& w : waiting_) {
     if (w.offered->owner != nullptr) w.offered->owner->fail(why);
   }

@@ -1,19 +1,19 @@
 #pragma once
-/// What a sending edge needs for puts and gets: the credits that came for it, and registered memory that its receiver knows.
+/// The part of a sending edge for puts and gets: the credits that it holds, and the registered memory that its receiver knows.
 ///
 ///     one_sided_sender side(services, edge, puts, gets);          // the digests of its one-sided configs
-///     side.lacking(stream, invocation, source)                    // those of them that this invocation cannot run, and why
+///     side.lacking(stream, invocation, source)                    // the configs that this invocation cannot run, and why
 ///     const one_sided_access* use = side.begin(digest, stream, invocation, source);     // for its `part_sender`
 ///     side.end(use);
 ///
-/// Nothing here waits on the way to an invocation. Messages are handled where they arrive, never in a coroutine: the answer to
-/// a revoke must not depend on what the user's program does. An end that has failed answers that it has ended: the data that the
-/// receiver would wait for does not come any more.
+/// No invocation waits here. Messages are handled when they arrive, never in a coroutine: the reply to
+/// a revoke must not depend on what the user's program does. An end that has failed replies to a
+/// revoke that it has ended, because the data that the receiver would wait for does not come any more.
 ///
-/// A `part_sender` that has let the receiver get its payload waits for the receiver's word and asks again for it, also where the
-/// edge fails or its generation ends: a receiver that lives may still be reading, and the caller's memory is its own again only
-/// once it is not. Without that word it ends where the receiver has died or restarted, where this rank counts as dead, or where
-/// nothing answers for `shortest_silence_ns`, and longer than a living rank may be silent: then there is no such edge.
+/// A `part_sender` that has offered its payload for a get waits for the receiver's report and asks for it again, even if the edge fails or
+/// its generation ends: a living receiver may still be reading, and the caller gets its memory back only when the reading is over. The wait
+/// also ends if the receiver has died or restarted, if this rank counts as dead, or if nothing is heard for at least `shortest_silence_ns`
+/// and longer than a living rank may be silent: then the receiver has no such edge.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/edge/credit_messages.hpp>
 #include <parley/actors/edge/credits.hpp>
@@ -36,7 +36,7 @@ namespace parley::actors {
 class one_sided_sender;
 struct transfer_part;
 
-/// Adds a digest to a list that has another one.
+/// Adds `added` to `list` if the list has `other`.
 inline void list_like(std::vector<std::uint64_t>& list, std::uint64_t other, std::uint64_t added) {
   const auto has = [&](std::uint64_t d) { return std::find(list.begin(), list.end(), d) != list.end(); };
   if (has(other) && !has(added)) list.push_back(added);
@@ -49,48 +49,48 @@ class one_sided_sender {
     std::uint64_t generation = 0;
     runtime::rank_id peer = 0;
     std::function<std::uint64_t(std::uint64_t stream)> next;  ///< the next invocation of a stream
-    std::function<void(std::uint64_t stream)> credited;       ///< told of each credit
-    std::function<void()> memory_known{};  ///< told when the receiver knows more of this rank's memory
+    std::function<void(std::uint64_t stream)> credited;       ///< called for each credit
+    std::function<void()> memory_known{};  ///< called when the receiver knows more of this rank's memory
   };
   one_sided_sender(services& s, edge e, std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets);
   one_sided_sender(const one_sided_sender&) = delete;
   one_sided_sender& operator=(const one_sided_sender&) = delete;
   ~one_sided_sender();
 
-  /// Tells the receiver of memory that it may get payloads from.
+  /// Announces to the receiver memory from which it may get payloads.
   void add_memory(const std::shared_ptr<memory_region>& region);
 
-  /// The digests that an invocation must not run. Valid until the next call.
+  /// The configs that an invocation cannot run, and why. Valid until the next call.
   std::span<const lacking_config> lacking(std::uint64_t stream, std::uint64_t invocation,
                                           std::span<const std::byte> source);
-  /// What an invocation lacks for this config; nothing where that is not one-sided, either.
+  /// The need that keeps an invocation from running this config; nothing if all needs are met or the config is not one-sided.
   std::optional<unmet_need> lacks(std::uint64_t digest, std::uint64_t stream, std::uint64_t invocation,
                                   std::span<const std::byte> source) const noexcept;
-  /// Whether its credit is here, or none is of use.
+  /// True if the credit is here, or a credit is of no use.
   bool may_put(std::uint64_t stream, std::uint64_t invocation, std::uint64_t bytes) noexcept;
   bool is_put(std::uint64_t digest) const noexcept;
   bool is_get(std::uint64_t digest) const noexcept;
   /// This end runs `own` for that candidate.
   void note_variant(std::uint64_t candidate, std::uint64_t own);
-  /// The invocation begins with this config, one-sided or not: its credit is used or void. Null for other configs.
+  /// Begins an invocation with this config, one-sided or not: its credit is used or void. Returns null for a config that is not one-sided.
   const one_sided_access* begin(std::uint64_t digest, std::uint64_t stream, std::uint64_t invocation,
                                 std::span<const std::byte> source);
   void end(const one_sided_access* used) noexcept;
 
-  /// Ends `offered` when the receiver says what came of the get.
+  /// Ends `offered` when the receiver reports how the get ended.
   void await_taken(std::uint64_t stream, std::uint64_t invocation, transfer_part& offered) noexcept;
-  /// A send has failed: it stays until the receiver has let go of its payload.
+  /// A send has failed. It stays until the receiver no longer reads its payload.
   void ask_soon() noexcept;
   runtime::errc failed() const noexcept { return failed_; }
-  /// Nothing new may be got; what is being read ends at once only where its reader is gone.
+  /// Fails this end: no new get may begin. Reads in progress end at once only if their reader is gone.
   enum class reader : std::uint8_t { may_live, gone };
   void fail(runtime::errc why, reader r) noexcept;
-  /// Tells the receiver that this end has ended: what it has credits out for is not to be waited for any more.
+  /// Tells the receiver that this end has ended, so that it does not wait for data on its credits.
   void say_ended() noexcept;
 
   struct counters {
     std::uint64_t credits_used = 0;
-    std::uint64_t credits_ignored = 0;  ///< of another generation or stream, passed, revoked, or too many
+    std::uint64_t credits_ignored = 0;  ///< of another generation or stream, too late, revoked, or too many
     std::uint64_t gets_offered = 0;
   };
   const counters& statistics() const noexcept { return counters_; }
@@ -102,38 +102,39 @@ class one_sided_sender {
     credits_held held;
   };
   struct announced {
-    std::uint64_t number = 0;  // from 1; 0: the receiver has not been told of it
+    std::uint64_t number = 0;  // from 1; 0: not announced to the receiver
     std::shared_ptr<memory_region> region;
-    bool known = false;  // the receiver said so
+    bool known = false;  // the receiver has said that it knows the region
   };
   struct waiting_get {
     std::uint64_t stream = 0;
     std::uint64_t invocation = 0;
     transfer_part* offered = nullptr;
   };
-  // A report is overdue then: most payloads have been read long before.
+  // When a report is overdue: most payloads are read much sooner.
   static constexpr runtime::time_ns first_question_ns = 10'000'000;
-  // Between questions of a send that should have ended.
+  // The longest pause between questions when a send should have ended.
   static constexpr runtime::time_ns longest_late_pause_ns = 20'000'000;
   static constexpr runtime::time_ns shortest_silence_ns = 3'000'000'000;
-  /// Whether the receiver has not answered for longer than any rank that lives and knows this edge.
+  /// True if the receiver has been silent for longer than any living rank that knows this edge would be.
   bool hears_nothing() const noexcept;
   void on_credit(const runtime::envelope& from, credit&& m);
   void on_revoke(const runtime::envelope& from, const revoke& m);
   void on_taken(const taken& m) noexcept;
   void on_known(const runtime::envelope& from, const known& m) noexcept;
   held_stream* stream_of(std::uint64_t id);
-  /// The same without the credits of invocations before this one: they are used or void, and not every one passes here.
+  /// Like `stream_of`, and drops the credits of earlier invocations: they are used or
+  /// void, and not all of those invocations pass through `begin`.
   held_stream* stream_at(std::uint64_t id, std::uint64_t invocation);
   const announced* find(std::span<const std::byte> source) const noexcept;
-  /// What the receiver has forgotten, for others that came since, or was never told of, is told to it anew.
+  /// Announces again a region that the receiver was never told of, or has forgotten in favour of newer ones.
   void announce_forgotten(std::span<const std::byte> source) noexcept;
-  /// Under a new number, unless the receiver would make room by forgetting what it may be reading.
+  /// Announces `a` under a new number, unless the receiver would then forget a region that it may be reading.
   void number_and_announce(announced& a) noexcept;
   bool remembers(const announced& a) const noexcept {
     return a.number != 0 && a.number + most_regions > last_announced_;
   }
-  /// Whether the receiver has been told of such memory.
+  /// True if this end has registered memory that contains `source`.
   bool holds(std::span<const std::byte> source) const noexcept;
   void announce(const announced& a) noexcept;
   void announce_again() noexcept;
@@ -152,9 +153,9 @@ class one_sided_sender {
   std::vector<std::unique_ptr<const one_sided_access>> in_use_;
   reminder_timer<&one_sided_sender::announce_again> announcement_{*this};
   reminder_timer<&one_sided_sender::ask_whether_taken, hurried> taken_question_{*this};
-  runtime::time_ns heard_ns_ = 0;  // the receiver's last word of its reads
+  runtime::time_ns heard_ns_ = 0;  // when the receiver last sent a message about its reads
   runtime::errc failed_ = runtime::errc::none;
-  bool memory_there_ = false;  // the receiver has registered some
+  bool memory_there_ = false;  // the receiver has registered memory
   counters counters_;
 };
 

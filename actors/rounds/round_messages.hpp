@@ -1,13 +1,13 @@
 #pragma once
-/// The control messages of ops whose members talk in rounds (actors/rounds/rounds.hpp).
+/// The control messages of ops whose members agree in rounds (actors/rounds/rounds.hpp).
 ///
 ///     member                 leader
-///       said(c, r)   ------->               what I have of round r of call c; again until its outcome has come
-///                    <-------   outcome     what comes of it; again until known, and to whoever asks later
+///       said(c, r)   ------->               what I have in round r of call c; repeated until the outcome arrives
+///                    <-------   outcome     the result; repeated until known, and sent to members that ask later
 ///       known        ------->
-///                    <-------   question    are you in call c at all?
-///       passed       ------->               it is over here, and I had nothing to say
-///       failed       ------->               it has failed here: everybody's fails
+///                    <-------   question    have you reached the end of call c?
+///       passed       ------->               the call is over here, and I had nothing to say
+///       failed       ------->               the call has failed here, so it fails on all members
 #include <parley/runtime/wire/wire.hpp>
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct round_said {
   kind what = kind::said;
   std::uint64_t call = 0;
   std::uint32_t round = 0;
-  std::uint8_t code = 0;  ///< an `errc`, with `failed`; with `known` that of the outcome
+  std::uint8_t code = 0;  ///< with `failed`: an `errc`; with `known`: the code of the outcome
   std::string text;
   std::vector<std::uint8_t> body;
   PARLEY_FIELDS(what, call, round, code, text, body)

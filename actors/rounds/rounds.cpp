@@ -23,7 +23,7 @@ error error_of(std::uint8_t code, std::string text) {
   return {runtime::errc_of(code, errc::malformed), std::move(text)};
 }
 
-/// Never empty: without words of its own an error has its name.
+/// Never empty: an error without a text gives its name.
 std::string text_of(const error& why) { return why.text().empty() ? why.what() : why.text(); }
 
 round_outcome failure_outcome(std::uint64_t call, std::uint32_t round, const error& why) {
@@ -122,7 +122,7 @@ void rounds::note(std::uint64_t call, failed_call f) {
     forgotten_ = std::max(forgotten_, failed_.begin()->first + 1);
     failed_.erase(failed_.begin());
   } else {
-    failed_.erase(std::prev(failed_.end()));  // who gets there asks again
+    failed_.erase(std::prev(failed_.end()));  // a member that gets to that call asks again
   }
 }
 
@@ -143,7 +143,7 @@ void rounds::on_said(rank_id from, round_said&& m) {
   const round_outcome* const last = last_agreed();
   const auto failed = failed_.find(m.call);
   if (m.what == kind::failed) {
-    // Repeated until it is answered.
+    // The member repeats this until it is answered.
     const error why = error_of(m.code, "rank " + std::to_string(from) + ": " + m.text);
     if (failed != failed_.end() && failed->second.whom == told::everybody) {
       send(from, part::participant, failure_outcome(m.call, m.round, failed->second.why));
@@ -159,7 +159,7 @@ void rounds::on_said(rank_id from, round_said&& m) {
       return send(from, part::participant, failure_outcome(m.call, m.round, failed->second.why));
     if (last != nullptr && last->call == m.call) {
       if (last->round == m.round) return send(from, part::participant, *last);
-      if (last->round > m.round) return;  // late: it has said more since
+      if (last->round > m.round) return;  // late: this member has said something newer
     }
     if (m.call < passed_) return send(from, part::participant, apart_alone(m));
   }
@@ -167,7 +167,7 @@ void rounds::on_said(rank_id from, round_said&& m) {
   changed_.tell();
 }
 
-/// What comes of a call for a member that alone had something to say of it.
+/// The outcome for a member that alone had something to say about a call.
 round_outcome rounds::apart_alone(const round_said& m) const {
   const std::string me = "rank " + std::to_string(leader_);
   if (m.call < forgotten_)
@@ -195,7 +195,7 @@ const round_outcome* rounds::last_agreed() const noexcept {
 void rounds::conclude(round_outcome o) {
   kept_outcome made;
   made.what = std::move(o);
-  // A failure ends this call alone; when it ends otherwise nobody is in an earlier one.
+  // A failure ends only this call. When a call ends without failure, no member is in an earlier one.
   std::erase_if(kept_, [&](const auto& k) {
     return k.what.call == made.what.call || (!made.failed() && k.what.call < made.what.call);
   });
@@ -218,7 +218,7 @@ void rounds::conclude_failed(std::uint64_t call, std::uint32_t round, const erro
   changed_.tell();
 }
 
-/// Nothing while somebody has not spoken.
+/// Nothing while a member has not spoken.
 std::optional<result<rounds::outcome>> rounds::conclude_if_all(std::uint64_t call, std::uint32_t round,
                                                                const round_body& mine) {
   std::vector<round_body> bodies;
@@ -381,7 +381,7 @@ void rounds::passed(std::uint64_t call) {
     on_question(q);
   }
   if (!leads()) return;
-  // Those who have spoken already wait for an answer.
+  // Members that have already spoken wait for an answer.
   for (std::size_t i = 0; i < members_.size(); ++i) {
     if (said_[i].what != round_said::kind::said || said_[i].call >= passed_) continue;
     round_said again = std::exchange(said_[i], round_said{});
@@ -403,7 +403,7 @@ void rounds::failed(std::uint64_t call, const error& why, told whom) {
   work_.tell();
 }
 
-/// What must arrive, and nobody waits for.
+/// Sends again what must arrive and what no call waits for.
 task<> rounds::repeat() {
   reminder<> again;
   for (;;) {

@@ -1,16 +1,16 @@
 #pragma once
-/// Members of a group that make the same calls, and sometimes have to agree on something after one: each says what it has, the
-/// first member merges, all are told the same.
+/// Members of a group that make the same calls, and sometimes have to agree on something after a call: each member says what it has, the
+/// first member merges, and all get the same result.
 ///
 ///     rounds talk(services, declaration, {.merge = put_together, .on_failed = end_what_runs});
-///     auto outcome = co_await talk.exchange(call, round, body, deadline);      // result<rounds::outcome>
-///     talk.passed(call);                    // this call is over here; nothing was to be said, or no more is
+///     auto outcome = co_await talk.exchange(call, round, body, timeout_ns);    // result<rounds::outcome>
+///     talk.passed(call);                    // this call is over here, and this rank has nothing more to say about it
 ///     talk.failed(call, why, …);            // it ends with `why` on every member
 ///
-/// A call that nobody has anything to say of costs no message. Where only some have, they are told so (`apart`), because the
-/// others may be further on, and with it what the leader knows of that from former calls. A round ends with `timeout` naming who
-/// was silent, with `peer_failed` when a member dies, or with what another member failed with; all members that are in that call
-/// learn the same, however late they ask. Lost, late and repeated messages cost time only.
+/// A call about which no member has anything to say costs no message. If only some members have something to say, the leader tells them so
+/// (`apart`), because the others may be further on, and adds what it knows of the matter from earlier calls. A round ends with `timeout`
+/// that names the silent members, with `peer_failed` when a member dies, or with the error of another member. All members in that call get
+/// the same result, however late they ask. Lost, late and repeated messages cost only time.
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/rounds/round_messages.hpp>
 #include <parley/actors/services.hpp>
@@ -35,21 +35,21 @@ using round_body = std::vector<std::uint8_t>;
 class rounds {
  public:
   struct options {
-    /// On the leader, of all members' bodies in their order. What it throws fails the call everywhere.
+    /// On the leader: merges the bodies of all members, in their order. If it throws, the call fails on all members.
     std::function<round_body(std::span<const round_body> said)> merge;
-    /// On the leader, of what some had to say where others had not: the body that `apart` has. What it throws fails their call.
+    /// On the leader: makes the body of `apart` from what some members had to say when others had nothing. If it throws, their call fails.
     std::function<round_body(std::span<const round_body> said)> known;
-    /// A call that this member is in, or is yet to make, has failed elsewhere.
+    /// Called when a call that this member is in, or will make, has failed on another member.
     std::function<void(std::uint64_t call)> on_failed;
-    /// Shortly before a round runs out of time: these ranks have not spoken.
+    /// Called shortly before a round runs out of time, with the ranks that have not spoken.
     std::function<void(const std::vector<rank_id>& silent)> on_late_soon;
-    /// What they said when they were asked, each behind a semicolon.
+    /// Returns what those ranks answered when they were asked, each preceded by a semicolon.
     std::function<std::string(const std::vector<rank_id>& silent)> said_by;
   };
   struct outcome {
     enum class kind : std::uint8_t { agreed, apart } what = kind::agreed;
     round_body body;
-    std::string text;  ///< of `apart`: who had nothing to say
+    std::string text;  ///< for `apart`: the ranks that had nothing to say
   };
   enum class told : std::uint8_t { everybody, who_asks };
 
@@ -58,18 +58,19 @@ class rounds {
   rounds& operator=(const rounds&) = delete;
   ~rounds();
 
-  /// `deadline` is the leader's; members give it an eighth of its time more, because it knows who is missing.
+  /// `timeout_ns` is the leader's timeout. Other members wait an eighth longer, because the leader knows which ranks are missing.
   runtime::task<runtime::result<outcome>> exchange(std::uint64_t call, std::uint32_t round, round_body body,
                                                    runtime::time_ns timeout_ns);
   void passed(std::uint64_t call);
-  /// `who_asks`: it was no matter of agreement as far as is known here.
+  /// `everybody`: the call fails on all members. `who_asks`: as far as this rank knows,
+  /// the call needed no agreement, so only members that ask are told.
   void failed(std::uint64_t call, const runtime::error& why, told whom);
-  /// Why this call fails, if a member has said so.
+  /// Why this call fails, if a member has reported a failure.
   std::optional<runtime::error> failure_of(std::uint64_t call) const;
-  /// Ends all rounds, and those to come. What says more takes the place of what was said first.
+  /// Ends all current and later rounds. `peer_restarted` and `fenced` replace an earlier reason, because they say more.
   void fail(const runtime::error& why) noexcept;
   const std::optional<runtime::error>& broken() const noexcept { return broken_; }
-  /// After it has failed, for good: another one, of the next generation, takes its place.
+  /// Stops receiving for good, after `fail`: an object of the next generation replaces this one.
   void retire() noexcept;
   std::uint64_t generation() const noexcept { return generation_; }
 
@@ -87,7 +88,7 @@ class rounds {
   };
   struct kept_outcome {
     round_outcome what;
-    std::set<rank_id> unknown_to;  ///< who has not acknowledged it
+    std::set<rank_id> unknown_to;  ///< members that have not acknowledged it
     bool failed() const noexcept { return what.what == round_outcome::kind::failed; }
   };
 
@@ -96,7 +97,7 @@ class rounds {
   void on_question(const round_question& m);
   struct time_limit {
     runtime::time_ns deadline = 0;
-    runtime::time_ns late_soon = 0;  ///< when silent ones are asked what they do; `never`: no more
+    runtime::time_ns late_soon = 0;  ///< when silent members are asked what they do; `never`: not any more
   };
   runtime::task<runtime::result<outcome>> lead(std::uint64_t call, std::uint32_t round, round_body body, time_limit t);
   runtime::task<runtime::result<outcome>> follow(std::uint64_t call, std::uint32_t round, round_body body,
@@ -123,17 +124,17 @@ class rounds {
   std::uint64_t generation_;
   rank_id leader_;
   std::vector<rank_id> members_;
-  runtime::news changed_;  ///< for the exchange that waits
-  runtime::news work_;     ///< for `repeat`
+  runtime::news changed_;  ///< wakes the exchange that waits
+  runtime::news work_;     ///< wakes `repeat`
   std::optional<runtime::error> broken_;
-  std::uint64_t passed_ = 0;  ///< calls below are over here
+  std::uint64_t passed_ = 0;  ///< calls below this one are over here
   std::optional<std::uint64_t> asked_;
   std::map<std::uint64_t, failed_call> failed_;  ///< by call, here or elsewhere; at most `most_failures`
-  std::uint64_t forgotten_ = 0;          ///< of calls below it is not known any more why they failed, if they did
-  std::optional<round_outcome> latest_;  ///< at the others, until the exchange that waits takes it
-  std::vector<round_said> said_;         ///< at the leader, by member
-  /// At the leader. The last that is no failure stays, for those that ask late. One is enough: nobody is in an earlier call when a
-  /// call ends otherwise than in failure. Failures stay until all know of them, and at most `most_failures`.
+  std::uint64_t forgotten_ = 0;          ///< for calls below this one it is no longer known whether and why they failed
+  std::optional<round_outcome> latest_;  ///< on the other members: until the waiting exchange takes it
+  std::vector<round_said> said_;         ///< on the leader: by member
+  /// On the leader. The last outcome without failure stays, for members that ask late. One is enough: when a call ends without failure, no
+  /// member is in an earlier call. Failures stay until all members know them; there are at most `most_failures`.
   std::vector<kept_outcome> kept_;
   bool retired_ = false;
 };

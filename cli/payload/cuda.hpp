@@ -1,11 +1,11 @@
 #pragma once
-/// The GPUs of this machine, for the commands that can use them, and the kernels of `parley tune`.
+/// The GPUs of this machine, for commands that can use them, and the kernels of `parley tune`.
 ///
 ///     const auto gpu = find_cuda();
 ///     if (!gpu) say(gpu.reason().what());     // built without CUDA, no driver, no device: which of them, and what to do
 ///
-/// Nothing is looked for before the first call. The kernels give the bytes that payload.hpp's functions give; launching one
-/// answers nothing, or CUDA's words.
+/// Nothing is searched for before the first call. The kernels make the same bytes as payload.hpp's functions. A launch
+/// returns an empty text, or CUDA's message.
 #include <parley/transports/cuda/cuda_driver.hpp>
 #include <parley/transports/nccl/nccl_library.hpp>
 
@@ -22,7 +22,7 @@ std::string launch_make_payload(std::uint64_t number, std::span<std::byte> into,
                                 transports::cuda_stream stream);
 std::string launch_multiply(std::span<std::byte> payload, std::uint16_t factor, int device,
                             transports::cuda_stream stream);
-/// Throws `device_failed` with those words.
+/// Throws `device_failed` with that message, unless it is empty.
 inline void must_launch(const std::string& fault) {
   if (!fault.empty()) runtime::raise({runtime::errc::device_failed, fault});
 }

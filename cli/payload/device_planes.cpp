@@ -49,7 +49,7 @@ class two_ends final : private runtime::link::handler {
   two_ends(const two_ends&) = delete;
   two_ends& operator=(const two_ends&) = delete;
 
-  /// Throws.
+  /// Throws `failure`.
   void exchange() {
     sent_ = cuda_memory::on_device(a_.driver(), a_.device(), bytes);
     received_ = cuda_memory::on_device(b_.driver(), b_.device(), bytes);
@@ -112,7 +112,7 @@ result<> tried(transports::cuda_driver& gpu, two_ends::way how) {
     ends->exchange();
     return {};
   } catch (const runtime::failure& f) {
-    if (f.code() == errc::timeout) static_cast<void>(ends.release());  // its end would wait for what does not end
+    if (f.code() == errc::timeout) static_cast<void>(ends.release());  // its destructor would wait for ever
     return f.reason();
   }
 }

@@ -1,23 +1,23 @@
 #pragma once
-/// Whether GPU planes work here, by a small message that takes them, for `parley doctor`.
+/// For `parley doctor`: whether GPU planes work here, tried with a small message.
 ///
 ///     if (const auto tried = try_cuda_copy(gpu); !tried) say(tried.reason().text());
 ///
-/// Both ends are in this process, on the first device and the last. The error says what was refused, in CUDA's words, or that what
-/// came was not what was sent, or did not come within 5 s.
+/// Both ends are in this process, on the first and the last device. The error says what was refused, in CUDA's words, or that the wrong
+/// data was received, or none within 5 s.
 #include <parley/transports/cuda/cuda_driver.hpp>
 
 #include <cstddef>
 
 namespace parley::cli {
 
-/// From stream to stream.
+/// Sends the message from one stream to another.
 runtime::result<> try_cuda_copy(transports::cuda_driver& gpu);
-/// Down into pinned memory, across, and up again.
+/// Sends it down into pinned memory, across, and up into the other device.
 runtime::result<> try_staged(transports::cuda_driver& gpu);
-/// Whether UCX moves memory of devices by itself, where PARLEY_UCX_CUDA=1 asks it to; it is asked, and sends nothing.
+/// Asks UCX whether it moves device memory by itself, as PARLEY_UCX_CUDA=1 would have it; sends nothing.
 runtime::result<> ask_ucx(transports::cuda_driver& gpu);
-/// What NCCL is good for with so many GPUs here: it takes no two ranks on one.
+/// Says what NCCL can do with that many GPUs here: it does not accept two ranks on one GPU.
 const char* what_nccl_takes(std::size_t gpus) noexcept;
 
 }  // namespace parley::cli

@@ -20,11 +20,11 @@ using kernel = device_times::kernel;
 namespace {
 
 constexpr int repetitions = 20;
-constexpr int before_them = 3;  // which load the kernel and wake the clocks
+constexpr int before_them = 3;  // untimed: they load the kernel and raise the clocks
 constexpr std::size_t small_copy_bytes = 4096;
 constexpr std::size_t large_copy_bytes = std::size_t{16} << 20U;
 
-/// A stream, and the time that what is put into it takes.
+/// A stream that measures how long work takes in it.
 class stopwatch {
  public:
   stopwatch(transports::cuda_driver& gpu, int device)
@@ -37,7 +37,7 @@ class stopwatch {
     gpu_.destroy(ended_);
     gpu_.destroy(stream_);
   }
-  /// `put_into(stream)` throws where it cannot.
+  /// `put_into(stream)` throws if it fails.
   template <class PutInto>
   double median_ns(const PutInto& put_into) {
     std::vector<double> times;
@@ -68,7 +68,7 @@ class stopwatch {
   transports::cuda_event ended_;
 };
 
-// What ranks compute: those of a transfer make what they send, the stages of a pipeline multiply what comes, and the first makes it.
+// Senders of a transfer make what they send. All stages of a pipeline multiply their input; the first one also makes it.
 std::vector<kernel> kernels_of(const spec& job) {
   using name = kernel::name;
   std::vector<kernel> all;
@@ -85,7 +85,7 @@ std::vector<kernel> kernels_of(const spec& job) {
   return all;
 }
 
-// From another device's memory where there is one, as most messages will go.
+// Copies from another device's memory if there is one, because most messages will.
 void measure_copies(device_times& into, transports::cuda_driver& gpu, stopwatch& watch) {
   if (gpu.devices().size() > 1) into.copied_from = (into.device + 1) % static_cast<int>(gpu.devices().size());
   const auto from = transports::cuda_memory::on_device(gpu, into.copied_from, large_copy_bytes);

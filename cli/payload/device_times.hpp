@@ -1,12 +1,12 @@
 #pragma once
-/// What the computations of `parley tune` and a copy take on a GPU, measured once, in one process, for virtual ranks to take
+/// How long the computations of `parley tune`, and a copy, take on a GPU: measured once, in one process, as the times of virtual ranks
 /// (`--device cuda --sim`).
 ///
 ///     const device_times seen = measure_device(*find_cuda().value(), /*device=*/0, job);
 ///     runtime::time_ns t = seen.of({.factor = 3}, 1_MiB);              // as long as the kernels of that step took
 ///
-/// Medians of some launches by the device's own clock, each in a stream that has nothing else: from one event to the next, which the
-/// shortest kernels show. Throws `unavailable` or `device_failed` with CUDA's words.
+/// Medians of several launches by the device's own clock, each in a stream with nothing else in it. A time goes from one event to the
+/// next, so that the shortest kernels show the cost of events, too. Throws `unavailable`, or `device_failed` with CUDA's message.
 #include <parley/cli/payload/cuda.hpp>
 #include <parley/cli/payload/payload_engine.hpp>
 #include <parley/cli/spec.hpp>
@@ -23,7 +23,7 @@
 
 namespace parley::cli {
 
-/// Who launches the kernels; answers nothing, or CUDA's words.
+/// Launch the kernels. Both return an empty text, or CUDA's message.
 struct payload_launchers {
   std::function<std::string(std::uint64_t number, std::span<std::byte>, int device, transports::cuda_stream)> make =
       launch_make_payload;
@@ -39,14 +39,14 @@ struct device_times {
   };
   int device = 0;
   std::string device_name;
-  std::vector<kernel> kernels;   ///< of each size of the spec, those that its ops need
-  int copied_from = 0;           ///< another device, where there is one
-  runtime::time_ns copy_ns = 0;  ///< of any copy, and for each byte of it
+  std::vector<kernel> kernels;   ///< one for each kernel and size that the spec's ops need
+  int copied_from = 0;           ///< another device, if there is one
+  runtime::time_ns copy_ns = 0;  ///< per copy; each byte adds `copy_ns_per_byte`
   double copy_ns_per_byte = 0;
 
-  /// Of what a rank computes for a payload of that size; 0 where no kernel has a part in it.
+  /// The time that a rank computes for a payload of that size; 0 if no kernel was measured for it.
   runtime::time_ns of(const payload_step& step, std::uint64_t bytes) const noexcept;
-  /// Links that move payloads as the device copies them.
+  /// Links that move payloads as fast as the device copies them.
   simulation::link_model links() const noexcept;
   boost::json::object report() const;
 };

@@ -9,7 +9,7 @@ namespace parley::cli {
 
 namespace {
 constexpr std::size_t deepest = 64;
-constexpr std::size_t most_parts = 1'000;  // a + b + c … is a tree as deep as it is long
+constexpr std::size_t most_parts = 1'000;  // a + b + c … is a tree as deep as the text is long
 }  // namespace
 
 /// Recursive descent with one function for all levels of binary operators.

@@ -4,8 +4,8 @@
 ///     const expression even("rank % 2 == 0");
 ///     even.evaluate({.rank = 2, .world = 4});       // 1
 ///
-/// Both throw `expression_error`, which says where in the text and what was expected: the constructor for what cannot be
-/// parsed, `evaluate` for a division by zero or a number that grows beyond 64 bits. `&&` and `||` evaluate their right side
+/// Both throw `expression_error`, which says where in the text the fault is and what was expected: the constructor if the text cannot
+/// be parsed, `evaluate` for a division by zero or a number that grows beyond 64 bits. `&&` and `||` evaluate their right side
 /// only when it matters.
 #include <parley/identifiers.hpp>
 

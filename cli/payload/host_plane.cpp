@@ -29,7 +29,7 @@ using clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds for_the_message{5};
 constexpr std::chrono::seconds for_all{10};
-// In front of what an end says last; all else that it writes is UCX's.
+// Marks in front of the last text of a process; everything else that it writes comes from UCX.
 constexpr std::string_view fine = "\nFINE ";
 constexpr std::string_view failed = "\nFAILED ";
 
@@ -57,7 +57,7 @@ bool exchange(int with, std::span<const std::byte> mine, std::vector<std::byte>&
   return all(::read, with, reinterpret_cast<char*>(theirs.data()), theirs.size());
 }
 
-// Rank 0 sends, rank 1 answers. Says on standard output what came of it.
+// Rank 0 sends, rank 1 answers. Prints the outcome on standard output.
 void be_one_end(runtime::rank_id rank, int other_end) {
   transports::ucx_link wire({.rank = rank, .world_size = 2});
   const runtime::rank_id peer = 1 - rank;
@@ -95,7 +95,7 @@ end start(runtime::rank_id rank, int other_end, int not_mine) {
   std::fflush(nullptr);
   made.process = ::fork();
   if (made.process == 0) {
-    ::close(not_mine);  // so that the death of the other process is seen
+    ::close(not_mine);  // so that the death of the other process is noticed
     ::dup2(ends[1], STDOUT_FILENO);
     ::dup2(ends[1], STDERR_FILENO);
     ::alarm(static_cast<unsigned>(for_all.count()));
@@ -112,7 +112,7 @@ end start(runtime::rank_id rank, int other_end, int not_mine) {
   return made;
 }
 
-/// Both outputs, until their ends; processes that take too long are killed.
+/// Reads both outputs to their ends; kills processes that take too long.
 void listen_to(std::array<end, 2>& both) {
   const auto until = clock::now() + for_all;
   for (std::array<char, 4096> piece{}; both[0].output >= 0 || both[1].output >= 0;) {
@@ -134,7 +134,7 @@ void listen_to(std::array<end, 2>& both) {
   }
 }
 
-/// Of `parley: UCX: what (file:line)`, the line of an error (transports/ucx/ucx_log.hpp): what, and where.
+/// From a line `parley: UCX: what (file:line)`, which reports an error (transports/ucx/ucx_log.hpp): what, and where.
 std::string complaint_of_ucx(std::string_view said) {
   constexpr std::string_view mark = "parley: UCX: ";
   const auto at = said.find(mark);

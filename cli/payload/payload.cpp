@@ -25,7 +25,7 @@ void make_from(payload_ramp r, std::size_t first_lane, std::span<std::byte> into
 
 class hasher {
  public:
-  // All but the last piece are multiples of 32 bytes.
+  // Every piece but the last must be a multiple of 32 bytes long.
   void add(std::span<const std::byte> piece) noexcept {
     std::size_t at = 0;
     for (; at + 32 <= piece.size(); at += 32) {
@@ -78,7 +78,7 @@ std::uint64_t digest_of(std::span<const std::byte> payload) {
 }
 
 std::uint64_t reference_digest(std::uint64_t number, std::uint64_t bytes, std::size_t stages) {
-  // In blocks that stay in the cache; the result is the same as that of whole passes.
+  // Works in blocks that stay in the cache; the result is the same as with whole passes.
   std::array<std::byte, block_bytes> block{};
   const payload_ramp r = ramp_of(number);
   hasher h;

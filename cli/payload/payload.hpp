@@ -1,5 +1,5 @@
 #pragma once
-/// What the ranks of `parley tune` compute: a product over the payload that is exact, so that the last stage's output can be
+/// The computation of the ranks of `parley tune`: an exact product over the payload, so that the last stage's output can be
 /// compared bit for bit with what one process computes.
 ///
 ///     make_payload(microbatch, activation);             // the first stage
@@ -23,9 +23,9 @@ payload_ramp ramp_of(std::uint64_t number) noexcept;
 void make_payload(std::uint64_t number, std::span<std::byte> into);
 void multiply(std::span<std::byte> payload, std::uint16_t factor);
 std::uint16_t factor_of_stage(std::size_t stage) noexcept;
-/// A hash of all bytes and their order; every single change shows in it.
+/// A hash of all bytes and their order. Every single change changes the hash.
 std::uint64_t digest_of(std::span<const std::byte> payload);
-/// What `digest_of` gives in the end of a pipeline of so many stages; 0 stages for a payload that is only moved.
+/// The `digest_of` the output of a pipeline with that many stages; 0 stages: a payload that is only moved.
 std::uint64_t reference_digest(std::uint64_t number, std::uint64_t bytes, std::size_t stages);
 
 }  // namespace parley::cli

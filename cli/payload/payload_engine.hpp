@@ -1,12 +1,12 @@
 #pragma once
-/// Who computes what the ranks of `parley tune` do to their payloads: the processor, or a GPU with kernels of its own that give
+/// Computes what the ranks of `parley tune` do to their payloads: on the processor, or on a GPU with kernels that make
 /// the same bytes.
 ///
 ///     cuda_engine gpu(*job.gpu(), *job.gpu_memory());
 ///     std::uint64_t digest = co_await engine.run({.number = 7, .makes = true, .factor = 3, .hashes = true}, payload);
 ///
-/// On a GPU a step without a digest ends as soon as its kernels are enqueued: what moves the payload next comes after them in
-/// stream order (`cuda_copies::after`), and no processor waits for a kernel. Throws `device_failed` with CUDA's words.
+/// On a GPU a step without a digest ends as soon as its kernels are enqueued: whatever moves the payload next comes after them in
+/// stream order (`cuda_copies::after`), so no processor waits for a kernel. Throws `device_failed` with CUDA's message.
 #include <parley/cuda_copies.hpp>
 #include <parley/cuda_space.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
@@ -29,15 +29,15 @@ struct payload_step {
 class payload_engine {
  public:
   virtual ~payload_engine() = default;
-  /// Null: host memory.
+  /// The memory that payloads lie in; null: host memory.
   virtual runtime::memory_space* memory() noexcept = 0;
-  /// Answers the digest of what the payload is then; 0 unless it `hashes`.
+  /// Returns the digest of the payload after the step; 0 unless the step `hashes`.
   virtual runtime::task<std::uint64_t> run(payload_step step, std::span<std::byte> payload) = 0;
 };
 
 class host_engine final : public payload_engine {
  public:
-  /// In virtual time a step takes as long as `takes` says; empty: none.
+  /// How long a step takes in virtual time; empty: no time.
   using model = std::function<runtime::time_ns(const payload_step&, std::uint64_t bytes)>;
   explicit host_engine(model takes = {}) : takes_(std::move(takes)) {}
   runtime::memory_space* memory() noexcept override { return nullptr; }
@@ -49,7 +49,7 @@ class host_engine final : public payload_engine {
 
 class cuda_engine final : public payload_engine {
  public:
-  /// Both outlive it.
+  /// Both arguments must outlive the engine.
   cuda_engine(transports::cuda_copies& copies, transports::cuda_space& memory);
   ~cuda_engine() override;
   runtime::memory_space* memory() noexcept override { return &space_; }

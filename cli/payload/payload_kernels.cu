@@ -12,7 +12,7 @@ unsigned blocks_for(std::size_t lanes) {
   return static_cast<unsigned>(wanted < most_blocks ? wanted : most_blocks);
 }
 
-// Payloads may begin at any address and end in an odd byte: 16-bit lanes are put together from bytes where they must be.
+// Payloads may begin at any address and have an odd length, so 16-bit lanes are read and written byte by byte.
 __device__ unsigned load(const unsigned char* at) { return at[0] | (unsigned{at[1]} << 8U); }
 __device__ void store(unsigned char* at, unsigned value) {
   at[0] = static_cast<unsigned char>(value);

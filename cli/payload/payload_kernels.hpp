@@ -1,5 +1,5 @@
 #pragma once
-// What payload.hpp's functions do, on a GPU; the stream is of that device.
+// payload.hpp's functions on a GPU. `stream` must belong to `device`.
 #include <cuda_runtime_api.h>
 
 #include <cstddef>

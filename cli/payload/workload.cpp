@@ -15,7 +15,7 @@ namespace parley::cli {
 
 using runtime::task;
 
-/// What this rank does in one op.
+/// This rank's part of one op.
 class workload::part {
  public:
   explicit part(workload& owner, const op_spec& op) : owner_(owner), op_(op) {}
@@ -86,7 +86,7 @@ class workload::receiver_part final : public part {
     came_out.op = op.name;
     came_out.sender = from;
   }
-  // Two receives take turns, so that the next one is posted before its message leaves: what writes into a buffer needs its credit by then.
+  // Two receives take turns, so that the next one is posted before its message is sent: a put into a buffer needs the credit by then.
   task<> run() override {
     runtime::scope& here = co_await runtime::this_scope;
     runtime::scope both(here);
@@ -101,7 +101,7 @@ class workload::receiver_part final : public part {
     const auto memory = transfer_.registered(block->bytes());
     for (std::size_t i = first; i < op_.sizes.size(); i += at_once) {
       const std::uint64_t got = co_await transfer_.receive(block->bytes(), {.from = from_});
-      while (came_out.digests.size() < i) {  // in order, and so are the receives that follow
+      while (came_out.digests.size() < i) {  // digests are kept in order, and so are the later receives
         auto hashed = co_await hashed_.next(runtime::never);
         hashed.value();
       }

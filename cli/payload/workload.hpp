@@ -1,11 +1,11 @@
 #pragma once
-/// What one rank of `parley tune` does: its part of every op of the spec, all at once, until each has run its microbatches.
+/// The work of one rank of `parley tune`: its part of every op of the spec, all at once, until each op has run its microbatches.
 ///
 ///     workload work(job_spec, self, {.on_step = [&] { … }});
 ///     runtime::run(loop, work.run());             // throws what ended it
-///     work.outputs();                             // what came out on this rank, as hashes
+///     work.collected();                           // what came out on this rank, as hashes
 ///
-/// Nothing here knows of tuning: ops are declared and called. The calls that fail, fail the whole rank.
+/// Nothing here depends on tuning: ops are declared and called. If a call fails, the whole rank fails.
 #include <parley/cli/payload/payload_engine.hpp>
 #include <parley/cli/spec.hpp>
 #include <parley/rank.hpp>
@@ -22,16 +22,16 @@
 namespace parley::cli {
 
 struct workload_options {
-  /// After each microbatch or message that has left or reached this rank, on the actor thread.
+  /// Called on the actor thread after each microbatch or message that has left or reached this rank.
   std::function<void()> on_step;
-  std::shared_ptr<payload_engine> engine{};  ///< who computes; null: the processor
+  std::shared_ptr<payload_engine> engine{};  ///< computes the payloads; null: the processor does
 };
 
-/// Hashes of what ended here, one per microbatch or message.
+/// Hashes of the payloads that ended on this rank, one per microbatch or message.
 struct outputs {
   std::string op;
   rank_id sender = 0;      ///< of a transfer
-  std::size_t stages = 0;  ///< whose products are in it
+  std::size_t stages = 0;  ///< that multiplied the payloads
   std::vector<std::uint64_t> digests;
 };
 
@@ -43,7 +43,7 @@ class workload {
   workload& operator=(const workload&) = delete;
 
   runtime::task<> run();
-  /// Ends `run` with `cancelled`, as soon as the transports let go.
+  /// Ends `run` with `cancelled`, as soon as the transports have let go of the buffers.
   void stop() noexcept;
   std::vector<outputs> collected() const;
   std::uint64_t steps_done() const noexcept { return done_; }

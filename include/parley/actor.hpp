@@ -11,9 +11,9 @@
 ///     }
 ///     address<ping> a = spawn_actor<ping>(scope, pong, other);
 ///
-/// An actor ends when its coroutine returns or throws; its monitors then get a `down` with the reason, its mailbox closes, and
-/// sends to it answer `closed`. An exception in an actor reaches its monitors, not its scope: it never takes the rank down.
-/// Ending the scope ends its actors.
+/// An actor ends when its coroutine returns or throws. Its mailbox then closes, its monitors each receive a `down` with the
+/// reason, and later sends to it return `closed`. An exception in an actor reaches the actor's monitors, not its scope, so it
+/// never ends the rank. Ending a scope ends the actors in it.
 #include <parley/error.hpp>
 #include <parley/runtime/coroutines/frame_pool.hpp>
 #include <parley/runtime/coroutines/mailbox.hpp>
@@ -29,17 +29,17 @@
 
 namespace parley::runtime {
 
-/// What a monitor is told. `reason` is `none` for a normal end, what the actor threw, `cancelled` when
-/// it was torn down, or `closed` when it had ended before it was monitored.
+/// The message that a monitor receives when an actor ends. `reason` is `none` after a normal end, the error that the actor
+/// threw, `cancelled` if the actor was torn down, or `closed` if its mailbox was already closed when `monitor` was called.
 struct down {
-  std::uint64_t monitored = 0;  ///< the number that `monitor` gave
+  std::uint64_t monitored = 0;  ///< the number that was passed to `monitor`
   error reason = errc::none;
 };
 
 template <class... Ms>
 class address;
 
-/// What the behaviour of an actor sees of itself.
+/// The actor as its own coroutine sees it.
 template <class... Ms>
 class actor final : public frame_pool::pooled, private task_observer {
  public:
@@ -82,7 +82,8 @@ class actor final : public frame_pool::pooled, private task_observer {
     leave(errc::cancelled);
     drop();
   }
-  // Addresses may outlive the actor, and what it holds may name it: nothing is kept, and who asked is told so.
+  // Addresses may outlive the actor, and its unread messages may hold such addresses: they are dropped, so that no cycle keeps
+  // the mailbox alive. A dropped question is refused with `closed`, so that the asker does not wait for a reply.
   void leave(const error& reason) noexcept {
     box_.close();
     box_.drop_if([](const message& m) {
@@ -95,13 +96,13 @@ class actor final : public frame_pool::pooled, private task_observer {
   }
 
   scope* home_;
-  [[no_unique_address]] box box_;  // its tail has room for the next member
-  std::uint32_t references_ = 1;   // the coroutine's own
+  [[no_unique_address]] box box_;  // the next member fits into its tail padding
+  std::uint32_t references_ = 1;   // the coroutine holds one
   using monitor_list = std::vector<std::function<void(const error&)>>;
   std::unique_ptr<monitor_list> monitors_;  // few actors have any
 };
 
-/// How an actor is named. Copyable; keeps the mailbox alive, not the actor.
+/// Names an actor. Copyable; keeps the actor's mailbox alive, not its coroutine.
 template <class... Ms>
 class address {
  public:
@@ -124,16 +125,18 @@ class address {
   explicit operator bool() const noexcept { return named_ != nullptr; }
   bool operator==(const address&) const noexcept = default;
 
-  /// Asks it to end: no message reaches it any more, and its waits for one end with `closed`.
+  /// Asks the actor to end: closes its mailbox. Later sends return `closed`. The actor still receives the messages that are in
+  /// the mailbox; after these, its receives end with `closed`.
   void stop() const noexcept {
     if (named_ != nullptr) named_->box_.close();
   }
-  /// `none`, `full` or `closed`, at once.
+  /// Sends without waiting: returns `none`, `full` or `closed`.
   errc try_send(message m) const { return named_ == nullptr ? errc::closed : named_->box_.try_send(std::move(m)); }
-  /// Waits for room. `auto sent = co_await to.send(m);` must not be asked of an empty address.
+  /// Waits until the mailbox has room: `auto sent = co_await to.send(m);`. The address must not be empty.
   auto send(message m, time_ns deadline = never) const { return named_->box_.send(std::move(m), deadline); }
 
-  /// Sends `down{number, reason}` to `watcher` when the actor ends, even if its mailbox is full; at once if it has ended.
+  /// Sends `down{number, reason}` to `watcher` when the actor ends, even if the watcher's mailbox is full. Sends it at once, with
+  /// `closed`, if the actor's mailbox is already closed or this address is empty.
   template <class... Ws>
   void monitor(address<Ws...> watcher, std::uint64_t number) const {
     static_assert(mailbox<Ws...>::template carries<down>, "a monitor's mailbox must carry `down`");

@@ -1,6 +1,6 @@
 #pragma once
-/// Joining a job through somebody else's communicator: a program that has MPI, or any other way in which all ranks can
-/// exchange bytes, hands that over instead of a launcher's environment and a TCP rendezvous.
+/// Joins a job through a communicator that the program already has. A program with MPI, or with another way to exchange bytes
+/// among all ranks, passes it as a function, and needs no launcher environment and no TCP rendezvous.
 ///
 ///     bootstrap through{.rank = mine, .world_size = all, .all_gather = [&](std::span<const std::byte> bytes) {
 ///       …                                        // MPI_Allgather of the sizes, MPI_Allgatherv of the bytes
@@ -8,16 +8,17 @@
 ///     }};
 ///     parley::job here({.bootstrap = through});
 ///
-/// `all_gather` is called twice, by all ranks alike, in the job's constructor and never again; the communicator may go
-/// afterwards. Who may take part, and how long a missing rank is waited for, is the communicator's business; the session
-/// key of the control messages follows from random bytes of all ranks, so whoever can read the communicator can read it.
+/// The job's constructor calls `all_gather` twice on every rank, and nothing calls it later, so the communicator may then be freed.
+/// The communicator decides which ranks may join and how long they wait for a missing rank. The session key of the control
+/// messages is derived from random bytes that the ranks send through `all_gather`: whoever can read the communicator's traffic
+/// can compute the key.
 ///
-/// Nobody watches a TCP connection then. Ranks of one host still notice each other's death by heartbeats (heartbeat.hpp), and tell
-/// those of other hosts; of a rank that is alone on another host UCX alone notices the end, if this rank has exchanged messages with it
-/// (ucx_link.hpp says how soon).
+/// Detecting failures: without a rendezvous there are no TCP connections to watch. Ranks of one host notice each other's death by
+/// heartbeats (heartbeat.hpp) and tell the ranks of other hosts. The death of a rank that is alone on its host is noticed only by
+/// UCX, and only on ranks that have exchanged messages with it (ucx_link.hpp says how soon).
 ///
-/// Failure: throws `failure`: `bad_argument` when `all_gather` does not give what it should, `protocol_version` when the
-/// ranks run different versions. What `all_gather` throws passes through.
+/// Failure: throws `failure`: `bad_argument` if `all_gather` is missing or returns wrong entries, or if `rank` is not in the world;
+/// `protocol_version` if the ranks run different versions. An exception from `all_gather` passes through.
 #include <parley/identifiers.hpp>
 
 #include <cstddef>

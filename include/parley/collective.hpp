@@ -1,31 +1,34 @@
 #pragma once
-/// Collectives of a leader and its workers, in one group or in several: all-reduce, broadcast or gather, each group running
-/// one config of several, the fastest, found out while the program runs.
+/// Collectives of a leader and its workers, in one group or in several: all-reduce, broadcast or gather. Each group finds the
+/// fastest of its configs while the program runs, and then runs that one.
 ///
 ///     collective gradients(self, {
 ///         .name    = "gradients",                           // of all ranks, led by rank 0, unless `role` or `groups` say otherwise
 ///         .configs = {configs::star(), configs::star(256_KiB), configs::chain()},
-///         .depth   = 2});                                   // calls that a rank may have under way before it must wait
+///         .depth   = 2});                                   // calls that a rank may have in flight before it must wait
 ///     co_await gradients.all_reduce(values);                // in place: the same bits on all ranks, in every run
 ///
-/// Ranks that are idle exchange nothing and may not call. Calls are matched in the order in which each rank makes them, and
-/// all ranks of a group bring the same size. With several `groups` each leads, tunes and fails on its own; who has no role
-/// function has the first rank of each group as its leader. A call throws `failure`, which names op, rank and invocation, and who was late,
-/// died, failed or called otherwise. A call that fails fails on every rank of the group; the next one goes on.
+/// Idle ranks exchange nothing and must not call. Calls are matched in the order in which each rank makes them, and all ranks of a
+/// group must pass the same size. With several `groups`, each group has its own leader, tunes on its own and fails on its own. Without
+/// a role function, the first rank of each group leads.
 ///
-/// When a rank of a group comes back as a new process, its calls fail with `peer_restarted`. Then each of its other ranks calls `rejoin`,
-/// where its program is ready to begin again, and the new process declares the op as ever: all count and agree anew.
+/// Failure: a call throws `failure`, which names the op, the rank and the invocation, and the rank that was late, died, failed or
+/// called with something else. A call that fails on one rank fails on every rank of the group. The next call goes on.
 ///
-/// A worker learns the config of call i from what the leader sent with call i - depth. That is no wait of its own as long as
-/// no more than `depth` calls are under way. A broadcast may have depth 0: its first message is the leader's.
+/// Restart: when a rank of a group comes back as a new process, the group's calls fail with `peer_restarted`. Each other rank of the
+/// group then calls `rejoin` as soon as its program is ready to begin again, and the new process declares the op as usual. All ranks
+/// count calls from 0 again and agree on configs again.
 ///
-/// A call is charged from its last start, or from the end of the call before where that came later, to its last end. Where calls
-/// overlap a trial runs between calls of other configs, so that this is how soon a call is done, not how many are done in a second: a
-/// config that takes longer alone, and of which several run side by side for little more, loses. Who knows that it would do better
-/// lists it alone.
+/// Depth: a worker learns the config of call i from the leader's message for call i - depth, so it waits for nothing extra while at
+/// most `depth` calls are in flight. A broadcast may have depth 0, because the leader sends its first message.
 ///
-/// On a GPU (`.memory`) its own kernel forms the sums, in the same order: of integers, `float`, `double`, `f16`, `bf16` and complex numbers; other elements
-/// and functions throw `bad_argument`. A call comes after what `cuda_copies::after` said of its buffer.
+/// Times: the time of a call starts when its last rank starts the call, or when the previous call ends if that is later, and ends when
+/// its last rank ends the call (docs/protocol.md C20 to C27 have the exact rule). If calls overlap, the calls around a trial run other
+/// configs. A trial therefore measures the latency of one call, not the number of calls per second: a config that is slower alone, but
+/// runs several calls side by side at little extra cost, loses. If such a config is better for your program, list it alone.
+///
+/// On a GPU (`.memory`) a kernel of parley's forms the sums, in the same order: of integers, `float`, `double`, `f16`, `bf16` and complex
+/// numbers. Other elements and functions throw `bad_argument`. A call runs after the work that `cuda_copies::after` noted for its buffer.
 #include <parley/actors/declaration.hpp>
 #include <parley/agreement.hpp>
 #include <parley/group_config.hpp>
@@ -51,51 +54,53 @@ class rank;
 struct collective_options {
   std::string name;
   std::function<ops::role(rank_id)> role{};    ///< empty: the first rank of each group leads
-  std::vector<std::vector<rank_id>> groups{};  ///< empty: one, of all ranks that are not idle
+  std::vector<std::vector<rank_id>> groups{};  ///< empty: one group of all ranks that are not idle
   collective_kind kind = collective_kind::all_reduce;
   std::vector<group_config_ptr> configs{configs::star()};
-  tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
-  capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
-  runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
+  tuning::constraints constraints{};        ///< what this rank's user demands of every config except the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` says so
+  runtime::memory_space* memory = nullptr;  ///< where the buffers lie, such as a GPU's memory; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
-  std::uint64_t depth = 1;  ///< calls that a rank may have under way before it must wait
+  std::uint64_t depth = 1;  ///< calls that a rank may have in flight before it must wait
   std::string dtype{};
   std::vector<rank_id> restart_group{};  ///< further ranks whose restart ends the generation of all groups
 };
 
-/// `size` consecutive ranks each; the last group has what is left.
+/// Groups of `size` consecutive ranks; the last group has the ranks that are left.
 std::vector<std::vector<rank_id>> groups_of(rank_id size, rank_id world_size);
 
-/// The participants of each group, or `role_conflict` / `bad_argument` saying which ranks and why. The same on all ranks.
+/// The participants of each group, or a `role_conflict` / `bad_argument` that names the ranks and the reason. Every rank gets the same
+/// result.
 runtime::result<std::vector<std::vector<actors::op_participant>>> form_groups(const collective_options& op,
                                                                               rank_id world_size);
 
 struct collective_call_options {
-  std::chrono::nanoseconds timeout{};  ///< 0: the op's
+  std::chrono::nanoseconds timeout{};  ///< 0: the op's timeout
 };
 
-/// A light handle of the op, which ends with its rank; copies of it are handles of the same op.
+/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op.
 class collective {
  public:
-  /// Of no op: this rank is idle in it.
+  /// A handle of no op: this rank counts as idle.
   collective() = default;
-  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  /// Declares the op; call it on all ranks. If the options cannot work, every rank throws the same `bad_argument` or `role_conflict`.
   collective(rank& self, const collective_options& op);
   bool idle() const noexcept { return !place_; }
   bool leads() const noexcept;
   std::size_t size() const noexcept;
-  /// After `peer_restarted`: enters the generation that has begun. False when none has, or this rank is idle. One that is fenced, or
-  /// has lost another rank of the group since, fails again.
+  /// Call it after `peer_restarted`: enters the op's new generation. Returns false if no new generation has begun, or if this rank is
+  /// idle or fenced. If the group has lost another rank meanwhile, calls of the new generation fail, too.
   bool rejoin();
 
-  /// Combines the contributions of all, place by place, with `Combine`: a stateless function object of two elements, of the same
-  /// type on all ranks, as are the elements (call_type.hpp).
+  /// Combines the data of all ranks element by element, in place and in the order of the ranks. `Combine` is a stateless function
+  /// object of two elements. All ranks must use the same `Combine` and the same element type (call_type.hpp).
   template <class Combine = std::plus<>, writable_buffer B>
   runtime::task<> all_reduce(B&& data, collective_call_options o = {}) {
     return run(collective_kind::all_reduce, reduction<Combine, std::ranges::range_value_t<B>>(data), o);
   }
-  /// The same; the leader does something with the combined data before it is returned, such as combining it with that of
-  /// other leaders. Workers give no function. Throws `bad_argument` where one of the op's configs leaves no room for that.
+  /// For the leader; its workers call the overload without `between`. The leader runs `between` on the combined data before the
+  /// workers receive it, for example to combine it with the data of other leaders. Throws `bad_argument` if a config of the op cannot do
+  /// that (`group_config::returns_later`).
   template <class Combine = std::plus<>, writable_buffer B, class T = std::ranges::range_value_t<B>>
   runtime::task<> all_reduce(B&& data, std::function<runtime::task<>(std::span<std::ranges::range_value_t<B>>)> between,
                              collective_call_options o = {}) {
@@ -110,23 +115,23 @@ class collective {
     return run(collective_kind::broadcast,
                giving(std::as_writable_bytes(std::span(data)), element_of<std::ranges::range_value_t<B>>()), o);
   }
-  /// `mine` of every rank, in the order of the ranks, into the leader's `all`, which holds `size()` times as much. A worker's
-  /// call may end before the leader has it; its `mine` may be reused then.
+  /// Copies `mine` of every rank into the leader's `all`, in the order of the ranks. `all` must be `size()` times as large as `mine`;
+  /// workers pass none. A worker's call may end before the leader has the data; the worker may then reuse `mine`.
   template <writable_buffer B>
   runtime::task<> gather(B&& mine, std::span<std::ranges::range_value_t<B>> all = {}, collective_call_options o = {}) {
     return gather_bytes(std::as_writable_bytes(std::span(mine)), std::as_writable_bytes(all),
                         element_of<std::ranges::range_value_t<B>>(), o);
   }
 
-  /// What its ranks have agreed on, and wishes about it (agreement.hpp). `bytes` is what a call combines, spreads or gathers in all.
-  /// Throw `bad_argument` on an idle rank.
+  /// The group's decision, and requests for a new search (agreement.hpp). `bytes` is the size of the data that a call combines,
+  /// broadcasts, or gathers from all ranks together. On an idle rank these functions throw `bad_argument`.
   agreement agreed() const;
   ops::decision decision(std::uint64_t bytes) const { return agreed().decision(bytes); }
   runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
     return agreed().decided(bytes, o);
   }
 
-  /// Of the current generation; null on an idle rank.
+  /// The op's end on this rank in the current generation; null on an idle rank.
   const group_end* details() const noexcept;
 
  private:

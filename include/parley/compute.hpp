@@ -1,10 +1,10 @@
 #pragma once
-/// Running a long computation away from the actor thread, which keeps the transports moving meanwhile.
+/// Runs a long computation outside the actor thread, which meanwhile keeps the transports moving.
 ///
 ///     double norm = co_await compute([&] { return residual(field); });
 ///
-/// On the reactor it runs on a worker thread; in virtual time it runs at once and takes the time that the model gives it.
-/// An exception comes out of the await. A computation that has begun is not cancelled: the await ends when it does.
+/// On the reactor the computation runs on a worker thread. In virtual time it runs at once and takes `modelled_ns` of that time.
+/// The await rethrows an exception of the computation. A computation cannot be cancelled: the await ends when the computation ends.
 #include <parley/runtime/time/executor.hpp>
 #include <parley/scope.hpp>
 
@@ -23,10 +23,10 @@ class [[nodiscard]] compute {
  public:
   using value = std::invoke_result_t<F&>;
 
-  /// `modelled_ns`: how long it takes in virtual time.
+  /// `modelled_ns`: how long the computation takes in virtual time.
   explicit compute(F f, time_ns modelled_ns = 0) : job_(std::make_shared<job>(std::move(f), modelled_ns)) {}
   compute(compute&&) = delete;
-  /// A frame that is torn down first waits for the computation, which may still use what the frame holds.
+  /// If the frame is torn down, waits for the computation first, because the computation may still use objects in the frame.
   ~compute() {
     if (!job_->caller) return;
     job_->wait_finished();
@@ -76,8 +76,8 @@ class [[nodiscard]] compute {
     F function;
     time_ns modelled;
     executor* where = nullptr;
-    work_meter* meter = nullptr;     // until it has ended
-    std::coroutine_handle<> caller;  // null once nobody waits any more
+    work_meter* meter = nullptr;     // null once the computation has ended
+    std::coroutine_handle<> caller;  // null once nobody waits
     std::optional<std::conditional_t<std::is_void_v<value>, std::monostate, value>> outcome;
     std::exception_ptr thrown;
   };

@@ -1,31 +1,37 @@
 #pragma once
-/// Tunes a whole function with tunable kernels inside: it is run again and again, each of its kernels tries its configs where
-/// it will run, beside the copies and the other kernels that it competes with, and all ranks take the same.
+/// Tunes a whole function that contains tunable kernels. The function runs again and again while each of its kernels tries its
+/// configs, under real conditions: together with the copies and the other kernels that compete with it. All ranks then run the
+/// same config of each kernel.
 ///
 ///     contextual layer(self, {.name = "layer", .iterations = 5});
 ///     co_await layer.run([&] { return gather_and_multiply(a, b, c); });      // calls tunable_ops, on all ranks
 ///     co_await layer.run([&] { return gather_and_multiply(a, b, c); });      // one run, with the best of each
 ///
-/// With 2 and 3 configs and 2 iterations a first call makes 7 runs: the second kernel's last config takes runs 4 and 5, during
-/// which the first one runs its best, and the last run is the one whose results count. A kernel that is called m times per
-/// run advances m steps; kernels may call others; each kernel *and key* is tuned on its own, new keys at any later call; a kernel of one
-/// config is not tuned, and a call that meets nothing else runs once. The
-/// thunk has to give the same however often it is run.
+/// Example: two kernels with 2 and 3 configs, and 2 iterations. The first call makes 7 runs. In runs 5 and 6 the second kernel
+/// tries its last config, while the first kernel already runs its best one. Run 7 gives the results that count.
 ///
-/// With NUMERICAL_CHECK on, a first run gives each kernel's numbers by its default, and a config whose outputs (tunable_op.hpp) differ
-/// from these beyond the tolerance is out like one that throws: it never wins, on whichever rank. A kernel that declares no outputs
-/// keeps its default then. So what a thunk calls with one key has to come in the same order in each run.
+/// - The function must give the same result however often it runs.
+/// - A kernel that the function calls m times advances m steps per run. Kernels may call other kernels.
+/// - Each pair of kernel and key is tuned on its own. A later call that meets a new key tunes that key.
+/// - A kernel with one config is not tuned. A call that meets only such kernels, or decided ones, runs once.
+/// - A key that only some ranks meet in a call keeps its default on all ranks.
+/// - A call that meets nothing new sends no message.
 ///
-/// Times are plain averages, of which the longest of all ranks counts, and one best holds for all. A config that throws is
-/// out, and the first that has not thrown runs in its place. When none is left anywhere, or each has failed on some rank,
-/// every rank's call ends with `config_failed`: `cannot find valid config`. What the thunk throws on one rank while they tune
-/// ends the call on all; so do `timeout` of a run or of a rank that does not come, and `peer_failed`. Then the next call begins
-/// again; what was agreed on stays, and who has not heard it takes it over. A key that only some ranks meet in a call keeps its
-/// default on all. Ranks whose iterations, warm-ups or order differ are all told so, with both (`declaration_mismatch`). A call with nothing
-/// new costs no message. A cancelled call fails on all.
+/// With NUMERICAL_CHECK on, a first run records the outputs of each kernel's default (tunable_op.hpp). A config whose outputs differ from
+/// these by more than the tolerance on any rank never wins, like a config that throws. A kernel that declares no outputs keeps its default.
+/// Calls with one key must therefore come in the same order in every run.
 ///
-/// One call at a time; a call inside a thunk is part of the run around it, and so is what other coroutines of this rank call.
-/// Each run is logged in `.autotune_logs/rank-R.log`. The best is kept in results as `layer/KERNEL`.
+/// The time of a config is its plain average on the rank where that average is longest, and all ranks run the config whose time is
+/// shortest. If a config throws, it is excluded, and the first config that has not failed runs in its place. If none is left on a rank,
+/// or each config has failed on some rank, the call of every rank ends with `config_failed`: `cannot find valid config`.
+///
+/// Failure: while the ranks tune, an exception of the function on one rank ends the call on all ranks. The same holds for a cancelled
+/// call, a `timeout` of a run or of a rank that does not call, and `peer_failed`. The next call tunes the undecided kernels from the start.
+/// Decisions stay; a rank that has missed one receives it then. If ranks declare different iterations, warm-ups or orders, all ranks
+/// throw `declaration_mismatch`, which names both.
+///
+/// A rank makes one call at a time. A call inside the function, or by another coroutine of this rank meanwhile, is part of the run in
+/// progress. Each run is logged in `.autotune_logs/rank-R.log`. Results files keep the best config as `layer/KERNEL`.
 #include <parley/agreement.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/ops/core/op_place.hpp>
@@ -47,22 +53,22 @@ class rank;
 
 struct contextual_options {
   std::string name;
-  std::vector<runtime::rank_id> ranks{};  ///< empty: all ranks; the first one leads
-  std::size_t iterations = 5;             ///< measured, per config
-  std::size_t warm_ups = 0;               ///< before them, per config
+  std::vector<runtime::rank_id> ranks{};  ///< empty: all ranks; the lowest rank leads
+  std::size_t iterations = 5;             ///< measured runs per config
+  std::size_t warm_ups = 0;               ///< unmeasured runs before these, per config
   tuning::contextual_order order = tuning::contextual_order::grouped;
   std::string log_folder = ".autotune_logs";  ///< empty: no log
   std::chrono::nanoseconds timeout =
-      std::chrono::seconds(30);  ///< of one run, and of waiting for the other ranks after it
+      std::chrono::seconds(30);  ///< of one run, and of the wait for the other ranks after it
 };
 
-/// A light handle; what it stands for lives as long as its rank.
+/// A light handle; the op lives as long as its rank.
 class contextual {
  public:
-  /// On all ranks. Throws `bad_argument`: a name that is taken, members that cannot be, no iterations.
+  /// Declares the op; call it on all ranks. Throws `bad_argument`: the name is taken, the list of ranks is wrong, or no iterations.
   contextual(rank& self, contextual_options op);
-  /// `f()` gives a `task<>`, or nothing for a thunk that never waits. One that captures more than references and numbers is
-  /// named before it is given (g++ 12 destroys such temporaries of a `co_await` twice).
+  /// `f()` returns a `task<>`, or nothing if it never waits. If `f` captures more than references and numbers, pass a named object, not a
+  /// temporary: g++ 12 destroys such temporaries of a `co_await` twice.
   template <class F>
   runtime::task<> run(const F& f) {
     if constexpr (std::is_same_v<std::invoke_result_t<const F&>, runtime::task<>>) {
@@ -71,21 +77,21 @@ class contextual {
       return run_thunk(at_once(f));
     }
   }
-  /// Whether this rank is no member.
+  /// True on a rank that is not a member of the op.
   bool idle() const noexcept { return !place_; }
   const contextual_end& end() const { return end_or_raise(); }
-  /// What runs for a kernel and key (as in the log) within this op, and why; `time_ns` is the longest average of all ranks, the
-  /// evidence what this rank measured. Throw `bad_argument` on a rank that is no member.
+  /// The config that this op runs for a kernel and key (as in the log), and why. `time_ns` is the longest average of all ranks; the
+  /// evidence has this rank's own measurements. All functions except `idle` and `rejoin` throw `bad_argument` on a rank that is no member.
   ops::decision decision(const std::string& kernel, const std::string& key) const;
-  /// The same once there is one, which the first call that meets the key brings about. Throws `failure` as agreement.hpp says; nothing
-  /// is searched anew but after `rejoin`.
+  /// Waits for that decision, which the first call that meets the key makes. Throws `failure` as agreement.hpp says. A key is searched
+  /// again only after `rejoin`.
   runtime::task<ops::decision> decided(std::string kernel, std::string key, decided_options o = {}) const;
-  /// How often thunks were run, in all calls.
+  /// How often functions have run, in all calls together.
   std::uint64_t runs() const;
   /// The id of the best config for a kernel and key; empty before there is one.
   std::string best(const std::string& kernel, const std::string& key) const;
-  /// After `peer_restarted`, on every member but the new process: what was tuned is tuned anew, calls count from 0. False when no
-  /// member has restarted.
+  /// Call it after `peer_restarted`, on every member except the new process. All kernels are then tuned again, and calls count from 0.
+  /// Returns false if no member has restarted.
   bool rejoin();
 
  private:

@@ -1,24 +1,24 @@
 #pragma once
-/// The copies of one rank on a GPU: enqueued on streams of its own, and seen to end from the reactor's loop, by a word of pinned
-/// memory for each stream, which the device writes behind each copy. No call waits for a stream or a device.
+/// The copies of one rank on a GPU, enqueued on streams of its own. After each copy the device writes a word of pinned memory, one word
+/// for each stream, and the reactor's loop polls these words to see that copies have ended. No call waits for a stream or a device.
 ///
 ///     cuda_copies copies(gpu, /*device=*/0);
 ///     loop.attach(copies);
 ///     errc started = copies.copy(into, from, &done);          // `pending`, or `device_failed`; `done` is called from `poll`
-///     copies.after(activation, stream);                       // copies of it come after the kernels that `stream` has now
-///     auto ended = co_await reached(copies, stream);          // result<>: all that is in `stream` now has happened
+///     copies.after(activation, stream);                       // copies of it run after the kernels that are in `stream` now
+///     auto ended = co_await reached(copies, stream);          // result<>: all work that was in `stream` has finished
 ///
-/// What a stream is to do with a message can be enqueued before the message is here:
+/// Kernels that use a message can be enqueued before the message arrives:
 ///
 ///     auto coming = op.start_receive(buffer, {.from = 0, .expected = copies.expect(buffer)});
-///     copies.wait_on(buffer, stream);                         // what `stream` gets from here on comes after the message
+///     copies.wait_on(buffer, stream);                         // work that `stream` gets from now on runs after the message
 ///     launch(stream, buffer);
 ///     copies.after(buffer, stream);
-///     coming.wait();                                          // whether it came: a stream goes on when it does not, too
+///     coming.wait();                                          // says whether the message arrived; the stream goes on in any case
 ///
-/// A copy that has been started runs to its end; there is no taking back, and its memory is in use until `done` is called. When
-/// a stream fails, which CUDA makes sticky, everything that is pending ends with `device_failed`, and `driver().fault()` says
-/// what it was. Destroying it first sees what is pending to its end, and calls `done`. One thread.
+/// Cancellation: a copy that has started cannot be cancelled, and its memory is in use until `done` is called.
+/// Failure: CUDA errors of a stream are sticky. When a stream fails, everything pending ends with `device_failed`, and
+/// `driver().fault()` has the reason. The destructor waits until everything pending has ended, and calls each `done`. One thread.
 #include <parley/runtime/time/poller.hpp>
 #include <parley/runtime/wire/link.hpp>
 #include <parley/scope.hpp>
@@ -39,17 +39,19 @@ namespace parley::transports {
 class cuda_copies final : public runtime::poller {
  public:
   struct options {
-    /// So that a copy in and a copy out, or two chunks, may overlap. One that has to wait for kernels has one of `most_waiting` more
-    /// to itself; those beyond wait in the host's memory. All are made at the beginning, as making one takes longer than most copies. A
-    /// device has 32 queues for a process, most of them for its program and other libraries.
+    /// Streams for copies that wait for no kernel; with several, a copy in and a copy out, or two chunks, can overlap. All streams are
+    /// made in the constructor, because making one takes longer than most copies. A process has 32 queues on a device, and its program
+    /// and other libraries need most of them.
     unsigned streams = 4;
-    unsigned usual_streams = 2;  // for a copy that does not say how many
+    unsigned usual_streams = 2;  // of these, for a copy that does not say how many
+    /// Further streams, each for one copy that waits for kernels. Copies beyond that number wait in host memory.
     unsigned most_waiting = 8;
-    /// Whether streams may wait for messages: not where they share queues with those that bring them.
+    /// True if streams may wait for messages. Set it to false if they share queues with the streams that bring the messages.
     bool expects_messages = true;
   };
-  /// The streams that each of so many ranks of this process may have on a device, so that none waits in a queue of another one's; each
-  /// has one for the computing of its program, too. With more than a quarter of the device's queues, none may expect messages.
+  /// Options for each of `ranks` ranks of this process that share a device, so that no rank's stream queues behind another rank's. The
+  /// count includes one stream for each rank's own kernels. If the ranks are more than a quarter of the device's queues, none of them may
+  /// expect messages.
   static options shared_by(const cuda_driver& driver, unsigned ranks, options o);
   cuda_copies(cuda_driver& driver, int device) : cuda_copies(driver, device, options{}) {}
   cuda_copies(cuda_driver& driver, int device, options o);
@@ -59,104 +61,108 @@ class cuda_copies final : public runtime::poller {
 
   cuda_driver& driver() const noexcept { return driver_; }
   int device() const noexcept { return device_; }
-  /// For what waits for nothing: no copy that waits for kernels is ever in it.
+  /// A stream for work that waits for nothing: a copy that waits for kernels is never put into it.
   cuda_stream prompt() const noexcept { return streams_.front().stream; }
 
-  /// Answers as `link::fetch` does. `other`, if given, is the rank that one of the two belongs to: its `after` counts, too. By a kernel
-  /// only where both lie on devices.
+  /// Starts a copy. Returns `pending`, and calls `done` later, or returns the error. If one of the buffers belongs to another rank of
+  /// this process, `other` has that rank's copies: the copy is then also ordered by what their `after` noted. `by` can choose a kernel
+  /// only for buffers on devices that this device reaches; otherwise a copy engine copies.
   runtime::errc copy(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
                      cuda_copies* other = nullptr, runtime::device_copy by = {}) noexcept {
     return copy(to, from, done, other, by, waiting::in_a_stream);
   }
-  /// The same of memory that may be another device's. All copies that a device makes out of another one's memory go through one queue
-  /// (docs/gpu.md), whichever streams they are in: one that waited there for kernels would hold up those that bring what the kernels wait
-  /// for. So it waits in the host's memory.
+  /// Like `copy`, for `from` in memory that may be another device's. A device puts all copies out of other devices' memory through one
+  /// queue, whatever streams they are in (docs/gpu.md). A copy that waited there for kernels would hold up the copies that these kernels
+  /// wait for. So a pull waits for kernels in host memory.
   runtime::errc pull(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
                      cuda_copies* other = nullptr, runtime::device_copy by = {}) noexcept {
     return copy(to, from, done, other, by, waiting::in_host_memory);
   }
-  /// See `memory_space::check`. Pinned memory is let through, as copies reach it from every device.
+  /// See `memory_space::check`. Accepts pinned memory, because copies reach it from every device.
   runtime::result<> check(std::span<const std::byte> memory, std::size_t alignment);
-  /// From here on copies that touch `memory` come after all that is in `stream` now.
+  /// Copies that touch `memory` and start from now on run after all work that is in `stream` now. Returns `none` or the error.
   runtime::errc after(std::span<const std::byte> memory, cuda_stream stream) noexcept;
   /// See `memory_space::hold`.
   std::uint64_t hold(cuda_stream stream);
-  /// What is enqueued into `s` from here on comes after all that `after` said of `memory`, apart from what waits for a message into it:
-  /// for what brings that message.
+  /// Work enqueued into `s` from now on runs after the work that `after` noted for `memory`, except work that waits for a message into
+  /// `memory`. For the work that brings that message.
   runtime::errc order(cuda_stream s, std::span<const std::byte> memory) noexcept {
     return order(s, memory, orders::that_copies_follow);
   }
-  /// The same, and after what waits for messages, too: for what brings none.
+  /// Like `order`, but also after the work that waits for messages. For work that brings no message.
   runtime::errc order_behind_all(cuda_stream s, std::span<const std::byte> memory) noexcept {
     return order(s, memory, orders::all);
   }
-  /// What a stream had at some time. It can outlive this object, and what it stands for keeps its place.
+  /// The work that was in a stream at some time. May outlive this object; its event is not recorded again while somebody holds it.
   using moment = std::shared_ptr<const cuda_event>;
-  /// All that `stream` has now. Throws `failure`.
+  /// All work that is in `stream` now. Throws `failure`.
   moment moment_of(cuda_stream stream);
-  /// What is enqueued into `s` from here on comes after it.
+  /// Work enqueued into `s` from now on runs after `earlier`.
   runtime::errc order(cuda_stream s, const moment& earlier) noexcept { return driver_.wait(s, *earlier); }
-  /// Whether something that `after` said of `memory` has not happened yet, apart from what waits for a message into it.
+  /// True while work that `after` noted for `memory` has not finished, not counting work that waits for a message into `memory`.
   bool busy(std::span<const std::byte> memory) noexcept;
-  /// Calls `done` once it is not busy any more. Answers `none` where it is not, `pending` or `device_failed`.
+  /// Calls `done` once `memory` is no longer busy. Returns `none` if it is not busy now; otherwise `pending` or `device_failed`.
   runtime::errc when_free(std::span<const std::byte> memory, runtime::completion* done) noexcept {
     return tell_after(memory, orders::that_copies_follow, done);
   }
-  /// The same for all that `after` said of `memory`, also what waits for a message.
+  /// Like `when_free`, for all work that `after` noted for `memory`, including work that waits for a message.
   runtime::errc settle(std::span<const std::byte> memory, runtime::completion* done) noexcept {
     return tell_after(memory, orders::all, done);
   }
-  /// A receive into `memory`, of an op that was told of this device (`.memory`), is about to be started with the number that this
-  /// answers (`receive_options::expected`). Throws `unavailable` where the device cannot wait for it, or more ranks of this process
-  /// share it than a quarter of its queues, `full` when too many are expected. To expect and not to start it stops the streams that wait.
+  /// Call it just before you start a receive into `memory`, and pass the returned number as `receive_options::expected`. The op must have
+  /// the space of this device as its `.memory`. Streams that wait for a receive which is never started wait for ever.
+  /// Throws `unavailable` if the device cannot wait for messages, or if more ranks of this process share it than a quarter of its queues,
+  /// and `full` if too many receives are expected.
   std::uint64_t expect(std::span<const std::byte> memory);
-  /// What is enqueued into `stream` from here on waits for what is expected into `memory`; without that for nothing. It does not
-  /// wait for good: the receive ends, with its message or without. Streams may share a queue of the GPU's, so that one which waits
-  /// holds up others: as many as CUDA_DEVICE_MAX_CONNECTIONS says have their own. `cuda_runtime` sets that to 32 unless it is set, or
-  /// CUDA is in use already: then there are 8.
+  /// Work enqueued into `stream` from now on waits for the receives that are expected into `memory`, or for nothing if none is. The wait
+  /// always ends, because a receive ends with its message or without. Streams that share a queue of the GPU hold each other up while one
+  /// of them waits. The variable CUDA_DEVICE_MAX_CONNECTIONS is the number of queues. `cuda_runtime` sets it to 32, unless it is already
+  /// set or CUDA is already in use; in the latter case there are 8 queues.
   runtime::errc wait_on(std::span<const std::byte> memory, cuda_stream stream) noexcept;
-  /// That receive has ended, as the ops say.
+  /// For ops: the receive with the number `expected` has ended with `outcome`, so streams stop waiting for it.
   void came(std::uint64_t expected, runtime::errc outcome) noexcept;
-  /// The receive into that memory that has been expected for longest was given up: streams wait for it no longer, whatever still touches it.
+  /// The oldest expected receive into `memory` was given up: streams stop waiting for it, even if something still touches the memory.
   void give_up_on(std::span<const std::byte> memory, runtime::errc why) noexcept;
-  /// Where those flags lie. Throws `unavailable` where the device has none.
+  /// The words that streams wait for (cuda_flags.hpp). Throws `unavailable` if the device cannot wait for words.
   cuda_flags& flags();
-  /// Writes a word, which may be a peer's, behind the copies of `data` that have been started. Answers `pending` or `device_failed`.
+  /// Writes `value` to the word at `at`, which may lie in a peer's memory, after the copies out of `data` that have started. Returns
+  /// `pending` or the error.
   runtime::errc write_behind(std::span<const std::byte> data, std::byte* at, std::uint32_t value,
                              runtime::completion* done) noexcept;
-  /// Calls `done` once all that is in `stream` now has happened. Answers `pending` or `device_failed`.
+  /// Calls `done` once all work that is in `stream` now has finished. Returns `pending`, `device_failed`, or `full` if too many streams
+  /// are watched.
   runtime::errc watch(cuda_stream stream, runtime::completion* done) noexcept;
-  /// An outcome as a result, with the device's words where that failed, or refused memory.
+  /// `outcome` as a result. If the device has failed or refused something, the error has the device's text.
   runtime::result<> in_words(runtime::errc outcome) const;
-  /// What the device lacked for something that is told by its `errc` alone.
+  /// Keeps the text of `why` for `in_words`, and returns its code: for functions that return only an `errc`.
   runtime::errc refused(const runtime::failure& why) noexcept;
-  /// Nobody waits for `done` any more.
+  /// `done` will not be called.
   void forget(runtime::completion* done) noexcept;
   std::size_t pending() const noexcept { return pending_; }
-  /// Asks until nothing is pending: before memory that copies may be using goes away without its owners being asked.
+  /// Polls until nothing is pending. For use before memory is freed while its copies may still be in flight.
   void drain() noexcept;
 
   struct counters {
     std::uint64_t copies = 0;
     std::uint64_t by_kernel = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t polls = 0;  ///< words looked at
+    std::uint64_t polls = 0;  ///< how often a stream's word was read
   };
   const counters& statistics() const noexcept { return counters_; }
 
   // runtime::poller
   bool poll() override;
-  /// Events announce nothing by a descriptor: with copies under way the loop must not sleep.
+  /// CUDA signals no file descriptor when a copy ends, so the loop must not sleep while copies are in flight.
   arm_state arm() override { return pending_ == 0 ? arm_state::armed : arm_state::busy; }
   int event_fd() const override { return event_fd_; }
 
  private:
   struct mark {
-    std::uint32_t number;  // that its stream's word comes to
+    std::uint32_t number;  // the value of its stream's word once this is done
     runtime::completion* done;
     std::span<const std::byte> from{};  // of a copy
   };
-  // In the order of enqueueing, which is that of ending.
+  // One stream. Its marks are in the order of enqueueing, in which they also end.
   struct queue {
     cuda_stream stream;
     std::size_t word;
@@ -176,11 +182,12 @@ class cuda_copies final : public runtime::poller {
     std::span<const std::byte> memory;
     cuda_stream stream;
     moment at;
-    // Flags that were down when it was made, of a message into the memory and of `hold`: it comes after what is still to come.
+    // The flags that were down when this was made: of messages into the memory, and of holds of the stream. While one of them is down,
+    // the stream's work waits for something that has not happened yet.
     std::vector<std::uint64_t> behind;
   };
-  // What is to come after a message that is expected does not order the copy that brings it, nor what is held up by the host any copy
-  // that the host may be waiting for.
+  // `that_copies_follow` leaves out work that waits for an expected message, because the copy that brings the message must not wait for
+  // that work. It also leaves out work that the host holds up, because the host may be waiting for the copy.
   enum class orders : std::uint8_t { that_copies_follow, all };
   template <class Each>
   void for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept;
@@ -191,7 +198,7 @@ class cuda_copies final : public runtime::poller {
     runtime::completion* done;
     waiting where = waiting::in_a_stream;
     runtime::device_copy by{};
-    std::span<const std::byte> from{};  // a write's: the copies that it is behind
+    std::span<const std::byte> from{};  // of a write: it comes after the copies out of this memory
     std::byte* to = nullptr;
     std::uint32_t value = 0;
     std::vector<moment> behind{};
@@ -205,7 +212,7 @@ class cuda_copies final : public runtime::poller {
   queue make_queue(cuda_stream s);
   queue& shortest(unsigned of = 0);
   queue* idle();
-  moment take_event();  // for a record; a later one goes into another event while somebody waits for this one
+  moment take_event();  // to record into; not reused while somebody holds it
   void note_moments(std::span<const std::byte> memory, orders which, std::vector<moment>& into) noexcept;
   runtime::errc start(request r);
   runtime::errc enqueue(queue& q, const request& r);
@@ -226,26 +233,27 @@ class cuda_copies final : public runtime::poller {
   std::vector<std::uint32_t> last_numbers_;  // by word
   std::vector<std::size_t> free_words_;
   cuda_event check_;
-  unsigned fruitless_ = 0;  // looks at words since one had changed
+  unsigned fruitless_ = 0;  // polls since a word last changed
   std::deque<queue> streams_;
   std::deque<queue> watched_;  // streams of others
   std::shared_ptr<event_pool> events_;
-  /// What is not to be waited for before that has come.
+  /// The flags that are down for messages into `memory` or hold `stream`, as `ordering::behind` needs them.
   std::vector<std::uint64_t> to_come_before(std::span<const std::byte> memory, cuda_stream stream);
   std::vector<std::pair<cuda_stream, std::uint64_t>> holds_;
   std::vector<ordering> orderings_;
-  std::deque<request> put_off_;  // no stream may wait with them, or none is left that may
+  std::deque<request> put_off_;  // they wait in host memory: no stream may wait for them, or all such streams are busy
   std::optional<cuda_flags> flags_;
   std::size_t pending_ = 0;
-  std::optional<runtime::error> refused_;  // the latest
-  // Where memory of our own context begins: this is asked once of each address, as the same one is hardly ever given out by another.
+  std::optional<runtime::error> refused_;  // the latest one
+  // Addresses that are known to be in our own context. The driver is asked once for each address, because another context hardly ever
+  // gives out the same one.
   std::array<const std::byte*, 16> ours_{};
   std::size_t last_of_ours_ = 0;
   counters counters_;
 };
 
-/// `auto ended = co_await reached(copies, stream);`: all that was in the stream has happened, or `device_failed`. A cancelled
-/// wait ends at once; the stream goes on.
+/// `auto ended = co_await reached(copies, stream);`: waits until all work that was in the stream has finished; the result may be
+/// `device_failed`. A cancelled wait ends at once; the stream goes on.
 class [[nodiscard]] reached : private runtime::waiter, private runtime::completion {
  public:
   reached(cuda_copies& copies, cuda_stream stream) noexcept

@@ -1,28 +1,30 @@
 #pragma once
-/// Device buffers over a link that moves host memory only, such as UCX between processes.
+/// Sends device buffers over a link that moves only host memory, such as UCX between processes.
 ///
-///     cuda_link wire(ucx, copies);                  // takes the place of `ucx` for a rank; `loop` has both ucx and copies
+///     cuda_link wire(ucx, copies);                  // a rank uses it instead of `ucx`; its loop polls ucx and copies
 ///     wire.send(1, channel::data, header, device_bytes, &done);
 ///
-/// Buffers in host memory go straight to the link below. A message from or into device memory is staged through pinned host
-/// memory (plane `staged`): down by a copy engine, across, up again; a config that cuts a payload into chunks overlaps the
-/// three. Puts and gets of exposed device memory go from GPU to GPU by the origin's copy engine, or by a kernel of the origin's
-/// where a config says so (`runtime::device_copy`), over an IPC handle in the key (plane `cuda_ipc`), and need neither the peer's
-/// processor nor its multiprocessors. Behind the last put into a buffer that a stream of the peer's waits for
-/// (`cuda_copies::wait_on`) the origin's stream sets its flag, so that the peer's goes on at once.
+/// Host buffers are passed to the link below. Device buffers travel in one of these planes:
+/// - `staged`: a message from or into device memory goes through pinned host memory. A copy engine copies the payload down, the link
+///   below sends it, and the receiver's copy engine copies it up. A config that cuts the payload into chunks overlaps the three steps.
+/// - `cuda_ipc`: puts and gets of exposed device memory go from GPU to GPU, over an IPC handle in the key. The origin's copy engine
+///   copies, or a kernel of the origin if the config says so (`runtime::device_copy`). The peer's processor and multiprocessors take no
+///   part. If a stream of the peer waits for the buffer (`cuda_copies::wait_on`), the origin's stream sets the flag after the last put,
+///   so that the peer's stream goes on at once.
+/// - `ucx`: if the link below can move device memory (`moves_devices`, as UCX with its CUDA transports), `send_device` and
+///   `fetch_device` pass it the device buffers.
+/// - `nccl`: with `options::nccl`, both GPUs together can also get device memory (`joint_get`, transports/nccl/nccl_pairs.hpp), even
+///   where memory cannot be exported.
 ///
-/// Where the link below can be given memory of devices (`moves_devices`, as UCX with its CUDA transports), `send_device` and
-/// `fetch_device` do so (plane `ucx`).
+/// If the driver refuses to export memory, this rank offers no `put` and `get`, and says why. Exposing memory still succeeds, but puts
+/// and gets of it return `unavailable`. If a peer cannot import the memory, the rehearsals of `put` and `get` fail there.
 ///
-/// With an NCCL (`options::nccl`), device memory can also be got by both GPUs (`joint_get`, transports/nccl/nccl_pairs.hpp), where
-/// memory cannot be exported, too.
+/// CUDA cannot revoke a mapping: a peer keeps memory mapped until its link ends, or until it unmaps the oldest of many mappings.
+/// Withdrawing device memory therefore returns `may_land`: peers may still have copies in flight, and the memory must not be freed
+/// before these have ended.
 ///
-/// Where the driver refuses to export memory, `put` and `get` are no configs of this rank's, with the reason. Exposing memory still
-/// succeeds then, and puts and gets of it answer `unavailable`; where a peer cannot import it their rehearsals fail. What a peer
-/// has mapped stays mapped there, until that peer's link ends or it is the oldest of many, because CUDA cannot revoke it:
-/// withdrawn memory answers `may_land` while peers may have copies under way, and must not be freed before they have ended.
-/// Keys are remote input: they are checked, and a handle that opens nothing fails the put. When the GPU fails, operations end
-/// with `device_failed`. Destroy it before the link below and the copies.
+/// Keys are remote input and are checked; a handle that opens nothing fails the put. If the GPU fails, operations end with
+/// `device_failed`. Destroy this link before the link below and before the copies.
 #include <parley/cuda_copies.hpp>
 #include <parley/runtime/wire/link.hpp>
 #include <parley/transports/nccl/nccl_pairs.hpp>
@@ -42,11 +44,11 @@ namespace parley::transports {
 class cuda_link final : public runtime::link {
  public:
   struct options {
-    nccl_library* nccl = nullptr;  ///< null: why there is none stands in `no_nccl`
+    nccl_library* nccl = nullptr;  ///< null: none, and `no_nccl` says why
     std::string no_nccl = "no NCCL was given to this rank's link";
     nccl_pairs::options pairs{};
-    std::string no_ipc{};  ///< why this rank's memory is not to be exported; empty: it is
-    std::size_t most_pinned_bytes = std::size_t{2} << 30U;  ///< for messages on their way
+    std::string no_ipc{};                                   ///< why this rank must not export memory; empty: it may
+    std::size_t most_pinned_bytes = std::size_t{2} << 30U;  ///< limit of the pinned memory of messages in flight
   };
   cuda_link(runtime::link& below, cuda_copies& copies) : cuda_link(below, copies, options{}) {}
   cuda_link(runtime::link& below, cuda_copies& copies, options o);
@@ -65,7 +67,7 @@ class cuda_link final : public runtime::link {
   void abandon(runtime::completion& pending) noexcept override;
   const counters& statistics() const noexcept override { return below_.statistics(); }
   runtime::result<> one_sided() const override { return below_.one_sided(); }
-  /// What came of exporting a byte, when it was made.
+  /// The result of exporting one byte in the constructor, as a test; an error with `options::no_ipc` if that was given.
   runtime::result<> one_sided_devices() const override { return ipc_; }
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
   runtime::late_writes withdraw(const runtime::exposed_memory& memory) override;
@@ -77,7 +79,7 @@ class cuda_link final : public runtime::link {
   void set_flag(runtime::rank_id to, const runtime::remote_place& at, std::uint64_t flag,
                 std::span<const std::byte> data) override;
   runtime::errc fence(runtime::rank_id to, runtime::completion* done) override;
-  /// Plane `ucx`: buffers on the device go straight to the link below, once no kernel uses them any more.
+  /// Plane `ucx`: passes device buffers to the link below as soon as no kernel uses them any more.
   runtime::result<> moves_devices() const override { return below_.moves_devices(); }
   runtime::errc send_device(runtime::rank_id to, channel on, std::span<const std::byte> header,
                             std::span<const std::byte> payload, runtime::completion* done) override;
@@ -86,12 +88,12 @@ class cuda_link final : public runtime::link {
   runtime::errc joint_get(runtime::rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
                           runtime::completion* done) override;
 
-  /// To be polled beside the copies; null without NCCL.
+  /// Poll it together with the copies. Null without NCCL.
   nccl_pairs* nccl() noexcept { return nccl_ ? &*nccl_ : nullptr; }
   const nccl_pairs* nccl() const noexcept { return nccl_ ? &*nccl_ : nullptr; }
-  /// What its GPU does for that peer ends: the link below notices a death only of peers that it has operations with.
+  /// Ends the NCCL transfers with that peer. Needed because the link below notices only the deaths of peers that it has operations with.
   void on_peer_failed(runtime::rank_id peer) noexcept;
-  /// Ends what both GPUs do together, so that nothing that is under way waits for another rank any more.
+  /// Ends all NCCL transfers, so that nothing in flight waits for another rank.
   void end_joint() noexcept { nccl_.reset(); }
 
   struct plane_counters {
@@ -99,9 +101,9 @@ class cuda_link final : public runtime::link {
     std::uint64_t staged_bytes = 0;
     std::uint64_t ipc = 0;  ///< puts and gets from GPU to GPU
     std::uint64_t ipc_bytes = 0;
-    std::uint64_t by_transport = 0;  ///< messages that the link below moved by itself
+    std::uint64_t by_transport = 0;  ///< device messages that the link below moved directly
     std::uint64_t by_transport_bytes = 0;
-    std::uint64_t flags_set = 0;  ///< of peers, which their devices see without their processors
+    std::uint64_t flags_set = 0;  ///< flags of peers, which their devices see without their processors
     std::string ipc_refused;      ///< why memory could not be exported or imported, if that happened
   };
   const plane_counters& planes() const noexcept { return planes_; }
@@ -138,10 +140,10 @@ class cuda_link final : public runtime::link {
   std::shared_ptr<shared> shared_;
   std::map<cuda_ipc_handle, mapped> mapped_;
   std::uint64_t uses_of_mapped_ = 0;
-  std::deque<std::pair<runtime::rank_id, std::uint64_t>> puts_;  // under way: to whom, and their numbers
+  std::deque<std::pair<runtime::rank_id, std::uint64_t>> puts_;  // in flight: target rank and number of each put
   std::vector<waiting_fence> fences_;
   std::uint64_t last_put_ = 0;
-  runtime::errc put_failed_ = runtime::errc::none;         // how; with its device, as a copy fails alone by that
+  runtime::errc put_failed_ = runtime::errc::none;         // of the first failed put; stays, as its device has failed
   std::map<std::uint64_t, std::span<std::byte>> exposed_;  // device memory, by number
   std::uint64_t last_exposed_ = 0;
   std::optional<exported_memory> flags_exported_;  // zeros where there are none

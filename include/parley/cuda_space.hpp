@@ -1,5 +1,5 @@
 #pragma once
-/// A GPU's memory as the place where ops keep their own buffers (runtime/dataflow/memory_space.hpp).
+/// A GPU's memory as a memory space: the place of an op's buffers (runtime/dataflow/memory_space.hpp).
 ///
 ///     cuda_space space(copies);
 ///     pipeline pipe(self, {.name = "activations", .configs = configs, .memory = &space});
@@ -17,18 +17,18 @@ namespace parley::transports {
 
 class cuda_space final : public runtime::memory_space {
  public:
-  /// On the device of `copies`, which does the copies and outlives it.
+  /// The memory of the device of `copies`, which makes all copies and must outlive the space.
   explicit cuda_space(cuda_copies& copies) noexcept : copies_(copies) {}
-  /// Blocks that have been given back are used again once nothing of this space's touches them, and freed with the space: CUDA frees memory
-  /// only once the device is idle, which it may not be before this thread has answered another rank.
+  /// A block that was given back is reused once no work on it is pending, and freed only with the space. Freeing earlier could block:
+  /// CUDA waits until the device is idle, and the device may be waiting for a message that this thread has to send.
   std::unique_ptr<block> make(std::size_t bytes) override;
-  /// Throws `device_failed` with CUDA's words.
+  /// Throws `device_failed` with CUDA's error text.
   runtime::task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override;
   void prepare(runtime::memory_pieces& pieces) override;
   void gather(std::span<std::byte> packed, const runtime::memory_pieces& pieces, runtime::device_stream s) override;
   void scatter(const runtime::memory_pieces& pieces, std::span<const std::byte> packed,
                runtime::device_stream s) override;
-  /// In a stream of the copies.
+  /// `add` and `assign` run in a stream of the copies (`cuda_copies::prompt`).
   void add(std::span<std::byte> into, std::span<const std::byte> from, runtime::summand of) override;
   void assign(std::span<std::byte> to, std::span<const std::byte> from) override;
   std::string words_of(runtime::errc outcome) const override;
@@ -64,7 +64,8 @@ class cuda_space final : public runtime::memory_space {
   std::shared_ptr<kept> kept_ = std::make_shared<kept>();
 };
 
-/// One step of a device, started where it is awaited, to its end: `start(done)` answers as `link::fetch` does.
+/// Awaits one operation of a device: the await starts it and lasts until it has ended. `start(done)` returns what `link::fetch` returns.
+/// The await cannot be cancelled.
 template <class Start>
 class [[nodiscard]] device_step : private runtime::completion {
  public:
@@ -96,7 +97,7 @@ class [[nodiscard]] device_step : private runtime::completion {
   runtime::errc outcome_ = runtime::errc::none;
 };
 
-/// `auto outcome = co_await copied(copies, to, from);`: one copy, to its end.
+/// `auto outcome = co_await copied(copies, to, from);`: makes one copy and waits until it has ended.
 inline auto copied(cuda_copies& copies, std::span<std::byte> to, std::span<const std::byte> from) noexcept {
   return device_step(copies, [&copies, to, from](runtime::completion* done) { return copies.copy(to, from, done); });
 }

@@ -1,41 +1,45 @@
 #pragma once
-/// Steps that run when what they read is there and nobody needs what they overwrite any more: found from the buffers that each
-/// one names, in the order in which the program made them.
+/// Runs steps in the order that their buffers require: a step begins when its inputs are ready and no earlier step still uses the
+/// buffers that it overwrites. The flow finds this from the buffers that each step names and from the order in which the program adds
+/// the steps.
 ///
 ///     scope& here = co_await this_scope;
 ///     dataflow flow(here);
 ///     auto came = exchange.start(flow, {exchange.isend(x, {.to = next}), exchange.irecv(y, {.from = previous})});
-///     flow.compute({reads(x), writes(t)}, [&] { t = twice(x); });          // beside the exchange
-///     auto sum = flow.compute({reads(y), reads(t), writes(out)}, [&] { out = y + t; });    // once y and t are there
-///     co_await sum;                                                        // the host wait; or co_await came[1]
+///     flow.compute({reads(x), writes(t)}, [&] { t = twice(x); });          // during the exchange
+///     auto sum = flow.compute({reads(y), reads(t), writes(out)}, [&] { out = y + t; });    // once y and t are ready
+///     co_await sum;                                                        // waits on the host; or co_await came[1]
 ///     co_await flow.join();
 ///
-/// A step waits for the last one that wrote what it reads, and for all that use what it writes. What it names are contiguous ranges, a
-/// single object `s` as `std::span(&s, 1)`. Names must be complete: what a step touches without naming it is not ordered. Steps that
-/// have nothing in common run at once, in any order.
+/// A step waits for the last step that wrote a buffer which it reads, and for all earlier steps that use a buffer which it writes.
+/// Buffers are contiguous ranges; name a single object `s` as `std::span(&s, 1)`. Name every buffer that a step touches: the flow does
+/// not order accesses to others. Steps that have no buffer in common run at the same time, in any order.
 ///
-/// The second wait is in order with a compute queue, for computations that name no buffers:
+/// Computations that name no buffers can be ordered by a compute queue:
 ///
 ///     compute_queue queue;
-///     came.wait_on(queue);                                       // what is put into the queue from now on comes after it
+///     came.wait_on(queue);                                       // what is put into the queue from now on runs after it
 ///     flow.compute({}, kernel, {.queue = &queue});               // ... in the order of the queue
 ///
-/// A GPU's stream is given a computation at once, also before its input is there:
+/// A computation for a GPU's stream is enqueued at once, even before its input is ready:
 ///
 ///     flow.compute({reads(y), writes(a)}, [&](device_stream s) { launch(s, y, a); }, {.stream = stream, .memory = space});
 ///
-/// The stream waits for what it has to come after: messages into the buffers that it names, other streams' kernels, and steps of the
-/// flow that the device knows nothing of. What is sent from there, or received into it, comes after the kernels. The host waits for
-/// nothing; the work ends when the stream has come to it. Buffers lie in `memory`, as those of the ops do. Without a stream the
-/// function is given none, and computes by itself.
+/// The stream waits for all that the computation must follow: messages into the named buffers, kernels of other streams, and steps of
+/// the flow that run on the host. Later sends from these buffers, and receives into them, run after the kernels. The host waits for
+/// nothing. The work ends when the stream has executed the computation. The buffers must lie in `memory`, like the buffers of the ops.
+/// Without a stream the function receives a null stream and computes on the host.
 ///
-/// Failure: a step whose input failed does not run, and fails with a text that names the step to blame. A step that only has to
-/// come after a failed one runs. A stream knows of no failures, and goes on. `join` throws the first failure that nobody was told of. After
-/// `stop_at_failure` the first one cancels the flow: for messages that are told apart by their order, of which none is to take the place
-/// of one that was not sent. Cancellation: of one work, or of the
-/// flow, ends the waits inside its steps; they still have to be joined, as in a scope. One that ends
-/// unjoined, as when an exception passes, is torn down like a scope; `with_dataflow` joins whatever happens, and one made over an
-/// executor joins in its destructor. Buffers outlive the flow: make them before it, and outside of the body of `with_dataflow`.
+/// Failure: if a step's input failed, the step does not run, and fails with a text that names the step to blame. A step that only has to
+/// run after a failed step does run. A device stream knows of no failures and goes on. `join` throws the first failure that no await has
+/// thrown yet. After `stop_at_failure`, the first failure cancels the flow. Use that where messages are matched only by their order, so
+/// that no message takes the place of one that was not sent.
+///
+/// Cancellation: cancelling a work, or the flow, ends the waits inside its steps. The steps must still be joined, as in a scope.
+///
+/// Lifetime: a flow that is destroyed unjoined, for example by an exception, is torn down like a scope. `with_dataflow` always joins its
+/// flow, and a flow made over an executor cancels and joins its steps in its destructor. Buffers must outlive the flow: make them before
+/// the flow, and outside the body of `with_dataflow`.
 #include <parley/compute.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/dataflow/buffer_order.hpp>
@@ -61,23 +65,23 @@ struct compute_options {
   std::string name = "computation";
   compute_queue* queue = nullptr;
   enum class place : std::uint8_t {
-    worker,        ///< a thread, while the actor thread keeps the transports moving
-    actor_thread,  ///< at once, for what takes less than some microseconds
+    worker,        ///< on a worker thread, while the actor thread keeps the transports moving
+    actor_thread,  ///< on the actor thread, at once: for computations of a few microseconds
   } where = place::worker;
-  time_ns modelled_ns = 0;  ///< in virtual time
-  /// Of the device whose `memory` the buffers lie in, such as a cudaStream_t: the function only enqueues into it.
+  time_ns modelled_ns = 0;  ///< how long it takes in virtual time
+  /// A stream, such as a cudaStream_t, of the device whose `memory` the buffers lie in. The function only enqueues work into it.
   device_stream stream = nullptr;
   memory_space* memory = nullptr;
 };
 
-/// Its steps, `join`, `cancel`, and what becomes of failures: `step_graph`, in flow_step.hpp.
+/// A flow. Its base `step_graph` (flow_step.hpp) has `join`, `cancel` and the handling of failures.
 class dataflow : public step_graph {
  public:
   explicit dataflow(scope& parent) noexcept;
   explicit dataflow(executor& ex) noexcept;
   ~dataflow();
 
-  /// `f` has no argument, or takes the stream; it answers nothing, or, where there is no stream, a `task<>`.
+  /// Adds a computation. `f` takes no argument, or the stream. It returns nothing; without a stream it may return a `task<>`.
   template <class F>
   flow_work compute(std::initializer_list<buffer_access> uses, F f, const compute_options& o = {}) {
     return compute(std::span(uses.begin(), uses.size()), std::move(f), o);
@@ -85,7 +89,7 @@ class dataflow : public step_graph {
   template <class F>
   flow_work compute(std::span<const buffer_access> uses, F f, const compute_options& o = {});
   flow_work add(flow_step_ptr step, std::span<const buffer_access> uses, const step_options& o = {});
-  /// Several works as one, or several parts of a batch.
+  /// Makes one work of several works, or of several parts of a batch.
   flow_work together(const std::vector<flow_work>& works);
   flow_work together(std::span<const flow_part> parts);
 
@@ -149,7 +153,8 @@ flow_work dataflow::compute(std::span<const buffer_access> uses, F f, const comp
   return made;
 }
 
-/// `body(flow, arguments...)`, a coroutine, over a flow that is joined whatever happens. Throws what came first (`dataflow::cause_of`).
+/// Runs the coroutine `body(flow, arguments...)` with a flow of its own, and joins the flow in any case. Throws the failure that came
+/// first (`dataflow::cause_of`).
 template <class Body, class... Arguments>
 task<> with_dataflow(Body body, Arguments... arguments) {
   scope& here = co_await this_scope;

@@ -6,7 +6,8 @@
 ///     if (!answer) return answer.reason();         // pass it on as a value ...
 ///     use(answer.value());                         // ... or let it throw `failure` when there is none
 ///
-/// Its text begins with what it is about, and the same is there as facts, so that a program need not read the text:
+/// The text of an error begins with the op, the invocation and the rank. The same facts are available as values, so that a program
+/// need not parse the text:
 ///
 ///     error late(errc::timeout, {.op = "acts 0->1", .rank = 1, .invocation = 12, .peer = 0}, "rank 0 is late");
 ///     late.what();              // `timeout: acts 0->1, invocation 12, on rank 1: rank 0 is late`
@@ -26,17 +27,17 @@
 
 namespace parley::runtime {
 
-/// What went wrong; docs/protocol.md, Faults, says who is told which.
+/// The kind of an error. docs/protocol.md, Faults, says which rank gets which error.
 enum class errc : std::uint8_t {
   none,
   pending,               ///< not an error: the operation goes on
   timeout,               ///< the deadline passed first
   cancelled,             ///< its scope was cancelled
-  closed,                ///< the actor, mailbox or executor has ended, or an op, as a call of it has failed
+  closed,                ///< the actor, mailbox or executor has ended; or the op has, because a call of it failed
   full,                  ///< a bounded queue has no room
   peer_failed,           ///< the other rank died or cannot be reached
-  peer_restarted,        ///< the other rank came back as a new process: what was under way with the old one is over
-  fenced,                ///< the others hold this rank dead: it was stopped for too long and came back
+  peer_restarted,        ///< the other rank came back as a new process; operations in flight with the old one end
+  fenced,                ///< the other ranks declared this rank dead: it was stopped for too long and came back
   send_failed,           ///< the sender could not send this invocation and said so (poison)
   buffer_too_small,      ///< the message is larger than the receive buffer; nothing was written
   config_failed,         ///< an implementation failed inside a real invocation
@@ -52,10 +53,10 @@ enum class errc : std::uint8_t {
   io,                    ///< the operating system refused
   device_failed,         ///< a GPU or its driver refused or failed
   invariant_broken,      ///< a fault of parley itself: something that always holds did not
-  exception,             ///< user code threw something else than a `failure`
+  exception,             ///< user code threw something other than a `failure`
 };
 
-/// The error that a number stands for which came from elsewhere; `otherwise` where it stands for none.
+/// The error code for a number that came from elsewhere, such as a message; `otherwise` if the number is no error code.
 constexpr errc errc_of(std::uint64_t code, errc otherwise) noexcept {
   const bool is_error =
       code > static_cast<std::uint64_t>(errc::pending) && code <= static_cast<std::uint64_t>(errc::exception);
@@ -65,8 +66,8 @@ constexpr errc errc_of(std::uint64_t code, errc otherwise) noexcept {
 /// `timeout`, `peer_failed`, ...: the name that texts, files and JSON use.
 std::string_view name(errc code) noexcept;
 
-/// The rank that an error began with, and what became of it, in words behind its name: ` is gone: …`, ` ended with …`. Ranks that ended
-/// because of it pass it on, so that whoever ends because of one of them still names it.
+/// The rank whose end first caused an error. `what` says what happened to it, in words that follow the rank's name: ` is gone: …`,
+/// ` ended with …`. A rank that ends because of it passes the cause on, so that all later errors name the same rank.
 struct root_cause {
   rank_id rank = 0;
   std::string what;
@@ -74,58 +75,58 @@ struct root_cause {
   friend bool operator==(const root_cause&, const root_cause&) = default;
 };
 
-/// What a call waited for when it ended.
+/// The thing that a call was waiting for when it ended.
 enum class awaited : std::uint8_t {
-  none,         ///< nothing, or it is not known what
+  none,         ///< nothing, or unknown
   message,      ///< a receive: a message of its tag
-  payload,      ///< a receive whose message has begun: the rest of it
-  receive,      ///< a send: a receive that takes its payload
-  room,         ///< a send: receives for what was sent before
+  payload,      ///< a receive whose message has begun: the rest of the payload
+  receive,      ///< a send: a receive that accepts its payload
+  room,         ///< a send: receives for the messages that were sent before
   declaration,  ///< a send: the peer's declaration of the op
   kernels,      ///< a send: kernels of this rank that write its payload
-  members,      ///< a call of several ranks: those that are late
+  members,      ///< a call of several ranks: the late ranks
   rehearsals,   ///< a call without headers: the rehearsals that all members make before it
   schedule,     ///< a call without headers: the leader's schedule
-  config,       ///< its own config to end
+  config,       ///< the end of its own config
 };
 
 /// `message`, `room`, ...: the name that texts use.
 std::string_view name(awaited what) noexcept;
 
-/// What an error is about. A fact that is not known, or that the error does not have, is not there.
+/// The facts of an error. A fact that is unknown or does not apply is empty.
 struct error_facts {
   std::string op{};                           ///< the op's title, such as `acts 0->1`
-  std::optional<rank_id> rank{};              ///< that met the error
-  std::string role{};                         ///< of that rank in the op
-  std::optional<std::uint64_t> invocation{};  ///< of the op
-  /// Whether that invocation had begun; if not, it is the number that the call would have got.
+  std::optional<rank_id> rank{};              ///< the rank that met the error
+  std::string role{};                         ///< the role of that rank in the op
+  std::optional<std::uint64_t> invocation{};  ///< the number of the op's invocation
+  /// True if that invocation had begun. If not, `invocation` is the number that the call would have got.
   bool begun = true;
   std::optional<rank_id> peer{};               ///< the rank that the call waited for, or that failed it
-  std::optional<std::uint32_t> tag{};          ///< of the call's messages
+  std::optional<std::uint32_t> tag{};          ///< the tag of the call's messages
   awaited unmet = awaited::none;               ///< what the call waited for
   std::string config{};                        ///< the id of the config that the call ran, or that was refused
-  std::optional<std::uint64_t> done_bytes{};   ///< so many were sent or received
-  std::optional<std::uint64_t> whole_bytes{};  ///< of the message, or of the peer's call
-  std::optional<std::uint64_t> own_bytes{};    ///< of this rank's call: of its buffer, or of what it calls with
+  std::optional<std::uint64_t> done_bytes{};   ///< bytes sent or received when the call ended
+  std::optional<std::uint64_t> whole_bytes{};  ///< size of the message, or of the peer's call
+  std::optional<std::uint64_t> own_bytes{};    ///< size of this rank's buffer, or of the data of its call
 
   friend bool operator==(const error_facts&, const error_facts&) = default;
 };
 
-/// `acts 0->1, invocation 12, on rank 1 (receiver)`: how a text begins. An invocation that had not begun is not in it.
+/// The words that begin a text: `acts 0->1, invocation 12, on rank 1 (receiver)`. Leaves out an invocation that had not begun.
 std::string words_of(const error_facts& about);
 
 class error {
  public:
   error(errc code) noexcept : code_(code) {}  // NOLINT(google-explicit-constructor): `return errc::timeout;` reads well
   error(errc code, std::string text) : error(code, std::move(text), nullptr) {}
-  /// `began_with` as the error has it that this one is made of.
+  /// `began_with`: that of the error that this one is made from.
   error(errc code, std::string text, const root_cause* began_with)
       : code_(code), said_(std::make_shared<const sentence>(error_facts(), std::move(text), began_with)) {}
-  /// The text is made of the facts and of `what` happened, what was expected and what to do.
+  /// The text consists of the facts and of `what`, which says what happened, what was expected and what to do.
   error(errc code, const error_facts& about, std::string_view what, const root_cause* began_with = nullptr)
       : code_(code),
         said_(std::make_shared<const sentence>(about, words_of(about).append(": ").append(what), began_with)) {}
-  /// An error that another rank has put into words, or that goes on: `text` is the whole.
+  /// An error whose `text` is complete, without the facts put in front: for errors that another rank wrote or that are passed on.
   static error in_words(errc code, error_facts about, std::string text, const root_cause* began_with = nullptr) {
     error made(code);
     made.said_ = std::make_shared<const sentence>(std::move(about), std::move(text), began_with);
@@ -135,11 +136,11 @@ class error {
   errc code() const noexcept { return code_; }
   /// The whole sentence: the code's name, then who, where and what to do.
   std::string what() const;
-  /// The same without the code's name; empty when there is no more to say.
+  /// The sentence without the code's name; empty if the error has no text.
   std::string text() const { return said_ ? said_->text : std::string(); }
-  /// Where it follows from the end of a rank: which one. Null where it began here.
+  /// The rank whose end caused this error; null if no other rank's end caused it.
   const root_cause* began_with() const noexcept { return said_ ? said_->began_with.get() : nullptr; }
-  /// What it is about, as facts.
+  /// The facts of the error.
   const error_facts& about() const noexcept;
 
  private:
@@ -169,7 +170,7 @@ class failure : public std::exception {
 };
 
 [[noreturn]] void raise(error e);
-/// What an exception says, as a value.
+/// The error that an exception carries; for an exception that is no `failure`, an `errc::exception` with its text.
 error describe(const std::exception_ptr& thrown);
 
 /// Either a value or an error.

@@ -1,6 +1,6 @@
 #pragma once
-/// All-reduces of floats in device memory, by NCCL and by kernels of parley's own, as configs of a `symmetric` operation: each member
-/// calls it, and leases say which config all of them run.
+/// All-reduces of floats in device memory, by NCCL or by kernels of parley's, as configs of a `symmetric` operation: every member makes
+/// the call, and leases say which config all members run.
 ///
 ///     gpu_world_source::options with{.nccl = &nccl, .kernel_bytes = 1_MiB};
 ///     auto source = std::make_shared<gpu_world_source>(self, "gradients", *here.gpu(), with);
@@ -10,21 +10,25 @@
 ///                           .memory = here.gpu_memory(), .communicator = world, .rehearse = source});
 ///     co_await sums.run(gradients);                                                       // in place
 ///
-/// | config | is there where | how |
+/// | config | needs | how |
 /// |---|---|---|
-/// | `nccl_sum`, `nccl_graph_sum` | each member has NCCL, and a process and a GPU to itself | NCCL's all-reduce, called or replayed |
-/// | `kernel_sum` | the same without NCCL; GPUs of one host that reach each other | one kernel on each, which wait for each other; for small sums |
-/// | `gathered_sum` | members share a process or a GPU, too; else as `kernel_sum` | each copies its floats into a box and says so by a message; when all have, each adds up all boxes by a kernel that waits for nobody |
+/// | `nccl_sum`, `nccl_graph_sum` | NCCL, and a process and a GPU for each member | NCCL's all-reduce, called or replayed |
+/// | `kernel_sum` | a process and a GPU for each member; GPUs of one host that reach each other | kernels that wait for each other |
+/// | `gathered_sum` | as `kernel_sum`, but members may share a process or a GPU | messages, and a kernel that waits for no member |
 ///
-/// Members tell each other by messages of an op `<name>_id` what they have. What one of them lacks is `unavailable` on all, with the
-/// reason, so that its rehearsal fails there and it is no candidate. A user who wants a config left out on some ranks says so with
-/// `symmetric_options::can_run` or masks it: then it runs nowhere.
+/// `kernel_sum` is for small sums: one kernel runs on each GPU, and these kernels wait for each other. For `gathered_sum` each member
+/// copies its floats into its box and announces that by a message. When all members have done so, a kernel on each adds up all boxes.
 ///
-/// Rehearsals run over communicators of their own, each from a fresh id. A call comes after what `cuda_copies::after` said of its
-/// buffer and ends when the sum is there; no thread waits in CUDA or NCCL. One whose deadline passes or whose member has died
-/// aborts the communicator it runs over: its kernels end, NCCL's once no stream waits for a message, or after 10 s (device_rest.hpp),
-/// and 30 s later at most where NCCL was still connecting; the call throws what ended it, and later calls throw `unavailable` until the
-/// user has made another one.
+/// Members exchange what they have by messages of an op `<name>_id`. A config for which one member lacks something is `unavailable` on
+/// all members, with the reason: its rehearsal fails, and it is no candidate. To exclude a config on some ranks, use
+/// `symmetric_options::can_run` or a mask; the config then runs nowhere.
+///
+/// Rehearsals run over communicators of their own, each from a fresh id. A call runs after the work that `cuda_copies::after` noted for
+/// its buffer, and ends when the sum is in the buffer. No thread waits in CUDA or NCCL.
+///
+/// Failure: if the deadline of a call passes or a member has died, the call aborts its communicator. Kernels of parley's then end soon.
+/// NCCL's end once no stream waits for a message, or after 10 s at most (device_rest.hpp), and up to 30 s later if NCCL was still
+/// connecting. The call throws the error that ended it. Later calls throw `unavailable` until the user has made another communicator.
 #include <parley/cuda_copies.hpp>
 #include <parley/symmetric_config.hpp>
 #include <parley/transfer.hpp>
@@ -45,9 +49,10 @@ class rank;
 template <class T>
 class said_by_all;
 
-/// Memory of communicators that have ended. CUDA frees it once the device is idle, which it may not be before this thread has aborted
-/// another communicator, and other members may still read it: it is freed with the source, which its op keeps until the rank ends. The
-/// next communicator takes a box from here, and writes to it when all have met: by then nobody uses one of before.
+/// Keeps the memory of communicators that have ended, until the source is destroyed; the op keeps the source until the rank ends. The
+/// memory cannot be freed earlier: other members may still read it, and CUDA frees memory only once the device is idle, for which this
+/// thread may first have to abort another communicator. The next communicator reuses a box from here. It writes to the box only after
+/// all members have met, and by then no member uses the old boxes.
 struct gpu_world_remains {
   explicit gpu_world_remains(transports::cuda_driver& d) noexcept : driver(d) {}
   ~gpu_world_remains() {
@@ -61,11 +66,11 @@ struct gpu_world_remains {
   std::vector<transports::cuda_memory> memory;
 };
 
-/// A sum of all members' floats, in place.
+/// One sum of all members' floats, in place.
 struct gpu_sum {
   enum class way : std::uint8_t { nccl, kernel, gathered } how = way::nccl;
   std::span<std::byte> floats;
-  unsigned blocks = 0;  ///< of the kernel
+  unsigned blocks = 0;  ///< blocks of the kernel
   static gpu_sum by_nccl(std::span<std::byte> floats) { return {way::nccl, floats, 0}; }
   static gpu_sum by_kernel(std::span<std::byte> floats, unsigned blocks) { return {way::kernel, floats, blocks}; }
   static gpu_sum by_gathering(std::span<std::byte> floats, unsigned blocks) { return {way::gathered, floats, blocks}; }
@@ -75,29 +80,30 @@ struct gpu_sum {
   }
 };
 
-/// All ranks of a job, as far as it is there with a communicator of NCCL's, and with boxes in device memory that all of them reach.
+/// The communicator of all ranks of a job. It has an NCCL communicator, and boxes in device memory that all ranks reach, where these are
+/// available.
 class gpu_world final : public communicator {
  public:
   struct options {
-    transports::nccl_library* nccl = nullptr;  ///< null: why there is none stands in `no_nccl`
+    transports::nccl_library* nccl = nullptr;  ///< null: none, and `no_nccl` says why
     std::string no_nccl = "no NCCL was given to it";
-    std::size_t kernel_bytes = 0;  ///< the largest sum that kernels can do; 0: none. A box takes four times as much.
+    std::size_t kernel_bytes = 0;  ///< of the largest sum by kernels; 0: none. A box has four times that size.
   };
-  /// `number` is that of no other world of these messages. The copies outlive it.
+  /// `number` must differ from that of every other world that uses these messages. The copies must outlive the world.
   gpu_world(transports::cuda_copies& copies, options o, transfer messages, std::uint32_t number,
             std::shared_ptr<gpu_world_remains> remains);
   ~gpu_world() override;
-  /// Meets all others. Throws `unavailable` where there is no way to sum, and what ended it.
+  /// Connects this member with all others. Throws `unavailable` if no way to sum is available, or the error that ended the meeting.
   runtime::task<> meet(rank& self, transports::nccl_id id);
-  /// Calls are made in the order of calling, which is the same on all members. `replayed`: from a capture of just this,
-  /// which is made by the first one and kept.
+  /// Makes one call. All members must make their calls in the same order. `replayed`: replays a captured graph of exactly this sum; the
+  /// first such call captures and keeps the graph.
   runtime::task<> run(gpu_sum what, bool replayed = false);
-  /// Into a stream that is being captured; each replay is a call. Captures end before the communicator does.
+  /// Captures the sum in `stream`, which is being captured; each replay is then a call. Captures must end before the communicator does.
   runtime::task<> capture(gpu_sum what, transports::cuda_stream stream);
   void abort() noexcept override;
   bool aborted() const noexcept override { return aborted_; }
   runtime::task<> in_turn(runtime::device_stream stream, const std::function<void()>& launch) override;
-  /// Why its members cannot sum so, the same on all of them; empty: they can.
+  /// Why the members cannot sum in this way, with the same text on all members; empty: they can.
   const std::string& lacks(gpu_sum::way how) const noexcept;
 
  private:
@@ -136,39 +142,39 @@ class gpu_world final : public communicator {
   transfer messages_;
   std::uint32_t number_;
   transports::nccl_communicator handle_ = nullptr;
-  transports::cuda_stream stream_ = nullptr;  // of kernels that wait for each other, where there are any
-  // Calls that take turns, in the order in which they were made, which is the same on all members.
+  transports::cuda_stream stream_ = nullptr;  // of NCCL's and other kernels that wait for each other, if any
+  // Calls take turns in the order in which they were made, which is the same on all members: number of calls made, and of turns ended.
   std::uint64_t asked_ = 0;
   std::uint64_t served_ = 0;
-  transports::cuda_stream latest_in_ = nullptr;  // the latest call's
-  transports::cuda_copies::moment latest_;       // of that; null where it is in our own, and can still be noted
+  transports::cuda_stream latest_in_ = nullptr;  // stream of the latest call
+  transports::cuda_copies::moment latest_;       // its work there; null for `stream_`: noted when needed
   bool aborted_ = false;
   bool has_called_nccl_ = false;
-  transports::nccl_library::nothing_more nothing_more_;  // of the communicator that was aborted, if it was ever called
+  transports::nccl_library::nothing_more nothing_more_;  // of the aborted communicator, if it was ever called
   runtime::scope* telling_ = nullptr;
-  std::uint32_t gathered_ = 0;  // calls
+  std::uint32_t gathered_ = 0;  // number of gathered calls
   transports::cuda_memory stop_;
   transports::cuda_memory box_;
   std::vector<void*> mapped_;
   std::shared_ptr<gpu_world_remains> remains_;
   transports::peer_boxes boxes_;
-  std::string no_nccl_;  // why, where some member lacks it
+  std::string no_nccl_;  // why there is none; empty: all members have it
   std::string no_kernel_;
   std::string no_boxes_;
   std::vector<captured_sum> captures_;
   std::optional<transports::capture_stream>
-      capturing_;  // of a call that failed it stays: NCCL may put the call there later
+      capturing_;  // kept if its call fails: NCCL may still put the call into its stream
 };
 class gpu_world_source final : public communicator_source {
  public:
   using options = gpu_world::options;
-  /// On all ranks; declares `<name>_id`. Library and copies outlive it. A rank that is told to do without `nccl`, `ipc` or `peer_access`
-  /// (parley/machine.hpp) has none of them here.
+  /// Construct it on all ranks; it declares the op `<name>_id`. The NCCL library and the copies must outlive it. Masks of `nccl`, `ipc`
+  /// and `peer_access` (parley/machine.hpp) hold here, too.
   gpu_world_source(rank& self, const std::string& name, transports::cuda_copies& copies, options o);
   std::vector<std::byte> make_id() override;
-  /// Ends when all members have called it. Throws as `gpu_world::meet`; cancelling gives up.
+  /// Ends when all members have called it. Throws what `gpu_world::meet` throws. Cancelling it gives up the meeting.
   runtime::task<std::shared_ptr<communicator>> connect(std::vector<std::byte> id) override;
-  /// The same with an id that rank 0 makes and sends around.
+  /// Like `connect`, with an id that rank 0 makes and sends to all others.
   runtime::task<std::shared_ptr<communicator>> connect_all();
 
  private:
@@ -176,24 +182,26 @@ class gpu_world_source final : public communicator_source {
   transports::cuda_copies& copies_;
   options options_;
   transfer messages_;
-  std::uint32_t made_ = 0;  // ids
+  std::uint32_t made_ = 0;  // number of ids made
   std::shared_ptr<gpu_world_remains> remains_;
 };
 
-/// The same list, but that the first config, the default, is one that all members of `over` can run. Throws `unavailable` where none is.
+/// The same list with the first config that all members of `over` can run moved to the front, as the default. Throws `unavailable` if
+/// there is none.
 std::vector<symmetric_config_ptr> default_first(const communicator& over, std::vector<symmetric_config_ptr> configs);
 
 }  // namespace parley::ops
 
 namespace parley::configs {
 
-/// By NCCL, over the call's communicator.
+/// NCCL's all-reduce over the call's communicator.
 ops::symmetric_config_ptr nccl_sum();
-/// The same from a CUDA graph, which takes the host less than half of the time: the first call of a buffer captures it, later ones
-/// replay that; the latest 64 buffers are kept. For programs in which all members call with their buffers in the same order, as in
-/// steps that are alike: a member that captures while another replays may wait for it until the call's deadline.
+/// NCCL's all-reduce from a CUDA graph, which costs the host less than half of the time. The first call with a buffer captures a graph,
+/// later calls replay it; the graphs of the 64 buffers captured last are kept. For programs in which all members use their buffers in
+/// the same order, as in steps that repeat. Otherwise one member may capture while another replays, and may wait for that member until
+/// the call's deadline.
 ops::symmetric_config_ptr nccl_graph_sum();
-/// By kernels of parley's, of 1 to 64 blocks.
+/// Sums by kernels of parley's, of 1 to 64 blocks.
 ops::symmetric_config_ptr kernel_sum(unsigned blocks = 32);
 ops::symmetric_config_ptr gathered_sum(unsigned blocks = 32);
 

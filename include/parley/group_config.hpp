@@ -1,23 +1,25 @@
 #pragma once
-/// A group config: one way for a leader and its workers to do a collective, with an implementation per role in one object.
+/// A group config: one way for a leader and its workers to do a collective. One object has the implementations of both roles.
 ///
 ///     auto configs = {configs::star(), configs::star(256_KiB), configs::chain(64_KiB)};      // the first one is the default, c0
 ///
 ///     class own final : public group_config {
 ///      public:
 ///       own() : group_config({.name = "own", .wire_class = "own"}) {}
-///       task<> lead(group_call& g) const override;      // collects, combines, returns
+///       task<> lead(group_call& g) const override;      // collects, combines, sends the result back
 ///       task<> work(group_call& g) const override;
 ///     };
 ///
-/// Both implementations derive what they send and expect from the config's parameters and what `g` says alone. A receive that
-/// gets another cut than it asked for ends the invocation with `config_failed` on all ranks. They throw `failure` to give up.
-/// Whatever they wait for, parts or something of their own, ends when the call does: at its deadline, or because another rank failed it.
-/// Reductions combine in the order of the places, so that a result has the same bits under every config and in every run.
-/// Calls of 0 bytes never reach them.
+/// Rules for both implementations:
+/// - They decide what to send and to expect from the config's parameters and from `g` alone. If the parts that arrive are not those that
+///   the receives asked for, the invocation ends with `config_failed` on all ranks.
+/// - They throw `failure` to give up.
+/// - All their waits, for parts or for something of their own, end when the call ends: at its deadline, or when another rank fails it.
+/// - Reductions combine in the order of the places, so that a result has the same bits under every config and in every run.
+/// - Calls of 0 bytes never reach them.
 ///
-/// On a device (`.memory` of the op) `data` and `scratch` are addresses that the processor may not follow: configs touch them by `combine` and
-/// `copy` alone, which the device does in their order, and before what is sent of them afterwards.
+/// On a device (`.memory` of the op), `data` and `scratch` are device addresses, which the processor must not dereference. Configs access
+/// them only by `combine` and `copy`. The device executes these in order, and before later sends of the same memory.
 #include <parley/actors/group/group_invocation.hpp>
 #include <parley/error.hpp>
 #include <parley/ops/core/op_config.hpp>
@@ -43,21 +45,21 @@ namespace parley::ops {
 
 using runtime::rank_id;
 
-/// What a group does together, and what a call's buffer holds.
+/// Which collective it is, and what the buffer of a call holds.
 enum class collective_kind : std::uint8_t {
-  all_reduce,  ///< everyone's contribution before, the combination after, in place
-  broadcast,   ///< the leader's data, afterwards everywhere
-  gather,      ///< the leader's: one block per place; a worker's: its own block
+  all_reduce,  ///< in place: each rank's data before the call, the combined data after it
+  broadcast,   ///< the leader's data, after the call on every rank
+  gather,      ///< on the leader one block for each place, on a worker its own block
 };
 std::string_view name(collective_kind c) noexcept;
 
-/// Combines two runs of whole elements: into = into (+) from.
+/// Combines two sequences of whole elements: into = into (+) from.
 using combine_function = void (*)(std::span<std::byte> into, std::span<const std::byte> from);
-/// What the leader does between collecting and returning, with the combined data.
+/// The leader runs it on the combined data, after collecting and before sending the result back.
 using between_function = std::function<runtime::task<>(std::span<std::byte>)>;
 
-/// What a call of a group throws, with the rank whose doing it was: of this group, or of another that its leader spoke with in
-/// between.
+/// The exception of a group's call. `culprit` is the rank that caused it: a rank of this group, or of another group with which the leader
+/// communicated in `between`.
 class group_failure : public runtime::failure {
  public:
   group_failure(runtime::error why, const actors::group_fault& what) : failure(std::move(why)), what_(what) {}
@@ -68,25 +70,25 @@ class group_failure : public runtime::failure {
   actors::group_fault what_;
 };
 
-/// What one call consists of, apart from the transport.
+/// The data and the functions of one call.
 struct group_work {
   collective_kind what = collective_kind::all_reduce;
   std::span<std::byte> data{};
-  std::uint64_t total_bytes = 0;  ///< the tuning size: of a gather, all blocks together
+  std::uint64_t total_bytes = 0;  ///< the size for tuning; for a gather, of all blocks together
   std::size_t element_bytes = 1;
   combine_function combine = nullptr;
   between_function between{};
-  tuning::number_type numbers = tuning::number_type::bytes;  ///< how the data of two configs is compared
-  runtime::summand sums = runtime::summand::none;  ///< what a device can add up, where `combine` is a sum of those
-  std::span<const std::byte> own{};  ///< of a gather's leader on a device: what is to be brought into its block
-  actors::call_type type = actors::call_type::any;  ///< what all ranks have to call with (ops/core/call_type.hpp)
+  tuning::number_type numbers = tuning::number_type::bytes;  ///< number type for comparing the results of two configs
+  runtime::summand sums = runtime::summand::none;  ///< element type, if `combine` is a sum that a device can form
+  std::span<const std::byte> own{};  ///< gather on a device: the leader's own data, to be copied into its block
+  actors::call_type type = actors::call_type::any;  ///< must be equal on all ranks (ops/core/call_type.hpp)
 };
 
-/// One invocation as an implementation sees it. Participants are named by their place: 0 .. size() - 1, ranks ascending.
+/// One invocation as an implementation sees it. A participant is named by its place, 0 .. size() - 1, in ascending order of ranks.
 class group_call {
  public:
   using mark = actors::group_invocation::mark;
-  /// Of an invocation that runs two configs each has lanes of its own.
+  /// If an invocation runs two configs, each of them has its own lanes.
   enum class pass : std::uint8_t { first, second };
   group_call(actors::group_invocation& inv, std::span<const rank_id> members, rank_id self, rank_id leader,
              const group_work& work, pass which = pass::first, runtime::memory_space* device = nullptr);
@@ -97,10 +99,10 @@ class group_call {
   std::size_t leader() const noexcept { return leader_; }
   std::span<std::byte> data() const noexcept { return work_.data; }
   std::uint64_t total_bytes() const noexcept { return work_.total_bytes; }
-  /// Of a gather: each place's share.
+  /// For a gather: the bytes of each place's block.
   std::uint64_t block_bytes() const noexcept { return work_.total_bytes / members_.size(); }
   std::uint64_t element_bytes() const noexcept { return work_.element_bytes; }
-  /// The largest number of whole elements that fits `bytes`, at least one; 0 means all.
+  /// Bytes of a piece: `bytes` rounded down to whole elements, and at least one element. 0: all of the data.
   std::uint64_t piece_bytes(std::uint64_t bytes) const noexcept;
   void combine(std::span<std::byte> into, std::span<const std::byte> from) {
     if (device_ == nullptr) {
@@ -118,10 +120,10 @@ class group_call {
       device_->assign(to, from);
     }
   }
-  /// Memory that lives as long as the call, where the data lies.
+  /// Makes scratch memory in the space where the data lies. It lives as long as this object.
   std::span<std::byte> scratch(std::size_t bytes);
 
-  /// `offset` counts within `total_bytes`. Two parts with one source, lane and offset are one: the second is dropped.
+  /// `offset` counts within `total_bytes`. A second part with the same source, lane and offset counts as a duplicate and is dropped.
   static constexpr std::uint32_t lanes = actors::group_invocation::lanes / 2;
   mark send(std::size_t to, std::uint64_t offset, std::span<const std::byte> part, std::uint32_t lane = 0) {
     return inv_.send(members_[to], offset, part, own(lane));
@@ -130,21 +132,21 @@ class group_call {
     return inv_.receive(members_[from], offset, into, own(lane));
   }
   mark posted() const noexcept { return inv_.posted(); }
-  /// Waits for everything posted up to `m`, or at all. Throws what the invocation failed with.
+  /// Waits until all sends and receives posted up to `m` have ended (`drain`: all of them). Throws the error of the invocation.
   actors::group_invocation::step until(mark m) noexcept { return inv_.until(m); }
-  /// The same of those that were sent: what is to be received may come much later, when the leader is done in between.
+  /// Like `until`, but for sends only: a receive may end much later, after the leader's `between`.
   actors::group_invocation::step until_sent(mark m) noexcept { return inv_.until_sent(m); }
   actors::group_invocation::step drain() noexcept { return inv_.drain(); }
 
-  /// At the leader, once everything is combined and before anything is returned.
+  /// The leader awaits `between` once everything is combined and before it sends any result back.
   bool has_between() const noexcept { return static_cast<bool>(work_.between); }
   runtime::task<> between();
   bool between_ran() const noexcept { return between_ran_; }
-  /// Whether a device was given something to do.
+  /// True if `combine` or `copy` has given work to a device.
   bool computing() const noexcept { return computing_; }
 
  private:
-  // One too many is one for the invocation, too.
+  // A lane that is out of range here becomes one that is out of range for the invocation.
   std::uint32_t own(std::uint32_t lane) const noexcept { return lane < lanes ? first_lane_ + lane : 2 * lanes; }
   actors::group_invocation& inv_;
   std::span<const rank_id> members_;
@@ -173,11 +175,11 @@ class group_config : public op_config {
  public:
   virtual runtime::task<> lead(group_call& g) const = 0;
   virtual runtime::task<> work(group_call& g) const = 0;
-  /// Which collectives it has implementations for.
+  /// True if it implements this collective.
   virtual bool does(collective_kind) const noexcept { return true; }
-  /// Whether its leader can do something with what was combined before anybody has it.
+  /// True if its leader has all combined data before any rank gets a result, so that `between` can run.
   virtual bool returns_later() const noexcept { return true; }
-  /// What it demands on the rank that demands most, in a group of that many.
+  /// Its demands on the rank where they are highest, in a group of the given size.
   virtual tuning::demands demands_of(collective_kind, std::size_t) const { return demands(); }
 
  protected:
@@ -190,27 +192,30 @@ using group_config_ptr = std::shared_ptr<const group_config>;
 
 namespace parley::configs {
 
-/// Everyone with the leader, in pieces of `chunk_bytes` or in one: while one piece comes the one before returns.
+/// Each worker exchanges data with the leader, in pieces of `chunk_bytes` (0: whole). While a piece arrives at the leader, the result of
+/// the piece before travels back.
 ops::group_config_ptr star(std::uint64_t chunk_bytes = 0);
-/// Along a ring of places, and once more around it with the result: each rank talks to two. Not for gather.
+/// In an all-reduce a partial sum travels from place to place, and each place adds its data. The result, or a broadcast's data, then
+/// travels from the leader along all others. A rank talks to two others, or to up to four if the leader is not place 0. Not for gather.
 ops::group_config_ptr chain(std::uint64_t chunk_bytes = 65'536);
-/// Along a binomial tree whose root is the leader: each rank talks to at most log2(size) others, for twice that many steps. So
-/// that sums are formed in the order of the places here, too, contributions travel as they are. For up to 1,024 places.
+/// The data travels along a binomial tree whose root is the leader. Each rank talks to at most log2(size) others (rounded up), and a call
+/// takes twice that many steps. Contributions reach the leader uncombined, so that it forms sums in the order of the places. For up to
+/// 1,024 places.
 ops::group_config_ptr tree();
 
-/// Everyone sends to everyone, and each forms the sum itself: one step, and `size()` times the memory. Only for all_reduce, and nothing
-/// can be done in between.
+/// Each rank sends its data to all others and forms the sum itself: one step, but `size()` times the memory. Only for all_reduce, and
+/// without `between`.
 ops::group_config_ptr one_shot();
-/// Each place forms the sum of its own share of the data, of which the others send it theirs, and gives it to them, in pieces of
-/// `chunk_bytes` or whole: twice as many bytes leave a rank as it has, whatever the size of the group. Only for all_reduce, and
-/// nothing can be done in between.
+/// Each place owns one share of the data. All others send that share to it; it forms the sum and sends the sum back to them, in pieces of
+/// `chunk_bytes` (0: whole). A rank sends at most twice as many bytes as it has, whatever the size of the group. Only for all_reduce,
+/// and without `between`.
 ops::group_config_ptr two_shot(std::uint64_t chunk_bytes = 0);
 
 }  // namespace parley::configs
 
 namespace parley::ops {
 
-/// One made of two functions. Throws `bad_argument` naming the role whose function is null.
+/// Makes a config of two functions. Throws a `bad_argument` that names the role whose function is null.
 using group_function = runtime::task<> (*)(group_call& g);
 group_config_ptr grouped(tuning::config_identity identity, group_function lead, group_function work);
 

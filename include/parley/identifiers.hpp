@@ -1,5 +1,5 @@
 #pragma once
-/// The few plain names that everything else is written in.
+/// The basic types and constants of ranks and times.
 ///
 ///     parley::runtime::rank_id peer = 3;
 ///     parley::runtime::time_ns deadline = executor.deadline_in(5'000'000);   // 5 ms from now
@@ -9,20 +9,20 @@
 
 namespace parley::runtime {
 
-/// One participant of the job; counts from 0.
+/// A rank: one participant of the job. Ranks count from 0.
 using rank_id = std::uint32_t;
 
-/// A point on an executor's clock, or a span of it, in nanoseconds. Only differences mean anything across executors.
+/// A point in time on an executor's clock, or a time span, in nanoseconds. Across executors only differences have a meaning.
 using time_ns = std::int64_t;
 
-/// A timeout that never comes. A program names spans as `std::chrono` does: `5s`, `20ms`.
+/// A timeout that never expires. Programs write other timeouts with `std::chrono`: `5s`, `20ms`.
 inline constexpr std::chrono::nanoseconds no_timeout = std::chrono::nanoseconds::max();
 
-/// The deadline of a wait that may last for ever.
+/// The deadline of a wait without a limit.
 inline constexpr time_ns never = std::numeric_limits<time_ns>::max();
 
-/// The deadline of a wait that begins `now` and may last `span`: `never` where that is past the end of time. Calls ask their executor
-/// (`deadline_in`), which looks at its clock first.
+/// The deadline of a wait that begins at `now` and may last `span`; `never` if the sum would overflow. Calls use the executor's
+/// `deadline_in` instead, which reads the clock first.
 constexpr time_ns deadline_of(time_ns now, time_ns span) noexcept { return span >= never - now ? never : now + span; }
 
 inline namespace literals {

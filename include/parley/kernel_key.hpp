@@ -1,13 +1,13 @@
 #pragma once
-/// What a kernel's decision is made for: the few numbers and words that its speed depends on, named by its user.
+/// The key of a kernel's decision: the few numbers and words that the kernel's speed depends on. The kernel's user names them.
 ///
 ///     kernel_key key{{"m", rows}, {"n", columns}, {"dtype", "f32"}};
 ///     parameters_text(key);          // "dtype=f32 m=64 n=128": the second field of a results line
 ///     kernel_key bucket{{"bytes", size_bucket::of(bytes).largest_bytes()}};     // sizes that share a decision
 ///
-/// Names and words are literals, so that a key is made, compared and hashed without an allocation. The text is sorted by
-/// name: the order in which they were given never matters. Two equal names, or characters that a results line cannot hold,
-/// are a `problem`. More than `kernel_key::most` parameters throw `invalid`.
+/// Names and words are literals, so that a key can be made, compared and hashed without an allocation. The text of a key is sorted by
+/// name, so the order of the parameters never matters. `parameters_text` returns a `problem` for two equal names, and for characters that
+/// a results line cannot hold. The constructor throws `invalid` for more than `kernel_key::most` parameters.
 #include <parley/tuning/outcome.hpp>
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace parley::tuning {
 
-/// A text that lives for ever, because it stands in the program.
+/// A string literal. Its text lives as long as the program.
 class literal_text {
  public:
   constexpr literal_text() noexcept = default;
@@ -60,8 +60,8 @@ class kernel_key {
   constexpr const kernel_parameter* begin() const noexcept { return parameters_.data(); }
   constexpr const kernel_parameter* end() const noexcept { return parameters_.data() + count_; }
 
-  /// Whether one key function has made both of the same values. Equal texts of other literals are another key here; who
-  /// keeps decisions looks at the text, too.
+  /// True if both keys have the same literals and numbers, as keys made by one key function do. Keys whose texts are equal but come from
+  /// other literals are different here, so code that stores decisions must compare the texts, too.
   friend constexpr bool operator==(const kernel_key& a, const kernel_key& b) noexcept {
     if (a.count_ != b.count_) return false;
     for (std::size_t i = 0; i < a.count_; ++i) {
@@ -69,7 +69,7 @@ class kernel_key {
     }
     return true;
   }
-  /// Over the values; for tables in memory only.
+  /// Hashes how many parameters there are and their numbers, not names or words. For tables in memory only.
   constexpr std::size_t hash() const noexcept {
     std::uint64_t h = count_;
     for (const kernel_parameter& p : *this) h = (h ^ p.number) * 0x9e3779b97f4a7c15U + (h >> 29U);

@@ -7,7 +7,8 @@
 ///     }
 ///     changed.tell();                                       // elsewhere: wakes all that wait now
 ///
-/// It says nothing about what has changed. Waits end with `closed` when it ends.
+/// `tell` does not say what has changed, so each waiter checks its condition again. When the `news` is destroyed, all waits end with
+/// `closed`.
 #include <parley/runtime/time/timers.hpp>
 #include <parley/scope.hpp>
 

@@ -1,12 +1,13 @@
 #pragma once
 /// The one reader of numbers that people and launchers write: options of commands and examples, environment variables, specs and
-/// scenarios. (Results files and the settings of TunableOp keep their formats' own rules, in tuning/.)
+/// scenarios. (Results files and the settings of TunableOp keep the rules of their own formats, in tuning/.)
 ///
 ///     const auto ranks = read_number<std::uint32_t>(text, {1, 64});
 ///     if (!ranks) … text + " must be " + words_of<std::uint32_t>({1, 64}) …     // a whole number from 1 to 64
 ///
-/// It takes plain decimal digits, and of `double` also a fraction and an exponent. It refuses what other readers guess at: an empty text,
-/// blanks, `+`, `0x1F`, trailing letters, `-0`, `nan`, infinities, what is outside of the range, and what is too small to be told from 0.
+/// It accepts plain decimal digits, for signed types also a minus sign, and for `double` also a fraction and an exponent. It refuses what
+/// other readers guess at: an empty text, blanks, `+`, `0x1F`, trailing letters, `-0`, `nan`, infinities, numbers outside the range, and
+/// numbers too small to be told from 0.
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -37,7 +38,7 @@ std::string words_of(number_range<Number> within) {
          number_words(within.least) + " to " + number_words(within.most);
 }
 
-/// Nothing where the text is not one such number, and nothing else.
+/// Returns no value unless the whole text is one such number.
 template <class Number>
 std::optional<Number> read_number(std::string_view text, number_range<Number> within) {
   static_assert(std::is_arithmetic_v<Number> && !std::is_same_v<Number, bool>);
@@ -53,7 +54,7 @@ std::optional<Number> read_number(std::string_view text, number_range<Number> wi
   return number;
 }
 
-/// The same of hexadecimal digits, without `0x`.
+/// Like `read_number`, for hexadecimal digits without `0x`.
 template <class Number>
 std::optional<Number> read_hexadecimal(std::string_view text, number_range<Number> within) {
   static_assert(std::is_unsigned_v<Number>);
@@ -64,8 +65,8 @@ std::optional<Number> read_hexadecimal(std::string_view text, number_range<Numbe
   return number;
 }
 
-/// For options of a command line: what is wrong with the text; empty: nothing, and the text is now such that every reader takes it for
-/// the same number (CLI11 takes 010 for 8).
+/// For options of a command line. Returns what is wrong with the text. If nothing is wrong, returns an empty text and rewrites `text` so
+/// that every reader understands the same number (CLI11 reads 010 as 8).
 template <class Number>
 std::string fault_of_number(std::string& text, number_range<Number> within) {
   const auto number = read_number<Number>(text, within);

@@ -1,12 +1,13 @@
 #pragma once
-/// An op on one rank, in one generation, as the rank sees it. The rank keeps all of them in one list, which it walks to end ops with a rank
-/// that is gone, to say what waits, to leave, and to report what was decided. An op overrides what it has; the defaults have nothing.
+/// An op on one rank, in one generation, as the rank sees it. The rank keeps all of its ends in one list. The rank walks the list to end
+/// ops with a rank that is gone, to list calls that wait, to leave, and to report decisions. An op overrides the functions that concern
+/// it; the defaults do nothing.
 ///
 ///     class my_end final : public op_end { … };
 ///     my_end& mine = *self.attach(std::make_unique<my_end>(self.services(), …));
 ///
-/// An end lives as long as its rank, also when its generation has ended, because calls may still be leaving it. op_place.hpp leads a handle
-/// from there to the end of the next generation.
+/// An end lives as long as its rank, even after its generation has ended, because calls may still be leaving it. A handle finds the end
+/// of the next generation through op_place.hpp.
 #include <parley/actors/declaration.hpp>
 #include <parley/agreement.hpp>
 #include <parley/error.hpp>
@@ -27,7 +28,8 @@ namespace parley::ops {
 
 class op_end {
  public:
-  /// The list is in this order; ends of one kind are in the order in which they were made.
+  /// The list is sorted by kind. Ends of one kind are in the order in which they were made, except that an end of a later generation
+  /// directly follows the end that it replaces.
   enum class kind : std::uint8_t { sender, receiver, batch, group, without_headers, other };
 
   explicit op_end(kind k = kind::other) noexcept : kind_(k) {}
@@ -35,43 +37,44 @@ class op_end {
   op_end& operator=(const op_end&) = delete;
   virtual ~op_end() = default;
   bool is(kind k) const noexcept { return kind_ == k; }
-  /// Whether its generation has. Calls may still be leaving it.
+  /// True if its generation has ended. Calls may still be leaving it.
   bool has_ended() const noexcept { return ended_; }
   bool is_collective() const noexcept { return is(kind::group) || is(kind::without_headers); }
 
   virtual const actors::op_declaration& declaration() const noexcept = 0;
-  /// Of an op whose configs are tried and decided on as those of a transfer are.
+  /// The state of this rank's participant, if the op's configs are tried and decided on as those of a transfer are; else null.
   virtual const actors::participant_state* as_participant() const noexcept { return nullptr; }
   /// The state of this rank's coordinator, which keeps the errors of each rank's rehearsals. Null on ranks that do not lead.
   virtual const actors::coordinator_state* coordinator() const noexcept { return nullptr; }
-  /// Of an op that decides in another way: what it has decided, and the decisions' names in results files.
+  /// For an op that decides in another way: its decisions, each with the name that it has in results files.
   virtual std::vector<std::pair<std::string, ops::decision>> decisions() const { return {}; }
 
-  /// Whether its calls fail when this rank is gone.
+  /// True if its calls fail when rank `r` is gone.
   virtual bool ends_with(rank_id r) const noexcept = 0;
-  /// Whether this generation ends when this rank comes back as a new process.
+  /// True if this generation ends when rank `r` comes back as a new process.
   virtual bool restarts_with(rank_id r) const noexcept { return ends_with(r); }
-  /// Ends all calls and those to come. `why.began_with()` is the rank to blame; null: this one.
+  /// Ends all of its calls, now and in future. `why.began_with()` is the rank to blame; null: this rank.
   virtual void fail(const runtime::error& why) noexcept = 0;
 
-  /// Its calls that wait for something. Ops that it is made of list their own.
+  /// Appends its calls that wait for something. The ops that this op is made of append their own.
   virtual void list_waiting(runtime::waiting_list&) {}
-  /// How far this rank is, for another one whose call of this key or tag runs out of time: `has made 5 calls of it`. Empty: nothing to say.
+  /// How far this rank is: `has made 5 calls of it`. Another rank asks when its call of this key or tag times out. Empty: nothing to say.
   virtual std::string progress_in_words(std::uint32_t) const { return {}; }
 
-  /// Whether others have not acknowledged its control messages yet, or it rehearses.
+  /// True if other ranks have not acknowledged its control messages yet, or a rehearsal is running.
   virtual bool owes_messages() const noexcept { return false; }
-  /// Tells others what they could not ask after this rank has left. False while they need this rank.
+  /// Tells other ranks what they could not ask for after this rank has left. Returns false while they need this rank.
   virtual bool may_leave() { return true; }
-  /// For how long others may still take what this rank sent and what would be lost with it. 0: they have it all. Asks them.
+  /// For how long this rank waits at most, before it leaves, until other ranks have received what would be lost with it; 0: they have
+  /// received everything. Also asks those ranks.
   virtual time_ns untaken_ns() { return 0; }
-  /// Messages that a receiver has not taken: the receiver, and a line about them.
+  /// Appends messages that a receiver has not received: the receiver, and a line about them.
   virtual void list_undelivered(std::vector<std::pair<rank_id, std::string>>&) {}
-  /// A line for each other thing that others have not taken or have refused, and that no call has reported.
+  /// Appends a line for everything else that other ranks have not received or have refused, and that no call has reported.
   virtual void list_left_over(std::vector<std::string>&) {}
   /// Aborts the communicator of its rehearsals.
   virtual void abandon() noexcept {}
-  /// Messages for flow control that it has sent.
+  /// How many flow control messages it has sent.
   virtual std::uint64_t flow_messages() const noexcept { return 0; }
 
  private:
@@ -80,7 +83,7 @@ class op_end {
   friend class op_place;
   kind kind_;
   bool ended_ = false;
-  op_end* followed_by_ = nullptr;  // of the generation that follows, for handles
+  op_end* followed_by_ = nullptr;  // the end of the next generation, for handles
 };
 
 }  // namespace parley::ops

@@ -1,6 +1,6 @@
 #pragma once
-/// Batches of sends and receives between any ranks, in place, in whatever order they are posted; each directed pair of ranks
-/// runs one config of several, the fastest, found out while the program runs.
+/// Batches of sends and receives between any ranks, in place and in any order. Each directed pair of ranks runs one of several configs:
+/// the fastest, which is found while the program runs.
 ///
 ///     p2p ring(self, {.name = "ring", .configs = {configs::direct(), configs::chunked(256_KiB)}});
 ///     dataflow flow(here);                                           // parley/dataflow.hpp: who waits for whom
@@ -8,31 +8,33 @@
 ///     co_await round[1];                                             // y is here; or `co_await round`
 ///     co_await flow.join();
 ///
-/// A send waits until the steps of the flow that wrote its buffer have ended, a receive until nobody needs what is in its
-/// buffer. Sends and receives of one pair and tag are matched in the order in which they were posted, also where they have to
-/// wait; other tags are independent. Sends to oneself, of zero bytes, and batches that differ from rank to rank are fine. What a batch sends
-/// to one rank, of one size, runs the same config, and is one repetition of a trial.
+/// A send waits until the steps of the flow that wrote its buffer have ended. A receive waits until no earlier step needs the contents of
+/// its buffer. Sends and receives of one pair and tag are matched in the order in which they were posted, even if they have to wait;
+/// other tags are independent. A rank may send to itself and send zero bytes, and batches may differ from rank to rank. All messages of
+/// one size that a batch sends to one rank run the same config, and count as one repetition of a trial.
 ///
-/// `{isend(x, …), irecv(x, …)}` exchanges x in place, at every size. Several sends of x and then several receives into x do so, too. They
-/// may be in one batch or in several, have all of x in common or only a part, and be for one rank or for several. Where all ranks do
-/// that, each send would wait for a receive that waits for such a send. The receive then takes what comes beside x, and copies it in when
-/// the steps before it have ended, which `copied_bytes` counts. The op decides that when the receive is posted. It looks for a send of its
-/// own that the receive would wait for, also by way of other steps, and whose own receive has not been posted yet. From a send under a tag
-/// that this rank never receives under, it follows messages only, and no computations: all ranks should use the same tags where
-/// computations stand between. A rank that works with two buffers in turn copies nothing.
+/// `{isend(x, …), irecv(x, …)}` exchanges x in place, at every size. So do several sends of x followed by several receives into x. They
+/// may be in one batch or in several, share all of x or only a part, and be for one rank or for several. If all ranks do that, each send
+/// would wait for a receive that waits for such a send. So the receive goes into temporary memory, and the op copies the data into x when
+/// the earlier steps that use x have ended. `copied_bytes` counts these bytes. The op decides this when the receive is posted. It looks
+/// for a send of its own that the receive would wait for, directly or through other steps, and whose matching receive, judged by this
+/// rank's own calls, has not been posted yet. If this rank never receives under the tag of that send, the op follows only messages from
+/// the send on, and no computations. So all ranks should use the same tags if computations stand between a send and a receive. A rank
+/// that alternates between two buffers copies nothing.
 ///
-/// The other order, `{irecv(x, …), isend(x, …)}`, sends on what has come. To oneself that never ends: `start` throws `bad_argument`, also
-/// where the receive is of an earlier batch of the flow.
+/// The other order, `{irecv(x, …), isend(x, …)}`, sends on what was received. A rank that sends to itself in this order would wait for
+/// ever: `start` throws `bad_argument`, even if the receive is in an earlier batch of the flow.
 ///
-/// On a device, in the order of a stream (`batch_options::stream`): nothing waits on the host, and the next kernels can be enqueued
-/// at once.
+/// On a device, a batch can run in the order of a stream (`batch_options::stream`). Then the host waits for nothing, and the program can
+/// enqueue the next kernels at once.
 ///
 ///     ring.start(flow, {ring.isend(x, {.to = next}), ring.irecv(y, {.from = previous})}, {.stream = s});
 ///     launch(s, y, z);                                               // runs when y is here
 ///
-/// Failure: as of a transfer (transfer.hpp), per operation, with the title of the operation in front; a batch throws its first failure
-/// and goes through with the others. Cancellation and deadlines: per operation and per batch (dataflow.hpp). What ends before it was
-/// matched leaves its place to the next one of its pair and tag: where that must not be, `dataflow::stop_at_failure`, or another tag.
+/// Failure: each operation fails as a transfer does (transfer.hpp); the error begins with the title of the operation. A batch throws its
+/// first failure and finishes its other operations. Cancellation and deadlines: per operation and per batch (dataflow.hpp). If an
+/// operation ends before it was matched, the next operation of its pair and tag takes its place. To prevent that, use
+/// `dataflow::stop_at_failure` or another tag.
 #include <parley/dataflow.hpp>
 #include <parley/transfer.hpp>
 
@@ -57,32 +59,33 @@ class rank;
 
 struct p2p_options {
   std::string name;
-  std::vector<rank_id> ranks{};  ///< who takes part; empty: all
+  std::vector<rank_id> ranks{};  ///< the ranks that take part; empty: all
   /// Sender and receiver of each pair that may be used; empty: all pairs of `ranks`.
   std::vector<std::pair<rank_id, rank_id>> edges{};
   std::vector<config_ptr> configs{configs::direct()};
-  tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
-  capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
-  runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
+  tuning::constraints constraints{};        ///< what this rank's user demands of every config except the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` says so
+  runtime::memory_space* memory = nullptr;  ///< where the buffers lie, such as a GPU's memory; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::string dtype{};
-  /// For ops in which what pairs do hangs together: all of their ranks. When one has come back as a new process, all pairs begin
-  /// anew, with `rejoin` on each of the others. Empty: the pairs of that rank do, by themselves.
+  /// For an op whose pairs depend on each other: all ranks of these pairs. When one of them comes back as a new process, all pairs begin
+  /// a new generation, once each of the other ranks has called `rejoin`. Empty: the pairs of the restarted rank begin one by themselves.
   std::vector<rank_id> restart_group{};
 };
 
 struct p2p_operation;
 
-/// What belongs to operations of an op that is made of messages, such as unpacking: kept by those that have it.
+/// Hooks of an op that is built on messages, for work such as unpacking. Operations that have hooks keep them alive.
 class p2p_hooks : public runtime::flow_counted<p2p_hooks> {
  public:
   virtual ~p2p_hooks() = default;
-  /// A receive has brought so many bytes. Its work ends after this, with what it throws.
+  /// A receive has received `bytes` bytes. Its work ends after this call, and fails with what this call throws.
   virtual void after_receive(const p2p_operation& o, std::uint64_t bytes) = 0;
-  /// It was given up, and had begun.
+  /// The operation had begun, and was cancelled or timed out.
   virtual void on_given_up(const p2p_operation& o, const runtime::error& why) noexcept = 0;
-  /// It was given up before it had its place among the messages of its peer and tag: the next one may have that. `cancelled`: with its flow.
-  /// Otherwise the flow goes on without it, as a step that it waited for has failed.
+  /// The operation ended before it had its place among the messages of its peer and tag, so the next one may take that place. `why` is
+  /// `cancelled` if the operation or its flow was cancelled. Otherwise it timed out, or a step that it waited for has failed, and the
+  /// flow goes on without it.
   virtual void on_left_out(const p2p_operation& o, const runtime::error& why) noexcept = 0;
 };
 
@@ -93,37 +96,37 @@ struct [[nodiscard]] p2p_operation {
   std::span<std::byte> bytes{};
   std::uint32_t tag = 0;
   std::chrono::nanoseconds timeout{};
-  std::uint64_t expected = 0;  ///< of a receive, see `receive_options`
-  std::uint16_t type = 0;      ///< of its elements (`element_type_of`); 0: any
-  /// What `bytes` are packed from, or unpacked into, unless its config moves each piece by itself; null: they are the payload. Kept as the
-  /// hooks keep it.
+  std::uint64_t expected = 0;  ///< of a receive: see `receive_options`
+  std::uint16_t type = 0;      ///< type of its elements (`element_type_of`); 0: any
+  /// The pieces that `bytes` are packed from or unpacked into, unless the config moves each piece by itself; null: `bytes` is the
+  /// payload. The hooks keep the pieces alive.
   actors::payload_pieces* pieces = nullptr;
   boost::intrusive_ptr<p2p_hooks> hooks{};
 };
 
 struct batch_options {
-  std::chrono::nanoseconds timeout = runtime::no_timeout;  ///< of all of it, from now
-  runtime::compute_queue* after = nullptr;                 ///< it begins after what is in there now
-  /// Of the device that the op's `memory` is of, such as a cudaStream_t: all of the batch comes after what that has now, and what it gets
-  /// from here on comes after the receives. A stream does not know of failures: await the work before results are trusted, and
-  /// before kernels overwrite what is sent.
+  std::chrono::nanoseconds timeout = runtime::no_timeout;  ///< of the whole batch, from now on
+  runtime::compute_queue* after = nullptr;  ///< the batch begins after the present contents of this queue
+  /// A stream of the device that the op's `memory` belongs to, such as a cudaStream_t. The whole batch comes after what the stream has
+  /// now, and what the stream gets from now on comes after the receives. A stream does not know of failures: await the work before the
+  /// program trusts results, and before kernels overwrite what is sent.
   runtime::device_stream stream = nullptr;
-  /// The stream does not come after the receives yet, so that they can be started before what sends for them: `wait_on` of the
-  /// `memory` says when it does.
+  /// True: the stream does not wait for the receives yet, so that they can be started before the sends. `wait_on` of the `memory` makes
+  /// the stream wait.
   bool ahead = false;
 };
 
-/// A light handle of the op, which ends with its rank; copies of it are handles of the same op.
+/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op.
 class p2p {
  public:
-  /// Of no op: this rank is idle in it.
+  /// A handle of no op: this rank counts as idle.
   p2p() = default;
-  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  /// Declares the op; call it on all ranks. If the options cannot work, every rank throws the same `bad_argument` or `role_conflict`.
   p2p(rank& self, const p2p_options& op);
   template <readable_buffer B>
   static p2p_operation isend(B&& data, send_options o) {
     const auto bytes = std::as_bytes(std::span(data));
-    // Not written to: a send only reads.
+    // The bytes are not written to: a send only reads.
     return {.what = p2p_operation::kind::send,
             .peer = o.to,
             .bytes = {const_cast<std::byte*>(bytes.data()), bytes.size()},
@@ -141,15 +144,15 @@ class p2p {
             .expected = o.expected,
             .type = type_of_elements<B>()};
   }
-  /// Buffers must stay until their operations have ended. Throws `bad_argument` when this rank has no such pair; nothing has
-  /// been started then.
+  /// Starts a batch. Buffers must stay until their operations have ended. Throws `bad_argument`, before anything has been started, if
+  /// this rank has no such pair.
   runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o = {});
   runtime::flow_work start(runtime::dataflow& flow, std::initializer_list<p2p_operation> batch,
                            const batch_options& o = {}) {
     return start(flow, std::span(batch.begin(), batch.size()), o);
   }
 
-  /// A batch alone: starts it, and ends when all of it has ended. Throws what came first.
+  /// Starts a batch, and ends when the whole batch has ended. Throws the first failure.
   ///
   ///     co_await ring.exchange(ring.isend(out, {.to = next}), ring.irecv(in, {.from = previous}));
   template <std::same_as<p2p_operation>... Operations>
@@ -161,31 +164,31 @@ class p2p {
   }
   runtime::task<> exchange_all(std::vector<p2p_operation> batch, batch_options o = {});
 
-  /// See `transfer`.
+  /// See `transfer::registered`.
   template <writable_buffer B>
   actors::registered_memory registered(B&& memory) {
     return register_bytes(std::as_writable_bytes(std::span(memory)));
   }
-  /// For ops that are made of messages, before a call of theirs begins: see `p2p_end`.
+  /// For ops that are built on messages, before one of their calls begins: see `p2p_end`.
   void check_caller() const;
   agreement to(rank_id peer) const;
   agreement from(rank_id peer) const;
-  /// What was agreed with `peer`, of messages to it, or else of those that come from it.
+  /// The decision for messages to `peer`, or else for messages from it.
   ops::decision decision(std::uint64_t bytes, rank_id peer) const;
   void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;
-  /// See `transfer`; on all ranks of the op.
+  /// See `transfer::tune`. Called on all ranks of the op.
   runtime::task<> tune(std::vector<std::uint64_t> sizes_bytes);
-  /// As `transfer::copied_bytes`, and those of sends to oneself, once each, and of exchanges in place.
+  /// Like `transfer::copied_bytes`, plus the bytes of sends to oneself (counted once) and of exchanges in place.
   std::uint64_t copied_bytes() const;
-  /// After `peer_restarted`, where all pairs begin anew together: enters the generation that has begun. False when none has.
+  /// After `peer_restarted`, in an op with a `restart_group`: enters the generation that has begun. False: none has begun.
   bool rejoin() const;
   /// See `p2p_end`.
   std::size_t known_tags() const;
-  /// In which the messages with that peer are, which this rank sends to.
+  /// The generation of this rank's messages to `peer`.
   std::uint64_t generation_with(rank_id peer) const;
-  /// All of this rank's; none where it has no part in it.
+  /// All edges of this rank; empty: this rank is idle.
   std::vector<declared_edge*> edges() const;
-  /// Whether this rank has no part in it.
+  /// True if this rank has no part in the op.
   bool idle() const noexcept { return end_ == nullptr; }
 
  private:
@@ -195,7 +198,7 @@ class p2p {
   p2p_end* end_ = nullptr;
 };
 
-/// The messages of an op that is made of them: what both have in common.
+/// The `p2p_options` of an op that is built on messages, filled from the options that both have.
 template <class Op>
 p2p_options messages_of(const Op& op, std::vector<rank_id> ranks = {}) {
   p2p_options messages;
@@ -211,13 +214,12 @@ p2p_options messages_of(const Op& op, std::vector<rank_id> ranks = {}) {
   return messages;
 }
 
-/// `named`, or the first `count` ranks where none are.
+/// Returns `named`, or the first `count` ranks if `named` is empty.
 std::vector<rank_id> named_or_first(const std::vector<rank_id>& named, std::size_t count);
 
-/// Whether rank `r` is one of the op's.
 bool takes_part(const p2p_options& op, rank_id r);
 
-/// The pairs that rank `self` has, or `bad_argument` saying what is wrong, the same on all ranks.
+/// Returns the pairs of rank `self`, or `bad_argument`, the same on all ranks, that says what is wrong.
 runtime::result<transfer_options> pairs_of(const p2p_options& op, rank_id self, rank_id world_size);
 
 }  // namespace parley::ops

@@ -7,9 +7,9 @@
 ///     }
 ///     int main(int argc, char** argv) { return parley::run(argc, argv, rank_main); }
 ///
-/// Where to look next: parley/transfer.hpp, parley/pipeline.hpp and parley/collective.hpp for the ops, parley/config.hpp for configs of one's own,
-/// parley/tunable_op.hpp for kernels of one's own, parley/run.hpp for other people's loops, parley/work.hpp for programs without coroutines,
-/// parley/actor.hpp for actors of one's own. A `decision` names the `config` that runs, be it a winner or still the default.
+/// Further headers: parley/transfer.hpp, parley/pipeline.hpp and parley/collective.hpp for the ops, parley/config.hpp for your own
+/// configs, parley/tunable_op.hpp for your own kernels, parley/run.hpp for engines that own their loop, parley/work.hpp for programs
+/// without coroutines, parley/actor.hpp for your own actors. A `decision` names the `config` that runs: the winner, or still the default.
 #include <parley/actor.hpp>
 #include <parley/collective.hpp>
 #include <parley/compute.hpp>

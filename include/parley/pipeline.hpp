@@ -1,22 +1,24 @@
 #pragma once
-/// A linear pipeline: stage k hands what it has computed to stage k + 1, and every edge between two stages tunes itself, for
-/// each size of its own. Together the edges spend the trial budget of one op (N4).
+/// A linear pipeline: stage k hands its result to stage k + 1. Every edge between two stages tunes itself, separately for each of its
+/// message sizes. Together the edges spend the trial budget of one op (N4).
 ///
 ///     pipeline pipe(self, {.name = "activations", .stages = {0, 1, 2, 3}, .configs = configs});
 ///     co_await pipe.run(microbatches, stage);       // sizes of the microbatches, and what this stage does
 ///
 /// `stage` is an object with
 ///     void forward(std::uint64_t microbatch, std::span<std::byte> activation);
-/// which changes an activation in place, away from the actor thread: the first stage makes it, the last one has it in the
-/// end. While a stage computes, the next activation comes in and the one before leaves. Where it can be computed in several ways,
-/// these are tuned beside the edges (tuned_stage.hpp).
+/// which changes an activation in place, on another thread than the actor thread. The first stage fills the activation, and the last
+/// stage has the result. While a stage computes, it receives the next activation into a second buffer; before that, it waits until the
+/// previous activation has left that buffer. If a stage can be computed in several ways, these are tuned at the same time as the edges
+/// (tuned_stage.hpp).
 ///
-/// Failure: what an edge fails with, or `forward` throws, ends the run and comes out of it; an activation of another size than the
-/// stage behind expects, and a run of another number of microbatches, are refused, and both stages are told. Activations of such a run may
-/// still come, so that no other follows: all other stages' runs, and this one's next, end with `closed`, or with what was wrong with
-/// the run itself, which says where and why.
-/// When a stage comes back as a new process, runs fail with `peer_restarted` until each of the other ones has called `rejoin`, and
-/// then begin anew.
+/// Failure: a failure of an edge, or what `forward` throws, ends the run, and the run throws it. A stage refuses an activation whose size
+/// differs from what it expects, and an activation of a run with another number of microbatches; both stages get the error. After a
+/// failed run, activations of it may still arrive, so no other run can follow. The runs of all other stages, and the next run of this
+/// stage, end with `closed`, or with the run's own error if the run itself was wrong. The error says where and why.
+///
+/// When a stage comes back as a new process, runs fail with `peer_restarted` until each of the other stages has called `rejoin`. Then a
+/// new generation begins.
 #include <parley/agreement.hpp>
 #include <parley/config.hpp>
 #include <parley/task.hpp>
@@ -38,30 +40,30 @@ struct pipeline_options {
   std::string name;
   std::vector<rank_id> stages{};  ///< rank of each stage, in order; empty: all ranks
   std::vector<config_ptr> configs{configs::direct()};
-  tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
-  capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
-  runtime::memory_space* memory = nullptr;  ///< where activations lie, such as a GPU's; null: in host memory
+  tuning::constraints constraints{};        ///< what this rank's user demands of every config except the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` says so
+  runtime::memory_space* memory = nullptr;  ///< where activations lie, such as a GPU's memory; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::string dtype{};
 };
 
-/// What one stage does to the activation of one microbatch, as a coroutine on the actor thread: for a stage that computes
-/// elsewhere, on a stream of a GPU say. It ends when the activation may be sent on.
+/// The work of one stage on the activation of one microbatch, as a coroutine on the actor thread. For a stage that computes elsewhere,
+/// such as in a stream of a GPU. The coroutine ends when the activation may be sent on.
 class pipeline_work {
  public:
   virtual runtime::task<> work(std::uint64_t microbatch, std::span<std::byte> activation) = 0;
-  /// On the actor thread, once the activation is on its way from this stage; it may not have left yet.
+  /// Called on the actor thread when this stage has begun to send the activation, which may not have left yet.
   virtual void on_done(std::uint64_t microbatch);
 
  protected:
   ~pipeline_work() = default;
 };
 
-/// The same as a function that runs away from the actor thread.
+/// Like `pipeline_work`, as a function that runs on another thread than the actor thread.
 class pipeline_stage : public pipeline_work {
  public:
   virtual void forward(std::uint64_t microbatch, std::span<std::byte> activation) = 0;
-  /// How long that takes in virtual time.
+  /// How long `forward` takes in virtual time.
   virtual time_ns modelled_ns(std::uint64_t microbatch, std::size_t bytes) const;
   runtime::task<> work(std::uint64_t microbatch, std::span<std::byte> activation) final;
 
@@ -69,39 +71,40 @@ class pipeline_stage : public pipeline_work {
   ~pipeline_stage() = default;
 };
 
-/// A light handle of the op, which ends with its rank; copies of it are handles of the same op.
+/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op.
 class pipeline {
  public:
-  /// Of no op: this rank is idle in it.
+  /// A handle of no op: this rank counts as idle.
   pipeline() = default;
-  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  /// Declares the op; call it on all ranks. If the options cannot work, every rank throws the same `bad_argument` or `role_conflict`.
   pipeline(rank& self, pipeline_options op);
   std::size_t stage() const noexcept { return stage_; }
   std::size_t stages() const noexcept { return stages_; }
-  /// Of a rank that is no stage; its `run` throws `bad_argument`.
+  /// True if this rank is no stage. Then `run` throws `bad_argument`.
   bool idle() const noexcept { return stages_ == 0; }
   bool first() const noexcept { return !idle() && in_ == nullptr; }
   bool last() const noexcept { return !idle() && out_ == nullptr; }
 
-  /// What has been agreed with the stage before and the one after. Throw `bad_argument` where there is none.
+  /// The agreement with the stage before this one, and with the stage after it. Both throw `bad_argument` if there is no such stage.
   agreement incoming() const;
   agreement outgoing() const;
-  /// Of the edge to the next stage; of the last stage, of the edge from the one before.
+  /// The decision of the edge to the next stage; on the last stage, of the edge from the stage before.
   ops::decision decision(std::uint64_t bytes) const { return (last() ? incoming() : outgoing()).decision(bytes); }
   ops::decision decision(std::uint64_t bytes, rank_id peer) const;
 
-  /// After `peer_restarted`: all edges begin anew. False when no stage has restarted.
+  /// After `peer_restarted`: all edges of this stage begin a new generation. False: no stage has restarted.
   bool rejoin();
 
-  /// One microbatch after the other, `bytes[i]` of them, in the same order and as many on all stages.
+  /// Runs the microbatches one after the other; `bytes[i]` is the size of the i-th. All stages run the same number of them, in the same
+  /// order.
   runtime::task<> run(std::span<const std::uint64_t> bytes, pipeline_work& stage);
 
  private:
   std::string name_;
   std::size_t stage_ = 0;
   std::size_t stages_ = 0;
-  std::shared_ptr<std::uint64_t> runs_;  // so far, of all handles
-  neighbours* around_ = nullptr;         // the rank's; null of a single stage
+  std::shared_ptr<std::uint64_t> runs_;  // so far, through all handles
+  neighbours* around_ = nullptr;         // owned by the rank; null: there is a single stage
   declared_edge* in_ = nullptr;
   declared_edge* out_ = nullptr;
   runtime::memory_space* memory_ = nullptr;

@@ -4,15 +4,14 @@
 ///     #include <parley/parley.hpp>
 ///     #include <parley/quick_start.hpp>
 ///
-/// While it is loaded, before any code of the program, UCX patches the process's memory functions, which takes that long; it
-/// leaves it out when UCX_MEM_MMAP_HOOK_MODE=none is in the environment, and parley needs none of it. `parley run` sets the
-/// variable for its ranks. Elsewhere this header does: the first thing that the dynamic linker runs in a program, even before
-/// the libraries start, is the program's own list of early functions, and from there the program executes itself once
-/// more with the variable set. That costs about 5 ms.
+/// While UCX is loaded, before any code of the program runs, it patches the process's memory functions, which takes 0.4 s. UCX skips this
+/// if UCX_MEM_MMAP_HOOK_MODE=none is in the environment, and parley does not need it. `parley run` sets the variable for its ranks. Under
+/// other launchers this header sets it: the dynamic linker first runs the program's own list of early functions, even before the
+/// libraries start, and from there the program executes itself once more with the variable set. That costs about 5 ms.
 ///
-/// Same process id, arguments, descriptors and working directory; a debugger follows it. Nothing happens when the
-/// variable is set already (to whatever), under valgrind, in a program with raised privileges, or when executing fails.
-/// Setting the variable in the launcher does the same: `mpirun -x UCX_MEM_MMAP_HOOK_MODE=none`.
+/// The process id, arguments, descriptors and working directory stay the same, and a debugger follows. Nothing happens if the variable is
+/// set already (to any value), under valgrind, in a program with raised privileges, or if executing fails. Setting the variable in the
+/// launcher has the same effect: `mpirun -x UCX_MEM_MMAP_HOOK_MODE=none`.
 #include <alloca.h>
 #include <sys/auxv.h>
 #include <unistd.h>

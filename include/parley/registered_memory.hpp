@@ -1,17 +1,17 @@
 #pragma once
-/// Memory that a user has registered with an op, so that its messages may be put there or got from there.
+/// Memory that a user has registered with an op, so that peers may put the payloads of its messages there, or get them from there.
 ///
 ///     registered_memory mine(net, bytes);          // from here on peers may be let in
 ///     edge_book.add(mine);                         // the book of an edge finds it by address
 ///     memory_region* r = edge_book.find(buffer);   // null for memory that nobody has registered
 ///
-/// The handle must outlive the calls that use the memory; destroying it withdraws the memory. Making one throws
+/// The handle must outlive the calls that use the memory. Destroying the handle withdraws the memory. The constructor throws
 /// `unavailable` with the link's reason.
 ///
-/// A sender that is only declared dead may still write where it has a credit. Then the memory is withdrawn before the
-/// receive ends, for all who use it. Where the transport cannot stop such a write it may land later, for as
-/// long as that process lives: `lost` says so, and the memory must not be used for anything else until that process has ended.
-/// What the library has made for itself and been given to `keep` stays then.
+/// A sender that is only declared dead may still write where it has a credit. Then the memory is withdrawn before the receive ends, for
+/// all edges that use it. If the transport cannot stop such a write, the write may land later, as long as the sender's process lives.
+/// `lost` returns true then, and the memory must not be used for anything else until that process has ended. Memory that the library has
+/// allocated for itself, and whose owner it has given to `keep`, stays allocated then.
 #include <parley/runtime/wire/link.hpp>
 
 #include <cstddef>
@@ -34,14 +34,14 @@ struct memory_region {
     return where == state::exposed && at >= begin && part.size() <= memory.bytes.size() &&
            at - begin <= memory.bytes.size() - part.size();
   }
-  /// Nobody has a credit for it.
+  /// For memory that no peer has a credit for.
   void withdraw() noexcept {
     if (where != state::exposed) return;
     where = state::withdrawn;
     net.withdraw(memory);
     owner.reset();
   }
-  /// Someone who was declared dead has a credit for it.
+  /// For memory that a rank which was declared dead has a credit for.
   void withdraw_from_the_dead() noexcept {
     if (where != state::exposed) return;
     where = net.withdraw(memory) == runtime::late_writes::fail ? state::withdrawn : state::lost;
@@ -51,7 +51,7 @@ struct memory_region {
   runtime::link& net;
   runtime::exposed_memory memory;
   state where = state::exposed;
-  std::shared_ptr<void> owner;  ///< of the memory, if somebody has said whose it is
+  std::shared_ptr<void> owner;  ///< keeps the memory allocated; null: the memory has another owner
 };
 
 class [[nodiscard]] registered_memory {
@@ -71,12 +71,13 @@ class [[nodiscard]] registered_memory {
   }
 
   explicit operator bool() const noexcept { return region_ != nullptr; }
-  /// `owner` frees the memory: where it is lost not before this rank ends, as what a process has sent off may land after its end.
+  /// `owner` frees the memory. Lost memory is not freed before this rank ends, because a write that a process has sent may land after the
+  /// end of that process.
   void keep(std::shared_ptr<void> owner) noexcept {
     if (region_) region_->owner = std::move(owner);
   }
   std::span<std::byte> bytes() const noexcept { return region_ ? region_->memory.bytes : std::span<std::byte>(); }
-  /// Whether a rank that was declared dead may still write into it.
+  /// True if a rank that was declared dead may still write into the memory.
   bool lost() const noexcept { return region_ && region_->where == memory_region::state::lost; }
   const std::shared_ptr<memory_region>& region() const noexcept { return region_; }
 
@@ -84,7 +85,7 @@ class [[nodiscard]] registered_memory {
   std::shared_ptr<memory_region> region_;
 };
 
-/// What an edge knows of registered memory.
+/// The registered memory that an edge knows.
 class memory_book {
  public:
   void add(const std::shared_ptr<memory_region>& region) {

@@ -1,19 +1,20 @@
 #pragma once
-/// Thin layers over the ops, with the names of the designs that these come from and with what was wrong in them put right.
+/// Thin layers over the ops, with the names of the designs that they come from. They correct what was wrong in these designs:
 ///
 ///     auto t = register_paired_op_autotuning(self, "send", "receive", {{"direct", send_it, receive_it}, …}, role);
 ///     auto f = register_asymmetric_autotuning(self, "stage", {{"stage0", forward}, {"stage1", backward}},
 ///                                             {{"stage0", "tiled", tiled_forward}}, role);
 ///     auto g = register_heterogeneous_autotuning(self, op, {nccl, cuda_graph, h100_optimized}, capability_check);
 ///
-/// - A pair is made by `config_id`, never by the place in a list; an id that one role lacks is left out and said so, it never
-///   scores 0. Both ends derive their chunks from the agreed config and the byte count.
-/// - Configs without ids, listed per role, are choices that each rank makes for itself. The operation that is registered for a
-///   role is its default, c0.
-/// - Where ranks have different configs, they run a mixture of one wire class, and that mixture is what is measured: of what is first
-///   in the lists, and then also of what the ranks were the fastest with.
+/// - A pair is made by `config_id`, never by the place in a list. An id that one role lacks is left out and reported; it never scores 0.
+///   Both ends derive their chunks from the agreed config and the byte count.
+/// - Configs without ids, listed per role, are choices that each rank makes for itself. The operation that is registered for a role is
+///   its default, c0.
+/// - If ranks have different configs, they run a mixture of one wire class, and that mixture is measured: first the mixture of the
+///   configs that are first in the lists, later also the mixture of those with which the ranks were fastest.
 ///
-/// Role functions that make no pairs are a `role_conflict`; what cannot work is a `bad_argument`, both when registering.
+/// Failure, all when registering: `role_conflict` if role functions make no pairs, or if a role has two operations; `no_common_config` if
+/// no entry of a pair has both halves; else `bad_argument`.
 #include <parley/collective.hpp>
 #include <parley/ops/core/capability.hpp>
 #include <parley/ops/kernels/role_op.hpp>
@@ -32,7 +33,7 @@ using role_function = std::function<std::string(rank_id)>;
 
 // ---- paired -----------------------------------------------------------------------------------------------------------
 
-/// One config of a paired op, or one role's half of it: entries with equal ids are put together, wherever they are listed.
+/// One config of a paired op, or one role's half of it. Entries with equal ids are merged, wherever they are listed.
 struct paired_entry {
   std::string config_id;  ///< its text form: `fast`, `cut(chunk_bytes=4096)`
   send_function send = nullptr;
@@ -44,8 +45,8 @@ struct registered_pair {
   std::vector<std::string> left_out;  ///< `chunked: the receiver has no implementation of it`
 };
 
-/// The roles are `send_op` for who sends, `recv_op` for who receives, also `sender` and `receiver`; all others are idle. The
-/// first entry that both roles have is c0.
+/// `role_fn` returns `send_op` or `sender` for a rank that sends, `recv_op` or `receiver` for a rank that receives; any other role is
+/// idle. The first entry that both roles have is c0.
 registered_pair register_paired_op_autotuning(rank& self, const std::string& send_op, const std::string& recv_op,
                                               const std::vector<paired_entry>& paired_configs,
                                               const role_function& role_fn);
@@ -59,12 +60,12 @@ struct role_operation {
 struct role_config {
   std::string role;
   std::string
-      name;  ///< `tiled`, `tiled(rows=64)`: what decisions and results call it; the operation itself is `operation`
+      name;  ///< `tiled`, `tiled(rows=64)`: the name in decisions and results; the name of the operation itself is `operation`
   operation_function run;
-  tuning::demands needs{};  ///< what `allowed` is compared with
+  tuning::demands needs{};  ///< its demands, which are compared with `allowed`
 };
 
-/// A rank whose role has no operation may only be `idle`. Nothing is agreed, so nothing is sent; see role_op.hpp.
+/// A rank whose role has no operation must have the role `idle`. Nothing is agreed, so nothing is sent; see role_op.hpp.
 role_op register_asymmetric_autotuning(rank& self, const std::string& name,
                                        const std::vector<role_operation>& operations,
                                        const std::vector<role_config>& configs, const role_function& role_fn,
@@ -72,7 +73,7 @@ role_op register_asymmetric_autotuning(rank& self, const std::string& name,
 
 // ---- mixed machines ---------------------------------------------------------------------------------------------------
 
-/// `capability_check` answers for each of `configs`, in their order; the first one is c0 and needs no answer of its own.
+/// `capability_check` returns an answer for each of `configs`, in their order. The first config is c0; its answer must be true.
 transfer register_heterogeneous_autotuning(rank& self, transfer_options op, std::vector<config_ptr> configs,
                                            capability_function capability_check);
 collective register_heterogeneous_autotuning(rank& self, collective_options op, std::vector<group_config_ptr> configs,

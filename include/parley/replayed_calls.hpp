@@ -1,7 +1,7 @@
 #pragma once
-/// Calls of an op without headers that are part of what a device replays from a capture, a CUDA graph: a step of a program with
-/// its kernels and, say, the sum of its gradients. A replay counts as a call of the op. When leases say that another config runs from
-/// some call on, all members capture their step anew before that replay; until then no decision changes what they replay.
+/// Calls of an op without headers inside a step that a device replays from a capture, such as a CUDA graph: a step of a program with its
+/// kernels and, for example, the sum of its gradients. A replay counts as a call of the op. When leases assign another config from some
+/// call on, all members capture their step again before that replay. Until then no decision changes what they replay.
 ///
 ///     task<> step(model* m, cuda_stream s, captured_call sum) {       // enqueues, and waits for nothing
 ///       backward(*m, s);
@@ -11,13 +11,14 @@
 ///     symmetric sums(self, {.name = "gradients", …, .memory = &space, .replayed = true});
 ///     replayed_calls steps(sums, *here.gpu(), [&m](cuda_stream s, captured_call sum) { return step(&m, s, sum); },
 ///                          {.bytes = m.gradients.size_bytes()});
-///     co_await steps.replay(stream);                                  // when it has happened
+///     co_await steps.replay(stream);                                  // ends when the step has run
 ///
-/// A step may call the op several times: those are one call, made by one config. Several replays may be under way, one behind the other
-/// in the order in which they were called, in whichever streams. Failure: as of the op (symmetric.hpp). A replay that fails takes its communicator along, as nobody knows what the
-/// others have done of it: captures are forgotten, and kernels of the step may still be running.
+/// A step may call the op several times: these calls count as one call, and one config makes them. Several replays may be in progress, in
+/// any streams, one behind the other in the order in which they were called. Failure: as the op fails (symmetric.hpp). A replay that
+/// fails aborts its communicator, because no member knows which part of the replay the others have done. All captures are forgotten, and
+/// kernels of the step may still be running.
 ///
-/// It ends before its rank and before the communicators that the op has run over.
+/// The object must end before its rank and before the communicators that the op has run over.
 #include <parley/cuda_copies.hpp>
 #include <parley/symmetric.hpp>
 
@@ -29,7 +30,7 @@
 
 namespace parley::ops {
 
-/// The op, while a step is being captured.
+/// The op as a step calls it, while the step is being captured.
 class captured_call {
  public:
   template <std::ranges::contiguous_range B>
@@ -48,19 +49,19 @@ class captured_call {
 
 class replayed_calls {
  public:
-  /// Enqueues a step into the stream. What it does with the host happens once for each capture.
+  /// Enqueues a step into the stream. The host part of a step runs once for each capture.
   using step = std::function<runtime::task<>(transports::cuda_stream, captured_call)>;
-  /// `o.bytes` is what the config is chosen for. Throws `bad_argument` for an op that is not declared as replayed.
+  /// The op chooses its config for calls of `o.bytes`. Throws `bad_argument` if the op is not declared as replayed, or if `o.bytes` is 0.
   replayed_calls(symmetric op, transports::cuda_copies& copies, step what, symmetric_call_options o);
   replayed_calls(const replayed_calls&) = delete;
   replayed_calls& operator=(const replayed_calls&) = delete;
 
   runtime::task<> replay(transports::cuda_stream in);
-  /// How often the step was captured so far.
+  /// How often the step has been captured so far.
   std::uint64_t captures() const noexcept { return made_; }
 
  private:
-  // The default and a winner, and some more while candidates are tried on calls.
+  // Enough for the default, a winner, and some more while candidates are tried on calls.
   static constexpr std::size_t most_kept = 8;
   struct captured_step {
     std::uint64_t digest;

@@ -1,30 +1,30 @@
 #pragma once
-/// Attention over a sequence that the ranks share: keys and values go around the ring while each rank computes with those that
-/// it has. Each pair of neighbours runs one config of several, the fastest, found out while the program runs.
+/// Attention over a sequence that the ranks share: keys and values go around the ring, while each rank computes with those that it has.
+/// Each pair of neighbours runs one of several configs: the fastest, which is found while the program runs.
 ///
 ///     ring_attention ring(self, {.name = "attention"});
 ///     co_await ring.forward<float>({.heads = 8, .rows = 1024, .dimensions = 64, .causal = true}, q, k, v, out);
 ///
-/// Arrays are [heads][rows][dimensions], `rows` of the sequence on each rank, in the order of the ranks; out = softmax(q k^T
-/// scale) v over the whole sequence. Keys and values move exactly P - 1 times; while a block is computed the next one comes.
-/// A causal rank skips blocks that lie after its own, but passes them on. `float`, `double` or `bf16`, with sums in at least
-/// single precision, in the order of the rotation: the same bits in every run. A key that scores -inf is masked: it has no part in the
-/// row, whatever its value is, and a row all of whose keys are masked is zero.
+/// Arrays are [heads][rows][dimensions]. Each rank has `rows` rows of the sequence, in the order of the ranks.
+/// `out = softmax(q k^T scale) v` over the whole sequence. Keys and values move exactly P - 1 times (P: ranks); while a rank computes
+/// with a block, it receives the next one. A causal rank skips blocks that lie after its own, but passes them on. Elements are `float`,
+/// `double` or `bf16`. Sums have at least single precision and are formed in the order of the rotation, so every run gives the same bits.
+/// A key that scores -inf is masked: it has no part in the row, whatever its value is. A row whose keys are all masked is zero.
 ///
-/// The arithmetic of one block may be the user's own (`attention_block`).
+/// The user may provide the arithmetic of one block (`attention_block`).
 ///
-/// On a device (`.memory`) it always is: kernels, in the order of a stream. The host enqueues a block while the one before it is
-/// computed, and waits for no kernel:
+/// On a device (`.memory`) the user always provides it: kernels, in the order of a stream. The host enqueues a block while the device
+/// computes the block before it, and waits for no kernel:
 ///
-///     attention_plan plan = ring.plan<bf16>({.heads = 8, .rows = 1024, .dimensions = 64});     // what comes needs memory
+///     attention_plan plan = ring.plan<bf16>({.heads = 8, .rows = 1024, .dimensions = 64});     // allocates memory for received blocks
 ///     const device_attention_block<bf16> block = [&](const auto& b) { launch(b.stream, b.q, b.k, b.v, b.out, …); };
 ///     co_await plan.forward<bf16>(q, k, v, out, stream, block);
 ///
-/// Failure and cancellation: those of the messages (p2p.hpp); `bad_argument` for arrays whose sizes do not fit the shape, here or
-/// on the neighbour; `declaration_mismatch`, with both values, where two neighbours call with another type, heads, dimensions,
-/// mask or scale. Such calls never meet, and the two exchange nothing more. Nor does any rank after a call that has failed on one of
-/// them: `closed`, or what was wrong with that call, which says where and why, until all have joined again after a restart. `out` is then undefined, the inputs are
-/// untouched.
+/// Failure and cancellation: those of the messages (p2p.hpp). `bad_argument` if the sizes of arrays do not fit the shape, on this rank or
+/// on the neighbour. `declaration_mismatch`, with both values, if the calls of two neighbours differ in type, heads, dimensions, mask or
+/// scale: messages of such calls never match, and the two ranks exchange nothing more. After a call that has failed on one rank, no rank
+/// of the op exchanges anything more, until all have joined again after a restart: calls throw `closed`, or the failed call's own error
+/// if the call itself was wrong. The error says where and why. After a failure `out` is undefined and the inputs are untouched.
 #include <parley/dataflow.hpp>
 #include <parley/ops/core/call_type.hpp>
 #include <parley/ops/core/call_under_way.hpp>
@@ -56,9 +56,9 @@ struct ring_attention_options {
   std::string name;
   std::vector<rank_id> ranks{};  ///< in the order of the sequence; empty: all
   std::vector<config_ptr> configs{configs::direct(), configs::chunked(256 * 1024, 2), configs::chunked(1024 * 1024, 4)};
-  tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
-  capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
-  runtime::memory_space* memory = nullptr;  ///< where its arrays lie, such as a GPU's; null: in host memory
+  tuning::constraints constraints{};        ///< what this rank's user demands of every config except the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` says so
+  runtime::memory_space* memory = nullptr;  ///< where the arrays lie, such as a GPU's memory; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
 };
 
@@ -78,11 +78,11 @@ struct attention_shape {
 template <class T>
 using attention_sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// `bad_argument` where a rank has sent something else.
+/// Throws `bad_argument` if rank `from` has sent another number of bytes.
 void check_came(const std::string& title, const neighbours& around, rank_id from, std::uint64_t bytes,
                 std::uint64_t expected);
 
-/// What one rank has summed up so far.
+/// The sums of one rank so far.
 template <class T>
 struct attention_state {
   using sum = attention_sum<T>;
@@ -95,12 +95,12 @@ struct attention_state {
   std::vector<sum> weighted;
 };
 
-/// Adds the block of keys and values to the state. `first_key - first_query` rows lie between the two blocks in the sequence.
+/// Adds a block of keys and values to the state. In the sequence it begins `first_key - first_query` rows after the block of queries.
 template <class T>
 using attention_block = std::function<void(attention_state<T>& state, std::span<const T> q, std::span<const T> k,
                                            std::span<const T> v, std::uint64_t first_query, std::uint64_t first_key)>;
 
-/// The one for processors, with the running softmax.
+/// The block function for processors, with the running softmax.
 template <class T>
 void add_attention_block(attention_state<T>& state, std::span<const T> q, std::span<const T> k, std::span<const T> v,
                          std::uint64_t first_query, std::uint64_t first_key) {
@@ -125,7 +125,7 @@ void add_attention_block(attention_state<T>& state, std::span<const T> q, std::s
       score[j] = product * scale;
       highest = std::max(highest, score[j]);
     }
-    // A row may have met only keys that score -inf; what it subtracts is a number then, too.
+    // If a row has met only keys that score -inf, 0 is subtracted in place of -inf, so that the results are numbers.
     const sum base = highest == masked ? 0 : highest;
     const sum shrink = std::exp(state.maximum[row] - base);
     sum* const out = state.weighted.data() + row * s.dimensions;
@@ -142,7 +142,7 @@ void add_attention_block(attention_state<T>& state, std::span<const T> q, std::s
   }
 }
 
-/// What a device is to add to its sums, which are the kernels' own to keep.
+/// A block for a device to add to its sums. The kernels keep these sums themselves.
 template <class T>
 struct device_block {
   attention_shape shape;
@@ -150,23 +150,24 @@ struct device_block {
   std::span<const T> k;
   std::span<const T> v;
   std::span<T> out;
-  std::uint64_t first_query = 0;  ///< where the blocks begin in the sequence
+  std::uint64_t first_query = 0;  ///< where the blocks of queries and of keys begin in the sequence
   std::uint64_t first_key = 0;
-  bool first = false;  ///< of its call: nothing is summed up yet
-  bool last = false;   ///< of its call: `out` is to be written
+  bool first = false;  ///< first block of its call: there are no sums yet
+  bool last = false;   ///< last block of its call: `out` is to be written
   runtime::device_stream stream = nullptr;
 };
 
-/// Enqueues kernels for it, once k and v are there for what `stream` gets from here on. Blocks that a causal rank skips do not come.
+/// Enqueues kernels for a block. k and v are ready for what `stream` gets from now on. Not called for blocks that a causal rank skips.
 template <class T>
 using device_attention_block = std::function<void(const device_block<T>&)>;
 
-/// Arrays of one shape on a device, and the memory for what comes; outlives what streams do with it.
+/// Arrays of one shape on a device, and the memory for received blocks. Must outlive the work of streams on that memory.
 class attention_plan {
  public:
-  /// It comes after what `stream` has now, and what that gets from here on sees `out`. The call ends with its messages: the kernels go
-  /// on. Until then nothing else is put into `stream`, and k and v are not written. One call at a time. A lambda that captures more
-  /// than references and numbers is named before it is given (g++ 12 destroys such temporaries of a `co_await` twice).
+  /// The call comes after what `stream` has now, and what the stream gets after the call sees `out`. The call ends when its messages have
+  /// ended; its kernels may still run. Until the call ends, put nothing else into `stream`, and do not write to k and v. One call at a
+  /// time. Name a lambda that captures more than references and numbers before you pass it (g++ 12 destroys such temporaries of a
+  /// `co_await` twice).
   template <class T>
   runtime::task<> forward(std::span<const T> q, std::span<const T> k, std::span<const T> v, std::span<T> out,
                           runtime::device_stream stream, device_attention_block<T> block) {
@@ -188,7 +189,7 @@ class attention_plan {
     }
     now.end(thrown);
   }
-  /// Memory of k and v that lasts, so that their receiver may get them from it.
+  /// Registers memory of k and v that calls use again and again, so that the receiver may get k and v from there.
   template <writable_buffer B>
   actors::registered_memory registered(B&& memory) {
     return state_->ring.registered(std::forward<B>(memory));
@@ -223,7 +224,7 @@ class attention_plan {
     std::uint64_t place = 0;
     rank_id next = 0;
     rank_id previous = 0;
-    std::array<part, 2> came;  // in turn, as on the host
+    std::array<part, 2> came;  // used in turn, as on the host
     neighbours* around = nullptr;
   };
   void check(std::uint64_t element_bytes, std::initializer_list<std::size_t> sizes,
@@ -232,14 +233,14 @@ class attention_plan {
   std::unique_ptr<state> state_ = std::make_unique<state>();
 };
 
-/// A light handle of the op, which ends with its rank; copies of it are handles of the same op.
+/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op.
 class ring_attention {
  public:
-  /// Of no op: this rank is idle in it.
+  /// A handle of no op: this rank counts as idle.
   ring_attention() = default;
-  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  /// Declares the op; call it on all ranks. If the options cannot work, every rank throws the same `bad_argument` or `role_conflict`.
   ring_attention(rank& self, const ring_attention_options& op);
-  /// Of arrays in host memory.
+  /// For arrays in host memory.
   template <class T>
   runtime::task<> forward(attention_shape shape, std::span<const T> q, std::span<const T> k, std::span<const T> v,
                           std::span<T> out, attention_block<T> block = add_attention_block<T>) {
@@ -254,7 +255,7 @@ class ring_attention {
     }
     now.end(thrown);
   }
-  /// Of arrays in the op's `memory`, of elements T. Throws `unavailable` where there is no memory for what comes.
+  /// For arrays of T in the op's `memory`. Throws `unavailable` if there is no memory for received blocks.
   template <class T>
   attention_plan plan(attention_shape shape) const {
     return plan_of(shape, sizeof(T));
@@ -264,13 +265,13 @@ class ring_attention {
   runtime::task<> tune(attention_shape shape) {
     return ring_.tune({shape.elements() * sizeof(T)});
   }
-  /// Whether this rank has no part in it.
+  /// True if this rank has no part in the op.
   bool idle() const noexcept { return ring_.idle() || size_ == 0; }
   std::uint64_t size() const noexcept { return size_; }
   agreement to_next() const { return ring_.to(next_); }
   ops::decision decision(std::uint64_t bytes) const { return to_next().decision(bytes); }
   ops::decision decision(std::uint64_t bytes, rank_id peer) const { return ring_.decision(bytes, peer); }
-  /// After `peer_restarted`, on each of the op's other ranks: all begin anew. False when no rank has restarted.
+  /// After `peer_restarted`, on each of the op's other ranks: all pairs begin a new generation. False: no rank has restarted.
   bool rejoin();
 
  private:
@@ -283,8 +284,8 @@ class ring_attention {
     std::span<T> out;
     attention_state<T> state;
     attention_block<T> block;
-    std::uint32_t tag;  // of the first keys; that of values is one more, and those of every other rotation are two more
-    std::vector<T> came[2];  // keys and values in turn: one is computed with while the other comes
+    std::uint32_t tag;  // of the first keys; values have the next tag, and every other rotation has the next two tags
+    std::vector<T> came[2];  // keys and values, used in turn: one is computed with while the other is received
   };
   attention_plan plan_of(const attention_shape& shape, std::uint64_t element_bytes) const;
   void check(const attention_shape& shape, std::initializer_list<std::size_t> sizes) const;
@@ -295,7 +296,7 @@ class ring_attention {
     constexpr std::uint32_t known = call_types::element_of<T>();
     return known == 0 ? typeid(T).name() : call_types::elements[known];
   }
-  /// Answers the tag under which its messages go: others than those of a call with other terms.
+  /// Returns the tag for the messages of a call. A call with other terms gets another tag.
   std::uint32_t begin(const attention_shape& shape, std::string_view type);
 
   template <class T>
@@ -310,7 +311,7 @@ class ring_attention {
     for (std::uint64_t step = 0; step < self->size_; ++step) {
       const std::span<T> next(c->came[step % 2]);
       if (step + 1 < self->size_) {
-        // A receive that ends without its block leaves it to no other that waits beside it.
+        // Two rotations in a row have different tags: a receive that ends without its block must not leave the block to the next receive.
         const std::uint32_t tag = c->tag + 2 * static_cast<std::uint32_t>(step % 2);
         auto moving = self->ring_.start(flow, {p2p::isend(keys, {.to = self->next_, .tag = tag}),
                                                p2p::isend(values, {.to = self->next_, .tag = tag + 1}),
@@ -336,7 +337,7 @@ class ring_attention {
       for (std::uint64_t row = 0; row < c->state.weight.size(); ++row) {
         for (std::uint64_t d = 0; d < c->shape.dimensions; ++d) {
           const std::uint64_t i = row * c->shape.dimensions + d;
-          // A row without keys weighs nothing; what is no number stays none.
+          // A row without keys has the weight 0 and becomes 0. NaN stays NaN.
           const attention_sum<T> weight = c->state.weight[row];
           c->out[i] = static_cast<T>(weight == 0 ? attention_sum<T>{0} : c->state.weighted[i] / weight);
         }
@@ -356,7 +357,7 @@ class ring_attention {
   std::uint64_t place_ = 0;
   rank_id next_ = 0;
   rank_id previous_ = 0;
-  neighbours* around_ = nullptr;  // the rank's; null where there are none
+  neighbours* around_ = nullptr;  // owned by the rank; null: no neighbours
 };
 
 }  // namespace parley::ops

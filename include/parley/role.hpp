@@ -1,10 +1,10 @@
 #pragma once
-/// What a rank does in an op whose ranks do different things, as the op's role function says it of each rank:
+/// The part of a rank in an op whose ranks do different things. The op's role function returns it for each rank:
 ///
 ///     transfer acts(self, {.name = "acts", .role = [](rank_id r) { return r == 0 ? role::sender : role::receiver; }});
 ///     collective sums(self, {.name = "sums", .role = [](rank_id r) { return r == 0 ? role::leader : role::worker; }});
 ///
-/// All ranks of a job answer alike for each rank. An idle rank has no part in the op, and exchanges nothing about it.
+/// All ranks of a job must return the same role for a rank. An idle rank has no part in the op, and exchanges nothing about it.
 #include <cstdint>
 #include <string_view>
 

@@ -1,5 +1,5 @@
 #pragma once
-/// What each rank of a pipeline does, in which order: a list of actions per rank, as data.
+/// The work of each rank of a pipeline, in order: a list of actions per rank, as data.
 ///
 ///     pipeline_schedule s = one_forward_one_backward(/*ranks=*/4, /*microbatches=*/8);
 ///     pipeline_schedule t = interleaved(4, 8, /*chunks=*/2);          // stage s is on rank s % 4
@@ -7,13 +7,13 @@
 ///                               "1RECV_F0, 1F0, 1B0, 1SEND_B0, 1RECV_F1, 1F1, 1B1, 1SEND_B1\n");
 ///     auto folded = parse_schedule("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n");       // stages 0 and 3 on rank 0
 ///
-/// An action is a stage, what it does, and a microbatch: `1F0` computes microbatch 0 forward on stage 1, `1RECV_F0` receives
-/// what it needs from stage 0, `1SEND_B0` sends the gradient back. A text has a line per rank, which also says what stages are there, and
-/// none without an action (blank lines may follow the last one);
-/// one without any SEND or RECV gets them: sends right after what they send, receives one computation ahead of what needs them.
+/// An action is a stage, what it does, and a microbatch: `1F0` computes microbatch 0 forward on stage 1, `1RECV_F0` receives its input
+/// from stage 0, `1SEND_B0` sends the gradient back. A text has a line for each rank, which also says which stages the rank has. A line
+/// without an action is an error, but blank lines may follow the last line. If a text has no SEND and no RECV, they are added: sends
+/// right after the computation of what they send, receives one computation ahead of the computation that needs them.
 ///
-/// `check` answers what is wrong with a schedule, before anything runs: an action missing, done twice, or on another rank than its stage,
-/// messages of one boundary that are sent in another order than received, or a list that can never come to its end.
+/// Before anything runs, `check` says what is wrong with a schedule: an action is missing, is done twice, or is on another rank than its
+/// stage; messages of one boundary are sent in another order than they are received; or a list can never come to its end.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 
@@ -41,45 +41,46 @@ struct pipeline_schedule {
   std::uint32_t stages = 0;  ///< in all
   std::uint32_t microbatches = 0;
   std::vector<std::vector<pipeline_action>> ranks;
-  std::vector<rank_id> places{};  ///< of each stage, the rank that it is on; empty: stage s is on rank s % ranks
+  std::vector<rank_id> places{};  ///< the rank of each stage; empty: stage s is on rank s % ranks
 
   rank_id rank_of(std::uint32_t stage) const noexcept {
     return places.empty() ? static_cast<rank_id>(stage % ranks.size()) : places[stage];
   }
-  /// Messages between stages in one pass, in all.
+  /// All messages between stages in one pass.
   std::uint64_t messages() const noexcept;
 };
 
-/// All forward, then all backward.
+/// All microbatches forward, then all backward.
 pipeline_schedule gpipe(std::uint32_t ranks, std::uint32_t microbatches);
-/// As few microbatches alive as the same time allows: ranks - r of them on rank r.
+/// Takes as long as `gpipe`, with as few microbatches alive as possible: at most ranks - r of them on rank r.
 pipeline_schedule one_forward_one_backward(std::uint32_t ranks, std::uint32_t microbatches);
-/// The same with `chunks` stages on each rank, so that less of it is idle, for more messages. Throws `bad_argument` unless
-/// `microbatches` is a multiple of `ranks`.
+/// Like `one_forward_one_backward`, with `chunks` stages on each rank: ranks are idle for less time, and send more messages. With more
+/// than one chunk it throws `bad_argument` unless `microbatches` is a multiple of `ranks`.
 pipeline_schedule interleaved(std::uint32_t ranks, std::uint32_t microbatches, std::uint32_t chunks);
 
 /// The error names line and column.
 runtime::result<pipeline_schedule> parse_schedule(std::string_view text);
-/// `0F0, 0SEND_F0, …`, a line per rank.
+/// Returns `0F0, 0SEND_F0, …`, a line for each rank.
 std::string text_of(const pipeline_schedule& s);
 std::string text_of(const pipeline_action& a);
 
 runtime::result<> check(const pipeline_schedule& s);
 
-/// How long a pass takes with free communication, when each stage needs these times, and what of that is idle.
+/// The time that each stage needs for one microbatch, in any unit.
 struct pipeline_times {
   double forward = 1;
   double backward = 2;
 };
+/// How long a pass takes if communication is free, in the unit of `pipeline_times`, and how much of that time ranks are idle.
 struct pipeline_estimate {
   double makespan = 0;
-  double idle_share = 0;  ///< of all ranks, each until the last one ends
+  double idle_share = 0;  ///< of all ranks, until the last one ends
   struct rank {
     double ended = 0;
-    double idle_share = 0;  ///< until it ends
+    double idle_share = 0;  ///< until this rank ends
   };
   std::vector<rank> ranks;
-  std::vector<std::uint32_t> alive;  ///< per rank: most microbatches that were forward and not yet backward, per stage
+  std::vector<std::uint32_t> alive;  ///< per rank: most microbatches of one stage between forward and backward
 };
 pipeline_estimate estimate(const pipeline_schedule& s, const pipeline_times& t = {});
 

@@ -1,16 +1,17 @@
 #pragma once
-/// A scope owns the tasks spawned into it and joins them: nothing outlives its scope. Tasks begin in the order of their spawning.
+/// A scope owns the tasks spawned into it and joins them: no task outlives its scope. Tasks begin in the order in which they were
+/// spawned.
 ///
 ///     scope workers(co_await this_scope, {.deadline = ex.deadline_in(1_s)});
 ///     workers.spawn(fetch(a));
 ///     workers.spawn(fetch(b));
 ///     co_await workers.join();         // both have ended; the first exception comes out here
 ///
-/// Cancelling a scope, or passing its deadline, ends every wait in its tasks and in the scopes below it. The first task that
-/// throws cancels the others. Destroying a scope that was not joined destroys its tasks where they stand: that is for tear
+/// Cancelling a scope, or passing its deadline, ends every wait in its tasks and in the scopes below it. The first task that throws
+/// cancels the others. Destroying a scope that was not joined destroys its tasks while they are suspended: that is for tearing a program
 /// down, after the transports have stopped.
 ///
-/// What a scope holds of a task (task.hpp) is its frame, which begins with a `promise_base`.
+/// A scope holds a task (task.hpp) by its frame, which begins with a `promise_base`.
 #include <parley/error.hpp>
 #include <parley/runtime/coroutines/frame_pool.hpp>
 #include <parley/runtime/intrusive_list.hpp>
@@ -33,28 +34,28 @@ class implementation;
 class inherited_implementation;
 struct promise_base;
 
-/// Told when a task that was not awaited by a coroutine ends: a scope, an actor, `when_any`.
+/// Called at the end of a task that no coroutine awaits. Observers are scopes, actors and `when_any`.
 class task_observer {
  public:
   virtual void on_task_end(promise_base& ended) noexcept = 0;
-  /// The task was destroyed where it stood.
+  /// The task was destroyed while it was suspended.
   virtual void on_task_destroyed() noexcept {}
 
  protected:
   ~task_observer() = default;
 };
 
-/// What the frame of every task begins with.
+/// Every task's frame begins with one.
 struct promise_base : list_hook {
-  /// Whose cancellation and executor this coroutine lives under. Set when it is started.
+  /// The scope that can cancel this coroutine and whose executor runs it. Set when the coroutine is started.
   scope* home = nullptr;
   std::coroutine_handle<> self;
   continuation caller;
   task_observer* observer = nullptr;
   std::exception_ptr thrown;
   enum class progress : std::uint8_t { fresh, starting, waiting, ended } state = progress::fresh;
-  bool begun = false;        // noted by a simulator that resumes coroutines in an order of its own
-  std::uint32_t number = 0;  // of one that was spawned: which of its executor's
+  bool begun = false;        // for a simulator that resumes coroutines in an order of its own
+  std::uint32_t number = 0;  // of a spawned task, among those of its executor
 
   static void* operator new(std::size_t bytes) {
     void* const frame = frame_pool::allocate(bytes);
@@ -85,15 +86,15 @@ struct promise_base : list_hook {
   void end() noexcept;
 };
 
-/// A task begins, once those that were spawned before it have: it is put into the ready queue.
+/// Puts a task into the ready queue: it begins after the tasks that were spawned before it.
 inline void begin_in_order(executor& ex, promise_base& p) {
   p.state = promise_base::progress::waiting;
   p.number = ex.number_task();
   ex.schedule(p.self);
 }
 
-/// What every suspended coroutine of ours has, and that of the task that was spawned, of which it is a part: the outermost, where a
-/// call waits for it.
+/// The promise of a suspended coroutine, and that of the whole task that the coroutine is a part of: the outermost one, if a chain of
+/// calls waits for the coroutine.
 inline promise_base& promise_of(std::coroutine_handle<> part) noexcept {
   return std::coroutine_handle<promise_base>::from_address(part.address()).promise();
 }
@@ -105,34 +106,34 @@ inline promise_base& promise_of_whole(std::coroutine_handle<> part) noexcept {
 
 namespace detail {
 
-/// Starts a child on its caller's stack, or from the ready queue where that is nested too deeply.
+/// Starts a child on its caller's stack, or from the ready queue if too many are nested there.
 inline void begin_nested(promise_base& child);
 
 }  // namespace detail
 
-/// A task that returns nothing: whoever takes its frame runs and destroys it.
+/// A task that returns nothing. Code that takes its frame runs and destroys the frame.
 template <class Task>
 concept spawnable = std::is_void_v<typename Task::value_type> && requires(Task t) {
   { std::move(t).release().promise() } -> std::convertible_to<promise_base&>;
 };
 
-/// Somebody who waits and whom his scope can cancel. A wait is a `waiter` in the frame of the coroutine that waits; its
-/// destructor leaves all lists, so that a frame can be destroyed at any time.
+/// A wait that a scope can cancel. It lies in the frame of the coroutine that waits. Its destructor takes it out of all lists, so that
+/// the frame can be destroyed at any time.
 struct waiter : list_hook {
   using function = void (*)(waiter& self, errc why) noexcept;
   explicit waiter(function f) noexcept : on_cancel(f) {}
 
-  /// Enters the caller's scope. Returns false, with `outcome` set, when that has been cancelled already.
+  /// Enters the caller's scope. Returns false, and sets `outcome`, if that scope has been cancelled already.
   template <class P>
   bool enter(std::coroutine_handle<P> caller) noexcept;
-  /// The same for whoever continues in a scope that he names.
+  /// Like the other `enter`, for a continuation in a scope that the caller names.
   bool enter(scope& s, continuation who) noexcept {
     next = who;
     return enter(s);
   }
-  /// For one that does not continue: `on_cancel` is all that it is told.
+  /// For a waiter without a continuation: cancelling the scope only calls `on_cancel`.
   bool enter(scope& s) noexcept;
-  /// Leaves the scope and lets who waits continue with `why`.
+  /// Leaves the scope, and schedules the continuation with the outcome `why`.
   void wake(errc why) noexcept;
 
   function on_cancel;
@@ -145,8 +146,8 @@ class scope final : private list_hook, public task_observer {
  public:
   struct options {
     time_ns deadline = never;
-    work_meter* meter = nullptr;             ///< of what runs in it; null: the parent's, if it has one
-    const implementation* inside = nullptr;  ///< of an op, which is what runs in it; null: the parent's, if it has one
+    work_meter* meter = nullptr;             ///< measures what runs in it; null: the parent's, if it has one
+    const implementation* inside = nullptr;  ///< op implementation that runs in it; null: the parent's, if it has one
   };
 
   explicit scope(executor& ex) noexcept : scope(ex, nullptr, {}) {}
@@ -155,26 +156,27 @@ class scope final : private list_hook, public task_observer {
   scope(scope& parent, options o) noexcept : scope(parent.executor_, &parent, o) {}
   ~scope();
 
-  /// Starts a task at the next turn. `also`, if given, is told of its end first.
+  /// Starts a task at the next turn. `also`, if given, is called at its end in place of this scope; it must then call `on_task_end` of
+  /// this scope.
   template <spawnable Task>
   void spawn(Task t, task_observer* also = nullptr) {
     spawn(std::move(t).release().promise(), also);
   }
-  /// The same, but it begins here and now, as an awaited one does, and may have ended when this returns.
+  /// Like `spawn`, but the task begins here and now, as an awaited one does. It may have ended when this returns.
   template <spawnable Task>
   void begin(Task t) {
     begin(std::move(t).release().promise());
   }
-  /// Ends all waits below with `why`; later waits end at once. Tasks still have to be joined.
+  /// Ends all waits in this scope and below with `why`; later waits end at once. Tasks still have to be joined.
   void cancel(errc why = errc::cancelled) noexcept;
   /// `none`, or why it was cancelled.
   errc cancelled() const noexcept { return cancelled_; }
 
   executor& where() const noexcept { return executor_; }
   time_ns deadline() const noexcept { return deadline_; }
-  /// Of the time of what runs here; null: nobody measures.
+  /// Measures the time of what runs here; null: nothing does.
   work_meter* meter() const noexcept { return meter_; }
-  /// The innermost implementation of an op that what runs here is a part of; null: of none. See implementation.hpp.
+  /// The innermost op implementation that the coroutines of this scope are a part of; null: none. See implementation.hpp.
   const implementation* inside() const noexcept { return inside_; }
   std::size_t running() const noexcept { return running_; }
 
@@ -190,7 +192,7 @@ class scope final : private list_hook, public task_observer {
       waiting_ = h;
       joined_.joiners_.push_back(*this);
     }
-    // The scope may be gone by now: another who joined it may have been resumed before.
+    // The scope may be gone by now: another joiner may have been resumed before this one.
     void await_resume() const {
       if (thrown_) std::rethrow_exception(thrown_);
     }
@@ -202,7 +204,8 @@ class scope final : private list_hook, public task_observer {
     std::coroutine_handle<> waiting_;
     std::exception_ptr thrown_;
   };
-  /// Waits until all tasks have ended; rethrows the first exception, to the first who joins. Not cancellable: cancelling the scope is what ends it.
+  /// Waits until all tasks have ended, and throws the first exception. Only the first joiner gets it. Not cancellable: cancelling the
+  /// scope ends the wait.
   joiner join() noexcept { return joiner(*this); }
 
   void on_task_end(promise_base& ended) noexcept override;
@@ -234,9 +237,9 @@ class scope final : private list_hook, public task_observer {
   time_ns deadline_;
   work_meter* meter_;
   const implementation* inside_;
-  std::unique_ptr<inherited_implementation> inherited_;  // root scopes alone have one
+  std::unique_ptr<inherited_implementation> inherited_;  // only root scopes have one
   errc cancelled_ = errc::none;
-  bool untold_ = false;  // cancelled, and its waiters were not told yet
+  bool untold_ = false;  // cancelled, but its waiters have not been told yet
   deadline_timer deadline_timer_;
 };
 
@@ -295,7 +298,7 @@ struct this_scope_t {
 };
 inline constexpr this_scope_t this_scope{};
 
-/// Until a point in time: an error when cancelled first. Any number may sleep. For a span: `sleep_for`.
+/// Sleeps until a point in time. The result is an error if the scope was cancelled first. `sleep_for` sleeps for a span.
 class [[nodiscard]] sleep_until : private waiter, private timer {
  public:
   explicit sleep_until(time_ns wake_at) noexcept : waiter(&on_cancelled), timer(&on_woken) { when = wake_at; }
@@ -320,7 +323,7 @@ class [[nodiscard]] sleep_until : private waiter, private timer {
   }
 };
 
-/// `auto woken = co_await sleep_for(5ms);`: the same for a span, which counts from here and now; never too short.
+/// `auto woken = co_await sleep_for(5ms);`: sleeps for a span that begins when it is awaited; never too short.
 class [[nodiscard]] sleep_for : public sleep_until {
  public:
   explicit sleep_for(std::chrono::nanoseconds span) noexcept : sleep_until(never), span_(span.count()) {}

@@ -1,6 +1,6 @@
 #pragma once
-/// An op whose implementations carry no header of ours: all members call it together, each runs the same config for the same
-/// call, and which one that is changes while the program runs, agreed on by leases (actors/leases/lease.hpp).
+/// An op whose implementations carry no header of parley. All members call it together, and each runs the same config for the same call.
+/// The config changes while the program runs; the members agree on it by leases (actors/leases/lease.hpp).
 ///
 ///     symmetric all_reduce(self, {.name = "gradients",
 ///                                 .configs = {library_default(), ring(), tree()},
@@ -8,23 +8,25 @@
 ///                                 .rehearse = make_communicators});
 ///     co_await all_reduce.run(gradients);
 ///
-/// Candidates are rehearsed: on scratch buffers, over a communicator of their own, while the program goes on with the
-/// default; or before one call, where such communicators may not run beside each other (`communicator_source::beside_calls`).
-/// Without a `communicator_source` they are tried on the calls themselves. When a winner is known, all members
-/// switch to it at one invocation, and from then on the op costs no message.
+/// Candidates are rehearsed on scratch buffers, over a communicator of their own, while the program goes on with the default. If such
+/// communicators may not run at the same time as the program's calls (`communicator_source::beside_calls`), candidates are rehearsed
+/// before one call. Without a `communicator_source`, candidates are tried on the calls themselves. When a winner is known, all members
+/// switch to it at one invocation. From then on the op costs no message.
 ///
-/// With NUMERICAL_CHECK (`constraints::compare_trials`) each candidate is rehearsed on known numbers first, and one whose result is
-/// not the default's within the leader's tolerance is out, on all members. For that the op has to name its `dtype` and to have a
-/// `communicator_source`; on a member without them only the default runs, and its warning says so.
+/// With NUMERICAL_CHECK (`constraints::compare_trials`) on the leader, each candidate is first rehearsed on known numbers. If its result
+/// differs from the default's on one member by more than that member's tolerance, the candidate is excluded on all members. For that the
+/// op must name its `dtype` and have a `communicator_source`. On a member with NUMERICAL_CHECK and without these two only the default
+/// runs, and a warning says so.
 ///
-/// All members make the same calls in the same order with the same number of bytes; where they hold different amounts, they
-/// all name one common number. Their ranks have to make progress between calls, as `poll` or any wait does: a promise is
-/// answered there, and a rank that cannot answer may hold up others at a gate.
+/// All members make the same calls in the same order with the same number of bytes. Members that hold different amounts all name one
+/// common number. Every member's rank must make progress between calls, as `poll` or any wait does: there it answers the leader's
+/// requests for promises. A rank that cannot answer may hold up others at a gate.
 ///
-/// A call throws `failure` that names op, rank and invocation: `timeout`, `peer_failed`, `config_failed` (the default is next),
-/// `config_mismatch`, `declaration_mismatch`, `closed` when the generation has ended, `peer_restarted` when a member has come back as a
-/// new process: then every other member calls `rejoin`, and all count from 0 again. A `timeout` at a gate says who has not answered; the call has not begun then and has no number yet, so make
-/// it again: the others are in it, and whatever this member calls next is what meets them.
+/// A call throws `failure` that names op, rank and invocation: `timeout`, `peer_failed`, `config_failed` (the next call runs the
+/// default), `config_mismatch`, `declaration_mismatch`, `closed` if the generation has ended, or `peer_restarted` if a member has come
+/// back as a new process. After `peer_restarted` every other member calls `rejoin`, and all members count from 0 again. A `timeout` at a
+/// gate says which members have not answered. Such a call has not begun and has no number yet, so make it again: the other members are in
+/// that call, and the next call of this member is matched with it.
 #include <parley/actors/declaration.hpp>
 #include <parley/agreement.hpp>
 #include <parley/ops/core/op_place.hpp>
@@ -53,20 +55,20 @@ struct symmetric_options {
   std::string name;
   std::vector<rank_id> ranks{};  ///< empty: all ranks; the first one leads
   std::vector<symmetric_config_ptr> configs{};
-  tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
-  capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
-  runtime::memory_space* memory = nullptr;  ///< where buffers lie, and the scratch of rehearsals; null: host memory
+  tuning::constraints constraints{};        ///< what this rank's user demands of every config except the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` says so
+  runtime::memory_space* memory = nullptr;  ///< where buffers and the scratch of rehearsals lie; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
-  std::shared_ptr<ops::communicator> communicator{};  ///< what calls run over; made by the caller, who had to anyway
-  std::shared_ptr<communicator_source> rehearse{};    ///< null: trials on real invocations
+  std::shared_ptr<ops::communicator> communicator{};            ///< calls run over it; the caller makes it
+  std::shared_ptr<communicator_source> rehearse{};              ///< null: candidates are tried on calls
   std::string dtype{};
-  bool replayed = false;  ///< calls are made by `replayed_calls`: what cannot be captured is no candidate
+  bool replayed = false;  ///< `replayed_calls` makes the calls: a config that cannot be captured is no candidate
 };
 
-/// Makes calls of an op otherwise than by `symmetric_config::run`.
+/// Makes calls of an op in another way than `symmetric_config::run`.
 class symmetric_caller {
  public:
-  /// Gets ready to call it with this config, which is not charged with that.
+  /// Gets ready for a call with this config. The time of this is not charged to the config.
   virtual runtime::task<> prepare(symmetric_call call, const symmetric_config& config) = 0;
   virtual runtime::task<> call(symmetric_call call, const symmetric_config& config) = 0;
 
@@ -75,31 +77,32 @@ class symmetric_caller {
 };
 
 struct symmetric_call_options {
-  std::uint64_t bytes = 0;  ///< the common number, where members hold different amounts; 0: the size of the buffer
+  std::uint64_t bytes = 0;  ///< the common number, if members hold different amounts; 0: the size of the buffer
   std::chrono::nanoseconds timeout{};  ///< 0: the op's
 };
 
-/// A light handle of the op, which ends with its rank; copies of it are handles of the same op.
+/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op.
 class symmetric {
  public:
-  /// Of no op: this rank is idle in it.
+  /// A handle of no op: this rank counts as idle.
   symmetric() = default;
-  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  /// Declares the op; call it on all ranks. If the options cannot work, every rank throws the same `bad_argument` or `role_conflict`.
   symmetric(rank& self, symmetric_options op);
   template <std::ranges::contiguous_range B>
   runtime::task<> run(B&& data, symmetric_call_options call = {}) {
     return run_bytes(std::as_writable_bytes(std::span(data)), call);
   }
-  /// After `closed` or `peer_restarted`: over `over`, in the generation that has begun meanwhile. False when none has.
+  /// After `closed` or `peer_restarted`: goes on over the communicator `over`, in the generation that has begun since. False: none has
+  /// begun.
   bool rejoin(std::shared_ptr<communicator> over);
-  /// What the members have agreed on, and wishes about it (agreement.hpp), for calls of so many bytes. Throw `bad_argument` on a rank that
-  /// is no member.
+  /// The agreement of the members, and requests about it (agreement.hpp), for calls of so many bytes. All throw `bad_argument` on a rank
+  /// that is no member.
   agreement agreed() const;
   ops::decision decision(std::uint64_t bytes) const { return agreed().decision(bytes); }
   runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
     return agreed().decided(bytes, o);
   }
-  /// Whether this rank is no member.
+  /// True if this rank is no member.
   bool idle() const noexcept { return !place_; }
   symmetric_end& end() const { return end_or_raise(); }
 

@@ -1,6 +1,6 @@
 #pragma once
-/// The coroutine that everything is written in. A task starts when it is awaited, runs on its caller's executor, belongs to
-/// its caller's scope, and is awaited where it is made, or given to a scope.
+/// The coroutine that everything is written in. A task starts when it is awaited, runs on its caller's executor, and belongs to its
+/// caller's scope. It is awaited where it is made, or given to a scope.
 ///
 ///     task<int> answer();
 ///     task<> ask() {
@@ -8,10 +8,9 @@
 ///       auto woken = co_await sleep_for(5ms);
 ///     }
 ///
-/// Cancelling a scope ends the waits inside its tasks, at once, with `cancelled` (or `timeout` where a deadline did it);
-/// the tasks then return on their own. A task cannot be stored, moved, or awaited twice. A child runs on its caller's stack
-/// until it first waits, unless too many are nested there, and its caller continues from the ready queue, so that no chain
-/// of tasks can exhaust the stack.
+/// Cancelling a scope ends the waits inside its tasks at once, with `cancelled` (or `timeout` if a deadline did it); the tasks then
+/// return on their own. A task cannot be stored, moved, or awaited twice. A child runs on its caller's stack until it first waits, unless
+/// too many are nested there. Its caller continues from the ready queue, so no chain of tasks can exhaust the stack.
 #include <parley/runtime/time/executor.hpp>
 #include <parley/scope.hpp>
 
@@ -89,7 +88,7 @@ struct [[nodiscard]] task {
   };
   awaiter operator co_await() && noexcept { return awaiter{handle_}; }
 
-  /// For those who run tasks: the frame, which the caller must destroy.
+  /// For code that runs tasks: returns the frame, which the caller must destroy.
   handle release() && noexcept { return std::exchange(handle_, nullptr); }
 
  private:

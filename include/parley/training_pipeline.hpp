@@ -1,6 +1,6 @@
 #pragma once
-/// A pipeline of stages, forward and backward, after a schedule that is data (schedule.hpp). Every pair of neighbours tunes its
-/// transfers while it runs; what a stage computes may be tuned beside it (tuned_stage.hpp), and its waits are not charged to it.
+/// A pipeline of stages, forward and backward. Its schedule is data (schedule.hpp). Every pair of neighbours tunes its transfers while
+/// the pipeline runs. A stage's computation may be tuned at the same time (tuned_stage.hpp); its waits are not charged to it.
 ///
 ///     training_pipeline pipe(self, {.name = "layers", .schedule = one_forward_one_backward(4, 8)});
 ///     pipeline_report report = co_await pipe.run(my_stages);         // one pass: forward and backward of all microbatches
@@ -11,15 +11,16 @@
 ///       void backward(std::uint32_t stage, std::uint32_t microbatch, const pipeline_memory& m) override;
 ///     };
 ///
-/// Computations run one after the other on a worker thread, in the order of the schedule. A send begins when what it sends is
-/// there, a receive when its place in the schedule is reached; both go on beside the computations, which wait for nothing else
-/// than their inputs. So a late stage delays others only by what they need of it. With `memory` activations and gradients lie
-/// on a GPU, and a `training_work` enqueues its kernels there (examples/gpu/pipeline.cpp).
+/// Computations run one after the other on a worker thread, in the order of the schedule. A send begins when its data is ready, and a
+/// receive when the schedule reaches it. Both go on during the computations, which wait for nothing but their inputs. So a late stage
+/// delays others only by what they need from it. With `memory`, activations and gradients lie on a GPU, and a `training_work` enqueues
+/// its kernels there (examples/gpu/pipeline.cpp).
 ///
-/// Failure: `declaration_mismatch` where a neighbour runs another schedule or has other sizes, on both, as host memory's first run
-/// compares. What a stage throws, or a message fails with, ends the run on this rank, and on all others with `closed`, or what was wrong
-/// with the pass itself, which says where and why, or, when the rank has left, `peer_failed`. Messages of such a pass may still come, so that no other follows it: `closed`,
-/// until all rejoin after a restart. All buffers are the op's own, kept from one run for the next.
+/// Failure: `declaration_mismatch` on both ranks if two neighbours have different schedules or sizes; in host memory the first run
+/// compares both. An exception of a stage, or the failure of a message, ends the run on this rank. On all other ranks the run ends with
+/// `closed`, or with the run's own error if the run itself was wrong, or with `peer_failed` if this rank has left. The error says where
+/// and why. Messages of such a run may still arrive, so no other run follows (`closed`) until all ranks rejoin after a restart. The op
+/// owns all buffers, and keeps them from one run to the next.
 #include <parley/dataflow.hpp>
 #include <parley/p2p.hpp>
 #include <parley/schedule.hpp>
@@ -35,18 +36,18 @@ namespace parley::ops {
 
 struct training_pipeline_options {
   std::string name;
-  std::vector<rank_id> ranks{};  ///< who plays which part of the schedule; empty: rank i part i
+  std::vector<rank_id> ranks{};  ///< the rank of each part of the schedule; empty: rank i has part i
   pipeline_schedule schedule;
   std::vector<config_ptr> configs{configs::direct(), configs::chunked(256 * 1024, 2), configs::chunked(1024 * 1024, 4)};
-  tuning::constraints constraints{};  ///< what this rank's user demands of all configs but the default
-  capability_function can_run{};      ///< which configs a rank can run; empty: they are asked themselves
+  tuning::constraints constraints{};  ///< what this rank's user demands of every config except the default
+  capability_function can_run{};      ///< which configs a rank can run; empty: each config's `available` says so
   runtime::memory_space* memory =
-      nullptr;  ///< where activations and gradients lie, such as a GPU's; null: in host memory
+      nullptr;  ///< where activations and gradients lie, such as a GPU's memory; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::string dtype{};
 };
 
-/// What a stage has of one microbatch. The first stage has no input, the last no gradient from behind.
+/// The memory of a stage for one microbatch. The first stage has no input, and the last stage receives no gradient.
 struct pipeline_memory {
   std::span<const std::byte> in;            ///< the same bytes forward and backward
   std::span<std::byte> out;                 ///< to be written forward
@@ -54,27 +55,28 @@ struct pipeline_memory {
   std::span<std::byte> gradient_in;         ///< with respect to `in`, to be written backward; none forward
 };
 
-/// What this rank's stages do, as a coroutine on the actor thread: for stages that compute elsewhere, on a stream of a GPU say.
+/// The work of this rank's stages, as a coroutine on the actor thread. For stages that compute elsewhere, such as in a stream of a GPU.
 class training_work {
  public:
   virtual ~training_work() = default;
-  /// Of what a stage gives to the next one, and of the gradient that it gets back. The last one's is never sent.
+  /// The size of what a stage sends to the next stage, and of the gradient that it gets back. The last stage's activation is never sent.
   virtual std::uint64_t activation_bytes(std::uint32_t stage) const = 0;
-  /// A stage forward or backward. Ends when it is done with all of `m`, or has told the memory until when it is not, as
+  /// Runs a stage forward or backward. Ends when it no longer uses any of `m`, or has told the memory until when it does, as
   /// `cuda_copies::after` does for each part.
   virtual runtime::task<> work(pipeline_action a, pipeline_memory m) = 0;
-  /// Whether `work` enqueues what it does behind the messages that bring its input, as `cuda_copies::wait_on` lets it. Then it is
-  /// called before they are here, two computations ahead, so that none of them waits for a processor.
+  /// True if `work` enqueues its computation behind the messages that bring its input, as `cuda_copies::wait_on` lets it. Then `work` is
+  /// called before these messages have arrived, while at most one earlier computation is still enqueued, so that no computation waits for
+  /// a processor.
   virtual bool waits_on_device() const { return false; }
 };
 
-/// The same as functions that run away from the actor thread.
+/// Like `training_work`, as functions that run on another thread than the actor thread.
 class pipeline_stages : public training_work {
  public:
   virtual void forward(std::uint32_t stage, std::uint32_t microbatch, std::span<const std::byte> in,
                        std::span<std::byte> out) = 0;
   virtual void backward(std::uint32_t stage, std::uint32_t microbatch, const pipeline_memory& memory) = 0;
-  /// How long these take in virtual time.
+  /// How long `forward` and `backward` take in virtual time.
   virtual time_ns modelled_ns(const pipeline_action&) const { return 0; }
   runtime::task<> work(pipeline_action a, pipeline_memory m) final;
 };
@@ -82,34 +84,34 @@ class pipeline_stages : public training_work {
 /// One pass, as this rank saw it.
 struct pipeline_report {
   time_ns elapsed_ns = 0;
-  time_ns busy_ns =
-      0;  ///< of that it computed: what `work` took, its waits for other ranks not counted; on a device, to enqueue it
+  /// The time that `work` took, without its waits for other ranks; on a device, the time to enqueue.
+  time_ns busy_ns = 0;
   double idle_share = 0;         ///< of this rank, until its own end
-  double ideal_idle_share = 0;   ///< of this rank with free communication, and stages that all take as long as its own
+  double ideal_idle_share = 0;   ///< the same with free communication, if all stages took as long as this rank's
   std::uint64_t sent = 0;        ///< messages
-  std::uint32_t most_alive = 0;  ///< microbatches of one stage between forward and backward
+  std::uint32_t most_alive = 0;  ///< most microbatches of one stage between forward and backward
 };
 
-/// A light handle of the op, which ends with its rank; copies of it are handles of the same op.
+/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op.
 class training_pipeline {
  public:
-  /// Of no op: this rank is idle in it.
+  /// A handle of no op: this rank counts as idle.
   training_pipeline() = default;
-  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  /// Declares the op; call it on all ranks. If the options cannot work, every rank throws the same `bad_argument` or `role_conflict`.
   training_pipeline(rank& self, const training_pipeline_options& op);
-  /// All ranks of the pipeline call it.
+  /// Runs one pass. All ranks of the pipeline call it.
   runtime::task<pipeline_report> run(training_work& stages);
   bool idle() const noexcept { return op_ == nullptr; }
   agreement to(rank_id peer) const { return messages_.to(peer); }
   agreement from(rank_id peer) const { return messages_.from(peer); }
   ops::decision decision(std::uint64_t bytes, rank_id peer) const { return messages_.decision(bytes, peer); }
-  /// After `peer_restarted`, on each of the op's other ranks: all begin anew. False when no rank has restarted.
+  /// After `peer_restarted`, on each of the op's other ranks: all pairs begin a new generation. False: no rank has restarted.
   bool rejoin();
 
  private:
   class pass;
   class buffers;
-  std::shared_ptr<const training_pipeline_options> op_;  // with all of `ranks`
+  std::shared_ptr<const training_pipeline_options> op_;  // `ranks` names all of them
   std::shared_ptr<buffers> free_;
   rank_id place_ = 0;  // in the schedule
   std::string title_;

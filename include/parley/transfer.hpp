@@ -1,6 +1,5 @@
 #pragma once
-/// Send and receive between pairs of ranks, each pair running one config of several: the fastest, found out while the
-/// program runs.
+/// Send and receive between pairs of ranks. Each pair runs one of several configs: the fastest, which is found while the program runs.
 ///
 ///     transfer acts(self, {
 ///         .name    = "activations",
@@ -9,10 +8,11 @@
 ///     if (self.id() == 0) co_await acts.send(batch, {.to = 1});
 ///     else                auto bytes = co_await acts.receive(batch, {.from = 0});
 ///
-/// The k-th sender is paired with the k-th receiver, ranks ascending, unless `edges` says otherwise; other roles are idle
-/// and exchange nothing. All ranks declare the same roles. Calls of one tag are matched in their order; tags are independent
-/// of each other. A receive refuses a message that has no room in it, or that is of another type of elements (bytes go with all):
-/// both ends throw, the sender at its next call where its own message had left by then. Awaiting a call throws `failure` (see error.hpp); `attempt` turns that into a value:
+/// The k-th sender is paired with the k-th receiver, in ascending order of ranks, unless `edges` says otherwise. Ranks with other roles
+/// are idle and exchange nothing. All ranks declare the same roles. Calls of one tag are matched in their order; tags are independent of
+/// each other. A receive refuses a message that does not fit into its buffer, or that has another type of elements (bytes match every
+/// type). Then both ends throw; a sender whose call has already ended throws at its next call. Awaiting a call throws `failure` (see
+/// error.hpp); `attempt` turns the failure into a value:
 ///
 ///     auto sent = co_await attempt(acts.send(batch, {.to = 1}));      // result<>
 #include <parley/agreement.hpp>
@@ -47,12 +47,12 @@ class rank;
 struct transfer_options {
   std::string name;
   std::function<ops::role(rank_id)> role{};
-  /// Sender and receiver of each pair; empty: by their order.
+  /// Sender and receiver of each pair; empty: senders and receivers are paired in their order.
   std::vector<std::pair<rank_id, rank_id>> edges{};
   std::vector<config_ptr> configs{configs::direct()};
-  tuning::constraints constraints{};        ///< what this rank's user demands of all configs but the default
-  capability_function can_run{};            ///< which configs a rank can run; empty: they are asked themselves
-  runtime::memory_space* memory = nullptr;  ///< where its buffers lie, such as a GPU's; null: in host memory
+  tuning::constraints constraints{};        ///< what this rank's user demands of every config except the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` says so
+  runtime::memory_space* memory = nullptr;  ///< where the buffers lie, such as a GPU's memory; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::string dtype{};
 };
@@ -60,39 +60,40 @@ struct transfer_options {
 struct send_options {
   rank_id to = 0;
   std::uint32_t tag = 0;
-  /// 0: the op's. A send that has put into memory of a rank that computes without polling ends later: when that polls, or is gone.
+  /// 0: the op's. A send that has put its payload into the memory of a rank that computes without polling ends later than this: when that
+  /// rank polls, or is gone.
   std::chrono::nanoseconds timeout{};
 };
 struct receive_options {
   rank_id from = 0;
   std::uint32_t tag = 0;
   std::chrono::nanoseconds timeout{};
-  std::uint64_t expected = 0;  ///< what `cuda_copies::expect` answered, if a stream is to wait for it
+  std::uint64_t expected = 0;  ///< the number that `cuda_copies::expect` returned, if a stream waits for the message
 };
 
-/// A light handle of the op, which ends with its rank; copies of it are handles of the same op. An op is light, too, until it is first used
-/// here, by a call or by what its other ranks send for it.
+/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op. An op costs little until it is first
+/// used here, by a call or by a message that another rank sends for it; only the first 16 edges of a rank are set up at once.
 class transfer {
  public:
-  /// Of no op: this rank is idle in it.
+  /// A handle of no op: this rank counts as idle.
   transfer() = default;
-  /// On all ranks. Throws `bad_argument` or `role_conflict`, on every rank alike, when the options cannot work.
+  /// Declares the op; call it on all ranks. If the options cannot work, every rank throws the same `bad_argument` or `role_conflict`.
   transfer(rank& self, const transfer_options& op);
-  /// The buffer must stay until the call has ended. Throws `bad_argument` when this rank does not send to `o.to`.
+  /// The buffer must stay until the call has ended. Throws `bad_argument` if this rank does not send to `o.to`.
   template <readable_buffer B>
   send_call send(B&& data, send_options o) {
     return {edge_to(o.to),
             std::as_bytes(std::span(data)),
             {.tag = o.tag, .timeout_ns = o.timeout.count(), .type = type_of_elements<B>()}};
   }
-  /// Answers the number of bytes that came, at most those of `into`.
+  /// Returns the number of bytes received, at most the size of `into`.
   template <writable_buffer B>
   receive_call receive(B&& into, receive_options o) {
     return {edge_from(o.from),
             std::as_writable_bytes(std::span(into)),
             {.tag = o.tag, .timeout_ns = o.timeout.count(), .expected = o.expected, .type = type_of_elements<B>()}};
   }
-  /// The same for code that is no coroutine (parley/work.hpp): `auto sent = transfer.start_send(batch, {.to = 1});`
+  /// For code that is no coroutine (parley/work.hpp): `auto sent = transfer.start_send(batch, {.to = 1});`
   template <readable_buffer B>
   runtime::work<> start_send(B&& data, send_options o, runtime::start_options s = {}) {
     check_caller();
@@ -103,10 +104,10 @@ class transfer {
     check_caller();
     return runtime::start(*where_, receive(std::forward<B>(into), o), std::move(s));
   }
-  /// Registers memory of this rank for puts and gets, with all pairs that it is in: receives into it may be put by their sender,
-  /// sends from it may be got by their receiver. The handle must outlive the calls that use the memory. It is empty when none of
-  /// the configs needs it. Throws `unavailable` when the machine refuses. See parley/registered_memory.hpp for what a sender
-  /// that is declared dead means to the memory.
+  /// Registers memory of this rank for puts and gets with all of its pairs. For a receive into this memory the sender may put the payload
+  /// there. For a send from this memory the receiver may get the payload from there. The handle must outlive the calls that use the
+  /// memory. It is empty if none of the configs needs it. Throws `unavailable` if the machine refuses. parley/registered_memory.hpp says
+  /// what happens to the memory when a sender is declared dead.
   ///
   ///     auto handle = transfer.registered(batch);
   ///     auto got = co_await transfer.receive(batch, {.from = 0});        // with `put`, if that is what was agreed on
@@ -115,29 +116,29 @@ class transfer {
     return register_bytes(std::as_writable_bytes(std::span(memory)));
   }
 
-  /// A tuning phase, for those who want one: both ends call it, with the same sizes, and it ends when their configs for
-  /// these sizes are agreed. It moves scratch data on a tag of its own; other calls may go on meanwhile.
+  /// A tuning phase, for programs that want one. Both ends call it with the same sizes, and it ends when their configs for these sizes
+  /// are agreed. It sends scratch data under a tag of its own; other calls may go on at the same time.
   runtime::task<> tune(std::vector<std::uint64_t> sizes_bytes);
 
-  /// What has been agreed with one partner, and wishes about it (agreement.hpp). Throw `bad_argument` where there is none.
+  /// The agreement with one partner, and requests about it (agreement.hpp). Both throw `bad_argument` if there is no such partner.
   agreement to(rank_id peer) const;
   agreement from(rank_id peer) const;
-  /// The same where this rank has only one partner, in one direction.
+  /// The agreement with the only partner of this rank. Throws `bad_argument` unless this rank has exactly one edge.
   agreement agreed() const;
   ops::decision decision(std::uint64_t bytes) const { return agreed().decision(bytes); }
-  /// What was agreed with `peer`, of messages to it, or else of those that come from it.
+  /// The decision for messages to `peer`, or else for messages from it.
   ops::decision decision(std::uint64_t bytes, rank_id peer) const { return with(peer).decision(bytes); }
   runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
     return agreed().decided(bytes, o);
   }
-  /// Of all partners: see `agreement::retune`.
+  /// For all partners: see `agreement::retune`.
   void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;
 
-  /// Whether this rank has a part in it at all.
+  /// True if this rank has no part in the op.
   bool idle() const noexcept { return outs_.empty() && ins_.empty(); }
-  /// Payload bytes that this rank has received and had to copy into the caller's buffers: of messages so short that their payload
-  /// comes with them, and of those that UCX brought before their receive was known; and of those up to 2 KiB that it has sent from copies,
-  /// as nobody then has to wait for their buffers. Longer ones go directly.
+  /// How many payload bytes this rank has copied. Receives: payloads that were so short that they arrived with their messages, and
+  /// payloads that UCX brought before their receives were known. Sends: payloads of up to 2 KiB that left from copies, so that no call
+  /// had to wait for their buffers. Longer payloads are not copied.
   std::uint64_t copied_bytes() const noexcept;
 
  private:
@@ -161,13 +162,13 @@ class transfer {
   std::vector<declared_edge*> ins_;
 };
 
-/// The failure of a call as a value.
+/// Turns the failure of a call into a value.
 template <class Call>
 runtime::with_deadline<typename Call::value_type> attempt(Call&& call) {
   return {runtime::never, std::forward<Call>(call)};
 }
 
-/// The pairs of an op, or `role_conflict` / `bad_argument` saying which ranks and why. The same on all ranks.
+/// Returns the pairs of an op, or `role_conflict` / `bad_argument` with the ranks and the reason. All ranks get the same.
 runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const transfer_options& op, rank_id world_size);
 
 }  // namespace parley::ops

@@ -1,5 +1,5 @@
 #pragma once
-/// What a program's tunable kernels have in common: TunableOp's settings, what is remembered and what was learned.
+/// The common state of a program's tunable kernels: the settings of TunableOp, remembered results, and learned results.
 ///
 ///     tunable_context kernels(ex, &disk, {.environment = read_settings(variable).value()});    // or rank::kernels()
 ///     kernels.enable_tunable_op(true);
@@ -7,11 +7,11 @@
 ///     kernels.set_filename("kernels.csv", true);         // kernels0.csv on rank 0
 ///     kernels.read_file().value();
 ///
-/// The members have the names of TunableOp's C++ context. The environment (PARLEY_TUNABLEOP_…) beats what a program sets. The
-/// context lives on the executor's thread, and longer than its kernels. Files are read and written as docs/results.md says: a
-/// file of other validators is neither trusted nor overwritten. Once tunable ops are enabled, by whichever switch, the file is read when a
-/// kernel first looks there, and what is learned is in it within a second and when the context ends; the kernels of a rank that has results
-/// files have theirs there. Nothing waits here, and nothing needs another rank.
+/// The members have the names of TunableOp's C++ context. The environment (PARLEY_TUNABLEOP_…) beats what a program sets. The context
+/// lives on the executor's thread, and must outlive its kernels. Files are read and written as docs/results.md says: a file with other
+/// validators is neither trusted nor overwritten. Once tunable ops are enabled, by any switch, the context reads the file when a kernel
+/// first looks for a result. It writes what is learned within a second, and again when the context ends. If a rank has results files, the
+/// results of its kernels are kept there. Nothing here waits, and nothing needs another rank.
 #include <parley/error.hpp>
 #include <parley/ops/job/results_store.hpp>
 #include <parley/runtime/storage.hpp>
@@ -37,12 +37,13 @@ class tunable_context {
     tuning::environment_settings environment{};
     std::uint32_t ordinal = 0;  ///< the rank's number, for the names of files
     std::vector<tuning::validator> validators{};
-    std::uint64_t unique = 0;        ///< names spare files: another number in every process
+    std::uint64_t unique = 0;        ///< names spare files: every process has another number
     std::string spare_folder{};      ///< as in results_store.hpp
-    bool write_file_on_exit = true;  ///< and before, see `write_file_on_exit`
-    /// Where a rank keeps its results, and what kernels learn with them, unless another file is named; null: they have a file of their own.
+    bool write_file_on_exit = true;  ///< and while it runs, see `write_file_on_exit`
+    /// The store of a rank's results. It also keeps what kernels learn, unless another file is named; null: the kernels have a file of
+    /// their own.
     results_store* shared = nullptr;
-    bool no_file = false;  ///< somebody has said that there shall be none
+    bool no_file = false;  ///< the user has asked for no file
   };
   tunable_context(runtime::executor& ex, runtime::storage* disk, options o);
   tunable_context(const tunable_context&) = delete;
@@ -53,7 +54,7 @@ class tunable_context {
     set([&](auto& s) { s.enabled = on; });
   }
   bool is_tunable_op_enabled() const noexcept { return now_.enabled; }
-  /// Off: what is remembered is used, and nothing is tried.
+  /// Off: remembered results are used, and nothing is tried.
   void enable_tuning(bool on) {
     set([&](auto& s) { s.tuning = on; });
   }
@@ -82,60 +83,64 @@ class tunable_context {
     set([&](auto& s) { s.max_warmup_iterations = n; });
   }
   std::uint32_t get_max_warmup_iterations() const noexcept { return now_.max_warmup_iterations; }
-  /// A program cannot flush a CPU's instruction cache: asking for it, here or in the environment, is a warning by name.
+  /// A program cannot flush a CPU's instruction cache: to switch this on, here or in the environment, only adds a warning.
   void enable_icache_flush(bool on);
   bool is_icache_flush_enabled() const noexcept { return false; }
-  /// In bytes: so much is written before each timed run, so that operands come from memory. 0: nothing is.
+  /// The number of bytes that are written before each timed run, so that operands come from memory. 0: none.
   void set_rotating_buffer_size(std::uint64_t bytes) {
     set([&](auto& s) { s.rotating_buffer_bytes = bytes; });
   }
   std::uint64_t get_rotating_buffer_size() const noexcept;
 
-  /// Implementations of a family that is switched off are not tried, in any kernel; the default always may run.
+  /// Implementations of a family that is switched off are not tried, in any kernel; the default may always run.
   void enable_family(std::string_view family, bool on);
   bool is_family_enabled(std::string_view family) const { return !families_off_.contains(family); }
 
-  /// `insert_device_ordinal`: with this rank's number in it (tuning/results/results.hpp, name_with_ordinal).
+  /// `insert_device_ordinal`: inserts this rank's number into the name (tuning/results/results.hpp, name_with_ordinal).
   void set_filename(std::string name, bool insert_device_ordinal = false);
   std::string get_filename() const;
-  /// Off: what is learned from now on is written by `write_file` alone, and not with a rank's results either.
+  /// Off: only `write_file` writes what is learned from now on, and it is not kept with a rank's results either.
   void write_file_on_exit(bool on) noexcept { write_on_exit_ = on; }
   bool writes_file_on_exit() const noexcept { return write_on_exit_; }
-  /// Adds what a file says to what is known; what is known already wins. Empty: `get_filename()`. Kernels that have not decided
-  /// heed it. `unavailable` without a file or a disk, `malformed` or `bad_argument` (validators) when it is not trusted.
+  /// Adds the entries of a file to what is known; an entry that is known already wins. Empty name: `get_filename()`. Kernels that have
+  /// not decided yet use the new entries. `unavailable`: there is no file or no disk. `malformed` or `bad_argument` (validators): the
+  /// file is not trusted.
   runtime::result<> read_file(const std::string& name = {});
-  /// Adds all that is known to a file, under its lock, and answers where it is now. `unavailable`: nothing is known, and none was made.
+  /// Adds all that is known to a file, under its lock, and returns where it is now. `unavailable`: there is no disk, or nothing is known,
+  /// so no file was made.
   runtime::result<std::string> write_file(const std::string& name = {});
-  /// All that is known: read and learned.
+  /// All known results: those that were read and those that were learned.
   tuning::results_file get_tuning_results() const;
   const std::vector<tuning::validator>& get_tuning_results_validator() const noexcept { return validators_; }
 
-  /// What was decided by trials in this process, and lines `op,parameters` of what ran its default because tuning was off.
+  /// The decisions that trials in this process have made. `untuned`: with RECORD_UNTUNED, a line `op,parameters` for each key that ran
+  /// its default because tuning was off.
   const std::vector<tuning::result_entry>& learned() const noexcept { return learned_; }
   const std::vector<std::string>& untuned() const noexcept { return untuned_; }
-  /// A line for each decision and each candidate that was left out; told at verbosity 2 and 3 (rank_environment.hpp).
+  /// At verbosity 2 a line for each decision. At verbosity 3 also a line for each candidate, with its time or the reason why it has none
+  /// (rank_environment.hpp).
   const std::vector<std::string>& log() const noexcept { return log_; }
   const std::vector<std::string>& warnings() const noexcept { return warnings_; }
   const tuning::settings& settings() const noexcept { return now_; }
   runtime::executor& where() const noexcept { return executor_; }
   runtime::storage* disk() const noexcept { return disk_; }
 
-  // ---- for the rank that it is of
+  // ---- for the rank that owns it
 
-  /// Whether what kernels learn is kept with the rank's other results.
+  /// True if what kernels learn is kept with the rank's other results.
   bool is_kept_with_rank() const noexcept { return write_on_exit_ && is_shared(); }
-  /// Whether one was opened that is not the rank's.
+  /// True if the kernels have opened a file that is not the rank's.
   bool has_own_file() const noexcept { return own_ != nullptr && own_->in_use(); }
-  /// Adds what was learned to the file of their own, if they have one.
+  /// Adds what was learned to the kernels' own file, if they have one.
   void write_own_file();
 
-  // ---- for kernels, and for what tunes them
+  // ---- for kernels, and for code that tunes them
 
-  /// Before something is looked up: what the file says is known from here on.
+  /// Called before a lookup: from then on the entries of the file are known.
   void open_file();
-  /// Whether anybody has asked for what is remembered of that.
+  /// True if a kernel has looked up a remembered result of this op and parameters.
   bool has_asked_for(std::string_view op, std::string_view parameters) const;
-  /// Counts what may change what a kernel remembers.
+  /// Grows with every change of the remembered results, so that kernels look theirs up again.
   std::uint32_t version() const noexcept { return version_; }
   const tuning::result_entry* remembered(std::string_view op, std::string_view parameters);
   void remember(const tuning::results_file& file);
@@ -143,11 +148,12 @@ class tunable_context {
   void note_untuned(std::string line);
   void note(unsigned verbosity, std::string line);
   void warn(std::string text);
-  /// The name is that kernel's for as long as it keeps this, be it longer than the context lives. Throws `bad_argument` when it is taken.
+  /// Reserves a kernel's name until the returned handle is dropped, which may be after the end of the context. Throws `bad_argument` if
+  /// the name is taken.
   std::shared_ptr<const void> claim(const std::string& kernel);
-  /// Before a timed run: the operands shall not lie in the cache.
+  /// Called before a timed run: makes sure that the operands do not lie in the cache.
   void evict();
-  /// A run of parley/contextual.hpp is under way: the kernels ask it. Null otherwise.
+  /// The run of parley/contextual.hpp that is in progress; kernels ask it what to run. Null: none.
   contextual_run* contextual() const noexcept { return contextual_; }
   void set_contextual(contextual_run* run) noexcept { contextual_ = run; }
 
@@ -167,7 +173,7 @@ class tunable_context {
   std::unique_ptr<results_store> own_;
   std::string opened_;  // the name that `own_` was made for
   bool no_file_;
-  bool renamed_ = false;  // by the program, which so wants a file beside the rank's
+  bool renamed_ = false;  // the program named a file, so it wants one besides the rank's
   tuning::environment_settings environment_;
   tuning::settings mine_;
   tuning::settings now_;
@@ -181,9 +187,9 @@ class tunable_context {
   std::vector<tuning::validator> validators_;
   tuning::results_file known_;
   std::vector<tuning::result_entry> learned_;
-  std::vector<tuning::result_entry> superseded_;  // as they were read
+  std::vector<tuning::result_entry> superseded_;  // entries as they were read
   using names = std::set<std::string, std::less<>>;
-  names asked_for_;  // of what is remembered: `op,parameters`
+  names asked_for_;  // `op,parameters` of remembered results
   std::shared_ptr<names> claimed_ = std::make_shared<names>();
   std::set<std::string, std::less<>> families_off_;
   std::vector<std::string> untuned_;

@@ -1,6 +1,6 @@
 #pragma once
-/// A kernel of the user's own with several implementations of one signature: the first calls with new parameters find out which
-/// one is fastest, all later ones run it.
+/// A kernel of the user's own with several implementations of one signature. The first calls with new parameters find out which
+/// implementation is fastest; all later calls run that one.
 ///
 ///     tunable_op<void(std::span<const float>, std::span<float>)> scale(self.kernels(), {
 ///         .name = "scale",
@@ -10,16 +10,17 @@
 ///     self.kernels().enable_tunable_op(true);
 ///     scale(x, y);
 ///
-/// The first implementation is the default: it runs while tunable ops are not enabled, and decides what is right. Where it is the only
-/// one that may run, as there is no other, or their families are off, nothing is tried. With
-/// NUMERICAL_CHECK on, one whose outputs differ from its by more than atol + rtol * |default's| never wins (kernel_output.hpp).
-/// One that throws is left out, with the reason in the context's log; what the default throws comes out of the call.
+/// The first implementation is the default: it runs while tunable ops are not enabled, and its outputs count as right. If only the
+/// default may run, because there is no other implementation or the other families are switched off, nothing is tried. With
+/// NUMERICAL_CHECK on, an implementation whose outputs differ from the default's by more than atol + rtol * |default's| never wins
+/// (kernel_output.hpp). An implementation that throws is left out, and the context's log has the reason. The call throws what the default
+/// throws.
 ///
-/// `void` implementations run on the caller's thread, trials and all. Those that return `task<>` are awaited, and so is the
-/// call: `co_await scale(x, y)`; calls that come while a key is being tuned run the default. Trials run implementations
-/// again and again on the caller's arguments, then the winner once for the caller: each must give the same whenever it is
-/// run, or declare what it updates. The choice is this rank's own: kernels whose ranks must agree are tuned by
-/// parley/contextual.hpp. A call that is cancelled while it tunes leaves its key undecided.
+/// `void` implementations run on the caller's thread, also in trials. Implementations that return `task<>` are awaited, and so is the
+/// call: `co_await scale(x, y)`. Calls that come while a key is being tuned run the default. Trials run implementations again and again
+/// on the caller's arguments; then the winner runs once for the caller. So each implementation must give the same result whenever it is
+/// run, or the kernel must declare what it updates. Each rank makes this choice for itself; parley/contextual.hpp tunes kernels whose
+/// ranks must agree. A call that is cancelled while it tunes leaves its key undecided.
 #include <parley/ops/kernels/kernel_core.hpp>
 #include <parley/task.hpp>
 
@@ -42,7 +43,7 @@ class tunable_op<Result(Args...)> {
 
  public:
   struct implementation {
-    std::string id;  ///< `plain`, `blocked(rows=64)`: what results files call it
+    std::string id;  ///< `plain`, `blocked(rows=64)`: its name in results files
     std::function<Result(Args...)> run;
     std::string family{};  ///< can be switched off with `tunable_context::enable_family`
   };
@@ -53,7 +54,7 @@ class tunable_op<Result(Args...)> {
     std::function<kernel_outputs(Args...)> outputs{};
   };
 
-  /// Throws `bad_argument`: a name that is taken or cannot stand in a results file, or no implementation.
+  /// Throws `bad_argument` if the name is taken or cannot stand in a results file, or if there is no implementation.
   tunable_op(tunable_context& context, options o) : core_(context, o.name, ids_of(o), families_of(o)) {
     key_ = std::move(o.key);
     outputs_ = std::move(o.outputs);
@@ -86,7 +87,8 @@ class tunable_op<Result(Args...)> {
     }
   }
 
-  /// What runs for these arguments, and why: empty before the first call, and where only the default may run it says so.
+  /// The decision for these arguments, with its reason. The reason is empty before the first call. If only the default may run, the
+  /// reason says so.
   const kernel_entry& decision(Args... args) { return core_.entry(key_of(args...)); }
   const std::string& id_of(const kernel_entry& e) const { return core_.ids()[e.winner]; }
   const kernel_core& core() const noexcept { return core_; }
@@ -108,7 +110,7 @@ class tunable_op<Result(Args...)> {
     return core_.context().is_numerics_check_enabled() ? outputs_of(args...) : kernel_outputs();
   }
 
-  // The same twice: a function cannot be a coroutine for some signatures only.
+  // The code for `void` and for `task<>` exists twice: a function cannot be a coroutine for some signatures only.
   [[gnu::noinline]] void tune_now(kernel_entry& e, Args... args) {
     kernel_tuning t(core_, e, outputs_of(args...));
     while (const auto step = t.next()) {
@@ -124,7 +126,7 @@ class tunable_op<Result(Args...)> {
     run_[t.finish()](args...);
   }
   runtime::task<> tune_later(kernel_entry& e, Args... args) {
-    if (e.decided || e.being_tuned) {  // another call has begun between this one's making and its start
+    if (e.decided || e.being_tuned) {  // another call has begun since this one was made
       co_await run_[e.winner](args...);
       co_return;
     }

@@ -1,6 +1,6 @@
 #pragma once
-/// A stage of a pipeline that can be computed in several ways. Which one is fastest its rank finds out by itself, on the very
-/// microbatches, beside what the edges of the pipeline find out about their transfers.
+/// A stage of a pipeline that can be computed in several ways. Its rank finds out which way is fastest by itself, on the program's own
+/// microbatches, while the edges of the pipeline tune their transfers.
 ///
 ///     tuned_stage mine(self, {.name = "layers", .ways = {{"plain", plain}, {"blocked", blocked}}});   // the first one is the default
 ///     co_await pipe.run(bytes, mine);                                                                  // a pipeline
@@ -9,15 +9,16 @@
 ///     tuned_stages mine(self, {.name = "layers", .ways = {{"plain", plain}, {"blocked", blocked}}});   // of a training_pipeline
 ///     co_await pipe.run(mine);                                        // `forward()` and `backward()` are decided each for itself
 ///
-/// A way is a stage as the pipeline would take it, and all of them give the same: weights and gradients are shared by who writes them.
-/// Each microbatch is computed once, by one of the ways; until a size is decided the default runs between trials, which are paid
-/// from the budget of the op (role_op.hpp). A way is charged for what it computes, here or in `compute`, and not for what it waits
-/// in calls of other ops, nor for a neighbour that is late. The way that has computed a microbatch is told `on_done`. The ways outlive the
-/// stage, and the stage its rank's runs.
+/// A way is a stage as the pipeline expects it. All ways must give the same results: their author lets them share weights and gradients.
+/// One of the ways computes each microbatch, once. Until a size is decided, the default runs between trials; trials are paid from the
+/// op's budget (role_op.hpp). A way is charged for what it computes, here or in `compute`. It is not charged for its waits in calls of
+/// other ops, nor for a late neighbour. `on_done` is called on the way that has computed the microbatch. The ways must outlive the stage,
+/// and the stage must outlive its rank's runs.
 ///
-/// Failure: what a way throws ends the run of the pipeline; it never runs again for this size. Throws `bad_argument` where there are
-/// no ways, the rank has an op by that name, or a way only enqueues (`waits_on_device`), which says nothing of the time that it takes: one
-/// that computes on a device ends when that has. With NUMERICAL_CHECK only the default runs, as nothing is computed twice.
+/// Failure: what a way throws ends the run of the pipeline. A way other than the default that throws never runs again for this size
+/// (role_op.hpp lists exceptions). The constructor throws `bad_argument` if there are no ways, if the rank has an op by that name, or if
+/// a way only enqueues (`waits_on_device`), because its time cannot be measured. A way that computes on a device must end when the device
+/// has finished. With NUMERICAL_CHECK only the default runs, because no microbatch is computed twice.
 #include <parley/ops/kernels/role_op.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/training_pipeline.hpp>
@@ -40,7 +41,7 @@ struct stage_way {
 };
 template <class Work>
 struct tuned_stage_options {
-  std::string name;  ///< of its op on this rank, which is called NAME/forward
+  std::string name;  ///< of the rank's op, whose own name is NAME/forward, or NAME/backward
   std::vector<stage_way<Work>> ways;
   tuning::constraints constraints{};
 };
@@ -56,8 +57,8 @@ class tuned_stage final : public pipeline_work {
   const role_op& forward() const noexcept { return forward_; }
 
  private:
-  pipeline_work* way_;            // that has computed it last
-  std::uint64_t microbatch_ = 0;  // that is being computed: a pipeline runs one after the other
+  pipeline_work* way_;            // the way that has computed last
+  std::uint64_t microbatch_ = 0;  // the one that is being computed: a pipeline computes one after the other
   std::span<std::byte> activation_;
   role_op forward_;
 };

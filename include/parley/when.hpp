@@ -5,9 +5,9 @@
 ///     auto first   = co_await when_any(reply(), sleep(5_ms));      // first.index() says which one ended first
 ///     auto in_time = co_await with_deadline(ex.deadline_in(5_ms), work());   // result<T>: timeout when it took longer
 ///
-/// All tasks have ended when the wait ends. `when_all` rethrows the first exception after cancelling the others. `when_any`
-/// cancels the losers in the very moment in which the first one ends, so that a loser which waits for a message leaves that
-/// message where it is; the losers' outcomes are dropped. Cancelling the caller's scope cancels all.
+/// All tasks have ended when the wait ends. `when_all` rethrows the first exception after cancelling the other tasks. `when_any` cancels
+/// the losers at the moment when the first task ends, so a loser that waits for a message leaves the message where it is. The outcomes of
+/// the losers are dropped. Cancelling the caller's scope cancels all tasks.
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
 
@@ -103,7 +103,7 @@ class [[nodiscard]] when_all final : public gathering<Ts...> {
   }
 };
 
-/// Also of what becomes a task, such as the calls of an op.
+/// Also for anything that converts to a task, such as the calls of an op.
 template <class... As>
 when_all(As&&...) -> when_all<typename std::remove_cvref_t<As>::value_type...>;
 
@@ -130,8 +130,8 @@ class [[nodiscard]] when_any final : public gathering<Ts...> {
 template <class... As>
 when_any(As&&...) -> when_any<typename std::remove_cvref_t<As>::value_type...>;
 
-/// A task that must end by a point in time. The error is the `failure` that it threw, which is `timeout` when it gave up a
-/// wait for that reason; other exceptions come out as they are.
+/// A task that must end by a point in time. The error is the `failure` that the task threw: `timeout` if the deadline ended one of its
+/// waits. Other exceptions are rethrown.
 template <class T>
 class [[nodiscard]] with_deadline final : public gathering<T> {
  public:

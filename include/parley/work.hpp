@@ -1,21 +1,21 @@
 #pragma once
-/// One call under way, for code that is no coroutine: start it, do something else, test it now and then, wait for its end.
+/// One call in progress, for code that is no coroutine: start it, do something else, test it now and then, wait for its end.
 ///
 ///     work<> sent = start(loop, transfer.send(batch, {.to = 1}));       // or transfer.start_send(batch, {.to = 1})
 ///     while (!sent.test()) compute_a_little();
 ///     sent.wait();                                                     // throws what the call threw
 ///
-/// `start`, `test` and `wait` drive the executor: all other actors of the rank move on in them, and in nothing else unless
-/// the program polls the reactor. So call them, or `reactor::poll`, at least every few milliseconds while anything is under
-/// way. `done` only looks.
+/// `start`, `test` and `wait` drive the executor: all other actors of the rank make progress there, and nowhere else unless the program
+/// polls the reactor. So call one of them, or `reactor::poll`, at least every few milliseconds while anything is in progress. `done` only
+/// looks.
 ///
-/// Failure: `wait` throws what the call threw, `outcome` gives a `failure` as a value. Cancellation: `cancel`, or the timeout
-/// given at the start, ends the call's waits; it has to be waited for all the same, because a transport may still use its
-/// buffers. Destroying a work that goes on cancels it and waits until it has ended, so buffers may go after it. That lasts as
-/// long as the transport needs to let go, at most until a dead peer is detected.
+/// Failure: `wait` throws what the call threw; `outcome` returns a `failure` as a value. Cancellation: `cancel`, or the timeout given at
+/// the start, ends the call's waits. The call still has to be waited for, because a transport may still use its buffers. Destroying a
+/// work that has not ended cancels it and waits until it has ended, so buffers may be freed afterwards. The wait lasts until the
+/// transport has released the buffers, at most until a dead peer is detected.
 ///
-/// A work ends before its executor does. Inside a coroutine `co_await` the call instead: `test` and `wait` throw
-/// `bad_argument` there.
+/// A work must end before its executor does. Inside a coroutine, `co_await` the call instead: `test` and `wait` throw `bad_argument`
+/// there.
 #include <parley/error.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/time/executor.hpp>
@@ -31,7 +31,7 @@ namespace parley::runtime {
 
 struct start_options {
   std::chrono::nanoseconds timeout = no_timeout;  ///< from now; the call then ends with `timeout`
-  std::function<void()> on_end{};                 ///< called once it has ended, from the loop; may destroy the work
+  std::function<void()> on_end{};  ///< called from the loop once the call has ended; may destroy the work
 };
 
 template <class T = void>
@@ -48,7 +48,7 @@ class [[nodiscard]] work {
   }
   ~work() { finish(); }
 
-  /// Starts the call: it has run up to its first wait when this returns, unless this is called from inside a coroutine.
+  /// Starts the call. It has run up to its first wait when this returns, unless a coroutine calls this.
   static work begin(executor& ex, task<T>&& call, start_options o) {
     work w;
     w.running_ = std::make_unique<running>(ex, std::move(call), std::move(o));
@@ -56,16 +56,16 @@ class [[nodiscard]] work {
     return w;
   }
 
-  /// Whether it has ended, well or not. A work that was never started, or was moved from, counts as ended.
+  /// True if the call has ended, well or not. A work that was never started, or was moved from, counts as ended.
   bool done() const noexcept { return !running_ || running_->ended; }
-  /// One turn of the loop; then whether it has ended.
+  /// Runs one turn of the loop. Returns true if the call has ended.
   bool test() {
     if (done()) return true;
     outside_coroutines("test");
     running_->root.where().catch_up();
     return done();
   }
-  /// Drives the loop until it has ended. Gives the value, which can be taken once, or throws.
+  /// Drives the loop until the call has ended. Returns the value, which can be taken once, or throws.
   T wait() {
     if (!running_)
       raise({errc::bad_argument, "there is nothing to wait for: this work was not started, or moved away"});
@@ -75,7 +75,7 @@ class [[nodiscard]] work {
     }
     return running_->frame.promise().take();
   }
-  /// The same with a `failure` as a value.
+  /// Like `wait`, but returns a `failure` as a value.
   result<T> outcome() {
     try {
       if constexpr (std::is_void_v<T>) {
@@ -88,7 +88,7 @@ class [[nodiscard]] work {
       return f.reason();
     }
   }
-  /// Ends its waits with `why`; wait for it all the same.
+  /// Ends the call's waits with `why`. The call still has to be waited for.
   void cancel(errc why = errc::cancelled) noexcept {
     if (running_) running_->root.cancel(why);
   }
@@ -107,7 +107,7 @@ class [[nodiscard]] work {
     ~running() { frame.destroy(); }
     void on_task_end(promise_base&) noexcept override {
       ended = true;
-      // Posted, so that it may destroy the frame that is ending here.
+      // Posted, because it may destroy the frame that is ending here.
       if (on_end) root.where().post(std::move(on_end));
     }
 
@@ -139,7 +139,7 @@ class [[nodiscard]] work {
   std::unique_ptr<running> running_;
 };
 
-/// `call` is a task, or what becomes one.
+/// `call` is a task, or converts to one.
 template <class Call>
 work<typename Call::value_type> start(executor& ex, Call&& call, start_options o = {}) {
   return work<typename Call::value_type>::begin(ex, std::forward<Call>(call), std::move(o));

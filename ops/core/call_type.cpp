@@ -38,7 +38,7 @@ std::string words_of_elements(std::uint16_t type) {
     using namespace call_types;
     constexpr unsigned runs = 1U << run_bits;
     constexpr unsigned most = 1U << microbatch_bits;
-    // Only the last digits of both are known.
+    // The type holds only the last bits of both numbers.
     const auto or_more = [](unsigned n, unsigned period) {
       return std::to_string(n) + " (or " + std::to_string(n + period) + ", " + std::to_string(n + 2 * period) + " …)";
     };
@@ -59,7 +59,7 @@ std::string words_of(actors::call_type type) {
                           : std::string(call_types::elements[element]) + " elements";
   if (combination == 0) return words;
   const bool known = combination < call_types::combinations.size();
-  // Where a type is the program's own, this is a number that stands for both.
+  // If the element type is the program's own, the combination is a hash of both types.
   if (known || element != 0)
     words += " combined by " +
              (known ? std::string(call_types::combinations[combination]) : "a function of the program's own");

@@ -1,13 +1,13 @@
 #pragma once
-/// What the ranks of a group have to call with in common beside the size: the type of the elements, and what combines them.
-/// It travels in every stamp, so that a call with two types fails on all ranks before anything is combined.
+/// The type of a call: the type of its elements, and the function that combines them. All ranks of a group must call with the same type.
+/// Every stamp carries it, so that a call with two types fails on all ranks before anything is combined.
 ///
 ///     work.type = call_type_of<float, std::plus<>>();
 ///     words_of(work.type);                            // `f32 elements combined by plus`
 ///
-/// Arithmetic types, `f16` and `bf16`, and the function objects of <functional> are told apart exactly, `long` is what has its size. The program's
-/// own are told apart by their names, of which 31 bits of a hash travel: they have to be the same type on all ranks, so no
-/// lambda that each rank writes for itself.
+/// Arithmetic types, `f16`, `bf16` and the function objects of <functional> are identified exactly; `long` counts as the integer type of
+/// its size. The program's own types are identified by their names, of which 31 bits of a hash are sent. All ranks must use the same type,
+/// so a lambda that each rank writes for itself does not work.
 #include <parley/actors/call_type.hpp>
 #include <parley/runtime/narrow_floats.hpp>
 
@@ -32,12 +32,12 @@ inline constexpr std::array<std::string_view, 10> combinations{
     "", "plus", "multiplies", "minus", "bit_and", "bit_or", "bit_xor", "logical_and", "logical_or", "divides"};
 inline constexpr unsigned combination_bits = actors::call_type_tag_bits - 4;
 static_assert(elements.size() <= 16);
-// In the type of a message, above the elements and below the program's own: run, and how many microbatches it has.
+// Types of messages from here up to the program's own (0x8000) mark an activation: the run, and the number of its microbatches.
 inline constexpr std::uint16_t of_a_run = 0x4000;
 inline constexpr unsigned run_bits = 6;
 inline constexpr unsigned microbatch_bits = 8;
 
-/// 0 for the program's own.
+/// Returns 0 if the name is not listed: the type or function is the program's own.
 constexpr std::uint32_t place_in(std::span<const std::string_view> names, std::string_view name) noexcept {
   for (std::uint32_t i = 1; i < names.size(); ++i) {
     if (names[i] == name) return i;
@@ -87,16 +87,17 @@ inline constexpr std::string_view name_of_combination<std::logical_or<T>> = "log
 template <class T>
 inline constexpr std::string_view name_of_combination<std::divides<T>> = "divides";
 
-/// Of the names of types that are the program's own; above those that are known, and with the bits that a tag has no room for.
+/// A hash of type names, for calls with a type of the program's own. Its low bits lie above the known combinations. The bits above
+/// `call_type_tag_bits` do not fit into a stamp's tag; the stamp carries them separately.
 std::uint64_t own_combination(std::string_view element, std::string_view combine) noexcept;
 }  // namespace call_types
 
-/// Of the program's own, by their names, in what a stamp has for a message's type.
+/// The element type that a message carries for a type of the program's own: 15 bits of a hash of its name, with the top bit set.
 std::uint16_t own_element(std::string_view name) noexcept;
-/// The same for what several of them make together.
+/// The element type of a message with elements of several types. Call it once for each type; `before` is the result so far, at first 0.
 std::uint16_t elements_together(std::uint16_t before, std::uint16_t next) noexcept;
 
-/// What messages between two ranks say of their elements; 0, which goes with all: bytes, which are of no type.
+/// The element type that messages between two ranks carry. Bytes have no type: they are 0, which matches every type.
 template <class T>
 std::uint16_t element_type_of() noexcept {
   constexpr std::uint32_t known = call_types::element_of<T>();
@@ -115,21 +116,21 @@ template <class R>
 concept buffer = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
                  std::is_trivially_copyable_v<std::ranges::range_value_t<R>>;
 
-/// One that a call may read. What is given away with the call, such as a temporary vector, is none.
+/// A buffer that a call may read. A temporary that owns its memory, such as a vector, is none: it could end before the call does.
 template <class R>
 concept readable_buffer = buffer<R> && std::ranges::borrowed_range<R>;
-/// One that a call may write to.
+/// A buffer that a call may write to.
 template <class R>
 concept writable_buffer =
     readable_buffer<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
 
-/// Of a buffer's elements, as messages say it: see `element_type_of`.
+/// The type of a buffer's elements, as messages carry it: see `element_type_of`.
 template <buffer B>
 std::uint16_t type_of_elements() noexcept {
   return element_type_of<std::ranges::range_value_t<B>>();
 }
 
-/// Of a pipeline's activations, which are bytes: of which run, and of how many microbatches. The last digits of both.
+/// The type of a pipeline's activations, which are bytes: the last bits of the run's number and of its number of microbatches.
 constexpr std::uint16_t type_of_run(std::uint64_t run, std::uint64_t microbatches) noexcept {
   using namespace call_types;
   constexpr std::uint64_t one = 1;

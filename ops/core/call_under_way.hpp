@@ -5,19 +5,19 @@ namespace parley::ops {
 
 class neighbours;
 
-/// Of a call that fails neighbours are told at once, or with the next call here where a program that ends, and perhaps tells by that,
-/// has cancelled it, or where it ended for a rank that is gone.
+/// Tells the neighbours when a call fails. It tells them at once, with two exceptions: a call that was cancelled or torn down (the program
+/// may be ending, and its end tells them), and a call that ended because a rank is gone. Then the next call on this rank tells them.
 class call_under_way {
  public:
   explicit call_under_way(neighbours* of) noexcept : of_(of) {}
   call_under_way(const call_under_way&) = delete;
   call_under_way& operator=(const call_under_way&) = delete;
   ~call_under_way();
-  /// Throws it, or what another rank's failure has been told with.
+  /// Does nothing if `thrown` is null. Else throws it, or the failure on another rank that has ended this call.
   void end(const std::exception_ptr& thrown);
 
  private:
-  neighbours* of_;  // null where there is none, or it has ended
+  neighbours* of_;  // null: there are no neighbours, or the call has ended
 };
 
 }  // namespace parley::ops

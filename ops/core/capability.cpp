@@ -12,7 +12,7 @@ void leave_out(capabilities& found, std::size_t i, const op_config& config, cons
   found.missing.push_back(config.id() + ": " + why);
 }
 
-// What the user's code threw, whatever that is.
+// The text of an exception of any type that the user's code threw.
 std::string thrown_by(std::string_view question) {
   const runtime::error what = runtime::describe(std::current_exception());
   const std::string asked = std::string(question) + " threw ";
@@ -20,7 +20,7 @@ std::string thrown_by(std::string_view question) {
   return asked + (what.text().empty() ? "something that is no std::exception" : "\"" + what.text() + "\"");
 }
 
-// Of what a config requires; empty: nothing.
+// Says what the machine lacks of a config's requirements; empty: nothing.
 std::string what_lacks(const machine* on, const op_config& config) {
   if (on == nullptr) return {};
   if (const auto named = on->lets_run(config.identity().name); !named) return named.reason().text();
@@ -33,7 +33,7 @@ std::string what_lacks(const machine* on, const op_config& config) {
 
 void ask_each(capabilities& found, const std::vector<const op_config*>& configs, std::string_view question,
               const std::function<std::string(std::size_t index)>& why_not) {
-  for (std::size_t i = 1; i < configs.size(); ++i) {  // c0 is always there
+  for (std::size_t i = 1; i < configs.size(); ++i) {  // c0, the default, is always available
     if (!found.available.test(i)) continue;
     std::string why;
     try {
@@ -52,13 +52,13 @@ namespace {
       errc::bad_argument, {.op = std::string(op), .rank = self, .config = config.id()}, std::string(op) + ": " + why));
 }
 
-// A misspelt name would be a capability that every machine has, or one that none has.
+// A misspelt name would be a capability that every machine has, or one that no machine has.
 void check_requirements(std::string_view what, runtime::rank_id self, const op_config& config) {
   std::vector<std::string> required;
   try {
     required = config.requirements();
   } catch (...) {
-    return;  // what it throws is why it cannot run
+    return;  // `what_lacks` asks again, and the exception becomes the reason why the config cannot run
   }
   for (const std::string& r : required) {
     const auto known = machine::is_capability(r);

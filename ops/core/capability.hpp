@@ -1,16 +1,16 @@
 #pragma once
-/// Which of an op's configs this rank can run, and why not the others.
+/// Asks which of an op's configs this rank can run, and why it cannot run the others.
 ///
 ///     collective_options op{.name = "gradients", .configs = {nccl, cuda_graph, h100_optimized}};
 ///     op.can_run = [](rank_id r) { return std::vector<bool>{true, true, r < 2}; };       // one answer per config
 ///
-/// A user's constraints are applied here, too: what they forbid on this rank goes out with its offer (tuning/constraint.hpp).
+/// A user's constraints are applied here, too: the rank's offer lists what they forbid (tuning/constraint.hpp).
 ///
-/// What a config requires of the machine (machine.hpp) has to be there in any case. Without such a function every config is asked itself
-/// as well (`available`). A function or config that throws, whatever it is, cannot
-/// run, and the reason is kept; the default always counts as available. An answer of the wrong length is a `bad_argument`, and so are one
-/// that says that this rank cannot run the default, and a requirement that is no capability (`machine::is_capability`).
-/// All are asked once, by the declaration: an op that is made later, by data that comes for it, runs no code of the user's.
+/// A config runs only where the machine has everything that the config requires (machine.hpp). Without a `can_run` function, each config is
+/// also asked itself (`available`). If the function or a config throws anything, the config cannot run, and the reason is kept. The default
+/// always counts as available. A `bad_argument` is thrown if the function returns the wrong number of answers or says that this rank cannot
+/// run the default, or if a requirement is no capability (`machine::is_capability`).
+/// The declaration asks all of this once. An op that is made later, when data arrives for it, runs no user code.
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/machine.hpp>
@@ -29,25 +29,25 @@ namespace parley::ops {
 
 struct capabilities {
   tuning::bits available;
-  std::vector<std::string> missing;        ///< `h100_optimized: …`, a sentence per config that is not available
-  std::vector<std::string> faults;         ///< what threw when it was asked, a sentence each: all ranks hear of it
-  std::vector<actors::wire_limit> limits;  ///< what the user's constraints forbid
-  std::vector<std::uint64_t> inexact;      ///< with constraints: digests of configs that say they are not exact
+  std::vector<std::string> missing;        ///< one sentence per config that is not available: `h100_optimized: …`
+  std::vector<std::string> faults;         ///< one sentence per question that threw; all ranks are told
+  std::vector<actors::wire_limit> limits;  ///< set by the user's constraints
+  std::vector<std::uint64_t> inexact;      ///< digests of configs that declare an error; empty without constraints
 };
 
-/// Takes away each config that `why_not(index)` says a reason of; one that throws cannot be asked, which is a reason, too.
+/// Removes each config for which `why_not(index)` returns a reason. A config whose question throws is removed, too.
 void ask_each(capabilities& found, const std::vector<const op_config*>& configs, std::string_view question,
               const std::function<std::string(std::size_t index)>& why_not);
 
-/// `what` titles the error; `on` is null where all is there that a config may require.
+/// `what` begins the text of errors. `on` null: the machine has everything that a config may require.
 capabilities capabilities_of(std::string_view what, runtime::rank_id self, const machine* on,
                              const std::vector<const op_config*>& configs, const capability_function& capable);
 
-/// Adds what constraints forbid. One that cannot say what it demands cannot run where the user allows less than anything.
+/// Adds the limits that the user's constraints set. A config whose `demands_of` throws cannot run: nobody knows whether it meets them.
 void add_limits(capabilities& found, const std::vector<const op_config*>& configs, const tuning::constraints& user,
                 const std::function<tuning::demands(std::size_t index)>& demands_of);
 
-/// Both; `demands_of(config)` says what one of them demands.
+/// Asks all configs and adds the limits. `demands_of(config)` returns a config's demands.
 template <class Config, class Demands>
 capabilities capabilities_of(std::string_view what, runtime::rank_id self, const machine* on,
                              const std::vector<std::shared_ptr<const Config>>& configs,
@@ -60,7 +60,7 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
   return found;
 }
 
-/// Takes all away but the default, for one reason.
+/// Removes all configs except the default, for one reason.
 void leave_default(capabilities& found, const std::vector<const op_config*>& configs, const std::string& why);
 template <class Config>
 void leave_default(capabilities& found, const std::vector<std::shared_ptr<const Config>>& configs,

@@ -32,8 +32,8 @@ runtime::flow_work term_comparison::start(runtime::dataflow& flow, p2p& messages
 
 namespace {
 
-constexpr std::size_t most_words = 1000;  // bytes, of what another rank says
-constexpr std::size_t most_runs = 8;      // of calls, that a neighbour may be behind
+constexpr std::size_t most_words = 1000;  // bytes kept of another rank's text
+constexpr std::size_t most_runs = 8;      // of calls that are remembered, for a neighbour that lags behind
 
 }  // namespace
 
@@ -61,7 +61,7 @@ neighbours::neighbours(actors::services& s, std::vector<declared_edge*> edges, o
 
 neighbours::~neighbours() { services_.mail.unbind(actor()); }
 
-// The same on all ranks, whomever they list.
+// The number is the same on all ranks, whichever neighbours they list.
 std::uint64_t neighbours::actor() const noexcept {
   actors::op_declaration named;
   named.name = options_.op;
@@ -74,7 +74,7 @@ neighbours::peer_state* neighbours::find(rank_id peer) noexcept {
   return at == peers_.end() || at->rank != peer ? nullptr : &*at;
 }
 
-// Another process counts its calls from the start.
+// A new process of the peer counts its calls from the start.
 void neighbours::meet(peer_state& p) noexcept {
   const std::uint64_t now = services_.incarnations.of(p.rank);
   if (now == p.incarnation) return;
@@ -132,7 +132,7 @@ void neighbours::call(std::uint64_t terms, const std::function<std::string()>& w
 
 void neighbours::ask() noexcept {
   bool any = false;
-  // Of calls that are told apart by their terms those who wait for us should know, too: they may think that they know ours.
+  // Once calls have terms, peers that are not awaited are asked, too: they may wait for this rank under other terms.
   for (const peer_state& p : peers_) {
     if (closed_) {
       any = any || !p.knows;
@@ -154,7 +154,7 @@ void neighbours::ask() noexcept {
   if (any && services_.ex.now() < ask_until_ns_) question_.go_on(services_);
 }
 
-// Only in what they differ, with both values; empty where they do not.
+// The terms that differ, with both values; empty if none do.
 std::string neighbours::declared_otherwise(rank_id from, const actors::neighbour_question& q) const {
   std::string there;
   std::string here;
@@ -208,7 +208,7 @@ errc neighbours::answer(rank_id from, const actors::neighbour_question& q) {
   meet(*p);
   if (closed_) tell_failed(from);
   if (q.call == 0) return errc::none;
-  // What the two do in the same call; one that is behind, or far ahead, says nothing.
+  // Compares the terms of the same call on both ranks. If this rank is behind or far ahead, it cannot tell and says nothing.
   const std::uint64_t number = q.call + p->first_call;
   const auto run = std::find_if(runs_.begin(), runs_.end(), [&](const run_of_calls& r) { return number <= r.last; });
   if (run == runs_.end() || (run == runs_.begin() && runs_.size() == most_runs) || run->terms == q.terms)
@@ -246,7 +246,7 @@ namespace {
 bool is_of_process(const error& why) noexcept {
   return why.code() == errc::peer_failed || why.code() == errc::peer_restarted || why.code() == errc::fenced;
 }
-// In what messages end whose other end, or whose edge, has ended for something else.
+// The errors of messages whose edge, or whose other end, has ended for another reason.
 bool is_of_messages(const error& why) noexcept {
   const errc code = why.code();
   return is_of_process(why) || code == errc::closed || code == errc::timeout || code == errc::cancelled ||
@@ -283,7 +283,7 @@ void neighbours::throw_refused() {
   if (refused_) runtime::raise(*refused_);
 }
 
-// Of a call one of whose messages has ended since the op has: with a process that is gone, where one is, and how far that message was.
+// For a call of which a message failed after the op had ended. If a process is gone, throws that, with how far the message got.
 void neighbours::throw_closed(const error& message) const {
   const error* const gone = end_of_process();
   if (gone == nullptr) runtime::raise(*refused_);
@@ -304,7 +304,7 @@ void neighbours::throw_failed(const std::exception_ptr& thrown) {
   std::rethrow_exception(thrown);
 }
 
-// What is wrong with the call itself goes with its own name, so that who looks for that finds it on every rank, and so does the end of a rank.
+// An error of the call itself keeps its code on all ranks, so that a program which looks for that code finds it. So does the end of a rank.
 void neighbours::close(const error& why) {
   if (refused_) return;
   const errc code = why.code();
@@ -324,7 +324,7 @@ void neighbours::close(const error& why) {
   spread();
 }
 
-// What this rank has said of the messages themselves, such as that one was refused, is still on its way: its edges are left as they are.
+// Leaves the edges as they are: this rank's reports about single messages, such as a refusal, may still be in flight.
 void neighbours::spread() {
   for (const peer_state& p : peers_) {
     if (!p.knows) tell_failed(p.rank);
@@ -332,15 +332,15 @@ void neighbours::spread() {
   ask_for_a_while();
 }
 
-// Of this generation: this rank may have left that one, or is yet to enter it, and is told again then.
+// Only a failure in the present generation counts. A rank that has left that generation, or has yet to enter it, is told again later.
 void neighbours::hear_of_failure(const runtime::envelope& from, const actors::neighbour_failure& f) {
   peer_state* const p = find(from.source);
   declared_edge* const edge = edge_with(from.source, false);
   if (p == nullptr || edge == nullptr || edge->own_end().participant().generation != from.generation) return;
-  if (f.code == 0 && !closed_) return;  // nobody has told it anything
+  if (f.code == 0 && !closed_) return;  // a reply to a message that this rank has not sent in this generation
   const bool again = std::exchange(p->knows, true);
   if (closed_) {
-    if (again && f.code != 0) send_failure(p->rank, {});  // it has not heard that this rank knows
+    if (again && f.code != 0) send_failure(p->rank, {});  // the peer has not heard yet that this rank knows
     return;
   }
   if (!refused_) {

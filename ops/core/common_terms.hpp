@@ -1,34 +1,35 @@
 #pragma once
-/// What ranks that exchange an op's messages have to have in common, beyond its declaration: sizes, schedules, shapes, and who
-/// is whose neighbour. Where they differ, both are told, with what each of them has.
+/// Checks that ranks which exchange an op's messages agree on more than its declaration: sizes, schedules, shapes, and who is whose
+/// neighbour. If two ranks differ, both get an error with the values of both.
 ///
-/// What holds for many exchanges is compared beside the first one, with each neighbour once, and once more in another generation:
+/// Terms that hold for many exchanges are compared along with the first exchange, once per neighbour and generation:
 ///
 ///     term_comparison sizes;                                     // outlives the flow, as it holds the buffers
 ///     if (sizes.due(messages, 3))
 ///       all.push_back(sizes.start(flow, messages, {.peer = 3, .tag_out = 40, .tag_in = 41}, {sent, expected},
 ///                                 [](auto mine, auto theirs) { if (…) raise(…); }));
 ///
-/// Who waits for a neighbour does not know whether that one knows of it, or is in the same call, so it asks, now and then:
+/// A rank that waits for a neighbour does not know whether the neighbour lists it, or is in the same call. So it asks repeatedly:
 ///
 ///     neighbours& around = *self.attach(std::make_unique<neighbours>(self.services(), messages.edges(), options));
-///     around.expect(3);                                          // from here on it is asked
-///     around.heard(3);                                           // until a message of it is here
-///     around.throw_refused();                                    // what came of it, before each exchange
+///     around.expect(3);                                          // starts to ask rank 3
+///     around.heard(3);                                           // a message from rank 3 has arrived: stops asking
+///     around.throw_refused();                                    // before each exchange: throws if a rank has refused
 ///
-/// A rank that is asked by one that has declared the op otherwise (`options::declared`), or that it does not list, refuses, with `declaration_mismatch` on both: on the one that asks for its
-/// messages with that neighbour, on the other one for all of the op's. The same where both are in the same call, with other terms
-/// (`call`). A peer that has not declared the op says nothing: it may do so later, until the wait's own timeout.
+/// A rank refuses a neighbour that has declared the op differently (`options::declared`), or that calls with other terms in the same call
+/// (`call`). It also refuses a rank that it does not list. Both ranks then fail with `declaration_mismatch`: messages in flight between
+/// them end, and all later exchanges throw. A rank that is asked by one that it does not list ends its messages with all its neighbours.
+/// A peer that has not declared the op does not answer: it may still declare it, until the wait's own timeout.
 ///
-/// A call that fails on one rank may leave messages behind, or not have sent some: another call would take them for its own. So there
-/// is none, neither there nor on a neighbour, which is told and tells its own ones, until all begin anew:
+/// A call that fails on one rank may leave messages behind, or may not have sent some; the next call would take them for its own. So no
+/// call follows on this rank or on its neighbours: each rank that is told of the failure tells its own neighbours, until all ranks rejoin:
 ///
 ///     around.throw_refused();
-///     call_under_way now(&around);                   // where its frame is torn down, that is a failure, too
+///     call_under_way now(&around);                               // if its frame is torn down, that is a failure, too
 ///     try { … } catch (...) { thrown = std::current_exception(); }
-///     now.end(thrown);                                           // throws it, or what another rank's failure has been told with
+///     now.end(thrown);                                           // throws it, or the failure that another rank has told
 ///
-/// Deaths and restarts are told by the edges themselves, and come first.
+/// The edges themselves report deaths and restarts, and those errors take precedence.
 #include <parley/actors/letters/reminder.hpp>
 #include <parley/actors/rounds/neighbour_messages.hpp>
 #include <parley/actors/services.hpp>
@@ -51,7 +52,7 @@ namespace parley::ops {
 class term_comparison {
  public:
   using numbers = std::vector<std::uint64_t>;
-  /// Throws what is wrong. Both have as many numbers.
+  /// Throws if the terms do not fit. Both spans have the same length.
   using check_function =
       std::function<void(std::span<const std::uint64_t> mine, std::span<const std::uint64_t> theirs)>;
   struct route {
@@ -71,7 +72,7 @@ class term_comparison {
     numbers mine;
     numbers theirs;
   };
-  std::vector<std::unique_ptr<exchange>> all_;  // the latest last; a message of an earlier one may still be leaving
+  std::vector<std::unique_ptr<exchange>> all_;  // oldest first; messages of an earlier exchange may still be in flight
 };
 
 class neighbours final : public op_end {
@@ -79,35 +80,35 @@ class neighbours final : public op_end {
   struct options {
     std::string op;               ///< its name
     std::vector<rank_id> listed;  ///< the neighbours of this rank
-    time_ns timeout_ns;           ///< of the op's messages: for so long it is asked
-    /// What its ranks have to declare alike: a rank that waits for a neighbour says so, and where they differ both are told in what.
+    time_ns timeout_ns;           ///< of the op's messages; a neighbour is asked for so long
+    /// Terms that all ranks of the op must declare alike. Questions carry them; if two ranks differ, both are told in which terms.
     std::vector<actors::declared_term> declared{};
   };
-  /// `edges`: those of this rank that the op's messages go over.
+  /// `edges`: this rank's edges that carry the op's messages.
   neighbours(actors::services& s, std::vector<declared_edge*> edges, options o);
   ~neighbours() override;
 
   void expect(rank_id peer);
   void heard(rank_id peer) noexcept;
-  /// What is declared alike as a number, for who compares it beside other terms; equal where nothing differs.
+  /// A hash of `options::declared`, to be compared along with other terms: ranks that declare alike have the same hash.
   std::uint64_t declared_hash() const;
   static constexpr unsigned declared_hash_bits = 24;
-  /// A neighbour's is another one: it is asked at once, and both are told in what they differ.
+  /// The neighbour's hash differs: asks it at once, so that both ranks learn which terms differ.
   void differs(rank_id peer);
-  /// A call begins whose messages are told apart by their terms, of which `terms` is a hash.
+  /// Begins a call under these terms: `terms` is their hash, `words` their text. A neighbour whose same call has other terms refuses it.
   void call(std::uint64_t terms, const std::function<std::string()>& words);
   void throw_refused();
-  /// A message was given up, or a call: the next one is not to be. `throw_refused` sees to that and tells the neighbours.
+  /// A message or a call was given up, so no call may follow. The next `throw_refused` tells the neighbours and throws.
   void give_up(const runtime::error& why) {
     if (!refused_ && !given_up_) given_up_ = why;
   }
-  /// The same, and the neighbours are told at once.
+  /// Like `give_up`, but tells the neighbours at once.
   void close(const runtime::error& why);
-  /// The op's messages begin anew on all ranks.
+  /// Forgets calls, refusals and failures: all ranks start the op's messages over, in a new generation.
   void begin_anew() noexcept;
 
   const actors::op_declaration& declaration() const noexcept override { return declaration_; }
-  bool ends_with(rank_id) const noexcept override { return false; }  // its messages end when a peer is gone
+  bool ends_with(rank_id) const noexcept override { return false; }  // its edges fail when a peer is gone
   void fail(const runtime::error&) noexcept override { question_.stop(); }
 
   /// The facts of an error of this op that concerns `peer`.
@@ -118,13 +119,13 @@ class neighbours final : public op_end {
   struct peer_state {
     rank_id rank;
     std::uint64_t incarnation = 0;
-    std::uint64_t first_call = 0;  // of those with this process
+    std::uint64_t first_call = 0;  // number of calls before the peer's present process
     bool awaited = false;
     bool refused = false;
-    bool knows = false;                          // that a call has failed
-    std::optional<std::uint64_t> heard_under{};  // terms
+    bool knows = false;                          // whether it knows that a call has failed
+    std::optional<std::uint64_t> heard_under{};  // this rank's terms when a message of the peer last arrived
   };
-  struct run_of_calls {  // under the same terms
+  struct run_of_calls {  // successive calls under the same terms
     std::uint64_t last;
     std::uint64_t terms;
     std::string words;
@@ -142,7 +143,7 @@ class neighbours final : public op_end {
   void spread();
   void tell_failed(rank_id peer);
   declared_edge* edge_with(rank_id peer, bool outwards) const noexcept;
-  /// Of an edge that has ended for a process that is gone, or has been replaced.
+  /// The error of an edge that ended because its peer process is gone or was replaced; null: there is none.
   const runtime::error* end_of_process() const noexcept;
   [[noreturn]] void throw_failed(const std::exception_ptr& thrown);
   [[noreturn]] void throw_closed(const runtime::error& message) const;
@@ -155,15 +156,15 @@ class neighbours final : public op_end {
   actors::op_declaration declaration_;
   std::vector<peer_state> peers_;
   std::uint64_t calls_ = 0;
-  std::vector<run_of_calls> runs_;  // the latest last
+  std::vector<run_of_calls> runs_;  // oldest first
   actors::reminder_timer<&neighbours::ask> question_{*this};
   time_ns ask_until_ns_ = 0;
   std::optional<runtime::error> refused_;
-  bool closed_ = false;                     // as a call has failed, which all are told
-  std::optional<runtime::error> given_up_;  // why there is to be no other call, which nobody was told yet
+  bool closed_ = false;                     // a call has failed, and all neighbours are told
+  std::optional<runtime::error> given_up_;  // why no call may follow; not told to anybody yet
 };
 
-/// Of an op that is made of such messages: see `p2p::rejoin`.
+/// Rejoins an op that is made of p2p messages: see `p2p::rejoin`. `around` may be null.
 bool rejoin(p2p& messages, neighbours* around);
 
 }  // namespace parley::ops

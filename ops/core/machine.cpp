@@ -31,7 +31,7 @@ constexpr std::string_view memory = machine::numbered[3];
 constexpr unsigned bits_of_a_gib = 30;
 constexpr std::size_t most_of_a_name = 100;
 
-/// What a name with a number asks for: `sm_90`, `cuda_12.4`, `nccl_2.28.9`, `memory_40`.
+/// The version that a name with a number asks for: `sm_90`, `cuda_12.4`, `nccl_2.28.9`, `memory_40`.
 struct asked_version {
   std::string_view prefix;
   std::int64_t at_least;
@@ -64,7 +64,7 @@ std::string joined(std::vector<std::string> parts) {
   std::ranges::sort(parts);
   const auto again = std::ranges::unique(parts);
   parts.erase(again.begin(), again.end());
-  return fmt::format("{}", fmt::join(parts, " "));  // in a line of a results file, which is cut at commas
+  return fmt::format("{}", fmt::join(parts, " "));  // spaces, because results files are split at commas
 }
 
 }  // namespace
@@ -120,7 +120,7 @@ std::size_t edits_between(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-/// Those with numbers with the numbers that were asked for.
+/// The capabilities whose names are similar to `wanted`; those with a number get the number that was asked for.
 std::vector<std::string> names_near(std::string_view wanted) {
   constexpr std::size_t farthest = 3;
   const std::size_t first_digit = std::min(wanted.find_first_of("0123456789"), wanted.size());

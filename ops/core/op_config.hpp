@@ -1,5 +1,5 @@
 #pragma once
-/// What every config is, whatever it moves: a canonical identity with its text and digest, and whether this rank can run it.
+/// The common part of all configs: a canonical identity with its text and digest, and whether this rank can run the config.
 /// `paired_config` (config.hpp) and `group_config` (group_config.hpp) add the implementations, one per role.
 ///
 ///     class halves final : public paired_config {
@@ -23,7 +23,7 @@
 
 namespace parley::ops {
 
-/// Which of an op's configs a rank can run, one answer per config. Asked on each rank for itself, once, when the op is declared
+/// Returns one answer per config of an op: whether the rank can run it. Each rank calls it once for itself, when the op is declared
 /// (capability.hpp).
 using capability_function = std::function<std::vector<bool>(runtime::rank_id self)>;
 
@@ -33,18 +33,18 @@ class op_config {
   op_config(const op_config&) = delete;
   op_config& operator=(const op_config&) = delete;
 
-  /// Whether this rank can run it; an error says why not, and keeps it out of the candidates.
+  /// Succeeds if this rank can run the config. An error says why it cannot, and keeps the config out of the candidates.
   virtual runtime::result<> available() const { return {}; }
 
-  /// What it needs of a rank's machine, by names such as `sm_90` or `ipc` (machine.hpp): a rank that lacks one of them, or is told to do
-  /// without it, cannot run it. Its own name counts as one.
+  /// The capabilities that a rank's machine must have, such as `sm_90` or `ipc` (machine.hpp). A rank that lacks one of them, or whose mask
+  /// hides one, cannot run the config. The config's own name counts as one of them.
   virtual std::vector<std::string> requirements() const { return {}; }
 
-  /// What it is for calls of so many bytes: those of an op's configs that answer alike do the same there, and are one candidate, under the
-  /// name of the first. `chunked` with one chunk sends one message, as `direct` does. Otherwise nothing is like it.
+  /// Describes what the config does for calls of so many bytes. Configs of an op with the same text do the same for that size, and are one
+  /// candidate, under the name of the first: `chunked` with one chunk sends one message, as `direct` does. By default, no other is alike.
   virtual std::string shape(std::uint64_t) const { return id(); }
 
-  /// What it costs besides time; a user's constraints filter by it before time decides.
+  /// Its costs besides time. The user's constraints filter configs by these costs before time decides.
   virtual tuning::demands demands() const { return {}; }
 
   const tuning::config_identity& identity() const noexcept { return identity_; }
@@ -62,7 +62,7 @@ class op_config {
   std::uint64_t digest_;
 };
 
-/// The configs of an op as a catalogue. Throws `bad_argument`, beginning with `title`, when they cannot be one.
+/// Makes a catalogue of an op's configs. Throws `bad_argument`, with a text that begins with `title`, if they cannot be one.
 tuning::catalogue catalogue_of(std::string_view title, const std::vector<const op_config*>& configs);
 template <class Config>
 tuning::catalogue catalogue_of(std::string_view title, const std::vector<std::shared_ptr<const Config>>& configs) {

@@ -100,7 +100,7 @@ actors::inquiries::own_knowledge op_host::what_is_known() {
   return mine;
 }
 
-// Of an op that this rank does not know, more has come than it keeps.
+// More bytes have arrived than this rank keeps for ops that it has not declared. Tells the sender, and warns once.
 void op_host::refuse_early(const actors::stamp& s) {
   const std::string what = "more than " + std::to_string(services_.early_bytes) + " bytes came to rank " +
                            std::to_string(id()) + " for ops that it has not declared yet";
@@ -167,7 +167,7 @@ runtime::flight_decision as_flown(const actors::participant_state& knows, const 
   }
   return all;
 }
-// Of an op whose evidence is what this rank has measured.
+// For an op whose evidence is this rank's own measurements.
 runtime::flight_decision as_flown(const decision& d, rank_id self) {
   runtime::flight_decision all{d.op, d.key, d.config, d.why, d.search, {}};
   for (const candidate_evidence& e : d.evidence)
@@ -212,7 +212,7 @@ runtime::result<std::string> op_host::dump_flight(std::string_view why, const st
   return path;
 }
 
-// A program that goes on after faults may have many of them; the latest text says most.
+// Writes at most one dump a second: a program that goes on after faults may have many, and the latest dump says most.
 void op_host::dump_after_fault(std::string_view why) noexcept {
   if (settings_->flight_dir.empty() || executor_.forked() || executor_.now() < next_fault_dump_ns_) return;
   next_fault_dump_ns_ = executor_.deadline_in(shortest_between_dumps_ns);
@@ -262,7 +262,7 @@ void op_host::note_group(const actors::op_declaration& op) {
 declared_edge& op_host::declare(edge_options o, declared_edge::end which) {
   const bool leads = which == declared_edge::end::out;
   const auto op = actors::declare_edge(o.name, leads ? id() : o.peer, leads ? o.peer : id(), o.dtype);
-  // What is wrong with it is said now, and the user's code runs now: its first use may be data, where nothing may be thrown.
+  // Errors in the declaration are thrown now, and user code runs now. The first use may be data that arrives, where nothing may be thrown.
   static_cast<void>(catalogue_of(op.title(), o.configs));
   o.asked = std::make_shared<const capabilities>(capabilities_of(o, op, net_));
   o.can_run = {};
@@ -270,13 +270,13 @@ declared_edge& op_host::declare(edge_options o, declared_edge::end which) {
   if (o.memory != nullptr)
     warn_not_compared(op.title(), o.constraints, "because its payloads lie in a device's memory");
   declared_edge& declared = declared_edges_.emplace_back(*this, std::move(o), which);
-  // A few may as well get to know their peers before their first call: conflicts are then found before it.
+  // The first few edges meet their peers before their first call, so that conflicts are found early.
   constexpr std::size_t made_at_once = 16;
   if (declared_edges_.size() <= made_at_once) declared.make();
   return declared;
 }
 
-// Whoever takes this rank for a member shall hear of it.
+// If another rank takes this rank for a member, the entry tells it that this rank has no part in the op.
 void op_host::note_idle(const std::string& op) {
   auto& known = groups_declared_[op];
   const auto says_so = [](const actors::declared_by_name& d) { return d.op == 0; };
@@ -290,9 +290,9 @@ void op_host::warn_not_compared(const std::string& op, const tuning::constraints
                    "; what its configs say of their own accuracy counts"});
 }
 
-// A first use on a device pins blocks, maps memory or makes communicators, and says nothing about the uses after it. Nor does the one
-// after that say enough to give up a config for good: hosts that look late make some messages of streams several times as long or short,
-// and often every second one, so that repetitions are made in pairs.
+// The first use of a config on a device pins blocks, maps memory or makes communicators, and says nothing about later uses. One more
+// measurement is not enough to give up a config for good, either: because hosts notice the end of device work late, some messages seem
+// several times as long or short as they are, often every second one. So repetitions are made in pairs.
 tuning::plan_options op_host::plan_for(const runtime::memory_space* memory) const noexcept {
   tuning::plan_options plan = settings_->plan;
   if (memory == nullptr || !memory->has_streams()) return plan;
@@ -360,7 +360,7 @@ void op_host::end_after(const actors::loss* gone, std::string_view why) noexcept
     if (e.ends_with(gone->who)) note_undelivered(e);
   }
   end_ops_with(*gone, errc::peer_failed);
-  if (gone->how == departure::returned) return;  // nothing has gone wrong with it
+  if (gone->how == departure::returned) return;  // a rank that has returned is no fault
   runtime::flight_record record;
   record.began_ns = record.ended_ns = services_.clocks.local(executor_.now());
   record.what = runtime::flight_event::peer_lost;
@@ -370,7 +370,7 @@ void op_host::end_after(const actors::loss* gone, std::string_view why) noexcept
 }
 
 void op_host::lose(rank_id lost, std::string_view why, departure how) noexcept {
-  if (fenced_) return;  // it sees the others close their connections
+  if (fenced_) return;  // the others close their connections to a fenced rank; these are no losses
   end_after(losses_.add(lost, why, how, executor_.precise_now()), why);
 }
 
@@ -384,7 +384,7 @@ void op_host::end_if_lost() noexcept {
   if (fenced_) fence(*fenced_);
 }
 
-// What a rank has taken that did not return is not known, and no matter.
+// Skips ranks that failed: nobody knows which messages they had received, and it no longer matters.
 void op_host::note_undelivered(op_end& e) {
   std::vector<std::pair<rank_id, std::string>> of_op;
   e.list_undelivered(of_op);

@@ -1,10 +1,10 @@
 #pragma once
-/// What a rank gives its ops and keeps of them: the router and the data path, the services of actors, results, and the ends of all ops.
-/// `rank` is the face that programs see; the ops, whose handles and ends are made here, know this one. Internal to ops.
+/// The part of a rank that its ops use: the router and the data path, the services of actors, results, and the ends of all ops.
+/// Programs see `rank`; the ops, with their handles and ends, use this class. Internal to ops.
 ///
 ///     op_host& host = …;                                  // of a rank
 ///     my_end& end = host.add(std::make_unique<my_end>(host.services_, …));
-///     host.end_if_lost();                                 // from now on the rank tells it of losses and restarts
+///     host.end_if_lost();                                 // ends it if ranks are lost already; later losses end it, too
 #include <parley/actors/inquiries.hpp>
 #include <parley/actors/membership/losses.hpp>
 #include <parley/actors/services.hpp>
@@ -44,7 +44,7 @@ namespace parley::ops {
 class rank;
 
 struct op_host final : edge_host {
-  /// `on_call_failed` outlives it, and may change.
+  /// `on_call_failed` must outlive the host; its value may change.
   op_host(const std::function<void(const runtime::error&)>& on_call_failed, rank_foundation on,
           std::shared_ptr<const rank_settings> settings);
   op_host(const op_host&) = delete;
@@ -69,7 +69,7 @@ struct op_host final : edge_host {
   void put_aside(edge_end& ended) override { static_cast<op_end&>(ended).ended_ = true; }
   /// See op_place.hpp.
   void replace(op_end& ended, std::unique_ptr<op_end> next);
-  /// Keeps it, behind those of its kind.
+  /// Adds the end behind the other ends of its kind.
   template <class End>
   End& add(std::unique_ptr<End> end) {
     End& added = *end;
@@ -77,7 +77,7 @@ struct op_host final : edge_host {
     ops_.insert(std::upper_bound(ops_.begin(), ops_.end(), added.kind_, is_before), std::move(end));
     return added;
   }
-  /// Ends of ops in their current generations.
+  /// The ends of ops in their current generations.
   auto ops() const noexcept {
     return ops_ | std::views::filter([](const auto& e) { return !e->ended_; }) |
            std::views::transform([](const auto& e) -> op_end& { return *e; });
@@ -85,12 +85,12 @@ struct op_host final : edge_host {
   /// See `rank::on_lost` and `rank::on_fenced`.
   void lose(rank_id lost, std::string_view why, actors::departure how = actors::departure::died) noexcept;
   void fence(std::string_view why) noexcept;
-  /// `gone` is null where the loss was known.
+  /// Ends the ops with a lost rank. `gone` is null if the loss was known before.
   void end_after(const actors::loss* gone, std::string_view why) noexcept;
   void end_ops_with(const actors::loss& l, runtime::errc code) noexcept;
   void note_undelivered(op_end& e);
   void refuse_early(const actors::stamp& s);
-  /// What has just been made.
+  /// Ends the ops whose ranks are lost, or all ops if this rank is fenced. Called after an end was made.
   void end_if_lost() noexcept;
   void complete(edge_options& o, const actors::op_declaration& op);
   tuning::plan_options plan_for(const runtime::memory_space* memory) const noexcept;
@@ -130,20 +130,20 @@ struct op_host final : edge_host {
   std::map<std::string, std::vector<actors::declared_by_name>, std::less<>> groups_declared_;
   std::list<declared_edge> declared_edges_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::vector<std::unique_ptr<op_end>> ops_;  // by kind; those of ended generations too, an earlier one of an op first
+  std::vector<std::unique_ptr<op_end>> ops_;  // by kind; with those of ended generations, each before its successor
   actors::losses losses_;
   std::uint64_t restarts_heard_ = 0;
   bool ranks_come_back_ = false;
   bool warned_of_early_ = false;
-  std::vector<std::pair<rank_id, std::string>> undelivered_;  // to whom, on edges that have ended since
+  std::vector<std::pair<rank_id, std::string>> undelivered_;  // receiver and text, of edges that have ended since
   std::optional<std::string> fenced_;
-  runtime::scope actors_;  // last: the actors end before what they work on
+  runtime::scope actors_;  // last: the actors end before the members that they use
 };
 
-/// An op's timeout is of some length; one of more than 292 years has wrapped around.
+/// Fails unless the timeout is positive. A timeout of more than 292 years has wrapped around to a negative one.
 runtime::result<> check_timeout(std::string_view op, std::chrono::nanoseconds timeout);
 
-// What every edge of an op has in common.
+// The options that all edges of an op have in common.
 template <class Op>
 edge_options options_of(const Op& op, const rank_settings& settings, const machine& on) {
   edge_options o;

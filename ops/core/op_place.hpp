@@ -1,13 +1,13 @@
 #pragma once
-/// Where an op stands on a rank, for its handles: leads to the end of its current generation, so that handles go on when a rank of the op
-/// has come back as a new process and the other ranks have called `rejoin`.
+/// The place of an op on a rank, for the op's handles. It leads to the end of the op's current generation. So handles stay valid when a
+/// rank of the op has come back as a new process and the other ranks have called `rejoin`.
 ///
 ///     op_place<group_end> at(host, end);
 ///     at->fail(why);                            // ends all calls until …
-///     at.rejoin();                              // … an end of the next generation takes its place; false where none has to
+///     at.rejoin();                              // … an end of the next generation replaces it; false: it need not be replaced
 ///
-/// An `End` is an `op_end` and says whether it `is_current()`: whether its generation is that of the processes which are in the places of its
-/// ranks now. Its `next_generation(…)` retires it and returns the end that follows.
+/// An `End` is an `op_end`. Its `is_current()` says whether its generation is that of the present processes of its ranks. Its
+/// `next_generation(…)` retires it and returns its successor.
 #include <memory>
 #include <utility>
 
@@ -15,15 +15,15 @@ namespace parley::ops {
 
 class op_end;
 struct op_host;
-/// Makes room on the rank for one more end. False: the others hold the rank dead, and no generation follows.
+/// Makes room on the rank for one more end. False: the other ranks hold this rank dead, so no generation follows.
 bool make_room_on(op_host& host);
-/// Keeps `next`, which follows `ended`, and ends it if it has ranks that are gone.
+/// Keeps `next`, the successor of `ended`, and ends it if ranks of its op are gone.
 void replace_on(op_host& host, op_end& ended, std::unique_ptr<op_end> next);
 
 template <class End>
 class op_place {
  public:
-  op_place() = default;  // of a rank that has no part in the op
+  op_place() = default;  // for a rank that has no part in the op
   op_place(op_host& host, End& first) noexcept : host_(&host), now_(&first) {}
 
   explicit operator bool() const noexcept { return now_ != nullptr; }

@@ -30,7 +30,7 @@ std::optional<std::uint64_t> machines_in(std::string_view digits) {
 std::string entry_name(const actors::op_declaration& op) {
   constexpr std::size_t shown = 16;
   const auto& all = op.participants;
-  if (all.size() > shown)  // many groups may have these two and that size in common
+  if (all.size() > shown)  // the id tells apart groups with the same first rank, last rank and size
     return fmt::format("{}/{}>..>{} of {} {:08x}", op.name, all.front().rank, all.back().rank, all.size(),
                        op.id() >> 32U);
   std::string name = op.name;

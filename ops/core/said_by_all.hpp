@@ -1,12 +1,12 @@
 #pragma once
-/// Each rank says a value to all others, and hears theirs; once.
+/// Each rank sends one value to all other ranks and receives theirs. An object does so once.
 ///
 ///     said_by_all<verdict> said(here, messages, {.self = 1, .ranks = 4, .tag = 7});
 ///     said.say(mine);
 ///     co_await said.heard();                       // all of them
-///     said.by(2)                                   // zeros until it is here
+///     said.by(2)                                   // zeros until it has arrived
 ///
-/// `messages` is an op with an edge from each rank to each other one. What one of these ends with comes out of `heard`.
+/// `messages` is an op with an edge from each rank to each other rank. If one of its messages fails, `heard` throws its error.
 #include <parley/scope.hpp>
 #include <parley/transfer.hpp>
 
@@ -22,7 +22,7 @@ namespace parley::ops {
 struct among_all {
   rank_id self = 0;
   rank_id ranks = 1;
-  std::uint32_t tag = 0;   ///< of no other messages that may be under way
+  std::uint32_t tag = 0;   ///< must differ from the tags of all other messages in flight
   time_ns timeout_ns = 0;  ///< 0: the op's
 };
 
@@ -42,7 +42,7 @@ class said_by_all {
   runtime::scope::joiner heard() noexcept { return within_.join(); }
   const T& by(rank_id r) const noexcept { return all_[r]; }
   std::span<const T> all() const noexcept { return all_; }
-  /// In which it waits.
+  /// The scope in which the messages run.
   runtime::scope& within() noexcept { return within_; }
 
  private:

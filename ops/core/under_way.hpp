@@ -1,9 +1,9 @@
 #pragma once
-/// Why a call ends that was under way when its op was ended:
+/// The error of a call that was in flight when its op was ended:
 ///
 ///     throw failure(while_under_way(*failed_, about));     // `…; invocation 3 was under way`
 ///
-/// What ended the op may be the same call's failure on another rank, which says so already.
+/// The text names the invocation once: the op may have ended by the failure of the same call on another rank, which names it already.
 #include <parley/error.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
 
@@ -12,7 +12,7 @@
 
 namespace parley::ops {
 
-/// What ended an op and the rank that it is told on, with the facts of one of the op's calls.
+/// The facts of the error that ended an op on this rank, combined with the facts of one of the op's calls.
 inline runtime::error_facts about_call(runtime::error_facts ended, const runtime::error_facts& call) {
   ended.invocation = call.invocation;
   ended.begun = call.invocation && call.begun;
@@ -32,7 +32,7 @@ inline runtime::error while_under_way(const runtime::error& ended, const runtime
                                   ended.text() + (is_said ? "" : "; " + which), ended.began_with());
 }
 
-/// `; device 0: cudaErrorMemoryAllocation: out of memory`: what a device had to say of what ended a call, unless `text` has that.
+/// The device's words about the error that ended a call: `; device 0: cudaErrorMemoryAllocation: out of memory`. Empty if `text` has them.
 inline std::string said_by(const runtime::memory_space* device, runtime::errc why, const std::string& text) {
   const std::string words = device == nullptr ? std::string() : device->words_of(why);
   return words.empty() || text.find(words) != std::string::npos ? std::string() : "; " + words;

@@ -1,13 +1,13 @@
 #pragma once
-/// One call on an edge: what its `send` and `receive` give back, to be awaited where it is made.
+/// One call on an edge: the awaitable that the edge's `send` and `receive` return. It is awaited where it is made.
 ///
 ///     co_await out.send(bytes, {.tag = 0});
 ///     std::uint64_t got = co_await in.receive(buffer, {.tag = 0});
-///     scope.spawn(out.send(bytes, {}));                     // a call becomes a task where one is asked for
+///     scope.spawn(out.send(bytes, {}));                     // a call converts to a task
 ///
-/// A call of a config that moves its payload whole runs in place: without a coroutine, an allocation, or a timer of its own
-/// that it need not wait for. Every other call goes on in a coroutine of its edge. Nothing happens before a call is awaited; from then on
-/// the buffer must stay until it has ended. Failure and cancellation: see edge_end.hpp.
+/// If its config moves the payload whole, a call runs in place: without a coroutine or an allocation, and with a timer only if it has to
+/// wait. Every other call continues in a coroutine of its edge. Nothing happens before a call is awaited; from then on, the buffer must
+/// stay valid until the call has ended. Failure and cancellation: see edge_end.hpp.
 #include <parley/actors/edge/outgoing.hpp>
 #include <parley/actors/edge/part_receiver.hpp>
 #include <parley/actors/edge/part_sender.hpp>
@@ -33,14 +33,14 @@ using runtime::time_ns;
 class edge_in;
 class edge_out;
 
-/// Who watches over a call beyond waiting for its end.
+/// Observes a call, for an owner that needs to know more than its end.
 class call_watcher {
  public:
-  /// It has its place among those of its tag: the ones that are made after that come behind it.
+  /// The call has its place in the order of its tag: calls that are made later come behind it.
   virtual void on_begun() noexcept = 0;
-  /// Of a rank with itself: the other side is there.
+  /// For messages of a rank to itself: the other side has been posted.
   virtual void on_met() noexcept {}
-  /// It goes on as a coroutine: in this scope, which is the caller's or one below it that ends this call alone.
+  /// The scope for the call's coroutine: the caller's scope, or a scope below it through which this call alone can be ended.
   virtual runtime::scope& scope_of_rest(runtime::scope& callers) noexcept { return callers; }
 
  protected:
@@ -52,28 +52,28 @@ struct call_options {
   time_ns timeout_ns = 0;  ///< 0: the op's
   actors::trial_terms trials{};
   call_watcher* watcher = nullptr;
-  std::uint64_t expected = 0;     ///< of a receive, by a device (`memory_space::expect`)
-  std::uint64_t least_bytes = 0;  ///< a receive refuses what is shorter
+  std::uint64_t expected = 0;     ///< for a receive that a device waits for (`memory_space::expect`)
+  std::uint64_t least_bytes = 0;  ///< a receive refuses a shorter message
   std::uint16_t type = 0;         ///< of the elements (`element_type_of`); 0: any
   actors::payload_pieces* pieces =
-      nullptr;  ///< that the buffer is packed from, or unpacked into, where that has to be; null: none
+      nullptr;  ///< the buffer is packed from these or unpacked into them, unless the config sends them unpacked; null: none
 };
 
-/// A payload that goes whole while the transport has its buffer, as its edge knows it.
+/// A payload sent whole, as its edge lists it while the transport holds the buffer.
 struct whole_send : runtime::list_hook {
   actors::part_sender* out = nullptr;
   const actors::outgoing* invocation = nullptr;
   std::uint64_t batch = 0;
 };
 
-/// What both kinds of call are made of: a wait in the caller's scope, and the coroutine that a call goes on in.
+/// The common part of both kinds of call: a wait in the caller's scope, and the coroutine in which a call may continue.
 template <class T>
 class call : protected runtime::waiter {
  public:
   using value_type = T;
   call(const call&) = delete;
   call& operator=(const call&) = delete;
-  /// Ends its wait alone, whatever becomes of the others in its scope.
+  /// Ends the wait of this call; other waits in its scope go on.
   void cancel(runtime::errc why) noexcept {
     if (linked()) on_cancel(*this, why);
   }
@@ -84,7 +84,7 @@ class call : protected runtime::waiter {
     if (rest_.child) rest_.child.destroy();
   }
   void go_on_in(runtime::task<T>&& rest) noexcept { rest_.child = std::move(rest).release(); }
-  /// For a caller who is suspended already.
+  /// Starts the call's coroutine, for a caller that is suspended already.
   void start_rest() noexcept {
     waiter::unlink();
     runtime::promise_base& p = rest_.child.promise();
@@ -100,7 +100,8 @@ class call : protected runtime::waiter {
   runtime::scope& scope_of_rest(runtime::scope& here) noexcept {
     return options_.watcher == nullptr ? here : options_.watcher->scope_of_rest(here);
   }
-  /// A caller whose time is measured is not charged for it. A step of a flow runs beside who waits for the flow.
+  /// The wait is not charged to a caller whose time is measured. A step of a flow (it has a watcher) runs concurrently with the
+  /// caller, who waits for the flow instead.
   bool waits(bool suspended, const runtime::scope& of) noexcept {
     if (suspended && options_.watcher == nullptr) wait_.begin(of.meter());
     return suspended;
@@ -121,7 +122,7 @@ class [[nodiscard]] send_call final : public call<void> {
   bool await_suspend(std::coroutine_handle<P> caller) {
     return suspend(*caller.promise().home, caller);
   }
-  /// The same for who is no coroutine: false where nothing has to be waited for after all.
+  /// `await_suspend` for a caller that is no coroutine. False: the call need not wait after all.
   bool suspend(runtime::scope& here, runtime::continuation who) {
     if (rest_.child) return suspend_rest(here, who);
     if (!enter(here, who)) invocation_->whole->out.fail(outcome);
@@ -129,7 +130,7 @@ class [[nodiscard]] send_call final : public call<void> {
   }
   void await_resume();
   operator runtime::task<>() &&;  // NOLINT(google-explicit-constructor): a call is used like a task
-  /// As a task gives its frame away: `scope.spawn(out.send(bytes, {}))`.
+  /// Gives its frame away as a task does, for `scope.spawn(out.send(bytes, {}))`.
   runtime::task<>::handle release() && { return static_cast<runtime::task<>>(std::move(*this)).release(); }
 
  private:
@@ -138,7 +139,7 @@ class [[nodiscard]] send_call final : public call<void> {
 
   edge_out& edge_;
   std::span<const std::byte> data_;
-  // A payload that goes whole, but is too long to go inside its message.
+  // A payload that is sent whole, but is too long to travel inside its message.
   struct whole_payload final : runtime::timer {
     whole_payload(runtime::link& net, rank_id to, const actors::stamp& s) noexcept : timer(&on_late), out(net, to, s) {}
     static void on_late(timer& self) noexcept;

@@ -18,7 +18,7 @@ tuning::config_identity checked(tuning::config_identity identity) {
   return std::move(canonical).value();
 }
 
-/// A payload in pieces of so many bytes, the last one of what is left; 0: in one. Nothing of an empty one.
+/// The chunks of a payload, of `chunk_bytes` each; the last one has the rest. 0: one chunk. An empty payload has none.
 ///
 ///     for (const auto [at, chunk] : in_chunks(data, 1 << 20)) co_await out.send(at, chunk);
 template <class Byte>
@@ -48,8 +48,8 @@ class in_chunks {
   std::size_t step_;
 };
 
-/// What a config with such parameters is for a payload of so many bytes: chunks that are as long as it are one, and no more of them are in
-/// flight than there are.
+/// Describes what a config with these parameters does for a payload of so many bytes. Chunks as long as the payload mean one chunk, and no
+/// more chunks are in flight than there are.
 std::string cut_as(const std::string& name, std::uint64_t bytes, std::uint64_t chunk_bytes, std::uint64_t in_flight) {
   if (chunk_bytes == 0 || bytes <= chunk_bytes) return name + " whole";
   const std::uint64_t chunks = bytes / chunk_bytes + (bytes % chunk_bytes == 0 ? 0 : 1);
@@ -131,7 +131,7 @@ class put_config final : public one_sided_config {
     out.keep_in_flight(in_flight_);
     for (const auto [at, chunk] : in_chunks(data, chunk_bytes_)) co_await out.put(at, chunk, by_);
   }
-  // Its bytes were there before its stamp.
+  // The bytes of a put arrive before its stamp.
   task<> receive(part_receiver& in, std::span<std::byte>) const override {
     if (!in.landed()) runtime::raise({errc::config_failed, "the sender stamped a put without having put anything"});
     co_return;
@@ -181,7 +181,7 @@ class ucx_config final : public paired_config {
   std::uint64_t in_flight_;
 };
 
-// A get whose bytes both GPUs move. NCCL cuts and overlaps them by itself.
+// A get that both GPUs carry out together. NCCL cuts and overlaps the bytes by itself.
 class nccl_config final : public paired_config {
  public:
   nccl_config() : paired_config({.name = "nccl", .wire_class = "nccl"}, 0, needs::known_payload) {}
@@ -193,7 +193,7 @@ class nccl_config final : public paired_config {
   task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.joint_get(0, data); }
 };
 
-// A rehearsal's payload is contiguous.
+// Sends a payload piece by piece, without packing it. A rehearsal has no pieces: its payload is contiguous and sent whole.
 class by_piece_config final : public paired_config {
  public:
   explicit by_piece_config(std::uint64_t in_flight)

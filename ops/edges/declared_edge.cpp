@@ -28,7 +28,7 @@ declared_edge::~declared_edge() {
   if (!made()) stop_listening();
 }
 
-// A sender hears first of a receiver that offers, a receiver of data.
+// The first message for an unused edge is an offer at the sender, and data at the receiver.
 void declared_edge::listen() {
   if (which_ == end::in) {
     host_.data().bind(id_, *this);
@@ -37,7 +37,7 @@ void declared_edge::listen() {
                           runtime::router::type_bit(actors::offer::message_type),
                           [this](runtime::envelope, std::span<const std::byte>) {
                             make_soon();
-                            return errc::full;  // again later: then its coordinator takes it
+                            return errc::full;  // the router delivers it again later; the coordinator accepts it then
                           });
   }
 }
@@ -84,7 +84,7 @@ bool declared_edge::rejoin() {
   return true;
 }
 
-// First it is as it was before its first use, so that what throws leaves it to the next one.
+// First restores the state before the first use. So if making the new end throws, the next use makes it.
 void declared_edge::renew() {
   being_made_ = false;
   if (!made()) return;
@@ -113,7 +113,7 @@ void declared_edge::renew_or_warn() noexcept {
   }
 }
 
-// Not inside the handler that asks for it, which ends with it.
+// Posts `make`, because it destroys the handler that calls this function.
 void declared_edge::make_soon() {
   if (std::exchange(being_made_, true)) return;
   host_.where().post([this, alive = host_.alive()] {
@@ -121,7 +121,7 @@ void declared_edge::make_soon() {
   });
 }
 
-// No user's code runs there, but memory may be short: then the next use tries again, and a call tells its caller.
+// `make` runs no user code here, but memory may run out. Then the next use tries again; if that is a call, it throws.
 void declared_edge::make_or_warn() noexcept {
   try {
     make();

@@ -1,18 +1,18 @@
 #pragma once
-/// An edge as it was declared. Its state (actors, offers, searches) is made when it is first used on this rank: by a call, by
-/// data or by an offer that comes for it. One that nobody uses exchanges nothing and stays small, so that a program can
-/// declare ops by the thousand. (The rank makes its first few at once, so that they know their peers before their first call.)
+/// An edge as it was declared. Its state (actors, offers, searches) is made on first use on this rank: by a call, or when data or an offer
+/// arrives for it. An edge that nobody uses sends nothing and stays small, so that a program can declare ops by the thousand. (The rank
+/// makes its first few edges at once, so that they meet their peers before their first call.)
 ///
 ///     declared_edge e(rank, options, declared_edge::end::out);
 ///     e.out().send(…);                   // the first use makes it
 ///
-/// What comes for it before is not lost: data goes on to the receiver that it makes; an offer is held back until the
-/// coordinator is there.
+/// Messages that arrive before the first use are not lost. Data is passed on to the receiver that it makes. An offer is held back until the
+/// coordinator exists.
 ///
-/// When its peer comes back as a new process, `renew` makes it anew, in the next generation: nothing of the old one is numbered,
-/// credited or decided any more. What came early for the new one goes on to it. Calls that are under way hold on to the old end,
-/// which has failed and stays as long as its rank. One of an op whose edges begin anew together (`edge_options::restart_group`) waits for
-/// the op's `rejoin`.
+/// When its peer comes back as a new process, `renew` makes the edge again, in the next generation: numbers, credits and decisions of the
+/// old generation no longer count. Messages that arrived early for the new generation are passed on to it. Calls in flight keep the old
+/// end, which has failed and lives as long as its rank. If the op's edges restart together (`edge_options::restart_group`), the edge
+/// waits for the op's `rejoin` instead.
 #include <parley/actors/services.hpp>
 #include <parley/ops/edges/edge_in.hpp>
 #include <parley/ops/edges/edge_out.hpp>
@@ -24,19 +24,19 @@
 
 namespace parley::ops {
 
-/// What a declared edge asks of the rank that it is on.
+/// The services that a declared edge needs from its rank.
 struct edge_host {
   virtual rank_id id() const noexcept = 0;
   virtual runtime::executor& where() const noexcept = 0;
   virtual actors::data_hub& data() noexcept = 0;
   virtual runtime::router& mail() noexcept = 0;
   virtual actors::services& services() noexcept = 0;
-  /// Gone once the rank is.
+  /// Expires when the rank ends.
   virtual std::weak_ptr<bool> alive() const noexcept = 0;
-  /// Ends of the rank, which keeps them.
+  /// Make an end, which the rank keeps.
   virtual edge_out& add_out(edge_options o) = 0;
   virtual edge_in& add_in(edge_options o) = 0;
-  /// Their generation has ended; calls may still be leaving them.
+  /// Marks an end whose generation has ended. Calls may still be leaving it.
   virtual void put_aside(edge_end& ended) = 0;
 
  protected:
@@ -65,26 +65,26 @@ class declared_edge final : private actors::data_sink {
   }
   bool sends() const noexcept { return which_ == end::out; }
   edge_end& own_end() { return sends() ? static_cast<edge_end&>(out()) : in(); }
-  /// What it has failed with; null: nothing, or it has not been used.
+  /// The error that ended it; null: it has not failed, or has not been used.
   const runtime::error* failed() const noexcept { return made() && mine()->failed() ? &*mine()->failed() : nullptr; }
-  /// See `transfer::copied_bytes`; of the current generation.
+  /// See `transfer::copied_bytes`; counts the current generation.
   std::uint64_t copied_bytes() const noexcept {
     return (out_ == nullptr ? 0 : out_->copied_bytes()) +
            (in_ == nullptr ? 0 : in_->receiver().statistics().copied_bytes);
   }
-  /// Without a first use.
+  /// Makes its end now, before its first use.
   void make();
-  /// After its rank knows the new incarnation of the peer, or of another rank of its op. One that was never used has nothing to
-  /// renew. One that cannot be made now has no end until its next use.
+  /// Call it once the rank knows the new incarnation of the peer, or of another rank of the op. An edge that was never used has nothing to
+  /// renew. If the new end cannot be made now, the next use makes it.
   void renew();
-  /// Before its rank knows of a restart. One of an op whose edges begin anew together has an end then, which fails: what is used first
-  /// between that and `rejoin` would be a call ahead of the others.
+  /// Call it before the rank knows of a restart. If the op's edges restart together, this makes the end of an unused edge, and that end
+  /// then fails. Otherwise a first use between the restart and `rejoin` would be a call ahead of the other ranks.
   void before_restart_of(rank_id r);
-  /// Of the peer's restart.
+  /// The peer has restarted.
   void on_restarted() noexcept {
     if (coupled() == nullptr) renew_or_warn();
   }
-  /// Renews it where its generation has ended; false where it has not.
+  /// Renews it if its generation has ended; otherwise returns false.
   bool rejoin();
 
  private:
@@ -106,11 +106,11 @@ class declared_edge final : private actors::data_sink {
   rank_id peer_;
   end which_;
   bool being_made_ = false;
-  edge_end* former_ = nullptr;  // the rank's, whose memory the next one has yet to take over
-  edge_out* out_ = nullptr;     // the rank's
+  edge_end* former_ = nullptr;  // the rank owns it; the next end takes over its memory
+  edge_out* out_ = nullptr;     // the rank owns it
   edge_in* in_ = nullptr;
   std::uint64_t id_;
-  std::unique_ptr<edge_options> options_;  // until it is made
+  std::unique_ptr<edge_options> options_;  // until its end is made
 };
 
 }  // namespace parley::ops

@@ -1,4 +1,4 @@
-// What a call (calls.hpp) does with its edge.
+// The implementation of calls (calls.hpp).
 #include <parley/ops/edges/calls.hpp>
 #include <parley/ops/edges/edge_in.hpp>
 #include <parley/ops/edges/edge_out.hpp>
@@ -13,7 +13,7 @@ using runtime::task;
 
 // ---- sending ----------------------------------------------------------------------------------------------------------
 
-// Each send begins here: it is compiled into `await_ready`, which saves the call.
+// Each send begins here. It is inlined into `await_ready`, which saves a function call.
 [[gnu::always_inline]] inline send_call::invocation::invocation(actors::edge_sender& edge, const call_options& o,
                                                                 std::span<const std::byte> data, std::uint64_t number)
     : begun(edge.begin(o.tag, data.size(), number, o.trials, data.data(), o.pieces)) {
@@ -21,7 +21,7 @@ using runtime::task;
 }
 
 bool send_call::await_ready() {
-  if (options_.watcher == nullptr) edge_.check_caller();  // the batch of a step has been checked when it was started
+  if (options_.watcher == nullptr) edge_.check_caller();  // a step's batch was checked already
   edge_.check(data_);
   const std::uint64_t number = edge_.goes_slowly(options_.tag, data_)
                                    ? actors::edge_sender::not_admitted
@@ -50,7 +50,7 @@ bool send_call::await_ready() {
   return out.in_flight() == 0;
 }
 
-// The transport still has the buffer.
+// Waits while the transport still holds the buffer. False: it does not.
 bool send_call::wait() {
   auto& [begun, payload] = *invocation_;
   auto& whole = *payload;
@@ -97,7 +97,7 @@ void send_call::whole_payload::on_late(timer& self) noexcept {
 
 namespace {
 task<> send_in_task(edge_out& edge, std::span<const std::byte> data, call_options options) {
-  // Given up before it has begun: a short payload would leave all the same, as nothing has to be waited for.
+  // Checked first, because a short payload never waits: it would be sent although the call is cancelled.
   runtime::scope& here = co_await runtime::this_scope;
   if (here.cancelled() != errc::none)
     runtime::raise({here.cancelled(), edge.declaration().title() + ": a send of " + std::to_string(data.size()) +
@@ -123,7 +123,7 @@ bool receive_call::await_ready() {
   return in_->decided() && in_->in_flight() == 0 && !rest_.child;
 }
 
-// Its stamp, or its payload, is still on its way.
+// Waits while the stamp or the payload is still in flight. False: both have arrived.
 bool receive_call::wait() {
   if (in_->decided() && in_->in_flight() == 0) {
     waiter::unlink();
@@ -139,12 +139,12 @@ bool receive_call::wait() {
   return true;
 }
 
-// It had its stamp before it could wait for that: the rest of its payload has a deadline all the same.
+// The stamp arrived before the call could wait for it. This sets the deadline for the rest of the payload.
 void receive_call::expire_decided() noexcept {
   in_->expire_at(edge_.services_.until(options_.timeout_ns != 0 ? options_.timeout_ns : edge_.timeout_ns()));
 }
 
-// A call that is in a scope is suspended; another one sees in `await_ready` what came of it.
+// Wakes the caller if it is suspended. Otherwise `await_ready` sees the outcome.
 std::span<std::byte> receive_call::on_decided(actors::part_receiver& in) noexcept {
   in.lies_in(options_.pieces);
   if (in.failed() == errc::none) {
@@ -186,7 +186,7 @@ void receive_call::stop(errc why) noexcept {
   }
 }
 
-// Also when it is torn down: nothing of a device's may wait for what does not come any more.
+// Also runs when the call is torn down: no work of a device may wait for a message that will not arrive.
 void receive_call::tell_memory() noexcept {
   const bool over = in_ && in_->decided() && in_->in_flight() == 0;
   edge_.memory().came(options_.expected, over ? in_->failed() : errc::cancelled);

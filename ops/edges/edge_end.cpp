@@ -1,4 +1,4 @@
-// The part that both ends of an edge share.
+// The common part of both ends of an edge.
 #include <parley/ops/edges/edge_end.hpp>
 
 #include <parley/actors/inquiries.hpp>
@@ -27,7 +27,7 @@ capabilities capabilities_of(const edge_options& o, const actors::op_declaration
 
 errc failure_of_config(const std::exception_ptr& thrown) {
   const errc code = runtime::describe(thrown).code();
-  // A device that failed did so under whatever config.
+  // A device failure is not the config's fault.
   const bool says_itself = code == errc::cancelled || code == errc::config_mismatch || code == errc::device_failed;
   return says_itself ? code : errc::config_failed;
 }
@@ -57,7 +57,7 @@ edge_end::edge_end(actors::services& s, edge_options o, rank_id sender, rank_id 
   op.default_digest = options_.configs.front()->digest();
   participant_.generation = generation_now();
   participant_.role = std::move(role);
-  // What was the best way for pieces says nothing of a program whose messages have others: keys know of sizes alone.
+  // Skips remembered configs that send by the piece. Keys contain the size alone, and this program's messages may have other pieces.
   for (const actors::remembered_best& best : options_.remembered) {
     const auto is_it = [&](const config_ptr& c) { return c->goes_by_piece() && best.solution.starts_with(c->id()); };
     if (std::none_of(options_.configs.begin(), options_.configs.end(), is_it)) participant_.remembered.push_back(best);
@@ -115,14 +115,14 @@ void edge_end::keep_memory(const std::shared_ptr<actors::memory_region>& region)
   take_memory(region);
 }
 
-// What the one that has died had credits for was withdrawn.
+// Skips withdrawn memory: the process that died had credits for it.
 void edge_end::hand_over(edge_end& next) const {
   for (const auto& region : memory_) {
     if (region->where == actors::memory_region::state::exposed) next.add_memory(region);
   }
 }
 
-// The pattern is made of whole words.
+// Rounded up, because the pattern consists of whole words.
 std::size_t edge_end::rehearsal_bytes() const noexcept {
   return (services_.net.wiring_bytes() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t) * sizeof(std::uint64_t);
 }
@@ -156,7 +156,7 @@ actors::registered_memory edge_end::registered(std::span<std::byte> memory) {
   return made;
 }
 
-// If the machine refuses, the rehearsal goes on without, so that both sides agree that it failed.
+// If the machine refuses, the rehearsal continues without registered memory and fails, so that both sides agree that it failed.
 actors::registered_memory edge_end::memory_for(needs what, std::uint64_t digest, std::span<std::byte> scratch) {
   try {
     if (find(digest)->what_it_needs() != what || !one_sided_ || scratch.empty()) return {};
@@ -224,7 +224,7 @@ void edge_end::record_unbegun(runtime::flight_event what, std::uint32_t tag, std
 }
 
 void edge_end::report_failure(const part_receiver& in, std::uint64_t ran, errc why, const std::string& what) {
-  // The sender's own failure is known there, unless it only knows that time ran out while this side was at it.
+  // The sender knows its own failures. But if it timed out, it does not know that this side's config was still running: tell it.
   const bool hung = in.sender_failure() == errc::timeout;
   if (failed_ || (in.sender_failure() != errc::none ? !hung : !actors::blames_config(why))) return;
   actors::nack n;

@@ -17,8 +17,8 @@ using runtime::task;
 
 namespace {
 
-// A matched receive waits for its data as long as that takes. But when all of it is here, or none will come any more, its
-// config has so long to end.
+// Limits the time of a config. A matched receive waits for its data without limit. But once all data is here, or no more will arrive, the
+// config is cancelled if it does not end within `span_ns` or so.
 struct patience final : runtime::timer {
   patience(runtime::executor& e, const part_receiver& i, runtime::scope& s, time_ns for_ns) noexcept
       : timer(&on_late), ex(e), in(i), config(s), span_ns(for_ns) {
@@ -49,7 +49,7 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
     receiver_.allow_one_sided(options_.memory);
     receiver_.on_ended([this](errc why) {
       const bool takes_us_for_dead = why == errc::peer_failed || why == errc::fenced;
-      // Of whose restart it speaks this rank is yet to hear. Until then there is no other generation to rejoin.
+      // This rank has not heard of that restart yet, so there is no new generation to rejoin: the code is `peer_failed`.
       const bool restarted = why == errc::peer_restarted;
       fail({takes_us_for_dead ? errc::fenced
             : restarted       ? errc::peer_failed
@@ -93,8 +93,8 @@ void edge_in::list_waiting(runtime::waiting_list& all) { receiver_.list_waiting(
 
 void edge_in::take_memory(const std::shared_ptr<actors::memory_region>& region) { receiver_.add_memory(region); }
 
-// For the sender to know whether there can be credits at all, which says what is amiss where none come. It may have no end of the edge
-// yet, or not hear of it: so a few times, and again when it rehearses. The credits themselves say the same.
+// Tells the sender that there is memory here, so that credits are possible. If no credits arrive, the sender can then say why. The sender
+// may have no end of the edge yet, or miss the message, so it is sent up to four times, also before rehearsals. Credits say the same.
 void edge_in::say_memory() noexcept {
   constexpr std::size_t often_enough = 4;
   if (memory_said_ == often_enough || those_that_need(needs::credit).empty()) return;
@@ -106,15 +106,16 @@ void edge_in::say_memory() noexcept {
 void edge_in::fail(const error& why) noexcept {
   failed_ = why;
   participant_.changed.tell();
-  // The death of a rank that is not this edge's peer ends it between two that live.
+  // If a rank other than the peer has died, both ranks of this edge live, and the edge is closed.
   const bool is_of_another = why.code() == errc::peer_failed && why.about().peer && *why.about().peer != options_.peer;
   receiver_.fail(is_of_another ? errc::closed : why.code());
 }
 
 // ---- a call: its config, its end ----------------------------------------------------------------------------------------
 
-// Before the two ends have met each runs its own default. Another one in a stamp says that their declarations differ: the sender, who
-// leads, compares them, and what it says names both. It is waited for half of a call's time, before the sender gives up its own.
+// Before the two ends have met, each runs its own default. A stamp with another config means that their declarations differ. The sender, as
+// the leader, compares them, and its error names both. This waits for that error, but only for half of a call's timeout: the sender's own
+// timeout must not come first.
 task<> edge_in::until_runnable(part_receiver& in, std::uint64_t ran) {
   const time_ns until = services_.until(options_.timeout_ns / 2);
   while (runnable(ran) == nullptr && participant_.candidates.empty() && !failed_) {
@@ -165,7 +166,7 @@ task<> edge_in::run(part_receiver& in, std::uint64_t digest, std::span<std::byte
   if (!into.empty()) co_await config->receive(in, into);
 }
 
-// Within the time of its config.
+// Unpacking is charged to the config.
 void edge_in::unpack_unless_by_piece(part_receiver& in, std::uint64_t ran) {
   const paired_config* const config = find(ran);
   if (is_in_pieces(in) && config != nullptr && !config->goes_by_piece()) in.in_pieces()->scatter();

@@ -24,22 +24,22 @@ class edge_in final : public edge_end {
   edge_in(actors::services& s, const edge_options& o);
   ~edge_in() override;
 
-  /// Answers how many bytes came; `into` may be larger.
+  /// Returns the number of bytes received; `into` may be larger.
   receive_call receive(std::span<std::byte> into, call_options o) noexcept { return {*this, into, o}; }
-  /// After it has failed, for good. Answers what came for a generation that is to come.
+  /// Ends it for good, after it has failed. Returns the messages that arrived for a later generation.
   std::vector<runtime::arrival> retire() noexcept;
   void fail(const runtime::error& why) noexcept override;
   const actors::edge_receiver& receiver() const noexcept { return receiver_; }
   void list_waiting(runtime::waiting_list& all) override;
   std::string progress_in_words(std::uint32_t tag) const override { return receiver_.posted_in_words(tag); }
-  /// More came early than is kept: the op ends on both ranks.
+  /// Ends the op on both ranks: more data arrived early than this rank keeps.
   void refuse_overflow();
-  /// A sender that leaves after this rank must know that its last data was taken; later nobody would answer its question.
+  /// Reports all received data to the sender. A sender that leaves later must know it, and could not ask a rank that has left.
   bool may_leave() override {
     receiver_.report_all();
     return receiver_.is_heard();
   }
-  /// What has not left yet of that, for want of room, would not be said any more.
+  /// Nonzero while some of those reports are not sent yet, for want of room. They would be lost with this rank.
   time_ns untaken_ns() override { return receiver_.has_told_all() ? 0 : options_.timeout_ns; }
   std::uint64_t flow_messages() const noexcept override { return receiver_.statistics().matched_sent; }
 
@@ -53,7 +53,7 @@ class edge_in final : public edge_end {
   std::uint64_t chosen(const actors::stamp& s) const noexcept {
     return options_.mutant_ignores_stamp ? options_.configs.front()->digest() : s.digest;
   }
-  /// Null where the config is not here or was not warmed (S3).
+  /// Null if the config is not here or was not warmed (S3).
   const paired_config* runnable(std::uint64_t digest) noexcept {
     const paired_config* const config = find(digest);
     return config == nullptr || config == options_.configs.front().get() || warmed(digest) ? config : nullptr;
@@ -62,7 +62,7 @@ class edge_in final : public edge_end {
   runtime::task<> until_runnable(part_receiver& in, std::uint64_t ran);
   runtime::task<std::uint64_t> receive_in_parts(part_receiver& in, std::span<std::byte> into);
   runtime::task<> run(part_receiver& in, std::uint64_t digest, std::span<std::byte> into);
-  /// Ends an invocation all of whose parts have ended: how many bytes came, all of them, or throws.
+  /// Ends an invocation whose parts have all ended. Returns the number of bytes received, which is all of them, or throws.
   std::uint64_t end(part_receiver& in, std::uint64_t ran, std::string_view why = {}) {
     if (in.received_bytes() != in.total_bytes()) in.fail(runtime::errc::config_failed);
     if (ran != in.digest()) [[unlikely]]
@@ -75,18 +75,18 @@ class edge_in final : public edge_end {
     return in.total_bytes();
   }
   [[gnu::cold]] void show_payload(const part_receiver& in) const;
-  /// Whether all that came belongs into its pieces: another number of bytes is for its caller to look at.
+  /// True if the payload fills its pieces exactly. The caller deals with a payload of another size.
   static bool is_in_pieces(const part_receiver& in) noexcept {
     return in.in_pieces() != nullptr && in.total_bytes() == in.in_pieces()->packed.size();
   }
   void unpack_unless_by_piece(part_receiver& in, std::uint64_t ran);
-  /// S2: it ran another config than its invocation is stamped with.
+  /// S2: the invocation ran another config than its stamp names.
   [[gnu::cold]] void fail_other_config(part_receiver& in) noexcept;
   [[noreturn]] void throw_failed(const part_receiver& in, std::uint64_t ran, std::string_view why);
   [[noreturn]] void throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag);
   std::string late_because() const;
   std::string words_of_failure_there(runtime::errc code, const std::string& config) const;
-  /// The sender shall hear of it, too.
+  /// Tells the sender that its message was refused.
   void tell_refused(const part_receiver& in, runtime::errc why);
   [[gnu::cold]] void note_stamp(const actors::stamp& s) noexcept {
     if (options_.policy != actors::tuning_policy::online) return;
@@ -112,12 +112,12 @@ class edge_in final : public edge_end {
             .what = runtime::flight_event::received,
             .failed = runtime::flight_event::receive_failed};
   }
-  /// Fails it when it brought other bytes than its sender says it sent. That takes time, which is not charged to the config.
+  /// Fails the invocation if its bytes differ from those that the sender says it sent. The config is not charged for the comparison.
   [[gnu::cold]] void record_compared(part_receiver& in, std::uint64_t ran);
 
   actors::edge_receiver receiver_;
   std::size_t memory_said_ = 0;
-  std::uint64_t rehearsals_ = 0;  // asked for
+  std::uint64_t rehearsals_ = 0;  // requested so far
 };
 
 }  // namespace parley::ops

@@ -19,7 +19,7 @@ using runtime::task;
 
 namespace {
 
-// All that was enqueued for `memory`, looked at in each turn of the loop.
+// Watches all work that was enqueued for `memory`; the loop polls it once per turn.
 class kernels_at_work final : private runtime::completion {
  public:
   kernels_at_work(runtime::memory_space& where, std::span<const std::byte> memory) noexcept
@@ -49,16 +49,16 @@ edge_out::edge_out(actors::services& s, const edge_options& o, const tuning::pla
   coordinator_.configs = participant_.configs;
   coordinator_.assigned = &assigned_;
   if (one_sided()) sender_.allow_one_sided(those_that_need(needs::credit), those_that_need(needs::known_payload));
-  // Also one that stands for another rank's, whose digest it has.
+  // `digest` may be that of another rank's variant, for which one of these configs stands.
   if (!those_that_need(needs::like_pieces).empty())
     sender_.allow_pieces([this](std::uint64_t digest) {
       const paired_config* const config = find(digest);
       return config != nullptr && config->goes_by_piece();
     });
-  // What goes by the piece does so with payloads in pieces alone.
+  // A config that sends by the piece does so only for payloads in pieces; it sends all others whole.
   const auto has_it_whole = [this](const config_ptr& c) { return c->goes_by_piece() || c->goes_whole(short_bytes_); };
   if (std::all_of(options_.configs.begin(), options_.configs.end(), has_it_whole)) at_once_below_ = short_bytes_ + 1;
-  // Payloads of a device are not read from here.
+  // The sender does not read payloads in a device's memory.
   if (options_.constraints.compare_trials && options_.memory == nullptr) sender_.compare_trials(std::move(inexact_));
   coordinator_.failed_there = [this](const actors::nack& n) { on_nack(n); };
   participant_.assigned = &assigned_;
@@ -88,7 +88,7 @@ edge_out::~edge_out() { actors::unbind_coordinator(services_, coordinator_); }
 void edge_out::fail(const error& why) noexcept {
   failed_ = why;
   participant_.changed.tell();
-  // Others may end this edge, too, where its peer lives and reads on.
+  // A restart or failure of another rank may end this edge, too, while its peer lives and still reads.
   const errc code = why.code();
   const bool restarted =
       code == errc::peer_restarted && (why.began_with() == nullptr || why.began_with()->rank == peer());
@@ -97,8 +97,8 @@ void edge_out::fail(const error& why) noexcept {
   sender_.fail(code, gone ? reader::gone : reader::may_live);
 }
 
-// What is under way ends, too: roles are in conflict, or a neighbour has said that a rank is gone. That is hearsay. Even where it is this
-// edge's peer, that rank may live and read on until this rank itself has lost it.
+// Also ends sends in flight: roles are in conflict, or a neighbour has said that a rank is gone. That is hearsay: even if that rank is this
+// edge's peer, it may live and read on until this rank itself has lost it.
 void edge_out::on_rejected(const error& why) noexcept {
   failed_ = why;
   participant_.changed.tell();
@@ -108,7 +108,7 @@ void edge_out::on_rejected(const error& why) noexcept {
   wholes_.for_each([&](whole_send& send) { send.out->fail(code); });
 }
 
-// Ends an invocation at its deadline. If nothing of it is in flight then, the config waits for something of its own.
+// Ends an invocation at its deadline. If nothing of it is in flight then, the config waits for something of its own, and is to blame.
 struct edge_out::late_guard : runtime::timer {
   late_guard(edge_out& e, actors::part_sender& p, time_ns until) noexcept
       : timer(&on_late), edge(e), out(p), deadline_ns(until) {
@@ -212,11 +212,12 @@ bool edge_out::is_still_written(const actors::outgoing& inv, std::span<const std
   return matters && options_.memory->busy(data);
 }
 
-// Until the host has noticed nothing moves, which is the time of a config that waits for that: it counts from when kernels were last
-// seen at work.
+// The time of a trial counts from when kernels were last seen at work. Nothing moves between their end and the moment when the host notices
+// it; that time is charged to a config that has to wait for the host.
 task<time_ns> edge_out::until_written(std::span<const std::byte> data) {
   const kernels_at_work kernels(memory(), data);
-  // The device is asked before anybody's turn: what others did in this one may be longer ago than the kernels' end.
+  // The loop polls the device before coroutines run, and kernels may end between that poll and the clock reading here. So the latest time
+  // at which they were surely at work is the reading of the turn before.
   time_ns seen_ns = sender_.rows().clock();
   time_ns turn_ns = seen_ns;
   while (kernels.outcome() == errc::pending) {
@@ -250,13 +251,13 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
     if (data.empty()) {
       co_await out.send(0, data);
     } else if (services_.ex.is_over(until)) {
-      out.fail(errc::timeout);  // it had room in time, and was resumed too late: no fault of its config
+      out.fail(errc::timeout);  // it was admitted in time and resumed too late; the config is not to blame
     } else {
       check_trial(inv);
       if (waits_for_kernels(inv, data)) {
         if (find(inv.mark.digest)->what_it_needs() == needs::credit) {
-          // Its copies are enqueued behind the kernels. What it is measured at begins when these end, as far as the host knows, which
-          // is late by as much as it is for the end.
+          // Its copies are enqueued behind the kernels, and its time begins when the kernels end. The host notices that end late, and the
+          // end of the copies as late.
           written.emplace(memory(), data, [&] { inv.began_ns = sender_.rows().clock(); });
         } else if (has(inv.mark.flags, stamp_flags::timed)) {
           inv.began_ns = co_await until_written(data);
@@ -275,14 +276,14 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
         running.spawn(config.send(out, data));
         co_await running.join();
       }
-      if (out.has_put()) out.fence();  // at once: it is answered as soon as the last put has landed
+      if (out.has_put()) out.fence();  // now: the answer comes as soon as the last put has landed
     }
   } catch (...) {
     if (mine.why.empty()) mine.why = runtime::describe(std::current_exception()).what();
     out.fail(failure_of_config(std::current_exception()));
   }
   errc settled = co_await out.settle();
-  if (out.has_put()) {  // a fence, and only then what lets the receiver have its buffer back
+  if (out.has_put()) {  // a fence first, then the announcement that gives the receiver its buffer back
     if (out.sent_bytes() != data.size()) out.fail(errc::config_failed);
     if (!out.fenced()) {
       out.fence();
@@ -296,8 +297,8 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
   end(inv, out, data.size(), mine.why);
 }
 
-// The peer may give its buffer back only when nothing comes any more. Where this rank's own device has failed it is this rank that has to
-// go for that: the others see its connections end.
+// The peer may give its buffer back only when nothing more can arrive in it. If this rank's own device has failed, this rank has to go: the
+// other ranks see its connections end.
 void edge_out::after_failed_fence(errc how) {
   if (how != errc::device_failed) return lose_peer();
   std::string why =
@@ -307,7 +308,7 @@ void edge_out::after_failed_fence(errc how) {
 }
 
 void edge_out::lose_peer() {
-  if (failed_) return;  // it is known what has become of it, and a new process may be in its place
+  if (failed_) return;  // it has ended already, and a new process may be in the peer's place
   fail({errc::peer_failed, about(),
         "the fence after a put to rank " + std::to_string(options_.peer) +
             " failed, so that rank counts as dead; restart the job to continue"});
@@ -315,11 +316,11 @@ void edge_out::lose_peer() {
   services_.give_up(options_.peer, "the fence after a put to it failed");
 }
 
-// ---- what the receiver says of it ---------------------------------------------------------------------------------------
+// ---- reports from the receiver ----------------------------------------------------------------------------------------
 
-// A call whose own message goes well brings the news of an earlier one's.
+// If its own message is sent, throws the refusal of an earlier message.
 task<> edge_out::send_and_tell(std::span<const std::byte> data, call_options call) {
-  if (!refused_.owes()) {  // another call has told it
+  if (!refused_.owes()) {  // another call has reported it
     co_await send_when_admitted(data, call);
     co_return;
   }
@@ -338,14 +339,14 @@ task<> edge_out::send_and_tell(std::span<const std::byte> data, call_options cal
                   words_of(earlier) + "; that message had left when this was heard, and the next one has been sent");
 }
 
-// A send that is under way ends with it, any other one is told by the next.
+// A send in flight ends with the refusal. If it has ended already, the next call reports the refusal.
 void edge_out::on_refused(refusal r) {
   bool is_under_way = false;
   const auto end = [&](const actors::stamp& mark, part_sender& out) {
     const bool is_it = mark.tag == r.tag && mark.invocation == static_cast<std::uint32_t>(r.invocation);
     if (!is_it || has(mark.flags, stamp_flags::rehearsal)) return;
     is_under_way = true;
-    out.fail(errc::buffer_too_small);  // which says nothing of the config
+    out.fail(errc::buffer_too_small);  // this code does not blame the config
   };
   under_way_.for_each([&](under_way& send) { end(send.invocation.mark, send.out); });
   wholes_.for_each([&](whole_send& send) { end(send.out->mark(), *send.out); });

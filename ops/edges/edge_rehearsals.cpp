@@ -1,5 +1,5 @@
-// Both ends rehearse a config on scratch memory before a message of the program may run it: the sender sends a pattern, and the receiver
-// compares what comes with that pattern.
+// Both ends rehearse a config on scratch memory before it may run for a message of the program: the sender sends a pattern, and the
+// receiver compares the received bytes with it.
 #include <parley/ops/core/under_way.hpp>
 #include <parley/ops/edges/edge_in.hpp>
 #include <parley/ops/edges/edge_out.hpp>
@@ -22,7 +22,7 @@ namespace {
 constexpr time_ns rehearsal_pause_ns = 200'000;
 constexpr time_ns longest_rehearsal_ns = actors::warming_limit_ns / 4 * 3;
 
-// What a rehearsal sends, the same on every machine. By words: both loops stand still while it is made and compared.
+// The pattern of a rehearsal, the same on every machine. It is made of words for speed: a loop stands still while it is made or compared.
 constexpr std::uint64_t pattern_step = 0x9e3779b97f4a7c15U;
 std::uint64_t little_endian(std::uint64_t word) noexcept {
   return std::endian::native == std::endian::big ? __builtin_bswap64(word) : word;
@@ -36,7 +36,7 @@ void write_pattern(std::span<std::byte> to, std::uint64_t digest) noexcept {
   }
 }
 
-// The first byte that is not the pattern's; if there is none, the size.
+// The place of the first byte that differs from the pattern; the size if none does.
 std::size_t compare_pattern(std::span<const std::byte> came, std::uint64_t digest) noexcept {
   std::uint64_t next = digest * pattern_step;
   for (std::size_t at = 0; at < came.size(); at += sizeof next, next += pattern_step) {
@@ -52,7 +52,7 @@ std::size_t compare_pattern(std::span<const std::byte> came, std::uint64_t diges
   return came.size();
 }
 
-// Memory of a device is reached by way of the host's; of many edges that rehearse at once each holds no more than it needs.
+// Device memory is filled from a copy in host memory. The copy is freed at once, because many edges may rehearse at the same time.
 task<> make_pattern(runtime::memory_space& space, std::span<std::byte> scratch, std::uint64_t digest) {
   if (&space == &runtime::host_memory()) {
     write_pattern(scratch, digest);
@@ -85,10 +85,10 @@ task<> edge_out::rehearse(std::uint64_t digest) {
     block = memory().make(rehearsal_bytes());
     const std::span<std::byte> scratch = block->bytes();
     co_await make_pattern(memory(), scratch, digest);
-    control.reset();  // what follows is waiting
+    control.reset();  // the rest is waiting
     registered_scratch = memory_for(needs::known_payload, digest, scratch);
-    // A rehearsal, which holds up nobody, waits for what it needs; without that it fails, here and on the other side.
-    // An eighth longer than it must, at most: looking every 0.2 ms for seconds would cost the program.
+    // A rehearsal holds up nobody, so it waits for what it needs; without that it fails, on both sides. It waits an eighth too long at
+    // most, because each pause is an eighth of the time so far: looking every 0.2 ms for seconds would cost the program.
     const time_ns began = services_.ex.now();
     const time_ns until = services_.ex.deadline_in(actors::warming_limit_ns / 2);
     for (time_ns now = began; !sender_.ready_to_rehearse(digest, scratch) && now < until; now = services_.ex.now()) {
@@ -97,7 +97,7 @@ task<> edge_out::rehearse(std::uint64_t digest) {
       if (!slept) break;
     }
     begun = true;
-    // Over before its receiver gives up: that one then hears whose doing it was.
+    // Ends before the receiver gives up, so that the receiver learns which side failed.
     const time_ns over = std::min(deadline({}), services_.ex.deadline_in(longest_rehearsal_ns));
     co_await run(sender_.begin_rehearsal(digest, scratch.size(), scratch.data()), scratch, over);
   } catch (...) {
@@ -109,7 +109,7 @@ task<> edge_out::rehearse(std::uint64_t digest) {
   std::rethrow_exception(thrown);
 }
 
-// It has its number all the same, as it has at the receiver.
+// The rehearsal uses up its number all the same, because the receiver counts it, too.
 void edge_out::give_up_rehearsal(std::uint64_t digest) {
   const actors::outgoing inv = sender_.begin_rehearsal(digest, rehearsal_bytes());
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
@@ -119,7 +119,7 @@ void edge_out::give_up_rehearsal(std::uint64_t digest) {
 
 // ---- at the receiver ----------------------------------------------------------------------------------------------------
 
-// Of a rehearsal that has failed at its sender, or of which nothing has come.
+// The error of a rehearsal that has failed at its sender, or of which nothing has arrived.
 error edge_in::seen_at_receiver(const part_receiver& in, errc code) const {
   const std::string sender = "rank " + std::to_string(options_.peer) + ", which sends, ";
   if (in.sender_failure() != errc::none)
@@ -128,10 +128,10 @@ error edge_in::seen_at_receiver(const part_receiver& in, errc code) const {
   return code;
 }
 
-// Takes the sender's next rehearsal. One before the `due` one says nothing of this config. Answers its number.
+// Receives the sender's next rehearsal and returns its number. A rehearsal before number `due` says nothing of this config.
 task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::uint64_t wanted, std::span<std::byte> scratch) {
   part_receiver in(receiver_, 0, scratch.size(), part_receiver::kind::rehearsal, nullptr, scratch.data());
-  // An eighth longer than the sender has: that one speaks first.
+  // An eighth longer than the sender's timeout, so that the sender's error comes first.
   const time_ns span = options_.timeout_ns;
   auto seen = co_await in.match(deadline_after(span < runtime::never / 2 ? span + span / 8 : span));
   if (!seen) {
@@ -165,8 +165,8 @@ task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::uint64_t want
 }
 
 task<> edge_in::rehearse(std::uint64_t digest) {
-  // Both ends number what they are asked to rehearse. Of an earlier one that this end had no memory for, or did not wait for any
-  // longer, what the sender has sent or poisoned may still be here.
+  // Both ends number the rehearsals that they are asked for. Messages of an earlier one, or its poison, may still be here: this end had no
+  // memory for it, or had stopped waiting for it.
   const std::uint64_t due = rehearsals_++;
   const std::shared_ptr<runtime::memory_space::block> block = memory().make(rehearsal_bytes());
   const std::span<std::byte> scratch = block->bytes();

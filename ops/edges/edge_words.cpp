@@ -24,7 +24,7 @@ failure edge_end::explained(errc code, const runtime::error_facts& about, const 
 
 failure edge_end::in_words(errc code, const runtime::error_facts& about, const std::string& what) const {
   const bool begun = about.invocation && about.begun;
-  // What this rank's own device did to a call is why the peer has ended it, and not the other way round.
+  // If this rank's own device failed the call, that is the cause, and the peer has ended the op because of it.
   const bool by_itself = begun && !said_by(options_.memory, code, {}).empty();
   if (failed_ && !begun)
     return failure(error::in_words(failed_->code(), about_call(failed_->about(), about), failed_->text() + "; " + what,
@@ -59,7 +59,7 @@ std::string edge_out::words_of(runtime::awaited unmet) const {
 }
 
 void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why) {
-  out.fail(errc::config_failed);  // unless it has another reason already
+  out.fail(errc::config_failed);  // unless it has failed with another reason already
   sender_.end(inv, out);
   if (const auto refused = refused_.take(inv.mark.tag, inv.invocation))
     throw explained(refused->code, about_refused(*refused), words_of(*refused));
@@ -109,7 +109,7 @@ void edge_out::list_left_over(std::vector<std::string>& lines) {
 // ---- at the receiver ----------------------------------------------------------------------------------------------------
 
 void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::string_view why) {
-  if (why.empty() && in.failed() == errc::timeout) why = in.mismatch();  // of a message that would have come whole
+  if (why.empty() && in.failed() == errc::timeout) why = in.mismatch();  // for a message that would have arrived whole
   const paired_config* config = find(ran);
   const bool other_bytes = has(in.mark()->flags, stamp_flags::checked) && in.received_bytes() == in.total_bytes() &&
                            in.failed() == errc::config_failed && in.sender_failure() == errc::none && why.empty();
@@ -131,7 +131,7 @@ void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::stri
 }
 
 namespace {
-// Behind `…, `, on either rank.
+// The end of a refusal's text, the same on both ranks.
 std::string why_refused(const part_receiver& in, errc why) {
   const actors::receive_room& takes = in.takes();
   const actors::stamp& came = in.stamp_of_refused();
@@ -165,7 +165,7 @@ void edge_in::tell_refused(const part_receiver& in, errc why) {
   static_cast<void>(participant_.actor.try_send(std::move(n)));
 }
 
-// Nobody has been asked where there was too little time for it.
+// If the peer has not said what it does (perhaps there was no time to ask), names another likely reason.
 std::string edge_in::late_because() const {
   const std::string said = words_of_peer();
   return said.empty() ? ", or what it sends has another tag" : said;
@@ -178,7 +178,7 @@ std::string edge_in::words_of_failure_there(errc code, const std::string& config
 }
 
 void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std::uint32_t tag) {
-  // What its sender has poisoned, or what is refused, has a number; what was sent stands in its sender's record.
+  // A poisoned or refused message has a number. The size of a poisoned one is in the sender's record only.
   record_unbegun(runtime::flight_event::receive_failed, tag, in.invocation(),
                  in.refused() ? in.stamp_of_refused().total_bytes : capacity, in.posted_ns());
   if (!in.matched()) {

@@ -92,7 +92,7 @@ call_options options_of(const p2p_operation& o, std::uint64_t batch, call_watche
   return all;
 }
 
-// A receive that is expected: streams wait for it by themselves.
+// If a receive is expected, streams wait for it by themselves.
 runtime::flow_step::on_device awaited_in(const runtime::memory_space& memory, const p2p_operation& o) noexcept {
   if (o.expected == 0) return {};
   return {&memory, runtime::flow_step::on_device::kind::awaited};
@@ -102,10 +102,10 @@ bool have_in_common(std::span<const std::byte> a, std::span<const std::byte> b) 
   return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
 }
 
-// What its hooks hear of an operation.
+// Tells the hooks of an operation what becomes of it.
 class told_operation {
  public:
-  // What a step is given: it is the `number`-th one of its peer, tag and kind.
+  // The arguments of a step. Its operation is the `number`-th one of its peer, tag and kind.
   struct posted {
     p2p_end& end;
     const runtime::dataflow& flow;
@@ -146,8 +146,8 @@ class told_operation {
     if (given_up && operation_.hooks != nullptr) operation_.hooks->on_given_up(operation_, f.reason());
   }
 
-  // A receive that would wait for a send which may wait for it, around all ranks, need not: it takes what comes beside its memory. Nor need
-  // it wait for what itself waits for such a send, such as the receive before it into that memory.
+  // A receive must not wait for a send that may wait for this receive, around all ranks. It receives into a temporary buffer instead. Nor
+  // must it wait for a step that itself waits for such a send, such as the receive before it into that memory.
   bool goes_beside(const runtime::flow_step& earlier) {
     if (sends() || operation_.pieces != nullptr) return false;
     const auto* const sent = dynamic_cast<const told_operation*>(&earlier);
@@ -161,7 +161,7 @@ class told_operation {
   void tell_passed() noexcept {
     if (passed_ != nullptr) passed_->tell();
   }
-  // `is_behind` of its step: whether a send still reads the memory.
+  // `is_behind()` says whether a send still reads the memory.
   template <class Edge, class Behind>
   task<std::uint64_t> receive_beside(Edge& edge, call_options o, Behind is_behind) {
     struct told {
@@ -200,7 +200,7 @@ class told_operation {
   p2p_end::open_message open_;
   bool over_ = false;
   bool is_beside_ = false;
-  runtime::news* passed_ = nullptr;  // of a receive beside its memory
+  runtime::news* passed_ = nullptr;  // set while it receives into a temporary buffer
 };
 
 template <class Call, class Edge>
@@ -322,7 +322,7 @@ class step_to_itself final : public runtime::flow_step, public told_operation, p
   p2p_end::open_message to_itself_;
 };
 
-// A short message that the transport did not take.
+// A message that failed when it was started, such as a short one that the transport did not accept.
 class not_sent final : public runtime::flow_step {
  public:
   not_sent(const p2p_operation& o, const std::string& op, std::exception_ptr why)
@@ -345,7 +345,7 @@ runtime::flow_step_ptr p2p_end::step_for(const runtime::dataflow& flow, const p2
   return runtime::new_step<receive_step>(posted, pairs_.edge_from(o.peer), batches_);
 }
 
-// A short message that waits for nothing needs no step. Throws what it has failed with.
+// Sends a short message at once if it waits for nothing; it then needs no step. Throws the error of the send.
 bool p2p_end::leaves_at_once(const runtime::dataflow& flow, const p2p_operation& o, std::uint64_t batch,
                              const runtime::buffer_access& use, const runtime::step_options& how) {
   if (o.what != p2p_operation::kind::send || o.peer == self_ || o.pieces != nullptr) return false;
@@ -357,7 +357,7 @@ bool p2p_end::leaves_at_once(const runtime::dataflow& flow, const p2p_operation&
   return pairs_.edge_to(o.peer).send_at_once(o.bytes, call);
 }
 
-// Throws where this rank has no such pair.
+// Throws if this rank has no such pair.
 p2p_end::with p2p_end::check_pair(const p2p_operation& o) {
   if (o.pieces != nullptr && (o.peer == self_ || memory_.has_streams()))
     runtime::raise(
@@ -397,8 +397,8 @@ p2p_end::matching p2p_end::receive_for(const open_message& sent, rank_id from) c
   return same->posted > sent.number ? matching::posted : matching::awaited;
 }
 
-// What this rank has done with the send's tag tells what the others have: where all do the same, they have posted the receives for all of
-// its sends of one number once it has posted as many receives of that number.
+// Infers from this rank's own receives whether the peer has posted the receive for `sent`. If all ranks do the same, they have posted the
+// receives for all of this rank's sends of one tag and number once this rank has posted as many receives of that tag and number.
 p2p_end::matching p2p_end::receive_for(const open_message& sent) const {
   const p2p_operation& o = *sent.operation;
   const matching peers = receive_for(sent, o.peer);
@@ -412,9 +412,9 @@ p2p_end::matching p2p_end::receive_for(const open_message& sent) const {
                                                                                   : matching::awaited;
 }
 
-// A long send ends when its peer has posted the receive for it. Where all ranks do the same, that receive is one that this rank, too, has
-// posted by now, or waits for such a send in its turn, and nobody ever ends. A receive that waits only for sends whose receives were
-// posted before it cannot close a circle: along it they would have been posted earlier and earlier for ever.
+// A long send ends when its peer has posted the receive for it. If all ranks do the same, the peer's receive may wait in turn for such a
+// send, and so on around all ranks: then no rank ever ends. A receive that waits only for sends whose receives were posted before it cannot
+// close such a circle, because along the circle the receives would have to be earlier and earlier.
 bool p2p_end::may_wait_for(const open_message& sent, rank_id source) const {
   if (receive_for(sent) != matching::posted) return false;
   return sent.operation->peer == self_ || receive_for(sent, source) != matching::awaited;
@@ -425,8 +425,8 @@ bool p2p_end::is_held_up(const runtime::flow_step& earlier) {
   return !held_up_.empty() && held_up_.contains(&earlier);
 }
 
-// A computation may wait for a send under a tag that this rank only sends with, as where it does work for another one: that rank takes the
-// result whatever this one receives next. So only messages lead on from such a send.
+// A computation may wait for a send under a tag that this rank only sends with, for instance if it works for another rank. That rank takes
+// the result whatever this rank receives next. So from such a send, only messages are followed.
 void p2p_end::find_held_up() {
   held_up_.clear();
   if (open_sends_.empty()) return;
@@ -460,7 +460,7 @@ void p2p_end::add_held_up_by(const runtime::flow_step& sent, ways through) {
   }
 }
 
-// Whether a send of the batch to this rank itself waits for what this rank is to receive from itself.
+// True if a send of the batch to this rank itself waits for a receive from this rank itself.
 bool p2p_end::may_close_circle(const runtime::dataflow& flow, std::span<const p2p_operation> batch) {
   bool receives = false;
   for (const p2p_operation& o : batch) {
@@ -478,13 +478,13 @@ bool p2p_end::may_close_circle(const runtime::dataflow& flow, std::span<const p2
   return false;
 }
 
-// A send to this rank itself that is to send what its own receive brings, perhaps by way of others.
+// Throws if a send to this rank itself is to send what its own receive brings, perhaps through other messages: it would never end.
 void p2p_end::check_circles(const runtime::dataflow& flow, std::span<const p2p_operation> batch) {
   constexpr std::size_t most_looked_at = 256;
   struct posted {
     const p2p_operation* operation;
     std::size_t place;  // among all of these
-    bool is_of_flow;    // those of other flows wait for nothing here
+    bool is_of_flow;    // messages of other flows wait for nothing here
     bool is_new;
   };
   struct message {
@@ -507,7 +507,7 @@ void p2p_end::check_circles(const runtime::dataflow& flow, std::span<const p2p_o
   if (count > 2 * most_looked_at) return;
   for (const p2p_operation& o : batch) {
     if (o.peer != self_) continue;
-    if (!memory_.check(o.bytes)) return;  // it ends at once, and says why
+    if (!memory_.check(o.bytes)) return;  // it fails when it begins, with the reason
     add(o, true, true);
   }
   std::erase_if(all, [](const auto& m) { return !m.second.sent || !m.second.received; });
@@ -550,7 +550,7 @@ p2p_end::line& p2p_end::line_of(const p2p_operation& o) {
   return o.what == p2p_operation::kind::send ? sends_[key] : receives_[key];
 }
 
-// The device's order: before the host knows anything, and whichever config moves a message.
+// Orders the messages on the device before the host starts any of them, so the order holds whichever config moves a message.
 void p2p_end::order_behind(const batch_options& how, std::span<p2p_operation> batch) {
   try {
     for (p2p_operation& o : batch) {
@@ -602,11 +602,11 @@ runtime::flow_work p2p_end::start(runtime::dataflow& flow, std::span<const p2p_o
     if (operation.pieces == nullptr) {
       flow.put(part.step, {&whole, 1}, how);
     } else {
-      std::vector<runtime::buffer_access> uses{runtime::writes(operation.bytes)};  // what it is packed to on its way
+      std::vector<runtime::buffer_access> uses{runtime::writes(operation.bytes)};  // the packed buffer
       for (const std::span<std::byte> each : operation.pieces->all) uses.push_back({each, use});
       flow.put(part.step, uses, how);
     }
-    ++among.posted;  // a receive is none that has been posted before it
+    ++among.posted;  // after `put`: a receive does not count as posted before itself
   }
   return flow.together(parts);
 }

@@ -1,5 +1,5 @@
 #pragma once
-/// A batch op on one rank that has a part in it: what the handle (p2p.hpp) and the ops that are made of messages call. Internal to ops.
+/// A batch op on a rank that has a part in it. The handle (p2p.hpp) and the ops that are made of messages call it. Internal to ops.
 #include <parley/actors/services.hpp>
 #include <parley/dataflow.hpp>
 #include <parley/op_end.hpp>
@@ -21,50 +21,49 @@
 
 namespace parley::ops {
 
-/// The op on one rank that has a part in it.
 class p2p_end final : public op_end {
  public:
   p2p_end(transfer pairs, const actors::services& s, const p2p_options& op)
       : op_end(kind::batch), name_(op.name), pairs_(std::move(pairs)),
         memory_(op.memory == nullptr ? runtime::host_memory() : *op.memory),
         to_itself_(s, memory_, op.name, op.timeout.count()), services_(s), self_(s.net.rank()) {}
-  /// Of none: those of its edges say all.
+  /// An empty declaration: those of its edges say everything.
   const actors::op_declaration& declaration() const noexcept override;
   bool ends_with(rank_id) const noexcept override { return false; }
   void fail(const runtime::error&) noexcept override {}
 
-  /// Those of a batch with a stream are expected from here on (`memory_space::expect`).
+  /// Starts the messages of a batch. If the batch has a stream, its receives are expected from here on (`memory_space::expect`).
   runtime::flow_work start(runtime::dataflow& flow, std::span<const p2p_operation> batch, const batch_options& o);
-  /// Throws `bad_argument` where one of the op's own configs calls it, or a process that fork() made.
+  /// Throws `bad_argument` if one of the op's own configs calls it, or a child process that fork() made.
   void check_caller() const { runtime::check_call(services_.ex, {"op", name_}); }
   runtime::memory_space& memory() const noexcept { return memory_; }
   std::uint64_t generation_with(rank_id peer) const { return peer == self_ ? 0 : pairs_.generation_with(peer); }
   transfer& pairs() noexcept { return pairs_; }
   const self_edge& to_itself() const noexcept { return to_itself_; }
   void list_waiting(runtime::waiting_list& all) override { to_itself_.list_waiting(all); }
-  /// Of how many peers and tags something is kept here; those that are used no more are forgotten.
+  /// For how many peers and tags there is state here. State of tags that are no longer used is dropped.
   std::size_t known_tags() const noexcept { return sends_.size() + receives_.size() + to_itself_.known_tags(); }
   /// A message of a step that has not ended.
   struct open_message : runtime::list_hook {
     const p2p_operation* operation = nullptr;
-    std::uint64_t number = 0;  // of its peer, tag and kind
+    std::uint64_t number = 0;  // among the messages of its peer, tag and kind
     const runtime::flow_step* step = nullptr;
     const runtime::dataflow* flow = nullptr;
   };
   void note_open_send(open_message& m) noexcept { open_sends_.push_back(m); }
   void note_open_to_itself(open_message& m) noexcept { open_to_itself_.push_back(m); }
-  /// Whether a receive from `source` that is posted now may wait until `sent` has ended.
+  /// True if a receive from `source` that is posted now may wait for the end of `sent` without a deadlock.
   bool may_wait_for(const open_message& sent, rank_id source) const;
-  /// Whether `earlier` waits, perhaps by way of others, for a send that the receive which is being posted may not wait for.
+  /// True if `earlier` waits, perhaps through other steps, for a send that the receive being posted must not wait for.
   bool is_held_up(const runtime::flow_step& earlier);
-  /// What came beside the memory that it was for.
+  /// Counts bytes that were received into a temporary buffer and copied from there.
   void note_copied(std::uint64_t bytes) noexcept { copied_bytes_ += bytes; }
   std::uint64_t copied_bytes() const noexcept { return copied_bytes_; }
 
  private:
   struct line {
     runtime::begin_sequence order;
-    std::uint64_t posted = 0;  // so many so far
+    std::uint64_t posted = 0;  // messages so far
   };
   class sequences {  // by peer and tag
    public:
@@ -74,10 +73,10 @@ class p2p_end final : public op_end {
     }
     std::size_t size() const noexcept { return all_.size(); }
     struct counted {
-      std::size_t known = 0;   // peers that have that tag
-      std::size_t posted = 0;  // those of them with a message of that number
+      std::size_t known = 0;   // peers with a message of that tag
+      std::size_t posted = 0;  // of those, peers whose message of that number was posted
     };
-    /// Of `peers`.
+    /// Counts among `peers`.
     counted count(const std::vector<declared_edge*>& peers, std::uint32_t tag, std::uint64_t number) const;
     const line* find(std::uint64_t key) const {
       const auto known = all_.find(key);
@@ -89,7 +88,7 @@ class p2p_end final : public op_end {
     map::value_type& find_or_make(std::uint64_t key);
     map all_;
     map::value_type* latest_ = nullptr;
-    std::size_t sweep_at_ = 64;  // so many: tags that are used no more are forgotten
+    std::size_t sweep_at_ = 64;  // at this size, tags that are no longer used are dropped
   };
   void order_behind(const batch_options& o, std::span<p2p_operation> batch);
   enum class with : std::uint8_t { peer, itself };
@@ -117,9 +116,9 @@ class p2p_end final : public op_end {
   rank_id self_;
   sequences sends_;
   sequences receives_;
-  runtime::intrusive_list<open_message> open_sends_;      // but those whose receives have been posted
-  runtime::intrusive_list<open_message> open_to_itself_;  // in the order in which they were posted, until they meet
-  // Of the receive that is being posted, once it has asked.
+  runtime::intrusive_list<open_message> open_sends_;      // except sends whose receives have been posted
+  runtime::intrusive_list<open_message> open_to_itself_;  // in posting order, until they meet
+  // For the receive that is being posted; filled when it first asks.
   std::unordered_set<const runtime::flow_step*> held_up_;
   bool has_found_held_up_ = false;
   rank_id posted_from_ = 0;

@@ -1,13 +1,13 @@
 #pragma once
-/// The messages of an edge that its receiver refused, as the sender knows them. A call that has not ended takes its own refusal and
-/// throws it. A message that had left before its refusal came is told by a later call.
+/// The messages of an edge that its receiver refused, as the sender knows them. A call that has not ended throws its own refusal. If a
+/// message had left before its refusal arrived, a later call reports it.
 ///
 ///     refusals refused;
 ///     refused.add({.tag = 0, .invocation = 7, .bytes = 8, .code = errc::buffer_too_small, .why = …}, refusals::call::has_ended);
 ///     if (auto mine = refused.take(tag, invocation)) …       // by the call itself
-///     if (refused.owes()) earlier = refused.next();          // by the next call; `put_back` where that could not tell it
+///     if (refused.owes()) earlier = refused.next();          // by the next call; `put_back` if that call itself fails
 ///
-/// Up to 64 of each kind are kept; of those that no call can tell any more, `forgotten` counts the rest.
+/// Up to 64 of each kind are kept. `forgotten` counts further ones that were left for later calls.
 #include <parley/error.hpp>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class refusals {
  public:
   enum class call : std::uint8_t { goes_on, has_ended };
 
-  /// The receiver may say the same refusal twice.
+  /// Ignores a refusal that is known, because the receiver may send it twice.
   void add(refusal r, call of) {
     auto& known = of == call::goes_on ? for_calls_ : untold_;
     if (find(known, r.tag, r.invocation) != known.end()) return;
@@ -51,7 +51,7 @@ class refusals {
     for_calls_.erase(at);
     return mine;
   }
-  /// Whether the next call has an earlier one's refusal to tell.
+  /// True if the next call must report the refusal of an earlier one.
   bool owes() const noexcept { return !untold_.empty(); }
   refusal next() {
     refusal oldest = std::move(untold_.front());

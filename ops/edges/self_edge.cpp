@@ -9,14 +9,14 @@ namespace parley::ops {
 using runtime::errc;
 using runtime::task;
 
-// A pair that has met. Both sides wait for its end, which nothing hastens.
+// A send and a receive that have met. Both wait for the end of the copy; cancelling does not shorten that wait.
 struct self_edge::copying {
   explicit copying(runtime::executor& ex) : scope(ex) {}
   bool fits() const noexcept { return from.size() <= into.size() && same_type(); }
   bool same_type() const noexcept { return sent == taken || sent == 0 || taken == 0; }
   std::span<std::byte> from;
   std::span<std::byte> into;
-  std::uint16_t sent = 0;  // elements of that type
+  std::uint16_t sent = 0;  // element type of the send
   std::uint16_t taken = 0;
   std::exception_ptr thrown;
   runtime::scope scope;
@@ -119,7 +119,7 @@ runtime::failure self_edge::explained(errc code, const runtime::error_facts& abo
 
 task<> self_edge::send(std::span<const std::byte> data, call_options o) {
   side mine;
-  mine.bytes = {const_cast<std::byte*>(data.data()), data.size()};  // of two sides of one kind; only read
+  mine.bytes = {const_cast<std::byte*>(data.data()), data.size()};  // a send's bytes are only read
   mine.type = o.type;
   auto met = co_await meet(mine, way::sends, o, "a send to");
   throw_misfit(*met, "a send to", o.tag);

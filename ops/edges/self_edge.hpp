@@ -1,12 +1,12 @@
 #pragma once
-/// What a rank sends to itself: matched by tag and order like that of others, and copied once, from buffer to buffer, when
-/// both sides are there.
+/// The messages of a rank to itself: they match by tag and order like those of other ranks, and are copied once, from buffer to buffer,
+/// when both sides are posted.
 ///
 ///     scope.spawn(edge.send(x, {.tag = 3}));
 ///     std::uint64_t got = co_await edge.receive(y, {.tag = 3});
 ///
-/// Failure: `timeout` for a side whose partner never came, `buffer_too_small` for a receive, with nothing written.
-/// Cancellation ends the wait for the partner; a copy that has begun is waited for.
+/// Failure: `timeout` for a side whose other side was not posted in time; `buffer_too_small`, or `declaration_mismatch` for other element
+/// types, on both sides, with nothing written. Cancellation ends the wait for the other side; a copy that has begun is waited for.
 #include <parley/actors/services.hpp>
 #include <parley/news.hpp>
 #include <parley/ops/edges/calls.hpp>
@@ -35,24 +35,24 @@ class self_edge {
   self_edge& operator=(const self_edge&) = delete;
 
   runtime::task<> send(std::span<const std::byte> data, call_options o);
-  /// Answers how many bytes came; `into` may be larger.
+  /// Returns the number of bytes received; `into` may be larger.
   runtime::task<std::uint64_t> receive(std::span<std::byte> into, call_options o);
   std::uint64_t copied_bytes() const noexcept { return copied_bytes_; }
   void list_waiting(runtime::waiting_list& all);
-  /// Of how many tags somebody waits.
+  /// The number of tags under which a side waits.
   std::size_t known_tags() const noexcept { return lines_.size(); }
-  /// Whether a side waits there for its other one.
+  /// True if a side waits under this tag for its other side.
   bool is_awaited(std::uint32_t tag) const noexcept { return lines_.contains(tag); }
 
  private:
   struct copying;
   struct side : runtime::list_hook {
     std::span<std::byte> bytes;
-    time_ns since_ns = 0;  // it waits
+    time_ns since_ns = 0;  // when it began to wait
     std::uint64_t batch = 0;
     std::uint16_t type = 0;
     call_watcher* watcher = nullptr;
-    std::shared_ptr<copying> met;  // once the partner is there
+    std::shared_ptr<copying> met;  // once both sides are posted
     runtime::news changed;
   };
   struct line {
@@ -62,10 +62,10 @@ class self_edge {
   enum class way : std::uint8_t { sends, receives };
   runtime::task<std::shared_ptr<copying>> meet(side& mine, way what, call_options o, const char* verb);
   void forget_if_idle(std::uint32_t tag) noexcept;
-  /// Of both sides, where one does not take what the other sends.
+  /// Throws, on each side, if the receive does not accept what was sent.
   void throw_misfit(const copying& c, const char* verb, std::uint32_t tag) const;
-  /// The error that a call ends with, which is noted.
   runtime::error_facts about(std::uint32_t tag) const;
+  /// Records the error that a call ends with, and returns it.
   runtime::failure explained(runtime::errc code, const runtime::error_facts& about, const char* verb,
                              const std::string& what) const;
   static runtime::task<> copy(runtime::memory_space& memory, std::shared_ptr<copying> c);

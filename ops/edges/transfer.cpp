@@ -22,7 +22,7 @@ std::string listed(const std::vector<rank_id>& ranks) {
   return text.empty() ? "none" : text;
 }
 
-/// A likely reason, at the end of what is wrong with an edge.
+/// A likely reason, to be appended to an error about an edge.
 std::string hint_for(rank_id world_size) {
   return world_size == 1 ? "; this rank was started alone: start the ranks with `parley run -n 2 PROGRAM`, or virtual "
                            "ones with --sim 2"
@@ -77,7 +77,7 @@ constexpr time_ns tuning_pause_ns = 1'000'000;
 constexpr time_ns credit_pause_ns = 20'000;
 constexpr time_ns longest_for_credit_ns = 2'000'000;
 
-// Without its credit a put is not tried, and one message after the other leaves it no time to come.
+// Without its credit a put is not tried, and messages in quick succession leave the credit no time to arrive.
 runtime::task<> until_credit(edge_out& edge, runtime::executor& ex, std::uint64_t bytes) {
   const time_ns until = ex.deadline_in(longest_for_credit_ns);
   while (!edge.knows_where(tuning_tag, bytes) && ex.now() < until) {
@@ -102,7 +102,7 @@ runtime::task<> tune_out(edge_out& edge, runtime::executor& ex, std::vector<std:
       if (c->is_decided()) break;
       if (c->where() == actors::search::stage::trying) continue;
       auto slept = co_await runtime::sleep_for(
-          std::chrono::nanoseconds(tuning_pause_ns));  // it waits for messages, not for traffic
+          std::chrono::nanoseconds(tuning_pause_ns));  // the search waits for control messages, not for traffic
       if (!slept) runtime::raise(slept.reason());
     }
   }
@@ -175,7 +175,7 @@ actors::registered_memory transfer::register_bytes(std::span<std::byte> memory) 
   return made;
 }
 
-// A start takes no scope from its caller, so that the call itself would not know whose it is.
+// `start` takes no scope from its caller, so a call could not tell by itself who made it.
 void transfer::check_caller() const { runtime::check_call(*where_, {"op", name_}); }
 
 namespace {

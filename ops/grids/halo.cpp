@@ -26,17 +26,17 @@ struct halo_plan::link {
   std::shared_ptr<runtime::memory_space::block> packed_in;
   actors::registered_memory registered_out{};
   actors::registered_memory registered_in{};
-  // Of what lies in a few long pieces: the call packs and unpacks it, where its config does not go by them.
+  // For regions of a few long pieces: the call packs and unpacks them, unless its config sends by the piece.
   std::unique_ptr<actors::payload_pieces> pieces_out{};
   std::unique_ptr<actors::payload_pieces> pieces_in{};
-  bool has_come = false;           // to the host, and is not unpacked yet
-  std::uint64_t packed_bytes = 0;  // at `start`, so far
-  term_comparison terms{};         // bytes that this rank sends, and that it expects, and pieces
+  bool has_come = false;           // in the host's memory, and not unpacked yet
+  std::uint64_t packed_bytes = 0;  // by `start`, so far
+  term_comparison terms{};         // bytes sent, bytes expected, and hashes of the pieces
   std::span<std::byte> sent() noexcept;
   std::span<std::byte> received() noexcept;
 };
 
-// What works under way need, wherever the plan is moved.
+// The part of a plan that exchanges in flight need. It stays in place when the plan is moved.
 struct halo_plan::state final : p2p_hooks {
   std::string title;
   rank_id self = 0;
@@ -45,8 +45,8 @@ struct halo_plan::state final : p2p_hooks {
   std::vector<link> links;
   neighbours* around = nullptr;
   std::uint16_t type = 0;  // of the elements of all fields together
-  // What the host's packing and unpacking name, empty where there is none, and all that ghosts come into, where an exchange begins anew
-  // after one that has failed.
+  // The buffers that packing and unpacking on the host name, empty if there is none; and the memory of all ghosts, for an exchange that
+  // follows a failed one.
   std::vector<runtime::buffer_access> packs;
   std::vector<runtime::buffer_access> unpacks;
   std::vector<runtime::buffer_access> afresh;
@@ -105,7 +105,7 @@ std::vector<place> directions_of(const halo_options& op) {
   return all;
 }
 
-// What is sent in a direction has its number as a tag, so that two blocks may be neighbours twice.
+// The tag is the number of the direction in which data is sent, so that two blocks may be neighbours twice.
 std::uint32_t tag_of(const place& to) {
   return static_cast<std::uint32_t>((to[0] + 1) * 9 + (to[1] + 1) * 3 + to[2] + 1);
 }
@@ -126,7 +126,7 @@ std::optional<rank_id> neighbour_of(const halo_options& op, const std::vector<ra
 }  // namespace
 
 namespace {
-// Of a grid, whose ranks declare one and the same; a mesh has neighbours of its own on each.
+// The terms of a grid, which all its ranks declare alike. In a mesh, each rank has neighbours of its own.
 std::vector<actors::declared_term> terms_of(const halo_options& op) {
   if (op.ranks.empty()) return {{"shape", "mesh"}};
   const auto in_words = [](const auto& all, const char* between) {
@@ -253,7 +253,7 @@ void halo::check(const halo_field& f, std::size_t number) const {
   std::uint64_t last = 0;
   std::uint64_t whole = 1;
   bool is_empty = false;
-  bool too_much = false;  // for any memory: more than 64 bits hold
+  bool too_much = false;  // more than 64 bits can count
   for (std::size_t d = f.cells.size(); d-- > 0;) {
     std::uint64_t with_rim = 0;
     too_much = too_much || __builtin_mul_overflow(2, op_.width[d], &with_rim) ||
@@ -272,7 +272,7 @@ void halo::check(const halo_field& f, std::size_t number) const {
   if (is_empty) return;
   if (last >= elements)
     wrong("has " + std::to_string(elements) + " elements, and with its rim needs " + std::to_string(last + 1));
-  // Cells of another grid, or in another order, would move other elements than those that are meant.
+  // The cells may be those of another grid, or in another order. Then the wrong elements would move.
   if (f.strides.empty() && last + 1 < elements)
     wrong("has " + std::to_string(elements) + " elements, and its cells with their rim are " +
           std::to_string(last + 1) + "; correct `cells`, give `strides`, or pass only the part that they fill");
@@ -284,7 +284,7 @@ memory_pieces halo::box(const halo_field& f, const std::array<int, 3>& to, bool 
   std::array<std::uint64_t, 3> stride{0, 0, 0};
   std::uint64_t offset = 0;
   std::uint64_t elements = 1;
-  // The dimensions of the block are the last ones of three.
+  // A block of fewer than three dimensions uses the last of the three.
   for (std::size_t d = dimensions; d-- > 0;) {
     const std::size_t at = 3 - dimensions + d;
     const std::uint64_t width = op_.width[d];
@@ -301,7 +301,7 @@ memory_pieces halo::box(const halo_field& f, const std::array<int, 3>& to, bool 
   r.bytes = count[2] * f.element_bytes;
   r.outer = {memory_pieces::repetition{count[0], stride[0] * f.element_bytes},
              memory_pieces::repetition{count[1], stride[1] * f.element_bytes}};
-  // What lies side by side is one piece.
+  // Adjacent pieces become one.
   for (std::size_t k = 2; k-- > 0;) {
     if (r.outer[k].count != 1 && r.outer[k].stride_bytes != r.bytes) break;
     r.bytes *= r.outer[k].count;
@@ -315,7 +315,7 @@ memory_pieces halo::region(const halo_field& f, std::size_t neighbour, bool ghos
   memory_pieces r;
   r.base = f.memory.data();
   r.bytes = f.element_bytes;
-  r.outer[0].count = 0;  // also where the list is empty
+  r.outer[0].count = 0;  // also if the list is empty
   for (const std::uint64_t i : (ghosts ? f.receive : f.send)[neighbour]) r.offsets.push_back(i * f.element_bytes);
   return r;
 }
@@ -330,7 +330,7 @@ std::uint64_t total_of(const std::vector<memory_pieces>& regions) {
 
 bool in_place(const std::vector<memory_pieces>& regions) { return regions.size() == 1 && regions[0].contiguous(); }
 
-// The same on two ranks whose pieces are as long, one after the other; 0 of none.
+// Equal on two ranks whose pieces have the same lengths in the same order; 0 without pieces.
 std::uint64_t hash_of(const std::unique_ptr<actors::payload_pieces>& pieces) {
   if (pieces == nullptr) return 0;
   std::vector<std::uint64_t> sizes;
@@ -340,7 +340,8 @@ std::uint64_t hash_of(const std::unique_ptr<actors::payload_pieces>& pieces) {
 
 }  // namespace
 
-// What may go by the piece; null for the rest. A mesh may send an element that it also receives, which is for packing alone.
+// The pieces of regions that may be sent by the piece; null for other regions. A mesh has to pack: it may send an element that it also
+// receives.
 std::unique_ptr<actors::payload_pieces> halo::few_and_long(const std::vector<memory_pieces>& regions, rank_id peer,
                                                            std::span<std::byte> packed) const {
   const bool has_use =
@@ -440,12 +441,12 @@ void halo_plan::state::check(link& l, std::uint64_t came) const {
 }
 
 namespace {
-// A payload's size, and above it what the op's declaration is as a number.
+// One number has a payload's size and, above it, the hash of the op's declaration.
 constexpr unsigned size_bits = 64 - neighbours::declared_hash_bits;
 constexpr std::uint64_t size_mask = (std::uint64_t{1} << size_bits) - 1;
 }  // namespace
 
-// Where the two have declared the op otherwise, that is what is wrong, whatever the sizes are.
+// If the two ranks have declared the op differently, that is the error, whatever the sizes are.
 void halo_plan::state::check_said(link& l, std::span<const std::uint64_t> theirs) const {
   if (theirs[0] >> size_bits != around->declared_hash()) return around->differs(l.peer);
   check(l, theirs[0] & size_mask);
@@ -484,7 +485,7 @@ void halo_plan::state::unpack(link& l, runtime::device_stream stream) const {
   }
 }
 
-// On a device the stream of the exchange packs and unpacks.
+// Lists the buffers of packing on the host. On a device, the stream of the exchange packs and unpacks.
 void halo_plan::state::name_what_is_packed() {
   for (link& l : links) {
     if (l.packed_out == nullptr || l.pieces_out != nullptr) continue;
@@ -493,7 +494,7 @@ void halo_plan::state::name_what_is_packed() {
   }
 }
 
-// Packed ghosts, and what they go into.
+// Lists the buffers of unpacking on the host: packed ghosts, and the memory that they are unpacked into.
 void halo_plan::state::name_what_is_unpacked() {
   for (link& l : links) {
     const bool is_unpacked = l.packed_in != nullptr && l.pieces_in == nullptr;
@@ -513,12 +514,12 @@ void halo_plan::state::after_receive(const p2p_operation& o, std::uint64_t came)
   l.has_come = true;
 }
 
-// What this rank had for itself no other one would take for its own.
+// Messages of this rank to itself do not concern its neighbours.
 void halo_plan::state::on_given_up(const p2p_operation& o, const error& why) noexcept {
   if (around != nullptr && o.peer != self) around->give_up(why);
 }
 
-// A flow may have many exchanges behind a failure: who waits for one of them hears now that it never comes, not after its own time-out.
+// A flow may have many exchanges behind a failed one. This tells a neighbour that waits for one of them, so that it need not time out.
 void halo_plan::state::on_left_out(const p2p_operation& o, const error& why) noexcept {
   if (why.code() == errc::cancelled) return on_given_up(o, why);
   if (around != nullptr && o.peer != self) around->close(why);
@@ -568,7 +569,8 @@ void halo_plan::open(runtime::dataflow& flow, runtime::device_stream stream) {
   receiving_flow_ = &flow;
 }
 
-// Once per plan and generation: a receiver sees that another number of bytes has come, its sender would never hear of it.
+// Compares sizes once per plan and generation. Otherwise only the receiver would see that another number of bytes has arrived; its sender
+// would never be told.
 void halo_plan::compare(runtime::dataflow& flow, std::vector<flow_work>& all) {
   constexpr std::uint32_t beside = 32;  // beyond the tags of ghosts
   for (link& l : state_->links) {
@@ -586,7 +588,7 @@ void halo_plan::compare(runtime::dataflow& flow, std::vector<flow_work>& all) {
   }
 }
 
-// All that leaves packed, in its place among the steps that name the fields.
+// Packs all that is sent packed, in order with the other steps that name the fields.
 class halo_plan::packing final : public runtime::flow_step {
  public:
   explicit packing(boost::intrusive_ptr<state> of) noexcept : plan_(std::move(of)) {}
@@ -600,8 +602,8 @@ class halo_plan::packing final : public runtime::flow_step {
   const boost::intrusive_ptr<state> plan_;
 };
 
-// All that has come at once, in its place among the steps that name the fields: after the receives, also those that have failed. Given
-// up it would stand for a failed write to them, which the next exchange is not to hear of.
+// Unpacks all that has arrived, in order with the other steps that name the fields: after the receives, also after failed ones. If it were
+// abandoned, it would count as a failed write to the fields, and the next exchange must not fail because of that.
 class halo_plan::unpacking final : public runtime::flow_step {
  public:
   explicit unpacking(boost::intrusive_ptr<state> of) noexcept : plan_(std::move(of)) {}
@@ -634,7 +636,7 @@ void halo_plan::begin_anew_if_failed(runtime::dataflow& flow, std::vector<flow_w
   if (!state_->afresh.empty()) all.push_back(flow.add(runtime::new_step<unpacking>(state_), state_->afresh));
 }
 
-// What waits for nothing needs no step.
+// Packs at once if the buffers are free; that needs no step.
 void halo_plan::pack(runtime::dataflow& flow, std::vector<flow_work>& all) {
   const auto& uses = state_->packs;
   if (uses.empty()) return;
@@ -676,7 +678,7 @@ flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream strea
     begin_anew_if_failed(flow, beside);
   }
   pack(flow, beside);
-  // Sends come first: what is packed has nothing of what this exchange brings.
+  // Sends come first, so that packed data contains nothing that this exchange brings.
   boost::container::small_vector<p2p_operation, 8> batch;
   for (link& l : links) {
     if (on_device) state_->pack(l, stream);

@@ -157,15 +157,15 @@ runtime::task<> attention_plan::rotate(runtime::dataflow& flow, state* s, const 
     const bool rotates = step + 1 < s->size;
     const std::span<std::byte> next = rotates ? s->came[step % 2].memory->bytes() : std::span<std::byte>();
     if (rotates) {
-      // What comes takes the place of what the last rotation sends on. Were the kernels that read that in the stream already, the
-      // send would come after them, and not beside the block before.
+      // The receive overwrites the block that the last rotation sends, so that send must end first. It is awaited before kernels that read
+      // the block are in the stream: otherwise the send would run after them, not during the computation with the block before.
       if (step > 1) co_await leaving;
-      const std::uint32_t tag = 2 * static_cast<std::uint32_t>(step % 2);  // as on the host
+      const std::uint32_t tag = 2 * static_cast<std::uint32_t>(step % 2);  // the same tags as on the host
       coming.push_back(s->ring.start(flow,
                                      {p2p::irecv(next.first(bytes), {.from = s->previous, .tag = tag}),
                                       p2p::irecv(next.last(bytes), {.from = s->previous, .tag = tag + 1})},
                                      {.stream = c->stream, .ahead = true}));
-      // Kernels have written the first ones. All others are there when their receive has ended.
+      // Kernels in the stream write the first keys and values. All others are complete when their receive has ended.
       leaving = s->ring.start(
           flow, {p2p::isend(keys, {.to = s->next, .tag = tag}), p2p::isend(values, {.to = s->next, .tag = tag + 1})},
           {.stream = step == 0 ? c->stream : nullptr});

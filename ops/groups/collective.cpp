@@ -22,7 +22,7 @@ std::vector<std::vector<rank_id>> groups_of(rank_id size, rank_id world_size) {
 }
 
 namespace {
-/// What all ranks of one of the op's groups declare alike.
+/// The options that all ranks of one of the op's groups declare alike.
 group_options group_of(const collective_options& op, const std::vector<actors::op_participant>& participants) {
   group_options o;
   o.name = op.name;
@@ -92,7 +92,7 @@ group_end& collective::end(collective_kind wanted) const {
   return mine;
 }
 
-// Between combining and returning.
+// Runs an all-reduce with a pause between combining and returning.
 runtime::task<> collective::run_with_pause(group_work work, collective_call_options o) const {
   group_end& mine = end(collective_kind::all_reduce);
   for (const auto& config : mine.configs()) {

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t most_captures = 64;
 
-/// That all which a stream has now is over.
+/// Watches a stream: `here()` is true once all that the stream has now is done.
 class stream_end final : runtime::completion {
  public:
   stream_end(transports::cuda_copies& copies, transports::cuda_stream s) noexcept
@@ -48,7 +48,7 @@ gpu_world& world_of(const symmetric_call& call, const std::string& config) {
   return dynamic_cast<gpu_world&>(*call.communicator);
 }
 
-/// What is summed which way, in a world of GPUs.
+/// A config that sums in a world of GPUs, in one of several ways.
 class gpu_sum_config : public symmetric_config {
  public:
   gpu_sum_config(tuning::config_identity identity, gpu_sum::way how, unsigned blocks = 0)
@@ -86,7 +86,7 @@ class nccl_sum_config final : public captured_sum_config {
   std::vector<std::string> requirements() const override { return {"nccl"}; }
 };
 
-// A wire class of its own: NCCL may let the others reach a buffer that is named in a graph.
+// It has a wire class of its own, because NCCL may give the other members access to a buffer that is named in a graph.
 class nccl_graph_sum_config final : public gpu_sum_config {
  public:
   nccl_graph_sum_config()
@@ -112,14 +112,14 @@ class kernel_sum_config final : public captured_sum_config {
   std::vector<std::string> requirements() const override { return {"ipc", "peer_access"}; }
 };
 
-// What it requires depends on where the members are: the world knows.
+// It declares no requirements: they depend on where the members are, so the world checks them.
 class gathered_sum_config final : public gpu_sum_config {
  public:
   explicit gathered_sum_config(unsigned blocks)
       : gpu_sum_config(in_blocks("gathered_sum", blocks), gpu_sum::way::gathered, blocks) {}
 };
 
-/// What a member says when its floats are in its box.
+/// The message of a member whose floats are in its box.
 struct gathered_call {
   std::uint64_t bytes = 0;
   std::uint64_t number = 0;
@@ -135,7 +135,7 @@ gpu_world::gpu_world(transports::cuda_copies& copies, options o, transfer messag
 
 gpu_world::~gpu_world() {
   abort();
-  // Calls have seen to theirs, but for those that were torn down.
+  // Calls wait for the end of their own kernels, except calls that were torn down.
   while (nothing_more_ != nullptr && !nothing_more_->load()) static_cast<void>(copies_.poll());
   {
     const stream_end own(copies_, stream_);
@@ -152,7 +152,7 @@ void gpu_world::raise_if_aborted() const {
   if (aborted_) runtime::raise({errc::unavailable, "its communicator was aborted; connect another one and rejoin"});
 }
 
-// NCCL has a thread for what goes on behind the scenes, which may share this one's core.
+// Yields the processor while it waits, because NCCL's own thread may share this thread's core.
 task<> gpu_world::ready() {
   runtime::scope& here = co_await runtime::this_scope;
   for (;;) {
@@ -168,7 +168,7 @@ task<> gpu_world::ready() {
 
 void gpu_world::abort() noexcept {
   if (std::exchange(aborted_, true)) return;
-  captures_.clear();  // NCCL waits for those that name its communicator
+  captures_.clear();  // NCCL waits for captures that name its communicator
   if (!stop_.bytes().empty()) std::atomic_ref(stop()).store(1);
   if (handle_ != nullptr) {
     auto over = options_.nccl->abort(std::exchange(handle_, nullptr));
@@ -178,8 +178,9 @@ void gpu_world::abort() noexcept {
   if (telling_ != nullptr) telling_->cancel();
 }
 
-// Kernels that have been told to stop do so soon; until then they touch buffers. One that is behind a wait for a message starts once that
-// has come, or has failed: others of this rank go on meanwhile, who may have to bring it. What NCCL was connecting for comes late.
+// Waits until all kernels have ended: until then they touch buffers, although they were told to stop. A kernel behind a wait for a message
+// starts once the message has arrived or failed; other calls of this rank go on meanwhile, as they may have to bring it. If NCCL was still
+// connecting for a call, that call enters the stream late.
 task<> gpu_world::until_its_end() {
   while (nothing_more_ != nullptr && !nothing_more_->load()) co_await runtime::yield;
   capturing_.reset();
@@ -209,8 +210,8 @@ void gpu_world::check(const gpu_sum& what) const {
 }
 
 namespace {
-/// Of a call that is torn down nobody knows what the others have done, and its kernel waits for them: the world is aborted at once, as what
-/// sees to the end of kernels comes before what would abort it.
+/// Aborts the world if its call is torn down. Nobody knows how far the others got with the call, and its kernel waits for them. The abort
+/// has to be immediate, because the wait for the end of kernels comes before everything else that would abort the world.
 class abort_if_torn_down {
  public:
   explicit abort_if_torn_down(gpu_world& w) noexcept : world_(w) {}
@@ -234,7 +235,7 @@ task<> gpu_world::run(gpu_sum what, bool replayed) {
   abort_if_torn_down call(*this);
   std::exception_ptr thrown;
   try {
-    copies_.check(what.floats, sizeof(float)).value();  // of this member alone: the others are in the call
+    copies_.check(what.floats, sizeof(float)).value();  // may fail on this member alone; the others are in the call
     if (what.how == gpu_sum::way::gathered) {
       co_await gather(what);
     } else {
@@ -251,7 +252,7 @@ task<> gpu_world::run(gpu_sum what, bool replayed) {
   call.is_over();
   const bool by_another = aborted_;
   if (!thrown && !by_another) co_return;
-  // Nobody knows what the others have done of it.
+  // Nobody knows how far the others got with the call.
   abort();
   co_await until_its_end();
   if (by_another && (!thrown || here.cancelled() == errc::none))
@@ -282,13 +283,13 @@ task<> gpu_world::capture(gpu_sum what, transports::cuda_stream stream) {
   std::rethrow_exception(thrown);
 }
 
-// One that throws leaves the others waiting for what ends them: the world is aborted then.
+// If this throws, the other members would wait until something ends them, so it aborts the world.
 task<> gpu_world::own_turn() {
   runtime::scope& here = co_await runtime::this_scope;
   const std::uint64_t mine = asked_++;
   while (served_ != mine && !aborted_) {
     if (here.cancelled() != errc::none) {
-      abort();  // those behind it would wait for its turn
+      abort();  // otherwise the calls behind would wait for this turn
       runtime::raise(here.cancelled());
     }
     co_await runtime::yield;
@@ -296,20 +297,20 @@ task<> gpu_world::own_turn() {
   raise_if_aborted();
 }
 
-// In its turn: before that the call before it may not be in the stream yet, and would be behind what this one waits for.
+// Called in its turn: before that, the previous call may not be in the stream yet, and would be behind the work that this call waits for.
 void gpu_world::order_behind(std::span<const std::byte> floats) {
   const errc ordered = copies_.order_behind_all(stream_, floats);
   if (ordered != errc::none) runtime::raise({ordered, copies_.driver().fault()});
 }
 
-// Calls of one member share the number that its kernel counts, and its boxes; those of NCCL its communicator.
+// Calls of one member share the number that its kernel counts, and its boxes. NCCL's calls share their communicator.
 void gpu_world::order_behind_latest(transports::cuda_stream stream) {
   if (latest_in_ == nullptr || (stream == stream_ && latest_in_ == stream_)) return;
   if (latest_ == nullptr) latest_ = copies_.moment_of(stream_);
   copies_.in_words(copies_.order(stream, latest_)).value();
 }
 
-// Of a user's stream at once: it may have gone when the next call comes.
+// A user's stream is noted at once, because it may be gone when the next call is made.
 void gpu_world::note_latest(transports::cuda_stream stream) {
   latest_in_ = stream;
   latest_ = stream == stream_ ? nullptr : copies_.moment_of(stream);
@@ -327,7 +328,7 @@ task<> gpu_world::in_turn(runtime::device_stream stream, const std::function<voi
   launch_in_turn(static_cast<transports::cuda_stream>(stream), launch);
 }
 
-// NCCL takes one call at a time, and has put it into the stream only when it says so.
+// NCCL accepts one call at a time, and the call is in the stream only once NCCL says so.
 task<> gpu_world::enqueue(gpu_sum what, transports::cuda_stream stream, place where) {
   co_await own_turn();
   if (where == place::stream) {
@@ -339,7 +340,7 @@ task<> gpu_world::enqueue(gpu_sum what, transports::cuda_stream stream, place wh
   ++served_;
 }
 
-// In its turn.
+// Called in its turn.
 task<> gpu_world::put(gpu_sum what, transports::cuda_stream stream) {
   if (what.how == gpu_sum::way::kernel) {
     transports::peer_boxes with = boxes_;
@@ -355,7 +356,7 @@ task<> gpu_world::put(gpu_sum what, transports::cuda_stream stream) {
   co_await ready();
 }
 
-// Captured and launched in one turn: members of which only some have to capture it make their calls in one order.
+// Captures and launches in one turn. So members make their calls in one order, even if only some of them have to capture.
 task<> gpu_world::replay(gpu_sum what) {
   co_await own_turn();
   transports::cuda_driver& gpu = copies_.driver();
@@ -379,7 +380,7 @@ task<> gpu_world::replay(gpu_sum what) {
 }
 
 namespace {
-/// Cancelled by `abort` while it is there.
+/// While it exists, `abort` cancels the scope.
 class ended_by_abort {
  public:
   ended_by_abort(runtime::scope*& where, runtime::scope& what) noexcept : where_(where) { where_ = &what; }
@@ -392,7 +393,7 @@ class ended_by_abort {
 };
 }  // namespace
 
-// No kernel waits for another member, so that GPUs may put these behind each other as they like; and none is behind one that waits, as
+// No kernel here waits for another member, so GPUs may queue these kernels behind each other. Nor may one be behind a kernel that waits, as
 // streams may share queues.
 task<> gpu_world::gather(gpu_sum what) {
   runtime::scope& here = co_await runtime::this_scope;
@@ -400,8 +401,8 @@ task<> gpu_world::gather(gpu_sum what) {
   transports::cuda_driver& gpu = copies_.driver();
   const transports::cuda_stream stream = copies_.prompt();
   const gathered_call mine{what.floats.size(), ++gathered_};
-  // A stage is written again two calls later. By then its readers have told of the call between, and so ended this one. The first two
-  // are those of the kernels that wait for each other.
+  // A stage is written again two calls later. By then its readers have sent their messages of the call between, so they have ended this
+  // call. The first two stages are for the kernels that wait for each other.
   const std::size_t stage = transports::peer_boxes::head_bytes + (2 + mine.number % 2) * boxes_.stage_bytes;
   auto settled = co_await transports::device_step(
       copies_, [&](runtime::completion* done) { return copies_.settle(what.floats, done); });

@@ -20,7 +20,7 @@ using runtime::task;
 
 namespace {
 
-// Several pieces of the smaller configs, and past UCX's rendezvous threshold.
+// Several pieces in configs with small pieces, and more than UCX's rendezvous threshold.
 constexpr std::size_t rehearsal_elements = 20'000;
 constexpr std::uint64_t deepest = 256;
 
@@ -39,7 +39,7 @@ void add_words(std::span<std::byte> into, std::span<const std::byte> from) {
   }
 }
 
-// A call of 0 bytes has nothing to move, but it happens: everyone who contributes is heard, and everyone is answered.
+// A call of 0 bytes moves no data, but its messages are sent: the leader receives from all that contribute, and answers all members.
 task<> move_nothing(group_call& g) {
   const bool collects = g.what() != collective_kind::broadcast;
   if (g.self() == g.leader()) {
@@ -241,7 +241,7 @@ void group_end::list_left_over(std::vector<std::string>& lines) {
 }
 
 void group_end::fail(const error& why) noexcept {
-  // What a fenced rank has lost before counts no more; nor does how the process ended that another has come for.
+  // `fenced` replaces an earlier error: what this rank lost before no longer counts. So does `peer_restarted`: a new process has come.
   if (failed_ && why.code() != errc::fenced && why.code() != errc::peer_restarted) return;
   failed_ = why;
   participant_.changed.tell();
@@ -255,7 +255,7 @@ const group_config& group_end::config_for(const group_invocation& inv) const {
   if (leads())
     runtime::invariant(config != nullptr && warmed,
                        {"S3", "only what was warmed here is assigned", {group_->op(), services_.net.rank()}});
-  if (config == nullptr || !warmed) {  // the poison that follows is the nack
+  if (config == nullptr || !warmed) {  // the poison that follows serves as the nack
     runtime::blame({"S3", "only what was warmed here is stamped", {group_->op(), services_.net.rank()}},
                    group_->leader());
     runtime::raise({errc::config_mismatch, "the stamp names a config that this rank has not warmed"});
@@ -297,14 +297,14 @@ std::size_t group_end::place() const noexcept {
 
 // ---- comparing --------------------------------------------------------------------------------------------------------
 
-/// The two runs of a compared invocation, and what they work on.
+/// The two runs of a compared invocation, with their data.
 struct group_end::comparison {
   comparison(const group_work& work, runtime::memory_space* on) : device(on), right(work), tried(work) {}
   runtime::memory_space& memory() const noexcept { return device == nullptr ? runtime::host_memory() : *device; }
   task<> begin(bool leads, std::size_t place, std::size_t members) {
     data.resize(right.data.size());
     co_await memory().copy(data, right.data);
-    // What the candidate has to bring must not be there by chance.
+    // The data that the candidate has to bring must not be there by chance.
     const auto blank = [](std::span<std::byte> part) {
       for (std::byte& b : part) b = ~b;
     };
@@ -320,13 +320,13 @@ struct group_end::comparison {
     tried.data = there->bytes();
     co_await device->copy(tried.data, data);
   }
-  /// What the default has combined is kept, and the leader does something with it.
+  /// In the default's run: keeps the combined data, then does the leader's work in between.
   task<> keep_and_do(std::span<std::byte> brought, const between_function* does) {
     combined.resize(brought.size());
     co_await memory().copy(combined, brought);
     co_await (*does)(brought);
   }
-  /// What the candidate has combined becomes what came of that.
+  /// In the candidate's run: compares the combined data with the default's, then replaces it with the result of the leader's work.
   task<> note_and_replace(std::span<std::byte> brought) {
     std::vector<std::byte> came(brought.size());
     co_await memory().copy(came, brought);
@@ -338,8 +338,8 @@ struct group_end::comparison {
   }
   runtime::memory_space* device;
   std::vector<std::byte> data;                          // the candidate's copy of what is in the caller's buffer
-  std::unique_ptr<runtime::memory_space::block> there;  // the same on a device
-  std::vector<std::byte> combined;  // what the default had before the leader did something in between
+  std::unique_ptr<runtime::memory_space::block> there;  // that copy, on a device
+  std::vector<std::byte> combined;  // the default's combined data, before the leader's work in between
   group_work right;
   group_work tried;
   tuning::numerical_check within;
@@ -350,7 +350,7 @@ struct group_end::comparison {
 
 namespace {
 
-// Of a frame that is torn down: before the memory goes that parts to several peers lie in, as giving up one moves the others.
+// Destroyed before the buffers of the parts: abandons all parts, because abandoning one may progress the others.
 struct abandoning {
   explicit abandoning(group_invocation& i) noexcept : inv(i) {}
   abandoning(const abandoning&) = delete;
@@ -359,7 +359,7 @@ struct abandoning {
   group_invocation& inv;
 };
 
-/// A scope of a config, which ends with its invocation.
+/// The scope of a config. It ends with its invocation.
 struct config_scope {
   config_scope(group_invocation& i, runtime::scope& here, runtime::op_title op, std::string_view id) noexcept
       : inv(i), runs(here, op, id), own(here, {.inside = &runs}) {
@@ -384,8 +384,8 @@ struct taking_along {
 
 }  // namespace
 
-// First the default, in the caller's buffer: whatever becomes of the candidate, the caller has what is right. What the leader
-// does in between is done once, and the candidate is given what came of it.
+// Runs the default first, in the caller's buffer: whatever becomes of the candidate, the caller has the right result. The leader's work
+// in between is done once, and the candidate gets its result.
 task<> group_end::run_both(group_invocation& inv, const group_config& config, comparison& with) {
   const auto& members = group_->members();
   const rank_id me = services_.net.rank();
@@ -412,7 +412,7 @@ task<> group_end::run_both(group_invocation& inv, const group_config& config, co
   co_await memory().settled(with.right.data);
 }
 
-// The row says that it brought wrong data, so that it cannot win; the message says which, and ends its trials.
+// The row says that the candidate brought wrong data, so it cannot win. The message says which number is wrong, and ends its trials.
 task<> group_end::compare(group_invocation& inv, comparison& with) {
   if (with.device == nullptr) {
     with.note(with.data, with.right.data);
@@ -448,7 +448,7 @@ void check_on_device(runtime::memory_space* device, const group_work& work, cons
                           "other elements and functions declare an op on host memory"});
 }
 
-// What the caller has enqueued for the data is over, which is not the config's time. It ends with the call, however long it takes.
+// Waits for the work that the caller has enqueued for the data. The config is not charged for it. The wait ends with the call at latest.
 task<> group_end::bring_in(const group_work& work) const {
   const auto over = co_await runtime::until_settled(*options_.memory, work.data);
   if (over.code() == errc::timeout)
@@ -471,7 +471,7 @@ task<> group_end::role_on_device(group_invocation& inv, group_call& call, const 
 
 task<> group_end::implement(group_invocation& inv, const group_work& work) {
   const rank_id me = services_.net.rank();
-  // What its parts lie in outlives them, also of a config that throws while some are under way.
+  // Declared before `parts`: the buffers outlive the parts, also if a config throws while some are in flight.
   std::optional<group_call> call;
   std::optional<comparison> both;
   const abandoning parts(inv);
@@ -507,8 +507,8 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
   if (both) co_await compare(inv, *both);
 }
 
-// Before the members have met each runs its own default. One that is told of another says that their declarations differ: the leader
-// compares them, and what it says names both. It is waited for half of a call's time.
+// Before the members have met, each runs its own default. If a member is told to run another config, the declarations differ. The leader
+// compares them, and its error names both. This waits for that error, for half of a call's timeout.
 task<> group_end::until_compared(const group_invocation& inv) {
   const time_ns until = services_.until(options_.timeout_ns / 2);
   while (!inv.rehearsal() && participant_.candidates.empty() && !failed_) {
@@ -519,7 +519,7 @@ task<> group_end::until_compared(const group_invocation& inv) {
 
 time_ns group_end::deadline_in(time_ns timeout_ns) const noexcept {
   time_ns span = timeout_ns != 0 ? timeout_ns : options_.timeout_ns;
-  // The leader knows who is missing, so it may speak first.
+  // A worker waits longer, because the leader knows who is missing and should speak first.
   if (!leads() && span < runtime::never / 2) span += span / 8;
   return services_.deadline_of(span);
 }
@@ -538,7 +538,7 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
     group_->end(inv);
     throw explained(inv, nullptr);
   }
-  if (turn != nullptr) inv.begin_timing();  // not the config's: what had to be done before
+  if (turn != nullptr) inv.begin_timing();  // the config is not charged for what came before
   if (find(*digest) == nullptr && find(actors::compared_with_default(*digest)) != nullptr) inv.set_compared();
   std::exception_ptr thrown;
   try {
@@ -549,7 +549,7 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
   group_->end(inv);
   if (thrown) std::rethrow_exception(thrown);
   if (inv.fault().why != errc::none)
-    throw explained(inv, nullptr);  // since it was settled: its time was over, which the others were told
+    throw explained(inv, nullptr);  // it failed after it had settled, at its deadline; the others were told
   if (services_.watcher != nullptr) show_payload(inv, work);
 }
 
@@ -571,11 +571,11 @@ void group_end::show_payload(const group_invocation& inv, const group_work& work
   if (!leads()) return show(what::contributed, place(), work.data);
   const std::size_t members = group_->members().size();
   for (std::size_t i = 0, size = work.data.size() / members; i < members; ++i) {
-    if (i != place()) show(what::gathered, i, work.data.subspan(i * size, size));  // nobody else sees its own
+    if (i != place()) show(what::gathered, i, work.data.subspan(i * size, size));  // no other rank reports that block
   }
 }
 
-// Asked whether it may begin, so that the leader sees the sizes of its calls in their order and can foresee the next one's.
+// Asks at once to begin, so that the leader sees the sizes of its calls in their order and can predict the next one.
 group_turn::group_turn(group_end& end, std::uint64_t bytes, actors::call_type type, time_ns timeout_ns)
     : end_(end), invocation_(*end.group_, bytes, end.deadline_in(timeout_ns), type) {
   static_cast<void>(invocation_.begin().await_ready());
@@ -597,7 +597,7 @@ void group_turn::forgo(actors::group_fault why) noexcept {
   end_.group_->end(invocation_);
 }
 
-// Without a size the culprit has refused the call for a reason of its own, which its error says.
+// Without a size, the culprit refused the call for a reason of its own. The error on that rank says why.
 std::string group_end::wrong_argument(const group_invocation& inv, const std::string& culprit) const {
   const actors::group_fault& fault = inv.fault();
   constexpr std::uint64_t no_size = actors::group_fault::no_size;
@@ -608,11 +608,11 @@ std::string group_end::wrong_argument(const group_invocation& inv, const std::st
     return culprit + " refused it: its config sent or asked for a part that this call does not have";
   if (fault.came_bytes == no_size) return culprit + " refused it; the error on that rank says why";
   const std::string ours = "; this rank has " + bytes(inv.total_bytes());
-  // Two workers differ, of which this one has met the other; which of them the leader agrees with is not known here.
+  // Two workers differ: this one, and one that it has met. Which of them agrees with the leader is not known here.
   if (fault.culprit != self && !leads() && !inv.told_by_leader())
     return culprit + " called with " + bytes(fault.came_bytes) + ours +
            ": one of them called with another size than the others";
-  // The leader differs from the culprit, and this rank does not.
+  // The culprit has this rank's size, and the leader has another.
   if (fault.culprit != self && fault.came_bytes == inv.total_bytes())
     return leader + " called with another size than the others; " + culprit + " has " + bytes(fault.came_bytes) + ours;
   return culprit + " called with another size than the others, " + bytes(fault.came_bytes) + ours +
@@ -640,7 +640,7 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
   about.own_bytes = inv.total_bytes();
   if (config != nullptr) about.config = config->id();
   const bool by_itself = fault.culprit == services_.net.rank() && !said_by(options_.memory, fault.why, {}).empty();
-  if (failed_ && !by_itself) {  // the transport may have met the end of one that went because another rank has died
+  if (failed_ && !by_itself) {  // the culprit may have ended because another rank died
     actors::group_fault whose = fault;
     if (const auto* const first = failed_->began_with(); first != nullptr && fault.why == errc::peer_failed)
       whose.culprit = first->rank;

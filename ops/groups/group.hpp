@@ -1,25 +1,26 @@
 #pragma once
-/// One group on one rank: the leader or a worker of it, with its actors and its configs. A `collective` is made of these, and so is a
-/// `hierarchy`.
+/// One group on one rank: the leader or a worker, with its actors and its configs. Ops of the classes `collective` and `hierarchy` are made
+/// of groups.
 ///
 ///     group_end mine(services, {.name = "gradients", .participants = {{0, "leader"}, {1, "worker"}}, .configs = {configs::star()}});
 ///     co_await mine.run(work, call);
 ///
-/// A call throws `failure` that names op, rank and invocation, and who was late, died, failed or called with another size:
-/// `timeout`, `peer_failed`, `config_failed`, `config_mismatch`, `bad_argument`, `role_conflict`, `declaration_mismatch` (also of ranks
-/// that call with other types, or combine in another way: what they bring is never put together). One invocation that fails fails
-/// on every rank of the group; the next one goes on, with the default if a config was to blame. When a rank comes back as a new
-/// process all calls fail with `peer_restarted`, until another end of the next generation takes the place of this one.
-/// Calls are matched in the order in which each rank makes them; several may be under way at once. A worker's timeout is an
-/// eighth longer than it asked for: the leader, who knows who is missing, speaks first.
+/// A call throws `failure`, which names op, rank and invocation, and the rank that was late, died, failed or called with another size:
+/// `timeout`, `peer_failed`, `config_failed`, `config_mismatch`, `bad_argument`, `role_conflict`, `declaration_mismatch`. Ranks that call
+/// with different types or different functions to combine get `declaration_mismatch`, too: their data is never combined. An invocation
+/// that fails does so on every rank of the group. The next one goes on, with the default if a config was to blame. When a rank comes back
+/// as a new process, all calls fail with `peer_restarted`, until an end of the next generation replaces this one.
+/// Calls match in the order in which each rank makes them; several may be in flight. A worker's timeout is an eighth longer than it asked
+/// for: the leader knows who is missing, so it should speak first.
 ///
-/// With NUMERICAL_CHECK (`constraints::compare_trials`) on the leader, a call that tries a candidate runs two configs: the default in
-/// the caller's buffer, then the candidate on a copy of what was in it, which is what is timed. Both are parts of one invocation, on
-/// lanes of their own, and the leader's stamp says so as early as it says what runs: all members run both, or none does. Where what
-/// they bring differs by more than that member allows, the candidate is out on all, by name; no caller ever gets it.
+/// With NUMERICAL_CHECK (`constraints::compare_trials`) on the leader, a call that tries a candidate runs two configs: the default in the
+/// caller's buffer, then the candidate on a copy of the data. Only the candidate is timed. Both are parts of one invocation, on lanes of
+/// their own. The leader's stamp says so along with the config, so all members run both, or none does. If the results on a member differ by
+/// more than that member allows, the candidate is out on all members, by name; no caller ever gets its result.
 ///
-/// On a device a call comes after what the memory's owner has said of its buffer (`cuda_copies::after`), which is no part of the config's time,
-/// and ends when the device is done with it. Of a fault of its own device a rank has the device's words; the others hear whose it was.
+/// On a device, a call comes after the work that the memory's owner has enqueued for the buffer (`cuda_copies::after`). The config is not
+/// charged for that work. A call ends when the device is done with the buffer. If a device fails, its rank reports the device's own
+/// words; the other ranks hear whose device failed.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/coordinator.hpp>
 #include <parley/actors/agreement/participant.hpp>
@@ -52,24 +53,24 @@ struct group_options {
   collective_kind kind = collective_kind::all_reduce;
   std::vector<group_config_ptr> configs;
   std::uint64_t depth = 1;
-  std::vector<rank_id> restart_group{};  ///< all ranks of an op whose groups begin anew together (`first_generation`)
+  std::vector<rank_id> restart_group{};  ///< all ranks of an op whose groups restart together (`first_generation`)
   std::string dtype;
   time_ns timeout_ns = 30'000'000'000;
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
   actors::window_limits window{};
-  const machine* on = nullptr;  ///< what configs may require; null: all is there
+  const machine* on = nullptr;  ///< the machine that configs may require; null: it has everything
   capability_function can_run{};
   std::vector<actors::remembered_best> remembered;
   tuning::constraints constraints{};
-  runtime::memory_space* memory = nullptr;  ///< a device's, where the data of calls lies; null: in host memory
+  runtime::memory_space* memory = nullptr;  ///< the device where the data of calls lies; null: in host memory
   bool mutant_ignores_stamp = false;        ///< test switch: workers run c0 whatever the stamps say
 };
 
-/// The declaration that such options make; `role_conflict` or `bad_argument` when they cannot make one.
+/// Makes the declaration for these options; `role_conflict` or `bad_argument` if they cannot make one.
 runtime::result<actors::op_declaration> declaration_of(const group_options& o);
 
-/// Throws `bad_argument` where a call's data does not lie on the device, or that cannot combine as the call wants. `whose` begins its text.
+/// Throws `bad_argument` if a call's data does not lie on the device, or the device cannot combine it so. `whose` begins the text.
 void check_on_device(runtime::memory_space* device, const group_work& work, const std::string& whose);
 
 class group_turn;
@@ -81,8 +82,8 @@ class group_end final : public op_end, private actors::implementations {
 
   /// `timeout_ns` 0: the op's.
   runtime::task<> run(group_work work, time_ns timeout_ns) { return run(std::move(work), timeout_ns, nullptr); }
-  /// A call that this rank cannot make has its place among the others all the same, so that the next ones still meet: it ends on all
-  /// members, here with `why`.
+  /// Takes the place of a call that this rank cannot make, so that the next calls still match. The call ends on all members, here with
+  /// `why`.
   runtime::task<> refuse(group_work work, time_ns timeout_ns, runtime::error why);
   void fail(const runtime::error& why) noexcept override;
 
@@ -96,9 +97,9 @@ class group_end final : public op_end, private actors::implementations {
   const actors::participant_state* as_participant() const noexcept override { return &participant_; }
   const actors::op_declaration& declaration() const noexcept override { return participant_.declaration; }
   const actors::rooted_group& data_path() const noexcept { return *group_; }
-  /// As its user knows it.
+  /// The title that its user knows.
   runtime::op_title title() const noexcept { return {"group", options_.name}; }
-  /// What its members have agreed on, for the bytes that a call combines, spreads or gathers in all.
+  /// The agreement of its members. Sizes count all bytes that a call combines, broadcasts or gathers.
   agreement agreed() noexcept { return {services_, participant_, failed_, options_.timeout_ns}; }
   bool leads() const noexcept { return lead_ != nullptr; }
   collective_kind does() const noexcept { return options_.kind; }
@@ -127,10 +128,10 @@ class group_end final : public op_end, private actors::implementations {
     actors::coordinator_state coordinator;
     actors::coordinator_address actor;
   };
-  /// Whether the others have had what this rank owes them. Asks them, if not.
+  /// True if the others have received all that this rank owes them. Otherwise asks them.
   bool settled() { return failed_ || group_->settled(); }
   std::vector<runtime::arrival> retire() noexcept;
-  /// More came early than is kept: the op ends on all its ranks.
+  /// Ends the op on all its ranks: more data arrived early than this rank keeps.
   void refuse_overflow(const std::string& what);
   runtime::task<> rehearse(std::uint64_t digest) override;
   std::size_t rehearsals_at_once() const noexcept override { return 16; }
@@ -169,22 +170,22 @@ class group_end final : public op_end, private actors::implementations {
   bool retired_ = false;
 };
 
-/// A call that has its place among the calls of a group from now on and runs later, for ops in which a call of one group leads
-/// to one of another: what is ready first there must not come first, as other ranks may see it the other way around.
+/// A call with a place among the calls of a group, which runs later. It is for ops in which a call of one group leads to a call of another.
+/// Such calls must not be ordered by when they become ready, because other ranks may see another order.
 ///
 ///     group_turn between(leaders, bytes, type, timeout_ns);   // when the whole op is called; its deadline counts from here
-///     …                                                    // what has to be done before
+///     …                                                    // the work that comes before
 ///     co_await between.run(work);                          // or `between.forgo({errc::peer_failed, rank})`, which tells the others
 ///
-/// One of both has to be done. Turns of a group run in any order, and side by side.
+/// Call one of the two. The turns of a group run in any order, and concurrently.
 class group_turn {
  public:
   group_turn(group_end& end, std::uint64_t bytes, actors::call_type type, time_ns timeout_ns);
   runtime::task<> run(group_work work);
-  /// Runs `other`, a turn of another group, for what this one is doing: should this call fail meanwhile, the others of that group are
-  /// told whose doing it was.
+  /// Runs `other`, a turn of another group, as a part of this call. If this call fails meanwhile, the members of that group are told which
+  /// rank caused it.
   runtime::task<> run_within(group_turn& other, group_work work);
-  /// It will not run, for what `culprit` did elsewhere: it fails on all ranks, and no config is blamed.
+  /// Gives the call up, because of what `why.culprit` did elsewhere: it fails on all ranks, and no config is blamed.
   void forgo(actors::group_fault why) noexcept;
 
  private:

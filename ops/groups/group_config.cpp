@@ -53,7 +53,7 @@ task<> group_call::between() {
     inv_.fail(what);
   } catch (...) {
     thrown = std::current_exception();
-    inv_.fail(runtime::describe(thrown).code(), members_[self_]);  // the caller's doing, not the config's
+    inv_.fail(runtime::describe(thrown).code(), members_[self_]);  // the caller is to blame, not the config
   }
   inv_.end_waiting();
   if (thrown) std::rethrow_exception(thrown);
@@ -61,7 +61,7 @@ task<> group_call::between() {
 
 namespace {
 
-/// Runs of one piece each, in order.
+/// Cuts data into pieces of one size, in order; the last piece has the rest.
 class pieces {
  public:
   pieces(std::span<std::byte> all, std::uint64_t piece_bytes) noexcept
@@ -78,7 +78,7 @@ class pieces {
   std::uint64_t count_;
 };
 
-/// Keeps a few pieces in flight: waits for the one that was sent some steps ago.
+/// Keeps a few pieces in flight: each step waits for the piece that was sent four steps ago.
 class pace {
  public:
   explicit pace(group_call& g) noexcept : call_(g) {}
@@ -103,12 +103,12 @@ tuning::config_identity chunked_identity(const char* name, std::uint64_t chunk_b
   identity.wire_class = name;
   if (chunk_bytes != 0) {
     identity.parameters.emplace_back("chunk_bytes", chunk_bytes);
-    identity.wire_class += "_" + std::to_string(chunk_bytes);  // how it is cut is what both ends must agree on
+    identity.wire_class += "_" + std::to_string(chunk_bytes);  // both ends must cut alike
   }
   return identity;
 }
 
-/// In pieces as long as all of it there is one piece, as without a cut.
+/// A piece as long as the data is one piece, as without a cut.
 std::string shape_in_pieces(const group_config& config, std::uint64_t bytes, std::uint64_t chunk_bytes) {
   return chunk_bytes == 0 || chunk_bytes >= bytes ? config.identity().name + " whole" : config.id();
 }
@@ -128,7 +128,7 @@ class star_config final : public group_config {
   }
   task<> work(group_call& g) const override { return follow(g, chunk_bytes_); }
   std::string shape(std::uint64_t bytes) const override { return shape_in_pieces(*this, bytes, chunk_bytes_); }
-  // At the leader, a slot for each place; of two pieces at a time where there are several.
+  // The leader has one slot for each place, and two sets of slots if there are several pieces.
   tuning::demands demands_of(collective_kind c, std::size_t size) const override {
     if (c != collective_kind::all_reduce) return {};
     if (chunk_bytes_ == 0) return {.memory_per_byte = static_cast<double>(size)};
@@ -143,7 +143,7 @@ class star_config final : public group_config {
   std::uint64_t chunk_bytes_;
 };
 
-// `base`: where `all` begins in what the call combines.
+// `base`: the offset of `all` in the data of the call.
 void return_piece(group_call& g, const pieces& all, std::uint64_t i, std::uint64_t base = 0, std::uint32_t lane = 0) {
   for (std::size_t p = 0; p < g.size(); ++p) {
     if (p != g.self()) g.send(p, base + all.offset(i), all[i], lane);
@@ -169,7 +169,7 @@ group_call::mark ask_for(group_call& g, const pieces& all, std::uint64_t i, cons
   return last;
 }
 
-// Always place 0, 1, 2, …: floating-point sums depend on the order.
+// Always in the order of places 0, 1, 2, …: floating-point sums depend on it.
 void fold(group_call& g, std::span<std::byte> own, const contributions& from) {
   if (g.self() == 0) {
     for (std::size_t p = 1; p < g.size(); ++p) g.combine(own, from.slot(p, own.size()));
@@ -225,7 +225,7 @@ task<> star_config::follow(group_call& g, std::uint64_t chunk_bytes) {
   pace steps(g);
   for (std::uint64_t i = 0; i < all.count(); ++i) {
     if (g.what() != collective_kind::broadcast) g.send(g.leader(), base + all.offset(i), all[i]);
-    // The result of a piece cannot come before the leader has taken our part of it out of the same memory.
+    // The result of a piece arrives in the memory of this rank's part. It cannot arrive before the leader has received that part.
     if (g.what() != collective_kind::gather) g.receive(g.leader(), all.offset(i), all[i]);
     co_await steps.sent(g.posted());
   }
@@ -264,7 +264,7 @@ task<> chain_config::run(group_call& g, std::uint64_t chunk_bytes) {
   co_await pass_on(g, all);
 }
 
-// Along the places to the last one, which has the sum and hands it to the leader.
+// Adds up along the places. The last one has the sum and sends it to the leader.
 task<> chain_config::add_up(group_call& g, pieces all) {
   const std::size_t last = g.size() - 1;
   const std::size_t me = g.self();
@@ -282,7 +282,7 @@ task<> chain_config::add_up(group_call& g, pieces all) {
       g.combine(piece, own);
       if (me != last) {
         left[i % 2] = g.send(me + 1, all.offset(i), piece, partial);
-        // The last one waits until its sums are taken, and the ones before it wait for it: now, not after the last piece.
+        // Posted now, not after the last piece: the last place waits until its sums are received, and the places before wait for it.
         if (me == g.leader()) g.receive(last, all.offset(i), own, whole);
       } else if (me != g.leader()) {
         left[i % 2] = g.send(g.leader(), all.offset(i), piece, whole);
@@ -297,7 +297,7 @@ task<> chain_config::add_up(group_call& g, pieces all) {
   co_await g.drain();
 }
 
-// From the leader along the others.
+// Passes the result from the leader along the other places.
 task<> chain_config::pass_on(group_call& g, pieces all) {
   std::vector<std::size_t> line{g.leader()};
   for (std::size_t p = 0; p < g.size(); ++p) {
@@ -328,12 +328,12 @@ class tree_config final : public group_config {
   }
 
  private:
-  // A place counted from the leader, and back.
+  // A place's distance from the leader, and back.
   static std::size_t turned(const group_call& g, std::size_t place) {
     return (place + g.size() - g.leader()) % g.size();
   }
   static std::size_t place_of(const group_call& g, std::size_t turned) { return (turned + g.leader()) % g.size(); }
-  // How many places hang on one, itself included: the lowest bit of its number.
+  // The number of places in the subtree of one, itself included: the lowest bit of its number.
   static std::size_t below(const group_call& g, std::size_t turned) {
     const std::size_t whole = turned == 0 ? g.size() : turned & (~turned + 1);
     return std::min(whole, g.size() - turned);
@@ -342,7 +342,7 @@ class tree_config final : public group_config {
   static task<> collect(group_call& g);
   static task<> give(group_call& g);
   static constexpr std::size_t most_places = 1024;
-  static constexpr std::uint32_t back = most_places;  // a lane; the others are those of the contributors
+  static constexpr std::uint32_t back = most_places;  // the lane of results; contributors have the lanes below
 };
 
 task<> tree_config::run(group_call& g) {
@@ -353,14 +353,14 @@ task<> tree_config::run(group_call& g) {
   co_await give(g);
 }
 
-// Each contribution goes up on a lane of its own.
+// Each contribution travels up on a lane of its own.
 task<> tree_config::collect(group_call& g) {
   const bool gathers = g.what() == collective_kind::gather;
   const std::size_t me = turned(g, g.self());
   const std::size_t mine = below(g, me);
   const std::uint64_t bytes = gathers ? g.block_bytes() : g.data().size();
   const bool root = me == 0;
-  // The leader of a gather has a place for everyone's block already.
+  // The leader of a gather receives each block in its place.
   const std::span<std::byte> others = gathers && root ? std::span<std::byte>() : g.scratch(bytes * mine);
   const auto slot = [&](std::size_t which) {  // `which` is counted from the leader
     if (gathers && root) return g.data().subspan(place_of(g, which) * bytes, bytes);
@@ -377,14 +377,14 @@ task<> tree_config::collect(group_call& g) {
     const std::size_t parent = place_of(g, me & (me - 1));
     const std::span<std::byte> own = gathers ? g.data() : g.data().first(bytes);
     g.send(parent, offset(me), own, static_cast<std::uint32_t>(me));
-    co_await g.drain();  // what is to be passed on is here
+    co_await g.drain();  // now the contributions of the subtree are here
     for (std::size_t i = 1; i < mine; ++i)
       g.send(parent, offset(me + i), slot(me + i), static_cast<std::uint32_t>(me + i));
   }
   co_await g.drain();
   if (!root || gathers) co_return;
   const auto from = [&](std::size_t place) { return place == g.self() ? g.data() : slot(turned(g, place)); };
-  const std::span<std::byte> sum = slot(0);  // nobody's: its own contribution is where it was
+  const std::span<std::byte> sum = slot(0);  // a free slot: the leader's own contribution stays in its data
   g.copy(sum, from(0));
   for (std::size_t place = 1; place < g.size(); ++place) g.combine(sum, from(place));
   g.copy(g.data(), sum);
@@ -398,7 +398,7 @@ task<> tree_config::give(group_call& g) {
   }
   std::size_t child = 1;
   while (child < below(g, me)) child *= 2;
-  // The largest part of the tree first.
+  // The largest subtree first.
   for (; child > 1; child /= 2) {
     if (child / 2 < below(g, me)) g.send(place_of(g, me + child / 2), 0, g.data(), back);
   }
@@ -407,7 +407,7 @@ task<> tree_config::give(group_call& g) {
 
 // ---- without a root ---------------------------------------------------------------------------------------------------
 
-/// For all_reduce alone, and the same in both roles.
+/// A config for all_reduce only, the same in both roles.
 class rootless_config : public group_config {
  public:
   bool does(collective_kind c) const noexcept final { return c == collective_kind::all_reduce; }
@@ -435,7 +435,7 @@ class one_shot_config final : public rootless_config {
     const contributions others(g, all.piece);
     ask_for(g, all, 0, others);
     return_piece(g, all, 0);
-    co_await g.drain();  // also of what is sent, as the sum goes where that lies
+    co_await g.drain();  // sends have to end, too: the sum overwrites what they read
     fold(g, g.data(), others);
   }
 };
@@ -451,13 +451,13 @@ class two_shot_config final : public rootless_config {
   }
 
  private:
-  static constexpr std::uint32_t sums = 1;  // a lane; contributions have the first one
+  static constexpr std::uint32_t sums = 1;  // the lane of sums; contributions have the first one
   task<> run(group_call& g) const override;
   std::uint64_t chunk_bytes_;
 };
 
 task<> two_shot_config::run(group_call& g) const {
-  // The first places have an element more than the last ones.
+  // If the elements do not divide evenly, the first places have one more than the last ones.
   const std::uint64_t elements = g.data().size() / g.element_bytes();
   const auto begin = [&](std::size_t place) {
     return (place * (elements / g.size()) + std::min<std::uint64_t>(place, elements % g.size())) * g.element_bytes();
@@ -483,7 +483,7 @@ task<> two_shot_config::run(group_call& g) const {
       const pieces its = share(p);
       if (p == g.self() || i >= its.count()) continue;
       g.send(p, begin(p) + its.offset(i), its[i]);
-      // Its sum cannot come before its owner has taken our part of it out of the same memory.
+      // The sum arrives in the memory of this rank's part. It cannot arrive before its owner has received that part.
       g.receive(p, begin(p) + its.offset(i), its[i], sums);
     }
     if (i >= mine.count()) continue;

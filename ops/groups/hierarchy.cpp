@@ -64,8 +64,8 @@ struct hierarchy::levels {
       if (c == nullptr || (c->does(does) && (c->returns_later() || !returns_later))) part.configs.push_back(c);
     }
     if (part.configs.empty() && !(inside ? op.inside : op.between).empty())
-      part.configs.push_back(configs::star());                                        // the only one that does all
-    for (rank_id r = 0; r < self.world_size(); ++r) part.restart_group.push_back(r);  // all count from 0, or none
+      part.configs.push_back(configs::star());                                        // the only one for all kinds
+    for (rank_id r = 0; r < self.world_size(); ++r) part.restart_group.push_back(r);  // all ranks start over, or none
     part.depth = op.depth;
     part.can_run = op.can_run;
     part.dtype = op.dtype;
@@ -104,7 +104,7 @@ hierarchy::hierarchy(rank& self, const hierarchy_options& op) {
 collective& hierarchy::at(level which) {
   auto& found = levels_->declared[static_cast<std::size_t>(which)];
   if (found) return *found;
-  // All levels begin anew together: one that is declared meanwhile would be a call ahead of the others.
+  // All levels restart together: a level that is declared now would be a call ahead of the others.
   const auto has_ended = [](const auto& part) { return part && !part->idle() && !part->details()->is_current(); };
   if (std::any_of(levels_->declared.begin(), levels_->declared.end(), has_ended))
     runtime::raise({errc::peer_restarted,
@@ -120,7 +120,7 @@ bool hierarchy::rejoin() {
   return any;
 }
 
-// ---- what a call is made of -------------------------------------------------------------------------------------------
+// ---- the steps of a call ----------------------------------------------------------------------------------------------
 
 std::vector<hierarchy::step> hierarchy::steps_of(collective_kind does, std::uint64_t bytes, std::uint64_t share) const {
   const step down_between{level::down_between, bytes};
@@ -134,7 +134,7 @@ std::vector<hierarchy::step> hierarchy::steps_of(collective_kind does, std::uint
   return {{level::inside, bytes}, {level::between, bytes}};
 }
 
-// ---- what was agreed --------------------------------------------------------------------------------------------------
+// ---- agreement --------------------------------------------------------------------------------------------------------
 
 std::vector<hierarchy::agreed_step> hierarchy::agreed_for(std::uint64_t bytes, collective_kind does) const {
   std::vector<agreed_step> all;
@@ -172,8 +172,8 @@ task<std::vector<decision>> hierarchy::until_decided(std::vector<agreed_step> st
 
 // ---- one call ---------------------------------------------------------------------------------------------------------
 
-/// The places of one call on the levels that this rank has a part in, all taken when it is made. Were one taken when the level
-/// before is done, leaders whose groups are done in other orders would put together parts of different calls.
+/// The turns of one call, on the levels that this rank has a part in. All are taken when the call is made. If a turn were taken only when
+/// the level before is done, leaders whose groups finish in different orders would combine parts of different calls.
 class hierarchy::turns {
  public:
   turns(hierarchy& h, collective_call_options o)
@@ -187,14 +187,14 @@ class hierarchy::turns {
   }
   void take(const group_work& work) { take(collective_kind::all_reduce, work.total_bytes, 0, work.type); }
   bool has(level which) { return at(which) != nullptr; }
-  /// Throws why one of them could not be taken. First in what ends the others, if so.
+  /// Throws if a turn could not be taken. Called first in the block whose failure ends the other turns.
   void check() const {
     if (refused_) std::rethrow_exception(refused_);
   }
   task<> run(level which, group_work work) { return has(which) ? at(which)->run(std::move(work)) : nothing(); }
-  /// Among leaders, while the groups inside wait for it.
+  /// Runs the turn among leaders as a part of the call inside, whose groups wait for it.
   task<> run_between(group_work work) { return at(level::inside)->run_within(*at(level::between), std::move(work)); }
-  /// Of a call that failed here, the others are told on the levels that it has not reached.
+  /// If the call failed here, tells the others on the levels that it has not reached, and throws.
   void end(const std::exception_ptr& thrown) {
     if (!thrown) return;
     actors::group_fault why{.why = errc::none, .culprit = all_.self_};
@@ -219,12 +219,12 @@ class hierarchy::turns {
     const time_ns span = timeout_ns_ < runtime::never / 4 ? timeout_ns_ : 0;
     time_ns longer = span / 4 * levels_++;
     if (!all_.has_part_in(which)) return;
-    // Who does not lead waits there for all that its leader waits for, who knows who is late, and so speaks first.
+    // A worker waits for all that its leader waits for. The leader knows who is late, so its timeout comes first.
     if (which == level::inside && all_.groups() > 1 && !all_.has_part_in(level::between)) longer = span / 3;
     try {
       at(which) = std::make_unique<group_turn>(*all_.at(which).place_, bytes, type, timeout_ns_ + longer);
     } catch (...) {
-      refused_ = std::current_exception();  // on the levels that it has taken its turn on, the others have to be told
+      refused_ = std::current_exception();  // kept: where turns are taken, the others must be told
     }
   }
   static task<> nothing() { co_return; }
@@ -258,7 +258,7 @@ task<> hierarchy::reduce(group_work work, collective_call_options o, runtime::re
   co_await reduce_in(mine, std::move(work), std::move(fits));
 }
 
-// All take their turns before any starts: what is called after these comes after them.
+// All calls take their turns before any of them starts. So calls that are made later come after all of these.
 task<> hierarchy::reduce_together(std::vector<group_work> all, std::vector<std::span<std::byte>> packed,
                                   collective_call_options o) {
   for (const group_work& work : all) check_on_device(levels_->op.memory, work, "op " + name_);
@@ -281,7 +281,7 @@ task<> hierarchy::reduce_together(std::vector<group_work> all, std::vector<std::
 
 namespace {
 
-/// Of one space, from `parts` into one piece, or back.
+/// Copies within one memory space: `parts` into one piece, or back.
 enum class packing : std::uint8_t { in, out };
 task<> pack(runtime::memory_space* space, std::span<std::byte> one, const std::vector<std::span<std::byte>>* parts,
             packing way) {
@@ -367,7 +367,7 @@ task<> hierarchy::gather(std::span<const std::byte> mine, std::span<std::byte> a
   taken.end(thrown);
 }
 
-// Leaders gather what their groups have, as much as the largest has, so that all their blocks are equal.
+// Leaders gather the data of their groups, padded to the size of the largest group, so that all their blocks are equal.
 task<> hierarchy::gather_in(turns& taken, std::span<const std::byte> mine, std::span<std::byte> all,
                             collective::element of) {
   const auto own = memory().make(mine.size());

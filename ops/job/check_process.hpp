@@ -1,5 +1,5 @@
 #pragma once
-/// Refuses what a child that fork() made of the rank's process may not do.
+/// Throws in a child process that fork() made of the rank's process: such a child may not use the rank.
 ///
 ///     check_process(loop, "its results were to be written");      // throws `bad_argument` in such a child
 #include <parley/runtime/implementation.hpp>

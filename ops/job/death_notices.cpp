@@ -8,7 +8,7 @@ using runtime::errc;
 
 namespace {
 
-constexpr std::uint64_t every_rank = 0x6465617468;  // the actor, which is of no op
+constexpr std::uint64_t every_rank = 0x6465617468;  // the actor's number; it belongs to no op
 constexpr runtime::time_ns again_after_ns = 20'000'000;
 constexpr std::size_t most_words = 500;  // bytes
 
@@ -39,13 +39,13 @@ void death_notices::tell(rank_id dead, const std::string& why) {
   send_rest();
 }
 
-// Whoever is gone, or never had an address, need not hear of it.
+// A notice is dropped if its receiver is gone or never had an address.
 void death_notices::send_rest() noexcept {
   std::erase_if(unsent_, [this](const letter& l) { return mail_.send(l.to, every_rank, 0, l.says) != errc::full; });
   if (!unsent_.empty() && !linked()) executor_.arm_in(*this, again_after_ns);
 }
 
-// Of its own host each rank knows more than others.
+// Ignores notices about this rank's own host, of which the rank knows more itself.
 void death_notices::hear(rank_id from, const death_notice& m) const {
   if (m.rank >= members_.size() || m.rank == from || newest_(m.rank) != m.incarnation) return;
   const std::uint64_t host = members_[m.rank].host;

@@ -1,14 +1,14 @@
 #pragma once
-/// What the ranks of one host have seen of each other's deaths, told to those of other hosts, which cannot see it: that one of them was
-/// stopped, or died without having spoken to them. Rank 0 tells it all while it is there (`rendezvous::hold_dead`); where it is not, those
-/// beside the dead one do, each over its own link.
+/// Notices of dead ranks, sent by ranks of the dead rank's host to those of other hosts. Ranks of other hosts cannot see that a process was
+/// stopped, or died before it had talked to them. While rank 0 is there, it tells all hosts (`rendezvous::hold_dead`). Without rank 0,
+/// ranks on the dead rank's host send notices, each over its own link.
 ///
 ///     death_notices notices(executor, mail, members, self, newest, [&](rank_id dead, const std::string& why) { … });
-///     notices.tell(2, "rank 2 was stopped");       // of this host; once per process, whoever asks for it
+///     notices.tell(2, "rank 2 was stopped");       // rank 2 is of this host; sent once per process, however often it is asked for
 ///
-/// A notice is believed if its sender runs on the host of the dead process, and if this rank has heard of no newer process in that place:
-/// neither of one that it has taken in nor of one that waits until the link is done with the process before. A notice is held back while its
-/// receiver's window is full. Internal to ops.
+/// A rank believes a notice if its sender runs on the host of the dead process, and if the rank has heard of no newer process in that
+/// place: neither of one that it has taken in, nor of one that waits until the link is done with the process before. A notice is held back
+/// while its receiver's window is full. Internal to ops.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/time/executor.hpp>
 #include <parley/runtime/time/timers.hpp>
@@ -36,10 +36,10 @@ class death_notices final : private runtime::timer {
  public:
   using rank_id = runtime::rank_id;
   using heard_function = std::function<void(rank_id dead, const std::string& why)>;
-  /// The incarnation of the newest process that this rank has heard of in a place.
+  /// Returns the incarnation of the newest process that this rank has heard of in a rank's place.
   using newest_function = std::function<std::uint64_t(rank_id)>;
 
-  /// `members`, one for each rank, may change when a rank comes back, and outlives this as the others do.
+  /// `members` has one entry per rank and may change when a rank comes back. It must outlive this object, as the other references must.
   death_notices(runtime::executor& ex, runtime::router& mail, const std::vector<transports::member>& members,
                 rank_id self, newest_function newest, heard_function heard);
   ~death_notices();
@@ -60,7 +60,7 @@ class death_notices final : private runtime::timer {
   rank_id self_;
   newest_function newest_;
   heard_function heard_;
-  std::set<std::uint64_t> told_;  // incarnations
+  std::set<std::uint64_t> told_;  // incarnations of dead processes
   std::vector<letter> unsent_;
 };
 

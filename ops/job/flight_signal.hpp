@@ -1,10 +1,10 @@
 #pragma once
-/// SIGUSR1 writes the flight recorder, for a program that seems to hang: `kill -USR1 PID`.
+/// Writes the flight recorder on SIGUSR1, for a program that seems to hang: `kill -USR1 PID`.
 ///
 ///     flight_signal on_signal(loop.io(), [&] { self.dump_flight("signal SIGUSR1"); });
 ///
-/// The signal only wakes the loop; the text is made on the rank's own thread, between coroutines. A program that has a handler
-/// of its own for SIGUSR1, or ignores it, keeps that, and nothing happens here. One a process; it ends with the object.
+/// The signal only wakes the loop. The rank's own thread makes the text, between coroutines. If the program has a handler of its own for
+/// SIGUSR1, or ignores the signal, that stays, and this object does nothing. One per process; the handler ends with the object.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 

@@ -1,4 +1,4 @@
-// How the members of a gpu_world meet: each says what it has, all judge that alike, and then each says what came of it.
+// How the members of a gpu_world meet: each sends an introduction, all judge these alike, and then each sends a verdict on the outcome.
 #include <parley/actors/services.hpp>
 #include <parley/cuda_space.hpp>
 #include <parley/gpu_sum.hpp>
@@ -20,7 +20,7 @@ using runtime::task;
 
 namespace {
 
-/// As much of it as a message holds; from elsewhere, so that it may lack its end.
+/// A text in a message, cut to its size. A text from another member may lack the zero at its end.
 using said_text = std::array<char, 240>;
 said_text said(const std::string& text) {
   said_text s{};
@@ -38,10 +38,10 @@ bool in_this_process(rank& self, rank_id other) {
 }  // namespace
 
 struct gpu_world::introduction {
-  said_text no_nccl{};  // why; empty: it has it
+  said_text no_nccl{};  // the reason; empty: it has NCCL
   said_text no_box{};
   said_text gpu{};
-  std::int32_t device = 0;  // as that process counts
+  std::int32_t device = 0;  // as its process numbers devices
   std::uint32_t in_one_process = 0;
   std::uint64_t stage_bytes = 0;
   transports::cuda_ipc_handle handle{};
@@ -84,7 +84,7 @@ task<> gpu_world::meet(rank& self, transports::nccl_id id) {
       const std::string why = co_await connect_nccl(id, judged);
       outcome.no_nccl = said(why);
     }
-  } catch (...) {  // the others wait for this member's word
+  } catch (...) {  // the others wait for this member's verdict
     thrown = std::current_exception();
     outcome.no_nccl = outcome.no_box = said(runtime::describe(thrown).what());
   }
@@ -104,7 +104,7 @@ task<> gpu_world::meet(rank& self, transports::nccl_id id) {
   if (!no_boxes_.empty()) no_kernel_ = no_boxes_;
 }
 
-// ---- what each has ----------------------------------------------------------------------------------------------------
+// ---- introductions ----------------------------------------------------------------------------------------------------
 
 gpu_world::introduction gpu_world::introduce(rank& self) {
   introduction mine;
@@ -132,7 +132,7 @@ gpu_world::introduction gpu_world::introduce(rank& self) {
   return mine;
 }
 
-// Memory that the others are to reach. Throws where there is none.
+// Makes the memory that the other members are to reach. Throws if there is none.
 void gpu_world::make_box() {
   transports::cuda_driver& gpu = copies_.driver();
   if (boxes_.stage_bytes == 0) runtime::raise({errc::unavailable, "its kernel_bytes are 0"});
@@ -152,7 +152,7 @@ void gpu_world::make_box() {
   boxes_.calls = reinterpret_cast<std::uint32_t*>(box_.bytes().data() + transports::peer_boxes::flag_bytes);
 }
 
-// The same on all members, as all have heard the same.
+// Has the same result on all members, because all have the same introductions.
 void gpu_world::judge(std::span<const introduction> all) {
   std::string shared;
   for (rank_id m = 0; m < all.size(); ++m) {
@@ -175,9 +175,9 @@ void gpu_world::judge(std::span<const introduction> all) {
   no_kernel_ = "its kernels wait for each other, and " + shared + ", where one may be queued behind another";
 }
 
-// ---- what comes of it -------------------------------------------------------------------------------------------------
+// ---- connecting -------------------------------------------------------------------------------------------------------
 
-/// Why not; empty: all boxes are reached.
+/// Returns the reason why a box cannot be reached; empty: all boxes are reached.
 std::string gpu_world::reach_all(rank& self, std::span<const introduction> all) {
   try {
     for (rank_id m = 0; m < boxes_.members; ++m)
@@ -206,7 +206,7 @@ std::byte* gpu_world::reach(rank& self, const introduction& theirs, bool in_this
   return all.data() + theirs.offset;
 }
 
-/// Why not. Where it is refused on one member, or one is gone, the others wait for that one no longer.
+/// Returns the reason why it cannot connect. If NCCL refuses a member, or a member is gone, the others stop waiting for that member.
 task<std::string> gpu_world::connect_nccl(transports::nccl_id id, said_by_all<verdict>& others) {
   runtime::scope& here = co_await runtime::this_scope;
   transports::nccl_library& nccl = *options_.nccl;
@@ -229,7 +229,7 @@ task<std::string> gpu_world::connect_nccl(transports::nccl_id id, said_by_all<ve
 // ---- worlds ------------------------------------------------------------------------------------------------------------
 
 namespace {
-// What makes members find each other: over messages, and over NCCL.
+// By this id, members find each other: in messages, and in NCCL.
 struct world_id {
   std::uint32_t number = 0;
   transports::nccl_id of_nccl{};
@@ -259,7 +259,7 @@ gpu_world_source::gpu_world_source(rank& self, const std::string& name, transpor
 
 std::vector<std::byte> gpu_world_source::make_id() {
   world_id made;
-  // Of no other rank's either; 0 is the tag of ids.
+  // No other rank makes this number, either. 0 is the tag of ids.
   made.number = made_++ * self_.world_size() + self_.id() + 1;
   if (options_.nccl != nullptr) {
     const auto of_nccl = options_.nccl->make_id();

@@ -16,7 +16,7 @@ using runtime::task;
 
 namespace {
 
-// Counted: the loop, signals and its threads open 11. Half as many again are for those that are open for a moment, such as results files.
+// By count, the loop, signals and its threads open 11 files. The rest is for files that are open for a moment, such as results files.
 constexpr std::size_t files_of_process = 16;
 
 runtime::reactor::options with_files(const one_process::options& o) {
@@ -50,7 +50,7 @@ one_process::one_process(const options& o) : loop_(with_files(o)) {
 }
 
 one_process::~one_process() {
-  // What ranks are in the middle of, such as a rehearsal, is destroyed with its buffers.
+  // Work in progress, such as a rehearsal, is destroyed with its buffers. So it is abandoned first, and copies are waited for.
   for (const auto& r : ranks_) r->abandon_rehearsals();
   for (const auto& c : copies_) c->drain();
   ranks_.clear();

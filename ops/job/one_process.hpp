@@ -2,11 +2,11 @@
 /// All ranks of a job in this process and thread: for many ranks on one GPU, and for trying out a program without processes.
 ///
 ///     one_process job({.ranks = 8, .gpu = &driver});
-///     job.run([](rank& self) { return rank_main(self); });          // all of them beside each other, to their ends
+///     job.run([](rank& self) { return rank_main(self); });          // runs all ranks concurrently, to their ends
 ///     job.gpu(3)->after(activation, stream);                        // rank 3's copies; null without a GPU
 ///
-/// The actors and ops are those of a job of processes; only the link differs (transports/in_process/process_world.hpp). Ranks take the GPU's
-/// devices in turn. The first rank that throws ends all, and its exception comes out of `run`. `run` may be called again.
+/// Actors and ops are those of a job of processes; only the link differs (transports/in_process/process_world.hpp). Ranks take the GPU's
+/// devices in turn. The first rank that throws ends all ranks, and `run` throws its exception. `run` may be called again.
 #include <parley/cuda_copies.hpp>
 #include <parley/cuda_space.hpp>
 #include <parley/rank.hpp>
@@ -27,7 +27,7 @@ class one_process {
     rank_settings settings{};
     transports::cuda_driver* gpu = nullptr;  ///< null: buffers lie in host memory only
     transports::cuda_copies::options copies{};
-    unsigned compute_threads = 1;  ///< for all ranks together
+    unsigned compute_threads = 1;  ///< shared by all ranks
   };
   explicit one_process(const options& o);
   one_process(const one_process&) = delete;
@@ -38,12 +38,12 @@ class one_process {
   rank& operator[](rank_id r) { return *ranks_.at(r); }
   runtime::reactor& loop() noexcept { return loop_; }
   transports::cuda_copies* gpu(rank_id r) noexcept { return copies_.empty() ? nullptr : copies_.at(r).get(); }
-  /// The memory of rank r's GPU, for `.memory` of its ops: it is there as long as they are. Null without a GPU.
+  /// The memory of rank r's GPU, for `.memory` of its ops. It lives as long as the ranks. Null without a GPU.
   transports::cuda_space* gpu_memory(rank_id r) noexcept { return spaces_.empty() ? nullptr : spaces_.at(r).get(); }
   const runtime::link& wire(rank_id r) noexcept { return (*world_)[r]; }
 
   void run(const std::function<runtime::task<>(rank& self)>& program);
-  /// Waits until the ranks have taken what they need of each other; see `rank::settle`.
+  /// Waits until the ranks have received what they need from each other; see `rank::settle`.
   void settle(std::chrono::nanoseconds limit);
 
  private:
@@ -55,8 +55,8 @@ class one_process {
   std::vector<std::unique_ptr<rank>> ranks_;
 };
 
-/// What results depend on besides `machine_validators`, where buffers lie on GPUs: the devices, which of them reach which, by which way,
-/// whether their memory can be given to other processes, CUDA's versions.
+/// Validators of results for buffers on GPUs, besides `machine_validators`: the devices, which of them reach each other and how, whether
+/// other processes can be given their memory, and the versions of CUDA.
 std::vector<tuning::validator> gpu_validators(const transports::cuda_driver& gpu);
 
 }  // namespace parley::ops

@@ -1,5 +1,5 @@
 #pragma once
-/// What a rank's program has thrown, as the others hear of it and its rank prints it:
+/// The error of an exception that a rank's program has thrown, as the other ranks hear it and as its rank prints it:
 ///
 ///     const error why = error_of_program(std::current_exception());
 #include <parley/error.hpp>
@@ -8,7 +8,7 @@
 
 namespace parley::ops {
 
-/// An exception without a text gets one that says what the program threw, and what to throw instead.
+/// If the exception has no text, the error says that the program threw no std::exception, and what to throw instead.
 inline runtime::error error_of_program(const std::exception_ptr& thrown) {
   runtime::error why = runtime::describe(thrown);
   if (why.code() != runtime::errc::exception || !why.text().empty()) return why;

@@ -24,7 +24,7 @@ namespace {
 
 constexpr time_ns shortest_pause_ns = 1'000'000;
 constexpr time_ns longest_pause_ns = 20'000'000;
-// Ops that a leaving rank asks in one round: a control window always has room for the questions of so many.
+// A leaving rank asks so many ops in one round. A control window always has room for so many questions.
 constexpr std::size_t asked_at_once = 32;
 
 }  // namespace
@@ -36,7 +36,7 @@ std::shared_ptr<const rank_settings> rank::complete(rank_settings settings, rank
   return std::make_shared<const rank_settings>(std::move(settings));
 }
 
-// `net` is a reference, and stays what it is.
+// `net` is a reference, so moving `on` does not change it.
 rank::rank(rank_foundation on, rank_settings settings)
     : rank(std::move(on), complete(std::move(settings), on.net.world_size())) {}  // NOLINT(bugprone-use-after-move)
 
@@ -131,7 +131,7 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
       errc::peer_restarted);
   host_->losses_.forget(peer);
   std::erase_if(host_->undelivered_,
-                [peer](const auto& u) { return u.first == peer; });  // the program knows, and goes on
+                [peer](const auto& u) { return u.first == peer; });  // the program was told of it, and goes on
   host_->services_.incarnations.replace(peer, incarnation);
   host_->mail_.forget(peer, incarnation);
   for (declared_edge& e : host_->declared_edges_) {
@@ -172,7 +172,7 @@ task<> rank::settle(std::chrono::nanoseconds limit) {
   std::size_t untaken_before = 0;
   for (time_ns pause = shortest_pause_ns;; pause = std::min(2 * pause, longest_pause_ns)) {
     std::vector<op_end*> all = ops();
-    // The window has no room for the questions of all ops: each round begins with other ops, so that no op waits for one without an answer.
+    // The window has no room for the questions of all ops. Each round begins with other ops, so that no op waits for one without an answer.
     if (all.size() > asked_at_once) {
       std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(first % all.size()), all.end());
       first += asked_at_once;
@@ -181,7 +181,7 @@ task<> rank::settle(std::chrono::nanoseconds limit) {
     for (op_end* const e : all) bound |= !e->may_leave();
     for (const op_end* const e : all) bound = bound || e->owes_messages();
     time_ns waiting_ns = bound ? limit.count() : 0;
-    // A receiver may be slow, and what it has not matched would be lost with this rank.
+    // A receiver may be slow, and messages that it has not received would be lost with this rank.
     std::size_t untaken = 0;
     for (op_end* const e : all) {
       const time_ns its_ns = host_->services_.patient(e->untaken_ns());
@@ -189,7 +189,7 @@ task<> rank::settle(std::chrono::nanoseconds limit) {
       waiting_ns = std::max(waiting_ns, its_ns);
     }
     if (executor_.now() - began >= waiting_ns) co_return;
-    if (std::exchange(untaken_before, untaken) > untaken) pause = shortest_pause_ns;  // so there is room for more
+    if (std::exchange(untaken_before, untaken) > untaken) pause = shortest_pause_ns;  // there is room for more
     auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(pause));
     if (!slept) co_return;
   }
@@ -207,7 +207,7 @@ left_over rank::unfinished() {
 }
 
 namespace {
-// Who tells of a line that nothing has used: of a common file all ranks know, and one is enough.
+// The rank that reports an unused line of a results file. All ranks read a common file, and one report is enough.
 rank_id first_rank_of(std::string_view op, rank_id world_size) {
   const std::size_t slash = op.rfind('/');
   rank_id first = 0;

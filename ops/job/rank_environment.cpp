@@ -71,10 +71,10 @@ std::vector<std::string> known_variables() {
   return all;
 }
 
-// A name that differs in more letters is no slip of the pen.
+// A name that differs in more letters is not taken for a misspelt one.
 constexpr std::size_t most_slips = 3;
 
-// How many letters have to be put in, left out or changed to make one of the other.
+// The number of letters to insert, leave out or change, to make one text of the other.
 std::size_t unlike(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -89,14 +89,14 @@ std::size_t unlike(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// As somebody means it who writes NVLink or peer-access.
+// For names such as NVLink or peer-access: small letters, and `_` instead of `-`.
 std::string in_small_letters(std::string_view name) {
   std::string small;
   for (const char c : name) small += c == '-' ? '_' : static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
   return small;
 }
 
-// The capability that a name is hardly meant not to be: masked as it is written, it would hide nothing. Empty: there is none.
+// The capability that a misspelt name probably means: masked as it is written, the name would hide nothing. Empty: there is none.
 std::string capability_meant_by(std::string_view name) {
   if (std::ranges::find(machine::named, name) != machine::named.end() || machine::is_numbered(name)) return {};
   const std::string small = in_small_letters(name);
@@ -238,7 +238,7 @@ std::vector<std::string> unknown_variables(const std::vector<std::string>& names
 }
 
 namespace {
-// Known to the rank that leads the op.
+// How many calls since the decision ran another config, and why. Only the rank that leads the op knows.
 std::string calls_of_others(const actors::participant_state& p, std::string_view key) {
   if (p.assigned == nullptr) return {};
   for (const auto& c : p.assigned->searches()) {

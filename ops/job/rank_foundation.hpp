@@ -1,5 +1,5 @@
 #pragma once
-/// What a rank is made of, for those who make one (`job`, the simulator, tests), and what it reports to tools.
+/// The parts that a rank is made of, for code that makes ranks (`job`, the simulator, tests), and the rank's reports for tools.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/agreement/participant.hpp>
@@ -19,35 +19,35 @@
 
 namespace parley::ops {
 
-/// What a rank stands on. All of it outlives the rank.
+/// The parts below a rank. `ex`, `net` and `disk` must outlive the rank.
 struct rank_foundation {
   runtime::executor& ex;
   runtime::link& net;
   runtime::storage* disk = nullptr;  ///< null: no results files
   runtime::incarnations incarnations;
   runtime::router::options mail{};
-  std::vector<std::uint64_t> hosts{};  ///< equal for ranks that share a host, and with it a clock; empty: all do
-  std::vector<std::string> kinds{};    ///< what each computes on; empty: all are alike
-  machine has{};                       ///< what configs may require of this rank
-  actors::clock_skew skew{};           ///< a world on one clock may give each rank one of its own
-  /// Rids the rank of a peer that one of its ops has found to be as good as dead: ends their connection, lets the others and the
-  /// peer itself know, and brings about `rank::on_lost`. Of this rank itself: ends all its connections, so that the others hold it dead,
-  /// and brings about `rank::on_fenced`. Empty: `on_lost`, or `on_fenced`, is all that happens.
+  std::vector<std::uint64_t> hosts{};  ///< equal for ranks on one host, which share a clock; empty: all do
+  std::vector<std::string> kinds{};    ///< what each rank computes on; empty: all are alike
+  machine has{};                       ///< the machine of this rank, which configs may require
+  actors::clock_skew skew{};           ///< gives each rank its own clock, in a world with one clock
+  /// Call it for a peer that one of the rank's ops has found to be as good as dead. It ends their connection, tells the other ranks and the
+  /// peer, and brings about `rank::on_lost`. For this rank itself, it ends all its connections, so that the others hold it dead, and brings
+  /// about `rank::on_fenced`. Empty: only `on_lost` or `on_fenced` is called.
   std::function<void(rank_id peer, const std::string& why)> give_up{};
-  bool ranks_come_back = false;                   ///< whether somebody starts ranks anew that have died
-  runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a silent one may still live; 0: for ever
-  /// Why the others hold this rank dead, where that may be known before `rank::on_fenced` is called; "" while they do not. Asked
-  /// when a call is about to fail. Empty: nothing is known before.
+  bool ranks_come_back = false;                   ///< whether ranks that have died are started again
+  runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a silent rank may still live; 0: for ever
+  /// Returns the reason why the others hold this rank dead, if it can be known before `rank::on_fenced` is called; "" while they do not.
+  /// Called when a call is about to fail. Empty: nothing is known before.
   std::function<std::string()> held_dead{};
-  /// Takes in what is here unread of what became of other ranks. Called before a call fails as a peer is gone. Empty: all is
-  /// told at once.
+  /// Reads news about other ranks that is here unread. Called before a call fails because a peer is gone. Empty: all news is delivered at
+  /// once.
   std::function<void()> hear_news{};
-  /// For how long the loop of another rank, whose process lives, has not turned; 0: that is not known. Asked when it has not answered a
-  /// question in time. Empty: it is never known.
+  /// Returns for how long the loop of another rank, whose process lives, has not turned; 0: unknown. Called when that rank has not answered
+  /// a question in time. Empty: never known.
   std::function<runtime::time_ns(rank_id peer)> stands_still{};
 };
 
-/// What one edge or group has agreed on, for tables and `--json`; only its sender or leader knows all of it.
+/// The agreement of one edge or group, for tables and `--json`. Only its sender or leader knows all of it.
 struct edge_agreement {
   std::string op;
   rank_id sender = 0;    ///< of a group: its leader
@@ -55,12 +55,12 @@ struct edge_agreement {
   const actors::assignment* assigned = nullptr;
   const std::vector<std::string>* warm_errors = nullptr;
   std::string no_common_config;
-  std::vector<rank_id> group{};  ///< of a group: all of it
-  /// As this rank was told, with the evidence; in step with `assigned` but for what is on its way.
+  std::vector<rank_id> group{};  ///< of a group: all its ranks
+  /// The decisions that this rank was told, with the evidence. They match `assigned`, except for decisions in flight.
   const std::vector<actors::decision_record>* decisions = nullptr;
 };
 
-/// A decision as one participant of an edge or group learned it; all have the same.
+/// A decision as one participant of an edge or group learned it; all participants learn the same.
 struct edge_decision {
   std::string op;
   rank_id sender = 0;    ///< of a group: its leader

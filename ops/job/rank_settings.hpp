@@ -1,5 +1,5 @@
 #pragma once
-/// What a program may set of its rank; docs/settings.md has the variables that beat these.
+/// The settings of a rank that a program may change. docs/settings.md lists the variables that override them.
 #include <parley/actors/policy.hpp>
 #include <parley/machine.hpp>
 #include <parley/tuning/constraint.hpp>
@@ -15,31 +15,31 @@
 namespace parley::ops {
 
 struct rank_settings {
-  /// Where results are read from and written to; empty: nowhere. Each rank writes a file of its own, with its number in the
-  /// name (`results2.csv`), and reads `results_path` itself first, which a launcher may have merged.
+  /// The file that results are read from and written to; empty: none. Each rank writes its own file, with its number in the name
+  /// (`results2.csv`). It reads `results_path` itself first, which a launcher may have merged.
   std::string results_path;
-  std::string untuned_path;  ///< a list of what ran its default for want of tuning, with the rank's number; empty: none
-  std::string spare_folder;  ///< for results that no file of that folder takes; empty: none
-  /// What is learned is in its file within a second, whatever ends the process then. False: `write_results` alone writes.
+  std::string untuned_path;  ///< lists what ran its default untuned; has the rank's number in its name; empty: none
+  std::string spare_folder;  ///< for results that cannot be written in their own folder; empty: none
+  /// Results are in the file within a second of being learned, however the process ends. False: only `write_results` writes.
   bool write_results_soon = true;
-  bool no_results = false;  ///< somebody has said that there shall be none (PARLEY_RESULTS is empty): for kernels, too
-  std::vector<tuning::validator> validators;  ///< what results depend on, besides parley's own version and the world
+  bool no_results = false;  ///< results are switched off (PARLEY_RESULTS is empty), also those of kernels
+  std::vector<tuning::validator> validators;  ///< what results depend on, besides parley's version and the world
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
   actors::window_limits window{};
-  /// What one edge may hold of data that came before its receives, and this rank of what came for ops that it has not declared; the
-  /// same on all ranks, as senders keep to their share of the latter (docs/limits.md).
+  /// Bytes that one edge may hold of data that arrived before its receives, and this rank of data for ops that it has not declared. The
+  /// same on all ranks, because senders keep to their share of the latter (docs/limits.md).
   std::uint64_t early_bytes = actors::most_early_bytes;
-  tuning::constraints constraints{};  ///< of every op, beside its own
-  /// What ranks are told to do without in all ops (parley/machine.hpp), the same on all of them. PARLEY_MASK wins.
+  tuning::constraints constraints{};  ///< for every op, in addition to its own
+  /// Capabilities that ranks must do without in all ops (parley/machine.hpp), the same on all ranks. PARLEY_MASK overrides it.
   std::vector<masked_capability> masked{};
   tuning::settings kernels{};  ///< of tunable kernels (parley/tunable_op.hpp); off unless enabled
-  tuning::environment_settings kernel_environment{};  ///< which beats them
+  tuning::environment_settings kernel_environment{};  ///< overrides `kernels`
   std::size_t flight_records = 16384;
-  /// A folder for `parley-flight-RANK.json`: what the flight recorder holds when a call fails or a peer is lost, at most once a
-  /// second, and when the program asks. Empty: nowhere.
+  /// The folder for `parley-flight-RANK.json`, the contents of the flight recorder. Written when a call fails or a peer is lost, at most
+  /// once a second, and when the program asks. It wins over PARLEY_FLIGHT_DIR. Empty: not written.
   std::string flight_dir;
-  /// How many times as long as it says each op's time-out is, from 1 on; a death is noticed as soon as ever. PARLEY_PATIENCE wins.
+  /// Factor of the timeouts of all ops, at least 1. Deaths are noticed as soon as without it. PARLEY_PATIENCE overrides it.
   std::uint32_t patience = 1;
   bool mutant_ignores_stamp = false;  ///< test switch, see ops/edges/edge_end.hpp
 };

@@ -21,7 +21,7 @@ using tuning::results_file;
 namespace {
 
 constexpr std::size_t listed_warnings = 3;
-constexpr runtime::time_ns batch_ns = 250'000'000;  // from what is learned first to its writing
+constexpr runtime::time_ns batch_ns = 250'000'000;  // from the first result of a batch to its writing
 
 constexpr std::string_view world_validator = "PARLEY_WORLD";
 
@@ -39,7 +39,7 @@ std::string located(const std::string& path, const tuning::line_warning& w) {
   return w.line == 0 ? path + ": " + w.text : fmt::format("{}:{}: {}", path, w.line, w.text);
 }
 
-/// What there is to say against adding to a file, or its content with the additions.
+/// The content of a file with the additions, or the reason why there is none.
 struct addition {
   enum class state : std::uint8_t { changed, nothing_new, refused, unreadable };
   state what = state::nothing_new;
@@ -69,7 +69,7 @@ addition add_to(const result<std::string>& there, const std::string& path, const
   return {state::changed, {}, tuning::write_results(merged->file)};
 }
 
-/// One file, looked at first without its lock: a run that learned nothing new needs none, nor a folder that can be written.
+/// Adds to one file. First reads it without its lock: a run that learned nothing new needs no lock, nor a folder that can be written.
 addition try_file(runtime::storage& disk, const std::string& path, const results_file& more,
                   std::span<const tuning::result_entry> superseded) {
   addition a = add_to(disk.read(path), path, more, superseded);
@@ -165,10 +165,10 @@ result<> record_untuned(runtime::storage& disk, const std::string& path, const s
   return done;
 }
 
-// ---- what was learned, on its way to the disk --------------------------------------------------------------------------
+// ---- writing results --------------------------------------------------------------------------------------------------
 
-/// A real disk is written by a thread of its own: its calls take long, and the rank's thread may be computing when its process is ended.
-/// It writes one batch at a time; `writing` is held meanwhile.
+/// Writes results soon after they are learned. A real disk is written by a thread of its own: a write takes long, and the rank's thread may
+/// be computing when its process is ended. The thread writes one batch at a time and holds `writing` meanwhile.
 class results_store::later final {
  public:
   later(results_store& store, runtime::executor& ex) : store_(store), executor_(ex), alarm_(*this) {}
@@ -191,7 +191,7 @@ class results_store::later final {
       warn("what is learned is written when the rank ends, and not before: " + asked.reason().text());
     }
   }
-  /// What was wrong with what has been written since.
+  /// Returns the new warnings about results that were written.
   std::vector<std::string> take_warnings() {
     const std::lock_guard hold(state_);
     return std::exchange(warnings_, {});
@@ -221,13 +221,13 @@ class results_store::later final {
       if (!done.where) done.warnings.push_back(done.where.reason().text());
       const std::lock_guard hold(state_);
       for (std::string& w : done.warnings) warn(std::move(w));
-    } catch (const std::exception& e) {  // what is missing there is written at the end
+    } catch (const std::exception& e) {  // `add` writes the missing results at the end
       const std::lock_guard hold(state_);
       warnings_.emplace_back(std::string("what was learned is not in its file yet: ") + e.what());
     }
   }
 
-  // Each once.
+  // Keeps each warning once.
   void warn(std::string text) {
     if (std::find(told_.begin(), told_.end(), text) != told_.end()) return;
     told_.push_back(text);
@@ -237,12 +237,12 @@ class results_store::later final {
   results_store& store_;
   runtime::executor& executor_;
   alarm alarm_;
-  std::mutex state_;  // of all that follows but for the writer
+  std::mutex state_;  // guards all members below, except the writer
   results_file learned_;
   std::vector<tuning::result_entry> superseded_;
   std::vector<std::string> warnings_;
   std::vector<std::string> told_;
-  transports::batch_thread writer_{[this] { write(); }, batch_ns};  // ends first, and with it what may be writing
+  transports::batch_thread writer_{[this] { write(); }, batch_ns};  // last: it ends first, with a write in progress
 };
 
 // ---- the store --------------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ void results_store::read(const std::string& path, const validators& expected) {
   for (const auto& entry : parsed->file.entries()) static_cast<void>(remembered_.add(entry));
 }
 
-// Their ranks are alone with them, however many there are.
+// Results of kernels do not depend on the number of ranks, because a kernel runs on one rank alone.
 std::size_t results_store::take_kernels_of(const results_file& file) {
   if (tuning::compare_validators(without_world(file.validators()), for_kernels_)) return 0;
   std::size_t taken = 0;
@@ -349,7 +349,7 @@ results_store::put_away results_store::put(const results_file& learned,
   return done;
 }
 
-// A rank of another world does not look where this world's results are.
+// Writes results of kernels to a file for worlds of all sizes: a rank of another world does not read this world's file.
 void results_store::put_kernels(const results_file& learned, std::span<const tuning::result_entry> give_way,
                                 std::vector<std::string>& warnings) {
   if (for_kernels_.size() == options_.validators.size()) return;
@@ -365,8 +365,8 @@ void results_store::put_kernels(const results_file& learned, std::span<const tun
     warnings.push_back("results of kernels are kept for worlds of this size only: " + a.why);
 }
 
-// What stands there is read first, so an entry that was decided otherwise would come back with the next run. Nothing is added: what
-// is in that file is its owner's choice.
+// The common file is read first, so an entry that this run decided differently would come back with the next run. Nothing is added to that
+// file: its contents are its owner's choice.
 void results_store::replace_in_common(const results_file& learned, std::span<const tuning::result_entry> superseded,
                                       std::vector<std::string>& warnings) {
   if (superseded.empty() || own_path() == options_.path) return;

@@ -1,22 +1,22 @@
 #pragma once
-/// Results files on a disk: what was there when a rank started, and how what it learned is added, so that nothing is lost.
+/// Results files on a disk: reads those that were there when a rank started, and adds what the rank learns, so that nothing is lost.
 ///
 ///     results_store store(disk, {.path = "results.csv", .ordinal = 2, .validators = mine});
 ///     store.remembered();                     // of results.csv, then of results2.csv: the first entry for a key counts
-///     store.learn({"activations/0>1", "1MiB", "direct", 0.2});   // there within a second, whatever ends the process
+///     store.learn({"activations/0>1", "1MiB", "direct", 0.2});   // on the disk within a second, however the process ends
 ///     auto where = store.add(learned, {});    // results2.csv, merged with what other jobs have put there meanwhile
 ///
-/// What is learned one after the other is written together, a quarter of a second after the first: on a thread of its own where the disk
-/// may block, so that it gets there while the rank computes, and else when the executor's clock comes to it.
+/// Results that are learned in quick succession are written together, a quarter of a second after the first. If the disk may block, a
+/// thread of its own writes them, so that they get there while the rank computes. Otherwise a timer of the executor does.
 ///
-/// A file of another version, machine or world, a broken one, and one with lines that cannot be read is neither trusted beyond
-/// its good lines nor ever overwritten: results go to a file of these validators beside it (`results2.for-1f0c….csv`),
-/// which is read next time, too. When the file cannot be locked or written, results go to a spare file
-/// (`results2.unmerged-….csv`, in the same folder or else in the spare one). Each of these is a warning that names the
-/// files and what to do; only when no place takes them it is an error. docs/results.md tells users about it.
+/// The store ignores a file of another version, machine or world, and a broken one. From a file with lines that cannot be read, it uses the
+/// other lines. It never overwrites such files: results go to a file of these validators in the same folder (`results2.for-1f0c….csv`),
+/// which is read next time, too. If a file cannot be locked or written, results go to a spare file (`results2.unmerged-….csv`, in the same
+/// folder, or else in the spare folder). Each of these is a warning that names the files and what to do. It is an error only if no place
+/// accepts the results. docs/results.md tells users about it.
 ///
-/// Results of kernels hold in worlds of all sizes: they are read out of files for another number of ranks, too, and where the rank's file
-/// is such a one they go to a file without that validator.
+/// Results of kernels hold in worlds of all sizes. They are also read from files for another number of ranks. If the rank's own file is
+/// such a file, they are written to a file without that validator.
 #include <parley/error.hpp>
 #include <parley/runtime/storage.hpp>
 #include <parley/runtime/time/executor.hpp>
@@ -31,10 +31,10 @@
 namespace parley::ops {
 
 struct keep_options {
-  /// Entries as this process read them, which its decisions replace; one that somebody else has changed since stays.
+  /// Entries as this process read them; its decisions replace them. An entry that another process has changed since stays.
   std::span<const tuning::result_entry> superseded{};
-  std::uint64_t unique = 0;    ///< names spare files: another number in every process
-  std::string spare_folder{};  ///< where spare files go when the results' own folder takes none; empty: nowhere
+  std::uint64_t unique = 0;    ///< part of the names of spare files; differs in every process
+  std::string spare_folder{};  ///< for spare files, if the results' own folder accepts none; empty: none
 };
 
 struct kept_results {
@@ -44,11 +44,11 @@ struct kept_results {
   std::vector<std::string> warnings;
 };
 
-/// Adds `more` to the file at `path`, under its lock. `io`: nobody took them; the text says why.
+/// Adds `more` to the file at `path`, under its lock. `io`: no file accepted the results; the text says why.
 runtime::result<kept_results> keep_results(runtime::storage& disk, const std::string& path,
                                            const tuning::results_file& more, const keep_options& o = {});
 
-/// The file beside `path` for results of exactly these validators.
+/// The file in the folder of `path` for results of exactly these validators.
 std::string variant_name(const std::string& path, std::span<const tuning::validator> validators);
 
 /// Adds lines `op,parameters` to the list at `path`, each once.
@@ -58,7 +58,7 @@ runtime::result<> record_untuned(runtime::storage& disk, const std::string& path
 /// Returns the folder of `path` if that folder does not exist, else an empty text.
 std::string missing_folder_of(const std::string& path);
 
-/// Written as a path: there shall be none.
+/// This path means that there are no results files.
 inline constexpr std::string_view no_file = "/dev/null";
 
 class results_store {
@@ -69,30 +69,30 @@ class results_store {
     std::vector<tuning::validator> validators;
     std::uint64_t unique = 0;
     std::string spare_folder{};
-    runtime::executor* ex = nullptr;  ///< null: `learn` leaves it to `add` to write
+    runtime::executor* ex = nullptr;  ///< null: `learn` writes nothing, only `add` writes
     bool numbered = true;             ///< false: `path` itself is this rank's file
   };
-  /// Reads what is there. `disk` and the executor may be null, and outlive the store otherwise.
+  /// Reads the files that are there. `disk` and the executor may be null; otherwise they must outlive the store.
   results_store(runtime::storage* disk, options o);
   results_store(const results_store&) = delete;
   results_store& operator=(const results_store&) = delete;
-  /// What `learn` has not brought to the disk by now is left to `add`.
+  /// Does not write results that `learn` was given and that are not on the disk yet: call `add` before.
   ~results_store();
 
   const tuning::results_file& remembered() const noexcept { return remembered_; }
-  /// Where this rank's results go.
+  /// The file for this rank's results.
   std::string own_path() const {
     return options_.numbered ? tuning::name_with_ordinal(options_.path, options_.ordinal) : options_.path;
   }
   runtime::storage* disk() const noexcept { return disk_; }
   bool in_use() const noexcept { return disk_ != nullptr && !options_.path.empty(); }
-  /// Adds it to this rank's file soon. `before`, if there is one, was read and gives way to it.
+  /// Adds the entry to this rank's file soon. It replaces `before`, an entry that was read, if there is one.
   void learn(tuning::result_entry entry, const tuning::result_entry* before = nullptr);
-  /// Adds to this rank's file and answers where they are. `unavailable`: no results file was asked for. What was superseded is
-  /// replaced in the common file, too, where it still stands there; what this store added before gives way in the rank's own.
+  /// Adds to this rank's file and returns the path of the results. `unavailable`: no results file was asked for. Superseded entries are
+  /// also replaced in the common file, if they still stand there. Entries that this store added before are replaced in the rank's own file.
   runtime::result<std::string> add(const tuning::results_file& learned,
                                    std::span<const tuning::result_entry> superseded);
-  /// What was wrong with files that were read or written.
+  /// Warnings about files that were read or written.
   const std::vector<std::string>& warnings() const noexcept { return warnings_; }
   std::vector<std::string>* warning_list() noexcept { return &warnings_; }
   void warn(std::vector<std::string> more) { warnings_.insert(warnings_.end(), more.begin(), more.end()); }
@@ -116,7 +116,7 @@ class results_store {
   options options_;
   validators for_kernels_;  // without the world's size
   tuning::results_file remembered_;
-  std::vector<tuning::result_entry> added_;  // by `put`, which two threads never run at once
+  std::vector<tuning::result_entry> added_;  // entries that `put` has added; two threads never run `put` at once
   std::vector<std::string> warnings_;
   std::unique_ptr<later> later_;
 };

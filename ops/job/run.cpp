@@ -68,7 +68,7 @@ bool inside(const std::vector<std::uint64_t>& part, const std::vector<std::uint6
 
 constexpr time_ns longest_spin_beside_gpu_ns = 2'000'000;
 
-// Ranks that outnumber the processors which they may use must yield while they wait for each other.
+// If ranks outnumber the processors that they may use, they must yield while they wait for each other.
 reactor::sharing sharing_of(const std::vector<transports::member>& members, rank_id self) {
   const transports::member& me = members[self];
   if (members.size() == 1 || me.affinity.empty()) return reactor::sharing::own_core;
@@ -99,7 +99,7 @@ std::optional<std::string> variable(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-/// Of a rank that is not known yet nothing is said.
+/// Prints without the rank's number if it is not known yet.
 void complain(std::optional<rank_id> rank, const std::string& what) {
   const std::string who = rank ? "rank " + std::to_string(*rank) + ": " : "";
   std::fprintf(stderr, "parley: %s%s\n", who.c_str(), what.c_str());
@@ -125,7 +125,7 @@ int status_of(parting how) {
   return 1;
 }
 
-// What an error that ends this rank waits for: why its peer could not send, where it is of that, and then for rank 0 to hear of it.
+// A rank that ends with an error waits twice: if a send failed, for the reason of that; then until rank 0 has heard of the error.
 struct farewell {
   static constexpr time_ns limit_ns = 1'000'000'000;  // rank 0 may be computing
   static constexpr time_ns look_every_ns = 2'000'000;
@@ -171,7 +171,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     for (const transports::member& m : all.members) wire->connect(m.rank, m.address, restarts_of(m.rank));
     loop->set_sharing(sharing_of(all.members, place.rank));
     if (o.gpu != nullptr) {
-      // What a peer's copy engine writes here takes longer than any message, and to be woken takes a tenth of a millisecond.
+      // A peer's copy engine takes longer to write here than any message, and waking up takes 0.1 ms. So the loop spins longer.
       loop->set_longest_spin(longest_spin_beside_gpu_ns);
       open_gpu(o);
     }
@@ -181,7 +181,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     complain_of_warnings();
   }
   ~state() {
-    // In this order: nobody may call into what is gone.
+    // In this order, so that nothing calls an object that is gone.
     heart.reset();
     alive.reset();
     meeting.reset();
@@ -202,9 +202,9 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     if (copies) loop->detach(*copies);
   }
 
-  // Of an engine that has ended without `write_results`, by an exception perhaps. By now the others have been told.
+  // For a job that ends without `write_results`, perhaps by an exception. By now the other ranks have been told of its end.
   void keep_results_of_unfinished() noexcept {
-    if (::getpid() != process) return;  // a child that only ends; the thread that may be writing is not in it
+    if (::getpid() != process) return;  // a forked child, which lacks the thread that may be writing
     try {
       if (self->settings().write_results_soon && self->learned() != kept) static_cast<void>(self->write_results());
     } catch (const std::exception& e) {
@@ -218,7 +218,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
                                       [&](const auto& m) { return m.host == all.members[place.rank].host; });
     const auto count = static_cast<std::ptrdiff_t>(o.gpu->devices().size());
     const int device = o.device.value_or(static_cast<int>(before % count));
-    // From the start: CUDA makes a context on the one that is current, and to go back to device 0 would make one there for every rank.
+    // Set first: CUDA makes a context on the current device. If device 0 stayed current, every rank would make a context there.
     o.gpu->make_current(device);
     copies.emplace(*o.gpu, device, transports::cuda_copies::shared_by(*o.gpu, 1, o.copies));
     memory_of_gpu.emplace(*copies);
@@ -244,7 +244,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     return static_cast<transports::siphash*>(seal)->tag(header, body);
   }
 
-  // It has to find CUDA's context on this thread, also before it is known which ranks of this host come before this one.
+  // UCX has to find CUDA's context on this thread. So a device is chosen before it is known which ranks of this host come before this one.
   void open_wire(bool one_host, const job_options& with) {
     transports::ucx_link::options o;
     o.reach = one_host ? transports::ucx_reach::one_host : transports::ucx_reach::several_hosts;
@@ -262,7 +262,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     loop->attach(*wire);
   }
 
-  /// What the others are told of this process.
+  /// This process's entry in the list of members, for the other ranks.
   transports::member introduction(const job_options& o) const {
     transports::member me = transports::this_process(wire->address());
     me.kind = o.kind;
@@ -345,14 +345,14 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
         if (wire->has_cut(peer)) peers().hear(peer, actors::evidence::link_cut);
       }
     };
-    // Later: where the transport is about to say it, too, it knows more.
+    // Posted, because the transport may be about to report the same death, and knows more of it.
     on.give_up = [this](rank_id lost, const std::string& why) {
       on_loop_of(lost, [this, lost, why] { hear_of_death(lost, actors::evidence::found_dead, why); });
     };
     self.emplace(std::move(on), settings);
     begin(place.world_size, *self);
     warn_of_results_folder(settings);
-    if (place.rank == 0) {  // masks are the same on all
+    if (place.rank == 0) {  // masks are the same on all ranks
       for (const std::string& w : masks_of_nobody(settings.masked, place.world_size)) complain(0, "warning: " + w);
     }
     if (!settings.flight_dir.empty() && ::access(settings.flight_dir.c_str(), W_OK | X_OK) != 0)
@@ -367,7 +367,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     wire->ask_for_last_words([this](rank_id peer) { return is_word_due(peer); });
   }
 
-  // Before the work whose results would not get there. A folder that can only be read may be meant so.
+  // Warns before the work whose results could not be written. A folder that is only readable may be intended.
   void warn_of_results_folder(const rank_settings& settings) const {
     if (settings.results_path.empty() || !settings.write_results_soon) return;
     const std::string path = tuning::name_with_ordinal(settings.results_path, place.rank);
@@ -377,7 +377,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
                                "; make the folder or change PARLEY_RESULTS");
   }
 
-  // The signal's default would end the process. Without a folder it goes to one of this process's own.
+  // Works without a named folder, too, because the signal's default action would end the process. It then makes a temporary folder.
   void dump_on_signal(const std::string& named) {
     if (named.empty() && signal_folder.empty()) {
       std::error_code none;
@@ -399,7 +399,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     if (s.spare_folder.empty()) s.spare_folder = std::filesystem::temp_directory_path(none).string();
     return std::move(s);
   }
-  /// Those that were not printed yet.
+  /// Prints the warnings that were not printed yet.
   void complain_of_warnings() {
     for (; warnings_printed < self->warnings().size(); ++warnings_printed)
       complain(place.rank, "warning: " + self->warnings()[warnings_printed]);
@@ -434,7 +434,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     for (const rank_id r : o.watched) o.pids.push_back(pid_of(r));
     o.turns = [loop = &*loop] { return loop->turns_so_far(); };
     transports::heartbeat::events to;
-    // By then a newer process may be in that place.
+    // Asks the heartbeat again on the loop, because a newer process may be in that place by then.
     to.on_lost = [this](rank_id, const std::string&) {
       on_loop([this] {
         for (const auto& [dead, why] : heart->lost()) hear_of_death(dead, actors::evidence::fell_silent, why);
@@ -452,7 +452,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
       complain(place.rank, "warning: a rank that is stopped is not noticed: " + started.reason().what());
     }
   }
-  /// What rank 0 would tell them, were it there. Two of a host do it, as one may be about to leave.
+  /// Tells other hosts of deaths, as rank 0 would if it were there. Two ranks of a host do so, because one may be about to leave.
   void tell_other_hosts() {
     if (!notices || !heart || (meeting && !without_rank_0)) return;
     const auto living = heart->living();
@@ -465,15 +465,15 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     const auto is_elsewhere = [&](const transports::member& m) { return m.host != all.members[place.rank].host; };
     return std::any_of(all.members.begin(), all.members.end(), is_elsewhere);
   }
-  /// From the heart's thread to this rank's, as long as this object lives.
+  /// Runs `does` on this rank's thread, if this object still lives then. Called by the heartbeat's thread.
   template <class Does>
   void on_loop(Does does) {
     loop->post([does = std::move(does), still = std::weak_ptr<bool>(alive)] {
       if (!still.expired()) does();
     });
   }
-  /// The same for what is found out of the process that is in a rank's place now. What that has said itself, or that another one
-  /// has come, may be here unread.
+  /// Like `on_loop`, for news about the process that is in a rank's place now. First reads unread messages: that process may have spoken
+  /// itself, or a newer one may have come, and then the news is dropped.
   template <class Does>
   void on_loop_of(rank_id peer, Does does) {
     on_loop([this, peer, which = all.members[peer].incarnation, does = std::move(does)] {
@@ -481,7 +481,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
       if (all.members[peer].incarnation == which) does();
     });
   }
-  /// 0 where this process would call another one by it.
+  /// The process id of a rank; 0 if the id would name another process here, in another namespace of ids.
   std::uint32_t pid_of(rank_id r) const {
     const std::uint64_t here = all.members[place.rank].pids_of;
     return here != 0 && all.members[r].pids_of == here ? all.members[r].pid : 0;
@@ -492,9 +492,9 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
   }
   std::uint32_t restarts_of(rank_id r) const { return runtime::restarts_of(all.members[r].incarnation); }
 
-  // ---- evidence of what has become of other ranks (actors/membership) -------------------------------------------------
+  // ---- evidence about other ranks (actors/membership) -----------------------------------------------------------------
 
-  /// The rendezvous says so, or rank of another host does.
+  /// The rendezvous, or a rank of another host, says that the rank is dead.
   void on_dead(rank_id dead, const std::string& why) {
     if (!self) {
       early.emplace_back([this, dead, why] { on_dead(dead, why); });
@@ -518,7 +518,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     hear_left(left, why);
     if (left == 0) lose_rank_0();
   }
-  /// A new process in the place of a rank whose loss was told before.
+  /// A new process is in the place of a rank whose loss was reported before.
   void on_restarted(const transports::member& anew) {
     if (!self) {
       early.emplace_back([this, anew] { on_restarted(anew); });
@@ -532,14 +532,14 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
       if (over_gpu) over_gpu->on_peer_failed(peer);
       const bool replaced = peers().of(peer) == actors::standing::replaced;
       const bool cut = wire->has_cut(peer) && !replaced;
-      // Rank 0 tells who has returned, but not while it computes.
+      // Rank 0 reports ranks that have returned, but not while it computes. The heartbeat knows them, too.
       if (!replaced && heart && heart->has_returned(peer)) peers().hear(peer, actors::evidence::said_goodbye);
       peers().hear(peer, cut ? actors::evidence::link_cut : actors::evidence::link_broke,
                    {cut ? torn_down : "its connection broke", {}});
       if (peer == 0 && peers().of(0) == actors::standing::lost) lose_rank_0();
     });
   }
-  /// A peer whose connection broke while its process runs is about to say with which error it ends, most of the time.
+  /// If a peer's connection broke while its process runs, the peer is most likely about to say with which error it ends.
   bool is_word_due(rank_id peer) const {
     const std::uint32_t pid = pid_of(peer);
     return peers().of(peer) == actors::standing::in_touch && !wire->has_cut(peer) && pid != 0 &&
@@ -550,7 +550,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     tell_other_hosts();
   }
 
-  // ---- and what follows from it ---------------------------------------------------------------------------------------
+  // ---- effects of that evidence ---------------------------------------------------------------------------------------
 
   void close_link(rank_id peer) noexcept override { wire->give_up(peer); }
   bool link_is_down(rank_id peer) const noexcept override { return wire->has_failed(peer); }
@@ -569,7 +569,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     if (found == coming.end()) return std::nullopt;
     const transports::member came = std::move(found->second);
     coming.erase(found);
-    // Rank 0 lets nobody in with another one.
+    // Rank 0 admits no such process.
     if (!transports::ucx_link::is_address(came.address)) {
       complain(place.rank, "warning: rank " + std::to_string(peer) +
                                " has come back with an entry that holds no address of UCX; it stays lost until "
@@ -582,8 +582,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     return came.incarnation;
   }
   std::string why_fenced() const override { return heart ? heart->fenced() : std::string(); }
-  /// Whoever has returned answers nothing more, even where no connection to it was ever made that could break. By then its
-  /// last messages have been polled: each look takes a turn of the loop.
+  /// A rank that has returned does not answer any more, even if no connection to it was ever made that could break. Before that counts, its
+  /// last messages are polled: each look takes a turn of the loop.
   struct goodbye : runtime::timer {
     goodbye(state& s, rank_id r) : timer(&on_look), of(s), who(r), which(s.all.members[r].incarnation) { look_later(); }
     void look_later() { of.loop->arm_in(*this, 50'000'000); }
@@ -617,14 +617,14 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
   std::size_t kernel_warnings_printed = 0;
   std::optional<flight_signal> on_signal;
   std::string signal_folder;
-  std::vector<std::function<void()>> early;      // news of other ranks from before this one was there
+  std::vector<std::function<void()>> early;      // news of other ranks from before `self` was made
   std::map<rank_id, transports::member> coming;  // newer processes that are not taken in yet
   std::vector<std::unique_ptr<goodbye>> goodbyes;
   farewell said;
   time_ns detection_ns;
   std::chrono::nanoseconds settle_limit;
   undelivered_messages undelivered;
-  std::vector<tuning::result_entry> kept;  // what results files were written of
+  std::vector<tuning::result_entry> kept;  // the results that files were written from
   pid_t process = ::getpid();
   bool warned_of_host = false;
   bool without_rank_0 = false;  // nobody is at the rendezvous any more
@@ -635,7 +635,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
 job::job(job_options o) : state_(std::make_unique<state>(std::make_unique<reactor>(), std::move(o))) {}
 job::job(boost::asio::io_context& io, job_options o)
     : state_(std::make_unique<state>(std::make_unique<reactor>(io, reactor::options{}), std::move(o))) {}
-// A copy in a child that fork() made must not say goodbye, end threads that are not there, or take down what its parent uses.
+// In a child process that fork() made, a job must not say goodbye, end threads that are not there, or take down what its parent uses.
 job::~job() {
   if (state_->loop->forked()) static_cast<void>(state_.release());
 }
@@ -660,7 +660,7 @@ void job::write_results() {
 parting job::leave() {
   check_process(*state_->loop, "the job was left");
   runtime::run(*state_->loop, state_->self->settle(state_->settle_limit));
-  // Decisions that were on their way, also from a leader to its own participant.
+  // Writes decisions that have arrived since. They were in flight, perhaps from a leader to its own participant.
   if (state_->self->learned() != state_->kept) write_results();
   for (const std::string& w : state_->self->idle_pins()) complain(state_->place.rank, "warning: " + w);
   state_->tell_what_verbose_asks();
@@ -674,7 +674,7 @@ parting job::leave() {
   return strict && !left.undelivered.empty() ? parting::undelivered : parting::in_peace;
 }
 
-// Who is told only by this rank's connections that it has ended does not know why, so these last until rank 0 has told the others.
+// A rank that notices this rank's end only by its broken connection does not know the reason. So connections last until rank 0 has told it.
 runtime::error job::leave_after(const runtime::error& why) {
   if (!state_->meeting || state_->loop->forked()) return why;
   runtime::run(*state_->loop, farewell::until_traced(&*state_->self, &why));
@@ -713,10 +713,10 @@ int run(const std::function<void(job&)>& program, job_options o) {
       const runtime::error why = error_of_program(std::current_exception());
       if (!here.loop().forked()) static_cast<void>(here.self().dump_flight(why.what()));
       complain(id, here.leave_after(why).what());
-      here.write_results();  // what was agreed on is as good as before
+      here.write_results();  // agreed results are as good as before
       return 1;
     }
-    if (here.loop().forked()) return 0;  // a child of the program that has reached its end: the job goes on without it
+    if (here.loop().forked()) return 0;  // a forked child at its end: the job goes on without it
     here.write_results();
     return status_of(here.leave());
   } catch (...) {

@@ -48,7 +48,7 @@ kernel_entry& kernel_core::look_up(const tuning::kernel_key& key) {
       by_key_.erase(key);
       runtime::raise({errc::bad_argument, "kernel " + name_ + ": " + text.reason().text});
     }
-    // Other literals may say the same.
+    // Different keys may have the same text.
     auto& entry = entries_[text.value()];
     if (entry == nullptr) {
       entry = std::make_unique<kernel_entry>();
@@ -66,7 +66,7 @@ void kernel_core::recall(kernel_entry& e) {
   if (e.looked_up == context_.version()) return;
   e.looked_up = context_.version();
   const tuning::result_entry* known = context_.remembered(name_, e.parameters);
-  e.looked_up = context_.version();  // also of the file that was opened for it
+  e.looked_up = context_.version();  // again, because the lookup may have opened a file
   if (known == nullptr) return;
   const auto solution = find(known->solution);
   if (!solution) {
@@ -86,7 +86,7 @@ void kernel_core::check_caller(const kernel_entry& e) const {
   runtime::check_call(context_.where(), title_of(e));
 }
 
-/// What a switch has left out may be there again with the next call.
+/// Does not decide the entry if a switch leaves no choice: the switch may be different at the next call.
 bool kernel_core::has_choice(kernel_entry& e, outputs o) {
   const auto on = [this](const implementation& i) { return context_.is_family_enabled(i.family); };
   if (ids_.size() == 1) {

@@ -1,12 +1,12 @@
 #pragma once
-/// What a tunable kernel is besides its functions: its implementations' names, and what was decided for each key.
-/// parley/tunable_op.hpp is what users write; this is the part of it that does not depend on the kernel's signature.
+/// The part of a tunable kernel that does not depend on its signature: the names of its implementations, and the decision for each key.
+/// parley/tunable_op.hpp is what users write.
 ///
 ///     kernel_tuning t(core, entry, outputs);
 ///     while (const auto step = t.next()) { …run step->candidate, catch…; t.end(thrown); }
 ///     run(t.finish());
 ///
-/// A tuning that is given up half way leaves its key undecided.
+/// If a tuning is given up half way, its key stays undecided.
 #include <parley/identifiers.hpp>
 #include <parley/kernel_key.hpp>
 #include <parley/ops/kernels/kernel_output.hpp>
@@ -33,15 +33,15 @@ using runtime::time_ns;
 /// One kernel and key.
 struct kernel_entry {
   std::string parameters;  ///< the key's text
-  std::string title;       ///< with its kernel's name
+  std::string title;       ///< the kernel's name and the key
   std::uint32_t winner = 0;
   bool decided = false;
   bool being_tuned = false;
-  const std::string* runs_now = nullptr;  ///< the `void` implementation that is on the stack while it is tried
-  std::uint32_t looked_up = 0;            ///< the context's version that this was looked up in
+  const std::string* runs_now = nullptr;  ///< id of the `void` implementation that is being tried and is on the stack
+  std::uint32_t looked_up = 0;            ///< the context's version when it was last looked up
   double time_ms = 0;                     ///< of the winner; 0 when it was not measured
   std::string why;
-  std::string passed_over;  ///< what a results file says of it that cannot be, in words
+  std::string passed_over;  ///< says which entry of a results file was ignored, and why
 };
 
 class kernel_core {
@@ -62,7 +62,7 @@ class kernel_core {
   tunable_context& context() const noexcept { return context_; }
   const std::vector<implementation>& implementations() const noexcept { return implementations_; }
   const std::vector<std::string>& ids() const noexcept { return ids_; }
-  /// By its id or `Default`, or nothing.
+  /// Finds an implementation by its id or by `Default`.
   std::optional<std::uint32_t> find(std::string_view solution) const noexcept;
 
   kernel_entry& entry(const tuning::kernel_key& key) {
@@ -73,11 +73,11 @@ class kernel_core {
   const std::map<std::string, std::unique_ptr<kernel_entry>>& entries() const noexcept { return entries_; }
 
   enum class way : std::uint8_t { run_winner, tune };
-  /// Throws `bad_argument` where an implementation that is being tried calls its own kernel with the same key: the call would never
-  /// end, were that implementation the best. With another key, such as a smaller size, it may.
+  /// Throws `bad_argument` if an implementation that is being tried calls its own kernel with the same key: if it won, such a call would
+  /// never end. It may call its kernel with another key, such as a smaller size.
   void check_caller(const kernel_entry& e) const;
   runtime::op_title title_of(const kernel_entry& e) const noexcept { return {"kernel", e.title}; }
-  /// While a `void` implementation is tried.
+  /// Exists while a `void` implementation is tried.
   class on_stack {
    public:
     on_stack(kernel_entry& e, const std::string& id) noexcept : entry_(e) { entry_.runs_now = &id; }
@@ -90,8 +90,8 @@ class kernel_core {
   };
 
   enum class outputs : std::uint8_t { can_be_compared, cannot };
-  /// For an entry outside of contextual runs, with tunable ops enabled. What leaves no choice is not tried: a single implementation, none
-  /// but the default whose family is on, none that could be checked where numbers are.
+  /// For an entry outside of contextual runs, with tunable ops enabled. An entry without a choice is not tuned: the kernel has one
+  /// implementation, the families of all others are switched off, or numbers are compared and the kernel declares no outputs.
   way prepare(kernel_entry& e, outputs o);
 
  private:
@@ -104,7 +104,7 @@ class kernel_core {
   };
   tunable_context& context_;
   std::string name_;
-  std::shared_ptr<const void> claim_;  // to it
+  std::shared_ptr<const void> claim_;  // to the name
   std::vector<implementation> implementations_;
   std::vector<std::string> ids_;
   tuning::kernel_key latest_key_;
@@ -122,42 +122,42 @@ class kernel_tuning {
   kernel_tuning& operator=(const kernel_tuning&) = delete;
   ~kernel_tuning() { entry_.being_tuned = false; }
 
-  /// What to run now, with the clock running from here on; nothing: all are through.
+  /// Returns the next trial and starts its clock; nothing: all trials are done.
   std::optional<tuning::trial> next();
-  /// It ran, or threw. What the default throws is the caller's to see, and so is the end of a cancelled caller.
+  /// The trial has run, or thrown. Rethrows an exception of the default, and the cancellation of the caller.
   void end(const std::exception_ptr& thrown);
-  /// Decides, and puts back what is updated, so that the winner may run for the caller.
+  /// Decides, and restores updated outputs, so that the winner can run for the caller. Returns the winner.
   std::uint32_t finish();
 
  private:
   kernel_core& core_;
   kernel_entry& entry_;
   kernel_outputs outputs_;
-  std::vector<std::byte> before_;     // of what is updated
-  std::vector<std::byte> reference_;  // the default's
+  std::vector<std::byte> before_;     // the updated outputs
+  std::vector<std::byte> reference_;  // the default's outputs
   tuning::kernel_plan plan_;
   tuning::trial step_;
   time_ns began_ns_ = 0;
 };
 
-/// A thunk that is being tuned as a whole; see parley/contextual.hpp. Its kernels ask it what to run.
+/// A thunk that is tuned as a whole; see parley/contextual.hpp. Its kernels ask it which config to run.
 class contextual_run {
  public:
   struct turn {
-    std::size_t config = 0;  ///< what to run
+    std::size_t config = 0;  ///< the config to run
     void* of = nullptr;
     std::size_t step = 0;
     bool counts = false;
     time_ns began_ns = 0;
-    // Where numbers are compared.
+    // For the comparison of numbers.
     enum class comparison : std::uint8_t { none, is_reference, with_reference } compared = comparison::none;
-    std::size_t call = 0;  // of this kernel and key, in this run
+    std::size_t call = 0;  // the number of this call of the kernel and key, in this run
     kernel_outputs outputs{};
-    std::vector<std::byte> before{};  // of what is updated
+    std::vector<std::byte> before{};  // the updated outputs
   };
   /// `outputs` are only looked at where the context compares numbers.
   virtual turn begin(const kernel_core& kernel, kernel_entry& e, kernel_outputs outputs) = 0;
-  /// True: the call is over. False: `t.config` is to run in its place. Throws when there is nothing left to run.
+  /// True: the call is over. False: run `t.config` in its place. Throws if nothing is left to run.
   virtual bool end(turn& t, const std::exception_ptr& thrown) = 0;
 
  protected:

@@ -1,13 +1,13 @@
 #pragma once
-/// What a kernel writes, so that a candidate's numbers can be compared with the default's.
+/// The memory that a kernel writes, so that a candidate's numbers can be compared with the default's.
 ///
 ///     .outputs = [](std::span<const float> in, std::span<float> out) { return out; }
 ///     .outputs = [](…) { return kernel_outputs(sums, counts); }                       // several
 ///     .outputs = [](…) { return kernel_outputs::updated(accumulators); }              // read as well: `y += a * x`
 ///
-/// Before a candidate's check what is only written is filled with 0xFF (which is NaN), so that one that does nothing is not
-/// taken for a fast one. What is updated is put back to what it was before each compared run, and before the run that the
-/// caller gets. Any span of numbers will do; the memory is the caller's and has to stay where it is while the call lasts.
+/// Before a candidate's check, outputs that are only written are filled with 0xFF (which is NaN). So a candidate that does nothing is not
+/// taken for a fast one. Updated outputs are restored before each compared run, and before the run whose result the caller gets. An output
+/// is any span of numbers. The caller owns the memory, which has to stay in place during the call.
 #include <parley/tuning/results/settings.hpp>
 
 #include <concepts>
@@ -41,7 +41,7 @@ class kernel_outputs {
   std::vector<std::byte> save() const;
   void restore(const std::vector<std::byte>& saved) const noexcept;
   void fill() const noexcept;
-  /// Empty when all numbers are within tolerance of `reference`, else which one is not.
+  /// Empty if all numbers are within tolerance of `reference`; otherwise says which one is not.
   std::string compare(const std::vector<std::byte>& reference, const tuning::numerical_check& within) const;
 
  private:

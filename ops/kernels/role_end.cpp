@@ -21,7 +21,7 @@ namespace {
 
 constexpr time_ns decided_within_ns = 30'000'000'000;
 
-// Its name has the role in it: what was learned in one says nothing about another.
+// The name includes the role, because results of one role say nothing about another.
 actors::op_declaration declare(const role_options& o, rank_id self) {
   actors::op_declaration d;
   d.name = o.name + "/" + o.role;
@@ -91,7 +91,7 @@ role_end::~role_end() {
 
 agreement role_end::agreed() noexcept { return {services_, participant_, failed_, decided_within_ns}; }
 
-// On scratch data it might wait for a partner who knows nothing of it.
+// Not rehearsed: on scratch data, the function might wait for a partner that knows nothing of it.
 task<> role_end::rehearse(std::uint64_t) { co_return; }
 
 void role_end::fail(const error& why) noexcept {
@@ -105,7 +105,7 @@ task<> role_end::run(std::span<std::byte> data) {
   if (failed_) throw failure(*failed_);
   const std::uint64_t n = next_++;
   const auto chosen = assigned_.choose(data.size(), 0, n, services_.ex.now());
-  actors::stamp mark;  // as if it were sent
+  actors::stamp mark;  // as if the call were a message
   mark.op = participant_.declaration.id();
   mark.generation = participant_.generation;
   mark.digest = chosen.digest;
@@ -136,7 +136,7 @@ task<> role_end::run(std::span<std::byte> data) {
   std::rethrow_exception(thrown);
 }
 
-// A row has the time that is charged, the flight recorder the time that has passed.
+// A row has the time that is charged. The flight recorder has the time that has passed.
 void role_end::end(const actors::stamp& mark, std::uint64_t invocation, time_ns began_ns, time_ns worked_ns,
                    const error* thrown) {
   const errc outcome = thrown == nullptr ? errc::none : thrown->code();

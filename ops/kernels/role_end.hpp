@@ -1,5 +1,5 @@
 #pragma once
-/// What a rank does in its role, as an op of one participant: what its handle (role_op.hpp) calls. Internal to ops.
+/// A role op on its rank, which is its only participant. Its handle (role_op.hpp) calls it. Internal to ops.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/coordinator.hpp>
 #include <parley/actors/agreement/participant.hpp>
@@ -23,11 +23,11 @@ namespace parley::ops {
 
 class role_end final : public op_end, private actors::implementations {
  public:
-  /// Throws `bad_argument`. With the settings of `self`, and what its results files say.
+  /// Uses the settings and the results files of `self`. Throws `bad_argument`.
   role_end(rank& self, const role_options& o);
   ~role_end() override;
 
-  /// Once, when its rank has it: no other op is declared by its name.
+  /// Call it once, when the rank has accepted the op: no other op has its name then.
   void start();
   runtime::task<> run(std::span<std::byte> data);
   agreement agreed() noexcept;

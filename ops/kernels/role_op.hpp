@@ -1,20 +1,21 @@
 #pragma once
-/// What a rank does in its role, by one of several functions: which one is fastest is this rank's own choice, made for each size
-/// on the very calls. `register_asymmetric_autotuning` (registration.hpp) makes these.
+/// The work of a rank in its role, done by one of several functions. This rank alone chooses the fastest one for each size, by trials on
+/// the program's own calls. `register_asymmetric_autotuning` (registration.hpp) makes these.
 ///
 ///     role_op stage(self, {.name = "stage", .role = "forward", .configs = {plain, tiled}});      // the first one is the default
 ///     co_await stage.run(data);
 ///     decision now = stage.decision(data.size());         // what runs for that size, and why
-///     stage.agreed().retune({}, "the clock has changed"); // searches anew
+///     stage.agreed().retune({}, "the clock has changed"); // searches again
 ///
-/// An op of one participant: its leader is this rank, so that nothing is sent. All else is as with ops of more ranks: the job's
-/// settings and constraints hold, trials are paid from a budget, the winner is kept in this rank's results (`stage/forward/2`) and
-/// is not tried again in the next job, and times that drift are searched anew. There are no rehearsals, since such a function may
-/// exchange data with others; so with NUMERICAL_CHECK (`constraints::compare_trials`) only the default runs.
+/// An op of one participant: its leader is this rank, so nothing is sent. Everything else is as with ops of more ranks: the job's settings
+/// and constraints hold; trials are paid from a budget; the winner is kept in this rank's results (`stage/forward/2`) and is not tried
+/// again in the next job; and a size whose times drift is searched again. There are no rehearsals, because such a function may exchange
+/// data with others. So with NUMERICAL_CHECK (`constraints::compare_trials`) only the default runs.
 ///
-/// A call runs one of the functions, once, on the caller's data, until the decision the default between trials. What it waits in
-/// calls of other ops is not charged to it (runtime/time/work_meter.hpp). An exception comes out as it is. A candidate that throws never
-/// runs again for this size, unless it was cancelled, came too late or lost a peer. A call throws `fenced` once this rank is.
+/// A call runs one of the functions, once, on the caller's data. Until the decision, calls between trials run the default. The function is
+/// not charged for waits in calls of other ops (runtime/time/work_meter.hpp). An exception of the function is rethrown unchanged. A
+/// candidate that throws never runs again for this size, unless it was cancelled, came too late or lost a peer. Once this rank is fenced,
+/// a call throws `fenced`.
 #include <parley/agreement.hpp>
 #include <parley/ops/core/op_config.hpp>
 #include <parley/task.hpp>
@@ -60,7 +61,7 @@ struct role_options {
   tuning::constraints constraints{};
 };
 
-/// A light handle that lives as long as its rank. Its members but `idle` and `role` throw `bad_argument` on an idle rank.
+/// A light handle that lives as long as its rank. On an idle rank, its members throw `bad_argument`, except `idle` and `role`.
 class role_op {
  public:
   role_op() = default;  ///< idle
@@ -69,7 +70,7 @@ class role_op {
   runtime::task<> run(std::span<std::byte> data);
   bool idle() const noexcept { return end_ == nullptr; }
   const std::string& role() const noexcept;
-  /// What was decided here, and wishes about it (agreement.hpp), for calls of so many bytes.
+  /// The decision for calls of so many bytes, and ways to influence it (agreement.hpp).
   agreement agreed() const;
   ops::decision decision(std::uint64_t bytes) const { return agreed().decision(bytes); }
   runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {

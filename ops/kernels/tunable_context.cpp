@@ -63,7 +63,7 @@ void tunable_context::set_filename(std::string name, bool insert_device_ordinal)
 
 std::string tunable_context::get_filename() const {
   if (is_shared()) return shared_->own_path();
-  // A name from the environment is for all ranks.
+  // A file name from the environment is the same on all ranks, so the rank's number is added.
   const bool insert = insert_ordinal_ || environment_.has(setting::file);
   return insert ? tuning::name_with_ordinal(now_.file, ordinal_) : now_.file;
 }
@@ -162,7 +162,7 @@ void tunable_context::learn(tuning::result_entry entry) {
   learned_.push_back(std::move(entry));
 }
 
-// ---- what there is to tell --------------------------------------------------------------------------------------------
+// ---- notes and log ----------------------------------------------------------------------------------------------------
 
 void tunable_context::note_untuned(std::string line) {
   if (std::find(untuned_.begin(), untuned_.end(), line) == untuned_.end()) untuned_.push_back(std::move(line));

@@ -15,7 +15,7 @@ namespace {
 
 constexpr double infinite_ns = std::numeric_limits<double>::infinity();
 
-/// The average of one config on one rank; +infinity where it lacks it. Remote numbers may be anything.
+/// The average of one config on one rank; +infinity if the rank lacks it. A number from another rank may be invalid: then it is +infinity.
 double average_of(const contextual_report& r, std::uint64_t digest) {
   for (std::size_t i = 0; i < r.digests.size() && i < r.average_ns.size(); ++i) {
     if (r.digests[i] == digest) return r.average_ns[i] >= 0 ? r.average_ns[i] : infinite_ns;
@@ -29,7 +29,7 @@ bool has(const contextual_report& r, std::uint64_t digest) {
 
 using reports = std::vector<const contextual_report*>;
 
-/// The first rank's that all of them can run.
+/// A config that a rank remembers and that all ranks can run; the first rank with such a config decides.
 std::optional<contextual_best> recalled(const reports& all) {
   for (const contextual_report* r : all) {
     if (r->remembered == 0) continue;
@@ -73,7 +73,7 @@ runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_ra
       steps += r.steps;
     }
   }
-  // The thunk does not call them any more: waiting would last for ever.
+  // No rank has taken a step since the last round: the thunk calls these kernels no more, and waiting would last for ever.
   const bool stalled = before.any_round && steps == before.steps;
   contextual_verdict v;
   auto decided = before.decided;
@@ -101,7 +101,7 @@ runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_ra
     v.decided.push_back(std::move(*best));
   }
   before.decided = std::move(decided);
-  // Decided ones are reported no more.
+  // Counts the steps of undecided kernels, because decided ones are reported no more.
   std::uint64_t open_steps = 0;
   for (const auto& [name, all] : contexts) {
     if (before.decided.contains(name)) continue;

@@ -1,12 +1,12 @@
 #pragma once
-/// What ranks that tune a thunk together tell each other after a run of it, and what comes of it.
+/// Messages between ranks that tune a thunk together, sent after a run of it, and the decisions that follow.
 ///
-///     std::vector<contextual_report> mine;  …                                   // a line for each kernel and key
+///     std::vector<contextual_report> mine;  …                                   // one for each kernel and key
 ///     contextual_verdict v = agree(said_by_rank, members, state).value();       // on the leader
 ///     v.decided[0].digest;                                                      // the best, for all ranks
 ///
-/// Each config counts with the longest of the ranks' averages; where it failed, or is not there at all, it is +infinity.
-/// Configs meet by their digests, never by their places. The order is that of the first rank, equals go to the first.
+/// The time of a config is the longest of the ranks' averages. It is +infinity if the config failed on a rank, or if the rank lacks it.
+/// Configs are matched by their digests, never by their places. Of equals, the first one in the first rank's order wins.
 #include <parley/error.hpp>
 #include <parley/runtime/wire/wire.hpp>
 
@@ -26,7 +26,7 @@ struct contextual_report {
   std::uint64_t steps = 0;
   std::vector<std::uint64_t> digests;
   std::vector<double> average_ns;  ///< by config; infinite: failed, or not measured yet
-  std::uint64_t remembered = 0;    ///< what this rank's results file says; 0: nothing
+  std::uint64_t remembered = 0;    ///< digest of the config in this rank's results file; 0: none
   double remembered_ns = 0;
   PARLEY_FIELDS(kernel, key, complete, steps, digests, average_ns, remembered, remembered_ns)
 };
@@ -50,21 +50,21 @@ struct contextual_verdict {
   PARLEY_FIELDS(decided, unfinished)
 };
 
-/// What a rank knows of the tuning; the leader knows all of `decided`, for good, as whoever lags behind asks it.
+/// A rank's knowledge of the tuning. The leader keeps all of `decided` for good, because ranks that lag behind ask it.
 struct contextual_progress {
   std::map<std::pair<std::string, std::string>, contextual_best> decided;
-  std::uint64_t steps = 0;  ///< of all ranks, as of this call's round before
+  std::uint64_t steps = 0;  ///< of all ranks, up to the round before, in this call
   bool any_round = false;
 };
 
-/// `declaration_mismatch`, with both, where two ranks have declared it in other ways; ranks are named as `members`, in the order of
-/// `by_rank`, says. `config_failed` (`cannot find valid config`) when every config of a kernel and key has failed somewhere. What no rank
-/// calls any more is decided by what was measured. What fails decides nothing.
+/// Decides from the reports of all ranks; `members` are the ranks in the order of `by_rank`. `declaration_mismatch`, with both
+/// declarations, if two ranks have declared the op differently. `config_failed` (`cannot find valid config`) if every config of a kernel
+/// and key has failed somewhere. A kernel that no rank calls any more is decided by what was measured. On an error, nothing is decided.
 runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_rank,
                                           std::span<const runtime::rank_id> members, contextual_progress& before);
 
-/// Of reports that not all ranks have made: what was decided before. The rest is decided by this: each rank keeps its own default, also one
-/// that meets it later (a digest of 0).
+/// For reports that not all ranks have made. Returns earlier decisions. All other kernels are decided by this: each rank keeps its own
+/// default, also a rank that meets the kernel later (a digest of 0).
 contextual_verdict known_of(std::span<const contextual_said> said, contextual_progress& before);
 
 }  // namespace parley::ops

@@ -61,7 +61,7 @@ actors::op_declaration declare(const contextual_options& op, rank_id world_size)
                                               std::to_string(world_size) + " or listed twice"});
     d.participants.push_back({r, "member"});
   }
-  // Whoever lists them in another order means the same op, and the same leader.
+  // Members that are listed in another order make the same op, with the same leader.
   std::sort(d.participants.begin(), d.participants.end(),
             [](const auto& one, const auto& other) { return one.rank < other.rank; });
   if (auto name = tuning::checked({op.name}); !name)
@@ -167,7 +167,7 @@ void contextual_end::fail(const error& why) noexcept {
   end_run();
 }
 
-// Of a call in which all is settled nobody else has a part.
+// A call in which everything is settled concerns this rank alone, so its run goes on.
 void contextual_end::end_run() noexcept {
   if (running_ != nullptr && (tuning_ || undecided())) running_->cancel();
 }
@@ -226,7 +226,7 @@ task<decision> contextual_end::decided(std::string kernel, std::string key, deci
     if (woken) continue;
     if (woken.code() != errc::timeout) runtime::raise(woken.reason());
     runtime::error_facts about = declaration_.about(services_.net.rank());
-    about.begun = false;  // it waited for no run
+    about.begun = false;  // no run is involved
     const error late(errc::timeout, about, "there is no decision for key {" + key + "}: " + d.why);
     services_.call_failed(late);
     throw failure(late);
@@ -272,12 +272,12 @@ task<> contextual_end::run(thunk f) {
     co_return;
   }
   runtime::check_call(services_.ex, {"contextual op", op_.name});
-  // What is settled needs no agreement, whoever is gone; but a new process has to agree on all of it.
+  // A settled call needs no agreement, whoever is gone. But with a new process, all ranks have to agree on everything again.
   if (talk_.broken() && talk_.broken()->code() == errc::peer_restarted) throw explained(calls_, *talk_.broken());
   const std::uint64_t call = calls_++;
   const bool first = contexts_.empty();
   kernels_.set_contextual(this);
-  // Also when the caller's frame is torn down.
+  // Runs also when the caller's frame is torn down.
   struct until_over {
     tunable_context& kernels;
     std::optional<runtime::time_ns>& since;
@@ -345,7 +345,7 @@ task<> contextual_end::tune(std::uint64_t call, bool first, thunk f) {
   ++runs_;
 }
 
-/// A run that ends after its time, or when another rank's has failed in a call that is theirs together.
+/// Runs the thunk once. Ends it after its timeout, or when a run of another rank has failed in a call that they make together.
 task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
   runtime::scope& around = co_await runtime::this_scope;
   runtime::scope here(around, {.deadline = services_.until(timeout_ns)});
@@ -479,7 +479,7 @@ contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel,
   context& kept = contexts_.emplace(name_of{kernel.name(), e.parameters}, std::move(made)).first->second;
   const auto known = progress_.decided.find({kernel.name(), e.parameters});
   if (known != progress_.decided.end()) settle(kept, known->second);
-  if (talk_.failure_of(calls_ - 1)) end_run();  // which was of no matter before this
+  if (talk_.failure_of(calls_ - 1)) end_run();  // from now on, another rank's failure in this call matters
   return &kept;
 }
 
@@ -517,7 +517,7 @@ void contextual_end::leave_out_unchecked(context& c) {
                 ": NUMERICAL_CHECK is on, but the kernel declares no outputs; only its default runs");
 }
 
-/// The same on all ranks: what none but the first of a rank's configs may run cannot be agreed on otherwise.
+/// Settles on the default if no other config may run here: a config that one rank has dropped cannot win on any rank.
 void contextual_end::settle_without_choice(context& c) {
   for (std::size_t i = 1; i < c.ids.size(); ++i) {
     if (!c.plan.dropped(i)) return;
@@ -527,7 +527,7 @@ void contextual_end::settle_without_choice(context& c) {
   c.why = c.ids[0] + (c.ids.size() == 1 ? " is its only config" : " runs, as " + c.fault_of[1]);
 }
 
-// What the run before left is no result of a config that writes nothing.
+// Changes the outputs, so that results of an earlier run are not taken for those of a config that writes nothing.
 void contextual_end::prepare_comparison(context& c, turn& t, kernel_outputs outputs) const {
   t.outputs = std::move(outputs);
   t.compared = c.references.contains(t.call) ? turn::comparison::with_reference : turn::comparison::is_reference;
@@ -558,7 +558,7 @@ contextual_run::turn contextual_end::begin(const kernel_core& kernel, kernel_ent
       t.config = t.counts ? step->candidate : c->plan.stand_in().value_or(0);
       if (compares && t.config != 0) prepare_comparison(*c, t, std::move(outputs));
     } else {
-      t.config = c->plan.stand_in().value_or(0);  // all steps are taken, and the others are still to be heard
+      t.config = c->plan.stand_in().value_or(0);  // all steps are taken; the other ranks' reports are missing
     }
   }
   t.began_ns = services_.ex.precise_now();
@@ -635,7 +635,7 @@ void contextual_end::log(const context& c, const std::string& rest) {
   log_ += fmt::format("[rank-{}] func: {} | key: {{{}}} | {}\n", services_.net.rank(), c.kernel, c.key, rest);
 }
 
-/// Between runs, where nothing is timed.
+/// Called between runs, when nothing is timed.
 void contextual_end::write_log() {
   if (log_.empty()) return;
   const std::string text = std::exchange(log_, {});

@@ -1,5 +1,5 @@
 #pragma once
-/// A contextual op on one of its members: what its handle (contextual.hpp) calls. Internal to ops.
+/// A contextual op on one of its members. Its handle (contextual.hpp) calls it. Internal to ops.
 #include <parley/actors/rounds/rounds.hpp>
 #include <parley/agreement.hpp>
 #include <parley/contextual.hpp>
@@ -44,7 +44,7 @@ class contextual_end final : public op_end, private contextual_run {
 
   /// How often thunks were run, in all calls.
   std::uint64_t runs() const noexcept { return runs_; }
-  /// The best config's id, or nothing.
+  /// The best config's id; empty if there is none yet.
   std::string best(const std::string& kernel, const std::string& key) const;
   ops::decision decision(const std::string& kernel, const std::string& key) const;
   std::vector<std::pair<std::string, ops::decision>> decisions() const override;
@@ -64,9 +64,9 @@ class contextual_end final : public op_end, private contextual_run {
     tuning::contextual_plan plan;
     std::map<std::size_t, tuning::trial> under_way{};
     std::size_t next_step = 0;
-    std::size_t calls = 0;                                       // in the run that is under way
-    std::size_t turns = 0;                                       // that have begun and not ended
-    std::map<std::size_t, std::vector<std::byte>> references{};  // what the default gave, by call
+    std::size_t calls = 0;                                       // in the current run
+    std::size_t turns = 0;                                       // calls that have begun and not ended
+    std::map<std::size_t, std::vector<std::byte>> references{};  // the default's outputs, by call
     std::string faults{};
     std::map<std::size_t, std::string> fault_of{};
     std::optional<std::size_t> best{};
@@ -75,7 +75,7 @@ class contextual_end final : public op_end, private contextual_run {
     double latency_ns = 0;  // of the best
     actors::decision_source source = actors::decision_source::trials;
     std::string why{};
-    std::string passed_over{};  // what a results file says that cannot be
+    std::string passed_over{};  // says which entry of a results file was ignored, and why
   };
   using name_of = std::pair<std::string, std::string>;
 
@@ -90,11 +90,11 @@ class contextual_end final : public op_end, private contextual_run {
   void leave_out_unchecked(context& c);
   static void settle_without_choice(context& c);
   void prepare_comparison(context& c, turn& t, kernel_outputs outputs) const;
-  /// What is wrong with what it gave; empty where nothing is, or nobody asks.
+  /// Says how the outputs of a call differ from the default's; empty if they do not, or are not compared.
   std::string compared(const turn& t) const;
   bool run_in_its_place(context& c, turn& t, const std::string& fault);
   void leave(context& c) noexcept;
-  /// What a call that failed began to tune is tuned from the start, if it comes again.
+  /// Forgets kernels that a failed call began to tune. If they are called again, they are tuned from the start.
   void forget_undecided();
   void recall(const kernel_core& kernel, context& c);
   contextual_said report() const;
@@ -116,14 +116,14 @@ class contextual_end final : public op_end, private contextual_run {
   contextual_progress progress_;
   actors::rounds talk_;
   std::map<name_of, context> contexts_;
-  std::list<std::map<name_of, context>::node_type> forgotten_;  // kernels of other coroutines still run by them
+  std::list<std::map<name_of, context>::node_type> forgotten_;  // still used by calls of other coroutines
   runtime::news settled_;
   std::optional<runtime::error> failed_;
   mode mode_ = mode::settled;
   runtime::scope* running_ = nullptr;
-  bool tuning_ = false;  // what runs, whatever it meets
+  bool tuning_ = false;  // the current run tunes, whatever it meets
   std::uint64_t calls_ = 0;
-  std::optional<runtime::time_ns> call_since_ns_{};  // of the one that is under way
+  std::optional<runtime::time_ns> call_since_ns_{};  // of the call in flight
   std::uint64_t runs_ = 0;
   std::string log_;
   bool log_refused_ = false;

@@ -26,7 +26,7 @@ replayed_calls::replayed_calls(symmetric op, transports::cuda_copies& copies, st
 struct replayed_calls::one_replay final : symmetric_caller {
   one_replay(replayed_calls& o, transports::cuda_stream s) noexcept : of(o), in(s) {}
 
-  // Of those under way at once one captures for all.
+  // If several calls are in flight, one of them captures for all.
   task<> prepare(symmetric_call call, const symmetric_config& config) override {
     while (of.capturing_now_) co_await runtime::yield;
     if (of.find(call, config) == nullptr) co_await of.capture(call, config);

@@ -43,7 +43,7 @@ const char* scheme_of(const symmetric_options& op) {
 
 tuning::plan_options plan_for(const symmetric_options& op, tuning::plan_options plan) {
   if (path_of(op) == actors::trial_path::rehearsals) return plan;
-  // Trials that cost the user's calls something are bought in one piece (N2), so that there is one round, long enough to decide by.
+  // Trials on the user's calls cost the user time, and are bought in one piece (N2). So there is one round, long enough to decide by.
   plan.probe_repetitions = std::max(plan.probe_repetitions, plan.enough_repetitions);
   plan.maximum_rounds = 1;
   return plan;
@@ -81,7 +81,7 @@ runtime::result<actors::op_declaration> declaration_of(const symmetric_options& 
                                          " cannot be captured; put one first that can"};
   if (op.replayed) d.scheme += ", replayed";
   d.leader = d.participants.front().rank;
-  // Members that list each other in another order have the same op, and are told that they differ.
+  // Members that list each other in another order declare the same op. Their schemes differ, so they are told.
   const auto by_rank = [](const auto& a, const auto& b) { return a.rank < b.rank; };
   if (!std::is_sorted(d.participants.begin(), d.participants.end(), by_rank)) {
     d.scheme += ", in the order";
@@ -109,7 +109,7 @@ std::size_t alignment_of(const symmetric_options& op) {
   return most;
 }
 
-// Generations of such ops are counted in the low bits.
+// Clears the low bits, which count the generations of such an op.
 std::uint64_t first_of(const actors::op_declaration& op, const runtime::incarnations& of_world) {
   return actors::first_generation(op, of_world) & ~actors::generation_counter;
 }
@@ -183,7 +183,7 @@ symmetric_end::symmetric_end(actors::services& s, symmetric_options op, symmetri
   participant_.runs = this;
   participant_.rows = &rows_;
   leases_.on_generation_ended([this](const std::string& why) {
-    if (failed_ && failed_->code() != errc::closed) return;  // it has lost more than a generation
+    if (failed_ && failed_->code() != errc::closed) return;  // more than a generation is lost already
     failed_ = error{errc::closed, declaration().about(services_.net.rank()),
                     "its generation has ended, " + why +
                         "; recover as after a lost communicator, then call rejoin on every member"};
@@ -222,7 +222,7 @@ std::unique_ptr<symmetric_end> symmetric_end::next_generation(std::shared_ptr<co
   retire();
   symmetric_options op = op_;
   op.communicator = std::move(over);
-  // This end stays as long as its rank; what it holds of a library or a device does not. Calls under way hold on to theirs.
+  // This end lives as long as its rank, but must not keep objects of a library or a device. Calls in flight hold their own references.
   abandon();
   op_.communicator.reset();
   if (!leases_.is_rehearsing()) {
@@ -291,7 +291,8 @@ symmetric_end::late_soon::late_soon(symmetric_end& mine, std::uint64_t call_byte
   if (before_ns != 0 && until != runtime::never) end.services_.ex.arm(*this, until - before_ns);
 }
 
-// A config does not say whom it waits for: then all members are asked, but for those beyond a number.
+// At its gate, a call asks the members that it waits for. After the gate it asks all members, up to a limit, because a config does not
+// say which ones it waits for.
 void symmetric_end::late_soon::ask(timer& self) noexcept {
   constexpr std::size_t most_asked = 16;
   auto& mine = static_cast<late_soon&>(self);
@@ -302,7 +303,7 @@ void symmetric_end::late_soon::ask(timer& self) noexcept {
     std::erase(all, end.services_.net.rank());
     if (all.size() > most_asked) all.resize(most_asked);
     mine.asked = std::move(all);
-  } catch (...) {}  // of too little memory: nobody is asked
+  } catch (...) {}  // out of memory: nobody is asked
   const std::uint32_t key = tuning::size_bucket::of(mine.bytes).index();
   for (const rank_id r : mine.asked)
     actors::ask_what_it_does(end.services_, end.declaration(), end.participant_.generation, r, key);
@@ -350,7 +351,7 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
   errc outcome = errc::none;
   std::string text;
   const symmetric_config* const config = find(l.what.digest);
-  if (failed_) {  // since it was let go
+  if (failed_) {  // since the gate let the call go
     outcome = failed_->code();
     text = "it had not begun";
   } else if (config == nullptr || !participant_.may_run(l.what.digest)) {
@@ -399,7 +400,7 @@ task<> symmetric_end::implement(Start start, const symmetric_config& config, tim
   running_.push_back(me);
   me.within.spawn(start());
   co_await me.within.join();
-  // One that ends well after it was cancelled may have left out half of it.
+  // A config that ends normally after it was cancelled may have left out half of its work.
   if (me.within.cancelled() != errc::none) runtime::raise(me.within.cancelled());
 }
 
@@ -446,7 +447,7 @@ void symmetric_end::record(const actors::leased& l, time_ns start_ns, time_ns en
        .what = outcome == errc::none ? runtime::flight_event::sent : runtime::flight_event::send_failed,
        .flags = static_cast<std::uint8_t>(l.what.of == actors::lease::part::steady ? 0 : 1)});
   if (lead_ == nullptr || outcome != errc::none) return;
-  // What leased trials may cost is foreseen from it.
+  // The cost of leased trials is predicted from the default's time.
   if (l.what.digest == declaration().default_digest && lead_->assigned.measuring())
     lead_->assigned.note_default(l.bytes, end_ns - start_ns);
   if (l.what.of == actors::lease::part::steady &&
@@ -457,8 +458,8 @@ void symmetric_end::record(const actors::leased& l, time_ns start_ns, time_ns en
 
 void symmetric_end::fail(const error& why) noexcept {
   const bool first = !failed_;
-  // What a fenced rank has lost before counts no more; nor does how the process ended that another has come for, nor, where a member
-  // is gone, that only a generation had ended.
+  // These errors replace an earlier one: `fenced`, because what this rank lost before no longer counts; `peer_restarted`, because a new
+  // process has come; and every error that follows `closed`, because then more than a generation is lost.
   if (first || why.code() == errc::fenced || why.code() == errc::peer_restarted || failed_->code() == errc::closed)
     failed_ = why;
   participant_.changed.tell();
@@ -469,7 +470,7 @@ void symmetric_end::fail(const error& why) noexcept {
   abandon();
 }
 
-// Of a rank that is fenced, or has lost a member, nothing goes on in the same place.
+// If this rank is fenced, or has lost a member, it cannot continue in the same place.
 bool symmetric_end::rejoin(std::shared_ptr<communicator> over) {
   if (failed_ && failed_->code() != errc::closed) return false;
   if (!leases_.rejoin()) return false;
@@ -524,7 +525,7 @@ runtime::memory_space& symmetric_end::memory() const noexcept {
   return op_.memory != nullptr ? *op_.memory : runtime::host_memory();
 }
 
-// The same numbers before each compared run: of this member's place, so that every member's part shows in a sum.
+// Each compared run begins with the same numbers. They depend on this member's place, so that every member's part shows in a sum.
 task<> symmetric_end::fill_scratch(std::span<std::byte> scratch, tuning::number_type type) {
   std::vector<std::byte> numbers(scratch.size());
   const auto me = std::find(members_.begin(), members_.end(), services_.net.rank());
@@ -536,7 +537,7 @@ task<> symmetric_end::compare_scratch(actors::rehearsal_run run, std::span<std::
                                       std::string& unlike) {
   std::vector<std::byte> came(scratch.size());
   co_await memory().copy(came, scratch);
-  scratch_.reset();  // what is timed next begins with zeros
+  scratch_.reset();  // the next timed run begins with zeros
   if (run.what == actors::rehearsal_run::kind::reference) {
     reference_ = std::move(came);
     co_return;
@@ -548,7 +549,7 @@ task<> symmetric_end::compare_scratch(actors::rehearsal_run run, std::span<std::
     unlike = "its numbers are not the default's: " + tuning::sentence(*bad, within);
 }
 
-// Zeros: valid numbers of every type.
+// Filled with zeros, which are valid numbers of every type.
 task<> symmetric_end::make_scratch(std::uint64_t bytes) {
   if (scratch_ != nullptr && scratch_->bytes().size() >= bytes) co_return;
   auto made = memory().make(static_cast<std::size_t>(bytes));

@@ -1,5 +1,5 @@
 #pragma once
-/// An op without headers on one of its members, with its actors and its configs: what its handle (symmetric.hpp) calls. Internal to ops.
+/// An op without headers on one of its members, with its actors and its configs. Its handle (symmetric.hpp) calls it. Internal to ops.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/coordinator.hpp>
 #include <parley/actors/agreement/participant.hpp>
@@ -33,13 +33,13 @@ struct symmetric_settings {
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
   std::vector<actors::remembered_best> remembered;
-  const machine* on = nullptr;  ///< what configs may require; null: all is there
+  const machine* on = nullptr;  ///< the machine that configs may require; null: it has everything
 };
 
-/// The members of such an op, or `bad_argument` / `role_conflict`; the same on all ranks.
+/// Makes the declaration, the same on all ranks; `bad_argument` or `role_conflict` if these options cannot make one.
 runtime::result<actors::op_declaration> declaration_of(const symmetric_options& op, rank_id world_size);
 
-/// Why such an op cannot do what NUMERICAL_CHECK asks for, and what to do; nothing when it can.
+/// Says why such an op cannot do what NUMERICAL_CHECK asks for, and what to do; empty if it can.
 std::string why_not_compared(const symmetric_options& op);
 
 class symmetric_end final : public op_end, private actors::implementations, private actors::rehearsals {
@@ -53,7 +53,7 @@ class symmetric_end final : public op_end, private actors::implementations, priv
   void abandon() noexcept override;
   bool is_replayed() const noexcept { return op_.replayed; }
   void fail(const runtime::error& why) noexcept override;
-  /// After `closed`: over `over`, in the generation that has begun meanwhile. False when none has.
+  /// After `closed`: goes on over `over`, in the generation that has begun meanwhile. False if none has begun.
   bool rejoin(std::shared_ptr<communicator> over);
   /// See op_place.hpp.
   bool is_current() const;
@@ -62,7 +62,7 @@ class symmetric_end final : public op_end, private actors::implementations, priv
   const actors::participant_state& participant() const noexcept { return participant_; }
   const actors::participant_state* as_participant() const noexcept override { return &participant_; }
   const actors::op_declaration& declaration() const noexcept override { return participant_.declaration; }
-  /// As its user knows it.
+  /// The title that its user knows.
   runtime::op_title title() const noexcept { return {"op without headers", op_.name}; }
   const actors::lease_participant& leases() const noexcept { return leases_; }
   bool ends_with(rank_id r) const noexcept override;
@@ -99,19 +99,19 @@ class symmetric_end final : public op_end, private actors::implementations, priv
     time_ns since_ns;
   };
 
-  // Shortly before a call runs out of time, asks the members that it waits for what they do.
+  // Shortly before a call runs out of time, asks the members that it waits for what they are doing.
   struct late_soon : runtime::timer {
     late_soon(symmetric_end& mine, std::uint64_t call_bytes, time_ns until, time_ns span);
     ~late_soon() { runtime::timer_wheel::disarm(*this); }
     static void ask(timer& self) noexcept;
     symmetric_end& end;
     std::uint64_t bytes;
-    bool begun = false;  // it has passed its gate
+    bool begun = false;  // the call has passed its gate
     std::vector<rank_id> asked{};
   };
 
   void retire() noexcept;
-  runtime::task<> rehearse(std::uint64_t digest) override;  // here: gets ready; it is run in a round of rehearsals
+  runtime::task<> rehearse(std::uint64_t digest) override;  // only prepares the config; a round of rehearsals runs it
   void on_rejected(const runtime::error& why) noexcept override { fail(why); }
   runtime::task<> connect(std::vector<std::byte> id) override;
   runtime::task<> run_scratch(actors::rehearsal_run run, std::uint64_t bytes, std::string& unlike) override;
@@ -129,14 +129,14 @@ class symmetric_end final : public op_end, private actors::implementations, priv
   symmetric_call call_of(std::uint64_t invocation, std::uint64_t bytes, communicator* over,
                          symmetric_call::stream on) const noexcept;
   void record(const actors::leased& l, time_ns start_ns, time_ns end_ns, runtime::errc outcome);
-  /// One that fails at a gate is in the flight recorder, too.
+  /// Adds a call that failed at a gate to the flight recorder.
   void record_unbegun(std::uint64_t bytes, time_ns asked_ns);
-  /// The error that a call ends with, which is noted. `asked`: of whom it says what they do, where it has run out of time.
+  /// Records and returns the error that a call ends with. If the call ran out of time, the text says what the ranks in `asked` are doing.
   runtime::failure explained(runtime::errc code, const runtime::error_facts& about, const std::string& what,
                              const std::vector<rank_id>& asked) const;
   runtime::failure in_words(runtime::errc code, const runtime::error_facts& about, const std::string& what,
                             const std::vector<rank_id>& asked) const;
-  /// Of a call.
+  /// Facts about a call.
   runtime::error_facts about(std::uint64_t invocation, std::uint64_t bytes) const;
 
   actors::services& services_;
@@ -149,7 +149,7 @@ class symmetric_end final : public op_end, private actors::implementations, priv
   std::unique_ptr<leading> lead_;
   std::shared_ptr<communicator> rehearsing_over_;
   std::unique_ptr<runtime::memory_space::block> scratch_;
-  std::vector<std::byte> reference_;  // what the default has brought from known numbers, for NUMERICAL_CHECK
+  std::vector<std::byte> reference_;  // the default's result from known numbers, for NUMERICAL_CHECK
   runtime::intrusive_list<running> running_;
   std::optional<runtime::error> failed_;
   bool retired_ = false;

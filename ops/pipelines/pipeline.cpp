@@ -31,7 +31,7 @@ task<> pipeline_stage::work(std::uint64_t microbatch, std::span<std::byte> activ
 
 namespace {
 
-// An activation of another size is refused, and its sender told: stages have different sizes. The same of one of another run.
+// Refuses an activation of another size, because stages have different sizes, and one of another run. The sender is told.
 task<> bring(edge_in& in, std::span<std::byte> into, std::uint16_t run) {
   call_options o;
   o.least_bytes = into.size();
@@ -46,7 +46,7 @@ task<> pass_on(edge_out& out, std::span<const std::byte> activation, std::uint16
   co_await out.send(activation, o);
 }
 
-// The steps of one microbatch in one of two buffers, so that one can be computed while the other moves.
+// One of two buffers, with the messages of one microbatch. One buffer is computed on while the other moves.
 struct slot {
   std::span<std::byte> bytes() const { return memory->bytes(); }
   std::shared_ptr<runtime::memory_space::block> memory;
@@ -56,12 +56,12 @@ struct slot {
 };
 using slots = std::array<slot, 2>;
 
-// Ends what still moves, and waits until the transports have let go of the buffer.
+// Ends messages in flight, and waits until the transports have released the buffer.
 task<> let_go(runtime::scope& moving) {
   moving.cancel();
   try {
     co_await moving.join();
-  } catch (...) {  // what ended the run has come out of it already
+  } catch (...) {  // the error that ended the run was thrown already
   }
 }
 
@@ -73,7 +73,7 @@ task<> relay(edge_in* in, edge_out* out, std::span<const std::uint64_t> bytes, s
     slot& now = both[i % 2];
     slot& next = both[(i + 1) % 2];
     co_await now.arriving->join();
-    // The other buffer takes the next activation as soon as the one before has left it.
+    // The next activation arrives in the other buffer as soon as the activation before has left it.
     if (i + 1 < bytes.size()) {
       co_await next.leaving->join();
       if (in != nullptr) next.arriving->spawn(bring(*in, next.bytes().first(bytes[i + 1]), run));

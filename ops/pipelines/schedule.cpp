@@ -27,7 +27,7 @@ constexpr std::array<action_name, 6> names{{{"F", kind::forward},
                                             {"RECV_F", kind::receive_forward},
                                             {"RECV_B", kind::receive_backward}}};
 
-/// What an action must wait for besides its place in its list: an action of the other end, or of its own rank.
+/// The action that an action waits for, besides those before it in its list: one of the other end, or of its own rank.
 std::optional<pipeline_action> needs(const pipeline_schedule& s, const pipeline_action& a) {
   const std::uint32_t last = s.stages - 1;
   switch (a.what) {
@@ -54,7 +54,7 @@ bool has_boundary(const pipeline_schedule& s, const pipeline_action& a) {
   return true;
 }
 
-// Adds sends behind what they send, and receives one computation ahead of what needs them.
+// Adds each send behind the computation of its data, and each receive one computation ahead of the one that needs it.
 void add_messages(pipeline_schedule& s) {
   for (auto& list : s.ranks) {
     std::vector<pipeline_action> all;
@@ -75,7 +75,7 @@ void add_messages(pipeline_schedule& s) {
   }
 }
 
-// A stage is where its first computation is listed.
+// A stage is on the rank that lists its first computation.
 void place_stages(pipeline_schedule& s) {
   std::map<std::uint32_t, rank_id> found;
   for (std::size_t r = 0; r < s.ranks.size(); ++r) {
@@ -144,7 +144,7 @@ pipeline_schedule interleaved(std::uint32_t ranks, std::uint32_t microbatches, s
     runtime::raise({errc::bad_argument, "an interleaved pipeline of " + std::to_string(ranks) +
                                             " ranks takes a multiple of that many microbatches, not " +
                                             std::to_string(microbatches)});
-  // Microbatches go in groups of `ranks`, each through all chunks of a rank before the next group.
+  // Microbatches move in groups of `ranks`. Each group passes through all chunks of a rank before the next group.
   const std::uint32_t all = microbatches * chunks;
   const auto nth = [&](std::uint32_t r, kind what, std::uint32_t n) {
     const std::uint32_t place = n % (ranks * chunks) / ranks;
@@ -210,7 +210,7 @@ runtime::result<pipeline_schedule> parse_schedule(std::string_view text) {
   bool messages = false;
   std::size_t number = 0;
   constexpr std::string_view blank = " \t\r\n";
-  text = text.substr(0, text.find_last_not_of(blank) + 1);  // lines behind the last row are no ranks
+  text = text.substr(0, text.find_last_not_of(blank) + 1);  // blank lines at the end are no ranks
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
@@ -252,7 +252,7 @@ runtime::result<pipeline_schedule> parse_schedule(std::string_view text) {
   return s;
 }
 
-// ---- what can be known before it runs ---------------------------------------------------------------------------------
+// ---- checks and estimates ---------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -274,7 +274,7 @@ class by_action {
   std::vector<T> all_;
 };
 
-// Goes through all lists as ranks would, each as far as it gets. Answers whether all came to their end.
+// Goes through all lists as ranks would, each as far as it gets. Returns true if all lists were finished.
 template <class Done>
 bool walk(const pipeline_schedule& s, const Done& done, std::vector<std::size_t>& reached) {
   by_action<char> happened(s);
@@ -287,7 +287,7 @@ bool walk(const pipeline_schedule& s, const Done& done, std::vector<std::size_t>
       while (reached[r] < list.size()) {
         const pipeline_action& a = list[reached[r]];
         char& this_one = happened[a];
-        // A receive is posted, and what needs it waits; then also for what was sent.
+        // A receive is only posted. The action that needs it waits for it, and then also for the send.
         auto wanted = needs(s, a);
         if (!a.computes() && !a.sends()) wanted.reset();
         if (wanted && happened[*wanted] == 0) break;
@@ -319,7 +319,7 @@ runtime::result<> check(const pipeline_schedule& s) {
     return wrong("it has places for " + std::to_string(s.places.size()) + " of its " + std::to_string(s.stages) +
                  " stages");
   std::set<action_key> seen;
-  // Of each boundary and direction, the microbatches in the order of sending and of receiving.
+  // For each boundary and direction: the microbatches in the order of sending and of receiving.
   std::map<std::pair<std::uint32_t, bool>, std::vector<std::uint32_t>> sent;
   std::map<std::pair<std::uint32_t, bool>, std::vector<std::uint32_t>> received;
   for (std::size_t r = 0; r < s.ranks.size(); ++r) {

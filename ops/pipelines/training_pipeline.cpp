@@ -43,14 +43,14 @@ task<> pipeline_stages::work(pipeline_action a, pipeline_memory m) {
   co_await runtime::compute(step, modelled_ns(a));
 }
 
-// Memory of microbatches that are done with, for the next ones: to make and register it anew would take longer than a stage.
+// Memory of finished microbatches, kept for the next ones: making and registering new memory would take longer than a stage.
 class training_pipeline::buffers {
  public:
   struct piece {
     std::span<std::byte> bytes() const { return memory ? memory->bytes() : std::span<std::byte>{}; }
     std::shared_ptr<runtime::memory_space::block> memory;
     actors::registered_memory registered;
-    std::uint64_t last_pass = 0;  // that used it
+    std::uint64_t last_pass = 0;  // the last pass that used it
   };
   buffers(runtime::memory_space* where, const p2p& messages, neighbours& n)
       : space_(where == nullptr ? runtime::host_memory() : *where), messages_(messages), around_(n) {}
@@ -72,13 +72,13 @@ class training_pipeline::buffers {
     p.last_pass = passes_;
     free_.emplace(p.bytes().size(), std::move(p));
   }
-  /// The sizes of microbatches may change: what no pass has used for a while is given back.
+  /// Frees memory that no pass has used for a while, because the sizes of microbatches may change.
   void end_pass() {
     ++passes_;
     std::erase_if(free_, [this](const auto& f) { return f.second.last_pass + longest_unused < passes_; });
   }
   neighbours& around() const noexcept { return around_; }
-  /// What this rank has in common with a neighbour is compared in the first pass with it, of each generation.
+  /// The terms that this rank compares with a neighbour, in its first pass of each generation.
   term_comparison& terms_with(rank_id peer) { return compared_[peer]; }
 
  private:
@@ -94,7 +94,7 @@ class training_pipeline::buffers {
 namespace {
 std::vector<actors::declared_term> terms_of(const training_pipeline_options& op) {
   constexpr std::size_t most_rows = 64;
-  constexpr std::size_t most_bytes = 200;  // of a row; the rest is in the hash of all
+  constexpr std::size_t most_bytes = 200;  // of a row; the hash of the whole row stands for the rest
   const std::string schedule = text_of(op.schedule);
   std::vector<actors::declared_term> all{{"stages", std::to_string(op.schedule.stages)},
                                          {"microbatches", std::to_string(op.schedule.microbatches)}};
@@ -150,7 +150,7 @@ training_pipeline::training_pipeline(rank& self, const training_pipeline_options
   op_ = std::move(whole);
 }
 
-// One pass on this rank. Buffers belong to a microbatch of a stage, from its forward to its backward; they outlive the flow.
+// One pass on this rank. A microbatch of a stage has buffers from its forward to its backward. The buffers outlive the flow.
 class training_pipeline::pass {
  public:
   pass(const training_pipeline& t, training_work& stages)
@@ -164,7 +164,7 @@ class training_pipeline::pass {
     for (const pipeline_action& a : actions) ++self.held_of(a).to_come;
     auto to_receive = actions.begin();
     for (auto a = actions.begin(); a != actions.end(); ++a) {
-      // A sender whose device goes ahead needs to know where a message goes before it has begun to compute that.
+      // A sender whose device goes ahead needs to know where a message goes before the device begins to compute the message.
       for (auto until = self.horizon(a, actions.end()); to_receive < until; ++to_receive) {
         if (!to_receive->computes() && !to_receive->sends()) self.receive(*to_receive);
       }
@@ -180,7 +180,7 @@ class training_pipeline::pass {
     self.free_.end_pass();
     self.report.elapsed_ns = flow.where().precise_now() - began;
   }
-  // A message that runs out of time does not know which step waits for it.
+  // Adds the waiting step to a timeout, because a message does not know which step waits for it.
   std::exception_ptr in_words(std::exception_ptr thrown) const {
     if (!waits_) return thrown;
     const runtime::error why = runtime::describe(thrown);
@@ -202,14 +202,14 @@ class training_pipeline::pass {
     buffers::piece gradient_in;
     runtime::flow_work leaving[2];  // the activation, the gradient
     runtime::flow_work coming[2];
-    std::uint32_t to_come = 0;  // actions of its in the list
+    std::uint32_t to_come = 0;  // its actions that are still to come in the list
     std::array<buffers::piece*, 4> pieces() { return {&in, &out, &gradient_out, &gradient_in}; }
   };
   held& held_of(const pipeline_action& a) {
     held& h = held_[{a.stage, a.microbatch}];
     return h;
   }
-  // A schedule may list the sends of a microbatch long after what they send.
+  // Counted, because a schedule may list the sends of a microbatch long after its computations.
   void note_done(const pipeline_action& a) {
     if (--held_of(a).to_come == 0) finished_.emplace_back(a.stage, a.microbatch);
   }
@@ -217,14 +217,14 @@ class training_pipeline::pass {
   std::uint64_t out_bytes(std::uint32_t stage) const { return stages_.activation_bytes(stage); }
   bool last(std::uint32_t stage) const noexcept { return stage + 1 == op_.schedule.stages; }
 
-  // What neighbours have to have in common; two schedules that differ would wait for each other's messages.
+  // The terms that neighbours must have in common. With different schedules they would wait for each other's messages.
   enum term : std::size_t {
     of_schedule,  // a hash of its text
     of_stages,
     of_microbatches,
-    of_activations  // a hash of the sizes of all that passes between the two
+    of_activations  // a hash of the sizes of all activations that pass between the two
   };
-  // Beside the first pass. Nobody waits for it but who waits for the same neighbour anyway.
+  // Runs along with the first pass. Only steps that wait for a neighbour anyway wait for the comparison with it.
   void meet_neighbours() {
     const pipeline_schedule& s = op_.schedule;
     free_.around().throw_refused();
@@ -282,7 +282,7 @@ class training_pipeline::pass {
     const route to = route_of(a);
     ++report.sent;
     const auto what = (to.forward ? h.out : h.gradient_in).bytes();
-    // On a device it is still to be computed. When that begins is soon enough, and leaves the receiver time to say where it goes.
+    // On a device, the data is still to be computed. The send starts when that begins, which leaves the receiver time to send a credit.
     runtime::compute_queue before;
     if (enqueued_.size() > 1) enqueued_[enqueued_.size() - 2].wait_on(before);
     h.leaving[to.forward ? 0 : 1] =
@@ -300,7 +300,7 @@ class training_pipeline::pass {
   }
 
   using actions_at = std::vector<pipeline_action>::const_iterator;
-  // The end of the actions whose receives are started before `at` is done.
+  // Returns the end of the actions whose receives are started before `at` is done.
   actions_at horizon(actions_at at, actions_at end) const {
     std::size_t computations = on_device_ ? receives_ahead : 0;
     for (++at; at != end && computations != 0; ++at) {
@@ -309,14 +309,14 @@ class training_pipeline::pass {
     return at;
   }
 
-  // Until its input is here; on a device, until one computation at most is enqueued, which bounds memory and how far ranks are apart.
+  // Waits for the input. On a device, waits until at most one computation is enqueued, which bounds memory and how far ranks are apart.
   task<> may_begin(const pipeline_action& a, held& h) {
     if (!on_device_) {
       co_await came(a, h);
       co_return;
     }
     for (const runtime::flow_work& coming : h.coming) {
-      if (coming.size() != 0 && coming.done()) co_await coming;  // throws what it failed with
+      if (coming.size() != 0 && coming.done()) co_await coming;  // throws its error
     }
     if (enqueued_.size() < computations_ahead) co_return;
     const runtime::flow_work oldest = std::move(enqueued_.front());
@@ -324,7 +324,7 @@ class training_pipeline::pass {
     co_await oldest;
   }
 
-  // Ends with what the device has just been given, and not with what it is given later for the same memory.
+  // Notes a computation. It ends with the work that the device has just been given, not with later work for the same memory.
   task<> note_enqueued(const pipeline_memory& m) {
     std::span<const std::byte> last = m.gradient_out.empty() ? m.out : m.gradient_out;
     if (!m.gradient_in.empty()) last = m.gradient_in;
@@ -347,7 +347,7 @@ class training_pipeline::pass {
     check_came(a, coming.bytes(), (forward ? h.in : h.gradient_out).bytes().size());
   }
 
-  // Without what the stage waits for other ranks meanwhile: that is no work of its.
+  // The time of a stage's work, without its waits for other ranks.
   task<time_ns> time_of_work(pipeline_action a, pipeline_memory memory) {
     runtime::scope& here = co_await runtime::this_scope;
     runtime::work_meter meter(here.where());
@@ -382,7 +382,7 @@ class training_pipeline::pass {
     co_await let_go();
   }
 
-  // Its messages have ended; kernels may not have.
+  // The microbatch's messages have ended, but kernels may still use its memory.
   task<> recycle(std::pair<std::uint32_t, std::uint32_t> key, held& h) {
     if (on_device_) {
       co_await came({key.first, kind::forward, key.second}, h);
@@ -394,8 +394,8 @@ class training_pipeline::pass {
     }
   }
 
-  // Takes back the memory of microbatches whose actions are all done. Nobody waits here for sends that their peer has not taken yet,
-  // however many: it may take them only after what this rank does next, and a schedule is checked as if sends held nobody up.
+  // Takes back the memory of microbatches whose actions are all done. It does not wait for sends that their peer has not received yet,
+  // however many: the peer may receive them only after this rank's next actions. A schedule is checked as if sends held nobody up.
   task<> let_go() {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> still;
     for (const auto& key : finished_) {
@@ -432,10 +432,10 @@ class training_pipeline::pass {
     pipeline_action step;
     rank_id peer;
   };
-  std::optional<waiting> waits_;  // for a message
+  std::optional<waiting> waits_;  // set while a step waits for a message
   std::map<std::pair<std::uint32_t, std::uint32_t>, held> held_;
   std::map<rank_id, runtime::flow_work> compared_;                 // in this pass
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;  // their sends may be under way
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;  // their sends may be in flight
   std::map<std::uint32_t, std::uint32_t> alive_;
 };
 

@@ -20,7 +20,7 @@ Work& default_of(const tuned_stage_options<Work>& o) {
   return o.ways.front().work;
 }
 
-/// `call(work)` is what one way does with what is being computed.
+/// `call(work)` computes the present step by one way's work.
 template <class Work, class Call>
 role_op declare(rank& self, const tuned_stage_options<Work>& o, const char* role, Call call) {
   role_options made{.name = o.name, .role = role, .configs = {}, .constraints = o.constraints};

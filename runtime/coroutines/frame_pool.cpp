@@ -20,7 +20,7 @@ struct cleaner {
 }  // namespace
 
 void* from_heap(std::size_t bytes) {
-  thread_local cleaner at_thread_end;  // first touched where a block is made
+  thread_local cleaner at_thread_end;  // constructed when the thread makes its first block
   static_cast<void>(at_thread_end);
   ++taken;
   return ::operator new(bytes);

@@ -2,8 +2,8 @@
 /// Memory for coroutine frames and other small, short-lived objects of one thread: freed blocks are kept by size and handed
 /// out again, so that a running program allocates nothing per call.
 ///
-/// Blocks may be freed on another thread than they were made on; they then stay with that thread. Under AddressSanitizer
-/// the pool steps aside, so that use after free is seen.
+/// A block may be freed on another thread than the one that made it; the freeing thread then keeps it. Under AddressSanitizer
+/// the pool is bypassed, so that a use after free is reported.
 #include <array>
 #include <cstddef>
 
@@ -25,7 +25,7 @@ inline constexpr std::size_t classes = 64;  // up to 2 KiB; larger blocks go to 
 struct free_block {
   free_block* next;
 };
-// Trivially destructible, so that using them needs no guard; they are emptied at the thread's end.
+// Trivially destructible, so that access needs no guard; `cleaner` in frame_pool.cpp empties the lists at the thread's end.
 extern constinit thread_local std::array<free_block*, classes> free_blocks;
 
 void* from_heap(std::size_t bytes);
@@ -63,15 +63,15 @@ inline void release(void* block, std::size_t bytes) noexcept {
   detail::to_heap(block);
 }
 
-/// Frames of coroutines that live, of this thread: tasks, be they in a scope or awaited, that were not destroyed yet.
+/// Coroutine frames of this thread that have not been destroyed yet, of awaited tasks and of tasks in a scope.
 inline constinit thread_local std::size_t live_frames = 0;
-/// Blocks of this thread that were taken from the heap so far; a benchmark checks that it stops growing.
+/// Number of blocks that this thread has taken from the heap so far; a benchmark checks that it stops growing.
 std::size_t heap_allocations() noexcept;
 
-/// Gives all blocks of this thread that nobody uses now back to the heap, once a need has passed that will not come again.
+/// Gives the unused blocks of this thread back to the heap. Call it after a peak in use that will not come again.
 void trim() noexcept;
 
-/// Base class of what is to live in the pool.
+/// Base class of objects that are allocated from the pool.
 struct pooled {
   static void* operator new(std::size_t bytes) { return allocate(bytes); }
   static void operator delete(void* block, std::size_t bytes) noexcept { release(block, bytes); }

@@ -1,5 +1,5 @@
 #pragma once
-/// Where the messages of one actor wait: typed, bounded, and read selectively.
+/// The queue of messages of one actor: typed, bounded, and read selectively.
 ///
 ///     mailbox<offer, report> box(64);
 ///     auto next  = co_await box.receive(deadline);                         // result<std::variant<offer, report>>
@@ -24,8 +24,8 @@
 
 namespace parley::runtime {
 
-/// A queue in a ring that doubles up to what the mailbox allows and holds nothing while it is empty and unused; nor afterwards, where
-/// messages are large.
+/// A ring buffer that doubles as it fills. It allocates nothing before the first message. A ring of large messages frees its memory
+/// whenever it becomes empty.
 template <class T>
 class message_ring {
  public:
@@ -88,7 +88,7 @@ class message_ring {
   std::uint32_t size_ = 0;
 };
 
-/// Fits every message: the predicate of a receive that is not selective.
+/// Accepts every message: the predicate of a receive that is not selective.
 struct any_message {
   template <class T>
   constexpr bool operator()(const T&) const noexcept {
@@ -121,18 +121,18 @@ class mailbox : private timer {
   executor& where() const noexcept { return executor_; }
 
   class sending;
-  /// Where a sender stands in the queue; apart from `sending`, so that a message may hold an address of its own kind.
+  /// A sender's place in the queue. A type apart from `sending`, so that a message may hold the address of a mailbox of its own type.
   struct sender_place : list_hook {
     sending* owner = nullptr;
   };
 
-  /// Puts a message in if there is room: `none`, `full` or `closed`.
+  /// Adds a message if there is room. Returns `none`, `full` or `closed`.
   errc try_send(message&& m) {
     if (ring_.size() >= limit_) return closed() ? errc::closed : errc::full;
     put(std::move(m));
     return errc::none;
   }
-  /// Puts a message in even past the limit: for news that must not be lost and of which there cannot be many.
+  /// Adds a message even beyond the limit: for notices that must not be lost and of which there cannot be many.
   errc deliver(message&& m) {
     if (closed()) return errc::closed;
     put(std::move(m));
@@ -174,19 +174,19 @@ class mailbox : private timer {
     sender_place place_;
   };
 
-  /// Waits until there is room.
+  /// Adds a message; waits until there is room.
   sending send(message m, time_ns deadline = never) noexcept { return sending(*this, std::move(m), deadline); }
 
  private:
-  // What the mailbox knows of a coroutine that waits for a message. The message stays in the ring until that coroutine
-  // runs, which is why a cancelled receive cannot lose it.
+  // A coroutine that waits for a message. The message stays in the ring until that coroutine runs, so that a cancelled receive
+  // cannot lose it.
   class receiver : public waiter {
    public:
     using fits_function = bool (*)(receiver& self, const message& m);
     receiver(mailbox& from, fits_function fits, time_ns deadline) noexcept
         : waiter(&on_cancelled), from_(from), fits_(fits), deadline_(deadline) {}
     ~receiver() {
-      // Whoever no longer waits has left the mailbox, which may have ended since.
+      // A receiver that no longer waits has left the mailbox, and the mailbox may have ended since.
       if (waiter::linked()) from_.receiver_ = nullptr;
     }
     void offer(const message& m) {
@@ -215,12 +215,13 @@ class mailbox : private timer {
 
    private:
     static void on_cancelled(waiter& self, errc why) noexcept { static_cast<receiver&>(self).finish(why); }
-    fits_function fits_;  // null: any message does
+    fits_function fits_;  // null: accepts any message
     time_ns deadline_;
   };
 
-  // One timer serves all receives. It stays armed when a message came in time, and moves on to the deadline of whoever waits
-  // by then, so that a receive with a deadline costs a comparison as long as deadlines do not come closer.
+  // One timer serves all receives. It stays armed when a message arrives in time. When it fires early for the receiver that waits
+  // then, it is armed again for that receiver's deadline. So a receive with a deadline costs one comparison, unless its deadline is
+  // the earliest so far.
   void look_by(time_ns deadline) noexcept {
     timer_wheel::disarm(*this);
     executor_.arm(*this, deadline);
@@ -237,7 +238,7 @@ class mailbox : private timer {
   }
 
  public:
-  /// `M` is one message type, or `message` for whatever comes first.
+  /// `M` is one message type, or `message` for the first message of any type.
   template <class M, class Fits>
   class [[nodiscard]] receiving : private receiver {
    public:
@@ -251,7 +252,7 @@ class mailbox : private timer {
     }
     [[gnu::always_inline]] result<M> await_resume() {
       if (this->waiter::outcome != errc::none) return this->waiter::outcome;
-      // Cancelled after it was woken: the message is still in the ring, where the next receive finds it.
+      // The receive was cancelled after it was woken: the message is still in the ring, where the next receive finds it.
       if (const errc why = this->home->cancelled(); why != errc::none) return why;
       const std::uint32_t found = find();
       if (found == this->from_.size()) complain_of_lost_message();
@@ -279,17 +280,17 @@ class mailbox : private timer {
     [[no_unique_address]] Fits fits_;
   };
 
-  /// The first message, of whatever type.
+  /// Receives the first message, of any type.
   auto receive(time_ns deadline = never) noexcept {
     return receiving<message, any_message>(*this, any_message{}, deadline);
   }
-  /// The first message of type `M` that `fits`; those before it stay where they are.
+  /// Receives the first message of type `M` that `fits` accepts; the messages before it stay in the mailbox.
   template <class M, class Fits = any_message>
   auto receive(Fits fits = {}, time_ns deadline = never) noexcept {
     return receiving<M, Fits>(*this, std::move(fits), deadline);
   }
 
-  /// Drops the messages that `stale` holds for; answers how many. `dropped` counts them all.
+  /// Drops the messages for which `stale` returns true, and returns how many. `dropped` counts all that were ever dropped.
   template <class Stale>
   std::uint32_t drop_if(Stale&& stale) {
     std::uint32_t count = 0;
@@ -307,7 +308,7 @@ class mailbox : private timer {
   }
   std::uint32_t dropped() const noexcept { return dropped_; }
 
-  /// Ends all waits with `closed` and refuses messages from now on. Those that are there can still be received.
+  /// Ends all waits with `closed` and refuses messages from now on. Messages that are in the mailbox can still be received.
   void close() noexcept {
     limit_ = 0;
     if (receiver_ != nullptr) receiver_->finish(errc::closed);
@@ -315,7 +316,7 @@ class mailbox : private timer {
   }
 
  private:
-  // Apart, so that what never happens does not keep the paths above from being inlined.
+  // Functions of their own, so that these error paths do not keep the functions above from being inlined.
   [[noreturn, gnu::cold, gnu::noinline]] static void refuse_second_receiver() {
     raise({errc::bad_argument, "two coroutines receive from one mailbox; let one receive and pass messages on"});
   }
@@ -346,7 +347,7 @@ class mailbox : private timer {
   executor& executor_;
   receiver* receiver_ = nullptr;
   intrusive_list<sender_place> senders_;
-  [[no_unique_address]] message_ring<message> ring_;  // its tail has room for the next member
+  [[no_unique_address]] message_ring<message> ring_;  // its tail padding has room for the next member
   std::uint32_t dropped_ = 0;
   std::uint32_t limit_;
 };

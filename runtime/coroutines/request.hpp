@@ -1,12 +1,13 @@
 #pragma once
-/// Asking and being answered. A question carries a `reply_to`; whoever holds it may answer once, from anywhere.
+/// Requests and replies between actors. A question carries a `reply_to`; the actor that holds it may answer once, from anywhere.
 ///
 ///     struct price { int item; reply_to<int> reply; };
 ///     auto answer = co_await ask(shop, price{7, {}}, ex.deadline_in(5_ms));     // result<int>
 ///     // in the shop:   m.reply.send(42);
 ///
-/// The asker gets `timeout` at its deadline and `closed` when the actor cannot take the question or ends before it has read
-/// it. An answer that comes after that is dropped, and `send` says so. A `reply_to` must not outlive its executor.
+/// The asker gets `timeout` at its deadline, `full` or `closed` when the actor's mailbox refuses the question, and `closed` when the
+/// actor ends before it has read the question. A later answer is dropped, and `send` returns false. A `reply_to` must not outlive its
+/// executor.
 #include <parley/scope.hpp>
 
 #include <cstdint>
@@ -65,14 +66,14 @@ class reply_to {
   using value_type = R;
   reply_to() noexcept = default;
   reply_to(executor& ex, std::uint64_t number) noexcept : executor_(&ex), number_(number) {}
-  /// Returns false when nobody waits any more.
+  /// Returns false when the asker no longer waits.
   bool send(R value) const {
     pending_reply* waiting = executor_ == nullptr ? nullptr : executor_->find_reply(number_);
     if (waiting == nullptr) return false;
     static_cast<pending_answer<R>*>(waiting)->answer(std::move(value));
     return true;
   }
-  /// No answer will come: whoever waits is told why.
+  /// Ends the asker's wait with `why`: no answer will come.
   void refuse(errc why) const noexcept {
     if (pending_reply* waiting = executor_ == nullptr ? nullptr : executor_->find_reply(number_)) waiting->refuse(why);
   }
@@ -108,7 +109,7 @@ class [[nodiscard]] asking : private pending_answer<R> {
   Question question_;
 };
 
-/// For a question that nobody will read; other messages need no answer.
+/// Refuses a question that nobody will read, with `closed`. Other messages need no answer.
 template <class M>
 void refuse_unread(const M& message) noexcept {
   if constexpr (requires { message.reply.refuse(errc::closed); }) message.reply.refuse(errc::closed);

@@ -31,7 +31,7 @@ const implementation* running_implementation(const executor& ex) noexcept {
 }
 
 scope::~scope() {
-  // Frames hold what they wait for, down to the innermost; destroying the outermost unlinks it all.
+  // A frame owns the frames that it awaits, down to the innermost, so that destroying the outermost frame unlinks all their waits.
   while (!tasks_.empty()) {
     promise_base& p = tasks_.pop_front();
     task_observer* const told = p.observer;
@@ -77,8 +77,8 @@ void scope::on_task_end(promise_base& ended) noexcept {
   }
 }
 
-// All scopes below know of it before the first waiter is told: who gives up may let others go that waited behind it, and shall not
-// let in one that is about to be told as well.
+// Marks all scopes below before the first waiter is told. A waiter that gives up may let in others that queued behind it, and must not
+// let in one that is about to be cancelled, too.
 void scope::cancel(errc why) noexcept {
   if (cancelled_ != errc::none) return;
   mark_cancelled(why);

@@ -1,14 +1,14 @@
 #pragma once
-/// Which earlier steps a step has to wait for, found from the memory that each of them names.
+/// Finds the earlier steps that a step has to wait for, from the memory that each step names.
 ///
 ///     buffer_order<std::shared_ptr<step>> order;
 ///     auto at = order.add(mine, {bytes, buffer_use::read}, [&](const std::shared_ptr<step>& earlier, bool data) { … });
 ///     order.remove(*mine, {bytes, buffer_use::read}, at, buffer_order<…>::afterwards::forgotten);      // once it has ended
 ///
-/// A reader waits for the last writer of each byte, and depends on its `data`; a writer waits for the last writer and for all
-/// who read since. Memory is named by its bytes: overlaps count, whatever object they belong to. One `add` costs
-/// O(log n + overlaps). A writer that failed can stay, so that those who read later what it did not bring hear of it. Steps are removed
-/// after those that they wait for. `Handle` is a pointer that keeps its step.
+/// A reader waits for the last writer of each byte, and depends on its `data`. A writer waits for the last writer and for all
+/// readers since. Memory is compared by address: overlaps count, whatever object they belong to. One `add` costs
+/// O(log n + overlaps). A writer that failed can stay, so that later readers learn that it did not write. Remove a step
+/// after the steps that it waits for. `Handle` is a pointer that keeps its step alive.
 #include <parley/runtime/intrusive_list.hpp>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace parley::runtime {
 
 enum class buffer_use : std::uint8_t {
   read,
-  write,   ///< what was there is not needed
+  write,   ///< does not need the old content
   update,  ///< reads and writes
 };
 
@@ -55,16 +55,17 @@ class buffer_order {
     place begin = 0;
     place end = 0;
     Handle writer;
-    std::vector<Handle> readers;  // since
+    std::vector<Handle> readers;  // since the last write
     bool idle() const noexcept { return writer == nullptr && readers.empty(); }
   };
   using pieces = std::map<place, piece>;
 
  public:
-  /// Where a step stands with one access: what `remove` finds it by.
+  /// The place of one access; `remove` needs it.
   using mark = typename pieces::iterator;
 
-  /// Calls `wait_for(earlier, data)`, perhaps more than once for the same one, never for `step` itself.
+  /// Calls `wait_for(earlier, data)` for each step that `step` waits for; `data`: `step` needs what `earlier` writes. May call it more than
+  /// once for one step, never for `step` itself.
   template <class WaitFor>
   mark add(const Handle& step, const buffer_access& a, const WaitFor& wait_for) {
     if (a.bytes.empty()) return pieces_.end();
@@ -79,7 +80,7 @@ class buffer_order {
     }
   }
 
-  /// Whether `add` would have nobody to wait for.
+  /// True if `add` would find nothing to wait for.
   bool is_free(const buffer_access& a) const {
     if (a.bytes.empty() || size() == 0) return true;
     const place from = begin_of(a.bytes);
@@ -110,7 +111,7 @@ class buffer_order {
     }
   }
 
-  /// Of how many pieces of memory somebody has to know; none once all steps have ended well.
+  /// Number of pieces of memory that are in use; 0 once all steps have ended without failure.
   std::size_t size() const noexcept { return pieces_.size() - idle_count_; }
 
  private:
@@ -118,7 +119,7 @@ class buffer_order {
     return reinterpret_cast<place>(bytes.data());  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
   }
 
-  // Afterwards a piece begins at `from`, one ends at `to`, and nothing lies between that is in none. The first of them.
+  // Cuts and adds pieces until one begins at `from`, one ends at `to`, and there is no gap between. Returns the first of them.
   [[gnu::noinline]] mark cut_out(place from, place to) {
     forget_idle();
     split(from);
@@ -134,7 +135,7 @@ class buffer_order {
     return first;
   }
 
-  // Afterwards no piece lies across `at`.
+  // Cuts the piece that `at` lies in, so that no piece crosses `at`.
   void split(place at) {
     auto after = pieces_.upper_bound(at);
     if (after == pieces_.begin()) return;
@@ -154,15 +155,15 @@ class buffer_order {
     return made;
   }
 
-  // Programs name the same buffers again and again: a piece that nobody uses stays for a while, with what its list of readers has
-  // grown to. A step may name one twice.
+  // Programs name the same buffers again and again, so a piece that nobody uses stays for a while, with the capacity of its list of
+  // readers. A step may name a piece twice, so it may be idle already.
   void note_idle(piece& p) noexcept {
     if (p.linked()) return;
     idle_.push_back(p);
     ++idle_count_;
   }
 
-  // Not while a step leaves: what it has named is still to be looked at.
+  // Not called while a step is removed: `remove` still has to look at the pieces that the step named.
   void forget_idle() noexcept {
     for (; idle_count_ > most_idle; --idle_count_) pieces_.erase(idle_.pop_front().begin);
   }
@@ -187,7 +188,7 @@ class buffer_order {
 
   static constexpr std::size_t most_idle = 64;
   pieces pieces_;
-  intrusive_list<piece> idle_;  // the one that has been so for longest first
+  intrusive_list<piece> idle_;  // longest idle first
   std::size_t idle_count_ = 0;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-/// A step of a flow that is one call, such as a send, and no coroutine: the call tells the step itself when it has ended.
+/// A step of a flow that is a single call, such as a send, and needs no coroutine: the call notifies the step when it ends.
 ///
 ///     class send_step final : public call_step<send_call> {
 ///       void go() noexcept override { begin(edge_, bytes_, options_); }             // what the call is made of
@@ -7,8 +7,8 @@
 ///       …
 ///     };
 ///
-/// A `Call` is an awaitable that can also be suspended by who is no coroutine: `suspend(scope&, continuation)`; `cancel(why)` ends its
-/// wait alone. It lives in its step, from the step's turn on.
+/// A `Call` is an awaitable that code outside coroutines can suspend, too: `suspend(scope&, continuation)`. `cancel(why)` ends the wait
+/// of this call alone. The step holds its call from the step's turn on.
 #include <parley/runtime/dataflow/flow_step.hpp>
 
 #include <exception>
@@ -30,7 +30,7 @@ class call_step : public flow_step {
     }
     on_turn();
   }
-  /// Throws what the call has failed with.
+  /// Takes the call's result; throws the call's failure.
   virtual void take(Call& over) = 0;
 
  private:

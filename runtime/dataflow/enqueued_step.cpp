@@ -13,7 +13,7 @@ enqueued_step::~enqueued_step() {
   forget();
 }
 
-// Who holds its work may keep it for longer than its flow, and its coroutine.
+// The program may keep the step's `flow_work` for longer than the flow and the step's coroutine live.
 void enqueued_step::on_torn_down() noexcept {
   waiting_ = nullptr;
   forget();
@@ -43,8 +43,9 @@ flow_step::on_device enqueued_step::part_of_device(const buffer_access& use) con
   return {&memory_, writes ? on_device::kind::computed : on_device::kind::read};
 }
 
-// Of kernels in other streams a device knows by what they had then, of messages by the words that stand for them. Who overwrites what
-// a message brings also waits for those before it, which that would not have waited for if it was given up.
+// The device orders this step after kernels in other streams by events, and after expected messages by their words. A step that overwrites
+// a message waits on the host instead: it must also come after the steps before that receive, and a receive that was given up has not
+// waited for them.
 bool enqueued_step::comes_after(const flow_step& earlier, const buffer_access& use) {
   const on_device part = earlier.part_of_device(use);
   if (part.memory != &memory_) return false;
@@ -62,16 +63,16 @@ void enqueued_step::let_go() noexcept {
 }
 
 void enqueued_step::enqueue(std::span<const buffer_access> uses, const std::function<void(device_stream)>& f) noexcept {
-  if (abandoned_) return;  // as its flow is cancelled
+  if (abandoned_) return;  // its flow is cancelled
   tried([&] {
     if (refused_) return;
     for (const buffer_access& a : uses) memory_.wait_on(a.bytes, stream_);
     if (has_to_wait()) word_ = memory_.hold(stream_);
     f(stream_);
   });
-  // Also what it had given to the stream before it threw.
+  // Also after the function threw: it may have enqueued work before.
   tried([&] {
-    // Not what it only reads: sends of that, from before, would wait for all that the stream waits for.
+    // Buffers that are only read are left out: earlier sends of them would wait for all that the stream waits for.
     for (const buffer_access& a : uses) {
       if (a.use == buffer_use::read) continue;
       memory_.after(a.bytes, stream_);

@@ -1,13 +1,13 @@
 #pragma once
-/// A computation that a device's stream was given when it was made (dataflow.hpp), and what the stream waits for by then: where the
-/// device does not know of something that has to come before, a word that this step sets once its turn has come.
+/// A computation that is enqueued into a device's stream when the step is made (dataflow.hpp). If the computation has to come after
+/// something that the device does not know of, the stream first waits for a word, which this step sets when its turn has come.
 ///
 ///     const auto step = new_step<enqueued_step>("sum", space, stream);
 ///     flow_work work = flow.add(step, uses);              // whom it comes after
 ///     step->enqueue(uses, [&](device_stream s) { launch(s, y, a); });
 ///
-/// It ends once the stream has come to it, with what the function threw, or `device_failed` in the device's words. What a stream has
-/// cannot be taken back: cancelled before its turn it lets the stream go on, and its kernels run.
+/// The step ends when the stream has reached the end of the computation: with the function's exception, or with `device_failed` and the
+/// device's message. Enqueued work cannot be taken back: a step that is cancelled before its turn sets the word, and its kernels run.
 #include <parley/runtime/dataflow/flow_step.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
 
@@ -30,7 +30,7 @@ class enqueued_step final : public flow_step, private completion {
   std::string title() const override { return name_; }
   task<> run() override;
   on_device part_of_device(const buffer_access& use) const noexcept override;
-  /// Once it is part of its flow.
+  /// Call this once the step is part of its flow.
   void enqueue(std::span<const buffer_access> uses, const std::function<void(device_stream)>& f) noexcept;
 
  private:
@@ -55,9 +55,9 @@ class enqueued_step final : public flow_step, private completion {
   std::string name_;
   memory_space& memory_;
   device_stream stream_;
-  std::uint64_t word_ = 0;  // for which the stream waits; 0: for none
+  std::uint64_t word_ = 0;  // the word that the stream waits for; 0: none
   bool abandoned_ = false;
-  device_moment given_;  // all of it
+  device_moment given_;  // all that the stream had once the computation was enqueued
   std::vector<std::span<const std::byte>> written_;
   errc outcome_ = errc::none;
   std::exception_ptr refused_;

@@ -6,7 +6,7 @@ namespace parley::runtime {
 
 namespace {
 
-// Of a step that was not done. Those behind it blame what it blames.
+// The failure of a step that did not run. Steps that depend on this step name the same cause.
 struct input_failed final : failure {
   input_failed(const std::string& title, std::string input_title, error why)
       : failure(error::in_words(
@@ -42,14 +42,14 @@ flow_batch::flow_batch(std::span<const flow_part> parts) noexcept : size_(parts.
   }
 }
 
-// ---- whom it waits for ------------------------------------------------------------------------------------------------
+// ---- what it waits for ------------------------------------------------------------------------------------------------
 
 void flow_step::wait_for(flow_step& earlier, bool data) {
   if (earlier.released_) {
     if (data && earlier.thrown && to_blame_ == nullptr) to_blame_ = &earlier;
     return;
   }
-  // All that one step waits for is added in a row.
+  // A step adds all its waits in a row, so that an earlier wait of this step is the latest follower.
   if (!earlier.followers_.empty()) {
     follower& latest = earlier.followers_.back();
     if (latest.step == this && latest.how == follower::waits::to_begin) {
@@ -61,7 +61,7 @@ void flow_step::wait_for(flow_step& earlier, bool data) {
   ++unmet_;
 }
 
-// Where a device has the order. What comes behind this one must not overtake those that it has come after, if it is given up.
+// For an order that a device keeps. If this step is given up, the steps behind it must still not overtake the steps before it.
 void flow_step::stay_behind(flow_step& earlier) {
   if (earlier.released_) return;
   earlier.followers_.push_back({this, false, follower::waits::to_be_released});
@@ -84,7 +84,7 @@ void flow_step::note_begun() noexcept {
   let_next_begin();
 }
 
-// It may be of another flow, which may have ended.
+// The next step may belong to another flow, and that flow may have ended.
 void flow_step::let_next_begin() noexcept {
   const auto next = std::exchange(next_begin_, nullptr);
   if (next != nullptr && !next->torn_) next->flow_->one_met(*next);
@@ -123,7 +123,7 @@ void flow_step::go() noexcept {
   scope& inside = own_scope();
   try {
     inside.spawn(run(), own_.get());
-  } catch (...) {  // a `run` that is no coroutine
+  } catch (...) {  // from a `run` that is no coroutine
     end(std::current_exception());
   }
 }
@@ -141,12 +141,12 @@ void flow_step::on_ready(ready_call& self) noexcept {
 
 void flow_step::turn::on_given_up(waiter& self, errc why) noexcept {
   flow_step& step = static_cast<turn&>(self).owner;
-  const bool is_queued = step.stage_ == stage::due && !self.linked();  // and not among those that are being begun
+  const bool is_queued = step.stage_ == stage::due && !self.linked();  // in the ready queue, and not in `beginning_`
   self.unlink();
   step.give_up(why, is_queued);
 }
 
-// It does not end at once: whoever cancels is going through the waits of its scope.
+// Does not end the step at once: the caller is going through the waits of its scope.
 void flow_step::give_up(errc why, bool is_queued) noexcept {
   stage_ = stage::given_up;
   thrown = std::make_exception_ptr(
@@ -209,7 +209,7 @@ void flow_step::tell_end() noexcept {
 // ---- all of a flow ------------------------------------------------------------------------------------------------------
 
 step_graph::~step_graph() {
-  // A step lives in its own coroutine, which lives in its scope.
+  // A step lives in its own coroutine, and the coroutine in the step's scope, so each step is torn down explicitly.
   while (!live_.empty()) {
     const auto held = std::exchange(live_.pop_front().held_, nullptr);
     held->tear_down();
@@ -246,8 +246,8 @@ void step_graph::put(const flow_step_ptr& step, std::span<const buffer_access> u
   }
 }
 
-// At once, so that a message leaves before its caller goes on. But a line of steps of which each lets the next one begin is gone
-// through here and not on the stack, and outside of the loop's turns, where its clock may be old, the next turn does it.
+// Begins the step at once, so that a message leaves before its caller goes on. But a chain of steps, each of which lets the next begin, is
+// gone through here and not on the stack. Outside of the loop's turns, where the clock may be old, the next turn begins the step.
 void step_graph::begin(flow_step& step) noexcept {
   step.turn_.unlink();
   step.stage_ = flow_step::stage::due;
@@ -269,7 +269,7 @@ void step_graph::note_end(flow_step& step) noexcept {
   }
   --running_;
   step.tell_end();
-  // One that was given up while it waited keeps its place: who comes behind it must not overtake those whom it waited for.
+  // A step that was given up while it waited keeps its place: the steps behind it must not overtake those that it waited for.
   release_if_free(step);
   if (running_ != 0) return;
   while (!joiners_.empty()) where().schedule(joiners_.pop_front().waiting_);
@@ -294,7 +294,7 @@ void step_graph::release_if_free(flow_step& step) noexcept {
   if (step.unmet_ == 0 && step.behind_ == 0) release(step);
 }
 
-// A long chain of given-up steps is gone through here, not on the stack.
+// Goes through a long chain of given-up steps here, not on the stack.
 void step_graph::release(flow_step& step) noexcept {
   static_cast<list_hook&>(step).unlink();
   if (std::exchange(is_releasing_, true)) return releasing_.push_back(step);
@@ -307,7 +307,7 @@ void step_graph::let_go(flow_step& step) noexcept {
   using list = buffer_order<flow_step_ptr>;
   const auto held = std::exchange(step.held_, nullptr);
   step.released_ = true;
-  // Who reads later what a failed step did not write has to hear of it.
+  // A failed step stays as the writer, so that later readers learn that it did not write.
   const auto then = step.thrown ? list::afterwards::still_the_writer : list::afterwards::forgotten;
   for (const auto& named : step.uses()) order_.remove(step, named.access, named.at, then);
   step.note_begun();
@@ -318,7 +318,7 @@ void step_graph::let_go(flow_step& step) noexcept {
   }
 }
 
-// Whether it only says that another rank has ended its part.
+// True if the error may only say that another rank has ended its part.
 static bool is_of_others(errc why) noexcept {
   return why == errc::peer_failed || why == errc::send_failed || why == errc::cancelled || why == errc::closed;
 }
@@ -329,7 +329,7 @@ std::exception_ptr step_graph::cause_of(std::exception_ptr thrown) const {
     thrown = stopped_by_;
     why = describe(thrown).code();
   }
-  // A config fails at a receiver, too, when its sender has failed: perhaps for want of the same thing.
+  // A receiver also gets `config_failed` when its sender failed, perhaps for the same reason as a step of this rank.
   if (!is_of_others(why) && why != errc::config_failed) return thrown;
   for (const auto& f : failed_) {
     if (!f->seen_ && !is_of_others(describe(f->thrown).code())) return f->thrown;

@@ -1,5 +1,5 @@
 #pragma once
-/// One thing that a flow does (dataflow.hpp): what it is, whom it waits for, and who waits for it. `step_graph` has those of one flow.
+/// One step of a flow (dataflow.hpp): what it does, what it waits for, and what waits for it. `step_graph` holds the steps of one flow.
 ///
 ///     class unpacking final : public flow_step {
 ///       std::string title() const override { return "unpacking"; }
@@ -7,9 +7,9 @@
 ///     };
 ///     flow_work work = flow.add(new_step<unpacking>(…), uses);
 ///
-/// What `run` throws ends the step with it. One that needs no coroutine overrides `go` instead, which costs a fifth of it; what is a
-/// single call has that done for it (call_step.hpp). Cancelled, or late, before its turn: neither is ever called. Either way who waits
-/// for the step goes on only when all that it waited for itself has ended too.
+/// An exception from `run` ends the step, and is the step's failure. A step that needs no coroutine overrides `go` instead, which costs a
+/// fifth as much; a step that is a single call derives from `call_step` (call_step.hpp). If a step is cancelled or late before its turn,
+/// neither is called. In each case, the steps that wait for this one go on only when all that this one waited for has ended, too.
 #include <parley/runtime/coroutines/frame_pool.hpp>
 #include <parley/runtime/dataflow/buffer_order.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
@@ -35,7 +35,7 @@ namespace parley::runtime {
 class step_graph;
 class flow_step;
 
-/// A flow, its steps, and all that points at them belong to one thread: their counts need no atomics.
+/// A flow, its steps, and all that points at them belong to one thread, so that their reference counts need no atomics.
 template <class T>
 using flow_counted = boost::intrusive_ref_counter<T, boost::thread_unsafe_counter>;
 using flow_step_ptr = boost::intrusive_ptr<flow_step>;
@@ -47,13 +47,13 @@ boost::intrusive_ptr<Step> new_step(Arguments&&... arguments) {
 
 /// The end of one step, or of several together.
 struct flow_end {
-  /// Somebody who waits for it.
+  /// One wait for this end.
   struct awaited : list_hook {
     explicit awaited(waiter& w) noexcept : who(w) {}
     waiter& who;
   };
   std::size_t open = 1;
-  std::exception_ptr thrown;  // by the first that failed
+  std::exception_ptr thrown;  // of the first step that failed
   intrusive_list<awaited> awaiting;
 
   void one_ended(const std::exception_ptr& by) noexcept {
@@ -63,13 +63,13 @@ struct flow_end {
   }
 };
 
-/// One of several that are waited for together: a step, or what was over at once and needed none.
+/// One of several parts that are waited for together: a step, or an operation that was over at once and needed no step.
 struct flow_part {
   flow_step_ptr step{};
-  std::uint64_t bytes = 0;  ///< that were moved without one
+  std::uint64_t bytes = 0;  ///< moved without a step
 };
 
-/// Several steps, for who waits for all of them. One that nobody holds any more is forgotten by its steps.
+/// Several steps that are waited for together. When nobody holds the batch any more, its steps forget it.
 struct flow_batch final : flow_end, flow_counted<flow_batch> {
   struct part : list_hook {
     flow_batch* whole = nullptr;
@@ -80,7 +80,7 @@ struct flow_batch final : flow_end, flow_counted<flow_batch> {
   flow_batch& operator=(const flow_batch&) = delete;
   ~flow_batch() { std::destroy_n(first(), size_); }
   std::span<const part> parts() const noexcept { return {first(), size_}; }
-  // Its parts lie behind it.
+  // The parts lie behind this object, in the same block.
   static void operator delete(flow_batch* over, std::destroying_delete_t) noexcept {
     const std::size_t bytes = bytes_for(over->size_);
     over->~flow_batch();
@@ -95,20 +95,20 @@ struct flow_batch final : flow_end, flow_counted<flow_batch> {
   std::size_t size_;
 };
 
-/// Steps that must begin in the order in which they were added, such as messages that are matched by their order. It outlives
+/// Steps that must begin in the order in which they were added, such as messages that are matched by their order. Must outlive
 /// those of its steps that have not begun.
 class begin_sequence {
  public:
-  /// Whether none of its steps is still to begin.
+  /// True if all of its steps have begun.
   bool idle() const noexcept { return last_ == nullptr; }
 
  private:
   friend step_graph;
   friend flow_step;
-  flow_step* last_ = nullptr;  // if it has not begun
+  flow_step* last_ = nullptr;  // the last step added; null: it has begun
 };
 
-/// Computations in one order, as a stream of a GPU has them. After a failure nothing more of it runs.
+/// Computations that run in one order, as in a stream of a GPU. After a failure no more of them run.
 class compute_queue {
  public:
   compute_queue() noexcept = default;
@@ -119,7 +119,7 @@ class compute_queue {
   friend step_graph;
   friend class dataflow;
   friend class flow_work;
-  std::vector<flow_step_ptr> tail_;  // what the next one comes after
+  std::vector<flow_step_ptr> tail_;  // the next one waits for these
 };
 
 class flow_step : private list_hook,
@@ -129,74 +129,74 @@ class flow_step : private list_hook,
                   public frame_pool::pooled {
  public:
   virtual ~flow_step() = default;
-  /// What it does, once its turn has come.
+  /// Does the step's work, once its turn has come.
   virtual task<> run();
-  /// `receive from rank 3, tag 0`: what errors call it.
+  /// The step's name in errors, such as `receive from rank 3, tag 0`.
   virtual std::string title() const = 0;
-  /// For those that move data: how much.
+  /// Bytes that the step has moved; 0 for steps that move no data.
   virtual std::uint64_t bytes() const noexcept { return 0; }
 
-  /// What the streams of a device have to do with it: they do it, or they wait for its end by themselves.
+  /// How a device's streams take part in the step: they do it, or they wait for its end by themselves.
   struct on_device {
-    const memory_space* memory = nullptr;  ///< of that device; null: nothing
+    const memory_space* memory = nullptr;  ///< of that device; null: no device has a part in it
     enum class kind : std::uint8_t {
-      computed,  ///< messages that touch the memory come after that by themselves
-      read,      ///< computed with it: those into it do not
-      held,      ///< computed, and the stream waits for this step's turn: no messages do
+      computed,  ///< a kernel writes the memory; the device orders messages after it
+      read,      ///< a kernel only reads the memory; the host orders messages into it
+      held,      ///< computed, but the stream waits for this step's turn; the host orders messages
       awaited,
     } what = kind::computed;
   };
-  /// In the memory that `use` names.
+  /// For the memory that `use` names.
   virtual on_device part_of_device(const buffer_access& /*use*/) const noexcept { return {}; }
 
-  /// Whether a step waits for this one.
+  /// True if a step waits for this one.
   bool has_followers() const noexcept { return !followers_.empty(); }
-  /// Calls `visit(later, may_begin)` for each step that waits for this one: one that may begin waits with its end alone.
+  /// Calls `visit(later, may_begin)` for each step that waits for this one. `may_begin`: only its release waits, not its begin.
   template <class Visit>
   void visit_followers(const Visit& visit) const {
     for (const follower& f : followers_) visit(*f.step, f.how == follower::waits::to_be_released);
   }
-  /// Of its `begin_sequence`: that one begins once this one has begun. Null: none.
+  /// The step that begins once this one has begun, of the same `begin_sequence`; null: none.
   const flow_step* next_to_begin() const noexcept { return next_begin_.get(); }
 
  protected:
   flow_step() noexcept : ready_call(&on_ready), turn_(*this) {}
-  /// Instead of `run`: does it, or begins it, at once. It must come to call `end`; before that it may ask to be called by the ready queue,
-  /// as `on_turn`, one time and another, by `go_on_later` or by giving `as_continuation` away.
+  /// Called instead of `run`: does the work, or starts it, at once. The step must call `end` at some time. Before that it may ask the ready
+  /// queue to call `on_turn`, more than once: by `go_on_later`, or by giving `as_continuation` away.
   virtual void go() noexcept;
   virtual void on_turn() noexcept {}
   void go_on_later() noexcept;
   continuation as_continuation() noexcept { return static_cast<ready_call&>(*this); }
-  /// Nothing of it may be touched after this.
+  /// Ends the step. The step must not be touched after this.
   void end() noexcept;
   void end(std::exception_ptr failed) noexcept {
     thrown = std::move(failed);
     end();
   }
-  /// While `go` is under way: its waits end with `why`. Those in `own_scope` do so by themselves.
+  /// Called when the step is cancelled after `go`: its waits must end with `why`. Waits in `own_scope` end by themselves.
   virtual void on_cancelled(errc /*why*/) noexcept {}
-  /// Where its waits belong: the flow's scope, or one of its own.
+  /// The scope that the step's waits belong to: the flow's, or the step's own.
   scope& home() noexcept;
-  /// One of its own, made when it is first needed: what runs there is cancelled with this step alone.
+  /// A scope of the step's own, made when it is first needed. Cancelling this step alone cancels what runs there.
   scope& own_scope() noexcept;
 
-  /// Whether a device, or the step itself, sees to it that this, with what `use` names, comes after `earlier`: the flow need not then.
+  /// Returns true if a device, or the step itself, orders this step's use of the memory after `earlier`; the flow then does not.
   virtual bool comes_after(const flow_step& /*earlier*/, const buffer_access& /*use*/) { return false; }
-  /// Of a step whose buffers lie in `memory`, where messages come after what kernels do with them.
+  /// True if `earlier` is a computation on `memory`'s device that orders later messages of the buffer in `use` by itself.
   static bool is_computed_on(const memory_space& memory, const flow_step& earlier, const buffer_access& use) noexcept {
     const on_device part = earlier.part_of_device(use);
     return part.memory == &memory && part.what == on_device::kind::computed;
   }
   bool has_to_wait() const noexcept { return unmet_ != 0; }
-  /// Whether a step that `comes_after` answered for has not been released yet: `on_passed` is called once none is left, unless this one
-  /// has ended by then.
+  /// True while a step for which `comes_after` returned true has not been released. `on_passed` is called when the last of them is
+  /// released, unless this step has ended by then.
   bool is_behind() const noexcept { return behind_ != 0; }
   virtual void on_passed() noexcept {}
-  /// For steps of a `begin_sequence`: the next one may begin.
+  /// For steps of a `begin_sequence`: lets the next one begin.
   void note_begun() noexcept;
-  /// It is not run, for what `thrown` says, or was torn down: whoever else was told that it would happen has to hear that.
+  /// Called when the step does not run, for the reason in `thrown`, or is torn down. Override it to tell those who expect the step.
   virtual void on_abandoned() noexcept {}
-  /// It is torn down while it is under way: what it has begun must not touch it, or any buffer, any more.
+  /// Called when the flow is destroyed before this step is released: the step's operations must not touch it or a buffer any more.
   virtual void on_torn_down() noexcept {}
 
  private:
@@ -209,7 +209,7 @@ class flow_step : private list_hook,
     bool needs_data;
     enum class waits : std::uint8_t { to_begin, to_be_released } how;
   };
-  // What a coroutine or a deadline needs, and other steps do without.
+  // Only steps with a coroutine or a deadline have one.
   struct own_place final : task_observer, frame_pool::pooled {
     own_place(flow_step& s, scope& parent, scope::options o) noexcept : owner(s), inside(parent, o) {}
     void on_task_end(promise_base& ended) noexcept override;
@@ -241,7 +241,7 @@ class flow_step : private list_hook,
   void tell_end() noexcept;
   static void on_ready(ready_call& self) noexcept;
 
-  // While it waits for others, and then until it begins.
+  // The step's wait for other steps, and then for its begin.
   struct turn : waiter {
     explicit turn(flow_step& s) noexcept : waiter(&on_given_up), owner(s) {}
     static void on_given_up(waiter& self, errc why) noexcept;
@@ -250,48 +250,48 @@ class flow_step : private list_hook,
   enum class stage : std::uint8_t { waiting, due, going, given_up, ended };
 
   step_graph* flow_ = nullptr;
-  flow_step_ptr held_;  // by the flow, until it is released
-  named_buffer use_;    // the only one, or
+  flow_step_ptr held_;  // the flow's reference, until the step is released
+  named_buffer use_;    // if it is the only one
   std::vector<named_buffer> uses_;
   std::vector<follower> followers_;
   begin_sequence* sequence_ = nullptr;
   flow_step_ptr next_begin_;
-  intrusive_list<flow_batch::part> wholes_;  // what it is a part of
-  flow_step_ptr to_blame_;                   // its input, which failed
+  intrusive_list<flow_batch::part> wholes_;  // the step's places in batches
+  flow_step_ptr to_blame_;                   // the step that should have written this one's input, and failed
   std::unique_ptr<own_place> own_;
   turn turn_;
   std::size_t unmet_ = 0;
-  std::size_t behind_ = 0;       // so many that it need not wait for with its begin, but is not released before
-  errc cancelled_ = errc::none;  // alone
+  std::size_t behind_ = 0;       // how many steps it may begin before, but is not released before
+  errc cancelled_ = errc::none;  // of this step alone
   stage stage_ = stage::waiting;
   bool begun_ = false;
-  bool torn_ = false;      // with its flow
-  bool released_ = false;  // who waits for it may go on: it has ended, and so have all that it waited for
-  bool seen_ = false;      // somebody was told of its failure
+  bool torn_ = false;      // its flow was destroyed
+  bool released_ = false;  // followers may go on: this step has ended, and so has all that it waited for
+  bool seen_ = false;      // somebody received its failure
 };
 
-/// How a step is put into its flow.
+/// Options of a step in its flow.
 struct step_options {
-  time_ns timeout_ns = never;      ///< from now, waiting for others included
-  compute_queue* after = nullptr;  ///< it begins after what is in there now
+  time_ns timeout_ns = never;      ///< from now on; waiting for other steps counts
+  compute_queue* after = nullptr;  ///< the step begins after all that this queue has now
   begin_sequence* sequence = nullptr;
 };
 
-/// The steps of one flow that have not been released, and whom each waits for. A flow is one (dataflow.hpp).
+/// The steps of one flow that have not been released, and what each of them waits for. A flow derives from this (dataflow.hpp).
 class step_graph {
  public:
   step_graph(const step_graph&) = delete;
   step_graph& operator=(const step_graph&) = delete;
 
   executor& where() const noexcept { return all_.where(); }
-  /// For one of several that are waited for `together`, or that nobody waits for.
+  /// Adds a step that is waited for as a part of `together`, or not at all.
   void put(const flow_step_ptr& step, std::span<const buffer_access> uses, const step_options& o = {});
-  /// Whether a step that is put now would begin at once: what is over as soon as it has begun needs none then.
+  /// True if a step that is added now would begin at once. An operation that ends as it begins needs no step then.
   bool may_begin(const buffer_access& use, const step_options& o) const {
     return all_.where().resuming() && (o.after == nullptr || o.after->tail_.empty()) &&
            (o.sequence == nullptr || o.sequence->last_ == nullptr) && is_free(use);
   }
-  /// Whether a step that is put now would have nobody to wait for.
+  /// True if a step that is added now would have no step to wait for.
   bool is_free(const buffer_access& use) const { return order_.is_free(use); }
   class [[nodiscard]] joiner : private list_hook {
    public:
@@ -315,13 +315,13 @@ class step_graph {
     std::coroutine_handle<> waiting_;
     work_meter::wait wait_;
   };
-  /// Until nothing runs any more. Not cancellable: cancelling the flow is what ends it.
+  /// Waits until all steps have ended. The wait cannot be cancelled: cancel the flow instead.
   joiner join() noexcept { return joiner(*this); }
   void cancel(errc why = errc::cancelled) noexcept { all_.cancel(why); }
   void stop_at_failure() noexcept { stops_at_failure_ = true; }
   std::size_t running() const noexcept { return running_; }
-  /// What to say of a failure that was met while it ran: where that may only be what a failure of this rank's has made others do, what
-  /// one of its own steps, which nobody has awaited, has failed with before.
+  /// The failure to report for `thrown`, which the program caught while the flow ran. If `thrown` may only follow, by way of other ranks,
+  /// from a failure of this rank, returns that one: of a step that nobody has awaited, or of the step that stopped the flow.
   std::exception_ptr cause_of(std::exception_ptr thrown) const;
 
  protected:

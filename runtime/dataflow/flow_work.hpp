@@ -1,6 +1,6 @@
 #pragma once
-/// What a flow gives back for what was started in it (dataflow.hpp): to be awaited, waited for, cancelled, or put before what
-/// a compute queue does next.
+/// The handle of work that was started in a flow (dataflow.hpp): await it, wait for it, cancel it, or order a compute queue
+/// after it.
 ///
 ///     flow_work both = exchange.start(flow, {…});
 ///     co_await both[1];                          // one of a batch; throws what it failed with
@@ -16,7 +16,7 @@
 
 namespace parley::runtime {
 
-/// What was started: one step, or a batch of several. Dropping it changes nothing: the flow joins.
+/// Started work: one step, or a batch of several. Dropping the handle changes nothing: the flow joins its steps.
 class flow_work {
  public:
   flow_work() noexcept = default;
@@ -24,25 +24,25 @@ class flow_work {
   flow_work& operator=(flow_work&&) noexcept = default;
 
   std::size_t size() const noexcept;
-  /// One of a batch, by its place.
+  /// One part of a batch, by its index.
   flow_work operator[](std::size_t i) const;
   bool done() const noexcept { return end() == nullptr || end()->open == 0; }
-  /// Whether none of it is under way any more: it is done, or its flow has ended without it.
+  /// True if nothing of it runs any more: it is done, or its flow has ended without it.
   bool over() const noexcept;
-  /// Whether it is over, and has not ended well.
+  /// True if it is over, and has not ended well.
   bool failed() const noexcept { return over() && end() != nullptr && (!done() || end()->thrown != nullptr); }
-  /// Another handle on the same, for who has to know later whether it is done.
+  /// Another handle to the same work, for code that has to know later whether the work is done.
   flow_work share() const noexcept;
-  /// One turn of the loop; then whether it has ended. For code that is no coroutine.
+  /// Runs one turn of the loop; returns true if the work has ended. For code outside coroutines.
   bool test();
-  /// Drives the loop until it has ended; throws what it failed with. For code that is no coroutine.
+  /// Runs the loop until the work has ended; throws the work's failure. For code outside coroutines.
   void wait();
   result<> outcome();
-  /// Of receives and sends, once they have ended: how much came or went.
+  /// Bytes that its sends and receives have moved, once they have ended.
   std::uint64_t bytes() const noexcept;
-  /// Ends its waits with `why`; it ends when the transports have let go.
+  /// Ends the work's waits with `why`. The work ends when the transports have let go of its buffers.
   void cancel(errc why = errc::cancelled) noexcept;
-  /// What is put into `queue` from now on begins after this has ended.
+  /// Computations that are put into `queue` from now on begin after this work has ended.
   void wait_on(compute_queue& queue) const;
 
   class [[nodiscard]] awaiter : private waiter {
@@ -71,7 +71,7 @@ class flow_work {
     flow_end::awaited place_{*this};
     work_meter::wait wait_;
   };
-  /// Until all of it has ended; throws the first failure.
+  /// Waits until all of it has ended; throws the first failure.
   awaiter operator co_await() const {
     check_not_moved();
     return awaiter(*this);
@@ -97,7 +97,7 @@ class flow_work {
   void check_not_moved() const;
   void outside_coroutines() const;
   executor* where_ = nullptr;
-  flow_step_ptr step_;  // one, or
+  flow_step_ptr step_;  // null if it is a batch
   boost::intrusive_ptr<flow_batch> batch_;
 };
 

@@ -9,7 +9,7 @@ namespace parley::runtime {
 
 namespace {
 
-// Calls `visit(piece)` for all of them in order, and `pause()` after every eight in a row.
+// Calls `visit(piece)` for all pieces in order and, where they are at regular distances, `pause()` after every eight in a row.
 template <class Visit, class Pause>
 void for_each_piece(const memory_pieces& p, const Visit& visit, const Pause& pause) {
   if (!p.offsets.empty()) {
@@ -25,9 +25,9 @@ void for_each_piece(const memory_pieces& p, const Visit& visit, const Pause& pau
   }
 }
 
-// Elements a multiple of a page apart, as in a column of a matrix with 512 * k columns, all have their places in the same set of
-// eight lines of the first cache. A processor that goes through them as fast as it can has dozens under way, and these take the
-// places from each other before they are used: it is quicker when it waits for every eight of them (docs/performance.md).
+// Elements that lie a multiple of a page apart, as in a column of a matrix with 512 * k columns, all map to one set of eight lines of
+// the first-level cache. A processor that does not wait has dozens of loads in flight, and they evict each other's lines before these
+// are used. Waiting after every eight is faster (docs/performance.md).
 bool crowd_one_set(const memory_pieces& p) noexcept {
   constexpr std::uint64_t page_bytes = 4096;
   constexpr std::uint64_t line_bytes = 64;

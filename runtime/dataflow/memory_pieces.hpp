@@ -1,5 +1,5 @@
 #pragma once
-/// Memory in several pieces, at regular distances or where a list says, which goes into one message packed: a face of a block, or
+/// Memory in several pieces, at regular distances or at listed offsets, which one message carries packed: a face of a block, or
 /// elements of a mesh.
 ///
 ///     memory_pieces column{.base = first_cell, .bytes = 8, .outer = {{{1, 0}, {rows, row_bytes}}}};
@@ -21,12 +21,12 @@ struct memory_pieces {
   std::byte* base = nullptr;
   std::uint64_t bytes = 0;                               ///< of each piece
   std::array<repetition, 2> outer{};                     ///< the slowest first
-  std::vector<std::uint64_t> offsets{};                  ///< in bytes; then `outer` does not count
-  std::shared_ptr<const std::uint64_t> offsets_there{};  ///< the same for the device that the pieces lie on
+  std::vector<std::uint64_t> offsets{};                  ///< in bytes; unless empty, they replace `outer`
+  std::shared_ptr<const std::uint64_t> offsets_there{};  ///< a copy of `offsets` on the pieces' device
 
   std::uint64_t count() const noexcept { return offsets.empty() ? outer[0].count * outer[1].count : offsets.size(); }
   std::uint64_t total_bytes() const noexcept { return bytes * count(); }
-  /// Each of them, in order.
+  /// Calls `visit(piece)` for each of them, in order.
   template <class Visit>
   void for_each(const Visit& visit) const {
     for (const std::uint64_t offset : offsets) visit(std::span(base + offset, bytes));
@@ -37,10 +37,10 @@ struct memory_pieces {
     }
   }
   bool contiguous() const noexcept { return offsets.empty() && outer[0].count * outer[1].count == 1; }
-  /// From the first of its bytes to the last, with all that lies between.
+  /// The range from the first byte of any piece to the last, gaps included.
   std::span<std::byte> around() const noexcept;
 
-  // Of memory that this processor may touch.
+  // For memory that this processor can access.
   void gather(std::byte* packed) const noexcept;
   void scatter(const std::byte* packed) const noexcept;
 };

@@ -1,13 +1,13 @@
 #pragma once
-/// Where an op's own buffers lie: host memory, or a GPU's. An op that moves device buffers is told so in its declaration, so that
-/// what it allocates itself, such as a pipeline's activations and the scratch of rehearsals, lies there too.
+/// The memory that an op's own buffers lie in: host memory, or a GPU's. An op that moves device buffers names its space in its
+/// declaration, so that the op's own allocations, such as a pipeline's activations and the scratch of rehearsals, lie there, too.
 ///
 ///     std::unique_ptr<memory_space::block> scratch = space.make(300'000);
 ///     co_await space.copy(scratch->bytes(), pattern);          // in from the host; out likewise
 ///
-/// A space outlives the ranks whose ops were given it: where a rank that was taken for dead may still write, a block stays until its rank
-/// ends.
-/// `make` throws `unavailable` when there is no more. A copy throws `failure`. It cannot be cancelled: it ends soon.
+/// A space must outlive the ranks whose ops use it: if a rank that was declared dead may still write into a block, the block is kept until
+/// its own rank ends. `make` throws `unavailable` when there is no more memory. A copy throws `failure`. It cannot be cancelled, but ends
+/// soon.
 #include <parley/error.hpp>
 #include <parley/runtime/dataflow/memory_pieces.hpp>
 #include <parley/runtime/summand.hpp>
@@ -25,9 +25,9 @@
 
 namespace parley::runtime {
 
-/// An order in which a device does what it is given, such as a cudaStream_t; null: none.
+/// A queue of a device's work that runs in order, such as a cudaStream_t; null: none.
 using device_stream = void*;
-/// What a stream had at some time, kept as long as somebody may ask for it.
+/// Marks all work that a stream had at some time. It is kept as long as somebody may ask for it.
 using device_moment = std::shared_ptr<const void>;
 
 class memory_space {
@@ -35,67 +35,67 @@ class memory_space {
   class block {
    public:
     virtual ~block() = default;
-    /// Addresses that only this space's owner may follow.
+    /// Addresses that only this space's owner may dereference.
     virtual std::span<std::byte> bytes() const noexcept = 0;
   };
   virtual std::unique_ptr<block> make(std::size_t bytes) = 0;
-  /// Between host memory and this space, or inside of it; the sizes are equal. Ends when it has happened.
+  /// Copies between host memory and this space, or inside this space; the sizes are equal. Ends when the copy is done.
   virtual task<> copy(std::span<std::byte> to, std::span<const std::byte> from) = 0;
-  /// Brings what `pieces` lists to where `gather` and `scatter` read it. Throws `unavailable`.
+  /// Copies the list in `pieces` to where `gather` and `scatter` read it. Throws `unavailable`.
   virtual void prepare(memory_pieces& pieces);
-  /// All of `pieces` into `packed`, one behind the other, and back: at once, or in the order of a device's stream. Throws `failure`.
+  /// `gather` packs all of `pieces` into `packed`, in order, and `scatter` unpacks: at once, or in a device's stream. Throw `failure`.
   virtual void gather(std::span<std::byte> packed, const memory_pieces& pieces, device_stream stream) = 0;
   virtual void scatter(const memory_pieces& pieces, std::span<const std::byte> packed, device_stream stream) = 0;
-  /// into = into + from, number by number, and to = from, both inside of this space and of one size. A device is only given them: they
-  /// happen in the order of asking, copies of what they touch and `settled` come after them, and what others do with it has to be over
-  /// before. Host memory needs neither. Throw `failure`.
+  /// into = into + from, number by number, and to = from, both inside this space and of the same size. A device only enqueues them: they
+  /// run in the order of the calls, and copies of the memory and `settled` come after them. Other uses of the memory must have ended
+  /// before. In host memory `assign` runs at once, and `add` throws `unavailable`. Throw `failure`.
   virtual void add(std::span<std::byte> into, std::span<const std::byte> from, summand of);
   virtual void assign(std::span<std::byte> to, std::span<const std::byte> from);
-  /// What its device said last that ended something with `outcome`, such as a fault or a lack of memory; empty: nothing.
+  /// The device's latest message about an operation that ended with `outcome`, such as a fault or a lack of memory; empty: none.
   virtual std::string words_of(errc /*outcome*/) const { return {}; }
-  /// Whether an op whose buffers lie here may be given `memory`, whose numbers have to begin at multiples of `alignment`: else
-  /// `bad_argument`, which says where it lies and where it has to. A device's driver is asked each time, as memory may have been freed.
+  /// Checks that an op whose buffers lie here may use `memory`, whose numbers must begin at multiples of `alignment`: else `bad_argument`,
+  /// which says where the memory lies and where it must lie. Asks a device's driver each time, because memory may have been freed.
   virtual result<> check(std::span<const std::byte> memory, std::size_t alignment = 1);
-  /// Whether it wants a stream for what it does.
+  /// True if its operations want a stream.
   virtual bool has_streams() const noexcept { return false; }
-  /// Whether work that its owner has enqueued may still touch `memory`: nobody else may be let in yet.
+  /// True if work that its owner has enqueued may still touch `memory`: nobody else may use the memory yet.
   virtual bool busy(std::span<const std::byte>) noexcept { return false; }
-  /// Calls `done` once it does not. Answers `none` where it does not now, `pending`, or why that cannot be known.
+  /// Calls `done` once the memory is not busy any more. Returns `none` if it is not busy, `pending`, or why that cannot be known.
   virtual errc when_free(std::span<const std::byte>, completion*) noexcept { return errc::none; }
-  /// Nobody waits for `done` any more.
+  /// Ensures that `done` is not called any more.
   virtual void forget(completion*) noexcept {}
-  /// As `when_free`, for all that was enqueued for `memory`, what waits for a message into it included.
+  /// Like `when_free`, for all work that was enqueued for `memory`, also work that waits for a message into it.
   virtual errc when_settled(std::span<const std::byte>, completion*) noexcept { return errc::none; }
-  /// Ends once that has happened. Throws `failure` when it failed.
+  /// Waits until that work is done. Throws `failure` if the work failed.
   virtual task<> settled(std::span<const std::byte> memory);
 
-  // What a device waits for by itself. Here: for memory that no device waits for.
+  // Orders that a device keeps by itself. The functions of this class are for memory that no device works on in streams.
 
-  /// What touches `memory` from here on comes after all that `stream` has now. Throws `failure`.
+  /// Orders copies and messages that touch `memory` from now on after all work that `stream` has now. Throws `failure`.
   virtual void after(std::span<const std::byte> memory, device_stream stream);
-  /// All that `stream` has now, and that what another one gets from here on comes after it. Throw `failure`.
+  /// Marks all work that `stream` has now. `wait_for`: later work of `stream` comes after that mark of another stream. Throw `failure`.
   virtual device_moment moment_of(device_stream stream);
   virtual void wait_for(const device_moment& earlier, device_stream stream);
-  /// Calls `done` once all that `stream` has now has happened. Answers `pending`, or why that cannot be known.
+  /// Calls `done` once all work that `stream` has now is done. Returns `pending`, or the reason why that cannot be known.
   virtual errc when_reached(device_stream stream, completion* done) noexcept;
-  /// What `stream` gets from here on waits until `came` is told the number that is answered. By the streams of others it is not waited for:
-  /// `after` orders what comes behind such a wait only once that is over. Throws `failure`.
+  /// Work that `stream` gets from now on waits until `came` is called with the returned number. Copies do not wait with it: `after`
+  /// orders copies behind work that is held only once the hold is over. Throws `failure`.
   virtual std::uint64_t hold(device_stream stream);
-  /// A receive into `memory` is about to be started: what its owner enqueues may wait for it. Answers the number that the receive
-  /// is to have (`receive_options::expected`), never 0. Throws `failure` where it cannot.
+  /// Announces a receive into `memory`, so that work that the owner enqueues can wait for it. Returns the number that the receive must
+  /// have (`receive_options::expected`), never 0. Throws `failure` if the device cannot wait.
   virtual std::uint64_t expect(std::span<const std::byte> memory);
-  /// What `stream` gets from here on comes after all that is expected into `memory`. Throws `failure`.
+  /// Work that `stream` gets from now on comes after all messages that are expected into `memory`. Throws `failure`.
   virtual void wait_on(std::span<const std::byte> memory, device_stream stream);
-  /// That receive has ended, with all of its payload or not: whoever waits goes on.
+  /// The expected receive has ended, with all of its payload or not: streams that wait for it go on.
   virtual void came(std::uint64_t expected, errc outcome) noexcept;
 
  protected:
   ~memory_space() = default;
 };
 
-/// The processor's memory, zeroed when it is made.
+/// The processor's memory. Blocks are zeroed when they are made.
 memory_space& host_memory() noexcept;
-/// For simulations: what `host_memory` is on this thread, as long as it lives. Ops that were declared before must have ended.
+/// For simulations: replaces `host_memory` on this thread as long as it lives. Ops that were declared before must have ended.
 class host_memory_instead {
  public:
   explicit host_memory_instead(memory_space& other) noexcept;
@@ -107,8 +107,8 @@ class host_memory_instead {
   memory_space* before_;
 };
 
-/// The wait for the end of what its owner has enqueued for `memory`: `then` is called at it, if the wait is not gone by then.
-/// Where nothing was to be waited for it is over at once, and `then` is not called.
+/// Waits for the end of the work that the owner of `memory` has enqueued for it, then calls `then`, unless destroyed before.
+/// If there is nothing to wait for, the wait is over at once, and `then` is not called.
 class until_free final : private completion {
  public:
   until_free(memory_space& where, std::span<const std::byte> memory, std::function<void()> then)
@@ -134,8 +134,8 @@ class until_free final : private completion {
   errc outcome_;
 };
 
-/// `auto over = co_await until_settled(space, memory);`: the same as `settled`, as a value. A cancelled wait ends at once; what was enqueued
-/// goes on.
+/// `auto over = co_await until_settled(space, memory);`: like `settled`, but returns the failure as a value. A cancelled wait ends at once;
+/// the enqueued work goes on.
 class [[nodiscard]] until_settled : private waiter, private completion {
  public:
   until_settled(memory_space& where, std::span<const std::byte> memory) noexcept

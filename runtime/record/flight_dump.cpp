@@ -56,7 +56,7 @@ std::string_view name(flight_event what) noexcept {
 
 namespace {
 
-// A number, or null for what was not measured.
+// A number, or null if it was not measured.
 std::string measured(double ns) { return std::isfinite(ns) ? fmt::format("{:.1f}", ns) : "null"; }
 
 void write(std::string& text, const flight_decision& d) {

@@ -4,7 +4,7 @@
 ///     flight_names names{.op = [&](std::uint64_t id) { return title_of(id); }, .config = …};
 ///     disk.replace("flight/parley-flight-2.json", flight_text(recorder, names, {.rank = 2, .why = "signal SIGUSR1"}));
 ///
-/// Digests and ids whose name nobody knows are written as 16 hexadecimal digits. Making the text allocates and takes
+/// Digests and ids without a known name are written as 16 hexadecimal digits. Making the text allocates and takes
 /// milliseconds; recording does neither.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
@@ -18,7 +18,7 @@
 
 namespace parley::runtime {
 
-/// An empty text: unknown.
+/// Both return an empty text for an unknown number.
 struct flight_names {
   std::function<std::string(std::uint64_t op)> op;
   std::function<std::string(std::uint64_t digest)> config;
@@ -30,7 +30,7 @@ struct flight_header {
   std::string_view why;
 };
 
-/// What the rank knows of a decision, with what that rests on.
+/// A decision that the rank knows, with its evidence.
 struct flight_decision {
   struct own_time {
     rank_id rank = 0;

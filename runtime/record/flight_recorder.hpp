@@ -1,9 +1,9 @@
 #pragma once
 /// The last things that happened to the ops of a rank, in a ring of fixed size: which config ran which invocation, and when,
-/// and the steps of the agreement between them. flight_dump.hpp makes a text of it.
+/// and the steps of the agreement between them. flight_dump.hpp turns it into text.
 ///
 ///     flight_recorder flight(16384);
-///     flight.add({.op = id, .invocation = i, .digest = d, .at_ns = now, .what = flight_event::sent});
+///     flight.add({.op = id, .invocation = i, .digest = d, .began_ns = t, .ended_ns = now, .what = flight_event::sent});
 ///     for (const flight_record& r : flight.in_order()) …
 ///
 /// Both ends of an edge write what they ran; joining two recorders by (op, tag, generation, invocation) shows every mismatch.
@@ -25,17 +25,17 @@ enum class flight_event : std::uint8_t {
   received,
   send_failed,
   receive_failed,
-  // Steps of the agreement: `invocation` counts what is said, `tag` is the rank that it concerns.
-  offered,      ///< so many configs, to the leader
-  merged,       ///< so many candidates came back
-  warmed,       ///< so many of them are ready here
-  reported,     ///< so many rows, to the leader
-  measured,     ///< at the leader: `digest` took this long, as the median of so many repetitions
-  decided,      ///< `digest` for messages of up to `bytes`; so many candidates were compared; proposed by `tag`
+  // Steps of the agreement: `invocation` is a count, `tag` is the rank concerned.
+  offered,      ///< that many configs were sent to the leader
+  merged,       ///< that many candidates were received
+  warmed,       ///< that many candidates are ready here
+  reported,     ///< that many rows were sent to the leader
+  measured,     ///< at the leader: how long `digest` took, as the median of that many repetitions
+  decided,      ///< `digest` for messages of up to `bytes`, out of that many candidates; proposed by `tag`
   quarantined,  ///< `digest` failed in a real invocation
   rejected,     ///< the op cannot go on: declarations conflict
   peer_lost,
-  credited,  ///< buffers up to this number may be written, or read, by the peer
+  credited,  ///< the peer may write, or read, buffers up to this number
   revoked,
 };
 constexpr bool is_transfer(flight_event what) noexcept { return what <= flight_event::receive_failed; }
@@ -62,7 +62,7 @@ class flight_recorder {
       : last_(std::bit_ceil(std::max<std::size_t>(capacity, 1)) - 1),
         ring_(static_cast<flight_record*>(::operator new((last_ + 1) * sizeof(flight_record), alignment))) {}
   void add(const flight_record& r) noexcept { ring_[total_++ & last_] = r; }
-  /// The latest one that `is_it`, of the last `most`; null where none is.
+  /// The latest of the last `most` records for which `is_it` returns true; null: none.
   template <class Is>
   const flight_record* find_latest(const Is& is_it, std::uint64_t most) const noexcept {
     const std::uint64_t oldest = total_ - std::min({total_, last_ + 1, most});
@@ -71,7 +71,7 @@ class flight_recorder {
     }
     return nullptr;
   }
-  /// How many were added, also those that have been overwritten since.
+  /// Number of records added, including those that have been overwritten.
   std::uint64_t total() const noexcept { return total_; }
   std::vector<flight_record> in_order() const {
     std::vector<flight_record> all;
@@ -85,8 +85,8 @@ class flight_recorder {
   struct given_back {
     void operator()(flight_record* ring) const noexcept { ::operator delete(ring, alignment); }
   };
-  std::uint64_t last_;  // the highest index of the ring, all ones
-  // All of it from the start, so that recording never allocates, but written by nobody before it is used: simulated ranks are many.
+  std::uint64_t last_;  // the highest index of the ring; all its bits are ones
+  // Allocated at the start, so that recording never allocates, but not written before it is used: there are many simulated ranks.
   std::unique_ptr<flight_record[], given_back> ring_;
   std::uint64_t total_ = 0;
 };

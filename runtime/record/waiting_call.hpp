@@ -1,6 +1,6 @@
 #pragma once
-/// A call that waits, as the end of its op describes it when somebody asks: the flight recorder's text, another rank, or the error of a
-/// call that ran out of time. It is read from what the end keeps anyway, so that calls pay nothing for it.
+/// A call that waits, as its op describes it when somebody asks: for the flight recorder's text, for another rank, or for the error of
+/// a call that timed out. The description is made from data that the op keeps anyway, so that calls pay nothing for it.
 ///
 ///     std::vector<waiting_call> all;
 ///     edge.list_waiting(all);                     // each end appends its own, the oldest of a tag first
@@ -18,19 +18,19 @@ namespace parley::runtime {
 struct waiting_call {
   std::string_view what;   ///< `send`, `receive`, `lead`, `work`, `call`
   std::string_view lacks;  ///< what it waits for, in words
-  std::string op;          ///< its title
+  std::string op;          ///< the op's title
   std::uint64_t id = 0;    ///< of the op
   std::uint64_t generation = 0;
-  std::optional<std::uint64_t> invocation{};  ///< that it is, or will be if none before it gives up
+  std::optional<std::uint64_t> invocation{};  ///< its number, or the one it gets if no earlier call gives up
   std::optional<std::uint32_t> tag{};
-  std::vector<rank_id> peers{};  ///< for whom it waits; none: for something of its own rank
-  std::uint64_t bytes = 0;       ///< of its payload; of a receive that is not matched: what there is room for
+  std::vector<rank_id> peers{};  ///< the ranks that it waits for; none: for something on its own rank
+  std::uint64_t bytes = 0;       ///< of its payload; of a receive without a message: room in its buffer
   time_ns since_ns = 0;          ///< by the clock of the flight recorder
-  std::uint64_t batch = 0;  ///< the call of this rank that it is a part of, counted from 1; 0: it is a call of its own
+  std::uint64_t batch = 0;       ///< number, from 1, of this rank's call that it is part of; 0: it is a call of its own
   bool rehearsal = false;
 };
 
-/// Messages that have come, and that no receive of this rank takes.
+/// Messages that have arrived and that no receive of this rank has accepted.
 struct untaken_messages {
   std::string op;
   std::uint64_t id = 0;
@@ -47,7 +47,7 @@ struct waiting_list {
   std::vector<untaken_messages> untaken;
 };
 
-/// `now_ns` by the same clock.
+/// `now_ns` is by the same clock as `since_ns`.
 std::string words_of(const waiting_call& call, time_ns now_ns);
 /// `4.0 s`, `350 ms`
 std::string span_in_words(time_ns span_ns);

@@ -24,7 +24,7 @@ void ready_queue::remove(continuation c) noexcept {
 
 executor::~executor() { free_retired(); }
 
-// The ticks first: what passes between the two is then counted as passed.
+// Reads the ticks first, so that the time between the two reads counts as passed.
 void executor::read_clock() noexcept {
   if (!reads_each_time_) ticks_when_read_ = ticks();
   set_now(precise_now());
@@ -39,7 +39,7 @@ std::size_t executor::run_ready(std::size_t limit) {
     current_.resume();
     ++count;
     if (retired_.empty()) continue;
-    current_ = {};  // its frame may be one of these
+    current_ = {};  // its frame may be in `retired_`
     free_retired();
   }
   --resuming_;
@@ -49,7 +49,7 @@ std::size_t executor::run_ready(std::size_t limit) {
 }
 
 void executor::free_retired() noexcept {
-  // Destroying a frame may retire others, so the list is read anew each time.
+  // Destroying a frame may retire others, so the list is read again each time.
   while (!retired_.empty()) {
     const std::coroutine_handle<> h = retired_.back();
     retired_.pop_back();

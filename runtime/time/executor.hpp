@@ -8,8 +8,8 @@
 ///     ex.post([] { … });                               // from any thread
 ///     auto dice = ex.rng(streams::user);
 ///
-/// `reactor` is the real one, `virtual_time` the one of tests and of the simulator. An executor ends after its scopes: what
-/// is still suspended then is destroyed with its scope, without being resumed.
+/// `reactor` is the executor in real time, `virtual_time` the one of tests and of the simulator. An executor must outlive its scopes: a
+/// coroutine that is still suspended when its scope ends is destroyed with the scope, without being resumed.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/time/timers.hpp>
@@ -26,8 +26,8 @@
 
 namespace parley::runtime {
 
-/// The present as a loop has last read its clock. It compares and subtracts as a `time_ns` does, but nothing can be added to it: a
-/// wait counts from the clock as it is, and `executor::deadline_in` says until when.
+/// The time that a loop has last read from its clock. It compares and subtracts like a `time_ns`, but nothing can be added to it: a
+/// wait counts from the time at which it begins, so `executor::deadline_in` computes deadlines.
 class loop_time {
  public:
   constexpr explicit loop_time(time_ns t) noexcept : read_(t) {}
@@ -42,14 +42,14 @@ class loop_time {
 };
 time_ns deadline_of(loop_time, time_ns) = delete;
 
-/// What the ready queue calls where a coroutine would be more than is needed.
+/// A call in the ready queue, where a coroutine would be more than is needed.
 struct ready_call {
   using function = void (*)(ready_call& self) noexcept;
   explicit ready_call(function f) noexcept : run(f) {}
   function run;
 };
 
-/// Who goes on once a wait is over: a suspended coroutine or a call, in one word.
+/// The continuation of a wait: a suspended coroutine or a call, in one word.
 class continuation {
  public:
   continuation() noexcept = default;
@@ -65,7 +65,7 @@ class continuation {
     // NOLINTEND(performance-no-int-to-ptr)
     call->run(*call);
   }
-  /// Null: it is a call.
+  /// The coroutine; null if it is a call.
   std::coroutine_handle<> coroutine() const noexcept {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): as above
     return std::coroutine_handle<>::from_address((word_ & is_call) == 0 ? reinterpret_cast<void*>(word_) : nullptr);
@@ -77,7 +77,7 @@ class continuation {
   std::uintptr_t word_ = 0;
 };
 
-/// First in, first out, with room that doubles: what is ready to run. A few wait in place.
+/// Coroutines and calls that are ready to run, first in, first out. The first few need no allocation; the room doubles when full.
 class ready_queue {
  public:
   ready_queue() noexcept = default;
@@ -91,10 +91,10 @@ class ready_queue {
   }
   continuation at(std::size_t i) const noexcept { return ring_[(head_ + i) & mask_]; }
   continuation pop() noexcept { return ring_[head_++ & mask_]; }
-  /// Lets the `i`-th of those that wait change places with the first.
+  /// Swaps the `i`-th entry with the first.
   void bring_forward(std::size_t i) noexcept { std::swap(ring_[head_ & mask_], ring_[(head_ + i) & mask_]); }
   void clear() noexcept { head_ = tail_; }
-  /// Takes out one that will not live to be resumed.
+  /// Removes an entry that is destroyed before it is resumed.
   void remove(continuation c) noexcept;
 
  private:
@@ -105,10 +105,10 @@ class ready_queue {
   std::size_t mask_ = few - 1;
   std::size_t head_ = 0;
   std::size_t tail_ = 0;
-  std::unique_ptr<continuation[]> many_;  // once they were more
+  std::unique_ptr<continuation[]> many_;  // once there were more than `few`
 };
 
-/// What `compute` runs away from the actor thread; see compute.hpp.
+/// A job that `compute` runs away from the actor thread; see compute.hpp.
 class compute_job {
  public:
   /// Runs the user's function, on any thread.
@@ -117,7 +117,7 @@ class compute_job {
     finished_.store(true, std::memory_order_release);
     finished_.notify_all();
   }
-  /// Continues who waits; on the executor's thread, after `execute`.
+  /// Resumes the coroutine that waits. Called on the executor's thread, after `execute`.
   virtual void on_done() noexcept = 0;
   virtual time_ns modelled_ns() const noexcept = 0;
   void wait_finished() const noexcept { finished_.wait(false, std::memory_order_acquire); }
@@ -128,12 +128,12 @@ class compute_job {
   std::atomic<bool> finished_{false};
 };
 
-/// Somebody waits for the answer to a request; see request.hpp.
+/// A wait for the answer to a request; see request.hpp.
 class pending_reply;
 
 class executor {
  public:
-  /// Whether its clock may be read less often than it is asked for: where something shows cheaply that little has passed.
+  /// How often the clock is read: each time it is needed, or only if a cheap counter shows that enough time has passed.
   enum class clock_reading : std::uint8_t { each_time, sparing };
   executor(time_ns now, std::uint64_t seed, clock_reading how = clock_reading::each_time)
       : now_(now), reads_each_time_(how == clock_reading::each_time || !counts_ticks), timers_(now), seed_(seed) {}
@@ -141,33 +141,33 @@ class executor {
   executor& operator=(const executor&) = delete;
   virtual ~executor();
 
-  /// The present as the loop has last read it: some turns ago, and before whatever a coroutine has computed since. For comparing and
-  /// for noting. It is no time from which a wait can count: for that there is `deadline_in`.
+  /// The time that the loop has last read: some turns ago, and before everything that a coroutine has computed since. Use it to compare
+  /// and to record. A wait must not count from it: use `deadline_in`.
   loop_time now() const noexcept { return loop_time(now_); }
-  /// The present, read now; for measuring. The same clock as `now`.
+  /// Reads the clock; for measuring. The same clock as `now`.
   virtual time_ns precise_now() noexcept = 0;
-  /// When a wait that begins here and now, and may last `span`, ends at the latest: `never` where that is past the end of time. However
-  /// long this turn has lasted already, it is early by no more than a thousandth of `span`.
+  /// The deadline of a wait that begins now and may last `span`; `never` if it is past the end of time. However long this turn has lasted
+  /// already, the deadline is too early by at most a thousandth of `span`.
   time_ns deadline_in(time_ns span) noexcept {
     if (reads_each_time_ || ticks() - ticks_when_read_ >= static_cast<std::uint64_t>(span) >> 10U) read_clock();
     return deadline_of(now_, span);
   }
-  /// Says that this thread has computed for `span` inside the present turn. Where time is virtual that much of it passes, and nothing
-  /// else of this rank happens meanwhile; a real clock has seen by itself what was computed.
+  /// Says that this thread has computed for `span` inside the present turn. Virtual time then passes by that much, and nothing else of
+  /// this rank happens meanwhile. A real clock needs no such call.
   virtual void spend(time_ns span) noexcept { static_cast<void>(span); }
   std::uint64_t seed() const noexcept { return seed_; }
   random_stream rng(streams purpose) const noexcept { return {seed_, static_cast<std::uint64_t>(purpose)}; }
 
   /// Puts a suspended coroutine, or a call, into the ready queue.
   void schedule(continuation c) { ready_.push(c); }
-  /// The number of the next task that is spawned, from 1 on: they begin in that order, in whatever order a simulator resumes them
+  /// Numbers the next spawned task, from 1 on. Tasks begin in the order of their numbers, in whatever order a simulator resumes them
   /// afterwards.
   std::uint32_t number_task() noexcept { return ++tasks_; }
-  /// Takes back `schedule`, for one that is destroyed where it stands.
+  /// Undoes `schedule`, for a coroutine or call that is destroyed before it is resumed.
   void forget(continuation c) noexcept { ready_.remove(c); }
   /// Frees the frame of a coroutine that has ended, once no code of it is on the stack.
   void retire(std::coroutine_handle<> h) { retired_.push_back(h); }
-  /// Runs a coroutine on the caller's stack. Returns false when too many are nested there already: schedule it then.
+  /// Runs a coroutine on the caller's stack. Returns false when too many are nested there already; then schedule it instead.
   bool resume_nested(std::coroutine_handle<> h) {
     if (nested_ == max_nested) return false;
     ++nested_;
@@ -176,44 +176,45 @@ class executor {
     return true;
   }
   void arm(timer& t, time_ns when) noexcept { timers_.arm(t, when); }
-  /// The same for one that fires `span` from now.
+  /// Like `arm`, `span` from now.
   void arm_in(timer& t, time_ns span) noexcept { timers_.arm(t, deadline_in(span)); }
-  /// Whether the timers for `deadline` have fired, or just fire. After long computing that is later than `now` says: what came meanwhile
-  /// is taken in before.
+  /// True if the timers for `deadline` have fired, or are firing. After a long computation they fire later than `now` suggests: the
+  /// loop first handles everything that has arrived meanwhile.
   bool is_over(time_ns deadline) const noexcept { return deadline <= timers_.passed(); }
   /// Runs `f` on the executor's thread, soon. The only member that other threads may call.
   virtual void post(std::function<void()> f) = 0;
-  /// Runs `job` where it does not hold up the actors.
+  /// Runs `job` where it does not block the actors.
   virtual void submit(std::shared_ptr<compute_job> job) = 0;
 
-  /// Runs what is ready, due and new. Returns false when there is nothing to do until time passes or something comes.
+  /// Runs everything that is ready or due, and handles arrivals. Returns false when there is nothing to do until time passes or
+  /// something arrives.
   virtual bool turn() = 0;
   /// Waits for the next event after `turn` returned false. Returns false when no event can come any more.
   virtual bool wait() = 0;
-  /// A turn for callers who come by only now and then: it reads the clock and asks everything first.
+  /// A turn for callers that call only now and then: first reads the clock and polls every source.
   virtual bool catch_up() { return turn(); }
-  /// Whether something from the ready queue is on the stack right now.
+  /// True while something from the ready queue is on the stack.
   bool resuming() const noexcept { return resuming_ != 0; }
-  /// What is on the stack right now and came from the ready queue; null: nothing did.
+  /// The entry of the ready queue that is on the stack; null: none.
   continuation current() const noexcept { return current_; }
-  /// For code that begins a coroutine on its own stack: returns what is to be put back afterwards.
+  /// For code that begins a coroutine on its own stack. Returns the value that the code must put back afterwards.
   continuation exchange_current(continuation c) noexcept { return std::exchange(current_, c); }
 
-  /// Whether a call must look at more than its arguments before it moves anything: an implementation of an op runs here, or this
+  /// True if a call must check more than its arguments before it moves anything: an implementation of an op runs here, or this
   /// process is a fork of the executor's. See implementation.hpp.
   bool guarded() const noexcept { return guards_ != 0; }
   void add_guard() noexcept { ++guards_; }
   void remove_guard() noexcept { --guards_; }
-  /// Whether this process is a child that fork() made: the executor, and all that moves through it, are its parent's.
+  /// True in a child that fork() made: the executor, and all that moves through it, belong to the parent.
   bool forked() const noexcept { return forked_; }
-  /// Said in such a child: nothing that was ready runs there.
+  /// Call this in such a child: nothing that was ready runs there.
   void note_fork() noexcept {
     forked_ = true;
     add_guard();
     ready_.clear();
   }
 
-  /// How many coroutines were resumed, and calls made, so far.
+  /// Number of coroutines resumed, and calls made, so far.
   std::uint64_t resumed() const noexcept { return resumed_; }
 
   // Requests that wait for an answer, by number; see request.hpp.
@@ -230,14 +231,14 @@ class executor {
   std::size_t ready_count() const noexcept { return ready_.size(); }
   continuation ready_at(std::size_t i) const noexcept { return ready_.at(i); }
   void bring_forward(std::size_t i) noexcept { ready_.bring_forward(i); }
-  /// Resumes what is ready, at most `limit` of them. Returns how many.
+  /// Runs at most `limit` entries of the ready queue. Returns how many.
   std::size_t run_ready(std::size_t limit);
   void free_retired() noexcept;
 
  private:
   static constexpr std::uint32_t max_nested = 256;
 
-  // A counter that runs at least about as fast as nanoseconds pass, and costs less than a clock.
+  // A counter that advances at least about once per nanosecond, and is cheaper to read than a clock.
 #if defined(__x86_64__)
   static constexpr bool counts_ticks = true;
   static std::uint64_t ticks() noexcept { return __builtin_ia32_rdtsc(); }

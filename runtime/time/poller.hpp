@@ -1,9 +1,9 @@
 #pragma once
-/// What the reactor needs from a source of work that it has to ask, such as a UCX worker.
+/// A source of work that the reactor has to poll, such as a UCX worker.
 ///
-/// The reactor calls `poll` on every turn. Before it sleeps it calls `arm`: `busy` means that something came meanwhile and
-/// that it must poll again; `armed` promises that `event_fd` becomes readable at the next event. Between a successful `arm`
-/// and the sleep nothing may start an operation on the poller.
+/// The reactor calls `poll` on every turn. Before it sleeps it calls `arm`: `busy` means that something arrived meanwhile and
+/// that the reactor must poll again; `armed` promises that `event_fd` becomes readable at the next event. Between a successful
+/// `arm` and the sleep nothing may start an operation on the poller.
 namespace parley::runtime {
 
 class poller {
@@ -11,10 +11,10 @@ class poller {
   enum class arm_state { armed, busy };
 
   virtual ~poller() = default;
-  /// Makes progress and delivers what came. Returns whether anything happened. Never blocks.
+  /// Makes progress and delivers what has arrived. Returns true if anything happened. Never blocks.
   virtual bool poll() = 0;
   virtual arm_state arm() = 0;
-  /// Owned by the poller and valid as long as it.
+  /// Owned by the poller and valid as long as the poller lives.
   virtual int event_fd() const = 0;
 };
 

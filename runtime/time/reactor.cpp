@@ -30,20 +30,20 @@ namespace parley::runtime {
 
 namespace {
 
-constexpr std::int64_t work_per_clock_read = 64;    // turns or resumed coroutines: reading costs as much as a turn
-constexpr std::uint32_t turns_per_asio_poll = 128;  // on every turn it would cost a quarter of the loop
-constexpr std::uint32_t turns_per_handler = 16;     // while Asio drives: so that its other handlers have theirs
-constexpr std::size_t resumes_per_turn = 256;       // so that a busy rank still asks its transports
+constexpr std::int64_t work_per_clock_read = 64;    // in turns and resumed coroutines: reading costs as much as a turn
+constexpr std::uint32_t turns_per_asio_poll = 128;  // polling it on every turn would cost a quarter of the loop
+constexpr std::uint32_t turns_per_handler = 16;     // while Asio drives, so that its other handlers have their turn
+constexpr std::size_t resumes_per_turn = 256;       // so that a busy rank still polls its transports
 constexpr std::uint32_t polls_per_clock_read = 16;  // while idle
 constexpr time_ns shortest_spin_ns = 1'000;
-constexpr time_ns longest_yield_ns = 1'000'000;        // longer ones went to somebody who computes
-constexpr time_ns long_turn_ns = 1'000'000;            // what came meanwhile is then taken in before a timer fires,
-constexpr time_ns longest_taking_in_ns = 100'000'000;  // unless that lasts as long as the turn, or so long
+constexpr time_ns longest_yield_ns = 1'000'000;        // a longer yield went to a process that computes
+constexpr time_ns long_turn_ns = 1'000'000;            // after a longer one, arrivals are handled before timers fire,
+constexpr time_ns longest_taking_in_ns = 100'000'000;  // but for no longer than the turn took, nor than this
 constexpr time_ns fewest_turns_to_take_in = 8;
 constexpr std::uint32_t most_polls_before_yield = 8;  // about as long as two switches between processes take
 constexpr std::uint32_t polls_of_a_probe = 2;
 constexpr std::uint32_t yields_per_probe = 32;
-constexpr std::uint32_t waits_per_yield = 64;  // who shares the core has its turn, however quick the answers are
+constexpr std::uint32_t waits_per_yield = 64;  // the others on the core have their turn, however quick answers are
 
 time_ns clock_now() noexcept {
   timespec t{};
@@ -120,7 +120,7 @@ struct reactor::state final : fork_watch {
         io(shared == nullptr ? *own : *shared), events(epoll_create1(EPOLL_CLOEXEC), "epoll descriptor"),
         posted_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "event descriptor"),
         next_timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timer descriptor"),
-        // Asio closes what it watches, so it gets a descriptor of its own.
+        // Asio closes the descriptor that it watches, so it gets a duplicate.
         watched(io, checked(fcntl(events.get(), F_DUPFD_CLOEXEC, 0), "duplicate descriptor")),
         spin_ns(o.longest_spin_ns), threads(o.compute_threads) {
     add(posted_event.get());
@@ -153,8 +153,8 @@ struct reactor::state final : fork_watch {
     polled = poll_all();
     return polled || any_posted.load(std::memory_order_acquire);
   }
-  // On a shared core: an answer from another core may be here sooner than this rank would be back from who runs here meanwhile. How
-  // often it is asked for first follows what that has brought lately; an answer from this core never comes that way.
+  // On a shared core: an answer from another core may arrive sooner than this rank would get the core back after a yield. The number of
+  // polls before a yield follows how often they found something lately. An answer from a rank on this core never arrives that way.
   bool comes_before_yield() {
     if (waits_since_yield == waits_per_yield) return false;
     const bool probes = patience == 0 && seen.yields % yields_per_probe == 0;
@@ -169,7 +169,7 @@ struct reactor::state final : fork_watch {
     return false;
   }
 
-  // A wait has ended. Spun through for as long as that again nobody has to be woken for the next one.
+  // A wait has ended. If the next one lasts as long, spinning for twice that time saves a wake-up.
   void learn_from(time_ns waited) noexcept {
     if (waited < settings.longest_spin_ns) spin_ns = std::max(spin_ns, std::min(2 * waited, settings.longest_spin_ns));
     waiting_since = idle_since = never;
@@ -180,7 +180,7 @@ struct reactor::state final : fork_watch {
     if (io.stopped()) io.restart();
   }
 
-  // The transports are the parent's, and so is what comes. The next turn, which says so, looks at the clock first.
+  // The transports are the parent's, and so are arriving messages. The next turn reads the clock first, and there refuses to run.
   void on_fork() noexcept override {
     pollers.clear();
     polled = false;
@@ -214,13 +214,13 @@ struct reactor::state final : fork_watch {
   std::int64_t work_to_clock = 0;
   std::uint32_t turns_to_asio = 0;
   std::vector<std::function<std::vector<int>()>> watched_by_asio;
-  bool asio_has_run = false;      // since these were asked
-  time_ns look_at = 0;            // for whoever sleeps on the native handle
-  bool polled = false;            // while waiting, and something came
-  time_ns looked_at = 0;          // the clock, by the loop
-  time_ns to_take_in_ns = 0;      // what is left of the time after a long turn in which no timer fires
-  time_ns most_of_a_turn_ns = 0;  // of that
-  time_ns waiting_since = never;  // for something that is no timer
+  bool asio_has_run = false;      // since these functions were called
+  time_ns look_at = 0;            // `poll` asks for Asio's descriptors again by then
+  bool polled = false;            // while waiting, and something arrived
+  time_ns looked_at = 0;          // when the loop last read the clock
+  time_ns to_take_in_ns = 0;      // after a long turn: the time left in which no timer fires
+  time_ns most_of_a_turn_ns = 0;  // the most that one turn takes off that time
+  time_ns waiting_since = never;  // for something other than a timer
   time_ns idle_since = never;     // and awake
   std::uint32_t patience = 0;     // polls before a core is yielded
   std::uint32_t waits_since_yield = 0;
@@ -274,7 +274,7 @@ time_ns reactor::precise_now() noexcept { return clock_now(); }
 void reactor::post(std::function<void()> f) {
   const std::lock_guard lock(state_->posted_mutex);
   state_->posted.push_back(std::move(f));
-  // The flag keeps a burst of posts at one system call. Under the lock, so that no event comes after its function was
+  // The flag limits a burst of posts to one system call. Under the lock, so that no event is written after its function was
   // taken: it would keep the reactor awake until the next post.
   if (!state_->any_posted.exchange(true, std::memory_order_acq_rel)) {
     const std::uint64_t one = 1;
@@ -319,7 +319,7 @@ bool reactor::turn() {
   }
   if (s.turns_to_asio-- == 0) {
     s.turns_to_asio = turns_per_asio_poll - 1;
-    s.restart_asio();  // or what is started after Asio ran out of work would never run
+    s.restart_asio();  // otherwise work that was started after Asio had stopped would never run
     const bool ran = s.io.poll() != 0;
     s.asio_has_run = ran || s.asio_has_run;
     any = ran || any;
@@ -331,9 +331,9 @@ bool reactor::turn() {
   return true;
 }
 
-// Where this thread has computed for long, a timer may be due only for that. So the turns before it fires take in what has come, with
-// all that follows from that: until one finds nothing. But not for longer than it has computed; of a turn that itself takes long, as
-// one does in which the machine ran others, only a part counts.
+// If this thread has computed for long, a timer may be due only because of that. So the turns before it fires handle arrivals, and
+// all that follows from them, until a turn finds nothing, but for no longer than the thread has computed. A turn that itself takes long,
+// such as one in which the machine ran other processes, counts only in part.
 bool reactor::fire_timers(bool found) {
   state& s = *state_;
   const time_ns present = now();
@@ -357,11 +357,11 @@ bool reactor::wait() {
   return true;
 }
 
-// Says true, with all pollers armed, when nothing has come for so long that sleeping is better.
+// Returns true, with all pollers armed, when nothing has arrived for so long that sleeping is better.
 bool reactor::spin_or_arm() {
   state& s = *state_;
-  // The clock is read once in a while only: most waits are over before that. Of yields each is looked at, as one may last for a
-  // time slice of somebody who computes: then this rank sleeps, as who is woken need not wait for the others' slices to end.
+  // The clock is read only once in a while: most waits are over before that. It is read after every yield, because a yield may last for a
+  // time slice of a process that computes. Then this rank sleeps, because a woken process need not wait until the others' slices end.
   const bool yields = s.settings.cores == sharing::shared_core;
   const time_ns before = now();
   if (yields) {
@@ -387,14 +387,14 @@ bool reactor::spin_or_arm() {
   return true;
 }
 
-// The last one first: what is attached after the transport, such as a GPU's copies, knows at once that it is busy, and arming a
-// transport takes microseconds.
+// The last one first: a poller that was attached after the transport, such as a GPU's copies, knows at once that it is busy, and arming
+// a transport takes microseconds.
 bool reactor::arm_pollers() {
   return std::all_of(state_->pollers.rbegin(), state_->pollers.rend(),
                      [](poller* p) { return p->arm() == poller::arm_state::armed; });
 }
 
-// Asks Asio to look at the descriptor of everything that concerns the reactor.
+// Makes Asio wait for the epoll descriptor, which covers all that concerns the reactor.
 void reactor::await_event() {
   state& s = *state_;
   if (s.handlers->watching) return;
@@ -415,7 +415,7 @@ void reactor::sleep() {
   s.set_timer(until);
   ++s.seen.sleeps;
   s.restart_asio();
-  // The timer descriptor is among what is watched, so this ends at `until`.
+  // The timer descriptor is among the watched ones, so this ends at `until`.
   s.io.run_one();
   s.asio_has_run = true;
   read_clock();
@@ -447,7 +447,7 @@ void reactor::follow_io() {
 
 void reactor::stop_following() noexcept {
   state_->handlers->follower = nullptr;
-  // Or the io_context would not run out of work.
+  // Otherwise the io_context would not run out of work.
   boost::system::error_code ignored;
   state_->watched.cancel(ignored);
 }
@@ -462,12 +462,12 @@ void reactor::queue_turns() {
   });
 }
 
-// Some turns from inside a handler of Asio; then its other handlers have theirs.
+// Runs some turns inside a handler of Asio, then lets Asio's other handlers run.
 void reactor::follow() {
   state& s = *state_;
   s.work_to_clock = 0;
   for (std::uint32_t i = 0; i < turns_per_handler; ++i) {
-    s.turns_to_asio = turns_per_asio_poll;  // Asio is being run already
+    s.turns_to_asio = turns_per_asio_poll;  // Asio is running already
     const bool any = turn();
     if (s.handlers->follower == nullptr) return;
     if (any || !spin_or_arm()) continue;
@@ -485,7 +485,7 @@ reactor::readiness reactor::poll() {
   if (due) s.look_at = deadline_in(s.settings.safety_tick_ns);
   if (due || s.asio_has_run) watch_anew();
   if (!arm_pollers()) return readiness::idle;
-  // Asio has run out of work, or waits for something of which it does not tell.
+  // Unless Asio has run out of work, it may wait for something that the reactor cannot see.
   s.set_timer(s.io.stopped() ? timers().next() : std::min(timers().next(), s.look_at));
   return readiness::armed;
 }

@@ -1,20 +1,20 @@
 #pragma once
-/// The real executor: Boost.Asio with pollers beside it, all in one thread.
+/// The executor in real time: Boost.Asio and pollers, all in one thread.
 ///
 ///     reactor loop;                          // or reactor loop(my_io_context);
 ///     loop.attach(ucx);                      // a poller, asked on every turn
 ///     run(loop, rank_main());
 ///
-/// An engine that owns its loop calls `poll` instead, which never blocks. With an epoll loop of its own it adds
-/// `native_handle()` to it and may sleep whenever `poll` has answered `armed`:
+/// An engine with a loop of its own calls `poll` instead, which never blocks. If that loop uses epoll, it adds
+/// `native_handle()` to it and may sleep whenever `poll` has returned `armed`:
 ///
 ///     while (loop.poll() != reactor::readiness::armed) {}
 ///     epoll_wait(mine, …);                   // loop.native_handle() becomes readable when there is work
 ///
-/// A program that runs an io_context of its own hands it over and says `loop.follow_io()`: `io.run()` then drives both.
+/// A program that runs an io_context of its own passes it in and calls `loop.follow_io()`: `io.run()` then drives both.
 ///
-/// While idle it spins for a time that adapts to what spinning has brought lately, or would have brought, yields the core on every turn
-/// when ranks share cores, then arms its pollers and sleeps. A slow safety tick counts the wake-ups that an event fd missed.
+/// An idle reactor spins for a time that adapts to how long recent waits were, and yields the core on every turn when ranks share
+/// cores. Then it arms its pollers and sleeps. A slow safety tick counts the wake-ups that an event fd missed.
 #include <parley/runtime/time/executor.hpp>
 #include <parley/runtime/time/poller.hpp>
 
@@ -42,10 +42,10 @@ class reactor final : public executor {
   struct counters {
     std::uint64_t turns = 0;
     std::uint64_t sleeps = 0;
-    std::uint64_t yields = 0;          ///< of the core to who shares it, while idle
+    std::uint64_t yields = 0;          ///< of the core, while idle, to other ranks that share it
     std::uint64_t missed_wakeups = 0;  ///< the safety tick found work that no event had announced: a bug in a poller
   };
-  /// `progressed`: something ran. `idle`: nothing to do at this moment. `armed`: the same, and the native handle will say
+  /// `progressed`: something ran. `idle`: nothing to do at this moment. `armed`: nothing to do, and the native handle becomes readable
   /// when that changes.
   enum class readiness : std::uint8_t { progressed, idle, armed };
 
@@ -55,26 +55,27 @@ class reactor final : public executor {
   explicit reactor(boost::asio::io_context& io, options o);
   ~reactor() override;
 
-  /// The poller must be detached, or the reactor end, before it does.
+  /// The poller must outlive the reactor, unless it is detached before.
   void attach(poller& p);
   void detach(poller& p) noexcept;
-  /// Open descriptors that Asio waits for shall wake `native_handle` at once. Asked for now, and again when Asio has run anything;
-  /// closing one ends it. What Asio waits for besides, such as its timers, it does not tell: that is late by `safety_tick_ns` at most.
+  /// `descriptors` returns the open descriptors that Asio waits for, so that they wake `native_handle` at once. It is called now, and again
+  /// after Asio has run anything; closing a descriptor removes it. The reactor cannot see what else Asio waits for, such as its timers:
+  /// these are late by `safety_tick_ns` at most.
   void watch(std::function<std::vector<int>()> descriptors);
   boost::asio::io_context& io() noexcept;
   void set_sharing(sharing cores) noexcept;
-  /// For whoever waits for what takes longer than messages, such as a GPU's copies.
+  /// For waits that take longer than messages, such as those for a GPU's copies.
   void set_longest_spin(time_ns longest) noexcept;
 
   readiness poll();
   /// From now on whoever runs the io_context runs this reactor too, until `stop_following` or the reactor's end. As long as
-  /// it follows, the io_context does not run out of work.
+  /// the reactor follows, the io_context does not run out of work.
   void follow_io();
   void stop_following() noexcept;
   /// A descriptor for the caller's epoll or poll; owned by the reactor.
   int native_handle() const noexcept;
   const counters& statistics() const noexcept;
-  /// `counters::turns`, for any thread: whether the loop goes on turning.
+  /// `counters::turns`, for any thread, to see that the loop still turns.
   std::uint64_t turns_so_far() const noexcept;
 
   time_ns precise_now() noexcept override;

@@ -22,22 +22,22 @@ void timer_wheel::put_away(timer& t) noexcept {
   wheel_from_ = std::min(wheel_from_, t.when);
 }
 
-// No timer in the wheel has their time.
+// The wheel holds no timer for the same time, so the order of arming is kept.
 void timer_wheel::put_away(moment& m) noexcept {
   timer_stack in_order;
   in_order.turn_over(m.at);
   while (!in_order.empty()) put_away(in_order.pop());
 }
 
-// It is before all that are in the wheel.
+// `t` is earlier than all timers in the wheel.
 void timer_wheel::put_at_hand(timer& t) noexcept {
-  std::size_t free = few;  // so many places, at the front, once the others have moved up
+  std::size_t free = few;  // number of free places, at the front, once the others have moved up
   for (std::size_t i = few; i-- != 0;) {
     if (at_hand_[i].at.empty()) continue;
     if (t.when == at_hand_[i].when) return at_hand_[i].put(t);
     if (--free != i) at_hand_[free].take(at_hand_[i]);
   }
-  std::size_t behind = few;  // behind all that are earlier
+  std::size_t behind = few;  // the place behind all that are earlier
   while (behind != free && t.when < at_hand_[behind - 1].when) --behind;
   if (free != 0) {
     for (std::size_t i = free; i != behind; ++i) at_hand_[i - 1].take(at_hand_[i]);
@@ -49,7 +49,7 @@ void timer_wheel::put_at_hand(timer& t) noexcept {
   at_hand_[behind].put(t);
 }
 
-// Levels are in order of time: what differs from the wheel's in a low digit only comes before what differs in a higher one.
+// Levels are in the order of time: a time that differs from the wheel's in a low digit only is before one that differs in a higher digit.
 bool timer_wheel::first_used(place& found) noexcept {
   wheel_from_ = never;
   if (wheel_ == nullptr) return false;
@@ -71,7 +71,7 @@ bool timer_wheel::first_used(place& found) noexcept {
   return false;
 }
 
-// Nothing is at hand. Answers the earliest time, or `never`.
+// Called when nothing is at hand: moves the earliest timers there. Returns their time, or `never`.
 time_ns timer_wheel::bring_forward() noexcept {
   place first{};
   if (!first_used(first)) return never;
@@ -123,14 +123,14 @@ bool timer_wheel::fire_until(time_ns now) noexcept {
   return any;
 }
 
-// Nothing is at hand: brings the earliest timers there, or a level down. False when all are later than `now`.
+// Called when nothing is at hand: moves the earliest timers there, or a level down. Returns false if all are later than `now`.
 bool timer_wheel::turn_wheel(time_ns now) noexcept {
   place first{};
   if (!first_used(first) || first.start > now) return false;
   level& lowest = *wheel_->levels[first.level];
   timer_stack& slot = lowest.slots[first.slot];
   lowest.used &= ~(std::uint64_t{1} << first.slot);
-  // No other timer is between the start of its slot and one that is alone there.
+  // If a timer is alone in its slot, no other timer is between the start of the slot and that timer.
   const time_ns reached = slot.has_one() ? std::min(slot.top().when, now) : first.start;
   wheel_->base = static_cast<std::uint64_t>(reached);
   wheel_from_ = after(reached);

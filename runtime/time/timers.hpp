@@ -5,10 +5,10 @@
 ///     wheel.arm(ring, now + 5_ms);   …   wheel.disarm(ring);
 ///     wheel.advance(now);            // calls on_time of all that are due, in the order of their times
 ///
-/// The earliest few times are at hand, where looking at them costs a comparison: a short sleep beside far deadlines. All other timers
-/// are in a wheel of 11 levels with 64 slots each: a timer waits in the level of the highest digit (base 64) in which its time
-/// differs from the wheel's and moves down as that digit is reached. Timers for one nanosecond fire in the order armed. The wheel
-/// and its levels have memory while there are timers in them.
+/// The few earliest times are kept in order, where looking at them costs a comparison: a short sleep among far deadlines. All other
+/// timers are in a wheel of 11 levels with 64 slots each. A timer waits in the level of the highest digit (base 64) in which its time
+/// differs from the wheel's, and moves down as the wheel reaches that digit. Timers for one nanosecond fire in the order in which they
+/// were armed. The wheel and its levels have memory only while they hold timers.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/coroutines/frame_pool.hpp>
 
@@ -21,7 +21,7 @@
 
 namespace parley::runtime {
 
-/// Stays where it is while armed; its destructor disarms it.
+/// Must not move while armed; its destructor disarms it.
 struct timer {
   using function = void (*)(timer& self) noexcept;
   explicit timer(function f) noexcept : on_time(f) {}
@@ -42,10 +42,10 @@ struct timer {
  private:
   friend class timer_stack;
   timer* below_ = nullptr;
-  timer** held_by_ = nullptr;  // what points to it
+  timer** held_by_ = nullptr;  // the pointer that points to this timer
 };
 
-/// Timers, the latest on top. It does not own them; those that are left when it ends are unlinked.
+/// A stack of timers, the latest on top. It does not own them; its destructor unlinks those that are left.
 class timer_stack {
  public:
   timer_stack() noexcept = default;
@@ -70,12 +70,12 @@ class timer_stack {
     t.unlink();
     return t;
   }
-  /// Takes all of `other` as they are, if this one is empty.
+  /// Moves all of `other` here, in their order. This stack must be empty.
   void take(timer_stack& other) noexcept {
     top_ = std::exchange(other.top_, nullptr);
     if (top_ != nullptr) top_->held_by_ = &top_;
   }
-  /// Takes all of `other`, whose first is then on top.
+  /// Moves all of `other` here in reverse order, so that its first timer is on top.
   void turn_over(timer_stack& other) noexcept {
     while (!other.empty()) push(other.pop());
   }
@@ -92,7 +92,7 @@ class timer_wheel {
  public:
   explicit timer_wheel(time_ns now = 0) noexcept : passed_(now) {}
 
-  /// Fires at the first `advance` to `when` or later. A time that has passed fires at the next `advance`.
+  /// The timer fires at the first `advance` to `when` or later. If `when` has passed, it fires at the next `advance`.
   void arm(timer& t, time_ns when) noexcept {
     t.when = when;
     if (when <= passed_) {
@@ -106,7 +106,7 @@ class timer_wheel {
     }
   }
   static void disarm(timer& t) noexcept { t.unlink(); }
-  /// Up to when timers have fired, or are just firing.
+  /// Up to this time timers have fired, or are firing.
   time_ns passed() const noexcept { return passed_; }
 
   /// The time of the earliest timer, or `never`.
@@ -115,14 +115,14 @@ class timer_wheel {
     const time_ns earliest = earliest_possible();
     return earliest < wheel_from_ || earliest == never ? earliest : bring_forward();
   }
-  /// The earliest one as far as it is at hand, else null: for who wants its memory to be in the cache.
+  /// The earliest timer if it is at hand, else null: for callers that want its memory in the cache.
   const timer* earliest() const noexcept {
     for (const moment& m : at_hand_) {
       if (!m.at.empty()) return m.at.look();
     }
     return nullptr;
   }
-  /// Fires everything that is due at `now`. Returns whether anything was.
+  /// Fires everything that is due at `now`. Returns true if anything was.
   bool advance(time_ns now) noexcept {
     if (due_.empty() && now < earliest_possible()) {
       if (now > passed_) passed_ = now;
@@ -154,8 +154,8 @@ class timer_wheel {
     std::array<timer_stack, 64> slots;
   };
   struct wheel : frame_pool::pooled {
-    std::uint64_t base = 0;  // what its digits are compared with: no timer in it is earlier, nor is `passed_`
-    std::uint32_t made = 0;  // which levels there are, as bits
+    std::uint64_t base = 0;  // digits are compared with it; no timer in the wheel is earlier, nor is `passed_`
+    std::uint32_t made = 0;  // bit i: level i exists
     std::array<std::unique_ptr<level>, level_count> levels;
   };
   struct place {
@@ -185,9 +185,9 @@ class timer_wheel {
   static bool fire(timer_stack& list) noexcept;
 
   time_ns passed_;                   // of the latest `advance`
-  timer_stack due_;                  // were armed for a time that had passed
-  time_ns wheel_from_ = never;       // no timer in the wheel is earlier, and all at hand are
-  std::array<moment, few> at_hand_;  // those that are not empty in the order of their times
+  timer_stack due_;                  // armed for a time that had passed
+  time_ns wheel_from_ = never;       // no timer in the wheel is earlier; all at hand are
+  std::array<moment, few> at_hand_;  // those that are not empty are in the order of their times
   std::unique_ptr<wheel> wheel_;
 };
 

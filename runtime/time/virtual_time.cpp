@@ -58,7 +58,7 @@ std::uint32_t virtual_time::task_of(std::size_t i) const noexcept {
   return part ? promise_of_whole(part).number : 0;
 }
 
-// Instead of one that has not begun, the first of those.
+// If the chosen task has not begun, returns the first task that has not begun.
 std::size_t virtual_time::in_order_of_spawning(std::size_t chosen) const noexcept {
   const auto number_if_new = [this](std::size_t i) -> std::uint32_t {
     const auto part = ready_at(i).coroutine();

@@ -4,9 +4,9 @@
 ///     virtual_time clock(seed);
 ///     run(clock, scenario());           // a pure function of the code and the seed
 ///
-/// Computing takes no time, unless it says so: `spend(1_ms)` in a coroutine lets 1 ms pass within its turn, as if the thread had
-/// computed for that long. `compute` runs at once and takes the time that its model says. `wait` returns false when no timer is left: what is still
-/// suspended then waits for ever, which `run` reports.
+/// Computing takes no time, unless the code says so: `spend(1_ms)` in a coroutine lets 1 ms pass within its turn, as if the thread had
+/// computed for that long. `compute` runs at once and takes the time that its model says. `wait` returns false when no timer is left:
+/// what is still suspended would then wait for ever, which `run` reports.
 #include <parley/runtime/time/executor.hpp>
 
 #include <algorithm>
@@ -30,16 +30,16 @@ class virtual_time final : public executor {
   void submit(std::shared_ptr<compute_job> job) override;
   bool turn() override;
   bool wait() override;
-  /// Resumes at most `limit` coroutines, so that a test can stop at any step. Answers how many.
+  /// Resumes at most `limit` coroutines, so that a test can stop at any step. Returns how many, plus the posted functions that it ran.
   std::size_t step(std::size_t limit = 1);
 
-  // For a simulator, which keeps one of these for each rank and moves them all along one time.
+  // For a simulator, which keeps one executor for each rank and moves them all along one time.
 
-  /// Whether `step` would do something now.
+  /// True if `step` would do something now.
   bool ready() const noexcept { return has_ready() || !posted_.empty(); }
   time_ns next_timer() noexcept { return timers().next(); }
   const timer* earliest_timer() noexcept { return timers().earliest(); }
-  /// Makes it `t`, if it is not later already, and fires what is due by then.
+  /// Sets the clock to `t`, unless it is later already, and fires the timers that are due. If the clock is held, moves `precise_now` only.
   void advance_to(time_ns t) {
     if (holds_clock_) {
       busy_until_ = std::max(busy_until_, t);
@@ -48,23 +48,23 @@ class virtual_time final : public executor {
       timers().advance(now());
     }
   }
-  /// Until when what was spent keeps its thread busy.
+  /// Until this time the thread is busy, because of `spend`.
   time_ns busy_until() const noexcept { return busy_until_; }
-  /// At `t` its process has ended, or what it computed has.
+  /// Ends the computation at `t`, because it, or its process, has ended.
   void end_computing(time_ns t) noexcept { busy_until_ = std::min(busy_until_, t); }
-  /// While it does, only `precise_now` goes on and no timer fires: what comes to a loop that has computed for long is taken in first.
+  /// While held, only `precise_now` goes on and no timer fires: a loop that has computed for long first handles arrivals.
   void hold_clock(bool holds) noexcept { holds_clock_ = holds; }
   bool holds_clock() const noexcept { return holds_clock_; }
-  /// From now on `c` says which of those that are ready is resumed next, given their number; by itself it is the first. Tasks that
-  /// have not begun begin in the order of their spawning all the same.
+  /// From now on `c` chooses which entry of the ready queue is resumed next, given their number; without it the first one is. Tasks that
+  /// have not begun still begin in the order of their spawning.
   using chooser = std::function<std::size_t(std::size_t ready)>;
   void choose_by(chooser c) { choose_ = std::make_unique<chooser>(std::move(c)); }
-  /// For a chooser: which task the `i`-th of those that are ready is a part of, by the order of their spawning, from 1 on; 0: of none.
+  /// For a chooser: the number of the spawned task that the `i`-th ready entry is part of, from 1 on in the order of spawning; 0: none.
   std::uint32_t task_of(std::size_t i) const noexcept;
 
  private:
   struct modelled_end;
-  time_ns busy_until_ = 0;  // with what has been computed inside a turn
+  time_ns busy_until_ = 0;  // includes the time spent inside a turn
   bool holds_clock_ = false;
   [[gnu::noinline]] std::size_t run_posted();
   std::size_t in_order_of_spawning(std::size_t chosen) const noexcept;

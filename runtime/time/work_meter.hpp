@@ -1,5 +1,5 @@
 #pragma once
-/// How long a function works: its time without what it waits in calls that exchange data with other ranks.
+/// Measures how long a function works: its time without the waits in calls that exchange data with other ranks.
 ///
 ///     work_meter meter(ex);
 ///     scope measured(here, {.meter = &meter});
@@ -7,10 +7,10 @@
 ///     co_await measured.join();
 ///     time_ns span = meter.worked_ns();
 ///
-/// It stands while a call that the function awaits is suspended, unless something of it runs in `compute`, and goes on for all
-/// else: what it does on its thread, `compute`, and sleeping. A call that waits beside something else which the function does on
-/// its own thread stops the meter all the same. Steps of a flow run beside the function, so that only awaiting their works counts.
-/// A function that is measured inside of another one's measured scope stops, and sets going, that one's meter with its own.
+/// The meter pauses while a call that the function awaits is suspended, unless part of the function runs in `compute`. All else counts:
+/// what the function does on its thread, `compute`, and sleeping. A call that waits pauses the meter even if the function does something
+/// else on its own thread meanwhile. Steps of a flow run concurrently with the function, so only awaiting their works pauses it.
+/// If a measured function runs inside the measured scope of another one, it pauses and resumes that one's meter with its own.
 #include <parley/runtime/time/executor.hpp>
 
 #include <cstddef>
@@ -24,16 +24,16 @@ class work_meter {
   work_meter(const work_meter&) = delete;
   work_meter& operator=(const work_meter&) = delete;
 
-  /// So far.
+  /// The time worked so far.
   time_ns worked_ns() noexcept {
     note();
     return worked_ns_;
   }
 
-  /// A scope that is measured by `outer` has what this one measures inside of it; null: none has.
+  /// Sets the meter of the scope around the one that this meter measures; null: none.
   void lies_in(work_meter* outer) noexcept { outer_ = outer; }
 
-  /// What a call holds while it is suspended; of a null meter, nothing.
+  /// A call holds one while it is suspended. With a null meter it does nothing.
   class wait {
    public:
     wait() noexcept = default;

@@ -5,8 +5,8 @@
 ///     auto bytes = encode_frame(h, body, seal);                  // 64 bytes, the tag over header and body in its last 8
 ///     result<frame_header> h = decode_frame(bytes, body, expected, seal);
 ///
-/// A frame for another destination, of a wrong length or with a wrong tag is an error value. Whether it is of this session the
-/// router knows.
+/// `decode_frame` returns an error for a frame for another destination, of a wrong length or with a wrong tag. The router checks the
+/// session.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 
@@ -28,9 +28,9 @@ struct frame_header {
   std::uint32_t body_bytes = 0;
   rank_id source = 0;
   rank_id destination = 0;
-  std::uint32_t accepted = 0;  ///< how far the sender of this frame has accepted the receiver's own frames
-  std::uint64_t session = 0;   ///< the job, which process of the source's rank speaks, and to which one: `session_of`
-  std::uint64_t actor = 0;     ///< the actor that it is for: an op and a part in it
+  std::uint32_t accepted = 0;  ///< up to here, the sender of this frame has accepted the receiver's own frames
+  std::uint64_t session = 0;   ///< the job, the process that sends, and the process that it sends to: `session_of`
+  std::uint64_t actor = 0;     ///< the actor that the frame is for: an op and a part in it
   std::uint64_t generation = 0;
   std::uint64_t sequence = 0;
   std::uint64_t tag = 0;
@@ -39,13 +39,13 @@ static_assert(sizeof(frame_header) == 64);
 
 using frame_bytes = std::array<std::byte, sizeof(frame_header)>;
 
-/// A job and two incarnations as one number, so that what was said is foreign once another process has taken the place of who
-/// spoke, or of whom it was for. An incarnation that nobody has said is 0.
+/// A job and two incarnations as one number: once another process has taken the place of the sender or of the receiver, the
+/// frame is foreign. An incarnation that is not known is 0.
 constexpr std::uint64_t session_of(std::uint64_t job, std::uint64_t speaker, std::uint64_t listener) noexcept {
   return job ^ speaker ^ std::rotl(listener, 32);
 }
 
-/// Computes the tag of a frame; given by the transport, which owns the cryptography. Null: frames carry no tag.
+/// Computes the tag of a frame. The transport provides it, because the transport owns the cryptography. Null: frames carry no tag.
 struct frame_seal {
   using function = std::uint64_t (*)(void* context, std::span<const std::byte> header,
                                      std::span<const std::byte> body) noexcept;
@@ -55,7 +55,7 @@ struct frame_seal {
 
 frame_bytes encode_frame(const frame_header& header, std::span<const std::byte> body, const frame_seal& seal) noexcept;
 
-/// What a frame must be to be for us.
+/// The fields that a frame must have for this rank to accept it.
 struct frame_expectation {
   rank_id destination = 0;
   rank_id world_size = 0;

@@ -1,12 +1,12 @@
 #pragma once
-/// Which process is in each rank's place, as a number that no other process has.
+/// Names the process in each rank's place by a number that no other process has.
 ///
 ///     incarnations known(std::vector<std::uint64_t>{17, 4, 99});   // of ranks 0, 1 and 2
 ///     incarnations mine = known;                                   // shares them: ranks of one process hold them once
 ///     mine.replace(1, 5);                                          // another process has come; `known` does not change
 ///
-/// Such a number tells how many processes have been in that place before, so that a newer one is told from an older one; what
-/// stands below that is chance, so that processes of different jobs are told apart, too.
+/// The high bits of such a number count the processes that were in that place before, so that a newer process can be told from an
+/// older one. The low bits are random, so that processes of different jobs can be told apart, too.
 #include <parley/identifiers.hpp>
 
 #include <cstdint>
@@ -23,7 +23,7 @@ inline constexpr std::uint32_t most_restarts = 0xffff;
 constexpr std::uint32_t restarts_of(std::uint64_t incarnation) noexcept {
   return static_cast<std::uint32_t>(incarnation >> incarnation_chance_bits);
 }
-/// Of a process before which there were `restarts` others, at most `most_restarts`.
+/// The number of a process that took its place after `restarts` others, at most `most_restarts`.
 constexpr std::uint64_t incarnation_of(std::uint64_t chance, std::uint32_t restarts) noexcept {
   return (chance & ((std::uint64_t{1} << incarnation_chance_bits) - 1)) | std::uint64_t{restarts}
                                                                               << incarnation_chance_bits;
@@ -32,7 +32,7 @@ constexpr std::uint64_t incarnation_of(std::uint64_t chance, std::uint32_t resta
 class incarnations {
  public:
   incarnations() = default;
-  /// Of the ranks, in their order; those beyond its end are 0.
+  /// The numbers of the ranks, in the ranks' order; ranks beyond the end have 0.
   incarnations(std::vector<std::uint64_t> at_first)  // NOLINT(google-explicit-constructor): it is one
       : at_first_(std::make_shared<const std::vector<std::uint64_t>>(std::move(at_first))) {}
 
@@ -44,7 +44,7 @@ class incarnations {
 
  private:
   std::shared_ptr<const std::vector<std::uint64_t>> at_first_;
-  std::map<rank_id, std::uint64_t> since_;  // few, if any
+  std::map<rank_id, std::uint64_t> since_;  // replaced ones; few, if any
 };
 
 }  // namespace parley::runtime

@@ -10,11 +10,11 @@
 namespace parley::runtime {
 
 namespace {
-// Header only: says what was accepted. With a sequence it is a question as well.
+// A frame without a body that reports acceptance. With a sequence number it also asks for a report.
 constexpr std::uint16_t credit_type = 0;
 }  // namespace
 
-// A body that is too large to come with its header.
+// Fetches a body that is too large to arrive with its header.
 struct router::fetching : completion {
   fetching(router& r, rank_id s, std::span<const std::byte> h, std::size_t body_bytes)
       : completion(&on_fetched), owner(&r), source(s), header(h.begin(), h.end()), body(body_bytes) {}
@@ -77,7 +77,7 @@ errc router::send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation,
   h.type = type;
   h.actor = actor;
   h.generation = generation;
-  if (to == rank()) {  // parked, so that a handler never runs inside its sender
+  if (to == rank()) {  // parked, so that no handler runs inside its sender
     h.source = h.destination = to;
     park(h, body);
     return errc::none;
@@ -114,7 +114,7 @@ void router::on_arrival(arrival&& message) noexcept {
     ++counters_.malformed;
     return;
   }
-  // The tag is looked at when the body is here. Until then whoever the frame says that it comes from has to have room for it.
+  // The tag can be checked only once the body is here. Until then the rank that the frame names as its source must have room for it.
   std::memcpy(&claimed, message.header().data(), sizeof claimed);
   const auto of_it =
       std::count_if(fetching_.begin(), fetching_.end(), [&](const fetching* f) { return f->source == claimed.source; });
@@ -133,13 +133,13 @@ void router::take(std::span<const std::byte> header, std::span<const std::byte> 
   }
   const frame_header& h = *decoded;
   peer_state& p = state_of(h.source);
-  // Before its numbers are looked at: those of an old process would make what the new one sends look like repetitions.
+  // Checked before the frame's numbers are used: an old process's numbers would make frames of the new one look repeated.
   if (h.session != p.session) {
     ++counters_.foreign;
     return;
   }
   if (!has_room(h)) return refuse(h.source);
-  // Acceptance only moves forward, whatever order frames come in, and never beyond what was sent.
+  // Acceptance only moves forward, in whatever order frames arrive, and never beyond what was sent.
   const std::uint32_t newly_accepted = h.accepted - p.acknowledged;
   if (newly_accepted != 0 && newly_accepted <= static_cast<std::uint32_t>(p.next_sequence) - p.acknowledged) {
     p.acknowledged = h.accepted;
@@ -158,7 +158,7 @@ void router::take(std::span<const std::byte> header, std::span<const std::byte> 
   accept(p);
 }
 
-// It knows of no more acceptance than there was. A question may come one beyond.
+// The sender knows of no more acceptance than there was. A question may be one beyond its window.
 bool router::has_room(const frame_header& h) noexcept {
   return h.sequence <= state_of(h.source).accepted + options_.window + (h.type == credit_type ? 1 : 0);
 }
@@ -194,7 +194,7 @@ errc router::deliver(const frame_header& h, std::span<const std::byte> body) {
   return outcome;
 }
 
-// Messages come in runs for one actor, so the last one found is tried first.
+// Messages come in runs for one actor and type, so the handler that was found last is tried first.
 router::raw_handler* router::find_handler(std::uint64_t actor, std::uint16_t type) noexcept {
   if (last_found_.handler != nullptr && last_found_.actor == actor && last_found_.type == type)
     return last_found_.handler;
@@ -235,13 +235,13 @@ void router::accept(peer_state& source) {
   if (source.accepted - source.accepted_told >= options_.window / 2) send_credit(source);
 }
 
-// What is parked is not accepted, which is what closes its sender's window.
+// A parked frame is not accepted, which closes its sender's window.
 void router::update_accepted(peer_state& source) noexcept {
   std::uint64_t up_to = source.highest_seen;
   for (const parked& waiting : parked_) {
     if (waiting.header.source == source.rank) up_to = std::min(up_to, waiting.header.sequence - 1);
   }
-  source.accepted = std::max(source.accepted, up_to);  // what its sender was told it may rely on
+  source.accepted = std::max(source.accepted, up_to);  // never goes back: the sender relies on it
 }
 
 void router::send_credit(peer_state& to) {
@@ -251,17 +251,17 @@ void router::send_credit(peer_state& to) {
   static_cast<void>(transmit(to, h, {}));  // a dead peer needs no credits
 }
 
-// Its sequence follows those of all frames before it, so that frames which were lost count as accepted.
+// A question's sequence number follows those of all earlier frames, so that frames that were lost count as accepted.
 void router::answer_question(peer_state& from, const frame_header& question) {
   static_cast<void>(is_new(from, question.sequence));
   update_accepted(from);
   send_credit(from);
 }
 
-// Nothing that the peer still waits for would make it say again what it has accepted, so we ask: at once, as who waits here for room may try
-// again only after a long pause, and then in growing pauses, for as long as somebody tries to send.
+// A peer that has nothing to send would never report again what it has accepted, so this rank asks: at once, because a sender that waits
+// for room may try again only after a long pause, and then at growing intervals, as long as somebody tries to send.
 void router::ask_for_room(peer_state& to) {
-  if (to.ask_at == 0) to.asks.restart();  // it has accepted something since
+  if (to.ask_at == 0) to.asks.restart();  // the peer has accepted frames since
   if (executor_.now() < to.ask_at) return;
   to.ask_at = executor_.deadline_in(to.asks.next(jitter_));
   if (to.question != to.next_sequence) to.question = ++to.next_sequence;

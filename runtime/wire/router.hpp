@@ -5,12 +5,13 @@
 ///     mail.bind<offer>(number_of(op, part::coordinator), [&](envelope from, offer&& m) { return box.try_send({from, m}); });
 ///     errc sent = mail.send(peer, number, generation, some_offer);
 ///
-/// A frame is delivered at most once; frames may be lost or overtake one another, so that whoever needs an answer asks again.
-/// Each peer may have `window` frames on their way that the other side has not accepted: past it `send` answers `full`. A
-/// handler that answers `full` gets its message again on a later turn, and its sender's window closes meanwhile: messages
-/// are held back, never dropped. What is said of acceptance may be lost as well: a sender that finds its window full asks for
-/// it, and whoever tries again finds it open. Frames that are malformed, foreign, repeated, for nobody or beyond their sender's window
-/// are counted and dropped, so that no peer makes this rank keep more than a window of them; of the last the peer is blamed.
+/// A frame is delivered at most once. Frames may be lost or overtake one another, so a rank that needs an answer asks again.
+/// For each peer at most `window` frames may be in flight that the peer has not accepted: beyond that, `send` returns `full`. If a
+/// handler returns `full`, it gets the message again on a later turn, and the sender's window stays closed meanwhile: messages
+/// are held back, never dropped. A frame that reports acceptance may be lost, too: a sender whose window is full asks for a report,
+/// and a later attempt to send finds the window open. Frames that are malformed, foreign, repeated, for no actor here or beyond their
+/// sender's window are counted and dropped, so that no peer makes this rank keep more than a window of them. A peer that exceeds its
+/// window is blamed for it.
 #include <parley/error.hpp>
 #include <parley/runtime/time/backoff.hpp>
 #include <parley/runtime/time/executor.hpp>
@@ -31,7 +32,7 @@
 
 namespace parley::runtime {
 
-/// Who sent a message, of which type it is, and in which generation of the op.
+/// The sender of a message, the message's type, and the op's generation in which it was sent.
 struct envelope {
   rank_id source = 0;
   std::uint16_t type = 0;
@@ -48,14 +49,14 @@ class router final : public link::handler {
   struct counters {
     std::uint64_t sent = 0;
     std::uint64_t received = 0;
-    std::uint64_t credits_sent = 0;    ///< frames that only say what was accepted
-    std::uint64_t questions_sent = 0;  ///< frames that only ask for it
+    std::uint64_t credits_sent = 0;    ///< frames that only report acceptance
+    std::uint64_t questions_sent = 0;  ///< frames that only ask for such a report
     std::uint64_t malformed = 0;
     std::uint64_t foreign = 0;  ///< of another job, or of a process that is not the one in its rank's place
     std::uint64_t unauthenticated = 0;
     std::uint64_t repeated = 0;
     std::uint64_t unclaimed = 0;      ///< for an actor or type that this rank does not have
-    std::uint64_t beyond_window = 0;  ///< for which their sender had no room
+    std::uint64_t beyond_window = 0;  ///< beyond the window that their sender had
   };
   using raw_handler = std::function<errc(envelope from, std::span<const std::byte> body)>;
 
@@ -64,7 +65,7 @@ class router final : public link::handler {
   router& operator=(const router&) = delete;
   ~router();
 
-  /// Messages of type `M` for `actor` go to `take(envelope, M&&) -> errc`; `full` means "again later".
+  /// Passes messages of type `M` for `actor` to `take(envelope, M&&) -> errc`; `full` means "again later".
   template <class M, class Take>
   void bind(std::uint64_t actor, Take take) {
     static_assert(M::message_type < 64, "types are bits of a set");
@@ -75,14 +76,14 @@ class router final : public link::handler {
                return take(from, std::move(*message));
              });
   }
-  /// The same for several types at once, `type_bit(a) | type_bit(b)`; all others are nobody's.
+  /// Like `bind`, for several types at once, `type_bit(a) | type_bit(b)`. `actor` gets no others.
   void bind_raw(std::uint64_t actor, std::uint64_t types, raw_handler take);
   static constexpr std::uint64_t type_bit(std::uint16_t type) noexcept {
     return type < 64 ? std::uint64_t{1} << type : 0;
   }
   void unbind(std::uint64_t actor);
 
-  /// Sends to `actor` on another rank, or on this one: `none`, `full`, or why not.
+  /// Sends to `actor` on another rank, or on this one. Returns `none`, `full`, or an error.
   template <class M>
   errc send(rank_id to, std::uint64_t actor, std::uint64_t generation, const M& message) {
     body_.clear();
@@ -92,11 +93,11 @@ class router final : public link::handler {
   errc send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation, std::uint16_t type,
                 std::span<const std::byte> body);
 
-  /// A new process has taken the place of a peer: its frames count from 1 again. What waits of the old one is dropped, and what
-  /// comes of it yet is foreign.
+  /// Call this when a new process has taken the place of a peer: its frames count from 1 again. Frames of the old process that wait here
+  /// are dropped, and those that still arrive are foreign.
   void forget(rank_id peer, std::uint64_t new_incarnation) noexcept;
 
-  /// Frames sent to one peer so far; what nobody needed to send is 0.
+  /// Frames sent to one peer so far.
   std::uint64_t sent_to(rank_id peer) const noexcept {
     const auto known = peers_.find(peer);
     return known == peers_.end() ? 0 : known->second.next_sequence;
@@ -111,16 +112,16 @@ class router final : public link::handler {
  private:
   struct peer_state {
     rank_id rank = 0;
-    std::uint32_t acknowledged = 0;   // of our frames, as it told us
-    std::uint64_t session = 0;        // of what that process says to this one
-    std::uint64_t own_session = 0;    // of what this one says to it
-    std::uint64_t next_sequence = 0;  // of our next frame to it
+    std::uint32_t acknowledged = 0;   // of our frames, as the peer has reported
+    std::uint64_t session = 0;        // of frames from that process to this one
+    std::uint64_t own_session = 0;    // of frames from this process to that one
+    std::uint64_t next_sequence = 0;  // of the latest frame that we sent to it
     std::uint64_t highest_seen = 0;   // of its frames; sequences count from 1
     std::uint64_t seen = 0;           // the 64 before `highest_seen`, as bits
-    std::uint64_t accepted = 0;       // up to which we have accepted its frames
+    std::uint64_t accepted = 0;       // up to here we have accepted its frames
     std::uint64_t accepted_told = 0;
     std::uint64_t question = 0;  // the sequence of our last question to it
-    time_ns ask_at = 0;          // not before, while its window is full; 0: its acceptance has moved since
+    time_ns ask_at = 0;          // no question before this time; 0: it has accepted frames since the last question
     backoff<1'000'000, 100'000'000> asks{};
   };
   struct parked {
@@ -133,7 +134,7 @@ class router final : public link::handler {
     router& owner;
   };
   struct fetching;
-  /// What is kept of a peer begins with the first frame to it or from it. Frames come and go in runs with one peer.
+  /// The state of a peer, made at the first frame to it or from it. Frames come in runs with one peer, so the latest state is kept at hand.
   peer_state& state_of(rank_id peer) noexcept {
     return latest_ != nullptr && latest_->rank == peer ? *latest_ : find_state(peer);
   }

@@ -11,7 +11,7 @@
 ///     std::vector<std::byte> bytes;  encode(g, bytes);
 ///     result<greeting> back = decode<greeting>(bytes);
 ///
-/// Little-endian and bounded: every length is checked against a cap and against the bytes that are left before anything is
+/// Little-endian and bounded: every length is checked against a limit and against the bytes that are left before anything is
 /// allocated. Truncated, trailing or impossible bytes are `malformed`, never an abort. Enumerations end in `last`.
 #include <parley/error.hpp>
 
@@ -118,7 +118,7 @@ class wire_reader {
       value.resize(count);
       return bytes(value.data(), count * sizeof(element));
     } else {
-      // Each element takes at least a byte, so `count` cannot make us allocate more than what was sent.
+      // Each element takes at least a byte, so `count` cannot make us allocate more elements than bytes were sent.
       if (count > max_elements || count > left_.size()) return false;
       value.clear();
       for (std::uint32_t i = 0; i < count; ++i) {
@@ -152,7 +152,7 @@ result<M> decode(std::span<const std::byte> in) {
   return message;
 }
 
-/// Takes the first name off a list such as `field_names`.
+/// Removes the first name from a list such as `field_names`, and returns it.
 constexpr std::string_view take_name(std::string_view& names) noexcept {
   const std::size_t comma = std::min(names.find(','), names.size());
   const std::string_view first = names.substr(0, comma);

@@ -30,7 +30,7 @@ std::vector<violation> check(const run_record& r) {
   check_decisions(b, found);
   check_choice(b, found);
   check_endings(b, found);
-  if (r.play->ops.empty()) check_program(r, found);  // nobody has listed its ops
+  if (r.play->ops.empty()) check_program(r, found);  // a program, whose ops are not listed
   return found;
 }
 

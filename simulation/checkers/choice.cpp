@@ -10,12 +10,12 @@ namespace parley::simulation {
 
 namespace {
 
-// By which its search knows a call.
+// The size under which the search of an op knows a call.
 std::uint64_t bytes_of_call(const op_spec& op, std::uint64_t size) {
   return op.what == op_spec::kind::group && op.does == "gather" ? size * op.members.size() : size;
 }
 
-// Only where nothing but the configs differs: no faults that take time, and medians that stragglers cannot have changed.
+// Judges only runs in which nothing but the configs differs: without faults that take time, and without stragglers that change medians.
 struct fastest final : checker {
   using checker::checker;
   void look() const {
@@ -24,12 +24,12 @@ struct fastest final : checker {
     if (t.delay_data != 0 || !t.mishaps.empty() || t.skewed || t.early_timeouts != 0) return;
     for (const search_view& c : book_.r.searches) {
       if (c.where != actors::search::stage::decided || c.source != actors::decision_source::trials) continue;
-      if (c.searches_again) continue;  // what it had decided has failed
+      if (c.searches_again) continue;  // its decided config has failed
       const op_spec* const op = book_.find(std::string_view(c.title).substr(0, c.title.find(' ')));
       if (op == nullptr || op->in_flight != 1 || is_program(op->what) ||
           !std::all_of(op->configs.begin(), op->configs.end(), is_simulated))
         continue;
-      // Nobody waits for the workers of a gather: what they do before its leader begins is not charged, and nothing may be faster.
+      // Nobody waits for the workers of a gather, so their work before the leader begins is not charged, and no config may seem faster.
       if (op->does == "gather" && c.winner == words(op->configs.front()).text(1)) continue;
       judge(c, *op);
     }
@@ -44,7 +44,7 @@ struct fastest final : checker {
     return is_sound(text) || is(text, {"on:", "abi:", "failing:", "hanging:", "corrupting:"});
   }
   static bool drifts(std::string_view text) { return is(text, {"drifting:"}); }
-  // Of some size of its key the winner is among the fastest that all can run, for ever. One that has not failed yet may be faster.
+  // For some size of the key, the winner must be among the fastest that all ranks can run for ever. One that fails later may be faster.
   void judge(const search_view& c, const op_spec& op) const {
     std::string better;
     for (const std::uint64_t size : op.sizes) {
@@ -66,16 +66,16 @@ struct fastest final : checker {
       violated(c.title + ", " + c.key + ": " + c.winner + " was decided, and " + better + " is the fastest: " + c.why);
   }
   time_ns time_of(const std::string& text, std::uint64_t size) const { return usual_time_of(text, size, kernels_); }
-  // By how much the winner may be slower: what counts as noise, by the noise that there is, and where kernels drift what is too little
-  // to search anew for.
+  // The time by which the winner may be slower: the noise limit, the noise of the run and, if kernels drift, a drift that is too small to
+  // start another search.
   time_ns slack_ns(const op_spec& op, const std::string& best, std::uint64_t size) const {
     const bool drifting = kernels_.drift_per_second != 0 && std::any_of(op.configs.begin(), op.configs.end(), drifts);
     const auto thousandths =
         static_cast<time_ns>(within_noise + kernels_.noise_per_thousand) + (drifting ? unnoticed_drift : 0);
     return (time_of(best, size) + link_ns) * thousandths / 1000;
   }
-  // The leader of an op without headers compares calls with calls before them, as its trials are made elsewhere: of what has drifted
-  // before the first call with what was decided it sees nothing.
+  // The leader of an op without headers compares calls only with earlier calls, because its trials are made elsewhere. So it cannot see a
+  // drift before the first call that ran the decided config.
   bool was_as_slow_when_first_used(const search_view& c, const op_spec& op, std::string_view winner,
                                    std::uint64_t size) const {
     if (op.what != op_spec::kind::symmetric || !drifts(winner)) return false;
@@ -88,7 +88,7 @@ struct fastest final : checker {
         if (is_use) first = std::min(first, one.began_ns);
       }
     }
-    if (first == runtime::never) return true;  // no call had that winner
+    if (first == runtime::never) return true;  // no call ran the winner
     const time_ns steady = usual_time_of(winner, size);
     return time_of(std::string(winner), size) * 1000 <=
            steady * (1000 + kernels_.drifted(first)) / 1000 * (1000 + unnoticed_drift);

@@ -14,7 +14,7 @@ namespace {
 
 using runtime::errc;
 
-// N1: where only control messages fare badly, an invocation of a stamped op takes no longer than its own data.
+// N1: if faults hit only control messages, an invocation of a stamped op takes no longer than its own data.
 struct no_control_wait final : checker {
   using checker::checker;
   void look() const {
@@ -30,7 +30,7 @@ struct no_control_wait final : checker {
     for (auto& [op_and_job, calls] : met) {
       const op_spec& op = book_.r.play->ops[op_and_job.first];
       const bool stamped = op.what == op_spec::kind::pair || op.what == op_spec::kind::group;
-      // Once one has failed the two sides no longer count alike, nor do they where messages of several streams overtake each other.
+      // After a failed call, or if messages of several streams overtake each other, the two sides no longer count calls alike.
       if (!stamped || op.streams != 1 || failed.contains(op_and_job)) continue;
       std::stable_sort(calls.begin(), calls.end(),
                        [](const call_record* a, const call_record* b) { return a->number < b->number; });
@@ -41,12 +41,12 @@ struct no_control_wait final : checker {
  private:
   void judge(const op_spec& op, std::uint64_t job, std::span<const call_record* const> all) const {
     const auto from = leader_of(op, job);
-    // A get ends at its sender when it is told so, by a control message.
+    // The sender of a get learns of its end by a control message.
     const bool gets =
         std::any_of(op.configs.begin(), op.configs.end(), [](const auto& c) { return c.starts_with("get"); });
     // A put ends at its receiver once it has landed.
     const time_ns longest = longest_data_ns + 4 * book_.r.play->link.landing_ns;
-    time_ns waited_until = 0;  // for room, by the call before
+    time_ns waited_until = 0;  // until when a call before waited for room
     while (!all.empty()) {
       const std::uint64_t number = all.front()->number;
       const auto calls = all.first(static_cast<std::size_t>(
@@ -59,8 +59,8 @@ struct no_control_wait final : checker {
         all_there = std::max(all_there, c->began_ns);
         if (c->sends) led = c->began_ns;
       }
-      // Flow control is no agreement: where the wire shows that the window was full, and that its sender asked for room at once,
-      // the invocation counts from when it had room.
+      // A wait for room is flow control, and no wait for agreement. If the wire shows that the window was full, and that the sender asked
+      // for room at once, the invocation counts from when there was room.
       const time_ns room = from ? book_.r.windows->room_at(*from, book_.r.play->first_invocation + number) : 0;
       const bool asked =
           room > led && (narrow_control_ || waited_until >= led || book_.r.windows->asked(*from, led, led + longest));
@@ -82,12 +82,12 @@ struct no_control_wait final : checker {
     return window_book::sender{at->second->id, at->second->generation, at->second->rank};
   }
   static constexpr time_ns longest_data_ns = 3'000'000;
-  // Where few control messages may be under way and some get lost, a question for room may have to wait itself.
+  // If few control messages may be in flight and some get lost, a question for room may have to wait itself.
   static constexpr std::uint64_t narrow = 16;
   const bool narrow_control_ = book_.r.play->control_window < narrow || book_.r.faults->control_window != 0;
 };
 
-// Flow control, on the wire: the sender of an edge stamps nothing that its window has no room for.
+// Flow control on the wire: the sender of an edge stamps no invocation for which its window has no room.
 struct inside_window final : checker {
   using checker::checker;
   void look() const {
@@ -95,7 +95,7 @@ struct inside_window final : checker {
       const auto at = std::find_if(book_.r.participants.begin(), book_.r.participants.end(), [&](const auto& p) {
         return p.id == e.from.op && p.generation == e.from.generation && p.rank == e.from.rank && p.leads;
       });
-      // The leader of a group that needs something of each member anyway keeps no window.
+      // The leader of a group keeps no window if it needs something of each member anyway.
       if (at == book_.r.participants.end() || !at->edge) continue;
       violated(at->title + ", on rank " + std::to_string(e.from.rank) + ": invocation " + std::to_string(e.invocation) +
                " left for rank " + std::to_string(e.to) +
@@ -116,7 +116,7 @@ struct few_gates final : checker {
       const auto at = leaders.find({v.job, v.title});
       if (at == leaders.end()) continue;
       const lease_view& l = *at->second;
-      // Where a trial has timed out, trials stop at one gate and go on at another one.
+      // After a trial has timed out, trials stop at one gate and go on at another one.
       const std::uint64_t most = 2 * l.searches + l.led.aborted + l.excluded + 2 * l.led.halted;
       if (v.gates_met > most)
         violated(v.title + ": rank " + std::to_string(v.rank) + " waited at " + std::to_string(v.gates_met) +
@@ -125,10 +125,10 @@ struct few_gates final : checker {
   }
 };
 
-// N4, for configs whose times are known. What the first trial of a candidate will cost nobody can know, so that these may cost
-// more than was earned; any other one begins only when its own cost and that of all before it, first ones included, is earned.
-// Costs are those beyond the default. While half of the default's measurements were disturbed, the leader does not know the default's
-// time, and later trials may cost more, too: those of two rounds at most, because the third measurement outvotes the first.
+// N4, for configs whose times are known. A trial costs its time beyond that of the default. Nobody can know the cost of a candidate's first
+// trial in advance, so first trials may cost more than was earned. Any other trial begins only when its own cost and that of all trials
+// before it, first ones included, is earned. While half of the default's measurements were disturbed, the leader does not know the
+// default's time, and later trials may cost more, too: those of two rounds at most, because the third measurement outvotes the first.
 struct within_budget final : checker {
   using checker::checker;
   void look() const {
@@ -145,7 +145,7 @@ struct within_budget final : checker {
   }
 
  private:
-  /// A timed invocation of the default, from the later of its ends' beginnings to the later of their ends.
+  /// A timed invocation of the default: begins when both ends have begun, and ends when both have ended.
   struct measured_default {
     time_ns began_ns = 0, ended_ns = 0, usual_ns = 0;
     void add(const runtime::flight_record& end, time_ns usual) {
@@ -170,12 +170,12 @@ struct within_budget final : checker {
       if (!text.starts_with("timed:")) return;
       texts["simulated_" + text.substr(6, text.find(':', 6) - 6)] = text;
     }
-    std::map<std::uint64_t, const flight_view*> sent;  // in their order
+    std::map<std::uint64_t, const flight_view*> sent;  // by invocation
     std::map<std::uint64_t, measured_default> of_default;
     for (const flown& its : book_.all_flown) {
       if (its.generation != of) continue;
       for (const flight_view* f : its.flights) {
-        // One that never began has the number of the next one.
+        // A transfer that never began has the number of the next one.
         if (is_rehearsal(f->record) || f->record.digest == 0) continue;
         if (f->rank == p.members.front()) sent.emplace(f->record.invocation, f);
         if ((f->record.flags & timed) != 0 && f->record.digest == p.c0)
@@ -201,9 +201,9 @@ struct within_budget final : checker {
           book_.r.play->budget * static_cast<double>(one.began_ns - sent.begin()->second->record.began_ns);
       const bool first = tried.emplace(one.digest, one.bytes).second;
       if (first || default_is_unknown(of_default, one.began_ns)) unforeseen += costs;
-      // Where data was late by chance the leader has measured that, too, and knows costs only roughly.
+      // If data was late by chance, the leader's measurements contain that, so it knows costs only roughly.
       const bool exact = book_.r.faults->delay_data == 0 && !book_.r.faults->has(mishap::kind::clog);
-      // It knows each of them to the way of a message, and where control messages were late as well as it knows the other rank's clock.
+      // The leader's error for each cost is the latency of a message and, if control messages were late, its error about the other's clock.
       ++trials;
       const double unsure = trials * unsure_ns;
       if (spent <= rounding * earned + unsure + (first || !exact ? unforeseen : 0)) continue;
@@ -236,7 +236,7 @@ struct outsiders final : checker {
 
  private:
   void look_at_idle_ranks() const {
-    if (book_.r.play->ops.empty()) return;  // a program, whose ops nobody has listed
+    if (book_.r.play->ops.empty()) return;  // a program, whose ops are not listed
     std::set<rank_id> inside;
     for (const op_spec& op : book_.r.play->ops) inside.insert(op.members.begin(), op.members.end());
     for (const auto& [pair, n] : book_.r.between) {

@@ -32,7 +32,7 @@ struct explained_errors final : checker {
         violated(what + ", which no fault explains");
       if (lost_to_nothing(book_.r, c.rank, *c.failed, c.ended_ns))
         violated(what + ", and nothing has befallen rank " + std::to_string(c.failed->began_with()->rank));
-      // What has closed an op is told as it was on the rank that it began on; no call of this rank begins any more.
+      // The error of a closed op names the rank on which the failure began. This rank's call never began, so it is not named.
       if (c.code() == errc::closed && is_closed_by_a_failure(c)) continue;
       const runtime::error_facts& about = c.failed->about();
       if (!is_of(op_of(about.op), op.name) || about.rank != c.rank)
@@ -42,7 +42,7 @@ struct explained_errors final : checker {
     }
     look_at_begun();
   }
-  // Recorders have the calls that had begun, each with its number.
+  // Each failed invocation in the flight recorders must be named by the error of a call.
   void look_at_begun() const {
     std::set<std::tuple<std::string_view, std::uint64_t, rank_id, std::uint64_t>> named;
     for (const call_record& c : book_.r.calls) {
@@ -55,10 +55,10 @@ struct explained_errors final : checker {
       const bool failed = f.record.what == flight_event::send_failed || f.record.what == flight_event::receive_failed;
       const participant_view* const p = book_.find(f);
       if (!failed || is_rehearsal(f.record) || p == nullptr) continue;
-      // A call of an op that is made of others tells only of the first of those that failed.
+      // A call of an op that is made of other ops reports only the first of their failures.
       const op_spec* const op = book_.find(p->op);
       if (op == nullptr || op->what == op_spec::kind::pipeline || is_program(op->what)) continue;
-      // Of one that never met its message there is only the number that it would have got.
+      // A transfer that never met its message has only the number that it would have got.
       if (f.record.digest == 0 && is_made_of_edges(op->what)) continue;
       if (!named.contains({p->op, f.job, f.rank, f.record.invocation}))
         violated(book_.where(f) + ": it had begun and failed, and no failed call names it");
@@ -69,7 +69,7 @@ struct explained_errors final : checker {
     return k == kind::pair || k == kind::pipeline || k == kind::batch || k == kind::halo || k == kind::attention ||
            k == kind::training;
   }
-  // An op goes on once everybody has heard of the new process, and rejoined where it has to.
+  // True if a restart explains the error: an op goes on only once all members know the new process, and have rejoined if they must.
   bool by_return(const call_record& c) const {
     const op_spec& op = book_.r.play->ops[c.op];
     if (!returns(book_.r, op.members) || c.calm) return false;
@@ -81,7 +81,7 @@ struct explained_errors final : checker {
       default: return false;
     }
   }
-  // Of an op that no call follows after one that has failed with something else, on the rank that the text names.
+  // True if another call of the op failed with another error on the rank that the text names, after which no call may follow.
   bool is_closed_by_a_failure(const call_record& c) const {
     const std::string began = "op " + book_.r.play->ops[c.op].name + ": a call has failed on rank ";
     return std::any_of(book_.r.calls.begin(), book_.r.calls.end(), [&](const call_record& o) {
@@ -94,20 +94,20 @@ struct explained_errors final : checker {
     switch (c.code()) {
       case errc::peer_failed:
       case errc::fenced: return lost;
-      // Where an op cannot go on after a failure its other members wait in vain.
+      // If an op cannot go on after a failure, its other members wait in vain.
       case errc::timeout: return lost || late || (is_program(op.what) && is_broken(op));
       case errc::buffer_too_small: return op.small_receives != 0;
-      // Of a group one hears why its sender failed, or that it is gone.
+      // Members of a group learn why the sender failed, or that it is gone, so they never get this code.
       case errc::send_failed: return op.what != op_spec::kind::group && (lost || late || is_broken(op));
       case errc::config_failed: return lost || late || is_broken(op);
-      // What failed in another group of it, whose config is not this one's.
+      // The failure of another group of the hierarchy, whose config is not this group's.
       case errc::exception: return op.what == op_spec::kind::hierarchy && is_broken(op);
       default: return false;
     }
   }
 };
 
-// What results files brought about was found out by processes of the same versions, in an earlier job.
+// A decision from results files must have been found in an earlier job by processes of the same versions.
 struct trusted_results final : checker {
   using checker::checker;
   void look() const {
@@ -130,7 +130,7 @@ struct trusted_results final : checker {
   }
 };
 
-// A config that failed in a real invocation is not assigned again for that key, but for what was under way.
+// A config that failed in a real invocation is not assigned again for that key, except to invocations that were in flight.
 struct quarantined final : checker {
   using checker::checker;
   void look() const {
@@ -143,7 +143,7 @@ struct quarantined final : checker {
       const auto n = std::count_if(begun_ns.begin(), begun_ns.end(), [from](time_ns t) { return t >= from; });
       const op_spec& op = book_.r.play->ops[std::get<0>(key)];
       if (fails_once_settled(op)) continue;
-      // The leader of a broadcast waits for nobody: it has stamped a window of calls when it hears of the first.
+      // The leader of a broadcast waits for nobody: it has stamped a whole window of calls when it hears of the first failure.
       const std::uint64_t ahead = op.does == "broadcast" ? book_.r.play->window : 0;
       const std::uint64_t under_way = (2 * op.in_flight + 2 + ahead) * searches(op, std::get<1>(key));
       if (!may_lose_a_member(book_.r, op.members) &&
@@ -152,10 +152,10 @@ struct quarantined final : checker {
                  " calls failed because of their config");
     }
   }
-  // Where the few control messages that may be under way are all lost, nothing is said of a failure until there is room for more, which
-  // is asked for, and may have to be asked for again.
+  // If all of the few control messages in flight are lost, nobody hears of a failure until the window has room again. The sender must ask
+  // for that room, and perhaps ask again.
   const time_ns unheard_ns_ = book_.r.faults->control_window != 0 && book_.r.faults->lose != 0 ? 100'000'000 : 0;
-  // Its kernels are the program's own then, and one that fails from a later run on may have won.
+  // True if a kernel that fails only from a later run on may have won. Once the op is settled, the program runs that kernel itself.
   static bool fails_once_settled(const op_spec& op) {
     return op.what == op_spec::kind::contextual &&
            std::any_of(op.configs.begin(), op.configs.end(), [](const std::string& text) {
@@ -163,7 +163,7 @@ struct quarantined final : checker {
              return k.fails && k.after > 1;
            });
   }
-  // Each that is asked for gives what has failed another try.
+  // The number of searches of an op. Each search that the program asks for gives failed configs another try.
   std::uint64_t searches(const op_spec& op, std::uint64_t job) const {
     std::uint64_t most = 1;
     if (op.retunes == 0) return most;
@@ -175,10 +175,10 @@ struct quarantined final : checker {
   }
 };
 
-// What was sent well is received by somebody, where both ends live and the receiver went on to the end.
+// A message that was sent successfully is received, if both ends live and the receiver goes on to the end.
 struct delivered final : checker {
   using checker::checker;
-  // Of a receive that had no room, or whose config fails, the sender knows nothing.
+  // The sender does not know of a receive that had too little room, or whose config failed.
   static bool receives_all(const run_record& r, const op_spec& op) {
     return op.what == op_spec::kind::pair && op.small_receives == 0 && !is_broken(op) &&
            !may_lose_a_member(r, op.members);
@@ -188,7 +188,7 @@ struct delivered final : checker {
     if (r.programs_left != 0) return;
     std::vector<bool> all_come;  // by op
     for (const op_spec& op : r.play->ops) all_come.push_back(receives_all(r, op));
-    // The latest returns of its members, by op and job.
+    // The highest number of returns of an op's members, by op and job.
     boost::unordered_flat_map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> last;
     for (const call_record& c : r.calls) {
       std::uint64_t& latest = last[{c.op, c.job}];
@@ -197,7 +197,7 @@ struct delivered final : checker {
     for (const call_record& c : r.calls) {
       const bool cut = r.play->cut_short && c.job != r.play->jobs;
       if (!all_come[c.op] || !c.sends || c.code() != errc::none || cut) continue;
-      if (c.returns != last[{c.op, c.job}]) continue;  // one of the two has gone since
+      if (c.returns != last[{c.op, c.job}]) continue;  // one of the two has restarted since
       const auto at = r.received.find({c.op, c.job, c.returns});
       if (at != r.received.end() && c.number < at->second.size() && at->second[c.number]) continue;
       violated(r.play->ops[c.op].name + ": message " + std::to_string(c.number) +
@@ -206,14 +206,14 @@ struct delivered final : checker {
   }
 };
 
-// Whom the others hold dead can do nothing any more, until a new process takes its place; its calls say why.
+// A rank that the others take for dead can do nothing until a new process takes its place: all its calls fail with `fenced`.
 struct fenced_ranks final : checker {
   using checker::checker;
   void look() const {
     for (const fenced_rank& f : book_.r.fenced) {
       for (const call_record& c : book_.r.calls) {
         if (c.job != f.job || c.rank != f.rank || c.began_ns <= f.at_ns || c.began_ns >= f.until_ns) continue;
-        // What has nothing new to try needs nobody.
+        // A call with nothing new to try needs no other rank.
         if (book_.r.play->ops[c.op].what == op_spec::kind::contextual && c.code() == errc::none) continue;
         if (c.code() != errc::fenced)
           violated(book_.r.play->ops[c.op].name + ": call " + std::to_string(c.number) + " of rank " +
@@ -237,7 +237,7 @@ struct nothing_left final : checker {
                  " were never acknowledged");
     }
     if (r.pending_left != 0) violated(std::to_string(r.pending_left) + " transfers never end");
-    // Training pipelines keep what their stages get and give for as long as they are declared; where it is exposed to the others.
+    // A training pipeline keeps the buffers of its stages as long as it is declared. With these configs they are exposed to other ranks.
     const auto keeps = [](const op_spec& op) {
       return op.what == op_spec::kind::training &&
              std::any_of(op.configs.begin(), op.configs.end(), [](const std::string& text) {

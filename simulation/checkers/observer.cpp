@@ -15,7 +15,7 @@
 
 namespace parley::simulation {
 
-// Counts who talks to whom.
+// Counts messages by op, sender and receiver.
 class observer::census final : public wire_tap {
  public:
   void on_send(const parcel& p, const fate&) override { ++counts_[{op_of(p), p.from, p.to}]; }
@@ -76,7 +76,7 @@ void observer::end_job(ending how) {
   ending_ = true;
   cutting_ = how == ending::cut_short;
   if (!cutting_) {
-    // A program may end while an op rehearses a config: nobody takes the messages of that rehearsal then.
+    // A program may end while an op rehearses a config. Nobody receives the messages of that rehearsal then, so they do not count.
     if (!record_.play->ops.empty() || !somebody_rehearses(world_)) record_.pending_left += world_.network().pending();
     record_.exposed_left += world_.network().exposed();
   }
@@ -85,7 +85,7 @@ void observer::end_job(ending how) {
   ending_ = cutting_ = false;
 }
 
-// Of what a job that ends before its time has decided nobody is asked.
+// If the job ends early, its decisions are left out.
 participant_view observer::view_of(rank_id r, const actors::participant_state& p, bool ended) const {
   participant_view v = simulation::view_of(static_cast<std::size_t>(world_.job()), r, p, ended);
   v.left = world_.has_left(r);
@@ -94,7 +94,7 @@ participant_view observer::view_of(rank_id r, const actors::participant_state& p
   return v;
 }
 
-// Whose generation ends because a peer has come back, and which go on by themselves.
+// Records the pairs whose generation ends because `peer` has come back, and which go on by themselves.
 void observer::look_at_pairs(rank_id who, rank_id peer) {
   const auto rejoins = [this](const std::string& name) {
     return std::any_of(record_.play->ops.begin(), record_.play->ops.end(), [&](const op_spec& op) {
@@ -116,7 +116,7 @@ void observer::look_at_ended(rank_id who, const std::function<bool(const actors:
   }
 }
 
-// A generation that was to end goes on where its rank was fenced before it could rejoin: it is looked at once more.
+// Removes records of generations that did not end after all, because their rank was fenced before it could rejoin. They are recorded again.
 void observer::forget_ends_that_were_none(rank_id r) {
   if (!generations_ended_) return;
   const std::vector<const actors::participant_state*> there = world_.find(r)->participants();
@@ -127,7 +127,7 @@ void observer::forget_ends_that_were_none(rank_id r) {
   });
 }
 
-// Everything that checkers want to know of a rank, before it ends.
+// Records everything that checkers need of a rank, before it ends.
 void observer::look_at(rank_id r) {
   const ops::rank& self = *world_.find(r);
   forget_ends_that_were_none(r);

@@ -1,12 +1,12 @@
 #pragma once
-/// Writes down what checkers read: what goes over the wire of a world, what its ranks know before they end, and what the product
+/// Records a world for the checkers: the messages on its wire, the state of its ranks before they end, and the violations that parley
 /// itself notices.
 ///
 ///     run_record record;                         // `play` and `faults` are set
 ///     observer watching(record, w, window);
-///     watching.listen(sky, mutant.get());        // all that the wire shows; the mutant goes first
+///     watching.listen(sky, mutant.get());        // taps the wire; the mutant changes messages before the checkers see them
 ///     watching.begin_job(); w.start_all(…); …
-///     watching.end_job();                        // asks every rank, then ends the world's job
+///     watching.end_job();                        // records the state of every rank, then ends the world's job
 ///     check(record);                             // checkers.hpp
 #include <parley/actors/agreement/participant.hpp>
 #include <parley/actors/edge/edge_sender.hpp>
@@ -22,24 +22,24 @@ namespace parley::simulation {
 
 class observer {
  public:
-  /// The record and the world outlive it.
+  /// The record and the world must outlive the observer.
   observer(run_record& into, world& w, actors::window_limits window,
            std::uint32_t control_window = runtime::router::options{}.window, std::uint64_t first_invocation = 0);
   observer(const observer&) = delete;
   observer& operator=(const observer&) = delete;
-  /// Ends the world's job, if that still goes on: nobody listens any more.
+  /// Ends the world's job, if it still runs, without recording it.
   ~observer();
 
   void listen(weather& sky, wire_tap* mutant = nullptr);
   void begin_job() { watchers_.begin_job(); }
-  /// Where a job ends before its time nobody is asked what it has decided.
+  /// `cut_short`: the job ends early, and its decisions are not recorded.
   enum class ending : std::uint8_t { whole, cut_short };
   void end_job(ending how = ending::whole);
-  /// Whether it is the job that ends, with all of its ranks.
+  /// True while `end_job` ends the job with all of its ranks.
   bool job_ends() const noexcept { return ending_; }
-  /// Of ops whose generation ends on a rank.
+  /// Records the ops of a rank whose generation is about to end.
   void look_at_ended(rank_id who, const std::function<bool(const actors::op_declaration&)>& which);
-  /// Besides, of a rank that is about to end.
+  /// Called in addition when a rank is about to end.
   std::function<void(rank_id)> on_end;
 
  private:
@@ -58,7 +58,7 @@ class observer {
   runtime::breach_watch breaches_;
   bool ending_ = false;
   bool generations_ended_ = false;
-  bool cutting_ = false;  // before its time
+  bool cutting_ = false;  // the job ends early
 };
 
 }  // namespace parley::simulation

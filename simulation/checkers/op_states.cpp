@@ -17,7 +17,7 @@ namespace {
 struct topic {
   std::uint64_t op = 0;
   std::uint64_t generation = 0;
-  op_state leads_to = op_state::none;  // none: says nothing of that
+  op_state leads_to = op_state::none;  // none: the message does not change the state
   bool stamped = false;
 };
 
@@ -49,7 +49,7 @@ std::optional<topic> topic_of(const parcel& p) noexcept {
   runtime::frame_header h;
   if (p.header.size() != sizeof h) return std::nullopt;
   std::memcpy(&h, p.header.data(), sizeof h);
-  if (h.type == 0) return std::nullopt;  // between ranks: of no op
+  if (h.type == 0) return std::nullopt;  // a message between ranks, of no op
   if (h.type == taken::message_type) return topic{op_of_reader(h.actor, h.generation), h.generation};
   return topic{h.actor & ~std::uint64_t{3}, h.generation, after_control(h.type)};
 }
@@ -78,8 +78,8 @@ op_state op_states::see(const parcel& p) {
   if (t->generation != g.latest) return op_state::ended;
   const op_state before = g.state;
   g.stamped = g.stamped || t->stamped;
-  // Offers that come late are merged again, which changes nothing of what has been found out; and where stamps say that a round is
-  // complete, no report does.
+  // Offers that arrive late are merged again, which does not change the state. If stamps say that a round is complete, reports do not
+  // change the state either.
   const bool merged_again = t->leads_to == op_state::warming && before != op_state::offering;
   const bool reported = p.on == link::channel::control && t->leads_to == op_state::collecting &&
                         (g.stamped || before != op_state::running);

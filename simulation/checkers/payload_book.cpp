@@ -8,7 +8,7 @@
 
 namespace parley::simulation {
 
-// Four chains, as each link of one waits for the link before.
+// Uses four independent chains, because each step of one chain waits for the step before.
 std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept {
   std::uint64_t h[4] = {1, 2, 3, 4};
   const auto add = [&](std::size_t i, std::size_t size) {

@@ -44,7 +44,7 @@ struct invocation {
   time_ns took_ns() const { return over_ns() - all_there_ns(); }
 };
 
-// Of one op in one generation: its members, and its invocations by tag and number.
+// One op in one generation: its members, and its invocations by tag and number.
 struct op_runs {
   const participant_view* leader = nullptr;
   std::size_t participants = 0;
@@ -76,7 +76,7 @@ class program_book {
   }
   bool undisturbed() const { return r.faults->delay_data == 0 && r.faults->mishaps.empty(); }
   bool deaths() const { return r.faults->has(mishap::kind::crash); }
-  /// Whether all of an op was recorded, of all of its members.
+  /// True if all members of an op have recorded all of it.
   bool whole(const op_runs& op) const {
     return r.flights_lost.empty() && op.leader != nullptr && op.leader->members.size() == op.participants && !op.ended;
   }
@@ -103,8 +103,9 @@ std::string where(const op_runs& op, std::pair<std::uint32_t, std::uint64_t> tag
          (op.leased || tag_and_number.first == 0 ? "" : " of tag " + std::to_string(tag_and_number.first));
 }
 
-// A member that makes fewer calls than another one leaves messages untaken, which the product has to say. What none of its own calls can
-// explain was lost: a call behind it that went on without it, or one that failed long after it was sent.
+// A member that makes fewer calls than another one leaves messages that nobody receives, which parley must report. A message was lost
+// if that member's own calls cannot explain it: a later call went on without it, or a call that waited for it failed long after it
+// was sent.
 class delivery_check {
  public:
   delivery_check(const program_book& book, std::vector<violation>& found) : book_(book), delivery_(found, "delivery") {}
@@ -119,7 +120,7 @@ class delivery_check {
   static constexpr time_ns longest_way_ns = 1'000'000'000;
 
   void judge(const op_runs& op) {
-    std::map<std::pair<std::uint32_t, rank_id>, std::uint64_t> last;  // of each tag and member
+    std::map<std::pair<std::uint32_t, rank_id>, std::uint64_t> last;  // the latest invocation, by tag and member
     for (const auto& [at, one] : op.invocations) {
       for (const flight_view* f : one.by) last[{at.first, f->rank}] = at.second;
     }
@@ -131,7 +132,7 @@ class delivery_check {
         if (f->record.what == flight_event::received && !received.insert(f->rank).second)
           delivery_.violated(where(op, at) + ": was received twice by rank " + std::to_string(f->rank));
       }
-      // One that failed has said so, and may have failed before the others came to it.
+      // A failed invocation was reported, and may have failed before the other members came to it.
       if (std::any_of(one.by.begin(), one.by.end(), [](const flight_view* f) { return is_failure(*f); })) continue;
       for (const rank_id member : op.leader->members) {
         if (ranks.contains(member)) continue;
@@ -144,7 +145,7 @@ class delivery_check {
       }
     }
   }
-  // Empty where that member's program alone is why.
+  // The reason to count an invocation as lost; empty if the program of `member` alone explains it.
   std::string why_lost(const op_runs& op, std::uint32_t tag, const invocation& one, rank_id member,
                        bool went_on) const {
     if (went_on) return ", and has gone on without it";
@@ -157,7 +158,7 @@ class delivery_check {
       return ", and a call of it has waited there in vain";
     return is_told(op) ? "" : ", and nobody was told";
   }
-  // By the one that has sent, or by an error that has ended the op for its members.
+  // True if the sender has reported its messages, or an error has ended the op for its members.
   bool is_told(const op_runs& op) const {
     const auto of_messages = [&](const std::string& line) { return line.starts_with(op.leader->title); };
     const auto of_op = [&](const failed_call& f) {
@@ -174,7 +175,7 @@ class delivery_check {
   found_by delivery_;
 };
 
-// What the program asks for itself: a deadline, a buffer that is too small, a config or a declaration that fails.
+// True for errors that the program itself brings about: a deadline, a buffer that is too small, a config or a declaration that fails.
 bool is_its_own(errc code) {
   switch (code) {
     case errc::peer_failed:
@@ -207,11 +208,11 @@ void check_errors(const program_book& book, std::vector<violation>& found) {
     if (lost_to_nothing(book.r, f.rank, f.why, runtime::never))
       errors.violated(what + ", and nothing has befallen rank " + std::to_string(f.why.began_with()->rank));
     const runtime::error_facts& about = f.why.about();
-    // Nobody else takes part in what a rank sends to itself, so that no participant tells of its op, and its calls have no number.
+    // No other rank takes part in a transfer of a rank to itself, so no participant names its op, and its calls have no number.
     const bool to_itself = about.rank && about.rank == about.peer;
     const bool names_op = to_itself || names.contains(std::string(op_of(about.op)));
     if (!names_op || about.rank != f.rank) errors.violated(what + ", which does not name op and rank");
-    // What is wrong with an op as a whole is told of no call of it.
+    // An error of an op as a whole names no call.
     const bool is_of_op = f.why.code() == errc::closed || f.why.code() == errc::declaration_mismatch ||
                           f.why.code() == errc::role_conflict || f.why.code() == errc::bad_argument;
     if (about.begun && !about.invocation && !to_itself && !is_of_op)
@@ -219,8 +220,8 @@ void check_errors(const program_book& book, std::vector<violation>& found) {
   }
 }
 
-// Of ops whose invocations wait for nothing but data: not those without headers, which have gates. A get ends at its sender when that is
-// told so, by a control message: what its receiver saw counts.
+// True for ops whose invocations wait for nothing but data. Ops without headers have gates, so they do not count. The sender of a get
+// learns of its end by a control message, so `latency_of` uses the time of the receiver.
 bool is_stamped(const op_runs& op) { return op.leader != nullptr && !op.leased && op.participants > 1; }
 
 time_ns latency_of(const op_runs& op, const invocation& one) {
@@ -254,8 +255,8 @@ void check_control_waits(const program_book& book, std::vector<violation>& found
   });
 }
 
-// N4, as checkers.cpp has it, with times as both ends have recorded them: where calls of an op do not overlap, of programs that nothing
-// befalls. A tuning phase is not charged.
+// N4 as in costs.cpp, with the times that both ends recorded, for undisturbed programs in which calls of an op do not overlap. An op with
+// a tuning phase is not judged.
 class budget_check {
  public:
   budget_check(const program_book& book, std::vector<violation>& found) : book_(book), budget_(found, "N4") {}
@@ -272,7 +273,7 @@ class budget_check {
 
   void judge(const op_runs& op) {
     std::multimap<time_ns, std::pair<std::pair<std::uint32_t, std::uint64_t>, const invocation*>> in_order;
-    std::map<std::uint64_t, time_ns> usual;  // of the default, by bytes
+    std::map<std::uint64_t, time_ns> usual;  // longest time of the default, by bytes
     for (const auto& [at, one] : op.invocations) {
       if (at.first == tuning_tag || !one.all_well(2)) return;
       in_order.emplace(one.all_there_ns(), std::pair(at, &one));
@@ -283,13 +284,13 @@ class budget_check {
     }
     double spent = 0;
     double unforeseen = 0;
-    std::map<std::pair<std::uint64_t, std::uint64_t>, double> tried;  // what the trial before has cost
+    std::map<std::pair<std::uint64_t, std::uint64_t>, double> tried;  // cost of the latest trial, by config and bytes
     time_ns over_ns = 0;
     for (auto at = in_order.begin(); at != in_order.end(); ++at) {
       const auto& [began_ns, one] = *at;
       const auto next = std::next(at);
       const bool overlaps = began_ns < over_ns || (next != in_order.end() && next->first < one.second->over_ns());
-      if (overlaps) return;  // one may have waited for the wire that the other has used
+      if (overlaps) return;  // one may have waited for a wire that the other used
       over_ns = one.second->over_ns();
       const auto& record = one.second->by.front()->record;
       const auto known = usual.find(record.bytes);
@@ -298,7 +299,7 @@ class budget_check {
       spent += costs;
       const auto [before, first] = tried.try_emplace({record.digest, record.bytes}, costs);
       if (first) unforeseen += costs;
-      // Of a config that has become slower nobody could know by how much.
+      // If a config has become slower, nobody could know by how much.
       const double slower = std::max(costs - std::exchange(before->second, costs), 0.0);
       const double earned = book_.r.budget * static_cast<double>(began_ns - in_order.begin()->first);
       if (spent <= rounding * earned + (first ? unforeseen : slower)) continue;
@@ -312,8 +313,8 @@ class budget_check {
   found_by budget_;
 };
 
-// What was decided by trials is the fastest of what was tried, by the medians of what both ends have recorded: of edges whose calls do not
-// overlap and have one size, in programs that nothing befalls.
+// A decision by trials must be the fastest config that was tried, by the medians of the times that both ends recorded. Judges edges whose
+// calls do not overlap and have one size, in undisturbed programs.
 void check_decisions(const program_book& book, std::vector<violation>& found) {
   found_by oracle(found, "oracle");
   if (!book.undisturbed()) return;
@@ -324,7 +325,7 @@ void check_decisions(const program_book& book, std::vector<violation>& found) {
     if (known == book.ops.end() || c.where != actors::search::stage::decided) continue;
     const op_runs& op = known->second;
     if (c.source != actors::decision_source::trials || !book.whole(op) || !op.leader->edge) continue;
-    std::map<std::uint64_t, std::vector<time_ns>> took;  // in the search that has decided
+    std::map<std::uint64_t, std::vector<time_ns>> took;  // by config, in the search that decided
     std::multimap<time_ns, time_ns> spans;
     std::set<std::uint64_t> sizes;
     for (const auto& [at, one] : op.invocations) {

@@ -1,18 +1,18 @@
 #pragma once
-/// What must hold in a run of a program, of which nobody has said what it calls and what its configs take: read off the flight
-/// recorders of its ranks, and what they told their callers.
+/// Checks a run of a program whose calls and config times are not known in advance. The checkers read the flight recorders of the ranks
+/// and the errors that their callers got.
 ///
 ///     record.usual_ns = usual_times(undisturbed);      // for N1, of a run with the same seed
-///     check_program(record, found);                     // beside `check`, which calls it
+///     check_program(record, found);                     // called by `check`
 ///
 /// | checker | says |
 /// |---|---|
 /// | L2 | no program waits for what can never come |
-/// | N1 | bad luck of control messages makes no invocation of a stamped op slower than twice what it takes without, and 3 ms |
-/// | N4 | trials of an edge never cost more than the wall time has earned, by the times that both ends show |
-/// | oracle | what an edge has decided is the fastest of what it has tried, by the times that both ends show |
-/// | errors | calls fail only where a fault explains it, and say op, rank and invocation |
-/// | delivery | what one member of an op has run to its end all others have begun; a message is received once, and was sent |
+/// | N1 | with faults of control messages, no invocation of a stamped op takes more than twice its usual time and 3 ms |
+/// | N4 | trials of an edge never cost more than the wall time has earned, by the times that both ends recorded |
+/// | oracle | the decision of an edge is the fastest config that it has tried, by the times that both ends recorded |
+/// | errors | a call fails only if a fault explains it, and its error names op, rank and invocation |
+/// | delivery | an invocation that one member of an op ran to its end has begun on all others; a message is received once, and was sent |
 #include <parley/simulation/world/run_record.hpp>
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace parley::simulation {
 
-/// By op and bytes.
+/// The longest time of an invocation, by op and bytes.
 std::map<std::pair<std::uint64_t, std::uint64_t>, time_ns> usual_times(const run_record& r);
 void check_program(const run_record& r, std::vector<violation>& found);
 

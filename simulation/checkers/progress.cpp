@@ -24,7 +24,7 @@ struct searches_end final : checker {
     for (const search_view& c : book_.r.searches) {
       if (c.where == actors::search::stage::decided || c.ended) continue;
       const auto at = book_.members.find({c.job, c.op, c.generation});
-      // A participant that has died may take the answer with it.
+      // The record has no participant of this op: one that died may have taken the answer with it.
       if (at == book_.members.end()) continue;
       const op_spec* const op = book_.op_of(*at->second.front());
       if (op != nullptr && is_beside(*op, c.invocations)) continue;
@@ -45,7 +45,7 @@ struct searches_end final : checker {
         violated(v.title + ": rank " + std::to_string(v.rank) + " is still held " + v.closed);
     }
   }
-  // What is tried again after a while may find that the program has made its last call.
+  // True if the op was called after the search began. A search that begins again after a while may come after the program's last call.
   bool is_called_after(const op_spec& op, const search_view& c) const {
     return std::any_of(book_.r.calls.begin(), book_.r.calls.end(), [&](const call_record& call) {
       return &book_.r.play->ops[call.op] == &op && call.job == c.job && call.began_ns > c.search_began_ns;
@@ -53,20 +53,20 @@ struct searches_end final : checker {
   }
 };
 
-// What a call of an op brings from rank to rank, one after the other; 0 where all of it is under way at once.
+// The number of transfers that a call of an op makes one after the other; 0 if all of them are in flight at once.
 std::uint64_t transfers_in_sequence(const op_spec& op) {
   const std::uint64_t ranks = op.members.size();
   constexpr std::uint64_t microbatches = 10;  // of one call (programs.cpp)
   switch (op.what) {
     case op_spec::kind::pipeline: return microbatches + ranks;
-    case op_spec::kind::training: return 6 * ranks;  // there and back, of twice as many microbatches as ranks
+    case op_spec::kind::training: return 6 * ranks;  // forward and backward, for twice as many microbatches as ranks
     case op_spec::kind::attention: return ranks;
     case op_spec::kind::hierarchy: return 3;  // up, between and down
-    default: return 0;                        // those of a contextual op move nothing
+    default: return 0;                        // calls of a contextual op transfer nothing
   }
 }
 
-// What configs themselves take of such a call.
+// The time that the configs themselves take in such a call.
 time_ns work_of_call(const op_spec& op) {
   time_ns slowest = 0;
   for (const std::string& text : op.configs) {
@@ -75,11 +75,12 @@ time_ns work_of_call(const op_spec& op) {
   return static_cast<time_ns>(transfers_in_sequence(op)) * slowest;
 }
 
-// Each transfer of an op has the op's timeout, but the first one that needs it all ends the call: those before it are late by what is in
-// `held_up`, and by their configs' own time. The leader of a group knows who is missing, and its workers let it speak first, for an eighth
-// of the time, which others have here, too. Each of up to four exchanges of a hierarchy waits a quarter longer than the one before. Where
-// control messages are lost or late, transfers in sequence are all late by the pauses after which they are asked for again, and a `get` goes
-// on past its time until its reader has been heard: for up to a second each, or its time if that is less.
+// The longest time after which a call must end, besides `work_of_call` and `held_up`. Each transfer of an op has the op's timeout, but the
+// first transfer that uses all of it ends the call; those before it are late by their configs' time and by `held_up`. The leader of a group
+// knows which member is missing, so its workers wait an eighth longer and let it speak first; here all calls may wait that long. Each of up
+// to four exchanges of a hierarchy waits a quarter longer than the one before. If control messages are lost or late, each transfer of a
+// sequence may be late by the pauses before retries, and a `get` goes on past its timeout until its reader has been heard: by up to a
+// second each, or the timeout if that is less.
 time_ns longest_wait(const call_record& c, const op_spec& op, const tape& faults) {
   constexpr time_ns most_late = 1'000'000'000;
   constexpr time_ns transfers = 20;
@@ -89,7 +90,7 @@ time_ns longest_wait(const call_record& c, const op_spec& op, const tape& faults
   return is_late ? longest + transfers * std::min(longest, most_late) : longest;
 }
 
-// What may hold a call up beyond its timeout: what befell ranks and links, and the time in which a death goes unnoticed.
+// The longest time by which faults may delay a call beyond its timeout: all mishaps, and the time in which a death goes unnoticed.
 time_ns held_up(const run_record& r) {
   time_ns all = r.play->detection_ns + slack_ns;
   for (const mishap& m : r.faults->mishaps) all += m.for_ns;

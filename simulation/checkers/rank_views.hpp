@@ -1,9 +1,9 @@
 #pragma once
-/// What one rank knows that checkers read, of a simulated rank or of one that is a process of its own:
+/// Copies the state of one rank into a record for the checkers. The rank may be a simulated one or a process of its own:
 ///
 ///     run_record record;
-///     add_views(record, self);        // of a rank that is about to leave, also with an error
-///     check_flights(record);          // once it has those of the others, too (checkers.hpp)
+///     add_views(record, self);        // when the rank is about to leave, also with an error
+///     check_flights(record);          // once the record has the views of all ranks (checkers.hpp)
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/participant.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
@@ -25,13 +25,13 @@ void each_search(const ops::rank& self, Visit visit) {
 
 /// The gates of one member of an op without headers.
 lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end);
-/// `ended`: its generation has, before the job did.
+/// `ended`: the participant's generation ended before the job did.
 participant_view view_of(std::size_t job, rank_id r, const actors::participant_state& p, bool ended);
-/// Of the searches that a rank leads, whose participants are in the record from this one on. When a search began is told by the
-/// rank's own clock.
+/// Adds the searches that a rank leads. Their participants are in the record from `first_participant` on. The times at which searches
+/// began are those of the rank's own clock.
 void add_searches(run_record& into, std::size_t job, const ops::rank& self, std::size_t first_participant);
 void add_flights(run_record& into, std::size_t job, const ops::rank& self);
-/// All of these, also of generations that have ended on it.
+/// Adds all of these, also participants of generations that have ended on the rank.
 void add_views(run_record& into, const ops::rank& self, std::size_t job = 0);
 
 }  // namespace parley::simulation

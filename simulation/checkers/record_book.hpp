@@ -1,5 +1,5 @@
 #pragma once
-/// What all checkers share: the records of a run by op, generation and invocation, and where a violation goes.
+/// The base of all checkers: the records of a run by op, generation and invocation, and a list of violations.
 ///
 ///     struct one_assignment final : checker {
 ///       using checker::checker;
@@ -33,7 +33,7 @@ inline std::string hex(std::uint64_t n) {
   return text;
 }
 
-/// Of a job's op.
+/// Job, op, generation.
 using generation_key = std::tuple<std::size_t, std::uint64_t, std::uint64_t>;
 
 inline bool is_rehearsal(const runtime::flight_record& one) noexcept { return (one.flags & rehearsal) != 0; }
@@ -44,12 +44,12 @@ inline bool is_sender(const flight_view& f) {
   return f.record.what == runtime::flight_event::sent || f.record.what == runtime::flight_event::send_failed;
 }
 
-/// The flights of one tag of a generation, of all ranks, those of one invocation beside each other.
+/// The flights of all ranks with one tag in one generation, sorted by invocation.
 struct flown {
   generation_key generation;
   std::vector<const flight_view*> flights;
 
-  /// `visit(flights)`, of each invocation.
+  /// Calls `visit(flights)` for each invocation.
   template <class Visit>
   void each_invocation(const Visit& visit) const {
     for (std::size_t first = 0, behind = 0; first < flights.size(); first = behind) {
@@ -62,7 +62,7 @@ struct flown {
   }
 };
 
-/// The records of a run by what they belong to.
+/// The records of a run, indexed by op, generation, rank and invocation.
 struct record_book {
   explicit record_book(const run_record& run) : r(run) {
     if (r.play != nullptr) {
@@ -75,13 +75,13 @@ struct record_book {
       if (p.leads) leaders.emplace(std::pair(p.job, p.op), &p);
       for (const auto& [digest, wire_class] : p.classes) classes.emplace(digest, wire_class);
     }
-    // A mixture that is no config's is of the wire class of all its parts.
+    // A mixture that is not a config itself has the wire class that all its parts share.
     for (const participant_view& p : r.participants) {
       for (const auto& [mixture, own] : p.instead) classes.emplace(mixture, class_of(own));
     }
     sort_flights();
   }
-  // Each rank has written them down in its order, one op after the other for a while.
+  // Sorts the flights by stream and invocation. A rank records its flights in its own order, with mostly several of one op in a row.
   void sort_flights() {
     using stream = std::tuple<std::size_t, std::uint64_t, std::uint64_t, std::uint32_t>;
     std::map<stream, std::vector<const flight_view*>> streams;
@@ -110,13 +110,13 @@ struct record_book {
       all_flown.push_back({{std::get<0>(key), std::get<1>(key), std::get<2>(key)}, std::move(flights)});
     }
   }
-  /// `visit(generation, flights)`, of each invocation.
+  /// Calls `visit(generation, flights)` for each invocation.
   template <class Visit>
   void each_invocation(const Visit& visit) const {
     for (const flown& f : all_flown)
       f.each_invocation([&](std::span<const flight_view* const> flights) { visit(f.generation, flights); });
   }
-  /// Of one of the record's own; null: its rank had no such op, or not in that generation.
+  /// The participant that recorded `f`, a flight of this record. Null: its rank had no such op, or not in that generation.
   const participant_view* find(const flight_view& f) const {
     return owners[static_cast<std::size_t>(&f - r.flights.data())];
   }
@@ -124,7 +124,7 @@ struct record_book {
     const auto at = ops.find(op);
     return at == ops.end() ? nullptr : at->second;
   }
-  /// All ranks of the op that a participant is of: those of a pipeline's edge are more than its own.
+  /// All ranks of the op that a participant belongs to. A pipeline has more ranks than one of its edges.
   const std::vector<rank_id>& ranks_of(const participant_view& p) const {
     const op_spec* const op = op_of(p);
     return op == nullptr ? p.members : op->members;
@@ -150,13 +150,13 @@ struct record_book {
   std::map<generation_key, std::vector<const participant_view*>> members;
   std::set<std::tuple<std::size_t, std::uint64_t, rank_id>> declared;  // ops, by job and rank
   std::map<std::pair<std::size_t, std::string>, const participant_view*>
-      leaders;  // the first, by job and name of the op
+      leaders;  // the first leader, by job and name of the op
   std::vector<flown> all_flown;
-  std::vector<const participant_view*> owners;  // of the record's flights
+  std::vector<const participant_view*> owners;  // of each flight of the record
   mutable std::map<std::uint64_t, std::string> classes;
 };
 
-/// One invariant: what violates it, up to a number that one can read.
+/// The base of the checker of one invariant. Stops adding violations once 50 were found, which is as many as one can read.
 class checker {
  public:
   checker(const record_book& b, std::vector<violation>& found, const char* invariant)

@@ -38,7 +38,7 @@ struct one_wire_class final : checker {
       const flight_view* first = nullptr;
       for (const flight_view* f : flights) {
         if (f->record.digest == 0) continue;
-        // A call that fails as its op is declared otherwise elsewhere has its own default, and has run nothing.
+        // A call that fails because another rank declared its op differently names its own default, and has run nothing.
         if (!ran_well(*f) && is_misdeclared(generation)) continue;
         if (first == nullptr) first = f;
         if (f->record.digest != first->record.digest &&
@@ -50,7 +50,7 @@ struct one_wire_class final : checker {
   }
 
  private:
-  // Whether members have declared defaults of different wire classes, which is refused as soon as they meet.
+  // True if members have declared defaults of different wire classes, which parley refuses as soon as they meet.
   bool is_misdeclared(const generation_key& generation) const {
     const auto at = book_.members.find(generation);
     if (at == book_.members.end()) return false;
@@ -77,7 +77,7 @@ struct only_warmed final : checker {
   }
 
  private:
-  // What was rehearsed was rehearsed before it ran, unless results files had said that it may run.
+  // A config that was rehearsed must have been rehearsed before it ran. Runs with results files are exempt: these may allow a config.
   void look_at_order() const {
     std::map<std::tuple<std::size_t, rank_id, std::uint64_t, std::uint64_t, std::uint64_t>, time_ns> rehearsed_ns;
     const auto key = [](const flight_view& f) {
@@ -92,7 +92,7 @@ struct only_warmed final : checker {
       const participant_view* const p = book_.find(f);
       if (is_rehearsal(f.record) || p == nullptr || f.record.digest == p->c0) continue;
       const auto first = rehearsed_ns.find(key(f));
-      // A receive begins before anybody knows with which config.
+      // Compares end times, because a receive begins before its config is known.
       if (first != rehearsed_ns.end() && f.record.ended_ns < first->second)
         violated(book_.where(f) + ": ran " + book_.class_of(f.record.digest) + " before it was rehearsed there");
     }
@@ -136,7 +136,7 @@ struct own_generation final : checker {
   }
 };
 
-// What counts for a decision are trials that every participant ran to its end.
+// A decision counts only trials that every participant ran to its end.
 struct complete_rows final : checker {
   using checker::checker;
   void look() const {
@@ -169,7 +169,7 @@ struct complete_rows final : checker {
     for (const auto& [key, n] : counted) {
       if (!all_recorded(key.first) || is_rehearsed_by_a_program(key.first)) continue;
       const auto at = complete.find(key);
-      // Rehearsals of ops without headers leave no record on their ranks: the library that they ran over has counted them.
+      // Rehearsals of ops without headers leave no record on their ranks. The simulated library has counted them.
       const auto on_scratch = book_.r.rehearsed.find(key.second);
       const std::uint32_t there =
           (at == complete.end() ? 0 : at->second) + (on_scratch == book_.r.rehearsed.end() ? 0 : on_scratch->second);
@@ -180,7 +180,7 @@ struct complete_rows final : checker {
   }
 
  private:
-  // A process that was killed has left nothing, and a recorder that was full lacks what came first.
+  // A process that was killed left no record, and a recorder that was full lacks the oldest records.
   bool all_recorded(const generation_key& generation) const {
     const std::vector<const participant_view*>& seen = book_.members.at(generation);
     const auto has_all_of = [&](rank_id r) {
@@ -190,7 +190,7 @@ struct complete_rows final : checker {
     const std::vector<rank_id>& members = seen.front()->members;
     return std::all_of(members.begin(), members.end(), has_all_of);
   }
-  // What an op without headers rehearses over a library that a program has brought nobody has counted.
+  // True if the op is without headers and rehearses over a library that the program brought, where nobody counts rehearsals.
   bool is_rehearsed_by_a_program(const generation_key& generation) const {
     const std::string& op = book_.members.at(generation).front()->op;
     return book_.r.play != nullptr && book_.r.play->ops.empty() &&
@@ -209,7 +209,7 @@ struct one_decision final : checker {
       const auto stayed = static_cast<std::size_t>(
           std::count_if(members.begin(), members.end(), [](const participant_view* p) { return !p->left; }));
       for (const participant_view* p : members) {
-        // One that was gone before others had ended has not heard of what was decided later.
+        // A rank that was gone before others had ended does not know later decisions.
         if (p->left) continue;
         for (const actors::decision_record& d : p->decisions) {
           ++knowing[d.key];
@@ -224,7 +224,7 @@ struct one_decision final : checker {
       }
     }
   }
-  // Those of one version are the same, whoever has died, left or is yet to hear of a later one.
+  // Decisions of one version must be the same, also on ranks that have died, left, or do not know a later version yet.
   void look_at_versions() const {
     for (const auto& [op, members] : book_.members) {
       std::map<std::pair<std::string, std::uint32_t>, known> of_version;

@@ -26,12 +26,12 @@ bool read_flow(const parcel& p, runtime::frame_header& h, M& m) {
   return static_cast<bool>(decoded);
 }
 
-// Where an invocation is, or would be: mostly behind all others, as it is the next.
+// The place of an invocation's stamp, or where it would be. Mostly that is the end, because invocations come in order.
 template <class Stamps>
 auto place_of(Stamps& stamps, std::uint64_t invocation) {
   if (stamps.empty() || stamps.back().first < invocation) return stamps.end();
   const std::uint64_t first = stamps.front().first;
-  if (invocation >= first) {  // as a rule none of them is missing
+  if (invocation >= first) {  // mostly no invocation is missing
     const auto at =
         stamps.begin() + static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(invocation - first, stamps.size() - 1));
     if (at->first == invocation) return at;
@@ -89,10 +89,10 @@ bool window_book::on_deliver(parcel& p) {
   actors::matched m;
   actors::matched_streams many;
   if (p.on == link::channel::data) {
-    // Whoever sends of an invocation has begun it: the leader of a group takes that for a report.
+    // A rank that sends data of an invocation has begun it. The leader of a group takes that data for a report.
     if (actors::read_stamp(p.header, s) && !has(s.flags, actors::stamp_flags::rehearsal)) {
       tell({{s.op, s.generation, p.to}, p.from, s.tag}, actors::unwrap(s.invocation, first_) + 1);
-      note(p, s);  // nobody saw one leave that a fence has brought
+      note(p, s);  // the stamp of a message that a fence delivers is first seen here
     }
   } else if (read_flow(p, h, m) && m.what == actors::matched::kind::report) {
     tell({{op_of(h), h.generation, p.to}, p.from, m.stream}, m.count);
@@ -103,7 +103,7 @@ bool window_book::on_deliver(parcel& p) {
   return true;
 }
 
-// What invocations `first` to `last` carry together, as far as they have left.
+// The bytes of invocations `first` to `last` together, as far as these were sent.
 std::uint64_t window_book::bytes_of(const stream& s, std::uint64_t first, std::uint64_t last) {
   auto& before = s.bytes_before;
   if (before.size() != s.stamps.size() + 1) {
@@ -117,7 +117,7 @@ std::uint64_t window_book::bytes_of(const stream& s, std::uint64_t first, std::u
 }
 
 time_ns window_book::room_at(const stream& s, std::uint64_t invocation) const {
-  // How many must have been matched: one of any size may go when all are.
+  // The number of invocations that must have been matched. An invocation of any size may be sent once all before it are matched.
   std::uint64_t least = invocation - first_ < limits_.invocations ? first_ : invocation + 1 - limits_.invocations;
   std::uint64_t most = invocation;
   if (bytes_of(s, least, invocation) <= limits_.bytes) most = least;

@@ -1,14 +1,14 @@
 #pragma once
-/// What the wire shows of windows: when there was room for an invocation, so that a wait for it can be told from a wait for
-/// agreement, and whether its sender kept to that.
+/// Reads from the wire when a sender's window had room for an invocation. This tells a wait for room from a wait for agreement, and shows
+/// senders that did not wait for room.
 ///
 ///     window_book book(stage, {.invocations = 64, .bytes = 4 << 20});
 ///     weather.tap(book);
-///     book.waited(edge, invocation, began_ns)              // there was none when its call began, and the sender asked at once
-///     book.overrun()                                        // stamps that left before there was room
+///     book.room_at(edge, invocation)                       // when all its receivers had room for it
+///     book.overrun()                                        // stamps that were sent before there was room
 ///
-/// A sender knows as matched what reports that reached it said, and nothing else; the leader of a group also what its workers'
-/// stamps show. Both count invocations and bytes from there.
+/// A sender counts an invocation as matched only once a report that reached it says so; the leader of a group also counts its workers'
+/// stamps as reports. The window limits the invocations and the bytes that are not matched yet.
 #include <parley/actors/edge/edge_sender.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/simulation/world/timeline.hpp>
@@ -47,15 +47,15 @@ class window_book final : public wire_tap {
       return hash;
     }
   };
-  /// When all its receivers had room for it; 0: always.
+  /// The time at which all receivers had room for the invocation; 0: there always was.
   time_ns room_at(const sender& s, std::uint64_t invocation) const;
-  /// Whether one of the receivers was asked for room in that time.
+  /// True if the sender asked one of its receivers for room in that time.
   bool asked(const sender& s, time_ns from, time_ns until) const;
   struct early_stamp {
     sender from;
     rank_id to = 0;
     std::uint64_t invocation = 0;
-    time_ns ahead_ns = 0;  ///< of its room; `never`: there never was any
+    time_ns ahead_ns = 0;  ///< sent so long before there was room; `never`: there never was room
   };
   std::vector<early_stamp> overrun() const;
 
@@ -65,13 +65,13 @@ class window_book final : public wire_tap {
       std::uint64_t bytes = 0;
       time_ns left_ns = 0;
     };
-    std::vector<std::pair<std::uint64_t, mark>> stamps;      // the first of each invocation, in their order
-    std::vector<std::pair<time_ns, std::uint64_t>> matched;  // what the sender has been told, and when
+    std::vector<std::pair<std::uint64_t, mark>> stamps;      // the first stamp of each invocation, in their order
+    std::vector<std::pair<time_ns, std::uint64_t>> matched;  // when the sender was told how many are matched
     std::vector<time_ns> questions;
-    // What the stamps before each carry together, and before one behind them.
+    // Sums: the bytes of all stamps before each stamp, and of all stamps together.
     mutable std::vector<std::uint64_t> bytes_before;
   };
-  using key = std::tuple<sender, rank_id, std::uint64_t>;  // and its receiver, and the stream's number
+  using key = std::tuple<sender, rank_id, std::uint64_t>;  // sender, receiver, number of the stream
   void tell(const key& k, std::uint64_t count);
   void note(const parcel& p, const actors::stamp& s);
   stream& stream_of(const key& k);
@@ -82,7 +82,7 @@ class window_book final : public wire_tap {
   actors::window_limits limits_;
   std::uint64_t first_;
   std::map<key, stream> streams_;
-  boost::unordered_flat_map<key, stream*, boost::hash<key>> places_;  // each message asks for its own
+  boost::unordered_flat_map<key, stream*, boost::hash<key>> places_;  // index of `streams_`, used for each message
 };
 
 }  // namespace parley::simulation

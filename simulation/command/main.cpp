@@ -1,4 +1,4 @@
-// parley_sim: runs seeds of scenarios, says what did not hold and how to see it again; see docs/simulation.md.
+// parley_sim: runs seeds of scenarios, reports violations and how to reproduce them; see docs/simulation.md.
 #include <parley/error.hpp>
 #include <parley/number_text.hpp>
 #include <parley/simulation/mutants.hpp>
@@ -53,7 +53,7 @@ std::string text_in(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Said before anything runs: what was found would be lost otherwise.
+// Fails before anything runs, because results could not be saved afterwards.
 void expect_folder_of(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   if (!std::filesystem::is_directory(folder))
@@ -94,7 +94,7 @@ std::vector<std::string> all_in(const std::string& folder) {
   return files;
 }
 
-// A word of a command as a shell takes it.
+// A word of a command, quoted for a shell.
 std::string in_quotes(const std::string& word) {
   const auto is_plain = [](unsigned char c) {
     return std::isalnum(c) != 0 || std::string_view("_-+=./,:@%").find(static_cast<char>(c)) != std::string_view::npos;
@@ -123,7 +123,7 @@ void show(const sim::outcome& o) {
             << std::flush;
 }
 
-// Which checkers found something, and what each of them said first.
+// Prints the first violation of each checker, and the number of all violations.
 void show_violations(const sim::outcome& o) {
   std::set<std::string> shown;
   for (const sim::violation& v : o.violations) {
@@ -145,7 +145,7 @@ void make_small(const wishes& w, const std::string& path, const sim::scenario& s
             << std::flush;
 }
 
-// What one of them allows to happen to messages.
+// Adds the faults of messages that one scenario allows.
 void add(sim::fault_limits& all, const sim::fault_limits& more) {
   for (const auto field :
        {&sim::fault_limits::lose, &sim::fault_limits::double_control, &sim::fault_limits::delay_control,
@@ -153,7 +153,7 @@ void add(sim::fault_limits& all, const sim::fault_limits& more) {
     all.*field = std::max(all.*field, more.*field);
 }
 
-// What a scenario asks of the product that it does not take is told with the file's name.
+// Runs one seed. If parley refuses something that the scenario asks for, the error names the file.
 sim::outcome run_seed(const std::string& path, const sim::scenario& s, const sim::tape& t, std::uint64_t seed,
                       const sim::run_options& o) {
   try {
@@ -167,12 +167,12 @@ sim::outcome run_seed(const std::string& path, const sim::scenario& s, const sim
   }
 }
 
-// Whether all of them held everything.
+// Runs the seeds of a scenario. True if none of them failed.
 bool run_scenario(const wishes& w, const std::string& path, const sim::scenario& s, sim::coverage& seen) {
   const std::uint64_t first = w.seed.value_or(w.first);
   const std::uint64_t count = w.seed ? 1 : w.seeds;
   std::uint64_t failed = 0;
-  std::uint64_t same = 0;  // of those that were run twice
+  std::uint64_t same = 0;  // seeds whose second run had the same hash
   std::uint64_t steps = 0;
   std::uint64_t calls = 0;
   std::uint64_t all = 0;  // a hash over all hashes
@@ -204,14 +204,14 @@ bool run_scenario(const wishes& w, const std::string& path, const sim::scenario&
   return failed == 0;
 }
 
-// The scenario in which a mutant shows.
+// The scenario that shows a mutant.
 std::string scenario_of(const std::string& mutant, const std::string& folder) {
-  static_cast<void>(sim::make_mutant(mutant));  // refuses a name that is none
+  static_cast<void>(sim::make_mutant(mutant));  // throws for an unknown name
   expect_scenarios(folder);
   return folder + "/" + std::string(sim::find_mutant(mutant)->scenario) + ".json";
 }
 
-// A line for each of the first seeds of every scenario, `SCENARIO SEED HASH`: what they have to be with any compiler and anywhere.
+// A line `SCENARIO SEED HASH` for each of the first seeds of every scenario. The hashes must be the same with any compiler, on any machine.
 std::vector<std::string> hashes_of(const std::string& folder) {
   constexpr std::uint64_t seeds = 2;
   std::vector<std::string> lines;
@@ -224,7 +224,7 @@ std::vector<std::string> hashes_of(const std::string& folder) {
   return lines;
 }
 
-// Whether they are what the file says.
+// True if the hashes are those of the golden file. With `renew`, writes that file instead.
 bool compare_hashes(const wishes& w, const std::string& folder) {
   const std::vector<std::string> now = hashes_of(folder);
   if (w.renew) {
@@ -234,7 +234,7 @@ bool compare_hashes(const wishes& w, const std::string& folder) {
     return static_cast<bool>(out);
   }
   std::istringstream known(text_in(w.golden));
-  const auto seed_of = [](const std::string& line) { return line.substr(0, line.rfind(' ')); };  // and its scenario
+  const auto seed_of = [](const std::string& line) { return line.substr(0, line.rfind(' ')); };  // scenario and seed
   std::multimap<std::string, std::string> before;
   for (std::string line; std::getline(known, line);) before.emplace(seed_of(line), line);
   std::size_t others = 0;
@@ -262,7 +262,7 @@ bool compare_hashes(const wishes& w, const std::string& folder) {
   return fine;
 }
 
-// Whether a campaign, in parts or not, has covered what it must.
+// Prints the coverage and its gaps. True if a campaign, in parts or not, has covered everything.
 bool covered(const sim::coverage& seen, sim::campaign c, const sim::fault_limits* allowed = nullptr) {
   std::cout << sim::coverage_table(seen);
   const std::vector<std::string> gaps = sim::coverage_gaps(seen, c, allowed);
@@ -276,7 +276,7 @@ CLI::Validator whole(std::uint64_t least, std::uint64_t most) {
   return {[within](std::string& text) { return runtime::fault_of_number(text, within); }, runtime::words_of(within)};
 }
 
-// Whether one of its checkers names every mutant within so many seeds.
+// True if each mutant is caught, within so many seeds, by one of the checkers that should.
 bool run_mutants(const wishes& w, const std::string& folder) {
   expect_scenarios(folder);
   bool all = true;

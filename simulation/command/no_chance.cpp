@@ -1,5 +1,5 @@
-// What must not be asked in a simulation: the linker sends such calls of our own objects here (--wrap, CMakeLists.txt), so that
-// a run which is no function of (scenario, seed) ends where it asks.
+// Functions that a simulation must not call. The linker sends such calls of our own objects here (--wrap, CMakeLists.txt), so that a run
+// that is not a function of (scenario, seed) aborts at that call.
 #include <cstdio>
 #include <cstdlib>
 

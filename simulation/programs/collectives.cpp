@@ -23,13 +23,13 @@ struct meeting {
   std::uint64_t bytes = 0;
   rank_id first = 0;
   std::size_t entered = 0;
-  std::vector<std::byte> sum{};  // of what its members have brought
+  std::vector<std::byte> sum{};  // of the data of the members so far
   time_ns ends_ns = runtime::never;
 };
 
 }  // namespace
 
-// Where the members of one communicator meet.
+// The state that all members of one communicator share.
 struct collectives::place {
   stage& line;
   time_ns latency_ns;
@@ -52,7 +52,7 @@ class member final : public ops::communicator {
  public:
   explicit member(std::shared_ptr<collectives::place> p) : place_(std::move(p)) {}
   void abort() noexcept override { place_->abort(); }
-  /// Ends when all members have made their call of the same number, or throws where that will not be.
+  /// Ends when all members have made their call of the same number. Throws if the communicator is aborted or the caller is cancelled.
   task<> meet(const ops::symmetric_call& call, std::uint64_t digest, std::span<std::byte> data) {
     const std::uint64_t at = next_++;
     place_->enter(at, call, digest, data);
@@ -112,8 +112,8 @@ class timed_collective final : public ops::symmetric_config {
     const auto fail = [this] {
       runtime::raise({errc::unavailable, "a simulated fault of rank " + std::to_string(bad_.rank)});
     };
-    // Before it takes part where only a rehearsal's communicator is left hanging: in a call of the user's the others would meet its next
-    // one otherwise.
+    // In every other rehearsal the rank fails before it takes part, which leaves only the communicator of the rehearsal hanging. In a call
+    // of the user it takes part first, because the others would otherwise meet its next call.
     const bool alone = call.on == ops::symmetric_call::stream::rehearsal && call.invocation % 2 == 0;
     if (fails && alone) fail();
     if (bad && bad_.does == misdeed::hangs) {
@@ -129,7 +129,7 @@ class timed_collective final : public ops::symmetric_config {
  private:
   timing timing_;
   bad_member bad_;
-  mutable std::uint64_t ran_ = 0;  // a fault that comes late needs a memory
+  mutable std::uint64_t ran_ = 0;  // runs of the bad rank so far
 };
 
 }  // namespace

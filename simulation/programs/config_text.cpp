@@ -10,13 +10,13 @@ using runtime::task;
 
 namespace {
 
-// Kernels come after the data: what its sender does while a receiver is late is not charged to a config.
+// Simulated configs compute after the data has arrived, so the sender's work while a receiver is late is not charged to a config.
 
-// How a simulated config misbehaves, in the role that it says, from its so-manieth run on.
+// The misbehaviour of a simulated config: in which role, and from which run on.
 class misdeed {
  public:
   misdeed() = default;
-  /// Of `failing:NAME:NS:ROLE:AFTER`, `hanging:NAME:NS:ROLE`, `corrupting:NAME:NS[:AFTER]`; none for others.
+  /// Reads `failing:NAME:NS:ROLE:AFTER`, `hanging:NAME:NS:ROLE` and `corrupting:NAME:NS[:AFTER]`; other kinds do not misbehave.
   template <class IsRole>
   misdeed(const words& w, const IsRole& is_role) {
     const std::string kind_of_it = w.text(0);
@@ -53,7 +53,7 @@ class misdeed {
   kind what_ = kind::none;
   std::string role_;
   std::uint64_t after_ = 0;
-  mutable std::uint64_t ran_ = 0;  // a fault that comes late needs a memory
+  mutable std::uint64_t ran_ = 0;  // runs so far in which it could misbehave
 };
 
 class timed_config final : public ops::paired_config {
@@ -121,7 +121,7 @@ class timed_group final : public ops::group_config {
 
 config_text text_for(std::string_view text, rank_id self) {
   const words w(text);
-  // What is behind so many words.
+  // The text after `count` words.
   const auto behind = [&](std::size_t count) {
     static_cast<void>(w.text(count));
     return text.substr(static_cast<std::size_t>(w.all[count].data() - text.data()));
@@ -135,7 +135,7 @@ config_text text_for(std::string_view text, rank_id self) {
 
 namespace {
 
-// Kinds of the library's own, with what they are made of.
+// A kind of parley's own configs, and how to make one from its words.
 template <class Ptr>
 struct own_kind {
   std::string_view name;
@@ -155,7 +155,7 @@ Ptr own_config(const words& w, std::uint32_t abi, const own_kind<Ptr> (&kinds)[N
 }
 
 bool is_role_of_edge(const std::string& role) { return role == "sender" || role == "receiver"; }
-// `worker2`: which places there are, who knows the group asks.
+// `leader` or, for example, `worker2`. This does not check that the group has such a place, because the group is not known here.
 bool is_role_of_group(const std::string& role) {
   constexpr std::string_view worker = "worker";
   return role == "leader" || (role.starts_with(worker) && words(role.substr(worker.size())).number_if(0));

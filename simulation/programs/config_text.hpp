@@ -1,5 +1,5 @@
 #pragma once
-/// Configs of scenarios, written as text, `KIND:WORD:NUMBER:...`: their words, the time that one takes, and the config itself.
+/// Configs of scenarios, written as text `KIND:WORD:NUMBER:...`: the words, the time that the config takes, and the config itself.
 ///
 ///     config_ptr c = config_from("timed:fast:20000:1", times);      // 20 us and 1 ns a byte
 ///
@@ -10,14 +10,14 @@
 /// | text | is |
 /// |---|---|
 /// | `direct`, `chunked:BYTES:N`, `put[:BYTES]`, `get[:BYTES]`, `by_piece[:N]` | the library's own |
-/// | `timed:NAME:NS[:PICOSECONDS_PER_BYTE]` | the payload goes whole, and then the receiver computes for so long |
-/// | `drifting:NAME:NS[:PICOSECONDS_PER_BYTE]` | the same, and it takes longer and longer where the model drifts |
-/// | `failing:NAME:NS:ROLE:AFTER` | the same; `sender` or `receiver` throws from its AFTER-th run on, rehearsals included |
-/// | `hanging:NAME:NS:ROLE` | the same; that role never ends by itself in rehearsals |
-/// | `corrupting:NAME:NS[:AFTER]` | the same; from its AFTER-th run on the receiver alters what came |
+/// | `timed:NAME:NS[:PICOSECONDS_PER_BYTE]` | sends the payload whole, and then the receiver computes for so long |
+/// | `drifting:NAME:NS[:PICOSECONDS_PER_BYTE]` | like `timed`, and takes longer and longer if the model drifts |
+/// | `failing:NAME:NS:ROLE:AFTER` | like `timed`; `sender` or `receiver` throws from its AFTER-th run on, rehearsals included |
+/// | `hanging:NAME:NS:ROLE` | like `timed`; that role hangs until it is cancelled, so its rehearsals never succeed |
+/// | `corrupting:NAME:NS[:AFTER]` | like `timed`; from its AFTER-th run on the receiver alters the data |
 /// | `torn:NAME:AFTER` | a put in two halves; from its AFTER-th run on its sender throws between them |
 /// | `on:RANK:…` | any of these, which only that rank can run |
-/// | `abi:RANK:N:…` | a timed one, which that rank has with another ABI of its wire class than the others |
+/// | `abi:RANK:N:…` | a `timed` config, of whose wire class that rank has ABI N and the others have ABI 1 |
 #include <parley/config.hpp>
 #include <parley/error.hpp>
 #include <parley/group_config.hpp>
@@ -51,7 +51,7 @@ struct words {
     if (i >= all.size()) refuse("a word is missing");
     return std::string(all[i]);
   }
-  /// That word, if it is a number.
+  /// Word `i`, if it is a number.
   std::optional<std::uint64_t> number_if(std::size_t i) const {
     if (i >= all.size()) return std::nullopt;
     return runtime::read_number<std::uint64_t>(all[i], {0, std::numeric_limits<std::uint64_t>::max()});
@@ -63,7 +63,7 @@ struct words {
     return *n;
   }
   std::uint64_t number(std::size_t i, std::uint64_t otherwise) const { return i < all.size() ? number(i) : otherwise; }
-  /// Throws where more words follow than its kind has.
+  /// Throws if there are more than `count` words.
   void end_at(std::size_t count) const {
     if (all.size() > count) refuse("`" + std::string(all[count]) + "` is a word too many");
   }
@@ -76,7 +76,7 @@ struct words {
 inline steadiness steadiness_of(std::string_view kind) noexcept {
   return kind == "drifting" ? steadiness::drifting : steadiness::steady;
 }
-/// Whether it does nothing wrong; what follows the time of one that does is no other time.
+/// True if configs of this kind behave well. In other kinds, the word after the time is not a time per byte.
 inline bool is_sound(std::string_view kind) noexcept { return kind == "timed" || kind == "drifting"; }
 
 struct timing {
@@ -102,7 +102,7 @@ inline timing timing_of(const words& w, kernel_times& times) {
   return {times, static_cast<time_ns>(w.number(2)), ps_per_byte, steadiness_of(kind)};
 }
 
-/// `timed:fast:20000` of `on:1:timed:fast:20000`, whether `self` can run it, and the ABI that it has there.
+/// `timed:fast:20000` of `on:1:timed:fast:20000`, whether `self` can run it, and its ABI on `self`.
 struct config_text {
   std::string_view text;
   bool available = true;
@@ -112,10 +112,10 @@ config_text text_for(std::string_view text, rank_id self);
 
 /// Throws `bad_argument` that names the text.
 ops::config_ptr config_from(std::string_view text, kernel_times& times, std::uint32_t abi = 1);
-/// `star[:BYTES]`, `chain[:BYTES]`, `tree`, `one_shot`, `two_shot[:BYTES]`, and the timed ones of above, good and bad: a worker computes, and roles
-/// are `leader` and `workerPLACE`, by its place among the group's ranks.
+/// `star[:BYTES]`, `chain[:BYTES]`, `tree`, `one_shot`, `two_shot[:BYTES]`, and the timed kinds of the table above. In timed kinds the
+/// workers compute, and roles are `leader` and `workerPLACE`, with the place among the group's ranks.
 ops::group_config_ptr group_config_from(std::string_view text, kernel_times& times, std::uint32_t abi = 1);
-/// What a config is for a contextual op: `timed:NAME:NS` or `failing:NAME:NS:RANK:AFTER`.
+/// A config of a contextual op: `timed:NAME:NS` or `failing:NAME:NS:RANK:AFTER`.
 struct kernel_spec {
   std::string name;
   time_ns takes_ns = 0;
@@ -125,7 +125,7 @@ struct kernel_spec {
 };
 /// Throws `bad_argument` that names the text.
 kernel_spec kernel_from(std::string_view text);
-/// What a `timed` config takes for so many bytes, without noise, or a `drifting` one once that has ended; 0 for others.
+/// The time of a `timed` config for so many bytes, without noise, or of a `drifting` one once its drift has ended; 0 for other kinds.
 time_ns usual_time_of(std::string_view text, std::uint64_t bytes, const kernel_model& model = {});
 
 }  // namespace parley::simulation

@@ -1,12 +1,12 @@
 #pragma once
-/// Ends a run that does not come to rest: its ranks answer each other, or themselves, without an end, and nothing comes of it.
+/// Ends a run that never comes to rest: its ranks send messages to each other, or wake themselves, without end and without progress.
 ///
 ///     idle_steps idle(world, [&] { return calls.size(); });
-///     if (!idle.run_until(over, limit)) …         // as the stage's, and `idle.over()` where there was no end
+///     if (!idle.run_until(over, limit)) …         // like that of the stage; `idle.over()`: there was no progress
 ///     for (const violation& v : idle.violations(record)) …
 ///
-/// What a run gets on by are payloads that arrive, and what its user counts, such as calls that have ended. While its ranks do a
-/// million things, and ten thousand for each rank, one of both has to grow.
+/// Progress is counted in payloads that have arrived, and in a count of the caller, such as calls that have ended. One of both must grow
+/// while the ranks make a million steps, and ten thousand more for each rank.
 #include <parley/runtime/record/flight_recorder.hpp>
 #include <parley/simulation/checkers/checkers.hpp>
 #include <parley/simulation/world/world.hpp>
@@ -23,7 +23,7 @@ class idle_steps {
  public:
   idle_steps(world& w, std::function<std::uint64_t()> calls)
       : world_(w), calls_(std::move(calls)), most_(of_all + of_each * w.ranks()) {}
-  /// Of a program whose calls nobody counts: what its ops note in the flight recorders counts instead.
+  /// For a program whose calls nobody counts: the entries that its ops write to the flight recorders count instead.
   explicit idle_steps(world& w)
       : idle_steps(w, [&w] {
           std::uint64_t noted = 0;
@@ -39,7 +39,7 @@ class idle_steps {
     if (!world_.stage().run_until([this] { return too_many(); }, t)) world_.stage().run_to(t);
   }
   bool over() const noexcept { return over_; }
-  /// What the checkers find; of a run that was broken off, which has ended as it must not, that alone.
+  /// The violations that the checkers find. A run that was broken off has only the violation `rest`.
   std::vector<violation> violations(const run_record& record) const {
     if (!over_) return check(record);
     return {{"rest", "the last " + std::to_string(most_) +
@@ -49,7 +49,7 @@ class idle_steps {
  private:
   static constexpr std::uint64_t of_all = 1'000'000;
   static constexpr std::uint64_t of_each = 10'000;
-  // Asks what has come of them only once there were so many.
+  // Looks at the progress only after each `most_` steps.
   bool too_many() {
     const std::uint64_t steps = world_.stage().steps();
     if (over_ || steps - since_ <= most_) return over_;

@@ -15,11 +15,11 @@ using runtime::rank_id;
 using runtime::time_ns;
 
 struct kernel_model {
-  std::uint64_t noise_per_thousand = 0;      ///< up to so much longer, each time
+  std::uint64_t noise_per_thousand = 0;      ///< each run takes up to so many thousandths longer
   std::uint64_t drift_per_second = 0;        ///< of kernels that drift: so many thousandths slower in each second
   std::uint64_t straggler_per_thousand = 0;  ///< how often a kernel takes ten times as long
-  time_ns drift_until_ns = runtime::never;   ///< when that ends, and they stay as slow as they are
-  /// By how many thousandths a kernel that drifts is slower at a time.
+  time_ns drift_until_ns = runtime::never;   ///< when the drift ends; kernels stay as slow as they are then
+  /// By how many thousandths a drifting kernel is slower at time `now`.
   std::int64_t drifted(time_ns now) const noexcept {
     return static_cast<std::int64_t>(drift_per_second) * (std::min(now, drift_until_ns) / 1'000'000) / 1000;
   }
@@ -29,7 +29,7 @@ enum class steadiness : std::uint8_t { steady, drifting };
 class kernel_times {
  public:
   kernel_times(kernel_model m, dice luck) noexcept : model_(m), luck_(luck) {}
-  /// What a kernel that takes `usual` takes now. `slowness` of its rank: thousandths on top.
+  /// The time that a kernel takes at time `now` if it usually takes `usual`. `slowness` adds thousandths to all kernels of the rank.
   time_ns draw(time_ns usual, time_ns now, steadiness how = steadiness::steady) noexcept {
     std::int64_t thousandths = 1000 + static_cast<std::int64_t>(slowness);
     if (model_.noise_per_thousand != 0)

@@ -4,7 +4,7 @@
 
 namespace parley::simulation {
 
-// A message is its number and stream, then bytes that follow from them.
+// A message begins with its number and stream; all other bytes are computed from these two.
 void fill(std::span<std::byte> bytes, std::uint64_t stream, std::uint64_t number) noexcept {
   const message_words words(stream, number);
   std::size_t i = 0;

@@ -1,6 +1,6 @@
 #pragma once
-/// What the messages of simulated programs hold: bytes that say whose they are and which one it is, so that their receiver sees
-/// whether all of it came.
+/// The contents of messages of simulated programs: bytes that identify their stream and their number, so that a receiver can tell whether
+/// it got one whole message.
 ///
 ///     fill(bytes, stream, number);
 ///     recognise(bytes, stream, most) == number
@@ -12,7 +12,7 @@
 
 namespace parley::simulation {
 
-/// Message `number` of a stream, by words.
+/// The words of message `number` of a stream.
 struct message_words {
   message_words(std::uint64_t stream, std::uint64_t number) noexcept
       : name(number << 16U | (stream & 0xffffU)), key(runtime::mix(runtime::mix(stream) ^ number)) {}
@@ -24,9 +24,9 @@ struct message_words {
   std::uint64_t key;
 };
 
-/// The bytes of the n-th message from `from` of an op.
+/// Writes message `number` of a stream.
 void fill(std::span<std::byte> bytes, std::uint64_t stream, std::uint64_t number) noexcept;
-/// Which message that is, or -1 where it is none of that stream, whole.
+/// The number of the message, or -1 if the bytes are not one whole message of that stream with a number below `most`.
 std::int64_t recognise(std::span<const std::byte> bytes, std::uint64_t stream, std::uint64_t most) noexcept;
 
 }  // namespace parley::simulation

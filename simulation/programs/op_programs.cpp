@@ -35,7 +35,7 @@ std::vector<ops::config_ptr> configs_of(const op_spec& op, kernel_times& times) 
   return all;
 }
 
-// Where a rank is among the members, which are in a ring.
+// The place of a rank in the ring of members.
 struct ring {
   ring(const std::vector<rank_id>& m, rank_id self) : members(m) {
     place = static_cast<std::size_t>(std::find(members.begin(), members.end(), self) - members.begin());
@@ -108,7 +108,7 @@ class batch_program final : public op_program {
   bool registered_;
 };
 
-// Blocks of a grid, or the parts of a ring whose rims are lists of indices. Cells that no neighbour has keep what was there.
+// Blocks of a grid, or parts of a ring whose rims are lists of indices. Rim cells that no neighbour owns keep their old value.
 class halo_program final : public op_program {
  public:
   halo_program(ops::rank& self, const op_spec& op, kernel_times& times)
@@ -176,7 +176,7 @@ class halo_program final : public op_program {
                                       33U);
   }
   bool wraps(std::size_t d) const { return d % 2 == 0; }
-  // Along dimension d, counted from the first cell of the rim; `i` goes on to the dimension before.
+  // The coordinate along dimension d, counted from the first cell of the rim. Divides `i`, for the dimension before.
   std::uint64_t next_coordinate(std::size_t d, std::uint64_t& i) const {
     const std::uint64_t with_rim = cells_[d] + 2 * width_[d];
     return std::exchange(i, i / with_rim) % with_rim;
@@ -187,7 +187,7 @@ class halo_program final : public op_program {
     for (std::size_t d = cells_.size(); d-- > 0;) own = is_inside(d, next_coordinate(d, i)) && own;
     return own;
   }
-  // What an exchange is to leave in the i-th number of a field.
+  // The value that an exchange must leave in the i-th number of a field.
   std::uint32_t due(std::size_t field, std::uint64_t i) const {
     rank_id owner = 0;
     std::uint64_t index = 0;
@@ -205,7 +205,7 @@ class halo_program final : public op_program {
     }
     return outside > 1 && !corners_ ? nothing : cell(ring_.members[owner], field, index);
   }
-  // Each rim backwards, which lies in no piece.
+  // A field whose rims are lists of indices in reverse order, so that no rim lies in one piece.
   ops::halo_field by_indices(std::vector<std::uint32_t>& field) const {
     const auto backwards = [this](std::uint64_t first) {
       std::vector<std::uint64_t> all;
@@ -224,9 +224,9 @@ class halo_program final : public op_program {
   bool corners_;
   bool mesh_;
   std::vector<std::uint64_t> cells_, width_, place_;  // per dimension
-  std::vector<std::vector<std::uint32_t>> memory_;    // their rims may go by the piece
+  std::vector<std::vector<std::uint32_t>> memory_;    // one for each field; their rims may be sent piece by piece
   ops::halo halo_;
-  std::vector<ops::halo_plan> plan_;  // one, which has registered its buffers
+  std::vector<ops::halo_plan> plan_;  // none or one, which has registered its buffers
   program_call now_;
 };
 
@@ -316,7 +316,7 @@ class training_program final : public op_program, private ops::pipeline_stages {
   }
   std::uint64_t activation_bytes(std::uint32_t) const override { return bytes_; }
   time_ns modelled_ns(const ops::pipeline_action&) const override { return times_.draw(5'000, self_.where().now()); }
-  // What stage `stage` gives forward, or, behind the last one and back, backward: each adds one.
+  // Byte i of a microbatch that has passed so many stages, forward and then backward: each stage adds one.
   std::byte due(std::uint32_t microbatch, std::uint64_t stages_passed, std::size_t i) const {
     return static_cast<std::byte>(now_.number * 31 + microbatch * 7 + stages_passed + i);
   }
@@ -445,7 +445,7 @@ class contextual_program final : public op_program {
     std::uint64_t after;
     contextual_program* of;
   };
-  // Once an op is settled, what its kernel throws is what the program gets.
+  // Once an op is settled, the program gets the error that its kernel throws, so this error names op, rank and invocation.
   [[noreturn]] void fail() const {
     runtime::raise(
         {errc::config_failed, whose_ + ", invocation " + std::to_string(number_) + ": a simulated fault of a kernel"});

@@ -1,18 +1,18 @@
 #pragma once
-/// Ops that are made of others, as the programs of a scenario call them again and again, with what each call has to bring.
+/// Ops that are made of other ops: the programs of a scenario call them again and again, and check the result of each call.
 ///
 ///     auto op = make_program(self, spec, times);      // declares it on this rank
 ///     co_await op->call({number, bytes, stream});     // on all members
-///     if (!op->right()) …                             // what it has brought to this rank is not what the others gave
+///     if (!op->right()) …                             // the result on this rank does not match the data of the others
 ///
 /// | kind | is |
 /// |---|---|
-/// | `batch` | each member sends to both of its neighbours in a ring, tagged, all at once |
-/// | `halo` | a ring of blocks of two fields that exchange their rims; members are 0, 1, 2, … |
+/// | `batch` | each member sends tagged messages to both of its neighbours in a ring, all at once |
+/// | `halo` | blocks of two fields in a ring or a grid exchange their rims; members are 0, 1, 2, … |
 /// | `attention` | ring attention, compared with attention over the whole sequence |
-/// | `training` | stages forward and backward, one microbatch after the other |
-/// | `hierarchy` | sums in groups of two, and of their leaders; members are all ranks |
-/// | `contextual` | a function with two kernels, whose configs are tuned where it runs |
+/// | `training` | a training pipeline: its stages compute microbatches forward and backward |
+/// | `hierarchy` | a collective in groups of two, and among their leaders; members are all ranks |
+/// | `contextual` | a function that runs two kernels, whose configs are tuned inside it |
 ///
 /// Configs are those of pairs (config_text.hpp), of groups for a hierarchy, and for a contextual op `timed:` and
 /// `failing:NAME:NS:RANK:AFTER`.
@@ -28,7 +28,7 @@ namespace parley::simulation {
 struct program_call {
   std::uint64_t number = 0;
   std::uint64_t bytes = 0;
-  std::function<std::uint64_t(rank_id)> stream{};  ///< which messages of a rank's these are, see `fill`
+  std::function<std::uint64_t(rank_id)> stream{};  ///< the stream of a rank's messages, see `fill`
 };
 
 class op_program {
@@ -38,16 +38,16 @@ class op_program {
   op_program& operator=(const op_program&) = delete;
   virtual ~op_program() = default;
   virtual runtime::task<> call(program_call c) = 0;
-  /// Of the latest call, which ended well.
+  /// True if the result of the latest call, which succeeded, is right.
   virtual bool right() const = 0;
-  /// After a member has come back.
+  /// Called after a member has restarted.
   virtual bool rejoin() = 0;
-  /// It is not called any more: what it holds between calls is given back.
+  /// Called after the last call: gives back what the op holds between calls.
   virtual void rest() {}
-  bool under_way = false;  ///< a call is
+  bool under_way = false;  ///< a call is in flight
 };
 
-/// Whether a rank whose call has failed so makes the next one, as the members of the op still meet.
+/// True if a rank makes its next call after one that failed with `why`: the members of the op must still meet.
 bool calls_again(op_spec::kind k, runtime::errc why) noexcept;
 std::shared_ptr<op_program> make_program(ops::rank& self, const op_spec& op, kernel_times& times);
 

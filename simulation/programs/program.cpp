@@ -35,27 +35,27 @@ namespace parley::simulation {
 namespace {
 
 constexpr time_ns settling_ns = 1'000'000'000;
-// After a rank has let go of the others. Real ranks wait as long for what it has said before they hold it gone (ops/job/run.cpp).
+// How long a rank stays after its goodbye. Real ranks wait as long for its last messages before they take it for gone (ops/job/run.cpp).
 constexpr time_ns goodbye_ns = 250'000'000;
 constexpr std::uint64_t most_ranks = 100'000;
-// Calls that the checkers see: of each rank, and of all together where there are many.
+// Calls that the checkers see: at most so many of each rank, and so many of all ranks together.
 constexpr std::size_t most_records = std::size_t{1} << 17U;
 constexpr std::size_t most_records_of_all = std::size_t{1} << 22U;
 
 struct played {
   std::vector<bool> ended;
   std::vector<std::optional<runtime::error>> errors;
-  std::vector<rank_id> failed;    // of which the others have to be told
-  std::vector<rank_id> returned;  // the same, where others may still call them
+  std::vector<rank_id> failed;    // failed ranks of which the others are not told yet
+  std::vector<rank_id> returned;  // returned ranks of which the others are not told yet
   std::vector<std::pair<rank_id, std::string>> undelivered;
   std::vector<std::pair<rank_id, std::string>> refused;
   std::vector<std::pair<rank_id, std::string>> warnings;
-  bool strict = false;              // undelivered messages count
+  bool strict = false;              // undelivered messages make the run fail
   std::optional<int> first_failed;  // the status of the first rank that did not end with 0
   time_ns last_end_ns = 0;
   std::vector<violation> violations;
   std::map<std::pair<std::uint64_t, std::uint64_t>, time_ns> usual_ns;
-  std::set<std::string> ops;  // by name
+  std::set<std::string> ops;  // their names
 
   void end_with(int status) {
     if (status != 0 && !first_failed) first_failed = status;
@@ -90,7 +90,7 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
   }
   co_await self->settle(std::chrono::nanoseconds(settling_ns));
   keep_warnings(*self, *all);
-  // As job::leave does.
+  // As in `job::leave`.
   const ops::left_over left = self->unfinished();
   for (const std::string& line : left.undelivered) all->undelivered.emplace_back(self->id(), line);
   for (const std::string& line : left.rejected) all->refused.emplace_back(self->id(), line);
@@ -152,7 +152,7 @@ std::optional<std::uint64_t> option(int& argc, char** argv, const char* name, co
   return value;
 }
 
-// Over which nothing takes time.
+// Links on which nothing takes time.
 link_model free_links() {
   link_model l;
   l.latency_ns = l.landing_ns = 0;
@@ -213,7 +213,7 @@ tape weather_of(rank_id ranks, std::uint64_t seed, const fault_limits& faults, t
 
 }  // namespace
 
-// Deaths are left out: a program that goes on after one says so itself.
+// Without deaths: a program that can go on after a death asks for one itself.
 tape rough_weather(rank_id ranks, std::uint64_t seed, time_ns faulty_ns) {
   return weather_of(ranks, seed,
                     {.lose = 100,
@@ -232,7 +232,7 @@ tape rough_weather(rank_id ranks, std::uint64_t seed, time_ns faulty_ns) {
 
 namespace {
 
-// The same of control messages alone.
+// Rough weather for control messages alone.
 tape rough_control(rank_id ranks, std::uint64_t seed) {
   return weather_of(ranks, seed,
                     {.lose = 300,
@@ -244,7 +244,7 @@ tape rough_control(rank_id ranks, std::uint64_t seed) {
                      .orders = false});
 }
 
-// As that of real ranks: of a job whose ranks end with several, that of the first one that failed.
+// Prints the warnings and errors, and returns the status as for real ranks: if several ranks failed, that of the first one.
 int status_of(const played& all) {
   for (const auto& [r, text] : all.warnings) print_failure(r, "warning: " + text);
   for (rank_id r = 0; r < all.errors.size(); ++r) {
@@ -255,7 +255,8 @@ int status_of(const played& all) {
   return all.violations.empty() ? all.first_failed.value_or(0) : 1;
 }
 
-// While it lives, std::exit runs `rest` and ends with the status that this returns. `rest` may call std::exit again, which does the same.
+// While it lives, std::exit calls `rest` and ends the process with the status that `rest` returns. If `rest` calls std::exit again,
+// that call does the same.
 class exit_watch {
  public:
   explicit exit_watch(std::function<int(int status)> rest) : rest_(std::move(rest)) {
@@ -270,7 +271,7 @@ class exit_watch {
  private:
   static void on_exit_called(int status, void*) {
     if (latest_ == nullptr) return;
-    static_cast<void>(::on_exit(&on_exit_called, nullptr));  // this one is called once
+    static_cast<void>(::on_exit(&on_exit_called, nullptr));  // each handler is called once, so register another
     const int ends_with = latest_->rest_(status);
     std::fflush(nullptr);
     std::_Exit(ends_with);
@@ -279,7 +280,7 @@ class exit_watch {
   std::function<int(int)> rest_;
 };
 
-// One run. The others are told of a rank whose program failed as of one that is gone.
+// Plays one run. If the program of a rank fails, the other ranks are told that this rank is gone.
 played play(const world_options& given, ops::rank_function rank_main, const program_options& p, const mishap* death,
             const played* undisturbed = nullptr) {
   world_options o = given;
@@ -333,7 +334,7 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   }
   idle_steps idle(w);
   bool exited = false;
-  // Where all others end, too, before it is gone, nobody notices.
+  // If all others have ended before that, too, nobody would notice.
   const auto leave = [&](rank_id r) {
     if (w.all_ended() || w.find(r) == nullptr) return;
     record.left_ns[r] = w.stage().now();
@@ -357,13 +358,13 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
         ++record.programs_left;
       }
     }
-    std::fflush(stdout);  // what the ranks printed comes before what is said of them, also where both go to one pipe
+    std::fflush(stdout);  // the ranks' output comes before the report, also if both go to one pipe
     std::fprintf(stderr, "%u virtual ranks, seed %llu: %.6f ms of virtual time, hash %016llx", o.ranks,
                  static_cast<unsigned long long>(o.seed), static_cast<double>(all.last_end_ns) / 1e6,
                  static_cast<unsigned long long>(w.stage().hash()));
     for (const auto& [r, line] : all.undelivered) record.undelivered.push_back(line);
     sky.calm();
-    idle.run_to(w.stage().now() + settling_ns);  // what was decided last reaches everybody
+    idle.run_to(w.stage().now() + settling_ns);  // so that the last decision reaches all ranks
     watching.end_job();
     record.puts_outside = w.network().puts().outside;
     record.lost_reads = w.network().puts().lost_reads;
@@ -386,13 +387,13 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
           "their flight recorders\n",
           record.flights_lost.size(), static_cast<unsigned long long>(lost));
   };
-  // One that leaves in the midst of its program by std::exit takes its own process along, and here all of them: the run goes on inside
-  // that call.
+  // A rank that calls std::exit in its program ends its own process, which here is the process of all ranks. So the run goes on inside that
+  // call.
   const exit_watch watching_exits([&](int status) {
     const rank_id r = w.stage().acting();
     if (r == nobody || w.find(r) == nullptr) return status;
     print_failure(r, "it has called exit(" + std::to_string(status) + ") in the midst of its program");
-    all.end_with(status & 0xff);  // as whoever waits for a process sees it
+    all.end_with(status & 0xff);  // the status that a parent process sees
     faults.mishaps.push_back({.what = mishap::kind::crash, .rank = r, .at_ns = w.stage().now()});
     exited = true;
     w.exit(r);
@@ -407,7 +408,8 @@ bool names(const runtime::error& why, rank_id r) {
   return why.about().peer == r || (why.began_with() != nullptr && why.began_with()->rank == r);
 }
 
-// The sends of one that ends are given up before the others hear why it ends: who was to get one names it.
+// A rank that ends gives up its sends before the others hear why it ends, so the error of a receiver names that rank and not
+// the first cause.
 bool was_given_up_by_another(const played& all, rank_id r) {
   if (all.errors[r]->code() != runtime::errc::send_failed) return false;
   for (rank_id other = 0; other < all.errors.size(); ++other) {
@@ -416,7 +418,8 @@ bool was_given_up_by_another(const played& all, rank_id r) {
   return false;
 }
 
-// Whoever cannot go on without the dead rank, or without one that ended because of it, says so, naming the dead one; and soon.
+// True if all ranks that could not go on without the dead rank, or without one that ended because of it, failed soon and
+// named the dead rank.
 bool ended_well(const played& all, const world_options& o, const mishap& death) {
   bool well = all.violations.empty();
   std::size_t told = 0;
@@ -428,7 +431,7 @@ bool ended_well(const played& all, const world_options& o, const mishap& death) 
     well = false;
     print_failure(r, all.errors[r]->what());
   }
-  const time_ns limit_ns = death.at_ns + o.ranks * o.detection_ns + settling_ns;  // one tells the next
+  const time_ns limit_ns = death.at_ns + o.ranks * o.detection_ns + settling_ns;  // each tells the next
   if (all.last_end_ns > limit_ns) {
     well = false;
     std::fprintf(stderr, "the last of them ended %.3f ms after the death\n",
@@ -507,7 +510,7 @@ std::vector<std::string> own_words(int argc, const char* const* argv) {
       if (word.find('=') != std::string_view::npos) continue;
       const bool has_value =
           i + 1 < argc && (argv[i + 1][0] != '-' || (argv[i + 1][1] >= '0' && argv[i + 1][1] <= '9'));
-      if (has_value) ++i;  // what lacks its value is told by `run`
+      if (has_value) ++i;  // `run` reports a missing value
     } else if (!is_flag(word)) {
       own.emplace_back(argv[i]);
     }

@@ -27,11 +27,11 @@ namespace {
 
 constexpr std::byte untouched{0xa5};
 constexpr std::size_t spare_bytes = 24;   // by which a receive buffer is larger than any message
-constexpr std::size_t margin_bytes = 40;  // beyond the receive buffer
-// The call of a round lies as far ahead as a burst of calls goes in the longest round trips that there were.
+constexpr std::size_t margin_bytes = 40;  // untouched bytes after the receive buffer
+// A round between calls is made before a call that lies far ahead: as far as a burst of calls gets in the longest round trips.
 constexpr std::uint64_t most_more_between_calls = 20'000;
-// The longest pause between calls that the scenario has not (`more_at_once`), all of which take longer than a config that is only ever
-// late is waited for.
+// The longest pause between calls that are added to those of the scenario (`more_at_once`). All added calls together take longer than
+// the longest wait for a config that is always late.
 constexpr time_ns more_pause_ns = 10'000'000;
 constexpr time_ns look_pause_ns = 10'000'000;
 constexpr time_ns longest_look_ns = 20'000'000'000;
@@ -39,7 +39,7 @@ constexpr time_ns longest_until_rejoined_ns = 20'000'000;
 constexpr time_ns longest_settling_ns = 5'000'000;
 constexpr std::uint64_t most_attempts = 100;  // receives for each message
 
-// Where somebody has written, or the size.
+// The index of the first written byte, or the size if there is none.
 std::size_t first_written(std::span<const std::byte> bytes) noexcept {
   const bool none = bytes.empty() ||
                     (bytes.front() == untouched && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
@@ -48,7 +48,7 @@ std::size_t first_written(std::span<const std::byte> bytes) noexcept {
   return static_cast<std::size_t>(std::find_if(bytes.begin(), bytes.end(), is_written) - bytes.begin());
 }
 
-// What `rank` runs of the configs of an op, and what is the same for ops of every kind.
+// Sets the configs that `rank` can run, and the options that ops of every kind have.
 template <class Op, class Make>
 void take_configs(Op& into, const op_spec& op, rank_id rank, kernel_times& times, const Make& make) {
   into.configs.clear();
@@ -63,7 +63,7 @@ void take_configs(Op& into, const op_spec& op, rank_id rank, kernel_times& times
   into.constraints.compare_trials = op.compare;
 }
 
-// After these a call can only fail again.
+// Errors after which every further call fails, too.
 bool is_final(errc code) noexcept {
   return code == errc::peer_failed || code == errc::peer_restarted || code == errc::fenced || code == errc::closed ||
          code == errc::declaration_mismatch || code == errc::role_conflict || code == errc::cancelled;
@@ -71,25 +71,25 @@ bool is_final(errc code) noexcept {
 
 }  // namespace
 
-// Memory of one call at a time.
+// The memory of one call at a time.
 struct programs::lane {
   std::vector<std::byte> memory;
-  std::uint64_t left_as = 0;  // its hash when its last call gave it back
+  std::uint64_t left_as = 0;  // hash of the memory when its last call gave it back
   bool given_back = false;
-  const actors::registered_memory* registered = nullptr;  // while calls are made with it
-  // Somebody who was taken for dead may still write there: it is used for nothing else any more.
+  const actors::registered_memory* registered = nullptr;  // set if calls use registered memory
+  // A rank that was taken for dead may still write into lost memory, so it is not used again.
   bool lost() const noexcept { return registered != nullptr && registered->lost(); }
 };
 
-// How often an op is called, in one job: its leader says so, everybody keeps to it.
+// How often an op is called in one generation of a job. The leader of the op decides; all members make that many calls.
 struct programs::turnout {
   std::uint64_t total = 0;
-  std::uint64_t unsent = 0;  // sends that ended before they had room: no receive is for them
-  bool ended = false;        // there will not be more
+  std::uint64_t unsent = 0;  // sends that ended before they had room; no receive is for them
+  bool ended = false;        // the total is final
   std::vector<const caller*> callers{};
 };
 
-// One rank's part in one op, in one job.
+// The calls of one rank to one op, in one generation of a job.
 struct programs::caller {
   programs& all;
   const op_spec& op;
@@ -101,26 +101,26 @@ struct programs::caller {
   turnout& calls;
   dice luck;
   std::vector<lane> lanes{};
-  std::int64_t latest = -1;   // of a receiver: the last message that came
-  std::uint64_t matched = 0;  // receives that have had their message, or were told that there is none
-  bool over = false;          // nothing can succeed any more
-  bool replaced = false;      // another one makes the calls
+  std::int64_t latest = -1;   // at a receiver: the latest message that has arrived
+  std::uint64_t matched = 0;  // receives that did not time out: each has used up one message
+  bool over = false;          // no further call can succeed
+  bool replaced = false;      // another caller makes the calls
   std::unique_ptr<stage_of_pipeline> pipeline{};
   std::optional<ops::symmetric> without_headers{};
-  std::function<void(caller&)> start{};  // spawns what makes its calls
-  std::function<void()> rejoin{};        // empty: the op goes on by itself
+  std::function<void(caller&)> start{};  // spawns the coroutine that makes the calls
+  std::function<void()> rejoin{};        // empty: the op rejoins by itself
 
   std::uint64_t total() const noexcept { return calls.total; }
   std::uint64_t planned() const noexcept { return op.calls + op.calm; }
   bool has_more(std::uint64_t made) const noexcept { return made < total() && !over; }
-  // Calls of different phases are not made together, on any rank.
+  // The end of the phase of a call. No rank makes calls of different phases together.
   std::uint64_t end_of_phase(std::uint64_t number) const noexcept {
     return number < op.calls ? op.calls : number < planned() ? planned() : total();
   }
   std::uint32_t tag_of_send(std::uint64_t number) const noexcept {
     return static_cast<std::uint32_t>(number % op.streams);
   }
-  // Of the messages that are sent at once those of the last stream come first, so that other streams have to wait.
+  // Among the messages that are sent at once, those of the last stream are received first, so that other streams have to wait.
   std::uint32_t tag_of_receive(std::uint64_t number) const noexcept {
     const std::uint64_t phase = number < op.calls ? 0 : number < planned() ? op.calls : planned();
     std::uint64_t before = (number - phase) % op.in_flight;
@@ -216,7 +216,7 @@ programs::caller& programs::add(std::size_t op, rank_id rank, time_ns calm_from_
   return made;
 }
 
-// What was under way has ended with an error; those who made it find that nothing can succeed any more.
+// Calls in flight have ended with an error. `over` stops the coroutines that made them.
 void programs::go_on(rank_id who, rank_id peer) {
   std::vector<caller*> found;
   for (const auto& c : callers_[who]) {
@@ -238,7 +238,7 @@ void programs::let_go(rank_id rank) {
   for (const auto& c : callers_[rank]) c->start = nullptr, c->rejoin = nullptr;
 }
 
-// A program has other things to do first, and others may restart meanwhile.
+// Rejoins after a random time: a program may have other things to do first, and other ranks may restart meanwhile.
 task<> programs::rejoin_later(caller& before) {
   auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(before.luck.between(0, longest_until_rejoined_ns)));
   if (!slept) co_return;
@@ -255,7 +255,7 @@ void programs::begin(std::size_t op, rank_id rank, time_ns calm_from_ns, std::fu
   c.start(c);
 }
 
-// The user's, of one generation of an op without headers.
+// The user's communicator for one generation of an op without headers.
 std::shared_ptr<ops::communicator> programs::communicator_of(std::size_t op, rank_id rank) {
   const auto& members = play_.ops[op].members;
   const auto [at, first] = communicators_.try_emplace({op, world_.job(), world_.returns(rank, members)}, 0);
@@ -265,7 +265,7 @@ std::shared_ptr<ops::communicator> programs::communicator_of(std::size_t op, ran
 
 void programs::launch(rank_id rank, time_ns calm_from_ns) {
   for (const auto& c : callers_[rank]) {
-    if (c->job == world_.job()) c->replaced = true;  // of a process before this one
+    if (c->job == world_.job()) c->replaced = true;  // of an earlier process of this rank
   }
   ops::rank& self = world_[rank];
   for (std::size_t i = 0; i < play_.ops.size(); ++i) {
@@ -339,7 +339,7 @@ void programs::launch(rank_id rank, time_ns calm_from_ns) {
   }
 }
 
-// Between calls: a while by chance, what its program may want meanwhile, and the whole rest of the faults before the first calm one.
+// Runs before each call: waits a random time, and then may retune or settle. The first calm call also waits until all faults have ended.
 task<> programs::rest(caller& c, std::uint64_t number) {
   const bool calm = number >= c.op.calls;
   time_ns span =
@@ -353,8 +353,8 @@ task<> programs::rest(caller& c, std::uint64_t number) {
     co_await world_[c.rank].settle(std::chrono::nanoseconds(longest_settling_ns));
 }
 
-// Whether there is another call after this many. A search ends only as long as its op is called, and what was lost is said
-// again only after a while: where one still searches when the calls of the scenario have been made, there are more (L1).
+// True if the caller makes another call after `made` calls. A search ends only while its op is called, and lost messages are repeated only
+// after a while. If a search still runs after the calls of the scenario, the leader adds calls (L1).
 task<bool> programs::goes_on(caller& c, std::uint64_t made) {
   for (time_ns waited = 0; made >= c.total() && !c.over && !c.calls.ended; waited += look_pause_ns) {
     if (c.rank == c.op.members.front()) {
@@ -381,10 +381,10 @@ bool programs::everybody_calls(const caller& c) const {
          std::none_of(c.calls.callers.begin(), c.calls.callers.end(), [](const caller* other) { return other->over; });
 }
 
-// What the searches of an op wait for, as far as its leader knows.
+// Returns if the searches of an op wait for messages or for more calls, as far as their leader knows.
 programs::searching programs::searches(const caller& c, std::uint64_t made) const {
   searching all = searching::nothing;
-  // With look-ahead a trial is assigned, and its round complete, before its call is made.
+  // With look-ahead, a trial is assigned, and its round is complete, before the call of the trial is made.
   const auto not_called = [&](const actors::search_run::trial& t) {
     return !t.settled && t.invocation >= play_.first_invocation + made;
   };
@@ -394,8 +394,8 @@ programs::searching programs::searches(const caller& c, std::uint64_t made) cons
       if (is_beside(c.op, one->invocations())) continue;
       const bool ahead = c.op.what == op_spec::kind::group && one->run() != nullptr &&
                          std::any_of(one->run()->trials().begin(), one->run()->trials().end(), not_called);
-      // A round between calls has one before which it is made, and leased trials are calls to come, of their size; how many calls of its parts
-      // one of a program makes is not known.
+      // These need more calls, too: a round between calls is made before a certain call, and leased trials are future calls of their size.
+      // How many calls a program makes to each of its parts is not known.
       const bool leased = c.op.what == op_spec::kind::symmetric && !c.op.rehearse;
       const bool between =
           (c.op.between_calls || leased || is_program(c.op.what)) && one->where() == actors::search::stage::collecting;
@@ -411,7 +411,7 @@ programs::searching programs::searches(const caller& c, std::uint64_t made) cons
   return play_.must_decide ? all : searching::nothing;
 }
 
-// What no call may do.
+// Waits until the op has agreed on its configs. Only a mutant does this; no call may wait for it.
 task<> programs::await_agreement(caller& c) {
   const auto agreed = [&] {
     const std::vector<ops::edge_agreement> all = world_[c.rank].agreements();
@@ -440,7 +440,7 @@ task<> programs::send_one(caller& c, ops::transfer& t, rank_id to, lane& l, std:
 
 task<> programs::send_all(caller& c, ops::transfer t, rank_id to) {
   runtime::scope& here = co_await runtime::this_scope;
-  std::vector<actors::registered_memory> handles;  // in the frame: they end before their rank
+  std::vector<actors::registered_memory> handles;  // in the frame, so that they end before their rank
   c.lanes.resize(c.op.in_flight);
   for (lane& l : c.lanes) {
     l.memory.resize(c.largest());
@@ -469,7 +469,7 @@ task<> programs::receive_one(caller& c, ops::transfer& t, rank_id from, lane& l,
   std::fill(l.memory.begin(), l.memory.end(), untouched);
   const bool small = c.luck.chance(c.op.small_receives);
   const std::size_t room = small ? static_cast<std::size_t>(c.largest() / 2) : l.memory.size() - margin_bytes;
-  // The mutant says that there is more room than there is, which comes to the same as not looking.
+  // The mutant claims more room than there is, which has the same effect as not checking the size.
   const std::size_t claimed = c.all.mutant_claims_room_ && small ? l.memory.size() - margin_bytes : room;
   const std::span<std::byte> into = std::span(l.memory).first(claimed);
   const call_record begun = c.begin(false, number);
@@ -494,7 +494,7 @@ task<> programs::receive_one(caller& c, ops::transfer& t, rank_id from, lane& l,
     }
     c.latest = std::max(c.latest, which);
   } else if (outcome.code() != errc::timeout && outcome.code() != errc::buffer_too_small) {
-    may_be_written = room;  // a message that came in part
+    may_be_written = room;  // part of a message may have arrived
   }
   if (outcome.code() != errc::timeout) ++c.matched;
   const std::size_t written = may_be_written + first_written(std::span(l.memory).subspan(may_be_written));
@@ -508,7 +508,7 @@ task<> programs::receive_one(caller& c, ops::transfer& t, rank_id from, lane& l,
 
 task<> programs::receive_all(caller& c, ops::transfer t, rank_id from) {
   runtime::scope& here = co_await runtime::this_scope;
-  std::vector<actors::registered_memory> handles;  // in the frame: they end before their rank
+  std::vector<actors::registered_memory> handles;  // in the frame, so that they end before their rank
   c.lanes.resize(c.op.in_flight);
   handles.reserve(c.op.in_flight);
   for (lane& l : c.lanes) {
@@ -625,7 +625,7 @@ task<> programs::call_group(caller& c, ops::collective g) {
 
 // --- Ops without headers ---------------------------------------------------------------------------------------------
 
-// Byte by byte, of what all members have brought to that call.
+// True if `brought` is the sum, byte by byte, of the data of all members in that call.
 bool programs::is_sum(const caller& c, std::span<const std::byte> brought, std::uint64_t number) {
   std::vector<std::byte> sum(brought.size());
   std::vector<std::byte> one(brought.size());
@@ -651,7 +651,7 @@ task<> programs::call_symmetric(caller& c, ops::symmetric op) {
     auto outcome = co_await ops::attempt(op.run(mine));
     c.end(begun, outcome);
     if (outcome && !is_sum(c, mine, i)) violated(c, "call " + std::to_string(i) + " brought another sum");
-    // Members whose calls failed in the middle no longer meet: the next ones would be of different numbers.
+    // After a call that failed in the middle, the members would make their next calls under different numbers, and no longer meet.
     if (!outcome && outcome.code() != errc::config_failed) c.over = true;
   }
 }
@@ -673,7 +673,7 @@ std::vector<lease_view> programs::leases(rank_id rank) const {
 // --- Ops that are made of others -------------------------------------------------------------------------------------
 
 task<> programs::call_program(caller& c, std::shared_ptr<op_program> p) {
-  // All generations have the same memory: the last call of the one before has to end first.
+  // All generations use the same memory, so the last call of the generation before must end first.
   while (p->under_way && !c.over) {
     auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(more_pause_ns));
     if (!slept) co_return;

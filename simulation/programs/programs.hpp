@@ -1,11 +1,11 @@
 #pragma once
-/// What the ranks of a simulated job do: the calls of one op on one rank, with buffers that are checked byte by byte.
+/// The programs of a simulated job: each makes the calls of one op on one rank, and checks its buffers byte by byte.
 ///
 ///     programs all(scenario, tape, seed, world, record);
 ///     all.launch(rank, calm_from_ns);             // declares its ops and spawns a program for each
 ///
-/// Every message names itself, so that a receiver knows whether it got the bytes of one message, whole, and later than the one
-/// before. Beyond the capacity of a receive, and after a receive that ended empty-handed, nothing may be written.
+/// Every message contains its number, so that a receiver can tell whether it got one whole message, and a later one than before. Nothing
+/// may be written beyond the capacity of a receive, nor into the buffer of a receive that ended without a message.
 #include <parley/collective.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/simulation/programs/collectives.hpp>
@@ -30,27 +30,27 @@ class op_program;
 
 class programs {
  public:
-  /// Calls of an op beyond those of the scenario, where a search needs them to end.
+  /// Most calls of an op beyond those of the scenario, which are made if a search needs them to end.
   static constexpr std::uint64_t most_more = 4'000;
   programs(const scenario& s, const tape& t, std::uint64_t seed, world& w, run_record& r, std::string_view mutant = {});
   ~programs();
 
-  /// `calm_from_ns`: when the second half of the calls begins.
+  /// `calm_from_ns`: when the calm calls begin, after all faults.
   void launch(rank_id rank, time_ns calm_from_ns);
-  /// `who` has heard that `peer` has come back: its ops with it begin again, with calls of their own.
+  /// `who` has learned that `peer` has restarted: the ops that both are members of begin again, with new calls.
   void go_on(rank_id who, rank_id peer);
-  /// The gates and searches of one of them, for N2.
+  /// The gates and searches of the rank's ops without headers, for N2.
   std::vector<lease_view> leases(rank_id rank) const;
-  /// Of a rank that is about to end: what its ops are declared with ends before it.
+  /// Called before a rank ends: releases the handles of its ops, which must end before the rank.
   void let_go(rank_id rank);
-  /// At the end of a job: whether buffers that were given back are as they were then.
+  /// Checks at the end of a job that no buffer was written after it was given back.
   void look_at_memory();
-  /// Into the buffer of a call at that address, if there is one.
+  /// Writes `data` into the buffer of a call at that address, if there is one.
   void write(std::uint64_t address, std::span<const std::byte> data);
   const collectives& library() const noexcept { return library_; }
-  /// Before an op of a rank enters another generation.
+  /// Called before an op of a rank enters its next generation.
   std::function<void(rank_id who, const std::string& op)> before_rejoining{};
-  /// How slow the kernels of a rank are: thousandths on top.
+  /// Makes all kernels of a rank slower by so many thousandths.
   void slow_kernels(rank_id rank, std::uint64_t thousandths) { kernels_[rank].slowness = thousandths; }
 
  private:
@@ -92,7 +92,7 @@ class programs {
   bool mutant_uses_lost_memory_;
   std::vector<kernel_times> kernels_;
   collectives library_;
-  using op_at = std::tuple<std::size_t, std::uint64_t, std::uint64_t>;  // op, job, returns: as `received`
+  using op_at = std::tuple<std::size_t, std::uint64_t, std::uint64_t>;  // op, job, returns, as in run_record::received
   std::map<op_at, std::uint64_t> communicators_;                        // of the ops without headers
   std::map<op_at, std::unique_ptr<turnout>> turnouts_;
   std::vector<std::vector<std::unique_ptr<caller>>> callers_;  // by rank

@@ -14,8 +14,8 @@ namespace parley::simulation {
 
 namespace {
 
-constexpr std::uint64_t sent_often = 5'000;         // in one state
-constexpr std::uint64_t sent_often_in_all = 1'000;  // of a type that is rare in each of them
+constexpr std::uint64_t sent_often = 5'000;         // messages of a type in one state
+constexpr std::uint64_t sent_often_in_all = 1'000;  // messages of a type in all states, if it is rare in each
 
 struct cell {
   const char* name;
@@ -26,8 +26,9 @@ constexpr cell cells[] = {{"lost", &message_counts::lost},
                           {"reordered", &message_counts::reordered},
                           {"delayed", &message_counts::delayed}};
 
-// Where a message of a type is sent in every large campaign; elsewhere it is rare, or cannot be. What rounds and neighbours say is of no op
-// that agrees on anything, so that it is always `offering`. Types that no scenario brings about: docs/simulation.md.
+// The op states in which every large campaign sends a message of a type. In other states the type is rare or impossible. Messages of rounds
+// and neighbours belong to ops that agree on nothing, so their state is always `offering`. docs/simulation.md lists the types that no
+// scenario sends.
 struct usual_states {
   std::string_view type;
   std::vector<op_state> states;
@@ -77,20 +78,20 @@ const std::vector<usual_states>& usual() {
   return all;
 }
 
-// What does not become of a message however large the campaign, and why.
+// Fates that no message of a type meets, however large the campaign, and why.
 struct spared {
   std::string_view type;
   op_state state;
   std::uint64_t message_counts::* count;
 };
 constexpr spared spared_cells[] = {
-    {"offer", op_state::ended, &message_counts::reordered},  // it is the first message to a peer that has come back
+    {"offer", op_state::ended, &message_counts::reordered},  // it is the first message to a restarted peer
     {"warm", op_state::ended, &message_counts::reordered},   // of 6,000 in 2,000 seeds of each scenario 5 are late
-    // What is rehearsed again in between is of pairs, whose rehearsals are too large for a link to double.
+    // Only pairs rehearse again in these states, and their rehearsals are too large for a link to double.
     {"rehearsal data", op_state::running, &message_counts::doubled},
     {"rehearsal data", op_state::collecting, &message_counts::doubled},
     {"rehearsal data", op_state::idle, &message_counts::doubled},
-    // Memory is taken back once all calls are over, when the weather has been calm for long.
+    // Memory is withdrawn once all calls are over, when the weather has been calm for a long time.
     {"exposed", op_state::ended, &message_counts::lost},
     {"known", op_state::ended, &message_counts::lost},
     {"known", op_state::ended, &message_counts::reordered},
@@ -99,13 +100,14 @@ constexpr spared spared_cells[] = {
 
 bool is_of_data(std::string_view type) { return type.find("data") != std::string_view::npos || type == "poison"; }
 
-// Data is never lost while both ends live, and what stays with its sender comes once.
+// Data is never lost while both ends live, and a payload that stays with its sender arrives once.
 bool possible(std::string_view type, const cell& c) {
   if (is_of_data(type) && c.count == &message_counts::lost) return false;
   return type != "data kept at sender" || c.count != &message_counts::doubled;
 }
 
-// What a scenario that allows no such fault does not do. Messages are late, and out of order, for many reasons.
+// False if the scenarios allow no such fault. Late and reordered messages have other causes, too, but must occur only
+// if delays are allowed.
 bool is_allowed(std::string_view type, const cell& c, const fault_limits* allowed) {
   if (allowed == nullptr) return true;
   const bool is_data = is_of_data(type);
@@ -285,8 +287,8 @@ small shrink(const scenario& s, const tape& t, std::uint64_t seed, const std::st
         smaller = attempt([&](scenario& c) {
                     std::uint64_t& n = c.ops[i].*count;
                     const std::uint64_t least = count == &op_spec::calls ? 0 : 1;
-                    // A campaign that was given too few calls has not been found to hang: those by which it ends, `calm`, are
-                    // left as they are, so that what is saved holds once its fault is mended.
+                    // A search that gets too few calls does not hang, so `calls` stays if L1 is broken. `calm`, by which searches
+                    // end, always stays, so that the saved run holds once its fault is mended.
                     if (n <= least || (invariant == "L1" && least == 0)) return false;
                     n = std::max(n / 2, least);
                     return true;

@@ -1,5 +1,5 @@
 #pragma once
-/// Many seeds of a scenario: what was covered, what failed, and the smallest run that still fails.
+/// Tools for runs of many seeds: the coverage of messages, its gaps, and a smaller run that still fails.
 ///
 ///     coverage_gaps(counts, campaign::whole);            // cells of the table that stayed zero
 ///     small f = shrink(scenario, tape, seed, "S2");      // fewer faults, ops, calls and ranks, still breaking S2
@@ -12,9 +12,10 @@
 
 namespace parley::simulation {
 
-/// Of all scenarios messages are asked for in each usual state of their op, of some of them only what becomes of those that are sent.
+/// `whole`: all scenarios ran, so each type of message must be sent in each usual state of its op. `part`: only some scenarios ran, so only
+/// the fates of messages that were sent are checked.
 enum class campaign : std::uint8_t { whole, part };
-/// `offer, warming: was never lost`. What was sent too rarely to tell is left out, and what `allowed` does not let happen.
+/// Gaps such as `offer, warming: was never lost`. Leaves out messages that were sent too rarely to tell, and fates that `allowed` excludes.
 std::vector<std::string> coverage_gaps(const coverage& seen, campaign c, const fault_limits* allowed = nullptr);
 std::string coverage_table(const coverage& seen);
 /// A line for each type and state, `type,state,sent,lost,doubled,reordered,delayed`: for campaigns that are run in parts.
@@ -25,9 +26,9 @@ coverage read_coverage(std::string_view text);
 struct small {
   scenario play;  ///< with its tape
   std::uint64_t runs = 0;
-  std::uint64_t fewer = 0;  ///< what was left out or halved; 0: it is the same run
+  std::uint64_t fewer = 0;  ///< parts that were left out or halved; 0: it is the same run
 };
-/// Leaves out and halves, greedily, as long as `invariant` is still broken and `read_scenario` takes what is left; not `calm`.
+/// Greedily leaves out and halves parts of the run while it still breaks `invariant` and `read_scenario` accepts it. `calm` stays as it is.
 small shrink(const scenario& s, const tape& t, std::uint64_t seed, const std::string& invariant,
              const run_options& o = {});
 

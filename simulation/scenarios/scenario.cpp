@@ -25,7 +25,7 @@ namespace parley::simulation {
 namespace json = boost::json;
 using runtime::errc;
 
-// Of another namespace: it must be known before it is used.
+// `drift_options` is of another namespace, so this must be declared before it is used.
 template <class A>
 void fields(A& a, tuning::drift_options& d);
 
@@ -35,16 +35,16 @@ namespace {
   runtime::raise({errc::malformed, "scenario" + (where.empty() ? "" : ", field `" + where + "`") + ": " + what});
 }
 
-// Fault points: up to where they are narrow.
+// Fault points: the largest values that a tape draws.
 constexpr std::uint64_t narrow_window = 8;
 constexpr std::uint64_t narrow_window_bytes = 65'536;
 constexpr std::uint64_t narrow_control_window = 8;
 constexpr std::uint64_t narrow_margin = 3;
 constexpr std::uint64_t most_hurry = 300;
-// One of the actors of a few ops, or of the first calls.
+// The starved task is an actor of one of a few ops, or of one of the first calls.
 constexpr std::uint64_t most_starved = 40;
 
-// What a number may be: beyond, others overflow, memory ends, or a job has no time for it.
+// The range of a number. Beyond it other numbers overflow, memory runs out, or a job takes too long.
 struct range {
   std::int64_t least = 0;
   std::int64_t most = std::numeric_limits<std::int64_t>::max();
@@ -65,7 +65,7 @@ constexpr range an_invocation{0, std::int64_t{1} << 62U};
 constexpr range a_while{0, 100'000'000'000};
 constexpr range some_while{1, 100'000'000'000};
 constexpr range a_while_or_never{0, 100'000'000'000, true};
-// What was lost last is said again after up to a second: before that, calls are not calm.
+// A message that was lost last is repeated after up to a second. Calls are not calm before that.
 constexpr range a_calm{2'000'000'000, 100'000'000'000};
 constexpr range a_drawn_delay{0, 100'000'001'000};
 constexpr range a_mishap_ns{1'000, 100'000'000'000};
@@ -232,7 +232,7 @@ struct reader {
   std::vector<std::string> known;
 
  private:
-  // Left out, these would be rank 0, the beginning of the job, and no time at all.
+  // Refuses a mishap without these fields, because their defaults mean rank 0, the beginning of the job, and no time at all.
   static void expect_told(const reader& its, const mishap& m) {
     using enum mishap::kind;
     const std::string what = "a " + std::string(name(m.what));
@@ -449,7 +449,7 @@ namespace {
   runtime::raise({errc::malformed, "scenario, line " + std::to_string(line) + ": " + what});
 }
 
-// Boost.JSON takes the last of two fields of one name, and says nothing. Of text that it has accepted.
+// Boost.JSON silently takes the last of two fields of one name, so this refuses them. The text must be one that Boost.JSON has accepted.
 void refuse_double_fields(std::string_view text) {
   std::vector<std::set<std::string>> open;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -520,7 +520,7 @@ bool is_member(const op_spec& o, std::uint64_t r) {
   return std::any_of(o.members.begin(), o.members.end(), [r](rank_id m) { return m == r; });
 }
 
-// That somebody has the role, or rank, in which a config fails.
+// Checks that a member of the op has the role or the rank in which a config misbehaves.
 void check_misdeed(const op_spec& o, const words& w) {
   constexpr std::size_t of_whom = 3;
   if (w.all.size() <= of_whom || is_sound(w.text(0))) return;
@@ -537,7 +537,7 @@ void check_misdeed(const op_spec& o, const words& w) {
   }
 }
 
-// Read as the ranks will read it.
+// Reads a config as the ranks will read it.
 void check_config(const op_spec& o, const scenario& s, std::string_view whole) {
   using enum op_spec::kind;
   kernel_times none({}, dice(0, purpose::kernel));
@@ -579,7 +579,7 @@ void check(const op_spec& o, const scenario& s, const std::string& where) {
   check_halo(o, where);
   if (o.sizes.empty()) refuse(where + "sizes", "op `" + o.name + "` needs one");
   if (o.name.empty()) refuse(where + "name", "an op needs one");
-  // Where payloads say themselves which message they are.
+  // The payloads of these kinds begin with 8 bytes that identify their message.
   const bool says =
       o.what == op_spec::kind::pair || o.what == op_spec::kind::pipeline || o.what == op_spec::kind::batch;
   if (says) check(where + "sizes", o.sizes, {8});
@@ -590,7 +590,7 @@ void check(const op_spec& o, const scenario& s, const std::string& where) {
   if (o.streams != 1 && (hurried || o.timeout_ns < least_of_streams_ns))
     refuse(where + "streams", "with several no call may time out early: it needs a `timeout_ns` of at least " +
                                   std::to_string(least_of_streams_ns) + " and no `early_timeouts`");
-  // Both ends know which messages of which streams are under way at once, also where more calls follow.
+  // Both ends must know which messages of which streams are sent at once, also when calls are added.
   const auto divides = [&](std::uint64_t calls) { return calls % o.in_flight == 0; };
   if (o.streams != 1 && !(divides(o.calls) && divides(o.calm) && divides(more_at_once)))
     refuse(where + "in_flight", "with several streams it divides calls, calm and " + std::to_string(more_at_once));
@@ -617,7 +617,7 @@ void check(const tape& t, const scenario& s) {
   }
 }
 
-// Whether it may hold a call of the op up, which does not end by it.
+// True if the mishap may delay a call of the op without ending it.
 bool holds_up(const mishap& m, const op_spec& o, time_ns detection_ns) {
   using enum mishap::kind;
   const bool of_a_way = m.what == clog || m.what == cut;
@@ -627,10 +627,10 @@ bool holds_up(const mishap& m, const op_spec& o, time_ns detection_ns) {
 
 struct delay {
   time_ns most_ns = 0;
-  std::string where;  // the field by which it is as long
+  std::string where;  // the field that makes it so long
 };
 
-// One after the other, or, if that is less, from the first one's beginning to the last one's end.
+// The longest delay of a call: all mishaps together or, if that is less, the time from the beginning of the first to the end of the last.
 delay longest_delay(const tape& t, const op_spec& o, time_ns detection_ns) {
   delay all;
   time_ns longest = 0;
@@ -656,7 +656,7 @@ delay longest_delay(const scenario& s) {
   return {std::min(most * f.longest_mishap_ns, s.faulty_ns + f.longest_mishap_ns), "faults.longest_mishap_ns"};
 }
 
-// Checkers take a fault for the reason of a time-out only where time-outs are short.
+// Checkers accept a fault as the reason of a timeout only if timeouts are short.
 void check_timeouts(const scenario& s) {
   for (std::size_t i = 0; i < s.ops.size(); ++i) {
     const op_spec& o = s.ops[i];
@@ -695,7 +695,7 @@ scenario read_scenario(std::string_view text) {
 }
 
 std::string write_scenario(const scenario& s) {
-  // One field a line at the top, which is enough for people to find their way.
+  // Writes one field of the top level a line, which is enough for people to find their way.
   std::string text = "{\n";
   const json::value whole = writer::put(s);
   for (const auto& [key, value] : whole.as_object()) {
@@ -706,7 +706,7 @@ std::string write_scenario(const scenario& s) {
 }
 
 bool is_beside(const op_spec& op, std::uint64_t invocations) noexcept {
-  // To corners two ranks may be neighbours in several directions.
+  // With corners, two ranks may be neighbours in several directions.
   const std::uint64_t few = op.corners ? 12 : 3;
   return is_program(op.what) && invocations <= few;
 }
@@ -722,8 +722,7 @@ kernel_model kernels_of(const scenario& s, const tape& t) noexcept {
 
 namespace {
 
-// What befalls kernels and the inside of the product has a stream of chance of its own, so that it changes nothing of what befalls
-// messages and ranks.
+// Faults of kernels and fault points inside parley have their own stream of chance, so they do not change the faults of messages and ranks.
 void draw_inner_faults(const scenario& s, std::uint64_t seed, tape& t) {
   dice luck(seed, purpose::swarm, 2);
   const auto up_to = [&](std::uint64_t most) {
@@ -754,7 +753,7 @@ tape draw(const scenario& s, std::uint64_t seed) {
   const fault_limits& f = s.faults;
   tape t;
   dice kinds(seed, purpose::swarm, 0);
-  // Each kind of fault is there in half of the seeds; all of them at once would hide what each does alone.
+  // Each kind of fault is there in half of the seeds, because all kinds at once would hide the effect of each.
   const auto rate = [&](std::uint64_t most) {
     const bool on = kinds.chance(500);
     const std::uint64_t much = kinds.below(most + 1);

@@ -1,6 +1,6 @@
 #pragma once
-/// What a simulated job does and what may befall it, read from a JSON file (docs/simulation.md), and the faults that a seed
-/// chooses among those.
+/// A scenario says what a simulated job does and which faults may hit it. It is read from a JSON file (docs/simulation.md). A seed
+/// chooses the faults of one run among these, as a tape.
 ///
 ///     scenario s = read_scenario(text);            // throws `malformed`, naming the field
 ///     tape t = draw(s, seed);                      // a random subset of the kinds of faults, at random rates
@@ -19,10 +19,10 @@
 
 namespace parley::simulation {
 
-/// Where a campaign needs more calls than its op has: so many.
+/// If a search needs more calls than its op has, so many are added at once.
 inline constexpr std::uint64_t more_at_once = 40;
 
-/// Calls that wait for less than this may time out for any fault.
+/// Calls with a shorter timeout than this may time out because of any fault.
 inline constexpr time_ns short_timeout_ns = 1'000'000'000;
 
 struct op_spec {
@@ -45,32 +45,32 @@ struct op_spec {
   std::vector<std::uint64_t> sizes{4096};
   std::vector<std::string> configs{"direct"};
   std::uint64_t calls = 40;  ///< of each rank, while faults may happen
-  std::uint64_t calm = 100;  ///< and once all is healed
+  std::uint64_t calm = 100;  ///< of each rank, after all faults have ended
   std::uint64_t in_flight = 1;
-  /// Of a pair: so many tags. Of the messages that are sent at once those of the last tag are received first, one at a time.
+  /// Number of tags of a pair. Among the messages that are sent at once, those of the last tag are received first, one at a time.
   std::uint64_t streams = 1;
   std::uint64_t depth = 1;  ///< of a group
   std::string does = "all_reduce";
-  /// Of a halo: how many ranks along each dimension, of which every other one wraps; none: a ring.
+  /// The ranks of a halo along each dimension; every other dimension wraps. Empty: a ring.
   std::vector<rank_id> grid{};
-  bool corners = false;        ///< the same: to all neighbours, not only across faces
-  bool mesh = false;           ///< the same: a ring by lists of indices
-  bool rehearse = true;        ///< of an op without headers: candidates run on scratch buffers, else by leased calls
-  bool between_calls = false;  ///< these are made between calls, where all members have ended those before
-  bool compare = false;        ///< what trials bring is compared with what the default does
+  bool corners = false;        ///< of a halo: exchanges with all neighbours, not only across faces
+  bool mesh = false;           ///< of a halo: a ring whose rims are lists of indices
+  bool rehearse = true;        ///< of an op without headers: trials run on scratch buffers; false: in leased calls
+  bool between_calls = false;  ///< rehearsals run between calls, once all members have ended the calls before
+  bool compare = false;        ///< results of trials are compared with those of the default
   bool registered = false;     ///< buffers are registered with the op
-  bool everybody = true;       ///< ranks that take no part declare it, too
-  std::uint64_t small_receives = 0;  ///< of a thousand: with half the room that the largest message needs
-  /// Of a thousand calls while faults may happen, on each rank: before it, a search anew is asked for (`rank::retune`); the rank is
-  /// about to leave, and then stays (`rank::settle`).
+  bool everybody = true;       ///< ranks that are no members declare it, too
+  std::uint64_t small_receives = 0;  ///< of a thousand receives: have half the room that the largest message needs
+  /// While faults may happen, before so many of a thousand calls a rank asks for another search (`rank::retune`), and before so many it
+  /// settles as if it were about to leave, and then stays (`rank::settle`).
   std::uint64_t retunes = 0;
   std::uint64_t leaves = 0;
   time_ns timeout_ns = 30'000'000'000;
-  time_ns pause_ns = 1'000'000;  ///< between calls, at most
+  time_ns pause_ns = 1'000'000;  ///< longest pause between calls
 };
-/// Whether an op of this kind is made of others (op_programs.hpp).
+/// True if an op of this kind is made of other ops (op_programs.hpp).
 constexpr bool is_program(op_spec::kind k) noexcept { return k >= op_spec::kind::batch; }
-/// Of a size that an op made of others has sent a few times only, as when its ranks compare their terms: no call brings more of them.
+/// True if an op made of other ops has sent a size only a few times, as when its ranks compare their terms. More calls send no more of it.
 bool is_beside(const op_spec& op, std::uint64_t invocations) noexcept;
 
 /// The most that a seed may choose: thousandths of messages, and numbers of mishaps.
@@ -81,13 +81,13 @@ struct fault_limits {
   std::uint64_t delay_data = 0;
   std::uint64_t double_data = 0;
   std::uint64_t disk_fails = 0;
-  std::uint64_t disk_room = 0;       ///< bytes of all files of a rank, where a disk is nearly full; until all is healed
-  std::uint64_t disk_locks = 0;      ///< of a thousand results files: locked by somebody else until then
+  std::uint64_t disk_room = 0;       ///< bytes for all files of a rank on a disk that is nearly full, until faults end
+  std::uint64_t disk_locks = 0;      ///< of a thousand results files: locked by another process until faults end
   std::uint64_t disk_tears = 0;      ///< of a thousand crashes: a file that was replaced is cut
   std::uint64_t noise = 0;           ///< of simulated kernels, see kernel_model
-  std::uint64_t drift = 0;           ///< the same, in a second
-  std::uint64_t stragglers = 0;      ///< the same
-  std::uint64_t early_timeouts = 0;  ///< of a thousand calls, until all is healed
+  std::uint64_t drift = 0;           ///< of simulated kernels, per second
+  std::uint64_t stragglers = 0;      ///< of simulated kernels
+  std::uint64_t early_timeouts = 0;  ///< of a thousand calls, until faults end
   std::uint64_t clogs = 0;
   std::uint64_t cuts = 0;
   std::uint64_t pauses = 0;
@@ -98,9 +98,9 @@ struct fault_limits {
   time_ns longest_delay_ns = 200'000;
   time_ns longest_mishap_ns = 50'000'000;
   bool orders = true;
-  bool inside = true;  ///< these also inside ranks; not where members of a group must start calls in one order
+  bool inside = true;  ///< orders also among tasks of a rank; not if members of a group must start calls in one order
   bool skew = false;
-  bool points = true;  ///< smaller windows and margins, and things said again too early
+  bool points = true;  ///< smaller windows and margins, and retries that come too early
 };
 
 struct scenario {
@@ -111,20 +111,20 @@ struct scenario {
   kernel_model kernel{};
   fault_limits faults{};
   time_ns faulty_ns = 200'000'000;        ///< how long faults may happen
-  time_ns calm_after_ns = 3'000'000'000;  ///< after they have ended; for what was lost to be said again
+  time_ns calm_after_ns = 3'000'000'000;  ///< from their end to the calm calls; lost messages are repeated in it
   time_ns detection_ns = 100'000'000;
   std::uint64_t window = 64;  ///< unmatched messages of a stream
   std::uint64_t window_bytes = 4'194'304;
   std::uint32_t control_window = 64;   ///< control messages from one rank to another that were not accepted yet
-  double budget = 1e9;                 ///< of wall time, for trials
-  tuning::drift_options watch{};       ///< over what has been decided
+  double budget = 1e9;                 ///< the fraction of wall time that trials may cost
+  tuning::drift_options watch{};       ///< the drift watch over decided configs
   std::uint64_t first_invocation = 0;  ///< the number of each stream's first call
-  std::uint64_t jobs = 1;  ///< so many of the same ranks, one after the other, with the disks of the one before
-  bool cut_short = false;  ///< all but the last end where they stand, with messages still under way
-  bool results = false;    ///< whether they read and write results files
-  std::vector<std::vector<std::string>> validators;  ///< by job and rank: what results of that rank depend on
+  std::uint64_t jobs = 1;  ///< jobs of the same ranks, one after the other, each with the disks of the one before
+  bool cut_short = false;  ///< all jobs but the last end early, with messages still in flight
+  bool results = false;    ///< jobs read and write results files
+  std::vector<std::vector<std::string>> validators;  ///< by job and rank: a version that its results depend on
   std::vector<rank_id> other_version;  ///< ranks whose control frames are of another protocol version than the others'
-  bool must_decide = true;             ///< all campaigns are to have ended once it is over
+  bool must_decide = true;             ///< all searches must have ended when the run is over
   std::optional<tape> saved;
 };
 
@@ -132,7 +132,7 @@ scenario read_scenario(std::string_view json);
 std::string write_scenario(const scenario& s);
 
 tape draw(const scenario& s, std::uint64_t seed);
-/// What a scenario and a tape make of kernels.
+/// The kernel model of a run: that of the scenario, with the faults of the tape.
 kernel_model kernels_of(const scenario& s, const tape& t) noexcept;
 
 }  // namespace parley::simulation

@@ -1,6 +1,6 @@
 #pragma once
-/// Chance in a simulation: every number is a pure function of (seed, purpose, who, counter), so that a fault which is left out
-/// while a failing seed is made smaller does not change what happens elsewhere.
+/// Random numbers of a simulation. Each number is a pure function of (seed, purpose, who, counter), so leaving out one fault while a
+/// failing run is made smaller does not change what happens elsewhere.
 ///
 ///     dice luck(seed, purpose::fate, from * ranks + to);
 ///     if (luck.chance(50)) …                  // 50 in a thousand
@@ -12,7 +12,7 @@
 
 namespace parley::simulation {
 
-/// What numbers are drawn for; each has streams of its own.
+/// The purpose of a number. Each purpose has its own streams of numbers.
 enum class purpose : std::uint64_t { swarm = 1, order, fate, landing, kernel, fault, disk, program, mutant };
 
 class dice {
@@ -30,7 +30,7 @@ class dice {
     return most <= least ? least
                          : least + static_cast<std::int64_t>(below(static_cast<std::uint64_t>(most - least) + 1));
   }
-  /// Draws only where there is something to decide.
+  /// Draws a number only if the outcome is open: not for 0, and not for 1000 or more.
   constexpr bool chance(std::uint64_t per_thousand) noexcept {
     return per_thousand != 0 && (per_thousand >= 1000 || below(1000) < per_thousand);
   }

@@ -1,12 +1,12 @@
 #pragma once
-/// A disk in memory, and what disks do when they are bad.
+/// A disk in memory, with the faults of bad disks.
 ///
 ///     disk d(dice(seed, purpose::disk, rank));
 ///     d.faults = {.fail_per_thousand = 100, .room_bytes = 4096};
-///     d.files["results.csv"] = "PT_VERSION,…";         // what is there already, whoever wrote it
+///     d.files["results.csv"] = "PT_VERSION,…";         // a file that is already there
 ///
-/// As `runtime::storage` promises, a call that fails leaves what was there. Only `crash` tears: what was added to the end of a
-/// file last is cut somewhere, and on a disk that says it has written what it has not, so is the file that was replaced last.
+/// A call that fails leaves the file as it was, as `runtime::storage` promises. Only `crash` damages files: it cuts the latest append at a
+/// random place and, with `tear_per_thousand`, also the file replaced last, like a disk that reports writes before they are done.
 #include <parley/runtime/storage.hpp>
 #include <parley/simulation/world/dice.hpp>
 
@@ -20,8 +20,8 @@
 namespace parley::simulation {
 
 struct disk_faults {
-  std::uint64_t fail_per_thousand = 0;                               ///< calls that the machine refuses
-  std::uint64_t tear_per_thousand = 0;                               ///< crashes that cut what was replaced last
+  std::uint64_t fail_per_thousand = 0;                               ///< calls that fail by chance
+  std::uint64_t tear_per_thousand = 0;                               ///< crashes that cut the file replaced last
   std::size_t room_bytes = std::numeric_limits<std::size_t>::max();  ///< of all files together
 };
 
@@ -34,7 +34,7 @@ class disk final : public runtime::storage {
   runtime::result<> replace(const std::string& path, std::string_view text) override;
   runtime::result<> update(const std::string& path, const edit& change) override;
   runtime::result<> append(const std::string& path, std::string_view text) override;
-  /// The process that was writing has ended.
+  /// The process that was writing ends: what it wrote last may be cut.
   void crash();
 
   std::map<std::string, std::string> files;

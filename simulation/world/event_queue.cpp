@@ -20,7 +20,7 @@ event_queue::~event_queue() {
   }
 }
 
-// Of a window that is not open yet.
+// The slot of a window that is not open yet.
 event_queue::waiting*& event_queue::slot_of(std::uint64_t window) {
   const auto l = static_cast<unsigned>(63 - std::countl_zero(window ^ window_)) / slot_bits;
   const auto slot = static_cast<unsigned>(window >> (l * slot_bits)) & 63U;
@@ -86,7 +86,7 @@ event_queue::entry event_queue::pop() {
   return {i.when, i.where, std::unique_ptr<event>(i.what)};
 }
 
-// The slots of a level are later than all that is in the levels below it.
+// Opens the earliest slot of the lowest level in use, because all items of a level are later than those of the levels below it.
 bool event_queue::open_next() {
   here_.clear();
   taken_ = 0;

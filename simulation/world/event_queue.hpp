@@ -1,14 +1,14 @@
 #pragma once
-/// What happens next in a simulated world: events, and the times at which ranks want to be woken, which move all the time.
+/// The queue of a simulated world: events, and one wake-up time for each rank, which may be moved at any time.
 ///
 ///     event_queue queue(ranks);
 ///     queue.push(when, rank, std::make_unique<ring>());
-///     queue.wake(rank, when);                       // instead of the time that it had; `never`: not at all
-///     while (queue.next() <= now) { auto e = queue.pop(); … }        // e.what: an event, or null: rank e.where wants to be woken
+///     queue.wake(rank, when);                       // replaces the rank's earlier wake-up time; `never`: no wake-up
+///     while (queue.next() <= now) { auto e = queue.pop(); … }        // e.what is an event; null: wake rank e.where
 ///
-/// In the order of their times, and those of one nanosecond in the order in which they were added; the order of a wake is that of its
-/// latest move. A calendar: what is far is in slots of 64 on each level, as in a `timer_wheel`, and only what is in the next few
-/// nanoseconds is sorted, so that adding and taking cost the same however much is waiting.
+/// Entries leave in the order of their times. Entries of one nanosecond leave in the order in which they were added; the order of a
+/// wake-up is that of its latest move. The queue is a calendar: entries that are far off lie in slots, 64 on each level, as in a
+/// `timer_wheel`, and only those of the next few nanoseconds are sorted, so adding and taking cost the same however much is waiting.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/coroutines/frame_pool.hpp>
 
@@ -31,7 +31,7 @@ struct event : runtime::frame_pool::pooled {
   virtual void happen() = 0;
 };
 
-/// Of events that happen to no rank in particular, such as bytes that a network card writes.
+/// The rank of events that happen to no rank in particular, such as bytes that a network card writes.
 inline constexpr rank_id nobody = static_cast<rank_id>(-1);
 
 class event_queue {
@@ -62,28 +62,28 @@ class event_queue {
     const item* const i = first();
     return i == nullptr ? runtime::never : i->when;
   }
-  /// Whom one of those concerns that come soon, `ahead` behind the next one, as far as that is known; for who wants to fetch memory.
+  /// The rank of the entry `ahead` places behind the next one, or `nobody` if that entry is not known yet. For prefetching memory.
   rank_id whom(std::size_t ahead) const noexcept {
     return taken_ + ahead < here_.size() ? here_[taken_ + ahead].where : nobody;
   }
-  /// There must be one.
+  /// Requires that the queue is not empty.
   entry pop();
 
  private:
-  // An event, or a wake: then `what` is null.
+  // An event, or a wake-up if `what` is null.
   struct item {
     time_ns when;
     std::uint64_t order;
     event* what;
     rank_id where;
   };
-  // One that waits in a slot.
+  // An item in the list of a slot.
   struct waiting : item, runtime::frame_pool::pooled {
     waiting(const item& i, waiting* n) noexcept : item(i), next(n) {}
     waiting* next;
   };
-  // A wake that was moved is not looked for: its item stays where it is, and what it stands for is found out when it comes up. Two
-  // items of a rank may be of use, the next one that comes up and one behind it; others are dropped then.
+  // The wake-up time of a rank. Moving it does not search for the item of the earlier time: that item stays in the queue and is checked
+  // when it comes first. Two items of a rank may be of use, the next one to come first and one behind it; `find_first` drops the others.
   struct wish {
     struct place {
       time_ns when = runtime::never;
@@ -94,7 +94,7 @@ class event_queue {
     place soonest{};
     place later{};
   };
-  static constexpr unsigned window_bits = 5;  // nanoseconds that are sorted together
+  static constexpr unsigned window_bits = 5;  // items of the same 2^5 ns are sorted together
   static constexpr unsigned slot_bits = 6;
   static constexpr unsigned level_count = 10;
   struct level {
@@ -114,14 +114,13 @@ class event_queue {
   void drop_first() noexcept;
   bool open_next();
 
-  // Of the window that is open: what was there when it was opened, in order, of which so many are taken, and what was added since,
-  // as a heap.
+  // The open window: its items when it was opened, sorted, of which the first `taken_` are gone, and the items added since, as a heap.
   std::vector<item> here_;
   std::size_t taken_ = 0;
   std::vector<item> added_;
-  const item* first_ = nullptr;  // of both, once it is known
-  std::uint64_t window_ = 0;     // its number
-  std::uint32_t used_ = 0;       // which levels have something, as bits
+  const item* first_ = nullptr;  // the first item of `here_` and `added_`; null: not known
+  std::uint64_t window_ = 0;     // number of the open window
+  std::uint32_t used_ = 0;       // bit l is set if level l is not empty
   std::array<std::unique_ptr<level>, level_count> levels_;
   std::vector<wish> wakes_;
   std::uint64_t last_order_ = 0;

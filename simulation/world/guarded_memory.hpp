@@ -1,11 +1,11 @@
 #pragma once
-/// Host memory with a margin on either side of each block, in which a write beyond what an op has made for itself shows. The last few
-/// blocks that are gone are kept for a while: a write into them shows, too.
+/// Host memory that detects stray writes. Each block has a margin on either side, in which a write beyond the block shows. The last few
+/// freed blocks are kept for a while, so that a write into them shows, too.
 ///
 ///     guarded_memory guarded;
-///     runtime::host_memory_instead instead(guarded);   // what ops make on this thread, while it lives
+///     runtime::host_memory_instead instead(guarded);   // ops on this thread allocate from it while `instead` lives
 ///     …
-///     guarded.spoiled();                               // blocks beside which somebody has written, or after their end
+///     guarded.spoiled();                               // number of blocks with a stray write beside them, or after they were freed
 #include <parley/runtime/dataflow/memory_space.hpp>
 
 #include <cstddef>
@@ -32,7 +32,7 @@ class guarded_memory final : public runtime::memory_space {
                runtime::device_stream stream) override {
     below_.scatter(pieces, packed, stream);
   }
-  /// Of all blocks so far, those that are gone included.
+  /// Number of blocks with a stray write so far, freed ones included.
   std::size_t spoiled() const;
   std::size_t made() const noexcept { return made_; }
 
@@ -45,7 +45,7 @@ class guarded_memory final : public runtime::memory_space {
   void keep_for_a_while(std::vector<std::byte> gone);
   runtime::memory_space& below_;
   std::size_t made_ = 0;
-  std::size_t spoiled_ = 0;  // of those that are gone
+  std::size_t spoiled_ = 0;  // among freed blocks
   std::list<const guarded_block*> live_{};
   std::deque<std::vector<std::byte>> gone_{};
 };

@@ -26,7 +26,7 @@ namespace {
 
 constexpr time_ns longest_job_ns = 400'000'000'000;
 constexpr time_ns look_every_ns = 500'000'000;
-constexpr int looks = 400;  // at what has not been decided
+constexpr int looks = 400;  // how often a job waits for searches that have not ended, at most
 constexpr int looks_at_rehearsals = 2 * actors::warming_limit_ns / look_every_ns;
 
 class runner final : private wire_tap {
@@ -98,7 +98,7 @@ class runner final : private wire_tap {
   static std::uint32_t control_window_of(const scenario& s, const tape& t) {
     return t.control_window != 0 ? static_cast<std::uint32_t>(t.control_window) : s.control_window;
   }
-  // Of a process that begins.
+  // Sets the fault points of a process that begins.
   void switch_fault_points(rank_id r) {
     actors::services& inside = world_[r].services();
     if (looks_at_payloads_) payloads_.listen(world_[r]);
@@ -131,10 +131,10 @@ class runner final : private wire_tap {
     w.settings.window = window_of(play_, tape_);
     w.control_window = control_window_of(play_, tape_);
     if (play_.results) w.settings.results_path = "results.csv";
-    std::vector<std::uint64_t> records(play_.ranks);  // which each rank may make, or more
+    std::vector<std::uint64_t> records(play_.ranks);  // at least as many as each rank makes
     for (const op_spec& op : play_.ops) {
       const std::uint64_t calls = 4 * (op.calls + op.calm + programs::most_more / 2) * op.members.size();
-      for (const rank_id r : op.members) records[r] += calls * (1 + play_.faults.restarts);  // they make them anew
+      for (const rank_id r : op.members) records[r] += calls * (1 + play_.faults.restarts);  // restarts repeat calls
     }
     w.of_rank = [this, records](rank_id r, std::uint64_t job, ops::rank_settings& s) {
       s.flight_records = std::max<std::uint64_t>(records[r], 1024);
@@ -159,7 +159,7 @@ class runner final : private wire_tap {
     }
   }
 
-  // A frame of another version is made one that its receiver cannot read, whichever of the two has the newer one.
+  // A frame between ranks of different versions gets a version that its receiver cannot read, whichever of the two is newer.
   void skew_version(parcel& p) const {
     runtime::frame_header h;
     const auto is_other = [&](rank_id r) {
@@ -172,7 +172,7 @@ class runner final : private wire_tap {
     std::memcpy(p.header.data(), &h, sizeof h);
   }
 
-  // What befalls a rank after so many messages, between this one and what happens next.
+  // Mishaps of ranks that are due after this many messages happen here, before anything else does.
   bool on_deliver(parcel& p) override {
     skew_version(p);
     ++delivered_;
@@ -194,7 +194,7 @@ class runner final : private wire_tap {
     payloads_.begin_job();
     sky_.begin(s);
     observer_.begin_job();
-    // A world between healed and calm: what befell it last must be over.
+    // Faults end once the last mishap is over; the calm phase begins `calm_after_ns` later.
     time_ns healed = began + play_.faulty_ns;
     for (const mishap& m : tape_.mishaps)
       healed = std::max(healed, began + (m.after != 0 ? play_.faulty_ns : m.at_ns) + m.for_ns);
@@ -208,7 +208,7 @@ class runner final : private wire_tap {
     });
     at(healed, [this] { heal(); });
     for (rank_id r = 0; play_.results && r < play_.ranks; ++r) {
-      // A program may write them at any time, and be told why it cannot.
+      // A program may write its results at any time. The write may fail: disks are faulty in this phase.
       at(began + disk_luck_.between(0, play_.faulty_ns), [this, r] {
         if (world_.find(r) != nullptr) static_cast<void>(world_[r].write_results());
       });
@@ -225,7 +225,7 @@ class runner final : private wire_tap {
     idle_.run_until([&] { return s.now() >= calm && world_.all_ended(); }, began + longest_job_ns);
     record_.programs_left += world_.programs();
     for (int look = 0; look < looks && searching() && !idle_.over(); ++look) idle_.run_to(s.now() + look_every_ns);
-    idle_.run_to(s.now() + 2 * look_every_ns);  // the last decision reaches everybody
+    idle_.run_to(s.now() + 2 * look_every_ns);  // so that the last decision reaches all ranks
     for (int look = 0; look < looks_at_rehearsals && is_at_work() && !idle_.over(); ++look)
       idle_.run_to(s.now() + look_every_ns);
     for (rank_id r = 0; play_.results && r < play_.ranks; ++r) {
@@ -237,7 +237,7 @@ class runner final : private wire_tap {
     observer_.end_job();
     for (rank_id r = 0; r < play_.ranks; ++r) {
       for (const auto& [path, text] : world_.disk(r).files) {
-        // With other validators, or while that one is locked, beside it, with a mark in its name.
+        // If its results file has other validators or is locked, a rank writes another file, whose name has a mark.
         const std::string own = "results" + std::to_string(r);
         const bool is_result = path.starts_with(own + ".") && path.ends_with(".csv");
         if (!play_.results || !is_result) record_.files_left.push_back(path + " of rank " + std::to_string(r));
@@ -260,14 +260,14 @@ class runner final : private wire_tap {
     trace_->print(*trace_to_);
   }
 
-  // What belongs to one job does not happen in the next.
+  // Calls `f` at `when`, unless a new job has begun by then.
   template <class F>
   void at(time_ns when, F f) {
     world_.stage().at(when, nobody, [this, f, job = world_.job()] {
       if (world_.job() == job) f();
     });
   }
-  // Who rehearses once more, by itself, ends that.
+  // True if operations, exposed memory or unacknowledged messages are left. A rank that rehearses again by itself ends the rehearsal.
   bool is_at_work() {
     std::size_t left = world_.network().pending() + world_.network().exposed();
     for (rank_id r = 0; left == 0 && r < play_.ranks; ++r) {
@@ -305,13 +305,13 @@ class runner final : private wire_tap {
   idle_steps idle_{world_, [this] { return record_.calls.size(); }};
   std::unique_ptr<wire_tap> mutant_;
   observer observer_;
-  // Of pairs and groups the programs themselves look at every byte.
+  // Programs of pairs and groups check every byte themselves; the payload book is for the other ops.
   bool looks_at_payloads_ =
       std::any_of(play_.ops.begin(), play_.ops.end(), [](const op_spec& op) { return is_program(op.what); });
   payload_book payloads_{[this](std::string text) { record_.at_once.push_back({"S8", std::move(text)}); }};
   dice disk_luck_{seed_, purpose::disk, 1'000'000};
   bool healed_ = false;
-  std::uint64_t delivered_ = 0;  // of this job
+  std::uint64_t delivered_ = 0;  // messages of this job
 };
 
 }  // namespace

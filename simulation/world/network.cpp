@@ -17,7 +17,7 @@ using runtime::list_hook;
 
 namespace {
 
-// Payloads that travel with their messages lie in memory that is used again and again, behind their own size.
+// A payload that travels with its message lies in recycled memory, behind its size.
 constexpr std::size_t before_payload = alignof(std::max_align_t);
 
 std::byte* carry(std::span<const std::byte> payload) {
@@ -37,7 +37,7 @@ void put_down(const void* carried) noexcept {
 
 }  // namespace
 
-// A completion that somebody waits for. It is called once: by what it waits for, or when its owner gives its peer up.
+// An operation in flight. Its completion is called once: when the operation ends, or when its owner gives up the peer.
 struct network::operation : list_hook, runtime::frame_pool::pooled {
   operation(rank_id o, rank_id p, std::uint64_t l, completion* d) noexcept : owner(o), peer(p), life(l), done(d) {}
   void end(errc outcome) noexcept {
@@ -54,17 +54,17 @@ struct network::operation : list_hook, runtime::frame_pool::pooled {
   bool abandoned = false;  // its buffer is gone
 };
 
-// A payload that waits at its sender.
+// A payload that stays with its sender until it is fetched.
 struct network::offered : list_hook, runtime::frame_pool::pooled {
   std::span<const std::byte> payload;
   rank_id from = 0;
-  std::uint64_t life = 0;  // of its rank
+  std::uint64_t life = 0;  // of `from`
   void withdraw() noexcept {
     withdrawn = true;
     payload = {};
   }
-  bool withdrawn = false;   // its rank has ended, or has abandoned it
-  bool taken_back = false;  // which whoever fetches it finds out
+  bool withdrawn = false;   // its sender has ended, or has abandoned it
+  bool taken_back = false;  // its sender has taken it back: a fetch fails
   std::unique_ptr<operation> sender;
 };
 
@@ -74,7 +74,7 @@ struct network::waiting_fence {
   std::uint64_t last_put;
   std::unique_ptr<operation> op;
   link::channel on;
-  std::vector<std::byte> header;  // of the message that it brings, if it brings one
+  std::vector<std::byte> header;  // of the message that the fence delivers; empty: none
 };
 
 class network::port final : public link {
@@ -93,7 +93,7 @@ class network::port final : public link {
   errc send(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
             completion* done) override;
   errc fetch(arrival&& message, std::span<std::byte> into, completion* done) override;
-  // Unless it can be taken back, what has been offered stays offered: like a transport that has no way to do that.
+  // Cancels only a payload that can be taken back. Others stay offered, as in a transport that cannot cancel.
   void cancel(completion& pending) override { static_cast<void>(take_back(pending)); }
   void abandon(completion& pending) noexcept override;
   const counters& statistics() const noexcept override { return counters_; }
@@ -124,11 +124,11 @@ class network::port final : public link {
   }
   void release(const void* held, bool remote) noexcept override;
 
-  // What this rank has sent to one other.
+  // The wire from this rank to one other rank.
   struct wire {
     rank_id to = 0;
     std::uint64_t messages[channels]{};
-    time_ns free_at = 0;  // when its payloads have left
+    time_ns free_at = 0;  // when all its payloads have left
   };
   wire& wire_to(rank_id to) {
     if (latest_ < wires_.size() && wires_[latest_].to == to) return wires_[latest_];
@@ -143,21 +143,21 @@ class network::port final : public link {
     arrival message;
   };
 
-  // What every message needs is together.
+  // The members that every message needs are close together.
   network& net_;
   rank_id rank_;
   bool dead_ = false;
   std::uint64_t life_ = 0;
-  std::uint64_t back_since_ = 0;  // the life with which it came back; what is for those before is lost
-  time_ns egress_free_at_ = 0;    // when all payloads of this rank have gone out
-  time_ns ingress_free_at_ = 0;   // when all payloads for this rank that are under way have come in
+  std::uint64_t back_since_ = 0;  // the life that began with `come_back`; messages for earlier lives are lost
+  time_ns egress_free_at_ = 0;    // when all payloads that this rank has sent have left
+  time_ns ingress_free_at_ = 0;   // when all payloads in flight to this rank have arrived
   std::vector<wire> wires_;
   std::size_t latest_ = 0;
   handler* handlers_[channels]{};
   counters counters_;
-  intrusive_list<operation> open_;  // of this rank
-  intrusive_list<offered> offers_;  // by this rank
-  std::vector<early> early_;        // what came before there was a handler
+  intrusive_list<operation> open_;  // operations of this rank
+  intrusive_list<offered> offers_;  // payloads offered by this rank
+  std::vector<early> early_;        // messages that arrived before their channel had a handler
   failure_handler* failure_ = nullptr;
 };
 
@@ -203,7 +203,7 @@ struct network::delivery final : event {
     if (on == runtime::link::channel::data) ++net.payloads_;
     target.deliver(on, arrival(&target, {header.data(), header_size}, length, std::exchange(held, nullptr), remote));
   }
-  // The sender learns of it when it gives the peer up.
+  // The sender's operation stays open until the sender gives up the peer.
   void drop() {
     if (!remote || held == nullptr) return;
     const std::unique_ptr<const offered> offer(static_cast<const offered*>(std::exchange(held, nullptr)));
@@ -226,7 +226,7 @@ struct network::delivery final : event {
   std::array<std::byte, link::max_header_bytes> header;  // the first `header_size`
 };
 
-// What came early goes to its handler.
+// Delivers the early messages of a channel to its handler.
 struct network::handing_over final : event {
   handing_over(port& p, link::channel c) noexcept : to(p), on(c) {}
   void happen() override {
@@ -250,7 +250,7 @@ struct network::handing_over final : event {
   link::channel on;
 };
 
-// An operation that ends well, at its owner.
+// Ends an operation at its owner.
 struct network::finishing final : event {
   finishing(std::unique_ptr<operation> o, errc how) noexcept : op(std::move(o)), outcome(how) {}
   void happen() override { op->end(outcome); }
@@ -258,11 +258,11 @@ struct network::finishing final : event {
   errc outcome;
 };
 
-// A payload on its way from a sender who had kept it.
+// A fetched payload on its way from its sender to the receiver.
 struct network::bringing final : event {
   explicit bringing(network& n) noexcept : net(n) {}
   void happen() override {
-    if (fetching->done == nullptr) {  // its receiver has ended, or has given the sender up
+    if (fetching->done == nullptr) {  // the receiver has ended, or has given up the sender
       net.keep(std::move(offer->sender));
       return;
     }
@@ -288,7 +288,7 @@ network::network(timeline& line, rank_id ranks, link_model model, interference* 
   for (rank_id r = 0; r < ranks; ++r) ports_.push_back(std::make_unique<port>(*this, r));
 }
 
-// What is still under way ends like transfers of a transport that is closed: everybody gets their memory back.
+// Ends all operations in flight, as a transport that closes does: their owners get their buffers back.
 network::~network() {
   for (auto& p : ports_) {
     p->dead_ = true;
@@ -313,7 +313,7 @@ void network::finish(std::unique_ptr<operation> op, time_ns delay, errc outcome)
   line_.at(line_.now() + delay, owner, std::make_unique<finishing>(std::move(op), outcome));
 }
 
-// It will end only when its owner gives its peer up, or ends itself.
+// Keeps an operation that ends only when its owner gives up the peer, or ends itself.
 void network::keep(std::unique_ptr<operation> op) {
   if (op && op->done != nullptr) kept_.push_back(std::move(op));
 }
@@ -324,7 +324,7 @@ time_ns network::crossed(rank_id from, rank_id to, std::uint64_t bytes, link::ch
   return carried(from, to, line_.now(), busy);
 }
 
-// When a payload has come that waits from `begins` on for the wires which it keeps busy for so long.
+// The time at which a payload arrives that waits for its wires from `begins` on and keeps each of them busy for `busy`.
 time_ns network::carried(rank_id from, rank_id to, time_ns begins, time_ns busy) {
   const auto host = [this](rank_id r) { return r - r % model_.ranks_per_host; };
   time_ns leaves = begins + busy;
@@ -435,7 +435,7 @@ void network::port::release(const void* held, bool remote) noexcept {
   if (dead_) {
     net_.keep(std::move(offer->sender));
   } else {
-    net_.finish(std::move(offer->sender), net_.model_.latency_ns);  // as UCX has it: dropped is not failed
+    net_.finish(std::move(offer->sender), net_.model_.latency_ns);  // as with UCX: a drop is not a failed send
   }
 }
 
@@ -453,8 +453,8 @@ bool network::port::take_back(const completion& pending) {
   return true;
 }
 
-// As UCX has it: what is under way cannot be taken back, so the connection goes, with all that uses it. The other side notices
-// a little later.
+// As with UCX, an operation in flight cannot be taken back, so the connection breaks, with all operations on it. The other side notices
+// one latency later.
 void network::port::abandon(completion& pending) noexcept {
   if (take_back(pending)) return;
   operation* left = nullptr;
@@ -584,7 +584,7 @@ std::size_t network::exposed() const noexcept {
 
 // --- One-sided transfers ---------------------------------------------------------------------------------------------
 
-// When bytes that a put or a get moves are at their other end.
+// The time at which the bytes of a put or a get arrive at their other end.
 time_ns network::put_or_got(rank_id from, rank_id to, time_ns begins, std::uint64_t bytes) {
   const auto busy = static_cast<time_ns>(model_.one_sided_ns_per_byte * static_cast<double>(bytes));
   return model_.shared_one_sided ? carried(from, to, begins, busy) : begins + model_.latency_ns + busy;
@@ -611,7 +611,7 @@ runtime::late_writes network::port::withdraw(const runtime::exposed_memory& memo
   return net_.model_.late;
 }
 
-// The number of the exposed memory at which a key and an address point, or 0.
+// The number of the exposed memory that contains the range which the key and the address name, or 0.
 std::uint64_t network::place_of(rank_id owner, std::span<const std::byte> key, std::uint64_t address,
                                 std::uint64_t bytes) const {
   std::uint64_t number = 0;
@@ -631,7 +631,7 @@ struct network::leaving final : event {
       : net(n), op(std::move(o)), number(w), data(d) {}
   void happen() override {
     if (op->done == nullptr ||
-        op->abandoned) {  // its origin has given the peer up, has ended, or has other use for the data
+        op->abandoned) {  // the origin has given up the peer, has ended, or may have reused the buffer
       net.forget_put(number);
       return net.keep(std::move(op));
     }
@@ -714,7 +714,7 @@ errc network::port::get(rank_id from, const runtime::remote_place& at, std::span
 
 errc network::port::fence(rank_id to, completion* done) { return start_fence(to, done, channel::data, {}); }
 
-// Some links can and some cannot: here every other time, so that each run has both.
+// Some links can announce and some cannot. This one can every other time, so that each run has both.
 errc network::port::announce(rank_id to, channel on, std::span<const std::byte> header, completion* done) {
   if (net_.last_put_ % 2 == 0) return errc::unavailable;
   const errc started = start_fence(to, done, on, header);
@@ -732,7 +732,7 @@ errc network::port::start_fence(rank_id to, completion* done, channel on, std::s
   return errc::pending;
 }
 
-// Its target's link hands it over, however the weather is for what its origin sends.
+// The link of the target delivers this message itself, so the weather does not decide its fate.
 void network::bring(const waiting_fence& f, time_ns way) {
   auto made = std::make_unique<delivery>(*this);
   made->from = f.from;
@@ -789,11 +789,11 @@ void network::land(std::size_t at) {
   end_fences();
 }
 
-// `way`: of a message, where a fence has just been asked for.
+// `way` is the latency of the message of a fence that was requested just now.
 void network::end_fences(time_ns way) {
   for (std::size_t i = 0; i < fences_.size();) {
     const waiting_fence& f = fences_[i];
-    // A fence is between two processes: what others in their places have put is nothing to it.
+    // A fence is between two processes: it does not wait for puts of other processes in their places.
     const auto before_it = [&](const flying_put& w) {
       return w.from == f.from && is_of(w.from, w.life) && w.to == f.to && regions_[w.region - 1].life == f.op->life &&
              w.number <= f.last_put;

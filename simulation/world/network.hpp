@@ -1,17 +1,18 @@
 #pragma once
-/// Virtual links between the ranks of a job, with all that a real transport does to messages, and all that it may do.
+/// Virtual links between the ranks of a job. They do to messages all that a real transport does, and all that a transport may do.
 ///
 ///     network net(line, 4, {.latency_ns = 2'000, .ns_per_byte = 0.1}, &weather);
 ///     ops::rank r({clock, net[0], …}, {});
-///     net.crash(2, [&] { … end rank 2 … });      // nothing of it is sent, received or completed any more
-///     net.give_up(0, 2);                         // rank 0 has noticed: what it has under way with 2 ends with `peer_failed`
+///     net.crash(2, [&] { … end rank 2 … });      // from now on rank 2 sends, receives and completes nothing
+///     net.give_up(0, 2);                         // rank 0 has noticed: its operations in flight with rank 2 end with `peer_failed`
 ///
-/// A payload up to `eager_bytes` travels with its message; a larger one stays with its sender until it is fetched. Payloads
-/// from one rank to another share one wire. A put ends at its origin and lands later, in any order with messages: only a fence
-/// makes sure. `interference` decides the fate of each message; without one all of them arrive, in time.
+/// A payload up to `eager_bytes` travels with its message; a larger one stays with its sender until it is fetched. `link_model` says which
+/// payloads share a wire. A put completes at its origin and lands at its target later, in any order with messages; only a fence
+/// guarantees that it has landed. `interference` decides the fate of each message; without one all messages arrive in time.
 ///
-/// Memory: a payload that is with the network is read until its completion has run and never afterwards, also when its rank
-/// ends; an operation that is abandoned costs the connection, as with UCX, unless a sender can take it back. Writes into withdrawn memory, or into memory of a rank that has ended, land nowhere and are counted.
+/// Memory: the network may read a payload until its completion has run, and never afterwards, also if the rank ends. Abandoning an
+/// operation breaks the connection, as with UCX, unless the sender can take the payload back. Writes into memory of a rank that has ended
+/// are dropped and counted, and so are writes into withdrawn memory where `late` is `fail`.
 #include <parley/runtime/wire/link.hpp>
 #include <parley/simulation/world/timeline.hpp>
 
@@ -35,28 +36,28 @@ struct link_model {
   enum class fences : std::uint8_t { work, do_nothing, fail };
   time_ns latency_ns = 1'000;
   double ns_per_byte = 0.1;
-  time_ns per_message_ns = 0;  ///< how long a data message keeps its wire busy besides
+  time_ns per_message_ns = 0;  ///< how long a data message keeps its wire busy, besides its bytes
   std::size_t eager_bytes = 8192;
-  std::size_t wiring_bytes = 300'000;  ///< what a rehearsal moves (`link::wiring_bytes`); with many ranks, their memory
-  bool shared_wire = false;            ///< payloads of one rank for another wait for each other
-  bool shared_egress = false;          ///< payloads of one rank for whomever do, where they go out
-  bool shared_ingress = false;         ///< payloads of whomever for one rank do, where they come in
-  bool shared_one_sided = false;       ///< puts and gets do what the three above say, as messages do
-  /// So many ranks, one behind the other, are one host: the three above mean its way out and in, and nothing between its own ranks. What
-  /// a rank sends to itself takes neither in any case.
+  std::size_t wiring_bytes = 300'000;  ///< size of a rehearsal's message (`link::wiring_bytes`); smaller saves memory
+  bool shared_wire = false;            ///< payloads from one rank to one other rank wait for each other
+  bool shared_egress = false;          ///< all payloads that a rank sends wait for each other
+  bool shared_ingress = false;         ///< all payloads that a rank receives wait for each other
+  bool shared_one_sided = false;       ///< puts and gets wait for these wires, too
+  /// So many consecutive ranks are one host: `shared_egress` and `shared_ingress` are then the wires out of and into the host. Messages
+  /// between ranks of one host, and from a rank to itself, use neither.
   rank_id ranks_per_host = 1;
   bool takes_back =
-      false;  ///< a sender can take back what was not fetched yet, as memory that it lends; fetching it fails
+      false;  ///< a sender can take back a payload that was not fetched yet, such as lent memory; a later fetch fails
   memory one_sided = memory::exposed;
   fences fence = fences::work;
-  time_ns fence_fails_from_ns = 0;  ///< where they fail
+  time_ns fence_fails_from_ns = 0;  ///< if `fence` is `fail`: fences work before this time
   runtime::late_writes late = runtime::late_writes::fail;
   double one_sided_ns_per_byte = 0.1;
-  time_ns landing_ns = 5'000;  ///< how long after its end at the origin a put lands; `never`: when `land` is called
+  time_ns landing_ns = 5'000;  ///< from a put's completion at its origin until it lands; `never`: when `land` is called
 };
 
-/// Links of programs that are run with `--sim`: as in the world, a rank has one wire out and one wire in, which take so many bytes and
-/// messages in a time, whomever they are for.
+/// The links of programs that run with `--sim`. As in reality, each rank has one wire out and one wire in, which all its peers share and
+/// which carry only so many bytes and messages in a given time.
 inline link_model usual_links() {
   link_model l;
   l.per_message_ns = 50;
@@ -70,31 +71,31 @@ struct parcel {
   rank_id to = 0;
   runtime::link::channel on = runtime::link::channel::control;
   std::span<std::byte> header{};
-  std::span<std::byte> payload{};  ///< empty where it stays with its sender
+  std::span<std::byte> payload{};  ///< empty if it stays with its sender
   std::uint64_t payload_bytes = 0;
-  std::uint64_t number = 0;  ///< how many went from one to the other on this channel before it, and 1
-  std::uint8_t mark = 0;     ///< on delivery: what its fate says
-  bool copy = false;         ///< comes a second time
+  std::uint64_t number = 0;  ///< counts the messages from `from` to `to` on this channel, from 1
+  std::uint8_t mark = 0;     ///< on delivery: the mark of its fate
+  bool copy = false;         ///< the second delivery of a doubled message
   bool replaced = false;     ///< on delivery: `instead` is the payload
   std::vector<std::byte> instead{};
 };
 
-/// What becomes of a message. Data is never lost while both ends live: `lost` and `doubled` are for control messages, and
-/// `doubled` for data to see what receivers drop.
+/// The fate of a message. Data is never lost while both ends live, so `lost` is for control messages. `doubled` is for control messages
+/// and for data, to test that receivers drop the copy.
 struct fate {
   bool lost = false;
   bool doubled = false;
-  time_ns extra_ns = 0;       ///< on top of its time
-  time_ns copy_extra_ns = 0;  ///< of the second one
-  std::uint8_t mark = 0;      ///< for who decided on it, to know it by on delivery
+  time_ns extra_ns = 0;       ///< added to its usual time
+  time_ns copy_extra_ns = 0;  ///< of the copy
+  std::uint8_t mark = 0;      ///< lets the one who decided recognize the message on delivery
 };
 
 class interference {
  public:
   virtual fate judge(const parcel& p) = 0;
-  /// Before it is delivered; it may be changed. False: it is not delivered after all.
+  /// Called before a message is delivered; may change it. False: the message is dropped.
   virtual bool deliver(parcel&) { return true; }
-  /// A put's own time to land.
+  /// The time that a put takes to land.
   virtual time_ns landing(rank_id, rank_id, time_ns usual) { return usual; }
 
  protected:
@@ -110,31 +111,31 @@ class network {
 
   runtime::link& operator[](rank_id r) noexcept;
   link_model& model() noexcept { return model_; }
-  /// What a put does to memory that was withdrawn, for mutants that do not withdraw it; none: nothing.
+  /// Called for a put that comes after its memory was withdrawn, for mutants that do not withdraw it; may be empty.
   std::function<void(std::uint64_t address, std::span<const std::byte> data)> put_too_late;
 
-  /// `rank` ends inside `end_it`.
+  /// Ends `rank`; its objects are destroyed inside `end_it`.
   template <class End>
   void crash(rank_id rank, End end_it) {
     begin_crash(rank);
     end_it();
     end_crash(rank);
   }
-  /// Inside `end_it`, where the process of `rank` ends and its memory stays: nobody there hears how its transfers end.
+  /// Call inside `end_it` if the process of `rank` ends but its memory stays: its completions are then never called.
   void forget_transfers_of(rank_id rank);
-  /// A new process takes over the rank's number, and everybody knows.
+  /// Starts a new process in place of `rank`; all other ranks know it at once.
   void revive(rank_id rank);
-  /// The same in the midst of a job: the others know only once they have met it. What they send until then is for the old
-  /// process; what that one has sent still comes.
+  /// Like `revive`, in the middle of a job: other ranks know the new process only after `meet`. Until then their messages go to the old
+  /// process and are lost. Messages that the old process sent still arrive.
   void come_back(rank_id rank);
   void meet(rank_id who, rank_id peer);
-  /// Ends what `who` has under way with those that were `peer` before the one it has met.
+  /// Ends the operations of `who` with earlier processes of `peer`, once `who` has met the new one.
   void let_go(rank_id who, rank_id peer);
-  /// Which process of `peer`'s `who` knows: how often one had begun.
+  /// The number of the process of `peer` that `who` knows, counted from the beginning.
   std::uint64_t known_life(rank_id who, rank_id peer) const noexcept;
   /// `who` takes `peer` for dead from now on.
   void give_up(rank_id who, rank_id peer);
-  /// The same on both sides: at once for `who`, a little later for `peer`.
+  /// Both ranks take each other for dead: `who` at once, `peer` one latency later.
   void break_connection(rank_id who, rank_id peer);
   bool gave_up(rank_id who, rank_id peer) const {
     return !given_up_.empty() && gave_up(who, peer, known_life(who, peer));
@@ -143,19 +144,19 @@ class network {
 
   struct put_counters {
     std::size_t landed = 0;
-    std::size_t nowhere = 0;  ///< memory that had been withdrawn
-    std::size_t outside = 0;  ///< beyond the memory that the key names, or a key of nothing: a fault of the protocol
+    std::size_t nowhere = 0;  ///< into withdrawn memory, or memory of a rank that has ended
+    std::size_t outside = 0;  ///< outside the memory of the key, or with an unknown key: a fault of the protocol
     std::size_t in_the_air = 0;
-    std::size_t lost_reads = 0;  ///< of memory that was withdrawn under them
+    std::size_t lost_reads = 0;  ///< gets from memory that was withdrawn meanwhile
   };
   const put_counters& puts() const noexcept { return puts_; }
-  /// That have arrived, in whatever way.
+  /// Number of payloads that have arrived: messages, puts and gets.
   std::uint64_t payloads() const noexcept { return payloads_; }
-  /// The oldest put that is in the air; whether there was one.
+  /// Lands the oldest put in the air. Returns whether there was one.
   bool land();
-  /// Completions that somebody waits for, apart from those that end once the death of a peer is noticed.
+  /// Number of operations in flight, except those that end only once the death of a peer is noticed.
   std::size_t pending() noexcept;
-  /// Of living ranks: memory that was not withdrawn.
+  /// Number of memory regions of living ranks that are exposed and not withdrawn.
   std::size_t exposed() const noexcept;
 
  private:
@@ -187,7 +188,7 @@ class network {
   struct waiting_fence;
   struct handing_over;
   struct breaking;
-  bool is_of(rank_id rank, std::uint64_t life) const noexcept;  ///< and lives
+  bool is_of(rank_id rank, std::uint64_t life) const noexcept;  ///< true if that process of `rank` lives
   bool gave_up(rank_id who, rank_id peer, std::uint64_t life) const;
   void end_operations(rank_id who, rank_id peer, std::uint64_t before_life);
   void begin_crash(rank_id rank);
@@ -211,11 +212,11 @@ class network {
   interference* weather_;
   std::vector<std::unique_ptr<port>> ports_;
   std::map<std::pair<rank_id, rank_id>, std::uint64_t>
-      given_up_;  // the life of the second that the first took for dead
+      given_up_;  // by (who, peer): the latest life of `peer` that `who` took for dead
   std::map<std::pair<rank_id, rank_id>, std::uint64_t>
-      outdated_;                                  // what the first knows of the second, where that is old
-  std::vector<std::unique_ptr<operation>> kept_;  // of living ranks, with peers that will never answer
-  std::vector<region> regions_;                   // of all ranks; the number of one is its place + 1
+      outdated_;                                  // by (who, peer): the old life of `peer` that `who` still knows
+  std::vector<std::unique_ptr<operation>> kept_;  // operations of living ranks with peers that will never answer
+  std::vector<region> regions_;                   // of all ranks; the number of a region is its index + 1
   std::deque<flying_put> flying_;
   std::vector<waiting_fence> fences_;
   std::uint64_t last_put_ = 0;

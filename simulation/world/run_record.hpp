@@ -1,9 +1,9 @@
 #pragma once
-/// All that one run leaves for the checkers (checkers.hpp): the calls of its programs, and what its ranks knew when they ended.
+/// The record of one run, which the checkers (checkers.hpp) read: the calls of its programs, and the state of its ranks when they ended.
 ///
 ///     run_record record;
 ///     record.play = &scenario; record.faults = &tape;
-///     observer watching(record, world, window);       // observer.hpp; programs.hpp writes down their calls
+///     observer watching(record, world, window);       // observer.hpp; programs.hpp records the calls
 ///     for (const violation& v : check(record)) …
 #include <parley/actors/agreement/participant.hpp>
 #include <parley/actors/leases/lease_coordinator.hpp>
@@ -32,13 +32,13 @@ struct violation {
 
 /// One call that a program has made.
 struct call_record {
-  std::size_t op = 0;  ///< in the scenario
+  std::size_t op = 0;  ///< index in the scenario
   std::uint64_t job = 0;
-  std::uint64_t returns = 0;  ///< of the op's members, as its rank knew: calls of one generation have one number
+  std::uint64_t returns = 0;  ///< restarts of the op's members that the rank knew of: equal within one generation
   rank_id rank = 0;
   bool sends = false;
-  bool calm = false;         ///< begun after all was healed
-  std::uint64_t number = 0;  ///< of this program, this job
+  bool calm = false;         ///< begun in the calm phase, after all faults
+  std::uint64_t number = 0;  ///< counted by this program in this job
   time_ns began_ns = 0;
   time_ns ended_ns = 0;
   time_ns timeout_ns = 0;
@@ -46,19 +46,19 @@ struct call_record {
   runtime::errc code() const noexcept { return failed ? failed->code() : runtime::errc::none; }
 };
 
-/// The name of the op in a title such as `acts 0->1`, which may also be a name alone.
+/// The op's name in a title such as `acts 0->1`, or in a title that is a name alone.
 inline std::string_view op_of(std::string_view title) { return title.substr(0, title.rfind(' ')); }
-/// Whether that is a part of the op, as `gradients/inside` is of `gradients`, or the op itself.
+/// True if `part` is the op itself or a part of it, as `gradients/inside` is of `gradients`.
 inline bool is_of(std::string_view part, std::string_view op) noexcept {
   return part.starts_with(op) && (part.size() == op.size() || part[op.size()] == '/');
 }
 
-/// What one participant of an op knew when its job ended, or its rank crashed.
+/// The state of one participant of an op when its job ended or its rank crashed.
 struct participant_view {
   std::size_t job = 0;
   rank_id rank = 0;
-  bool ended = false;  ///< its generation, before the job did
-  bool left = false;   ///< its program had returned, and its process had gone, before others had ended
+  bool ended = false;  ///< its generation ended before the job did
+  bool left = false;   ///< its program had returned, and its process had ended, before others did
   std::string op;      ///< the name that the user gave
   std::string title;   ///< of the edge or group
   std::uint64_t id = 0;
@@ -74,10 +74,10 @@ struct participant_view {
   std::set<std::uint64_t> available;                           ///< what this rank can run
   std::vector<std::pair<std::uint64_t, std::string>> classes;  ///< wire classes of the configs that this rank knows
   std::vector<actors::decision_record> decisions;
-  std::size_t owed = 0;  ///< messages that nobody has acknowledged when the job ends
+  std::size_t owed = 0;  ///< messages still unacknowledged when the job ended
 };
 
-/// What a leader knew of one search.
+/// The leader's state of one search.
 struct search_view {
   std::size_t job = 0;
   std::uint64_t op = 0;
@@ -86,27 +86,27 @@ struct search_view {
   std::string title;
   std::string key;
   tuning::size_bucket bucket{};
-  bool searches_again = false;  ///< by itself, later
+  bool searches_again = false;  ///< by itself, after a while
   std::uint32_t search = 1;
   time_ns search_began_ns = 0;
   actors::search::stage where = actors::search::stage::waiting;
   std::uint64_t digest = 0;
   std::uint64_t invocations = 0;
   std::string winner;
-  std::string why;       ///< and the evidence, in words
+  std::string why;       ///< the reason and the evidence, in words
   std::string progress;  ///< how far its search has come, in words
   actors::decision_source source = actors::decision_source::trials;
   double cost_ns = 0;
 };
 
-/// What one member of an op without headers knew of its gates.
+/// The gates of one member of an op without headers, as that member knew them.
 struct lease_view {
   std::size_t job = 0;
   rank_id rank = 0;
   std::string op;
   std::string title;
   std::uint64_t gates_met = 0;
-  bool ended = false;  ///< its process, before the job did
+  bool ended = false;  ///< its process ended before the job did
   std::string closed;  ///< a gate that is still closed, in words
   bool leads = false;
   actors::lease_coordinator::counters led{};  ///< at the leader
@@ -120,7 +120,7 @@ struct flight_view {
   runtime::flight_record record;
 };
 
-/// A call that ended with an error, as its rank told its caller.
+/// A call that ended with an error, as its caller got it.
 struct failed_call {
   rank_id rank = 0;
   runtime::error why;
@@ -132,10 +132,9 @@ struct fenced_rank {
   std::uint64_t job = 0;
   rank_id rank = 0;
   time_ns at_ns = 0;
-  time_ns until_ns = runtime::never;  ///< a new process has taken its place
+  time_ns until_ns = runtime::never;  ///< when a new process took its place
 };
 
-/// All that a run leaves for the checkers.
 struct run_record {
   const scenario* play = nullptr;
   const tape* faults = nullptr;
@@ -144,39 +143,39 @@ struct run_record {
   std::vector<search_view> searches;
   std::vector<flight_view> flights;
   std::map<std::pair<std::size_t, rank_id>, std::uint64_t>
-      flights_lost;  ///< for which recorders had no room, by job and rank
+      flights_lost;  ///< flights for which the recorder had no room, by job and rank
   std::vector<lease_view> leases;
-  /// Of pairs: whether message n has come, by op, job and returns.
+  /// For pairs: whether message n was received, by op, job and returns.
   std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::vector<bool>> received;
   std::vector<fenced_rank> fenced;
-  // Of programs (program_checkers.hpp).
+  // For programs only (program_checkers.hpp).
   std::vector<failed_call> failed_calls;
-  std::map<rank_id, time_ns> left_ns;    ///< when a rank whose program had returned was gone
-  std::vector<std::string> undelivered;  ///< what ranks said when they left (`ops::left_over`)
-  double budget = 0;                     ///< of wall time, for trials
-  std::set<std::string> other_ops;       ///< that ranks had in the same program where nothing befell them, by name
-  /// What calls of an op with so many bytes took at most where nothing befell them; empty where that is not known.
+  std::map<rank_id, time_ns> left_ns;    ///< when the process of a rank ended whose program had returned
+  std::vector<std::string> undelivered;  ///< reports of ranks that left (`ops::left_over`)
+  double budget = 0;                     ///< the fraction of wall time that trials may cost
+  std::set<std::string> other_ops;       ///< names of the ops that ranks declared in an undisturbed run of the program
+  /// The longest time of an op's calls with so many bytes in an undisturbed run, by op and bytes; empty if unknown.
   std::map<std::pair<std::uint64_t, std::uint64_t>, time_ns> usual_ns;
-  std::map<std::uint64_t, std::uint32_t> rehearsed;  ///< of ops without headers: complete ones, by digest
-  std::vector<violation> at_once;                    ///< seen while it ran
+  std::map<std::uint64_t, std::uint32_t> rehearsed;  ///< complete rehearsals of ops without headers, by digest
+  std::vector<violation> at_once;                    ///< violations seen while the run went on
   coverage messages;
-  const window_book* windows = nullptr;                                        ///< of what was sent
-  std::map<std::pair<rank_id, rank_id>, std::uint64_t> between;                ///< messages from one to another
-  std::map<std::tuple<std::uint64_t, rank_id, rank_id>, std::uint64_t> of_op;  ///< those of one op
+  const window_book* windows = nullptr;                                        ///< of the messages sent
+  std::map<std::pair<rank_id, rank_id>, std::uint64_t> between;                ///< messages, by sender and receiver
+  std::map<std::tuple<std::uint64_t, rank_id, rank_id>, std::uint64_t> of_op;  ///< messages, by op, sender and receiver
   std::size_t programs_left = 0;
   std::size_t pending_left = 0;
   std::size_t exposed_left = 0;
-  std::size_t frames_left = 0;          ///< of coroutines, once all ranks have ended
-  std::vector<std::string> files_left;  ///< on the disks of the ranks, besides their results files
-  std::size_t spoiled = 0;              ///< buffers of ops beside which somebody has written
+  std::size_t frames_left = 0;          ///< coroutine frames left once all ranks have ended
+  std::vector<std::string> files_left;  ///< files on the ranks' disks other than their results files
+  std::size_t spoiled = 0;              ///< blocks of ops with stray writes (guarded_memory.hpp)
   std::uint64_t puts_outside = 0;
   std::uint64_t lost_reads = 0;
   time_ns ended_ns = 0;
   time_ns faulty_until_ns = 0;
 };
 
-/// Whether the error of a call on `where` began with a rank that is gone, as it says, though nothing had befallen that rank by then. A fence
-/// that fails may make any rank count as dead, and a rank that the others hold dead sees these go.
+/// True if a call on `where` failed because a rank is gone, as its error says, though no fault had hit that rank by `by_ns`. False if
+/// fences may fail, because a failed fence makes any rank count as dead. False also if `where` was lost, because it then loses the others.
 bool lost_to_nothing(const run_record& r, rank_id where, const runtime::error& why, time_ns by_ns);
 
 }  // namespace parley::simulation

@@ -42,7 +42,7 @@ void stage::catch_up(rank_id r) {
   p.clock.advance_to(now_ + p.offset);
 }
 
-// After something has happened to `r`: whether it is ready, and when its timers want to be looked at.
+// After something has happened to `r`: lists it if it is ready, and sets its wake-up to its next timer.
 void stage::look_at(rank_id r) {
   player& p = *players_[r];
   acting_ = nobody;
@@ -57,7 +57,7 @@ void stage::look_at(rank_id r) {
   queue_.wake(r, when);
 }
 
-// Its thread computes. What comes meanwhile it takes in afterwards, with all that follows from that, before its timers fire.
+// The thread of `r` computes. Events that arrive meanwhile are handled afterwards, with all their consequences, before its timers fire.
 void stage::stay_busy(rank_id r) {
   player& p = *players_[r];
   p.clock.hold_clock(true);
@@ -65,7 +65,7 @@ void stage::stay_busy(rank_id r) {
   freeze(r, ends_computing(p));
 }
 
-// The rank that goes first of those that could go.
+// Takes the ready rank that runs first under `order`.
 rank_id stage::take_ready() {
   const std::size_t n = ready_.size();
   std::size_t chosen = 0;
@@ -78,13 +78,13 @@ rank_id stage::take_ready() {
   return ready_.take(static_cast<std::uint32_t>(chosen));
 }
 
-// Now and then what all ranks needed when they began, and no longer do, goes back to the heap.
+// Now and then returns memory to the heap that all ranks needed when they began and no longer need.
 void stage::count_step() noexcept {
   constexpr std::uint64_t now_and_then = std::uint64_t{1} << 18U;
   if (++steps_ % now_and_then == 0) runtime::frame_pool::trim();
 }
 
-// One coroutine.
+// Resumes one coroutine of `r`.
 void stage::turn(rank_id r) {
   player& p = *players_[r];
   p.listed = false;
@@ -97,13 +97,13 @@ void stage::turn(rank_id r) {
   look_at(r);
 }
 
-// An event, or that the timers of a rank are due.
+// Handles one event, or the due timers of a rank.
 void stage::happen(event_queue::entry e) {
   now_ = std::max(now_, e.when);
   if (e.where == nobody) return e.what->happen();
   player& p = *players_[e.where];
   if (p.frozen_until > now_) {
-    if (e.what == nullptr) return queue_.wake(e.where, runtime::never);  // `thaw` looks
+    if (e.what == nullptr) return queue_.wake(e.where, runtime::never);  // `thaw` sets it again
     if (p.held == nullptr) p.held = std::make_unique<std::vector<std::unique_ptr<event>>>();
     p.held->push_back(std::move(e.what));
     return;
@@ -115,8 +115,8 @@ void stage::happen(event_queue::entry e) {
   look_at(e.where);
 }
 
-// The memory of ranks whose turn is soon: of thousands of them it lies in no cache. First what is kept of the rank here, then the
-// frame that its earliest timer is in.
+// Prefetches the memory of ranks whose turn is soon, because no cache holds the memory of thousands of ranks: first the rank's `player`,
+// then the frame that holds its earliest timer.
 void stage::fetch_ahead() noexcept {
   constexpr std::size_t line = 64;
   const auto fetch = [](const void* from, std::size_t lines) {
@@ -127,7 +127,7 @@ void stage::fetch_ahead() noexcept {
   if (const rank_id r = queue_.whom(far); r != nobody) fetch(players_[r].get(), sizeof(player) / line);
   if (const rank_id r = queue_.whom(near); r != nobody) {
     constexpr std::size_t lines = 8;
-    constexpr std::size_t before = 5;  // a wait comes behind most of its frame
+    constexpr std::size_t before = 5;  // lines before the timer, which lies near the end of its frame
     const runtime::timer* const t = players_[r]->clock.earliest_timer();
     if (t != nullptr) fetch(reinterpret_cast<const char*>(t) - before * line, lines);
   }
@@ -165,11 +165,11 @@ void stage::thaw(rank_id r) {
   player& p = *players_[r];
   p.frozen_until = now_;
   p.clock.end_computing(now_ + p.offset);
-  // In the order in which they came, and before what comes from now on.
+  // Held events happen in the order in which they came, before any event that comes from now on.
   if (const auto held = std::exchange(p.held, nullptr)) {
     for (auto& e : *held) queue_.push(now_, r, std::move(e));
   }
-  if (p.clock.holds_clock()) {  // an event happens once no rank has anything to do, and after those before it
+  if (p.clock.holds_clock()) {  // this event happens after the held ones, once no rank is ready
     at(now_, r, [&p, computed = p.computed] {
       if (p.computed == computed) p.clock.hold_clock(false);
     });

@@ -1,17 +1,16 @@
 #pragma once
-/// The ranks of a simulated job beside each other on one virtual time, each with an executor of its own, so that one can be
-/// frozen, slowed down or started again while the others go on.
+/// A stage runs the ranks of a simulated job on one virtual time. Each rank has its own executor, so one rank can be frozen, slowed down
+/// or restarted while the others go on.
 ///
 ///     stage s(4, {.seed = 7, .order = ordering::shuffled});
 ///     s.clock(2);                                   // the executor of rank 2
-///     s.freeze(2, runtime::never);                  // like SIGSTOP: nothing of it is resumed, its timers and messages wait
+///     s.freeze(2, runtime::never);                  // like SIGSTOP: none of its coroutines is resumed, its timers and messages wait
 ///     while (s.step()) …                            // one coroutine, or one event
 ///     s.clock(2).spend(1_ms);                       // in a coroutine of rank 2: it has computed for 1 ms
 ///
-/// Time stands still while any rank has something to do. What happens is a pure function of what was put on the stage and
-/// the seed. `order` says which rank goes first of those that could go. A rank that has computed inside a turn is busy for that
-/// long: what it does afterwards in that turn happens later, what comes to it meanwhile waits, and it takes that in before any of its
-/// timers fires.
+/// Time stands still while any rank is ready to run. A run is a pure function of the seed and of the events put on the stage. `order`
+/// chooses which ready rank runs first. A rank that computes inside a turn is busy for that long: the rest of its turn happens later,
+/// its messages wait meanwhile, and it handles them before any of its timers fires.
 #include <parley/runtime/coroutines/mailbox.hpp>
 #include <parley/runtime/time/virtual_time.hpp>
 #include <parley/simulation/world/dice.hpp>
@@ -41,16 +40,16 @@ class stage final : public timeline {
     std::uint64_t seed = 1;
     ordering order = ordering::arrival;
     rank_id starved = 0;
-    bool inside = false;             ///< the order holds inside ranks as well; starving: of one task of each
-    std::uint32_t starved_task = 1;  ///< which one: they are numbered as they are spawned
-    std::vector<time_ns> offsets{};  ///< what each rank's clock shows beyond the time of the stage; none: 0
+    bool inside = false;             ///< `order` also holds among the tasks of a rank; `starving` starves one of them
+    std::uint32_t starved_task = 1;  ///< number of the starved task; tasks are numbered as they are spawned
+    std::vector<time_ns> offsets{};  ///< added to the time of the stage on each rank's clock; empty: 0
   };
   stage(rank_id ranks, options o);
   ~stage() override;
 
   rank_id ranks() const noexcept { return static_cast<rank_id>(players_.size()); }
   runtime::virtual_time& clock(rank_id r) noexcept { return players_[r]->clock; }
-  /// Inside a turn with what its rank has computed in it.
+  /// Virtual time. Inside a turn it includes the time that the rank has computed in that turn.
   time_ns now() const noexcept override {
     return acting_ == nobody ? now_ : std::max(now_, ends_computing(*players_[acting_]));
   }
@@ -64,7 +63,7 @@ class stage final : public timeline {
     };
     at(when, where, std::unique_ptr<event>(std::make_unique<call>(std::move(f))));
   }
-  /// Runs `f` as if rank `r` did it: by its clock, and what it makes ready is resumed.
+  /// Runs `f` as if rank `r` did: on the clock of `r`, and coroutines of `r` that `f` makes ready are resumed.
   template <class F>
   void as(rank_id r, F f) {
     const rank_id other = acting_;
@@ -73,12 +72,12 @@ class stage final : public timeline {
     look_at(r);
     acting_ = other;
   }
-  /// The rank that something happens to right now, whose turn it is; `nobody` else.
+  /// The rank whose turn it is; `nobody` outside turns.
   rank_id acting() const noexcept { return acting_; }
 
   /// One step of one rank. False when nothing can happen any more.
   bool step();
-  /// Until `t`, or until nothing happens any more.
+  /// Steps until time `t`, or until nothing can happen any more.
   void run_to(time_ns t);
   template <class Holds>
   bool run_until(Holds holds, time_ns limit) {
@@ -88,16 +87,16 @@ class stage final : public timeline {
     return true;
   }
 
-  /// Nothing of `r` happens until then. A longer freeze replaces a shorter one.
+  /// Stops rank `r` until then. A longer freeze replaces a shorter one.
   void freeze(rank_id r, time_ns until);
   void thaw(rank_id r);
   bool frozen(rank_id r) const noexcept { return players_[r]->frozen_until > now_; }
-  /// For how long nothing of `r` has happened, as it computes or is frozen; 0: it is neither.
+  /// How long `r` has been computing or frozen; 0 if it is neither.
   time_ns stands_still(rank_id r) const noexcept { return frozen(r) ? now_ - players_[r]->frozen_since : 0; }
-  /// Each time that a coroutine of `r` was resumed, nothing of `r` happens for so long.
+  /// Each time that a coroutine of `r` was resumed, `r` then stands still for `per_turn_ns`.
   void slow_down(rank_id r, time_ns per_turn_ns) { players_[r]->turn_ns = per_turn_ns; }
 
-  /// Events and resumed coroutines so far, and what they were as a number: equal in equal runs.
+  /// The number of events and resumed coroutines so far, and a hash of them, which is equal in equal runs.
   std::uint64_t steps() const noexcept { return steps_; }
   std::uint64_t hash() const noexcept { return hash_; }
   void note(std::uint64_t what) noexcept { hash_ = runtime::mix(hash_ ^ what) + 0x9e3779b97f4a7c15U; }
@@ -110,9 +109,9 @@ class stage final : public timeline {
     time_ns frozen_since = 0;
     time_ns turn_ns = 0;
     bool listed = false;         ///< in `ready_`
-    std::uint32_t computed = 0;  ///< how many times, inside a turn
+    std::uint32_t computed = 0;  ///< how often the rank has computed inside a turn
     runtime::virtual_time clock;
-    // What happens once it is thawed.
+    // Events that happen once the rank is thawed.
     std::unique_ptr<std::vector<std::unique_ptr<event>>> held;
   };
   static time_ns ends_computing(const player& p) noexcept { return p.clock.busy_until() - p.offset; }

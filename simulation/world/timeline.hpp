@@ -1,11 +1,11 @@
 #pragma once
-/// What virtual links and disks need of whoever moves time: things that happen to a rank at a time.
+/// A timeline owns virtual time, and runs events at a given time on a given rank. Virtual links learn the time from it alone.
 ///
 ///     struct ring final : event { void happen() override { … } };
 ///     line.at(line.now() + 1'000, rank, std::make_unique<ring>());
 ///
-/// Events for one nanosecond happen in the order in which they were added. One that has not happened when its timeline ends is
-/// only destroyed. `stage` is the timeline of a simulated world; `executor_timeline` runs a network on one executor.
+/// Events of one nanosecond happen in the order in which they were added. A timeline that ends destroys its remaining events without
+/// running them. `stage` is the timeline of a simulated world; `executor_timeline` runs a network on one executor.
 #include <parley/runtime/time/executor.hpp>
 #include <parley/simulation/world/event_queue.hpp>
 
@@ -25,7 +25,7 @@ class timeline {
   virtual void at(time_ns when, rank_id where, std::unique_ptr<event> e) = 0;
 };
 
-/// All ranks on one executor: a network for tests that need no faults of whole ranks.
+/// Runs all ranks on one executor, for tests of a network that need no faults of whole ranks.
 class executor_timeline final : public timeline, private runtime::timer {
  public:
   explicit executor_timeline(runtime::executor& ex) noexcept : timer(&on_time), ex_(ex) {}

@@ -21,7 +21,7 @@ bool read(std::span<const std::byte> payload, M& to) {
   return static_cast<bool>(decoded);
 }
 
-// The log of an op without headers, whose payloads say nothing: from which invocation on it runs what.
+// The log of an op without headers: which configs run from which invocation on. The payloads of the op do not show that.
 std::string log_of(const std::vector<actors::lease_entry>& entries) {
   std::string text;
   for (const actors::lease_entry& e : entries) {
@@ -36,7 +36,7 @@ std::string log_of(const std::vector<actors::lease_entry>& entries) {
   return text;
 }
 
-// What helps most to follow a run; other messages are their names.
+// The contents of a message that help most to follow a run; empty for messages whose name is enough.
 std::string details(const parcel& p) {
   using namespace actors;
   if (p.on == runtime::link::channel::data) {

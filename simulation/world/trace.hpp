@@ -1,5 +1,5 @@
 #pragma once
-/// What happened in one run, line by line: every message as it leaves and as it is delivered, and every call that ended.
+/// The trace of one run: a line for every message when it is sent and when it is delivered, and for every call that ended.
 ///
 ///     trace lines(stage);
 ///     weather.tap(lines);
@@ -23,12 +23,12 @@ class trace final : public wire_tap {
   bool on_deliver(parcel& p) override;
   void add(time_ns when, std::string text) { lines_.emplace(when, std::move(text)); }
   void print(std::ostream& out) const;
-  /// `1a2b3c4d`, as messages have it there.
+  /// The low 32 bits in hexadecimal, such as `1a2b3c4d`, as the trace prints configs.
   static std::string short_digest(std::uint64_t digest);
 
  private:
   const timeline& line_;
-  std::multimap<time_ns, std::string> lines_;  // those of one moment in the order in which they were added
+  std::multimap<time_ns, std::string> lines_;  // lines of one time are in the order in which they were added
 };
 
 }  // namespace parley::simulation

@@ -58,17 +58,17 @@ void watchers::on_send(const parcel& p, const fate&) {
   runtime::frame_header h;
   if (p.on != link::channel::control || p.header.size() != sizeof h) return;
   std::memcpy(&h, p.header.data(), sizeof h);
-  if (h.sequence == 0) return;  // it says what was accepted, and waits nowhere
+  if (h.sequence == 0) return;  // it only reports what was accepted, and needs no room in the window
   way& its = ways_[{p.from, p.to}];
-  if (its.session != h.session) its = {.session = h.session};  // one of them is another process now
+  if (its.session != h.session) its = {.session = h.session};  // one of the two ranks has restarted
   its.sent = static_cast<std::uint32_t>(h.sequence);
-  // Who finds the window full asks once, with a number of its own.
+  // A sender that finds the window full sends one question, which has its own number.
   check(p.from, "queues", its.sent - its.accepted <= window_ + 1,
         "sent message " + std::to_string(its.sent) + " to rank " + std::to_string(p.to) + ", which had accepted " +
             std::to_string(its.accepted));
 }
 
-// As who sent them takes it: it only moves forward, and never beyond what was sent.
+// Counts acceptances as the sender does: the count only moves forward, and never beyond the last message sent.
 void watchers::on_accepted(const parcel& p, std::uint32_t accepted) {
   const auto at = ways_.find({p.to, p.from});
   if (at == ways_.end()) return;

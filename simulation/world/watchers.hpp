@@ -1,14 +1,14 @@
 #pragma once
-/// Checkers that read what ranks say to each other, without asking the ranks: what was promised, leased and stamped.
+/// Checkers that read the messages between ranks (promises, leases, stamps), and ask no rank about its state.
 ///
 ///     watchers all([&](std::string_view invariant, std::string text) { … }, window);
 ///     weather.tap(all);                                   // after the mutants, so that it sees what they changed
 ///
-/// | invariant | what must not be seen |
+/// | invariant | must not be seen |
 /// |---|---|
 /// | S1 | two stamps that give one invocation different configs, or two logs that differ in one entry |
 /// | S7 | two promises for one campaign that differ |
-/// | queues | more control messages from one rank to another than its window has room for, by what it was told of acceptance |
+/// | queues | more control messages from one rank to another than the window allows, by the acceptances that the sender has received |
 #include <parley/actors/leases/lease.hpp>
 #include <parley/simulation/world/weather.hpp>
 
@@ -32,7 +32,7 @@ class watchers final : public wire_tap {
       : tell_(std::move(tell)), window_(window) {}
   void on_send(const parcel& p, const fate&) override;
   bool on_deliver(parcel& p) override;
-  /// Another job: what was said in the one before no longer counts.
+  /// A new job begins: messages of earlier jobs no longer count.
   void begin_job();
 
  private:
@@ -42,7 +42,7 @@ class watchers final : public wire_tap {
               const std::vector<actors::lease_entry>& entries);
   void check(rank_id from, std::string_view invariant, bool holds, const std::string& text);
 
-  // What one process has sent to another, and what it was told of that.
+  // Control messages from one process to another: how many it sent, and how many of them it knows to be accepted.
   struct way {
     std::uint64_t session = 0;
     std::uint32_t sent = 0;
@@ -52,14 +52,14 @@ class watchers final : public wire_tap {
   std::function<void(std::string_view, std::string)> tell_;
   std::uint32_t window_;
   std::map<std::pair<rank_id, rank_id>, way> ways_;
-  // By op, generation, source, tag and whether they are rehearsals: the digest of each invocation, in their order.
+  // (invocation, digest) pairs in the order of invocations, by op, generation, source, tag and whether they are rehearsals.
   using stamped_stream = std::tuple<std::uint64_t, std::uint64_t, rank_id, std::uint32_t, bool>;
   boost::unordered_flat_map<stamped_stream, std::vector<std::pair<std::uint32_t, std::uint64_t>>,
                             boost::hash<stamped_stream>>
       stamped_;
-  // By op, generation, key and place in the log.
+  // Log entries, by op, generation, key and place in the log.
   std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t>, actors::lease_entry> logs_;
-  // By op, generation, key, campaign and rank.
+  // The promised invocation, by op, generation, key, campaign and rank.
   std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t, rank_id>, std::uint64_t> promised_;
 };
 

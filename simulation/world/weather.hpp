@@ -1,6 +1,6 @@
 #pragma once
-/// The faults of one run, as values: how messages fare, what befalls ranks, and in which order things are done. A tape is
-/// drawn from a scenario and a seed; a failing one is made smaller and saved.
+/// The faults of one run as values: faults of messages, faults of ranks, and the order in which coroutines run. A tape is drawn from a
+/// scenario and a seed. A failing tape is made smaller and saved.
 ///
 ///     tape t = draw(scenario, seed);
 ///     weather w(t, seed, ranks);        // an `interference` for a network
@@ -23,16 +23,16 @@
 
 namespace parley::simulation {
 
-/// Something that befalls a rank, or the way from one rank to another, at a time.
+/// A fault of a rank, or of the way from one rank to another, at a given time.
 struct mishap {
   enum class kind : std::uint8_t {
-    clog,     ///< nothing passes from `rank` to `to` for so long, then all of it does
-    cut,      ///< control messages from `rank` to `to` are lost for so long
+    clog,     ///< messages from `rank` to `to` are held back for `for_ns`, then all arrive
+    cut,      ///< control messages from `rank` to `to` are lost for `for_ns`
     pause,    ///< `rank` is stopped, like SIGSTOP
-    slow,     ///< `rank` needs a microsecond for each thing it does
+    slow,     ///< each step of `rank` takes a microsecond
     crash,    ///< `rank` ends
-    restart,  ///< `rank` ends, and comes back as a new process after so long
-    suspect,  ///< an op of `to` finds `rank`, which lives, to be as good as dead, and so all hold it dead
+    restart,  ///< `rank` ends, and a new process takes its place after `for_ns`
+    suspect,  ///< an op of `to` gives up `rank`, which lives, so all others take `rank` for dead
     last = suspect
   };
   kind what = kind::clog;
@@ -41,9 +41,9 @@ struct mishap {
   time_ns at_ns = 0;
   time_ns for_ns = 0;
   std::uint64_t after =
-      0;  ///< what befalls a rank: once so many messages have come in all, and not at a time; 0: at its time
+      0;  ///< for mishaps of ranks: happens once so many messages have been delivered in all; 0: happens at `at_ns`
   friend bool operator==(const mishap&, const mishap&) = default;
-  /// Whether `rank` ends by it, or others take it for dead, as they do with one that is stopped for so long.
+  /// True if the mishap ends `rank` for good, or makes the others take it for dead, as a pause of `detection_ns` or longer does.
   bool is_death(time_ns detection_ns) const noexcept;
 };
 std::string_view name(mishap::kind k) noexcept;
@@ -53,34 +53,34 @@ struct tape {
   std::uint64_t double_control = 0;
   std::uint64_t delay_control = 0;
   std::uint64_t delay_data = 0;
-  std::uint64_t double_data = 0;  ///< beyond what the contract of links allows, as the model of edges has it
+  std::uint64_t double_data = 0;  ///< more than the contract of links allows; the model of edges does so, too
   time_ns longest_delay_ns = 100'000;
   std::uint64_t disk_fails = 0;  ///< of a thousand calls
-  std::uint64_t disk_room = 0;   ///< bytes; 0: as much as anybody wants
+  std::uint64_t disk_room = 0;   ///< bytes; 0: unlimited
   std::uint64_t disk_locks = 0;  ///< of a thousand results files
   std::uint64_t disk_tears = 0;  ///< of a thousand crashes
-  std::uint64_t noise = 0;       ///< of kernels, see kernel_model, as drift and stragglers are
+  std::uint64_t noise = 0;       ///< of kernels, as `drift` and `stragglers`; see kernel_model
   std::uint64_t drift = 0;
   std::uint64_t stragglers = 0;
-  // Fault points of the product, for all of the run; 0: as the scenario has it.
+  // Fault points inside parley, for the whole run; 0: the scenario's value.
   std::uint64_t window = 0;
   std::uint64_t window_bytes = 0;
   std::uint64_t control_window = 0;
   std::optional<std::uint64_t> promise_margin{};
-  std::uint64_t hurry = 0;           ///< of a thousand pauses before something is said again
-  std::uint64_t early_timeouts = 0;  ///< of a thousand calls, until all is healed
+  std::uint64_t hurry = 0;           ///< of a thousand pauses before a retry, which become almost none
+  std::uint64_t early_timeouts = 0;  ///< of a thousand calls, until all faults end
   ordering order = ordering::arrival;
   rank_id starved = 0;
-  bool inside = false;             ///< the order holds inside ranks as well
-  std::uint64_t starved_task = 1;  ///< of each rank, then
-  bool skewed = false;             ///< clocks of hosts of their own
+  bool inside = false;             ///< `order` also holds among the tasks of a rank
+  std::uint64_t starved_task = 1;  ///< of each rank, if `inside`
+  bool skewed = false;             ///< each rank is on its own host, with its own clock offset
   std::vector<mishap> mishaps;
-  /// Whether something has befallen that rank by then for which others hold it dead: they notice one that is stopped after so long.
+  /// True if a mishap that makes the others take rank `r` for dead has hit it by `by_ns`. A pause counts from `detection_ns` on.
   bool has_lost(rank_id r, time_ns by_ns, time_ns detection_ns) const noexcept;
   bool has(mishap::kind k) const noexcept;
 };
 
-/// What has happened to messages of one type.
+/// Counts of the messages of one type.
 struct message_counts {
   std::uint64_t sent = 0;
   std::uint64_t lost = 0;
@@ -89,16 +89,16 @@ struct message_counts {
   std::uint64_t delayed = 0;
   message_counts& operator+=(const message_counts& o) noexcept;
 };
-/// By type of message, and by the state that its op was in.
+/// Counts by message type and by the state of the message's op.
 using coverage = std::map<std::string, std::array<message_counts, op_state_count>>;
 void add(coverage& to, const coverage& more);
 
-/// What a message is called: `offer`, `credit`, `data`, `poison`, …
+/// The name of a message's type: `offer`, `credit`, `data`, `poison`, …
 std::string_view type_of(const parcel& p) noexcept;
 inline constexpr std::string_view nameless_type =
-    "other control";  ///< a message without a name in `type_of`; none of ours is
+    "other control";  ///< of a message type that `type_of` does not know; parley has none such
 
-/// Sees, and may change, what is delivered: checkers and mutants.
+/// Sees every message, and may change those that are delivered. Checkers and mutants are taps.
 class wire_tap {
  public:
   virtual bool on_deliver(parcel&) { return true; }
@@ -132,7 +132,7 @@ class weather final : public interference {
   struct way {
     explicit way(dice d) noexcept : luck(d) {}
     dice luck;
-    std::array<std::uint64_t, runtime::link::channels> highest{};  // delivered so far
+    std::array<std::uint64_t, runtime::link::channels> highest{};  // number of the last message delivered, by channel
   };
   way& way_of(rank_id from, rank_id to);
   message_counts& counts_of(const parcel& p, op_state when);
@@ -145,7 +145,7 @@ class weather final : public interference {
   boost::unordered_flat_map<std::uint64_t, way> ways_;
   std::vector<wire_tap*> taps_;
   op_states states_;
-  // By type: the few that there are are looked through as fast.
+  // Counts by type. There are few types, so a linear search is fast enough.
   std::vector<const char*> types_;  // the names that `type_of` gives
   std::vector<std::array<message_counts, op_state_count>> seen_;
 };

@@ -21,7 +21,7 @@ world::world(world_options o, interference* weather)
   for (rank_id r = 0; r < options_.ranks; ++r) nodes_.push_back(std::make_unique<node>(*this, r));
 }
 
-// Ranks end before what they stand on. Their scopes and coroutines are destroyed where they stand.
+// Ends the ranks before the members that they use. Coroutines are destroyed wherever they are suspended.
 world::~world() {
   before_end = nullptr;
   before_meeting = after_meeting = nullptr;
@@ -46,7 +46,7 @@ void world::start_all(std::function<void(rank_id)> launch) {
 void world::start(rank_id r) {
   node& n = *nodes_[r];
   ops::rank_foundation on{stage_.clock(r), network_[r], &n.disk, incarnations_, {}};
-  on.mail.job = runtime::mix(options_.seed + job_);  // jobs have names of their own, as those of `parley run`
+  on.mail.job = runtime::mix(options_.seed + job_);  // each job has its own name, as under `parley run`
   on.mail.window = options_.control_window;
   if (!options_.offsets.empty()) {
     for (rank_id host = 0; host < ranks(); ++host) on.hosts.push_back(host);
@@ -55,7 +55,7 @@ void world::start(rank_id r) {
     hear_before_link(r, peer, evidence::found_dead, {why, {}});
     network_.break_connection(r, peer);
   };
-  // A heart beats on one host.
+  // A heartbeat is seen on one host only. With clock offsets, each rank is on its own host.
   on.stands_still = [this](rank_id peer) {
     return nodes_[peer]->rank && options_.offsets.empty() ? stage_.stands_still(peer) : 0;
   };
@@ -160,7 +160,7 @@ void world::fail(rank_id r, const runtime::error& why) {
   }
 }
 
-// What it has said is at its receivers by now, as it had settled.
+// A rank leaves only after it has settled, so all that it sent has arrived.
 void world::leave(rank_id r) {
   node& n = *nodes_[r];
   if (!n.rank) return;
@@ -224,12 +224,12 @@ void world::pause(rank_id r, time_ns span) {
   const time_ns until = stage_.now() + span;
   stage_.freeze(r, until);
   if (span < options_.detection_ns) return;
-  // The others are told while it is stopped, and it is the moment it goes on.
+  // The others learn of it while the rank is stopped. The rank is fenced as soon as it goes on.
   hold_dead(r, stage_.now() + options_.detection_ns, until,
             "it was stopped for " + std::to_string(span / 1'000'000) + " ms");
 }
 
-// As soon as who found it has said so, which all read eight times within the detection time.
+// All ranks know it as soon as they read what `by` has published. They read eight times within the detection time.
 void world::suspect(rank_id r, rank_id by) {
   if (!nodes_[r]->rank || !nodes_[by]->rank) return;
   const std::string why = "an op of rank " + std::to_string(by) + " had no answer from it";
@@ -265,7 +265,7 @@ void world::befall(const mishap& m, time_ns began_ns) {
   const time_ns from = began_ns + m.at_ns;
   switch (m.what) {
     case mishap::kind::clog:
-    case mishap::kind::cut: break;  // the weather knows
+    case mishap::kind::cut: break;  // the weather handles these
     case mishap::kind::pause: in_this_job(from, [this, m] { pause(m.rank, m.for_ns); }); break;
     case mishap::kind::slow:
       in_this_job(from, [this, m] { set_pace(m.rank, pace::slow); });
@@ -289,7 +289,7 @@ void world::notice(rank_id who, rank_id lost, std::uint64_t life) {
   if (nodes_[who]->rank && nodes_[lost]->life == life) network_.give_up(who, lost);
 }
 
-// The rendezvous and the heartbeat are as quick as the link here, so that what a rank hears is what is so.
+// The rendezvous and the heartbeat are as quick as the link here, so a rank hears the true reason at once.
 void world::node::on_peer_failed(rank_id peer) noexcept {
   if (!begun()) return;
   const node& other = *owner.nodes_[peer];

@@ -1,5 +1,5 @@
 #pragma once
-/// A completion that says whether, how often and how it was called.
+/// A completion that counts its calls and keeps the outcome; `pending`: it was not called.
 #include <parley/runtime/wire/link.hpp>
 
 namespace parley::tests {

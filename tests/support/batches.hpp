@@ -32,7 +32,7 @@ inline runtime::task<> with_outcome(const batch_program* p, ops::rank* self, ops
   outcome = thrown ? runtime::result<>(runtime::describe(thrown)) : runtime::result<>();
 }
 
-/// Runs one program per rank; their outcomes, which are those of `dataflow::join` or what they threw.
+/// Runs one program per rank. Returns the outcome of each: that of `dataflow::join`, or what the program threw.
 inline std::vector<runtime::result<>> run_each(world& w, const std::vector<batch_program>& programs,
                                                const ops::p2p_options& op) {
   std::vector<runtime::result<>> outcomes(programs.size(), runtime::result<>(runtime::errc::pending));

@@ -1,5 +1,5 @@
 #pragma once
-/// How long a test that runs in real time waits for what must happen, on a machine that may be slow and busy:
+/// The longest time that a test in real time waits for an event, on a machine that may be slow and busy:
 ///
 ///     for (const deadline limit; !happened() && !limit.is_over();) go_on();
 #include <chrono>
@@ -9,7 +9,7 @@ namespace parley::tests {
 
 inline constexpr std::chrono::seconds long_enough{60};
 
-/// PARLEY_TEST_SLOWER=N: for N times as long, under a tool that makes all slower.
+/// PARLEY_TEST_SLOWER=N: tests wait N times as long, under a tool that slows everything down.
 inline int times_slower() {
   const char* const told = std::getenv("PARLEY_TEST_SLOWER");
   return told == nullptr ? 1 : std::atoi(told);

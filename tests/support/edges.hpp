@@ -1,6 +1,6 @@
 #pragma once
-/// Both ends of one edge on a virtual clock, without the actors that tune it: rank 0 sends, rank 1 receives. A test either
-/// sends through `edge_sender` or makes the stamped parts itself, in whatever order and number it likes.
+/// Both ends of one edge on a virtual clock, without the actors that tune it: rank 0 sends, rank 1 receives. A test either sends through
+/// `edge_sender`, or injects stamped parts itself, in any order and number.
 #include <parley/tests/support/cases/pattern.hpp>
 #include <parley/tests/support/memory_link.hpp>
 
@@ -15,7 +15,7 @@
 
 namespace parley::tests {
 
-/// What the actors of one rank share.
+/// The objects that the actors of one rank share.
 struct node {
   node(runtime::executor& ex, runtime::link& net, std::uint64_t first_invocation = 0)
       : mail(ex, net, {}), data(net), actors(ex), shared{ex, actors, net, mail, data, flight, {{1000, 1001}}, 0} {
@@ -57,11 +57,11 @@ struct edge_pair {
     s.source = 0;
     return s;
   }
-  /// A part, as it would come from the sender.
+  /// Sends a part as the sender would.
   void inject(const actors::stamp& s, std::span<const std::byte> part = {}) {
     static_cast<void>(links[0].send(1, runtime::link::channel::data, actors::bytes_of(s), part, nullptr));
   }
-  /// Lets time pass, so that what was sent is here.
+  /// Lets time pass, so that messages arrive.
   void pass(runtime::time_ns span = 1'000'000) {
     bool over = false;
     runtime::scope s(clock);
@@ -83,7 +83,7 @@ struct edge_pair {
   actors::edge_receiver in;
 };
 
-/// A receive of one whole message, as a test watches it.
+/// The state of a receive of one whole message.
 struct watched_receive {
   std::vector<std::byte> buffer;
   std::optional<runtime::errc> ended;
@@ -109,7 +109,7 @@ inline runtime::task<> receive_whole(actors::edge_receiver& edge, std::uint32_t 
   r.ended = co_await in.settle();
 }
 
-/// What a watched send came to.
+/// The state of a send.
 struct watched_send {
   std::optional<runtime::errc> ended;
   std::optional<std::uint64_t> invocation;

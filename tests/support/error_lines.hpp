@@ -1,5 +1,5 @@
 #pragma once
-/// An error as one line of text with its facts, and the error again from that line: how a rank in another process tells its test.
+/// Writes an error with its facts as one line of text, and reads it back. A rank in another process reports errors to its test this way.
 ///
 ///     say(line_of_error("first send", why));                   // `error of first send  code=timeout  op=acts 0->1 …`
 ///     if (const auto why = error_in_line(line, "first send")) …
@@ -40,7 +40,7 @@ inline std::map<std::string, std::string, std::less<>> facts_of(std::string_view
   return all;
 }
 
-/// `of(name, fact)` for each fact that is a number.
+/// Calls `of(name, fact)` for each fact that is a number.
 template <class Facts, class Of>
 void each_number(Facts& about, const Of& of) {
   of("rank", about.rank);
@@ -76,7 +76,7 @@ inline std::string line_of_error(const std::string& which, const runtime::error&
   return line;
 }
 
-/// The error that a line is about, if it is of that one.
+/// The error in a line, if the line is about `which`.
 inline std::optional<runtime::error> error_in_line(std::string_view line, const std::string& which) {
   if (!line.starts_with(error_lines::first_words_of(which))) return std::nullopt;
   const auto all = error_lines::facts_of(line);

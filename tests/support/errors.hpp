@@ -1,5 +1,5 @@
 #pragma once
-/// Compares an error with the facts that a test is about. How it is worded is checked in each folder's wording.cpp.
+/// Compares an error with the facts that a test is about. The wording is checked in each folder's wording.cpp.
 ///
 ///     CHECK(is(outcome, {.code = errc::timeout, .op = "acts 0->1", .rank = 1, .peer = 0, .unmet = awaited::message}));
 ///
@@ -28,13 +28,13 @@ struct expected_error {
   std::optional<std::uint64_t> done_bytes{};
   std::optional<std::uint64_t> whole_bytes{};
   std::optional<std::uint64_t> own_bytes{};
-  std::optional<runtime::rank_id> culprit{};  ///< the rank that it began with
-  /// Words that are not parley's: what the test's own code threw, why the test says that a rank is gone, the name of a config.
-  /// Or a sentence that no wording.cpp makes, as only this test can provoke it.
+  std::optional<runtime::rank_id> culprit{};  ///< the rank where the error began
+  /// Words in the text that are not parley's: those of the test's own exception, the test's reason why a rank is gone, the name of a
+  /// config. Also a sentence that no wording.cpp checks, because only this test can provoke it.
   std::string quotes{};
 };
 
-/// The facts that differ, both sides of each; none where all are as expected.
+/// The facts that differ, with both sides of each; empty if all are as expected.
 struct comparison {
   explicit operator bool() const noexcept { return differences.empty(); }
   std::string differences;

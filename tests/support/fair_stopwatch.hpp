@@ -1,11 +1,11 @@
 #pragma once
-/// What has gone by since it was started, less the time for which this machine kept a thread of the test from running:
+/// Measures the time since its construction, less the time for which this machine kept a thread of the test from running:
 ///
 ///     const fair_stopwatch since;
 ///     wait_for(…);
-///     CHECK(since.took() < 2s);       // what the library promises, not what a busy machine makes of it
+///     CHECK(since.took() < 2s);       // checks the library's promise, however busy the machine is
 ///
-/// The thread sleeps and computes in turns, for spans that it knows; what a turn takes beyond them does not count.
+/// A thread sleeps and computes in turns of known length. The time that a turn takes beyond that does not count.
 #include <time.h>
 
 #include <algorithm>
@@ -29,13 +29,13 @@ class fair_stopwatch {
   clock::duration took() const {
     const std::lock_guard lock(mutex_);
     const auto now = clock::now();
-    return now - began_ - kept_ - beyond_a_turn(now);  // the turn that goes on may be the one that is held up
+    return now - began_ - kept_ - beyond_a_turn(now);  // the current turn may be held up, too
   }
 
  private:
   static constexpr std::chrono::microseconds sleeps{4'000};
   static constexpr std::chrono::microseconds computes{1'000};
-  static constexpr std::chrono::microseconds late{1'000};  // which a timer may be anywhere
+  static constexpr std::chrono::microseconds late{1'000};  // a timer may be so late on any machine
 
   void take_turn() {
     std::this_thread::sleep_for(sleeps);
@@ -58,7 +58,7 @@ class fair_stopwatch {
   clock::time_point began_;
   clock::time_point turn_began_;
   clock::duration kept_{};
-  std::jthread watcher_;  // the last one: it uses the others
+  std::jthread watcher_;  // the last member, because it uses the others
 };
 
 }  // namespace parley::tests

@@ -1,5 +1,5 @@
 #pragma once
-/// Joins the flight recorders of all ranks by invocation: what one end ran against what the other end ran.
+/// Joins the flight recorders of all ranks by invocation, to compare the configs that both ends ran.
 #include <parley/tests/support/world.hpp>
 
 #include <map>
@@ -13,7 +13,7 @@ struct joined_flights {
   std::size_t timed = 0;       ///< of those, trials
 };
 
-/// What a call that fails before there is a config for it leaves has none.
+/// False for the record of a call that failed before it had a config.
 inline bool has_config(const runtime::flight_record& r) {
   using event = runtime::flight_event;
   return r.digest != 0 || (r.what != event::send_failed && r.what != event::receive_failed);

@@ -1,5 +1,5 @@
 #pragma once
-/// A folder of a test's own, gone with it.
+/// A temporary folder for a test; the destructor removes it.
 #include <doctest/doctest.h>
 
 #include <cstddef>

@@ -44,7 +44,7 @@ inline std::size_t wrong_sums(const std::vector<float>& x, std::size_t world) {
 
 struct group_outcomes {
   std::vector<std::vector<runtime::result<>>> of_rank;
-  std::size_t wrong = 0;  ///< results with another sum than asked for
+  std::size_t wrong = 0;  ///< results with a wrong sum
   std::size_t failed() const {
     std::size_t count = 0;
     for (const auto& rank : of_rank) {
@@ -58,7 +58,7 @@ inline runtime::task<> reduce_one(ops::collective g, std::vector<float>& x, runt
   outcome = co_await ops::attempt(g.all_reduce(std::span(x)));
 }
 
-/// `sizes` elements, `at_once` calls under way at a time.
+/// One call for each of `sizes`, which are in elements, with `at_once` calls in flight at a time.
 inline runtime::task<> reduce_each(ops::collective g, rank_id me, std::size_t world, std::vector<std::size_t> sizes,
                                    std::size_t at_once, group_outcomes& all) {
   runtime::scope& here = co_await runtime::this_scope;
@@ -78,7 +78,7 @@ inline runtime::task<> reduce_each(ops::collective g, rank_id me, std::size_t wo
   }
 }
 
-/// All ranks of one group that is all of the world.
+/// Runs `reduce_each` on all ranks of the world, which are one group.
 inline group_outcomes reduce_all(world& w, const std::vector<ops::collective>& groups, std::vector<std::size_t> sizes,
                                  std::size_t at_once = 1) {
   group_outcomes all;
@@ -97,8 +97,8 @@ inline std::vector<ops::collective> declare_all(world& w, const ops::collective_
 }
 
 struct group_flights {
-  std::size_t invocations = 0;  ///< that ran well on every rank
-  std::size_t mismatches = 0;   ///< of all, those that two ranks ran with different configs
+  std::size_t invocations = 0;  ///< recorded by every rank, without rehearsals
+  std::size_t mismatches = 0;   ///< invocations and rehearsals that two ranks ran with different configs
   std::size_t timed = 0;
   std::set<std::uint64_t> digests;
 };

@@ -1,11 +1,11 @@
 #pragma once
-/// Memory with a margin on either side, in which a write beyond what may be written shows.
+/// Memory with a margin on either side, in which a stray write shows.
 ///
 ///     guarded_bytes buffer(1000);
 ///     op.receive(buffer.inside());
 ///     CHECK(buffer.clean_beyond(1000));
 ///
-///     guarded_place at;                                  // place.hpp: arrays, and what an op makes with `.memory = at.memory()`
+///     guarded_place at;                                  // place.hpp: for arrays, and for ops with `.memory = at.memory()`
 ///     array<float> x(at, 1000);
 ///     CHECK(at.clean());
 #include <parley/tests/support/devices/memory_of_host.hpp>
@@ -20,13 +20,13 @@
 
 namespace parley::tests {
 
-// Memory of which a part may be written; the rest says whether it was.
+// Bytes of which a part may be written; the rest shows stray writes.
 class guarded_bytes {
  public:
   guarded_bytes(std::size_t size, std::size_t margin = 64) : all_(size + 2 * margin, untouched), margin_(margin) {}
   std::size_t size() const { return all_.size() - 2 * margin_; }
   std::span<std::byte> inside() { return std::span(all_).subspan(margin_, size()); }
-  /// Whether nothing beyond the first `used` bytes inside was written.
+  /// True if nothing beyond the first `used` bytes inside was written.
   bool clean_beyond(std::size_t used) const {
     const auto is_clean = [](std::byte b) { return b == untouched; };
     const auto begin = all_.begin();
@@ -45,12 +45,12 @@ class guarded_bytes {
 class guarded_place final : public host_place {
  public:
   runtime::memory_space* memory() noexcept override { return &space_; }
-  /// Whether nothing was ever written beside a block.
+  /// True if nothing was ever written beside a block.
   bool clean() const {
     const auto is_clean = [](const guarded_bytes* b) { return b->clean_beyond(b->size()); };
     return space_.spoiled == 0 && std::all_of(space_.live.begin(), space_.live.end(), is_clean);
   }
-  /// What the blocks hold that are here now.
+  /// The contents of all live blocks.
   std::vector<std::vector<std::byte>> contents() const {
     std::vector<std::vector<std::byte>> all;
     for (guarded_bytes* b : space_.live) all.emplace_back(b->inside().begin(), b->inside().end());
@@ -62,7 +62,7 @@ class guarded_place final : public host_place {
    public:
     std::unique_ptr<block> make(std::size_t bytes) override { return std::make_unique<guarded_block>(*this, bytes); }
     std::list<guarded_bytes*> live;
-    std::size_t spoiled = 0;  // of those that are gone
+    std::size_t spoiled = 0;  // freed blocks with a stray write
 
    private:
     class guarded_block final : public block {

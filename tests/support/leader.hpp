@@ -19,7 +19,6 @@ using namespace parley::runtime;
 constexpr std::uint64_t c0 = 10, a = 11, b = 12;
 inline const std::vector<rank_id> both{0, 1};
 
-/// A leader with its assignment: runs invocations, reports their rows and judges, on a clock of its own.
 struct leader {
   explicit leader(tuning_policy policy = tuning_policy::online, tuning::plan_options plan = {})
       : assigned(c0, "c0", "bf16", both, policy, plan) {
@@ -51,7 +50,7 @@ struct leader {
     judge();
     return c;
   }
-  /// Messages that are started together. `takes` says of what they run how long after that each of them ends.
+  /// Starts `messages` messages together. `takes` returns, for the digests that they run, how long after the start each of them ends.
   using batch_times = std::function<std::vector<time_ns>(const std::vector<std::uint64_t>& digests)>;
   std::vector<assignment::choice> invoke_batch(std::size_t messages, const batch_times& takes,
                                                std::uint64_t bytes = 1 << 20) {
@@ -63,7 +62,7 @@ struct leader {
       chosen.push_back(assigned.choose(bytes, 0, next[0]++, now, {.batch = batches}));
       digests.push_back(chosen.back().digest);
     }
-    std::vector<std::pair<time_ns, std::size_t>> in_order;  // of their ends, as participants see them
+    std::vector<std::pair<time_ns, std::size_t>> in_order;  // sorted by their ends, as participants see them
     for (const time_ns took : takes(digests)) in_order.emplace_back(took, in_order.size());
     std::sort(in_order.begin(), in_order.end());
     time_ns latest_end = now;
@@ -89,7 +88,7 @@ struct leader {
   }
   const search& only() const { return *assigned.searches().front(); }
   bool decided() const { return only().is_decided(); }
-  /// Invokes until the campaign has decided; answers how many it took.
+  /// Invokes until the search has decided. Returns the number of invocations.
   std::size_t run(std::size_t limit = 2000) {
     std::size_t count = 0;
     while (count < limit && (count == 0 || !decided())) {

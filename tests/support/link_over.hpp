@@ -1,12 +1,12 @@
 #pragma once
-/// A link that hands on what it is asked to one below, for tests to derive one from it that does some of that otherwise.
+/// A link that forwards its calls to a link below. Tests derive links from it that do some of the calls differently.
 ///
 ///     struct deaf final : link_over {
 ///       explicit deaf(link& below) : link_over(below) {}
 ///       void listen(channel, handler*) override {}
 ///     };
 ///
-/// One-sided transfers, and those of devices, are not handed on.
+/// One-sided transfers, and transfers of devices, are not forwarded.
 #include <parley/runtime/wire/link.hpp>
 
 #include <cstddef>
@@ -39,7 +39,7 @@ class link_over : public runtime::link {
   runtime::link& below_;
 
  private:
-  void release(const void*, bool) noexcept override {}  // arrivals are those of the link below
+  void release(const void*, bool) noexcept override {}  // arrivals belong to the link below
 };
 
 }  // namespace parley::tests

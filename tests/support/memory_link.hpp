@@ -1,9 +1,9 @@
 #pragma once
-/// A whole world of ranks in one process, on one virtual clock: each rank has a link whose messages take a latency and a time
-/// per byte. Payloads up to `eager_bytes` are copied when sent; larger ones stay with the sender until they are fetched.
+/// A world of ranks in one process, on one virtual clock. Each rank has a link whose messages take a latency and a time per byte.
+/// Payloads up to `eager_bytes` are copied when sent; larger ones stay with the sender until they are fetched.
 ///
-/// A put ends at its origin at once, and lands only later: after `landing_ns`, in any order with messages, or when the test
-/// calls `land`. A put outside the memory that its key names, or into memory that has been withdrawn, lands nowhere.
+/// A put completes at its origin after its transfer time, and lands later: after `landing_ns`, in any order with messages, or when the test
+/// calls `land`. A put outside the memory that its key names fails. A put into withdrawn memory is dropped if `late` is `fail`.
 #include <parley/config.hpp>
 #include <parley/runtime/time/executor.hpp>
 #include <parley/runtime/wire/link.hpp>
@@ -28,15 +28,15 @@ struct memory_link_options {
   double ns_per_byte = 0.1;
   std::size_t eager_bytes = 8192;
   std::function<bool(rank_id from, rank_id to, runtime::link::channel on)> lose;
-  std::function<time_ns(rank_id from, rank_id to, runtime::link::channel on)> delay;  ///< on top of the latency
-  std::function<bool(rank_id from, rank_id to, runtime::link::channel on)> breaks{};  ///< it takes no message any more
+  std::function<time_ns(rank_id from, rank_id to, runtime::link::channel on)> delay;  ///< added to the latency
+  std::function<bool(rank_id from, rank_id to, runtime::link::channel on)> breaks{};  ///< sends fail with `peer_failed`
   enum class memory : std::uint8_t { none, exposed } one_sided = memory::exposed;
   enum class fences : std::uint8_t { work, do_nothing, fail } fence = fences::work;
   enum class announcements : std::uint8_t { none, arrive, cut_short } announces = announcements::none;  ///< behind puts
   runtime::late_writes late = runtime::late_writes::fail;
   double one_sided_ns_per_byte = 0.1;
-  time_ns landing_ns = 5'000;  ///< how long after its end at the origin a put lands; `never`: when the test says so
-  /// Whether a sender can take back what it still keeps, so that fetching it fails; as of memory that is lent.
+  time_ns landing_ns = 5'000;  ///< from a put's completion until it lands; `never`: when the test calls `land`
+  /// A sender can take back a payload that it still keeps, such as lent memory; a later fetch fails.
   bool takes_back = false;
   std::size_t short_bytes = 128;  ///< `link::short_bytes`
 };
@@ -105,7 +105,7 @@ class memory_world {
   memory_world(runtime::executor& ex, rank_id n, memory_link_options o = {}) : ex_(ex), options_(std::move(o)) {
     for (rank_id r = 0; r < n; ++r) links_.push_back(std::make_unique<memory_link>(*this, r));
   }
-  // What is still under way ends like transfers of a transport that is closed: everybody gets their memory back.
+  // Ends all operations in flight, as a transport that closes does: their owners get their buffers back.
   ~memory_world() {
     while (!events_.empty()) {
       auto last = std::move(events_.front());
@@ -117,8 +117,8 @@ class memory_world {
   memory_link& operator[](rank_id r) { return *links_[r]; }
   memory_link_options& options() { return options_; }
 
-  /// The process of a rank is gone, as soon as everybody's transport knows it: nothing more leaves or reaches it, and what waits for it
-  /// ends with `peer_failed`. What it has put before lands.
+  /// Ends the process of a rank, and all transports know it: the rank sends and receives nothing more, and operations that wait for it end
+  /// with `peer_failed`. Puts that it made before still land.
   void end_process(rank_id r) {
     links_[r]->gone_ = true;
     for (auto& kept : links_[r]->kept_) kept.clear();
@@ -127,12 +127,12 @@ class memory_world {
 
   struct put_counters {
     std::size_t landed = 0;
-    std::size_t nowhere = 0;  ///< memory that had been withdrawn
-    std::size_t outside = 0;  ///< beyond the memory that the key names, or a key of nothing: a fault of the protocol
+    std::size_t nowhere = 0;  ///< into withdrawn memory, or memory of a rank that has ended
+    std::size_t outside = 0;  ///< outside the memory of the key, or with an unknown key: a fault of the protocol
     std::size_t in_the_air = 0;
   };
   const put_counters& puts() const noexcept { return puts_; }
-  /// The oldest put that is in the air; whether there was one.
+  /// Lands the oldest put in the air. Returns whether there was one.
   bool land() {
     const auto oldest = std::find_if(flying_.begin(), flying_.end(), [](const auto& w) { return w.left_origin; });
     if (oldest == flying_.end()) return false;
@@ -160,9 +160,9 @@ class memory_world {
     events_.back()->place = std::prev(events_.end());
     ex_.arm_in(*events_.back(), delay);
   }
-  /// Whether its buffer is gone; asked once, when it ends.
+  /// True if the operation's buffer is gone. Called once, when the operation ends.
   bool was_abandoned(runtime::completion* c) { return c != nullptr && abandoned_.erase(c) != 0; }
-  // A payload that waits at its sender, who is null once it has taken it back.
+  // A payload that stays with its sender until it is fetched. `sender` is null once the sender has taken it back.
   struct offered {
     std::span<const std::byte> payload;
     runtime::completion* sender = nullptr;
@@ -193,11 +193,11 @@ class memory_world {
     rank_id from;
     rank_id to;
     std::uint64_t last_put;
-    time_ns asked_there_ns;  // when the peer has been asked
+    time_ns asked_there_ns;  // when the question reaches the peer
     runtime::completion* done;
     memory_link::message_behind brings;
   };
-  // The exposed memory at which a key and an address point, or nothing.
+  // The exposed memory that a key and an address name, or null.
   std::byte* place_of(rank_id owner, std::span<const std::byte> key, std::uint64_t address, std::size_t bytes) {
     std::uint64_t number = 0;
     if (key.size() != sizeof number) return nullptr;
@@ -273,11 +273,11 @@ class memory_world {
   runtime::executor& ex_;
   memory_link_options options_;
   std::list<std::unique_ptr<event>> events_;
-  std::vector<region> regions_;  // of all ranks; the number of one is its place + 1
+  std::vector<region> regions_;  // of all ranks; the number of a region is its index + 1
   std::deque<flying_put> flying_;
   std::vector<std::weak_ptr<offered>> offers_;
   std::vector<waiting_fence> fences_;
-  std::set<runtime::completion*> abandoned_;  // of operations that have not ended
+  std::set<runtime::completion*> abandoned_;  // completions of operations that have not ended
   std::uint64_t last_put_ = 0;
   put_counters puts_;
   std::vector<std::unique_ptr<memory_link>> links_;
@@ -329,7 +329,7 @@ inline errc memory_link::fetch(runtime::arrival&& message, std::span<std::byte> 
       if (done != nullptr) done->on_end(*done, errc::send_failed);
       return;
     }
-    offer->sender = nullptr;  // it cannot be taken back any more
+    offer->sender = nullptr;  // from now on the sender cannot take it back
     const memory_link& origin = *world_.links_[offer->from];
     const bool sender_went = world_.was_abandoned(sender);
     const bool receiver_went = world_.was_abandoned(done);
@@ -429,7 +429,7 @@ inline errc memory_link::start_fence(rank_id to, runtime::completion* done, mess
   return errc::pending;
 }
 
-// Unless it can be taken back, what has been offered stays offered: like a transport that has no way to do that. Nobody waits for a fence any more.
+// Cancels a payload that can be taken back, or a fence without a message. Other operations go on, as in a transport that cannot cancel.
 inline void memory_link::cancel(runtime::completion& pending) {
   if (world_.take_back(pending)) return;
   const auto waits = [&](const memory_world::waiting_fence& f) { return f.done == &pending && !f.brings; };
@@ -439,7 +439,7 @@ inline void memory_link::cancel(runtime::completion& pending) {
     pending.on_end(pending, errc::cancelled);
   });
 }
-// What is under way ends when it would have ended, for both, but brings nothing.
+// An abandoned operation ends at its usual time at both ends, but moves no data.
 inline void memory_link::abandon(runtime::completion& pending) noexcept {
   if (!world_.take_back(pending)) world_.abandoned_.insert(&pending);
 }
@@ -453,7 +453,7 @@ inline void memory_link::release(const void* held, bool remote) noexcept {
   auto* const sender = std::exchange((*offer)->sender, nullptr);
   if (sender == nullptr) return;
   world_.was_abandoned(sender);
-  sender->on_end(*sender, gone_ ? errc::peer_failed : errc::none);  // as UCX has it: dropped is not failed
+  sender->on_end(*sender, gone_ ? errc::peer_failed : errc::none);  // as with UCX: a drop is not a failed send
 }
 
 }  // namespace parley::tests

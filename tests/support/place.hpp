@@ -1,12 +1,12 @@
 #pragma once
-/// Where a worked case runs: its arrays lie in host memory and its kernels are steps of a flow, or both are a GPU's. The case itself does
-/// not know.
+/// The place where a worked case runs: its arrays are in host memory and its kernels are steps of a flow, or both are on a GPU. The case
+/// itself does not know which.
 ///
 ///     array<float> x(at, 1000), y(at, 1000);
 ///     co_await bring(at, x, numbers);
 ///     auto both = ring.start(flow, …, {.stream = at.stream()});              // an op declared with .memory = at.memory()
 ///     at.compute(flow, {reads(x), writes(y)}, kernels::linear{at.seen(y), at.seen(x), nullptr, 2, 1}, 1000);
-///     co_await at.reached();                                                 // the flow has been joined
+///     co_await at.reached();                                                 // after the flow has been joined
 ///     std::vector<float> result = co_await taken(at, y);
 #include <parley/tests/support/devices/kernels.hpp>
 
@@ -29,23 +29,24 @@ class place {
  public:
   virtual ~place() = default;
   virtual runtime::memory_space* memory() noexcept = 0;
-  /// Null: there is none.
+  /// Null: this place has no stream.
   virtual runtime::device_stream stream() noexcept = 0;
-  /// So many elements, once those that wrote what it reads are over, and those that use what it writes.
+  /// Computes `count` elements, after the steps that write its inputs, and after the steps that use its outputs.
   virtual void compute(runtime::dataflow& flow, std::span<const runtime::buffer_access> uses, kernels::any kernel,
                        std::size_t count) = 0;
   void compute(runtime::dataflow& flow, std::initializer_list<runtime::buffer_access> uses, const kernels::any& kernel,
                std::size_t count) {
     compute(flow, std::span(uses.begin(), uses.size()), kernel, count);
   }
-  /// The same without a flow: in a stream, behind what is in there, or at once.
+  /// Computes without a flow: in the stream, behind the work that is there, or at once if there is no stream.
   virtual void compute(kernels::any kernel, std::size_t count) = 0;
-  /// What is computed from here on comes after the messages that are expected into `bytes`; the next ones come after what was computed.
+  /// `behind_messages`: kernels from now on wait for the messages that are expected into `bytes`. `before_messages`: the next messages of
+  /// `bytes` wait for the kernels so far.
   virtual void behind_messages(std::span<const std::byte> bytes) = 0;
   virtual void before_messages(std::span<const std::byte> bytes) = 0;
-  /// All that was computed outside of flows is over. Throws `failure`.
+  /// Waits until all kernels outside of flows have ended. Throws `failure`.
   virtual runtime::task<> reached() = 0;
-  /// An address as kernels know it.
+  /// The address under which kernels see `address`.
   template <class T>
   T* seen(T* address) {
     return reinterpret_cast<T*>(const_cast<std::byte*>(seen_by_kernels(reinterpret_cast<const std::byte*>(address))));
@@ -57,7 +58,7 @@ class place {
   virtual const std::byte* seen_by_kernels(const std::byte* address) { return address; }
 };
 
-/// Elements, owned; to be followed by the processor in host memory only, where they are zeros at first.
+/// An owned array. The processor may access it only if it is in host memory; there it is zero at first.
 template <class T>
 class array {
  public:

@@ -1,12 +1,12 @@
 #pragma once
-/// Tests of several processes over UCX: a test program is its own rank. The launcher starts it again, with one (skipped) test case
-/// and the name of a scenario; the test reads what the ranks print.
+/// Tests with several processes over UCX. The launcher starts the test program itself as each rank, with one (skipped) test case and the
+/// name of a scenario; the test reads the output of the ranks.
 ///
 ///     TEST_CASE("one rank of a job" * doctest::skip()) { … ops::run(scenarios().at(std::getenv(scenario_variable))); }
 ///     const job_run run("one rank of a job", "every_size", 2);
 ///     CHECK_MESSAGE(run.fine(), run.all);
 ///
-/// An error that a rank meets crosses to the test as facts, so that the test need not read the sentence:
+/// A rank passes an error to the test as facts, so that the test need not read the sentence:
 ///
 ///     say_error("first send", outcome.reason());                                       // the rank
 ///     CHECK(is(run.error_of(0, "first send"), {.code = errc::peer_failed, .peer = 1}));  // the test; see errors.hpp
@@ -39,7 +39,7 @@ inline void say(const std::string& text) {
   std::fflush(stdout);
 }
 
-/// One line per invocation, which the test joins; none of one that failed before there was a config for it.
+/// Prints a line for each invocation, which the test joins. Leaves out invocations that failed before they had a config.
 inline void say_flights(const ops::rank& self) {
   for (const runtime::flight_record& r : self.flight().in_order()) {
     if (!runtime::is_transfer(r.what) || !has_config(r)) continue;
@@ -50,7 +50,7 @@ inline void say_flights(const ops::rank& self) {
   }
 }
 
-/// One line, of which the test makes this error again. `which` tells it from the other errors of its rank.
+/// Prints a line from which the test restores this error. `which` distinguishes it from the other errors of its rank.
 inline void say_error(const std::string& which, const runtime::error& why) { say(line_of_error(which, why)); }
 
 struct job_run {
@@ -90,7 +90,7 @@ struct job_run {
       return std::all_of(words.begin(), words.end(), [&](const char* w) { return line.find(w) != std::string::npos; });
     });
   }
-  /// What that rank has said with `say_error`; none if it has not.
+  /// The error that the rank printed with `say_error`; success if it printed none.
   runtime::result<> error_of(runtime::rank_id rank, const std::string& which) const {
     const auto of_rank = lines.find(rank);
     if (of_rank == lines.end()) return {};
@@ -99,7 +99,7 @@ struct job_run {
     }
     return {};
   }
-  /// Joins the flights of all ranks: how many invocations both ends ran, and with the same config.
+  /// Joins the flights of all ranks: the number of invocations that both ends ran, and how many of these with different configs.
   std::pair<std::size_t, std::size_t> joined() const {
     std::map<std::string, std::string> one_end;
     std::size_t pairs = 0;
@@ -119,7 +119,7 @@ struct job_run {
   std::map<runtime::rank_id, std::vector<std::string>> lines;
   std::map<runtime::rank_id, std::vector<std::string>> flights;
   std::vector<std::string>
-      records;      ///< what ranks have left for checkers (tests/fire/records.hpp), of whatever process
+      records;      ///< records that ranks, in whichever process, have left for checkers (tests/fire/records.hpp)
   std::string all;  ///< lines and notices
   double seconds = 0;
 };

@@ -1,5 +1,5 @@
 #pragma once
-/// What comes over a link, kept, and bytes to send over it.
+/// Handlers that keep what arrives over a link, and helpers for the bytes to send.
 #include <parley/tests/support/cases/pattern.hpp>
 
 #include <parley/runtime/wire/link.hpp>

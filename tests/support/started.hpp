@@ -1,5 +1,5 @@
 #pragma once
-/// What is left of a program that was started as people start it.
+/// Runs a command line as people do in a shell, and keeps the exit status and the output.
 ///
 ///     const started s = start_in(folder, "'" PROGRAM "' --sim 4");
 ///     CHECK(s.status == 0);
@@ -13,7 +13,7 @@
 namespace parley::tests {
 
 struct started {
-  int status = -1;  ///< that it ended with; -1: it did not end by itself
+  int status = -1;  ///< exit status; -1: it did not exit by itself
   std::string out;
   std::string error;
 };

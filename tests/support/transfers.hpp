@@ -36,7 +36,7 @@ inline ops::transfer_options pair_of(std::vector<ops::config_ptr> configs) {
 struct call_outcomes {
   std::vector<runtime::result<>> sent;
   std::vector<runtime::result<>> received;
-  int wrong = 0;  ///< messages that came with other bytes than were sent
+  int wrong = 0;  ///< messages received with wrong bytes
   std::size_t failed() const {
     const auto bad = [](const auto& r) { return !r; };
     return static_cast<std::size_t>(std::count_if(sent.begin(), sent.end(), bad) +
@@ -67,7 +67,7 @@ inline runtime::task<> receive_each(ops::transfer t, std::vector<std::size_t> si
   }
 }
 
-/// One pair: both ends declare with their own catalogues, then move `sizes` one after the other.
+/// Moves messages of `sizes` over one pair, one after the other. The second form first declares both ends, each with its own configs.
 inline call_outcomes move_each(world& w, ops::transfer out, ops::transfer in, std::vector<std::size_t> sizes,
                                std::size_t spare = 0) {
   call_outcomes all;
@@ -106,7 +106,7 @@ inline const actors::search* campaign_of(world& w, std::string_view key, rank_id
   return nullptr;
 }
 
-/// What `body` throws, or nothing.
+/// The error that `body` throws, or success.
 template <class Body>
 runtime::result<> thrown_by(Body body) {
   try {

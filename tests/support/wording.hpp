@@ -1,5 +1,6 @@
 #pragma once
-/// A table of what errors say, in whole sentences. Tests elsewhere compare facts (errors.hpp); a sentence is improved there and in the code.
+/// Checks whole sentences of errors, in a table. Other tests compare facts (errors.hpp), so a better sentence changes only the table and
+/// the code.
 ///
 ///     TEST_CASE("what the errors of edges say, in whole sentences") {
 ///       check_sentences({{sentence_of(outcome_of_a_late_call()), "timeout: acts 0->1, on rank 1: …"}, …});

@@ -42,7 +42,7 @@ class memory_storage final : public runtime::storage {
   std::set<std::string> locked;  ///< by another process
 };
 
-/// Ranks on hosts of their own, whose clocks show other times, or of several kinds; see rank_foundation.
+/// The hosts, clock skews and machine kinds of ranks; see rank_foundation.
 struct machines {
   std::vector<std::uint64_t> hosts{};
   std::vector<actors::clock_skew> skews{};
@@ -50,7 +50,7 @@ struct machines {
 };
 
 struct world {
-  /// `disks`: what an earlier job has left, if there was one.
+  /// `disks`: the disks of an earlier job, if there was one.
   explicit world(rank_id n, ops::rank_settings settings = {}, memory_link_options o = {}, const machines& of = {},
                  std::vector<memory_storage> disks = {})
       : links(clock, n, std::move(o)), seen(n), disk(std::move(disks)), settings_(std::move(settings)), machines_(of) {
@@ -60,7 +60,7 @@ struct world {
   }
   ops::rank& operator[](rank_id r) { return *ranks[r]; }
 
-  /// Rank `r` dies, with all that its program did, and a new process takes its place. The others are told later, by `tell_of`.
+  /// Destroys rank `r` and its program, and starts a new process in its place. `tell_of` tells the other ranks later.
   void restart(rank_id r) {
     ranks[r].reset();
     incarnations[r] += runtime::incarnation_of(0, 1);
@@ -78,7 +78,7 @@ struct world {
   std::vector<memory_storage> disk;
   std::vector<std::uint64_t> incarnations;
   std::map<rank_id, std::string>
-      held_dead;  ///< by the others, and why; each learns it when a call of it is about to fail
+      held_dead;  ///< ranks that others take for dead, and why; each learns it when a call of it is about to fail
   std::vector<std::unique_ptr<ops::rank>> ranks;
 
  private:

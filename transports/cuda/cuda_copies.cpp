@@ -18,7 +18,7 @@ using runtime::errc;
 namespace {
 constexpr std::size_t most_words = 1024;
 constexpr unsigned look_at_device_after = 1000;  // about a millisecond
-// At least: for copies at once, for those behind kernels, for flags, and its program's.
+// The minimum: one for copies that wait for nothing, one for copies that wait for kernels, one for flags, and one for the program.
 constexpr unsigned streams_of_a_rank = 4;
 
 std::string what_is_wrong(const memory_place& at, bool is_here, bool begins_right, std::size_t alignment) {
@@ -64,7 +64,7 @@ cuda_copies::cuda_copies(cuda_driver& driver, int device, options o)
 }
 
 cuda_copies::~cuda_copies() {
-  // What has been enqueued will touch memory: it must end first. A broken device ends everything at once.
+  // Enqueued work touches memory, so it must end first. With a broken device everything ends at once.
   drain();
   give_back();
 }
@@ -92,8 +92,8 @@ cuda_copies::queue cuda_copies::make_queue(cuda_stream s) {
   return {s, last_numbers_.size() - 1};
 }
 
-// A kernel may be waiting for a message, so that the copy that brings this must not be behind one that waits for kernels: those have
-// streams to themselves, and wait here where there is none.
+// Streams for copies that wait for nothing. A kernel may wait for a message, and the copy that brings the message must not be queued
+// behind a copy that waits for kernels. So each of those gets an idle stream of its own, or waits in `put_off_` if there is none.
 cuda_copies::queue& cuda_copies::shortest(unsigned of) {
   const auto shorter = [](const queue& a, const queue& b) { return a.marks.size() < b.marks.size(); };
   const unsigned among = std::min(of == 0 ? options_.usual_streams : of, options_.streams);
@@ -114,7 +114,7 @@ cuda_copies::moment cuda_copies::take_event() {
     taken = events_->unused.back();
     events_->unused.pop_back();
   }
-  // Another rank may wait for it when this one has gone.
+  // Another rank may keep the event longer than this object lives, so the deleter keeps the pool alive.
   const auto give_back = [pool = events_](const cuda_event* e) {
     pool->unused.push_back(*e);
     delete e;
@@ -135,7 +135,7 @@ errc cuda_copies::put_mark(queue& q, completion* done, std::span<const std::byte
 errc cuda_copies::enqueue_copy(cuda_stream s, const request& r) noexcept {
   ++counters_.copies;
   counters_.bytes += r.from.size();
-  // A copy engine goes through the host where a kernel would fault, and take the device with it.
+  // If the device cannot reach the memory directly, a kernel would fault and break the device; a copy engine goes through the host.
   const auto reaches = [&](const std::byte* at) {
     const memory_place place = driver_.place_of(at);
     const auto& peers = driver_.devices()[static_cast<std::size_t>(device_)].peers;
@@ -169,7 +169,7 @@ errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from,
       rank->note_moments(from, orders::that_copies_follow, r.behind);
       rank->note_moments(to, orders::that_copies_follow, r.behind);
     }
-    // CUDA copies memory that is not pinned before it lets its caller go on, who may have to bring what the copy waits for.
+    // If memory is not pinned, CUDA blocks its caller until the copy is done. This thread may have to bring what the copy waits for.
     const auto holds_caller = [this](const void* at) { return driver_.place_of(at).what == memory_place::kind::host; };
     if (!r.behind.empty() && (holds_caller(to.data()) || holds_caller(from.data()))) r.where = waiting::in_host_memory;
     return start(std::move(r));
@@ -181,14 +181,14 @@ errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from,
 errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) noexcept {
   try {
     const std::vector<std::uint64_t> behind = to_come_before(memory, stream);
-    // What another stream has, or comes before another message, still counts.
+    // Orderings after other streams, or behind other messages, stay valid.
     const auto same = [&](const ordering& o) {
       return o.memory.data() == memory.data() && o.memory.size() == memory.size() && o.stream == stream &&
              o.behind == behind;
     };
     auto at = std::find_if(orderings_.begin(), orderings_.end(), same);
     if (at == orderings_.end()) {
-      // Where each of them is behind something else none is used again.
+      // An ordering that is behind flags is never reused, so drop those that have happened.
       if (!behind.empty()) for_each_order(memory, orders::all, [](const ordering&) { return true; });
       at = orderings_.insert(orderings_.end(), {memory, stream, take_event(), behind});
     } else if (at->at.use_count() != 1) {
@@ -223,7 +223,7 @@ cuda_copies::moment cuda_copies::moment_of(cuda_stream stream) {
   return now;
 }
 
-// Those that have happened order nothing any more. `each` answers whether to go on.
+// Calls `each` for each ordering of `memory` that has not happened yet, until `each` returns false; drops those that have happened.
 template <class Each>
 void cuda_copies::for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept {
   for (std::size_t i = 0; i < orderings_.size();) {
@@ -285,7 +285,7 @@ errc cuda_copies::watch(cuda_stream stream, completion* done) noexcept {
   }
 }
 
-// As early as streams are. What a device lacks for them is told when they are asked for.
+// Made together with the streams. If the device cannot have flags, `flags()` tries again and reports why.
 void cuda_copies::make_flags() {
   if (!options_.expects_messages) return;
   try {
@@ -329,13 +329,13 @@ void cuda_copies::give_up_on(std::span<const std::byte> memory, errc why) noexce
   if (flags_) flags_->came(flags_->oldest_for(memory), why);
 }
 
-// That which has the last of these copies, waiting for the others.
+// Returns the last queue that has copies of `data`, after making it wait for the copies in the other queues; any queue if none has.
 runtime::result<cuda_copies::queue*> cuda_copies::behind_copies_of(std::span<const std::byte> data) {
   queue* behind = nullptr;
   for (queue& q : streams_) {
     if (std::ranges::none_of(q.marks, [&](const mark& m) { return overlap(m.from, data); })) continue;
     if (behind != nullptr) {
-      const moment others = take_event();  // a wait is for what has been recorded by now
+      const moment others = take_event();  // reusable at once: the wait below is for the record that precedes it
       errc failed = driver_.record(*others, behind->stream);
       if (failed == errc::none) failed = driver_.wait(q.stream, *others);
       if (failed != errc::none) return failed;
@@ -345,7 +345,7 @@ runtime::result<cuda_copies::queue*> cuda_copies::behind_copies_of(std::span<con
   return behind == nullptr ? &shortest() : behind;
 }
 
-// Null: it has to wait here first, as have `earlier` others.
+// The queue for a request; null if the request must wait on the host. `earlier`: how many in `put_off_` were started before it.
 runtime::result<cuda_copies::queue*> cuda_copies::stream_for(const request& r, std::size_t earlier) {
   if (r.what != request::kind::write && r.behind.empty()) return &shortest(r.by.streams);
   if (r.what != request::kind::write) return r.where == waiting::in_host_memory ? nullptr : idle();
@@ -363,7 +363,7 @@ errc cuda_copies::start(request r) {
   return errc::pending;
 }
 
-// Those that were put off, as far as what they wait for has happened or there is a stream for them now.
+// Enqueues the put-off requests whose wait is over, or for which a stream is free now. Returns how many left `put_off_`.
 std::size_t cuda_copies::go_on(errc device) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < put_off_.size();) {
@@ -386,7 +386,7 @@ std::size_t cuda_copies::go_on(errc device) {
     --pending_;
     ++count;
     if (q != nullptr) how = enqueue(*q, r);
-    if (how != errc::pending && r.done != nullptr) r.done->on_end(*r.done, how);  // which may start a copy
+    if (how != errc::pending && r.done != nullptr) r.done->on_end(*r.done, how);  // the completion may start a copy
   }
   return count;
 }
@@ -413,7 +413,7 @@ runtime::result<> cuda_copies::check(std::span<const std::byte> memory, std::siz
   const bool is_here = at.what == memory_place::kind::device && at.device == device_;
   const bool begins_right = reinterpret_cast<std::uintptr_t>(memory.data()) % alignment == 0;
   if (begins_right && (at.what == memory_place::kind::pinned || (is_here && is_ours(memory.data())))) return {};
-  // A device that has failed knows of no memory, and says so by itself.
+  // A failed device recognises no memory. Its failure is reported by the operation itself.
   if (at.what == memory_place::kind::host && look_at_device(prompt()) == errc::device_failed) return {};
   return runtime::error{errc::bad_argument, fmt::format("{} bytes at {}, for an op whose buffers lie on device {}, {}",
                                                         memory.size(), fmt::ptr(memory.data()), device_,
@@ -445,7 +445,7 @@ void cuda_copies::forget(completion* done) noexcept {
   }
 }
 
-// How many of the queue's marks have ended; those of a broken stream all have.
+// Ends the marks that the queue's stream has reached, or all of them if the device has failed (`outcome`). Returns how many.
 std::size_t cuda_copies::finish(queue& q, errc outcome) {
   if (q.marks.empty()) return 0;
   ++counters_.polls;
@@ -454,18 +454,18 @@ std::size_t cuda_copies::finish(queue& q, errc outcome) {
   std::size_t count = 0;
   while (!q.marks.empty()) {
     const mark first = q.marks.front();
-    // Numbers go round in a circle.
+    // Numbers wrap around.
     if (outcome == errc::none && static_cast<std::int32_t>(reached - first.number) < 0) break;
     q.marks.pop_front();
     --pending_;
     ++count;
-    if (first.done != nullptr) first.done->on_end(*first.done, outcome);  // which may start a copy, or watch a stream
+    if (first.done != nullptr) first.done->on_end(*first.done, outcome);  // it may start a copy or watch a stream
   }
   return count;
 }
 
-// A device that has failed writes no word any more, but says so each time that it is asked; what is said once is an error that somebody
-// else's call has left.
+// A device that has failed writes no more words, but reports its failure each time it is asked. An error that is reported only once was
+// left behind by another call, so this asks a second time.
 errc cuda_copies::look_at_device(cuda_stream s) noexcept {
   const auto look = [&] {
     const errc recorded = driver_.record(check_, s);

@@ -12,7 +12,7 @@ cuda_flags::cuda_flags(cuda_driver& driver, int device)
       stream_(driver.make_stream(device)) {
   const std::vector<std::byte> zeros(words_.bytes().size());
   errc outcome = driver.copy(words_.bytes().data(), zeros.data(), zeros.size(), stream_);
-  // Also tried out here: a device that cannot do it shall say so before somebody waits.
+  // Try both operations: a device that does not support them must report it before any stream waits.
   if (outcome == errc::none) outcome = driver.write_value(stream_, words_.bytes().data(), 0);
   if (outcome == errc::none) outcome = driver.wait_value(stream_, words_.bytes().data(), 0);
   if (outcome == errc::none) outcome = finish();
@@ -28,7 +28,7 @@ cuda_flags::~cuda_flags() {
   driver_.destroy(stream_);
 }
 
-// Waits for no stream but its own, in which nothing takes long.
+// Waits for this object's own stream only, which has only short work.
 errc cuda_flags::finish() noexcept {
   try {
     const cuda_event over = driver_.make_event(device_);
@@ -49,7 +49,7 @@ std::uint64_t cuda_flags::expect(std::span<const std::byte> memory) {
   if (!free_.empty()) {
     flag = free_.back();
     free_.pop_back();
-    // The word's next value; 0 would be no number for the first one.
+    // The word's next value. Skip 0: with the first word it would make the flag 0, which means none.
     const std::uint32_t value = value_of(flag) + 1;
     flag = (flag >> 32U << 32U) | (value == 0 ? 1 : value);
   } else if (used_ < words) {

@@ -1,15 +1,16 @@
 #pragma once
-/// Words in a GPU's memory by which its streams see that a message has come: each stands for one receive that is expected, is down
-/// until that has ended, and is set by this rank's processor or, sooner, by the device of the message's sender.
+/// Words in a GPU's memory that tell its streams that a message has arrived. Each flag stands for one expected receive. It is down until
+/// the receive has ended; this rank's processor sets it then, or the GPU of the message's sender sets it earlier.
 ///
 ///     cuda_flags flags(gpu, /*device=*/0);
-///     std::uint64_t one = flags.expect(buffer);        // down from here on; `one` goes to the sender with the buffer's key
-///     flags.hold(stream, buffer);                      // what `stream` gets from here on waits for it
-///     flags.came(one, errc::none);                     // the receive has ended: it is set, whoever else has set it
+///     std::uint64_t one = flags.expect(buffer);        // down from here on; send `one` to the sender with the buffer's key
+///     flags.hold(stream, buffer);                      // work enqueued into `stream` from here on waits for the flag
+///     flags.came(one, errc::none);                     // the receive has ended: sets the flag, even if the sender has set it
 ///
-/// A flag's number has the place of its word and the value that sets it; values ascend, so that a word is used again without being
-/// cleared. One whose receive failed is not used again: its sender may still set it. When all are used up `expect` throws `full`; on
-/// a device that cannot wait for words the constructor throws `unavailable`. Destroying it sets what is down. One thread.
+/// A flag's number contains the index of its word and the value that sets it. Values ascend, so that a word is reused without being
+/// cleared. The word of a failed receive is not reused, because the sender may still set it. `expect` throws `full` when all words are
+/// used up. The constructor throws `unavailable` on a device that cannot wait for words. The destructor sets all flags that are down.
+/// One thread.
 #include <parley/transports/cuda/cuda_driver.hpp>
 
 #include <cstddef>
@@ -23,24 +24,25 @@ class cuda_flags {
  public:
   static constexpr std::uint32_t words = 4096;
 
-  /// Returns once they are cleared.
+  /// Returns when the words are cleared.
   cuda_flags(cuda_driver& driver, int device);
   ~cuda_flags();
   cuda_flags(const cuda_flags&) = delete;
   cuda_flags& operator=(const cuda_flags&) = delete;
 
   std::uint64_t expect(std::span<const std::byte> memory);
-  /// Of all receives that are expected into that memory, or into some of it.
+  /// The flags of all receives expected into memory that overlaps `memory`.
   std::vector<std::uint64_t> down_for(std::span<const std::byte> memory) const;
   bool is_down(std::uint64_t flag) const noexcept;
-  /// The receive into just that memory that has been expected for longest; 0: none is.
+  /// The flag of the receive that has been expected for longest into memory that begins where `memory` does and is at least as long;
+  /// 0: none.
   std::uint64_t oldest_for(std::span<const std::byte> memory) const noexcept;
-  /// The stream goes on once all that is expected into that memory has come, or that one.
+  /// Makes the stream wait for all receives expected into that memory, or for one flag.
   runtime::errc hold(cuda_stream stream, std::span<const std::byte> memory) noexcept;
   runtime::errc hold(cuda_stream stream, std::uint64_t flag) noexcept;
   void came(std::uint64_t flag, runtime::errc outcome) noexcept;
 
-  /// For peers: all the words, and which of them a number means. Numbers that peers say are checked by `is_one`.
+  /// For peers: all words, and the word and value that a flag stands for. Check flags that a peer sent by `is_one`.
   std::span<std::byte> memory() const noexcept { return words_.bytes(); }
   static bool is_one(std::uint64_t flag) noexcept { return flag != 0 && flag >> 32U < words; }
   static std::size_t offset_of(std::uint64_t flag) noexcept { return sizeof(std::uint32_t) * (flag >> 32U); }
@@ -50,7 +52,7 @@ class cuda_flags {
   struct expected {
     std::span<const std::byte> memory;
     std::uint64_t flag;
-    bool holds;  // some stream
+    bool holds;  // whether a stream waits for it
   };
   template <class Is>
   runtime::errc hold_for(cuda_stream stream, const Is& is_it) noexcept;
@@ -61,7 +63,7 @@ class cuda_flags {
   int device_;
   cuda_memory words_;
   cuda_stream stream_;
-  std::vector<std::uint64_t> free_;  // the numbers that were used last; the next one of a word is 1 more
+  std::vector<std::uint64_t> free_;  // the last flag of each free word; the word's next value is 1 higher
   std::uint32_t used_ = 0;           // words that have been used at all
   std::vector<expected> down_;
 };

@@ -16,20 +16,21 @@ using runtime::rank_id;
 namespace {
 
 constexpr std::size_t smallest_stage = std::size_t{64} << 10U;
-// An allocation that peers have given back stays mapped, and so in use, until it is the oldest of so many and no copy is under way.
+// A peer's allocation stays mapped here, and so in use, after the peer has freed it. `map` unmaps the least recently used one when there
+// are this many, if no copy is in flight and no stream waits for a message. At `most_mapped` it refuses to map more.
 constexpr std::size_t usually_mapped = 1'024;
 constexpr std::size_t most_mapped = 65'536;
 
-// What an exposed piece of memory is, in front of the key of the link below or of an IPC handle.
+// The first byte of a key. The key of the link below follows it, or an `ipc_key`.
 enum class key_kind : std::uint8_t { below = 1, ipc = 2, unreachable = 3 };
 
 struct ipc_key {
   cuda_ipc_handle handle;     // zeros where the memory is unreachable
-  std::uint64_t number = 0;   // the owner's name for what is exposed
+  std::uint64_t number = 0;   // the owner's name for the exposed memory
   std::uint64_t offset = 0;   // of the memory in its allocation
   std::uint64_t address = 0;  // at its owner
   std::uint64_t bytes = 0;
-  cuda_ipc_handle flags{};  // of its owner; zeros where there are none
+  cuda_ipc_handle flags{};  // the owner's cuda_flags; zeros if it has none
   std::uint64_t flags_offset = 0;
 };
 
@@ -53,10 +54,10 @@ std::vector<std::byte> key_of(key_kind kind, std::span<const std::byte> rest) {
 
 // ---- messages, staged through pinned memory ---------------------------------------------------------------------------
 
-// What messages that are under way keep alive: they may outlast their link.
+// State that messages in flight keep alive, because they may outlive the link.
 struct cuda_link::shared {
   shared(cuda_copies& c, std::size_t most) noexcept : copies(c), most_bytes(most) {}
-  // Pinned memory is slow to make: blocks are kept, by size.
+  // Pinned memory is slow to allocate, so blocks are kept, by size.
   cuda_memory take(std::size_t bytes) {
     const std::size_t size = std::bit_ceil(std::max(bytes, smallest_stage));
     const auto kept = free.find(size);
@@ -67,7 +68,7 @@ struct cuda_link::shared {
       if (larger != free.end()) return last_of(larger->second);
       let_go_of_idle();
     }
-    const std::size_t in_use = pinned_bytes - idle_bytes();  // what lies idle may have to, until no stream waits
+    const std::size_t in_use = pinned_bytes - idle_bytes();  // idle blocks cannot be freed while a stream waits
     if (in_use + size > most_bytes)
       runtime::raise({errc::full, std::to_string(most_bytes >> 20U) +
                                       " MiB of pinned memory are what messages on their way may use, of which " +
@@ -88,7 +89,7 @@ struct cuda_link::shared {
     for (const auto& [size, blocks] : free) all += size * blocks.size();
     return all;
   }
-  // What frees pinned memory waits for all streams, which may wait for what this thread is to bring.
+  // Freeing pinned memory waits for all streams, and a stream may wait for a message that this thread must bring.
   void let_go_of_idle() noexcept {
     const device_rest::quiet now(device_rest::of_this_process(), {});
     if (!now.at_rest()) return;
@@ -106,7 +107,7 @@ struct cuda_link::shared {
   std::size_t pinned_bytes = 0;
 };
 
-// One message on its way between a device buffer and the link below: down then across, or across then up.
+// One message between a device buffer and the link below. A send copies down, then sends; a fetch fetches, then copies up.
 struct cuda_link::staging final : completion {
   staging(std::shared_ptr<shared> s, std::size_t room, completion* user)
       : completion(&on_step), with(std::move(s)), block(with->take(room)), done(user) {
@@ -117,7 +118,7 @@ struct cuda_link::staging final : completion {
     with->give_back(std::move(block));
   }
   static void on_step(completion& self, errc outcome) noexcept { static_cast<staging&>(self).step(outcome); }
-  // The step that was under way has ended.
+  // Called when the current step has ended.
   void step(errc outcome) noexcept {
     below_has_it = false;
     if (outcome == errc::none && !second && given_up) outcome = errc::cancelled;
@@ -144,8 +145,8 @@ struct cuda_link::staging final : completion {
   bool second = false;
   bool below_has_it = false;
   bool given_up = false;
-  std::span<std::byte> into{};  // of a fetch
-  // Of a send.
+  std::span<std::byte> into{};  // for a fetch
+  // For a send:
   rank_id to = 0;
   channel on = channel::data;
   std::size_t bytes = 0;
@@ -153,7 +154,7 @@ struct cuda_link::staging final : completion {
   std::array<std::byte, max_header_bytes> header{};
 };
 
-// A buffer on the device that the link below is given as it is, as soon as kernels are done with it.
+// A device buffer that is passed to the link below as it is, once no kernel uses it any more.
 struct cuda_link::handing final : completion {
   using give = std::function<errc(runtime::link& below, completion* done)>;
   handing(std::shared_ptr<shared> s, completion* user, give g)
@@ -193,9 +194,9 @@ cuda_link::cuda_link(runtime::link& below, cuda_copies& copies, options o)
 cuda_link::~cuda_link() {
   end_joint();
   shared_->below = nullptr;
-  for (handing* const h : shared_->held_up) h->give_it = nullptr;  // with what it has of the link below
+  for (handing* const h : shared_->held_up) h->give_it = nullptr;  // it may hold an arrival of the link below
   for (const waiting_fence& f : fences_) f.done->on_end(*f.done, errc::closed);
-  // Copies into what peers have lent must have ended before it is unmapped.
+  // Puts into peers' memory must end before that memory is unmapped.
   while (!puts_.empty()) copies_.poll();
   for (const auto& [handle, m] : mapped_) copies_.driver().close_imported(m.all.data());
 }
@@ -208,7 +209,7 @@ errc cuda_link::send(rank_id to, channel on, std::span<const std::byte> header, 
                      completion* done) {
   if (payload.empty() || on == channel::control || !on_device(payload.data()))
     return below_.send(to, on, header, payload, done);
-  // Without a completion the op was not told of its memory.
+  // Without a completion the op did not declare device memory.
   if (to >= world_size() || header.size() > max_header_bytes || done == nullptr) return errc::bad_argument;
   try {
     auto stage = std::make_unique<staging>(shared_, payload.size(), done);
@@ -256,12 +257,12 @@ void cuda_link::abandon(completion& pending) noexcept {
   if (!nccl_ || !nccl_->abandon(pending)) stop(pending, &runtime::link::abandon);
 }
 
-// A copy is over soon, and what was to come after it is not begun; what the link below has can be asked to stop.
+// A copy in flight ends soon by itself, and its second step is not started. The link below can be asked to stop its operation.
 void cuda_link::stop(completion& pending, void (runtime::link::*how)(completion&)) {
   for (handing* const h : shared_->held_up) {
     if (h->done != &pending) continue;
     h->given_up = true;
-    h->give_it = nullptr;  // what has come need not be kept for it
+    h->give_it = nullptr;  // drops the arrival that it may hold
     return;
   }
   const auto is_its = [&](const staging* s) { return s->done == &pending; };
@@ -278,13 +279,13 @@ void cuda_link::stop(completion& pending, void (runtime::link::*how)(completion&
 
 // ---- puts and gets, from GPU to GPU -----------------------------------------------------------------------------------
 
-// Without them a peer's device cannot say what it has put, and the processors' messages have to.
+// Without exported flags a peer's device cannot announce its puts; the processors' messages still do.
 const exported_memory& cuda_link::exported_flags() {
   if (flags_exported_) return *flags_exported_;
   flags_exported_.emplace();
   try {
     if (auto exported = copies_.driver().export_memory(copies_.flags().memory().data())) *flags_exported_ = *exported;
-  } catch (const runtime::failure&) {}  // a device that cannot wait for words
+  } catch (const runtime::failure&) {}  // the device cannot wait for words
   return *flags_exported_;
 }
 
@@ -325,14 +326,14 @@ runtime::late_writes cuda_link::withdraw(const runtime::exposed_memory& memory) 
   return runtime::late_writes::may_land;
 }
 
-// A peer's allocation as it is mapped here; empty, with the reason, where it cannot be.
+// A peer's allocation, mapped here; empty, with the reason in `why`, if it cannot be mapped.
 std::span<std::byte> cuda_link::map(const cuda_ipc_handle& handle, errc& why) {
   const std::uint64_t use = ++uses_of_mapped_;
   if (const auto known = mapped_.find(handle); known != mapped_.end()) {
     known->second.last_use = use;
     return known->second.all;
   }
-  // What nothing is using, and while no stream waits: to unmap memory waits for all of them, too.
+  // Unmap only while no copy is in flight and no stream waits for a message: unmapping waits for all streams, too.
   const device_rest::quiet now(device_rest::of_this_process(), {});
   while (mapped_.size() >= usually_mapped && copies_.pending() == 0 && now.at_rest()) {
     const auto used_before = [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; };
@@ -354,7 +355,7 @@ std::span<std::byte> cuda_link::map(const cuda_ipc_handle& handle, errc& why) {
   return *opened;
 }
 
-// Where a place in a peer's memory is mapped here; null, with the reason, where it cannot be reached.
+// The local address of a place in a peer's memory; null, with the reason in `why`, if it cannot be reached.
 std::byte* cuda_link::reach(const runtime::remote_place& at, std::size_t bytes, errc& why) {
   ipc_key key;
   why = errc::bad_argument;
@@ -365,13 +366,13 @@ std::byte* cuda_link::reach(const runtime::remote_place& at, std::size_t bytes, 
   const std::span<std::byte> all = map(key.handle, why);
   if (all.empty()) return nullptr;
   const std::uint64_t inside = at.address - key.address;
-  why = errc::malformed;  // what a key says of its owner's allocation is only said
+  why = errc::malformed;  // the key is remote input: check it against the allocation's real size
   if (key.offset > all.size() || inside > all.size() - key.offset || bytes > all.size() - key.offset - inside)
     return nullptr;
   return all.data() + key.offset + inside;
 }
 
-// To map memory takes longer than to copy into it.
+// Mapping memory takes longer than copying into it, so map the memory and the peer's flags in advance.
 void cuda_link::prepare(const runtime::remote_place& at) {
   ipc_key key;
   errc why = errc::none;
@@ -395,7 +396,7 @@ struct cuda_link::peer_copy final : completion {
   }
   cuda_link& link;
   completion* done = nullptr;
-  std::uint64_t number = 0;  // of a put
+  std::uint64_t number = 0;  // the number of a put; 0 for a get
 };
 
 errc cuda_link::copy_peer(std::span<std::byte> to, std::span<const std::byte> from, rank_id put_to,
@@ -422,7 +423,7 @@ errc cuda_link::put(rank_id to, const runtime::remote_place& at, std::span<const
   return there == nullptr ? why : copy_peer({there, data.size()}, data, to, at.by, done);
 }
 
-// Counts as a put: a fence waits for it, so that it never lands when its flag means something else.
+// The write counts as a put, so that a fence waits for it. It therefore never lands after its flag has been reused.
 void cuda_link::set_flag(rank_id to, const runtime::remote_place& at, std::uint64_t flag,
                          std::span<const std::byte> data) {
   ipc_key key;
@@ -493,7 +494,7 @@ runtime::result<> cuda_link::joint() const {
 errc cuda_link::joint_get(rank_id from, const runtime::remote_place& at, std::span<std::byte> into, completion* done) {
   if (!nccl_) return errc::unavailable;
   if (from >= world_size() || at.key.empty()) return errc::bad_argument;
-  // Host memory, there or here, is nothing for it.
+  // Both memories must lie on devices.
   if (at.key.front() == static_cast<std::byte>(key_kind::below) || !on_device(into.data())) return errc::unavailable;
   ipc_key key;
   if (!read_key(at, key) || !covers(key, at.address, into.size())) return errc::bad_argument;
@@ -512,7 +513,7 @@ void cuda_link::on_peer_failed(rank_id peer) noexcept {
   if (nccl_) nccl_->on_peer_failed(peer);
 }
 
-// Puts through the link below, and those of copy engines, which have landed once their events say so.
+// Waits for this rank's own GPU copies to the peer, which have landed when they end, and then for puts through the link below.
 errc cuda_link::fence(rank_id to, completion* done) {
   if (to >= world_size()) return errc::bad_argument;
   const bool waits = std::any_of(puts_.begin(), puts_.end(), [&](const auto& p) { return p.first == to; });

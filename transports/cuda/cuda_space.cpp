@@ -32,7 +32,7 @@ runtime::task<> cuda_space::copy(std::span<std::byte> to, std::span<const std::b
   ended.value();
 }
 
-// Waits for one copy, which is behind nothing.
+// Blocks until one copy has ended. The copy waits for no kernel.
 void cuda_space::prepare(runtime::memory_pieces& pieces) {
   if (pieces.offsets.empty()) return;
   const auto from = std::as_bytes(std::span(pieces.offsets));
@@ -80,7 +80,7 @@ void cuda_space::assign(std::span<std::byte> to, std::span<const std::byte> from
 }
 
 std::string cuda_space::words_of(errc outcome) const {
-  if (outcome == errc::device_failed && copies_.driver().fault().empty()) return {};  // it was another rank's device
+  if (outcome == errc::device_failed && copies_.driver().fault().empty()) return {};  // another rank's device failed
   const auto said = copies_.in_words(outcome);
   return said ? std::string() : said.reason().text();
 }

@@ -2,7 +2,7 @@
 
 namespace parley::transports {
 
-// Never destroyed: threads that free memory may outlive everything here.
+// Never destroyed: threads that free memory may outlive static objects.
 device_rest& device_rest::of_this_process() {
   static auto* const only = new device_rest;
   return *only;

@@ -1,15 +1,17 @@
 #pragma once
-/// Who frees memory of a device waits until all of its streams have come to rest, and holds CUDA's locks meanwhile: whoever calls CUDA then
-/// waits, too. Where a stream waits for a message that this process has to bring, both would wait for ever. So such memory is freed while
-/// no stream of this process waits for a message, and none begins to.
+/// Keeps apart two things that deadlock together: freeing device memory, and streams that wait for messages. A CUDA call that frees
+/// device memory waits until all streams of the device are idle and holds CUDA's locks meanwhile, so other CUDA calls wait too. If a
+/// stream waits for a message that this process must bring, both wait for ever. So memory is freed while no stream of this process
+/// waits for a message, and meanwhile no stream may begin to wait.
 ///
 ///     device_rest& rest = device_rest::of_this_process();
 ///     rest.begin_wait();                              // a stream is about to wait for a message
-///     rest.end_waits(1);                              // that has come
-///     const device_rest::quiet now(rest, 10s);        // in another thread, around what frees
+///     rest.end_waits(1);                              // the message has arrived
+///     const device_rest::quiet now(rest, 10s);        // in another thread, around the call that frees
 ///
-/// A stream that always waits for some message delays it up to the limit; then it is done all the same, and keeps nobody from beginning to
-/// wait: a message that has to come may need that. Else whoever begins to wait is kept for `longest` at most. Any thread.
+/// If some stream always waits, the constructor of `quiet` returns at its limit and the caller frees all the same. Such a `quiet`
+/// does not hold up `begin_wait`, because a message that must arrive may need it. Otherwise `begin_wait` blocks while a `quiet`
+/// exists, for at most `longest`. Any thread.
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -31,7 +33,7 @@ class device_rest {
     ~quiet();
     quiet(const quiet&) = delete;
     quiet& operator=(const quiet&) = delete;
-    /// Whether no stream waits; else the limit had passed.
+    /// True if no stream waits for a message; false if the limit passed first.
     bool at_rest() const noexcept { return at_rest_; }
 
    private:

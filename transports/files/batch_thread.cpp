@@ -12,13 +12,13 @@ namespace parley::transports {
 
 namespace {
 
-constexpr int most_of_a_thread = 10;  // the work takes at most a tenth of one
+constexpr int most_of_a_thread = 10;  // the work runs at most a tenth of the time
 
 }  // namespace
 
 batch_thread::~batch_thread() {
   if (!thread_.joinable()) return;
-  if (::getpid() != process_) {  // a child has no thread but the one that forked
+  if (::getpid() != process_) {  // in a forked child this thread does not exist
     thread_.detach();
     return;
   }
@@ -42,7 +42,7 @@ runtime::result<> batch_thread::ask() {
 
 runtime::result<> batch_thread::start() {
   process_ = ::getpid();
-  // The program's signals are for its own threads.
+  // Block all signals in the new thread: the program's own threads handle them.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);

@@ -1,11 +1,12 @@
 #pragma once
-/// Work that would hold up a rank's thread, such as writing a file, and that may wait a moment: what is asked for in that moment is one batch.
+/// Runs work that would block a rank's thread, such as writing a file, on a thread of its own. The work starts after a short wait;
+/// all requests during that wait are one batch.
 ///
 ///     batch_thread writer([&] { write_file(); });
 ///     auto asked = writer.ask();     // `write_file` runs 250 ms from now, on the writer's own thread
 ///
-/// The work runs at most a tenth of the time. Destroying the object waits for work that runs now; work that was asked for and has not begun
-/// does not run. In a child that fork() made nothing runs. The work must not throw.
+/// The work runs at most a tenth of the time. The destructor waits for work that is running; requested work that has not begun
+/// does not run. In a forked child nothing runs. The work must not throw.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 
@@ -29,7 +30,7 @@ class batch_thread {
   batch_thread& operator=(const batch_thread&) = delete;
   ~batch_thread();
 
-  /// `unavailable` where the machine gives no thread; the next call tries again.
+  /// Requests one run of the work. `unavailable` if no thread could be started; the next call tries again.
   runtime::result<> ask();
 
  private:

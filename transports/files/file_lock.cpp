@@ -32,7 +32,7 @@ error refused(const std::string& name, const char* step, int reason) {
   return {errc::io, name + ": cannot " + step + ": " + std::strerror(reason)};
 }
 
-/// Names this boot of this machine: containers may share a host's name, and one host may be called differently.
+/// Identifies this boot of this machine. A host name does not: containers may share one, and one host may have several.
 const std::string& this_boot() {
   static const std::string id = [] {
     std::string text;
@@ -75,8 +75,9 @@ bool is_at(const std::string& name, int fd) {
          there.st_dev == mine.st_dev;
 }
 
-/// A lock whose process has died lets itself be locked. Only who has locked a lock file ever removes it, so nobody else's can
-/// have come in its place meanwhile. Nothing: there is no such file any more.
+/// Returns the holder that the lock file names; nothing if there is no lock file any more. If the holder was a process of this host
+/// and has died, its flock is gone: this function then locks the file and removes it. Only a process that has locked a lock file
+/// removes it, so this cannot remove another process's new lock file.
 std::optional<seen_lock> look_and_clear(const std::string& name) {
   const int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (fd < 0 && errno == ENOENT) return std::nullopt;
@@ -93,11 +94,11 @@ bool write_text(int fd, const std::string& text) {
   return ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-/// A lock file of another name, whole and locked.
+/// Creates a complete and locked lock file under a temporary name.
 int make_fresh(std::string& fresh) {
   const int fd = ::mkostemp(fresh.data(), O_CLOEXEC);
   if (fd < 0) return fd;
-  // Where flock does not work a dead holder is not noticed, and the lock is waited for like another host's.
+  // If flock does not work here, others cannot notice that this holder died, and wait for it as for a holder on another host.
   static_cast<void>(::flock(fd, LOCK_EX | LOCK_NB));
   if (::fchmod(fd, 0666) == 0 && write_text(fd, holder_text())) return fd;
   const int reason = errno;
@@ -122,7 +123,7 @@ result<file_lock> file_lock::take(const std::string& path, std::int64_t patience
   };
   for (auto pause = shortest_pause;; pause = std::min(2 * pause, longest_pause)) {
     const int reason = ::link(fresh.c_str(), name.c_str()) == 0 ? 0 : errno;
-    if (reason == 0 || is_at(name, fd)) break;  // NFS may do it and say that it did not
+    if (reason == 0 || is_at(name, fd)) break;  // NFS may create the link and still report a failure
     if (reason != EEXIST) return give_up(refused(name, "make it", reason));
     const auto seen = look_and_clear(name);
     if (clock::now() >= until)

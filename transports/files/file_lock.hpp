@@ -1,13 +1,15 @@
 #pragma once
-/// One writer per file, among processes and hosts: a lock file beside it, `results.csv.lock`, gone when nobody holds it.
+/// One writer per file, among processes and hosts: a lock file next to it, `results.csv.lock`, which exists while somebody holds
+/// the lock.
 ///
-///     auto held = file_lock::take("results.csv", patience_ns);   // waits, bounded
-///     if (!held) …                                               // timeout: who holds it; io: it cannot be made here
+///     auto held = file_lock::take("results.csv", patience_ns);   // waits up to patience_ns
+///     if (!held) …                                               // timeout: names the holder; io: cannot make a lock file here
 ///
-/// The lock file is made whole and then linked to its name, which only one of several can do, on NFS too. It says which
-/// host and process holds it. A holder also has it locked (flock), so that a lock whose process died is seen and taken over by
-/// others on its host; one of another host is waited for, and never taken over: whether its process lives cannot be
-/// known from here. The error then says who holds it since when, and which file to remove if that process is gone.
+/// `take` creates the complete lock file under a temporary name and then links it to its final name. Only one of several processes
+/// succeeds, on NFS too. The lock file names the host and process of its holder. The holder also locks it (flock), so that other
+/// processes on its host notice when it died, and take the lock over. A lock held on another host is never taken over, because this
+/// host cannot know whether the process there lives: `take` waits for it. The `timeout` error names the holder, and the file to
+/// remove if that process is gone.
 #include <parley/error.hpp>
 
 #include <cstdint>

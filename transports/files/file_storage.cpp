@@ -56,7 +56,7 @@ bool write_all(int fd, std::string_view text) {
   return true;
 }
 
-/// One level, for logs that have a folder of their own. Several ranks do it at once.
+/// Creates the folder of `path`, one level only, for logs that have a folder of their own. Several ranks may do so at once.
 bool make_folder_of(const std::string& path) {
   const auto slash = path.rfind('/');
   if (slash == std::string::npos || slash == 0) return false;
@@ -77,10 +77,10 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-/// The file that is meant: a rename would otherwise put a plain file where the user has a link. Links of other users but root's lead
-/// nowhere: who may put one into a folder could make it lead to any file of this user.
+/// Follows symbolic links to the file itself; otherwise a rename would replace the user's link by a plain file. Refuses links that
+/// belong to other users than this one and root: somebody who can create a link in the folder could point it at any file of this user.
 result<std::string> behind_links(const std::string& path) {
-  constexpr int most_links = 40;  // as of Linux
+  constexpr int most_links = 40;  // like Linux
   std::string at = path;
   for (int links = 0;; ++links) {
     struct stat about{};
@@ -95,7 +95,8 @@ result<std::string> behind_links(const std::string& path) {
   }
 }
 
-/// Nothing: there is no file yet. Else what is known of it through a descriptor of its own, so that it is that of no other file.
+/// The status of the file, which must be a plain file of this user; nothing if there is no file yet. It is read through one
+/// descriptor, so that all of it describes the same file.
 result<std::optional<struct stat>> own_file(const std::string& path, const std::string& target) {
   const descriptor file(::open(target.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   if (!file.open() && errno == ENOENT) return std::optional<struct stat>();
@@ -106,8 +107,8 @@ result<std::optional<struct stat>> own_file(const std::string& path, const std::
   return std::optional(about);
 }
 
-/// A file of a new name, with what the umask leaves of `mode`. That is never looked at, as it would have to be set for that, while other
-/// threads may make files.
+/// Creates a file with a new name and `mode`, to which the system applies the umask. The umask is never read: to read it one has to
+/// set it, while other threads may create files.
 int make_beside(const std::string& target, mode_t mode, std::string& fresh) {
   constexpr int tries = 100;
   std::random_device random;
@@ -121,7 +122,7 @@ int make_beside(const std::string& target, mode_t mode, std::string& fresh) {
   return -1;
 }
 
-/// Tells one content of a file from another without reading it.
+/// Detects that a file has changed, without reading it.
 struct signature {
   explicit signature(const std::string& path) {
     struct stat about{};
@@ -151,7 +152,7 @@ result<std::string> file_storage::read(const std::string& path) {
   // A pipe or a device may never end.
   if (!S_ISREG(about.st_mode)) return not_plain(path);
   if (static_cast<std::size_t>(about.st_size) > max_file_bytes) return too_large(path);
-  std::string text(static_cast<std::size_t>(about.st_size) + 1, '\0');  // one more, to see that it has not grown
+  std::string text(static_cast<std::size_t>(about.st_size) + 1, '\0');  // one byte more, to notice that it has grown
   std::size_t length = 0;
   for (;;) {
     if (length == text.size()) {
@@ -192,7 +193,7 @@ result<> file_storage::replace(const std::string& path, std::string_view text) {
   if (!file.close()) return give_up("finish the new file beside it");
   if (::rename(fresh.c_str(), target.c_str()) != 0) return give_up("rename the new file onto it");
 
-  // The new name must survive a crash too. Where folders cannot be synced the rename is as good as it gets.
+  // The new name must survive a crash too. Errors are ignored: some file systems cannot sync folders.
   const descriptor folder(::open(folder_of(target).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.open()) static_cast<void>(::fsync(folder.get()));
   return {};
@@ -210,7 +211,7 @@ result<> file_storage::update(const std::string& path, const edit& change) {
     const signature before(target);
     const auto text = change(read(target));
     if (!text) return {};
-    // An editor, or a program with other manners, does not ask for the lock.
+    // Editors and other programs do not use the lock, so check that the file has not changed meanwhile.
     if (signature(target) == before) return replace(target, *text);
   }
   return error{errc::io, path + ": it keeps changing although it is locked; find out who writes it"};

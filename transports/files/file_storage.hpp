@@ -1,5 +1,5 @@
 #pragma once
-/// Files on a real disk, as runtime/storage.hpp wants them.
+/// Files on a real disk: implements runtime/storage.hpp.
 ///
 ///     file_storage disk;
 ///     auto text = disk.read("results.csv");                 // unavailable: there is none yet
@@ -7,11 +7,11 @@
 ///     auto merged = disk.update("results.csv", change);     // read, changed and replaced under a lock (file_lock.hpp)
 ///     auto added = disk.append("trace.jsonl", line);        // whole texts, also when several ranks append
 ///
-/// `replace` writes a file of a new name in the same folder, brings it to the disk and renames it; it keeps the mode of
-/// the file that it replaces, and follows a symbolic link to the file that is meant. `append` holds a lock on the file
-/// (flock) while it writes, and takes back what a full disk cut short. Only this user's own files are written, whoever the user is, and
-/// only links of this user or of root are followed for it. Calls block, and several threads may make them; run them in `compute`. An
-/// error says which file, which step and the system's reason.
+/// `replace` writes a new file in the same folder, syncs it to the disk and renames it. It keeps the mode of the file that it
+/// replaces, and follows symbolic links to the file itself. `append` locks the file (flock) while it writes, and removes a text
+/// that a full disk cut short. Only files that belong to this process's user are written, even as root, and only links that
+/// belong to that user or to root are followed for that. Calls block, and several threads may make them; run them in `compute`.
+/// An error names the file, the step and the system's reason.
 #include <parley/runtime/storage.hpp>
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class file_storage final : public runtime::storage {
  public:
   static constexpr std::size_t max_file_bytes = 64UL << 20U;
 
-  /// How long `update` waits for the lock.
+  /// `lock_patience_ns`: how long `update` waits for the lock.
   explicit file_storage(std::int64_t lock_patience_ns = 3'000'000'000) noexcept : lock_patience_ns_(lock_patience_ns) {}
 
   runtime::result<std::string> read(const std::string& path) override;

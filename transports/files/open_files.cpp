@@ -18,10 +18,11 @@ using runtime::error;
 
 namespace {
 
-// Counted with UCX 1.22: a rank of two on one host opens 21 files. Half as many again are for those that are open for a moment.
+// Counted with UCX 1.22: in a job of two ranks on one host each rank opens 21 files. Half as many more allow for files that are open
+// only briefly.
 constexpr std::size_t files_of_loop_and_transport = 32;
-constexpr std::size_t files_per_interface = 3;   // of UCX over TCP: a listening socket and its events
-constexpr std::size_t connections_per_peer = 2;  // the same, one in each direction
+constexpr std::size_t files_per_interface = 3;   // UCX over TCP: a listening socket and its event descriptors
+constexpr std::size_t connections_per_peer = 2;  // UCX over TCP: one in each direction
 constexpr std::size_t most_files_looked_at = 65'536;
 
 std::size_t interfaces() noexcept {
@@ -39,9 +40,9 @@ std::size_t open_now(std::size_t limit) noexcept {
   if (DIR* const open = ::opendir("/proc/self/fd"); open != nullptr) {
     while (const dirent* const entry = ::readdir(open)) count += entry->d_name[0] != '.' ? 1 : 0;
     ::closedir(open);
-    return count - 1;  // that of the folder itself
+    return count - 1;  // without the one that reads the folder
   }
-  // There is none left to look with, perhaps.
+  // Perhaps no descriptor is left to open the folder with, so try each one.
   for (int fd = 0; static_cast<std::size_t>(fd) < std::min(limit, most_files_looked_at); ++fd)
     count += ::fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
   return count;
@@ -59,7 +60,7 @@ std::size_t files_of_rank(runtime::rank_id rank, runtime::rank_id world_size, uc
 
 runtime::result<> allow_open_files(std::size_t more) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};  // nobody can say
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};  // the limit is unknown
   const std::size_t open = open_now(limit.rlim_cur);
   const rlim_t needed = open + more;
   if (limit.rlim_cur >= needed) return {};

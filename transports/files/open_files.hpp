@@ -1,10 +1,10 @@
 #pragma once
-/// Files that a process may have open. Where they do not suffice, UCX ends the process, or a peer waits for a connection that cannot be
-/// made; so a rank asks for what it needs before it begins.
+/// The number of files that a process may have open. If it is too low, UCX ends the process, or a peer waits for a connection that
+/// cannot be made. So a rank makes sure that it may open enough files before it begins.
 ///
 ///     allow_open_files(files_of_rank(place.rank, place.world_size, ucx_reach::one_host)).value();
 ///
-/// Failure: `unavailable`, with the limit, what is needed, and how to raise it.
+/// Failure: `unavailable`, with the limit, the number needed, and how to raise the limit.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/transports/ucx/ucx_worker.hpp>
@@ -13,10 +13,10 @@
 
 namespace parley::transports {
 
-/// How many files a rank opens at most until it has met all others, beside those that its program has open already.
+/// At most how many files a rank opens until it has met all other ranks, in addition to those that its program has open.
 std::size_t files_of_rank(runtime::rank_id rank, runtime::rank_id world_size, ucx_reach reach);
 
-/// Sees to it that this process may open so many more: raises its soft limit (`ulimit -Sn`) as far as needed, which its hard limit bounds.
+/// Makes sure that this process may open `more` further files. Raises its soft limit (`ulimit -Sn`) if needed, up to the hard limit.
 runtime::result<> allow_open_files(std::size_t more);
 
 }  // namespace parley::transports

@@ -13,14 +13,14 @@ using runtime::completion;
 using runtime::errc;
 using runtime::rank_id;
 
-// A copy that a GPU does, and whom its end concerns.
+// A copy in flight on a GPU, with the completions to call when it ends.
 struct process_world::copying final : completion {
   explicit copying(process_world& w) noexcept : completion(&on_copied), world(w) {}
   static void on_copied(completion& self, errc outcome) noexcept {
     const std::unique_ptr<copying> me(static_cast<copying*>(&self));
     me->finish(outcome);
   }
-  // From `poll`, so that everybody may be told at once.
+  // Called from `poll` of the copies. `end` queues completions for the world's next `poll`.
   void finish(errc outcome) noexcept {
     process_world& w = world;
     w.end(done, outcome);
@@ -35,9 +35,9 @@ struct process_world::copying final : completion {
   }
   process_world& world;
   completion* done = nullptr;
-  completion* sender = nullptr;  // of a message
-  runtime::arrival message;      // whose payload is being copied
-  region* written = nullptr;     // by a put
+  completion* sender = nullptr;  // of the message's sender
+  runtime::arrival message;      // the message whose payload is being copied
+  region* written = nullptr;     // what a put writes
   std::uint64_t put = 0;
 };
 
@@ -71,7 +71,7 @@ errc process_link::send(rank_id to, channel on, std::span<const std::byte> heade
   counters_.payload_bytes_sent += payload.size();
   process_link& target = world_[to];
   const bool there = !payload.empty() && on_device(payload.data());
-  if (there && done == nullptr) return errc::bad_argument;  // the op was not told of its memory
+  if (there && done == nullptr) return errc::bad_argument;  // the op did not declare device memory
   const bool stays = done != nullptr && (payload.size() > process_world::eager_bytes || there);
   if (stays) {
     auto* const offer = new process_world::offered(payload, done, this);
@@ -89,7 +89,7 @@ errc process_link::send(rank_id to, channel on, std::span<const std::byte> heade
   return errc::none;
 }
 
-// `pending` when a GPU does it.
+// Copies at once, or returns `pending` if a GPU copies.
 errc process_link::move(std::span<std::byte> to, std::span<const std::byte> from, const process_link& other,
                         completion* done, runtime::device_copy by) noexcept {
   if (on_device(to.data()) || on_device(from.data())) {
@@ -160,7 +160,7 @@ runtime::result<runtime::exposed_memory> process_link::expose(std::span<std::byt
   return made;
 }
 
-// A copy that a GPU has begun cannot be stopped.
+// `may_land` while a put is in flight: a copy that a GPU has begun cannot be stopped.
 runtime::late_writes process_link::withdraw(const runtime::exposed_memory& memory) {
   auto& region = world_.regions_.at(memory.number - 1);
   region.withdrawn = true;
@@ -220,7 +220,8 @@ void process_world::look_at_fences() {
     const bool waits = std::any_of(puts_.begin(), puts_.end(), [&](const flying_put& p) {
       return p.from == f.from && p.to == f.to && p.number <= f.last_put;
     });
-    // Whoever's device that was: no connection can end here, so that the peer is told, and is lost to this rank.
+    // Always `peer_failed`, whichever device failed. After `device_failed` this rank would leave and its peers would see its
+    // connections end, but inside one process none can end. After `peer_failed` it declares the peer lost and tells it.
     if (!waits) end(f.done, links_[f.from]->put_failed_ ? errc::peer_failed : errc::none);
     return !waits;
   });
@@ -235,7 +236,7 @@ process_world::process_world(const std::vector<cuda_copies*>& copies) : event_fd
 }
 
 process_world::~process_world() {
-  messages_.clear();  // drops what nobody will read, which ends at its sender
+  messages_.clear();  // drops unread messages, which ends their sends
   for (auto& link : links_) {
     for (auto& kept : link->kept_) kept.clear();
   }
@@ -244,7 +245,7 @@ process_world::~process_world() {
   ::close(event_fd_);
 }
 
-// What comes of these comes with the next poll, so that other work has its turn.
+// Handles only the entries that are queued now. Entries that handlers add wait for the next poll, so that other work gets its turn.
 bool process_world::poll() {
   if (idle()) return false;
   for (const ended_operation& e : std::exchange(ended_, {})) e.done->on_end(*e.done, e.outcome);

@@ -1,18 +1,18 @@
 #pragma once
-/// All ranks of a job in one process and one thread, on one executor: for many ranks on one GPU, and for programs that try out
-/// what they will do with processes.
+/// All ranks of a job in one process and one thread, on one executor: for many ranks on one GPU, and for trying out a program
+/// before it runs as several processes.
 ///
 ///     process_world world(8);                            // or process_world world(copies_of_each_rank) for device buffers
 ///     loop.attach(world);
 ///     rank r({loop, world[0], …}, settings);
 ///
-/// Payloads of up to `eager_bytes` are copied where they are sent; others stay with their sender until the receiver fetches
-/// them, in one copy, straight between the two buffers. With `cuda_copies` for the ranks a buffer may lie on a device (plane
-/// `cuda_copy`): the receiver's streams bring it, after what either rank's `cuda_copies::after` says, and nobody waits for a stream.
-/// Puts and gets work the same way between any two ranks' exposed memory; withdrawn memory takes no new ones.
+/// `send` copies payloads of up to `eager_bytes`. Larger ones stay with their sender until the receiver fetches them, in one
+/// copy, straight between the two buffers. With `cuda_copies` for the ranks a buffer may lie on a device (plane `cuda_copy`):
+/// the receiver's streams copy the payload, after the work that either rank named by `cuda_copies::after`, and no thread waits
+/// for a stream. Puts and gets work the same way between any two ranks' exposed memory; withdrawn memory refuses new ones.
 ///
-/// Messages are handed over by `poll`, in the order of sending, and none is lost. No rank can die alone. A message that the
-/// receiver drops ends with `none` at its sender. When a GPU fails, what it was copying ends with `device_failed`.
+/// `poll` hands messages over in the order of sending, and none is lost. No rank can die alone. If the receiver drops a
+/// message, its send ends with `none`. When a GPU fails, its copies end with `device_failed`.
 #include <parley/cuda_copies.hpp>
 #include <parley/runtime/intrusive_list.hpp>
 #include <parley/runtime/time/poller.hpp>
@@ -41,9 +41,9 @@ class process_link final : public runtime::link {
   runtime::errc send(runtime::rank_id to, channel on, std::span<const std::byte> header,
                      std::span<const std::byte> payload, runtime::completion* done) override;
   runtime::errc fetch(runtime::arrival&& message, std::span<std::byte> into, runtime::completion* done) override;
-  /// What was offered stays offered: the receiver takes it or drops it.
+  /// Does nothing: a large payload ends when the receiver fetches or drops it.
   void cancel(runtime::completion&) override {}
-  /// What was offered is taken back, so that fetching it fails. A copy that a GPU has begun runs to its end.
+  /// Takes back a payload that was not fetched yet; fetching it then fails. A copy that a GPU has begun runs to its end.
   void abandon(runtime::completion& pending) noexcept override;
   const counters& statistics() const noexcept override { return counters_; }
   runtime::result<> one_sided() const override { return {}; }
@@ -54,7 +54,7 @@ class process_link final : public runtime::link {
   runtime::errc get(runtime::rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
                     runtime::completion* done) override;
   runtime::errc fence(runtime::rank_id to, runtime::completion* done) override;
-  /// Null where buffers lie in host memory.
+  /// Null if this rank's buffers lie in host memory.
   cuda_copies* copies() const noexcept { return copies_; }
 
  private:
@@ -71,7 +71,7 @@ class process_link final : public runtime::link {
   handler* handlers_[channels]{};
   std::vector<runtime::arrival> kept_[channels];
   counters counters_;
-  bool put_failed_ = false;  // with its device, so that what follows does, too
+  bool put_failed_ = false;  // a device failed during a put; all later fences of this rank fail
 };
 
 class process_world final : public runtime::poller {
@@ -79,7 +79,7 @@ class process_world final : public runtime::poller {
   static constexpr std::size_t eager_bytes = std::size_t{16} << 10U;
 
   explicit process_world(runtime::rank_id ranks);
-  /// One for each rank; they outlive the world.
+  /// `copies` has one entry for each rank, null for host memory; they must outlive the world.
   explicit process_world(const std::vector<cuda_copies*>& copies);
   ~process_world() override;
   process_world(const process_world&) = delete;
@@ -95,7 +95,7 @@ class process_world final : public runtime::poller {
 
  private:
   friend process_link;
-  // A payload that waits at its sender; without one it was taken back.
+  // A payload that waits at its sender. Empty and without `sender` once it was taken back.
   struct offered : runtime::list_hook {
     offered(std::span<const std::byte> p, runtime::completion* s, const process_link* f) noexcept
         : payload(p), sender(s), from(f) {}
@@ -112,7 +112,7 @@ class process_world final : public runtime::poller {
     runtime::rank_id owner;
     std::span<std::byte> bytes;
     bool withdrawn = false;
-    std::size_t written = 0;  // puts that are under way
+    std::size_t written = 0;  // number of puts in flight
   };
   struct ended_operation {
     runtime::completion* done;
@@ -146,7 +146,7 @@ class process_world final : public runtime::poller {
   std::vector<std::unique_ptr<process_link>> links_;
   std::deque<message> messages_;
   std::vector<ended_operation> ended_;
-  std::vector<new_listener> listeners_;  // for whom something was kept
+  std::vector<new_listener> listeners_;  // new handlers that have kept messages waiting
   runtime::intrusive_list<offered> offers_;
   std::deque<region> regions_;
   std::deque<flying_put> puts_;

@@ -1,5 +1,5 @@
 #pragma once
-/// How the ranks of a job meet through a bootstrap of the program's own. Internal.
+/// Lets the ranks of a job meet through the program's own bootstrap (parley/bootstrap.hpp). Internal.
 #include <parley/bootstrap.hpp>
 #include <parley/transports/join/rendezvous.hpp>
 
@@ -11,15 +11,15 @@
 
 namespace parley::transports {
 
-/// The two exchanges of a bootstrap.
+/// Runs the two exchanges of a bootstrap. Throws `failure` if the program's all_gather returns something else than the ranks gave.
 class bootstrap_meeting {
  public:
-  /// The first one: who runs where.
+  /// Runs the first exchange: which rank runs on which host.
   explicit bootstrap_meeting(bootstrap through);
 
   bool one_host() const noexcept { return one_host_; }
   std::uint64_t job() const noexcept { return job_; }
-  /// The second one: how each rank is reached.
+  /// Runs the second exchange: how each rank is reached.
   joined join(member me);
 
  private:

@@ -3,10 +3,10 @@
 
 namespace parley::transports {
 
-/// Who may reach a rendezvous that has no key.
+/// The processes that may reach a rendezvous without a key.
 enum class exposure : std::uint8_t {
   loopback_without_key,  ///< anything wider than loopback needs a key
-  insecure,  ///< the user has said explicitly that a wide rendezvous without a key is wanted; not with restarts
+  insecure,  ///< the user explicitly wants a rendezvous without a key beyond loopback; not allowed with restarts
 };
 
 }  // namespace parley::transports

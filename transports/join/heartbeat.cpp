@@ -43,8 +43,9 @@ constexpr time_ns beats_per_detection = 8;
 constexpr std::string_view page_folder = "/dev/shm";
 constexpr std::string_view page_prefix = "parley-hearts-";
 
-// What a page says of a rank: which of the processes in its place counts, that this one lives, that it left (after it had returned from
-// its program, or for another reason), or which rank holds it dead, for which reason, and whose death that was of all.
+// The state of one rank on the page. `restarts` identifies the current process in the rank's place. That process is alive, has left
+// (after its program had returned, or for another reason), or is held dead. For a dead process: the reason, the rank that decided it, and
+// the position of this death in the order of all deaths.
 struct standing {
   enum class state : std::uint8_t { alive = 0, left = 1, returned = 2, silent = 3, connection_ended = 4 };
   state is = state::alive;
@@ -66,7 +67,7 @@ struct standing {
 };
 static_assert(max_world_size <= 0x10000 && runtime::most_restarts <= 0xffff, "a standing has 16 bits for each");
 
-// A cache line each, so that beating hearts do not disturb one another.
+// One cache line for each rank, so that beating hearts do not slow one another down.
 struct alignas(64) heading {
   std::atomic<std::uint64_t> magic;
   std::atomic<std::uint64_t> found_by;  // how many ranks have mapped the page
@@ -77,7 +78,7 @@ struct alignas(64) slot {
   std::atomic<std::uint64_t> standing;
   std::atomic<std::uint64_t> found;  // whether a process in that place has mapped the page
   std::atomic<std::int64_t>
-      turned;  // when its loop was last seen to have turned, by the host's monotonic clock; 0: nobody says
+      turned;  // when its loop last turned, as its heart saw it, on the host's monotonic clock; 0: unknown
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "the page is shared between processes");
 
@@ -92,18 +93,18 @@ std::string seconds(time_ns span) {
   return text;
 }
 
-/// Whether that process is there and nobody has stopped it; a debugger may.
+/// True if the process exists and is not stopped. One that a debugger stopped (state t) counts as running.
 bool runs(pid_t pid) {
   if (::kill(pid, 0) != 0 && errno == ESRCH) return false;
   std::string stat;
   std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/stat"), stat);
-  const auto name_end = stat.rfind(") ");                                         // the name may hold anything
-  if (name_end == std::string::npos || name_end + 2 >= stat.size()) return true;  // as far as is known
+  const auto name_end = stat.rfind(") ");  // the last one: the process's name may contain anything
+  if (name_end == std::string::npos || name_end + 2 >= stat.size()) return true;  // unknown: assume that it runs
   constexpr std::string_view stopped_or_ended = "TZX";
   return stopped_or_ended.find(stat[name_end + 2]) == std::string_view::npos;
 }
 
-/// Signals are for the program's own threads.
+/// Blocks all signals for a new thread: the program's own threads handle them.
 class all_signals_blocked {
  public:
   all_signals_blocked() {
@@ -121,7 +122,7 @@ class all_signals_blocked {
 
 }  // namespace
 
-/// The shared memory. Whoever comes first makes it; the last one takes its name away.
+/// The shared memory. The first rank creates the file; the last rank to map it removes its name.
 class heartbeat::page {
  public:
   static result<std::unique_ptr<page>> open(const options& o) {
@@ -161,7 +162,7 @@ class heartbeat::page {
            });
   }
 
-  /// Of ranks that ended before all had found theirs. A young one may wait for somebody.
+  /// Removes pages whose ranks ended before all of them had opened it. A young page may still be waiting for a rank.
   static void remove_abandoned() {
     constexpr std::time_t young_s = 10;
     std::error_code fault;
@@ -178,7 +179,8 @@ class heartbeat::page {
     }
   }
 
-  /// The file of that name, which is somebody's from now on. One that is being removed as abandoned is not what the others will find.
+  /// Opens or creates the file of that name and locks it, so that nobody removes it as abandoned. Tries again if somebody is removing
+  /// it just now: the other ranks would not find that file.
   static int named(const std::string& path) {
     constexpr int most_looks = 1000;
     for (int looks = 1;; ++looks) {
@@ -195,7 +197,7 @@ class heartbeat::page {
     return ::fstat(fd, &found) == 0 && found.st_nlink != 0;
   }
 
-  /// Opens what another process has open, with or without a name.
+  /// Opens the page through a descriptor that another process has open (/proc), whether the file still has a name or not.
   static int shown_by(const options& o) {
     const std::string nameless = o.page + " (deleted)";
     for (const std::uint32_t pid : o.pids) {
@@ -225,7 +227,7 @@ class heartbeat::page {
     if (found.st_size != 0 && static_cast<std::size_t>(found.st_size) != bytes_)
       return error(errc::malformed, path_ + " has " + std::to_string(found.st_size) + " bytes, not " +
                                         std::to_string(bytes_) + "; use one build of parley on all ranks");
-    // Without room for it a beat would end the process.
+    // Reserve the memory: if /dev/shm were full, the first beat would kill the process.
     if (const int refused = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes_)); refused != 0) {
       errno = refused;
       return io_fault("no room for the heartbeats' page", path_);
@@ -244,12 +246,12 @@ class heartbeat::page {
   std::string path_;
   int fd_;  // stays open, so that a process which comes later finds the page
   std::uint64_t sharers_;
-  std::vector<std::pair<rank_id, pid_t>> others_;  // where they are known
+  std::vector<std::pair<rank_id, pid_t>> others_;  // the watched ranks with known processes
   std::size_t bytes_ = 0;
   std::byte* memory_ = nullptr;
 };
 
-/// The thread.
+/// The heart's thread.
 class heartbeat::watch {
  public:
   watch(options o, events to, page& shared)
@@ -260,7 +262,7 @@ class heartbeat::watch {
       others_.push_back({.rank = options_.watched[i], .pid = static_cast<pid_t>(pid)});
     }
     enter();
-    beat();  // here, so that one which is stopped before its thread runs is watched, too
+    beat();  // here, so that the others watch this rank even if it is stopped before its thread runs
     const all_signals_blocked while_starting;
     thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
@@ -275,7 +277,7 @@ class heartbeat::watch {
            std::to_string(now.decider) + " holds it dead and the others go on without it; restart the job to continue";
   }
 
-  /// Writes the verdict on that process unless there is one, or a newer process; answers what holds now.
+  /// Writes the verdict on that process, unless it has one, has left, or a newer process has its place. Returns the state that then holds.
   standing judge(rank_id rank, std::uint32_t restarts, standing::state why) {
     const standing wanted{why, options_.rank, restarts, static_cast<std::uint32_t>(page_.top().deaths.fetch_add(1))};
     std::atomic<std::uint64_t>& word = page_.of(rank).standing;
@@ -328,7 +330,7 @@ class heartbeat::watch {
     const time_ns turned = its.turned.load();
     if (turned == 0 || now.is != standing::state::alive || now.restarts != restarts_of(rank)) return 0;
     const time_ns still = since_epoch(clock::now()) - turned;
-    return still > 2 * interval_ ? still : 0;  // a beat may be late by one
+    return still > 2 * interval_ ? still : 0;  // a beat may be one interval late
   }
 
   std::vector<rank_id> living() const {
@@ -380,7 +382,7 @@ class heartbeat::watch {
     std::unique_lock lock(mutex_);
     while (!stop.stop_requested()) {
       beat();
-      // The verdict on this rank comes first: one that is held dead has no say.
+      // Check the verdict on this rank first: a rank that is held dead must not judge others.
       if (const std::string why = fenced(); !why.empty()) {
         events_.on_fenced(why);
         return;
@@ -393,7 +395,7 @@ class heartbeat::watch {
     }
     become(standing::state::left);
   }
-  /// Unless this rank has left already, or is held dead, or a newer process has its place.
+  /// Changes this rank's state, unless it has left already, is held dead, or a newer process has its place.
   void become(standing::state what) {
     std::uint64_t alive = standing{.restarts = options_.restarts}.word();
     const standing gone{.is = what, .restarts = options_.restarts};
@@ -412,14 +414,14 @@ class heartbeat::watch {
       const slot& seen = page_.of(o.rank);
       standing now = standing::read(seen.standing);
       const std::uint64_t beats = seen.beats.load();
-      if (now.restarts > o.restarts) return true;  // whoever tells of the newer process knows what became of this one
+      if (now.restarts > o.restarts) return true;  // the announcement of the newer process reports this one's end
       const bool entered = now.restarts == o.restarts;
       const bool begun = entered && beats != 0;
       const bool still = beats == o.beats && (begun || (o.pid != 0 && !runs(o.pid)));
       o.silent_ns = still ? o.silent_ns + passed_ns : 0;
       o.beats = beats;
       if (entered && now.has_left()) return true;
-      // Two beats earlier than it is due: one was missed before the silence was first seen, and one is between two looks.
+      // Decide two beats early: up to one interval passed before the silence was first seen, and one passes between two looks.
       const bool silent = o.silent_ns >= options_.detection_ns - 2 * interval_;
       if (!entered && !silent) return false;
       if (silent && !(entered && now.dead())) now = judge(o.rank, o.restarts, standing::state::silent);
@@ -434,7 +436,7 @@ class heartbeat::watch {
   page& page_;
   time_ns interval_;
   std::uint64_t turns_ = 0;
-  std::map<rank_id, std::uint32_t> restarts_;  // of those that have come back
+  std::map<rank_id, std::uint32_t> restarts_;  // of the ranks that have come back
   std::vector<other> others_;
   std::mutex mutex_;
   std::condition_variable_any woken_;

@@ -1,30 +1,31 @@
 #pragma once
-/// Whether the other ranks of this host still run, told by a small thread of its own: also of one that was stopped (SIGSTOP),
-/// whose connections stay open, and never of one that merely computes for long without polling.
+/// A small thread that detects when another rank of this host no longer runs. It also detects a stopped process (SIGSTOP), whose
+/// connections stay open, and it never reports a rank that merely computes for long without polling.
 ///
 ///     heartbeat::options o{.rank = 1, .world_size = 4, .watched = {0, 2, 3}, .page = heartbeat::page_name(job, key)};
 ///     auto heart = heartbeat::start(o, {.on_lost = tell_the_loop, .on_fenced = …});     // called on the heart's thread
 ///     if (!heart) warn(heart.reason());
 ///     heart->reset();                                 // a normal end: the others stop watching this rank
 ///
-/// The ranks of one job and host share a page of memory with a counter and a verdict for each. Each heart adds to its own
-/// counter eight times within the detection time and reads the others'. A counter that stands still for so long makes its
-/// reader write the verdict, once and for all: the first writer decides, and every other rank follows within an eighth of the
-/// detection time, so that all survivors hold the same ranks dead. A rank that comes back finds the verdict: it is fenced.
+/// The ranks of one job and host share a page of memory, which has a counter and a verdict for each rank. Each heart increments its own
+/// counter eight times per detection time and reads the others' counters. When a counter has stood still for the detection time, its
+/// reader writes the verdict that the rank is dead. The first writer decides, for good, and every other rank reads the verdict within an
+/// eighth of the detection time, so that all survivors hold the same ranks dead. A dead rank that runs again finds its verdict: it is
+/// fenced.
 ///
-/// - Time during which the reader itself did not run counts against nobody, so that a job that was suspended as a whole, or
-///   a machine that slept, goes on.
-/// - A rank that never beat is judged by its process alone, where `pids` says which that is: one that is stopped, or has ended, for so
-///   long is held dead, as it may have got no further than the roster. One that runs is not: its heart may be switched off, or beat in
-///   other memory than this rank sees.
-/// - The page lies in /dev/shm under a name that follows from the session's key, with mode 0600, and has no name any more
-///   once all have found it: nothing of it is left when its ranks are gone, whatever ended them. Where ranks end before all have found
-///   it the name may stay; whoever starts a heart removes what is ten seconds old and nobody's.
-/// - A verdict is on one process. A newer one in the place of a rank (`options::restarts`) finds the page among the files that the others
-///   hold open, takes the rank's place on it, and fences the older one. The others watch it once they `expect` it.
+/// - Time during which the reader itself did not run does not count, so that a job survives when it is suspended as a whole, or
+///   its machine sleeps.
+/// - A rank that never beat is judged by its process alone, if `pids` names the process. If the process has been stopped or gone for the
+///   detection time, the rank is held dead: it may have come no further than the roster. A process that runs is not held dead, because
+///   its heart may be switched off, or beat in memory that this rank does not see.
+/// - The page is a file in /dev/shm with mode 0600, whose name is derived from the session's key. The name is removed once all ranks
+///   have opened the page, so that nothing is left when the ranks are gone, whatever ended them. If ranks end before all have opened the
+///   page, its name may stay; each new heart removes pages that are older than ten seconds and that no process holds.
+/// - A verdict applies to one process. A newer process of a rank (`options::restarts`) finds the page among the files that the other
+///   ranks hold open, takes the rank's place on it, and fences the older process. The others watch it once they `expect` it.
 ///
-/// Failure: `start` answers `io`, `unauthenticated` (somebody else's page), `unavailable` (no other rank shows it) or `malformed`;
-/// the job goes on without. But for `fenced` one thread calls it.
+/// Failure: `start` returns `io`, `unauthenticated` (somebody else's page), `unavailable` (no other rank has the page open),
+/// `malformed` or `bad_argument`; the job continues without heartbeats. One thread; only `fenced` may be called from any thread.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 
@@ -43,11 +44,11 @@ namespace parley::transports {
 class heartbeat {
  public:
   static constexpr runtime::time_ns default_detection_ns = 2'000'000'000;
-  static constexpr runtime::time_ns shortest_detection_ns = 8'000'000;  ///< of eight beats a millisecond each
+  static constexpr runtime::time_ns shortest_detection_ns = 8'000'000;  ///< eight beats, one per millisecond
 
   enum class arrival : std::uint8_t {
     at_first,
-    rejoined,  ///< in a job that ran already: one of `pids` shows the page, and none is made
+    rejoined,  ///< in a running job: opens the page of one of `pids`, and creates none
   };
   struct options {
     runtime::rank_id rank = 0;
@@ -55,45 +56,46 @@ class heartbeat {
     std::vector<runtime::rank_id> watched;  ///< the other ranks of this host
     std::string page;
     runtime::time_ns detection_ns = default_detection_ns;
-    std::uint32_t restarts = 0;  ///< how many processes have been in this rank's place before
-    /// Of the watched ranks' processes; 0 for one that this rank cannot see. Who leaves takes the page's name along unless one of these
-    /// still has to find it; empty: nobody does.
+    std::uint32_t restarts = 0;  ///< how many processes held this rank's place before
+    /// Process ids of the `watched` ranks, in their order; 0 for a process that this rank cannot see. When this rank ends it removes the
+    /// page's name, unless one of these processes is alive and has not opened the page yet. May be empty.
     std::vector<std::uint32_t> pids{};
     arrival comes = arrival::at_first;
-    /// How often this rank's loop has turned, which the heart looks at with each beat; called on its thread. Empty: nobody says.
+    /// Returns how often this rank's loop has turned. The heart calls it at each beat, on its own thread. Empty: unknown.
     std::function<std::uint64_t()> turns{};
   };
-  /// Both are called on the heart's thread, at most once per process, and must not destroy the heart.
+  /// The heart's thread calls both, at most once per process. They must not destroy the heart.
   struct events {
     std::function<void(runtime::rank_id lost, const std::string& why)> on_lost;
     std::function<void(const std::string& why)> on_fenced;
   };
 
-  /// The name of one session's page: whoever does not hold the key cannot guess it.
+  /// The name of a session's page. It cannot be guessed without the key.
   static std::string page_name(std::uint64_t job, std::span<const std::byte> session_key);
-  /// Whether a process of this host is there, and is not stopped.
+  /// True if a process of this host exists and is not stopped.
   static bool runs(std::uint32_t pid);
   static runtime::result<std::unique_ptr<heartbeat>> start(options o, events to);
   heartbeat(const heartbeat&) = delete;
   heartbeat& operator=(const heartbeat&) = delete;
   ~heartbeat();
 
-  /// Why others hold this rank dead; empty when they do not. From any thread, and without waiting for the next beat.
+  /// Why this rank is fenced: others hold it dead, or a newer process has its place; empty if it is not. From any thread. Reads the
+  /// page now, without waiting for the next beat.
   std::string fenced() const;
-  /// All ranks of this host that are held dead, and why, in the order of their deaths: the first one may be why others ended. Not
-  /// those in whose places newer processes are expected.
+  /// All watched ranks that are held dead, with the reasons, in the order of their deaths: the first death may have caused the others.
+  /// Without ranks in whose places newer processes are expected.
   std::vector<std::pair<runtime::rank_id, std::string>> lost() const;
-  /// Those that have been heard and are neither held dead nor have left.
+  /// The watched ranks whose hearts have beaten, and that are neither held dead nor have left.
   std::vector<runtime::rank_id> living() const;
-  /// For how long the loop of a rank that lives has not turned, as its heart has seen it; 0: it turns, or nobody says.
+  /// How long the loop of a living rank has not turned, as its heart reports; 0: it turns, or that is unknown.
   runtime::time_ns stands_still(runtime::rank_id rank) const;
-  /// This rank has done all that its program does: the others read it here before its connections end.
+  /// Announces that this rank's program has returned. The others can read that here before this rank's connections end.
   void say_returned();
-  /// Whether the process that counts in that place has said so.
+  /// True if the current process of that rank has announced that its program returned.
   bool has_returned(runtime::rank_id rank) const;
-  /// This rank has found out otherwise, by a connection that broke. Changes nothing for one that left or was judged before.
+  /// Declares a rank dead because its connection broke. Does nothing if the rank has left or has a verdict already.
   void hold_dead(runtime::rank_id lost);
-  /// A process before which there were so many others is the one that counts in that place from here on; `pid` as above.
+  /// From now on watches the process of `rank` with that restart count; `pid` as in `options::pids`.
   void expect(runtime::rank_id rank, std::uint32_t restarts, std::uint32_t pid = 0);
 
  private:

@@ -59,8 +59,8 @@ result<job_key> job_key::from_descriptor(int fd) {
 }
 
 result<job_key> job_key::from_file(const std::string& path) {
-  // Opened first and looked at through the descriptor, so that nobody can swap the file in between. Non-blocking, so
-  // that a FIFO in its place cannot hold the rank up.
+  // Open the file first and check it through the descriptor, so that nobody can replace it in between. Non-blocking, so
+  // that a FIFO in its place cannot block the rank.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     return error(errc::unavailable, "the job key file " + path + " cannot be opened: " + std::strerror(errno));
@@ -109,7 +109,7 @@ std::string job_key::hexadecimal() const {
 }
 
 result<job_key> job_key::read_exactly(int fd, const std::string& source) {
-  // One byte more than the key, to notice when there is more.
+  // One byte more than the key, to detect longer content.
   std::array<std::byte, size_bytes + 1> buffer{};
   std::size_t filled = 0;
   int fault = 0;

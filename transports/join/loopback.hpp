@@ -1,5 +1,5 @@
 #pragma once
-/// A socket that listens on 127.0.0.1, at a port that the kernel chose: what rank 0 of a job on one host gets for its rendezvous.
+/// A socket that listens on 127.0.0.1, at a port that the kernel chose, for the rendezvous of a job on one host.
 ///
 ///     const loopback_socket here = listen_on_loopback();
 ///     if (here.fd < 0) …                                // `errno` says why
@@ -9,7 +9,7 @@
 namespace parley::transports {
 
 struct loopback_socket {
-  int fd = -1;  ///< closed in other programs; its owner closes it
+  int fd = -1;  ///< close-on-exec; the caller closes it
   std::uint16_t port = 0;
 };
 

@@ -33,7 +33,7 @@ using runtime::result;
 namespace {
 
 constexpr std::size_t max_file_bytes = 512;
-// Rank 0 has been found at the last moment: time for one answer.
+// The least time for joining, even if rank 0 was found at the last moment: enough for one answer.
 constexpr runtime::time_ns shortest_rest_ns = 10'000'000;
 
 error io_fault(const std::string& what, const std::string& path) {
@@ -71,14 +71,14 @@ bool is_private_folder(const std::string& path) {
 
 enum class writer : std::uint8_t { lives, is_gone };
 
-/// The writer holds an exclusive lock on its file for as long as it lives, whatever ends it.
+/// The writer holds an exclusive lock on its file as long as it lives; the kernel releases the lock however the writer ends.
 writer writer_of(int fd) {
   if (::flock(fd, LOCK_SH | LOCK_NB) != 0) return writer::lives;
   ::flock(fd, LOCK_UN);
   return writer::is_gone;
 }
 
-/// The file's text while its writer lives; nothing when there is none yet.
+/// The file's text if its writer is alive; nothing if there is no file, or its writer has ended.
 result<std::optional<std::string>> read_living(const std::string& path) {
   const descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!file.open()) {
@@ -95,7 +95,7 @@ result<std::optional<std::string>> read_living(const std::string& path) {
   return std::optional<std::string>(std::in_place, text.data(), static_cast<std::size_t>(got));
 }
 
-/// What rank 0 tells the others, as one word: `host,port,key`. Without a key of its own the word has none.
+/// Rank 0's message to the others, as one word: `host,port,key`. The key is empty if rank 0 did not make one.
 struct notice {
   std::string host;
   std::uint16_t port = 0;
@@ -126,13 +126,13 @@ struct notice {
   }
 };
 
-/// What this host would send from to a far one, for which nothing is sent; empty without a way there.
+/// The local address from which this host would send to another network; empty if there is no route. Nothing is sent.
 std::string routed_address() {
   descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_in at{};
   at.sin_family = AF_INET;
   at.sin_port = htons(9);
-  ::inet_pton(AF_INET, "192.0.2.1", &at.sin_addr);  // of no host (RFC 5737)
+  ::inet_pton(AF_INET, "192.0.2.1", &at.sin_addr);  // an address that no host has (RFC 5737)
   auto* const address = reinterpret_cast<sockaddr*>(&at);
   socklen_t size = sizeof at;
   if (!socket.open() || ::connect(socket.get(), address, size) != 0 || ::getsockname(socket.get(), address, &size) != 0)
@@ -141,7 +141,8 @@ std::string routed_address() {
   return ::inet_ntop(AF_INET, &at.sin_addr, text, sizeof text) != nullptr ? text : "";
 }
 
-/// An address of this host that others can reach; loopback when there is none. Bridges of container engines have addresses, too.
+/// An address of this host that others can reach; loopback if there is none. The routed address is tried first, because the interfaces
+/// include bridges of container engines.
 std::string own_address() {
   if (std::string routed = routed_address(); !routed.empty()) return routed;
   ifaddrs* first = nullptr;
@@ -155,7 +156,7 @@ std::string own_address() {
       found[0] = ::inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text) != nullptr ? text : "";
     } else if (at->ifa_addr->sa_family == AF_INET6 && found[1].empty()) {
       const auto* const v6 = reinterpret_cast<const sockaddr_in6*>(at->ifa_addr);
-      if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) continue;  // of no use without the name of the interface
+      if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) continue;  // unusable without the interface's name
       found[1] = ::inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text) != nullptr ? text : "";
     }
   }
@@ -163,7 +164,7 @@ std::string own_address() {
   return !found[0].empty() ? found[0] : !found[1].empty() ? found[1] : "127.0.0.1";
 }
 
-/// Listens at a free port of `host`, a numeric address, and enters both into the placement.
+/// Listens at a free port of `host`, a numeric address, and stores host, port and socket in `place`.
 result<> listen_at(const std::string& host, placement& place) {
   sockaddr_storage at{};
   socklen_t size = 0;
@@ -291,7 +292,7 @@ result<meeting_file> meeting_file::publish(const std::string& path, const std::s
   ::unlink(fresh.c_str());
   descriptor file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.open()) return io_fault("rank 0 cannot write the meeting file", fresh);
-  // Locked before anybody can see it under its name.
+  // Lock the file before the rename makes it visible.
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 ||
       ::write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
       ::rename(fresh.c_str(), path.c_str()) != 0) {
@@ -327,7 +328,7 @@ void meeting_file::remove() noexcept {
   if (fd_ < 0) return;
   struct stat mine{};
   struct stat named{};
-  // A later job may have put its own file there.
+  // Leave the file if a later job has replaced it by its own.
   if (::fstat(fd_, &mine) == 0 && ::stat(path_.c_str(), &named) == 0 && mine.st_ino == named.st_ino &&
       mine.st_dev == named.st_dev)
     ::unlink(path_.c_str());

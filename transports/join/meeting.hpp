@@ -1,24 +1,25 @@
 #pragma once
-/// Where the ranks of a job meet and which key they share, also where their launcher says neither.
+/// Finds the address where the ranks of a job meet and the key that they share, even if their launcher gives neither.
 ///
 ///     auto found = find_meeting(from_environment().value(), 30_s);      // may wait for rank 0
 ///     if (!found) return found.reason();
-///     rendezvous here(io, options_for(*found), std::move(found->key)); // what is left of the limit is for joining
+///     rendezvous here(io, options_for(*found), std::move(found->key)); // joining may use the rest of the limit
 ///     …                                                                // all have joined:
 ///     found->published.remove();
 ///
-/// - address: as given. On several hosts a key from PARLEY_KEY_FILE is needed, or the rendezvous refuses to open; on loopback without
-///   one other users of the host can join.
-/// - file: rank 0 listens on loopback, makes a fresh key, and writes both to a 0600 file in a folder that only this user can
-///   enter: PMIX_SERVER_TMPDIR or XDG_RUNTIME_DIR where they are fit for it, otherwise /tmp/parley-UID. The others wait for
-///   that file. Rank 0 holds a lock on it, so that one which an older job has left behind is told apart, and removes it.
-/// - pmi: rank 0 tells its address and a fresh key through the launcher (pmi.hpp).
+/// The placement names one of three ways:
+/// - address: the address is given. On several hosts the ranks need a key from PARLEY_KEY_FILE, or the rendezvous refuses to open. On
+///   loopback without a key other users of the host can join.
+/// - file: rank 0 listens on loopback, makes a fresh key, and writes both to a file of mode 0600 in a folder that only this user can
+///   enter: PMIX_SERVER_TMPDIR or XDG_RUNTIME_DIR if they are such folders, otherwise /tmp/parley-UID. The other ranks wait for the
+///   file. Rank 0 keeps it locked, so that the others recognise a file that an older job left behind, and removes it in the end.
+/// - pmi: rank 0 sends its address and a fresh key through the launcher (pmi.hpp).
 ///
-/// A key that the user has given (PARLEY_KEY_FILE, PARLEY_KEY_FD) is used instead of a fresh one.
+/// If the user has given a key (PARLEY_KEY_FILE, PARLEY_KEY_FD), the ranks use that key instead of a fresh one.
 ///
-/// Failure, as a value within the limit: `timeout` when rank 0's file never comes, `unauthenticated` when folder or file belong
-/// to somebody else or may be read by others, `bad_argument` when a second process is rank 0 of the job, `malformed`, `io`,
-/// and what pmi.hpp says.
+/// Errors are returned within the limit: `timeout` if rank 0's file does not appear, `unauthenticated` if the folder or file belongs
+/// to somebody else or others may read it, `bad_argument` if a second process is rank 0 of the job, `malformed`, `io`, and the errors
+/// of pmi.hpp.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/transports/join/job_key.hpp>
@@ -31,7 +32,7 @@ namespace parley::transports {
 
 struct rendezvous_options;
 
-/// Rank 0's file for as long as this object lives.
+/// Owns rank 0's file, which exists as long as this object lives.
 class meeting_file {
  public:
   meeting_file() noexcept = default;
@@ -40,11 +41,11 @@ class meeting_file {
   meeting_file& operator=(meeting_file&& other) noexcept;
   ~meeting_file() { remove(); }
 
-  /// Writes it whole or not at all, locked.
+  /// Makes the complete, locked file visible at `path`, or nothing.
   static runtime::result<meeting_file> publish(const std::string& path, const std::string& content);
-  /// Waits for one whose writer lives.
+  /// Waits for a file whose writer is alive, and returns its content.
   static runtime::result<std::string> await(const std::string& path, runtime::time_ns limit_ns);
-  /// Nobody needs it any more.
+  /// Removes the file, once nobody needs it any more.
   void remove() noexcept;
 
  private:
@@ -56,15 +57,15 @@ struct meeting {
   placement place;  ///< with rendezvous_host and rendezvous_port, or listening_fd
   job_key key;
   meeting_file published;        ///< keep it until all have joined
-  runtime::time_ns left_ns = 0;  ///< of the limit: finding rank 0 and joining it share one
+  runtime::time_ns left_ns = 0;  ///< the rest of the limit, which finding rank 0 and joining share
 };
 
 /// `limit_ns` counts from now.
 runtime::result<meeting> find_meeting(placement place, runtime::time_ns limit_ns);
-/// How to join there within what is left of that limit.
+/// Options for joining there within the rest of that limit.
 rendezvous_options options_for(const meeting& found);
 
-/// The first of these that is a folder of this user's alone, otherwise /tmp/parley-UID, which is made.
+/// Returns the first of `candidates` that is a folder which only this user can enter; otherwise /tmp/parley-UID, which it creates.
 runtime::result<std::string> private_folder(const std::vector<std::string>& candidates);
 
 }  // namespace parley::transports

@@ -43,7 +43,7 @@ member this_process(std::vector<std::byte> address) {
   if (::stat("/proc/self/ns/pid", &space) == 0) me.pids_of = space.st_ino;
   me.address = std::move(address);
   me.version = runtime::version_text;
-  // Of a machine with more processors than fit in these words, an entry describes the first 8,192.
+  // On a machine with more than 8,192 possible processors the call fails, and the entry has no affinity.
   std::array<std::uint64_t, member::max_affinity_words> words{};
   if (::sched_getaffinity(0, sizeof words, reinterpret_cast<cpu_set_t*>(words.data())) == 0) {
     const auto last = std::find_if(words.rbegin(), words.rend(), [](std::uint64_t word) { return word != 0; });

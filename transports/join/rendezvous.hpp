@@ -1,6 +1,6 @@
 #pragma once
-/// How the ranks of a job find each other, and how they notice that one has died. Rank 0 hosts a TCP rendezvous inside its
-/// own process; every rank proves that it holds the job's key, gives its `member` entry and gets the `roster` of all.
+/// Lets the ranks of a job find each other and notice when one of them dies. Rank 0 hosts a TCP rendezvous inside its own
+/// process. Every rank proves that it holds the job's key, sends its `member` entry and receives the roster of all entries.
 ///
 ///     rendezvous meeting(io, options_for(place), std::move(key));
 ///     meeting.on_member_lost([&](runtime::rank_id rank, const std::string& why) { ... });
@@ -8,31 +8,32 @@
 ///       if (!all) { report(all.reason()); return; }       // names the ranks that never came, or who refused whom
 ///       connect(all->members);
 ///     });
-///     io.run();            // or poll(); `descriptors()` are what an epoll loop of one's own has to watch
-///     meeting.leave();     // a normal end; without it the others are told that this rank died
-///     meeting.leave(why, told);  // an error ends this rank: the others are told which, or because of whose end
+///     io.run();            // or poll(); an epoll loop of your own must watch `descriptors()`
+///     meeting.leave();     // a normal end; without it the others learn that this rank died
+///     meeting.leave(why, told);  // an error ends this rank: tells the others the error, or the rank whose end caused it
 ///
-/// Everything happens on the thread that runs the `io_context`, which must outlive this object; callbacks come from
-/// there, never from inside a call, and may destroy the rendezvous. No threads. A host *name* is looked up when joining,
-/// which may block; the addresses that launchers give do not.
+/// Everything happens on the thread that runs the `io_context`, which must outlive this object. Callbacks are called from
+/// there, never from inside a call, and may destroy the rendezvous. No threads. `join` looks up a host *name*, which may
+/// block; addresses from launchers are numeric and need no look-up.
 ///
-/// A rank other than 0 that has died, or was stopped for good, may come back as a new process where `max_restarts` allows it, which
-/// takes a key:
+/// A rank other than 0 that has died, or was stopped for good, may come back as a new process if `max_restarts` allows it. This
+/// requires a key:
 ///
 ///     meeting.on_member_restarted([&](const member& anew) { ... });      // on all others, after its loss
 ///
-/// The rendezvous then stays open. The new process says how many were before it in its place (`restarts`), proves itself as all
-/// do, and gets the roster as it is now, the session key that all have, and word of each rank that is gone. One that is not
-/// newer than what is known in its place, comes too often, or runs elsewhere is refused, and says so. What may still run in its
-/// place is told that it is lost: `on_member_lost` with its own rank.
+/// With restarts the rendezvous stays open. The new process says how many processes held its place before (`restarts`) and proves that
+/// it holds the key. It then gets the current roster, the session key, and a notice of each rank that is gone. Rank 0 refuses a process
+/// that is not newer than the known one in its place, has been restarted too often, or runs on another host or kind of machine; its join
+/// fails with the reason. If an older process still runs in that place, rank 0 tells it that it is lost: its `on_member_lost` is called
+/// with its own rank.
 ///
-/// Failure: garbage, slow, oversized, duplicate or unauthenticated clients are dropped and the rendezvous goes on for the
+/// Failure: rank 0 drops garbage, slow, oversized, duplicate or unauthenticated clients, and the rendezvous continues for the
 /// others. A join ends in bounded time: with the roster, or with `timeout` (which ranks never came), `unauthenticated`,
-/// `protocol_version`, `malformed` (two ranks contradict each other), `fenced` (a newer process is in its place), `bad_argument` (options)
-/// or `io`. Afterwards the
-/// connections stay open as a death watch: rank 0 tells all others when a connection ends without a bye. When rank 0
-/// itself is lost, each rank notices that, and later deaths must be noticed by other means (heartbeat.hpp, ops/job/death_notices.hpp).
-/// Cancellation: destroying the object closes everything, and no callback comes any more.
+/// `protocol_version`, `malformed` (two ranks contradict each other), `fenced` (the process in its place is as new or newer),
+/// `bad_argument` (options, or a refused restart), `peer_failed` (rank 0 ended), `unavailable` (the host name has no address) or `io`.
+/// Afterwards the connections stay open as a death watch: rank 0 tells all others when a connection ends without a bye. Each rank
+/// notices when rank 0 itself is lost; later deaths must then be noticed by other means (heartbeat.hpp, ops/job/death_notices.hpp).
+/// Cancellation: destroying the object closes everything, and no callback is called any more.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/transports/join/job_key.hpp>
@@ -50,16 +51,16 @@
 
 namespace parley::transports {
 
-/// This process, with a fresh incarnation, as the first one in its place.
+/// The entry of this process, with a fresh incarnation.
 member this_process(std::vector<std::byte> address = {});
-/// Of the first process in its place: chance, other than 0.
+/// A random incarnation other than 0, with a restart count of 0.
 std::uint64_t fresh_incarnation();
-/// The same number in every process of this host (and container), until it reboots.
+/// A number that is the same in every process of this host (and container), until it reboots.
 std::uint64_t host_identity();
 
 rendezvous_options options_for(const placement& place);
 
-class rendezvous_core;  // of rank 0, or of another rank
+class rendezvous_core;  // a rendezvous_host on rank 0, else a rendezvous_guest
 
 class rendezvous {
  public:
@@ -75,25 +76,26 @@ class rendezvous {
 
   /// Once per object. `done` is called once, from the `io_context`.
   void join(member me, join_handler done);
-  /// Called once per process that dies after the join, at most once each; with this rank's own number when another process has
-  /// taken its place. Set it before joining to miss none.
+  /// Sets the handler that is called at most once for each process that dies after the join. It gets this rank's own number when
+  /// another process has taken this rank's place. Set it before joining to miss none.
   void on_member_lost(loss_handler handler);
-  /// Called once per rank that leaves, with what it said it ends because of; nothing at a normal end. Of two ranks other than 0
-  /// only while rank 0 is there.
+  /// Sets the handler that is called once for each rank that leaves, with the reason that the rank gave; empty at a normal end. Ranks
+  /// other than 0 learn of each other's leaving only while rank 0 is there.
   void on_member_left(farewell_handler handler);
-  /// Called whenever a rank has come back as a new process; its loss was told before.
+  /// Sets the handler that is called when a rank has come back as a new process, after its loss was reported.
   void on_member_restarted(restart_handler handler);
-  /// This rank has seen that a process on its own host is dead, or was stopped, which no rank on another host can see: rank 0, unless it
-  /// is the one, tells all, and that one, if it still listens. Counts for nothing where a newer process is in its place.
+  /// Reports that a process on this host is dead or was stopped, which ranks on other hosts cannot see. Rank 0 tells all ranks, and the
+  /// process itself if it still listens. Ignored for rank 0's own process, and if a newer process has the place.
   void hold_dead(const member& dead, const std::string& why);
-  /// Says bye and closes; no callback comes after it.
+  /// Says bye and closes; no callback is called afterwards.
   void leave();
-  /// The same with what ends this rank. `told` is called, once, when all others have been told of it or nobody is there to do that,
-  /// perhaps from inside here: until then one that sees this process's connections break would not know why.
+  /// Like `leave()`, with the reason why this rank ends. `told` is called once, possibly from inside this call, when all others have been
+  /// told or nobody is there to tell them. Keep this process's other connections open until then: a rank that saw them break earlier would
+  /// not know why.
   void leave(const runtime::root_cause& why, const std::function<void()>& told);
 
-  /// Open sockets, for an event loop that wants to know when to poll the `io_context`, which has timers of its own besides. Changes
-  /// whenever it is polled.
+  /// The open sockets, for an event loop that polls the `io_context` when they are ready. The `io_context` also has timers. The list may
+  /// change at each poll.
   std::vector<int> descriptors() const;
   /// How many clients rank 0 has dropped so far: garbage, wrong keys, duplicates, too many at once.
   std::uint64_t dropped_clients() const;

@@ -53,7 +53,7 @@ std::optional<std::size_t> rendezvous_guest::limit(const stream&, wire::type kin
       if (kind == wire::type::roster) return longest_roster();
       if (kind == wire::type::rejoined && options_.restarts > 0) return sizeof(wire::digest) + longest_roster();
       if (kind == wire::type::failed) return wire::max_notice_bytes;
-      // Rank 0 notices that two processes hold one rank only when both have proved themselves.
+      // Rank 0 notices that two processes claim one rank only when both have proved themselves, so it may still reject this one.
       if (kind == wire::type::reject) return wire::max_unauthenticated_bytes / 2;
       break;
     case phase::joined:
@@ -92,7 +92,7 @@ void rendezvous_guest::on_end(stream& from, const std::string& why) {
   if (at_ == phase::leaving) return std::exchange(told_, nullptr)();
   if (at_ == phase::joined) {
     lose(0, died(0, why));
-    // A machine that stops takes all its ranks with it. Nobody is left to tell of the others on rank 0's host.
+    // A machine that stops takes all its ranks with it, and nobody is left to report the other ranks of rank 0's host.
     if (!from.fell_silent()) return;
     for (const rank_id rank : beside_rank_0_) lose(rank, died(rank, why));
     return;
@@ -140,7 +140,7 @@ void rendezvous_guest::connect() {
 
 void rendezvous_guest::connected(error_code refused) {
   error_code gone;
-  // The kernel takes ports for outgoing connections from a range. If rank 0's port is in that range and nobody listens
+  // The kernel picks ports for outgoing connections from a range. If rank 0's port is in that range and nobody listens
   // there, the kernel may have connected this socket to itself.
   const bool itself = !refused && connecting_.local_endpoint(gone) == connecting_.remote_endpoint(gone);
   if (refused || gone || itself) {
@@ -199,8 +199,8 @@ void rendezvous_guest::answer(const incoming& frame) {
   at_ = phase::waiting;
   link_->send(wire::type::proof, std::span<const std::byte>());
   link_->send(wire::type::member, wire::encode_member(me_));
-  // From here on rank 0 decides how the join ends. Its deadline may be later than this rank's, because it may have started
-  // later. So this rank waits until rank 0 must have decided, and a second more.
+  // From now on rank 0 decides how the join ends. Rank 0 may have started later than this rank, so its deadline may be later. So
+  // this rank waits until rank 0 must have decided, and a second longer.
   const auto verdict_ms = std::min(question->left_ms, max_patience_ms) + 1000;
   start_deadline(static_cast<runtime::time_ns>(verdict_ms) * 1'000'000);
 }
@@ -268,7 +268,7 @@ void rendezvous_guest::take_restarted(std::span<const std::byte> payload) {
   if (!anew || !in.complete() || anew->rank == 0 || anew->rank >= options_.world_size || anew->rank == options_.rank) {
     return broken({errc::malformed, "rank 0 at " + place() + " told of a restart that cannot be"});
   }
-  // Rank 0 tells of restarts in their order, so a process that is not newer is known already.
+  // Rank 0 reports restarts in order, so a process that is not newer is known already.
   std::uint64_t& known = incarnations_[anew->rank];
   if (runtime::restarts_of(anew->incarnation) <= runtime::restarts_of(known)) return;
   known = anew->incarnation;
@@ -298,7 +298,7 @@ void rendezvous_guest::take_bye(std::span<const std::byte> payload) {
   wire::scanner in(payload);
   const runtime::root_cause why = read_farewell(in).value_or(runtime::root_cause{});
   link_->close();
-  link_.reset();  // nobody watches any more
+  link_.reset();  // without rank 0 there is no death watch
   part_with(0, why);
 }
 

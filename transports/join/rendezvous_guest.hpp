@@ -1,9 +1,9 @@
 #pragma once
-/// Any rank but 0 in a rendezvous. It finds rank 0, proves itself and waits for the roster. Then it hears from rank 0 who
-/// is lost, who leaves and who comes back. Internal to transports.
+/// Any rank except rank 0 in a rendezvous. It connects to rank 0, proves that it holds the key and waits for the roster. Then
+/// rank 0 tells it which ranks are lost, leave or come back. Internal to transports.
 ///
 /// rendezvous_core.hpp shows how to use it; rendezvous_wire.hpp has the order of frames. Until rank 0 has answered, the
-/// guest connects again and again, because rank 0 may start later.
+/// guest keeps trying to connect, because rank 0 may start later.
 #include <parley/transports/join/rendezvous_core.hpp>
 
 #include <boost/asio/ip/tcp.hpp>
@@ -36,7 +36,7 @@ class rendezvous_guest final : public rendezvous_core {
 
  private:
   enum class phase {
-    greeting,  ///< not answered by rank 0 yet
+    greeting,  ///< rank 0 has not answered yet
     waiting,   ///< for the roster
     joined,
     leaving,  ///< has said bye with an error; waits until rank 0 has told the others
@@ -53,17 +53,17 @@ class rendezvous_guest final : public rendezvous_core {
   /// Connects again after a pause.
   void try_again();
 
-  /// Rank 0 has challenged this rank.
+  /// Answers rank 0's challenge.
   void answer(const incoming& frame);
   void rejected(std::span<const std::byte> payload);
   void take_roster(std::span<const std::byte> payload, const wire::digest& first, arrival how);
   void take_rejoined(std::span<const std::byte> payload);
   void take_restarted(std::span<const std::byte> payload);
   void take_failure(std::span<const std::byte> payload);
-  /// Rank 0 says that another rank is lost or has left.
+  /// Handles rank 0's notice that another rank is lost or has left.
   void take_notice(wire::type what, std::span<const std::byte> payload);
   void take_bye(std::span<const std::byte> payload);
-  /// Ends the join, or after it the watch.
+  /// Ends the join with this error, or the death watch after the join.
   void broken(runtime::error why);
 
   bool is_in() const { return at_ == phase::joined && link_ && link_->open(); }
@@ -74,7 +74,7 @@ class rendezvous_guest final : public rendezvous_core {
   boost::asio::ip::tcp::endpoint host_at_;
   std::shared_ptr<stream> link_;
   phase at_ = phase::greeting;
-  std::vector<std::uint64_t> incarnations_;      ///< by rank, as rank 0 has told them
+  std::vector<std::uint64_t> incarnations_;      ///< by rank, as rank 0 has sent them
   std::vector<runtime::rank_id> beside_rank_0_;  ///< the other ranks on rank 0's host, if that is not this one
   wire::bytes said_;                             ///< the payload of the greeting
   std::int64_t delay_ms_ = 1;

@@ -80,8 +80,8 @@ void rendezvous_host::on_frame(stream& from, const incoming& frame) {
   }
 }
 
-// A machine that stops takes all its ranks with it. Rank 0 tells the other ranks of all of these first, and its own program
-// afterwards, because the program may end rank 0 when it hears of the first one.
+// A machine that stops takes all its ranks with it. Rank 0 first reports all of them to the other ranks, and then to its own
+// program, because the program may end rank 0 at the first report.
 void rendezvous_host::on_end(stream& from, const std::string& why) {
   auto& c = static_cast<client&>(from);
   std::vector<rank_id> with_it;
@@ -106,8 +106,8 @@ result<> rendezvous_host::bind() {
   auto at = resolve();
   if (!at) return at.reason();
   error_code fault;
-  // For its own name a machine often finds loopback in its own list of hosts. Other machines find another address for that
-  // name, and they must be able to connect.
+  // A machine's own hosts file often maps the machine's name to loopback. Other machines find another address for that name
+  // and must be able to connect, so listen on all addresses.
   asio::ip::make_address(options_.host, fault);
   const bool by_name = bool(fault) && options_.host != "localhost";
   if (by_name && at->address().is_loopback() && !key_.empty()) at = endpoint(asio::ip::tcp::v4(), options_.port);
@@ -163,8 +163,8 @@ void rendezvous_host::accept() {
   });
 }
 
-// This process may be out of descriptors, or a client may have been gone at once. Neither may end the rendezvous. The pause
-// keeps rank 0 from spinning.
+// This process may be out of descriptors, or a client may have disconnected at once. Neither may end the rendezvous. The
+// pause keeps rank 0 from spinning.
 void rendezvous_host::accept_later() {
   retry_.expires_after(std::chrono::milliseconds(20));
   retry_.async_wait([weak = weak()](error_code) {
@@ -214,7 +214,7 @@ void rendezvous_host::greet(client& c, std::span<const std::byte> payload) {
   if (said->rank >= options_.world_size) {
     return reject(c, {wire::refusal::rank, options_.world_size, "it claims " + rank_text(said->rank)});
   }
-  // In a job that runs, a client learns whether its place is taken only after it has proved that it holds the key.
+  // In a running job, a client learns whether its place is taken only after it has proved that it holds the key.
   if (joining()) {
     if (const auto why = refuse(*said)) return reject(c, *why);
   }
@@ -255,11 +255,11 @@ std::optional<rendezvous_host::refused> rendezvous_host::refuse(const wire::hell
 }
 
 void rendezvous_host::recognise(client& c) {
-  // Rank 0 may have greeted two clients as one rank. The first one that proves itself has the place.
+  // Rank 0 may have challenged two clients for one rank. The first one that proves itself gets the place.
   if (const auto why = refuse(c.said)) return reject(c, *why);
   c.at = client::phase::presenting;
   c.trust();
-  if (!joining()) return;  // `take_back` gives it the place when its entry says on which host it runs
+  if (!joining()) return;  // `take_back` gives it the place, once its entry says on which host it runs
   if (client* const older = seats_[c.said.rank]) {
     reject(*older, {wire::refusal::not_newer, runtime::restarts_of(c.said.incarnation),
                     rank_text(c.said.rank) + " was started anew"});
@@ -304,9 +304,9 @@ void rendezvous_host::complete() {
   succeed(std::move(members), digest);
 }
 
-// Whoever takes the older process for alive learns of its end first, and then of the new one.
+// Reports the end of the older process first, to ranks that think it is alive, and then the new process.
 void rendezvous_host::take_back(client& c, const member& anew) {
-  if (const auto why = refuse(c.said)) return reject(c, *why);  // another client may have been faster
+  if (const auto why = refuse(c.said)) return reject(c, *why);  // check again: another client may have been faster
   const member& before = roster_[anew.rank];
   if (anew.host != before.host || anew.kind != before.kind) {
     return reject(c, {wire::refusal::elsewhere, anew.rank,
@@ -326,8 +326,7 @@ void rendezvous_host::take_back(client& c, const member& anew) {
   meet_again(anew);
 }
 
-// A process on the same host knows best whether another one has died. Only such a process can see that another one was
-// stopped.
+// Accepts the report only from a process on the same host: only such a process can see that another one was stopped.
 void rendezvous_host::hear_of_death(const client& c, std::span<const std::byte> payload) {
   wire::scanner in(payload);
   const auto rank = in.number<rank_id>();
@@ -345,7 +344,7 @@ void rendezvous_host::let_go(client& c, std::span<const std::byte> payload) {
   const rank_id rank = c.said.rank;
   const runtime::root_cause why = read_farewell(in).value_or(runtime::root_cause{rank, {}});
   const bool is_new = announce(wire::type::left, rank, wire::writer().number(rank).raw(farewell(why)).take());
-  // A rank that leaves with an error waits until rank 0 closes the connection: then the others have been told.
+  // A rank that leaves with an error waits until rank 0 closes its connection, which means that the others have been told.
   if (!why.what.empty()) drop(c, {});
   if (is_new) part_with(rank, why);
 }

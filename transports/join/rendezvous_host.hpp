@@ -1,11 +1,11 @@
 #pragma once
-/// Rank 0 of a rendezvous. It accepts connections, recognises who has the key, collects entries and sends the roster. Then
-/// it tells all ranks who is lost, who leaves and who comes back. Internal to transports.
+/// Rank 0 of a rendezvous. It accepts connections, checks that clients hold the key, collects their entries and sends the
+/// roster. Then it tells all ranks which ranks are lost, leave or come back. Internal to transports.
 ///
 /// rendezvous_core.hpp shows how to use it; rendezvous_wire.hpp has the order of frames. One client passes through
 ///
 ///     welcome -> greet -> recognise -> seat -> complete -> let_go, or forget at any time
-///     welcome -> greet -> recognise -> seat -> take_back -> ...            (a new process in a job that runs)
+///     welcome -> greet -> recognise -> seat -> take_back -> ...            (a new process in a running job)
 ///
 /// Rank 0 of a world of one has the roster at once and opens no socket.
 #include <parley/transports/join/rendezvous_core.hpp>
@@ -55,14 +55,14 @@ class rendezvous_host final : public rendezvous_core {
     boost::asio::steady_timer patience;
   };
 
-  /// Why a client may not have the place that it asks for.
+  /// The reason why a client may not have the place that it asks for.
   struct refused {
     wire::refusal why;
     std::uint32_t detail;
     std::string text;
   };
 
-  /// What the others were told of a rank that is gone.
+  /// The notice that the others got about a rank that is gone.
   struct gone {
     wire::type what;
     wire::bytes told;
@@ -83,51 +83,51 @@ class rendezvous_host final : public rendezvous_core {
 
   void welcome(stream::socket connected);
   void greet(client& c, std::span<const std::byte> payload);
-  /// What speaks against the process that greets so, if anything.
+  /// The reason to refuse the process with this greeting; nothing if there is none.
   std::optional<refused> refuse(const wire::hello& said) const;
   void recognise(client& c);
   void seat(client& c, std::span<const std::byte> payload);
-  /// All have come: sends the roster.
+  /// Called when all ranks have joined: sends the roster.
   void complete();
-  /// Gives a new process the place of one that was in the job.
+  /// Gives a rank's new process the place of the older one.
   void take_back(client& c, const member& anew);
-  /// A client says that a process on its own host has died.
+  /// Handles a client's report that a process on its own host has died.
   void hear_of_death(const client& c, std::span<const std::byte> payload);
-  /// A client has said bye.
+  /// Handles a client's bye.
   void let_go(client& c, std::span<const std::byte> payload);
 
   void reject(client& c, const refused& r);
   void drop(client& c, const std::string& why);
   void note(const client& c, const std::string& why);
-  /// The connection is over. What follows depends on how far the client had come.
+  /// Called when a connection is over. Reports a loss, or only counts the client, depending on how far it had come.
   void forget(client& c, const std::string& why);
 
   /// The payload of `lost`.
   static wire::bytes notice(runtime::rank_id rank, const std::string& why) {
     return wire::writer().number(rank).text(shortened(why)).take();
   }
-  /// The process in the place of `rank` counts no more. All are told, and so is that process, if it still listens.
-  /// False when the rank was gone before.
+  /// Takes the place of `rank` from its process. Tells all ranks, and that process if it still listens. False if the rank
+  /// was gone before.
   bool end(runtime::rank_id rank, const std::string& why);
-  /// Tells all that a rank is gone. Each process that comes back later is told, too. False when the rank was gone before.
+  /// Tells all ranks that a rank is gone, and later each process that comes back. False if the rank was gone before.
   bool announce(wire::type what, runtime::rank_id rank, wire::bytes words);
   void tell_all(wire::type what, const wire::bytes& payload);
-  /// Whether this process is the latest one in the place of `rank`.
+  /// True if this incarnation is the latest process of `rank`.
   bool is_latest(runtime::rank_id rank, std::uint64_t incarnation) const;
-  /// The other ranks on the host of `rank` that have fallen silent; none while the ranks join.
+  /// The other ranks on the host of `rank` that have fallen silent; none before all have joined.
   std::vector<runtime::rank_id> silent_neighbours(runtime::rank_id rank) const;
 
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer retry_;
   std::map<const stream*, std::shared_ptr<client>> clients_;
-  std::vector<client*> seats_;                  ///< by rank: the client that has proved to be it
+  std::vector<client*> seats_;                  ///< by rank: the client that has proved that it holds the rank
   std::vector<std::optional<member>> entries_;  ///< by rank, until the roster is complete
-  runtime::rank_id present_ = 0;                ///< how many entries there are
-  std::vector<member> roster_;                  ///< once all have joined: the latest process in each place
+  runtime::rank_id present_ = 0;                ///< number of entries
+  std::vector<member> roster_;                  ///< once all have joined: the latest process of each rank
   wire::digest first_digest_{};                 ///< of the roster that the first processes got
-  std::map<runtime::rank_id, gone> gone_;       ///< the ranks that are not there any more
+  std::map<runtime::rank_id, gone> gone_;       ///< the ranks that are lost or have left
   std::chrono::steady_clock::time_point ends_;  ///< when the join ends at the latest
-  std::string last_drop_;                       ///< of the last client that was dropped: from where, and why
+  std::string last_drop_;                       ///< address of the client that was dropped last, and the reason
 };
 
 }  // namespace parley::transports

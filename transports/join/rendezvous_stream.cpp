@@ -25,7 +25,7 @@ wire::direction opposite(wire::direction d) {
   return d == wire::direction::to_host ? wire::direction::to_member : wire::direction::to_host;
 }
 
-// A host that vanishes without closing is noticed after so long.
+// A host that vanishes without closing its connections is noticed after this time.
 constexpr std::chrono::seconds longest_silence{10};
 constexpr std::chrono::seconds probed_after{4};
 constexpr std::chrono::seconds probed_again_after{2};
@@ -39,13 +39,13 @@ std::chrono::milliseconds silence(int fd) {
 
 std::chrono::milliseconds left_to(int fd) { return longest_silence - silence(fd); }
 
-// What the kernel reports for a connection whose other side stopped answering; a router between may say so, too.
+// True if the kernel, or a router on the way, reports that the other side stopped answering.
 bool of_silence(error_code fault) {
   return fault == asio::error::timed_out || fault == asio::error::host_unreachable ||
          fault == asio::error::network_unreachable;
 }
 
-// Whether the other host has yet to acknowledge something, sent or not: without a route it stays here.
+// True if there are bytes that the other host has not acknowledged. They may be unsent: without a route the kernel keeps them.
 bool under_way(int fd) {
   int bytes = 0;
   return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0;
@@ -64,7 +64,7 @@ void prepare(stream::socket& connected) {
   connected.non_blocking(true, ignored);
   connected.set_option(asio::ip::tcp::no_delay(true), ignored);
   connected.set_option(asio::socket_base::keep_alive(true), ignored);
-  // Makes up longest_silence; refusal of an option only delays that.
+  // These add up to `longest_silence`. If the kernel refuses an option, a silent host is only noticed later.
   const int idle_s = probed_after.count(), interval_s = probed_again_after.count();
   const int probes = (longest_silence - probed_after) / probed_again_after;
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
@@ -81,7 +81,7 @@ stream::stream(socket connected, std::weak_ptr<stream_owner> owner, wire::direct
 
 void stream::start() { read(); }
 
-// One that lives answers the first probe, or the second one when that was lost on the way.
+// A live host answers the first probe, which the kernel sends after `probed_after`; the answer may take a second.
 bool stream::seems_silent() {
   return open_ && silence(socket_.native_handle()) > probed_after + probed_again_after / 2;
 }
@@ -114,8 +114,8 @@ void stream::push(std::shared_ptr<const wire::bytes> part) {
   if (open_ && !watching_) watch();
 }
 
-// What the kernel takes at once is gone before this returns, so that a last word is sent even if nobody runs the
-// io_context afterwards.
+// Writes as much as the kernel accepts before it returns, so that a last frame is sent even if nobody runs the io_context
+// afterwards.
 void stream::write() {
   while (open_ && !outgoing_.empty()) {
     const auto& part = *outgoing_.front();
@@ -130,7 +130,7 @@ void stream::write() {
       return;
     }
     if (fault) {
-      // The reader sees the same end, with what the other side still said before it.
+      // The reader will see the same end, after everything that the other side sent before it.
       outgoing_.clear();
       written_ = 0;
       break;
@@ -143,7 +143,8 @@ void stream::write() {
   if (finishing_) close();
 }
 
-// The kernel probes a silent host only while nothing is under way to it; else it goes on sending for a quarter of an hour.
+// The kernel probes a silent host only while no bytes are unacknowledged. Otherwise it retransmits for a quarter of an hour, so this
+// timer ends the connection.
 void stream::watch() {
   watching_ = true;
   patience_.expires_after(std::max(left_to(socket_.native_handle()), std::chrono::milliseconds(1)));

@@ -1,13 +1,13 @@
 #pragma once
-/// One TCP connection of the rendezvous: cuts what comes into frames under its owner's limits and sends frames with tags.
-/// Internal to transports.
+/// One TCP connection of the rendezvous: splits the received bytes into frames, within its owner's limits, and sends frames
+/// with tags. Internal to transports.
 ///
 ///     class mine : public stream_owner { ... };
 ///     auto link = std::make_shared<stream>(std::move(socket), weak_owner, wire::direction::to_host);
 ///     link->start();                                    // owner.on_frame and owner.on_end are called from the io_context
 ///     link->send(wire::type::hello, payload);
 ///
-/// An owner that is gone hears nothing more. `on_end` is called at most once and not after `close`.
+/// An owner that was destroyed is not called any more. `on_end` is called at most once and not after `close`.
 #include <parley/transports/join/rendezvous_wire.hpp>
 
 #include <boost/asio/ip/tcp.hpp>
@@ -22,7 +22,7 @@ namespace parley::transports {
 
 class stream;
 
-/// One whole frame; valid during the call that brings it.
+/// One complete frame; valid during the call of `on_frame`.
 struct incoming {
   wire::type kind;
   std::span<const std::byte> payload;
@@ -31,7 +31,7 @@ struct incoming {
 
 class stream_owner {
  public:
-  /// How long the payload of such a frame may be now; nothing when it must not come now.
+  /// The longest payload in bytes that a frame of this type may have now; nothing if this type is not allowed now.
   virtual std::optional<std::size_t> limit(const stream& from, wire::type kind) const = 0;
   virtual void on_frame(stream& from, const incoming& frame) = 0;
   virtual void on_end(stream& from, const std::string& why) = 0;
@@ -48,24 +48,24 @@ class stream : public std::enable_shared_from_this<stream> {
   virtual ~stream() = default;
 
   void start();
-  /// Reads at most so many more bytes until `trust` is called.
+  /// Reads at most `allowance_bytes` more until `trust` is called.
   void distrust(std::size_t allowance_bytes) { allowance_ = allowance_bytes; }
   void trust() { allowance_.reset(); }
   void set_key(const wire::connection_key& key) { key_ = key; }
-  /// Whether the tag of the next frame in sequence is right. Once per frame.
+  /// True if the tag of `frame`, the next one in sequence, is right. Call it once per frame.
   bool authentic(const incoming& frame);
 
   void send(wire::type kind, std::span<const std::byte> payload);
-  /// The same for a payload that goes to many.
+  /// Sends a payload that several streams share; `payload_digest` is its SHA-256.
   void send(wire::type kind, std::shared_ptr<const wire::bytes> payload, const wire::digest& payload_digest);
-  /// Nothing is read any more; what was sent still goes out where the network takes it.
+  /// Stops reading, and closes once everything sent has been passed to the kernel.
   void finish();
   void close();
 
   bool open() const { return open_; }
-  /// Whether it ended because the other host was not heard any more, and not by a word of its kernel.
+  /// True if the stream ended because the other host fell silent, not because that host's kernel ended the connection.
   bool fell_silent() const { return fell_silent_; }
-  /// Whether the other host has been silent for longer than one that lives would be.
+  /// True if the other host has been silent for longer than a live one would be.
   bool seems_silent();
   int descriptor() { return open_ ? socket_.native_handle() : -1; }
   const std::string& peer() const { return peer_; }
@@ -89,7 +89,7 @@ class stream : public std::enable_shared_from_this<stream> {
   std::array<std::byte, 4096> chunk_;
   wire::bytes buffer_;
   std::deque<std::shared_ptr<const wire::bytes>> outgoing_;
-  std::size_t written_ = 0;  ///< of the first part of `outgoing_`
+  std::size_t written_ = 0;  ///< bytes written of the first part of `outgoing_`
   boost::asio::steady_timer patience_;
   bool watching_ = false;
   bool writing_ = false;
@@ -98,7 +98,7 @@ class stream : public std::enable_shared_from_this<stream> {
   bool open_ = true;
 };
 
-/// Closed in child processes, no delay, and probed when the other host falls silent.
+/// Sets close-on-exec, non-blocking mode, no delay, and keep-alive probes for when the other host falls silent.
 void prepare(stream::socket& connected);
 
 }  // namespace parley::transports

@@ -12,7 +12,7 @@ namespace parley::transports::wire {
 namespace {
 
 const unsigned char* raw_of(std::span<const std::byte> data) {
-  static const unsigned char nothing = 0;  // OpenSSL takes a null key for "the key of the call before"
+  static const unsigned char nothing = 0;  // to OpenSSL a null key means "the key of the previous call"
   return data.empty() ? &nothing : reinterpret_cast<const unsigned char*>(data.data());
 }
 
@@ -54,7 +54,7 @@ std::span<const std::byte> scanner::raw(std::size_t count) {
 std::string scanner::text(std::size_t count) {
   const auto field = raw(count);
   std::string out(reinterpret_cast<const char*>(field.data()), field.size());
-  // Foreign text ends in messages for people: only printable ASCII passes, so that it cannot steer a terminal.
+  // Text from peers ends up in messages for people. Only printable ASCII is kept, so that it cannot control a terminal.
   std::replace_if(out.begin(), out.end(), [](char c) { return static_cast<unsigned char>(c - 0x20) >= 0x5f; }, '?');
   return out;
 }
@@ -77,7 +77,7 @@ std::optional<hello> hello::decode(std::span<const std::byte> data) {
   const auto found = in.number<std::uint64_t>();
   out.version = in.number<std::uint16_t>();
   if (!in.good() || found != magic) return std::nullopt;
-  if (out.version != protocol_version) return out;  // its other fields may lie elsewhere
+  if (out.version != protocol_version) return out;  // other versions may order the fields differently
   out.job = in.number<std::uint64_t>();
   out.rank = in.number<runtime::rank_id>();
   out.world_size = in.number<runtime::rank_id>();

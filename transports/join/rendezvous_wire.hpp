@@ -12,19 +12,19 @@
 ///                                        <-  roster + tag, or failed {ranks that never came} + tag
 ///                                        <-  lost {rank, why} + tag, whenever one dies
 ///     lost {rank, incarnation, why}+tag  ->  whenever one dies or stops on the client's own host
-///     bye {rank it began with, why} + tag<-> an end of its own accord: without a reason a normal one; with one, rank 0
-///                                            closes the connection when all others have been told
+///     bye {rank it began with, why} + tag<-> the sender leaves: without a reason normally; with one, rank 0 closes
+///                                            the connection when all others have been told
 ///                                        <-  left {rank, rank it began with, why} + tag, whenever a rank has said bye
 ///                                        <-  restarted {member} + tag, whenever a rank has come back as a new process
 ///
-/// That new process greets, proves and presents itself like the first one, and is answered
+/// The new process sends `hello`, `proof` and `member` like the first one, and rank 0 answers
 ///
 ///                                        <-  rejoined {digest of the first roster, roster} + tag
 ///                                        <-  lost, left + tag, for each rank that is gone by then
 ///
-/// A tag is HMAC-SHA256 with the connection's key, which is the HMAC of both sides' first payloads under the job key, so
-/// that it is fresh on every connection; it covers direction, sequence, type and payload. Thus nothing can be replayed,
-/// reordered or reflected, and `challenge` and `proof` are the mutual challenge.
+/// A tag is the HMAC-SHA256 of direction, sequence number, type and payload under the connection's key. That key is the HMAC
+/// of both sides' first payloads under the job key, so each connection has a fresh one. Thus frames cannot be replayed,
+/// reordered or reflected, and by the tags of `challenge` and `proof` the two sides authenticate each other.
 #include <parley/error.hpp>
 #include <parley/transports/join/job_key.hpp>
 #include <parley/transports/join/joining.hpp>
@@ -46,7 +46,7 @@ using digest = std::array<std::byte, 32>;
 inline constexpr std::uint16_t protocol_version = 8;
 inline constexpr std::size_t head_bytes = 5;
 inline constexpr std::size_t tag_bytes = 32;
-/// All that a client may send before it is authenticated.
+/// The most that a client may send before it is authenticated.
 inline constexpr std::size_t max_unauthenticated_bytes = 256;
 inline constexpr std::size_t max_member_bytes = 64 + member::max_affinity_words * 8 + member::max_address_bytes +
                                                 member::max_version_bytes + member::max_kind_bytes;
@@ -72,15 +72,15 @@ enum class refusal : std::uint8_t {
   world_size,
   rank,
   duplicate,
-  not_newer,  ///< than the process that is or was in its place; `detail` says how often that one was restarted
-  too_often,  ///< `detail` says how often is allowed
-  elsewhere,  ///< not on the host, or not on the kind of machine, of the one before it
+  not_newer,  ///< than the process that is or was in its place; `detail`: that process's restart count
+  too_often,  ///< `detail`: how many restarts are allowed
+  elsewhere,  ///< on another host or kind of machine than the process before it
 };
 enum class direction : std::uint8_t { to_host, to_member };
 
 digest sha256(std::span<const std::byte> data);
 digest hmac(std::span<const std::byte> key, std::span<const std::byte> data);
-/// Fills with random bytes; throws `failure` where there are none.
+/// Fills `into` with random bytes; throws `failure` (`unavailable`) if the system gives none.
 void randomise(std::span<std::byte> into);
 
 /// Appends fields, little-endian.
@@ -104,7 +104,7 @@ class writer {
   bytes out_;
 };
 
-/// Takes fields off; once something is missing everything reads as zero and `complete` is false.
+/// Reads fields in order. Once a field is missing, it and all later fields read as zero and `complete` is false.
 class scanner {
  public:
   explicit scanner(std::span<const std::byte> data) : rest_(data) {}
@@ -118,7 +118,7 @@ class scanner {
   std::span<const std::byte> raw(std::size_t count);
   std::string text(std::size_t count);
   std::size_t left() const { return rest_.size(); }
-  /// Everything was there and nothing is left.
+  /// True if all fields were there and nothing is left.
   bool complete() const { return good_ && rest_.empty(); }
   bool good() const { return good_; }
 
@@ -137,7 +137,7 @@ struct hello {
   digest nonce{};
 
   bytes encode() const;
-  /// Nothing when these are not the bytes of a hello. A foreign version is returned with only that field filled.
+  /// Nothing if the bytes are not a hello. For another protocol version, only `version` is filled in.
   static std::optional<hello> decode(std::span<const std::byte> data);
 };
 
@@ -158,7 +158,7 @@ bytes encode_roster(std::uint64_t job, std::span<const member> members);
 std::optional<std::vector<member>> decode_roster(std::span<const std::byte> data, std::uint64_t job,
                                                  runtime::rank_id world_size);
 
-/// The key of one connection and the tags made with it. Copies of the secret live as long as the connection.
+/// The key of one connection, and the tags made with it. Each copy is overwritten when it is destroyed.
 class connection_key {
  public:
   connection_key() = default;
@@ -174,16 +174,16 @@ class connection_key {
   digest key_{};
 };
 
-/// The key of the control frames of one session: it changes with every set of incarnations.
+/// The key for the control frames of one session. It differs for each set of incarnations.
 std::array<std::byte, 16> session_key(std::span<const std::byte> job_secret, std::uint64_t job, const digest& roster);
 
-/// In constant time.
+/// Compares in constant time.
 bool equal(std::span<const std::byte> a, std::span<const std::byte> b) noexcept;
 
 bytes frame_head(type kind, std::size_t payload_bytes);
-/// A whole frame without a tag.
+/// A complete frame without a tag.
 bytes frame(type kind, std::span<const std::byte> payload);
-/// A whole frame with one.
+/// A complete frame with a tag.
 bytes frame(type kind, std::span<const std::byte> payload, const connection_key& key, direction to,
             std::uint64_t sequence);
 

@@ -44,7 +44,7 @@ std::uint64_t siphash::tag(std::span<const std::byte> first, std::span<const std
     return piece.empty() ||
            EVP_MAC_update(context_.get(), reinterpret_cast<const unsigned char*>(piece.data()), piece.size()) == 1;
   };
-  // The key is given anew each time: some versions of OpenSSL 3 do not start over without it, and it costs the same.
+  // Set the key each time: some versions of OpenSSL 3 do not start over without it, and it costs no more.
   unsigned char bytes[sizeof(std::uint64_t)];
   std::size_t length = 0;
   if (EVP_MAC_init(context_.get(), key_.data(), key_bytes, nullptr) != 1 || !add(first) || !add(second) ||
@@ -57,7 +57,7 @@ std::uint64_t siphash::tag(std::span<const std::byte> first, std::span<const std
 }
 
 bool siphash::verify(std::uint64_t claimed, std::span<const std::byte> first, std::span<const std::byte> second) {
-  return (tag(first, second) ^ claimed) == 0;  // one comparison of whole words tells nothing about where they differ
+  return (tag(first, second) ^ claimed) == 0;  // comparing whole words takes the same time wherever they differ
 }
 
 }  // namespace parley::transports

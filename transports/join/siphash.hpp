@@ -1,12 +1,12 @@
 #pragma once
-/// SipHash-2-4 with tags of 8 bytes: tells whether a control frame was made by a holder of the session's key.
+/// SipHash-2-4 with tags of 8 bytes: shows that the sender of a control frame holds the session's key.
 ///
 ///     siphash keyed(session_key);                                   // 16 bytes
 ///     std::uint64_t tag = keyed.tag(frame_header, frame_payload);   // of both, one after the other
 ///     if (!keyed.verify(tag, frame_header, frame_payload)) ...      // in constant time
 ///
-/// OpenSSL does the work, in a context that is made once: about 50 ns for a frame of 72 bytes. Throws `failure`
-/// (`unavailable`) when OpenSSL offers no SipHash, which a FIPS-only set-up does not. One thread at a time.
+/// OpenSSL computes it, in a context that is made once: about 50 ns for a frame of 72 bytes. Throws `failure`
+/// (`unavailable`) if OpenSSL has no SipHash, as in a FIPS-only set-up. One thread at a time.
 #include <array>
 #include <cstddef>
 #include <cstdint>

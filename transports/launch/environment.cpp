@@ -18,7 +18,7 @@ using runtime::result;
 
 namespace {
 
-/// Looks variables up and keeps the first complaint, so that reading a placement is one straight list.
+/// Looks variables up and keeps the first complaint, so that code which reads a placement need not check each step.
 class reader {
  public:
   explicit reader(const variable_lookup& lookup) : lookup_(lookup) {}
@@ -35,7 +35,7 @@ class reader {
                                               : std::string(name) + " is not set: " + advice);
   }
 
-  /// A whole number in [low, high]; nothing when the variable is not set.
+  /// A whole number in [low, high]; nothing if the variable is not set. Complains, and returns nothing, if it is anything else.
   std::optional<std::uint64_t> number(const char* name, std::uint64_t low, std::uint64_t high, int base = 10) {
     const auto value = lookup_(name);
     if (!value) return std::nullopt;
@@ -59,7 +59,7 @@ class reader {
   }
 
  private:
-  /// A value may come from anywhere and ends in a message for people: it must not steer their terminal, nor fill it.
+  /// A value may come from anywhere and ends up in a message for people. It must not control their terminal, nor fill it.
   static std::string shown(std::string value) {
     constexpr std::size_t most = 200;
     if (value.size() > most) value = value.substr(0, most) + "...";
@@ -72,7 +72,7 @@ class reader {
   std::optional<error> complaint_;
 };
 
-/// The names one launcher uses. `identity` names what tells its jobs apart.
+/// The names that one launcher uses. The variables in `identity` distinguish its jobs.
 struct dialect {
   launcher_kind launcher;
   const char* chosen_by;  ///< the value of PARLEY_LAUNCHER
@@ -83,7 +83,7 @@ struct dialect {
   const char* identity[4];
 };
 
-/// The innermost first, by habit: srun starts mpirun or torchrun more often than the other way round.
+/// The launchers that are usually innermost come first: srun starts mpirun or torchrun more often than the other way round.
 constexpr dialect dialects[] = {
     {launcher_kind::parley_run,
      "parley",
@@ -116,8 +116,8 @@ constexpr dialect dialects[] = {
      {"SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID"}},
 };
 
-/// Names that other tools use too need a second sign: RANK alone is not torchrun, and a batch script has SLURM_PROCID
-/// although no srun started it.
+/// True if variables of that launcher are set. Names that other tools use too need a second variable: RANK alone does not
+/// mean torchrun, and a batch script has SLURM_PROCID although no srun started it.
 bool speaks(const reader& in, const dialect& d) {
   switch (d.launcher) {
     case launcher_kind::torchrun:
@@ -131,7 +131,7 @@ bool speaks(const reader& in, const dialect& d) {
 }
 
 const char* world_of(const reader& in, const dialect& d) {
-  // Older versions of srun name only the tasks of the allocation.
+  // Older versions of srun set only the number of tasks of the allocation.
   return d.launcher == launcher_kind::slurm && !in.has(d.world) ? "SLURM_NTASKS" : d.world;
 }
 
@@ -152,7 +152,7 @@ void read_position(reader& in, const dialect& d, placement& place) {
   }
   if (auto rank = in.number(d.local_rank, 0, max_world_size - 1)) place.local_rank = static_cast<rank_id>(*rank);
   if (d.local_size == nullptr) {
-    // srun tells the layout as a list such as 4(x2),3; only the case of one host is needed.
+    // srun gives the layout as a list such as 4(x2),3; only the case of one host is needed.
     if (in.text("SLURM_STEP_NUM_NODES") == "1") place.local_size = place.world_size;
   } else if (auto size = in.number(d.local_size, 1, max_world_size)) {
     place.local_size = static_cast<rank_id>(*size);
@@ -210,7 +210,7 @@ void read_identity(reader& in, const dialect& d, placement& place) {
   if (!identity.empty()) place.job = hash_of(identity);
 }
 
-/// Below the range that the system gives to outgoing connections, so that a taken port is rare.
+/// A port below the system's range for outgoing connections, so that it is rarely taken.
 std::uint16_t port_of(std::uint64_t job) { return static_cast<std::uint16_t>(20'000 + job % 12'000); }
 
 void read_meeting_place(reader& in, const dialect& d, placement& place) {
@@ -223,7 +223,7 @@ void read_meeting_place(reader& in, const dialect& d, placement& place) {
   const bool one_host = place.local_size == place.world_size;
   if (one_host && place.job != 0) {
     place.meeting = meeting_kind::file;
-    // Open MPI's folder lives as long as its job; the other two as long as the host.
+    // Open MPI removes its folder with its job, so it comes first; XDG_RUNTIME_DIR outlives jobs.
     for (const char* folder : {"PMIX_SERVER_TMPDIR", "XDG_RUNTIME_DIR"}) {
       if (in.has(folder)) place.private_folders.push_back(in.text(folder));
     }
@@ -233,7 +233,7 @@ void read_meeting_place(reader& in, const dialect& d, placement& place) {
   if (d.launcher == launcher_kind::torchrun) {
     place.rendezvous_host = in.text("MASTER_ADDR");
     if (place.rendezvous_host.empty()) in.complain("MASTER_ADDR", "must name the host of rank 0");
-    // torchrun's own store listens on MASTER_PORT itself.
+    // torchrun's own store listens on MASTER_PORT.
     const auto port = in.required("MASTER_PORT", 1, 65'535, "MASTER_ADDR");
     place.rendezvous_port = static_cast<std::uint16_t>(port < 65'535 ? port + 1 : port - 1);
     return;
@@ -248,7 +248,7 @@ void read_meeting_place(reader& in, const dialect& d, placement& place) {
       return;
     }
   }
-  const bool by_hand = d.launcher == launcher_kind::parley_run;  // which always says where
+  const bool by_hand = d.launcher == launcher_kind::parley_run;  // `parley run` always sets the address
   in.complain(
       variable::rendezvous,
       (by_hand
@@ -261,7 +261,7 @@ void read_meeting_place(reader& in, const dialect& d, placement& place) {
                     : "; a program that runs MPI may hand over its communicator instead (job_options::bootstrap)"));
 }
 
-/// What PARLEY_* says beyond the position.
+/// Reads the PARLEY_* variables for job, key and descriptors.
 void read_own_variables(reader& in, placement& place) {
   if (auto job = in.number(variable::job, 0, std::numeric_limits<std::uint64_t>::max(), 16)) place.job = *job;
   place.listening_fd = in.descriptor(variable::rendezvous_fd);
@@ -276,7 +276,7 @@ void read_own_variables(reader& in, placement& place) {
   }
 }
 
-/// Whoever starts ranks anew says where they are met: at an address that stays.
+/// Reads the restart variables. A rank that comes back must find the others, so restarts need a fixed rendezvous address.
 void read_restarts(reader& in, placement& place) {
   const auto number = [&](const char* name) {
     return static_cast<std::uint32_t>(in.number(name, 0, most_restarts_of_a_rank).value_or(0));
@@ -293,7 +293,7 @@ void read_restarts(reader& in, placement& place) {
     in.complain(variable::max_restarts, "PARLEY_RENDEZVOUS must be set beside it, as a rank that comes back needs it");
 }
 
-/// Two launchers that tell one process different ranks in worlds of one size: nobody can know which of them is meant.
+/// Complains if two launchers give this process different ranks in worlds of the same size: either may be meant.
 void compare(reader& in, const dialect& counts, const placement& place, const dialect& other) {
   const variable_lookup& look = in.lookup();
   reader quiet(look);
@@ -307,13 +307,14 @@ void compare(reader& in, const dialect& counts, const placement& place, const di
                                other.chosen_by);
 }
 
-/// The launchers that speak, those that count before others first.
+/// The launchers whose variables are set, in order of precedence.
 std::vector<const dialect*> launchers_of(reader& in, bool& inside_parley_run) {
   std::vector<const dialect*> found;
   for (const dialect& d : dialects) {
     if (speaks(in, d)) found.push_back(&d);
   }
-  // It hides those around it, so the others have been started inside it. Variables set by hand have no such descriptor.
+  // `parley run` hides the launchers around it, so other launchers were started inside it. Its key descriptor shows that `parley run`
+  // set its variables, not a user by hand.
   inside_parley_run = found.size() > 1 && found[0]->launcher == launcher_kind::parley_run && in.has(variable::key_fd);
   if (inside_parley_run) found.erase(found.begin());
   if (!in.has(variable::launcher)) return found;

@@ -46,7 +46,7 @@ using steady = std::chrono::steady_clock;
   runtime::raise({errc::io, "the launcher cannot " + what + ": " + std::strerror(reason)});
 }
 
-/// A descriptor that closes itself, is closed in children, and is never one of the standard three.
+/// A descriptor that closes itself, is close-on-exec, and is never one of the standard three (0, 1, 2).
 class descriptor {
  public:
   descriptor() = default;
@@ -90,14 +90,15 @@ pipe_ends make_pipe() {
 
 void set_non_blocking(const descriptor& d) { ::fcntl(d.get(), F_SETFL, ::fcntl(d.get(), F_GETFL) | O_NONBLOCK); }
 
-/// Lines on their way to a descriptor that others may share, so that it stays blocking. What is not taken yet waits here:
-/// signals and time limits count while a reader takes its time. A target that is gone takes nothing.
+/// Writes lines to a descriptor. Other processes may share the descriptor, so it stays blocking, and this writes only while
+/// there is room. The rest waits here, so that the launcher can handle signals and time limits while a reader is slow. If the
+/// reader is gone, lines are dropped.
 class line_sink {
  public:
   explicit line_sink(int fd) : fd_(fd) {}
   int fd() const { return fd_; }
   bool empty() const { return waiting_.empty(); }
-  /// Those whose lines it takes should wait, too.
+  /// True if the launcher should stop reading lines for this sink for now.
   bool full() const { return waiting_.size() >= max_line_bytes; }
   void put(std::string_view lines) {
     waiting_ += lines;
@@ -106,13 +107,13 @@ class line_sink {
   void write_on() {
     std::size_t written = 0;
     while (written < waiting_.size() && takes_some()) {
-      // So much never blocks where poll() says that there is room.
+      // Up to PIPE_BUF bytes never block if poll() says that there is room.
       const ssize_t put =
           ::write(fd_, waiting_.data() + written, std::min<std::size_t>(waiting_.size() - written, PIPE_BUF));
       if (put >= 0) {
         written += static_cast<std::size_t>(put);
       } else if (errno == EAGAIN) {
-        break;  // somebody who shares it was faster
+        break;  // another process that shares it was faster
       } else if (errno != EINTR) {
         written = waiting_.size();
       }
@@ -140,7 +141,7 @@ listening make_listener() {
   return {descriptor(made.fd), made.port};
 }
 
-/// Takes the signals that concern a launcher as events while it lives, and gives them back afterwards.
+/// Receives the signals that concern a launcher as events while this object lives; restores their handling afterwards.
 class signal_events {
  public:
   signal_events() {
@@ -148,13 +149,13 @@ class signal_events {
     for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
       struct sigaction current{};
       ::sigaction(number, nullptr, &current);
-      if (current.sa_handler != SIG_IGN) sigaddset(&taken_, number);  // nohup stays nohup
+      if (current.sa_handler != SIG_IGN) sigaddset(&taken_, number);  // so that nohup keeps working
     }
-    struct sigaction user{};  // what ranks may have a use for; a caller's own handler keeps it
+    struct sigaction user{};  // passed on to the ranks, unless the caller handles or ignores it
     ::sigaction(SIGUSR1, nullptr, &user);
     if (user.sa_handler == SIG_DFL) sigaddset(&taken_, SIGUSR1);
     sigaddset(&taken_, SIGCHLD);
-    // A caller that ignores SIGCHLD would have the kernel throw the ranks' exit statuses away.
+    // If the caller ignores SIGCHLD, the kernel discards the ranks' exit statuses.
     struct sigaction plain{};
     plain.sa_handler = SIG_DFL;
     ::sigaction(SIGCHLD, &plain, &child_before_);
@@ -191,7 +192,7 @@ class signal_events {
   descriptor events_;
 };
 
-/// Cuts one stream of one rank into lines.
+/// One output stream of one rank, which the launcher splits into lines.
 struct line_source {
   output_stream kind = output_stream::out;
   descriptor from;
@@ -223,8 +224,8 @@ std::string end_text(const rank_end& end) {
   return "exited with status " + std::to_string(end.code);
 }
 
-/// Where the UCX of this job's ranks makes the files of its shared memory. UCX removes each at once, but fills it first: what a rank
-/// leaves that is killed in between goes with the folder, which is nobody else's.
+/// A folder of this job alone, where UCX in its ranks creates its shared-memory files. UCX removes each file soon, but fills it first. If
+/// a rank is killed in between, the file is removed with the folder.
 class memory_folder {
  public:
   memory_folder() = default;
@@ -234,11 +235,11 @@ class memory_folder {
 
   void make(std::uint64_t job) {
     std::snprintf(path_, sizeof path_, "/dev/shm/parley-run-%016llx", static_cast<unsigned long long>(job));
-    if (::mkdir(path_, 0700) != 0) path_[0] = 0;  // UCX finds a place by itself
+    if (::mkdir(path_, 0700) != 0) path_[0] = 0;  // UCX then uses its own place
   }
-  /// Empty: there is none.
+  /// Empty if there is no folder.
   const char* path() const noexcept { return path_; }
-  /// True when it is gone. Calls that are safe after a fork only.
+  /// Returns true once the folder is gone. Makes only calls that are safe after a fork.
   static bool remove(const char* path) noexcept {
     if (*path == 0) return true;
     const int folder = ::open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -247,7 +248,7 @@ class memory_folder {
       for (long got = 0; (got = ::syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0;) {
         for (long at = 0; at < got;) {
           const auto* const one = reinterpret_cast<const entry*>(entries + at);
-          ::unlinkat(folder, one->name, 0);  // of `.` and `..` that changes nothing
+          ::unlinkat(folder, one->name, 0);  // fails for `.` and `..`, which is harmless
           at += one->bytes;
         }
       }
@@ -257,7 +258,7 @@ class memory_folder {
   }
 
  private:
-  struct entry {  // as the kernel has it
+  struct entry {  // the kernel's linux_dirent64
     std::uint64_t inode;
     std::int64_t next;
     unsigned short bytes;
@@ -267,7 +268,8 @@ class memory_folder {
   char path_[64] = {};
 };
 
-/// A process that kills the groups of the ranks when the launcher is killed: PR_SET_PDEATHSIG reaches no process behind a script.
+/// A process that kills the ranks' process groups when the launcher is killed. PR_SET_PDEATHSIG alone does not reach processes that a
+/// rank's script started.
 class guard {
  public:
   guard(rank_id ranks, const char* folder) {
@@ -287,7 +289,7 @@ class guard {
     ::waitpid(pid_, nullptr, 0);
   }
   void begun(rank_id rank, pid_t group) const { tell({rank, group}); }
-  /// Before the number of the group may be somebody else's.
+  /// Call it before the rank is reaped: afterwards its group's number may be reused.
   void ended(rank_id rank) const { tell({rank, 0}); }
 
  private:
@@ -296,11 +298,11 @@ class guard {
     pid_t group;
   };
   void tell(news n) const {
-    // Without a guard the job goes on.
+    // If the guard is gone, the job continues without it.
     [[maybe_unused]] const ssize_t told = ::send(mine_.get(), &n, sizeof n, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
-  /// Only calls that are safe after a fork. It holds nothing open that others wait for to be closed, and no signal of the terminal's or
-  /// of a group's ends it.
+  /// Makes only calls that are safe after a fork. Closes all other descriptors, because others wait for some of them to be closed. Leaves
+  /// the launcher's process group and blocks signals, so that no signal of the terminal or to a group ends it.
   [[noreturn]] static void watch(int from, pid_t* groups, const char* folder) {
     ::setpgid(0, 0);
     ::prctl(PR_SET_NAME, "parley-guard");
@@ -319,7 +321,7 @@ class guard {
     for (std::size_t rank = 0; rank < most; ++rank) {
       if (groups[rank] != 0) ::kill(-groups[rank], SIGKILL);
     }
-    constexpr timespec pause{0, 10'000'000};  // until they are gone
+    constexpr timespec pause{0, 10'000'000};  // the ranks may take a moment to end
     for (int looks = 0; looks < 100 && !memory_folder::remove(folder); ++looks) ::nanosleep(&pause, nullptr);
     ::_exit(0);
   }
@@ -369,7 +371,7 @@ class job {
  private:
   // --- starting ---
 
-  // Those of a rank that runs, and while one is started.
+  // Three for each running rank; the rest for the launcher itself and for starting a rank.
   static std::size_t files_of_launcher(rank_id ranks) { return 3 * std::size_t{ranks} + 20; }
 
   bool start_all() {
@@ -389,7 +391,7 @@ class job {
         end_at_once();
         return false;
       }
-      // From now on rank 0 alone holds it, so that connecting fails at once when it dies.
+      // From now on only rank 0 holds the socket, so that connecting fails at once when rank 0 dies.
       if (rank == 0) listener_.socket.reset();
     }
     if (options_.restarts == 0) key_ = job_key();
@@ -458,11 +460,11 @@ class job {
     for (char** entry = environ; *entry != nullptr; ++entry) {
       const std::string_view text = *entry;
       const std::string_view name = text.substr(0, text.find('='));
-      // A rank of this job has no place in a job around it.
+      // Leave out variables that give this process a place in an outer job: the ranks have none there.
       if (!replaced(name) && !tells_place(name, outer)) all.emplace_back(text);
     }
     for (const auto& [name, value] : options_.environment) all.push_back(name + "=" + value);
-    // UCX reads this while it is loaded, before a rank's `main`; patching mmap would cost each rank 0.4 s.
+    // UCX reads this while it is loaded, before a rank's `main`. Without it UCX patches mmap, which costs each rank 0.4 s.
     if (std::getenv("UCX_MEM_MMAP_HOOK_MODE") == nullptr) all.emplace_back("UCX_MEM_MMAP_HOOK_MODE=none");
     if (std::getenv("UCX_POSIX_DIR") == nullptr && *memory_.path() != 0)
       all.push_back(std::string("UCX_POSIX_DIR=") + memory_.path());
@@ -536,7 +538,7 @@ class job {
     for (const auto& source : p.lines) set_non_blocking(source.from);
     if (p.report.open()) set_non_blocking(p.report);
 
-    // The pipe closes when the program runs; otherwise it says why not.
+    // A successful exec closes the pipe; otherwise the child writes the reason into it.
     complaint.writing.reset();
     int reason = 0;
     ssize_t got = 0;
@@ -560,7 +562,7 @@ class job {
     ::setpgid(0, 0);
     if (options_.bind) ::sched_setaffinity(0, sizeof processors, &processors);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != launcher) ::_exit(127);  // it died before it could take us along
+    if (::getppid() != launcher) ::_exit(127);  // the launcher died before PR_SET_PDEATHSIG was set
     for (int target = 0; target < 3; ++target) ::dup2(standard[target], target);
     for (const int fd : kept) {
       if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
@@ -588,7 +590,7 @@ class job {
         notice("ended by " + signal_text(*number));
         failed_ = true;
         told_by_ = *number;
-        send_all(*number == SIGINT ? SIGINT : SIGTERM);  // UCX takes SIGHUP for its own
+        send_all(*number == SIGINT ? SIGINT : SIGTERM);  // not SIGHUP, which UCX uses itself
         enter(stage::asked, options_.kill_after_ns);
       }
     }
@@ -613,21 +615,21 @@ class job {
 
   line_sink& sink_of(output_stream kind) { return sinks_[kind == output_stream::out ? 0 : 1]; }
 
-  // Those to skip are -1, so that positions stay fixed.
+  // Entries to skip have the descriptor -1, so that positions stay fixed.
   void watch_signals_and_sinks() {
     watched_.clear();
     watched_.push_back({signals_.fd(), POLLIN, 0});
     watched_.push_back({told_by_input() ? 0 : -1, POLLIN, 0});
     for (const line_sink& sink : sinks_) watched_.push_back({sink.empty() ? -1 : sink.fd(), POLLOUT, 0});
   }
-  /// Waits at most that long; false when nothing happened. Output that had to wait is written where there is room.
+  /// Waits at most that long; false if nothing happened. Then writes waiting output where there is room.
   bool wait(std::int64_t wait_ms) {
     if (::poll(watched_.data(), watched_.size(), static_cast<int>(wait_ms)) <= 0) return false;
     for (line_sink& sink : sinks_) sink.write_on();
     return true;
   }
 
-  /// Waits for output, for room where output goes, and for signals, at most that long, and forwards what came.
+  /// Waits at most that long for output of ranks, for room in the sinks, and for signals; forwards the output.
   void watch(std::int64_t wait_ms) {
     watch_signals_and_sinks();
     const std::size_t first = watched_.size();
@@ -647,7 +649,7 @@ class job {
     }
   }
 
-  /// Reads once. Returns nothing when there is nothing now; an empty view at the end.
+  /// Reads once. Returns nothing if there is no data now, and an empty view at the end.
   std::optional<std::string_view> read_some(descriptor& from) {
     const ssize_t got = ::read(from.get(), buffer_.data(), buffer_.size());
     if (got > 0) return std::string_view(buffer_.data(), static_cast<std::size_t>(got));
@@ -656,7 +658,7 @@ class job {
     return std::string_view();
   }
 
-  /// True when something came.
+  /// Forwards complete lines; true if there was data.
   bool forward(rank_id rank, line_source& source) {
     const auto data = read_some(source.from);
     if (!data) return false;
@@ -675,7 +677,7 @@ class job {
     return !data->empty();
   }
 
-  /// What lies in the pipe of a rank that has ended. Bounded, because someone else may still write into it.
+  /// Forwards what is left in the pipe of a rank that has ended. Bounded, because another process may still write into the pipe.
   void forward_rest(rank_id rank, line_source& source) {
     for (int reads = 0; reads < 64 && source.from.open() && forward(rank, source); ++reads) {}
   }
@@ -701,7 +703,7 @@ class job {
     process& p = processes_[rank];
     siginfo_t state{};
     if (!p.running || !has_ended(p, state)) return;
-    // While the rank is a zombie its number cannot be anyone else's, so its left-over children are safe to end.
+    // While the rank is a zombie its number cannot be reused, so this kills only processes that the rank left behind.
     ::kill(-p.pid, SIGKILL);
     guard_->ended(rank);
     ::waitpid(p.pid, nullptr, 0);
@@ -710,7 +712,7 @@ class job {
     p.end.code = state.si_status;
     p.end.by_launcher = stage_ == stage::asked || stage_ == stage::killed;
     for (auto& source : p.lines) forward_rest(rank, source);
-    // One rank may tell the next one of a death: each that has ended gives the others their time anew.
+    // A death may spread from rank to rank, so each rank that ends restarts the grace period of the others.
     if (stage_ == stage::grace) enter(stage::grace, options_.grace_ns);
     if (p.end.kind == rank_end::how::exited && p.end.code == 0) return;
     if (may_start_again(rank) && rank_0_ends()) reap(0);
@@ -721,7 +723,8 @@ class job {
     return ::waitid(P_PID, static_cast<id_t>(p.pid), &state, WEXITED | WNOHANG | WNOWAIT) == 0 && state.si_pid != 0;
   }
 
-  /// A rank that dies closes its connections before it can be seen to have ended, and the others may be faster.
+  /// Waits up to 0.2 s for rank 0 to end. When rank 0 dies, its connections close before its end can be seen, so another rank may fail
+  /// because of that and be reaped first.
   bool rank_0_ends() const {
     constexpr timespec pause{0, 5'000'000};
     for (int looks = 0; looks < 40; ++looks) {
@@ -736,7 +739,7 @@ class job {
     return rank != 0 && restarted_ < options_.restarts && stage_ == stage::running && processes_[0].running;
   }
 
-  /// A process in the place of one that failed, while there is a job that it can join.
+  /// Starts a new process in the place of a failed one, if restarts are left and the job can still be joined.
   bool start_again(rank_id rank) {
     process& p = processes_[rank];
     if (!may_start_again(rank)) return false;
@@ -806,7 +809,7 @@ class job {
         notice(still_running() + " killed: no end after SIGTERM");
         send_all(SIGKILL);
         return enter(stage::killed, options_.kill_after_ns);
-      case stage::killed: return enter(stage::killed, options_.kill_after_ns);  // the kernel takes its time
+      case stage::killed: return enter(stage::killed, options_.kill_after_ns);  // wait for the kernel
     }
   }
 
@@ -830,7 +833,7 @@ class job {
     const listed all = list([](const process& p) { return p.running; });
     return all.text + (all.count == 1 ? " is" : " are");
   }
-  /// A rank that left its program too early, with status 0, may be why another rank has failed.
+  /// Names the ranks that exited with status 0 before. One that left its program too early may have caused another rank's failure.
   std::string ended_before() const {
     const listed all = list([](const process& p) { return !p.running && p.pid > 0 && p.end.code == 0; });
     return all.count == 0 ? std::string() : "; " + all.text + " had exited with status 0 before";
@@ -839,7 +842,7 @@ class job {
   void send_all(int number) const {
     for (const process& p : processes_) {
       if (!p.running) continue;
-      // The group exists once the child has made it, which it has before it runs the program.
+      // The child makes its group before it runs the program. Until then the group does not exist, and the process itself gets the signal.
       if (::kill(-p.pid, number) != 0) ::kill(p.pid, number);
     }
   }
@@ -857,7 +860,7 @@ class job {
     }
   }
 
-  /// What the ranks said last. Nobody is waited for: a grandchild may hold a pipe open for ever.
+  /// Forwards the ranks' last output without waiting for the end of a pipe: a grandchild may hold it open for ever.
   void drain() {
     for (rank_id rank = 0; rank < options_.ranks; ++rank) drain(rank);
   }
@@ -874,7 +877,7 @@ class job {
     for (int reads = 0; reads < 64 && p.report.open() && collect(rank, p.report); ++reads) {}
   }
 
-  /// Whoever reads may take their time, until a signal says that nobody will.
+  /// Writes all waiting output. A slow reader may take its time; once a signal has come, this gives up after `kill_after_ns`.
   void flush() {
     const steady::time_point began = steady::now();
     while (std::any_of(sinks_.begin(), sinks_.end(), [](const line_sink& s) { return !s.empty(); })) {
@@ -904,7 +907,7 @@ class job {
   }
 
   const launch_options& options_;
-  const rank_id first_;  // its number in the job
+  const rank_id first_;  // number in the job of this host's first rank
   std::array<line_sink, 2> sinks_;
   signal_events signals_;
   std::vector<process> processes_;
@@ -921,7 +924,7 @@ class job {
   stage stage_ = stage::running;
   bool failed_ = false;
   bool out_of_time_ = false;
-  std::vector<int> processors_;  // that it may run on, where ranks are bound
+  std::vector<int> processors_;  // processors that the launcher may run on; empty unless ranks are bound
   std::optional<rank_id> first_failed_;
   int told_by_ = 0;
 };

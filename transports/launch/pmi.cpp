@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t max_line_bytes = 2048;
 constexpr char key[] = "parley_meeting";
 
-/// `value` of `name=value` in a line of blank-separated words.
+/// The `value` of `name=value` in a line of blank-separated words.
 std::optional<std::string> field(std::string_view line, std::string_view name) {
   while (!line.empty()) {
     const auto blank = std::min(line.find(' '), line.size());
@@ -34,14 +34,14 @@ std::optional<std::string> field(std::string_view line, std::string_view name) {
   return std::nullopt;
 }
 
-/// One question and its answer after another; what went wrong first ends the conversation.
+/// Sends one question after another and waits for each answer, within one time limit.
 class conversation {
  public:
   conversation(int fd, runtime::time_ns limit_ns)
       : fd_(fd), until_(std::chrono::steady_clock::now() + std::chrono::nanoseconds(limit_ns)),
         limit_(std::to_string(limit_ns / 1'000'000) + " ms") {}
 
-  /// The line that answers, which must be of this kind and say rc=0 where it says rc at all.
+  /// Returns the answer's line, which must contain cmd=`kind`, and rc=0 if it contains rc at all.
   result<std::string> ask(const std::string& question, std::string_view kind) {
     step_ = question.substr(0, question.find(' '));
     const auto said = write(question + "\n");
@@ -63,14 +63,14 @@ class conversation {
                 "with 32 random bytes on every rank"};
   }
 
-  /// What a foreign line may show to people.
+  /// The part of a received line that may be shown to people: short and printable.
   static std::string shown(std::string line) {
     line.resize(std::min<std::size_t>(line.size(), 80));
     std::replace_if(line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c - 0x20) >= 0x5f; }, '?');
     return line;
   }
 
-  /// True once the descriptor is ready; false when the time is over.
+  /// True once the descriptor is ready; false if the time is over.
   bool ready(short events) const {
     for (;;) {
       const auto left =
@@ -85,7 +85,7 @@ class conversation {
   result<> write(std::string_view text) {
     while (!text.empty()) {
       if (!ready(POLLOUT)) return fault(errc::timeout, "did not read within " + limit_);
-      // A launcher that is gone must not end this process by SIGPIPE.
+      // Without MSG_NOSIGNAL a launcher that is gone would end this process by SIGPIPE.
       const ssize_t put = ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (put < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (put <= 0) return fault(errc::io, std::string("cannot be written to: ") + std::strerror(errno));

@@ -32,7 +32,7 @@ time_ns machine_clock() {
 
 }  // namespace
 
-// A header of the channel. `pair` is counted by the reader.
+// The header of messages on the channel. The reader numbers the pairs.
 struct nccl_pairs::message {
   kind what = kind::none;
   rank_id source = 0;
@@ -52,24 +52,24 @@ struct nccl_pairs::transfer final : completion {
   pair& of;
   std::span<std::byte> memory;
   completion* done;     // null at the owner
-  bool marked = false;  // the stream says when it has ended
+  bool marked = false;  // a mark in the stream reports its end
 };
 
 struct nccl_pairs::pair {
   rank_id peer = 0;
   bool reads = false;
   std::uint64_t number = 0;
-  nccl_communicator handle = nullptr;  // null before the reader's id is here, and when it is over
+  nccl_communicator handle = nullptr;  // null before the reader's id has arrived, and after the abort
   cuda_stream stream = nullptr;
   bool connected = false;
-  bool calling = false;  // what was called last goes on behind the scenes: connecting, or the first of `waiting`
+  bool calling = false;  // the latest NCCL call continues in the background: connecting, or the first of `waiting`
   errc broken = errc::none;
-  std::uint64_t last = 0;                  // the latest request, made or served
+  std::uint64_t last = 0;                  // number of the latest request made or served
   std::map<std::uint64_t, message> early;  // at the owner: requests that overtook others
   std::list<std::unique_ptr<transfer>> waiting;
   std::list<std::unique_ptr<transfer>> under_way;
   transfer* late =
-      nullptr;  // of a broken one: NCCL was connecting for it, and may put it into the stream until `nothing_more`
+      nullptr;  // of a broken pair: NCCL was connecting for this transfer, and may enqueue it until `nothing_more`
   nccl_library::nothing_more nothing_more;
   time_ns moved_ns = 0;
 
@@ -84,7 +84,7 @@ nccl_pairs::nccl_pairs(runtime::link& below, cuda_copies& copies, nccl_library& 
       event_fd_(::eventfd(0, EFD_CLOEXEC)) {
   if (options_.clock == nullptr) options_.clock = &machine_clock;
   last_number_ =
-      static_cast<std::uint64_t>(now());  // a process that comes back goes on where the one before it cannot be
+      static_cast<std::uint64_t>(now());  // a restarted process uses higher numbers than the process before it
   library_.prepare(copies_.device());
   below_.listen(runtime::link::channel::devices, this);
 }
@@ -92,7 +92,7 @@ nccl_pairs::nccl_pairs(runtime::link& below, cuda_copies& copies, nccl_library& 
 nccl_pairs::~nccl_pairs() {
   below_.listen(runtime::link::channel::devices, nullptr);
   for (const auto& p : pairs_) break_off(*p, errc::closed, "the link ends", p->idle() ? tell_peer::no : tell_peer::yes);
-  // What has been enqueued touches memory until it has ended.
+  // Enqueued transfers touch memory until they have ended.
   while (!pairs_.empty()) {
     copies_.poll();
     for (const auto& p : pairs_) end_unmarked(*p);
@@ -273,7 +273,7 @@ void nccl_pairs::on_open(pair& p, const runtime::arrival& arrived) {
   take_requests(p);
 }
 
-// In the order in which the reader receives.
+// Accepts requests in the order in which the reader receives.
 void nccl_pairs::take_requests(pair& p) {
   while (p.handle != nullptr && !p.early.empty() && p.early.begin()->first == p.last + 1) {
     const message m = p.early.begin()->second;
@@ -308,7 +308,7 @@ void nccl_pairs::enqueue_next(pair& p) {
   }
 }
 
-// The first one that waits is in the stream.
+// The first waiting transfer is in the stream now.
 void nccl_pairs::mark_next(pair& p) noexcept {
   p.under_way.splice(p.under_way.end(), p.waiting, p.waiting.begin());
   transfer& t = *p.under_way.back();
@@ -326,7 +326,8 @@ void nccl_pairs::ended(transfer& t, errc outcome) noexcept {
   if (done != nullptr) done->on_end(*done, outcome);
 }
 
-// Those of a broken one that never came into the stream. What NCCL was connecting for may be there once it says that nothing more comes.
+// Ends the transfers of a broken pair that never entered the stream. `late` may have entered it before `nothing_more` became true:
+// it is marked first, and ends with its mark.
 bool nccl_pairs::end_unmarked(pair& p) noexcept {
   bool any = false;
   if (p.late != nullptr && (p.nothing_more == nullptr || p.nothing_more->load())) {
@@ -342,7 +343,7 @@ bool nccl_pairs::end_unmarked(pair& p) noexcept {
   }
 }
 
-// Once its kernels have been told to stop, the stream goes on, and its marks say when memory is free.
+// The abort makes NCCL's kernels stop. The stream then continues, and its marks report when the memory is free.
 void nccl_pairs::break_off(pair& p, errc why, const std::string& text, tell_peer told) noexcept {
   if (p.broken != errc::none) return;
   p.broken = why;
@@ -356,7 +357,7 @@ void nccl_pairs::break_off(pair& p, errc why, const std::string& text, tell_peer
   p.early.clear();
   p.late = called ? p.waiting.front().get() : nullptr;
   p.under_way.splice(p.under_way.end(), p.waiting);
-  // NCCL's memory is freed, and kernels end, once no stream waits for a message: those that wait for these must not.
+  // NCCL frees its memory and its kernels end only when no stream waits for a message, so release the streams that wait for these.
   if (p.reads) {
     for (const auto& t : p.under_way) copies_.give_up_on(t->memory, why);
   }
@@ -379,7 +380,7 @@ bool nccl_pairs::advance(pair& p) {
   if (p.idle()) return false;
   if (p.handle != nullptr) {
     const errc seen = library_.state(p.handle);
-    if (seen == errc::pending) std::this_thread::yield();  // to NCCL's thread, which may have this core only
+    if (seen == errc::pending) std::this_thread::yield();  // NCCL's thread may share this core
     if (seen != errc::none && seen != errc::pending) {
       break_off(p, errc::device_failed, library_.fault(), tell_peer::yes);
       return true;

@@ -1,19 +1,21 @@
 #pragma once
-/// Reads of a peer's device memory by NCCL: the reader's GPU receives what its owner's GPU sends.
+/// Reads of a peer's device memory by NCCL: the owner's GPU sends the memory, the reader's GPU receives it.
 ///
 ///     nccl_pairs pairs(wire, copies, library, [&](const nccl_pairs::place& at) { return is_exposed(at); });
 ///     loop.attach(pairs);
 ///     errc started = pairs.get(owner, {.region = 3, .address = a, .bytes = n}, into, &done);
 ///
-/// Each reader and owner have a communicator of two, which the reader makes, from a fresh id, when it first needs one. NCCL
-/// has no tags and no headers, and what is received must be sent in the same order: the reader numbers its requests, and the
-/// owner sends in that order, whatever order they come in. So no order in which users post their receives can bring the two
-/// ends apart. The owner sends nothing but what `allowed` says; requests are remote input.
+/// Each pair of reader and owner has a communicator of two members. The reader makes it, from a fresh id, when it first needs
+/// it. NCCL has no tags and no headers, so the owner must send in the order in which the reader receives: the reader numbers
+/// its requests, and the owner sends in the order of the numbers, whatever order the requests arrive in. So the two ends stay
+/// matched in whatever order users post their receives. Requests are remote input: the owner sends only memory that `allowed`
+/// permits.
 ///
-/// What is enqueued for a peer that never does its part would occupy the GPU for good. So a communicator that has not moved
-/// for `patience_ns`, one whose peer has died, and one of which a transfer is cancelled, is aborted here and there, and all
-/// that it had under way ends with an error; the next request makes a new one. Messages go over the channel `devices` of the
-/// link below, in any order and at most once. One thread; destroy it before the link and the copies.
+/// Work that is enqueued for a peer which never does its part would occupy the GPU for ever. So both ends abort a
+/// communicator that has not moved for `patience_ns`, whose peer has died, or one of whose transfers is cancelled. All its
+/// transfers in flight then end with an error; the next request makes a new communicator. Messages use the channel `devices`
+/// of the link below, which may reorder them and delivers each at most once. One thread; destroy it before the link and the
+/// copies.
 #include <parley/cuda_copies.hpp>
 #include <parley/runtime/time/poller.hpp>
 #include <parley/runtime/wire/link.hpp>
@@ -32,7 +34,7 @@ namespace parley::transports {
 
 class nccl_pairs final : public runtime::poller, private runtime::link::handler {
  public:
-  /// Of memory that its owner has exposed.
+  /// A range of memory that its owner has exposed.
   struct place {
     std::uint64_t region = 0;
     std::uint64_t address = 0;
@@ -51,11 +53,11 @@ class nccl_pairs final : public runtime::poller, private runtime::link::handler 
   nccl_pairs(const nccl_pairs&) = delete;
   nccl_pairs& operator=(const nccl_pairs&) = delete;
 
-  /// Answers as `link::get` does; `device_failed` where no communicator can be made.
+  /// Returns what `link::get` returns; `device_failed` if no communicator can be made.
   runtime::errc get(runtime::rank_id from, const place& at, std::span<std::byte> into, runtime::completion* done);
-  /// Aborts the communicator of a pending `get`; it ends soon. False when it is none of ours.
+  /// Aborts the communicator of a pending `get`, which then ends soon. False if `pending` is not a `get` of this object.
   bool stop(const runtime::completion& pending) noexcept;
-  /// The same, and returns once the memory is not touched any more.
+  /// Like `stop`, and returns only when the memory is no longer touched.
   bool abandon(const runtime::completion& pending) noexcept;
   void on_peer_failed(runtime::rank_id peer) noexcept;
 
@@ -65,14 +67,14 @@ class nccl_pairs final : public runtime::poller, private runtime::link::handler 
     std::uint64_t sends = 0;
     std::uint64_t communicators = 0;
     std::uint64_t aborted = 0;
-    std::uint64_t refused = 0;  ///< requests for memory that is not exposed, or that make no sense
-    std::string why;            ///< the latest abort, in words
+    std::uint64_t refused = 0;  ///< requests for memory that is not exposed, and malformed requests
+    std::string why;            ///< the reason of the latest abort or failure
   };
   const counters& statistics() const noexcept { return counters_; }
 
   // runtime::poller
   bool poll() override;
-  /// Nothing announces itself by a descriptor.
+  /// No event signals the descriptor, so the loop must not sleep while there is work.
   arm_state arm() override { return pairs_.empty() || !busy() ? arm_state::armed : arm_state::busy; }
   int event_fd() const override { return event_fd_; }
 
@@ -108,7 +110,7 @@ class nccl_pairs final : public runtime::poller, private runtime::link::handler 
   int event_fd_;
   std::list<std::unique_ptr<pair>> pairs_;
   std::uint64_t last_number_ = 0;
-  std::map<runtime::rank_id, std::uint64_t> over_;  // of what a peer has opened: up to here nothing new may come
+  std::map<runtime::rank_id, std::uint64_t> over_;  // by reader: pairs with numbers up to this have ended
   counters counters_;
 };
 

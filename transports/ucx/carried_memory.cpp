@@ -15,7 +15,7 @@ using runtime::rank_id;
 
 namespace {
 
-constexpr std::uint64_t key_version = 0x3279656b79707270;  // changes with what keys and messages mean
+constexpr std::uint64_t key_version = 0x3279656b79707270;  // change it when the format of keys or messages changes
 
 enum class kind : std::uint16_t { none, put, get, got, fence, fenced };
 
@@ -40,8 +40,6 @@ std::optional<carried_key> read_carried_key(std::span<const std::byte> key) noex
 bool covers(const carried_key& key, std::uint64_t address, std::uint64_t bytes) noexcept {
   return inside(key.address, key.bytes, address, bytes);
 }
-
-// Which puts have landed.
 
 void landings::landed(std::uint64_t number, errc outcome) {
   if (outcome != errc::none && number < first_failed_) {
@@ -83,16 +81,16 @@ std::optional<landings::fence> landings::take_done() {
   return done;
 }
 
-/// The header of all that travels, as long as a stamp so that it takes the link's short way.
+/// The header of every message. It is as long as a stamp, so that the link's fast path for small messages applies.
 struct carried_memory::message {
   kind what = kind::none;
-  std::uint16_t restarts = 0;  // of the process of rank `from`
+  std::uint16_t restarts = 0;  // of rank `from`
   rank_id from = 0;
   std::uint64_t region = 0;
   std::uint64_t token = 0;
-  std::uint64_t address = 0;  ///< of a fence with a message: that one's channel
+  std::uint64_t address = 0;  ///< in a fence that carries a message: the channel of that message
   std::uint64_t bytes = 0;
-  std::uint64_t number = 0;  ///< of a put among those of its origin, of a fence the first one that it does not wait for
+  std::uint64_t number = 0;  ///< the number of a put; in a fence: the first put that the fence does not wait for
   std::uint64_t request = 0;
   std::uint64_t outcome = 0;
 };
@@ -114,7 +112,7 @@ struct carried_memory::visit : completion {
 struct carried_memory::request : completion {
   request(carried_memory& o, rank_id p, kind k, completion* d)
       : completion(&on_done), owner(o), peer(p), what(k), done(d) {}
-  // The payload of a get is here, or will not come.
+  // The link has fetched the payload of a get, or failed to.
   static void on_done(completion& self, errc outcome) noexcept {
     auto& mine = static_cast<request&>(self);
     mine.owner.end(mine.id, outcome);
@@ -124,7 +122,7 @@ struct carried_memory::request : completion {
   kind what;
   completion* done;
   std::uint64_t id = 0;
-  std::span<std::byte> into;  // of a get
+  std::span<std::byte> into;  // where a get writes
   bool fetching = false;
   bool cancelled = false;
 };
@@ -273,7 +271,7 @@ void carried_memory::on_fence(const message& m, arrival&& arrived) {
 
 void carried_memory::answer_fences(rank_id from) {
   for (;;) {
-    const auto its = landings_.find(from);  // whoever is handed a message may have given that rank up
+    const auto its = landings_.find(from);  // looked up each time: `take_` may have given that rank up
     if (its == landings_.end()) return;
     const auto done = its->second.take_done();
     if (!done) return;
@@ -287,10 +285,10 @@ void carried_memory::answer_fence(rank_id from, std::uint64_t asked, errc outcom
   message answer;
   answer.what = kind::fenced;
   answer.from = link_.rank();
-  // `cancelled` would be what its origin itself has cancelled.
+  // `cancelled` is reserved for operations that the origin itself cancelled.
   answer.outcome = static_cast<std::uint64_t>(outcome == errc::cancelled ? errc::unavailable : outcome);
   answer.request = asked;
-  static_cast<void>(say(from, answer));  // to one that is gone it need not go
+  static_cast<void>(say(from, answer));  // a peer that is gone needs no answer
 }
 
 // The origin.
@@ -383,7 +381,7 @@ void carried_memory::end(std::uint64_t id, errc outcome) noexcept {
   if (ended->done != nullptr) ended->done->on_end(*ended->done, outcome == errc::pending ? errc::malformed : outcome);
 }
 
-// The payload of a get that has come is being written by the link, which knows it as a fetch of ours.
+// Once a get's answer has arrived, the link fetches its payload, so the link must stop that fetch.
 void carried_memory::stop(const completion& pending, void (runtime::link::*how)(completion&)) noexcept {
   for (auto& [id, asked] : requests_) {
     if (asked->done != &pending) continue;
@@ -399,7 +397,7 @@ void carried_memory::stop(const completion& pending, void (runtime::link::*how)(
 void carried_memory::expect(rank_id peer, std::uint32_t restarts) {
   if (restarts == 0) return;
   restarts_of_[peer] = static_cast<std::uint16_t>(restarts);
-  // What came late of the process before it.
+  // These belong to the process before it.
   landings_.erase(peer);
   puts_started_.erase(peer);
 }

@@ -1,21 +1,22 @@
 #pragma once
-/// Puts, gets and fences that travel as messages, for peers whose memory the transport cannot reach by itself. UCX emulates them
-/// between the ranks of one host as soon as peers may fail, 8 KiB at a time with an answer to each piece, into whatever address
-/// the message names. Here they go the way of any other message, so that a put is as fast as a send, and their target checks
-/// them.
+/// Puts, gets and fences sent as messages, for peers whose memory the transport cannot reach directly. When peers may fail, UCX
+/// emulates one-sided transfers between the ranks of one host: it sends pieces of 8 KiB, waits for an answer to each, and writes to
+/// any address that a message names. Here they are sent like any other message, so that a put is as fast as a send, and the target
+/// checks each one.
 ///
 ///     carried_memory carried(link, link::channel::transfers);      // both ranks
-///     auto key = carried.expose(number, bytes);                    // the target; the key goes to the origin
+///     auto key = carried.expose(number, bytes);                    // the target; it sends the key to the origin
 ///     carried.put(target, *read_carried_key(key), address, data, &done);
 ///     carried.fence(target, &fenced);
-///     carried.withdraw(number);                                    // what comes from here on is dropped
+///     carried.withdraw(number);                                    // the target drops puts that arrive later
 ///
-/// The target writes nothing but what lies inside of memory that is exposed now and whose token the origin knows. A put ends
-/// at its origin like a send; a fence asks whether all puts before it have landed, and fails, like all that follow it, if one of them was
-/// refused or lost. One that is late for memory which was withdrawn is neither: it changes nothing, its origin has done nothing wrong, and
-/// who withdrew it knows. A fence may take a message along, which the target's link hands over then. Puts are numbered per process of an
-/// origin, so that a later one never stands for an earlier one. They cannot be cancelled, a get that was ends with its answer. Both need the
-/// target to poll. If the peer fails, all that is pending ends with `peer_failed`.
+/// The target writes only inside memory that is exposed at that moment and whose token the origin knows. A put ends at its origin
+/// like a send. A fence asks the target whether all earlier puts have landed. If one of them was refused or lost, the fence and all
+/// later fences fail. A put that arrives after its memory was withdrawn changes nothing and fails no fence: the origin made no
+/// mistake, and the target knows that it withdrew the memory. A fence may carry a message, which the target's link hands over once
+/// the puts have landed. Each process of an origin numbers its own puts, so that a put of a restarted process is never counted as one
+/// of an earlier process. Puts cannot be cancelled; a cancelled get ends when its answer arrives. Puts and gets need the target to
+/// poll. If the peer fails, all pending operations end with `peer_failed`.
 #include <parley/runtime/wire/link.hpp>
 
 #include <cstdint>
@@ -30,7 +31,7 @@
 
 namespace parley::transports {
 
-/// What lets a peer in. It stands at the beginning of a key; what follows is the transport's own.
+/// Gives a peer access to exposed memory. A remote key begins with this; the transport's own key follows it.
 struct carried_key {
   std::uint64_t version = 0;
   std::uint64_t number = 0;  ///< the target's name for the memory
@@ -39,28 +40,28 @@ struct carried_key {
   std::uint64_t bytes = 0;
 };
 std::optional<carried_key> read_carried_key(std::span<const std::byte> key) noexcept;
-/// Whether `bytes` from `address` on lie inside of what `key` names.
+/// True if the `bytes` bytes at `address` lie inside the memory that `key` names.
 bool covers(const carried_key& key, std::uint64_t address, std::uint64_t bytes) noexcept;
 
-/// Which puts of one origin have landed.
+/// Tracks which puts of one origin have landed.
 class landings {
  public:
-  /// More than that out of order, or of fences that wait, is nothing that a link of ours sends: the fences fail with `full`.
+  /// Limits on puts that land out of order and on waiting fences. No parley link exceeds them; beyond them fences fail with `full`.
   static constexpr std::size_t most_beyond = 65'536;
   static constexpr std::size_t most_fences = 1'024;
   struct fence {
     std::uint64_t request = 0;
-    std::uint64_t below = 0;  ///< the numbers of the puts that it waits for are lower
+    std::uint64_t below = 0;  ///< it waits for all puts with lower numbers
     runtime::link::channel on = runtime::link::channel::data;
-    std::vector<std::byte> header{};  ///< of the message that it brings, if it brings one
+    std::vector<std::byte> header{};  ///< of the message that the fence carries; empty: none
   };
 
   void landed(std::uint64_t number, runtime::errc outcome);
-  /// Whether there was room for it.
+  /// Keeps a fence until its puts have landed; false if there is no room for it.
   bool wait(fence&& f);
-  /// The oldest of the fences of whose puts all have come, or one was forgotten for want of room.
+  /// Removes and returns the oldest fence that need not wait: all its puts have arrived, or one was forgotten for lack of room.
   std::optional<fence> take_done();
-  /// `none` if the puts of that fence have all landed; what became of the first that has not.
+  /// `none` if all puts before that fence have landed; otherwise the error of the first put that failed.
   runtime::errc outcome_of(const fence& f) const noexcept {
     return first_failed_ < f.below ? outcome_ : runtime::errc::none;
   }
@@ -70,7 +71,7 @@ class landings {
   std::set<std::uint64_t> beyond_;
   std::vector<fence> fences_;
   std::uint64_t first_failed_ = std::numeric_limits<std::uint64_t>::max();
-  runtime::errc outcome_ = runtime::errc::none;  // of that one
+  runtime::errc outcome_ = runtime::errc::none;  // of put `first_failed_`
   std::uint64_t first_forgotten_ = std::numeric_limits<std::uint64_t>::max();
 };
 
@@ -84,8 +85,8 @@ class carried_memory final : public runtime::link::handler {
   /// Hands an arrival to the handler of its channel.
   using take_function = std::function<void(channel, runtime::arrival&&)>;
 
-  /// Listens on `on` of `by`, which nobody else uses. Both must outlive it. `take`: what came with a fence. `restarts`: of this
-  /// rank's process.
+  /// Listens on channel `on` of `by`, which nothing else may use. `by` must outlive this object. `take` receives messages that came
+  /// with a fence. `restarts`: how often this rank's process was restarted.
   carried_memory(runtime::link& by, channel on, take_function take, std::uint32_t restarts = 0);
   ~carried_memory();
   carried_memory(const carried_memory&) = delete;
@@ -94,32 +95,32 @@ class carried_memory final : public runtime::link::handler {
   // The target.
   std::vector<std::byte> expose(std::uint64_t number, std::span<std::byte> bytes);
   void withdraw(std::uint64_t number) noexcept;
-  /// Whether a pending operation of the link's, one of ours, still touches that memory.
+  /// True if `pending` is an operation that this object started on the link and that still touches that memory.
   bool uses(const completion* pending, std::uint64_t number) const noexcept;
 
-  // The origin. The answers are those of runtime::link.
+  // The origin. These functions return what their namesakes in runtime::link return.
   errc put(rank_id to, const carried_key& key, std::uint64_t address, std::span<const std::byte> data,
            completion* done);
   errc get(rank_id from, const carried_key& key, std::uint64_t address, std::span<std::byte> into, completion* done);
   errc fence(rank_id to, completion* done);
-  /// A fence with a message for channel `on`.
+  /// A fence that carries a message for channel `on`.
   errc announce(rank_id to, channel on, std::span<const std::byte> header, completion* done);
   void cancel(const completion& pending) noexcept { stop(pending, &runtime::link::cancel); }
   void abandon(const completion& pending) noexcept { stop(pending, &runtime::link::abandon); }
 
-  /// The link ends: nothing more is said to anybody, and what waits for an answer ends with `closed`.
+  /// Called when the link ends. Sends nothing more; requests that wait for an answer end with `closed`.
   void close() noexcept;
-  /// From `poll`, when the link has ended all that it had with that peer.
+  /// Called from `poll`, after the link has ended all its operations with that peer.
   void on_peer_failed(rank_id peer) noexcept;
-  /// Which process of a peer counts from here on; at first the one that was never restarted.
+  /// From now on accepts messages of `peer` only from its process after `restarts` restarts; before, only from its first process.
   void expect(rank_id peer, std::uint32_t restarts);
   void on_arrival(runtime::arrival&& message) noexcept override;
 
   struct counters {
-    std::uint64_t refused = 0;  ///< puts and gets that named no memory of ours, or more than that
+    std::uint64_t refused = 0;  ///< puts and gets outside exposed memory, and puts, gets and fences above a limit
     std::uint64_t late = 0;     ///< puts into memory that had been withdrawn
     std::uint64_t malformed = 0;
-    std::uint64_t foreign = 0;  ///< of another process than the one in its rank's place
+    std::uint64_t foreign = 0;  ///< messages from another process than the one that now holds its rank's place
   };
   const counters& statistics() const noexcept { return counters_; }
 
@@ -129,12 +130,12 @@ class carried_memory final : public runtime::link::handler {
     std::span<std::byte> bytes;
     std::uint64_t token = 0;
   };
-  /// Something that a peer does to memory of this rank.
+  /// A peer's put or get in flight on this rank's memory.
   struct visit;
-  /// Something that this rank has asked a peer for.
+  /// A get or fence that waits for a peer's answer.
   struct request;
   static constexpr std::size_t most_visits =
-      4'096;  // at one time: a peer cannot make this rank keep any number of them
+      4'096;  // in flight at one time: limits how much peers can make this rank keep
 
   bool was_withdrawn(std::uint64_t number) const noexcept;
   const region* find(const message& m) const noexcept;
@@ -158,12 +159,12 @@ class carried_memory final : public runtime::link::handler {
   channel on_;
   take_function take_;
   std::uint16_t restarts_;
-  std::unordered_map<rank_id, std::uint16_t> restarts_of_;  // what is not there is 0
+  std::unordered_map<rank_id, std::uint16_t> restarts_of_;  // 0 for a rank that is missing
   std::unordered_map<std::uint64_t, region> regions_;
   std::unordered_map<std::uint64_t, std::unique_ptr<request>> requests_;
   std::unordered_map<rank_id, std::uint64_t> puts_started_;
   std::unordered_map<rank_id, landings> landings_;
-  std::vector<std::unique_ptr<visit>> visits_;  // few: found at once
+  std::vector<std::unique_ptr<visit>> visits_;  // few, so that a linear search is fast
   std::uint64_t last_request_ = 0;
   std::uint64_t last_exposed_ = 0;
   bool closed_ = false;

@@ -29,7 +29,7 @@ iovec place(std::uint64_t address, std::size_t bytes) noexcept {
   return {reinterpret_cast<void*>(address), bytes};  // NOLINT(performance-no-int-to-ptr): in another process
 }
 
-/// Copies from another process's memory, and after that the word that says whether it may still be used.
+/// Copies from another process's memory, and then reads the guard word there, which says whether the copy is valid.
 read_outcome read_memory(pid_t process, std::uint64_t from, std::span<std::byte> into, std::uint64_t guard,
                          std::uint64_t number) noexcept {
   std::uint64_t standing = 0;
@@ -43,18 +43,18 @@ read_outcome read_memory(pid_t process, std::uint64_t from, std::span<std::byte>
 
 }  // namespace
 
-/// The header of all that travels, as long as a stamp so that it takes the link's short way.
+/// The header of every message. It is as long as a stamp, so that the link's fast path for small messages applies.
 struct lent_payloads::message {
   kind what = kind::none;
-  std::uint16_t restarts = 0;  // of the process of rank `from`
+  std::uint16_t restarts = 0;  // of rank `from`
   rank_id from = 0;
   std::uint64_t number = 0;
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
   std::uint64_t guard = 0;   ///< the address of a word that is `number` while the loan stands
-  std::uint64_t on = 0;      ///< the channel; the payload of this message is the header there
-  std::int64_t process = 0;  ///< of a question: who asks, and which number stands at `address`
-  std::uint64_t token = 0;
+  std::uint64_t on = 0;      ///< the channel of the lent message; this message's payload is the header of the lent one
+  std::int64_t process = 0;  ///< in a question: the asker's process id
+  std::uint64_t token = 0;   ///< in a question: the number that stands at `address`
 };
 
 struct lent_payloads::loan : completion {
@@ -71,7 +71,7 @@ struct lent_payloads::loan : completion {
   completion* done;
   std::uint64_t number = 0;
   std::atomic<std::uint64_t> guard = 0;
-  bool sending = false;  // the link has it after all
+  bool sending = false;  // the link sends the payload, because the receiver cannot read it
 };
 
 struct lent_payloads::reading : completion {
@@ -146,7 +146,7 @@ errc lent_payloads::lend(rank_id to, channel on, std::span<const std::byte> head
   return errc::pending;
 }
 
-// Whoever has the memory next writes after that.
+// The fence orders this before whatever the next user of the memory writes.
 void lent_payloads::take_back(loan& l) noexcept {
   l.guard = 0;
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -170,7 +170,7 @@ errc lent_payloads::fetch(const void* held, std::span<std::byte> into, completio
   reading& r = *mine;
   r.into = into.first(static_cast<std::size_t>(r.bytes));
   readings_.push_back(std::move(mine));
-  if (r.failed == errc::none && copy_on(r)) {  // it is not done yet, and its completion shall be called
+  if (r.failed == errc::none && copy_on(r)) {  // more to copy: `done` is called later
     r.done = done;
     return errc::pending;
   }
@@ -184,7 +184,7 @@ bool lent_payloads::copy_on(reading& r) noexcept {
   switch (read_memory(r.process, r.address + r.copied, r.into.subspan(r.copied, next), r.guard, r.number)) {
     case read_outcome::read: break;
     case read_outcome::taken_back: r.failed = errc::send_failed; return false;
-    case read_outcome::gone:  // the link will find out, or hear why: perhaps that this rank was taken for dead
+    case read_outcome::gone:  // the link will detect the failure, or hear why, e.g. that this rank was declared dead
       r.now = reading::stage::awaiting;
       return true;
     case read_outcome::unreadable: {
@@ -203,7 +203,7 @@ bool lent_payloads::copy_on(reading& r) noexcept {
   return true;
 }
 
-// What is not fetched by the link is the sender's own again from here on.
+// If this rank copied the payload itself, the sender may reuse its memory from here on.
 void lent_payloads::end_reading(reading& r, errc outcome) noexcept {
   const auto known = std::find_if(readings_.begin(), readings_.end(), [&](const auto& k) { return k.get() == &r; });
   const std::unique_ptr<reading> over = std::move(*known);
@@ -238,7 +238,7 @@ void lent_payloads::work() noexcept {
 bool lent_payloads::stop(const completion& pending, bool at_once) noexcept {
   for (auto& [number, l] : loans_) {
     if (l->done != &pending) continue;
-    if (!at_once && l->on == channel::transfers) return true;  // puts are counted by their target
+    if (!at_once && l->on == channel::transfers) return true;  // the target counts puts: never cancelled
     if (l->sending) {
       at_once ? link_.abandon(*l) : link_.cancel(*l);
     } else {
@@ -297,7 +297,7 @@ const completion* lent_payloads::behind(const completion* done) const noexcept {
 }
 
 void lent_payloads::on_peer_failed(rank_id peer) noexcept {
-  // What the link itself sends or fetches it ends itself. The completions may start and end others.
+  // The link ends what it sends or fetches itself. A completion may start and end other operations, so each search starts over.
   const auto lent_to = [&](const auto& entry) { return entry.second->to == peer && !entry.second->sending; };
   for (auto l = std::find_if(loans_.begin(), loans_.end(), lent_to); l != loans_.end();
        l = std::find_if(loans_.begin(), loans_.end(), lent_to))
@@ -307,7 +307,7 @@ void lent_payloads::on_peer_failed(rank_id peer) noexcept {
        r = std::find_if(readings_.begin(), readings_.end(), read_from))
     end_reading(**r, errc::peer_failed);
   for (auto& [held, kept] : kept_) {
-    if (kept->from == peer) kept->failed = errc::peer_failed;  // nobody will say it again
+    if (kept->from == peer) kept->failed = errc::peer_failed;  // for a later fetch: the failure is reported only once
   }
 }
 
@@ -337,7 +337,7 @@ void lent_payloads::on_arrival(arrival&& arrived) noexcept {
     case kind::lent: return on_lent(m, arrived);
     case kind::taken:
       if (const auto l = loans_.find(m.number); l != loans_.end() && l->second->to == m.from && !l->second->sending)
-        end_loan(m.number, l->second->guard == m.number ? errc::none : errc::peer_failed);  // 0: it was given up
+        end_loan(m.number, l->second->guard == m.number ? errc::none : errc::peer_failed);  // 0: taken back
       return;
     case kind::again: return on_again(m);
     case kind::repaid: return on_repaid(m, std::move(arrived));
@@ -375,7 +375,7 @@ void lent_payloads::on_lent(const message& m, const arrival& arrived) {
   take_(static_cast<channel>(m.on), arrival(&link_, arrived.payload(), m.bytes, held, true));
 }
 
-// The receiver's kernel does not read it there: it is sent.
+// The receiver's kernel cannot read the payload, so the link sends it.
 void lent_payloads::on_again(const message& m) {
   const auto known = loans_.find(m.number);
   if (known == loans_.end() || known->second->to != m.from) {

@@ -1,21 +1,22 @@
 #pragma once
-/// Large payloads between processes of one host, copied once: the sender lends its memory, and the receiver has the kernel copy
-/// straight out of it (process_vm_readv). UCX can do that too (its transport is called cma), but not as soon as peers may fail; what it
-/// does then takes such payloads through a queue in shared memory, with two or three copies.
+/// Large payloads between processes of one host, copied once: the sender lends its memory, and the receiver asks the kernel to copy
+/// straight out of it (process_vm_readv). UCX can do that too (its transport cma), but not when peers may fail. UCX then moves such
+/// payloads through a queue in shared memory, with two or three copies.
 ///
 ///     lent_payloads lent(link, {.may = true}, take);                // both ranks; `take` hands an arrival to the handler of its channel
 ///     if (lent.may_lend(to, payload.size())) return lent.lend(to, on, header, payload, done);     // else the link's own way
-///     if (lent.holds(held)) return lent.fetch(held, into, done);    // of an arrival whose payload is remote
+///     if (lent.holds(held)) return lent.fetch(held, into, done);    // for an arrival whose payload is remote
 ///     if (lent.working()) lent.work();                              // from `poll`
 ///
-/// Whether a peer may read this rank's memory it finds out itself, when it is asked before the first large payload: it reads a random
-/// number from where the question says. Until it has said yes, where the operating system does not allow it, and to other
-/// hosts, payloads take the link's own way.
+/// Before the first large payload to a peer, the sender asks it whether it can read the sender's memory. The peer tries: it reads a
+/// random number from the address in the question. The link sends payloads its own way until the peer has said yes, to peers on
+/// other hosts, and where the operating system forbids such reads.
 ///
-/// A loan ends when its receiver says that it has read the payload, or dropped it; when the receiver fails; or when the sender takes it
-/// back, at once and without asking: behind each piece the receiver reads a word that says whether the loan still stood, so that it
-/// never takes for the payload what its memory was used for afterwards. Memory that the kernel does not read, as some devices map it,
-/// is sent after all, when the receiver says so; a peer to which that has happened a few times is lent nothing more.
+/// A loan ends when its receiver says that it has read or dropped the payload, when the receiver fails, or when the sender takes the
+/// loan back. The sender takes it back at once, without asking: after each piece the receiver reads a guard word that says whether
+/// the loan still stood, so that it never mistakes later contents of that memory for the payload. The kernel cannot read some memory,
+/// such as memory that some devices map. The receiver then asks for the payload, and the sender sends it through the link. A peer
+/// to which this has happened a few times is lent nothing more.
 #include <parley/runtime/wire/link.hpp>
 
 #include <atomic>
@@ -40,15 +41,15 @@ class lent_payloads final : public runtime::link::handler {
   using take_function = std::function<void(channel, runtime::arrival&&)>;
 
   struct options {
-    bool may = true;  ///< whether this rank reads what others lend, and lends
-    // Bytes between which the kernel's way was the faster one (docs/performance.md). Of larger ones two ranks copy at once by UCX's
-    // queue, where the receiver alone would copy.
+    bool may = true;  ///< whether this rank lends payloads and reads those of others
+    // Sizes in bytes between which the kernel's copy was measured to be faster (docs/performance.md). For larger payloads UCX's queue
+    // is faster: both ranks copy at the same time, instead of the receiver alone.
     std::size_t from = 32U << 10;
     std::size_t up_to = 4U << 20;
-    /// `from` where ranks share cores: who lends waits for the other's slice of time.
+    /// `from` where ranks share cores: there the lender waits until the receiver is scheduled.
     static constexpr std::size_t from_on_shared_cores = 512U << 10;
-    std::size_t piece = 1U << 20;  ///< bytes; so much is read at a time, without anything else being done meanwhile
-    std::uint32_t restarts = 0;    ///< of this rank's process
+    std::size_t piece = 1U << 20;  ///< bytes read at a time; this rank does nothing else meanwhile
+    std::uint32_t restarts = 0;    ///< how often this rank's process was restarted
   };
 
   /// Listens on channel `loans` of `by`, which must outlive it.
@@ -58,7 +59,7 @@ class lent_payloads final : public runtime::link::handler {
   lent_payloads& operator=(const lent_payloads&) = delete;
 
   // The sender.
-  /// Asks the peer the first time.
+  /// True if a payload of that size can be lent to `to`. The first call for a peer sends it the question.
   bool may_lend(rank_id to, std::size_t bytes);
   /// As `link::send`, with a completion.
   errc lend(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
@@ -66,29 +67,30 @@ class lent_payloads final : public runtime::link::handler {
 
   // The receiver.
   bool holds(const void* held) const noexcept { return !kept_.empty() && kept_.contains(held); }
-  /// As `link::fetch`. `send_failed` if the sender has taken it back.
+  /// As `link::fetch`. `send_failed` if the sender has taken the loan back.
   errc fetch(const void* held, std::span<std::byte> into, completion* done);
   void drop(const void* held) noexcept;
 
   // Both.
-  /// As `link::cancel`; answers whether the operation is one of these. `abandon`: its memory is not touched any more afterwards.
+  /// As `link::cancel`; returns whether `pending` is an operation of this object. After `abandon`, its memory is not touched any more.
   bool cancel(const completion& pending) noexcept { return stop(pending, false); }
   bool abandon(const completion& pending) noexcept { return stop(pending, true); }
-  /// The same for all whose completions are such.
+  /// Abandons all operations for whose completions `such` holds.
   void abandon_all(const std::function<bool(const completion*)>& such);
   bool working() const noexcept { return !over_.empty() || !copying_.empty(); }
-  /// Ends what was cancelled and copies the next piece.
+  /// Calls the completions of cancelled operations and copies the next piece.
   void work() noexcept;
-  /// Whether a receiver that can be reached has still to read, for a link that closes.
+  /// True if a reachable receiver has not read its loan yet. A link that closes waits for these receivers.
   bool waits_for(const std::function<bool(rank_id)>& reachable) const;
-  /// What is still pending ends with `closed`; what the link itself is sending or fetching for it, with that.
+  /// Ends pending operations with `closed`, except those that the link itself is sending or fetching: the link ends these.
   void close() noexcept;
-  /// Of what the link itself has under way for it: the user's completion behind it. Others are given back as they are.
+  /// The user's completion for an operation that this object started on the link; any other `done` is returned unchanged.
   const completion* behind(const completion* done) const noexcept;
   void on_peer_failed(rank_id peer) noexcept;
-  /// What that peer has not read it cannot read any more: whoever hears of its failure before the link is done with it may use its memory.
+  /// Makes loans that the peer has not read yet unreadable, so that their memory may be reused as soon as somebody learns that the
+  /// peer failed, before the link has buried it.
   void take_back_from(rank_id peer) noexcept;
-  /// Which process of a peer counts from here on.
+  /// From now on accepts messages of `peer` only from its process after `restarts` restarts.
   void expect(rank_id peer, std::uint32_t restarts);
   void on_arrival(runtime::arrival&& message) noexcept override;
 
@@ -100,9 +102,9 @@ class lent_payloads final : public runtime::link::handler {
   static constexpr unsigned most_unreadable = 4;
   struct neighbour {
     std::uint16_t restarts = 0;
-    lending state = lending::unasked;  // what this rank may do
-    std::int64_t process = 0;          // where this one reads; 0: not shown to be possible
-    unsigned unreadable = 0;           // payloads that it could not read
+    lending state = lending::unasked;  // whether this rank may lend to that peer
+    std::int64_t process = 0;          // the peer's process id, once this rank could read its memory; 0: not so far
+    unsigned unreadable = 0;           // payloads that the peer could not read
   };
 
   void on_question(const message& m);
@@ -110,7 +112,7 @@ class lent_payloads final : public runtime::link::handler {
   void on_again(const message& m);
   void on_repaid(const message& m, runtime::arrival&& arrived);
   void on_withdrawn(const message& m);
-  /// Reads the next piece; whether there is more to be done here.
+  /// Reads the next piece; false once the reading is complete or has failed (`reading::failed`).
   bool copy_on(reading& r) noexcept;
   void end_loan(std::uint64_t number, errc outcome) noexcept;
   void end_reading(reading& r, errc outcome) noexcept;
@@ -123,12 +125,12 @@ class lent_payloads final : public runtime::link::handler {
   runtime::link& link_;
   options chosen_;
   take_function take_;
-  std::uint64_t token_ = 0;  // what peers look for in this process
-  std::uint64_t last_ = 0;   // the number of a loan; random at first
+  std::uint64_t token_ = 0;  // the random number that peers read to test their access
+  std::uint64_t last_ = 0;   // number of the last loan; the first is random
   bool closed_ = false;
   std::unordered_map<rank_id, neighbour> neighbours_;
   std::map<std::uint64_t, std::unique_ptr<loan>> loans_;
-  std::unordered_map<const void*, std::unique_ptr<reading>> kept_;  // that nobody has fetched yet
+  std::unordered_map<const void*, std::unique_ptr<reading>> kept_;  // not fetched yet
   std::vector<std::unique_ptr<reading>> readings_;
   std::deque<reading*> copying_;
   struct ended {

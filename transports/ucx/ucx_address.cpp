@@ -7,7 +7,7 @@
 namespace parley::transports {
 namespace {
 
-/// An address is a few hundred bytes. A hostile one shall not make UCX read far behind it.
+/// An address has a few hundred bytes. This limit and the zeros below keep a hostile address from making UCX read far past its end.
 constexpr std::size_t max_address_bytes = 64 * 1024;
 constexpr std::size_t check_bytes = 8;
 constexpr std::size_t zeros_behind = 1024;

@@ -1,6 +1,6 @@
 #pragma once
-/// The address of a worker as the ranks exchange it: UCX's own bytes, and behind them the first ones of their SHA-256.
-/// UCX ends a process that gives it bytes which are no address, so each rank checks first what it was given. Internal
+/// The address of a worker as the ranks exchange it: UCX's own bytes, followed by the first bytes of their SHA-256.
+/// UCX aborts the process if it is given bytes that are not an address, so each rank checks an address before use. Internal
 /// to transports/.
 ///
 ///     auto mine = with_check(worker.address());                        // for the other ranks
@@ -13,11 +13,11 @@ namespace parley::transports {
 
 std::vector<std::byte> with_check(std::vector<std::byte> address_of_ucx);
 
-/// Whether nothing is missing and nothing has changed since `with_check`. Whoever forges an address can make this true.
+/// True if the address is complete and unchanged since `with_check`. A forged address can pass this check.
 bool has_valid_check(std::span<const std::byte> address);
 
-/// UCX's own bytes of an address that has a valid check. UCX reads an address without knowing its length: zeros behind
-/// it end one that was cut.
+/// UCX's own bytes of an address that has a valid check. UCX reads an address without knowing its length, so zeros are
+/// appended, which end an address that was cut short.
 std::vector<std::byte> for_ucx(std::span<const std::byte> address);
 
 }  // namespace parley::transports

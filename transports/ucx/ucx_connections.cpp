@@ -9,12 +9,11 @@
 namespace parley::transports {
 namespace {
 
-/// How long a dying connection waits for what its peer is about to say, and how often it asks whether that is still
-/// due.
+/// How long a dying connection waits for its peer's last words, and how often it asks whether they are still due.
 constexpr std::chrono::milliseconds longest_silence{1000};
 constexpr std::chrono::milliseconds silence_looked_at{2};
 
-/// UCX ends an operation so because its endpoint has failed. It may say that of the endpoint later.
+/// True if UCX ended an operation with this status because its endpoint failed. UCX may report the endpoint's failure later.
 bool tells_of_endpoint(ucs_status_t outcome) noexcept {
   return outcome == UCS_ERR_CANCELED || outcome == UCS_ERR_CONNECTION_RESET || outcome == UCS_ERR_ENDPOINT_TIMEOUT ||
          outcome == UCS_ERR_NOT_CONNECTED;
@@ -59,13 +58,13 @@ runtime::errc ucx_connections::make_endpoint(ucx_connection& to) {
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(to.address_.data());
-  // UCX's loopback transport reports no failures, and a rank that is dead does not wait for itself.
+  // UCX's loopback transport reports no failures, and a rank needs no notice of its own death.
   params.err_mode = to.peer_ == self_ ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = &on_endpoint_error;
   params.err_handler.arg = &to;
   ucp_ep_h endpoint = nullptr;
   if (ucp_ep_create(worker_, &params, &endpoint) != UCS_OK) {
-    report_broken(to.peer_);  // a process that has died leaves no shared memory to attach to
+    report_broken(to.peer_);  // typically the process has died, and left no shared memory to attach to
     return errc::peer_failed;
   }
   to.stage_ = stage::connected;
@@ -77,7 +76,7 @@ runtime::errc ucx_connections::make_endpoint(ucx_connection& to) {
 
 void ucx_connections::on_endpoint_error(void* connection, ucp_ep_h endpoint, ucs_status_t) {
   auto& failed = *static_cast<ucx_connection*>(connection);
-  if (failed.endpoint_ != nullptr && failed.endpoint_ != endpoint) return;  // of the process before
+  if (failed.endpoint_ != nullptr && failed.endpoint_ != endpoint) return;  // endpoint of an earlier process
   failed.broken_ = endpoint;
   failed.endpoint_ = nullptr;
   failed.all_->report_broken(failed.peer_);

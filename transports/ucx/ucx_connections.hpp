@@ -1,17 +1,17 @@
 #pragma once
-/// The connections of a link to its peers: how each begins, breaks and is buried. Internal to transports/.
+/// The connections of a link to its peers: how each one begins, breaks and is buried. Internal to transports/.
 ///
 ///     unknown ──introduce──▶ known ──open──▶ connected
 ///        │                     │                 │
 ///        └────────break_off────┴────break_off────┴──▶ dying ──bury──▶ failed ──introduce──▶ known
 ///
-/// - `introduce` names the peer's address; of a peer that has failed, the address of a newer process in its place.
+/// - `introduce` sets the peer's address or, if the peer has failed, the address of the newer process in its place.
 /// - `open` makes the endpoint, at the first use of the peer.
-/// - A connection is reported broken by UCX, by the program, or by a failed `open`. The next `poll` breaks it off,
-///   which closes the endpoint. Where memory is about to go that UCX still uses, the link breaks it off at once.
-/// - A dying connection waits until UCX has ended what was under way, for `burial_time` at most, and then for what the
-///   peer itself is about to say, for a second at most. When nothing keeps it dying any more, the link ends what is
-///   left with the peer, and buries it.
+/// - UCX, the program, or a failed `open` reports a connection as broken. The next `poll` breaks it off, which closes the
+///   endpoint. If memory that UCX still uses is about to be freed, the link breaks the connection off at once.
+/// - A dying connection waits until UCX has ended the operations in flight, for at most `burial_time`, and until the
+///   peer's last words have arrived, for at most a second; both times start at the break-off. Then the link ends all
+///   remaining operations with the peer, and buries the connection.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/transports/ucx/ucx_framing.hpp>
@@ -29,33 +29,33 @@ namespace parley::transports {
 
 class ucx_connections;
 
-/// The connection to the process in one rank's place. `ucx_connections` alone changes it.
+/// The connection to the process that holds one rank's place. Only `ucx_connections` changes it.
 class ucx_connection {
  public:
   enum class stage : std::uint8_t { unknown, known, connected, dying, failed };
 
   runtime::rank_id peer() const noexcept { return peer_; }
-  /// Null unless it is connected, or if UCX has said that it failed.
+  /// Null unless the connection is open and UCX has not reported its failure.
   ucp_ep_h endpoint() const noexcept { return endpoint_; }
-  /// Whether a card reaches the peer's memory. Known once the connection is open.
+  /// True if a network card reaches the peer's memory. Valid once the connection is open.
   bool is_direct() const noexcept { return direct_; }
 
  private:
   friend class ucx_connections;
   using clock = std::chrono::steady_clock;
 
-  ucp_ep_h endpoint_ = nullptr;  // the send path looks at nothing else
+  ucp_ep_h endpoint_ = nullptr;  // all that the send path reads
   ucx_connections* all_ = nullptr;
   runtime::rank_id peer_ = ucx_origin::nobody;
   std::uint32_t restarts_ = 0;
   stage stage_ = stage::unknown;
   bool direct_ = false;
   bool cut_ = false;
-  ucp_ep_h broken_ = nullptr;  // the endpoint, once UCX has said that it failed
+  ucp_ep_h broken_ = nullptr;  // the endpoint, once UCX has reported its failure
   std::vector<std::byte> address_;
-  clock::time_point unended_until_{};  // how long operations that UCX has not ended keep it dying
-  clock::time_point word_until_{};     // how long the peer's word keeps it dying
-  clock::time_point next_look_{};      // when to ask again whether the peer's word is due
+  clock::time_point unended_until_{};  // until then operations that UCX has not ended delay the burial
+  clock::time_point word_until_{};     // until then the peer's last words delay the burial
+  clock::time_point next_look_{};      // when to ask again whether last words are due
 };
 
 class ucx_connections {
@@ -64,36 +64,36 @@ class ucx_connections {
   using rank_id = runtime::rank_id;
   using stage = ucx_connection::stage;
 
-  /// How long UCX gets to end by itself what a dead peer left behind.
+  /// How long UCX gets to end operations with a dead peer by itself.
   static constexpr std::chrono::milliseconds burial_time{100};
 
-  /// Of a rank in a world of that size. `news` becomes true when `poll` has something to do here.
+  /// Sets `news` to true when `poll` has work here.
   ucx_connections(ucp_worker_h worker, rank_id self, rank_id world_size, bool& news);
   ucx_connections(const ucx_connections&) = delete;
   ucx_connections& operator=(const ucx_connections&) = delete;
 
-  /// Whether there is such a rank. The functions below that take a connection need one.
+  /// True if there is such a rank. The functions below need a valid rank.
   bool has(rank_id peer) const noexcept { return peer < world_size_; }
   ucx_connection& operator[](rank_id peer) noexcept { return connections_[peer]; }
   const ucx_connection& operator[](rank_id peer) const noexcept { return connections_[peer]; }
-  /// Dying or failed.
+  /// True if the connection is dying or failed.
   bool is_gone(rank_id peer) const noexcept { return has(peer) && connections_[peer].stage_ >= stage::dying; }
   bool has_failed(rank_id peer) const noexcept { return has(peer) && connections_[peer].stage_ == stage::failed; }
-  /// Whether this rank has broken it itself.
+  /// True if this rank itself broke the connection.
   bool was_cut(rank_id peer) const noexcept { return has(peer) && connections_[peer].cut_; }
-  /// Of a process whose place another one has taken.
+  /// True if a message comes from a process that a newer one has replaced.
   bool is_late(const ucx_origin& from) const noexcept {
     return has(from.rank) && from.restarts < connections_[from.rank].restarts_;
   }
-  /// Of a process that `introduce` has not named yet.
+  /// True if a message comes from a process that `introduce` has not named yet.
   bool is_early(const ucx_origin& from) const noexcept {
     return has(from.rank) && from.restarts > connections_[from.rank].restarts_;
   }
 
-  // How it begins.
+  // Beginning.
   /// As `ucx_link::connect`.
   void introduce(rank_id peer, std::span<const std::byte> address, std::uint32_t restarts);
-  /// Makes sure that there is an endpoint. `bad_argument` if the peer is unknown, `peer_failed` if the connection has
+  /// Makes the endpoint if there is none. `bad_argument` if the peer is unknown, `peer_failed` if the connection has
   /// broken.
   errc open(ucx_connection& to) {
     if (to.endpoint_ != nullptr) [[likely]]
@@ -101,31 +101,32 @@ class ucx_connections {
     return make_endpoint(to);
   }
 
-  // How it breaks.
+  // Breaking.
   void report_broken(rank_id peer);
   void break_off(ucx_connection& broken);
-  /// Breaks off one that may be as good as ever.
+  /// Breaks off a connection whose peer may be healthy.
   void cut(ucx_connection& still_good);
-  /// Whether it is dying, after UCX has ended one of its operations so.
+  /// True if the connection is dying. `outcome` is that of one of its operations: if it shows that the endpoint has
+  /// failed, this breaks the connection off.
   bool is_dying_by(ucx_connection& with, ucs_status_t outcome);
 
-  // How it is buried.
+  // Burial.
   bool any_to_bury() const noexcept { return !broken_.empty() || !dying_.empty(); }
-  /// Breaks off those that were reported broken; whether there were any.
+  /// Breaks off the connections that were reported broken; returns whether there were any.
   bool break_off_reported();
   bool any_dying() const noexcept { return !dying_.empty(); }
   std::vector<rank_id> take_dying() noexcept { return std::exchange(dying_, {}); }
-  /// Of one that was taken: whether it has to wait longer, and is among the dying again.
+  /// For a connection from `take_dying`: true if its burial must wait. If so, puts it back among the dying ones.
   bool goes_on_dying(ucx_connection& taken, bool has_unended);
   void bury(ucx_connection& dead) noexcept { dead.stage_ = stage::failed; }
   /// As `ucx_link::ask_for_last_words`.
   void ask_for_last_words(std::function<bool(rank_id)> is_due) { is_word_due_ = std::move(is_due); }
 
-  // The link ends.
+  // The end of the link.
   /// Begins to close all endpoints.
   void close();
   bool is_closed() const;
-  /// Gives UCX its requests back.
+  /// Frees UCX's requests for closing.
   void forget_closed();
 
  private:
@@ -140,7 +141,7 @@ class ucx_connections {
   rank_id self_;
   rank_id world_size_;
   bool& news_;
-  std::vector<ucx_connection> connections_;  // never grows after construction: UCX knows their addresses
+  std::vector<ucx_connection> connections_;  // never grows after construction: UCX holds pointers to its elements
   std::vector<rank_id> broken_;
   std::vector<rank_id> dying_;
   std::vector<void*> closing_;

@@ -1,14 +1,14 @@
 #pragma once
-/// What has come since the link last delivered. UCX's callbacks put messages in, `poll` hands them to their handlers.
-/// Internal to transports/.
+/// The messages that have arrived since the link last delivered. UCX's callbacks put messages in, `poll` hands them to
+/// their handlers. Internal to transports/.
 ///
 ///     ucx_inbox arrived;
 ///     arrived.put(on, header, payload);                               // in a callback: makes the `arrival` in place
 ///     arrived.deliver([&](channel on, arrival&& message) { … });      // from `poll`
 ///
-/// A message stays in its place until its handler returns. Most of the time the inbox is empty, and then it begins anew
-/// at its first place: a lone message always finds one that is in the cache. When all places are taken the rest queues
-/// up behind them.
+/// A message stays in its place until its handler returns. Whenever the inbox becomes empty it starts again at its first
+/// place, so that a lone message always uses a place that is in the cache. When all places are taken, further messages
+/// wait in a queue.
 #include <parley/runtime/wire/link.hpp>
 
 #include <cstddef>
@@ -34,8 +34,8 @@ class ucx_inbox {
     std::construct_at(&next.message, parts...);
   }
   bool empty() const noexcept { return first_ == end_; }
-  /// Hands over what is here now. What comes meanwhile waits for the next time: a handler that sends to its own rank
-  /// would otherwise never see the end.
+  /// Hands over the messages that are here now. Messages that arrive meanwhile wait for the next call; otherwise a handler
+  /// that sends to its own rank could keep this function from ever returning.
   template <class Handler>
   void deliver(Handler&& to) {
     const std::size_t until = end_;
@@ -73,7 +73,7 @@ class ucx_inbox {
 
   void queue_up(channel on, arrival&& message) {
     overflow_.push_back({on, std::move(message)});
-    limit_ = end_;  // nothing may get in before it
+    limit_ = end_;  // later messages must queue up after this one
   }
   void refill() {
     for (; end_ < capacity && !overflow_.empty(); overflow_.pop_front()) {
@@ -86,7 +86,7 @@ class ucx_inbox {
 
   std::size_t first_ = 0;
   std::size_t end_ = 0;
-  std::size_t limit_ = capacity;  // lower while something has queued up behind
+  std::size_t limit_ = capacity;  // lower while messages are in `overflow_`
   std::unique_ptr<place[]> places_ = std::make_unique<place[]>(capacity);
   std::deque<queued> overflow_;
 };

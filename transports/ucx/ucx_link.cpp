@@ -32,12 +32,12 @@ using runtime::errc;
 using runtime::link;
 using runtime::rank_id;
 
-/// Up to here a copy of a payload costs less than somebody who waits until UCX has it.
+/// Up to this size, copying a payload costs less than waiting until UCX has accepted it.
 constexpr std::size_t copied_up_to_bytes = 2048;
 
 }  // namespace
 
-// In a child that fork() made it stays as it is: what it shares with other processes is the parent's.
+// In a forked child this state is leaked, not destroyed: the resources that it shares with other processes belong to the parent.
 class ucx_link::state final : public runtime::fork_watch {
  public:
   state(ucx_link& owner, const options& chosen);
@@ -64,7 +64,7 @@ class ucx_link::state final : public runtime::fork_watch {
   bool poll();
   arm_state arm();
   void listen(channel on, handler* to);
-  /// Takes a message from carried_memory or lent_payloads, which handle the messages that brought it.
+  /// Accepts a message that carried_memory or lent_payloads unpacked from one of theirs.
   void take_in(channel on, arrival&& message);
 
   options chosen_;
@@ -94,12 +94,12 @@ class ucx_link::state final : public runtime::fork_watch {
   errc send_with_record(const ucx_connection& to, channel on, std::span<const std::byte> header,
                         std::span<const std::byte> payload, completion* done,
                         ucs_memory_type_t where = UCS_MEMORY_TYPE_HOST);
-  /// Starts what `call(endpoint, key, param)` starts: a put, a get or a flush.
+  /// Starts a put, get or flush by `call(endpoint, key, param)`.
   template <class Call>
   errc start_one_sided(const ucx_connection& with, std::span<const std::byte> key, completion* done, Call call);
-  /// The peer of a one-sided operation, connected.
+  /// The connection to the peer, opened if necessary.
   runtime::result<ucx_connection*> partner(rank_id with);
-  /// Whether UCX does puts and gets there; else messages carry them.
+  /// True if UCX does puts and gets with that peer; otherwise messages carry them.
   bool is_direct(const ucx_connection& with) const noexcept {
     return chosen_.transfers == transfer_way::by_ucx || with.is_direct();
   }
@@ -117,11 +117,11 @@ class ucx_link::state final : public runtime::fork_watch {
   ucx_link& owner_;
   ucp_request_param_t at_once_{};
   bool delivering_ = false;    // `poll` may be called from a handler
-  bool closing_down_ = false;  // nothing reaches a handler any more
+  bool closing_down_ = false;  // handlers get no more messages
   std::array<handler*, channels> handlers_{};
   std::array<listener, channels * 2> listeners_;
   ucx_inbox arrived_;
-  std::array<std::deque<arrival>, channels> unheard_;  // that came before the first handler
+  std::array<std::deque<arrival>, channels> unheard_;  // messages that arrived before the channel had a handler
   std::unordered_map<const void*, ucx_origin> origin_of_remote_;
   std::uint64_t last_memory_ = 0;
 };
@@ -143,8 +143,8 @@ void ucx_link::state::set_callbacks() {
       param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                          UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
       param.id = am_id(on, as);
-      // A callback may always keep data that is persistent. Small messages are copied anyway, and shall not cost a
-      // descriptor.
+      // With PERSISTENT_DATA a callback may always keep the data. Small messages are copied anyway, so they do without it,
+      // which saves UCX a descriptor.
       param.flags = UCP_AM_FLAG_WHOLE_MSG;
       if (as == ucx_framing::with_origin) param.flags |= UCP_AM_FLAG_PERSISTENT_DATA;
       param.cb = as == ucx_framing::plain ? &state::on_small_message : &state::on_message;
@@ -167,7 +167,7 @@ ucx_link::state::~state() {
       if (ucp_worker_progress(worker_->handle()) == 0) std::this_thread::yield();
     }
   };
-  // Of the messages that come now only those about loans are handled. What other ranks lend goes back to them.
+  // From now on only messages about loans are handled. Payloads that other ranks lend are dropped, which ends their loans.
   const auto hear_of_loans = [&](channel on, arrival&& message) {
     if (on == channel::loans) lent_->on_arrival(std::move(message));
   };
@@ -191,14 +191,14 @@ ucx_link::state::~state() {
   lent_.reset();
   memory_->forget_all();
   memory_.reset();
-  worker_.reset();  // before the records and queues that its callbacks know
+  worker_.reset();  // before the records and queues that its callbacks use
 }
 
 void ucx_link::state::connect(rank_id peer, std::span<const std::byte> address, std::uint32_t restarts) {
   connections_.introduce(peer, address, restarts);
   carried_->expect(peer, restarts);
   lent_->expect(peer, restarts);
-  // Without an endpoint of ours UCX would not tell when the process dies whose messages are being fetched.
+  // Fetches from that process are in flight. Without an endpoint to it, UCX would not report its death.
   if (operations_.adopt(peer, restarts)) static_cast<void>(connections_.open(connections_[peer]));
 }
 
@@ -278,7 +278,7 @@ errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, comple
       std::memcpy(into.data(), message.payload().data(), length);
       counted_.copied_bytes += length;
     }
-    message = arrival();  // whatever happens, it is used up
+    message = arrival();  // consumed in every case
     if (!fits) return errc::buffer_too_small;
     return length == 0 || where == UCS_MEMORY_TYPE_HOST ? errc::none : errc::bad_argument;
   }
@@ -296,12 +296,12 @@ errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, comple
     from = known->second;
     origin_of_remote_.erase(known);
   }
-  // Where `connect` has not named the process yet, there is no endpoint to it. The fetch shall not end with the process
-  // that was there before.
+  // If `connect` has not named the sending process yet, there is no endpoint to it. The fetch must not end when the
+  // process that held the place before is buried.
   ucx_origin to_come;
   if (connections_.is_early(from)) to_come = std::exchange(from, {});
   if (connections_.has(from.rank)) {
-    // Without an endpoint of ours UCX would not tell when the sender dies.
+    // Without an endpoint to the sender, UCX would not report its death.
     const errc opened = connections_.is_late(from) ? errc::peer_failed : connections_.open(connections_[from.rank]);
     if (opened == errc::peer_failed) {
       ucp_am_data_release(worker_->handle(), const_cast<void*>(held));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
@@ -347,7 +347,7 @@ errc ucx_link::state::put(rank_id to, const runtime::remote_place& at, std::span
   if (!peer) return peer.code();
   if (!is_direct(*peer.value())) return carried_->put(to, *key, at.address, data, done);
   const auto of_ucx = at.key.subspan(sizeof *key);
-  if (of_ucx.empty()) return errc::unavailable;  // its card could not take the memory
+  if (of_ucx.empty()) return errc::unavailable;  // UCX could not register the peer's memory
   counted_.payload_bytes_sent += data.size();
   return start_one_sided(*peer.value(), of_ucx, done,
                          [&](ucp_ep_h endpoint, ucp_rkey_h unpacked, const ucp_request_param_t& param) {
@@ -378,7 +378,7 @@ errc ucx_link::state::fence(rank_id to, completion* done) {
   });
 }
 
-// UCX's own fence cannot take a message along.
+// UCX's own flush cannot carry a message.
 errc ucx_link::state::announce(rank_id to, channel on, std::span<const std::byte> header, completion* done) {
   const auto peer = partner(to);
   if (!peer) return peer.code();
@@ -396,9 +396,9 @@ runtime::exposed_memory ucx_link::state::expose(std::span<std::byte> memory) {
   return made;
 }
 
-// Nothing new gets at the memory any more. What is still under way there is cut off; that only hits peers that were
-// declared dead. An operation that UCX has ended touches nothing. If one does not end in time, its writes may still
-// land.
+// First no new operation may reach the memory. Then connections with operations still in flight on it are broken off; this
+// only concerns peers that were declared dead. An operation that UCX has ended no longer touches the memory. If one does not
+// end within `burial_time`, its writes may still land.
 runtime::late_writes ucx_link::state::withdraw(std::uint64_t number) {
   memory_->withdraw(number);
   carried_->withdraw(number);
@@ -432,7 +432,7 @@ void ucx_link::state::cancel(completion& pending) {
   }
 }
 
-// UCX cannot take a send back. What UCX has queued for a peer goes with the endpoint, before UCX sends any more of it.
+// UCX cannot take a send back. Closing the endpoint discards what UCX has queued for the peer, before UCX sends more of it.
 void ucx_link::state::abandon(completion& pending) {
   ucx_operation* const at = find_pending(pending);
   if (at == nullptr) {
@@ -455,7 +455,7 @@ void ucx_link::state::release(const void* held, bool remote) noexcept {
 
 ucs_status_t ucx_link::state::on_small_message(void* at, const void* header, std::size_t header_length, void* data,
                                                std::size_t length, const ucp_am_recv_param_t* param) {
-  // Nearly every header has the full length, and a copy of known length is a few moves.
+  // Nearly every header has the full length, and a copy of known length takes a few instructions.
   if (header_length != max_header_bytes || header_length + length > arrival::inline_bytes ||
       (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) [[unlikely]] {
     return on_message(at, header, header_length, data, length, param);
@@ -479,7 +479,7 @@ ucs_status_t ucx_link::state::on_message(void* at, const void* header, std::size
     if (!named || self.connections_.is_late(*named)) return UCS_OK;
     from = *named;
   }
-  // No link of ours can have sent that. It is dropped; UCX then ends the sender's operation.
+  // No parley link sends such a header. The message is dropped; UCX then ends the sender's operation.
   if (own_header.size() > max_header_bytes) return UCS_OK;
   ++self.counted_.received[static_cast<std::size_t>(own.on)];
   if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
@@ -551,8 +551,7 @@ void ucx_link::state::deliver_the_rest() {
   if (lent_->working()) news_ = true;
 }
 
-// An operation that has failed with its peer ends when the peer is buried. By then it is known what has become of the
-// peer.
+// An operation that failed because its peer failed ends when the peer is buried. By then the link knows why the peer failed.
 bool ucx_link::state::waits_for_burial(const ucx_operation& ended) {
   if (ended.outcome == UCS_OK || ended.cancelled || !connections_.has(ended.peer)) return false;
   return connections_.is_dying_by(connections_[ended.peer], ended.outcome);
@@ -564,8 +563,8 @@ void ucx_link::state::bury_the_dead() {
     ucx_connection& dead = connections_[id];
     if (connections_.goes_on_dying(dead, operations_.has_unended(id))) continue;
     operations_.end_all(id);
-    memory_->forget(id);        // not before: what was under way may have used the peer's keys
-    lent_->on_peer_failed(id);  // before carried_: part of what it reads and lends is for carried_
+    memory_->forget(id);        // not before: operations in flight may have used the peer's keys
+    lent_->on_peer_failed(id);  // before carried_: lends and reads some payloads for carried_
     carried_->on_peer_failed(id);
     connections_.bury(dead);
     if (on_failure_ != nullptr) on_failure_->on_peer_failed(id);

@@ -8,26 +8,27 @@
 ///     wire.send(1, runtime::link::channel::control, header, payload, &completion);
 ///     while (working) wire.poll();
 ///
-/// The contracts are those of runtime/wire/link.hpp and runtime/time/poller.hpp. What is particular here:
+/// The contracts are those of runtime/wire/link.hpp and runtime/time/poller.hpp. In addition:
 ///
-/// - Endpoints are made at the first use of a peer, so that ranks that have nothing to say to each other share nothing.
+/// - The link makes an endpoint at the first use of a peer, so that ranks that do not communicate share no resources.
 ///   A rank may send to itself.
-/// - A message whose header and payload fit an `arrival` leaves without an allocation or a copy here.
-///   Others need a record from a pool while they are on their way.
-/// - A large message that the receiver drops ends with `none` at its sender, as UCX has it: "accepted" is not "read".
-/// - Payloads of 32 KiB (512 KiB where there are more ranks than cores) to 4 MiB do not go through UCX between processes of one host that may read each other's memory: the receiver's
-///   kernel copies them (lent_payloads.hpp). Their sends end when they are fetched or dropped. UCX_TLS without `cma` switches that off.
-/// - A peer fails when UCX says so (a killed neighbour on this host within about a second, see
-///   `options::keepalive_interval_ns`; a zombie counts as alive until its parent has waited for it) or when the program
-///   calls `give_up`. UCX watches only peers that this rank has sent to or fetched from. All pending operations with it
-///   end with `peer_failed`, then the failure handler is told, once; later sends to it answer `peer_failed` at once.
-/// - A new process may take the place of one that has failed (`connect` again). Large messages and one-sided transfers name the
-///   process that sent them, and what comes late of an older one is dropped; small messages name their session or generation,
-///   which their readers check. What a newer process sends before `connect` knows of it is taken in.
-/// - The destructor tries for `options::close_within_ns` to bring out what was sent, then closes without waiting for
-///   anybody. Completions that are still pending are called with `closed` from it; kept arrivals must be gone before.
+/// - The link sends a message whose header and payload fit an `arrival` without an allocation or a copy of its own.
+///   Other messages use a record from a pool while they are in flight.
+/// - If the receiver drops a large message, its send still ends with `none`, as in UCX: "accepted" does not mean "read".
+/// - Payloads of 32 KiB (512 KiB if there are more ranks than cores) to 4 MiB bypass UCX between processes of one host
+///   that may read each other's memory: the receiver's kernel copies them (lent_payloads.hpp). Their sends end when the
+///   receiver has fetched or dropped them. UCX_TLS without `cma` switches this off.
+/// - A peer fails when UCX reports it or when the program calls `give_up`. UCX reports a killed process on this host
+///   within about a second (`options::keepalive_interval_ns`), but considers a zombie alive until its parent has waited
+///   for it. UCX watches only peers that this rank has sent to or fetched from. All pending operations with a failed
+///   peer end with `peer_failed`, then the failure handler is called, once; later sends return `peer_failed` at once.
+/// - A new process may take the place of a failed one (`connect` again). Large messages and one-sided transfers name the
+///   process that sent them, and the link drops late ones from an older process. Small messages name their session or
+///   generation, which their readers check. The link accepts messages of a newer process before `connect` names it.
+/// - The destructor spends up to `options::close_within_ns` on finishing sends, then closes without waiting for peers. It
+///   calls completions that are still pending with `closed`. Arrivals that handlers kept must be destroyed before.
 ///
-/// The user's own UCX_* environment variables win over what the link would choose (see transports/ucx/ucx_worker.hpp).
+/// The user's own UCX_* environment variables take precedence over the link's choices (transports/ucx/ucx_worker.hpp).
 /// Set-up faults and misuse throw `failure`. One thread only.
 #include <parley/runtime/time/poller.hpp>
 #include <parley/runtime/wire/link.hpp>
@@ -43,8 +44,8 @@
 
 namespace parley::transports {
 
-/// How puts and gets travel: a card that reaches the peer's memory does them, where there is one, or messages carry them. UCX's
-/// own emulation is there for tests.
+/// How puts and gets are done. `best`: by a network card if one reaches the peer's memory, otherwise as messages
+/// (carried_memory.hpp). `by_ucx`: always by UCX, which may emulate them; for tests.
 enum class transfer_way : std::uint8_t { best, by_ucx };
 
 class ucx_link final : public runtime::link, public runtime::poller {
@@ -53,13 +54,13 @@ class ucx_link final : public runtime::link, public runtime::poller {
     runtime::rank_id rank = 0;
     runtime::rank_id world_size = 1;
     ucx_reach reach = ucx_reach::one_host;
-    /// How often UCX asks whether a silent peer still lives; the detection time is at most twice this.
+    /// How often UCX checks whether a silent peer is alive; detection takes at most twice this.
     runtime::time_ns keepalive_interval_ns = 500'000'000;
     runtime::time_ns close_within_ns = 200'000'000;
     transfer_way transfers = transfer_way::best;
     ucx_memory_kinds memory = ucx_memory_kinds::host;
     std::uint32_t restarts =
-        0;  ///< how many processes have been in this rank's place before (runtime/wire/incarnations.hpp)
+        0;  ///< how many earlier processes held this rank's place before (runtime/wire/incarnations.hpp)
   };
 
   explicit ucx_link(const options& chosen);
@@ -67,23 +68,23 @@ class ucx_link final : public runtime::link, public runtime::poller {
   ucx_link(const ucx_link&) = delete;
   ucx_link& operator=(const ucx_link&) = delete;
 
-  /// What the other ranks give to `connect`.
+  /// The bytes that other ranks pass to `connect`.
   std::vector<std::byte> address() const;
-  /// Whether a link may have given these bytes as its address: nothing is missing, and none has changed. Whoever forges one on
-  /// purpose can make this true, and UCX end the process.
+  /// True if these bytes are a complete, unchanged address of a link. A deliberately forged address can pass this check and
+  /// make UCX end the process.
   static bool is_address(std::span<const std::byte> bytes);
-  /// Names the peer's address, which must come from an authenticated roster: UCX reads it without knowing its length.
-  /// Throws `bad_argument` for a rank out of range, a second address of one rank, or bytes that are no address. Of a peer
-  /// that `has_failed`: the address of the new process in its place, which has to be newer.
+  /// Sets the peer's address, which must come from an authenticated roster: UCX reads it without knowing its length.
+  /// Throws `bad_argument` for a rank out of range, a second address of one rank, or bytes that are not an address. For a
+  /// peer that `has_failed`: sets the address of the new process in its place, which must have a higher `restarts`.
   void connect(runtime::rank_id peer, std::span<const std::byte> address, std::uint32_t restarts = 0);
-  /// Whether the failure handler has been told of the process in that place.
+  /// True if the failure handler was called for the process that last held that rank's place.
   bool has_failed(runtime::rank_id peer) const noexcept;
-  /// Whether this link has broken the connection to it itself, as `abandon` may have to: the process there may be as good as ever.
+  /// True if this link itself broke the connection to the peer, as `abandon` may have to. The peer's process may be healthy.
   bool has_cut(runtime::rank_id peer) const noexcept;
-  /// Declares a peer dead that UCX has not given up yet: a heartbeat or the launcher knows more.
+  /// Declares a peer dead before UCX does, for instance because a heartbeat or the launcher reported its death.
   void give_up(runtime::rank_id peer);
-  /// Whether a peer, whose connection broke, is about to say why. The link asks for up to a second, and fails what goes on with that peer
-  /// only then, so that those calls can say it, too.
+  /// `is_due(peer)` says whether a peer whose connection broke is about to report why. The link calls it for up to a second
+  /// and fails the operations with that peer only then, so that their errors can include the reason.
   void ask_for_last_words(std::function<bool(runtime::rank_id)> is_due);
   /// The version and transports in use, for `parley doctor`.
   std::string description() const;
@@ -93,7 +94,7 @@ class ucx_link final : public runtime::link, public runtime::poller {
   runtime::rank_id world_size() const noexcept override;
   void listen(channel on, handler* to) override;
   void on_failure(failure_handler* to) override;
-  /// `bad_argument` for a rank out of range or never connected, or a header that is too long.
+  /// `bad_argument` for a rank out of range or never connected, or a header longer than `max_header_bytes`.
   runtime::errc send(runtime::rank_id to, channel on, std::span<const std::byte> header,
                      std::span<const std::byte> payload, runtime::completion* done) override;
   /// `buffer_too_small` drops the message and writes nothing.
@@ -106,7 +107,7 @@ class ucx_link final : public runtime::link, public runtime::poller {
   runtime::result<> one_sided() const override { return {}; }
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
   runtime::late_writes withdraw(const runtime::exposed_memory& memory) override;
-  /// `bad_argument` for a rank out of range or never connected, or a key that is none. The same for `get`.
+  /// `put` and `get` return `bad_argument` for a rank out of range or never connected, or an invalid key or address.
   runtime::errc put(runtime::rank_id to, const runtime::remote_place& at, std::span<const std::byte> data,
                     runtime::completion* done) override;
   runtime::errc get(runtime::rank_id from, const runtime::remote_place& at, std::span<std::byte> into,
@@ -115,7 +116,8 @@ class ucx_link final : public runtime::link, public runtime::poller {
   runtime::errc announce(runtime::rank_id to, channel on, std::span<const std::byte> header,
                          runtime::completion* done) override;
 
-  /// Where the options say so and UCX has CUDA transports. Always by rendezvous, so that the receiver's UCX brings it to its device.
+  /// Available if `options::memory` says so and UCX has CUDA transports. Device payloads always use the rendezvous protocol, so that
+  /// the receiver's UCX writes them to its device.
   runtime::result<> moves_devices() const override;
   runtime::errc send_device(runtime::rank_id to, channel on, std::span<const std::byte> header,
                             std::span<const std::byte> payload, runtime::completion* done) override;

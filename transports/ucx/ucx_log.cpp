@@ -15,7 +15,7 @@
 namespace parley::transports {
 namespace {
 
-// Of one place in UCX's sources.
+// Counts the lines of one place in UCX's sources.
 struct lines_of {
   const char* file = nullptr;
   unsigned line = 0;
@@ -25,7 +25,7 @@ struct lines_of {
 
 std::atomic<int> workers{0};
 std::mutex counting;
-std::array<lines_of, 64> places;  // what there is no room for is written each time
+std::array<lines_of, 64> places;  // lines of places beyond these are always written
 
 bool chosen_by_user() {
   for (char** variable = ::environ; variable != nullptr && *variable != nullptr; ++variable) {
@@ -34,7 +34,7 @@ bool chosen_by_user() {
   return false;
 }
 
-/// How often that place has spoken, if it is to be written now; else 0.
+/// Counts one more line of that place. Returns the count if the line is to be written now, else 0.
 std::uint64_t to_be_said(const char* file, unsigned line) noexcept {
   const std::scoped_lock lock(counting);
   for (lines_of& p : places) {
@@ -68,7 +68,8 @@ ucs_log_func_rc_t write_line(const char* file, unsigned line, const char*, ucs_l
 
 }  // namespace
 
-// UCX has a stack of handlers, in which somebody else's may be above ours: so ours stays, and passes everything on without a worker.
+// UCX keeps a stack of log handlers, and another handler may have been pushed after this one. So this one is never popped; while there
+// is no worker it passes every message on.
 ucx_log::ucx_log() {
   static const bool pushed = [] {
     if (chosen_by_user()) return false;

@@ -1,16 +1,16 @@
 #pragma once
-/// What UCX itself writes about errors, as lines of parley's. Internal to transports/.
+/// Prints UCX's own error messages as lines of parley's, without the repetitions. Internal to transports/.
 ///
-///     const ucx_log heard;          // beside each worker; from the first one on, to the end of the last
+///     const ucx_log heard;          // one for each worker; it must outlive the worker
 ///
-/// UCX writes a line for each peer and each try when processes are gone: a rank that was fenced, and comes back to find all others
-/// gone, would print several for each of them, of which its program's errors say all. So each place in UCX's sources writes its first
-/// line, to standard error, and then one after 10, 100, … further ones, which says how many there were:
+/// When processes are gone, UCX writes a line for each peer and each attempt. A fenced rank that comes back and finds all others gone
+/// would print several lines for each of them, although its program's errors already say everything. Therefore each place in UCX's
+/// sources writes only its 1st, 10th, 100th, … line, to standard error, with the number of lines so far:
 ///
 ///     parley: UCX: shmat(shmid=65587) failed: Invalid argument (mm_sysv.c:61)
 ///     parley: UCX: shmat(shmid=65587) failed: Invalid argument (mm_sysv.c:61, 10 times so far)
 ///
-/// What ends the process (`fatal`), and everything where the user has set a UCX_LOG_ variable, UCX writes as it likes.
+/// UCX still writes fatal errors itself, and everything if the user has set a UCX_LOG_ variable.
 
 namespace parley::transports {
 

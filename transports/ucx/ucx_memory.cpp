@@ -28,7 +28,7 @@ bool ucx_memory::reaches_directly([[maybe_unused]] ucp_ep* endpoint) {
                        return name.starts_with("rc") || name.starts_with("dc");
                      });
 #else
-  return false;  // it does not tell
+  return false;  // older UCX does not report an endpoint's transports
 #endif
 }
 

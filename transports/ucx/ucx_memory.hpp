@@ -1,15 +1,15 @@
 #pragma once
-/// Memory that network cards of peers write and read, and the keys of theirs. Internal to transports/; runtime/wire/link.hpp has
-/// the contract.
+/// Memory of this rank that peers' network cards write and read, and the keys to the peers' memory. Internal to transports/;
+/// runtime/wire/link.hpp has the contract.
 ///
 ///     ucx_memory memory(worker.context());
-///     auto key = memory.expose(number, bytes);                   // goes to the peer, over the control plane
+///     auto key = memory.expose(number, bytes);                   // send it to the peer, over the control plane
 ///     if (ucx_memory::reaches_directly(endpoint))                // otherwise: carried_memory.hpp
-///       ucp_rkey_h theirs = memory.unpack(peer, endpoint, key);  // kept, so that a key that comes again costs a look-up
+///       ucp_rkey_h theirs = memory.unpack(peer, endpoint, key);  // cached: unpacking a key again costs a look-up
 ///     memory.forget(peer);                                       // once nothing uses its keys any more
 ///
-/// A key is remote input: UCX reads it without knowing its length, so a cut one ends in zeros and a long one is refused.
-/// Once memory is withdrawn the card refuses what comes late.
+/// A key is remote input, and UCX reads it without knowing its length. `unpack` therefore pads a key with zeros, in case it was cut
+/// short, and refuses one longer than `link::max_remote_key_bytes`. Once memory is withdrawn the card refuses late accesses.
 #include <parley/runtime/wire/link.hpp>
 
 #include <cstddef>
@@ -32,16 +32,16 @@ class ucx_memory {
   ucx_memory(const ucx_memory&) = delete;
   ucx_memory& operator=(const ucx_memory&) = delete;
 
-  /// Whether a card does it. Elsewhere UCX emulates puts and gets.
+  /// True if a network card does the puts and gets; otherwise UCX emulates them.
   static bool reaches_directly(ucp_ep* endpoint);
 
-  /// Empty where UCX cannot register it.
+  /// Returns the key; empty if UCX cannot register the memory.
   std::vector<std::byte> expose(std::uint64_t number, std::span<std::byte> memory);
   void withdraw(std::uint64_t number);
-  /// Null when it is no key.
+  /// Null if UCX does not accept the key. The returned key stays valid until `forget`, or until newer keys of the peer displace it.
   ucp_rkey* unpack(runtime::rank_id peer, ucp_ep* endpoint, std::span<const std::byte> key);
   void forget(runtime::rank_id peer);
-  /// All keys: before their worker ends.
+  /// Destroys all keys. Call it before the worker is destroyed.
   void forget_all();
 
  private:
@@ -50,7 +50,7 @@ class ucx_memory {
     std::vector<std::byte> packed;
     ucp_rkey* unpacked;
   };
-  /// Past that the oldest key of the peer is thrown away: a peer cannot make this rank keep any number of them.
+  /// Beyond this the oldest key of the peer is destroyed: limits what a peer can make this rank keep.
   static constexpr std::size_t most_keys_of_a_peer = 64;
 
   ucp_context* context_;

@@ -49,13 +49,13 @@ void ucx_operations::end_all(rank_id peer) {
     return pending_.find_if(
         [&](const ucx_operation& at) { return at.peer == peer && (!at.is_unended() || at.done != nullptr); });
   };
-  // A completion may start and end other operations: each time from the beginning.
+  // A completion may start and end other operations, so each search starts from the beginning.
   for (ucx_operation* at = next(); at != nullptr; at = next()) {
     if (at->is_unended()) {
-      // UCX ends most of what a dead peer has left, but not every fetch.
+      // UCX ends most operations with a dead peer, but not every fetch.
       end_early(*at);
     } else {
-      std::erase(ended_, at);  // where UCX has ended it since `for_each_ended`
+      std::erase(ended_, at);  // it is there if UCX has ended it since `for_each_ended`
       end(*at, true);
     }
   }
@@ -66,7 +66,7 @@ void ucx_operations::close() noexcept {
     ucx_operation& left = pending_.pop_front();
     if (left.request != nullptr) ucp_request_free(left.request);
     left.request = nullptr;
-    left.pool = nullptr;  // which tells a callback that comes now
+    left.pool = nullptr;  // a callback from now on does nothing
     if (completion* const done = std::exchange(left.done, nullptr)) {
       done->on_end(*done, left.outcome == UCS_OK ? errc::none : errc::closed);
     }

@@ -1,15 +1,15 @@
 #pragma once
-/// The sends, fetches and one-sided transfers of a link that UCX has not ended yet. Each has a record, which is made
-/// once and used again. Internal to transports/.
+/// The sends, fetches and one-sided transfers of a link that are in flight in UCX. Each uses a record from a pool.
+/// Internal to transports/.
 ///
 ///     ucx_operation& sending = operations.make(peer, done);
 ///     const auto param = ucx_operations::tell_of_send(sending);            // UCX's callback finds the record again
-///     return operations.start(sending, ucp_put_nbx(…, &param));            // answers as `link::send` does
+///     return operations.start(sending, ucp_put_nbx(…, &param));            // returns what `link::send` returns
 ///     operations.for_each_ended([&](ucx_operation& ended) { operations.end(ended, peer_is_gone); });   // from `poll`
 ///
-/// UCX's callback notes the outcome and appends the record to a queue, nothing else. The completion is called from
-/// `poll`. An operation that its peer's death has ended may be left for `end_all`, which comes when the peer is buried
-/// (ucx_connections.hpp).
+/// UCX's callback stores the outcome and appends the record to a queue, nothing else. The completion is called from
+/// `poll`. If the peer's death ended an operation, the link may leave it to `end_all`, which it calls when it buries the
+/// peer (ucx_connections.hpp).
 #include <parley/runtime/intrusive_list.hpp>
 #include <parley/runtime/wire/link.hpp>
 #include <parley/transports/ucx/ucx_framing.hpp>
@@ -32,15 +32,15 @@ struct ucx_operation : runtime::list_hook {
   runtime::completion* done = nullptr;
   void* request = nullptr;  // UCX's
   runtime::rank_id peer = ucx_origin::nobody;
-  ucx_origin to_come;      // of a fetch: the process that it is from, where `connect` has not named that one yet
-  bool put = false;        // which its target counts: it is never cancelled
+  ucx_origin to_come;      // for a fetch: the sending process, if `connect` has not named it yet
+  bool put = false;        // a put is never cancelled, because its target counts it
   bool cancelled = false;  // by this rank
   ucs_status_t outcome = UCS_OK;
   std::array<std::byte, max_framed_header_bytes> header;
-  std::vector<std::byte> copy;  // of a payload that its sender does not wait for
+  std::vector<std::byte> copy;  // the payload, if it was sent without a completion
 };
 
-/// What a link answers for such a status of UCX.
+/// The link's error code for a status of UCX.
 inline runtime::errc translate(ucs_status_t status) noexcept {
   using runtime::errc;
   switch (status) {
@@ -60,21 +60,21 @@ class ucx_operations {
   using errc = runtime::errc;
   using rank_id = runtime::rank_id;
 
-  /// `news` becomes true when `poll` has something to do here.
+  /// Sets `news` to true when `poll` has work here.
   explicit ucx_operations(bool& news) noexcept : news_(news) {}
   ucx_operations(const ucx_operations&) = delete;
   ucx_operations& operator=(const ucx_operations&) = delete;
 
-  // Making.
+  // Starting.
   ucx_operation& make(rank_id peer, completion* done);
   static ucp_request_param_t tell_of_send(ucx_operation& made) noexcept;  ///< also of puts, gets and flushes
   static ucp_request_param_t tell_of_fetch(ucx_operation& made) noexcept;
-  /// `request` is UCX's answer to the call that was to start it. `pending` if UCX goes on with it; otherwise the record
-  /// is free again: `none`, or why UCX has refused it.
+  /// `request` is what UCX's call returned. Returns `pending` if UCX continues the operation. Otherwise the record is
+  /// free again, and this returns `none` if the operation is complete, or the reason why UCX refused it.
   errc start(ucx_operation& made, void* request) noexcept;
 
   // Finding.
-  /// The first that UCX has not ended and that `is` holds for; null if there is none.
+  /// The first operation that UCX has not ended and for which `is` holds; null if there is none.
   template <class Is>
   ucx_operation* find_unended(Is&& is) {
     return pending_.find_if([&](const ucx_operation& at) { return at.is_unended() && is(at); });
@@ -82,12 +82,14 @@ class ucx_operations {
   bool has_unended(rank_id peer) {
     return find_unended([&](const ucx_operation& at) { return at.peer == peer; }) != nullptr;
   }
-  /// From here on the process `restarts` is in that peer's place. The fetches from it that waited for its name end with
-  /// it now; true if there are any. Fetches from a process before it never end by themselves: `end_stranded` ends them.
+  /// Call it when the process with that restart count has taken the peer's place. Fetches from that process that started
+  /// before `connect` named it will now end when the peer fails; returns true if there are any. Fetches from earlier
+  /// processes that were never named do not end by themselves: `end_stranded` ends them.
   bool adopt(rank_id peer, std::uint32_t restarts);
 
   // Ending. Completions may start and end other operations.
-  /// Shows what UCX has ended since the last time. Whatever `visit` does not end stays here until `end_all`.
+  /// Calls `visit` for each operation that UCX has ended since the last call. One that `visit` does not end stays here
+  /// until `end_all`.
   template <class Visit>
   void for_each_ended(Visit&& visit) {
     if (ended_.empty()) return;
@@ -95,14 +97,14 @@ class ucx_operations {
     for (ucx_operation* const ended : in_ending_) visit(*ended);
     in_ending_.clear();
   }
-  /// UCX has ended it: calls its completion and frees the record.
+  /// For an operation that UCX has ended: calls its completion and frees the record.
   void end(ucx_operation& ended, bool peer_is_gone);
   bool any_stranded() const noexcept { return !stranded_.empty(); }
   void end_stranded() noexcept;
-  /// The peer is gone: everything with it ends.
+  /// Ends all operations with a peer that is gone.
   void end_all(rank_id peer);
-  /// The link ends. What is left ends with `closed`. UCX may still call back until its worker is destroyed, so the
-  /// records must stay until then.
+  /// Called when the link ends: operations in flight end with `closed`. UCX may still call back until its worker is
+  /// destroyed, so this object must outlive the worker.
   void close() noexcept;
 
  private:
@@ -111,7 +113,7 @@ class ucx_operations {
   static ucp_request_param_t tell(ucx_operation& made) noexcept;
   static void on_sent(void* request, ucs_status_t outcome, void* of);
   static void on_fetched(void* request, ucs_status_t outcome, std::size_t length, void* of);
-  /// UCX has not ended it: calls its completion all the same. The record stays until UCX lets go of it.
+  /// Calls the completion of an operation that UCX has not ended. The record stays until UCX ends the operation.
   static void end_early(ucx_operation& left) noexcept;
   void add_record();
   void recycle(ucx_operation& used) noexcept;
@@ -119,10 +121,10 @@ class ucx_operations {
   bool& news_;
   std::deque<ucx_operation> records_;
   std::vector<ucx_operation*> spare_;
-  runtime::intrusive_list<ucx_operation> pending_;  // until `end`, which comes later than UCX's own end of it
+  runtime::intrusive_list<ucx_operation> pending_;  // from `start` until `end`, which is later than UCX's own end
   std::vector<ucx_operation*> ended_;
   std::vector<ucx_operation*> in_ending_;
-  std::vector<ucx_operation*> stranded_;  // fetches from processes that were gone before anybody knew of them
+  std::vector<ucx_operation*> stranded_;  // fetches from processes that were replaced before `connect` named them
 };
 
 inline ucx_operation& ucx_operations::make(rank_id peer, completion* done) {
@@ -142,7 +144,7 @@ inline void ucx_operations::recycle(ucx_operation& used) noexcept {
   used.to_come = {};
   used.put = used.cancelled = false;
   if (used.copy.capacity() > kept_copy_bytes) std::vector<std::byte>().swap(used.copy);
-  spare_.push_back(&used);  // has room: `add_record` has reserved it
+  spare_.push_back(&used);  // does not allocate: `add_record` has reserved the room
 }
 
 inline ucp_request_param_t ucx_operations::tell(ucx_operation& made) noexcept {
@@ -180,8 +182,8 @@ inline void ucx_operations::end(ucx_operation& ended, bool peer_is_gone) {
   ended.unlink();
   completion* const done = ended.done;
   errc outcome = translate(ended.outcome);
-  // What UCX purges from an endpoint that has failed it calls cancelled, too, before it says that the endpoint has
-  // failed.
+  // UCX also reports `cancelled` for operations that it purges from a failed endpoint, before it reports that the
+  // endpoint has failed.
   if (outcome == errc::cancelled && (!ended.cancelled || peer_is_gone)) outcome = errc::peer_failed;
   recycle(ended);
   if (done != nullptr) done->on_end(*done, outcome);

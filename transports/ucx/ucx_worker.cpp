@@ -26,7 +26,7 @@ namespace {
 
 bool set_by_user(const char* name) { return std::getenv((std::string("UCX_") + name).c_str()) != nullptr; }
 
-/// What the user has set stays. A setting that this UCX does not know, or no longer takes, is not worth a failure.
+/// Sets an option that the user has not set. Ignores errors: this UCX may not know the option, or no longer accept it.
 void prefer(ucp_config_t* config, const char* name, const std::string& value) {
   if (set_by_user(name)) return;
   static_cast<void>(ucp_config_modify(config, name, value.c_str()));
@@ -52,20 +52,20 @@ ucx_worker::ucx_worker(ucx_reach reach, ucx_memory_kinds memory, runtime::time_n
   prefer(config, "LOG_LEVEL", "error");
   prefer(config, "WARN_UNUSED_ENV_VARS", "n");
   prefer(config, "TLS", transports_);
-  // For both kinds of shared memory at once: UCX 1.13 takes it here by no other name.
+  // Applies to both kinds of shared memory, POSIX and System V: UCX 1.13 accepts the option under no other name here.
   if (!set_by_user("POSIX_ERROR_HANDLING") && !set_by_user("SYSV_ERROR_HANDLING"))
     prefer(config, "MM_ERROR_HANDLING", "y");
-  // So that an `arrival` that holds its payload leaves in one element of the queue: what does not is copied to a buffer of its own.
+  // So that a message whose payload fits an `arrival` also fits one queue element. UCX copies larger ones to a separate buffer.
   if (!set_by_user("POSIX_FIFO_ELEM_SIZE") && !set_by_user("SYSV_FIFO_ELEM_SIZE"))
     prefer(config, "MM_FIFO_ELEM_SIZE", "256");
-  // UCX asks a process for its first connection whether its POSIX memory can still be reached. If the process is dead by then and
-  // no other transport says yes, UCX 1.22 crashes: it looks for an endpoint's lanes that were never chosen. System V memory
-  // always says yes and fails later, as it should. Called slow, it is chosen for nothing else.
+  // At the first connection to a process, UCX checks whether the process's POSIX memory can still be reached. If the process is dead
+  // and no other transport reports it reachable, UCX 1.22 crashes: it looks for endpoint lanes that were never chosen. System V
+  // memory always reports it reachable and fails later, as it should. Its low bandwidth keeps UCX from choosing it otherwise.
   prefer(config, "SYSV_BW", "1000MBs");
   prefer(config, "KEEPALIVE_INTERVAL", std::to_string(keepalive_interval_ns / 1'000) + "us");
 
-  // UCX 1.22 believes its cache of memory types rather than the call. The cache has been seen to take a device's memory for the host's,
-  // which UCX then copies with memcpy. Without the cache UCX asks the driver. This holds for the process from here on.
+  // UCX 1.22 trusts its cache of memory types more than the memory type given in the call. We have seen the cache report device memory
+  // as host memory, which UCX then copies with memcpy. Without the cache UCX asks the driver. The setting affects the whole process.
   if (devices) prefer(config, "MEMTYPE_CACHE", "n");
 
   ucp_params_t params{};
@@ -155,9 +155,10 @@ std::string ucx_worker::description() const {
 
 }  // namespace parley::transports
 
-// In UCX's own place, which looks it up as programs do; weak, so that a UCX which is linked statically keeps its own. The connection that
-// a process has asked for which is dead by now has no lane until the end of the progress in which UCX finds that out, and UCX 1.22 sends
-// over it all the same where it looks after its peers in that very progress (openucx/ucx#10926 is of the kind).
+// Replaces UCX's function of this name: UCX resolves the symbol dynamically and finds this one. It is weak, so that a statically linked
+// UCX keeps its own. If a process requests a connection and then dies, the connection has no lane until the end of the progress call in
+// which UCX notices the death. If UCX 1.22 sends its keepalives in that same call, it uses the missing lane and crashes
+// (openucx/ucx#10926 is a similar fault). This function skips a missing lane.
 extern "C" __attribute__((weak)) ucs_status_t ucp_ep_do_uct_ep_am_keepalive(ucp_ep_h ep, void* lane,
                                                                             std::uint8_t resource) {
   static const auto really =

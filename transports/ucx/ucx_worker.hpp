@@ -4,24 +4,26 @@
 ///     ucx_worker worker(ucx_reach::one_host, ucx_memory_kinds::host, keepalive_interval_ns);
 ///     worker.address(), worker.handle(), worker.event_fd()
 ///
-/// A variable that the user has set in the environment is left as it is. Otherwise:
+/// If the user has set a UCX variable in the environment, that value stays. Otherwise:
 ///
 /// | setting | value | why |
 /// |---|---|---|
-/// | MM_ERROR_HANDLING | y | else endpoints that report dead peers move to TCP in silence, or there are none |
+/// | MM_ERROR_HANDLING | y | otherwise endpoints that report dead peers silently use TCP, or cannot be made |
 /// | TLS | one host: posix, sysv, cma, self | no unauthenticated TCP listener, no GPU start-up |
-/// |     | several hosts: all but cuda | GPUs have planes of their own |
-/// |     | with memory of devices: cuda_copy and cuda_ipc besides, or all | UCX is to move it |
-/// | MM_FIFO_ELEM_SIZE | 256 | a message with up to 128 bytes then goes through the queue itself, with a third fewer instructions |
+/// |     | several hosts: all but cuda | parley moves GPU memory by other planes |
+/// |     | device memory, one host: also cuda_copy, cuda_ipc; several hosts: all | UCX moves device memory itself |
+/// | MM_FIFO_ELEM_SIZE | 256 | a message of up to 128 bytes then fits a queue element: a third fewer instructions |
+/// | SYSV_BW | 1000MBs | keeps System V memory as a last resort, which avoids a crash (ucx_worker.cpp) |
 /// | KEEPALIVE_INTERVAL | the caller's | UCX's 20 s is too long to find a dead peer |
-/// | MEMTYPE_CACHE | with memory of devices: n, for the whole process | its cache has taken device memory for the host's |
-/// | LOG_LEVEL | error | a library is silent; faults are reported as values. Errors are lines of parley's (ucx_log.hpp) |
-/// | WARN_UNUSED_ENV_VARS | n | the same |
+/// | MEMTYPE_CACHE | with device memory: n, for the whole process | UCX's cache has mistaken device memory for host memory |
+/// | LOG_LEVEL | error | a library is silent and returns its errors; UCX's errors become parley's lines (ucx_log.hpp) |
+/// | WARN_UNUSED_ENV_VARS | n | a library is silent |
 ///
-/// A program that links this has a `ucp_ep_do_uct_ep_am_keepalive` of its own, which keeps UCX from a crash (at the end of ucx_worker.cpp).
+/// A program that links this also gets a function `ucp_ep_do_uct_ep_am_keepalive`, which replaces UCX's and prevents a crash in UCX (at
+/// the end of ucx_worker.cpp).
 ///
-/// UCX_MEM_MMAP_HOOK_MODE=none can only come from the launcher, or from quick_start.hpp: UCX patches mmap while it is loaded,
-/// before `main`, which costs a process 0.4 s at its start.
+/// UCX_MEM_MMAP_HOOK_MODE=none can be set only by the launcher or by quick_start.hpp: UCX patches mmap while it is loaded, before
+/// `main`, which adds 0.4 s to a process's start.
 ///
 /// Throws `failure` (`unavailable`) with UCX's own reason when the machine lacks what is needed.
 #include <parley/error.hpp>
@@ -39,13 +41,14 @@ struct ucp_worker;
 
 namespace parley::transports {
 
-/// Where the ranks of the job are, seen from one of them.
+/// Whether all ranks of the job run on this rank's host, or on several hosts.
 enum class ucx_reach : std::uint8_t { one_host, several_hosts };
 
-/// Which memory it is given. With `devices` a CUDA context should be current on the thread that makes it and on the one that polls it.
+/// Which memory UCX is given. With `host_and_devices` a CUDA context should be current on the thread that makes the worker and on the
+/// one that polls it.
 enum class ucx_memory_kinds : std::uint8_t { host, host_and_devices };
 
-/// Of the library that is loaded: `1.22.0`.
+/// The version of the loaded UCX library, such as `1.22.0`.
 std::string ucx_version();
 
 class ucx_worker {
@@ -57,20 +60,19 @@ class ucx_worker {
 
   ucp_worker* handle() const noexcept { return worker_; }
   ucp_context* context() const noexcept { return context_; }
-  /// A `dup` of UCX's own, so that whoever sleeps on it may register it as he likes.
+  /// A duplicate of UCX's descriptor, so that the caller may register it with epoll or Asio. The worker closes it.
   int event_fd() const noexcept { return event_fd_; }
   std::vector<std::byte> address() const;
   std::string description() const;
-  /// Whether UCX says that it can be given memory of devices, and was made for it; an error says why not.
+  /// Success if the worker was made for device memory and UCX supports it; otherwise an error with the reason.
   runtime::result<> takes_devices() const;
-  /// Whether payloads may be copied by the kernel from one process to the other: not if the user has chosen transports
-  /// without `cma`.
+  /// True if the kernel may copy payloads from one process to another; false if the user's UCX_TLS excludes `cma`.
   bool copies_by_kernel() const noexcept;
 
  private:
   void close() noexcept;
 
-  const ucx_log log_;  // beyond the end of the others
+  const ucx_log log_;  // first, so that it outlives the members below
   ucp_context* context_ = nullptr;
   ucp_worker* worker_ = nullptr;
   int event_fd_ = -1;

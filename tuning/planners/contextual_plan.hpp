@@ -6,8 +6,8 @@
 ///     plan.average_ns(1);                 // +infinity while it was not measured, and when it was dropped
 ///
 /// Grouped: all iterations of config 0, then of config 1 … (`c0 c0 c1 c1 c2 c2`); interleaved: `c0 c1 c2 c0 c1 c2`. Warm-ups
-/// come before the iterations of their config and count for nothing. A config that was dropped keeps its places in the order, so
-/// that ranks which take the same trials try the same config at the same time. Trials that were given out may end in any order.
+/// come before the iterations of their config and do not count. A dropped config keeps its places in the order, so
+/// that ranks which take the same trials try the same config at the same time. Trials may end in any order.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -29,11 +29,11 @@ class contextual_plan {
  public:
   contextual_plan(std::size_t configs, contextual_limits limits);
 
-  /// Nothing: all trials have been given out.
+  /// The next trial; nothing when all trials have been given out.
   std::optional<trial> next() noexcept;
-  /// Without a time: something else ran in its place.
+  /// A trial has ended. Without a time: another config ran in its place.
   void ended(const trial& t, std::optional<double> elapsed_ns) noexcept;
-  /// Of its config.
+  /// True for the last trial of its config.
   bool is_last(const trial& t) const noexcept {
     return t.what == trial_kind::timed && t.turn + 1 == limits_.iterations;
   }
@@ -42,11 +42,11 @@ class contextual_plan {
   bool dropped(std::size_t config) const { return tried_.at(config).dropped; }
   /// The first config that was not dropped.
   std::optional<std::size_t> stand_in() const noexcept;
-  /// All trials have ended.
+  /// True when all trials have ended.
   bool finished() const noexcept { return ended_ == trials(); }
   std::size_t configs() const noexcept { return tried_.size(); }
   std::size_t taken() const noexcept { return taken_; }
-  /// The plain average.
+  /// The mean of the config's measured times; +infinity if it has none or was dropped.
   double average_ns(std::size_t config) const;
 
  private:

@@ -67,7 +67,7 @@ class chooser {
   bool beats(std::size_t a, std::size_t b) const {
     return all_[b].time_ns - all_[a].time_ns > noise_ns(all_[a], all_[b], options_);
   }
-  // By what was measured, however much that scatters: of two that are not told apart the faster one is the better guess.
+  // By the measured times, however much they scatter: of two that are not told apart, the faster one is the better guess.
   bool equals(std::size_t a, std::size_t b) const {
     return all_[a].time_ns - all_[b].time_ns <= equal_ns(all_[a], all_[b], options_);
   }
@@ -85,7 +85,7 @@ class chooser {
     return best;
   }
   decision keep_current() const {
-    // What the constraint forbids is not kept either; then c0, which is always safe.
+    // If the constraint excludes the current config, c0 stays, which is always safe.
     const bool keep = options_.current < all_.size() && !excluded(options_.current);
     const std::size_t winner = keep ? options_.current : 0;
     std::string text = fmt::format("no candidate could be measured, so {} stays", called(winner));

@@ -7,7 +7,7 @@
 namespace parley::tuning {
 
 namespace {
-// What a median is off by in one of some hundred bursts, in its standard errors.
+// In standard errors: a median is off by more than this in one of some hundred bursts.
 constexpr double certain = 2.5;
 }  // namespace
 

@@ -1,13 +1,13 @@
 #pragma once
-/// Whether what has been decided still takes as long as it did: a change that lasts is a reason to search anew.
+/// Detects that a decided config no longer takes as long as it did: a change that lasts is a reason to search again.
 ///
 ///     drift_detector seen(options);
 ///     seen.decided(640'000);                       // what the winner took in its trials; 0: not known, so it is learned
 ///     if (seen.add(burst) == drift::changed) …     // `burst`: the aggregate of a few invocations in a row
 ///
-/// A burst counts as other when its median differs from the reference by more than `threshold`, up or down, and by more than
-/// its own scatter may do. So many in a row, all in one direction, are a change; one that is back within half of the
-/// threshold begins the count anew (hysteresis), and one in between changes nothing. What was not measured says nothing.
+/// A burst differs when its median is away from the reference by more than `threshold`, up or down, and by more than the burst's
+/// scatter explains. `sustained` such bursts in a row, all in one direction, are a change. A burst within half of the threshold
+/// restarts the count (hysteresis); one in between leaves the count as it is. A burst that was not measured is ignored.
 #include <parley/tuning/planners/statistics.hpp>
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct drift_options {
   std::uint64_t every = 512;            ///< invocations of one size between bursts
   std::int64_t pause_ns = 100'000'000;  ///< and the least time between them
   std::size_t samples = 5;              ///< timed invocations, or batches, of a burst
-  double threshold = 0.25;              ///< a smaller change is none
+  double threshold = 0.25;              ///< smaller changes are ignored
   std::size_t sustained = 3;            ///< bursts in a row
   std::int64_t search_pause_ns =
       10'000'000'000;  ///< between searches; doubles while they change nothing, up to 64 times
@@ -32,7 +32,7 @@ enum class drift : std::uint8_t { steady, learning, suspected, changed };
 class drift_detector {
  public:
   explicit drift_detector(drift_options o = {}) noexcept : options_(o) {}
-  /// The reference; 0: the next bursts say what it is.
+  /// Sets the reference; 0: the next bursts define it.
   void decided(double time_ns);
   drift add(const aggregate& burst);
   double reference_ns() const noexcept { return reference_ns_; }
@@ -43,7 +43,7 @@ class drift_detector {
   void start_over() noexcept;
   drift_options options_;
   double reference_ns_ = 0;
-  int direction_ = 0;  // of the bursts that were other
+  int direction_ = 0;  // of the bursts that differed
   std::size_t others_ = 0;
   std::vector<double> latest_;
 };

@@ -86,7 +86,7 @@ std::vector<std::size_t> halving_plan::ranked_challengers(std::span<const aggreg
   };
   for (std::size_t c : survivors_) {
     const aggregate& a = aggregates[c];
-    // The spread speaks for a candidate: what may be noise, or a clock's error, does not throw it out. One repetition shows none.
+    // The spread speaks for a candidate: noise, or a clock's error, must not drop it. One repetition shows no spread.
     const bool hopeless =
         !a.measured() || (a.count > 1 && a.time_ns - scatter_ns(a) - a.clock_error_ns > at_most_ns * factor);
     if (c != 0 && !hopeless && !out_of_the_race(c, aggregates)) ranked.push_back(c);
@@ -100,7 +100,7 @@ std::vector<std::size_t> halving_plan::ranked_challengers(std::span<const aggreg
   return ranked;
 }
 
-// Whom it is compared with may be out of the race as well: then somebody beats both.
+// The other candidate may be out of the race as well; then a third one beats both.
 bool halving_plan::out_of_the_race(std::size_t c, std::span<const aggregate> aggregates) const {
   const significance enough{.relative = options_.noise, .pooled = scatter_of(aggregates, survivors_)};
   return std::any_of(survivors_.begin(), survivors_.end(), [&](std::size_t other) {
@@ -121,7 +121,7 @@ void halving_plan::complete_round(std::span<const aggregate> aggregates) {
   disturbed_ = disturbed_ || std::any_of(survivors_.begin(), survivors_.end(),
                                          [&](std::size_t c) { return is_disturbed(aggregates[c]); });
   std::vector<std::size_t> kept = ranked_challengers(aggregates);
-  // Before that too little is known to guess, and of two neither is dropped by a guess.
+  // In earlier rounds too little is known to guess, and when two are left, neither is dropped by a guess.
   constexpr std::size_t fewest = fewest_challengers_after_halving;
   if (round_ >= first_halving_round && kept.size() > fewest) {
     const double share = std::max(std::ceil(options_.keep_fraction * static_cast<double>(kept.size())), 1.0);
@@ -150,9 +150,9 @@ void halving_plan::set_aside(std::span<const std::size_t> kept, std::span<const 
   }
 }
 
-// Once each, beside those that are left: what disturbs comes and goes, so that times of now are compared with times of now.
+// Once per candidate, with those that are left: disturbances come and go, so only times that were measured together are compared.
 bool halving_plan::look_again(std::span<const aggregate> aggregates) {
-  const bool once_only = options_.maximum_rounds < 2;  // trials are bought in one piece
+  const bool once_only = options_.maximum_rounds < 2;  // all trials are planned at once
   if (once_only || !disturbed_ || set_aside_.empty()) return false;
   std::size_t fewest = options_.thorough_repetitions;
   for (std::size_t c : set_aside_) fewest = std::min(fewest, aggregates[c].count);
@@ -166,7 +166,7 @@ bool halving_plan::look_again(std::span<const aggregate> aggregates) {
   return true;
 }
 
-// Whatever would be decided now must be as good as each of the others, to leave the default for it surely better than that.
+// The candidate that would be chosen now must be as good as each of the others; if it is not c0, it must surely be better than c0.
 bool halving_plan::settled(std::span<const aggregate> aggregates) const {
   std::vector<aggregate> field(aggregates.size());
   for (std::size_t c : survivors_) field[c] = aggregates[c];

@@ -1,5 +1,5 @@
 #pragma once
-/// Which candidate the next invocation tries: interleaved rounds (A B C A B C) with successive halving.
+/// Chooses the candidate that the next invocation tries: interleaved rounds (A B C A B C) with successive halving.
 ///
 ///     halving_plan plan(candidates.size());
 ///     while (!plan.finished()) {
@@ -8,29 +8,29 @@
 ///     }
 ///     decide(aggregates);
 ///
-/// The first round is a probe, one timed repetition each, and only drops what failed: one repetition is no evidence, as whatever
-/// else the machine does may have made it long. Where the probe has more repetitions it drops what is hopeless, too. Later
-/// rounds double the repetitions while the field shrinks. After each of them a challenger is dropped when the statistics of all
-/// rounds so far say that it cannot be the decision (see noise.hpp):
+/// The first round is a probe with one timed repetition each. It only drops candidates that failed: one repetition is no evidence,
+/// because other work on the machine may have made it long. A probe with more repetitions also drops hopeless candidates. Later rounds
+/// double the repetitions while the field shrinks. After each round a challenger is dropped when the statistics of all rounds so far say
+/// that it cannot be the decision (see noise.hpp):
 ///  - it is surely slower than another candidate, by more than noise and by more than chance; or
-///  - one that comes before it in merged order, c0 first, is surely as good as it is; or
-///  - from the fourth round on, where more than two are left: it is not in the better half, which is a guess where times
-///    differ by chance, and then costs little.
-/// c0, candidate 0, stays to the end, as the decision compares with it; once another is surely faster, with one repetition
-/// a round.
+///  - a candidate that comes before it in merged order, c0 first, is surely as good as it is; or
+///  - from the fourth round on, if more than two are left: it is not in the better half. That is a guess where times differ by chance,
+///    and then costs little.
+/// c0, candidate 0, stays to the end, because the decision compares with it. Once another candidate is surely faster, c0 runs once a
+/// round.
 ///
-/// Where the first two rounds have even numbers of repetitions, they come in pairs, whose second half is in the reverse order and
-/// whose next begins with another candidate (A B C C B A, B C A A C B): what every second message of a program meets, such as that it
-/// ends with the one before it, every candidate meets then.
+/// If the first two rounds have even numbers of repetitions, these come in pairs. The second half of a pair runs in reverse order, and
+/// the next pair begins with another candidate (A B C C B A, B C A A C B). So what affects every second message of a program, such as
+/// ending together with the message before it, affects every candidate.
 ///
-/// A machine that does something else now and then makes a few repetitions several times as long (`is_disturbed`). Medians of few are
-/// luck then. Once that was seen, whoever was dropped with fewer than `thorough_repetitions` is only set aside: before the search
-/// ends it is repeated, once more and beside those that are left, until it has so many, and may come back. Nothing is settled with
-/// fewer, either, and the settling asks for more certainty.
+/// Other work on the machine may make a few repetitions several times as long (`is_disturbed`). Medians of few repetitions are luck then.
+/// Once that was seen, a candidate that was dropped with fewer than `thorough_repetitions` is only set aside: before the search ends it is
+/// tried once more, together with those that are left, until it has that many, and may come back. The search is not settled with fewer
+/// repetitions either, and needs more certainty.
 ///
-/// The search stops as soon as what `decide` would choose is known, with fair confidence, to be within noise of the best
-/// that is left; in any case after `maximum_rounds`. So few repetitions do when times hardly scatter or differ by much, and
-/// more are made where they do not: their price is only that of slow configs (N4). It may also stop after any invocation.
+/// The search stops as soon as the candidate that `decide` would choose is known, with fair confidence, to be within noise of the best
+/// that is left, and at the latest after `maximum_rounds`. So few repetitions suffice when times hardly scatter or differ by much, and
+/// more are made otherwise; they cost only what slow configs take longer (N4). The caller may also stop it after any invocation.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -46,24 +46,24 @@ namespace parley::tuning {
 
 class halving_plan {
  public:
-  /// Candidate 0 is c0. With fewer than two candidates there is nothing to try: finished at once.
+  /// Candidate 0 is c0. With fewer than two candidates there is nothing to try, and the plan is finished at once.
   explicit halving_plan(std::size_t candidates, plan_options options = {});
 
   /// The next invocation's candidate; nothing when the round is complete or the plan finished.
   std::optional<trial> next();
-  /// What `next` would give, so that its cost can be weighed first; null when it would give nothing.
+  /// The trial that `next` would return, so that its cost can be weighed first; null when it would return nothing.
   const trial* upcoming() const noexcept {
     return finished_ || position_ == sequence_.size() ? nullptr : &sequence_[position_];
   }
-  /// All trials of this round are given out; `complete_round` is due once they are reported.
+  /// True when all trials of this round are given out; call `complete_round` once they are reported.
   bool round_complete() const noexcept { return !finished_ && position_ == sequence_.size(); }
   bool finished() const noexcept { return finished_; }
   std::size_t round() const noexcept { return round_; }
 
-  /// Aggregates per candidate, over all rounds so far; of dropped ones they are not looked at. Throws `invalid` when
+  /// `aggregates`: one per candidate, over all rounds so far; those of dropped candidates are ignored. Throws `invalid` when
   /// their number is wrong or the round is not complete.
   void complete_round(std::span<const aggregate> aggregates);
-  /// At once and for good, its planned trials included: a candidate that failed in a real invocation. c0 is never
+  /// Drops a candidate that failed in a real invocation, at once and for good, with its planned trials. c0 is never
   /// dropped.
   void drop(std::size_t candidate);
   /// Ends the search here: the caller decides with what it has.
@@ -74,7 +74,7 @@ class halving_plan {
   /// Trials of this round that were not given out yet.
   std::size_t left_in_round() const noexcept { return sequence_.size() - position_; }
 
-  /// N4: is there budget for a trial that is expected to cost `expected_ns` more than c0? Otherwise run c0 and ask
+  /// N4: returns true if the budget allows a trial that is expected to take `expected_ns` longer than c0. Otherwise run c0 and ask
   /// again.
   bool may_continue(std::int64_t spent_ns, std::int64_t wall_ns, std::int64_t expected_ns = 0) const noexcept;
 
@@ -96,10 +96,10 @@ class halving_plan {
   std::size_t made_ = 0;   // timed repetitions of each survivor, this round's included
   double slowest_ns_ = 0;  // of the survivors
   bool default_is_out_ = false;
-  bool disturbed_ = false;  // a repetition of anybody has been
+  bool disturbed_ = false;  // some repetition was
   bool finished_ = false;
   std::vector<std::size_t> survivors_;
-  std::vector<std::size_t> set_aside_;  // on thin evidence
+  std::vector<std::size_t> set_aside_;  // dropped on thin evidence
   std::vector<bool> looked_at_again_;
   std::vector<trial> sequence_;
 };

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double most_runs = 2147483647.0;
 
-/// How often something that takes `estimate_ns` fits, at most 2^31 - 1 times as the settings are.
+/// How often a run of `estimate_ns` fits, at most 2^31 - 1 times, which is the largest setting.
 std::size_t runs_within(std::uint32_t duration_ms, double estimate_ns) {
   return static_cast<std::size_t>(std::min(1e6 * duration_ms / estimate_ns, most_runs));
 }
@@ -53,7 +53,7 @@ void kernel_plan::next_candidate() noexcept {
   begin_phase(trial_kind::probe);
 }
 
-/// A limit of 0 limits nothing; two of them ask for none.
+/// A limit of 0 is no limit; if both are 0, there are no warm-ups.
 std::size_t kernel_plan::warm_ups() const noexcept {
   const std::size_t within = runs_within(limits_.max_warmup_duration_ms, estimate_ns_);
   const std::size_t most = limits_.max_warmup_iterations;
@@ -61,7 +61,7 @@ std::size_t kernel_plan::warm_ups() const noexcept {
   return most == 0 ? within : std::min(most, within);
 }
 
-/// None where the probe has left no time for it, if that has times that count.
+/// 0 if the probe has left no time, and has times that can count instead.
 std::size_t kernel_plan::timings() const noexcept {
   const std::size_t within =
       static_cast<std::size_t>(std::clamp((limit_ns() - spent_ns_) / estimate_ns_, 0.0, most_runs));
@@ -81,13 +81,13 @@ double kernel_plan::best_ns() const noexcept {
 }
 
 void kernel_plan::end_candidate() {
-  // Without timed runs, as its probe has used up the time.
+  // There are no timed runs if the probe has used up the duration.
   const std::vector<std::vector<double>> one{times_ns_.empty() ? warm_probe_ : times_ns_};
   tried_[candidate_] = aggregate_times(one);
   next_candidate();
 }
 
-/// Whether this run counts towards the duration.
+/// True if this run counts towards the duration.
 bool kernel_plan::is_bounded() const noexcept {
   switch (what_) {
     case trial_kind::probe: return first_ns_ != 0;

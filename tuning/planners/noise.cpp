@@ -10,18 +10,18 @@ namespace parley::tuning {
 
 namespace {
 
-constexpr double deviation_by_mad = 1.4826;      // of normal values, many of them
+constexpr double deviation_by_mad = 1.4826;      // for many normally distributed values
 constexpr double median_error_by_mean = 1.2533;  // a median is a little less exact than a mean
 constexpr double two_thirds = 2.0 / 3.0;
 
-/// The median absolute deviation of a few normal values is too small by this, on average. By simulation.
+/// The median absolute deviation of a few normal values is too small by this factor, on average. Found by simulation.
 double few_values_factor(std::size_t count) {
   constexpr std::array<double, 10> factors{1, 1, 1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107};
   if (count < factors.size()) return factors[count];
   return static_cast<double>(count) / (static_cast<double>(count) - 0.8);
 }
 
-/// How much wider Student's distribution is than the normal one: about, and not of one degree of freedom.
+/// About how much wider Student's distribution is than the normal one; infinite for fewer than two degrees of freedom.
 double student(std::size_t degrees) {
   const auto d = static_cast<double>(degrees);
   return degrees < 2 ? infinite_ns : d / (d - 1.6);
@@ -34,14 +34,14 @@ double squared_error(const aggregate& a, const scatter& pooled) {
   return a.count < 3 ? as_mean : as_mean * median_error_by_mean * median_error_by_mean;
 }
 
-/// What may be chance, and gets less with every repetition.
+/// The part of a difference that may be chance, and shrinks with every repetition.
 double luck_ns(const aggregate& a, const aggregate& b, const significance& s) {
   const double squares = squared_error(a, s.pooled) + squared_error(b, s.pooled);
   const double factor = s.standard_errors * student(s.pooled.degrees);
   return std::isfinite(factor) ? factor * std::sqrt(squares) : infinite_ns;
 }
 
-/// The same, and what the clocks may be off by.
+/// `luck_ns`, and what the clocks may be off by.
 double chance_ns(const aggregate& a, const aggregate& b, const significance& s) {
   return luck_ns(a, b, s) + a.clock_error_ns + b.clock_error_ns;
 }
@@ -70,7 +70,7 @@ scatter scatter_of(std::span<const aggregate> all, std::span<const std::size_t> 
 }
 
 bool is_disturbed(const aggregate& a) noexcept {
-  constexpr double several_times = 6;  // what kernels' launches and page faults add is less
+  constexpr double several_times = 6;  // kernel launches and page faults add less
   return a.measured() && a.count > 1 && a.slowest_ns > several_times * a.fastest_ns;
 }
 

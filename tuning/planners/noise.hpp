@@ -1,13 +1,13 @@
 #pragma once
-/// How much a measured time means: what one repetition scatters by, how far a median may be off, and whether two
+/// How much a measured time means: how far one repetition scatters, how far a median may be off, and whether two
 /// candidates have been told apart.
 ///
 ///     const scatter all = scatter_of(aggregates, survivors);   // pooled, because two repetitions alone show little
 ///     if (surely_slower(a, b, {.relative = 0.03, .pooled = all})) …   // a is not the winner, whatever comes next
 ///
-/// Few repetitions understate their scatter, and by luck may show none at all. So a candidate's own scatter counts as
-/// at least the usual one of its field, and what has been seen only a few times must differ by more (Student). A
-/// candidate whose own times scatter more than the others' is given the benefit of it. Nothing here waits.
+/// A few repetitions understate their scatter, and by luck may show none at all. So a candidate's own scatter counts as
+/// at least the usual one of its field, and times that were measured only a few times must differ by more (Student). If a
+/// candidate's own times scatter more than the others', its own scatter counts. Nothing here waits.
 #include <cstddef>
 #include <span>
 
@@ -15,19 +15,19 @@
 
 namespace parley::tuning {
 
-/// Standard deviation of a single repetition, from the median absolute deviation of few or many; 0 of one repetition,
-/// which shows none.
+/// Standard deviation of a single repetition, from the median absolute deviation, corrected for few repetitions; 0 for one
+/// repetition, which shows none.
 double deviation_ns(const aggregate& a);
-/// The same of the median of all repetitions.
+/// Standard error of the median of all repetitions.
 double median_error_ns(const aggregate& a);
 
-/// Whether something else interrupts what is measured, as where more threads want to run than there are processors: one repetition
-/// took several times as long as another one of the same candidate. A median of few is luck then.
+/// True if something else interrupts the measurement, such as more threads than there are processors: one repetition
+/// took several times as long as another one of the same candidate. A median of a few repetitions is luck then.
 bool is_disturbed(const aggregate& a) noexcept;
 
 /// The usual scatter of a field of candidates.
 struct scatter {
-  double relative = 0;      ///< standard deviation of one repetition by its time: the middle one of the candidates'
+  double relative = 0;      ///< standard deviation of one repetition as a part of its time; the candidates' median
   std::size_t degrees = 0;  ///< of freedom: repetitions beyond each candidate's first
 };
 scatter scatter_of(std::span<const aggregate> all, std::span<const std::size_t> which);
@@ -40,12 +40,12 @@ struct significance {
 
 /// The difference that a and b must exceed to mean anything; infinite as long as nothing is known of their scatter.
 double significant_ns(const aggregate& a, const aggregate& b, const significance& s);
-/// `a` takes longer than `b`, by more than what is equal and by more than what may be chance.
+/// `a` takes longer than `b`, by more than counts as equal, and by more than may be chance.
 bool surely_slower(const aggregate& a, const aggregate& b, const significance& s);
-/// `a` is not faster than `b` by more than what is equal, and that is no chance either.
+/// `a` is not faster than `b` by more than counts as equal, even if chance is added.
 bool surely_no_better(const aggregate& a, const aggregate& b, const significance& s);
-/// `a` takes no longer than `b` by more than what is equal, or repetitions have told them apart as well as they can be: by less
-/// than half of that. What clocks may be off by does not count, as no repetition makes it less.
+/// `a` takes no longer than `b` by more than counts as equal, even if chance is added; or repetitions have told them apart well enough:
+/// chance is at most two thirds of what counts as equal. Errors of clocks do not count, because no repetition makes them smaller.
 bool known_as_good(const aggregate& a, const aggregate& b, const significance& s);
 
 }  // namespace parley::tuning

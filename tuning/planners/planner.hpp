@@ -1,5 +1,5 @@
 #pragma once
-/// What all planners have in common. A planner says which candidate runs next; whoever runs it brings the clock, and reports.
+/// The interface of all planners. A planner says which candidate runs next; the caller runs it, measures and reports.
 ///
 ///     template <planner P> void run_all(P& plan) {
 ///       while (auto next = plan.next()) …run candidate next->candidate, as next->what says, and report…
@@ -7,12 +7,12 @@
 ///
 /// | planner | for | order |
 /// |---|---|---|
-/// | `halving_plan` | messages and collective calls: every rank runs the same trial of one invocation | rounds, with fewer candidates each |
+/// | `halving_plan` | messages and collective calls: all ranks run the same trial of an invocation | rounds, with fewer candidates each |
 /// | `contextual_plan` | kernels inside a function that runs again and again | a fixed number of each |
 /// | `kernel_plan` | one kernel by itself, as TunableOp tunes it | one candidate after the other |
 ///
-/// Candidate 0 is the default. `next` returns nothing when there is nothing to run now; `finished` says that there will be nothing any
-/// more. A candidate that was dropped is not tried again, and the default is never dropped by another candidate's time.
+/// Candidate 0 is the default. `next` returns nothing when there is nothing to run now; `finished` returns true when there will be nothing
+/// to run any more. A dropped candidate is not tried again. The default is never dropped because another candidate is faster.
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace parley::tuning {
 enum class trial_kind : std::uint8_t {
   warm_up,    ///< untimed
   timed,      ///< its time counts
-  probe,      ///< a first, short look: what is hopeless is not timed
+  probe,      ///< a first, short run: hopeless candidates are not timed
   reference,  ///< the default runs, for its output
   check,      ///< the candidate runs, and its output is compared with the default's
 };

@@ -23,10 +23,10 @@ aggregate infinite(aggregate_status status, std::string detail) {
   return a;
 }
 
-/// What the times of rows may be off by after they were converted, by participant.
+/// By participant: how far the times of its rows may be off after conversion.
 using clock_errors = std::map<std::uint32_t, double>;
 
-/// The rows in one clock. Infinite errors: of a participant whose clock is not known yet.
+/// The rows in one clock. The error is infinite for a participant whose clock is not known yet.
 std::vector<row> converted(std::span<const row> rows, std::span<const participant_clock> clocks, clock_errors& errors) {
   std::vector<row> all(rows.begin(), rows.end());
   for (const participant_clock& clock : clocks) {
@@ -45,7 +45,7 @@ std::vector<row> converted(std::span<const row> rows, std::span<const participan
   return all;
 }
 
-/// Moving one participant's times by its error moves a repetition by no more; two can do so in opposite directions.
+/// An error of one participant's clock changes a repetition by at most that error; the errors of two participants may add up.
 double largest_two(const clock_errors& errors) {
   double first = 0, second = 0;
   for (const auto& [participant, error_ns] : errors) {
@@ -73,7 +73,7 @@ aggregate summary(const std::vector<double>& times_ns) {
   return a;
 }
 
-/// Rows by invocation and participant; of a participant's contradicting rows, which ones contradict.
+/// Rows by invocation and participant; `contradicting` says for which of these a participant reported different rows.
 struct table {
   std::map<row_key, row> rows;
   std::map<row_key, int> contradicting;
@@ -82,7 +82,7 @@ struct table {
     for (const row& r : all) {
       const row_key key{r.invocation, r.participant};
       const auto [at, inserted] = rows.emplace(key, r);
-      // Reports are resent until acknowledged, so the same row twice is nothing special.
+      // Reports are sent again until acknowledged, so the same row may come twice.
       if (!inserted && !(at->second == r)) contradicting[key] = 1;
     }
   }
@@ -103,7 +103,7 @@ struct table {
   }
 };
 
-/// What keeps this row from counting, if anything.
+/// Why this row does not count; nothing if it does.
 std::optional<aggregate> fault_of(const table& reported, const repetitions& asked, std::uint64_t invocation,
                                   std::uint32_t participant) {
   const auto because = [&](aggregate_status status, std::string_view what) {
@@ -121,7 +121,7 @@ std::optional<aggregate> fault_of(const table& reported, const repetitions& aske
   return std::nullopt;
 }
 
-/// Hostile rows may hold any integers, so the difference may not fit one.
+/// Hostile rows may hold any integers, so their difference may not fit one.
 double elapsed_ns(std::int64_t from, std::int64_t to) {
   const bool fits = from >= 0 ? to >= std::numeric_limits<std::int64_t>::min() + from
                               : to <= std::numeric_limits<std::int64_t>::max() + from;
@@ -146,7 +146,7 @@ time_span span_of(const table& reported, std::span<const std::uint32_t> particip
   return all;
 }
 
-/// The longest that one participant saw it take, from its first start to its last end.
+/// The longest time that one participant saw, from its first start to its last end.
 double longest_ns(const table& reported, const repetitions& asked, std::span<const std::uint64_t> together) {
   double longest = 0;
   for (std::uint32_t p : asked.participants) {
@@ -162,8 +162,8 @@ double longest_ns(const table& reported, const repetitions& asked, std::span<con
   return longest;
 }
 
-/// The latest end of what came before an invocation, as far as it was reported. When that ended after it, its end says nothing about a
-/// queue ahead of it.
+/// The latest reported end of an earlier invocation. An end after the invocation's own end is ignored: it says nothing about a
+/// queue ahead of the invocation.
 std::optional<std::int64_t> end_before(const table& reported, std::span<const std::uint32_t> participants,
                                        std::uint64_t invocation, std::int64_t end_ns) {
   auto latest = invocation == 0 ? std::nullopt : reported.last_end(invocation - 1, participants);
@@ -175,7 +175,7 @@ std::optional<std::int64_t> end_before(const table& reported, std::span<const st
   return latest;
 }
 
-/// What `spans` add up to, each beyond the end of the one before it.
+/// The sum of `spans`, each counted from the end of the one before it.
 double sum_in_order_of_ends(std::vector<time_span>& spans) {
   std::sort(spans.begin(), spans.end(), [](const time_span& a, const time_span& b) {
     return std::tie(a.end_ns, a.start_ns) < std::tie(b.end_ns, b.start_ns);
@@ -188,8 +188,8 @@ double sum_in_order_of_ends(std::vector<time_span>& spans) {
   return sum_ns;
 }
 
-/// What one participant may have waited for: others that began before it ended, as far as clocks tell. Whoever began later did not
-/// hold it up.
+/// The latest start that one participant may have waited for: of those that began before it ended, as far as clocks tell. One that began
+/// later did not hold it up.
 std::int64_t last_start_before(const table& reported, std::span<const std::uint32_t> participants,
                                std::uint64_t invocation, const row& mine, double error_ns) {
   std::int64_t latest = mine.start_ns;
@@ -200,7 +200,7 @@ std::int64_t last_start_before(const table& reported, std::span<const std::uint3
   return latest;
 }
 
-/// What a participant has surely spent by itself, whoever was late.
+/// The time that a participant has surely spent by itself, no matter which participant was late.
 double own_ns(const table& reported, const repetitions& asked, std::uint32_t participant,
               std::span<const std::uint64_t> together, double error_ns) {
   std::vector<time_span> spans;
@@ -220,7 +220,7 @@ double own_ns(const table& reported, const repetitions& asked, std::uint32_t par
   return std::max(sum_in_order_of_ends(spans), std::min(worked_ns, all.ns()));
 }
 
-/// A share of it, of invocations that were under way together.
+/// The time of one repetition; the mean, if its invocations were in flight together.
 double repetition_ns(const table& reported, const repetitions& asked, std::span<const std::uint64_t> together,
                      double error_ns) {
   const auto share = static_cast<double>(together.size());

@@ -1,18 +1,18 @@
 #pragma once
-/// From the rows that participants report to one time per candidate.
+/// Turns the rows that participants report into one time per candidate.
 ///
 ///     aggregate a = aggregate_candidate(rows, {.digest = d, .participants = ranks, .invocations = timed});
 ///     a.time_ns;     // the median, or +infinity with `a.status` and `a.detail` saying why
 ///
 /// On a common clock a repetition takes max(ends) - max(starts, end of the invocation before): neither a late partner
-/// nor the queue ahead is charged. It takes no less than what any participant has spent by itself, so that work which was over
-/// before a late partner began is charged, too: from the last of its own start, the end of its own invocation before and the latest
-/// start of another participant that it may have waited for, to its own end; and no less than what it has measured as its work.
-/// So nothing is gained by doing at one end what was done at the other: each end's part is charged whether the other one is late or not,
-/// and no one's lateness is. The MAX over participants is taken per repetition, the median only then. Of invocations that are under
-/// way together each one adds, in the order in which they end, what it takes beyond the end of the one before, and a repetition takes
-/// their mean: whichever of them overtakes others has not been faster for it. Whatever is missing, failed, different on two sides or inconsistent makes
-/// +infinity, never 0 (S6).
+/// nor the queue ahead is charged. It takes no less than any participant has spent by itself, so that work which was over
+/// before a late partner began is charged, too. That time is the participant's own end less the latest of its own start, the end of its
+/// own invocation before, and the latest start of another participant that it may have waited for; it is no less than what the
+/// participant has measured as its work. So it gains nothing to do at one end what was done at the other: each end's part is charged,
+/// whether the other end is late or not, and nobody's lateness is. The maximum over participants is taken per repetition, and only then
+/// the median. If invocations are in flight together, each adds, in the order in which they end, what it takes beyond the end of the one
+/// before, and a repetition takes their mean: an invocation that overtakes others does not count as faster.
+/// Anything missing, failed, different on two sides or inconsistent makes +infinity, never 0 (S6).
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -29,7 +29,7 @@ inline constexpr double infinite_ns = std::numeric_limits<double>::infinity();
 
 enum class row_status : std::uint8_t { ok, failed, wrong_data };
 
-/// What one participant saw of one invocation.
+/// One participant's record of one invocation.
 struct row {
   std::uint32_t participant = 0;
   std::uint64_t invocation = 0;
@@ -37,8 +37,8 @@ struct row {
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
   row_status status = row_status::ok;
-  std::int64_t previous_end_ns = 0;  ///< when what ended before it on this participant did; 0: that is not known
-  std::int64_t worked_ns = 0;        ///< of its time, what it did not spend waiting; 0: that is not known
+  std::int64_t previous_end_ns = 0;  ///< end of the invocation that ended before it on this participant; 0: not known
+  std::int64_t worked_ns = 0;        ///< the part of its time that it did not spend waiting; 0: not known
   friend bool operator==(const row&, const row&) = default;
 };
 
@@ -69,10 +69,10 @@ struct aggregate {
 
 enum class clock_kind : std::uint8_t {
   common,    ///< starts and ends of different participants can be compared
-  separate,  ///< they cannot: each repetition is the longest that any participant saw, late partners included
+  separate,  ///< they cannot: the longest time that any participant saw counts, with its waits for late partners
 };
 
-/// How to convert a participant's times to the clock of whoever aggregates. One without an entry shares that clock.
+/// Converts a participant's times to the clock of the rank that aggregates. A participant without an entry shares that clock.
 struct participant_clock {
   std::uint32_t participant = 0;
   const clock_offset* offset = nullptr;
@@ -84,7 +84,7 @@ struct repetitions {
   std::span<const std::uint64_t> invocations{};   ///< the timed ones in their order, no warm-ups
   clock_kind clock = clock_kind::common;
   std::span<const participant_clock> clocks{};
-  /// Of the invocations, ascending, those that were under way together with the one before: one repetition, in which each has an equal share.
+  /// The invocations, ascending, that were in flight together with the one before: one repetition, in which each has an equal share.
   std::span<const std::uint64_t> joined{};
 };
 
@@ -92,14 +92,14 @@ struct repetitions {
 std::span<const std::uint64_t> take_repetition(std::span<const std::uint64_t>& rest,
                                                std::span<const std::uint64_t> joined);
 
-/// `rows` may hold those of other candidates and of unmeasured invocations: they say when the one before ended.
+/// `rows` may also hold other candidates and unmeasured invocations: they show when the invocation before ended.
 aggregate aggregate_candidate(std::span<const row> rows, const repetitions& asked);
 
-/// The same from plain times: one list per participant, one element per repetition. Lists of unequal length are
+/// Like `aggregate_candidate`, from plain times: one list per participant, one element per repetition. Lists of unequal length are
 /// `missing`.
 aggregate aggregate_times(std::span<const std::vector<double>> times_ns_by_participant);
 
-/// Of an even number of values: the mean of the middle two. Of none: +infinity.
+/// The mean of the middle two for an even number of values; +infinity for none.
 double median(std::vector<double> values);
 
 }  // namespace parley::tuning

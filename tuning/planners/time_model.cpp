@@ -14,15 +14,15 @@ namespace {
 
 constexpr double square(double x) { return x * x; }
 
-// Standard deviations of logarithms: about the part of a time by which something may be off.
+// Standard deviations of logarithms: about the part of a time by which it may be off.
 constexpr double of_measuring = 0.03;
-constexpr double of_doubling_between = 0.08;  // of the size, from the nearer one of two that were measured
+constexpr double of_doubling_between = 0.08;  // per doubling of the size, from the nearer of two measured sizes
 constexpr double of_doubling_beyond = 0.10;
 constexpr double of_doubling_from_one = 0.20;  // one size alone does not say how time grows
 constexpr double growth_from_one = 0.5;        // between all latency and all bandwidth
 constexpr double of_one_kind = 0.05;
 constexpr double of_two_kinds = 0.70;  // twice as fast, or half
-// What two ranks differ by, from one config to the next.
+// How much the ratio of two ranks' times varies from one config to the next.
 constexpr double of_configs_in_one_kind = 0.03;
 constexpr double of_configs_in_two_kinds = 0.20;
 constexpr double deviations_in_nine_of_ten = 1.645;
@@ -89,13 +89,13 @@ time_model::estimate time_model::longer_than(std::uint32_t other, std::uint32_t 
     }
   }
   if (all.empty()) return {0, square(alike ? of_one_kind : of_two_kinds), 0};
-  // What this very config differed by at other sizes says more than what others did.
+  // The differences of this very config at other sizes say more than those of other configs.
   const bool known = !same_config.empty();
   const std::vector<double>& seen = known ? same_config : all;
   const double usual = alike || known ? of_configs_in_one_kind : of_configs_in_two_kinds;
   const auto count = static_cast<double>(seen.size());
   const double mean = std::accumulate(seen.begin(), seen.end(), 0.0) / count;
-  // Few differences may agree by chance: what is usual counts like two more.
+  // A few differences may agree by chance, so the usual deviation counts like two more.
   double squares = 2 * square(usual);
   for (const double d : seen) squares += square(d - mean);
   return {mean, squares / (count + 1) * (1 + 1 / count), 0};
@@ -135,8 +135,8 @@ outcome<predicted_time> time_model::predict(std::uint32_t rank, std::string_view
   mean /= weights;
   double disagreement = 0;
   for (const reference& r : references) disagreement += square(r.here.mean - mean) / r.here.variance;
-  // What is asked for would be measured, too, with noise of its own. References err partly together, as they share what this rank
-  // measured; where they disagree, nobody knows who is right.
+  // The predicted measurement would have noise of its own. References err partly together, because they share this rank's measurements;
+  // where they disagree, it is not known which is right.
   const auto others = static_cast<double>(references.size() - 1);
   const double doubt = others > 0 ? std::max(1.0, disagreement / others) : 1.0;
   const double deviation =

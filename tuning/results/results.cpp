@@ -42,7 +42,7 @@ std::string_view trimmed(std::string_view text) {
 
 bool is_quoted(std::string_view text) { return text.size() >= 2 && text.front() == '"' && text.back() == '"'; }
 
-/// Without what is around it: blanks, and the quotation marks of a spreadsheet. What it gives it leaves as it is.
+/// The field without the blanks and the quotation marks of a spreadsheet around it. A bare field stays as it is.
 std::string_view bare(std::string_view text) {
   text = trimmed(text);
   while (is_quoted(text)) text = trimmed(text.substr(1, text.size() - 2));
@@ -50,7 +50,7 @@ std::string_view bare(std::string_view text) {
 }
 
 std::optional<double> parse_time(std::string_view text) {
-  if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);  // as some write it
+  if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);  // some programs write it so
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [stopped, error] = std::from_chars(text.data(), end, value);
@@ -82,7 +82,7 @@ problem unwritable(std::string_view what) {
 struct fields {
   std::array<std::string_view, 5> at{};
   std::size_t count = 0;
-  bool more = false;  ///< something follows the fifth that a spreadsheet does not put there by itself
+  bool more = false;  ///< the fifth field is followed by more than the commas that a spreadsheet adds
 
   explicit fields(std::string_view line) {
     while (count < at.size()) {
@@ -142,7 +142,7 @@ class reader {
       skip(fmt::format("there are more than {} remarks; this one is skipped", limits::remarks));
   }
 
-  /// A spreadsheet quotes what has a comma in it, which no field can have.
+  /// Half a pair of quotation marks comes from a quoted field with a comma, which no field can have.
   void warn_of_half_quotes(const fields& f) {
     for (std::size_t i = 0; i < f.count; ++i) {
       if (!f.at[i].starts_with('"') && !f.at[i].ends_with('"')) continue;
@@ -186,7 +186,7 @@ class reader {
         return std::nullopt;
       }
       warn_of_unread_columns(f);
-      if (!torn_ || !rest_.empty()) time_ms = *given;  // or it may be the beginning of a longer one
+      if (!torn_ || !rest_.empty()) time_ms = *given;  // otherwise the number may have been cut off
     }
     result_entry entry{std::string(f.at[0]), std::string(f.at[1]), std::string(f.at[2]), time_ms, f.at[4] == thin_word};
     return report(read_.file.add(std::move(entry)), "entry");
@@ -229,7 +229,7 @@ validator_set as_set(std::span<const validator> validators) {
   return set;
 }
 
-/// Where the last `.` of the name is, or its end. A dot in a folder's name, as in `./results`, is not the file's.
+/// The place of the last `.` of the file's name, or the end. A dot in a folder's name, as in `./results`, does not count.
 std::size_t suffix_place(std::string_view name) {
   const std::size_t slash = name.rfind('/');
   const std::size_t dot = name.rfind('.');

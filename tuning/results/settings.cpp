@@ -74,7 +74,7 @@ std::string written(const std::optional<std::uint64_t>& value) {
   return value ? std::to_string(*value / mebibyte) : "";
 }
 
-/// One variable: how it is called, read, shown and laid over another value.
+/// One variable: its name, how to read it, how to show it, and how to copy it over another value.
 struct rule {
   std::string_view name;
   std::string_view expects;

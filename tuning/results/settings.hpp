@@ -1,13 +1,13 @@
 #pragma once
-/// TunableOp's settings, text <-> value. The environment beats what a program sets, and is read once.
+/// TunableOp's settings, text <-> value. The environment overrides what a program sets, and is read once.
 ///
 ///     const environment_settings env = read_settings(lookup).value();     // at the start of the process
 ///     settings now = env.over(mine);                                      // mine: what the program asked for
 ///     if (env.has(setting::file)) …                                       // somebody named a file
 ///
-/// `PARLEY_TUNABLEOP_ENABLED` and so on; each is understood with the prefix `PYTORCH_TUNABLEOP_` too, where PARLEY's wins.
-/// A value of PARLEY's that cannot be read is a `problem` which names the variable, its value and what it may be. One of
-/// PYTORCH's is another program's affair: it becomes a warning and counts as unset. An empty value counts as unset.
+/// The variables are `PARLEY_TUNABLEOP_ENABLED` and so on. Each also works with the prefix `PYTORCH_TUNABLEOP_`; PARLEY's wins.
+/// If the value of a PARLEY variable cannot be read, that is a `problem`, which names the variable, its value and what it may be. A bad
+/// value of a PYTORCH variable concerns another program: it becomes a warning and counts as unset. An empty value counts as unset.
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -20,7 +20,7 @@
 
 namespace parley::tuning {
 
-/// Results of a candidate against the default's: |a - b| <= atol + rtol * |b|.
+/// Compares a candidate's results with the default's: |a - b| <= atol + rtol * |b|.
 struct numerical_check {
   bool on = false;
   double atol = 1e-5;
@@ -63,16 +63,16 @@ enum class setting : std::uint8_t {
   rotating_buffer_bytes,
 };
 
-/// `ENABLED`, as it stands behind either prefix.
+/// The variable's name without a prefix: `ENABLED`.
 std::string_view variable_name(setting which) noexcept;
-/// As a variable would say it: `1`, `results.csv`, `1e-05_0.001`; empty for an L2-sized rotating buffer.
+/// The value as a variable has it: `1`, `results.csv`, `1e-05_0.001`; empty for an L2-sized rotating buffer.
 std::string text_of(const settings& from, setting which);
 
-/// What the environment says, and nothing of what it does not say.
+/// The settings that the environment gives, and no others.
 class environment_settings {
  public:
   bool has(setting which) const noexcept { return (given_ >> static_cast<unsigned>(which) & 1U) != 0; }
-  /// What a program set, with the environment's values in their place.
+  /// A program's settings, with the values that the environment gives in their place.
   settings over(settings mine) const;
   const std::vector<std::string>& warnings() const noexcept { return warnings_; }
 

@@ -19,7 +19,7 @@ bool holds_for(const remembered_best& r, std::uint64_t machines) {
   return r.machines == machines || (r.machines == 0 && r.solution == pinned_default);
 }
 
-/// What is to be said of an entry that did not win.
+/// The sentence on an entry that did not win.
 std::string other_voice(const remembered_best& r, const remembered_best* winner,
                         std::span<const std::string> candidates, std::uint64_t machines) {
   if (!holds_for(r, machines))

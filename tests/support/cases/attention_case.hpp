@@ -1,5 +1,5 @@
 #pragma once
-/// CASES section 5: attention in one piece, and what one rank of a ring has of it.
+/// CASES section 5: attention over the whole sequence, and one rank's part of it in a ring.
 #include <parley/rank.hpp>
 #include <parley/ring_attention.hpp>
 
@@ -21,7 +21,7 @@ inline constexpr std::uint64_t sequence = 64;
 inline constexpr std::uint64_t dimensions = 16;
 inline constexpr std::uint64_t heads = 2;
 
-// Of the whole sequence, [heads][rows][dimensions].
+// The whole sequence, [heads][rows][dimensions].
 template <class T>
 struct problem {
   problem() : q(heads * sequence * dimensions), k(q.size()), v(q.size()) {
@@ -30,7 +30,7 @@ struct problem {
       for (T& x : *all) x = static_cast<T>(static_cast<float>(static_cast<int>(dice() % 2001) - 1000) / 500.0F);
     }
   }
-  /// Keys that score -inf, with values that must not be seen, as those of a padded sequence.
+  /// Sets keys that score -inf, with values that must not be seen, like those of a padded sequence.
   void mask(std::uint64_t from, std::uint64_t to) {
     for (std::uint64_t row = 0; row < heads * sequence; ++row) {
       const std::uint64_t at = row * dimensions;
@@ -44,7 +44,7 @@ struct problem {
   std::vector<T> q, k, v;
 };
 
-// Attention in one piece, summed up as `Sum`. Rows without keys are zero.
+// Attention over the whole sequence, summed as `Sum`. Rows without keys are zero.
 template <class Sum, class T>
 std::vector<double> dense(const problem<T>& p, bool causal) {
   std::vector<double> out(p.q.size());
@@ -88,7 +88,7 @@ struct part {
   std::vector<T> q, k, v, out;
 };
 
-/// How far this part is from the whole sequence in one piece.
+/// The largest difference between this part and the right output; infinite if the part has a NaN.
 template <class T>
 double farthest_from(const std::vector<double>& right, const part<T>& p, std::uint64_t mine) {
   double most = 0;
@@ -101,7 +101,7 @@ double farthest_from(const std::vector<double>& right, const part<T>& p, std::ui
   return most;
 }
 
-/// What is right, and how far from it a part of elements T may be.
+/// The right output, and how far from it a part of elements T may be.
 struct expected {
   std::vector<double> right;
   double tolerance = 0;

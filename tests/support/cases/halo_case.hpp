@@ -1,6 +1,6 @@
 #pragma once
-/// CASES section 4, more than faces: one rank's block of a grid of up to three dimensions, or its part of a mesh, whatever memory it lies in.
-/// Each cell holds where in the whole it is, so that every ghost is known, and all that is nobody's stays as it was.
+/// CASES section 4, more than faces: one rank's block of a grid of up to three dimensions, or its part of a mesh, in any memory. Each cell
+/// holds its position in the whole, so the right value of every ghost is known. Elements that no rank owns must stay as they were.
 #include <parley/tests/support/place.hpp>
 
 #include <parley/halo.hpp>
@@ -27,7 +27,7 @@ struct shape {
 
 inline constexpr std::uint32_t nothing = 0xffffffff;
 
-/// Fields, each with elements around it that are not the op's.
+/// Fields, each with a margin of elements that do not belong to the op.
 class fields_of {
  public:
   fields_of(std::size_t fields, std::size_t elements, place& at) : at_(at), elements_(elements) {
@@ -36,7 +36,7 @@ class fields_of {
   std::size_t size() const noexcept { return all_.size(); }
   std::span<std::uint32_t> operator[](std::size_t f) const noexcept { return {all_[f].data() + margin, elements_}; }
 
-  /// In each field what `value(field, element)` says, and around it nothing.
+  /// Writes `value(field, element)` to each element, and `nothing` to the margins.
   template <class Value>
   task<> bring_all(Value value) {
     for (std::size_t f = 0; f < size(); ++f) {
@@ -44,7 +44,7 @@ class fields_of {
       co_await bring(at_, all_[f], std::span(numbers));
     }
   }
-  /// How many elements are others than `value(field, element)` says, those around the fields included.
+  /// Number of elements that are not `value(field, element)`, or not `nothing` in the margins.
   template <class Value>
   task<std::size_t> wrong(Value value) {
     std::size_t count = 0;
@@ -69,11 +69,11 @@ class fields_of {
   std::vector<array<std::uint32_t>> all_;
 };
 
-/// Starts as often, and opens its rims beforehand every other time.
+/// Exchanges `times` times; every other time it opens the rims before the start.
 inline task<> exchange(dataflow& flow, halo_plan* plan, int times, device_stream stream = nullptr) {
   for (int i = 0; i < times; ++i) {
     if (i % 2 == 1) {
-      plan->open(flow, stream);  // which `start` does otherwise
+      plan->open(flow, stream);  // otherwise `start` does this
       scope& here = co_await this_scope;
       auto slept = co_await sleep_until(here.where().deadline_in(10'000));
       static_cast<void>(slept);
@@ -95,12 +95,12 @@ class block {
     plan_ = h.plan(all);
   }
   halo_plan& plan() noexcept { return plan_; }
-  /// Its own cells; there are no ghosts yet.
+  /// Writes the block's own cells, and `nothing` to all ghosts.
   task<> begin() {
     const auto own = values([](int outside) { return outside == 0; });
     co_await fields_.bring_all([&](std::size_t f, std::size_t i) { return own[f][i]; });
   }
-  /// How many elements are not as an exchange leaves them; untouched where none reaches, between padded rows, and around the fields.
+  /// Number of wrong elements after an exchange. Ghosts that it does not reach, padding of rows, and margins must be untouched.
   task<std::size_t> wrong() {
     const bool corners = shape_.op.reach == halo_reach::corners;
     const auto right = values([corners](int outside) { return outside <= 1 || corners; });
@@ -127,7 +127,7 @@ class block {
   }
   std::size_t elements() const { return strides_[0] * (shape_.cells[0] + 2 * shape_.op.width[0]); }
 
-  // Of each field, in the cells for which `is_there` says so of the number of dimensions in which they lie in the rim.
+  // The values of all fields. `is_there` gets the number of dimensions in which a cell lies in the rim, and says if the cell has a value.
   template <class Which>
   std::vector<std::vector<std::uint32_t>> values(Which is_there) const {
     std::vector<std::vector<std::uint32_t>> all(fields_.size(), std::vector<std::uint32_t>(elements(), nothing));
@@ -154,7 +154,7 @@ class block {
     return all;
   }
 
-  // In the rim: of the cell of the whole grid that lies there, if there is one.
+  // The value of a cell. In the rim: that of the cell which lies there in the whole grid, or `nothing` if there is none.
   std::uint32_t value(const coordinates& at, std::size_t field) const {
     auto code = static_cast<std::uint32_t>(field);
     for (std::size_t d = 0; d < shape_.cells.size(); ++d) {
@@ -174,7 +174,8 @@ class block {
   halo_plan plan_;
 };
 
-/// A ring of ranks, each with four elements of its own in each field, of which the last two go on, backwards, and two of the rank before.
+/// A rank's part of a ring. Each field has four elements of its own, of which the last two are sent on in reverse order, and two ghosts of
+/// the rank before.
 class part_of_ring {
  public:
   static halo_options op_of(rank_id self, rank_id ranks) {

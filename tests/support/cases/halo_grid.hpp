@@ -15,7 +15,7 @@ namespace parley::tests {
 using namespace parley::ops;
 using namespace parley::runtime;
 
-// Exchanges once, or more often, on all ranks; what each rank threw.
+// Exchanges `times` times on all ranks. Returns what each rank threw, or success.
 inline std::vector<result<>> exchange_all(world& w, std::vector<halo_plan>& plans, int times = 1) {
   std::vector<result<>> outcomes(plans.size(), result<>(errc::pending));
   const auto one = [](halo_plan* plan, int n, result<>* outcome) -> task<> {
@@ -35,7 +35,7 @@ inline std::vector<result<>> exchange_all(world& w, std::vector<halo_plan>& plan
 
 // The blocks of all ranks.
 struct grid {
-  /// Ranks of odd numbers may have rows that are padded otherwise, and other configs.
+  /// Ranks with odd numbers may have another padding of rows, and other configs.
   grid(world& w, const halo_options& op, const std::vector<std::uint64_t>& cells, std::uint64_t padding,
        std::size_t fields, std::optional<std::uint64_t> of_odd_ranks = {},
        const std::optional<halo_options>& op_of_odd_ranks = {})
@@ -50,7 +50,7 @@ struct grid {
     }
     begin();
   }
-  /// Each has its own cells, and no ghosts.
+  /// Writes each block's own cells, and no ghosts.
   void begin() {
     for (auto& b : blocks) run(clock, b->begin());
   }

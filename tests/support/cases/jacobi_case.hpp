@@ -1,5 +1,5 @@
 #pragma once
-/// CASES section 4: one rank's part of Jacobi's iteration, whatever it runs on.
+/// CASES section 4: one rank's part of Jacobi's iteration, on any place.
 #include <parley/tests/support/place.hpp>
 
 #include <parley/compute.hpp>
@@ -40,7 +40,7 @@ struct sheet {
   array<double> cells;
 };
 
-/// One rank's part of `sweeps` Jacobi sweeps over the eigenvector (1, 1); the squares of what each changes.
+/// One rank's part of `sweeps` Jacobi sweeps over the eigenvector (1, 1). `squares` gets the squares of the changes of each sweep.
 inline task<> jacobi(dataflow& flow, halo h, sheet* u, sheet* v, int sweeps, std::vector<array<double>>* squares) {
   place& at = u->at;
   halo_plan of_u = h.plan({grid_field(u->cells, {u->rows, u->columns})});
@@ -51,7 +51,7 @@ inline task<> jacobi(dataflow& flow, halo h, sheet* u, sheet* v, int sweeps, std
     const sheet& from = k % 2 == 0 ? *u : *v;
     const sheet& to = k % 2 == 0 ? *v : *u;
     flow_work ghosts = (k % 2 == 0 ? of_u : of_v).start(flow, at.stream());
-    // A stream waits for ghosts itself, but nothing else keeps a sweep there from what is still to be sent.
+    // A stream waits for ghosts itself. But only this wait keeps a sweep in a stream from overwriting cells that are still to be sent.
     flow_work& before = at.stream() == nullptr || k == 0 ? ghosts : sent;
     co_await before;
     sent = std::move(ghosts);
@@ -61,13 +61,13 @@ inline task<> jacobi(dataflow& flow, halo h, sheet* u, sheet* v, int sweeps, std
   co_await flow.join();
 }
 
-/// What a rank holds when the grid is cut into that many rows and columns of blocks.
+/// A rank's block of a grid that is cut into so many rows and columns of blocks.
 struct block {
   block(const halo& h, rank_id in_rows, rank_id in_columns, place& at = on_host())
       : block(part(in_rows, h.place()[0]), part(in_columns, h.place()[1]), at) {}
   /// The whole grid.
   block() : block(part(1, 0), part(1, 0), on_host()) {}
-  /// Of 62 rows or columns: how many, and from which one on.
+  /// The number of rows or columns of one part of 62, and the first of them.
   static std::pair<std::size_t, std::size_t> part(rank_id parts, rank_id mine) {
     const std::size_t each = size / parts;
     const std::size_t more = size % parts;
@@ -84,7 +84,7 @@ struct block {
     }
     co_await bring(u.at, u.cells, std::span<const double>(first));
   }
-  /// Of all that sweep `k` changed.
+  /// The sum of the squares of all changes of sweep `k`.
   task<double> sum_of_squares(std::size_t k) const {
     const std::vector<double> all = co_await taken(u.at, squares[k]);
     co_return std::accumulate(all.begin(), all.end(), 0.0);

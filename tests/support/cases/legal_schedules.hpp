@@ -1,6 +1,6 @@
 #pragma once
-/// Schedules drawn by lot among all that `check` accepts: any number of stages a rank, wherever they lie, and any order of computations,
-/// sends and receives that comes to its end. A pure function of the seed.
+/// Random schedules among all that `check` accepts: any number of stages on a rank, in any places, and any order of computations, sends and
+/// receives that can complete. A schedule is a pure function of the seed.
 ///
 ///     const pipeline_schedule s = legal_schedule(seed);
 #include <parley/runtime/random.hpp>
@@ -30,7 +30,7 @@ class drawn_schedule {
     }
     done_.resize(place_of(made.stages, kind::forward, 0));
     count_.resize(done_.size());
-    // Some kinds of actions are put off: a schedule may send at once or as late as it can, and post its receives early or late.
+    // Weights delay some kinds of actions: a schedule may send at once or as late as it can, and post its receives early or late.
     for (auto& weight : weights_) weight = std::array{1U, 1U, 8U, 64U}[below(4)];
     for (const pipeline_action* next = draw(); next != nullptr; next = draw()) list(*next);
   }
@@ -43,13 +43,13 @@ class drawn_schedule {
   void shuffle(std::vector<T>& all) {
     for (std::size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[below(i)]);
   }
-  // Each rank has one at least.
+  // Each rank gets at least one stage.
   void place_stages() {
     for (std::uint32_t s = 0; s < made.stages; ++s)
       made.places.push_back(s < made.ranks.size() ? s : below(made.ranks.size()));
     shuffle(made.places);
   }
-  // In which those of one boundary and direction are sent, and so received.
+  // The order in which the microbatches cross one boundary in one direction.
   std::vector<std::uint32_t> microbatches_in_some_order() {
     std::vector<std::uint32_t> order(made.microbatches);
     std::iota(order.begin(), order.end(), 0U);
@@ -77,7 +77,7 @@ class drawn_schedule {
                                : listed(s, kind::receive_backward, m) && listed(s + 1, kind::send_backward, m);
         add(s, kind::backward, m, back);
       }
-      // Of what crosses a boundary the next one.
+      // Only the next microbatch that crosses a boundary may be sent or received.
       const auto add_next = [&](const std::vector<std::uint32_t>& order, kind what, const kind* computed) {
         const std::uint32_t i = count_[place_of(s, what, 0)];
         if (i < order.size()) add(s, what, order[i], computed == nullptr || listed(s, *computed, order[i]));
@@ -113,7 +113,7 @@ class drawn_schedule {
   std::vector<std::vector<std::uint32_t>> backward_;
   std::array<std::uint32_t, 6> weights_{};
   std::vector<char> done_;
-  std::vector<std::uint32_t> count_;  // of what was listed, by stage and kind
+  std::vector<std::uint32_t> count_;  // listed actions, by stage and kind
   std::vector<pipeline_action> choices_;
 };
 

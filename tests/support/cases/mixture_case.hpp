@@ -1,5 +1,5 @@
 #pragma once
-/// CASES section 8: ranks that lack a config, and what each runs.
+/// CASES section 8: ranks that lack a config, and the configs that each rank runs.
 #include <parley/group_config.hpp>
 #include <parley/rank.hpp>
 #include <parley/runtime/time/executor.hpp>
@@ -18,7 +18,7 @@ using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
-/// CASES section 8: what each config takes, and on which place it ran. A leader's round waits for its slowest rank.
+/// CASES section 8: how often each config ran, and on which place. A leader's round waits for its slowest rank.
 struct machine_room {
   std::map<std::string, std::map<std::size_t, int>> ran;  // config, place
 };

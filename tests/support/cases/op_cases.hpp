@@ -1,6 +1,6 @@
 #pragma once
-/// Each op of more than two ranks as four ranks call it again and again, in virtual time or each in a process of its own, on memory of which
-/// one sees that nothing beside it was written (guarded.hpp).
+/// Each op of more than two ranks, called again and again by four ranks in virtual time or in processes of their own. Their memory shows
+/// stray writes (guarded.hpp).
 ///
 ///     world w(op_cases::ranks);
 ///     op_cases::rims op(w);
@@ -44,22 +44,22 @@ struct op_case {
   op_case(const op_case&) = delete;
   op_case& operator=(const op_case&) = delete;
   virtual ~op_case() = default;
-  /// As errors name it.
+  /// The op's name in errors.
   virtual const char* name() const = 0;
   virtual void declare(rank_id r) = 0;
   virtual task<> call(rank_id r) = 0;
   virtual bool rejoin(rank_id r) = 0;
-  /// What the call has brought to this rank.
+  /// True if the result of the call on this rank is right.
   virtual bool right(rank_id r) const = 0;
-  /// Whether the memory of a call that is under way shows that some of what it brings is here, and some is not.
+  /// True if the memory of a call in flight shows that a part of its result has arrived, and a part has not.
   virtual bool shows_part(rank_id) const { return false; }
-  /// Whether its ranks exchange something in each call.
+  /// True if the ranks exchange something in each call.
   virtual bool meets() const { return true; }
   rank& self(rank_id r) const { return w != nullptr ? (*w)[r] : *own; }
   world* w = nullptr;                      // of all ranks, or
   rank* own = nullptr;                     // the one of this process
-  std::array<guarded_place, ranks> at;     // what is the caller's
-  std::array<guarded_place, ranks> of_op;  // where an op makes what it gives its caller
+  std::array<guarded_place, ranks> at;     // memory of the caller
+  std::array<guarded_place, ranks> of_op;  // memory that the op makes for its caller
 };
 
 struct sums : op_case {
@@ -68,7 +68,7 @@ struct sums : op_case {
   bool right(rank_id r) const override {
     return wrong_sums(std::vector<float>(x.at(r).begin(), x.at(r).end()), ranks) == 0;
   }
-  // The sum of a part of the ranks.
+  // True if it shows the sum of only some of the ranks.
   bool shows_part(rank_id r) const override {
     const auto whole = x.find(r);
     if (whole == x.end()) return false;
@@ -76,7 +76,7 @@ struct sums : op_case {
     return first != contribution(r, 1)[0] && wrong_sums({first}, ranks) != 0;
   }
   std::span<float> fresh(rank_id r) {
-    const std::vector<float> mine = contribution(r, 30'000);  // more than a message takes along
+    const std::vector<float> mine = contribution(r, 30'000);  // too large for an eager message
     auto& all = x.try_emplace(r, at[r], mine.size()).first->second;
     std::copy(mine.begin(), mine.end(), all.begin());
     return {all.data(), all.size()};
@@ -213,7 +213,7 @@ struct rims final : op_case {
   }
   std::map<rank_id, halo> of;
   std::map<rank_id, array<float>> field;
-  std::map<rank_id, halo_plan> plans;  // each lasts beyond restarts of others
+  std::map<rank_id, halo_plan> plans;  // each survives restarts of other ranks
 };
 
 struct turning final : op_case {
@@ -239,7 +239,7 @@ struct turning final : op_case {
   bool right(rank_id r) const override { return tensors.at(r)[3][0] > 0 && tensors.at(r)[3][0] < ranks; }
   attention_shape shape{.heads = 1, .rows = 40, .dimensions = 64};
   std::map<rank_id, ring_attention> of;
-  std::map<rank_id, std::vector<array<float>>> tensors;  // queries, keys, values, and what comes of them
+  std::map<rank_id, std::vector<array<float>>> tensors;  // queries, keys, values, output
 };
 
 struct passes final : op_case {

@@ -1,5 +1,5 @@
 #pragma once
-/// CASES section 1: one rank's part of the two-round ring, whatever it runs on.
+/// CASES section 1: one rank's part of the two-round ring, on any place.
 #include <parley/tests/support/place.hpp>
 
 #include <parley/compute.hpp>
@@ -31,7 +31,7 @@ inline p2p_options pairs_named(std::string name) {
   return op;
 }
 
-// What is taken out of the program, to see what it was good for.
+// The dependency that is left out of the program, to show that it is needed.
 enum class lacks : std::uint8_t { nothing, reading_y0, reading_y1 };
 
 struct kernel {

@@ -1,9 +1,9 @@
 #pragma once
-/// One op of a small job in virtual time, which may be any of an edge, a group with a leader, and an op without headers whose trials are
-/// made in each of the three ways: what holds for all of them is tested on all of them.
+/// One op of a small job in virtual time: an edge, a group with a leader, or an op without headers whose trials are made in one of three
+/// ways. A test of something that holds for all of these runs on all of them.
 ///
 ///     scheme_job j(scheme::group);
-///     j.remember(2, scheme_job::fine);     // what an earlier job has left on rank 2
+///     j.remember(2, scheme_job::fine);     // a result of an earlier job on rank 2
 ///     j.run();                             // declares the op, calls it, and lets time pass
 ///     CHECK(j.campaign().chosen().config == "fine");
 ///
@@ -41,7 +41,7 @@ inline std::string name(scheme s) {
   return names[static_cast<std::size_t>(s)];
 }
 
-/// The same with look-ahead.
+/// A scheme and its look-ahead.
 struct scheme_variant {
   scheme how;
   std::uint64_t depth;  ///< of a group
@@ -52,12 +52,12 @@ inline constexpr std::array all_variants{scheme_variant{scheme::edge, 1},       
 
 inline constexpr auto nobody = static_cast<rank_id>(-1);
 
-/// A config's times and health, and where it has run, rehearsals included.
+/// A config's times and health, and how often it has run on each rank, rehearsals included.
 struct config_state {
   const char* name;
   const char* wire_class;
   std::array<runtime::time_ns, 3> takes_ns;  ///< by rank
-  rank_id ill = nobody;                      ///< on which it fails
+  rank_id ill = nobody;                      ///< the rank on which it fails
   std::array<std::size_t, 3> runs{};
 
   runtime::task<> run(rank_id on) {
@@ -108,7 +108,7 @@ class stated_star final : public ops::group_config {
   ops::group_config_ptr real_ = configs::star();
 };
 
-/// Nobody is done before all have come.
+/// No member ends before all have begun.
 class stated_algorithm final : public ops::symmetric_config {
  public:
   explicit stated_algorithm(config_state& s)
@@ -128,13 +128,13 @@ class stated_algorithm final : public ops::symmetric_config {
   config_state& state_;
 };
 
-/// The sender of an edge is rank 0; of the others rank 1 leads ranks 0 and 2.
+/// In an edge, rank 0 sends to rank 1. In the other schemes, rank 1 leads ranks 0 and 2.
 struct scheme_job {
   static constexpr std::size_t plain = 0;  ///< the default
   static constexpr std::size_t fine = 1;   ///< the fastest
   static constexpr std::size_t coarse = 2;
-  static constexpr std::size_t twin = 3;     ///< of the wire class of `fine`; at first nobody has it
-  static constexpr std::size_t fragile = 4;  ///< would be faster still; at first nobody has it
+  static constexpr std::size_t twin = 3;     ///< has the wire class of `fine`; at first no rank has it
+  static constexpr std::size_t fragile = 4;  ///< is faster than `fine`; at first no rank has it
   static constexpr std::size_t bytes = 100'000;
 
   explicit scheme_job(scheme s, std::string called = "activations", const char* wire_class_of_coarse = "coarse")
@@ -169,7 +169,7 @@ struct scheme_job {
   std::string line(const std::string& solution, const std::string& time = "1.5") const {
     return entry + ",128KiB," + solution + "," + time + "\n";
   }
-  /// Gives a rank a results file, with the validators that it has today.
+  /// Gives a rank a results file, with its current validators.
   void remember(rank_id r, const std::string& lines) {
     std::string text = "Validator,PARLEY_VERSION," + std::string(runtime::version_text) + "\nValidator,PARLEY_WORLD," +
                        std::to_string(size) + "\n";
@@ -183,7 +183,7 @@ struct scheme_job {
   void forget() {
     for (auto& d : disks) d.files.clear();
   }
-  /// What all ranks' files will say of the key; nothing: none has it.
+  /// The entry for the key that the results of all ranks contain; nothing: no rank has one.
   std::optional<tuning::result_entry> learned(const std::string& machines = {}) const {
     std::vector<std::optional<tuning::result_entry>> all;
     for (const auto& r : ranks) {
@@ -201,7 +201,7 @@ struct scheme_job {
 
   // ---- running ------------------------------------------------------------------------------------------------------
 
-  /// Processes that read their files, declare the op and call it until something has been decided.
+  /// Starts all ranks, which read their files and declare the op, and calls the op until something has been decided.
   void run() {
     start();
     call(first_calls());
@@ -224,12 +224,12 @@ struct scheme_job {
     }
   }
   std::size_t first_calls() const { return leased() ? 400 : 120; }
-  /// So many more calls on each rank, and 20 s afterwards. No call fails, unless a config is to, and none is run with two configs.
+  /// Makes `times` more calls on each rank, and then lets 20 s pass. Checks that no call ran two configs, and counts failed calls.
   void call(std::size_t times, std::size_t of_bytes = bytes) {
     call_meanwhile(times, [] {}, of_bytes);
     pass(20'000'000'000);
   }
-  /// What is done in the middle of so many calls, or as soon as something is so: all ranks go on calling.
+  /// Makes calls, and does `what` in the middle of them, or as soon as `when` returns true. All ranks go on calling.
   template <class Do>
   void call_meanwhile(std::size_t times, Do what, std::size_t of_bytes = bytes) {
     call_and_when(times, [&] { return made >= size * times / 2; }, what, of_bytes);
@@ -252,8 +252,8 @@ struct scheme_job {
     };
     runtime::run(clock, sleep(clock.deadline_in(span)));
   }
-  std::size_t failed = 0;  ///< calls
-  std::size_t made = 0;    ///< of the latest, by all ranks
+  std::size_t failed = 0;  ///< failed calls
+  std::size_t made = 0;    ///< the latest calls, of all ranks
 
   // ---- what came of it ----------------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ struct scheme_job {
     return *assigned().searches().front();
   }
   bool decided() const { return campaign().is_decided(); }
-  /// What all ranks were told, which must be one thing.
+  /// The decision that all ranks know, which must be the same one.
   actors::decision_record decision() const {
     std::vector<actors::decision_record> all;
     for (const auto& r : ranks) {
@@ -288,7 +288,7 @@ struct scheme_job {
     INFO(why);
     return why.find(part) != std::string::npos;
   }
-  /// What runs from now on: by the log of an op without headers, else by the decision.
+  /// The config that runs from now on: by the log of an op without headers, else by the decision.
   std::string running() const {
     if (!leased()) return campaign().chosen().config;
     auto& end = leased_ops[leader].end();
@@ -305,7 +305,7 @@ struct scheme_job {
     for (const auto& op : leased_ops) met += op.end().leases().statistics().gates_met;
     return met;
   }
-  /// All but what windows and acknowledgements are about; an op without headers has no such.
+  /// Number of control messages that are not about windows and acknowledgements. An op without headers sends none about these.
   std::uint64_t agreement_messages() const {
     std::uint64_t sent = 0;
     for (const auto& r : ranks) {
@@ -327,9 +327,9 @@ struct scheme_job {
   std::string op_name;
   std::string entry;  ///< its name in results files
   std::vector<ops::rank_settings> settings;
-  std::vector<std::vector<bool>> can;      ///< by rank: which configs
+  std::vector<std::vector<bool>> can;      ///< by rank: the configs that it has
   std::uint64_t depth = 1;                 ///< of a group
-  std::size_t at_once = 1;                 ///< calls that a rank has under way
+  std::size_t at_once = 1;                 ///< calls of a rank in flight
   bool mixed = false;                      ///< ranks run several configs of one wire class for one call
   std::array<runtime::time_ns, 3> late{};  ///< how long each rank takes before it calls
   std::vector<std::uint64_t> hosts{};
@@ -399,7 +399,7 @@ struct scheme_job {
       outcome = co_await ops::attempt(leased_ops[r].run(raw));
     } else if (r == 0) {
       outcome = co_await ops::attempt(transfers_declared[0].send(raw, {.to = 1}));
-    } else {  // longer than a send: one that ends before anything has come would leave its message to the next one
+    } else {  // waits longer than a send: a receive that times out would leave its message to the next one
       auto received = co_await ops::attempt(transfers_declared[1].receive(raw, {.from = 0, .timeout = 60s}));
       if (!received) outcome = received.reason();
     }
@@ -414,7 +414,7 @@ struct scheme_job {
   std::vector<ops::transfer> transfers_declared;
   std::vector<ops::collective> groups;
   std::vector<ops::symmetric> leased_ops;
-  std::vector<std::shared_ptr<library_source>> sources;  ///< of their communicators for rehearsals
+  std::vector<std::shared_ptr<library_source>> sources;  ///< of the ranks' communicators for rehearsals
 };
 
 }  // namespace parley::tests

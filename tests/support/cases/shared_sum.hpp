@@ -1,14 +1,14 @@
 #pragma once
-/// A library of collectives for real processes of one host, whose calls carry no header: sums over shared memory. Each config lays
-/// the words out in an order of its own, so that members who run different ones for one call get wrong sums.
+/// A library of collectives for real processes of one host, whose calls carry no header: sums over shared memory. Each config lays out the
+/// words in its own order, so members that run different configs for one call get wrong sums.
 ///
 ///     shared_sums memory(path, members);                     // the last member who opens the file removes its name
 ///     op.communicator     = memory.user(2);                          // member 2's; results come `depth` - 1 calls later
 ///     op.rehearse = memory.rehearsals(2);
 ///     op.configs  = {sums_by("forward", 1, costs), sums_by("by_threes", 3, costs)};
 ///
-/// A member may be up to `depth` - 1 calls ahead of the others, as with libraries that buffer: call n brings the sums of call
-/// n - depth + 1, and zeros before there are any.
+/// A member may be up to `depth` - 1 calls ahead of the others, as with libraries that buffer: call n returns the sums of call
+/// n - depth + 1, or zeros if there is no such call.
 #include <parley/scope.hpp>
 #include <parley/symmetric.hpp>
 #include <parley/task.hpp>
@@ -59,14 +59,14 @@ class shared_sums : public std::enable_shared_from_this<shared_sums> {
  private:
   friend class shared_communicator;
   friend class shared_source;
-  // Twice the depth: what a member still reads is not written by another that is ahead.
+  // There are twice as many slots as the depth, so that a member that is ahead does not overwrite a slot that another one still reads.
   struct region {
     std::array<std::atomic<std::uint64_t>, most_members> written;  // calls of each member
     std::array<std::array<sum_words, most_members>, 2 * depth> slots;
   };
   struct layout {
     std::atomic<std::size_t> opened;
-    std::atomic<std::uint64_t> regions;  // given out, besides the user's
+    std::atomic<std::uint64_t> regions;  // regions given out, besides the user's
     std::array<std::atomic<std::uint64_t>, most_members> told;
     std::array<region, 16> all;
   };
@@ -83,7 +83,7 @@ class shared_communicator final : public ops::communicator {
   void abort() noexcept override { aborted_ = true; }
   bool aborted() const noexcept override { return aborted_; }
 
-  /// Puts the next call's words where this stride puts them; the number of the call.
+  /// Writes the words of the next call in the order of this stride. Returns the number of the call.
   std::uint64_t write(std::span<const std::byte> data, std::size_t stride) {
     const std::uint64_t call = next_++;
     auto& to = here_.slots[call % here_.slots.size()][member_];
@@ -93,10 +93,10 @@ class shared_communicator final : public ops::communicator {
     here_.written[member_].store(call + 1, std::memory_order_release);
     return call;
   }
-  /// How far this member may be ahead of the others.
+  /// Limits how far this member may be ahead of the others.
   void most_ahead(std::uint64_t calls) { ahead_ = std::min(calls, depth_ - 1); }
 
-  /// Whether all have written what this call brings, and nobody is too far behind.
+  /// True if all members have written the words that this call sums, and none is too far behind.
   bool can_read(std::uint64_t call) const {
     return std::all_of(here_.written.begin(), here_.written.begin() + static_cast<std::ptrdiff_t>(memory_->members_),
                        [&](const auto& w) { return w.load(std::memory_order_acquire) + ahead_ > call; });
@@ -147,7 +147,7 @@ class shared_source final : public ops::communicator_source {
   bool beside_;
 };
 
-/// What this process ran, and what that costs here.
+/// The runs of this process, and the time that each of them takes.
 struct sums_book {
   runtime::time_ns call_ns = 500'000;
   std::map<std::string, runtime::time_ns> rehearsal_ns{};
@@ -156,12 +156,12 @@ struct sums_book {
     std::uint64_t digest;
   };
   std::vector<entry> calls{};                          ///< of the user
-  std::map<std::uint64_t, std::uint32_t> rehearsed{};  ///< how many have ended well, by digest
+  std::map<std::uint64_t, std::uint32_t> rehearsed{};  ///< successful rehearsals, by digest
 };
 
 class sums_by final : public ops::symmetric_config {
  public:
-  /// An odd stride, so that each word has a place of its own.
+  /// The stride must be odd, so that each word has its own place.
   sums_by(const std::string& name, std::size_t stride, std::shared_ptr<sums_book> book)
       : symmetric_config({.name = name, .wire_class = name}), name_(name), stride_(stride), book_(std::move(book)) {}
 

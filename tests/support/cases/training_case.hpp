@@ -1,5 +1,5 @@
 #pragma once
-/// CASES section 2: a model in stages, and its gradients by one process.
+/// CASES section 2: a model in stages, and its gradients computed by one process.
 #include <parley/tests/support/place.hpp>
 
 #include <parley/compute.hpp>
@@ -19,7 +19,7 @@ namespace parley::tests::training_case {
 using namespace parley::ops;
 using namespace parley::runtime;
 
-// A model of stages y = tanh(w x + b), element by element, with mean squares as its loss: small, and with real gradients.
+// A model of stages y = tanh(w x), element by element, with mean squares as its loss: small, and with real gradients.
 struct model {
   explicit model(std::uint32_t n) : stages(n), weight(n), weight_gradient(n) {
     for (std::uint32_t s = 0; s < n; ++s) weight[s] = 0.5 + 0.1 * s;
@@ -59,7 +59,7 @@ struct part_of_model final : pipeline_stages {
   pipeline_action late{99, pipeline_action::kind::forward, 0};
   time_ns late_ns = 0;
   int throws_at = -1;
-  std::size_t elements = width;  // at least
+  std::size_t elements = width;  // in an activation; at least `width`
   std::vector<std::string> order;
 
  private:
@@ -68,7 +68,7 @@ struct part_of_model final : pipeline_stages {
   }
 };
 
-/// The same by kernels, wherever they run.
+/// The same model, computed by kernels on any place.
 class placed_part final : public training_work {
  public:
   placed_part(std::uint32_t stages, place& at) : m_(stages), at_(at) {
@@ -91,7 +91,8 @@ class placed_part final : public training_work {
                                     at_.seen(gradients_[a.stage])},
                   width);
     }
-    // What was sent forward is read backward, too: no message overwrites it, and one that still takes it from here is not to wait for that.
+    // The output of a forward pass is read in the backward pass, too. No message overwrites it, and a message that still sends it must not
+    // wait for the backward kernel, so this is done only after the forward kernel.
     if (forward) at_.before_messages(memory.out);
     at_.before_messages(memory.in);
     at_.before_messages(memory.gradient_out);
@@ -117,7 +118,7 @@ class placed_part final : public training_work {
   std::vector<array<double>> gradients_;
 };
 
-/// By one process. Each stage adds up its microbatches in the order of its list.
+/// The gradients computed by one process. Each stage sums its microbatches in the order of its list.
 inline std::vector<double> gradients_alone(const pipeline_schedule& s) {
   part_of_model all(s.stages, 0);
   using numbers = std::vector<double>;

@@ -1,6 +1,6 @@
 #pragma once
-/// The worked cases with exact numbers, as one rank runs them, wherever its arrays lie and its kernels run (place.hpp). Each rank checks what
-/// it has. A program that runs some of them alone includes those of worked/.
+/// The worked cases with exact numbers, as one rank runs them on any place (place.hpp). Each rank checks its own results. A program that
+/// runs only some of the cases includes their headers in worked/.
 ///
 ///     here h(rank, place);
 ///     run(loop, guarded(&h));

@@ -1,5 +1,5 @@
 #pragma once
-/// A GPU as the place of a worked case: the real one, or a fake.
+/// A GPU as the place of a worked case: a real one or a fake.
 #include <parley/tests/support/devices/fake_cuda.hpp>
 #include <parley/tests/support/place.hpp>
 
@@ -14,7 +14,7 @@ namespace parley::tests {
 
 class device_place : public place {
  public:
-  /// `memory` outlives the ops that use it.
+  /// `memory` must outlive the ops that use it.
   device_place(transports::cuda_copies& copies, transports::cuda_space& memory)
       : copies_(copies), space_(memory), stream_(copies.driver().make_stream(copies.device())) {}
   device_place(const device_place&) = delete;
@@ -49,7 +49,7 @@ class device_place : public place {
   transports::cuda_stream stream_;
 };
 
-/// Kernels take so many ticks.
+/// A fake GPU on which each kernel takes `ticks` ticks.
 class fake_place final : public device_place {
  public:
   fake_place(transports::cuda_copies& copies, transports::cuda_space& memory, std::uint64_t ticks = 200)

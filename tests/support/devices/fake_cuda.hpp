@@ -1,10 +1,10 @@
 #pragma once
-/// A GPU for tests without one. What is enqueued takes effect later: each `query` is a tick, and an operation ends so many ticks
-/// after the one before it in its stream. Copies read their source when they end, not when they are enqueued, so that a missing
-/// order shows as wrong bytes. Device memory has addresses that no processor may follow: touching one is a segmentation
-/// fault. Streams of a device share its queues in turn: while one that waits is at the head of a queue, nothing that came later goes on
-/// there. All copies that a device makes out of others' memory go through one queue more, in the order in which they were enqueued,
-/// whichever streams they are in, as bench/gpu/queues.cpp saw it on H100s.
+/// A GPU for tests without one. Enqueued operations take effect later: each `query` and each `look_at` is a tick, and an operation ends so
+/// many ticks after the one before it in its stream. Copies read their source when they end, not when they are enqueued, so a missing
+/// order shows as wrong bytes. Device memory has addresses that the processor may not follow: touching one is a segmentation fault.
+/// Streams of a device share its queues in turn: while an operation that waits is at the head of a queue, nothing that was enqueued later
+/// goes on in that queue. All copies that a device makes out of other devices' memory go through one more queue, in the order in which
+/// they were enqueued, whichever streams they are in, as bench/gpu/queues.cpp saw it on H100s.
 #include <parley/config.hpp>
 #include <parley/transports/cuda/cuda_driver.hpp>
 #include <sys/mman.h>
@@ -43,16 +43,16 @@ class fake_cuda final : public transports::cuda_driver {
 
   static constexpr double ns_per_tick = 1'000;
   std::uint64_t ticks_per_copy = 5;
-  std::map<int, std::uint64_t> ticks_of_sums;  ///< of several parts, by device, where they take another time
+  std::map<int, std::uint64_t> ticks_of_sums;  ///< of sums of several parts, by device, if they differ from copies
   enum class ipc_state { works, refused } ipc = ipc_state::works;
   std::optional<int> exports_nothing{};  ///< the device whose memory cannot be exported
-  std::optional<int> imports_nothing{};  ///< which can import none
+  std::optional<int> imports_nothing{};  ///< the device that can import none
   int imported = 0;
   std::uint64_t sums_by_kernel = 0;
-  std::uint64_t sums_at_once = 0;  ///< kernels of one member that ran beside each other, with one number
+  std::uint64_t sums_at_once = 0;  ///< kernels of one member that ran at the same time, with one number
   std::uint64_t copies_that_hold =
-      0;  ///< of memory that is not pinned, behind something that waits: CUDA's hold their caller up
-  /// Of each copy: its stream, and the blocks of its kernel, 0 of a copy engine's.
+      0;  ///< copies of memory that is not pinned, behind a waiting operation: in CUDA these block their caller
+  /// A copy: its stream, and the number of blocks of its kernel; 0: a copy engine made it.
   struct seen_copy {
     cuda_stream in;
     unsigned blocks;
@@ -61,30 +61,30 @@ class fake_cuda final : public transports::cuda_driver {
   bool word_operations = true;
   bool waits_for_words = true;
   unsigned queues_there = 32;
-  /// From the `n`-th copy on, counted from 1, everything on its device fails as it does after a sticky error.
+  /// From the `n`-th copy on, counted from 1, everything on its device fails, as after a sticky error.
   std::optional<std::uint64_t> break_at_copy{};
-  /// How often `query` fails for a reason that is not its device's.
+  /// How often `query` still fails although its device works.
   unsigned queries_that_fail = 0;
-  /// What a kernel does that writes where nothing is.
+  /// Breaks a device, as a kernel does that writes to an invalid address.
   void fault_now(int device = 0) noexcept { broken_.insert(device); }
-  /// Of devices. Where there is none there is no pinned memory either.
+  /// Bytes left on the devices. If there are none, there is no pinned memory either.
   std::size_t memory_left = std::size_t{1} << 30U;
 
-  /// A kernel.
+  /// Enqueues a kernel.
   void launch(cuda_stream s, std::uint64_t ticks, std::function<void()> effect) {
     push(s, {operation::kind::work, std::move(effect), ticks, nullptr, 0, {}});
   }
-  /// A kernel that runs until it is told to end.
+  /// Enqueues a kernel that runs until `over` returns true.
   void launch_until(cuda_stream s, std::function<bool()> over) {
     push(s, {operation::kind::work, {}, 0, nullptr, 0, std::move(over)});
   }
-  /// Where the processor may see device memory.
+  /// The address at which the processor may access device memory; null: it is no device memory.
   std::byte* shadow(const void* address) {
     const auto at = block_of(address);
     if (at == blocks_.end()) return nullptr;
     return at->second.bytes.data() + (static_cast<const std::byte*>(address) - static_cast<std::byte*>(at->first));
   }
-  /// As others in the program do who have a context of their own.
+  /// Allocates memory as other code in the program does that has its own context.
   void* allocate_in_other_context(int device, std::size_t bytes) {
     void* const at = allocate(device, bytes);
     blocks_[at].other_context = true;
@@ -118,7 +118,7 @@ class fake_cuda final : public transports::cuda_driver {
     const auto at = [](cuda_event e) { return reinterpret_cast<const event*>(e)->tick; };
     return static_cast<double>(at(to) - at(from)) * ns_per_tick;
   }
-  /// What is enqueued with it goes on with it, as CUDA says.
+  /// Operations that were enqueued with the event go on with it, as in CUDA.
   void destroy(cuda_event e) noexcept override {
     std::erase_if(events_, [&](const auto& own) { return own.get() == reinterpret_cast<event*>(e); });
   }
@@ -145,7 +145,7 @@ class fake_cuda final : public transports::cuda_driver {
       delete[] static_cast<std::byte*>(memory);
       return;
     }
-    for (int i = 0; i < 10; ++i) tick();  // CUDA frees memory once what has been enqueued is over
+    for (int i = 0; i < 10; ++i) tick();  // CUDA frees memory once all enqueued operations have ended
     const auto at = blocks_.find(memory);
     memory_left += at->second.bytes.size();
     ::munmap(memory, at->second.reserved);
@@ -180,7 +180,7 @@ class fake_cuda final : public transports::cuda_driver {
     push(s, {operation::kind::work,
              [this, to, from, bytes, number, device = stream_of(s).device] {
                if (break_at_copy && number >= *break_at_copy) return fault_now(device);
-               if (bytes != 0) std::memmove(here(to), here(from), bytes);  // of nothing there may be no address
+               if (bytes != 0) std::memmove(here(to), here(from), bytes);  // an empty range may have no address
              },
              ticks_per_copy,
              nullptr,
@@ -241,9 +241,9 @@ class fake_cuda final : public transports::cuda_driver {
     ++sums_by_kernel;
     return errc::none;
   }
-  /// Kernels of `sum_with_peers` that have begun.
+  /// Number of kernels of `sum_with_peers` that run.
   std::size_t sums_that_wait() const { return summing_.size(); }
-  // Those of one call find each other by the first member's box, which all name by the same address here.
+  // Kernels of one call find each other by the first member's box, which has the same address for all members here.
   errc sum_with_peers(std::span<std::byte> floats, const transports::peer_boxes& with,
                       cuda_stream s) noexcept override {
     if (is_broken(s)) return errc::device_failed;
@@ -261,7 +261,7 @@ class fake_cuda final : public transports::cuda_driver {
       if (all->memory.size() == with.members && !std::exchange(all->over, true)) add_up(all->memory);
       const bool ends = all->over || *with.stop != 0;
       if (!ends) return false;
-      sums_.erase({with.box[0], number});  // the box may be another communicator's next
+      sums_.erase({with.box[0], number});  // another communicator may get this box next
       summing_.erase(with.calls);
       all = nullptr;
       return true;
@@ -362,7 +362,7 @@ class fake_cuda final : public transports::cuda_driver {
     int device;
     std::uint64_t recorded = 0;
     std::uint64_t happened = 0;
-    std::uint64_t tick = 0;  // at which that was
+    std::uint64_t tick = 0;  // the tick at which it happened
   };
   struct operation {
     enum class kind { work, record, wait, wait_for_word } what;
@@ -410,7 +410,7 @@ class fake_cuda final : public transports::cuda_driver {
     int device = 0;
     bool other_context = false;
   };
-  // Which the address lies in; the end: in none.
+  // The block in which the address lies; the end: in none.
   std::map<void*, block>::iterator block_of(const void* address) {
     auto at = blocks_.upper_bound(const_cast<void*>(address));
     if (at == blocks_.begin()) return blocks_.end();
@@ -434,7 +434,7 @@ class fake_cuda final : public transports::cuda_driver {
     std::byte* const seen = shadow(address);
     return seen == nullptr ? const_cast<void*>(address) : seen;
   }
-  // Of each queue, what is before the first wait in it.
+  // By queue: the place of the first operation that waits. Operations before it may go on.
   std::vector<std::uint64_t> goes_on_up_to() const {
     std::vector<std::uint64_t> first(queues_there * devices_.size(), ~std::uint64_t{0});
     for (const auto& s : streams_) {
@@ -444,7 +444,7 @@ class fake_cuda final : public transports::cuda_driver {
     }
     return first;
   }
-  // Of each device, the first copy out of another's memory that is not over.
+  // By device: the place of the first unfinished copy out of another device's memory.
   std::vector<std::uint64_t> first_pulls() const {
     std::vector<std::uint64_t> first(devices_.size(), ~std::uint64_t{0});
     for (const auto& s : streams_) {
@@ -481,7 +481,7 @@ class fake_cuda final : public transports::cuda_driver {
   }
 
   std::vector<transports::cuda_device> devices_;
-  std::map<int, std::size_t> made_;  // streams, by device
+  std::map<int, std::size_t> made_;  // streams made so far, by device
   std::uint64_t enqueued_ = 0;
   std::uint64_t ticks_ = 0;
   std::vector<std::unique_ptr<stream>> streams_;
@@ -489,14 +489,14 @@ class fake_cuda final : public transports::cuda_driver {
   std::vector<std::unique_ptr<std::vector<operation>>> graphs_;
   std::map<void*, block> blocks_;
   std::map<std::pair<const std::byte*, std::uint32_t>, std::shared_ptr<joint_sum>> sums_;
-  std::set<const std::uint32_t*> summing_;  // members whose kernel runs, by what counts their calls
+  std::set<const std::uint32_t*> summing_;  // members whose kernel runs, by their call counters
   std::size_t pinned_ = 0;
   std::map<const std::byte*, std::size_t> pinned_blocks_;
   std::uint64_t copies_ = 0;
   std::set<int> broken_;  // devices
 };
 
-/// Device memory with bytes in it, for tests.
+/// Fills device memory with bytes, and checks them.
 inline void fill(fake_cuda& gpu, std::span<std::byte> memory, unsigned seed) {
   std::byte* const at = gpu.shadow(memory.data());
   for (std::size_t i = 0; i < memory.size(); ++i) at[i] = static_cast<std::byte>(i * 31 + i / 256 + seed);

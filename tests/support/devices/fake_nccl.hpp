@@ -1,7 +1,7 @@
 #pragma once
-/// An NCCL for tests, over `fake_cuda`: communicators connect once all members are there, calls go on behind the scenes for a
-/// while and are in their stream only then, and the n-th send of a communicator meets its n-th receive, on the device, when
-/// both have their turn. A kernel whose other half never comes runs until it is aborted.
+/// A fake NCCL for tests, over `fake_cuda`. Communicators connect once all members are there. A call stays pending for a while before it is
+/// in its stream. The n-th send of a communicator meets its n-th receive on the device, when both have their turn. A kernel whose other
+/// half never arrives runs until it is aborted.
 #include <parley/tests/support/devices/fake_cuda.hpp>
 
 #include <parley/config.hpp>
@@ -28,12 +28,12 @@ class fake_nccl final : public transports::nccl_library {
   explicit fake_nccl(fake_cuda& gpu) : gpu_(gpu) {}
 
   enum class connecting_state { works, refused, fails } connecting = connecting_state::works;
-  std::optional<int> refuses_place{};  ///< which cannot connect
-  int asked_per_call = 3;              ///< how often `state` answers pending after each call
+  std::optional<int> refuses_place{};  ///< the member that cannot connect
+  int asked_per_call = 3;              ///< how often `state` returns pending after each call
   int mismatches = 0;                  ///< sends that met a receive of another size
   int aborts = 0;
   bool aborts_are_late =
-      false;  ///< while something goes on behind the scenes: that is over, or in its stream, with `come_late`
+      false;  ///< an abort of a pending call ends only with `come_late`, which puts the call into its stream
   std::size_t communicators() const { return all_.size(); }
 
   int version() const noexcept override { return 22809; }
@@ -93,7 +93,7 @@ class fake_nccl final : public transports::nccl_library {
     std::erase_if(all_, [&](const auto& m) { return m.get() == &of(c); });
     return over;
   }
-  /// What was being called when its communicator was aborted comes into its stream now.
+  /// Calls that were pending when their communicator was aborted enter their streams now.
   void come_late() {
     for (const auto& each : std::exchange(late_, {})) each();
   }
@@ -127,7 +127,7 @@ class fake_nccl final : public transports::nccl_library {
     if (m.asked > 0 || m.behind_the_scenes || with < 0 || with >= m.members) return errc::device_failed;
     m.asked = asked_per_call;
     m.behind_the_scenes = [this, met = m.of, gone = m.aborted, memory, where, members = m.members, stream] {
-      // A replay is a call of its own.
+      // Each replay is a call of its own.
       gpu_.launch_until(stream, [this, met, gone, memory, members, where, mine = std::shared_ptr<call>()]() mutable {
         if (mine == nullptr) {
           mine = std::make_shared<call>(call{memory, members});

@@ -1,5 +1,6 @@
 #pragma once
-/// Two ranks in one process that would be processes with a GPU each, or on one, members of an op over a gpu_world with a fake NCCL.
+/// Two ranks in one process, which stand for processes with a GPU each or with one GPU, as members of an op over a
+/// gpu_world with a fake NCCL.
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/devices/fake_nccl.hpp>
 
@@ -111,13 +112,13 @@ struct two_members {
     }
     return wrong;
   }
-  /// Until one is decided on; how many were wrong.
+  /// Sums until a config is decided on. Returns the number of wrong sums.
   std::size_t sum_until_decided() {
     std::size_t wrong = 0;
     for (const deadline limit; winner().empty() && !limit.is_over();) wrong += sum(5);
     return wrong;
   }
-  /// Why rank `r` says that a config was not tried; empty: it was, or is unknown.
+  /// The reason that rank `r` gives for not trying a config; empty: the config was tried, or is unknown.
   std::string why_excluded(runtime::rank_id r, const ops::symmetric_config_ptr& config) {
     for (const auto& e : ends[r].decision(bytes).evidence) {
       if (e.config == config->id() && e.status != "measured") return e.status + ": " + e.detail;

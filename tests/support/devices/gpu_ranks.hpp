@@ -1,5 +1,5 @@
 #pragma once
-/// Two ranks, or more, in one process that would be processes with a GPU each: device buffers over a link that moves host memory only.
+/// Two or more ranks in one process, which stand for processes with a GPU each: device buffers over a link that moves only host memory.
 #include <parley/tests/support/devices/fake_cuda.hpp>
 #include <parley/tests/support/devices/fake_nccl.hpp>
 
@@ -39,7 +39,7 @@ struct two_ranks {
     ops::rank_settings settings;
     settings.plan.budget_fraction = 1e9;
     settings.flight_records = std::size_t{1} << 16U;
-    gpu.queues_there *= world;  // each process has its own
+    gpu.queues_there *= world;  // each process has its own queues
     loop.attach(below);
     std::vector<std::uint64_t> lives(world);
     std::iota(lives.begin(), lives.end(), 11);
@@ -74,7 +74,7 @@ struct two_ranks {
     const auto handle = t.registered(from);
     for (int i = 0; i < times; ++i) {
       for (int turn = 0; turn < 8; ++turn)
-        co_await runtime::yield;  // so that the receive is posted, and its credit here
+        co_await runtime::yield;  // so that the receive is posted and its credit has arrived
       co_await t.send(from, {.to = 1});
     }
   }

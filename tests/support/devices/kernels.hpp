@@ -1,6 +1,6 @@
 #pragma once
-/// What the worked cases compute, an element at a time: by the processor, or as kernels of a GPU, as nvcc reads this, too. Addresses are those
-/// that a kernel may follow (place.hpp).
+/// The kernels of the worked cases, an element at a time. They run on the processor or, because nvcc compiles this file, too, on a GPU.
+/// Addresses are those under which kernels see memory (place.hpp).
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace parley::tests::kernels {
 
-/// to = factor x + y, or + term where there is no y.
+/// to = factor x + y; without y: to = factor x + term.
 struct linear {
   float* to;
   const float* x;
@@ -25,7 +25,7 @@ struct linear {
   PARLEY_KERNEL void operator()(std::size_t i) const { to[i] = factor * x[i] + (y == nullptr ? term : y[i]); }
 };
 
-/// A sweep of Jacobi over the cells of a sheet with a rim, and the squares of what it changes.
+/// A Jacobi sweep over the cells of a sheet with a rim, and the square of each cell's change.
 struct sweep {
   double* to;
   double* squares;
@@ -40,7 +40,7 @@ struct sweep {
   }
 };
 
-/// A stage y = tanh(weight x) of a model; without x: of that microbatch's input.
+/// A stage y = tanh(weight x) of a model; without x: the stage reads the microbatch's input.
 struct stage {
   const double* x;
   double weight;
@@ -55,13 +55,13 @@ struct forward {
   double* y;
   PARLEY_KERNEL void operator()(std::size_t i) const { y[i] = tanh(of.weight * of.in(i)); }
 };
-/// Without `after`: of the mean squares of y, which is the loss.
+/// The gradients of a stage. `after` is the gradient of y; without it, the gradient is that of the loss, the mean squares of y.
 struct backward {
   stage of;
   const double* y;
   const double* after;
-  double* before;           ///< null: nobody wants it
-  double* weight_gradient;  ///< each element's part, added to
+  double* before;           ///< the gradient of x; null: not needed
+  double* weight_gradient;  ///< each element's part is added to it
   PARLEY_KERNEL void operator()(std::size_t i) const {
     const double inside = (after != nullptr ? after[i] : y[i]) * (1 - y[i] * y[i]);
     weight_gradient[i] += inside * of.in(i);
@@ -87,7 +87,8 @@ PARLEY_KERNEL inline void store(std::uint16_t* to, double x) {
   *to = static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16U) & 1U)) >> 16U);
 }
 
-/// A row of queries with a block of keys and values, added to what it has of the blocks before; arrays are [heads][rows][dimensions].
+/// Attention of a row of queries to one block of keys and values, added to the sums of the blocks before. Arrays are
+/// [heads][rows][dimensions].
 template <class Element>
 struct attention {
   const Element* q;
@@ -102,8 +103,8 @@ struct attention {
   std::uint64_t first_query;
   std::uint64_t first_key;
   bool causal;
-  bool first;  ///< nothing is summed up yet
-  bool last;   ///< `out` is written
+  bool first;  ///< the first block: the sums are still empty
+  bool last;   ///< the last block: `out` is written
   PARLEY_KERNEL void operator()(std::size_t row) const {
     double* const sums = weighted + row * dimensions;
     if (first) {
@@ -134,7 +135,7 @@ struct attention {
 using any =
     std::variant<linear, sweep, forward, backward, attention<double>, attention<float>, attention<std::uint16_t>>;
 
-/// By the processor.
+/// Runs a kernel on the processor.
 inline void run(const any& kernel, std::size_t count) {
   std::visit(
       [count](const auto& k) {

@@ -1,7 +1,7 @@
 #pragma once
-/// A stand-in for a library whose calls carry no header, such as a collective's: the i-th call of each member on one
-/// communicator meets the i-th calls of the others, whatever they run. It keeps book of every meeting, so that a test can see
-/// whether all members ran the same config for the same invocation.
+/// A stand-in for a library whose calls carry no header, such as one of collectives: the i-th calls of all members on one communicator
+/// meet, whatever configs they run. The library records every meeting, so that a test can check that all members ran the same config
+/// for the same invocation.
 #include <parley/tests/support/world.hpp>
 
 #include <parley/ops/leased/symmetric_end.hpp>
@@ -17,10 +17,10 @@
 
 namespace parley::tests {
 
-/// What each member is in at a time: calls of its user, and rehearsals.
+/// Counts the calls and the rehearsals that each member is in at a time.
 class calls_book {
  public:
-  /// One call, from its begin to its end, however it ends.
+  /// One call or rehearsal, from its begin to its end, however it ends.
   class entry {
    public:
     entry(calls_book& b, rank_id member, bool rehearsal) : here_(b.of_[member]), rehearsal_(rehearsal) {
@@ -40,7 +40,7 @@ class calls_book {
     counts& here_;
     bool rehearsal_;
   };
-  /// How often something began beside something of the other kind on the same member.
+  /// How often a call began during a rehearsal of the same member, or a rehearsal during a call.
   std::size_t together() const noexcept { return together_; }
 
  private:
@@ -48,7 +48,7 @@ class calls_book {
   std::size_t together_ = 0;
 };
 
-/// Where the members of one communicator meet.
+/// The state that all members of one communicator share.
 class meeting_place {
  public:
   meeting_place(runtime::executor& ex, std::size_t members, std::shared_ptr<calls_book> b)
@@ -75,7 +75,7 @@ class meeting_place {
       place_.waiting_.push_back(hook_);
       return true;
     }
-    /// When all are here and the work is done, or why it never will be.
+    /// The time at which the work ends, or the reason why it never will.
     runtime::result<time_ns> await_resume() const noexcept {
       if (outcome != errc::none) return outcome;
       if (place_.aborted_) return errc::io;
@@ -114,7 +114,7 @@ class meeting_place {
   }
   bool aborted() const noexcept { return aborted_; }
   const std::map<std::size_t, meeting>& meetings() const noexcept { return meetings_; }
-  /// Meetings in which members ran different configs, or what they took for different invocations.
+  /// Number of meetings in which members ran different configs, or for which they had different invocations or sizes.
   std::size_t mismatches() const {
     std::size_t n = 0;
     for (const auto& [at, m] : meetings_)
@@ -191,7 +191,7 @@ class library_source final : public ops::communicator_source {
   bool beside = true;
   bool refuse = false;
   bool makes_none = false;
-  int throws = 0;  ///< how often `make_id` does, at first
+  int throws = 0;  ///< how often `make_id` throws before it works
   bool every_other_throws = false;
   unsigned asked = 0;
 
@@ -199,14 +199,14 @@ class library_source final : public ops::communicator_source {
   library& library_;
 };
 
-/// An algorithm: a fixed time, and a rank on which it fails.
+/// The behaviour of an algorithm: a fixed time, and a rank on which it fails.
 struct algorithm_traits {
   time_ns takes_ns = 10'000;
   rank_id fails_on = static_cast<rank_id>(-1);
   std::uint64_t fails_from_call = static_cast<std::uint64_t>(-1);
   bool fails_in_rehearsals = false;
   std::function<void(const ops::symmetric_call& call, std::span<std::byte> data)> computes{};
-  std::function<time_ns(const ops::symmetric_call& call)> stalls{};  ///< for how long before it begins
+  std::function<time_ns(const ops::symmetric_call& call)> stalls{};  ///< how long a call waits before it begins
   tuning::demands demands{};
   std::string wire_class = "library";
 };

@@ -1,5 +1,5 @@
 #pragma once
-/// Where a test says for itself how memory is made, which is the host's:
+/// A space of host memory for tests that allocate its blocks in their own way:
 ///
 ///     struct counting final : memory_of_host {
 ///       std::unique_ptr<block> make(std::size_t bytes) override { … }

@@ -1,4 +1,4 @@
-// Sums of two runs of numbers in device memory.
+// Adds one array of numbers in device memory to another.
 #include <parley/transports/cuda/device/kernels.hpp>
 #include <parley/transports/cuda/device/launch.hpp>
 
@@ -18,7 +18,7 @@ template <class Number>
 __device__ Number sum_of(Number a, Number b) {
   return static_cast<Number>(a + b);
 }
-// As the host does: in float, rounded to nearest even.
+// Like the host: adds in float and rounds to nearest even.
 template <>
 __device__ __half sum_of(__half a, __half b) {
   return __float2half_rn(__half2float(a) + __half2float(b));

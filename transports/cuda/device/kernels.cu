@@ -1,4 +1,4 @@
-// Copies by the multiprocessors, for sizes where starting a copy engine takes longer than the copy.
+// Copies memory by a kernel, for sizes where starting a copy engine takes longer than the copy.
 #include <parley/transports/cuda/device/kernels.hpp>
 #include <parley/transports/cuda/device/launch.hpp>
 
@@ -11,7 +11,7 @@ namespace {
 constexpr unsigned threads_per_block = 512;
 constexpr unsigned unroll = 4;  // loads in flight per thread, before the first store
 
-// `Word` is what both addresses and the size are multiples of.
+// Both addresses and the size must be multiples of `sizeof(Word)`.
 template <class Word>
 __global__ void __launch_bounds__(threads_per_block)
     copy_words(Word* __restrict__ to, const Word* __restrict__ from, std::size_t count) {

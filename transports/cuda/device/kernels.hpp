@@ -8,8 +8,9 @@
 
 namespace parley::transports {
 
-// Each kernel once, with nothing to do: for its first launch on a device CUDA may load it, and get more memory for its threads than there is, and
-// lets nothing that is enqueued later, in whatever stream, come before that, nor that before what waits for words.
+// Launch each kernel once, with nothing to do. At a kernel's first launch on a device CUDA may load the kernel and allocate more memory for
+// its threads. Work that any stream gets later waits for that, and that waits for streams which already wait for words. So launch all
+// kernels before any stream waits for a word.
 cudaError_t launch_copies_once(cudaStream_t s);
 cudaError_t launch_peer_sums_once(cudaStream_t s);
 cudaError_t launch_pieces_once(cudaStream_t s);

@@ -1,5 +1,5 @@
 #pragma once
-// How this folder's launchers start a kernel.
+// Starts kernels for this folder's launchers.
 #include <cuda_runtime.h>
 
 #include <initializer_list>
@@ -7,8 +7,8 @@
 
 namespace parley::transports {
 
-// What this launch came to. `<<<>>>` answers nothing, and `cudaGetLastError` would take an error that some earlier call has left in this
-// thread for the launch's own, and away from whoever is to find it.
+// Launches a kernel and returns the outcome of this launch. `<<<>>>` returns nothing, and `cudaGetLastError` could return an error that
+// an earlier call left in this thread, and would clear it, so that nobody else finds it.
 template <class... Parameters, class... Arguments>
 cudaError_t launch_kernel(void (*kernel)(Parameters...), unsigned blocks, unsigned threads_per_block, cudaStream_t s,
                           Arguments&&... arguments) {
@@ -19,7 +19,6 @@ cudaError_t launch_kernel(void (*kernel)(Parameters...), unsigned blocks, unsign
   return cudaLaunchKernelEx(&how, kernel, std::forward<Arguments>(arguments)...);
 }
 
-// The first of them that is no success.
 inline cudaError_t first_failure(std::initializer_list<cudaError_t> outcomes) {
   for (const cudaError_t e : outcomes) {
     if (e != cudaSuccess) return e;

@@ -26,12 +26,12 @@ using runtime::result;
 
 namespace {
 
-// Of those whose communicators can be made without blocking, and ended while they are.
+// From this version on communicators can be made without blocking, and aborted while NCCL is making them.
 constexpr int oldest_version = 21'800;
 constexpr std::chrono::milliseconds pause{10};
 
 // The functions of libnccl.so.2 that are used.
-// NOLINTBEGIN(readability-identifier-naming): by their own names, with which they are looked for
+// NOLINTBEGIN(readability-identifier-naming): NCCL's own names, by which they are looked up
 struct functions {
   decltype(&ncclGetVersion) GetVersion = nullptr;
   decltype(&ncclGetUniqueId) GetUniqueId = nullptr;
@@ -48,7 +48,8 @@ struct functions {
 };
 // NOLINTEND(readability-identifier-naming)
 
-// Whose outcome is known here: nobody else shall be told of it. That a stream is not done yet CUDA keeps like an error.
+// For calls whose outcome is handled here: clears CUDA's stored error, so that no other call reports it. CUDA also stores the answer that
+// a stream is not done yet like an error.
 cudaError_t cleared(cudaError_t e) noexcept {
   if (e != cudaSuccess) cudaGetLastError();
   return e;
@@ -76,8 +77,8 @@ class loaded_nccl final : public nccl_library {
 
   int version() const noexcept override { return version_; }
 
-  // A communicator of one has it load all of its kernels. That they need more of the device's memory CUDA sees when the first one is launched,
-  // and gets it once all streams are at rest.
+  // Making a communicator of one member makes NCCL load all its kernels. When the first kernel is launched, CUDA notices that they need
+  // more device memory, and allocates it once all streams are idle. So launch one now.
   void prepare(int device) noexcept override {
     try {
       if (!prepared_.insert(device).second) return;
@@ -117,13 +118,16 @@ class loaded_nccl final : public nccl_library {
     return note(nccl_.AllReduce(data.data(), data.data(), data.size() / sizeof(float), ncclFloat32, ncclSum, c, stream),
                 "ncclAllReduce");
   }
-  // NCCL first tells the communicator's kernels to end, then frees its memory, for which CUDA waits until the device is idle: until
-  // the kernels of other communicators have ended, too, which may have to be aborted by this very thread. So each has a
-  // thread, and no stream may wait for a message meanwhile. The outcome changes nothing: whatever it is, the communicator is not used again.
-  // A communicator that NCCL is still making is given some time to come to be: with NCCL 2.28.9 the thread that makes it otherwise ended the
-  // process with a segmentation fault where that took long, as it does under memcheck. Where communicators do not block, `ncclCommAbort`
-  // returns at once; threads of NCCL's own free the memory afterwards. If CUDA has gone by then, with the process, one of them ends it with
-  // a segmentation fault, while it looks up the text of CUDA's error.
+  // NCCL first tells the communicator's kernels to end, then frees its memory. CUDA frees memory only when the device is idle, that is,
+  // when the kernels of other communicators have ended, too, and this thread may have to abort those. So each abort runs in a thread of
+  // its own, and no stream may wait for a message meanwhile. The outcome is ignored: the communicator is not used again in any case.
+  //
+  // If NCCL is still making the communicator, the thread first waits for that, 30 s at most. Without that wait, NCCL 2.28.9's own thread
+  // crashed the process with a segmentation fault where making it took long, as it does under memcheck.
+  //
+  // With communicators that do not block, `ncclCommAbort` returns at once, and threads of NCCL free the memory afterwards. If CUDA has shut
+  // down by then, because the process is exiting, one of them crashes with a segmentation fault while it looks up the text of CUDA's error.
+  // So this waits for NCCL's threads, and the process's exit waits for this (`wait_at_exit`).
   nothing_more abort(nccl_communicator c) noexcept override {
     aborting_.fetch_add(1);
     try {
@@ -141,7 +145,7 @@ class loaded_nccl final : public nccl_library {
         aborting_.fetch_sub(1);
       }).detach();
       return over;
-    } catch (...) {  // no thread can be had
+    } catch (...) {  // no thread could be started
       static_cast<void>(nccl_.CommAbort(c));
       aborting_.fetch_sub(1);
       return nullptr;
@@ -163,12 +167,13 @@ class loaded_nccl final : public nccl_library {
     if (r != ncclSuccess && r != ncclInProgress) return refused(r, "ncclCommInitRankConfig");
     return made;
   }
-  // CUDA ends in such a handler, too. The one that was registered last is called first, and CUDA's is before any communicator is made.
+  // CUDA also shuts down in an exit handler. Exit handlers run in reverse order of registration, and CUDA registers its own before any
+  // communicator is made, so this one runs before CUDA's.
   void wait_at_exit() {
     static loaded_nccl* waited_for = nullptr;
     if (std::exchange(waited_for, this) != nullptr) return;
     std::atexit([] {
-      const loaded_nccl* const own = std::exchange(waited_for, nullptr);  // what is aborted later is waited for anew
+      const loaded_nccl* const own = std::exchange(waited_for, nullptr);  // a later abort registers again
       for (int i = 0; i < 6000 && own->aborting_.load() != 0; ++i) std::this_thread::sleep_for(pause);
     });
   }
@@ -241,7 +246,7 @@ result<std::unique_ptr<loaded_nccl>> load_nccl() {
 }  // namespace
 
 result<nccl_library*> nccl_runtime() {
-  // Never destroyed, like CUDA's: threads of NCCL may outlive everything here.
+  // Never destroyed, like the CUDA driver: threads of NCCL may outlive static objects.
   static const auto* const loaded = new result<std::unique_ptr<loaded_nccl>>(load_nccl());
   if (!*loaded) return loaded->reason();
   return static_cast<nccl_library*>(loaded->value().get());

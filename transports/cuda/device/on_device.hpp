@@ -1,12 +1,13 @@
 #pragma once
-// CUDA's own notions of a thread, for code that nvcc does not compile: its device, and what it may do while graphs are captured.
+// Settings that CUDA keeps per thread, for code that nvcc does not compile: the current device, and what calls are allowed while a graph is
+// captured.
 #include <cuda_runtime_api.h>
 
 namespace parley::transports {
 
-// Calls that CUDA calls unsafe, such as those that make or free memory, or ask an event, fail while this thread captures a graph, or another
-// one does in CUDA's global mode, and break that capture off, unless the thread that makes them is relaxed about it. What is done here has to
-// do with no capture of the program's.
+// Makes this thread's capture mode relaxed while the object lives. Otherwise calls that CUDA considers unsafe, such as allocating or
+// freeing memory or querying an event, fail and break off a capture if this thread is capturing a graph, or another thread is in CUDA's
+// global mode. parley's own calls have nothing to do with the program's captures.
 class beside_captures {
  public:
   beside_captures() noexcept { exchange(); }
@@ -21,7 +22,7 @@ class beside_captures {
   cudaStreamCaptureMode other_ = cudaStreamCaptureModeRelaxed;
 };
 
-// CUDA keeps a device per thread; what is made here belongs to the device that is asked for.
+// Makes `device` this thread's current CUDA device while the object lives: CUDA creates streams, events and memory on the current device.
 class on_device {
  public:
   explicit on_device(int device) {

@@ -1,8 +1,8 @@
 // Sums over the memory of GPUs that reach each other.
 //
-// In one kernel for each member: each member writes its numbers into its own box, tells
-// the others, and reads theirs. A block waits for the blocks of its own number only, so that no grid has to be resident
-// as a whole.
+// `peer_sum` runs as one kernel on each member: it writes the member's numbers into the member's own box, sets flags in
+// the others' boxes, and reads their boxes. A block waits only for the blocks with the same number in the other kernels,
+// so that no grid has to be resident as a whole.
 #include <parley/transports/cuda/device/kernels.hpp>
 #include <parley/transports/cuda/device/launch.hpp>
 
@@ -21,8 +21,8 @@ __device__ std::uint32_t& flag_of(const peer_boxes& with, unsigned owner, unsign
   return reinterpret_cast<std::uint32_t*>(with.box[owner])[from * peer_boxes::most_blocks + blockIdx.x];
 }
 
-// Calls are counted on the device, so that one that is replayed from a capture counts, too. The block that ends last does it: all
-// have read the number by then.
+// The device counts the calls, so that calls replayed from a capture count, too. The block that ends last advances the count: by then
+// all blocks have read it.
 __device__ void count_call(const peer_boxes& with, std::uint32_t number) {
   std::uint32_t& blocks_over = with.calls[1];
   if (atomicAdd(&blocks_over, 1U) != gridDim.x - 1) return;
@@ -31,9 +31,10 @@ __device__ void count_call(const peer_boxes& with, std::uint32_t number) {
 }
 
 __global__ void __launch_bounds__(threads_per_block) peer_sum(float* data, std::size_t count, const peer_boxes with) {
-  if (with.members == 0) return;  // launched once
+  if (with.members == 0) return;  // from `launch_peer_sums_once`
   const std::uint32_t number = with.calls[0] + 1;
-  // A stage is written again two calls later. By then its readers have told of the call between, and so ended this one.
+  // A stage is written again two calls later. By then its readers have set their flags for the call in between, so their kernels of
+  // this call have ended.
   const std::size_t stage = peer_boxes::head_bytes + (number % 2) * with.stage_bytes;
   const std::size_t step = std::size_t{gridDim.x} * threads_per_block;
   const std::size_t first = std::size_t{blockIdx.x} * threads_per_block + threadIdx.x;
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(threads_per_block) peer_sum(float* data, std::
   if (threadIdx.x == 0) count_call(with, number);
 }
 
-// What others have written is here already, before the kernel began.
+// The arguments of `add_parts`. All parts were complete before the kernel began, so it waits for nothing.
 struct sum_parts {
   const float* part[peer_boxes::most_members];
   unsigned count;
@@ -89,7 +90,7 @@ cudaError_t launch_peer_sums_once(cudaStream_t s) {
 cudaError_t launch_peer_sum(void* floats, std::size_t bytes, const peer_boxes& with, cudaStream_t s) {
   const std::size_t count = bytes / sizeof(float);
   if (count == 0) return cudaSuccess;
-  // All members start as many blocks: their flags are by block.
+  // All members must start the same number of blocks, because there is one flag for each block.
   return launch_kernel(peer_sum, grid_for(count, with.blocks), threads_per_block, s, static_cast<float*>(floats), count,
                        with);
 }

@@ -1,4 +1,4 @@
-// Pieces of device memory into one packed piece, and back.
+// Copies pieces of device memory into one packed buffer, and back.
 #include <parley/transports/cuda/device/kernels.hpp>
 #include <parley/transports/cuda/device/launch.hpp>
 
@@ -13,7 +13,7 @@ constexpr std::size_t most_blocks = 256;
 
 struct table {
   unsigned char* base;
-  const std::uint64_t* offsets;  // null: at regular distances
+  const std::uint64_t* offsets;  // null: the pieces lie at regular distances
   std::uint64_t inner_count;
   std::uint64_t outer_stride;
   std::uint64_t inner_stride;
@@ -21,7 +21,7 @@ struct table {
   std::uint64_t words;
 };
 
-// `Word` is what all addresses and sizes are multiples of.
+// All addresses and sizes must be multiples of `sizeof(Word)`.
 template <class Word, pieces_way way>
 __global__ void __launch_bounds__(threads_per_block) move_pieces(Word* packed, table t) {
   const std::uint64_t step = std::uint64_t{gridDim.x} * threads_per_block;
@@ -73,7 +73,7 @@ cudaError_t launch_pieces(void* packed, const runtime::memory_pieces& p, pieces_
                 p.outer[1].stride_bytes,
                 0,
                 p.total_bytes()};
-  // Offsets are multiples of a piece's size.
+  // Listed offsets are multiples of the piece size, so they need no check.
   const auto alignment = reinterpret_cast<std::uintptr_t>(packed) | reinterpret_cast<std::uintptr_t>(p.base) | p.bytes |
                          p.outer[0].stride_bytes | p.outer[1].stride_bytes;
   if (alignment % sizeof(uint4) == 0) return launch<uint4>(packed, t, p.bytes, way, s);

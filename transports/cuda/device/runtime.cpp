@@ -47,7 +47,7 @@ unsigned queues_asked_for() {
 
 class runtime_driver final : public cuda_driver {
  public:
-  /// `too_late`: contexts that are there already were made before anybody asked for queues.
+  /// `too_late`: the number of queues was not set before this call, so a context that exists already has CUDA's default number.
   runtime_driver(int count, bool too_late) {
     if (too_late && has_context(count)) queues_ = of_cuda_itself;
     must(cudaDriverGetVersion(&driver_version_), "cudaDriverGetVersion");
@@ -64,7 +64,7 @@ class runtime_driver final : public cuda_driver {
       for (int other = 0; other < count; ++other) {
         if (other == d || !says_yes(cudaDeviceCanAccessPeer, d, other)) continue;
         seen.peers.push_back(other);
-        // Over a bus there are none.
+        // Native atomics work over NVLink, not over a bus.
         if (says_yes(cudaDeviceGetP2PAttribute, cudaDevP2PAttrNativeAtomicSupported, d, other))
           seen.nvlink.push_back(other);
       }
@@ -143,7 +143,7 @@ class runtime_driver final : public cuda_driver {
     const beside_captures relaxed;
     const cudaError_t seen = cudaEventQuery(e);
     if (seen != cudaErrorNotReady) return note(seen, "cudaEventQuery");
-    cudaGetLastError();  // CUDA keeps this answer like an error
+    cudaGetLastError();  // CUDA stores cudaErrorNotReady like an error: clear it
     return errc::pending;
   }
   result<double> elapsed_ns(cuda_event from, cuda_event to) override {
@@ -194,10 +194,10 @@ class runtime_driver final : public cuda_driver {
   }
   errc write_value(cuda_stream s, void* at, std::uint32_t value) noexcept override {
     static void* const found = entry_point("cuStreamWriteValue32");
-    constexpr unsigned behind_all = 0;  // CU_STREAM_WRITE_VALUE_DEFAULT: with a barrier for what comes before it
+    constexpr unsigned behind_all = 0;  // CU_STREAM_WRITE_VALUE_DEFAULT: with a barrier for earlier writes
     return word_operation(found, s, at, value, behind_all, "cuStreamWriteValue32");
   }
-  // Relaxed: what this thread and others do meanwhile, such as NCCL, is none of the capture's concern.
+  // Relaxed: calls that this thread and others, such as NCCL's, make meanwhile do not affect the capture.
   errc begin_capture(cuda_stream s) noexcept override {
     return note(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
   }
@@ -236,7 +236,7 @@ class runtime_driver final : public cuda_driver {
     if (found == nullptr) return false;
     const int e = reinterpret_cast<function>(found)(static_cast<void*>(&its), of_which_context,
                                                     reinterpret_cast<unsigned long long>(address));
-    // Memory of pools belongs to none.
+    // Memory from pools belongs to no context.
     if (e != 0 || its == nullptr) return false;
     void* const ours = context_of(device);
     return ours != nullptr && its != ours;
@@ -244,11 +244,11 @@ class runtime_driver final : public cuda_driver {
 
   result<exported_memory> export_memory(const void* address) override {
     exported_memory made;
-    const on_device here(place_of(address).device);  // an allocation is known in its own context only
+    const on_device here(place_of(address).device);  // only an allocation's own context knows it
     const beside_captures relaxed;
     cudaIpcMemHandle_t handle{};
     static_assert(sizeof handle == sizeof made.handle.bytes);
-    // CUDA 13 has no other way to ask for an allocation's beginning than the driver, which the runtime has loaded.
+    // In CUDA 13 only the driver's API, which the runtime has loaded, tells where an allocation begins.
     std::span<std::byte> all;
     if (const cudaError_t e = allocation_of(address, all); e != cudaSuccess) return refused(e, "cuMemGetAddressRange");
     const cudaError_t e = cudaIpcGetMemHandle(&handle, all.data());
@@ -284,7 +284,7 @@ class runtime_driver final : public cuda_driver {
   static bool says_yes(cudaError_t (*question)(int*, Words...), std::type_identity_t<Words>... words) {
     int answer = 0;
     const cudaError_t e = question(&answer, words...);
-    if (e != cudaSuccess) cudaGetLastError();  // nobody else shall be told of it
+    if (e != cudaSuccess) cudaGetLastError();  // clear it, so that no other call reports it
     return e == cudaSuccess && answer != 0;
   }
   cuda_event make_event(int device, unsigned how) {
@@ -297,7 +297,7 @@ class runtime_driver final : public cuda_driver {
   }
   errc note(cudaError_t e, const char* where) noexcept {
     if (e == cudaSuccess) return errc::none;
-    cudaGetLastError();  // one that is not sticky is told once
+    cudaGetLastError();  // clears the error unless it is sticky
     try {
       fault_ = in_words(e, where);
     } catch (...) {
@@ -305,7 +305,7 @@ class runtime_driver final : public cuda_driver {
     }
     return errc::device_failed;
   }
-  // CUDA does not say it of a stream that is being captured.
+  // CUDA does not tell the device of a stream that is being captured, so look the driver's own streams up first.
   errc find_device(cuda_stream s, int& device) noexcept {
     if (const auto own = device_of_own_.find(s); own != device_of_own_.end()) {
       device = own->second;
@@ -322,7 +322,7 @@ class runtime_driver final : public cuda_driver {
     note(e, where);
     runtime::raise({errc::unavailable, in_words(e, where) + "; see `parley doctor`"});
   }
-  // Of the driver, which the runtime has loaded; null where it has no such function.
+  // A function of the driver, which the runtime has loaded; null if the driver does not have it.
   static void* entry_point(const char* name) noexcept {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult how{};
@@ -337,13 +337,13 @@ class runtime_driver final : public cuda_driver {
     const int e = reinterpret_cast<function>(found)(s, reinterpret_cast<unsigned long long>(at), value, flags);
     return note(static_cast<cudaError_t>(e), name);
   }
-  // CUDA has room for some streams of a device, and waits for all that runs there before it makes more (bench/gpu/streams.cpp): then nobody
-  // makes one for a kernel that waits for this process. NCCL has several for each communicator.
+  // CUDA has room for a limited number of streams on a device. To make room for more it waits for all work there (bench/gpu/streams.cpp),
+  // for ever if a kernel waits for this process. NCCL makes several streams for each communicator. So make the room in advance.
   static void make_room_for_streams() noexcept {
     std::array<cudaStream_t, streams_at_a_time> all{};
     for (cudaStream_t& s : all) {
       if (cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess) continue;
-      cudaGetLastError();  // there is as much room as it has memory for
+      cudaGetLastError();  // out of memory: the room made so far must do
       break;
     }
     for (const cudaStream_t s : all) {
@@ -360,7 +360,7 @@ class runtime_driver final : public cuda_driver {
     }
     return false;
   }
-  // In which all is done here; null where that is not known.
+  // The context that this driver uses for the device; null if it is not known.
   static void* context_of(int device) noexcept {
     static void* const found = entry_point("cuCtxGetCurrent");
     const on_device here(device);
@@ -378,7 +378,8 @@ class runtime_driver final : public cuda_driver {
     all = {reinterpret_cast<std::byte*>(start), bytes};
     return static_cast<cudaError_t>(seen);
   }
-  // So that copies between devices go directly where they can. One that cannot be had, as it is full, or another process's alone, is no peer.
+  // Enables access to peers' memory, so that copies between devices are direct where possible. A device that cannot be accessed, because
+  // its memory is full or another process uses it exclusively, is removed from the peers.
   void let_in_peers(int device) {
     std::erase_if(devices_.at(static_cast<std::size_t>(device)).peers, [](int peer) {
       const cudaError_t e = cudaDeviceEnablePeerAccess(peer, 0);
@@ -397,8 +398,8 @@ class runtime_driver final : public cuda_driver {
 };
 
 result<std::unique_ptr<runtime_driver>> open_driver() {
-  // Streams that share a queue of the GPU's wait for each other, also for words that are set by what is in one of them. CUDA reads
-  // this at its first call.
+  // Streams that share a hardware queue of the GPU wait for each other, even if one of them waits for a word that the other sets. So ask
+  // for as many queues as there are. CUDA reads the variable at its first call.
   const bool too_late = std::getenv(queues_variable) == nullptr;
   ::setenv(queues_variable, std::to_string(most_queues).c_str(), 0);
   int count = 0;
@@ -422,7 +423,7 @@ result<std::unique_ptr<runtime_driver>> open_driver() {
 }  // namespace
 
 result<cuda_driver*> cuda_runtime() {
-  // Never destroyed: CUDA's own state may be gone before ours.
+  // Never destroyed: CUDA's own state may be destroyed first.
   static const auto* const opened = new result<std::unique_ptr<runtime_driver>>(open_driver());
   if (!*opened) return opened->reason();
   return static_cast<cuda_driver*>(opened->value().get());

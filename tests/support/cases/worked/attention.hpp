@@ -68,7 +68,7 @@ class attention_on_device {
   actors::registered_memory keys_known_ = plan_.registered(k_), values_known_ = plan_.registered(v_);
 };
 
-/// Messages of the program, not of rehearsals, that have come since the flight recorder had so many records.
+/// Number of messages that have arrived since the flight recorder had `before` records, without those of rehearsals.
 inline std::ptrdiff_t received_since(here* h, std::uint64_t before) {
   constexpr unsigned rehearsal = 4;
   const std::vector<flight_record> all = h->self.flight().in_order();
@@ -78,7 +78,7 @@ inline std::ptrdiff_t received_since(here* h, std::uint64_t before) {
   });
 }
 
-/// Keys and values are others in each round: what is left of the one before is wrong.
+/// Keys and values differ in each round, so that values left from the round before are wrong.
 template <class T>
 struct rounds_of_attention {
   here* h;
@@ -99,11 +99,11 @@ task<> attend_with_both_masks(rounds_of_attention<T>* all) {
     if (h->at.stream() == nullptr) {
       const std::uint64_t before = h->self.flight().total();
       co_await all->in_ring.template forward<T>(shape, mine.q, mine.k, mine.v, std::span(mine.out));
-      CHECK(received_since(h, before) == 2 * (h->ranks - 1));  // keys and values, P - 1 times, whatever is skipped
+      CHECK(received_since(h, before) == 2 * (h->ranks - 1));  // keys and values, P - 1 times, also of skipped blocks
     } else {
       auto& device = all->on_device[causal ? 1 : 0];
       if (device == nullptr) device = std::make_unique<attention_on_device<T>>(h, all->in_ring, shape);
-      // As in the ring.
+      // One rank is late, as in the worked case of the ring.
       if (h->until_each_ran && all->round++ % h->ranks == h->me) co_await wait_here(1_ms);
       co_await device->forward(&mine);
     }

@@ -34,7 +34,7 @@ namespace parley::tests::worked_cases {
 using namespace parley::ops;
 using namespace parley::runtime;
 
-/// A kernel, whatever it runs on, and a wait, by which configs differ.
+/// Runs a kernel on the place, and then waits. Configs differ by their wait.
 inline task<> wait_for(place* at, const array<float>* x, time_ns span, std::vector<std::size_t>* order,
                        std::size_t config) {
   order->push_back(config);
@@ -61,7 +61,7 @@ inline task<> both(waiting_kernel* first, waiting_kernel* second) {
   co_await (*second)(8);
 }
 
-// Which config is the best is left to the machine: all ranks have to say the same, and to run it.
+// The machine decides which config is the best. All ranks must choose the same one, and run it.
 inline task<> contextual_table(here* h) {
   std::vector<std::size_t> ran_0;
   std::vector<std::size_t> ran_1;
@@ -128,7 +128,7 @@ inline task<> contextual_failures(here* h) {
   struct failing {
     const char* name;
     std::vector<std::vector<rank_id>> fails;
-    const char* best;  // none: there is none
+    const char* best;  // null: no config works
   };
   for (const failing& f : {failing{"fails on one", {{}, {h->ranks - 1}}, "config_2"},
                            failing{"fails as the last one", {{}, {}, everywhere}, "config_1"},

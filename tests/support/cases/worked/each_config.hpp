@@ -1,5 +1,5 @@
 #pragma once
-/// Worked cases with other configs than those that a case has itself: its calls are repeated until each of them has run.
+/// Worked cases with configs besides those of the case itself: calls are repeated until each of these has run.
 #include <parley/tests/support/cases/worked/here.hpp>
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/groups.hpp>
@@ -26,14 +26,14 @@ namespace parley::tests::worked_cases {
 using namespace parley::ops;
 using namespace parley::runtime;
 
-/// Of ranks whose flight recorder is asked what has run: it has room for a whole case.
+/// Settings for ranks whose flight recorder shows which configs have run: it has room for a whole case.
 inline rank_settings with_long_memory() {
   rank_settings s = eager_trials();
   s.flight_records = std::size_t{1} << 16U;
   return s;
 }
 
-/// Whether all that this rank sends in an op has been agreed on, in each size so far.
+/// True if, in each size so far, the configs of all that this rank sends in an op have been agreed on.
 inline bool has_agreed(const here* h, std::string_view op) {
   for (const auto& agreed : h->self.agreements()) {
     if (agreed.op != op) continue;
@@ -44,7 +44,7 @@ inline bool has_agreed(const here* h, std::string_view op) {
   return true;
 }
 
-/// What calls of an op have run on this rank, by the digests in its flight recorder; rehearsals are none.
+/// The digests of the configs that calls of an op have run on this rank, by its flight recorder. Rehearsals do not count.
 inline std::set<std::uint64_t> configs_run(const here* h, std::string_view op) {
   constexpr unsigned rehearsal = 4;
   std::set<std::uint64_t> edges;
@@ -58,7 +58,7 @@ inline std::set<std::uint64_t> configs_run(const here* h, std::string_view op) {
   return all;
 }
 
-/// Of the other configs, those that have run in no call of an op here, though there is all that they need.
+/// The other configs that no call of an op has run on this rank, though everything that they need is there.
 inline std::vector<config_ptr> not_run(here* h, std::string_view op) {
   const auto ran = configs_run(h, op);
   std::vector<config_ptr> all;
@@ -69,7 +69,7 @@ inline std::vector<config_ptr> not_run(here* h, std::string_view op) {
   return all;
 }
 
-/// Whether a decision in that op has left it out for all messages of a size, for want of a credit say.
+/// True if a decision in that op has excluded the config for all messages of a size, for example because there was no credit.
 inline bool is_left_out(const here* h, std::string_view op, const config_ptr& c) {
   for (const auto* const p : h->self.participants()) {
     if (p->declaration.name != op) continue;
@@ -81,7 +81,7 @@ inline bool is_left_out(const here* h, std::string_view op, const config_ptr& c)
   return false;
 }
 
-/// Calls of an op: one, or as many as it takes for each of the other configs to run on each rank, unless the op is agreed on before.
+/// Makes calls of an op: one, or as many as needed until each of the other configs has run on each rank, or the op has agreed before.
 template <class Call>
 task<> until_each_ran(here* h, std::string op, Call call) {
   bool enough = false;

@@ -1,5 +1,5 @@
 #pragma once
-/// Worked cases 6 and 8: what groups decide on in many sizes, and where some ranks lack a config.
+/// Worked cases 6 and 8: decisions of groups in many sizes, and with ranks that lack a config.
 #include <parley/tests/support/cases/mixture_case.hpp>
 #include <parley/tests/support/cases/worked/here.hpp>
 #include <parley/tests/support/deadline.hpp>
@@ -53,7 +53,7 @@ inline task<> mixture(here* h, std::string wire_of_optimized) {
     }
     enough = co_await on_all_ranks(h, mixed.decision(4'000).decided || limit.is_over());
   }
-  // In one wire class ranks 2 and 3 run their own beside the others' h100_optimized; in another one nobody runs it.
+  // If h100_optimized is of the same wire class, ranks 2 and 3 run another config with it; if it is not, no rank runs it.
   const int optimized = room.ran["h100_optimized"][h->me];
   const int own = room.ran["nccl"][h->me];
   const bool shared = wire_of_optimized == "wire";
@@ -66,7 +66,7 @@ inline task<> mixture(here* h, std::string wire_of_optimized) {
   if (h->me < 2) CHECK(all_optimized == 2 * optimized);
 }
 
-/// 20 sizes of one op, with the noise that the machine has: every rank knows every decision, and no two disagree.
+/// 20 sizes of one op, with the noise that the machine has: every rank knows every decision, and all know the same.
 inline task<> twenty_keys(here* h) {
   collective_options op = led_by(0, {star(), chain(4'096), tree()});
   op.name = "in twenty sizes";
@@ -102,7 +102,7 @@ inline task<> twenty_keys(here* h) {
   CHECK(unlike == 0);
 }
 
-/// A sum on GPUs, and then a wait of each rank's own.
+/// A sum on GPUs, and then a wait that differs between ranks.
 class waiting_sum final : public symmetric_config {
  public:
   waiting_sum(const char* name, gpu_sum::way how, time_ns on_first, time_ns on_others)
@@ -120,7 +120,7 @@ class waiting_sum final : public symmetric_config {
   time_ns on_others_;
 };
 
-/// Calls until all ranks know what was decided on, which is the same.
+/// Sums until all ranks know the decision, which must be the same one.
 inline task<decision> sum_until_decided(here* h, symmetric sums) {
   const array<float> x(h->at, 10'000);
   bool enough = false;
@@ -159,7 +159,7 @@ inline task<> heterogeneous_sums(here* h) {
   op.configs = default_first(*world, {nccl_sum(), nccl_graph_sum(), kernel_sum(), gathered_sum(8), gathered_sum(32)});
   const symmetric every_way(h->self, op);
   const decision d = co_await sum_until_decided(h, every_way);
-  // What some member lacks is left out on all, which know why.
+  // A config that some member lacks is excluded on all ranks, which know the reason.
   CHECK(d.evidence.size() == op.configs.size());
   for (const auto& e : d.evidence) {
     const auto its = std::ranges::find(op.configs, e.config, [](const auto& c) { return c->id(); });
@@ -169,7 +169,7 @@ inline task<> heterogeneous_sums(here* h) {
     CHECK_MESSAGE((works || (e.status != "measured" && e.detail.find(works.reason().text()) != std::string::npos)),
                   e.detail);
   }
-  // Half of the ranks lack the fastest, and the longest time of all ranks counts.
+  // Half of the ranks lack the fastest config, and the longest time of all ranks counts.
   const auto how = dynamic_cast<gpu_world&>(*world).lacks(gpu_sum::way::gathered).empty() ? gpu_sum::way::gathered
                                                                                           : gpu_sum::way::nccl;
   const auto optimized = std::make_shared<waiting_sum>("h100_optimized", how, 100_us, 100_us);

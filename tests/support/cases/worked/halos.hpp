@@ -103,7 +103,7 @@ inline task<> more_than_faces(here* h) {
     halo_case::block mine(cut, s, h->at);
     co_await exchange_from_the_start(h, &mine, 4);
   }
-  // Rows that are long enough to go by the piece, once they are packed no more.
+  // Rows that are long enough to be sent by the piece, once they are no longer packed.
   halo_options rows = wide;
   rows.width = {2, 1};
   halo_case::shape s{with("rows", rows), {4, 600}, 3, 2};

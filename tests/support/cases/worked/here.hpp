@@ -1,6 +1,6 @@
 #pragma once
-/// One rank of the worked cases, and what it needs to speak with the others about a case. A case checks what its rank has, wherever its arrays
-/// lie and its kernels run (place.hpp).
+/// One rank of the worked cases, with the means to speak with the other ranks about a case. A case checks its rank's results on any place
+/// (place.hpp).
 #include <parley/tests/support/fair_stopwatch.hpp>
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/place.hpp>
@@ -33,7 +33,6 @@ using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
-// One rank, and what it needs to speak with the others about a case.
 struct here {
   static constexpr time_ns of_a_busy_machine = 60'000'000'000;
   here(ops::rank& r, place& where, time_ns p = of_a_busy_machine)
@@ -52,15 +51,15 @@ struct here {
     return configs;
   }
   struct sums_on_gpus {
-    transports::cuda_copies* copies = nullptr;  ///< null: there are none
+    transports::cuda_copies* copies = nullptr;  ///< null: there are no GPUs
     gpu_world_source::options with{};
   };
   time_ns patience;
   sums_on_gpus gpu_sums{};
-  std::vector<config_ptr> others{};  ///< of edges, tried beside those of each case
+  std::vector<config_ptr> others{};  ///< configs of edges, tried besides those of each case
   bool until_each_ran = false;       ///< calls are repeated until each of them has run
   std::function<void(const std::string& name)>
-      on_case{};  ///< when one begins: a process says so, in case it does not end
+      on_case{};  ///< called when a case begins: a process prints the name, in case it does not end
   ops::rank& self;
   place& at;
   rank_id me;
@@ -79,13 +78,13 @@ inline task<bool> on_all_ranks(here* h, bool holds) {
   co_return ranks == h->ranks;
 }
 
-/// Until all are here.
+/// Waits until all ranks are here.
 inline task<> meet(here* h) {
   const bool all = co_await on_all_ranks(h, true);
   static_cast<void>(all);
 }
 
-/// Since it was made, in virtual time or less what a real machine kept from this rank.
+/// The time since its construction: virtual time, or real time less that for which the machine kept this rank from running.
 class call_stopwatch {
  public:
   explicit call_stopwatch(here* h) : here_(h), began_(h->self.where().precise_now()) {}
@@ -100,8 +99,8 @@ class call_stopwatch {
   const fair_stopwatch machine_;
 };
 
-/// That it is the right one only virtual time promises: a real machine may keep the fastest waiting in each of its trials. There both
-/// ends run the same one in any case, which the flight recorders say.
+/// Checks the choice only in virtual time, because a real machine may delay the fastest config in each of its trials. There, both ends
+/// still run the same config, as the flight recorders show.
 inline void check_choice(const here* h, const decision& d, std::string_view right) {
   CHECK(d.decided);
   if (h->is_virtual()) CHECK(d.config == right);

@@ -1,9 +1,9 @@
 #pragma once
 /// Worked cases in which calls do not fit together.
 ///
-/// Every rank that makes one is told, by the name of the op and of who differs, before anything is written beside what the op's contract
-/// leaves undefined, and long before the time of the call is over. A GPU's messages are compared by the same code; but what it has in common
-/// with a neighbour, such as a schedule, it does not compare, as that would be a message from host memory.
+/// Every rank that makes such a call gets an error that names the op and the rank that differs, long before the call's timeout. Nothing is
+/// written except what the op's contract leaves undefined. Messages of a GPU are compared by the same code. But a rank on a GPU does not
+/// compare what it shares with a neighbour, such as a schedule, because that would be a message from host memory.
 #include <parley/tests/support/batches.hpp>
 #include <parley/tests/support/cases/attention_case.hpp>
 #include <parley/tests/support/cases/halo_case.hpp>
@@ -55,9 +55,9 @@ inline std::string in_invocation(std::uint64_t number, here* h, const std::strin
   return ", invocation " + std::to_string(number) + ", on rank " + std::to_string(h->me) + " (" + role + ")";
 }
 
-/// Of each pair the second rank has no room for what comes, and then room for other elements; the third message comes.
+/// The second rank of each pair first has a buffer that is too small, and then one of other elements. It receives the third message.
 inline task<> unlike_messages(dataflow& flow, here* h, p2p pairs) {
-  constexpr std::size_t count = 300'000;  // more than leaves with its message
+  constexpr std::size_t count = 300'000;  // too large for an eager message
   const bool sends = h->me % 2 == 0;
   const rank_id peer = sends ? h->me + 1 : h->me - 1;
   const std::string role = sends ? "sender" : "receiver";
@@ -94,7 +94,7 @@ inline task<> unlike_messages(dataflow& flow, here* h, p2p pairs) {
   co_await flow.join();
 }
 
-/// The last rank brings another size, and then other elements; the third sum is right.
+/// The last rank calls with another size, and then with other elements. The third sum is right.
 inline task<> unlike_sums(here* h) {
   collective_options op = led_by(0, {star()});
   op.name = "unlike sums";
@@ -131,7 +131,7 @@ inline task<> unlike_sums(here* h) {
   CHECK(at.clean());
 }
 
-/// Stages that leave the others the time to find out before the first activation leaves.
+/// Stages so slow that the other ranks find the difference before the first activation is sent.
 class slow_stages final : public training_work {
  public:
   std::uint64_t activation_bytes(std::uint32_t) const override { return 1'000; }
@@ -192,7 +192,7 @@ inline halo mesh_of(here* h, std::string name, std::vector<rank_id> neighbours) 
   return halo(h->self, op);
 }
 
-/// Of each two neighbours the second one sends and expects twice as much.
+/// The second of each two neighbours sends twice as much as the first, and both expect that much.
 inline task<> unlike_rims(here* h) {
   const bool is_first = h->me % 2 == 0;
   const rank_id peer = is_first ? h->me + 1 : h->me - 1;
@@ -207,7 +207,7 @@ inline task<> unlike_rims(here* h) {
   CHECK(mine.untouched(false));
 }
 
-/// Rank 0 lists rank 1, which lists nobody; others, who list each other, go on.
+/// Rank 0 lists rank 1, which lists no rank. The others, which list each other, go on.
 inline task<> asymmetric_neighbours(here* h) {
   const rank_id other = h->me % 2 == 0 ? h->me + 1 : h->me - 1;
   const halo mesh = mesh_of(h, "one-sided rims", h->me == 1 ? std::vector<rank_id>{} : std::vector<rank_id>{other});
@@ -221,7 +221,7 @@ inline task<> asymmetric_neighbours(here* h) {
     CHECK(mine.elements[5] == 10.0 * other + 1);
     co_return;
   }
-  // Who expects nothing hears of it when it next looks.
+  // A rank that expects nothing learns of it at one of its next exchanges.
   for (const deadline limit; how && !limit.is_over();) {
     co_await wait_here(10_ms);
     how = co_await attempt(with_dataflow(halo_case::exchange, &plan, 1, device_stream{}));

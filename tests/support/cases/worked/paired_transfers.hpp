@@ -35,7 +35,7 @@ inline task<> take_one(here* h, transfer t, const array<std::byte>* into) {
   CHECK(came == into->size());
 }
 
-/// Where configs are tried that write into the receiver's buffer, all receives are posted before a message leaves.
+/// If configs are tried that write into the receiver's buffer, all receives are posted before a message is sent.
 inline task<> move_one(here* h, transfer t, std::size_t bytes, std::uint64_t seed) {
   array<std::byte> buffer(h->at, bytes);
   const auto known = t.registered(buffer.bytes());
@@ -64,7 +64,7 @@ inline task<> move_until_decided(here* h, transfer t, std::size_t bytes) {
   }
 }
 
-/// Takes as long as it is told at each end, in turns.
+/// Takes the times of a script at each end, in turn.
 class scripted final : public paired_config {
  public:
   using script = std::array<time_ns, 3>;
@@ -86,7 +86,7 @@ class scripted final : public paired_config {
   mutable std::size_t received_ = 0;
 };
 
-/// What other designs fall into: a config that one end lacks, the median of each rank before the longest of them, and configs that are
+/// Traps for other designs: a config that one end lacks, taking the median of each rank before the longest of these, and configs that are
 /// chosen for each role but paired by their places.
 inline task<> traps(here* h) {
   const bool sends = h->me % 2 == 0;
@@ -140,7 +140,7 @@ inline task<> transfers(here* h) {
                                   (std::size_t{64} << 20U) + 12'345, std::size_t{0}})
     co_await move_one(h, whole, bytes, ++seed);
 
-  // Trials. Each end lists its configs in an order of its own: they are paired by what they are.
+  // Trials. Each end lists its configs in its own order; configs are paired by their identity.
   op.name = "tried";
   op.configs = h->with_others({direct(), chunked(64_KiB, 2), chunked(256_KiB, 4)});
   if (h->me % 2 == 1) std::swap(op.configs[1], op.configs[2]);

@@ -26,7 +26,7 @@ using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
-// As people write them: one microbatch after the other, the gradients the other way round.
+// A list as people write it: one microbatch after the other, and the gradients in reverse order.
 inline const char* const own_list_of_two = "0F0, 0SEND_F0, 0F1, 0SEND_F1, 0RECV_B1, 0B1, 0RECV_B0, 0B0\n"
                                            "1RECV_F0, 1F0, 1RECV_F1, 1F1, 1B1, 1SEND_B1, 1B0, 1SEND_B0\n";
 
@@ -61,7 +61,7 @@ class waiting_stages final : public training_work {
   bool late = false;
 };
 
-/// What the fastest of some passes took, of the others only the first.
+/// The time of the fastest of several passes.
 inline task<time_ns> fastest_pass(here* h, training_pipeline pipe, waiting_stages* mine) {
   constexpr int passes = 5;
   time_ns fastest = never;
@@ -86,7 +86,7 @@ inline task<> late_stage(here* h) {
   const time_ns on_time = co_await fastest_pass(h, pipe, &mine);
   mine.late = true;
   const time_ns with_a_late_one = co_await fastest_pass(h, pipe, &mine);
-  if (!h->is_virtual()) co_return;  // a busy machine wakes somebody when it finds it time
+  if (!h->is_virtual()) co_return;  // a busy machine may wake a rank late
   CHECK(with_a_late_one - on_time <= 10'000'000);
   if (h->me == 1) CHECK(with_a_late_one > on_time);
 }
@@ -119,7 +119,7 @@ inline task<> pipelines(here* h) {
       {"own list", parse_schedule(h->ranks == 2 ? own_list_of_two : text_of(gpipe(h->ranks, 3))).value()},
       {"two in a row", parse_schedule(two_in_a_row(h->ranks, 5)).value()}};
   if (h->ranks == 2) all.emplace_back("folded", parse_schedule(folded_list).value());
-  if (h->ranks > 2) all.emplace_back("1F1B of three", one_forward_one_backward(3, 8));  // the fourth has no part in it
+  if (h->ranks > 2) all.emplace_back("1F1B of three", one_forward_one_backward(3, 8));  // a fourth has no part in it
   for (const auto& [name, schedule] : all) {
     training_pipeline_options op;
     op.name = name;
@@ -129,7 +129,7 @@ inline task<> pipelines(here* h) {
     op.memory = h->at.memory();
     training_pipeline pipe(h->self, op);
     const auto one_pass = [h, pipe, of = &schedule] { return pass_of(h, pipe, of); };
-    if (name == "1F1B") {  // of the others there is one pass, which is too short for trials
+    if (name == "1F1B") {  // the others make one pass, which is too short for trials
       co_await until_each_ran(h, name, one_pass);
     } else {
       co_await one_pass();

@@ -31,7 +31,7 @@ using namespace parley::configs;
 using namespace parley::ops;
 using namespace parley::runtime;
 
-/// What both rounds make of `numbers`; each buffer but x0 holds what the round before has left there, or nothing that is a number.
+/// The result of both rounds for `numbers`. Before the rounds, each buffer but x0 is filled with NaN.
 inline task<std::vector<float>> around(here* h, p2p pairs, ring_case::kernel* k, const std::vector<float>* numbers,
                                        ring_case::ring_options o) {
   const std::vector<float> none(numbers->size(), std::nanf(""));
@@ -53,7 +53,7 @@ struct too_early_buffers {
 };
 inline std::span<float> only(float& x) { return {&x, 1}; }
 
-/// The same by hand: a step does not name what a message brings, and nobody sends before all have taken that step.
+/// The same rounds by hand: one step does not name a buffer that a message writes, and no rank sends before all ranks have run that step.
 inline task<> read_too_early(dataflow& flow, here* h, p2p pairs, too_early_buffers* b, ring_case::lacks what) {
   const rank_id next = (h->me + 1) % h->ranks;
   const rank_id previous = (h->me + h->ranks - 1) % h->ranks;
@@ -89,7 +89,8 @@ inline float too_early_right(here* h, ring_case::lacks what) {
                 : std::array{8.000244140625F, 4.000732421875F, 8.001220703125F, 12.001708984375F}[h->me];
 }
 
-/// One of a batch is awaited while another one cannot have ended; then the whole, in the order of a queue that names no buffer.
+/// Awaits one message of a batch while another one cannot have ended, and then the whole batch. A queue orders the last step behind it,
+/// though that step names no buffer.
 inline task<> one_alone(dataflow& flow, here* h, p2p pairs) {
   const rank_id next = (h->me + 1) % h->ranks;
   const rank_id previous = (h->me + h->ranks - 1) % h->ranks;
@@ -113,7 +114,7 @@ inline task<> one_alone(dataflow& flow, here* h, p2p pairs) {
   co_await flow.join();
 }
 
-/// To oneself and to everybody, nothing at all, more one way than the other and in another order than it was sent.
+/// A batch with messages to oneself and to all ranks, and empty ones; then messages in one direction only, received in another order.
 inline task<> uneven_batches(dataflow& flow, here* h, p2p pairs) {
   const std::array<int, 3> mine{static_cast<int>(h->me), 10, 20};
   std::array<int, 3> of_me{};
@@ -133,7 +134,7 @@ inline task<> uneven_batches(dataflow& flow, here* h, p2p pairs) {
   CHECK(of_me == mine);
   for (rank_id r = 0; r < h->ranks; ++r) CHECK(of_all[r] == std::array{static_cast<int>(r), 10, 20});
   CHECK(untouched == 7);
-  // All of rank 0's for the last one, by tags: the latest is received first.
+  // All values of rank 0 go to the last rank, by tags, and the latest tag is received first.
   const rank_id last = h->ranks - 1;
   std::array<float, 4> values{1, 2, 3, 4};
   std::vector<p2p_operation> one_way;
@@ -150,7 +151,7 @@ inline task<> uneven_batches(dataflow& flow, here* h, p2p pairs) {
   co_await flow.join();
 }
 
-/// What nobody sends ends in its time or is cancelled, alone: the rest of its batch comes.
+/// A receive that no rank sends to ends alone, by its timeout or by `cancel`. The rest of its batch arrives.
 inline task<> orphans(dataflow& flow, here* h, p2p pairs) {
   const rank_id next = (h->me + 1) % h->ranks;
   const rank_id previous = (h->me + h->ranks - 1) % h->ranks;
@@ -182,7 +183,7 @@ inline task<> batches(here* h) {
   const p2p pairs(h->self, op);
   for (int i = 0; i < 3; ++i) co_await with_dataflow(uneven_batches, h, pairs);
   co_await with_dataflow(orphans, h, pairs);
-  // Of the first and the last rank alone.
+  // An op of the first and the last rank alone.
   op.name = "two of them";
   op.ranks = {0, h->ranks - 1};
   const p2p some(h->self, op);
@@ -201,7 +202,7 @@ inline task<> batches(here* h) {
   co_await with_dataflow(swap, some, h->me, other);
 }
 
-/// Numbers that differ from round to round: what is left of the one before is wrong. Who is late has its neighbour's credits.
+/// Numbers that differ in each round, so that values left from the round before are wrong. A rank that is late has its neighbour's credits.
 struct ring_of_numbers {
   here* h;
   p2p pairs;
@@ -266,7 +267,7 @@ inline task<> ring(here* h) {
     known.push_back(numbered.pairs.registered(a->bytes()));
   const auto once_more = [&numbered] { return around_with_numbers(&numbered); };
   co_await until_each_ran(h, op.name, once_more);
-  if (h->at.stream() != nullptr) co_return;  // what follows is about the processor's own order
+  if (h->at.stream() != nullptr) co_return;  // the rest is about the processor's own order
   op.name = "ring in place";
   op.configs = {direct()};
   const p2p in_place(h->self, op);

@@ -86,7 +86,7 @@ inline task<> sums_of_a_group(here* h) {
   }
 }
 
-/// By stars. A call beside which its config is rehearsed has more.
+/// Counts the messages of stars. A call during a rehearsal of its config has more, so the fewest are compared.
 inline task<> messages_of_stars(here* h) {
   hierarchy_options op;
   op.name = "stars";
@@ -107,8 +107,8 @@ inline task<> messages_of_stars(here* h) {
   CHECK(fewest == 30);
 }
 
-/// A leader for every third rank, so that the last group is smaller, and numbers whose sum depends on the order: inside a group that of its
-/// ranks, and then that of the groups, to the last bit on every rank.
+/// A leader for every third rank, so that the last group is smaller. The numbers have a sum that depends on the order: first that of the
+/// ranks inside a group, and then that of the groups, equal to the last bit on every rank.
 inline task<> sums_of_ragged_groups(here* h) {
   constexpr rank_id group = 3;
   hierarchy_options op;
@@ -161,7 +161,7 @@ inline task<> sums(here* h) {
     co_await all.all_reduce(of(x));
     const std::vector<float> sum = co_await taken(h->at, x);
     CHECK(wrong_sums(sum, h->ranks) == 0);
-    // Several, large enough for an exchange of its own each, and small ones, which are packed.
+    // Lists of several arrays: large ones, each with an exchange of its own, and small ones, which are packed.
     for (const std::size_t count : {std::size_t{20'000}, std::size_t{100}}) {
       std::vector<array<float>> several;
       std::vector<std::span<float>> spans;
