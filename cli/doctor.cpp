@@ -81,6 +81,7 @@ finding shared_memory() {
 int read_from_a_sibling() {
   static volatile char secret = 7;
   const pid_t owner = ::fork();
+  if (owner < 0) return errno;
   if (owner == 0) {
     ::pause();
     ::_exit(0);
@@ -92,10 +93,12 @@ int read_from_a_sibling() {
     iovec theirs{const_cast<char*>(&secret), 1};
     ::_exit(::process_vm_readv(owner, &mine, 1, &theirs, 1, 0) == 1 ? 0 : errno & 127);
   }
+  const int not_made = errno;
   int status = 0;
-  ::waitpid(reader, &status, 0);
+  if (reader > 0) ::waitpid(reader, &status, 0);
   ::kill(owner, SIGKILL);
   ::waitpid(owner, nullptr, 0);
+  if (reader < 0) return not_made;
   return WIFEXITED(status) ? WEXITSTATUS(status) : EPERM;
 }
 

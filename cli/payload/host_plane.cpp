@@ -112,15 +112,20 @@ end start(runtime::rank_id rank, int other_end, int not_mine) {
   return made;
 }
 
+/// Those that could not be made are none: `kill(-1, …)` would end every process of the user.
+void kill_all(const std::array<end, 2>& both) {
+  for (const end& e : both) {
+    if (e.process > 0) ::kill(e.process, SIGKILL);
+  }
+}
+
 /// Reads both outputs to their ends; kills processes that take too long.
 void listen_to(std::array<end, 2>& both) {
   const auto until = clock::now() + for_all;
   for (std::array<char, 4096> piece{}; both[0].output >= 0 || both[1].output >= 0;) {
     std::array<pollfd, 2> waiting{{{both[0].output, POLLIN, 0}, {both[1].output, POLLIN, 0}}};
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - clock::now()).count();
-    if (left <= 0) {
-      for (const end& e : both) ::kill(e.process, SIGKILL);
-    }
+    if (left <= 0) kill_all(both);
     ::poll(waiting.data(), waiting.size(), static_cast<int>(left <= 0 ? -1 : left));
     for (std::size_t i = 0; i < both.size(); ++i) {
       if (waiting[i].revents == 0) continue;
@@ -160,11 +165,7 @@ runtime::result<std::string> try_host_plane() {
   std::array<end, 2> both{start(0, ends[0], ends[1]), start(1, ends[1], ends[0])};
   ::close(ends[0]);
   ::close(ends[1]);
-  if (both[0].process < 0 || both[1].process < 0) {
-    for (const end& e : both) {
-      if (e.process > 0) ::kill(e.process, SIGKILL);
-    }
-  }
+  if (both[0].process < 0 || both[1].process < 0) kill_all(both);
   listen_to(both);
   std::string description;
   std::string reason;
