@@ -160,7 +160,7 @@ json::array rank_ends(const ran_job& ran) {
 
 tuning::result_entry entry_in(const json::value& e) {
   return {std::string(e.at(0).as_string()), std::string(e.at(1).as_string()), std::string(e.at(2).as_string()),
-          e.at(3).to_number<double>()};
+          e.at(3).to_number<double>(), e.at(4).as_bool()};
 }
 
 /// The results of all ranks as one file, and the entries they had read that are no longer valid.

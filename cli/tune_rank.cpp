@@ -208,7 +208,7 @@ json::object results_of(const ops::rank& self) {
   for (const auto& v : file.validators()) validators.push_back(json::array{v.name, v.value});
   const auto listed = [](const std::vector<tuning::result_entry>& entries) {
     json::array list;
-    for (const auto& e : entries) list.push_back(json::array{e.op, e.parameters, e.solution, e.time_ms});
+    for (const auto& e : entries) list.push_back(json::array{e.op, e.parameters, e.solution, e.time_ms, e.thin});
     return list;
   };
   return {{"validators", std::move(validators)},
