@@ -84,6 +84,14 @@ runtime::task<> lease_coordinator::coordinate(actor& self, lease_coordinator& c)
 // A step that throws may throw again for a while, and no call may wait for that. So
 // campaigns in preparation are aborted for all sizes, which lifts their gates.
 void lease_coordinator::failed(const runtime::error& what) noexcept {
+  try {
+    pause_or_give_up(what);
+  } catch (...) {  // no memory for words, say: calls go on in any case
+    resume_at_ns_ = runtime::never;
+  }
+}
+
+void lease_coordinator::pause_or_give_up(const runtime::error& what) {
   for (auto& k : keys_) {
     if (k->writer.preparing()) abort(*k);
   }
@@ -100,11 +108,9 @@ void lease_coordinator::failed(const runtime::error& what) noexcept {
   resume_at_ns_ = runtime::never;
   round_.of = nullptr;
   warn(services_, op + "; again and again: its tuning has ended, and what was agreed on stays");
-  try {
-    state_.assigned->end_tuning(why, services_.ex.now());
-    for (auto& k : keys_) static_cast<void>(state_.assigned->open_key(k->bytes, services_.ex.now()));
-    if (state_.look_again) state_.look_again();
-  } catch (...) {}  // calls go on in any case
+  state_.assigned->end_tuning(why, services_.ex.now());
+  for (auto& k : keys_) static_cast<void>(state_.assigned->open_key(k->bytes, services_.ex.now()));
+  if (state_.look_again) state_.look_again();
 }
 
 // ---- what has to happen next --------------------------------------------------------------------------------------------

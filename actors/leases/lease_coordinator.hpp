@@ -160,6 +160,7 @@ class lease_coordinator {
   void check_deadlines();
   void send_due();
   void failed(const runtime::error& what) noexcept;
+  void pause_or_give_up(const runtime::error& what);
   time_ns next_event() const noexcept;
 
   std::vector<rehearsal_run> fetch_trials(key_state& k, std::uint64_t first_index);

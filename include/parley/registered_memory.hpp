@@ -2,8 +2,9 @@
 /// Memory that a user has registered with an op, so that peers may put the payloads of its messages there, or get them from there.
 ///
 ///     registered_memory mine(net, bytes);          // from here on peers may be let in
-///     edge_book.add(mine);                         // the book of an edge finds it by address
-///     memory_region* r = edge_book.find(buffer);   // null for memory that nobody has registered
+///     memory_book of_edge;
+///     of_edge.add(mine.region());                  // the book of an edge finds it by address
+///     auto r = of_edge.find(buffer);               // null for memory that nobody has registered
 ///
 /// The handle must outlive the calls that use the memory. Destroying the handle withdraws the memory. The constructor throws
 /// `unavailable` with the link's reason.

@@ -40,8 +40,9 @@ class stream_end final : runtime::completion {
 
 runtime::result<> is_a_world(const communicator* over, const std::string& config) {
   if (dynamic_cast<const gpu_world*>(over) != nullptr) return {};
-  return error{errc::bad_argument,
-               config + " runs over a gpu_world; give the op one as `over`, and a gpu_world_source as `rehearse`"};
+  return error{
+      errc::bad_argument,
+      config + " runs over a gpu_world; give the op one as `communicator`, and a gpu_world_source as `rehearse`"};
 }
 gpu_world& world_of(const symmetric_call& call, const std::string& config) {
   is_a_world(call.communicator, config).value();

@@ -25,6 +25,7 @@
 #include <mutex>
 #include <stop_token>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -461,7 +462,11 @@ result<std::unique_ptr<heartbeat>> heartbeat::start(options o, events to) {
                  "heartbeats need a rank of the world, at most 65535 restarts and at least 8 ms to notice a death");
   auto shared = page::open(o);
   if (!shared) return shared.reason();
-  return std::unique_ptr<heartbeat>(new heartbeat(std::move(o), std::move(to), std::move(shared).value()));
+  try {
+    return std::unique_ptr<heartbeat>(new heartbeat(std::move(o), std::move(to), std::move(shared).value()));
+  } catch (const std::system_error& no_thread) {
+    return error(errc::unavailable, std::string("there is no thread for heartbeats: ") + no_thread.what());
+  }
 }
 
 bool heartbeat::runs(std::uint32_t pid) { return transports::runs(static_cast<pid_t>(pid)); }

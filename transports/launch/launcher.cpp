@@ -372,7 +372,7 @@ class job {
   // --- starting ---
 
   // Three for each running rank; the rest for the launcher itself and for starting a rank.
-  static std::size_t files_of_launcher(rank_id ranks) { return 3 * std::size_t{ranks} + 20; }
+  static std::size_t files_of_launcher(rank_id ranks) { return 4 * std::size_t{ranks} + 20; }
 
   bool start_all() {
     if (RAND_bytes(reinterpret_cast<unsigned char*>(&id_), sizeof id_) != 1) refuse("make a job id");
