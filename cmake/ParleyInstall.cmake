@@ -1,6 +1,7 @@
-# The installed package: include/parley, libparley.a, and what find_package(parley) reads.
+# The installed package: include/parley, libparley.a, and what find_package(parley) and pkg-config read; and the Debian package of it all.
 include(CMakePackageConfigHelpers)
 set(PARLEY_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/parley")
+set(PARLEY_PACKAGE libparley-dev) # of Debian
 
 install(TARGETS parley EXPORT parleyTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/parley" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
@@ -45,10 +46,42 @@ if(PARLEY_INSTALL_UCX)
   file(RELATIVE_PATH to_ucx "/${PARLEY_PACKAGE_DIR}" "/${PARLEY_UCX_DIR}")
   set(PARLEY_UCX_HINT "\${CMAKE_CURRENT_LIST_DIR}/${to_ucx}")
 endif()
+# What find_package(parley) reads.
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/parleyConfig.cmake.in"
                               "${PROJECT_BINARY_DIR}/parleyConfig.cmake"
                               INSTALL_DESTINATION "${PARLEY_PACKAGE_DIR}" NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/parleyConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/parleyConfig.cmake" "${PROJECT_BINARY_DIR}/parleyConfigVersion.cmake"
               "${PROJECT_SOURCE_DIR}/cmake/ParleyUcx.cmake" DESTINATION "${PARLEY_PACKAGE_DIR}")
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/parley")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/${PARLEY_PACKAGE}" RENAME copyright)
+
+# What pkg-config reads.
+file(RELATIVE_PATH to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+string(REGEX REPLACE "/$" "" to_prefix "${to_prefix}")
+set(ucx_of_pc "${PARLEY_UCX_PREFIX}/lib")
+if(PARLEY_INSTALL_UCX)
+  set(ucx_of_pc "\${prefix}/${PARLEY_UCX_DIR}/lib")
+endif()
+configure_file("${PROJECT_SOURCE_DIR}/cmake/parley.pc.in" "${PROJECT_BINARY_DIR}/parley.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/parley.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+
+# The Debian package, which `./dev package` makes. Debian's own package `parley` is a program for learning words, with a command of that
+# name, too.
+if(PROJECT_IS_TOP_LEVEL)
+  set(boost "${Boost_VERSION_MAJOR}.${Boost_VERSION_MINOR}")
+  set(CPACK_GENERATOR DEB)
+  set(CPACK_PACKAGE_NAME "${PARLEY_PACKAGE}")
+  set(CPACK_PACKAGE_CONTACT "the maintainers of parley <parley@localhost>")
+  set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+  set(CPACK_STRIP_FILES ON)
+  set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+  set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+  set(CPACK_DEBIAN_PACKAGE_CONFLICTS parley)
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS
+      "libboost${boost}-dev, libboost-json${boost}-dev, libfmt-dev, libssl-dev (>= 3), libstdc++6, libc6")
+  if(NOT PARLEY_INSTALL_UCX)
+    string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libucx-dev")
+  endif()
+  set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "g++, cmake")
+  include(CPack)
+endif()

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Installs a build, moves it elsewhere, and uses it as a stranger would: the command tunes, and two ranks of a program that
-knows only find_package(parley) send each other a message. Both must load the UCX that the build was made with. Headers beside
-include/parley are installed only where those include them."""
+"""Installs a build twice, moves it elsewhere, and uses it as a stranger would: the command tunes, and two ranks of a program that
+knows only find_package(parley), or only pkg-config, send each other a message. All must load the UCX that the build was made with. Headers
+beside include/parley are installed only where those include them."""
 
 import argparse
+import hashlib
 import json
 import os
 import pathlib
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,9 +56,22 @@ def run(*command):
     return subprocess.run([str(word) for word in command], check=True, env=PLAIN, text=True, stdout=subprocess.PIPE).stdout
 
 
+def tree(folder):
+    """Each file's mode and content, and each link's target, by path."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        what = os.readlink(path) if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+        found[str(path.relative_to(folder))] = (path.lstat().st_mode, what)
+    return found
+
+
 def ucx_of(parley):
     found = {each["name"]: each["value"] for each in json.loads(run(parley, "doctor", "--json"))["validators"]}
     return found["PARLEY_UCX"]
+
+
+def prefix_has_ucx(prefix):
+    return any(prefix.rglob("libucp.so"))
 
 
 def missing_headers(include):
@@ -77,6 +93,11 @@ def main():
         (root / "CMakeLists.txt").write_text(PROJECT)
         (root / "consumer.cpp").write_text(PROGRAM)
         run("cmake", "--install", arguments.build, "--prefix", root / "first")
+        once = tree(root / "first")
+        run("cmake", "--install", arguments.build, "--prefix", root / "first")
+        if tree(root / "first") != once:
+            print("the second installation differs from the first one")
+            return 1
         (root / "first").rename(root / "prefix")
         missing, needless = missing_headers(root / "prefix/include")
         if missing or needless:
@@ -94,10 +115,23 @@ def main():
         run("cmake", "-G", "Ninja", "-S", root, "-B", root / "build", f"-DCMAKE_PREFIX_PATH={root}/prefix",
             f"-DCMAKE_CXX_COMPILER={arguments.compiler}")
         run("cmake", "--build", root / "build")
-        output = run(parley, "run", "-n", "2", "--no-prefix", root / "build/consumer")
-    if output != EXPECTED:
-        print(f"the consumer printed {output!r}, expected {EXPECTED!r}")
-        return 1
+        consumers = [root / "build/consumer"]
+        if shutil.which("pkg-config"):
+            place = next((root / "prefix").rglob("parley.pc")).parent
+            words = shlex.split(run("env", f"PKG_CONFIG_PATH={place}", "pkg-config", "--cflags", "--libs", "parley"))
+            run(arguments.compiler, "-std=c++20", root / "consumer.cpp", *words, "-o", root / "by_pkg_config")
+            consumers.append(root / "by_pkg_config")
+        else:
+            print("pkg-config is not installed: nothing was built with it")
+        for consumer in consumers:
+            output = run(parley, "run", "-n", "2", "--no-prefix", consumer)
+            if output != EXPECTED:
+                print(f"{consumer.name} printed {output!r}, expected {EXPECTED!r}")
+                return 1
+            ucx = re.findall(r"libucp\.so\S* => (\S+)", run("ldd", consumer))
+            if not ucx or (prefix_has_ucx(root / "prefix") and not ucx[0].startswith(str(root))):
+                print(f"{consumer.name} loads UCX from {ucx}")
+                return 1
     print("an installed parley was found, linked and run")
     return 0
 
