@@ -1,7 +1,7 @@
 #include <parley/cli/hosts.hpp>
 
 #include <parley/cli/json_text.hpp>
-#include <parley/cli/spec.hpp>
+#include <parley/cli/spec/spec.hpp>
 #include <parley/cli/status.hpp>
 #include <parley/number_text.hpp>
 #include <parley/transports/join/job_key.hpp>

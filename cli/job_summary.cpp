@@ -2,8 +2,10 @@
 
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/declaration.hpp>
+#include <parley/actors/group/rooted_group.hpp>
 #include <parley/actors/stamp.hpp>
-#include <parley/cli/payload/payload.hpp>
+#include <parley/cli/payload/outputs.hpp>
+#include <parley/collective.hpp>
 #include <parley/tuning/key.hpp>
 
 #include <boost/json/array.hpp>
@@ -31,12 +33,11 @@ std::uint64_t number(const json::value& v) { return v.to_number<std::uint64_t>()
 bool is(const flight_record& r, stamp_flags flag) { return (r.flags & static_cast<unsigned>(flag)) != 0; }
 bool of_sender(const flight_record& r) { return r.what == flight_event::sent || r.what == flight_event::send_failed; }
 
-std::uint64_t id_of(const op_spec& op, std::pair<rank_id, rank_id> edge) {
-  return actors::declare_edge(op.name, edge.first, edge.second, op.dtype).id();
-}
-
-std::string edge_text(std::pair<rank_id, rank_id> edge) {
-  return std::to_string(edge.first) + "->" + std::to_string(edge.second);
+// `0->1`, or of a group all of its ranks.
+std::string ranks_text(const std::vector<rank_id>& ranks) {
+  std::string text;
+  for (const rank_id r : ranks) text += (text.empty() ? "" : "->") + std::to_string(r);
+  return text;
 }
 
 std::string key_of(const op_spec& op, std::uint64_t bytes) {
@@ -47,18 +48,43 @@ std::string config_text(const op_spec& op, std::uint64_t digest) {
   for (const ops::config_ptr& c : op.configs) {
     if (c->digest() == digest) return c->id();
   }
+  for (const ops::group_config_ptr& c : op.group_configs) {
+    if (c->digest() == digest) return c->id();
+  }
   return "config " + std::to_string(digest);
 }
 
-struct known_edge {
+std::uint64_t default_of(const op_spec& op) {
+  return op.configs.empty() ? op.group_configs.front()->digest() : op.configs.front()->digest();
+}
+
+/// What agrees by itself: an edge, or a group of a collective.
+struct known_part {
   const op_spec* op = nullptr;
-  std::pair<rank_id, rank_id> edge;
+  std::vector<rank_id> ranks;  ///< the sender, or leader, first
 };
 
-std::map<std::uint64_t, known_edge> edges_of(const spec& job) {
-  std::map<std::uint64_t, known_edge> all;
+using known_parts = std::map<std::uint64_t, known_part>;
+
+known_parts parts_in(const spec& job) {
+  known_parts all;
   for (const op_spec& op : job.ops) {
-    for (const auto& e : op.edges) all[id_of(op, e)] = {&op, e};
+    for (const auto& [from, to] : op.edges)
+      all[actors::declare_edge(op.name, from, to, op.dtype).id()] = {&op, {from, to}};
+    if (op.groups.empty()) continue;
+    ops::collective_options declared;
+    declared.name = op.name;
+    declared.groups = op.groups;
+    const auto groups = ops::form_groups(declared, job.ranks);
+    if (!groups) continue;
+    for (const auto& participants : *groups) {
+      const auto of_group = actors::declare_group(op.name, participants, op.depth, op.dtype);
+      std::vector<rank_id> ranks{of_group.leader};
+      for (const auto& p : participants) {
+        if (p.rank != of_group.leader) ranks.push_back(p.rank);
+      }
+      all[of_group.id()] = {&op, std::move(ranks)};
+    }
   }
   return all;
 }
@@ -68,23 +94,42 @@ const op_spec* op_named(const spec& job, std::string_view name) {
   return found == job.ops.end() ? nullptr : &*found;
 }
 
-/// Both ends of one invocation.
-struct ends {
-  const flight_record* sender = nullptr;
-  const flight_record* receiver = nullptr;
+/// One invocation at those who had a part in it.
+struct seen_invocation {
+  const flight_record* sender = nullptr;  ///< or leader
+  const flight_record* other = nullptr;   ///< one that ran another config, if there is one
+  std::vector<rank_id> others;            ///< receivers, or workers
   bool twice = false;
+
+  void add(rank_id by, const flight_record& r) {
+    if (of_sender(r)) {
+      twice = twice || sender != nullptr;
+      sender = &r;
+      return;
+    }
+    twice = twice || std::find(others.begin(), others.end(), by) != others.end();
+    others.push_back(by);
+    differ = differ || (other != nullptr && other->digest != r.digest);
+    if (other == nullptr || (sender != nullptr && r.digest != sender->digest)) other = &r;
+  }
+  bool is_mismatch() const {
+    return twice || differ || (sender != nullptr && other != nullptr && sender->digest != other->digest);
+  }
+  bool differ = false;  ///< among the others
 };
 
-std::string describe(const std::map<std::uint64_t, known_edge>& known, const ends& e) {
-  const flight_record& r = *(e.sender != nullptr ? e.sender : e.receiver);
+std::string describe(const known_parts& known, const seen_invocation& e) {
+  const flight_record& r = *(e.sender != nullptr ? e.sender : e.other);
   const auto where = known.find(r.op);
   if (where == known.end()) return "an op that the spec does not have";
   const op_spec& op = *where->second.op;
   std::string text =
-      op.name + " " + edge_text(where->second.edge) + ", invocation " + std::to_string(r.invocation) + ": ";
+      op.name + " " + ranks_text(where->second.ranks) + ", invocation " + std::to_string(r.invocation) + ": ";
   if (e.twice) return text + "one end ran it twice";
-  return text + "the sender ran " + config_text(op, e.sender->digest) + ", the receiver " +
-         config_text(op, e.receiver->digest);
+  if (e.sender == nullptr) return text + "two workers ran different configs";
+  const bool is_group = !op.groups.empty();
+  return text + (is_group ? "the leader ran " : "the sender ran ") + config_text(op, e.sender->digest) +
+         (is_group ? ", a worker " : ", the receiver ") + config_text(op, e.other->digest);
 }
 
 std::string_view message_name(std::uint64_t type) {
@@ -102,26 +147,26 @@ std::string_view message_name(std::uint64_t type) {
   return found == names.end() ? "other" : found->second;
 }
 
-/// Compares the hashes of an op's outputs with those that this process computes.
+/// The hashes of what came against those that this process computes.
 class reference {
  public:
-  /// Describes the first output that differs; nothing if all are equal.
-  std::optional<std::string> difference(const op_spec& op, std::size_t stages, const json::array& digests) {
+  std::optional<std::string> difference(const op_spec& op, rank_id from, const json::array& digests) {
     for (std::size_t i = 0; i < std::min<std::size_t>(digests.size(), op.sizes.size()); ++i) {
-      if (number(digests[i]) != expected(i, op.sizes[i], stages))
-        return "microbatch " + std::to_string(i) + " (" + tuning::byte_size_text(op.sizes[i]) +
-               ") came out different from a single process's";
+      if (number(digests[i]) == expected(op, from, i)) continue;
+      if (op.kind == op_kind::halo) return "exchange " + std::to_string(i) + " has brought wrong ghosts";
+      return "microbatch " + std::to_string(i) + " (" + tuning::byte_size_text(op.sizes[i]) +
+             ") came out different from a single process's";
     }
     return std::nullopt;
   }
 
  private:
-  std::uint64_t expected(std::uint64_t i, std::uint64_t bytes, std::size_t stages) {
-    const auto [at, is_new] = known_.try_emplace({i, bytes, stages}, 0);
-    if (is_new) at->second = reference_digest(i, bytes, stages);
+  std::uint64_t expected(const op_spec& op, rank_id from, std::uint64_t i) {
+    const auto [at, is_new] = known_.try_emplace({payload_number(op, from, i), i, &op}, 0);
+    if (is_new) at->second = expected_digest(op, from, i);
     return at->second;
   }
-  std::map<std::tuple<std::uint64_t, std::uint64_t, std::size_t>, std::uint64_t> known_;
+  std::map<std::tuple<std::uint64_t, std::uint64_t, const op_spec*>, std::uint64_t> known_;
 };
 
 struct output_check {
@@ -135,15 +180,15 @@ struct output_check {
 output_check check_outputs(const spec& job, const rank_reports& reports) {
   output_check check;
   reference single;
-  for (const op_spec& op : job.ops)
-    check.expected += op.sizes.size() * (op.kind == op_kind::pipeline ? 1 : op.edges.size());
+  for (const op_spec& op : job.ops) check.expected += outputs_of(op);
   for (const auto& report : reports) {
     if (!report) continue;
     for (const json::value& o : report->at("outputs").as_array()) {
       const op_spec* op = op_named(job, o.at("op").as_string());
       if (op == nullptr) continue;
       check.seen += o.at("digests").as_array().size();
-      const auto why = single.difference(*op, number(o.at("stages")), o.at("digests").as_array());
+      const auto why =
+          single.difference(*op, static_cast<rank_id>(number(o.at("from"))), o.at("digests").as_array());
       if (!why) continue;
       ++check.differ;
       check.differences.push_back(json::value(op->name + ": " + *why));
@@ -188,18 +233,26 @@ json::array stream_json(const std::vector<stream_run>& runs) {
   return list;
 }
 
+bool is_of(const json::object& agreement, const known_part& part) {
+  if (part.op->name != agreement.at("op").as_string()) return false;
+  const json::array& ranks = agreement.at("participants").as_array();
+  return ranks.size() == part.ranks.size() && std::all_of(ranks.begin(), ranks.end(), [&](const json::value& r) {
+           return std::find(part.ranks.begin(), part.ranks.end(), r.to_number<rank_id>()) != part.ranks.end();
+         }) && number(agreement.at("sender")) == part.ranks.front();
+}
+
 json::array agreements_in(const spec& job, const rank_reports& reports, const std::vector<flight_records>& flights) {
+  const known_parts known = parts_in(job);
   json::array all;
   for (rank_id r = 0; r < reports.size(); ++r) {
     if (!reports[r]) continue;
     for (json::value a : reports[r]->at("agreements").as_array()) {
       json::object& agreement = a.as_object();
-      const op_spec* op = op_named(job, agreement.at("op").as_string());
-      if (op == nullptr) continue;
-      const std::pair edge{r, static_cast<rank_id>(number(agreement.at("receiver")))};
+      const auto part = std::find_if(known.begin(), known.end(), [&](const auto& p) { return is_of(agreement, p.second); });
+      if (part == known.end()) continue;
       const json::value& until = agreement.at("invocations_until_agreement");
       agreement["trials_in_stream"] =
-          stream_json(stream_of(*op, edge, std::string(agreement.at("key").as_string()), flights[r],
+          stream_json(stream_of(*part->second.op, part->first, std::string(agreement.at("key").as_string()), flights[r],
                                 until.is_null() ? std::nullopt : std::optional(number(until))));
       all.push_back(std::move(a));
     }
@@ -212,32 +265,30 @@ json::array agreements_in(const spec& job, const rank_reports& reports, const st
 joined_flights join_flights(const spec& job, std::span<const flight_records> of_ranks) {
   // Rehearsals have invocation numbers of their own, apart from the user's.
   using identity = std::tuple<std::uint64_t, std::uint64_t, bool, std::uint32_t, std::uint64_t>;
-  std::map<identity, ends> all;
+  std::map<identity, seen_invocation> all;
   joined_flights joined;
-  for (const flight_records& records : of_ranks) {
-    for (const flight_record& r : records) {
-      ends& e = all[{r.op, r.generation, is(r, stamp_flags::rehearsal), r.tag, r.invocation}];
-      const flight_record*& mine = of_sender(r) ? e.sender : e.receiver;
-      e.twice = e.twice || mine != nullptr;
-      mine = &r;
+  for (rank_id rank = 0; rank < of_ranks.size(); ++rank) {
+    for (const flight_record& r : of_ranks[rank]) {
+      all[{r.op, r.generation, is(r, stamp_flags::rehearsal), r.tag, r.invocation}].add(rank, r);
       if (of_sender(r)) ++(is(r, stamp_flags::rehearsal) ? joined.rehearsals : joined.invocations);
     }
   }
-  const auto known = edges_of(job);
+  const known_parts known = parts_in(job);
   for (const auto& [id, e] : all) {
-    if (e.twice || (e.sender != nullptr && e.receiver != nullptr && e.sender->digest != e.receiver->digest)) {
+    const auto part = known.find(std::get<0>(id));
+    const std::size_t others = part == known.end() ? 1 : part->second.ranks.size() - 1;
+    if (e.is_mismatch()) {
       ++joined.mismatches;
       if (joined.examples.size() < most_examples) joined.examples.push_back(describe(known, e));
-    } else if (e.sender == nullptr || e.receiver == nullptr) {
+    } else if (e.sender == nullptr || e.others.size() != others) {
       ++joined.unpaired;
     }
   }
   return joined;
 }
 
-std::vector<stream_run> stream_of(const op_spec& op, std::pair<rank_id, rank_id> edge, const std::string& key,
+std::vector<stream_run> stream_of(const op_spec& op, std::uint64_t id, const std::string& key,
                                   const flight_records& of_rank, std::optional<std::uint64_t> until_agreement) {
-  const std::uint64_t id = id_of(op, edge);
   std::vector<const flight_record*> mine;
   for (const flight_record& r : of_rank) {
     if (r.op == id && of_sender(r) && !is(r, stamp_flags::rehearsal) && key_of(op, r.bytes) == key) mine.push_back(&r);
@@ -249,7 +300,7 @@ std::vector<stream_run> stream_of(const op_spec& op, std::pair<rank_id, rank_id>
   for (std::size_t i = 0; i < mine.size(); ++i) {
     const bool agreed = until_agreement && i >= *until_agreement;
     std::string what = is(*mine[i], stamp_flags::timed) ? "trials" : agreed ? config_text(op, mine[i]->digest) : "c0";
-    if (what == "c0" && mine[i]->digest != op.configs.front()->digest()) what = config_text(op, mine[i]->digest);
+    if (what == "c0" && mine[i]->digest != default_of(op)) what = config_text(op, mine[i]->digest);
     if (runs.empty() || runs.back().what != what) runs.push_back({what, 0});
     ++runs.back().count;
   }
@@ -328,7 +379,7 @@ json::object summarize(const spec& job, const rank_reports& reports) {
 }
 
 std::string trace_lines(const spec& job, const rank_reports& reports) {
-  const auto known = edges_of(job);
+  const known_parts known = parts_in(job);
   std::vector<std::pair<rank_id, flight_record>> all;
   for (rank_id r = 0; r < reports.size(); ++r) {
     if (!reports[r]) continue;
@@ -341,13 +392,13 @@ std::string trace_lines(const spec& job, const rank_reports& reports) {
   static constexpr std::array<std::string_view, 4> events{"sent", "received", "send_failed", "receive_failed"};
   std::string lines;
   for (const auto& [rank, f] : all) {
-    const auto edge = known.find(f.op);
-    if (edge == known.end()) continue;
-    const op_spec& op = *edge->second.op;
+    const auto part = known.find(f.op);
+    if (part == known.end()) continue;
+    const op_spec& op = *part->second.op;
     json::object line{{"rank", rank},
                       {"op", op.name},
-                      {"sender", edge->second.edge.first},
-                      {"receiver", edge->second.edge.second},
+                      {"sender", part->second.ranks.front()},
+                      {"receiver", part->second.ranks.back()},
                       {"generation", f.generation},
                       {"tag", f.tag},
                       {"invocation", f.invocation},

@@ -5,9 +5,9 @@
 ///     seen.mismatches;                        // 0, or the program is wrong
 ///     json::object document = summarize(job_spec, reports);
 ///
-/// A mismatch is an invocation, or a rehearsal, whose two ends ran different configs, or that one end ran twice. If only one end
-/// recorded it, because a rank failed or died before it could report, it counts as unpaired instead.
-#include <parley/cli/spec.hpp>
+/// A mismatch is an invocation, or a rehearsal, whose ranks ran different configs, or one that a rank ran twice. A record
+/// without its counterpart, because a rank failed or died before it could tell, is counted apart, as unpaired.
+#include <parley/cli/spec/spec.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
 
 #include <boost/json/object.hpp>
@@ -38,8 +38,9 @@ struct stream_run {
   std::uint64_t count = 0;
 };
 
-/// The invocations of one edge and key in their order, grouped by kind, from the records of the edge's sender.
-std::vector<stream_run> stream_of(const op_spec& op, std::pair<rank_id, rank_id> edge, const std::string& key,
+/// How the invocations of one edge, or group, and key went on, in their order, from the records of its sender or leader. `id` is that of its
+/// declaration.
+std::vector<stream_run> stream_of(const op_spec& op, std::uint64_t id, const std::string& key,
                                   const flight_records& of_sender, std::optional<std::uint64_t> until_agreement);
 /// `c0 x12, trials x31, chunked(chunk_bytes=1048576 in_flight=4) x157`; long ones are shortened in their middle.
 std::string to_string(const std::vector<stream_run>& runs);

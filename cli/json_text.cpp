@@ -30,7 +30,7 @@ class position_scanner {
       const std::size_t key = at_;
       skip_string();
       const std::string name(boost::json::parse(text_.substr(key, at_ - key)).as_string());
-      const std::string member = pointer + "/" + name;
+      const std::string member = pointer + json_text::step(name);
       if (file_.positions_.count(member) != 0)
         throw file_.error(key, "the key " + in_quotes(name) + " stands here for the second time");
       next();
@@ -78,6 +78,12 @@ json_text::json_text(std::string file_name, std::string text)
   if (ec) throw error(used, "this is not JSON (" + ec.message() + "); look at what stands here and just before it");
   value_ = parser.release();
   position_scanner(*this).value("", 0);
+}
+
+std::string json_text::step(std::string_view key) {
+  std::string text = "/";
+  for (const char c : key) text += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+  return text;
 }
 
 const json_text::position& json_text::find(std::string_view pointer) const {

@@ -33,6 +33,8 @@ class json_text {
   /// Offset of the value at a JSON pointer; if there is none, the offset of its nearest parent.
   std::size_t value_at(std::string_view pointer) const;
   std::size_t key_at(std::string_view pointer) const;
+  /// The part of a pointer that leads to a member: `/name`, in which `~` and `/` are escaped.
+  static std::string step(std::string_view key);
   /// Lines and columns count from 1, columns in characters.
   text_error error(std::size_t offset, std::string_view what) const;
   std::string_view text() const noexcept { return text_; }

@@ -1,5 +1,7 @@
 #include <parley/cli/progress.hpp>
 
+#include <parley/cli/table.hpp>
+
 #include <boost/json/array.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -34,8 +36,8 @@ void progress_display::on_report(rank_id rank, const json::object& progress) {
   const auto read = [&](std::string_view key) { return progress.at(key).to_number<std::uint64_t>(); };
   s = {read("done"), read("of"), read("open"), read("settled"), read("trials")};
   for (const json::value& a : progress.at("agreed").as_array()) {
-    line(fmt::format("{} {}->{} {}: {} {}", a.at("op").as_string().c_str(), a.at("sender").to_number<rank_id>(),
-                     a.at("receiver").to_number<rank_id>(), a.at("key").as_string().c_str(),
+    line(fmt::format("{} {} {}: {} {}", a.at("op").as_string().c_str(), ranks_of(a.as_object()),
+                     a.at("key").as_string().c_str(),
                      a.at("from_results").as_bool() ? "the results file says" : "agreed on",
                      a.at("decision").as_string().c_str()));
   }

@@ -5,7 +5,7 @@
 ///     display.on_report(rank, report);              // progress of a rank
 ///     display.line("[rank 2] …");                   // anything else that has to be said
 ///     display.close();
-#include <parley/cli/spec.hpp>
+#include <parley/cli/spec/spec.hpp>
 
 #include <boost/json/object.hpp>
 

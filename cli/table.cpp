@@ -41,9 +41,7 @@ std::string duration(const json::value& ns) { return ns.is_null() ? "-" : durati
 std::string count(const json::value& n) { return n.is_null() ? "-" : std::to_string(n.to_number<std::uint64_t>()); }
 std::string text(const json::value& v) { return std::string(v.as_string()); }
 
-std::string edge_of(const json::object& a) {
-  return fmt::format("{} {}->{}", text(a.at("op")), count(a.at("sender")), count(a.at("receiver")));
-}
+std::string edge_of(const json::object& a) { return text(a.at("op")) + " " + ranks_of(a); }
 
 std::string decision_of(const json::object& a) {
   if (!a.at("decided").as_bool()) return "(not yet: c0 runs)";
@@ -133,6 +131,12 @@ std::string what_came_out(const json::object& document) {
 }
 
 }  // namespace
+
+std::string ranks_of(const json::object& agreement) {
+  std::string all;
+  for (const json::value& r : agreement.at("participants").as_array()) all += (all.empty() ? "" : "->") + count(r);
+  return all;
+}
 
 std::string tables(const json::object& document) {
   std::vector<agreements> edges;

@@ -12,7 +12,10 @@ using table_rows = std::vector<std::vector<std::string>>;
 /// Makes columns as wide as they need to be; the first `left` columns are aligned to the left, the others to the right.
 std::string aligned(const table_rows& all, std::size_t left);
 
-/// For each edge: what each key agreed on, what its candidates took, and which microbatches were trials; then the job as a whole.
+/// `0->1` in an agreement of the document: its sender and its receiver, or all ranks of its group.
+std::string ranks_of(const boost::json::object& agreement);
+
+/// For each edge or group: what each key agreed on, what its candidates took, and which microbatches were trials; then the job as a whole.
 std::string tables(const boost::json::object& document);
 
 }  // namespace parley::cli

@@ -214,13 +214,21 @@ json::object results_part(const ops::kept_results& k, const std::string& why_not
           {"why_not", why_not}};
 }
 
-/// Takes the time of a decision from the results file that the decision came from, because it was measured then.
+/// As a results file names it.
+std::string entry_of(const json::object& agreement) {
+  std::string entry = agreement.at("op").as_string().c_str();
+  for (const json::value& r : agreement.at("participants").as_array())
+    entry += (&r == &agreement.at("participants").as_array().front() ? "/" : ">") +
+             std::to_string(r.to_number<rank_id>());
+  return entry;
+}
+
+/// A decision out of a results file was timed when it was made.
 void fill_in_remembered_times(json::object& document, const tuning::results_file& file) {
   for (json::value& v : document.at("agreements").as_array()) {
     json::object& a = v.as_object();
     if (!a.at("from_results").as_bool()) continue;
-    const std::string entry = fmt::format("{}/{}>{}", a.at("op").as_string().c_str(),
-                                          a.at("sender").to_number<rank_id>(), a.at("receiver").to_number<rank_id>());
+    const std::string entry = entry_of(a);
     if (const auto* known = file.find(entry, std::string(a.at("key").as_string()));
         known != nullptr && known->time_ms > 0)
       a["decision_time_ns"] = known->time_ms * 1e6;
@@ -324,6 +332,7 @@ void tell_of_simulation(const tune_settings& s, const ran_job& ran, const std::s
 
 int run_and_tell(const tune_options& o) {
   const spec job = read_spec(o.settings.spec_path, o.settings.overrides);
+  check_device(o.settings, job);
   check_masks(o.settings, job);
   if (const std::string folder = ops::missing_folder_of(o.settings.results_path); !folder.empty())
     say(fmt::format("warning: there is no folder {} for the results in {}; make the folder or name another file with "

@@ -141,12 +141,15 @@ json::object agreement_of(const ops::edge_agreement& e, const search& c) {
   const auto winner = std::find(a.ids().begin(), a.ids().end(), c.chosen().config);
   const auto index = static_cast<std::size_t>(winner - a.ids().begin());
   const actors::decision_record* d = record_of(e, c);
+  json::array participants;
+  if (e.group.empty()) participants = {e.sender, e.receiver};
+  for (const rank_id r : e.group) participants.push_back(r);
   return {
       {"op", e.op},
       {"sender", e.sender},
       {"receiver", e.receiver},
       {"key", c.key()},
-      {"participants", json::array{e.sender, e.receiver}},
+      {"participants", std::move(participants)},
       {"candidates", candidates_of(c, a, d)},
       {"decided", decided(c)},
       {"searches", c.number()},
@@ -190,12 +193,8 @@ json::object mail_of(const ops::rank& self, const spec& job) {
   }
   std::uint64_t to_outsiders = 0;
   for (rank_id peer = 0; peer < self.world_size(); ++peer) {
-    const auto joins_us = [&](const std::pair<rank_id, rank_id>& e) {
-      return e == std::pair(peer, self.id()) || e == std::pair(self.id(), peer);
-    };
-    const bool partner = std::any_of(job.ops.begin(), job.ops.end(), [&](const op_spec& op) {
-      return std::any_of(op.edges.begin(), op.edges.end(), joins_us);
-    });
+    const bool partner = std::any_of(job.ops.begin(), job.ops.end(),
+                                     [&](const op_spec& op) { return meet(op, peer, self.id()); });
     if (!partner && peer != self.id()) to_outsiders += self.mail().sent_to(peer);
   }
   return {{"sent", counted.sent},         {"sent_by_type", std::move(by_type)},   {"credits", counted.credits_sent},
@@ -268,7 +267,7 @@ json::object final_report(ops::rank& self, const runtime::link& wire, const spec
   json::array produced;
   for (const outputs& o : work.collected()) {
     json::array digests(o.digests.begin(), o.digests.end());
-    produced.push_back(json::object{{"op", o.op}, {"stages", o.stages}, {"digests", std::move(digests)}});
+    produced.push_back(json::object{{"op", o.op}, {"from", o.from}, {"digests", std::move(digests)}});
   }
   json::array warnings;
   for (const std::string& w : self.warnings()) warnings.push_back(json::value(w));
@@ -300,7 +299,7 @@ ops::rank_settings settings_for(const tune_settings& s, const spec& job) {
   all.mutant_ignores_stamp = s.mutant_ignores_stamp;
   // Room for all invocations at both ends, if this rank has both, and for the rehearsals.
   std::size_t invocations = 0;
-  for (const op_spec& op : job.ops) invocations += op.sizes.size() * op.edges.size();
+  for (const op_spec& op : job.ops) invocations += op.sizes.size() * std::max<std::size_t>(op.edges.size(), 1);
   all.flight_records = 2 * invocations + fewest_flight_records;
   return all;
 }
@@ -322,10 +321,20 @@ ops::job_options options_for(const tune_settings& s, const spec& job) {
 
 }  // namespace
 
+void check_device(const tune_settings& s, const spec& job) {
+  if (s.device == payload_device::host) return;
+  for (const op_spec& op : job.ops) {
+    if (!runs_on_devices(op.kind))
+      throw text_error("parley: --device cuda: the op " + in_quotes(op.name) + " is a " + std::string(name(op.kind)) +
+                       ", which parley tune runs on host memory only; leave --device out, or that op");
+  }
+}
+
 void check_masks(const tune_settings& s, const spec& job) {
   std::vector<std::string_view> known(ops::machine::named.begin(), ops::machine::named.end());
   for (const op_spec& op : job.ops) {
     for (const auto& c : op.configs) known.emplace_back(c->identity().name);
+    for (const auto& c : op.group_configs) known.emplace_back(c->identity().name);
   }
   for (const ops::masked_capability& m : s.masked) {
     const std::string title = "parley: --mask " + ops::text_of(std::vector{m}) + ": ";

@@ -4,7 +4,7 @@
 /// It runs the spec's workload. Over the pipe of rank_report.hpp it reports progress now and then and, in the end, everything that it
 /// knows, even if the workload failed. It then ends with status 1, after an error with op, rank and what to do.
 #include <parley/cli/payload/device_times.hpp>
-#include <parley/cli/spec.hpp>
+#include <parley/cli/spec/spec.hpp>
 #include <parley/machine.hpp>
 #include <parley/simulation/world/weather.hpp>
 
@@ -50,7 +50,9 @@ struct tune_settings {
   std::vector<ops::masked_capability> masked{};
 };
 
-/// Throws `text_error` for a mask whose rank is not in the spec, or whose capability is neither a machine's nor one of its configs.
+/// Throws `text_error` where the spec has an op that `parley tune` cannot run on the device.
+void check_device(const tune_settings& s, const spec& job);
+/// Throws `text_error` for a mask whose rank the spec has not, or whose capability is neither a machine's nor one of its configs.
 void check_masks(const tune_settings& s, const spec& job);
 
 int tune_rank(const tune_settings& s);

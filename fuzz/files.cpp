@@ -4,7 +4,7 @@
 #include <parley/cli/json_text.hpp>
 #include <parley/cli/payload/expression.hpp>
 #include <parley/cli/rank_report.hpp>
-#include <parley/cli/spec.hpp>
+#include <parley/cli/spec/spec.hpp>
 #include <parley/ops/job/rank_environment.hpp>
 #include <parley/simulation/scenarios/campaign.hpp>
 #include <parley/transports/join/meeting.hpp>

@@ -9,7 +9,7 @@
 /// next, so that the shortest kernels show the cost of events, too. Throws `unavailable`, or `device_failed` with CUDA's message.
 #include <parley/cli/payload/cuda.hpp>
 #include <parley/cli/payload/payload_engine.hpp>
-#include <parley/cli/spec.hpp>
+#include <parley/cli/spec/spec.hpp>
 #include <parley/runtime/time/executor.hpp>
 #include <parley/simulation/world/network.hpp>
 

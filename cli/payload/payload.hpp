@@ -19,13 +19,18 @@ struct payload_ramp {
   std::uint16_t offset = 0;
 };
 payload_ramp ramp_of(std::uint64_t number) noexcept;
+/// What the lanes hold once each has been multiplied, and once two payloads have been added up.
+payload_ramp operator*(payload_ramp r, std::uint16_t factor) noexcept;
+payload_ramp operator+(payload_ramp a, payload_ramp b) noexcept;
 
 void make_payload(std::uint64_t number, std::span<std::byte> into);
 void multiply(std::span<std::byte> payload, std::uint16_t factor);
 std::uint16_t factor_of_stage(std::size_t stage) noexcept;
 /// A hash of all bytes and their order. Every single change changes the hash.
 std::uint64_t digest_of(std::span<const std::byte> payload);
-/// The `digest_of` the output of a pipeline with that many stages; 0 stages: a payload that is only moved.
+/// What `digest_of` gives for a payload whose lanes hold that ramp.
+std::uint64_t reference_digest(payload_ramp r, std::uint64_t bytes);
+/// The same of payload `number` in the end of a pipeline of so many stages; 0 stages for a payload that is only moved.
 std::uint64_t reference_digest(std::uint64_t number, std::uint64_t bytes, std::size_t stages);
 
 }  // namespace parley::cli

@@ -5,9 +5,11 @@
 ///     runtime::run(loop, work.run());             // throws what ended it
 ///     work.collected();                           // what came out on this rank, as hashes
 ///
-/// Nothing here depends on tuning: ops are declared and called. If a call fails, the whole rank fails.
+/// Nothing here knows of tuning: ops are declared and called. The calls that fail, fail the whole rank.
+#include <parley/cli/payload/outputs.hpp>
+#include <parley/cli/payload/parts/part.hpp>
 #include <parley/cli/payload/payload_engine.hpp>
-#include <parley/cli/spec.hpp>
+#include <parley/cli/spec/spec.hpp>
 #include <parley/rank.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
@@ -27,14 +29,6 @@ struct workload_options {
   std::shared_ptr<payload_engine> engine{};  ///< computes the payloads; null: the processor does
 };
 
-/// Hashes of the payloads that ended on this rank, one per microbatch or message.
-struct outputs {
-  std::string op;
-  rank_id sender = 0;      ///< of a transfer
-  std::size_t stages = 0;  ///< that multiplied the payloads
-  std::vector<std::uint64_t> digests;
-};
-
 class workload {
  public:
   workload(const spec& job, ops::rank& self, workload_options o);
@@ -50,14 +44,10 @@ class workload {
   std::uint64_t steps_in_all() const noexcept { return all_; }
 
  private:
-  class part;
-  class pipeline_part;
-  class sender_part;
-  class receiver_part;
   void step();
 
   workload_options options_;
-  std::vector<std::unique_ptr<part>> parts_;
+  part_list parts_;
   runtime::scope* working_ = nullptr;
   std::uint64_t done_ = 0;
   std::uint64_t all_ = 0;

@@ -112,6 +112,51 @@ TEST_CASE("parley tune --json prints one document with everything that was agree
   CHECK(fs::exists(here.path / "three.results.csv") == false);
 }
 
+TEST_CASE("every kind of op runs from a spec, in processes and on virtual ranks, and all outputs are right") {
+  const folder here;
+  for (const std::string name : {"gradients", "halo", "ring", "training"}) {
+    for (const std::string how : {" --sim", " --microbatches 200"}) {
+      CAPTURE(name);
+      CAPTURE(how);
+      const auto ran = here.tune(PARLEY_EXAMPLES "/specs/" + name + ".json --no-results --budget 1" + how);
+      INFO(ran.error);
+      CHECK((ran.status == 0 || (how != " --sim" && ran.status == 3)));
+      const json::object d = ran.document();
+      CHECK(number(d, "mismatches") == 0);
+      CHECK(number(d, "unpaired") == 0);
+      CHECK(d.at("outputs_match").as_bool());
+      CHECK(number(d, "outputs_compared") > 0);
+      CHECK_FALSE(d.at("agreements").as_array().empty());
+    }
+  }
+}
+
+TEST_CASE("collectives of other kinds and of several groups run from a spec") {
+  const folder here;
+  for (const std::string kind : {"broadcast", "gather", "all_reduce"}) {
+    CAPTURE(kind);
+    here.write("groups.json", R"({"name": "groups", "ranks": 5, "ops": [{"op": "collective", "name": "g", "kind": ")" + kind +
+                                  R"(", "groups": [[4, 0, 2], [1, 3]], "configs": ["star", "tree"],
+                                  "calls": [{"bytes": "64B..4KiB", "count": 60}]}]})");
+    const auto ran = here.tune("groups.json --sim --budget 1");
+    INFO(ran.error);
+    CHECK(ran.status == 0);
+    const json::object d = ran.document();
+    CHECK(d.at("outputs_match").as_bool());
+    CHECK(number(d, "mismatches") == 0);
+    bool seen = false;
+    for (const json::value& a : d.at("agreements").as_array()) seen = seen || a.at("participants") == json::value{0, 2, 4};
+    CHECK(seen);
+  }
+}
+
+TEST_CASE("an op that runs on host memory only is refused on a device, by its name") {
+  const folder here;
+  const auto ran = here.tune(PARLEY_EXAMPLES "/specs/halo.json --device cuda --sim");
+  CHECK(ran.status == 2);
+  has(ran.error, R"(the op "rims" is a halo, which parley tune runs on host memory only)");
+}
+
 TEST_CASE("a simulated run agrees, tells what any run tells, and is the same for the same seed") {
   const folder here;
   here.write("three.json", three_sizes);

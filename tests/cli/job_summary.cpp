@@ -1,4 +1,5 @@
 #include <parley/actors/declaration.hpp>
+#include <parley/actors/group/rooted_group.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/cli/job_summary.hpp>
 #include <parley/cli/rank_report.hpp>
@@ -91,6 +92,36 @@ TEST_CASE("a record without its counterpart is unpaired, not a mismatch") {
   CHECK(joined.unpaired == 1);
 }
 
+TEST_CASE("of a group each rank tells what it ran, and one that ran something else is a mismatch") {
+  const cli::spec job = cli::parse_spec(
+      R"json({"name": "t", "ranks": 3, "ops": [{"op": "collective", "name": "x", "groups": [[1, 0, 2]],
+      "configs": ["star", "chain"], "calls": [{"bytes": 16, "count": 9}]}]})json",
+      "t.json", {});
+  const auto of_group = [&](flight_event what, std::uint64_t invocation, std::size_t config) {
+    flight_record r;
+    r.op = actors::declare_group("x", {{0, "worker"}, {1, "leader"}, {2, "worker"}}, 1, "").id();
+    r.invocation = invocation;
+    r.digest = job.ops[0].group_configs[config]->digest();
+    r.bytes = 16;
+    r.what = what;
+    return r;
+  };
+  std::vector<cli::flight_records> ranks{{of_group(received, 0, 0), of_group(received, 1, 1)},
+                                         {of_group(sent, 0, 0), of_group(sent, 1, 1)},
+                                         {of_group(received, 0, 0), of_group(received, 1, 1)}};
+  const auto well = cli::join_flights(job, ranks);
+  CHECK(well.invocations == 2);
+  CHECK(well.mismatches == 0);
+  CHECK(well.unpaired == 0);
+  ranks[2][1] = of_group(received, 1, 0);
+  const auto differs = cli::join_flights(job, ranks);
+  CHECK(differs.mismatches == 1);
+  REQUIRE(differs.examples.size() == 1);
+  CHECK(differs.examples[0] == "x 1->0->2, invocation 1: the leader ran chain(chunk_bytes=65536), a worker star");
+  ranks[2].pop_back();
+  CHECK(cli::join_flights(job, ranks).unpaired == 1);
+}
+
 TEST_CASE("the stream of an edge shows c0, trials and the winner in their order") {
   const cli::spec job = one_edge();
   cli::flight_records records;
@@ -98,14 +129,14 @@ TEST_CASE("the stream of an edge shows c0, trials and the winner in their order"
   for (std::uint64_t i = 2; i < 5; ++i) records.push_back(record(job, sent, i, i % 2, trial));
   for (std::uint64_t i = 5; i < 9; ++i) records.push_back(record(job, sent, i, 1));
   records.push_back(record(job, sent, 0, 1, rehearsal));
-  const auto runs = cli::stream_of(job.ops[0], {0, 1}, "16B", records, 5);
+  const auto runs = cli::stream_of(job.ops[0], actors::declare_edge("x", 0, 1, "").id(), "16B", records, 5);
   CHECK(cli::to_string(runs) == "c0 x2, trials x3, chunked(chunk_bytes=4 in_flight=2) x4");
 }
 
 TEST_CASE("a default that has won is called by its name") {
   const cli::spec job = one_edge();
   const cli::flight_records records{record(job, sent, 0, 0), record(job, sent, 1, 0, trial), record(job, sent, 2, 0)};
-  CHECK(cli::to_string(cli::stream_of(job.ops[0], {0, 1}, "16B", records, 2)) == "c0 x1, trials x1, direct x1");
+  CHECK(cli::to_string(cli::stream_of(job.ops[0], actors::declare_edge("x", 0, 1, "").id(), "16B", records, 2)) == "c0 x1, trials x1, direct x1");
 }
 
 TEST_CASE("a long stream is shortened in its middle") {

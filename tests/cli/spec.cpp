@@ -1,4 +1,4 @@
-#include <parley/cli/spec.hpp>
+#include <parley/cli/spec/spec.hpp>
 
 #include <doctest/doctest.h>
 
@@ -79,7 +79,111 @@ TEST_CASE("what is no JSON is named with line and column") {
   begins(fault_in("[1, 2]"), "s.json:1:1: a spec must be an object");
 }
 
+namespace {
+
+using edge_list = std::vector<std::pair<runtime::rank_id, runtime::rank_id>>;
+
+/// A spec of one op, on four ranks.
+std::string one_op(std::string_view op) { return R"({"name": "t", "ranks": 4, "ops": [)" + std::string(op) + "]}"; }
+cli::op_spec op_in(std::string_view op, const cli::spec_overrides& overrides = {}) {
+  return parse_spec(one_op(op), "s.json", overrides).ops.at(0);
+}
+std::string fault_of(std::string_view op) { return fault_in(one_op(op)); }
+
+}  // namespace
+
+TEST_CASE("a range of sizes stands for every doubling, with both ends") {
+  const auto sizes = [](std::string_view range) {
+    return op_in(R"({"op": "transfer", "name": "x", "edges": [[0, 1]], "configs": ["direct"], "messages": [{"bytes": ")" +
+                 std::string(range) + R"(", "count": 1}]})")
+        .sizes;
+  };
+  CHECK(sizes("8KiB..64KiB") == std::vector<std::uint64_t>{8'192, 16'384, 32'768, 65'536});
+  CHECK(sizes("3..20") == std::vector<std::uint64_t>{3, 6, 12, 20});
+  CHECK(sizes("5..5") == std::vector<std::uint64_t>{5});
+  for (const std::string_view wrong : {"8KiB..4KiB", "0..8", "8KiB..", "..8KiB", "1..8GiB", "1..2..3"}) {
+    CAPTURE(wrong);
+    const std::string fault = fault_of(
+        R"({"op": "transfer", "name": "x", "edges": [[0, 1]], "configs": ["direct"], "messages": [{"bytes": ")" +
+        std::string(wrong) + R"(", "count": 1}]})");
+    CHECK(fault.find("a range of sizes goes from a smaller one to a larger one") != std::string::npos);
+  }
+}
+
+TEST_CASE("a batch is a ring, or edges") {
+  const std::string rest = R"("configs": ["direct"], "messages": [{"bytes": 8, "count": 2}]})";
+  CHECK(op_in(R"({"op": "p2p", "name": "x", "ring": [2, 0, 3], )" + rest).edges == edge_list{{2, 0}, {0, 3}, {3, 2}});
+  CHECK(op_in(R"({"op": "p2p", "name": "x", "edges": [[0, 1], [1, 0]], )" + rest).edges == edge_list{{0, 1}, {1, 0}});
+  begins(fault_of(R"({"op": "p2p", "name": "x", )" + rest), R"(s.json:1:38: give either "edges")");
+  begins(fault_of(R"({"op": "p2p", "name": "x", "ring": [1], )" + rest), "s.json:1:73: a ring needs at least two ranks");
+  begins(fault_of(R"({"op": "p2p", "name": "x", "ring": [1, 1], )" + rest), "s.json:1:77: rank 1 stands here twice");
+}
+
+TEST_CASE("a halo has an edge for each pair of different neighbours") {
+  const auto edges = [](std::string_view more) {
+    return op_in(R"({"op": "halo", "name": "x", "grid": [2, 2], "cells": [4, 4], "exchanges": 3, "configs": ["direct"])" +
+                 std::string(more) + "}")
+        .edges;
+  };
+  CHECK(edges("") == edge_list{{0, 1}, {0, 2}, {1, 0}, {1, 3}, {2, 0}, {2, 3}, {3, 1}, {3, 2}});
+  CHECK(edges(R"(, "periodic": [true, true])").size() == 8);  // each neighbour from two sides
+  CHECK(edges(R"(, "corners": true)").size() == 12);
+  const auto fault = [](std::string_view has, std::string_view becomes) {
+    std::string op =
+        R"({"op": "halo", "name": "x", "grid": [2, 2], "cells": [4, 4], "width": [1, 1], "exchanges": 3, "configs": ["direct"]})";
+    return fault_of(op.replace(op.find(has), has.size(), becomes));
+  };
+  CHECK(fault("[2, 2]", "[2, 3]").find("this grid has 6 blocks, and the world 4 ranks") != std::string::npos);
+  CHECK(fault("[2, 2]", "[1]").find("a halo needs at least two ranks") != std::string::npos);
+  CHECK(fault("[2, 2]", "[2, 1, 1, 1]").find("a grid has 1 to 3 dimensions") != std::string::npos);
+  CHECK(fault("[4, 4]", "[4]").find("has one number for each dimension") != std::string::npos);
+  CHECK(fault("[4, 4]", "[1000000, 1000000]").find("a block has at most 4GiB") != std::string::npos);
+  CHECK(fault("[1, 1]", "[5, 1]").find("a rim is wider than the block") != std::string::npos);
+}
+
+TEST_CASE("a collective is of all ranks, or of groups, and each config can do it") {
+  const auto calls = [](std::string_view more) {
+    return R"({"op": "collective", "name": "x", "configs": ["star", "tree"], "calls": [{"bytes": 8, "count": 2}])" +
+           std::string(more) + "}";
+  };
+  const cli::op_spec all = op_in(calls(""));
+  CHECK(all.groups == std::vector<std::vector<runtime::rank_id>>{{0, 1, 2, 3}});
+  CHECK(all.collects == ops::collective_kind::all_reduce);
+  CHECK(all.group_configs.size() == 2);
+  CHECK(all.edges.empty());
+  CHECK(op_in(calls(R"(, "groups": [[3, 0], [1, 2]])")).groups.front().front() == 3);
+  CHECK(fault_of(calls(R"(, "groups": [[3, 0], [1, 3]])")).find("rank 3 is in two groups") != std::string::npos);
+  CHECK(fault_of(calls(R"(, "kind": "sum")")).find("unknown kind \"sum\"") != std::string::npos);
+  CHECK(fault_of(R"({"op": "collective", "name": "x", "kind": "gather", "configs": ["star", "one_shot"],
+                  "calls": [{"bytes": 8, "count": 2}]})")
+            .find("config one_shot cannot do gather") != std::string::npos);
+  CHECK(fault_of(R"({"op": "collective", "name": "x", "configs": ["direct"], "calls": [{"bytes": 8, "count": 2}]})")
+            .find("config \"direct\" is unknown; known are star, chain") != std::string::npos);
+  CHECK(fault_of(R"({"op": "collective", "name": "x", "configs": ["star"], "calls": [{"bytes": 7, "count": 2}]})")
+            .find("give a multiple") != std::string::npos);
+}
+
+TEST_CASE("a training pipeline has whole passes of its schedule") {
+  const std::string op =
+      R"({"op": "training_pipeline", "name": "x", "schedule": "1f1b", "microbatches": 8, "bytes": "1KiB", "passes": 3,
+      "configs": ["direct"]})";
+  const cli::op_spec pipe = op_in(op);
+  CHECK(pipe.sizes == std::vector<std::uint64_t>(24, 1'024));
+  CHECK(pipe.schedule.stages == 4);
+  CHECK(pipe.edges.size() == 6);
+  CHECK(op_in(op, {.ranks = {}, .microbatches = 9}).sizes.size() == 16);
+  const auto with_schedule = [&](std::string_view schedule) {
+    std::string text = op;
+    return fault_of(text.replace(text.find("\"1f1b\""), 6, schedule));
+  };
+  CHECK(with_schedule("\"zigzag\"").find("known are 1f1b, gpipe and interleaved") != std::string::npos);
+  CHECK(with_schedule("\"gpipe\", \"chunks\": 2").find("only the schedule \"interleaved\" has chunks") != std::string::npos);
+  CHECK(with_schedule("\"interleaved\", \"stages\": [0, 1, 2]").find("a multiple of 3 microbatches") != std::string::npos);
+}
+
 TEST_CASE("unknown and repeated keys are errors, where they stand") {
+  CHECK(fault_in(R"({"name": "t", "ranks/ops": 1, "ranks": {"ops": 2}})").find("unknown key \"ranks/ops\"") != std::string::npos);
+
   begins(fault_in(with(R"("ranks": 4)", R"("rank": 4)")),
          R"(s.json:3:3: unknown key "rank"; known here are name, about, ranks, ops)");
   begins(fault_in(with(R"("stages")", R"("stage")")),
@@ -102,7 +206,7 @@ TEST_CASE("missing keys and wrong types say what belongs there") {
   begins(fault_in(with(R"("count": 2)", R"("count": -2)")), "s.json:7:51: a count must be 1 to 1000000");
   begins(fault_in(with(R"("16KiB")", R"("16 bananas")")), "s.json:7:33: ");
   begins(fault_in(with(R"("pipeline")", R"("pipelines")")),
-         R"(s.json:5:12: unknown op "pipelines"; known are pipeline and transfer)");
+         R"(s.json:5:12: unknown op "pipelines"; known are pipeline, transfer, p2p, halo, collective and training_pipeline)");
   begins(fault_in(with(R"("pairs")", R"("acts")")), R"(s.json:8:32: there is another op called "acts")");
   begins(fault_in(with(R"("pairs")", R"("a,b")")), "s.json:8:32: ");
 }

@@ -13,7 +13,7 @@ namespace {
 // Two keys of one edge: the first was decided by trials, in which rank 1 took its part of a mixture; the second is open.
 constexpr const char* document = R"json({
   "agreements": [
-    {"op": "activations", "sender": 0, "receiver": 1, "key": "16MiB", "decided": true, "from_results": false,
+    {"op": "activations", "sender": 0, "receiver": 1, "participants": [0, 1], "key": "16MiB", "decided": true, "from_results": false,
      "decision": "chunked(chunk_bytes=262144)", "why": "it is the fastest; the default takes twice as long",
      "proposed_by": 3, "decision_time_ns": 1.5e6, "default_time_ns": 3e6, "trials": 9, "cost_ns": 2e6,
      "time_to_agreement_ns": 5e9, "invocations_until_agreement": 42,
@@ -24,7 +24,7 @@ constexpr const char* document = R"json({
        {"config": "chunked(chunk_bytes=262144)", "time_ns": 1.5e6, "repetitions": 8, "status": "measured",
         "ranks": [{"rank": 0, "time_ns": 1.125e6}, {"rank": 1, "time_ns": 1.375e6, "ran": "get"}]},
        {"config": "put", "time_ns": null, "repetitions": 0, "status": "excluded"}]},
-    {"op": "activations", "sender": 0, "receiver": 1, "key": "8KiB", "decided": false, "from_results": false,
+    {"op": "activations", "sender": 0, "receiver": 1, "participants": [0, 1], "key": "8KiB", "decided": false, "from_results": false,
      "decision": "direct", "why": "not said", "proposed_by": null, "decision_time_ns": null, "default_time_ns": null,
      "trials": 0, "cost_ns": 0, "time_to_agreement_ns": null, "invocations_until_agreement": null,
      "trials_in_stream": [], "candidates": []}],
