@@ -187,8 +187,7 @@ output_check check_outputs(const spec& job, const rank_reports& reports) {
       const op_spec* op = op_named(job, o.at("op").as_string());
       if (op == nullptr) continue;
       check.seen += o.at("digests").as_array().size();
-      const auto why =
-          single.difference(*op, static_cast<rank_id>(number(o.at("from"))), o.at("digests").as_array());
+      const auto why = single.difference(*op, static_cast<rank_id>(number(o.at("from"))), o.at("digests").as_array());
       if (!why) continue;
       ++check.differ;
       check.differences.push_back(json::value(op->name + ": " + *why));
@@ -236,9 +235,13 @@ json::array stream_json(const std::vector<stream_run>& runs) {
 bool is_of(const json::object& agreement, const known_part& part) {
   if (part.op->name != agreement.at("op").as_string()) return false;
   const json::array& ranks = agreement.at("participants").as_array();
-  return ranks.size() == part.ranks.size() && std::all_of(ranks.begin(), ranks.end(), [&](const json::value& r) {
-           return std::find(part.ranks.begin(), part.ranks.end(), r.to_number<rank_id>()) != part.ranks.end();
-         }) && number(agreement.at("sender")) == part.ranks.front();
+  return ranks.size() == part.ranks.size() &&
+         std::all_of(ranks.begin(), ranks.end(),
+                     [&](const json::value& r) {
+                       return std::find(part.ranks.begin(), part.ranks.end(), r.to_number<rank_id>()) !=
+                              part.ranks.end();
+                     }) &&
+         number(agreement.at("sender")) == part.ranks.front();
 }
 
 json::array agreements_in(const spec& job, const rank_reports& reports, const std::vector<flight_records>& flights) {
@@ -248,7 +251,8 @@ json::array agreements_in(const spec& job, const rank_reports& reports, const st
     if (!reports[r]) continue;
     for (json::value a : reports[r]->at("agreements").as_array()) {
       json::object& agreement = a.as_object();
-      const auto part = std::find_if(known.begin(), known.end(), [&](const auto& p) { return is_of(agreement, p.second); });
+      const auto part =
+          std::find_if(known.begin(), known.end(), [&](const auto& p) { return is_of(agreement, p.second); });
       if (part == known.end()) continue;
       const json::value& until = agreement.at("invocations_until_agreement");
       agreement["trials_in_stream"] =

@@ -36,10 +36,9 @@ void progress_display::on_report(rank_id rank, const json::object& progress) {
   const auto read = [&](std::string_view key) { return progress.at(key).to_number<std::uint64_t>(); };
   s = {read("done"), read("of"), read("open"), read("settled"), read("trials")};
   for (const json::value& a : progress.at("agreed").as_array()) {
-    line(fmt::format("{} {} {}: {} {}", a.at("op").as_string().c_str(), ranks_of(a.as_object()),
-                     a.at("key").as_string().c_str(),
-                     a.at("from_results").as_bool() ? "the results file says" : "agreed on",
-                     a.at("decision").as_string().c_str()));
+    line(fmt::format(
+        "{} {} {}: {} {}", a.at("op").as_string().c_str(), ranks_of(a.as_object()), a.at("key").as_string().c_str(),
+        a.at("from_results").as_bool() ? "the results file says" : "agreed on", a.at("decision").as_string().c_str()));
   }
   show_status();
 }

@@ -218,8 +218,8 @@ json::object results_part(const ops::kept_results& k, const std::string& why_not
 std::string entry_of(const json::object& agreement) {
   std::string entry = agreement.at("op").as_string().c_str();
   for (const json::value& r : agreement.at("participants").as_array())
-    entry += (&r == &agreement.at("participants").as_array().front() ? "/" : ">") +
-             std::to_string(r.to_number<rank_id>());
+    entry +=
+        (&r == &agreement.at("participants").as_array().front() ? "/" : ">") + std::to_string(r.to_number<rank_id>());
   return entry;
 }
 

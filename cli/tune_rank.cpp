@@ -193,8 +193,8 @@ json::object mail_of(const ops::rank& self, const spec& job) {
   }
   std::uint64_t to_outsiders = 0;
   for (rank_id peer = 0; peer < self.world_size(); ++peer) {
-    const bool partner = std::any_of(job.ops.begin(), job.ops.end(),
-                                     [&](const op_spec& op) { return meet(op, peer, self.id()); });
+    const bool partner =
+        std::any_of(job.ops.begin(), job.ops.end(), [&](const op_spec& op) { return meet(op, peer, self.id()); });
     if (!partner && peer != self.id()) to_outsiders += self.mail().sent_to(peer);
   }
   return {{"sent", counted.sent},         {"sent_by_type", std::move(by_type)},   {"credits", counted.credits_sent},

@@ -323,8 +323,10 @@ void read_collective(const place& at, op_spec& op, rank_id world, std::optional<
   if (const auto kind = at.find("kind")) {
     const std::string word = kind->text("kind");
     const auto all = {collective_kind::all_reduce, collective_kind::broadcast, collective_kind::gather};
-    const auto* const known = std::find_if(all.begin(), all.end(), [&](collective_kind k) { return ops::name(k) == word; });
-    if (known == all.end()) kind->fail("unknown kind " + in_quotes(word) + "; known are all_reduce, broadcast and gather");
+    const auto* const known =
+        std::find_if(all.begin(), all.end(), [&](collective_kind k) { return ops::name(k) == word; });
+    if (known == all.end())
+      kind->fail("unknown kind " + in_quotes(word) + "; known are all_reduce, broadcast and gather");
     op.collects = *known;
   }
   if (const auto groups = at.find("groups")) {
@@ -369,8 +371,10 @@ void read_training(const place& at, op_spec& op, rank_id world, std::optional<st
     op.schedule = ops::gpipe(parts, each);
   } else if (word == "interleaved") {
     if (each % parts != 0)
-      of_pass.fail("an interleaved schedule has a multiple of " + std::to_string(parts) + " microbatches, as many as ranks");
-    op.schedule = ops::interleaved(parts, each, chunks ? static_cast<std::uint32_t>(chunks->number("chunks", 1, most_chunks)) : 2);
+      of_pass.fail("an interleaved schedule has a multiple of " + std::to_string(parts) +
+                   " microbatches, as many as ranks");
+    op.schedule = ops::interleaved(parts, each,
+                                   chunks ? static_cast<std::uint32_t>(chunks->number("chunks", 1, most_chunks)) : 2);
   } else {
     how.fail("unknown schedule " + in_quotes(word) + "; known are 1f1b, gpipe and interleaved");
   }

@@ -1,7 +1,7 @@
 #pragma once
 /// Reads one op of a spec: the keys that its kind has, with everything that can be wrong with them.
-#include <parley/cli/spec/place.hpp>
 #include <parley/cli/spec/op_spec.hpp>
+#include <parley/cli/spec/place.hpp>
 
 #include <cstdint>
 #include <string>

@@ -26,8 +26,8 @@ struct op_spec {
   std::string dtype;
   std::vector<ops::config_ptr> configs;              ///< of messages
   std::vector<ops::group_config_ptr> group_configs;  ///< of a collective, which has no others
-  std::vector<rank_id> stages;                       ///< of both pipelines: the rank of each stage, or of each part of the schedule
-  std::vector<std::pair<rank_id, rank_id>> edges;    ///< sender and receiver of each; none of a collective
+  std::vector<rank_id> stages;  ///< of both pipelines: the rank of each stage, or of each part of the schedule
+  std::vector<std::pair<rank_id, rank_id>> edges;  ///< sender and receiver of each; none of a collective
   std::vector<std::uint64_t> sizes;  ///< of each microbatch, message, call or exchange, in order; those of a halo are 0
   ops::collective_kind collects = ops::collective_kind::all_reduce;
   std::vector<std::vector<rank_id>> groups;  ///< of a collective; the first rank of each leads

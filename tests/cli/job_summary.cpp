@@ -136,7 +136,8 @@ TEST_CASE("the stream of an edge shows c0, trials and the winner in their order"
 TEST_CASE("a default that has won is called by its name") {
   const cli::spec job = one_edge();
   const cli::flight_records records{record(job, sent, 0, 0), record(job, sent, 1, 0, trial), record(job, sent, 2, 0)};
-  CHECK(cli::to_string(cli::stream_of(job.ops[0], actors::declare_edge("x", 0, 1, "").id(), "16B", records, 2)) == "c0 x1, trials x1, direct x1");
+  CHECK(cli::to_string(cli::stream_of(job.ops[0], actors::declare_edge("x", 0, 1, "").id(), "16B", records, 2)) ==
+        "c0 x1, trials x1, direct x1");
 }
 
 TEST_CASE("a long stream is shortened in its middle") {

@@ -99,7 +99,9 @@ TEST_CASE("an agreement is said at once, with its edge and where it comes from")
   cli::progress_display shown(two_ranks(), out.written);
   shown.on_report(0, report(10));
   static_cast<void>(out.text());
-  shown.on_report(0, report(11, R"({"op": "x", "sender": 0, "receiver": 1, "participants": [0, 1], "key": "16B", "decision": "direct",
+  shown.on_report(
+      0,
+      report(11, R"({"op": "x", "sender": 0, "receiver": 1, "participants": [0, 1], "key": "16B", "decision": "direct",
                                     "from_results": false},
                                    {"op": "x", "sender": 1, "receiver": 0, "participants": [1, 0], "key": "32B", "decision": "direct",
                                     "from_results": true})"));

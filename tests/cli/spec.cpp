@@ -94,8 +94,9 @@ std::string fault_of(std::string_view op) { return fault_in(one_op(op)); }
 
 TEST_CASE("a range of sizes stands for every doubling, with both ends") {
   const auto sizes = [](std::string_view range) {
-    return op_in(R"({"op": "transfer", "name": "x", "edges": [[0, 1]], "configs": ["direct"], "messages": [{"bytes": ")" +
-                 std::string(range) + R"(", "count": 1}]})")
+    return op_in(
+               R"({"op": "transfer", "name": "x", "edges": [[0, 1]], "configs": ["direct"], "messages": [{"bytes": ")" +
+               std::string(range) + R"(", "count": 1}]})")
         .sizes;
   };
   CHECK(sizes("8KiB..64KiB") == std::vector<std::uint64_t>{8'192, 16'384, 32'768, 65'536});
@@ -114,15 +115,17 @@ TEST_CASE("a batch is a ring, or edges") {
   const std::string rest = R"("configs": ["direct"], "messages": [{"bytes": 8, "count": 2}]})";
   CHECK(op_in(R"({"op": "p2p", "name": "x", "ring": [2, 0, 3], )" + rest).edges == edge_list{{2, 0}, {0, 3}, {3, 2}});
   CHECK(op_in(R"({"op": "p2p", "name": "x", "edges": [[0, 1], [1, 0]], )" + rest).edges == edge_list{{0, 1}, {1, 0}});
-  begins(fault_of(R"({"op": "p2p", "name": "x", )" + rest), R"(s.json:1:38: give either "edges")");
-  begins(fault_of(R"({"op": "p2p", "name": "x", "ring": [1], )" + rest), "s.json:1:73: a ring needs at least two ranks");
-  begins(fault_of(R"({"op": "p2p", "name": "x", "ring": [1, 1], )" + rest), "s.json:1:77: rank 1 stands here twice");
+  begins(fault_of(R"({"op": "p2p", "name": "x", )" + rest), R"(s.json:1:35: give either "edges")");
+  begins(fault_of(R"({"op": "p2p", "name": "x", "ring": [1], )" + rest),
+         "s.json:1:70: a ring needs at least two ranks");
+  begins(fault_of(R"({"op": "p2p", "name": "x", "ring": [1, 1], )" + rest), "s.json:1:74: rank 1 stands here twice");
 }
 
 TEST_CASE("a halo has an edge for each pair of different neighbours") {
   const auto edges = [](std::string_view more) {
-    return op_in(R"({"op": "halo", "name": "x", "grid": [2, 2], "cells": [4, 4], "exchanges": 3, "configs": ["direct"])" +
-                 std::string(more) + "}")
+    return op_in(
+               R"({"op": "halo", "name": "x", "grid": [2, 2], "cells": [4, 4], "exchanges": 3, "configs": ["direct"])" +
+               std::string(more) + "}")
         .edges;
   };
   CHECK(edges("") == edge_list{{0, 1}, {0, 2}, {1, 0}, {1, 3}, {2, 0}, {2, 3}, {3, 1}, {3, 2}});
@@ -177,12 +180,15 @@ TEST_CASE("a training pipeline has whole passes of its schedule") {
     return fault_of(text.replace(text.find("\"1f1b\""), 6, schedule));
   };
   CHECK(with_schedule("\"zigzag\"").find("known are 1f1b, gpipe and interleaved") != std::string::npos);
-  CHECK(with_schedule("\"gpipe\", \"chunks\": 2").find("only the schedule \"interleaved\" has chunks") != std::string::npos);
-  CHECK(with_schedule("\"interleaved\", \"stages\": [0, 1, 2]").find("a multiple of 3 microbatches") != std::string::npos);
+  CHECK(with_schedule("\"gpipe\", \"chunks\": 2").find("only the schedule \"interleaved\" has chunks") !=
+        std::string::npos);
+  CHECK(with_schedule("\"interleaved\", \"stages\": [0, 1, 2]").find("a multiple of 3 microbatches") !=
+        std::string::npos);
 }
 
 TEST_CASE("unknown and repeated keys are errors, where they stand") {
-  CHECK(fault_in(R"({"name": "t", "ranks/ops": 1, "ranks": {"ops": 2}})").find("unknown key \"ranks/ops\"") != std::string::npos);
+  CHECK(fault_in(R"({"name": "t", "ranks/ops": 1, "ranks": {"ops": 2}})").find("unknown key \"ranks/ops\"") !=
+        std::string::npos);
 
   begins(fault_in(with(R"("ranks": 4)", R"("rank": 4)")),
          R"(s.json:3:3: unknown key "rank"; known here are name, about, ranks, ops)");
@@ -205,8 +211,9 @@ TEST_CASE("missing keys and wrong types say what belongs there") {
   begins(fault_in(with(R"("ranks": 4)", R"("ranks": 0)")), "s.json:3:12: ranks must be 1 to 256");
   begins(fault_in(with(R"("count": 2)", R"("count": -2)")), "s.json:7:51: a count must be 1 to 1000000");
   begins(fault_in(with(R"("16KiB")", R"("16 bananas")")), "s.json:7:33: ");
-  begins(fault_in(with(R"("pipeline")", R"("pipelines")")),
-         R"(s.json:5:12: unknown op "pipelines"; known are pipeline, transfer, p2p, halo, collective and training_pipeline)");
+  begins(
+      fault_in(with(R"("pipeline")", R"("pipelines")")),
+      R"(s.json:5:12: unknown op "pipelines"; known are pipeline, transfer, p2p, halo, collective and training_pipeline)");
   begins(fault_in(with(R"("pairs")", R"("acts")")), R"(s.json:8:32: there is another op called "acts")");
   begins(fault_in(with(R"("pairs")", R"("a,b")")), "s.json:8:32: ");
 }

@@ -64,8 +64,11 @@ part_list batch_parts(const part_terms& t) {
   declared.dtype = t.op.dtype;
   part_list parts;
   const ops::p2p batch(t.self, declared);
-  const auto has_us = [&](const std::pair<rank_id, rank_id>& e) { return e.first == t.self.id() || e.second == t.self.id(); };
-  if (std::any_of(t.op.edges.begin(), t.op.edges.end(), has_us)) parts.push_back(std::make_unique<batch_part>(t, batch));
+  const auto has_us = [&](const std::pair<rank_id, rank_id>& e) {
+    return e.first == t.self.id() || e.second == t.self.id();
+  };
+  if (std::any_of(t.op.edges.begin(), t.op.edges.end(), has_us))
+    parts.push_back(std::make_unique<batch_part>(t, batch));
   return parts;
 }
 

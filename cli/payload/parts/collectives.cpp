@@ -25,9 +25,8 @@ class collective_part final : public part {
   }
   task<> run() override {
     const auto block = buffer();
-    std::vector<std::byte> gathered(op_.collects == ops::collective_kind::gather && me_ == leader_
-                                        ? largest_bytes() * members_.size()
-                                        : 0);
+    std::vector<std::byte> gathered(
+        op_.collects == ops::collective_kind::gather && me_ == leader_ ? largest_bytes() * members_.size() : 0);
     for (std::size_t i = 0; i < op_.sizes.size(); ++i) {
       const std::span<std::byte> data = block->bytes().first(op_.sizes[i]);
       if (op_.collects != ops::collective_kind::broadcast || me_ == leader_)

@@ -15,19 +15,19 @@ namespace {
 template <class Element>
 class halo_part final : public part {
  public:
-  halo_part(const part_terms& t, const ops::halo& rims)
+  halo_part(const part_terms& t, ops::halo rims)
       : part(t.op, t.engine, t.on_step), grid_(t.op.grid), rank_(t.self.id()), place_(grid_.place_of(rank_)),
-        cells_(grid_.elements(), Element{}), plan_(rims.plan({ops::grid_field(cells_, grid_.cells)})) {
+        cells_(grid_.elements(), Element{}), rims_(std::move(rims)) {
     output_from(rank_);
     find_border_and_ghosts();
   }
   task<> run() override {
+    ops::halo_plan plan = rims_.plan({ops::grid_field(cells_, grid_.cells)});  // it ends before the rank
     for (std::uint64_t i = 0; i < op_.sizes.size(); ++i) {
       for (const std::size_t at : border_) cells_[at] = value_of(rank_, at, i);
-      co_await plan_.exchange();
-      const bool right = std::all_of(ghosts_.begin(), ghosts_.end(), [&](const ghost& g) {
-        return cells_[g.at] == value_of(g.owner, g.at_owner, i);
-      });
+      co_await plan.exchange();
+      const bool right = std::all_of(ghosts_.begin(), ghosts_.end(),
+                                     [&](const ghost& g) { return cells_[g.at] == value_of(g.owner, g.at_owner, i); });
       came_out_.front().digests.push_back(right ? 1 : 0);
       step_();
     }
@@ -85,7 +85,7 @@ class halo_part final : public part {
   std::vector<Element> cells_;
   std::vector<std::size_t> border_;
   std::vector<ghost> ghosts_;
-  ops::halo_plan plan_;
+  ops::halo rims_;
 };
 
 }  // namespace

@@ -21,9 +21,10 @@ class training_part final : public part, private ops::pipeline_stages {
     if (is_first_) output_from(t.self.id()).resize(op_.sizes.size());
   }
   task<> run() override {
+    ops::training_pipeline pipe = std::move(pipe_);  // its buffers end before the rank
     const std::uint64_t each = op_.schedule.microbatches;
     for (first_ = 0; first_ < op_.sizes.size(); first_ += each) {
-      co_await pipe_.run(*this);
+      co_await pipe.run(*this);
       for (std::uint64_t i = 0; i < each; ++i) step_();
     }
   }
