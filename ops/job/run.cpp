@@ -365,6 +365,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
           [this](rank_id dead, const std::string& why) { on_dead(dead, why); });
     wire->on_failure(this);
     wire->ask_for_last_words([this](rank_id peer) { return is_word_due(peer); });
+    wire->ask_whether_living([this](rank_id peer) { return may_go_on(peer); });
   }
 
   // Warns before the work whose results could not be written. A folder that is only readable may be intended.
@@ -544,6 +545,14 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     const std::uint32_t pid = pid_of(peer);
     return peers().of(peer) == actors::standing::in_touch && !wire->has_cut(peer) && pid != 0 &&
            transports::heartbeat::runs(pid);
+  }
+  /// True if the peer's process may still move data that this rank gives up.
+  bool may_go_on(rank_id peer) const {
+    const std::uint32_t pid = pid_of(peer);
+    if (pid == 0) return peers().of(peer) == actors::standing::in_touch;  // on another host
+    const auto held_dead = verdicts();
+    return transports::heartbeat::runs(pid) &&
+           std::none_of(held_dead.begin(), held_dead.end(), [peer](const auto& v) { return v.first == peer; });
   }
   void lose_rank_0() {
     without_rank_0 = true;

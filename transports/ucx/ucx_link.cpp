@@ -26,6 +26,10 @@ namespace parley::transports {
 namespace {
 
 using clock = std::chrono::steady_clock;
+
+// How long `abandon` waits for UCX to end an operation with a peer that lives. Programs that compute for longer between two calls are rare, and
+// nobody may wait for ever for a process that stands still.
+constexpr std::chrono::seconds longest_abandon{10};
 using runtime::arrival;
 using runtime::completion;
 using runtime::errc;
@@ -60,6 +64,7 @@ class ucx_link::state final : public runtime::fork_watch {
   runtime::late_writes withdraw(std::uint64_t number);
   void cancel(completion& pending);
   void abandon(completion& pending);
+  bool may_go_on(rank_id peer) const noexcept;
   void release(const void* held, bool remote) noexcept;
   bool poll();
   arm_state arm();
@@ -77,6 +82,7 @@ class ucx_link::state final : public runtime::fork_watch {
   std::optional<lent_payloads> lent_;
   counters counted_;
   failure_handler* on_failure_ = nullptr;
+  std::function<bool(rank_id)> lives_;  // empty: nobody knows
 
  private:
   struct listener {
@@ -432,7 +438,8 @@ void ucx_link::state::cancel(completion& pending) {
   }
 }
 
-// UCX cannot take a send back. Closing the endpoint discards what UCX has queued for the peer, before UCX sends more of it.
+// UCX cannot take a send or a fetch back. Closing the endpoint discards what UCX has queued for the peer, before UCX sends more of it. What
+// the peer has begun to move uses the memory until UCX ends it. A peer that computes goes on with it much later.
 void ucx_link::state::abandon(completion& pending) {
   ucx_operation* const at = find_pending(pending);
   if (at == nullptr) {
@@ -441,8 +448,23 @@ void ucx_link::state::abandon(completion& pending) {
     return;
   }
   if (connections_.has(at->peer)) connections_.cut(connections_[at->peer]);
-  const auto until = clock::now() + ucx_connections::burial_time;
-  while (at->is_unended() && clock::now() < until) ucp_worker_progress(worker_->handle());
+  const auto began = clock::now();
+  const auto until = [&]() -> clock::time_point {
+    if (may_go_on(at->peer)) return began + longest_abandon;
+    return began + ucx_connections::burial_time;
+  };
+  for (auto limit = until(); at->is_unended() && clock::now() < limit; limit = until()) {
+    const auto next_look = clock::now() + std::chrono::milliseconds(1);
+    while (at->is_unended() && clock::now() < next_look) ucp_worker_progress(worker_->handle());
+  }
+}
+
+bool ucx_link::state::may_go_on(rank_id peer) const noexcept {
+  try {
+    return lives_ && lives_(peer);
+  } catch (...) {
+    return false;
+  }
 }
 
 void ucx_link::state::release(const void* held, bool remote) noexcept {
@@ -619,6 +641,7 @@ rank_id ucx_link::rank() const noexcept { return state_->chosen_.rank; }
 rank_id ucx_link::world_size() const noexcept { return state_->chosen_.world_size; }
 void ucx_link::listen(channel on, handler* to) { state_->listen(on, to); }
 void ucx_link::on_failure(failure_handler* to) { state_->on_failure_ = to; }
+void ucx_link::ask_whether_living(std::function<bool(rank_id)> lives) { state_->lives_ = std::move(lives); }
 void ucx_link::ask_for_last_words(std::function<bool(rank_id)> is_due) {
   state_->connections_.ask_for_last_words(std::move(is_due));
 }

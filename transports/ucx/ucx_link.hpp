@@ -86,6 +86,9 @@ class ucx_link final : public runtime::link, public runtime::poller {
   /// `is_due(peer)` says whether a peer whose connection broke is about to report why. The link calls it for up to a second
   /// and fails the operations with that peer only then, so that their errors can include the reason.
   void ask_for_last_words(std::function<bool(runtime::rank_id)> is_due);
+  /// `lives(peer)` says whether the peer's process may still go on and move data. `abandon` waits for such a peer, for up to
+  /// ten seconds; for another one a tenth of a second is enough.
+  void ask_whether_living(std::function<bool(runtime::rank_id)> lives);
   /// The version and transports in use, for `parley doctor`.
   std::string description() const;
 
