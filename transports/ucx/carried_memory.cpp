@@ -381,7 +381,7 @@ void carried_memory::end(std::uint64_t id, errc outcome) noexcept {
   if (ended->done != nullptr) ended->done->on_end(*ended->done, outcome == errc::pending ? errc::malformed : outcome);
 }
 
-// Once a get's answer has arrived, the link fetches its payload, so the link must stop that fetch.
+// Once the answer to a get has arrived, the link fetches its payload, so the link must stop that fetch.
 void carried_memory::stop(const completion& pending, void (runtime::link::*how)(completion&)) noexcept {
   for (auto& [id, asked] : requests_) {
     if (asked->done != &pending) continue;
