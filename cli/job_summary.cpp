@@ -33,7 +33,7 @@ std::uint64_t number(const json::value& v) { return v.to_number<std::uint64_t>()
 bool is(const flight_record& r, stamp_flags flag) { return (r.flags & static_cast<unsigned>(flag)) != 0; }
 bool of_sender(const flight_record& r) { return r.what == flight_event::sent || r.what == flight_event::send_failed; }
 
-// `0->1`, or of a group all of its ranks.
+// `0->1` for an edge; a group names all of its ranks.
 std::string ranks_text(const std::vector<rank_id>& ranks) {
   std::string text;
   for (const rank_id r : ranks) text += (text.empty() ? "" : "->") + std::to_string(r);
@@ -58,7 +58,7 @@ std::uint64_t default_of(const op_spec& op) {
   return op.configs.empty() ? op.group_configs.front()->digest() : op.configs.front()->digest();
 }
 
-/// What agrees by itself: an edge, or a group of a collective.
+/// An edge, or a group of a collective: its ranks agree on their own.
 struct known_part {
   const op_spec* op = nullptr;
   std::vector<rank_id> ranks;  ///< the sender, or leader, first
@@ -94,12 +94,14 @@ const op_spec* op_named(const spec& job, std::string_view name) {
   return found == job.ops.end() ? nullptr : &*found;
 }
 
-/// One invocation at those who had a part in it.
+/// One invocation, as all of its ranks recorded it.
 struct seen_invocation {
-  const flight_record* sender = nullptr;  ///< or leader
-  const flight_record* other = nullptr;   ///< one that ran another config, if there is one
-  std::vector<rank_id> others;            ///< receivers, or workers
-  bool twice = false;
+  const flight_record* sender = nullptr;  ///< or the leader's record
+  const flight_record* other =
+      nullptr;  ///< of a receiver or worker; of one that ran another config than the sender, if there is one
+  std::vector<rank_id> others;  ///< the receiver, or the workers
+  bool twice = false;           ///< a rank recorded it twice
+  bool differ = false;          ///< two workers ran different configs
 
   void add(rank_id by, const flight_record& r) {
     if (of_sender(r)) {
@@ -115,7 +117,6 @@ struct seen_invocation {
   bool is_mismatch() const {
     return twice || differ || (sender != nullptr && other != nullptr && sender->digest != other->digest);
   }
-  bool differ = false;  ///< among the others
 };
 
 std::string describe(const known_parts& known, const seen_invocation& e) {
@@ -147,7 +148,7 @@ std::string_view message_name(std::uint64_t type) {
   return found == names.end() ? "other" : found->second;
 }
 
-/// The hashes of what came against those that this process computes.
+/// Compares the hashes of received outputs with those that this process computes.
 class reference {
  public:
   std::optional<std::string> difference(const op_spec& op, rank_id from, const json::array& digests) {

@@ -86,7 +86,7 @@ runtime::task<> lease_coordinator::coordinate(actor& self, lease_coordinator& c)
 void lease_coordinator::failed(const runtime::error& what) noexcept {
   try {
     pause_or_give_up(what);
-  } catch (...) {  // no memory for words, say: calls go on in any case
+  } catch (...) {  // for example without memory; the calls go on in any case
     resume_at_ns_ = runtime::never;
   }
 }

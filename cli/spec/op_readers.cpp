@@ -34,7 +34,7 @@ rank_id rank_of(const place& at, rank_id world) {
   return static_cast<rank_id>(r);
 }
 
-// What several keys name: ranks, each once.
+// A list of ranks, each once.
 std::vector<rank_id> ranks_in(const place& at, std::string_view what, rank_id world) {
   std::vector<rank_id> ranks;
   for (const place& item : at.list(what)) {
@@ -96,10 +96,6 @@ std::vector<std::uint64_t> interleaved(const std::vector<std::pair<std::uint64_t
   return sizes;
 }
 
-std::string too_many(std::uint64_t most, std::string_view of_what) {
-  return "these are more than " + std::to_string(most) + " " + std::string(of_what);
-}
-
 // One size, or all powers of two of a range such as "8KiB..1MiB", with both ends.
 std::vector<std::uint64_t> byte_sizes(const place& at) {
   const std::string text = at.is_text() ? at.text("a size") : std::string();
@@ -113,12 +109,6 @@ std::vector<std::uint64_t> byte_sizes(const place& at) {
   for (std::uint64_t bytes = first.value(); bytes < last.value(); bytes *= 2) sizes.push_back(bytes);
   sizes.push_back(last.value());
   return sizes;
-}
-
-std::vector<std::uint64_t> as_many_as_asked(std::vector<std::uint64_t> all, std::optional<std::uint64_t> microbatches) {
-  std::vector<std::uint64_t> wanted;
-  for (std::uint64_t i = 0; i < microbatches.value_or(all.size()); ++i) wanted.push_back(all[i % all.size()]);
-  return wanted;
 }
 
 std::vector<std::uint64_t> sizes_of(const place& op, std::string_view key, std::optional<std::uint64_t> microbatches,
@@ -141,7 +131,10 @@ std::vector<std::uint64_t> sizes_of(const place& op, std::string_view key, std::
   }
   if (runs.empty()) at.fail(R"(nothing is sent; list at least one {"bytes", "count"})");
   if (total > most_invocations) at.fail(too_many(most_invocations, "invocations"));
-  return as_many_as_asked(interleaved(runs), microbatches);
+  const std::vector<std::uint64_t> all = interleaved(runs);
+  std::vector<std::uint64_t> wanted;
+  for (std::uint64_t i = 0; i < microbatches.value_or(all.size()); ++i) wanted.push_back(all[i % all.size()]);
+  return wanted;
 }
 
 template <class Config>
@@ -187,20 +180,22 @@ std::vector<ops::group_config_ptr> group_configs_of(const place& op, ops::collec
   return configs;
 }
 
-void read_stages(const place& at, op_spec& op, rank_id world) {
-  if (const auto stages = at.find("stages")) {
-    for (const place& item : stages->list("stages")) {
-      const rank_id r = rank_of(item, world);
-      if (std::count(op.stages.begin(), op.stages.end(), r) != 0)
-        item.fail("rank " + std::to_string(r) + " has a stage already; a stage cannot send to itself");
-      op.stages.push_back(r);
-    }
-    if (op.stages.size() < 2) stages->fail("a pipeline needs at least two stages");
-  } else {
-    for (rank_id r = 0; r < world; ++r) op.stages.push_back(r);
-    if (world < 2) at.fail(R"(a pipeline needs at least two ranks; give "ranks" or -n at least 2)");
+// The rank of each stage, or of each part of a schedule: all ranks where the op names none.
+std::vector<rank_id> stages_of(const place& op, rank_id world) {
+  const auto named = op.find("stages");
+  if (!named) {
+    if (world < 2) op.fail(R"(a pipeline needs at least two ranks; give "ranks" or -n at least 2)");
+    return all_ranks(world);
   }
-  for (std::size_t i = 1; i < op.stages.size(); ++i) op.edges.emplace_back(op.stages[i - 1], op.stages[i]);
+  std::vector<rank_id> stages;
+  for (const place& item : named->list("stages")) {
+    const rank_id r = rank_of(item, world);
+    if (std::count(stages.begin(), stages.end(), r) != 0)
+      item.fail("rank " + std::to_string(r) + " has a stage already; a stage cannot send to itself");
+    stages.push_back(r);
+  }
+  if (stages.size() < 2) named->fail("a pipeline needs at least two stages");
+  return stages;
 }
 
 std::vector<std::pair<rank_id, rank_id>> edges_in(const place& at, rank_id world) {
@@ -349,13 +344,7 @@ void read_collective(const place& at, op_spec& op, rank_id world, std::optional<
 }
 
 void read_training(const place& at, op_spec& op, rank_id world, std::optional<std::uint64_t> microbatches) {
-  if (const auto ranks = at.find("stages")) {
-    op.stages = ranks_in(*ranks, "stages", world);
-    if (op.stages.size() < 2) ranks->fail("a pipeline needs at least two ranks");
-  } else {
-    op.stages = all_ranks(world);
-    if (world < 2) at.fail(R"(a pipeline needs at least two ranks; give "ranks" or -n at least 2)");
-  }
+  op.stages = stages_of(at, world);
   constexpr std::uint32_t most_chunks = 16;
   constexpr std::uint32_t most_microbatches = 1'024;
   const auto parts = static_cast<std::uint32_t>(op.stages.size());
@@ -392,28 +381,27 @@ void read_training(const place& at, op_spec& op, rank_id world, std::optional<st
   op.edges.assign(edges.begin(), edges.end());
 }
 
-// What is in the file of each kind of op, and who reads it.
+// The keys of each kind of op.
 struct known_op {
   op_kind kind;
-  std::string_view article;
   std::initializer_list<std::string_view> keys;
 };
 const std::initializer_list<known_op> known_ops{
-    {op_kind::pipeline, "a pipeline", {"op", "name", "stages", "dtype", "configs", "microbatches"}},
-    {op_kind::transfer, "a transfer", {"op", "name", "roles", "edges", "dtype", "configs", "messages"}},
-    {op_kind::p2p, "a p2p", {"op", "name", "edges", "ring", "dtype", "configs", "messages"}},
+    {op_kind::pipeline, {"op", "name", "stages", "dtype", "configs", "microbatches"}},
+    {op_kind::transfer, {"op", "name", "roles", "edges", "dtype", "configs", "messages"}},
+    {op_kind::p2p, {"op", "name", "edges", "ring", "dtype", "configs", "messages"}},
     {op_kind::halo,
-     "a halo",
      {"op", "name", "grid", "cells", "width", "periodic", "corners", "element_bytes", "dtype", "configs", "exchanges"}},
-    {op_kind::collective, "a collective", {"op", "name", "kind", "groups", "depth", "dtype", "configs", "calls"}},
+    {op_kind::collective, {"op", "name", "kind", "groups", "depth", "dtype", "configs", "calls"}},
     {op_kind::training_pipeline,
-     "a training pipeline",
      {"op", "name", "stages", "schedule", "chunks", "microbatches", "bytes", "passes", "dtype", "configs"}}};
 
 std::string known_names() {
   std::string text;
-  for (const known_op& k : known_ops)
-    text += (text.empty() ? "" : k.kind == op_kind::training_pipeline ? " and " : ", ") + std::string(name(k.kind));
+  for (const known_op& k : known_ops) {
+    const bool is_last = &k == known_ops.end() - 1;
+    text += (text.empty() ? "" : is_last ? " and " : ", ") + std::string(name(k.kind));
+  }
   return text;
 }
 
@@ -435,7 +423,7 @@ std::string too_many(std::uint64_t most, std::string_view of_what) {
 
 op_spec read_op(const place& at, rank_id world, const spec_overrides& overrides) {
   const known_op& known = kind_of(at);
-  at.expect_object(known.article, known.keys);
+  at.expect_object("an op", known.keys);
   op_spec op;
   op.kind = known.kind;
   const place name = at.at("name", "a name for the op, which results files carry");
@@ -451,7 +439,8 @@ op_spec read_op(const place& at, rank_id world, const spec_overrides& overrides)
   if (op.kind != op_kind::collective) op.configs = configs_of(at);
   switch (op.kind) {
     case op_kind::pipeline:
-      read_stages(at, op, world);
+      op.stages = stages_of(at, world);
+      for (std::size_t i = 1; i < op.stages.size(); ++i) op.edges.emplace_back(op.stages[i - 1], op.stages[i]);
       op.sizes = sizes_of(at, "microbatches", overrides.microbatches);
       break;
     case op_kind::transfer:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Builds a project that takes these sources by FetchContent, as docs/embedding.md says, and runs its program in one process and on virtual ranks."""
+"""Builds a project that takes these sources by FetchContent, as docs/embedding.md says, and runs the README's program on two virtual ranks."""
 
 import argparse
 import pathlib
-import re
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from page_blocks import ROOT, first_block
+
 PROJECT = """
 cmake_minimum_required(VERSION 3.25)
 project(consumer LANGUAGES CXX)
@@ -19,19 +19,15 @@ add_executable(program program.cpp)
 def main():
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--folder", required=True, type=pathlib.Path)
-    options.add_argument("--more", nargs="*", default=[], help="options of CMake")
     arguments = options.parse_args()
     folder = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
-    page = (ROOT / "docs/embedding.md").read_text(encoding="utf-8")
-    lines = next(block for block in re.findall(r"^```cmake\n(.*?)^```", page, re.DOTALL | re.MULTILINE) if "FetchContent" in block)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (folder / "program.cpp").write_text(re.search(r"^```cpp\n(.*?)^```", readme, re.DOTALL | re.MULTILINE).group(1))
-    (folder / "CMakeLists.txt").write_text(PROJECT.format(lines=lines))
+    (folder / "program.cpp").write_text(first_block("README.md", "cpp"))
+    (folder / "CMakeLists.txt").write_text(PROJECT.format(lines=first_block("docs/embedding.md", "cmake", holding="FetchContent")))
     build = folder / "build"
-    # The page names a repository; it is these files here. They are another project's part, whose warnings end no build of it.
+    # The page names a repository. CMake takes these files in its place.
     subprocess.run(["cmake", "-G", "Ninja", "-S", folder, "-B", build, f"-DFETCHCONTENT_SOURCE_DIR_PARLEY={ROOT}",
-                    "-DCMAKE_BUILD_TYPE=Release", *arguments.more], check=True)
+                    "-DCMAKE_BUILD_TYPE=Release"], check=True)
     subprocess.run(["cmake", "--build", build, "--target", "program"], check=True)
     said = subprocess.run([build / "program", "--sim", "2"], check=True, text=True, stdout=subprocess.PIPE).stdout
     print(said, end="")

@@ -4,12 +4,12 @@ ranks, and in two processes. Needs root, debootstrap and a mirror of Debian. Wha
 
 import argparse
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from page_blocks import first_block
+
 TOOLS = "g++ cmake ninja-build pkg-config"
 FOUND = """
 cmake_minimum_required(VERSION 3.25)
@@ -35,10 +35,6 @@ parley doctor
 """
 
 
-def first_block(page, language):
-    return re.search(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE).group(1)
-
-
 def main():
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--package", required=True, type=pathlib.Path)
@@ -55,10 +51,9 @@ def main():
     subprocess.run(["cp", "-a", made, fresh], check=True)
     trial = fresh / "trial"
     trial.mkdir()
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (trial / "program.cpp").write_text(first_block(readme, "cpp"))
+    (trial / "program.cpp").write_text(first_block("README.md", "cpp"))
     (trial / "CMakeLists.txt").write_text(FOUND.format(
-        lines=first_block(readme, "cmake").replace("target_link_libraries", "add_executable(program program.cpp)\ntarget_link_libraries")))
+        lines=first_block("README.md", "cmake").replace("target_link_libraries", "add_executable(program program.cpp)\ntarget_link_libraries")))
     (trial / "run.sh").write_text(WORDS.format(tools=TOOLS))
     shutil.copy(arguments.package, trial)
     # What is mounted goes with the namespace.

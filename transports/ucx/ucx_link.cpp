@@ -27,14 +27,15 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-// How long `abandon` waits for UCX to end an operation with a peer that lives. Programs that compute for longer between two calls are rare, and
-// nobody may wait for ever for a process that stands still.
-constexpr std::chrono::seconds longest_abandon{10};
 using runtime::arrival;
 using runtime::completion;
 using runtime::errc;
 using runtime::link;
 using runtime::rank_id;
+
+// How long `abandon` waits for UCX to end an operation with a peer that lives. Few programs compute for longer between two calls, and no rank
+// may wait for ever for a process that is stopped.
+constexpr std::chrono::seconds longest_abandon{10};
 
 /// Up to this size, copying a payload costs less than waiting until UCX has accepted it.
 constexpr std::size_t copied_up_to_bytes = 2048;
@@ -438,8 +439,8 @@ void ucx_link::state::cancel(completion& pending) {
   }
 }
 
-// UCX cannot take a send or a fetch back. Closing the endpoint discards what UCX has queued for the peer, before UCX sends more of it. What
-// the peer has begun to move uses the memory until UCX ends it. A peer that computes goes on with it much later.
+// UCX cannot take a send or a fetch back. Closing the endpoint discards what UCX has queued for the peer, before UCX sends more of it.
+// A transfer that the peer has begun uses the memory until UCX ends it. A peer that computes may continue it much later.
 void ucx_link::state::abandon(completion& pending) {
   ucx_operation* const at = find_pending(pending);
   if (at == nullptr) {
@@ -449,11 +450,10 @@ void ucx_link::state::abandon(completion& pending) {
   }
   if (connections_.has(at->peer)) connections_.cut(connections_[at->peer]);
   const auto began = clock::now();
-  const auto until = [&]() -> clock::time_point {
-    if (may_go_on(at->peer)) return began + longest_abandon;
-    return began + ucx_connections::burial_time;
+  const auto may_still_move = [&](clock::duration waited) {
+    return waited < ucx_connections::burial_time || (waited < longest_abandon && may_go_on(at->peer));
   };
-  for (auto limit = until(); at->is_unended() && clock::now() < limit; limit = until()) {
+  while (at->is_unended() && may_still_move(clock::now() - began)) {
     const auto next_look = clock::now() + std::chrono::milliseconds(1);
     while (at->is_unended() && clock::now() < next_look) ucp_worker_progress(worker_->handle());
   }
