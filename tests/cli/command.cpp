@@ -1,14 +1,18 @@
 // The command as people run it: real processes over real UCX. PARLEY_COMMAND and PARLEY_EXAMPLES come from CMake.
 #include <parley/tests/cli/command_folder.hpp>
 #include <parley/tests/support/fair_stopwatch.hpp>
+#include <parley/tests/support/no_more_processes.hpp>
 
+#include <parley/cli/doctor.hpp>
 #include <parley/runtime/version.hpp>
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,11 +24,13 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <thread>
 
 namespace {
 
 namespace json = boost::json;
 namespace fs = std::filesystem;
+namespace cli = parley::cli;
 
 using folder = parley::tests::command_folder;
 using parley::tests::has;
@@ -45,6 +51,11 @@ constexpr std::string_view large_chunks = R"json({"name": "three", "ranks": 2, "
    "messages": [{"bytes": "128KiB", "count": 1}, {"bytes": "32KiB", "count": 1}, {"bytes": 1000, "count": 1}]}]})json";
 
 std::uint64_t number(const json::object& o, std::string_view key) { return o.at(key).to_number<std::uint64_t>(); }
+
+uid_t owner_of(pid_t process) {
+  struct stat seen{};
+  return ::stat(("/proc/" + std::to_string(process)).c_str(), &seen) == 0 ? seen.st_uid : 0;
+}
 
 using decisions = std::map<std::string, std::string>;
 decisions decisions_of(const json::object& document) {
@@ -369,6 +380,15 @@ TEST_CASE("too low a limit on open files is said with what is needed before all 
   }
 }
 
+TEST_CASE("what few trials have found is marked as thin in the results file") {
+  const folder here;
+  here.write("three.json", three_sizes);
+  const auto ran = here.parley("tune three.json --microbatches 300 --budget 1000 --results r.csv",
+                               "PARLEY_TUNING_DRIFT=0 PARLEY_TUNABLEOP_MAX_TUNING_ITERATIONS=2");
+  CHECK(ran.status == 0);
+  has(here.read("r.csv"), ",thin\n");
+}
+
 TEST_CASE("a missing folder of results is told at the start") {
   const folder here;
   here.write("three.json", three_sizes);
@@ -636,6 +656,23 @@ TEST_CASE("a wrong word is named, and who asks for JSON gets a document also of 
   const json::object d = json::parse(bad.out).as_object();
   CHECK_FALSE(d.at("ok").as_bool());
   has(std::string(d.at("error").as_string()), "bad.json:1:1: ");
+}
+
+TEST_CASE("parley doctor kills nobody where it can make no process") {
+  if (::geteuid() != 0) return;  // as another user alone may it be tried what would end all processes of the user
+  const pid_t bystander = ::fork();
+  if (bystander == 0) {
+    if (!parley::tests::become_nobody_else()) ::_exit(1);
+    for (;;) ::pause();
+  }
+  while (owner_of(bystander) != parley::tests::nobody_else) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(parley::tests::without_processes([] {
+          ::close(STDOUT_FILENO);
+          return cli::doctor(cli::output_format::table);
+        }) == 0);
+  CHECK(::waitpid(bystander, nullptr, WNOHANG) == 0);
+  ::kill(bystander, SIGKILL);
+  ::waitpid(bystander, nullptr, 0);
 }
 
 TEST_CASE("parley doctor says that plane host works only when a message got from one process to another") {

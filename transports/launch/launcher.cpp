@@ -371,7 +371,7 @@ class job {
  private:
   // --- starting ---
 
-  // Three for each running rank; the rest for the launcher itself and for starting a rank.
+  // Four for each running rank; the rest for the launcher itself and for starting a rank.
   static std::size_t files_of_launcher(rank_id ranks) { return 4 * std::size_t{ranks} + 20; }
 
   bool start_all() {

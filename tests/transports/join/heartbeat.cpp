@@ -1,6 +1,7 @@
 // Hearts that share a page: what is noticed, by whom, and what is not.
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/fair_stopwatch.hpp>
+#include <parley/tests/support/no_more_processes.hpp>
 
 #include <parley/transports/join/heartbeat.hpp>
 
@@ -396,4 +397,15 @@ TEST_CASE("the page's name follows from the session's key") {
   CHECK(heartbeat::page_name(1, key) == heartbeat::page_name(1, key));
   CHECK(heartbeat::page_name(1, key) != heartbeat::page_name(1, another));
   CHECK(heartbeat::page_name(1, key) != heartbeat::page_name(2, key));
+}
+
+TEST_CASE("a heartbeat for which there is no thread is an error, and leaves no page") {
+  const std::string page = fresh_page();
+  const auto refused = [&] {
+    const auto started =
+        heartbeat::start({.rank = 0, .world_size = 2, .watched = {1}, .page = page, .detection_ns = soon_ns}, {});
+    return !started && started.reason().code() == errc::unavailable ? 0 : 1;
+  };
+  CHECK(parley::tests::without_processes(refused) == 0);
+  CHECK_FALSE(std::filesystem::exists(page));
 }

@@ -98,7 +98,34 @@ struct lifeline {
   std::string text;
 };
 
+/// How a launcher ends that may have so many files open, with ranks that have input and report, and end when all of them have begun:
+/// 0: well; 1: it refuses to begin; 2: otherwise.
+int launched_with(rlim_t files) {
+  const parley::tests::scratch_folder here;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit limit{files, files};
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) ::_exit(3);
+    script s(24, "touch \"$FOLDER/$PARLEY_RANK\"; while [ \"$(ls \"$FOLDER\" | wc -l)\" -lt 24 ]; do sleep 0.1; done");
+    s.options.environment = {{"FOLDER", here.path.string()}};
+    s.options.input = "a line\n";
+    s.options.on_report = [](rank_id, std::span<const std::byte>) {};
+    const int status = s.run();
+    ::_exit(status == 0 ? 0 : status == 2 && s.noticed("ulimit -Hn") ? 1 : 2);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 2;
+}
+
 }  // namespace
+
+TEST_CASE("a launcher that may open as few files as it can begin with starts all of its ranks") {
+  rlim_t files = 20;
+  int how = 1;
+  while (files < 400 && (how = launched_with(files)) == 1) ++files;
+  CHECK(how == 0);
+}
 
 TEST_CASE("a rank that fails is started again, so often in all, and told how often it was") {
   const parley::tests::scratch_folder here;
