@@ -398,14 +398,15 @@ last 2 "processes-after-faults"
 [ "${SANITIZE:-yes}" = no ] || sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer 2>/dev/null | head -n 1)
 if [ -n "${sanitizer:-}" ]; then
   export PARLEY_PATIENCE=10 # NCCL's kernels alone are loaded for longer under it than calls have
+  # So few microbatches decide nothing, and parley tune then ends with status 3.
+  undecided=(bash -c '"$@" || [ $? = 3 ]' -)
   for tool in memcheck racecheck; do
-    check "$tool-one-process" 400 "${one_gpu[@]}" "$sanitizer" --tool $tool --error-exitcode 9 "$parley" tune "$spec" -n 8 --device cuda \
-      --one-process --no-results --microbatches 12
+    check "$tool-one-process" 400 "${undecided[@]}" "${one_gpu[@]}" "$sanitizer" --tool $tool --error-exitcode 9 "$parley" tune "$spec" -n 8 \
+      --device cuda --one-process --no-results --microbatches 12
     lines_of "$tool-one-process" grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY'
   done
   # UCX asks CUDA for a context before there is one, which is an error that it expects: calls are not judged here.
-  # So few microbatches decide nothing, and parley tune then ends with status 3.
-  check memcheck-processes 200 bash -c '"$@" || [ $? = 3 ]' - "$sanitizer" --tool memcheck --report-api-errors no --target-processes all \
+  check memcheck-processes 200 "${undecided[@]}" "$sanitizer" --tool memcheck --report-api-errors no --target-processes all \
     --error-exitcode 9 "$parley" tune "$here/tests/gpu/planes.json" --device cuda --no-results --microbatches 6
   lines_of "memcheck-processes" grep -h 'ERROR SUMMARY'
   # All ops in two processes and in one, with all the time that they need under it.
