@@ -1,8 +1,9 @@
-// Actors of one rank, on the reactor: typed, with bounded mailboxes, and with a deadline armed in every receive.
+// Actors of one rank on the reactor: typed messages, bounded mailboxes, and a deadline in every receive.
 //
 //     actors --only pingpong|fanin|idle|spawn|request [--iterations N] [--burst 10]
 //
-// Each is the counterpart of the same word in peers/caf.cpp: the same messages between as many actors.
+// Each mode is the counterpart of the mode with the same name in peers/caf.cpp: the same messages between as many
+// actors.
 #include <parley/actor.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/runtime/coroutines/frame_pool.hpp>
@@ -25,7 +26,7 @@ static_assert(sizeof(note) == 8);
 
 constexpr time_ns patience_ns = 10'000'000'000;
 
-// Two actors pass one number back and forth. As in CAF, a send that finds room does not suspend.
+// Two actors pass one number back and forth. As in CAF, a send to a mailbox with room does not suspend.
 task<> partner(actor<note>& self, address<note> back) {
   for (;;) {
     auto m = co_await self.receive(self.where().deadline_in(patience_ns));
@@ -54,8 +55,8 @@ task<> pingpong(executor&, const arguments& given) {
   co_await game.join();
 }
 
-// A hundred senders, one bounded mailbox. The receiver starts a round with one message to each sender, which answers with
-// `burst` messages and waits for room where there is none.
+// A hundred senders, one bounded mailbox. The receiver starts a round with one message to each sender. Each sender
+// replies with `burst` messages, and waits when the mailbox is full.
 task<> burst_sender(actor<note>& self, address<note> receiver, std::int64_t burst) {
   for (;;) {
     auto go = co_await self.receive(self.where().deadline_in(patience_ns));
@@ -93,7 +94,7 @@ task<> fanin(executor&, const arguments& given) {
   co_await crowd.join();
 }
 
-// Actors that have started, hold a partner's address and wait for a message until a deadline.
+// Actors that have started, hold a partner's address, and wait for a message until a deadline.
 task<> idler(actor<note>& self, address<note> other) {
   auto m = co_await self.receive(self.where().deadline_in(patience_ns));
   if (!m) co_return;
@@ -107,7 +108,7 @@ task<> idle(executor&, const arguments& given) {
   const std::size_t before = heap_bytes();
   for (std::size_t i = 0; i < actors; ++i) {
     all[i] = spawn_actor<note>(sleepers, idler, address<note>(i == 0 ? address<note>{} : all[i - 1]));
-    if (i % 32 == 31) co_await yield;  // so that they start, and no queue of unstarted ones is counted
+    if (i % 32 == 31) co_await yield;  // lets them start, so that the heap does not count a queue of unstarted actors
   }
   co_await yield;
   report("actor_idle_bytes", double(heap_bytes() - before) / double(actors), "bytes");
@@ -134,7 +135,7 @@ task<> spawn(executor&, const arguments& given) {
   report("actor_spawn", double(now_ns() - start) / double(ended), "ns");
 }
 
-// One request after the other, each with a deadline that is armed and never reached.
+// Sequential requests, each with a deadline that is armed and never reached.
 struct question {
   std::int64_t value = 0;
   reply_to<std::int64_t> reply{};

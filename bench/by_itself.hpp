@@ -1,6 +1,6 @@
 #pragma once
-/// The config `direct` by itself: what calls of an op are compared with. Its coroutine and its parts in flight move a word from
-/// one link to another, whose arrival one coroutine awaits.
+/// The config `direct` without an op, as a baseline for the calls of an op. The config's coroutine and its parts in
+/// flight move a word from one link to another, and one coroutine awaits each arrival.
 ///
 ///     lone_inbox box;
 ///     links[1].listen(link::channel::data, &box);
@@ -18,7 +18,7 @@ namespace parley::bench {
 
 using word = std::array<std::uint64_t, 1>;
 
-/// One message at a time, taken by a coroutine.
+/// Holds one message at a time, for one waiting coroutine.
 class lone_inbox final : public runtime::link::handler {
  public:
   void on_arrival(runtime::arrival&& message) noexcept override {

@@ -1,10 +1,12 @@
-// How well a campaign chooses where times are noisy, in virtual time: two ranks, or a leader with its workers, 8 configs whose usual times
-// are known, and up to 3 % noise on each run, either way. Every campaign has times of its own and is held twice with other noise.
+// How well a campaign chooses when times are noisy, in virtual time. Two ranks, or a leader and its workers, tune 8
+// configs whose usual times are known; each run varies by up to 3 % in either direction. Each campaign has its own
+// times and is run twice with different noise.
 //
-//     campaigns [--campaigns 1000] [--noise 30] [--ranks 2]         noise: thousandths; ranks: more than two are a group
+//     campaigns [--campaigns 1000] [--noise 30] [--ranks 2]         noise in thousandths; more than two ranks form a group
 //
-// Regret is the usual time of the agreed config by that of the fastest, minus 1. Of the campaigns with a gap, in which the fastest is usually
-// ahead of the next by more than the noise, those are flips whose two searches chose different configs.
+// Regret is the usual time of the agreed config divided by that of the fastest, minus 1. A campaign has a gap if its
+// fastest config is usually ahead of the next by more than the noise. A campaign with a gap is a flip if its two
+// searches chose different configs.
 #include <parley/bench/measure.hpp>
 #include <parley/parley.hpp>
 #include <parley/simulation/programs/config_text.hpp>
@@ -39,7 +41,8 @@ std::string text_of(const search& s, std::size_t i) {
   return "timed:" + config_name(i) + ":" + std::to_string(s.usual_ns[i] * std::int64_t(1'000 - s.noise) / 1'000);
 }
 
-// Kernels take up to so many thousandths longer than the least, which is below what is usual by `noise`, as the most is above that.
+// Converts the noise for the simulator, which adds up to this many thousandths to a minimum: the minimum is `noise`
+// below the usual time, the maximum `noise` above.
 std::uint64_t above_least(std::uint64_t noise) { return (2'000 * noise + (1'000 - noise) / 2) / (1'000 - noise); }
 
 task<> group_main(parley::rank* self, search* s, kernel_times* times) {
@@ -68,7 +71,7 @@ task<> pair_main(parley::rank* self, search* s, kernel_times* times) {
   if (self->id() == 0 && op.to(1).decision(word.size()).decided) s->winner = op.to(1).decision(word.size()).config;
 }
 
-// The usual time of what was agreed on.
+// Runs one campaign and returns the usual time of the agreed config.
 std::int64_t hold(std::array<std::int64_t, configs> usual_ns, std::uint64_t seed, std::uint64_t noise, rank_id ranks) {
   world_options o;
   o.ranks = ranks;

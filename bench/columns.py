@@ -1,7 +1,7 @@
-"""Figures of ranks as OSU's micro-benchmarks and LLNL's Comb print theirs, for people who know those columns.
+"""Prints the figures of ranks in the columns of OSU's micro-benchmarks and LLNL's Comb, for people who know them.
 
-Programs print them as NAME_SIZE/RANK/PHASE/KIND, where kinds are num, avg, min and max, in ns (steps.hpp). Every function takes the
-figures of one program and gives text.
+Programs print the figures as NAME_SIZE/RANK/PHASE/KIND, where the kind is num, avg, min or max, and times are in ns (steps.hpp).
+Each function takes the figures of one program and returns text.
 """
 
 import collections
@@ -25,7 +25,7 @@ def averages_us(ranks):
 
 
 def osu_bibw(_, figures, window=1):
-    """As osu_bibw with a window of so many messages, beside the time in which they go both ways."""
+    """Like osu_bibw with that window of messages, plus the time of a window in both directions."""
     lines = [f"{'# Size':<10}{'Avg Latency(us)':>20}{'Bandwidth (MB/s)':>20}"]
     for size, phases in by_size(figures).items():
         of_ranks = averages_us(phases["step"])
@@ -35,7 +35,7 @@ def osu_bibw(_, figures, window=1):
 
 
 def osu_allreduce(_, figures):
-    """As osu_allreduce -f: each rank's average; of these, that of all ranks, the shortest and the longest."""
+    """Like osu_allreduce -f: the mean, minimum and maximum over the ranks' averages."""
     lines = [f"{'# Size':<10}{'Avg Latency(us)':>20}{'Min Latency(us)':>20}{'Max Latency(us)':>20}{'Iterations':>12}"]
     for size, phases in by_size(figures).items():
         of_ranks = averages_us(phases["step"])
@@ -45,8 +45,8 @@ def osu_allreduce(_, figures):
 
 
 def comb(library, figures):
-    """As the summaries of Comb: a phase of all steps of all ranks, and the benchmark as a whole, once for each rank. Receives are
-    posted and sends waited for within post-send and wait-recv. MPI's neighbourhood collective has no phases."""
+    """Like Comb's summaries: a line per phase over all steps of all ranks, and one for the whole benchmark, with one value per rank.
+    post-send includes posting the receives, wait-recv includes waiting for the sends. MPI's neighbourhood collective has no phases."""
     lines = []
     for size, phases in by_size(figures).items():
         lines.append(f"Comm {library.replace(' ', '_')} Mesh seq Host Buffers seq Host seq Host, {size} x {size} a rank")

@@ -1,13 +1,14 @@
-// What ranks exchange with one another again and again, each size's median time, as peers/mpi_exchange.cpp does it by MPI:
+// Exchanges that ranks repeat: the median time of each size, for comparison with MPI in peers/mpi_exchange.cpp.
 //
 //     exchange --only pairs [--ranks 2]         send to a neighbour and receive from it at once, 8 B to 4 MiB
 //     exchange --only batch [--ranks 2]         8 messages of that size each way at once
 //     exchange --only halo [--ranks 2]          the rims of a grid of doubles, 62 x 62 to 4,094 x 4,094 on each rank
-//     exchange --only pieces [--ranks 2]        faces of several pieces: packed alone, and as neighbours agree, with what they measured
+//     exchange --only pieces [--ranks 2]        faces of several pieces: with packing only, then with all configs, and their trial times
 //     exchange --only all_reduce [--ranks 2]    sums of floats, 8 B to 64 MiB
 //
-// `--size` measures one size alone, `--steps` as many steps. Beside the times what each rank saw of all steps; of a halo also until its
-// messages are on their way, and from then on.
+// `--size` measures one size only, `--steps` sets the number of steps. Besides the medians, each rank reports the
+// average, shortest and longest step; for a halo also separately for the time until its messages were posted, and for
+// the rest.
 #include <parley/bench/measure.hpp>
 #include <parley/bench/ranks.hpp>
 #include <parley/bench/steps.hpp>
@@ -25,7 +26,7 @@ using namespace parley::bench;
 using parley::dataflow;
 using parley::task;
 
-/// `once` may say when all was posted.
+/// Times the steps of `once`, which may set `posted` to the time at which all messages were posted.
 template <class Once>
 task<> measure(parley::rank& self, std::string name, step_plan plan, Once once) {
   std::vector<double> whole;
@@ -104,7 +105,7 @@ task<> halo(dataflow& flow, parley::rank& self, const arguments& given) {
     parley::halo_plan plan = op.plan({parley::grid_field(field, {cells, cells})});
     auto once = [&](std::int64_t& posted) { return halo_once(flow, plan, posted); };
     co_await measure(self, "halo_" + std::to_string(n), plan_for(n * 8, self.world_size(), given), once);
-    co_await flow.join();  // before the field goes
+    co_await flow.join();  // before the field is destroyed
   }
 }
 
@@ -112,7 +113,7 @@ struct face {
   const char* name;
   std::uint64_t fields;
   std::uint64_t rows;
-  std::uint64_t doubles;  // of each row
+  std::uint64_t doubles;  // per row
 };
 
 task<> exchange_faces(dataflow& flow, parley::rank& self, const arguments& given, const face& f, const char* way,
@@ -127,7 +128,7 @@ task<> exchange_faces(dataflow& flow, parley::rank& self, const arguments& given
   const auto bytes = static_cast<std::int64_t>(f.fields * f.rows * f.doubles * sizeof(double));
   auto once = [&](std::int64_t& posted) { return halo_once(flow, plan, posted); };
   co_await measure(self, name, plan_for(bytes, ranks, given), once);
-  co_await flow.join();  // before the fields go
+  co_await flow.join();  // before the fields are destroyed
   if (self.id() != 0) co_return;
   for (const auto& of : op.to(1).decision(static_cast<std::uint64_t>(bytes)).evidence)
     report(name + "/" + of.config, of.time_ns, "ns");

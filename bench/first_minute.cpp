@@ -1,12 +1,13 @@
-// What tuning costs a program that has several kinds of ops, in its first minute. Each step of a rank computes, exchanges with its
-// neighbours in a ring and in a grid, adds up a vector, gathers by a collective without headers, which stands for a library's, and has
-// a part in two pipelines: one that passes activations on, and one that brings gradients back.
+// What tuning costs a program with several kinds of ops in its first minute. In each step a rank computes, exchanges
+// with its neighbours in a ring and in a grid, sums up a vector, gathers by a collective without headers (which
+// stands for a library's), and takes part in two pipelines: one passes activations on, the other returns gradients.
 //
 //     first_minute [--ranks 4] [--seconds 60] [--compute_us 1000]
 //
-// Counted in two ways. By what the ops themselves measured (trial_costs.hpp), the sum of all ranks. And by the clock: what the steps
-// until the last decision took beyond as many steps of the same program without tuning, which runs before and after it for a quarter
-// of that time; what trials of faster configs gained is in this one.
+// The cost is counted in two ways. The first adds up what the ops of all ranks measured (trial_costs.hpp). The second
+// is wall time: the time of the steps until the last decision, minus that of as many steps without tuning. The
+// program runs without tuning before and after, each for a quarter of that time. The second way includes what trials
+// of faster configs gained.
 #include <parley/bench/measure.hpp>
 #include <parley/bench/ranks.hpp>
 #include <parley/bench/trial_costs.hpp>
@@ -33,7 +34,7 @@ constexpr std::size_t gathered_bytes = 64 << 10;  // from each rank
 constexpr std::uint64_t activation_bytes = 64 << 10;
 constexpr std::uint32_t microbatches = 2;
 
-// ---- a collective without headers, over messages whose config is fixed
+// ---- a collective without headers, on messages with a fixed config
 
 task<> send_block(parley::transfer over, std::span<std::byte> block, rank_id to) {
   co_await over.send(block, {.to = to});
@@ -42,7 +43,7 @@ task<> receive_block(parley::transfer over, std::span<std::byte> block, rank_id 
   co_await over.receive(block, {.from = from});
 }
 
-/// Everybody's block to everybody: in a ring, or all at once.
+/// An all-gather of every rank's block, in a ring or all at once.
 class gathering final : public parley::symmetric_config {
  public:
   enum class shape : std::uint8_t { ring, at_once };
@@ -88,7 +89,7 @@ parley::symmetric gather_op(parley::rank& self) {
   return parley::symmetric(self, std::move(op));
 }
 
-// ---- stages that compute nothing: what they pass on is what matters here
+// ---- stages that compute nothing, because only their messages matter here
 
 struct idle_stage final : parley::pipeline_work {
   task<> work(std::uint64_t, std::span<std::byte>) override { co_return; }
@@ -130,13 +131,14 @@ struct program {
   parley::halo_plan rims;
 };
 
-/// The keys that this rank has decided, of those that are tuned.
+/// The number of keys of the tuned ops that this rank has decided.
 std::size_t decided_keys(const parley::rank& self) {
   std::size_t n = 0;
   for (const char* op : {"ring", "grid", "sums", "gather", "layers", "learning"}) n += keys_of(self, op).decided;
   return n;
 }
-/// Of all ranks: an edge each in the ring, one for each neighbour in the grid, the two groups, and those of the pipelines, one way and both.
+/// The number of keys on all ranks: one per edge of the ring, one per neighbour in the grid, the two groups, and the
+/// edges of the pipelines, one direction for the first and both for the second.
 std::size_t keys_in_all(rank_id ranks) { return ranks + (3 * ranks - 4) + 2 + 3 * (ranks - 1); }
 
 task<> step(program& p, dataflow& flow, std::int64_t compute_ns) {
@@ -165,7 +167,7 @@ task<> run_steps(dataflow& flow, program& p, const arguments& given) {
   std::int64_t steps = 0;
   bool undecided = tunes;
   for (bool over = false; !over; ++steps) {
-    // Who is first says when it is over; all say what they have decided.
+    // Rank 0 decides when the run ends. All ranks contribute their number of decided keys.
     std::fill(p.values.begin(), p.values.end(), 0.0F);
     p.values[0] = p.self.id() == 0 && now_ns() - begin >= length_ns ? 1.0F : 0.0F;
     p.values[1] = undecided ? float(decided_keys(p.self)) : 0.0F;
@@ -188,7 +190,7 @@ task<> run_steps(dataflow& flow, program& p, const arguments& given) {
   co_await flow.join();
 }
 
-// ---- what comes of it
+// ---- results
 
 using ranks_figures = std::vector<rank_figures>;
 

@@ -1,11 +1,12 @@
-// A leader and its workers, three unless told, on a virtual clock, over wires of fixed latency: how many round trips their agreement
-// waits for, apart from the rehearsals and trials themselves, and how many control messages the leader has to deal with.
+// A leader and its workers (three by default) on a virtual clock, with links of fixed latency. Measures how many
+// round trips their agreement waits for, apart from the rehearsals and trials themselves, and how many control
+// messages the leader handles.
 //
 //     group_agreement --only agreement|barriers [--bytes N] [--latency_us 50] [--ranks 4]
 //
-// Counted are: offers to merge and warm-up; rehearsed on the last rank to the first trial that may be stamped; the end of the
-// last trial on the last rank to the winner being known on every rank. The usual scheme gathers the lists of configs and then
-// needs a barrier before and an all-reduce after each config.
+// Three intervals count: from the offers to merge and warm-up; from the last rank's rehearsals to the first trial
+// that may be stamped; from the end of the last rank's last trial until every rank knows the winner. The usual scheme
+// gathers the lists of configs, then needs a barrier before and an all-reduce after each config.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/bench/modelled_link.hpp>
@@ -34,7 +35,7 @@ struct world {
   world(rank_id ranks, time_ns latency_ns)
       : links(clock, ranks, {.latency_ns = latency_ns, .per_part_ns = 0, .ns_per_byte = 0.001, .eager_bytes = 8192}) {
     parley::ops::rank_settings settings;
-    settings.plan.budget_fraction = 1e9;  // as fast as it can
+    settings.plan.budget_fraction = 1e9;  // no limit: agree as fast as possible
     std::vector<std::uint64_t> incarnations;
     for (rank_id r = 0; r < ranks; ++r) incarnations.push_back(r + 1);
     for (rank_id r = 0; r < ranks; ++r)

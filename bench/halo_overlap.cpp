@@ -1,12 +1,15 @@
-// How much of a halo exchange is hidden behind the interior of a sweep: the time of a sweep that starts the exchange, computes its
-// interior and then waits, beside that of each of them alone. The interior takes twice as long as the exchange.
+// How much of a halo exchange is hidden behind the interior of a sweep. A sweep starts the exchange, computes its
+// interior, then waits; the program compares its time with those of the exchange and the interior alone. The interior
+// takes twice as long as the exchange.
 //
 //     halo_overlap [--cells 1024] [--latency_us 50] [--sweeps 200]
 //
-// On 2 x 2 virtual ranks. Rows of the field are sent in place, columns are packed by the rank itself. Started as a rank of a job it
-// does it on the machine, over whatever lies between the ranks, which are one below the other, and the interior is Jacobi's. What a
-// sweep takes beyond its own interior is not hidden. By the clock, which is said beside it, what its interior takes longer than alone
-// is not, either; in virtual time the two are one.
+// Runs on 2 x 2 virtual ranks. Rows of the field are sent in place; the rank itself packs columns. When started as a
+// rank of a job, it runs in real time on the transport between the ranks, which form a column; the interior is then
+// Jacobi's.
+//
+// The time of a sweep beyond its own interior counts as not hidden. A second figure, by the clock, also counts as not
+// hidden how much longer the interior takes than alone. In virtual time both figures are equal.
 #include <parley/bench/measure.hpp>
 #include <parley/bench/ranks.hpp>
 #include <parley/parley.hpp>
@@ -49,7 +52,7 @@ task<> sweeps(parley::rank* self, settings s, parts with) {
   co_await flow.join();
 }
 
-// ---- on the machine
+// ---- in real time
 
 struct block {
   explicit block(std::uint64_t n) : cells(n), from((n + 2) * (n + 2), 1.0), to(from) {}
@@ -57,7 +60,7 @@ struct block {
   std::vector<double> from, to;
 };
 
-/// All but what needs ghosts.
+/// Sweeps all cells that need no ghosts.
 void jacobi(block& b, std::int64_t times) {
   const std::uint64_t row = b.cells + 2;
   for (; times > 0; --times) {
@@ -68,7 +71,8 @@ void jacobi(block& b, std::int64_t times) {
   }
 }
 
-/// Of one sweep, for so long that all ranks do it at once: cores may share what they compute with.
+/// Median time of one sweep. Measures for 200 ms, so that all ranks sweep at the same time: cores may share execution
+/// resources.
 double time_of_interior(block& b) {
   std::vector<double> times;
   for (const std::int64_t end = now_ns() + 200'000'000; now_ns() < end;) {
@@ -102,7 +106,7 @@ task<sweep_time> time_sweep(parley::dataflow* flow, parley::halo_plan* plan, blo
   co_return took;
 }
 
-/// Of all ranks.
+/// Mean over all ranks.
 task<double> mean(parley::collective& all, double mine) {
   co_await all.all_reduce(std::span(&mine, 1));
   co_return mine / double(all.size());
@@ -120,7 +124,7 @@ task<> on_the_machine(parley::dataflow& flow, parley::rank& self, settings s) {
   double during = 0;
   double beyond = 0;
   double both = 0;
-  for (const int sweeps : {20, s.sweeps}) {  // first for how many sweeps the interior is to have
+  for (const int sweeps : {20, s.sweeps}) {  // the first pass finds how many sweeps the interior needs
     std::vector<double> exchanges, interiors, overlapped, waits, wholes;
     for (int n = 0; n < sweeps; ++n) {
       auto took = co_await time_sweep(&flow, &plan, &mine, sweep_of::exchange_alone, interior);

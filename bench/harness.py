@@ -1,7 +1,7 @@
 """Starts measuring programs and reads their figures: lines `name value unit` on stdout.
 
-A measurement is an object with a `label`, `prepare(build)`, which raises `Missing` with what to do when it cannot run,
-and `measure()`, which runs it once and returns one number.
+A measurement is an object with a `label` and two methods: `prepare(build)` raises `Missing`, with advice, if it cannot run;
+`measure()` runs it once and returns one number.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from compile_options import options_of  # noqa: E402
 
 UCX = {
     "UCX_TLS": "posix,cma,self",
-    "UCX_POSIX_ERROR_HANDLING": "y",  # parley needs it to see dead peers, so its peers pay for it too
+    "UCX_POSIX_ERROR_HANDLING": "y",  # parley needs this to detect dead peers, so its peers run with it, too
     "UCX_MEM_MMAP_HOOK_MODE": "none",
     "UCX_LOG_LEVEL": "error",
 }
@@ -77,18 +77,18 @@ def figures(text):
 
 
 def waiting_of(ranks):
-    """Open MPI's ranks give way while they wait where they share cores, and only there, as parley's do."""
+    """Makes Open MPI's waiting ranks yield if they share cores, and only then, like parley's ranks."""
     return {"OMPI_MCA_mpi_yield_when_idle": "1" if ranks > len(os.sched_getaffinity(0)) else "0"}
 
 
 @dataclasses.dataclass
 class Program:
-    """One measuring program: BUILD/bench/NAME with arguments, started alone or by a launcher."""
+    """A measuring program: BUILD/bench/NAME with arguments, started alone or by a launcher."""
 
     name: str
     arguments: tuple = ()
     environment: dict = dataclasses.field(default_factory=dict)
-    ranks: int = 0  # more than 0: started by mpirun
+    ranks: int = 0  # if more than 0, mpirun starts the program
     install: str = INSTALL["parley"]
     timeout_s: float = TIMEOUT_S
     path: pathlib.Path = None
@@ -113,7 +113,7 @@ class Program:
 
 @dataclasses.dataclass
 class OneRun(Program):
-    """A long one: all of its figures are of the same run."""
+    """A long program, which runs only once: all of its figures come from that run."""
 
     output: str = None
 
@@ -125,7 +125,7 @@ class OneRun(Program):
 
 @dataclasses.dataclass
 class SharedRun(Program):
-    """Its figures are compared with each other, so that each turn takes them from the same run."""
+    """A program whose figures are compared with each other: in each turn, all figures come from the same run."""
 
     output: str = None
     taken: set = dataclasses.field(default_factory=set)
@@ -138,7 +138,7 @@ class SharedRun(Program):
 
 
 class Reported:
-    """The figure that a program prints under a name."""
+    """The figure that a program prints under one name."""
 
     def __init__(self, label, program, line):
         self.label, self.program, self.line = label, program, line
@@ -155,8 +155,8 @@ class Reported:
 
 @dataclasses.dataclass
 class BetweenHosts(SharedRun):
-    """Two ranks of a job on two hosts with a wire of so many microseconds each way: network namespaces, and tests/hosts/forwarder.cpp between
-    them."""
+    """Two ranks of a job on two simulated hosts: network namespaces joined by tests/hosts/forwarder.cpp, which delays messages by
+    `delay_us` in each direction."""
 
     delay_us: int = 0
     forwarder: pathlib.Path = None
@@ -191,9 +191,9 @@ class BetweenHosts(SharedRun):
 
 
 class Instructions:
-    """User-space instructions per iteration, by valgrind: the difference between two lengths of one program, so that start
-    and end do not count. `counted` names the one function below which they are counted, for programs that come there by
-    ways whose length the clock decides."""
+    """User-space instructions per iteration, counted by valgrind. Two runs of different length are subtracted, so that start and end
+    do not count. If `counted` is given, only instructions inside that function count; programs need this if the clock decides
+    how long they run before they call it."""
 
     exact = True
 
@@ -213,7 +213,7 @@ class Instructions:
     def total(self, iterations):
         count = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *self.only]
         program = [str(self.program.path), *self.program.arguments, "--iterations", str(iterations)]
-        text = execute(count + program, self.program.environment, 10 * TIMEOUT_S).stderr  # valgrind takes its time
+        text = execute(count + program, self.program.environment, 10 * TIMEOUT_S).stderr  # valgrind is slow
         return float(re.search(r"Collected : (\d+)", text).group(1))
 
 
@@ -241,7 +241,7 @@ class Compiled:
 
 
 class Added:
-    """What one measurement has beyond another."""
+    """The difference between two measurements."""
 
     exact = True
 
@@ -257,9 +257,9 @@ class Added:
 
 
 class Ratios:
-    """Two programs that print the same figures, such as one for each size, in turns: what `pick` makes of their ratios, own by
-    peer's. What has a slash in its name is for `columns` only, which makes a table of one program's figures. The measurements
-    that share a sweep share its runs."""
+    """Runs two programs in turns that print the same figures, such as one for each size, and returns `pick` of their ratios, own
+    divided by peer's. Figures with a slash in their name are only for `columns`, which makes a table of one program's figures.
+    Measurements that share a sweep share its runs."""
 
     exact = True
 
@@ -272,7 +272,7 @@ class Ratios:
             self.peer.prepare(build)
 
         def measured(self):
-            """Each figure's median, own and the peer's."""
+            """The medians of all figures: own, and the peer's."""
             if self.medians is None:
                 found = [(figures(self.own.run()), figures(self.peer.run())) for _ in range(self.runs)]
                 self.medians = tuple(self.medians_of(runs) for runs in zip(*found))
@@ -305,7 +305,7 @@ class Ratios:
 
 
 def wait_for_listener(port):
-    """Until some process listens on the TCP port; asking by connecting would take the server's only connection."""
+    """Waits until a process listens on the TCP port. A trial connection would use up the only one that the server accepts."""
     listening = re.compile(rf":{port:04X} \S+ 0A ")
     deadline = time.monotonic() + 10
     while not any(listening.search(pathlib.Path(table).read_text()) for table in ("/proc/net/tcp", "/proc/net/tcp6")):
@@ -338,7 +338,7 @@ class UcxPerftest:
         self.link_renamed_libraries()
 
     def link_renamed_libraries(self):
-        """A wheel names the system's libraries libNAME-HASH.so.N; the system's own are as good."""
+        """A wheel expects its own copies of system libraries, named libNAME-HASH.so.N. Links these names to the system's libraries."""
         listed = subprocess.run(["ldd", self.tool], env={**os.environ, **self.environment}, capture_output=True, text=True)
         known = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
         for wanted, stem, major in re.findall(r"((lib\w+)-[0-9a-f]+\.so\.(\d+)\S*) => not found", listed.stdout):
@@ -370,7 +370,7 @@ class UcxPerftest:
 
 
 def interleave(measurements, runs):
-    """Runs A B A B ..., and gives each one's median. What is exact runs once."""
+    """Runs A B A B ... and returns the median of each. Exact measurements run once."""
     values = [[] for _ in measurements]
     for turn in range(runs):
         for measurement, into in zip(measurements, values):

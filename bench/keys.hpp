@@ -1,5 +1,6 @@
 #pragma once
-/// How far ranks have come in deciding: a key is an op's edge and a size, and only the rank that coordinates it knows of it.
+/// How many keys ranks have decided. A key is a size on an edge of an op; only the rank that coordinates a key knows
+/// its state.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/rank.hpp>
@@ -14,7 +15,7 @@ struct key_counts {
   std::size_t undecided = 0;
 };
 
-/// Of all ops that `self` coordinates, or of one.
+/// Counts the keys of all ops that `self` coordinates, or of the op with that name.
 inline key_counts keys_of(const ops::rank& self, std::string_view op = {}) {
   key_counts keys;
   for (const auto& agreement : self.agreements()) {

@@ -1,10 +1,11 @@
-// Ops without headers on a virtual clock: ranks of uneven speed call one op with several sizes, which finds its configs by
-// rehearsals and changes to them by lease. How often did a call have to wait at a gate, and what is sent after the decision?
+// Ops without headers on a virtual clock. Ranks of uneven speed call one op with several sizes; the op finds its
+// configs by rehearsals and switches to them by leases. Measures how often a call had to wait at a gate, and what is
+// sent after the decision.
 //
 //     lease_gates [--ranks 4] [--sizes 3] [--calls 20000] [--call_ns 20000]
 //
-// No message is delayed beyond the wires' own time, so that both should be 0. A barrier for each change would have stopped
-// every rank once for each size.
+// Messages are delayed only by the links' own latency, so both figures should be 0. A barrier for each switch would
+// have stopped every rank once per size.
 #include <parley/actors/leases/lease_coordinator.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/bench/modelled_link.hpp>
@@ -27,7 +28,7 @@ using namespace parley::bench;
 using namespace parley::runtime;
 using namespace parley::ops;
 
-/// Takes a time of its own on each rank, as calls do that overlap with other work.
+/// Takes a different time on each rank, as calls do that overlap with other work.
 class modelled_algorithm final : public symmetric_config {
  public:
   modelled_algorithm(std::string name, time_ns takes_ns)
@@ -42,7 +43,7 @@ class modelled_algorithm final : public symmetric_config {
   time_ns takes_ns_;
 };
 
-/// The algorithms above need none.
+/// Stands in for communicators, which the algorithms above do not need.
 class idle_communicators final : public communicator_source {
  public:
   bool beside_calls() const noexcept override { return true; }
@@ -88,7 +89,7 @@ struct group {
     for (const auto& r : all) n += r->mail().statistics().sent + r->mail().statistics().credits_sent;
     return n;
   }
-  /// Invocations that two ranks ran with different configs.
+  /// The number of invocations that two ranks ran with different configs.
   std::uint64_t mismatches() const {
     std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> ran;
     std::uint64_t n = 0;

@@ -1,8 +1,8 @@
-// Coroutine to coroutine between two processes over UCX: a reactor with Asio, a link and an actor on each side.
-// The counterpart of peers/ucx_raw.cpp, which makes the same UCX calls in a bare loop.
+// Latency from coroutine to coroutine between two processes over UCX, with a reactor on Asio, a link and an actor on
+// each side. The counterpart of peers/ucx_raw.cpp, which makes the same UCX calls in a bare loop.
 //
 //     links --only pingpong [--iterations N]     two processes on two cores: ns one way
-//     links --only one_core                      both on one core, giving way
+//     links --only one_core                      both on one core, yielding to each other
 //     links --only control                       what routing and authenticating each frame adds to that, ns one way
 //     links --only idle [--seconds 1]            per cent of a core that a rank without work uses
 #include <parley/actor.hpp>
@@ -40,7 +40,7 @@ struct ball {
 constexpr std::uint64_t player_actor = 8;
 constexpr std::int64_t block = 500;
 
-// One process.
+// One of the two processes.
 class side {
  public:
   side(rank_id me, int socket, reactor::sharing cores)
@@ -63,7 +63,7 @@ class side {
   rank_id peer;
 };
 
-// Plain messages: the link's handler fills an actor's mailbox, the actor answers over the link.
+// Plain messages: the link's handler fills an actor's mailbox, and the actor replies over the link.
 class plain_table final : public link::handler {
  public:
   explicit plain_table(side& mine) : mine_(mine) {}
@@ -88,7 +88,7 @@ class plain_table final : public link::handler {
   std::array<std::byte, 64> header_{};
 };
 
-// Control messages: routed, numbered, and sealed with a tag that the other side checks.
+// Control messages: routed, numbered, and sealed with a tag that the other side verifies.
 class sealed_table {
  public:
   explicit sealed_table(side& mine) : mine_(mine), mail_(mine.loop, mine.link, {.job = 1, .seal = {&tag, &keyed_}}) {}
@@ -106,7 +106,8 @@ class sealed_table {
   router mail_;
 };
 
-// The median of blocks counts, so that one in which somebody else had the core does not.
+// Measures blocks of messages and uses their median, so that a block in which another process had the core does not
+// count.
 template <class Table>
 task<> serve(actor<ball>& self, Table& table, std::int64_t blocks, std::vector<double>& into) {
   for (std::int64_t b = 0; b < blocks; ++b) {
@@ -196,7 +197,7 @@ int main(int argc, char** argv) {
       give_up("--only takes pingpong, one_core, control or idle, not " + only);
     }
     char bye = 0;
-    exchange(socket, &bye, 1, &bye, 1);  // neither side takes its endpoint away from the other's last message
+    exchange(socket, &bye, 1, &bye, 1);  // keeps both endpoints alive until the last message has arrived
   }
   if (!first) return 0;
   int status = 0;

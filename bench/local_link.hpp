@@ -1,6 +1,6 @@
 #pragma once
-/// Two ranks in one process on one executor: what one sends, the other's `poll` hands over, at once and in order. No
-/// transport, so that instructions can be counted and what is left is parley's own.
+/// Two ranks in one process on one executor. A `poll` of the receiver delivers everything that the sender has sent,
+/// in order. There is no transport, so instructions can be counted, and all of them are parley's own.
 ///
 ///     local_link a(0), b(1);
 ///     connect(a, b);

@@ -1,11 +1,12 @@
-// Ops by the thousand: four ranks in one process declare 10,000 transfers each, whose senders and receivers take turns.
+// Thousands of ops: four ranks in one process declare 10,000 transfers each, whose senders and receivers rotate.
 //
 //     many_ops --only bytes [--ops N]                 declared: bytes per op and rank, time for all; then all of them used
 //     many_ops --only calls [--declared N] [--ops N] [--iterations N]   one send and its receive, a new op of --ops each time, all decided
 //     many_ops --only direct [--iterations N]            the same over the same links by the config alone
 //
-// `bytes` counts the heap of everything that declaring an op leaves on one rank, its handle and its name included. An op that
-// has been used has actors, flow control and what it agreed on: that is the second figure.
+// `bytes` counts the heap memory that declaring an op takes on one rank, including its handle and its name. Its
+// second figure is for ops that have been used, which also hold actors, flow control and the results of their
+// agreement.
 #include <parley/bench/by_itself.hpp>
 #include <parley/bench/keys.hpp>
 #include <parley/bench/measure.hpp>
@@ -32,7 +33,7 @@ using parley::rank_id;
 
 constexpr rank_id ranks = 4;
 
-/// The ranks of one process: what one sends is handed over at the other's next turn.
+/// A link between the ranks of one process: a message is delivered at the receiver's next poll.
 class crowd_link final : public link, public poller {
  public:
   crowd_link(std::vector<std::unique_ptr<crowd_link>>& all, rank_id rank)
@@ -92,7 +93,8 @@ struct crowd {
   explicit crowd(reactor& loop) : loop_(loop) {
     parley::ops::rank_settings settings;
     settings.plan.budget_fraction = 1e3;
-    // Under valgrind everything takes about 50 times as long: timed calls must come as rarely, per call, as they do outside.
+    // Under valgrind everything takes about 50 times as long. The longer pause keeps timed calls as rare, per call,
+    // as without it.
     settings.plan.drift.pause_ns *= 50;
     settings.flight_records = 1'024;
     for (rank_id r = 0; r < ranks; ++r) links.push_back(std::make_unique<crowd_link>(links, r));
@@ -109,7 +111,7 @@ struct crowd {
   }
   static rank_id sender(std::size_t op) { return rank_id(op % ranks); }
   static rank_id receiver(std::size_t op) { return rank_id((op + 1) % ranks); }
-  // Each rank is in half of the ops, as a sender or as a receiver, and declares them all.
+  // Each rank declares all ops, and is the sender or the receiver in half of them.
   void declare(std::size_t count) {
     const std::vector configs{parley::configs::direct(), parley::configs::chunked(64 << 10)};
     for (auto& t : transfers) t.reserve(count);
@@ -141,7 +143,7 @@ struct crowd {
   std::vector<std::unique_ptr<crowd_link>> links;
   std::vector<std::unique_ptr<parley::rank>> members;
   std::array<std::vector<parley::transfer>, ranks> transfers;
-  // What `use` needs of an op, so that it counts calls and not its own bookkeeping.
+  // The parts of an op that `use` needs, so that the count has calls only and no bookkeeping of this program.
   struct pair {
     rank_id from, to;
     parley::transfer& out;
@@ -195,7 +197,7 @@ void calls(std::size_t declared, std::size_t ops, std::size_t iterations) {
   report("many_ops_call", double(now_ns() - start) / double(iterations), "ns");
 }
 
-// The config without an op, over the same links among the same ranks.
+// The config without an op, over the same links between the same ranks.
 void direct(std::size_t iterations) {
   reactor loop;
   std::vector<std::unique_ptr<crowd_link>> links;

@@ -45,7 +45,7 @@ def read(ledger):
 
 
 class coverage:
-    """How often what became of messages, summed over all parts: lines of `parley_sim --counts`."""
+    """Counts of what happened to messages, summed over all parts, from the lines of `parley_sim --counts`."""
 
     def __init__(self, path):
         self.path, self.counts, self.lock = path, {}, threading.Lock()
@@ -68,14 +68,14 @@ class coverage:
 
 
 class campaign:
-    """Which seeds come next: those of the scenario that has had the least time so far."""
+    """Chooses the next seeds: those of the scenario that has had the least time so far."""
 
-    first_part = 20  # seeds, of a scenario of which nothing is known
+    first_part = 20  # seeds, for a scenario that has not run yet
     longest_part = 2000
 
     def __init__(self, o, done):
         self.part_s, self.lock = o.part, threading.Lock()
-        self.spent, self.next, self.known = {}, {}, {}  # seconds, those under way included; seed; (seeds, seconds)
+        self.spent, self.next, self.known = {}, {}, {}  # seconds, including running parts; next seed; (seeds, seconds)
         self.files = {file.stem: file for file in sorted(o.scenarios.glob("*.json"))}
         for name in self.files:
             parts = [(first, *rest) for (of, first), rest in done.items() if of == name]
@@ -85,7 +85,7 @@ class campaign:
         self.left = o.seeds - sum(seeds for seeds, _, _ in done.values())
 
     def take(self):
-        """A file, its first seed, how many, and how long that will take; None when all seeds have been given out."""
+        """Returns a file, the first seed, the number of seeds and the expected seconds, or None if no seeds are left."""
         with self.lock:
             if self.left <= 0:
                 return None

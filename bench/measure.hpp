@@ -1,5 +1,5 @@
 #pragma once
-/// What every measuring program shares. A program prints one line per figure, `name value unit`, on stdout and nothing
+/// Shared by all measuring programs. A program prints one line per figure, `name value unit`, on stdout and nothing
 /// else there; run.py reads those lines.
 ///
 ///     const arguments given(argc, argv);
@@ -38,7 +38,7 @@ inline void report(std::string_view name, double value, std::string_view unit) {
   std::fflush(stdout);
 }
 
-/// Calls `f`: where run.py counts instructions of a part of a program, it counts those below here.
+/// Calls `f`. If run.py counts the instructions of a part of a program, it counts those inside this function.
 template <class F>
 [[gnu::noinline]] void counted(F&& f) {
   f();
@@ -50,7 +50,8 @@ template <class F>
   std::exit(1);
 }
 
-/// Keeps the calling thread, and the threads it starts, on one core. A machine with fewer cores wraps around.
+/// Pins the calling thread, and the threads that it starts later, to one core. Core numbers wrap around on smaller
+/// machines.
 inline void pin_to_core(int core) {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) give_up("sched_getaffinity failed");
@@ -65,7 +66,7 @@ inline void pin_to_core(int core) {
   }
 }
 
-/// Gives the process at the other end of a socket pair some bytes and takes as many as it is to give.
+/// Sends bytes to the process at the other end of a socket pair, then receives `in_size` bytes from it.
 inline void exchange(int socket, const void* out, std::size_t out_size, void* in, std::size_t in_size) {
   if (write(socket, out, out_size) != ssize_t(out_size)) give_up("the other process is gone");
   for (std::size_t got = 0; got < in_size;) {
@@ -75,10 +76,10 @@ inline void exchange(int socket, const void* out, std::size_t out_size, void* in
   }
 }
 
-/// For a forked side: when the measuring program is ended, so is this process, instead of spinning on.
+/// Call in a forked process: it is killed when the measuring program dies, instead of spinning on.
 inline void die_with_parent() { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 
-/// Bytes that the program holds from malloc, so that one number fits every library.
+/// Bytes that the program has allocated with malloc. This measures every library in the same way.
 inline std::size_t heap_bytes() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
 
 inline double median(std::vector<double> values) {
@@ -108,8 +109,8 @@ class arguments {
   std::vector<std::string_view> words_;
 };
 
-/// The monotonic clock just before this program's image was loaded: the first call starts the program once more, so
-/// that loading, constructors and set-up are all counted by whoever subtracts this from `now_ns`.
+/// The monotonic time just before this program's image was loaded. The first call starts the program a second time,
+/// so that `now_ns` minus this time includes loading, constructors and set-up.
 inline std::int64_t load_time_ns(char** argv) {
   constexpr const char* variable = "PARLEY_BENCH_LOAD_TIME";
   if (const char* known = std::getenv(variable)) return std::strtoll(known, nullptr, 10);

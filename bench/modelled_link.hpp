@@ -1,11 +1,12 @@
 #pragma once
-/// Ranks in one process on a virtual clock, joined by wires that carry one payload at a time: what is sent together takes
-/// as long as what is sent in turn, so that cutting a transfer into parts gains nothing by itself.
+/// Ranks in one process on a virtual clock. Each link carries one payload at a time: payloads sent together take as
+/// long as payloads sent in turn, so cutting a transfer into parts gains nothing by itself.
 ///
 ///     modelled_world links(clock, 4, {.ns_per_byte = 0.1});
 ///     ops::rank r({clock, links[0], …}, {});
 ///
-/// A payload up to `eager_bytes` comes with its message; a larger one is fetched, which costs a further latency.
+/// A payload up to `eager_bytes` arrives with its message; a larger one must be fetched, which costs a further
+/// latency.
 #include <parley/bench/measure.hpp>
 #include <parley/runtime/time/executor.hpp>
 #include <parley/runtime/wire/link.hpp>
@@ -24,7 +25,7 @@ namespace parley::bench {
 
 struct wire_model {
   runtime::time_ns latency_ns = 1'000;
-  runtime::time_ns per_part_ns = 3'000;  ///< what starting one payload costs
+  runtime::time_ns per_part_ns = 3'000;  ///< cost of starting one payload
   double ns_per_byte = 0.1;
   std::size_t eager_bytes = 8192;
 };
@@ -54,7 +55,7 @@ class modelled_world {
     ex_.arm(*made, when);
     events_.emplace(made.get(), std::move(made));
   }
-  // When a payload that is ready now has crossed the wire from one rank to another.
+  // The time at which a payload that is ready now has crossed the link between two ranks.
   runtime::time_ns crossed(runtime::rank_id from, runtime::rank_id to, std::size_t bytes) {
     runtime::time_ns& free_at = free_at_[{from, to}];
     free_at = std::max<runtime::time_ns>(free_at, ex_.now()) + model_.per_part_ns +

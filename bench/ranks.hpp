@@ -1,5 +1,6 @@
 #pragma once
-/// A measuring program that is its own job: started alone it launches itself as ranks and reads what they report.
+/// For a measuring program that is its own job: when started alone, it launches itself as ranks and reads what they
+/// report.
 ///
 ///     if (!is_rank()) {
 ///       const auto figures = run_ranks(2, argc, argv);
@@ -8,7 +9,7 @@
 ///     }
 ///     return as_rank([&](ops::job& here) { …  report("transfer", ns, "ns"); });       // to the launching process
 ///
-/// A rank that fails ends the program with what it said.
+/// If a rank fails, the program ends with the error of that rank.
 #include <parley/bench/measure.hpp>
 #include <parley/config.hpp>
 #include <parley/run.hpp>
@@ -37,7 +38,7 @@ inline std::string own_path() {
   return std::string(path.data(), std::size_t(length));
 }
 
-/// What each rank reported, by name.
+/// Launches the ranks and returns the figures that each one reported, by name.
 inline std::vector<rank_figures> run_ranks(runtime::rank_id ranks, int argc, char** argv) {
   std::vector<rank_figures> figures(ranks);
   std::string errors;
@@ -66,7 +67,7 @@ inline double figure(const rank_figures& of, const std::string& name) {
   return found->second;
 }
 
-/// What a rank does: `body(job&)`, on a core of its own, agreeing as fast as trials can be made.
+/// Runs `body(job&)` as a rank on a core of its own, with no limit on the rate of trials.
 template <class Body>
 int as_rank(const Body& body, ops::job_options options = {}) {
   pin_to_core(int(transports::from_environment().value().rank));

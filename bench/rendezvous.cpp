@@ -1,5 +1,5 @@
-// How long clients, a process each, take to join one rendezvous over TCP on loopback: from the word go until the last of them
-// has everybody's entry. Each proves that it knows the job's key.
+// How long clients, one process each, take to join one rendezvous over TCP on loopback: from the start signal until
+// the last client has all ranks' entries. Each client proves that it knows the job's key.
 //
 //     rendezvous [--clients 256]
 #include <parley/bench/measure.hpp>
@@ -26,9 +26,9 @@ using namespace parley::bench;
 using namespace parley::transports;
 using parley::rank_id;
 
-constexpr std::size_t address_bytes = 512;  // about what UCX needs
+constexpr std::size_t address_bytes = 512;  // about the size of a UCX address
 
-/// One rank of the meeting. It stays until all have come, as ranks of a job do.
+/// One rank at the rendezvous. Like the ranks of a job, it stays until all have joined.
 class participant {
  public:
   participant(rendezvous_options o, const job_key& key) : meeting_(io_, o, key.duplicate()), world_(o.world_size) {
@@ -60,7 +60,7 @@ class participant {
 using moment = std::atomic_ref<std::int64_t>;
 constexpr std::int64_t ready = -1;
 
-/// In a process of its own, until the last one has come.
+/// Runs a client in a process of its own until the last client has joined.
 [[noreturn]] void be_a_client(rendezvous_options o, const job_key& key, const int (&go)[2], const int (&end)[2],
                               moment joined_at) {
   die_with_parent();
@@ -68,7 +68,7 @@ constexpr std::int64_t ready = -1;
   o.listening_fd = -1;
   joined_at = ready;
   char nothing = 0;
-  static_cast<void>(!::read(go[0], &nothing, 1));  // until it is closed
+  static_cast<void>(!::read(go[0], &nothing, 1));  // blocks until the pipe is closed
   participant me(std::move(o), key);
   joined_at = me.joined_at();
   static_cast<void>(!::read(end[0], &nothing, 1));

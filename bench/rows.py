@@ -1,4 +1,4 @@
-"""The rows of `./dev bench`: what is measured, what it is compared with, and what it should reach."""
+"""The rows of `./dev bench`: each has a measurement, the peers to compare it with, and targets."""
 
 import dataclasses
 import functools
@@ -14,8 +14,8 @@ class Row:
     name: str
     unit: str
     value: object  # parley's side
-    peers: list  # the best of them is the row's peer
-    beside: list = dataclasses.field(default_factory=list)  # further rows NAME/LABEL with the same value
+    peers: list  # the row compares with the best of them
+    beside: list = dataclasses.field(default_factory=list)  # further rows NAME/LABEL, each with its own peer and the same value
     at_most: float = None  # target for the value
     at_least: float = None
     ratio_at_most: float = None  # target for value / peer
@@ -38,7 +38,7 @@ class Row:
 
 
 def show(value, unit):
-    """A figure for people: 15 ns, 1.5 us, 50 ms."""
+    """Formats a figure for people: 15 ns, 1.5 us, 50 ms."""
     if unit == "ns":
         for scale, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
             if abs(value) >= scale:
@@ -64,22 +64,22 @@ def mpi(program, line, *arguments):
 
 
 def tuned_call(only):
-    """Instructions of one send and its receive through a decided op, or of the config by itself."""
+    """Instructions of one send and its receive, through a decided op or by the config alone."""
     return Instructions("the config alone", Program("tuned_call", ("--only", only)), counted="bench::counted")
 
 
 def many_ops(only):
-    """The same with a new op for every call."""
+    """Like `tuned_call`, with a different op for every call."""
     return Instructions("the config alone", Program("many_ops", ("--only", only)), (2_000, 6_000), "bench::counted")
 
 
 def declared(label, *arguments):
-    """How long a rank takes to declare all of them."""
+    """The time that a rank takes to declare all ops."""
     return Reported(label, Program("many_ops", ("--only", "bytes", *arguments)), "many_ops_declare")
 
 
 class PerCall:
-    """Of a send and its receive, which are two calls."""
+    """Halves the measurement of a send and its receive, which are two calls."""
 
     exact = True
 
@@ -110,12 +110,12 @@ def simulator(only, line, label="parley", ranks=1_000, calls=None):
 
 
 def edge_agreement(ranks, line, label="parley"):
-    """What the edges of a pipeline of so many simulated ranks took to decide, in virtual time."""
+    """The virtual time that the edges of a pipeline of that many simulated ranks take to decide."""
     return Reported(label, JOINS[ranks], line)
 
 
 def started(ranks, line, label="parley"):
-    """Ranks of one process, in pairs that tune, from their start until the last pair has decided."""
+    """Pairs of ranks in one process that tune, from their start until the last pair has decided."""
     return Reported(label, STARTS[ranks], line)
 
 
@@ -124,12 +124,12 @@ def rendezvous(clients, label="parley"):
 
 
 def percentile_95(ratios):
-    """Of so few sizes it lies between the two worst ones."""
+    """With so few sizes, it lies between the two worst ratios."""
     return statistics.quantiles(ratios, n=20, method="inclusive")[-1]
 
 
 def exchanges(what, ranks):
-    """What ranks exchange, each size's time by MPI's: the median over the sizes, the 95th percentile and the worst."""
+    """Times of an exchange divided by MPI's, for each size: the median over the sizes, the 95th percentile and the worst."""
     table = {"pairs": columns.osu_bibw, "batch": functools.partial(columns.osu_bibw, window=8), "halo": columns.comb,
              "all_reduce": columns.osu_allreduce}[what]
     arguments = ("--only", what)
@@ -140,7 +140,7 @@ def exchanges(what, ranks):
 
 
 def against_mpi(name, what, ranks=2):
-    """Three rows of one sweep, each with a target of its own."""
+    """Three rows of one sweep, each with its own target."""
     median, high, worst = exchanges(what, ranks)
     return [Row(name, "ratio", median, [high], beside=[worst], at_most=1.0, runs=1),
             Row(f"{name}_95", "ratio", high, [median], at_most=1.10, runs=1),
@@ -152,12 +152,12 @@ def between_hosts(delay_us):
 
 
 def campaigns(line, label="parley", ranks=2):
-    """1,000 campaigns of 8 configs in virtual time, each held twice with 3 % noise either way: of a pair, or of a group."""
+    """1,000 campaigns of 8 configs in virtual time, each run twice with up to 3 % noise in either direction, by a pair or a group."""
     return Reported(label, CAMPAIGNS[ranks], line)
 
 
-# What both sides of the tuning rows are given. 8 configs; the usual scheme times each of them 5 times, whereas parley's
-# coordinator sets the counts as it goes: 2 where times hardly scatter, 7 to 24 of the finalists where they do.
+# The arguments of both sides of the tuning rows. The usual scheme times each of the 8 configs 5 times. parley's coordinator adapts
+# the counts: 2 if times hardly scatter, 7 to 24 of the finalists if they do.
 TUNING = ("--bytes", str(16 << 20), "--configs", "8", "--warm_ups", "1", "--repetitions", "5",
           "--microbatches", "200", "--compute_us", "5000")
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measures parley and its peers side by side: `./dev bench [--filter NAME] [--json FILE]`.
 
-The programs of a row run in turns (A B A B ...), each figure is the median of its runs, and the ratio is parley's by
-the peer's. Exit status: 0 when every row was measured, 1 when one failed (with --strict also when one missed its
-target), 2 when the command line is wrong.
+The programs of a row run in turns (A B A B ...). Each figure is the median of its runs; the ratio is parley's figure divided by
+the peer's. Exit status: 0 if every row was measured, 1 if a row failed (with --strict also if one missed its target), 2 if the
+command line is wrong.
 """
 
 import argparse
@@ -17,7 +17,7 @@ HEAD = ("row", "value", "peer", "peer value", "ratio", "runs", "target", "")
 
 
 def measure_row(row, build, runs, peers_only):
-    """The row's results as (dict for JSON, dict for people); raises Missing or Failed."""
+    """Returns the row's results as (dict for JSON, dict for people); raises Missing or Failed."""
     own = [] if peers_only else [row.value]
     everyone = [*own, *row.peers, *row.beside]
     for measurement in everyone:

@@ -1,17 +1,17 @@
-// How fast the simulator is, and how large: real ranks, actors and ops on virtual links, in one process.
+// Speed and size of the simulator: real ranks, actors and ops on virtual links, in one process.
 //
-//     simulator --only events [--ranks 10000] [--calls 600]     pairs of ranks that tune: events a second, and what the queue of
-//                                                               events does by itself
+//     simulator --only events [--ranks 10000] [--calls 600]     pairs of ranks that tune: events a second, and the speed of the
+//                                                               event queue alone
 //     simulator --only events_checked                           the same with all checkers
 //     simulator --only bytes [--ranks 10000]                    heap of one rank, with an op that has been tuned, and without
 //     simulator --only start [--ranks 100000] [--calls 60]      pairs of ranks from their start until each has tuned; heap of one rank
 //     simulator --only seeds [--seeds 20] --scenarios FOLDER    a swarm seed of few ranks with faults and all checkers
 //     simulator --only large_seed                               one of 64 ranks and 2,000 invocations
-//     simulator --only join [--ranks 1024] [--calls 60]         a pipeline of so many stages, from the start to the last decision; so
-//                                                               many microbatches, which must be enough for it; and how long its
+//     simulator --only join [--ranks 1024] [--calls 60]         a pipeline of --ranks stages, from the start to the last decision,
+//                                                               which must fall within --calls microbatches; and how long its
 //                                                               edges took to decide, in virtual time
 //
-// An event is a message that a link has handed to its handler, or one of the timers that pace the calls.
+// An event is a message that a link has delivered to its handler, or a timer that paces the calls.
 #include <parley/bench/keys.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
@@ -46,7 +46,7 @@ world_options many_ranks(rank_id ranks) {
   return o;
 }
 
-// The same ones for all ranks: they never change.
+// Shared by all ranks, because configs never change.
 const std::vector<parley::config_ptr>& two_configs() {
   static const std::vector<parley::config_ptr> both{parley::configs::direct(), parley::configs::chunked(64 << 10, 2)};
   return both;
@@ -92,7 +92,7 @@ std::size_t undecided(const world& w) {
   return count;
 }
 
-/// Until the programs of all ranks have ended.
+/// Runs until the programs of all ranks have ended.
 void run_programs(world& w) {
   static_cast<void>(w.stage().run_until([&] { return w.all_ended(); }, parley::runtime::never));
   if (!w.all_ended()) give_up("the ranks hang");
@@ -162,7 +162,7 @@ void events_checked(rank_id ranks, std::int64_t calls) {
   for (const auto& [type, by_state] : o.messages) {
     for (const message_counts& c : by_state) messages += c.sent;
   }
-  report("sim_events_checked", double(messages + o.calls) / seconds, "per_s");  // a pause before each call
+  report("sim_events_checked", double(messages + o.calls) / seconds, "per_s");  // a timer before each call
   report("sim_checked_seconds", seconds, "s");
 }
 
@@ -185,7 +185,8 @@ void start_pairs(rank_id ranks, std::int64_t calls) {
   report("sim_start_bytes", double(heap_bytes() - before) / ranks, "bytes");
 }
 
-// Small ones have no more than 200 invocations, each of which is a call on every rank that it takes, of two at least.
+// Small seeds have at most 200 invocations. An invocation is a call on each of its ranks, at least two, so at most
+// 400 calls.
 void seeds(std::int64_t count, const std::string& folder) {
   constexpr std::uint64_t most_calls = 400;
   std::vector<double> ms;
@@ -218,7 +219,7 @@ void large_seed() {
   op.name = "stages";
   for (rank_id r = 0; r < s.ranks; ++r) op.members.push_back(r);
   op.configs = {"direct", "chunked:1024:2"};
-  op.calls = 12;  // of each of 64 ranks, and the calm ones: 2,048
+  op.calls = 12;  // 12 calls and 20 calm ones, on each of 64 ranks: 2,048
   op.calm = 20;
   s.ops.push_back(op);
   s.faults.lose = 100;
@@ -246,7 +247,7 @@ task<> one_stage(parley::rank* self, std::int64_t microbatches) {
   co_await pipe.run(sizes, mine);
 }
 
-// In virtual time, from the first call of an edge's sender until that has decided; the fastest first.
+// Returns the virtual time of each edge from its sender's first call to the decision, in ascending order.
 std::vector<double> agreement_times_ns(const world& w) {
   std::vector<double> times;
   for (rank_id r = 0; r < w.ranks(); ++r) {

@@ -1,5 +1,5 @@
 // How long a rank takes to start: from just before its image is loaded until it has joined its job and exchanged one
-// message with its neighbour, the slowest of two ranks. The launcher's own time is not counted.
+// message with its neighbour, on the slower of two ranks. The launcher's own time is not counted.
 //
 //     start --only start
 #include <parley/bench/measure.hpp>

@@ -1,6 +1,6 @@
 #pragma once
-/// The sizes and numbers of repetitions of bench/exchange.cpp and of its peer, which have to be the same, and what each of their
-/// ranks reports of a size beside the median time: columns.py makes tables of it.
+/// The sizes and repetitions of bench/exchange.cpp and peers/mpi_exchange.cpp, which must be equal, and what their
+/// ranks report besides the median time of a size. columns.py makes tables of it.
 #include <parley/bench/measure.hpp>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace parley::bench {
 
-/// Bytes, or of a halo the cells along an edge; `--size` names one of its own.
+/// Sizes in bytes; for a halo, cells along an edge. `--size` replaces them by one size.
 inline std::vector<std::int64_t> sizes_of(std::string_view what, const arguments& given) {
   std::vector<std::int64_t> sizes;
   if (const std::int64_t only = given.number("size", 0); only != 0) return {only};
@@ -26,7 +26,7 @@ inline std::vector<std::int64_t> sizes_of(std::string_view what, const arguments
   return sizes;
 }
 
-/// Messages of a batch, each way.
+/// Messages of a batch in each direction.
 inline constexpr int batch_messages = 8;
 
 struct step_plan {
@@ -34,8 +34,9 @@ struct step_plan {
   std::int64_t repetitions;
 };
 
-/// More warm-ups than a campaign needs, for both. Ranks that share cores wait for each other's slices of time, milliseconds each.
-/// `--steps` says how many are measured.
+/// The warm-ups exceed what a campaign needs; both programs make the same number. There are fewer steps if ranks
+/// share cores, because each rank then waits milliseconds for the others' time slices. `--steps` sets the number of
+/// measured steps.
 inline step_plan plan_for(std::int64_t bytes, unsigned ranks, const arguments& given) {
   constexpr std::int64_t bytes_in_all = 256 << 20;
   const std::int64_t affordable = bytes_in_all / std::max<std::int64_t>(bytes, 1);
@@ -46,7 +47,8 @@ inline step_plan plan_for(std::int64_t bytes, unsigned ranks, const arguments& g
   return plan;
 }
 
-/// NAME/RANK/PHASE/… of what every step, or a part of every step, took this rank.
+/// Reports the number, average, minimum and maximum of this rank's times as NAME/RANK/PHASE/…. A phase is a whole
+/// step or a part of each step.
 inline void report_phase(const std::string& name, unsigned rank, const std::string& phase,
                          const std::vector<double>& times) {
   const std::string at = name + "/" + std::to_string(rank) + "/" + phase + "/";

@@ -1,16 +1,19 @@
-// The regret of agreeing, at every size from 8 B to 64 MiB: how much slower the agreed config is than the best one, chosen in
-// hindsight among runs of each config on its own, the median over sizes. Two pinned ranks with registered buffers; a transfer
-// is timed from its send, its receive being posted, to the end of the receive. All configs take turns, in an order that is drawn
-// anew for each turn, so that what else the machine does hits all of them alike. Times count from the 64th turn on (the 4th of
-// large ones): after a decision the receiver gives credits for a little longer, and the first calls are timed for the drift watch.
+// The regret of agreeing, for sizes from 8 B to 64 MiB: how much slower the agreed config is than the best one, which
+// is chosen in hindsight among runs of each config on its own. The figure is the median over sizes.
+//
+// Two pinned ranks use registered buffers. A transfer is timed from its send, with the receive already posted, to the
+// end of the receive. All configs take turns in an order that is drawn for each turn, so that other load on the
+// machine affects all of them alike. Times count from the 64th turn on (from the 4th for large sizes): for a short
+// time after a decision the receiver still gives credits, and the first calls are timed for the drift watch.
 //
 //     sweep --only regret [--repetitions R]      transfer_sweep_regret, and default_sweep_regret of always running the default
 //     sweep --only put [--repetitions R]         put_16MiB, put_16MiB_direct and get_16MiB
-//     sweep --only gpu [--repetitions R]         the same between two GPUs, to 256 MiB, every config's own medians, and peer_in_turns: the
-//                                                receiver's bare copy from the sender's memory, in turns with them; in a build with
-//                                                the CUDA toolkit. UCX's own way takes part where PARLEY_UCX_CUDA=1 asks for it
+//     sweep --only gpu [--repetitions R]         the same as regret between two GPUs, to 256 MiB, with every config's own
+//                                                medians, and peer_in_turns: the receiver's bare copy from the sender's memory,
+//                                                in turns with the configs. Needs a build with the CUDA toolkit. The config
+//                                                `ucx` takes part if PARLEY_UCX_CUDA=1
 //
-// A config runs on its own in an op whose only other config is the default, with a results file that says who won.
+// A config runs on its own in an op whose only other config is the default; a results file names it as the winner.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/bench/measure.hpp>
 #include <parley/bench/ranks.hpp>
@@ -42,7 +45,7 @@ namespace {
 using namespace parley::bench;
 
 constexpr std::int64_t agree_within_ns = 20'000'000'000;
-constexpr int first_calls = 8;  // of each config
+constexpr int first_calls = 8;  // per config
 constexpr std::uint64_t largest_bytes = 64 << 20;
 
 bool with_ucx() {
@@ -76,7 +79,7 @@ constexpr std::size_t the_default = 0;
 constexpr std::size_t the_put = 3;
 constexpr std::size_t the_get = 5;
 
-/// Without blanks: reports are words.
+/// Replaces blanks, because the name of a figure is one word.
 std::string word_of(std::string config) {
   std::replace(config.begin(), config.end(), ' ', ',');
   return config;
@@ -99,7 +102,7 @@ std::vector<std::uint64_t> sizes_of(const arguments& given) {
   return sizes;
 }
 
-/// Says of every op with one candidate that this has won, for every size.
+/// Writes a results file in which the only candidate of each op has won for every size.
 void write_decisions(const std::string& path, const std::string& only, const std::vector<std::uint64_t>& sizes) {
   parley::tuning::results_file file;
   const auto add = [&](auto what) { static_cast<void>(file.add(std::move(what))); };
@@ -119,11 +122,11 @@ void write_decisions(const std::string& path, const std::string& only, const std
 
 struct both {
   parley::rank& self;
-  std::vector<parley::transfer> ops;  // one for each candidate, and the one that tunes
+  std::vector<parley::transfer> ops;  // one per candidate, then the one that tunes
   parley::transfer beat;
   std::span<std::byte> buffer;
   std::vector<parley::actors::registered_memory> registered;
-  std::function<std::int64_t(std::span<std::byte>)> bare_copy{};  // of a receiver on a GPU
+  std::function<std::int64_t(std::span<std::byte>)> bare_copy{};  // set on a receiver with a GPU
   bool sends() const { return self.id() == 0; }
 };
 
@@ -137,7 +140,7 @@ void use_gpu(const std::string& only, parley::ops::job_options& o) {
   o.planes.nccl = *nccl;
 }
 
-/// Where payloads lie: on the rank's GPU, if it has one.
+/// The memory of the payloads: on the rank's GPU, if it has one.
 class payload_memory {
  public:
   payload_memory(parley::job& here, std::uint64_t bytes) {
@@ -157,7 +160,7 @@ class payload_memory {
   std::unique_ptr<parley::runtime::memory_space::block> on_device_;
 };
 
-/// The other rank's memory, mapped, and copied from by CUDA alone: no message says when.
+/// Maps the other rank's memory and copies from it with CUDA alone. No message synchronizes the ranks.
 class bare_copies {
  public:
   using handle = parley::transports::exported_memory;
@@ -228,7 +231,7 @@ class payload_memory {
 
 parley::task<> receive(parley::transfer by, std::span<std::byte> into) { co_await by.receive(into, {.from = 0}); }
 
-// One transfer by the config of that number; the receiver answers how long it took.
+// Makes one transfer with the config of that index. Returns its time on the receiver, 0 on the sender.
 parley::task<std::int64_t> timed(both& b, std::size_t config, std::uint64_t bytes) {
   const std::span<std::byte> part = b.buffer.first(bytes);
   if (config == b.ops.size()) co_return b.bare_copy == nullptr ? 0 : b.bare_copy(part);
@@ -280,7 +283,7 @@ parley::task<> agree(both& b, std::uint64_t bytes) {
   }
 }
 
-/// On stderr, as an agreed config that is not the best in hindsight has its reason there.
+/// Prints to stderr, because this explains why an agreed config is not the best in hindsight.
 void print_decision(const parley::transfer& op, std::uint64_t bytes) {
   const parley::ops::decision d = op.decision(bytes);
   std::string tried;
@@ -299,18 +302,18 @@ parley::task<> wait_a_little(both& b) {
 }
 
 parley::task<> measure(both& b, std::vector<std::uint64_t> sizes, std::int64_t repetitions, std::string only) {
-  co_await wait_a_little(b);  // rehearsals
+  co_await wait_a_little(b);  // for the rehearsals
   std::vector<std::size_t> taking_part{the_default, the_put, the_get};
   if (only != "put") {
     taking_part.resize(b.ops.size() + (only == "gpu" ? 1 : 0));
     std::iota(taking_part.begin(), taking_part.end(), 0);
   }
-  // What UCX or NCCL take when they first meet a GPU is in nobody's trial.
+  // Keeps the time that UCX or NCCL need when they first use a GPU out of the trials.
   for (std::size_t i = 0; only == "gpu" && i + 1 < b.ops.size(); ++i) {
     for (int n = 0; n < first_calls; ++n) co_await timed(b, i, sizes.front());
     co_await wait_a_little(b);
   }
-  std::mt19937 dice(1);  // both ranks draw the same
+  std::mt19937 dice(1);  // the same sequence on both ranks
   std::vector<double> regrets;
   std::vector<double> of_the_default;
   for (const std::uint64_t bytes : sizes) {

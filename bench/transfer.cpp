@@ -1,7 +1,7 @@
-// One transfer of 16 MiB between two pinned ranks, as peers/mpi_transfer.cpp measures it: the median time from the later
-// of the two starts to the end of the receive, with the same buffers again and again.
+// One transfer of 16 MiB between two pinned ranks, measured as in peers/mpi_transfer.cpp: the median time from the
+// later of the two starts to the end of the receive, with the same buffers each time.
 //
-//     transfer --only agreed [--bytes N] [--repetitions R]     with the config that the ranks have agreed on before
+//     transfer --only agreed [--bytes N] [--repetitions R]     with the config that the ranks agreed on earlier
 //     transfer --only direct                                   with the default alone
 #include <parley/bench/keys.hpp>
 #include <parley/bench/measure.hpp>
@@ -21,7 +21,7 @@ using namespace parley::bench;
 constexpr std::size_t most_tries = 2'000;
 constexpr std::int64_t warm_ups = 5;
 
-// The two ranks with what they measure and a second op that keeps them in step.
+// One of the two ranks, the op that it measures, and a second op that synchronizes the ranks.
 struct both {
   parley::rank& self;
   parley::transfer bulk;
@@ -54,7 +54,7 @@ parley::task<> move(both& b) {
 parley::task<> agree(both& b) {
   for (std::size_t n = 0; n < most_tries; ++n) {
     co_await move(b);
-    // Only the sender ever knows; asked once, so that both leave together.
+    // Only the sender knows of the decision. The ranks exchange it here, so that both leave the loop together.
     const bool mine = keys_of(b.self, "bulk").decided != 0;
     const std::int64_t theirs = co_await exchange(b, mine ? 1 : 0);
     if (mine || theirs == 1) co_return;

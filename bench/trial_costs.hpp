@@ -1,12 +1,13 @@
 #pragma once
-/// What one rank's tuning cost the program that went on beside it.
+/// How much the tuning of one rank cost the program that ran at the same time.
 ///
 ///     const trial_costs mine = costs_of(self);       // after the run
 ///     mine.lost_ns();
 ///
-/// Three parts: what trials of other configs took longer than the default, repetition by repetition (one that was faster
-/// does not make up for it); the rehearsals, which move data that nobody asked for, at the speed that each config had in its
-/// trials (how long they waited for a free wire is nobody's loss); and the processor time of control messages at both ends.
+/// The cost has three parts. First, how much longer trials of other configs took than the default, repetition by
+/// repetition; faster ones do not reduce it. Second, the rehearsals, which move data that the program did not need,
+/// at the speed that each config had in its trials; their waits for a free link cost the program nothing. Third, the
+/// processor time of control messages at both ends.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/bench/keys.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
@@ -20,7 +21,8 @@
 
 namespace parley::bench {
 
-/// More than sending and receiving a sealed control message and handling it takes, so that the sum errs upwards.
+/// An upper bound for the time to send, receive and handle a sealed control message, so that the sum is rather too
+/// large.
 inline constexpr double control_message_ns = 2'000;
 
 struct trial_costs {
@@ -58,7 +60,7 @@ inline double trial_loss_ns(const actors::search& c, const ops::edge_agreement& 
   return lost;
 }
 
-/// How long moving so many bytes with a config took in trials.
+/// How long a config took to move that many bytes, scaled from its trials.
 inline double measured_ns(const std::vector<ops::edge_agreement>& all, std::uint64_t digest, std::uint64_t bytes) {
   for (const auto& with : all) {
     const auto& known = with.assigned->candidates();

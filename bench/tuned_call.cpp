@@ -1,17 +1,18 @@
-// What a decided call costs beyond the implementation that was chosen: two ranks in one process, so that instructions can
-// be counted. One iteration is two calls: a send and the receive of its 8 bytes.
+// How much a decided call costs beyond the chosen implementation. Two ranks run in one process, so that instructions
+// can be counted. One iteration is two calls: a send and the receive of its 8 bytes.
 //
 //     tuned_call --only tuned [--iterations N]     through the op, after both ends have agreed
-//     tuned_call --only direct                     the same implementation, `direct`, by itself over the same link
-//     tuned_call --only by_hand                    no parley but the link: what `direct` comes down to
+//     tuned_call --only direct                     the same implementation, `direct`, without an op, over the same link
+//     tuned_call --only by_hand                    nothing of parley but the link: the least that `direct` must do
 //     tuned_call --only batches                    the same calls as batches of a dataflow, of one operation each
 //
-// All three send the same 64-byte header with the same 8 bytes over the same link, whose own instructions they share, and
-// wait for the arrival in one coroutine. `direct` has a coroutine for the config and its parts in flight, `by_hand` neither:
-// it keeps one message in flight, with no deadline, window, early arrivals or cancellation.
+// All modes send the same 64-byte header with the same 8 bytes over the same link, so the link's own instructions are
+// in each count. `tuned`, `direct` and `by_hand` wait for the arrival in one coroutine. `direct` has a coroutine for
+// the config and its parts in flight. `by_hand` has neither: it keeps one message in flight, with no deadline,
+// window, early arrivals or cancellation.
 //
-// `tuned` also counts what must not happen once a decision stands: allocations and control messages of the agreement. Flow
-// control messages are counted apart.
+// `tuned` also counts what must not happen once a decision stands: allocations, and control messages of the
+// agreement. It counts flow control messages separately.
 #include <parley/actors/edge/part_sender.hpp>
 #include <parley/bench/by_itself.hpp>
 #include <parley/bench/keys.hpp>
@@ -69,7 +70,8 @@ struct two_ranks {
     connect(links[0], links[1]);
     parley::ops::rank_settings settings;
     settings.plan.budget_fraction = 1e3;
-    // Under valgrind everything takes about 50 times as long: timed calls must come as rarely, per call, as they do outside.
+    // Under valgrind everything takes about 50 times as long. The longer pause keeps timed calls as rare, per call,
+    // as without it.
     settings.plan.drift.pause_ns *= 50;
     settings.flight_records = flight_records;
     for (local_link& l : links) {
@@ -174,7 +176,7 @@ void batched(std::int64_t count) {
   report("batched_call_allocations", double(allocations - allocations_before) / double(count), "per_call");
 }
 
-// ---- by itself
+// ---- without an op
 
 task<> by_hand(std::array<local_link, 2>& links, lone_inbox& box, std::int64_t count) {
   stamp mark;

@@ -1,11 +1,11 @@
-// What tuning costs while a pipeline runs: every stage computes and passes an activation on, and the edges find their
-// config on those activations. The counterpart of peers/mpi_tuning.cpp, which stops the program meanwhile.
+// What tuning costs while a pipeline runs. Every stage computes and passes an activation on, and the edges find their
+// config with those activations. The counterpart of peers/mpi_tuning.cpp, which stops the program meanwhile.
 //
 //     tuning --only cost [--ranks 4]     per cent of the wall time of the first `--microbatches`
 //     tuning --only lost [--ranks 2]     the time itself
 //         [--bytes N] [--configs 8] [--repetitions 5] [--microbatches 200] [--compute_us 5000]
 //
-// What counts as lost is in trial_costs.hpp. Each rank computes on one core, as the peer's do.
+// trial_costs.hpp defines what counts as lost. Each rank computes on one core, like the ranks of the MPI program.
 #include <parley/bench/measure.hpp>
 #include <parley/bench/ranks.hpp>
 #include <parley/bench/trial_costs.hpp>

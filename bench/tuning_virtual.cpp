@@ -1,10 +1,11 @@
-// Four ranks on a virtual clock: a pipeline whose three edges tune themselves, against the usual scheme over the same
-// executor and wires, which stops everybody, tries each config behind a barrier, and agrees by an all-reduce.
+// Four ranks on a virtual clock: a pipeline whose three edges tune themselves, compared with the usual scheme on the
+// same executor and links. The usual scheme stops all ranks, tries each config behind a barrier, and agrees by an
+// all-reduce.
 //
 //     tuning_virtual --only parley|barriers [--bytes N] [--configs 8] [--warm_ups 1] [--repetitions 5]
 //                    [--microbatches 200] [--compute_us 5000]
 //
-// The clock is exact, so one run is enough; what counts as lost is in trial_costs.hpp and peers/mpi_tuning.cpp.
+// The clock is exact, so one run is enough. trial_costs.hpp and peers/mpi_tuning.cpp define what counts as lost.
 #include <parley/bench/measure.hpp>
 #include <parley/bench/modelled_link.hpp>
 #include <parley/bench/ranks.hpp>
@@ -78,8 +79,8 @@ void run_parley(const arguments& given) {
 
 // ---- the usual scheme
 
-// What all ranks reach before one goes on, with the largest of the values that they bring: barrier and MAX all-reduce.
-// Costs what a barrier of log2(4) rounds over these wires costs.
+// A barrier combined with a MAX all-reduce: each rank waits until all have arrived, and gets the largest of their
+// values. `meet` adds the time of a barrier of log2(4) rounds over these links.
 class barrier {
  public:
   class arriving : public waiter {
@@ -116,10 +117,10 @@ class barrier {
   }
   std::vector<arriving*> here_;
 };
-constexpr time_ns barrier_ns = 2 * 4'000;  // two rounds of a message each: latency and the cost of starting it
+constexpr time_ns barrier_ns = 2 * 4'000;  // two rounds of one message each: latency plus the cost of starting it
 
 struct scheme {
-  std::vector<std::vector<parley::transfer>> of_config;  // and of rank
+  std::vector<std::vector<parley::transfer>> of_config;  // by config, then by rank
   std::vector<std::vector<std::byte>> sent;
   std::vector<std::vector<std::byte>> received;
   barrier all;
@@ -132,7 +133,7 @@ task<> meet(scheme& s, double value, double& largest) {
   if (!woken) give_up("the barrier was cancelled");
 }
 
-// One transfer on every edge: each rank sends to the next one and receives from the one before.
+// One transfer on every edge: each rank sends to the next and receives from the previous one.
 task<> step_out(scheme& s, std::size_t config, rank_id me) {
   co_await s.of_config[config][me].send(s.sent[me], {.to = me + 1});
 }
@@ -150,7 +151,7 @@ task<> tune(scheme& s, rank_id me, std::int64_t warm_ups, std::int64_t repetitio
   scope& here = co_await this_scope;
   double ignored = 0;
   double best_ns = std::numeric_limits<double>::infinity();
-  co_await meet(s, 0, ignored);  // everyone's list of configs is gathered
+  co_await meet(s, 0, ignored);  // gathers the lists of configs
   for (std::size_t config = 0; config < s.of_config.size(); ++config) {
     co_await meet(s, 0, ignored);
     for (std::int64_t n = 0; n < warm_ups; ++n) co_await step(s, config, me);
@@ -187,7 +188,7 @@ void run_barriers(const arguments& given) {
                                                 .edges = {{0, 1}, {1, 2}, {2, 3}},
                                                 .configs = {configs[c]}}));
   }
-  // The ops introduce themselves to each other before the scheme starts.
+  // The ranks exchange their declarations of the ops before the scheme starts.
   scope settling(w.clock);
   for (auto& r : w.all) settling.spawn(r->settle(10s));
   run_until(w.clock, [&] { return settling.running() == 0; });

@@ -22,7 +22,7 @@ struct command_line::parser {
 
 namespace {
 
-// CLI11 knows no long words behind one dash.
+// CLI11 does not accept a long name after a single dash, so `-nx` becomes `--nx`.
 std::string doubled(std::string word) {
   const bool is_long = word.size() > 2 && word[0] == '-' && std::isalpha(static_cast<unsigned char>(word[1])) != 0;
   return is_long ? "-" + word : word;
@@ -84,7 +84,7 @@ std::optional<int> command_line::read(const char* path, std::vector<std::string>
   const std::string program = std::filesystem::path(path).filename().string();
   app.name(program);
   for (std::string& word : words) word = doubled(word);
-  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  std::reverse(words.begin(), words.end());  // CLI11 expects them in reverse order
   try {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {
@@ -99,7 +99,7 @@ std::optional<int> command_line::read(const char* path, std::vector<std::string>
 
 int command_line::run(int argc, char** argv, parley::ops::rank_function rank_main) {
   if (const auto status = read(argv[0], parley::simulation::own_words(argc, argv))) return *status;
-  // parley::run unless --sim N is there
+  // Simulates the ranks when the command line has --sim N; otherwise the same as parley::run.
   return parley::simulation::run(argc, argv, std::move(rank_main), parley::simulation::program_words::own);
 }
 

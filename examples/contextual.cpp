@@ -1,12 +1,12 @@
-// A function with two kernels, tuned as it runs: each kernel tries its implementations beside the other one, on all ranks, and
-// all ranks take the same.
+// A function with two kernels, tuned while it runs: parley times each implementation of a kernel inside the whole
+// function, next to the other kernel, on all ranks. All ranks then use the same implementations.
 //
-//     ./contextual                          alone
-//     parley run -n 2 ./contextual          the slower rank counts
+//     ./contextual                          one rank
+//     parley run -n 2 ./contextual          the slower rank's time counts
 //     ./contextual --sim 16
 //
-// A matrix product and a row-wise softmax of its result. The log of every run is in .autotune_logs/rank-R.log; with
-// PARLEY_RESULTS=results.csv the next start knows the winners.
+// The kernels are a matrix product and a row-wise softmax of its result. Each run is logged in
+// .autotune_logs/rank-R.log. With PARLEY_RESULTS=results.csv, the next start reuses the winners.
 #include "command_line.hpp"
 
 #include <parley/parley.hpp>
@@ -24,7 +24,7 @@ using numbers = std::span<float>;
 using operand = std::span<const float>;
 constexpr std::size_t width = 96;
 
-/// c = a * b, all of them n x n, in row order.
+/// c = a * b; all three are n x n matrices in row-major order.
 void multiply_by_dots(operand a, operand b, numbers c, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j < n; ++j) {
@@ -80,7 +80,8 @@ void softmax_keeping_exponentials(operand x, numbers y, std::size_t n) {
   }
 }
 
-/// Away from the actor thread, which keeps messages moving meanwhile. In virtual time it takes what this says.
+/// Computes on another thread, so that the actor thread keeps moving messages. In virtual time the kernel takes
+/// `modelled_ns`.
 template <void kernel(operand, operand, numbers, std::size_t), parley::time_ns modelled_ns>
 parley::task<> away(operand a, operand b, numbers c, std::size_t n) {
   co_await parley::compute([a, b, c, n] { kernel(a, b, c, n); }, modelled_ns);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Four processes run a pipeline and agree while it runs; then again, from what they learned; then with a fault put in on
-# purpose, which must be noticed.     examples/demo.sh BUILD_FOLDER      (./dev demo builds first)
+# Four processes run a pipeline and agree on configs while it runs. A second run starts from the results of the first. A third
+# run has a deliberate fault, which must be noticed.
+#     examples/demo.sh BUILD_FOLDER      (./dev demo builds first)
 set -euo pipefail
 build=${1:?usage: examples/demo.sh BUILD_FOLDER}
 parley=$(realpath "$build")/cli/parley
@@ -8,8 +9,8 @@ spec=$(dirname "$(realpath "${BASH_SOURCE[0]}")")/specs/llama2-7b-pipeline.json
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-# Every key shall have its decision when the run ends: none is searched anew because the machine has become busier, and where one
-# late trial costs much the others need not wait until the run has earned that.
+# Every key must be decided when the run ends. The drift watch is off, so that no key is searched again when the machine
+# becomes busier. The larger budget lets trials continue after an expensive one instead of waiting for more run time.
 export PARLEY_TUNING_DRIFT=0
 budget=0.5
 
@@ -49,7 +50,7 @@ for name, run in (("first run", first), ("second run", second)):
 open_keys = [a["key"] for a in first["agreements"] if not a["decided"]]
 check(len(first["agreements"]) == 15 and not open_keys, "first run: 3 edges x 5 sizes, all agreed")
 def has_choice(agreement):
-    # For a small message all configs may be one message, and then there is nothing to try.
+    # For a small message, all configs may send a single message, and then there is nothing to try.
     return any(c["status"] != "same" for c in agreement["candidates"][1:])
 
 

@@ -1,4 +1,5 @@
-// All-reduce in two levels: groups of 4, led by ranks 0, 4, 8, …, and their leaders among themselves. Everybody computes meanwhile.
+// All-reduce in two levels. Ranks form groups of 4, led by ranks 0, 4, 8, …; the leaders then sum among themselves.
+// Every rank computes its next layer while the gradients are summed.
 //
 //     parley run -n 4 ./gradients [--steps 50] [--elements 262144]
 //     ./gradients --sim 16

@@ -1,14 +1,15 @@
-// Jacobi sweeps over a grid that the ranks share: the interior is computed while the rims move. 5 points, Dirichlet 0.
+// Jacobi sweeps over a grid that the ranks share: each rank computes the interior of its block while the edges are
+// exchanged. 5-point stencil, Dirichlet boundary 0.
 //
 //     parley run -n 4 ./jacobi [-nx 4096] [-ny 4096] [-niter 100] [-nccheck 100] [-px 2] [-csv]
 //     ./jacobi --sim 16 -nx 512 -ny 512
 //
-// -nx columns, -ny rows, -niter sweeps, -nccheck sweeps between two looks at the norm, -px blocks along the rows. It begins with an
-// eigenvector, sin(pi i / (ny+1)) sin(pi j / (nx+1)), so that the norm of each step is known: lambda^k (1 - lambda)
-// sqrt((nx+1)(ny+1)) / 2 with lambda = (cos(pi/(ny+1)) + cos(pi/(nx+1))) / 2.
+// -nx columns, -ny rows, -niter sweeps, -nccheck sweeps between two checks of the norm, -px blocks along the rows.
+// The initial field is an eigenvector, sin(pi i / (ny+1)) sin(pi j / (nx+1)), so the norm of step k is known:
+// lambda^k (1 - lambda) sqrt((nx+1)(ny+1)) / 2 with lambda = (cos(pi/(ny+1)) + cos(pi/(nx+1))) / 2.
 //
-// -csv prints one line, with the columns of NVIDIA's multi-GPU Jacobi: type, nx, ny, niter, nccheck, ranks, 1, seconds of all ranks
-// together, seconds of one alone. Rank 0 makes all sweeps alone first, while the others wait.
+// -csv prints one line with the columns of NVIDIA's multi-GPU Jacobi: type, nx, ny, niter, nccheck, ranks, 1, seconds
+// of all ranks together, seconds of one rank alone. Rank 0 first makes all sweeps alone while the others wait.
 #include "command_line.hpp"
 
 #include <parley/parley.hpp>
@@ -28,11 +29,11 @@ struct settings {
   std::uint64_t ny = 1024;
   int niter = 100;
   int nccheck = 100;
-  unsigned px = 0;  // 0: as square as it gets
+  unsigned px = 0;  // 0: as square as possible
   bool csv = false;
 } options;
 
-// Rows and columns of this rank's block, and where it begins.
+// Size of this rank's block, and its first row and column in the grid.
 struct block {
   std::uint64_t rows, columns, first_row, first_column;
 };
@@ -51,7 +52,7 @@ unsigned squarest(unsigned ranks) {
 
 constexpr std::chrono::hours longest_alone(1);
 
-// In virtual time: two billion cells a second.
+// Compute time in virtual time: two billion cells per second.
 parley::time_ns modelled_ns(const block& b) { return static_cast<parley::time_ns>(b.rows * b.columns / 2); }
 
 class field {
@@ -65,7 +66,7 @@ class field {
   std::vector<double> cells_;
 };
 
-// Rows [r0, r1) and columns [c0, c1) of the block; answers the sum of the squares of what changed.
+// Sweeps rows [r0, r1) and columns [c0, c1) of the block. Returns the sum of the squared changes.
 double sweep(field& from, field& to, std::uint64_t r0, std::uint64_t r1, std::uint64_t c0, std::uint64_t c1) {
   double sum = 0;
   for (std::uint64_t r = r0; r < r1; ++r) {
@@ -79,7 +80,7 @@ double sweep(field& from, field& to, std::uint64_t r0, std::uint64_t r1, std::ui
   return sum;
 }
 
-// What lies next to the rim, which has to wait for the neighbours.
+// Sweeps the cells at the edges of the block, which need the neighbours' values.
 double sweep_edges(field& from, field& to, const block& b) {
   const std::uint64_t last_row = b.rows;
   const std::uint64_t last_column = b.columns;
@@ -129,7 +130,7 @@ parley::task<> iterate(parley::rank* self, parley::halo halo, parley::collective
   parley::halo_plan of_v = halo.plan({parley::grid_field(v.cells(), {b.rows, b.columns})});
 
   parley::scope& here = co_await parley::this_scope;
-  parley::dataflow flow(here);  // after what it works on
+  parley::dataflow flow(here);  // after its buffers, so that it ends before they are destroyed
 
   const double lambda = (std::cos(pi / ny) + std::cos(pi / nx)) / 2;
   field* from = &u;

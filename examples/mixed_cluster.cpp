@@ -1,12 +1,13 @@
-// Two kinds of GPU in one job: what a rank lacks it replaces by its own best, ranks of one kind agree on what suits them, and
-// what a rank cannot measure is foreseen from those that can.
+// Two kinds of GPU in one job. A rank that lacks a kernel runs its own fastest one instead, ranks of the same kind
+// agree on the best kernel for that kind, and parley predicts the time of a kernel on ranks that cannot run it from
+// ranks that can.
 //
 //     parley run -n 4 ./mixed_cluster [--steps 400] [--kinds H100,H100,A100,A100] [--kernels graph,library,h100_optimized]
 //     ./mixed_cluster --sim 16 [--check]
 //
-// Kernels are stood in for by their lengths. Without --kinds the processors of the ranks are what tells them apart. --check fails
-// where a rank does not end up with the kernel that is the fastest for its kind, or foresees what it should know: in virtual time
-// nothing but their lengths counts, on a busy machine anything may.
+// The kernels only sleep for their modelled times. Without --kinds, the kind of a rank is its processor. --check
+// fails if a rank does not end up with the fastest kernel of its kind, or if a prediction is missing or wrong. Use
+// --check in virtual time, where only the modelled times count; on a busy machine, other load can change the result.
 #include "command_line.hpp"
 
 #include <parley/parley.hpp>
@@ -27,8 +28,8 @@ bool check = false;
 std::vector<std::string> kinds{"H100", "H100", "A100", "A100"};
 std::vector<std::string> listed{"library", "graph", "h100_optimized"};
 
-/// An all-reduce that prepares its data with a kernel of one's own. What goes over the wire is a star in any case, so that ranks
-/// with different kernels can work together.
+/// An all-reduce that first prepares its data with a kernel of the program. All kernels use the same wire format (a
+/// star), so ranks with different kernels can work together.
 class prepared_star final : public parley::group_config {
  public:
   prepared_star(const char* kernel, std::map<std::string, parley::time_ns> takes_ns, parley::rank& self,
@@ -58,7 +59,7 @@ class prepared_star final : public parley::group_config {
   std::string kind_;
   std::map<std::string, parley::time_ns> takes_ns_;
   parley::runtime::executor& executor_;
-  std::shared_ptr<std::string> last_;  // that this rank has run, of all kernels
+  std::shared_ptr<std::string> last_;  // the kernel that this rank ran last, shared by all configs
   parley::group_config_ptr star_ = parley::configs::star();
 };
 
@@ -67,8 +68,8 @@ void print(const parley::decision& d) {
               d.decided ? (d.config + ", " + d.why).c_str() : "not yet agreed");
 }
 
-// How long each kernel takes each kind; a kind that is not there has no such kernel. The library is slow on the newer ones; a kernel
-// for them alone makes up for that.
+// Time of each kernel by kind of GPU. A kind that is missing does not have the kernel. The library is slow on H100,
+// and h100_optimized, which runs only there, makes up for that.
 struct kernel {
   const char* name;
   std::map<std::string, parley::time_ns> takes_ns;
@@ -129,7 +130,8 @@ parley::task<> rank_main(parley::rank& self) {
       if (v != sum) parley::runtime::raise({parley::errc::config_failed, "a sum is wrong"});
     }
     if (step + 1 != steps && step + 1 != 2 * steps) continue;
-    // Together it is its part of the mixture, by kind what its own group has agreed on.
+    // In `together` each rank runs its own part of the mixture; in `by_kind` it runs the config that its group agreed
+    // on.
     const std::string right = fastest(kernels, kind_of(self.id()));
     expect(*last == right, (step < steps ? "together" : "by kind") + (", this " + kind_of(self.id())) + " runs " +
                                *last + ", and " + right + " is the fastest for it");

@@ -1,11 +1,11 @@
-// Collectives of another library, whose messages say nothing of what runs: all ranks have to call the same algorithm for the same call,
-// or they wait for each other for ever. parley's actors find out which of its algorithms is the fastest for each size, beside the
-// program's own calls, and all ranks change over at one call, by leases.
+// Collectives of another library, whose messages do not name the algorithm. For each call, all ranks must use the
+// same algorithm; otherwise they wait for each other forever. parley's actors find the fastest algorithm for each
+// size while the program makes its own calls, and leases make all ranks switch at the same call.
 //
 //     parley run -n 4 ./other_library [--calls 2000] [--elements 16384]
 //     ./other_library --sim 16 --calls 200
 //
-// The library here has a ring, a star and pairs (recursive doubling), on host memory. A real one would be MPI or NCCL.
+// This stand-in for MPI or NCCL has a ring, a star and pairs (recursive doubling), on host memory.
 #include "command_line.hpp"
 
 #include <parley/parley.hpp>
@@ -25,8 +25,8 @@ std::size_t elements = 16'384;
 
 // ---- the library ------------------------------------------------------------------------------------------------------
 
-/// Its handle, as an MPI_Comm or an ncclComm_t is: whatever its ranks call on it meets in the order of their calls. What it moves bytes with
-/// is its own business; here that is parley again, so that there is something under it on virtual ranks, too.
+/// The library's handle, like an MPI_Comm or an ncclComm_t: it matches the calls of its ranks by their order. A real
+/// library moves bytes by its own means; this one uses parley, so that it also runs on virtual ranks.
 class library_world final : public parley::communicator {
  public:
   library_world(parley::rank& self, parley::p2p wires, std::uint32_t number)
@@ -34,7 +34,7 @@ class library_world final : public parley::communicator {
 
   parley::rank_id self() const noexcept { return self_; }
   parley::rank_id size() const noexcept { return size_; }
-  /// Sends `out` and receives `in` at once; either may be empty.
+  /// Sends `out` and receives `in` concurrently; either may be empty.
   parley::task<> exchange(std::span<const float> out, parley::rank_id to, std::span<float> in, parley::rank_id from) {
     return parley::with_dataflow(&move, wires_, number_, out, to, in, from);
   }
@@ -57,7 +57,7 @@ void add(std::span<float> to, std::span<const float> what) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += what[i];
 }
 
-// Everybody to rank 0, which adds, and back.
+// All ranks send to rank 0, which adds the data up and sends the sum back.
 parley::task<> all_reduce_star(library_world& w, std::span<float> data) {
   if (w.self() != 0) {
     co_await w.exchange(data, 0, {}, 0);
@@ -72,7 +72,8 @@ parley::task<> all_reduce_star(library_world& w, std::span<float> data) {
   for (parley::rank_id r = 1; r < w.size(); ++r) co_await w.exchange(data, r, {}, r);
 }
 
-// Parts of the data go around until each is whole somewhere, and around again until it is everywhere.
+// Ring reduce-scatter, then ring all-gather: parts of the data go around until each is summed up on one rank, and
+// then around again until every rank has all sums.
 parley::task<> all_reduce_ring(library_world& w, std::span<float> data) {
   const parley::rank_id n = w.size();
   const parley::rank_id next = (w.self() + 1) % n;
@@ -96,7 +97,7 @@ parley::task<> all_reduce_ring(library_world& w, std::span<float> data) {
   }
 }
 
-// With a partner at distance 1, 2, 4, …: for powers of two.
+// Recursive doubling with partners at distance 1, 2, 4, …; needs a power of two of ranks.
 parley::task<> all_reduce_pairs(library_world& w, std::span<float> data) {
   std::vector<float> other(data.size());
   for (parley::rank_id distance = 1; distance < w.size(); distance *= 2) {
@@ -106,7 +107,8 @@ parley::task<> all_reduce_pairs(library_world& w, std::span<float> data) {
   }
 }
 
-// ---- what parley is told of it ----------------------------------------------------------------------------------------
+// ---- what parley needs to know about the library
+// ----------------------------------------------------------------------
 
 using algorithm = parley::task<> (*)(library_world&, std::span<float>);
 
@@ -128,7 +130,7 @@ class library_config final : public parley::symmetric_config {
   bool available_;
 };
 
-/// For rehearsals: worlds of their own, which go on beside the program's calls.
+/// Makes separate worlds for rehearsals, which run concurrently with the program's calls.
 class library_worlds final : public parley::communicator_source {
  public:
   library_worlds(parley::rank& self, parley::p2p wires) : self_(self), wires_(wires) {}
@@ -150,7 +152,7 @@ class library_worlds final : public parley::communicator_source {
  private:
   parley::rank& self_;
   parley::p2p wires_;
-  std::uint32_t latest_ = 0;  // the number of the program's own
+  std::uint32_t latest_ = 0;  // number of the latest world; 0 is the program's own
 };
 
 parley::task<> rank_main(parley::rank& self) {

@@ -3,13 +3,18 @@
 //     parley run -n 4 ./overlapped_gemm
 //     ./overlapped_gemm --sim 8
 //
-// All-gather + GEMM: rank r holds rows r of A and columns r of B and wants A * B for its columns. A producer copies the shards of
-// A from all others while the consumer's GEMM works on those that are here. GEMM + reduce-scatter: rank r holds columns r of A and
-// rows r of B and wants rows r of A * B. The product is made block by block; each goes to its owner while the next ones are made.
+// All-gather + GEMM: rank r holds the r-th block of rows of A and the r-th block of columns of B, and computes those
+// columns of A * B. A producer sends this rank's shard of A to all others, while the consumer multiplies the shards
+// that have arrived.
 //
-// Which way to copy, when blocks leave, which order and which kernel is best depends on how fast they come, so each is tried inside the
-// whole. A time includes what was waited for: that is what the order is about. Results are compared with a product made by one process,
-// and the time of the whole with that of its parts, one after the other.
+// GEMM + reduce-scatter: rank r holds the r-th block of columns of A and the r-th block of rows of B, and wants the
+// r-th block of rows of A * B. It makes its product block by block, and sends each block to its owner while it makes
+// the next ones.
+//
+// The best way to copy, time to send, order and kernel depend on how fast the shards or blocks arrive. parley
+// therefore times each candidate inside the whole call, including the time spent waiting for data. The program
+// compares every result with a product made by one process, and the time of the whole call with the times of its
+// parts run one after the other.
 #include "command_line.hpp"
 
 #include <parley/news.hpp>
@@ -28,10 +33,10 @@
 namespace {
 
 using parley::rank_id;
-using matrix = std::vector<float>;  // in row order
+using matrix = std::vector<float>;  // in row-major order
 
 constexpr std::size_t rows = 48;     // of a shard
-constexpr std::size_t inner = 64;    // that is summed over, on each rank
+constexpr std::size_t inner = 64;    // the depth that each rank sums over
 constexpr std::size_t columns = 48;  // of a rank's result
 
 // Small whole numbers: every order of summing gives the same bits.
@@ -72,7 +77,8 @@ void by_rows(product p) {
 
 using gemm = void (*)(product);
 
-/// Away from the actor thread, which keeps the shards moving. In virtual time it takes what this says: about as long as a shard.
+/// Computes on another thread, so that the actor thread keeps moving shards. In virtual time the product takes
+/// `modelled_ns`, which is about as long as a shard takes to arrive.
 parley::task<> multiply(gemm how, product p) {
   const auto flops = static_cast<parley::time_ns>(2 * p.c.size() * p.depth);
   const parley::time_ns modelled_ns = how == by_dots ? flops / 50 : flops / 100;
@@ -90,7 +96,7 @@ struct gathering {
   rank_id self;
   rank_id world;
   parley::transfer shards;
-  matrix a{};  // rows x world high; this rank's shard is filled
+  matrix a{};  // (world * rows) x inner; this rank's shard is filled in at the start
   matrix b{};
   matrix c{};
   std::vector<bool> here{};
@@ -101,7 +107,8 @@ struct gathering {
 
 parley::task<> send_shard(gathering* g, rank_id to) { co_await g->shards.send(g->shard(g->self), {.to = to}); }
 
-/// The producer: this rank's shard to all others, the nearest first. Several at a time share the wire; one at a time is there early.
+/// The producer: sends this rank's shard to all others, nearest first. Sends that are in flight together share the
+/// wire; one at a time, each arrives earlier.
 parley::task<> copy_all(gathering* g, bool at_once) {
   parley::scope& around = co_await parley::this_scope;
   parley::scope all(around);
@@ -118,7 +125,8 @@ parley::task<> receive_shard(gathering* g, rank_id from) {
   g->arrived.tell();
 }
 
-/// The consumer: a shard at a time, as `step` says where to go from the own one.
+/// The consumer: multiplies one shard at a time, beginning with its own. `step` is added, modulo the world size, to
+/// get the rank of the next shard.
 parley::task<> consume(gathering* g, rank_id step, gemm how) {
   rank_id r = g->self;
   for (rank_id i = 0; i < g->world; ++i, r = (r + step) % g->world) {
@@ -135,20 +143,20 @@ using part_of_it = parley::tunable_op<parley::task<>(gathering*)>;
 
 parley::task<> run_part(part_of_it* kernel, gathering* g) { co_await (*kernel)(g); }
 
-/// Either part may be left out.
+/// A null producer or consumer is skipped, so that the other part can be timed alone.
 parley::task<> gather_and_multiply(gathering* g, part_of_it* producer, part_of_it* consumer) {
   if (producer != nullptr) {
     for (rank_id r = 0; r < g->world; ++r) g->here[r] = r == g->self;
   }
   parley::scope& around = co_await parley::this_scope;
-  parley::scope all(around);  // a copy that fails ends the consumer's wait
+  parley::scope all(around);  // if a receive fails, the scope cancels the consumer's wait
   for (rank_id i = 1; i < g->world && producer != nullptr; ++i) all.spawn(receive_shard(g, (g->self + i) % g->world));
   if (producer != nullptr) all.spawn(run_part(producer, g));
   if (consumer != nullptr) all.spawn(run_part(consumer, g));
   co_await all.join();
 }
 
-/// In microseconds, on this rank, with what was agreed on: the fastest of some.
+/// Time of the agreed config on this rank, in microseconds: the fastest of five runs.
 template <class Thunk>
 parley::task<double> time_of(parley::rank* self, parley::contextual whole, Thunk thunk) {
   parley::time_ns fastest = parley::runtime::never;
@@ -208,10 +216,10 @@ struct scattering {
   parley::transfer blocks;
   matrix a{};         // this rank's columns of A, all rows
   matrix b{};         // this rank's rows of B
-  matrix partial{};   // all blocks of rows of this rank's product
-  matrix received{};  // this rank's block, as each other rank has it
+  matrix partial{};   // this rank's product: one block of rows per rank
+  matrix received{};  // this rank's block as computed by each other rank
   matrix c{};
-  std::vector<bool> made{};  // which blocks
+  std::vector<bool> made{};  // by rank: whether its block is ready
   parley::runtime::news progress{};
 
   std::span<float> block(rank_id r) { return std::span(partial).subspan(r * rows * columns, rows * columns); }
@@ -224,7 +232,7 @@ using scatter_kernel = parley::tunable_op<parley::task<>(scattering*)>;
 parley::task<> send_block(scattering* s, rank_id to) { co_await s->blocks.send(s->block(to), {.to = to}); }
 parley::task<> receive_block(scattering* s, rank_id from) { co_await s->blocks.receive(s->from(from), {.from = from}); }
 
-/// The own block comes last: nobody waits for it.
+/// Makes this rank's own block last, because no other rank waits for it.
 parley::task<> make_blocks(scattering* s, block_kernel* kernel) {
   for (rank_id i = 1; i <= s->world; ++i) {
     const rank_id r = (s->self + i) % s->world;
@@ -236,7 +244,8 @@ parley::task<> make_blocks(scattering* s, block_kernel* kernel) {
   }
 }
 
-/// When a block leaves: as soon as it is made, or when the one before is there, which leaves that the wire for itself, or with all others.
+/// When a block is sent: as soon as it is made; after the previous block has been sent, so that each has the wire to
+/// itself; or when all blocks have been made.
 enum class leaving : std::uint8_t { as_made, one_by_one, at_the_end };
 
 parley::task<> scatter(scattering* s, leaving when) {
@@ -257,7 +266,7 @@ parley::task<> scatter(scattering* s, leaving when) {
 
 parley::task<> run_scatter(scatter_kernel* kernel, scattering* s) { co_await (*kernel)(s); }
 
-/// Either part may be left out.
+/// A null kernel is skipped, so that the other part can be timed alone.
 parley::task<> multiply_and_scatter(scattering* s, block_kernel* multiplies, scatter_kernel* scatters) {
   if (multiplies != nullptr) s->made.assign(s->world, false);
   parley::scope& around = co_await parley::this_scope;
@@ -269,7 +278,7 @@ parley::task<> multiply_and_scatter(scattering* s, block_kernel* multiplies, sca
   if (multiplies != nullptr) all.spawn(make_blocks(s, multiplies));
   co_await all.join();
   s->c.assign(rows * columns, 0.0F);
-  for (rank_id r = 0; r < s->world; ++r) {  // in the order of ranks, for the same bits in every run
+  for (rank_id r = 0; r < s->world; ++r) {  // in rank order, so that every run gives the same bits
     const auto part = r == s->self ? s->block(r) : s->from(r);
     for (std::size_t i = 0; i < s->c.size(); ++i) s->c[i] += part[i];
   }
@@ -283,7 +292,7 @@ parley::task<> gemm_reduce_scatter(parley::rank* self, parley::transfer blocks) 
   s.partial.resize(s.world * rows * columns);
   s.received.resize(s.world * rows * columns);
 
-  // Called once for each block: a run advances as many steps as there are ranks.
+  // This kernel is called once per block, so one run advances its tuning by as many steps as there are ranks.
   block_kernel multiplies(self->kernels(),
                           {.name = "block",
                            .key = [](product p) { return parley::kernel_key{{"k", p.depth}}; },

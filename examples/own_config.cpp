@@ -1,10 +1,10 @@
-// A config of one's own beside the built-in ones: the payload in two halves, the far one first.
+// A config of your own next to a built-in one: it sends the payload in two halves, the second half first.
 //
 //     parley run -n 2 ./own_config
-//     ./own_config --sim 16                       # the others look on
+//     ./own_config --sim 16                       # ranks 2 to 15 are idle
 //
-// Both implementations derive what they do from the byte count alone, so they always match. One object has both, so that
-// half a pair cannot be written.
+// Both implementations derive the parts from the byte count alone, so they always match. One class holds both, so
+// neither can be forgotten.
 #include "command_line.hpp"
 
 #include <parley/parley.hpp>
@@ -21,7 +21,7 @@ using namespace parley::literals;
 
 namespace {
 
-/// The payload in two halves, the far one first.
+/// Sends the payload in two halves, the second half first.
 class far_half_first final : public parley::paired_config {
  public:
   far_half_first() : paired_config({.name = "far_half_first", .wire_class = "halves"}) {}

@@ -1,10 +1,11 @@
-// A pipeline of stages that pass activations on, one on each rank: the edges tune their transfers while microbatches flow, for each size,
-// and with --tuned each rank also finds out which of two ways to compute its stage is the faster one.
+// A pipeline with one stage on each rank, which passes activations on. Each edge tunes its transfers for each message
+// size while microbatches flow. With --tuned, each rank also finds out which of two ways to compute its stage is
+// faster.
 //
 //     parley run -n 4 ./pipeline [--microbatches 400] [--width 65536] [--tuned]
 //     ./pipeline --sim 16 --tuned
 //
-// A stage multiplies each number by its weight and adds its bias, so that the last one knows what must come out.
+// A stage multiplies each number by its weight and adds its bias, so the last stage can compute the expected result.
 #include "command_line.hpp"
 
 #include <parley/parley.hpp>
@@ -18,7 +19,7 @@
 namespace {
 
 std::size_t microbatches = 400;
-std::size_t width = 65'536;  // numbers of a large activation; every fourth microbatch is a small one
+std::size_t width = 65'536;  // floats in a large activation; every fourth microbatch is small
 bool tuned = false;
 constexpr std::size_t small_width = 512;
 
@@ -37,7 +38,7 @@ struct layer final : parley::pipeline_stage {
       for (std::size_t i = from; i < to; ++i) x[i] = passed(stage, x[i]);
     }
   }
-  // On virtual ranks; in blocks it takes two thirds.
+  // Compute time on virtual ranks; in blocks it is two thirds of that of the whole payload.
   parley::time_ns modelled_ns(std::uint64_t, std::size_t bytes) const override {
     const auto whole = static_cast<parley::time_ns>(20'000 + bytes / 4);
     return block == whole_payload ? whole : whole * 2 / 3;
@@ -47,7 +48,7 @@ struct layer final : parley::pipeline_stage {
   std::size_t block;
 };
 
-// The last stage looks at what has come out.
+// Wraps a stage; on the last rank it also checks the result.
 struct checked final : parley::pipeline_work {
   checked(parley::pipeline_work& w, std::size_t n, bool is_last) : work_(w), stages(n), last(is_last) {}
   parley::task<> work(std::uint64_t microbatch, std::span<std::byte> activation) override {

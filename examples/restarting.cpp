@@ -1,4 +1,5 @@
-// A rank that dies is started again, and the job goes on: rank 0 counts with the help of rank 1, which kills itself half-way.
+// A rank dies, is started again, and the job goes on. Rank 0 counts with the help of rank 1, which kills itself
+// half-way.
 //
 //     parley run -n 2 --restarts 1 ./restarting
 #include "command_line.hpp"
@@ -30,7 +31,8 @@ parley::task<std::uint64_t> next_after(std::uint64_t count, parley::transfer& co
   co_return next;
 }
 
-// What a call under way with the old process ends with: its death may be known before the new one is.
+// The two errors that can end a call in flight when its peer restarts: `peer_failed` if the death was noticed before
+// the new process arrived, `peer_restarted` otherwise.
 bool is_of_a_restart(const parley::error& e) {
   return e.code() == parley::errc::peer_failed || e.code() == parley::errc::peer_restarted;
 }
@@ -50,7 +52,8 @@ parley::task<> count_with_rank_1(parley::rank& self) {
     std::printf("at %llu: %s\n", static_cast<unsigned long long>(count), why.c_str());
     const bool back = co_await self.until_restart(restarts, 30s);
     if (!back) parley::runtime::raise({parley::errc::timeout, "rank 1 did not come back: " + why});
-    // Transfers between two ranks go on by themselves. A group, a pipeline or another op of more ranks needs its `rejoin` here.
+    // Transfers between two ranks continue without further calls. A group, a pipeline or another op of more ranks
+    // needs a call of its `rejoin` here.
   }
   std::printf("counted to %llu, with %llu restarts\n", static_cast<unsigned long long>(last),
               static_cast<unsigned long long>(self.restarts_heard()));

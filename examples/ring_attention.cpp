@@ -1,4 +1,5 @@
-// Attention over a sequence that the ranks share: keys and values go around the ring while every rank computes.
+// Attention over a sequence that is split over the ranks: keys and values go around the ring while every rank
+// computes.
 //
 //     parley run -n 4 ./ring_attention [--rows 256] [--heads 4] [--dimensions 64] [--causal]
 //     ./ring_attention --sim 16 --rows 16
@@ -14,7 +15,7 @@ namespace {
 
 parley::attention_shape shape{.heads = 4, .rows = 256, .dimensions = 64};
 
-// Numbers that each rank can make for every place of the sequence.
+// Every rank can compute the number at any place of the sequence, so it can check its result alone.
 float number(std::uint64_t seed, std::uint64_t row, std::uint64_t i) {
   return static_cast<float>(std::sin(static_cast<double>(seed * 7919 + row * 104'729 + i * 1'299'709)));
 }
@@ -39,7 +40,7 @@ parley::task<> rank_main(parley::rank& self) {
   co_await ring.forward<float>(shape, q, k, v, std::span(out));
   const double took_ms = static_cast<double>(self.where().precise_now() - begin) / 1e6;
 
-  // The last row of this rank in head 0, computed in one piece.
+  // Dense attention for this rank's last row in head 0, to compare with.
   const std::uint64_t row = self.id() * shape.rows + shape.rows - 1;
   const std::uint64_t sequence = shape.rows * self.world_size();
   std::vector<double> right(shape.dimensions);

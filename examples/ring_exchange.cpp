@@ -1,4 +1,5 @@
-// Two rounds around a ring, in place, with computation beside each: who waits for whom follows from the buffers that are named.
+// Two rounds around a ring, with no copies, and computation during each round. Each step names the buffers that it
+// reads and writes, and parley derives from them which steps wait for which.
 //
 //     parley run -n 4 ./ring_exchange [--rounds 20] [--elements 1048576]
 //     ./ring_exchange --sim 16 --elements 65536
@@ -32,7 +33,7 @@ struct kernel_buffers {
 };
 
 float x0_of(parley::rank_id r, std::size_t i) { return static_cast<float>((17 * r + i) % 512); }
-// `a` of rank r, after the first round.
+// Expected value of `a` on rank r after the first round.
 float sum_of_first(parley::rank_id r, std::size_t i, parley::rank_id world) {
   return x0_of((r + world - 1) % world, i) + 2 * x0_of(r, i) + 1;
 }

@@ -1,7 +1,7 @@
-// One sender, one receiver, and a config that the two agree on while they work.
+// One sender and one receiver agree on a config while they exchange messages.
 //
 //     parley run -n 2 ./send_recv [MESSAGES]
-//     ./send_recv [MESSAGES] --sim 16             # the others look on
+//     ./send_recv [MESSAGES] --sim 16             # ranks 2 to 15 are idle
 #include "command_line.hpp"
 
 #include <parley/parley.hpp>
@@ -36,7 +36,7 @@ parley::task<> rank_main(parley::rank& self) {
   }
 
   if (acts.idle()) co_return;
-  const auto agreed = acts.decision(4_MiB);  // on both ranks; `why` says what is missing where nothing is decided yet
+  const auto agreed = acts.decision(4_MiB);  // known to both ranks; `why` says what is missing if undecided
   std::printf("%s %s: %s, %s\n", agreed.op.c_str(), agreed.key.c_str(), agreed.config.c_str(), agreed.why.c_str());
 }
 

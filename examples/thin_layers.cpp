@@ -1,4 +1,5 @@
-// The three thin layers in one program, for an even number of ranks.
+// The three thin layers of parley/registration.hpp in one program: send and receive halves that are matched by id, a
+// choice of configs for each role, and ranks with different capabilities. Needs an even number of ranks.
 //
 //     parley run -n 4 ./thin_layers
 //     ./thin_layers --sim 16
@@ -42,11 +43,11 @@ task<> add_to_words(std::span<std::byte> data) {
   co_return;
 }
 
-// Ranks 0 and 1 have the newer machine.
+// Ranks 0 and 1 have the newer machine, which supports both configs.
 std::vector<bool> capability_check(rank_id r) { return {true, r < 2}; }
 
 task<> rank_main(rank& self) {
-  // Halves of pairs may be listed anywhere; they meet by their ids.
+  // The two halves of a pair may be listed anywhere; parley matches them by id.
   const std::vector<paired_entry> pairs{{"whole", send_whole, receive_whole},
                                         {"halves", send_halves, nullptr},
                                         {"only_sent", send_halves, nullptr},

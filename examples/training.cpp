@@ -1,14 +1,15 @@
-// A pipeline forward and backward, after a schedule: gradients are checked against a single process, idle time against the ideal.
+// A pipeline that computes forward and backward by a schedule. Gradients are compared with those of a single process,
+// and idle time with the ideal.
 //
 //     parley run -n 4 ./training [--schedule 1f1b|gpipe|interleaved|FILE] [--chunks 2] [--microbatches 8] [--steps 20]
 //                              [--width 32768] [--tuned]
 //     ./training --sim 16 --microbatches 32
 //     ./training --sim 4 --links free --steps 1     # exactly the schedule's makespan: 33 ms
 //
-// A rank's layers take 1 ms forward and 2 ms backward in virtual time; interleaved, it has them in so many chunks.
-// FILE holds a list of actions per rank, such as `0F0, 0SEND_F0, 0RECV_B0, 0B0`. With --tuned a rank has two ways to compute its
-// layers, of which it finds out the faster one beside what it finds out about its transfers; in virtual time the second takes 0.7 ms
-// and 1.4 ms.
+// In virtual time, all layers of a rank take 1 ms forward and 2 ms backward; the interleaved schedule splits them
+// into --chunks stages. FILE holds a list of actions per rank, such as `0F0, 0SEND_F0, 0RECV_B0, 0B0`. With --tuned,
+// a rank has two ways to compute its layers, and finds the faster one while it also tunes its transfers. In virtual
+// time the second way takes 0.7 ms forward and 1.4 ms backward.
 #include "command_line.hpp"
 
 #include <parley/parley.hpp>
@@ -24,8 +25,8 @@
 
 namespace {
 
-std::size_t width = 32'768;                                 // numbers of an activation: 128 KiB
-constexpr parley::time_ns modelled_forward_ns = 1'000'000;  // of all stages of a rank
+std::size_t width = 32'768;                                 // floats in an activation: 128 KiB
+constexpr parley::time_ns modelled_forward_ns = 1'000'000;  // of all stages of a rank together
 
 std::string schedule_name = "1f1b";
 std::uint32_t chunks = 2;
@@ -33,7 +34,7 @@ std::uint32_t microbatches = 8;
 int steps = 20;
 bool tuned = false;
 
-// Stage s is y = tanh(w_s x), element by element, and the loss is the sum of y^2 / 2 behind the last one.
+// Stage s computes y = tanh(w_s x), element by element. The loss is the sum of y^2 / 2 over the last stage's output.
 struct layers final : parley::pipeline_stages {
   layers(std::uint32_t n, std::uint32_t of_a_rank, std::vector<double>& sums, std::size_t at_once = whole)
       : stages(n), share(of_a_rank), block(at_once), gradient(sums) {}
@@ -74,7 +75,7 @@ struct layers final : parley::pipeline_stages {
   static constexpr std::size_t whole = std::size_t{1} << 40U;
   std::uint32_t stages;
   std::uint32_t share;
-  std::size_t block;  // numbers that it goes through at once
+  std::size_t block;  // floats computed at a time
   std::vector<double>& gradient;
 };
 

@@ -1,4 +1,4 @@
-// Credits as a peer that breaks every rule gives and revokes them (docs/protocol.md, Edges).
+// Gives and revokes credits like a peer that breaks every rule (docs/protocol.md, Edges).
 #include "fuzz.hpp"
 
 #include <parley/actors/edge/credits.hpp>

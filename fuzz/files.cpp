@@ -1,4 +1,4 @@
-// What launchers and users hand over: the environment, meeting files, PMI, results, specs, and what ranks report.
+// Input from launchers and users: the environment, meeting files, PMI, results, specs, and the reports of ranks.
 #include "fuzz.hpp"
 
 #include <parley/cli/json_text.hpp>
@@ -27,7 +27,7 @@ using runtime::errc;
 
 namespace {
 
-/// `NAME=VALUE` lines.
+/// Reads `NAME=VALUE` lines.
 std::map<std::string, std::string, std::less<>> variables_in(input bytes) {
   std::map<std::string, std::string, std::less<>> all;
   std::string_view text = text_of(bytes);
@@ -67,7 +67,7 @@ void environment(input bytes) {
 }
 
 void meeting_file(input bytes) {
-  // One folder per process, as a job has one.
+  // One folder for this process, as a job has one.
   struct own_folder {
     own_folder() {
       std::filesystem::create_directory(path);
@@ -142,7 +142,7 @@ void expression(input bytes) {
 void rank_report(input bytes) {
   std::size_t reports = 0;
   cli::report_reader reader([&](boost::json::value&&) { ++reports; });
-  // In pieces, as a pipe brings them.
+  // The bytes arrive in pieces, as from a pipe.
   choices from(bytes);
   const std::size_t piece = 1 + from.below(64);
   input rest = from.rest();
@@ -154,7 +154,7 @@ void rank_report(input bytes) {
   require(reports <= bytes.size(), "a report has at least a byte");
 }
 
-// A scenario that is read says the same once it was written, and each seed has a tape.
+// A scenario that was read stays the same when it is written and read again, and a tape can be drawn for a seed.
 void scenario(input bytes) {
   try {
     const simulation::scenario s = simulation::read_scenario(text_of(bytes));

@@ -6,9 +6,9 @@
 ///       if (value) require(encode(*value) == bytes, "decode and encode are inverse");
 ///     }
 ///
-/// A target is listed in targets.cpp. It must neither crash nor need more memory or time than its input's size explains;
-/// what it promises beyond that it says with `require`. The same targets run in two programs: `parley_fuzz` under libFuzzer
-/// (./dev fuzz), and `fuzz_replay`, which runs the corpus of this folder as a test.
+/// Targets are listed in targets.cpp. A target must neither crash nor need more memory or time than the size of its input explains, and
+/// checks everything else that it promises with `require`. Two programs run the targets: `parley_fuzz` under libFuzzer (./dev fuzz), and
+/// `fuzz_replay`, which runs the corpus of this folder as a test.
 #include <parley/error.hpp>
 
 #include <algorithm>
@@ -32,9 +32,9 @@ struct target {
 };
 std::span<const target> targets();
 
-/// The bodies of control messages that target `message` decodes: the corpus has an input of each.
+/// The control message bodies that target `message` decodes. The corpus has an input for each.
 std::vector<std::string_view> body_types();
-/// Which of them an input is; "" where it does not decode.
+/// The body type that an input decodes as; "" if it does not decode.
 std::string_view body_type_of(input bytes);
 
 inline void require(bool holds, const char* what) {
@@ -45,7 +45,7 @@ inline void require(bool holds, const char* what) {
 
 inline std::string_view text_of(input bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-/// Takes small values off the front of the input; zeros once it is used up.
+/// Consumes small values from the front of the input; returns zeros once the input is used up.
 class choices {
  public:
   explicit choices(input bytes) : left_(bytes) {}
@@ -57,7 +57,7 @@ class choices {
     return first;
   }
   std::uint64_t below(std::uint64_t limit) { return byte() % limit; }
-  /// At most `most` bytes; how many, the input says.
+  /// At most `most` bytes; the input says how many.
   input bytes(std::size_t most) {
     std::size_t count = byte();
     if (most > 255) count |= static_cast<std::size_t>(byte()) << 8U;

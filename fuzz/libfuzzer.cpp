@@ -1,4 +1,4 @@
-// libFuzzer's entry: PARLEY_FUZZ_TARGET names the target, because libFuzzer owns the command line.
+// libFuzzer's entry. PARLEY_FUZZ_TARGET names the target, because libFuzzer owns the command line.
 #include "fuzz.hpp"
 
 #include <string>

@@ -1,4 +1,4 @@
-// What other ranks send over the control channel and in front of data.
+// Messages of other ranks: control messages, and the headers in front of data.
 #include "peer_link.hpp"
 
 #include <parley/actors/agreement/messages.hpp>
@@ -35,7 +35,7 @@ frame_seal sealed() {
   return {&tag_of, &cipher};
 }
 
-/// Whether it decodes. The wire format has one form of each value, so that what was decoded is encoded to the same bytes.
+/// Whether the bytes decode as an `M`. Each value has exactly one wire form, so encoding it again must give the same bytes.
 template <class M>
 bool check(input bytes) {
   auto value = decode<M>(bytes);
@@ -55,7 +55,7 @@ struct body_type {
   bool (*check)(input);
 };
 
-/// The first byte of an input says which it is of. A new one goes to the end: the corpus keeps its meaning.
+/// The first byte of an input is an index into this list. New types are appended, so that inputs of the corpus keep their meaning.
 std::span<const body_type> all_bodies() {
   using namespace actors;
   static constexpr std::array all{
@@ -116,7 +116,7 @@ void control_frame(input bytes) {
     require(seal.tag == nullptr, "nobody guesses a tag");
     require(std::ranges::equal(encode_frame(*h, body, seal), header), "decode and encode are inverse");
   }
-  // With the right tag the rest is looked at.
+  // With the right tag, decoding checks the rest of the frame.
   if (header.size() != sizeof(frame_header)) return;
   frame_header claimed;
   std::memcpy(&claimed, header.data(), sizeof claimed);
@@ -166,7 +166,7 @@ void pieces(input bytes) {
     const auto whole = collector.add(source, std::move(p));
     if (whole) require(whole->body.size() <= 6 * 64, "a whole is no larger than its pieces");
   }
-  // And what was cut is put together again; nothing is cut of nothing.
+  // A body that is cut into pieces is put together again. An empty body has no pieces.
   if (bytes.empty()) return;
   const std::vector<std::byte> body(bytes.begin(), bytes.end());
   actors::piece_collector fresh;
@@ -178,7 +178,7 @@ void pieces(input bytes) {
   require(whole && whole->type == 7 && std::ranges::equal(whole->body, body), "cutting and collecting are inverse");
 }
 
-// Frames as they come, with right tags: at most once each, and an answer or two for each at the most.
+// Frames with right tags arrive in any order. Each counts at most once, and makes this rank send at most four frames.
 void router_frames(input bytes) {
   choices from(bytes);
   virtual_time clock;

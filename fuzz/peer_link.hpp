@@ -1,6 +1,6 @@
 #pragma once
-/// A link on which the input speaks for all other ranks: what it brings comes as if a peer had sent it. What is sent goes nowhere: it is
-/// counted, and its header is there for a peer that answers it.
+/// A link on which the input acts as all other ranks: `bring` delivers bytes as if a peer had sent them. Whatever this rank sends is only
+/// counted, and the latest header is kept for a peer that answers it.
 ///
 ///     peer_link wire;
 ///     lent_payloads under_test(wire, {}, take);
@@ -35,7 +35,7 @@ class peer_link final : public runtime::link {
   void cancel(runtime::completion&) override {}
   const counters& statistics() const noexcept override { return counted_; }
   void bring(channel on, std::span<const std::byte> header, std::span<const std::byte> body) {
-    if (header.size() > max_header_bytes) return;  // no link hands over a longer one
+    if (header.size() > max_header_bytes) return;  // no link delivers a longer header
     handler* const to = to_[static_cast<std::size_t>(on)];
     if (to != nullptr) to->on_arrival(runtime::arrival(this, header, body.size(), body.data(), false));
   }

@@ -1,4 +1,4 @@
-// The rendezvous as a sequence of frames, from both sides: garbage, cut and repeated frames, right tags on wrong content.
+// Sequences of rendezvous frames, to the host and to a guest: garbage, cut and repeated frames, and right tags on wrong content.
 #include "fuzz.hpp"
 
 #include <parley/runtime/wire/incarnations.hpp>
@@ -34,7 +34,7 @@ const job_key& key() {
   return made;
 }
 
-/// One listening socket for all inputs; what an input has left in its queue is closed before the next one.
+/// One listening socket for all inputs. `forget` closes the connections that an input has left in its queue.
 struct listener : loopback_socket {
   listener() : loopback_socket(listen_on_loopback()) {
     require(fd >= 0, "this machine has loopback");
@@ -77,7 +77,7 @@ class raw {
       received_.insert(received_.end(), chunk, chunk + got);
     return received_;
   }
-  /// The first frame that came, if it is whole and of that type.
+  /// The first frame that was received, if it is complete and of that type.
   std::optional<wire::bytes> first(wire::type kind) {
     const auto& all = received();
     wire::scanner in(all);
@@ -147,7 +147,7 @@ struct party {
   std::uint32_t last[world] = {};
 };
 
-/// A client that can greet and prove itself, and then says what the input says.
+/// A client that can greet and prove itself, and then sends what the input says.
 struct client {
   std::unique_ptr<raw> connection;
   wire::bytes said;
@@ -165,7 +165,7 @@ struct client {
   void send_authentic(wire::type kind, input payload) {
     connection->send(wire::frame(kind, payload, key, wire::direction::to_host, sent++));
   }
-  /// Anything of one of so many types, with the key if it has one by then.
+  /// Sends a frame of any of the first `types` types, authenticated if the client has the key by then.
   void send_anything(choices& from, std::uint64_t types) {
     look_for_challenge();
     const auto kind = static_cast<wire::type>(from.below(types));
@@ -177,7 +177,7 @@ struct client {
   }
 };
 
-/// One of those that knock, perhaps a new one; null: this machine has no connection for it.
+/// One of the clients, perhaps a new one; null: this machine has no connection left for it.
 client* one_of(std::vector<client>& clients, choices& from, boost::asio::io_context& io, const listener& at) {
   if (clients.empty() || (clients.size() < 5 && from.below(4) == 0)) {
     auto connection = raw::to(at.port);
@@ -188,7 +188,7 @@ client* one_of(std::vector<client>& clients, choices& from, boost::asio::io_cont
   return &clients[from.below(clients.size())];
 }
 
-/// The connection of a guest that has greeted.
+/// Accepts the connection of a guest, after it has greeted.
 std::unique_ptr<raw> greeted(boost::asio::io_context& io, const listener& at) {
   std::unique_ptr<raw> host;
   const auto came = [&] {
@@ -212,7 +212,7 @@ void rendezvous_frames(input bytes) {
   if (const auto m = wire::decode_member(in)) {
     require(m->address.size() <= member::max_address_bytes && m->affinity.size() <= member::max_affinity_words,
             "an entry is bounded");
-    // Its version is for people and loses what could steer a terminal; from then on it stays as it is.
+    // The version is text for people, and decoding strips what could control a terminal. Encoding and decoding it again changes nothing.
     const auto again = wire::encode_member(*m);
     wire::scanner second(again);
     const auto same = wire::decode_member(second);
@@ -267,7 +267,7 @@ void rendezvous_host(input bytes) {
   if (!host.outcome) {
     clients.clear();
     run_what_is_there(io);
-    // Whatever was sent, the ranks of the job meet.
+    // Whatever was sent before, the ranks of the job still meet.
     party one(io, 1, at);
     party two(io, 2, at);
     require(run_until(io, [&] { return host.in() && one.in() && two.in(); }), "the rendezvous goes on for the others");
@@ -328,7 +328,7 @@ void rendezvous_guest(input bytes) {
 
 namespace {
 
-/// Whoever knocks at a job that runs, with the key or without.
+/// A client connects to a running job, with the key or without.
 void knock(std::vector<client>& clients, choices& from, boost::asio::io_context& io, const listener& at) {
   client* const c = one_of(clients, from, io, at);
   if (c == nullptr) return;
@@ -336,7 +336,7 @@ void knock(std::vector<client>& clients, choices& from, boost::asio::io_context&
     case 0: c->connection->send(from.bytes(300)); break;
     case 1: {
       wire::hello said = greeting_of(static_cast<rank_id>(from.below(world + 1)));
-      // The last of the possible ones is for who comes in the end.
+      // The highest restart count that is allowed is kept for the rank that returns in the end.
       said.incarnation = runtime::incarnation_of(7, static_cast<std::uint32_t>(from.below(most_restarts)));
       if (from.below(16) == 15) said.incarnation = runtime::incarnation_of(7, most_restarts + 1);
       c->said = said.encode();
@@ -361,7 +361,7 @@ void knock(std::vector<client>& clients, choices& from, boost::asio::io_context&
   run_what_is_there(io);
 }
 
-/// What a guest that is in, or waits to be, may hear from a rank 0.
+/// Sends a frame that a guest, joined or waiting, may get from rank 0.
 void tell(raw& guest, const wire::connection_key& tags, std::uint64_t& sent, choices& from, std::uint64_t incarnation) {
   std::vector<member> members(world);
   for (rank_id r = 0; r < world; ++r) {

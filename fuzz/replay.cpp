@@ -1,5 +1,5 @@
-// Runs every input of the corpus once: CORPUS/TARGET/*. Each target also gets nothing at all, and each input cut short. A corpus without
-// an input of every control message fails.
+// Runs every input of the corpus, CORPUS/TARGET/*, once. Each target also runs with an empty input and with the first half of each input.
+// Fails if the corpus lacks an input for some control message.
 #include "fuzz.hpp"
 
 #include <filesystem>
@@ -18,7 +18,7 @@ std::vector<std::byte> content_of(const std::filesystem::path& path) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Whether inputs of that folder decode as every body of a control message.
+// Whether the inputs of the folder decode as every control message body.
 bool has_every_body(const std::filesystem::path& folder) {
   const auto all = parley::fuzz::body_types();
   std::set<std::string_view> missing(all.begin(), all.end());
@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
     if (std::filesystem::is_directory(folder)) {
       for (const auto& entry : std::filesystem::directory_iterator(folder)) {
         const auto bytes = content_of(entry.path());
-        std::fprintf(stderr, "%s\r", entry.path().c_str());  // the last one seen is the one that crashed
+        std::fprintf(stderr, "%s\r", entry.path().c_str());  // the last name printed is the input that crashed
         t.run(bytes);
         t.run(std::span(bytes).first(bytes.size() / 2));
         ++count;

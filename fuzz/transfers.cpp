@@ -1,4 +1,4 @@
-// What peers say of memory: that they lend, put into, get from, and let GPUs read and write.
+// Messages of peers about memory: memory that they lend, put into, get from, or let GPUs read and write.
 #include "peer_link.hpp"
 
 #include "../tests/support/devices/fake_nccl.hpp"
@@ -26,7 +26,7 @@ using runtime::link;
 
 namespace {
 
-// A header of the channels of transports/: the first words say what and who, the others are numbers.
+// A header of the channels of transports/. The first words are the kind and the source; the others are numbers.
 template <std::size_t words>
 struct header_of {
   std::uint16_t what = 0;
@@ -36,7 +36,7 @@ struct header_of {
   std::span<const std::byte> bytes() const { return std::as_bytes(std::span(this, 1)); }
 };
 
-// Mostly one of what it would have to be, and else whatever the input says.
+// Usually one of the right values, otherwise any number from the input.
 std::uint64_t number(choices& from, std::initializer_list<std::uint64_t> right) {
   const std::uint64_t which = from.below(right.size() + 2);
   if (which < right.size()) return *(right.begin() + which);
@@ -54,8 +54,8 @@ struct counted final : completion {
 
 }  // namespace
 
-// Loans, as whoever says he lends, asks, takes back and repays: no message brings more than one payload, which is as long as it says,
-// and nothing is called twice.
+// Peers lend payloads, fetch them, take them back and repay them. No message delivers more than one payload, a payload has the length that
+// its header says, and no completion ends twice.
 void lent_payloads(input bytes) {
   choices from(bytes);
   peer_link wire;
@@ -74,7 +74,7 @@ void lent_payloads(input bytes) {
   std::uint64_t words[4] = {77, 1, 2, 3};
   for (; brought < 200 && !from.empty(); ++brought) {
     switch (from.below(6)) {
-      case 4:  // this rank lends, too
+      case 4:  // this rank lends a payload
         if (loans.may_lend(2, mine.size()))
           static_cast<void>(loans.lend(2, link::channel::data, {}, mine, pending.emplace_back()));
         continue;
@@ -94,7 +94,7 @@ void lent_payloads(input bytes) {
     h.what = static_cast<std::uint16_t>(from.below(9));
     h.from = static_cast<std::uint32_t>(from.below(5));
     h.restarts = from.below(8) == 7 ? from.byte() : 0;
-    header_of<7> said;  // what this rank has lent last
+    header_of<7> said;  // the latest header that this rank has sent
     if (wire.latest.size() == sizeof said) std::memcpy(&said, wire.latest.data(), sizeof said);
     h.rest = {number(from, {77, 1, 2, said.rest[0], said.rest[0]}),       // number
               number(from, {place_of(&words), place_of(&mine)}),          // address
@@ -103,7 +103,7 @@ void lent_payloads(input bytes) {
               number(from, {0, 1, 2}),                                    // on
               number(from, {static_cast<std::uint64_t>(::getpid()), 0}),  // process
               number(from, {77, said.rest[6]})};                          // token
-    // Of other processes nothing is read here.
+    // The memory of other processes is never read here.
     if (h.rest[5] != static_cast<std::uint64_t>(::getpid())) h.rest[5] = 0;
     const input body = from.bytes(80);
     wire.bring(link::channel::loans, h.bytes(), body);
@@ -117,7 +117,7 @@ void lent_payloads(input bytes) {
   for (const counted& c : pending) require(c.calls <= 1, "nothing ends twice");
 }
 
-// Puts, gets and fences into memory of which a peer may know the key: nothing is written beside what is exposed.
+// Puts, gets and fences for memory whose key a peer may know. Nothing may be written outside the exposed memory.
 void carried_memory(input bytes) {
   choices from(bytes);
   peer_link wire;
@@ -173,7 +173,7 @@ runtime::time_ns fuzz_clock() { return 1'000'000; }
 
 }  // namespace
 
-// Requests of peers for what this GPU sends: nothing is sent that is not exposed, and communicators are bounded.
+// Requests of peers for data that this GPU sends. Nothing is sent that is not exposed, and the number of communicators is bounded.
 void nccl_requests(input bytes) {
   choices from(bytes);
   tests::fake_cuda gpu;
@@ -189,7 +189,7 @@ void nccl_requests(input bytes) {
   transports::nccl_pairs pairs(wire, copies, library, is_exposed, {.patience_ns = 1'000, .clock = &fuzz_clock});
   std::uint64_t brought = 0;
   for (; brought < 100 && !from.empty(); ++brought) {
-    // What, who, the pair, the sequence; region, address and bytes.
+    // Kind, source, pair and sequence number; then region, address and bytes.
     struct {
       std::uint32_t what;
       std::uint32_t source;
@@ -217,7 +217,7 @@ void nccl_requests(input bytes) {
   require(wire.sent <= 4 * brought + 4, "no message makes this rank send many");
 }
 
-// Keys of a peer's device memory: whatever they say, nothing is copied outside of what the driver has mapped.
+// Keys of a peer's device memory. Whatever a key says, nothing is copied outside the memory that the driver has mapped.
 void cuda_keys(input bytes) {
   choices from(bytes);
   tests::fake_cuda gpu;

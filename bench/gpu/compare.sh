@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Send to receive between two GPUs of this machine, 8 B to 256 MiB, in one run: every config of parley on its own and the agreed
-# one, beside raw peer copies, NCCL, UCX and PyTorch:     bash bench/gpu/compare.sh BUILD [OUTPUT_FOLDER]
-# BUILD holds bench/sweep and bench/gpu_raw, built with the CUDA toolkit; UCX's own ucx_perftest and PyTorch are used where they are
-# found. Prints one table; logs go to OUTPUT_FOLDER. PARLEY_UCX_CUDA=0 leaves config `ucx` out. Never changes a GPU's settings; NVLink
-# multicast stays off.
+# Time from send to end of receive between two GPUs of this machine, 8 B to 256 MiB, in one run: each of parley's configs on its own,
+# the agreed config, raw peer copies, NCCL, UCX and PyTorch.
+#     bash bench/gpu/compare.sh BUILD [OUTPUT_FOLDER]
+# BUILD holds bench/sweep and bench/gpu_raw, built with the CUDA toolkit. UCX's ucx_perftest and PyTorch are used if they are found.
+# Prints one table and writes logs to OUTPUT_FOLDER. PARLEY_UCX_CUDA=0 leaves config `ucx` out. The script never changes a GPU's
+# settings, and keeps NVLink multicast off.
 set -u
 build=${1:?usage: compare.sh BUILD [OUTPUT_FOLDER]}
 out=${2:-$(mktemp -d)}
@@ -20,7 +21,7 @@ timeout 60 "$build/bench/gpu_raw" --repetitions "$repetitions" >"$out/raw.txt" 2
 timeout 100 python3 "$here/torch_send_recv.py" >"$out/torch.txt" 2>"$out/torch.log" ||
   { echo "PyTorch's send and recv did not run:"; tail -n 3 "$out/torch.log"; }
 
-# UCX's tag messages between device buffers, a process each, which take the GPUs in turn: half of a round trip.
+# UCX's tag messages between device buffers of two processes, each on its own GPU: half a round trip.
 perftest=${UCX_PERFTEST:-$(command -v ucx_perftest)}
 : >"$out/ucx.txt"
 port=13400

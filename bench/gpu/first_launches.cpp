@@ -1,11 +1,13 @@
-// Whether the first launch of a kernel holds up what is enqueued after it while another stream waits with a kernel of its own: nothing but CUDA,
-// one GPU. Other steps that may have CUDA wait for the device stand beside it.
+// Tests whether the first launch of a kernel blocks work that is enqueued after it while a stream waits with a kernel
+// of its own. Also tests other calls that may make CUDA wait for the device. Uses only CUDA and one GPU.
 //
-//     gpu_first_launches      a line for each step, with what it took itself and the kinds of work that it held up
+//     gpu_first_launches      prints a line per step: its own duration, and the kinds of work that it blocked
 //
-// A step that holds up its own caller is let go after 5 s.
-// transports/cuda/device/runtime.cpp launches parley's kernels once where a process first uses a device. Under compute-sanitizer's memcheck kernels need
-// more memory than without, so that the worked cases of several ranks of one process stood still under it before.
+// If a step blocks its own caller, the stream is released after 5 s.
+//
+// Background: transports/cuda/device/runtime.cpp launches each of parley's kernels once when a process first uses a
+// device. Before it did so, the tests with several ranks in one process hung under compute-sanitizer's memcheck,
+// which makes kernels need more memory.
 #include "../../examples/gpu/kernels.hpp"
 
 #include <parley/bench/gpu/flag.hpp>

@@ -1,5 +1,5 @@
 #pragma once
-// A word that streams wait for, for what looks at them with nothing but CUDA.
+// A word that streams wait for, for programs that test CUDA alone.
 #include <cuda_runtime_api.h>
 #include <parley/bench/measure.hpp>
 
@@ -12,7 +12,7 @@ inline void check(cudaError_t e, const char* what) {
   if (e != cudaSuccess) give_up(std::string(what) + ": " + cudaGetErrorString(e));
 }
 
-/// In the processor's memory, and written by it.
+/// The word lies in host memory, and the host writes it.
 class flag {
  public:
   flag() {
@@ -24,7 +24,7 @@ class flag {
           "cuStreamWaitValue32");
     wait_ = reinterpret_cast<function>(found);
   }
-  /// What `s` gets from here on waits until `value` has been written, or more.
+  /// Later work in `s` waits until the word is at least `value`.
   void hold(cudaStream_t s, unsigned value) const {
     if (wait_(s, reinterpret_cast<unsigned long long>(word_), value, 0) != 0)
       give_up("cuStreamWaitValue32 was refused");

@@ -1,12 +1,14 @@
-// What parley's messages do to kernels: a chain of equal kernels in one stream, all enqueued before the first one runs, beside nothing, beside
-// campaigns that tune messages in host memory, which are control traffic and small payloads, and beside campaigns on device memory, whose
-// copies are the op's own work. By the GPU's clock: how long each kernel takes, and how long there is none between two.
+// How parley's messages disturb kernels. A chain of equal kernels is enqueued in one stream before the first one
+// runs: alone, during campaigns that tune messages in host memory (control messages and small payloads), and during
+// campaigns on device memory, where the op also makes copies. Measured by the GPU's clock: the time of each kernel
+// and the gap between two kernels.
 //
 //     parley run -n 2 -- gpu_kernel_gaps [--kernels 500] [--rounds 20] [--calls 1000] [--elements 1M]
 //
-// Every round of every kind tunes an op of its own, anew and with no limit of its cost, whose buffers are there before the chain is. Rank 0 prints
-// for each kind: the calls that it made and the frames of control that it sent until the last kernel had ended, and the median, the 99th
-// percentile and the longest of both times, which are those of a kernel's first block.
+// Each round of each kind tunes a new op with no limit on its cost; its buffers are allocated before the chain
+// starts. For each kind, rank 0 prints the calls that it made and the control frames that it sent until the last
+// kernel ended, and the median, 99th percentile and maximum of both times. The times are those of a kernel's first
+// block.
 #include "../../examples/gpu/device.hpp"
 #include "../../examples/gpu/stage_kernel.hpp"
 
@@ -30,7 +32,7 @@ using parley::rank_id;
 using parley::task;
 
 struct settings {
-  std::size_t kernels = 500;  // CUDA takes about 1,000 launches that have not begun
+  std::size_t kernels = 500;  // CUDA can queue about 1,000 launches that have not begun
   std::size_t rounds = 20;
   std::size_t calls = 1'000;
   std::size_t elements = 1 << 20;
@@ -52,7 +54,7 @@ struct seen {
   std::uint64_t calls = 0;
 };
 
-/// Kernels that write what they time.
+/// Kernels that record when they began and ended.
 class chain {
  public:
   chain(parley::transports::cuda_space& space, int device)
@@ -94,7 +96,7 @@ task<> receives(parley::transfer t, rank_id from, std::span<std::byte> data) {
   for (std::size_t i = 0; i < options.calls; ++i) co_await t.receive(data, {.from = from});
 }
 
-/// An op that is new, both ways, and its buffers.
+/// A new op in both directions, with its buffers.
 class exchange {
  public:
   exchange(parley::job& here, parley::transports::cuda_space& space, kind what, std::size_t round)
@@ -147,7 +149,7 @@ void tell(const char* name, const seen& of) {
   say("gap", of.gaps_ns);
 }
 
-// Until the last kernel has ended, what of an exchange was meanwhile.
+// Waits until the last kernel has ended, and adds the control frames and calls of that time.
 task<> watch(parley::job& here, chain& kernels, const std::uint64_t* made, seen* into) {
   const auto frames = [&] {
     return here.wire().statistics().sent[static_cast<std::size_t>(parley::runtime::link::channel::control)];

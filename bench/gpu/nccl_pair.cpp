@@ -1,13 +1,14 @@
-// How long a message takes from NCCL's send on one GPU to the end of its receive on the other, in two processes, and how much of that
-// lies in who has to hear of it first: nothing but CUDA and NCCL, and words in shared memory for what ranks tell each other.
+// The time of a message from NCCL's send on one GPU to the end of its receive on the other, in two processes, and how
+// much of it depends on which side must first hear from the other. Uses only CUDA and NCCL; the ranks signal each
+// other by words in shared memory.
 //
 //     gpu_nccl_pair [--repetitions R]
 //
-// WHEN/COMMUNICATOR/BYTES, medians of all in turns. WHEN is
-//   ahead   the receive has been in its stream for some time, as look-ahead would have it;
-//   told    the receiver enqueues it when it hears that the sender has enqueued its part, as a stamp's header could say;
-//   asked   the receiver enqueues it when it hears that there is something, and the sender its part when it is asked for: parley's `nccl`.
-// COMMUNICATOR is `blocking`, or `free`, one whose calls go on in a thread of NCCL's own, as parley's must, which can be given up.
+// Prints WHEN/COMMUNICATOR/BYTES, each a median; all cases are measured in turns. WHEN is ahead   the receive has
+// been in its stream for some time, as with look-ahead; told    the receiver enqueues it after the sender has
+// signalled that its send is enqueued, as a stamp's header could; asked   the receiver hears of a message, enqueues
+// its receive and asks; then the sender enqueues: parley's `nccl`. COMMUNICATOR is `blocking`, or `free`: a
+// non-blocking one, whose calls continue in a thread of NCCL. parley uses free ones, because they can be aborted.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -30,7 +31,7 @@ namespace {
 using namespace parley::bench;
 
 constexpr std::int64_t patience_ns = 60'000'000'000;
-constexpr std::int64_t ahead_ns = 200'000;  // more than a kernel takes to begin
+constexpr std::int64_t ahead_ns = 200'000;  // longer than a kernel takes to start
 constexpr std::size_t largest = 256 << 20;
 constexpr std::array<std::size_t, 8> sizes{8, 4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, largest};
 
@@ -51,14 +52,14 @@ F function_of(void* library, const char* name) {
 enum class when : std::uint8_t { ahead, told, asked };
 constexpr std::array<const char*, 3> names{"ahead", "told", "asked"};
 
-/// What the two processes share: each word is the number of the latest message of which it is true.
+/// Shared by the two processes. Each word is the number of the latest message that has reached that state.
 struct words {
   std::array<ncclUniqueId, 2> ids{};
   std::atomic<std::int64_t> ids_here{0};
-  std::atomic<std::int64_t> ready{0};  // the receiver may be told, or has its receive in the stream
-  std::atomic<std::int64_t> told{0};   // that there is a message
-  std::atomic<std::int64_t> asked{0};  // for it
-  std::atomic<std::int64_t> ended{0};  // its receive
+  std::atomic<std::int64_t> ready{0};  // the receiver is ready for a signal, or its receive is enqueued
+  std::atomic<std::int64_t> told{0};   // the receiver knows that there is a message
+  std::atomic<std::int64_t> asked{0};  // the receiver has asked for it
+  std::atomic<std::int64_t> ended{0};  // its receive has ended
   std::atomic<std::int64_t> began_ns{0};
 };
 
@@ -130,7 +131,7 @@ class end_of_pair {
     return took;
   }
 
-  /// The payload is the sender's.
+  /// Checks that the payload is the sender's.
   void look(std::size_t bytes) {
     std::byte last{};
     check(cudaMemcpy(&last, static_cast<const std::byte*>(memory_) + bytes - 1, 1, cudaMemcpyDefault), "cudaMemcpy");
@@ -140,7 +141,7 @@ class end_of_pair {
   }
 
  private:
-  /// Both ends at once: where a communicator blocks, the first call waits for that of the other end.
+  /// Connects both ends: the first call on a blocking communicator waits for the other end's call.
   void connect(int blocking) {
     for (const std::size_t bytes : sizes) {
       check(place_ == 0 ? send_(memory_, bytes, ncclInt8, 1, both_[blocking], stream_)
@@ -170,7 +171,7 @@ class end_of_pair {
   void* memory_ = nullptr;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t event_ = nullptr;
-  std::array<ncclComm_t, 2> both_{};  // the free one, and the blocking one
+  std::array<ncclComm_t, 2> both_{};  // [0] free, [1] blocking
   decltype(&ncclSend) send_ = nullptr;
   decltype(&ncclRecv) receive_ = nullptr;
   decltype(&ncclCommGetAsyncError) state_ = nullptr;

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""What NCCL takes to be ready on one GPU, which a rank pays once at its start (nccl_library::prepare): python3 bench/gpu/nccl_start.py [DEVICE]
+"""How long NCCL takes to get ready on one GPU. A rank pays this once, at its start (nccl_library::prepare).
 
-A fresh process each time, five of them: CUDA's context, then a communicator of one rank, which loads NCCL's kernels, and a second one.
-libcudart.so.13 and libnccl.so.2 are looked for where LD_LIBRARY_PATH says. Prints milliseconds, a line per process.
+    python3 bench/gpu/nccl_start.py [DEVICE]
+
+Each of five new processes makes a CUDA context, then a communicator of one rank, which loads NCCL's kernels, then a second
+communicator. libcudart.so.13 and libnccl.so.2 are found by LD_LIBRARY_PATH. Prints milliseconds, a line per process.
 """
 import ctypes
 import subprocess

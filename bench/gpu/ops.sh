@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Ops on this machine's GPUs, a process each, in turns with what they are compared with: the two-round ring with all configs, with `put`
-# beside the default, and with PyTorch's batch_isend_irecv, to 16 MiB and of 64 and 256 MiB, where the steps from size to size do not lead;
-# training steps in CUDA graphs, and PyTorch's; sums, and PyTorch's, to 128 MiB and of 64 and 256 MiB, and sums in two levels; ring attention of
-# 65,536 rows, and PyTorch's of the same blocks; all-gather + GEMM and GEMM + reduce-scatter, and PyTorch's; Jacobi, and the Jacobi of NVIDIA's
-# multi-GPU programming models.
+# Ops on this machine's GPUs, one process per GPU, in turns with their counterparts:
+# - the two-round ring with all configs, with only `put` and the default, and with PyTorch's batch_isend_irecv; up to 16 MiB, and at 64
+#   and 256 MiB, which the steps from size to size skip;
+# - training steps in CUDA graphs, and PyTorch's;
+# - sums, and PyTorch's, up to 128 MiB and at 64 and 256 MiB; sums in two levels;
+# - ring attention over 65,536 rows, and PyTorch's attention over the same blocks;
+# - all-gather + GEMM and GEMM + reduce-scatter, and PyTorch's;
+# - Jacobi, and the Jacobi of NVIDIA's multi-GPU programming models.
 #     bash bench/gpu/ops.sh BUILD [RANKS] [ROUNDS] [NVIDIAS_JACOBI]
-# BUILD holds cli/parley and the programs of examples/gpu. NVIDIAS_JACOBI is the program of its folder nccl_overlap.
+# BUILD holds cli/parley and the programs of examples/gpu. NVIDIAS_JACOBI is the program from NVIDIA's folder nccl_overlap.
 set -u
 build=${1:?usage: ops.sh BUILD [RANKS] [ROUNDS] [NVIDIAS_JACOBI]}
 ranks=${2:-2}
@@ -23,7 +26,7 @@ one() {
   [ "$status" = 0 ] || echo "FAILED with status $status"
 }
 
-# What begins at 8 bytes and grows by a power of two each time passes these by. Fewer calls of them do.
+# Sizes that a sweep from 8 bytes on skips. They need fewer calls.
 large=(-b $((64 << 20)) -e $((256 << 20)) -f 4)
 
 echo "machine: $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | xargs), $(nproc) cores, $(date -u +%F)"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# A pipeline forward and backward on this machine's GPUs, a process and a stage each, in turns: kernels enqueued when their input is
-# here, kernels enqueued ahead of it, each with all configs and with `put` alone beside the default, and torch.distributed.pipelining.
+# A pipeline forward and backward on this machine's GPUs, with one process and one stage per GPU. In turns: kernels that are enqueued
+# when their input has arrived, kernels that are enqueued ahead (each with all configs, and with only `put` and the default), and
+# torch.distributed.pipelining.
 #     bash bench/gpu/pipelines.sh BUILD [RANKS] [ROUNDS] [further options of gpu_pipeline, such as --num-microbatches 32]
-# BUILD holds cli/parley and examples/gpu_pipeline. Prints a line per run, and the figures of each below it.
+# BUILD holds cli/parley and examples/gpu_pipeline. Prints a line per run, followed by its figures.
 set -u
 build=${1:?usage: pipelines.sh BUILD [RANKS] [ROUNDS] [OPTIONS]}
 ranks=${2:-2}

@@ -1,10 +1,11 @@
-// Which copies one that waits holds up, on two GPUs of one host: nothing but CUDA, one process. A stream waits for a word, which the
-// processor writes, and then copies; copies of every kind in streams of their own come after it, and must not wait as well.
+// Which copies does a waiting copy block, on two GPUs of one host? Uses only CUDA, in one process. A stream waits for
+// a word that the host writes, and then copies. Copies of every kind follow in streams of their own, and must not
+// wait as well.
 //
-//     gpu_queues      a line for each kind of copy that waits, with those that it held up
+//     gpu_queues      prints a line per kind of waiting copy, with the copies that it blocked
 //
-// A GPU copies out of another one's memory through one queue, whichever streams it is asked in; so parley/cuda_copies.hpp lets such
-// copies wait in the host's memory.
+// A GPU has a single queue for copies out of another GPU's memory, whatever their streams. parley/cuda_copies.hpp
+// therefore keeps such copies in host memory while they wait.
 #include <parley/bench/gpu/flag.hpp>
 
 #include <array>
@@ -21,14 +22,15 @@ constexpr std::size_t bytes = 1 << 20;
 constexpr std::int64_t long_enough_ns = 50'000'000;
 constexpr std::int64_t too_long_ns = 5'000'000'000;
 
-/// A stream, and where it has come to. Made before anything waits, and used again: streams beyond the queues of a GPU share these.
+/// A stream, and an event for its end. Streams are made before anything waits and are reused, because streams beyond
+/// a GPU's number of queues share queues.
 struct queue {
   explicit queue(int on) : device(on) {
     check(cudaSetDevice(device), "cudaSetDevice");
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     check(cudaEventCreateWithFlags(&end, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   }
-  /// Whether all that is in it happens within that time.
+  /// True if all work in the stream ends within that time.
   bool ends(std::int64_t within_ns) const {
     check(cudaSetDevice(device), "cudaSetDevice");
     check(cudaEventRecord(end, stream), "cudaEventRecord");
@@ -71,7 +73,7 @@ void copy(kind k, const gpu& on, const gpu& other, char* host, const queue& in) 
   check(cudaMemcpyAsync(ends[k][0], ends[k][1], bytes, cudaMemcpyDefault, in.stream), "cudaMemcpyAsync");
 }
 
-/// Those of all kinds, on both GPUs, that do not end in this time.
+/// Makes copies of all kinds on both GPUs, and names those that do not end within that time.
 std::string do_not_end(const std::array<gpu, 2>& gpus, char* host, std::int64_t within_ns) {
   std::string late;
   for (const gpu& g : gpus) {
@@ -86,7 +88,7 @@ std::string do_not_end(const std::array<gpu, 2>& gpus, char* host, std::int64_t 
 }  // namespace
 
 int main() {
-  // CUDA gives a process 8 queues for each GPU otherwise.
+  // By default CUDA gives a process 8 queues per GPU.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   int count = 0;
   check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
@@ -95,7 +97,7 @@ int main() {
   char* host = nullptr;
   check(cudaHostAlloc(reinterpret_cast<void**>(&host), bytes, cudaHostAllocPortable), "cudaHostAlloc");
   const flag released;
-  // The first copy of a kind may make CUDA load something, and wait for the device.
+  // The first copy of a kind may make CUDA load something and wait for the device, so each kind is run once first.
   if (const std::string late = do_not_end(gpus, host, too_long_ns); !late.empty())
     give_up("copies that wait for nothing do not end" + late);
   unsigned round = 0;

@@ -1,11 +1,11 @@
-// The floor under transfers between two GPUs of one host, in one process with one thread: nothing but CUDA, and nothing but
-// NCCL. A copy is timed from its call until an event says that it has ended, asked in a loop.
+// The lower bound for transfers between two GPUs of one host, in one process with one thread: only CUDA, and only
+// NCCL. A copy is timed from its call until an event, polled in a loop, says that it has ended.
 //
 //     gpu_raw [--repetitions R]      peer_copy/BYTES, kernel_16/BYTES (parley's copy kernel, 16 blocks), kernel_64/BYTES and
 //                                    nccl_raw/BYTES, medians, from 8 B to 256 MiB
 //
-// NCCL's pair is a send on one GPU and a receive on the other in one group, over blocking communicators; it is looked for when
-// the program runs, and left out where it is not found.
+// NCCL's case is a send on one GPU and a receive on the other in one group, on blocking communicators. NCCL is loaded
+// at run time and left out if it is not found.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>

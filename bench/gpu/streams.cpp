@@ -1,9 +1,11 @@
-// How many streams CUDA makes for a device while one waits there, before the next one has to wait for that: nothing but CUDA, one GPU, a
-// process for each line. So many were there before, all at a time, and are gone.
+// How many streams can CUDA make for a device while a stream waits there, before making the next one blocks? Uses
+// only CUDA, one GPU, and one process per line. Each process first makes BEFORE streams at the same time and destroys
+// them.
 //
-//     gpu_streams [BEFORE...]      0 64 256 512 unless said otherwise
+//     gpu_streams [BEFORE...]      default: 0 64 256 512
 //
-// transports/cuda/device/runtime.cpp makes that room when a process first uses a device, as NCCL makes streams for each communicator.
+// Background: transports/cuda/device/runtime.cpp makes and destroys streams in this way when a process first uses a
+// device, because NCCL makes streams for each communicator.
 #include <cuda_runtime_api.h>
 #include <parley/bench/measure.hpp>
 #include <sys/wait.h>
@@ -94,7 +96,7 @@ int main(int argc, char** argv) {
   std::printf("%8s %12s %12s %12s\n", "before", "took (ms)", "took (MiB)", "first held");
   std::fflush(stdout);
   for (const std::size_t before : all) {
-    const pid_t child = ::fork();  // CUDA has not been called yet
+    const pid_t child = ::fork();  // CUDA has not been called before
     if (child == 0) {
       look(before);
       std::fflush(stdout);

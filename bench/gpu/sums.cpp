@@ -1,12 +1,14 @@
-// The heterogeneous all-reduce on GPUs: NCCL, and kernels of parley's own that some ranks may lack. A process for each rank, which take the
-// host's GPUs in turn, or all ranks in one; where ranks share a GPU or a process, only sums that are gathered are left.
+// The heterogeneous all-reduce on GPUs: NCCL, and parley's own kernels, which some ranks may lack. Either one process
+// per rank, which get the host's GPUs in turn, or all ranks in one process. If ranks share a GPU or a process, only
+// gathered sums are available.
 //
 //     parley run -n 2 -- gpu_sums [--mask RANK] [--bytes N] [--calls N] [--kill RANK | --fault RANK] [--at CALL]
 //     gpu_sums --one-process 8 [--mask RANK] …
 //
-// Calls go on until rank 0 knows what was agreed on, at least CALLS and at most 20 times as many, and then for a quarter of CALLS, which are
-// timed. Compares every result with the sum it must be, but for the first number, which rank 0 tells the others by; prints what was agreed on and
-// what came of each config, and ends with status 1 when one is wrong, or nothing was agreed on.
+// The program makes at least CALLS and at most 20 times CALLS calls until rank 0 knows the agreed config, and then
+// times CALLS / 4 more. It compares every result with the expected sum, except for the first number, by which rank 0
+// signals the others. It prints the agreed config and the outcome of each config. The exit status is 1 if a sum is
+// wrong or nothing was agreed on.
 #include <parley/bench/measure.hpp>
 #include <parley/cuda_runtime.hpp>
 #include <parley/cuda_space.hpp>
@@ -34,10 +36,10 @@ using namespace parley::bench;
 struct wishes {
   std::uint64_t bytes = 0;
   std::int64_t calls = 0;
-  std::int64_t at = 0;       // the call at which
-  std::int64_t mask = -1;    // this rank lacks some configs
-  std::int64_t dies = -1;    // this one
-  std::int64_t faults = -1;  // or a kernel of its own writes where nothing is
+  std::int64_t at = 0;       // the call at which `dies` or `faults` acts
+  std::int64_t mask = -1;    // rank that lacks some configs; -1: none
+  std::int64_t dies = -1;    // rank that kills itself
+  std::int64_t faults = -1;  // rank whose kernel writes to an invalid address
 };
 
 float value_of(parley::rank_id rank, std::int64_t call, std::size_t i) {
@@ -99,7 +101,7 @@ parley::task<> sums(parley::rank* who, parley::transports::cuda_copies* on, parl
   };
   for (; goes_on(); ++call) {
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of(self.id(), call, i);
-    // Rank 0's word that it knows what was agreed on: all hear it in the same call.
+    // Rank 0 signals that it knows the agreed config. The sum brings the signal to all ranks in the same call.
     values[0] = self.id() == 0 && all_reduce.decision(w.bytes).decided ? 1 : 0;
     co_await space.copy(block->bytes(), host);
     if (w.dies == self.id() && w.at == call) std::raise(SIGKILL);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The figures of compare.sh as one table: python3 bench/gpu/table.py FILE...
+"""Prints the figures of compare.sh as one table: python3 bench/gpu/table.py FILE...
 
-Files hold lines NAME/BYTES NANOSECONDS ns. Times are medians; `agreed by best` compares what was agreed on with the best config
-of parley on its own, in hindsight.
+The files hold lines NAME/BYTES NANOSECONDS ns. Times are medians. `agreed by best` is the time of the agreed config divided by that
+of parley's best config on its own, chosen in hindsight.
 """
 import sys
 

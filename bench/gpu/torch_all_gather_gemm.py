@@ -1,8 +1,8 @@
-"""What examples/gpu/all_gather_gemm.cpp measures, in PyTorch over NCCL: an all-gather of rows, then one product.
+"""The layer of examples/gpu/all_gather_gemm.cpp in PyTorch over NCCL: an all-gather of rows, then one product.
 
     torchrun --nproc-per-node 2 bench/gpu/torch_all_gather_gemm.py [--M 8192] [--N 11008] [--K 4096] [--iters 20] [--warmup 5]
 
-Prints the median of nine rounds of `--iters` calls, of rank 0.
+Prints rank 0's time per call, the median of nine rounds of `--iters` calls.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""What examples/gpu/all_reduce.cpp measures, in PyTorch: all-reduces of floats, each waited for on the host.
+"""The all-reduces of examples/gpu/all_reduce.cpp in PyTorch: sums of floats; the host waits for each.
 
     torchrun --nproc-per-node 2 bench/gpu/torch_all_reduce.py [-b 8] [-e 268435456] [-f 2] [-n 100] [-w 50]
 

@@ -1,9 +1,9 @@
-"""The blocks of examples/gpu/ring_attention.cpp in PyTorch, on one GPU, with no communication: scaled_dot_product_attention of a rank's queries with
-each rank's keys and values, without putting the parts together.
+"""The blocks of examples/gpu/ring_attention.cpp in PyTorch, on one GPU and without communication: scaled_dot_product_attention of
+a rank's queries with each rank's keys and values. The partial results are not combined.
 
     python3 bench/gpu/torch_attention.py [--ranks 2] [--seqlen 65536] [--heads 32] [--head-dim 128] [--causal] [--dtype bf16] [-n 5] [-w 5]
 
-Prints the median of five rounds of `-n` times, for the rank with most blocks.
+Prints the median of five rounds of `-n` calls, for the rank with the most blocks.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""What examples/gpu/gemm_reduce_scatter.cpp measures, in PyTorch over NCCL: one product, then a reduce-scatter of its rows.
+"""The layer of examples/gpu/gemm_reduce_scatter.cpp in PyTorch over NCCL: one product, then a reduce-scatter of its rows.
 
     torchrun --nproc-per-node 2 bench/gpu/torch_gemm_reduce_scatter.py [--M 8192] [--N 4096] [--K 11008] [--iters 20] [--warmup 5]
 
-Prints the median of nine rounds of `--iters` calls, of rank 0.
+Prints rank 0's time per call, the median of nine rounds of `--iters` calls.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""What the layers have in common that PyTorch is measured with: flags, ranks, numbers, and the median of nine rounds of `--iters` calls."""
+"""Shared by the layers that are measured in PyTorch: options, ranks, numbers, and the median of nine rounds of `--iters` calls."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 
 def arguments(**sizes):
-    """The flags of examples/gpu/whole_layers.hpp; `sizes` are the defaults of M, N and K."""
+    """The options of examples/gpu/whole_layers.hpp; `sizes` are the defaults of M, N and K."""
     parser = argparse.ArgumentParser()
     for name, default in (*sizes.items(), ("iters", 20), ("warmup", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -18,7 +18,7 @@ def arguments(**sizes):
 
 
 def join():
-    """This process as a rank with a GPU; answers how many there are."""
+    """Makes this process a rank with a GPU; returns the number of ranks."""
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
     return dist.get_world_size()
@@ -33,7 +33,7 @@ def empty(rows, columns):
 
 
 def measure(name, call, args):
-    """Prints the time of a call, of rank 0, and leaves the job."""
+    """Prints rank 0's time per call and leaves the job."""
 
     def timed(calls):
         dist.barrier()

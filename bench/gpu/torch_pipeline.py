@@ -1,9 +1,9 @@
-"""The schedule of gpu_pipeline in torch.distributed.pipelining: one forward, one backward, a process and a GPU for each stage.
+"""The schedule of gpu_pipeline in torch.distributed.pipelining: 1F1B, with one process and one GPU per stage.
 
     torchrun --nproc-per-node 4 bench/gpu/torch_pipeline.py [--num-microbatches 8] [--train-iters 200] [--micro-batch-size 1]
         [--seq-length 512] [--hidden-size 512] [--compute-us 1000]
 
-Options are gpu_pipeline's. Prints `name value unit` lines as parley's programs do.
+The options are those of gpu_pipeline. Prints `name value unit` lines like parley's programs.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 
 def cycles_for(microseconds):
-    """What torch.cuda._sleep needs to last so long."""
+    """The argument with which torch.cuda._sleep lasts that long."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     for _ in range(3):
         begin.record()

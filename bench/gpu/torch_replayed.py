@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 bench/gpu/torch_replayed.py [-b 8] [-e 16777216] [-f 8] [-n 1000] [-w 2000]
 
-Prints the same times; the host learns of the end of each step.
+Prints the same times. The host waits for the end of each step.
 """
 
 import argparse
@@ -20,7 +20,7 @@ def measure(step, warm, timed):
     began = time.perf_counter()
     for _ in range(timed):
         step()
-        torch.cuda.current_stream().synchronize()  # as the other program knows of each step's end
+        torch.cuda.current_stream().synchronize()  # because replayed_step.cpp waits for each step, too
     return (time.perf_counter() - began) / timed * 1e6
 
 

@@ -1,4 +1,4 @@
-"""The two-round ring of examples/gpu/ring_exchange.cpp with PyTorch's batch_isend_irecv over NCCL, a process and a GPU each.
+"""The two-round ring of examples/gpu/ring_exchange.cpp with PyTorch's batch_isend_irecv over NCCL, one process per GPU.
 
     torchrun --nproc-per-node 2 bench/gpu/torch_ring.py [-b 8] [-e 67108864] [-f 8] [-n 200] [-w 50]
 

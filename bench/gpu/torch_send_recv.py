@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch's send and recv over NCCL between two GPUs, a process each: half of a round trip, medians.
+"""PyTorch's send and recv over NCCL between two GPUs, one process per GPU: the median of half a round trip.
 
     python3 bench/gpu/torch_send_recv.py [REPETITIONS]     prints torch/BYTES NANOSECONDS ns
 """

@@ -1,9 +1,9 @@
-// CAF, measured as its users would write it: statically typed actors, one scheduler thread, 8-byte messages.
-// CAF's mailboxes are unbounded and its requests are armed in a clock of their own; both are its defaults.
+// CAF as its users would write it: statically typed actors, one scheduler thread, 8-byte messages. CAF's mailboxes
+// are unbounded, and its request timeouts run on CAF's own clock; both are its defaults.
 //
 //     caf --only pingpong|fanin|idle|spawn|request [--iterations N] [--policy sharing|stealing] [--burst 50]
 //
-// The defaults are the ones that were fastest: work sharing beats CAF's default, work stealing, with one thread.
+// The defaults are the fastest settings found: with one thread, work sharing beats CAF's own default, work stealing.
 #include <parley/bench/measure.hpp>
 
 #include <atomic>
@@ -67,9 +67,8 @@ void pingpong(caf::actor_system& system, std::int64_t messages) {
   report("caf_pingpong", double(marks.end - marks.start) / double(messages), "ns");
 }
 
-// A hundred senders, one receiver. The receiver starts a round with one message to each sender, which answers with
-// `burst` messages; nothing else bounds what waits in CAF's mailbox.
-// NOLINTNEXTLINE(performance-unnecessary-value-param): CAF gives a behaviour its arguments by value
+// A hundred senders, one receiver. The receiver starts a round with one message to each sender, which replies with
+// `burst` messages. Nothing else limits CAF's mailbox.
 value_actor::behavior_type burst_sender(value_actor::pointer self, value_actor receiver, std::int64_t burst) {
   return {[=](std::int64_t) {
     for (std::int64_t n = 0; n < burst; ++n) self->send(receiver, n);
@@ -115,7 +114,7 @@ void fanin(caf::actor_system& system, std::int64_t messages, std::int64_t burst)
   report("caf_fanin", double(marks.end - marks.start) / double(total), "ns");
 }
 
-// Actors that have started, hold a partner's address and wait for a message.
+// Actors that have started, hold a partner's address, and wait for a message.
 value_actor::behavior_type idler(value_actor::stateful_pointer<player_state> self, std::atomic<std::int64_t>* started) {
   started->fetch_add(1);
   return {[=](std::int64_t n) { self->send(self->state.partner, n); }};
@@ -133,7 +132,7 @@ void idle(caf::actor_system& system, std::int64_t actors) {
   system.await_all_actors_done();
 }
 
-// An actor spawns children that run once and end; the child that completes a batch asks for the next one.
+// An actor spawns children that run once and end. The child that completes a batch requests the next one.
 struct spawner_state {
   std::int64_t spawned = 0;
   std::int64_t ended = 0;
@@ -168,7 +167,7 @@ void spawn(caf::actor_system& system, std::int64_t actors) {
   report("caf_spawn", double(marks.end - marks.start) / double(actors), "ns");
 }
 
-// One request after the other, each with a deadline that is armed and never reached.
+// Sequential requests, each with a deadline that is armed and never reached.
 server_actor::behavior_type server() {
   return {[](std::int64_t n) { return n + 1; }};
 }

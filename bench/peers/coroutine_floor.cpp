@@ -1,4 +1,4 @@
-// What no actor library can beat by much: coroutines that share one queue, with no types, bounds, deadlines or names.
+// The lower bound for actor libraries: coroutines that share one queue, with no types, bounds, deadlines or names.
 //
 //     coroutine_floor [--iterations N]
 #include <parley/bench/measure.hpp>

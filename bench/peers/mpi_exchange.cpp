@@ -1,4 +1,4 @@
-// What bench/exchange.cpp measures, by MPI: the median time of a step, for each size, and what each rank saw of all steps.
+// The exchanges of bench/exchange.cpp, made by MPI: the median time of a step for each size, and each rank's times.
 //
 //     mpirun -n 2 mpi_exchange --only pairs        MPI_Isend and MPI_Irecv, both ways at once, and MPI_Waitall
 //     mpirun -n 2 mpi_exchange --only batch        8 of each
@@ -64,7 +64,7 @@ void batch(const mpi_world& world, const arguments& given) {
   }
 }
 
-// One side of an n x n block of doubles with a rim of one cell: the cells that leave it, or those that come.
+// One side of an n x n block of doubles with a rim of one cell: the cells to send, or the ghost cells to receive.
 MPI_Datatype side_of(int n, int dimension, bool upper, bool ghosts) {
   const std::array<int, 2> whole{n + 2, n + 2};
   std::array<int, 2> part{n, n};

@@ -1,5 +1,5 @@
-// How long an MPI rank takes to start: from just before its image is loaded until MPI_Init has returned and it has
-// exchanged one message with its neighbour. The launcher's own time is not counted.
+// How long an MPI rank takes to start: from just before its image is loaded until MPI_Init has returned and the rank
+// has exchanged one message with its neighbour. The launcher's own time is not counted.
 //
 //     mpirun -n 2 mpi_start
 #include <mpi.h>

@@ -1,5 +1,5 @@
-// MPI_Send and MPI_Recv between two pinned ranks: the median time one way of a transfer, on the clock that both share,
-// from the later of the two starts to the end of the receive. Both sides use the same buffers again and again.
+// MPI_Send and MPI_Recv between two pinned ranks: the median one-way time of a transfer, by the clock that both
+// share, from the later of the two starts to the end of the receive. Both sides reuse the same buffers.
 //
 //     mpirun -n 2 mpi_transfer [--bytes N] [--repetitions R]
 //     mpirun -n 2 mpi_transfer --sweep_to N        half a round trip, for every power of two from 8 bytes up to N

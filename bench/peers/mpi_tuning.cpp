@@ -1,9 +1,10 @@
-// The usual way to tune an operation across ranks, written over MPI as its users write it: gather everyone's list of
-// configs, then for each config a barrier, warm-ups, timed runs, and a MAX all-reduce over the world; compute stands
-// still meanwhile. Ranks 2k and 2k+1 share an edge, 2k sends; a config is a size of chunk and how many are in flight.
+// The usual way to tune an operation across ranks, written over MPI as its users write it: gather all ranks' lists of
+// configs, then for each config a barrier, warm-ups, timed runs, and a MAX all-reduce over the world. The program
+// computes nothing meanwhile. Ranks 2k and 2k+1 share an edge on which 2k sends. A config is a chunk size and a
+// number of chunks in flight.
 //
-// The time lost is the wall time of that phase, for none of its transfers carries data that the program wanted. The
-// program then runs `--microbatches` of compute and a transfer with the winner and says what share the loss is.
+// The whole wall time of that phase is lost, because its transfers carry no data of the program. The program then
+// runs `--microbatches` of compute and a transfer with the winner, and prints the share of the loss.
 //
 //     mpirun -n 2 mpi_tuning [--bytes N] [--configs 8] [--warm_ups 1] [--repetitions 5] [--microbatches 200]
 //                            [--compute_us 5000] [--keys 1]
@@ -26,7 +27,7 @@ struct chunking {
   std::size_t in_flight;
 };
 
-// The first is the default, as in the catalogue that parley's side of this row uses.
+// The first is the default. The catalogue is the same as on parley's side of this row (ranks.hpp).
 constexpr std::array<chunking, 12> catalogue{{{0, 1},
                                               {64 << 10, 2},
                                               {128 << 10, 2},
@@ -70,7 +71,7 @@ struct settings {
 };
 
 std::size_t tune(const edge& on, std::vector<char>& buffer, std::int64_t bytes, const settings& with) {
-  std::array<char, 512> mine{};  // eight names of configs
+  std::array<char, 512> mine{};  // names of eight configs
   int size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   std::vector<char> everyones(mine.size() * std::size_t(size));

@@ -1,5 +1,5 @@
 #pragma once
-/// MPI from here to the end of the block, with each rank pinned to a core.
+/// Initializes MPI, finalizes it at the end of the block, and pins each rank to a core.
 ///
 ///     const mpi_world world(argc, argv);
 ///     if (world.size != 2) give_up("mpi_transfer needs exactly two ranks: mpirun -n 2");

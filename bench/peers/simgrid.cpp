@@ -1,9 +1,10 @@
-// SimGrid's simulator, as its users would write it: actors that sleep, put and get through mailboxes, two hosts to a pair.
-// What simulator.cpp measures of parley's, with one difference: SimGrid also models how transfers share the bandwidth of links.
+// SimGrid's simulator as its users would write it: actors that sleep, put and get through mailboxes, with two hosts
+// per pair. Measures the same as simulator.cpp does for parley, with one difference: SimGrid also models how
+// transfers share bandwidth.
 //
 //     simgrid [--ranks 1000] [--calls 600]      pairs that exchange 128 bytes every 10 us: events a second
 //
-// An event is a message that was received, or an actor that has slept.
+// An event is a message received, or the end of an actor's sleep.
 #include <parley/bench/measure.hpp>
 
 #include <simgrid/s4u.hpp>
@@ -20,7 +21,7 @@ constexpr double pace_s = 10e-6;
 constexpr std::uint64_t message_bytes = 128;
 
 void sender(s4u::Mailbox* to, std::int64_t calls) {
-  static std::int64_t payload = 0;  // what is passed on is where it lies
+  static std::int64_t payload = 0;  // messages pass a pointer to it
   for (std::int64_t n = 0; n < calls; ++n) {
     s4u::this_actor::sleep_for(pace_s);
     to->put(&payload, message_bytes);

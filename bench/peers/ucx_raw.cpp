@@ -1,8 +1,8 @@
-// The floor under messages between two processes: nothing but UCX. Both sides send the header that parley sends (64
-// bytes) and a small payload with `ucp_am_send_nbx` and turn `ucp_worker_progress` until the answer is there.
+// The lower bound for messages between two processes, with UCX only. Both sides send the header that parley sends (64
+// bytes) and a small payload with `ucp_am_send_nbx`, and call `ucp_worker_progress` until the reply has arrived.
 //
 //     ucx_raw --only pingpong [--bytes 8] [--iterations N]     two processes on two cores: ns one way
-//     ucx_raw --only one_core                                  both on one core, giving way with sched_yield
+//     ucx_raw --only one_core                                  both on one core, yielding with sched_yield
 //     ucx_raw --only idle [--seconds 1]                        armed and asleep: per cent of a core
 //     ucx_raw --only start                                     from loading until one message went round: ns
 #include <parley/bench/measure.hpp>
@@ -28,7 +28,7 @@ void check(ucs_status_t status, const char* what) {
   if (status != UCS_OK) give_up(std::string(what) + ": " + ucs_status_string(status));
 }
 
-// One process: a worker, an endpoint to the other process, and the last message that came.
+// One process: a worker, an endpoint to the other process, and the last message received.
 class side {
  public:
   explicit side(int socket) {
@@ -64,7 +64,7 @@ class side {
   }
 
   void send(const void* payload, std::size_t size) {
-    // As parley's link does it: at once from the caller's memory, or not at all.
+    // Like parley's link: the send must complete immediately from the caller's memory, or fail.
     ucp_request_param_t params{};
     params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
     params.flags = UCP_AM_SEND_FLAG_EAGER;
@@ -91,7 +91,7 @@ class side {
     if (!first) send(payload.data(), bytes);
   }
 
-  // Sleeps until something comes or the time is over; a message ends it early.
+  // Sleeps until the time is over; a message ends the sleep early.
   void sleep(int milliseconds) {
     int fd = -1;
     check(ucp_worker_get_efd(worker_, &fd), "ucp_worker_get_efd");
@@ -150,7 +150,8 @@ class side {
   std::array<char, 8192> landing_{};
 };
 
-// The median of blocks of round trips, so that a block during which somebody else had the core does not count.
+// Returns the median over blocks of round trips, so that a block in which another process had the core does not
+// count.
 double round_trips(side& mine, bool first, std::int64_t iterations, std::size_t bytes, side::waiting how) {
   const std::vector<char> payload(bytes, 'p');
   constexpr std::int64_t block = 500;
@@ -215,7 +216,7 @@ int main(int argc, char** argv) {
       give_up("--only takes pingpong, one_core, idle or start, not " + only);
     }
     char bye = 0;
-    exchange(socket, &bye, 1, &bye, 1);  // neither side takes its endpoint away from the other's last message
+    exchange(socket, &bye, 1, &bye, 1);  // keeps both endpoints alive until the last message has arrived
   }
   if (!first) return 0;
   int status = 0;

@@ -1,4 +1,4 @@
-// A program that lives in a Boost.Asio io_context and shares it with parley: one `io.run()` drives both.
+// A program that runs on a Boost.Asio io_context and shares it with parley: one `io.run()` drives both.
 //
 //     parley run -n 2 ./asio_context
 #include "neighbours.hpp"
@@ -13,7 +13,7 @@ using namespace parley::literals;
 
 namespace {
 
-/// What the program did before parley: something every millisecond.
+/// The program's own work: a timer handler that runs every millisecond.
 class heartbeat {
  public:
   explicit heartbeat(boost::asio::io_context& io) : timer_(io) { next(); }
@@ -33,17 +33,17 @@ class heartbeat {
 
 int serve() {
   boost::asio::io_context io;
-  parley::job here(io);  // meets the other ranks, which takes until the last one has come
+  parley::job here(io);  // blocks until all ranks have joined
   heartbeat own(io);
 
   here.loop().follow_io();
   parley::work<> exchanged =
       parley::start(here.loop(), neighbours::exchange(here.self()), {.timeout = 30s, .on_end = [&] { io.stop(); }});
-  io.run();  // the program's handlers and parley's actors, in turns
+  io.run();  // runs the program's handlers and parley's actors in turns
 
-  exchanged.wait();  // it has ended; this throws what it threw
+  exchanged.wait();  // already done; rethrows what the exchange threw, if anything
   neighbours::report(here.self(), "the io_context", own.beats);
-  here.leave();  // without it the others would be told that this rank died
+  here.leave();  // otherwise the other ranks are told that this one died
   return 0;
 }
 

@@ -1,10 +1,10 @@
-// A program with an epoll loop of its own, which also serves parley and sleeps when nobody has anything to do.
+// A program with its own epoll loop, which also serves parley and sleeps when neither has anything to do.
 //
 //     parley run -n 2 ./epoll_loop
 //
-// The rule: poll until the answer is `armed`, then sleep. From then on `native_handle` becomes readable as soon as there is
-// work, whatever it is: a message, a timer, a death. Nothing else wakes this program: it would sleep on if the handle missed a
-// message.
+// The rule: call `poll` until it returns `armed`, then sleep. From then on `native_handle` becomes readable as soon
+// as parley has work, be it a message, a timer or the death of a rank. In this program nothing else ends the sleep,
+// so a missed wake-up would make it hang.
 #include "neighbours.hpp"
 
 #include <sys/epoll.h>
@@ -15,7 +15,7 @@
 
 namespace {
 
-/// What the program had before parley: an epoll descriptor, which watches what else it has to do.
+/// The program's own loop: an epoll descriptor that watches everything the program waits for.
 class own_loop {
  public:
   own_loop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {

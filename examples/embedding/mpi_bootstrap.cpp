@@ -1,9 +1,10 @@
-// A program that runs MPI already: its communicator brings parley's ranks together, and no launcher or port is asked for.
+// A program that already runs MPI: parley's ranks find each other through its communicator, without a launcher or a
+// port.
 //
 //     mpirun -n 2 ./mpi_bootstrap
 //
-// parley needs MPI neither to build nor to run: it takes any function with which all ranks exchange bytes. Copy
-// `through_mpi`.
+// parley needs MPI neither to build nor to run; its bootstrap accepts any function that all-gathers bytes. Copy
+// `through_mpi` into your program.
 #include "neighbours.hpp"
 
 #include <parley/quick_start.hpp>
@@ -40,7 +41,7 @@ parley::bootstrap through_mpi(MPI_Comm ranks) {
 
 void serve(parley::job& here) {
   parley::work<> exchanged = parley::start(here.loop(), neighbours::exchange(here.self()));
-  // MPI goes on beside parley: the ranks reduce until neither has anything to exchange.
+  // MPI keeps working next to parley: the ranks run reductions until both have finished their exchange.
   unsigned long long reductions = 0;
   for (int anybody = 1; anybody != 0; ++reductions) {
     for (int i = 0; i < 100 && !exchanged.done(); ++i) here.loop().poll();

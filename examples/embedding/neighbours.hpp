@@ -1,5 +1,5 @@
 #pragma once
-// What the embedding examples have in common: ranks 0 and 1 exchange rows of numbers in both directions, and check them.
+// Shared by the embedding examples: ranks 0 and 1 exchange rows of numbers in both directions, and check them.
 #include <parley/parley.hpp>
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace neighbours {
 using namespace parley::literals;
 
 inline constexpr int steps = 100;
-inline constexpr std::size_t numbers = 32'768;  // 256 KiB a step
+inline constexpr std::size_t numbers = 32'768;  // 256 KiB per step
 
 inline parley::transfer_options rows() {
   return {.name = "rows",
@@ -21,12 +21,12 @@ inline parley::transfer_options rows() {
           .configs = {parley::configs::direct(), parley::configs::chunked(64_KiB, /*in_flight=*/4)}};
 }
 
-/// What `rank` sends in a step.
+/// Fills `row` with what `rank` sends in this step.
 inline void fill(std::vector<std::uint64_t>& row, parley::rank_id rank, int step) {
   for (std::size_t i = 0; i < row.size(); ++i) row[i] = (std::uint64_t{rank} << 40U) + (std::uint64_t(step) << 20U) + i;
 }
 
-/// Throws when this is not what `rank` has sent in this step.
+/// Throws if `row` is not what `rank` sent in this step.
 inline void check(const std::vector<std::uint64_t>& row, parley::rank_id rank, int step) {
   std::vector<std::uint64_t> expected(row.size());
   fill(expected, rank, step);
@@ -34,14 +34,14 @@ inline void check(const std::vector<std::uint64_t>& row, parley::rank_id rank, i
     parley::runtime::raise({parley::errc::config_failed, "step " + std::to_string(step) + " came out wrong"});
 }
 
-/// All steps as a coroutine; both directions of a step are under way at once.
+/// Makes all steps. In each step, the send and the receive are in flight together.
 inline parley::task<> exchange(parley::rank& self) {
   parley::transfer transfer(self, rows());
   const parley::rank_id peer = 1 - self.id();
   std::vector<std::uint64_t> mine(numbers);
   std::vector<std::uint64_t> theirs(numbers);
   static_cast<void>(
-      co_await parley::sleep_for(1ms));  // so that the host's own loop has a turn, however fast the steps are
+      co_await parley::sleep_for(1ms));  // gives the host's own loop a turn, no matter how fast the steps are
   for (int step = 0; step < steps; ++step) {
     fill(mine, self.id(), step);
     co_await parley::when_all(transfer.send(mine, {.to = peer}), transfer.receive(theirs, {.from = peer}));
@@ -49,7 +49,8 @@ inline parley::task<> exchange(parley::rank& self) {
   }
 }
 
-/// The last line of each example. Throws when the host's own loop was never run, which is what the example is there to show.
+/// Prints the last line of each example. Throws if the host's own loop never ran, because the example must show that
+/// it does.
 inline void report(parley::rank& self, const char* loop, unsigned long long of_its_own) {
   if (of_its_own == 0) parley::runtime::raise({parley::errc::exception, std::string(loop) + " ran no step of its own"});
   std::printf("rank %u: %d steps exchanged and checked; %s ran %llu steps of its own meanwhile\n", self.id(), steps,

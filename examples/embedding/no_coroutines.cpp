@@ -1,4 +1,4 @@
-// A code without coroutines, in the manner of MPI's non-blocking calls: start, compute, test, wait.
+// A program without coroutines, in the style of MPI's non-blocking calls: start, compute, test, wait.
 //
 //     parley run -n 2 ./no_coroutines
 #include "neighbours.hpp"
@@ -17,7 +17,7 @@ void iterate(parley::job& here) {
     parley::work<std::uint64_t> received = transfer.start_receive(theirs, {.from = peer});
     parley::work<> sent = transfer.start_send(mine, {.to = peer});
 
-    while (!received.test()) ++computed;  // the inner points, a few at a time: `test` also moves the data on
+    while (!received.test()) ++computed;  // stands for a few inner points; `test` also moves the data on
 
     const std::uint64_t bytes = received.wait();
     sent.wait();

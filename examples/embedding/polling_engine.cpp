@@ -1,15 +1,15 @@
-// An engine that owns its loop and polls parley between steps of its own.
+// An engine that owns its loop and polls parley between its own steps.
 //
 //     parley run -n 2 ./polling_engine
 //
-// The engine never blocks in parley: `poll` moves everything on by what is ready at that moment. A real engine would launch
+// The engine never blocks in parley: `poll` only handles what is ready at that moment. A real engine would launch
 // kernels where this one counts.
 #include "neighbours.hpp"
 
 namespace {
 
 void serve(parley::job& here) {
-  // The coroutine runs in the turns of the loop; `exchanged` is the engine's handle on it.
+  // The coroutine runs inside the engine's calls of `poll`. `exchanged` is the engine's handle to it.
   parley::work<> exchanged = parley::start(here.loop(), neighbours::exchange(here.self()));
 
   unsigned long long engine_steps = 0;
@@ -17,7 +17,7 @@ void serve(parley::job& here) {
     ++engine_steps;
     here.loop().poll();
   }
-  exchanged.wait();  // it has ended; this throws what it threw
+  exchanged.wait();  // already done; rethrows what the exchange threw, if anything
   neighbours::report(here.self(), "the engine", engine_steps);
 }
 

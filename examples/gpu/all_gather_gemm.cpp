@@ -1,13 +1,17 @@
-// All-gather + GEMM on GPUs, a process each, tuned as a whole on all ranks: rank r has M / P rows of A and N / P columns of B, and wants all rows
-// of A * B for its columns. Copy engines bring the rows of others in chunks, and a product of each chunk waits for it alone.
+// All-gather + GEMM on GPUs, one process per GPU, tuned as a whole on all ranks. Each of the P ranks has M / P rows
+// of A and N / P columns of B, and wants all rows of A * B for its columns. Copy engines bring the other ranks' rows
+// in chunks, and each chunk's product waits only for that chunk.
 //
 //     parley run -n 2 -- gpu_all_gather_gemm [--M 8192] [--N 11008] [--K 4096] [--iters 20] [--warmup 5]
 //
-// Configs are whether copy engines pull or push, how many chunks a shard has, in which order shards come, in how many streams products run, and
-// which of cuBLASLt's ways for them is taken. Beside what was agreed on, in turns: the best of an exhaustive search, NCCL's all-gather and then
-// one product, and the product alone. Times are of a call, of the slowest rank, medians of nine rounds of --iters calls. bf16, with whole numbers:
-// every element of every config's result, and of NCCL's, is compared with one product's of an A that the rank has filled itself, and rows of
-// that with a simple kernel's. Where ranks share a GPU, NCCL is left out.
+// Configs differ in whether copy engines pull or push, the number of chunks per shard, the order of the shards, the
+// number of streams for products, and the cuBLASLt algorithm. The agreed config is timed in turns with the best
+// config of an exhaustive search, with NCCL's all-gather followed by one product, and with the product alone. Times
+// are per call on the slowest rank, medians of nine rounds of --iters calls.
+//
+// Matrices hold whole numbers in bf16. Every element of each config's result, and of NCCL's, is compared with a
+// single product of an A that the rank has filled itself; some rows of that product are compared with a simple
+// kernel's. If ranks share a GPU, NCCL is left out.
 #include "gathered_shards.hpp"
 #include "whole_layers.hpp"
 

@@ -1,10 +1,10 @@
-// All-reduces of floats on GPUs, a process each, beside NCCL alone in the same processes, in turns:
+// All-reduces of floats on GPUs, one process per GPU, timed in turns with plain NCCL in the same processes.
 //
 //     parley run -n 2 -- gpu_all_reduce [-b SIZE] [-e SIZE] [-f FACTOR] [-n CALLS] [-w CALLS] [-c 0|1] [-g 1]
 //
-// The options are those of nccl-tests' all_reduce_perf, and so are time and bandwidths: `-w` calls of each size come first, in which
-// the ranks agree; what is printed is the median of five rounds of `-n` calls each. Every call is waited for on the host, on both
-// sides. The result of each size's last call is compared with the sum it must be.
+// Options, time and bandwidths are those of nccl-tests' all_reduce_perf. The ranks agree during the first `-w` calls
+// of each size; the printed time is the median of five rounds of `-n` calls each. Both parley's and NCCL's calls are
+// waited for on the host. The result of one more call of each size is compared with the expected sum.
 #include "sums.hpp"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// NCCL as a program uses it that has nothing else: one communicator, one stream.
+/// NCCL in its simplest use: one communicator, one stream.
 class nccl_alone {
  public:
   nccl_alone(transports::nccl_library& library, transports::cuda_copies& copies) noexcept
@@ -78,7 +78,7 @@ class nccl_alone {
   transports::nccl_communicator world_ = nullptr;
 };
 
-/// How many elements of one more sum are wrong.
+/// Makes one more sum and returns the number of its wrong elements.
 task<std::size_t> wrong_in_one(parley::rank& self, transports::cuda_space& space, parley::ops::symmetric& sums,
                                std::span<std::byte> data) {
   std::vector<float> values(data.size() / sizeof(float));
@@ -100,7 +100,7 @@ task<> sweep(parley::job& here, transports::cuda_space& space) {
   op.configs = {parley::configs::nccl_sum(), parley::configs::nccl_graph_sum(), parley::configs::kernel_sum(8),
                 parley::configs::kernel_sum(32)};
   parley::ops::symmetric short_sums(self, op);
-  op.name = "long_sums";  // beyond what the kernel has memory for
+  op.name = "long_sums";  // sums that are too long for the kernel's memory
   op.configs.resize(2);
   parley::ops::symmetric long_sums(self, op);
   nccl_alone alone(examples::nccl(), *here.gpu());
@@ -154,6 +154,6 @@ int main(int argc, char** argv) {
   options.options().take(argc, argv);
   options.smallest = std::max(options.smallest, sizeof(float));
   parley::job_options job;
-  job.settings.plan.budget_fraction = 0.5;  // this program has seconds, not days, to agree in
+  job.settings.plan.budget_fraction = 0.5;  // the program has seconds, not days, to agree
   return examples::run_on_gpus(sweep, std::move(job));
 }

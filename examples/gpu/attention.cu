@@ -16,22 +16,24 @@ using bf16 = __nv_bfloat16;
 constexpr float log2_of_e = 1.44269504088896341F;
 constexpr float nothing = -INFINITY;
 
-// Scores times log2(e): powers of two are what the hardware has.
+// Scale of the scores, times log2(e), because the hardware computes powers of two.
 __device__ float unit_of(std::uint64_t dimensions) { return log2_of_e * rsqrtf(static_cast<float>(dimensions)); }
 
-// A maximum that a row without keys may subtract.
+// The maximum to subtract: 0 for a row without keys, whose maximum is -inf.
 __device__ float finite(float maximum) { return maximum == nothing ? 0.0F : maximum; }
-// And a weight that its sums, which are zeros, may be divided by.
+// The weight to divide by: 1 for a row without keys, whose sums are zero.
 __device__ float share_of(float weight) { return weight == 0.0F ? 1.0F : weight; }
 
 // ---- bf16, by tensor cores ----------------------------------------------------------------------------------------------
 
-// Twelve warps are as many as registers allow with 128 dimensions; each has 16 queries, so that a tile of keys and values serves 192.
+// Twelve warps are the most that the registers allow with 128 dimensions. Each warp has 16 queries, so a tile of keys
+// and values serves 192.
 constexpr unsigned warps = 12;
 constexpr unsigned tile_rows = 16 * warps;
 constexpr unsigned tile_keys = 64;
 
-// Keys or values of one tile in shared memory: rows of 16-byte chunks, in an order in which 8 rows of one column lie in different banks.
+// A tile of keys or values in shared memory: rows of 16-byte chunks, permuted so that 8 rows of one column lie in
+// different banks.
 template <unsigned D>
 struct tile {
   static constexpr unsigned chunks = D / 8;
@@ -42,7 +44,7 @@ struct tile {
     constexpr unsigned mask = chunks < 8 ? chunks - 1 : 7;
     return &memory[row * chunks + (chunk ^ ((row / rows_together) & mask))];
   }
-  // Begins to copy; rows that are not there become zeros.
+  // Starts the copy; rows beyond the end become zeros.
   __device__ void fetch(const bf16* from, unsigned first, unsigned rows) {
     for (unsigned i = threadIdx.x; i < tile_keys * chunks; i += 32 * warps) {
       const unsigned row = i / chunks;
@@ -64,7 +66,7 @@ struct stage {
   return *reinterpret_cast<const std::uint32_t*>(&both);
 }
 
-// Rows of the queries as the left operand of products; those that are not there are zeros.
+// Loads rows of the queries as the left operand of products; rows beyond the end become zeros.
 template <unsigned D>
 __device__ void load_queries(std::uint32_t (&q)[D / 16][4], const bf16* from, unsigned first, unsigned rows) {
   const unsigned lane = threadIdx.x % 32;
@@ -81,14 +83,15 @@ __device__ void load_queries(std::uint32_t (&q)[D / 16][4], const bf16* from, un
   }
 }
 
-// Each lane has two rows, and of these a quarter of the columns; so of the sums of weights.
+// Each lane holds two rows, and a quarter of the columns of each. Each lane also sums the weights of its own columns
+// only, until the end.
 template <unsigned D>
 __global__ void __launch_bounds__(32 * warps) attend_bf16(attention_block b) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ uint4 shared[];
   auto* const stages = reinterpret_cast<stage<D>*>(shared);
   const unsigned lane = threadIdx.x % 32;
-  // Those that see most keys begin.
+  // The blocks whose rows see most keys start first.
   const unsigned first_row = (gridDim.x - 1 - blockIdx.x) * tile_rows;
   const unsigned warp_row = first_row + threadIdx.x / 32 * 16;
   const unsigned row = warp_row + lane / 4;
@@ -127,7 +130,7 @@ __global__ void __launch_bounds__(32 * warps) attend_bf16(attention_block b) {
     stage<D>& here = stages[key / tile_keys % 2];
     stage<D>& next = stages[(key / tile_keys + 1) % 2];
     __pipeline_wait_prior(0);
-    __syncthreads();  // this tile is here, and nobody reads the one before any more
+    __syncthreads();  // this tile has arrived, and no thread still reads the previous one
     if (key + tile_keys < end) {
       next.keys.fetch(k, key + tile_keys, rows);
       next.values.fetch(v, key + tile_keys, rows);
@@ -182,7 +185,7 @@ __global__ void __launch_bounds__(32 * warps) attend_bf16(attention_block b) {
       }
     }
 
-    // The weights lie in their lanes as the left operand of the next product has to.
+    // The weights are already in the lanes that the left operand of the next product needs.
 #pragma unroll
     for (unsigned j = 0; j < tile_keys / 16; ++j) {
       const std::uint32_t p[4] = {packed(score[2 * j][0], score[2 * j][1]), packed(score[2 * j][2], score[2 * j][3]),
@@ -225,7 +228,8 @@ __global__ void __launch_bounds__(32 * warps) attend_bf16(attention_block b) {
 
 // ---- fp32 -----------------------------------------------------------------------------------------------------------------
 
-// 16 x 16 threads, each with 4 queries, and of a tile 4 keys: one in 16, so that neighbours read different banks.
+// 16 x 16 threads, each with 4 queries and, per tile, 4 keys. The keys of a thread are 16 apart, so that neighbouring
+// threads read different banks.
 constexpr unsigned side = 16;
 constexpr unsigned each = 4;
 constexpr unsigned square = side * each;
@@ -254,7 +258,7 @@ __global__ void __launch_bounds__(side* side) attend_fp32(attention_block b) {
   extern __shared__ uint4 shared[];
   auto& t = *reinterpret_cast<fp32_tiles<D>*>(shared);
   const unsigned x = threadIdx.x % side;
-  const unsigned mine = threadIdx.x / side * each;  // the first of this thread's rows in the tile
+  const unsigned mine = threadIdx.x / side * each;  // this thread's first row in the tile
   const std::uint64_t first_row = std::uint64_t{gridDim.x - 1 - blockIdx.x} * square;
   const std::uint64_t row = first_row + mine;
   const std::uint64_t head = std::uint64_t{blockIdx.y} * b.rows;
@@ -319,7 +323,7 @@ __global__ void __launch_bounds__(side* side) attend_fp32(attention_block b) {
         t.p[mine + i][x + side * j] = w;
       }
     }
-    __syncwarp();  // the weights of a row are of one warp
+    __syncwarp();  // all weights of a row are written and read by one warp
 #pragma unroll 2
     for (unsigned j = 0; j < square; j += 4) {
       float4 p[each];
@@ -356,9 +360,10 @@ __global__ void __launch_bounds__(side* side) attend_fp32(attention_block b) {
   }
 }
 
-// ---- what it is compared with -----------------------------------------------------------------------------------------------
+// ---- the reference
+// ----------------------------------------------------------------------------------------------------------
 
-// The number at one place of the sequence.
+// The test number at one place of the sequence.
 __device__ float number(std::uint64_t seed, std::uint64_t row, std::uint64_t column) {
   return static_cast<float>(static_cast<int>(hash_of(seed, row, column) % 2001) - 1000) / 500.0F;
 }
@@ -394,7 +399,7 @@ __device__ Sum over_threads(Sum mine, Combine combine) {
   return result;
 }
 
-// One row of one head for each block of threads.
+// Each block of threads computes one row of one head.
 template <class T, class Sum>
 __global__ void __launch_bounds__(dense_threads) dense(double* to, Sum* scores, dense_rows d) {
   const std::uint64_t head = blockIdx.y;
@@ -416,7 +421,7 @@ __global__ void __launch_bounds__(dense_threads) dense(double* to, Sum* scores, 
   Sum total = 0;
   for (std::uint64_t j = threadIdx.x; j < seen; j += dense_threads) total += score[j] = exp(score[j] - highest);
   total = over_threads(total, [](Sum a, Sum b) { return a + b; });
-  // The loop is the same for all threads, as they meet in it.
+  // All threads run the same iterations, because they synchronize inside.
   for (std::uint64_t i = 0; i < d.dimensions; ++i) {
     Sum sum = 0;
     for (std::uint64_t j = threadIdx.x; j < seen; j += dense_threads)
@@ -442,7 +447,7 @@ using kernel = void (*)(attention_block);
 
 struct launcher {
   kernel run = nullptr;
-  unsigned rows = 0;  // of the tile of a block of threads
+  unsigned rows = 0;  // rows of a tile, per block of threads
   unsigned threads = 0;
   std::size_t shared_bytes = 0;
 };
@@ -496,7 +501,7 @@ cudaError_t load_attention_kernels() {
   for (const element e : {element::bf16, element::fp32}) {
     for (const unsigned dimensions : {16U, 32U, 64U, 128U}) {
       const launcher l = launcher_for(dimensions, e);
-      // More than 48 KiB have to be asked for.
+      // CUDA requires a request for more than 48 KiB of shared memory.
       const cudaError_t asked =
           cudaFuncSetAttribute(reinterpret_cast<const void*>(l.run), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(l.shared_bytes));

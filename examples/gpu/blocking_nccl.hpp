@@ -1,5 +1,5 @@
 #pragma once
-// A communicator of NCCL's that a program has made for itself, beside parley's.
+// An NCCL communicator that a program makes for itself, separate from parley's.
 #include <parley/nccl_runtime.hpp>
 #include <parley/parley.hpp>
 
@@ -15,7 +15,7 @@
 
 namespace examples {
 
-/// NCCL as PyTorch uses it: a communicator that blocks, and calls that are enqueued.
+/// NCCL as PyTorch uses it: a blocking communicator, and calls that are enqueued on a stream.
 class blocking_nccl {
  public:
   parley::task<> meet(parley::rank* self) {
@@ -48,15 +48,15 @@ class blocking_nccl {
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, cudaStream_t s) {
     check(gather_(mine.data(), all.data(), mine.size(), ncclInt8, world_, s), "ncclAllGather");
   }
-  /// The sum of all ranks' bf16s, so many of them for each rank.
+  /// Sums all ranks' `parts` (bf16). Each rank gets its `count` elements of the sum.
   void reduce_scatter(const std::uint16_t* parts, std::uint16_t* sum, std::size_t count, cudaStream_t s) {
     check(scatter_(parts, sum, count, ncclBfloat16, ncclSum, world_, s), "ncclReduceScatter");
   }
-  /// The sum of all ranks' floats, in place.
+  /// Sums all ranks' floats, in place.
   void all_reduce(std::span<float> x, cudaStream_t s) {
     check(reduce_(x.data(), x.data(), x.size(), ncclFloat, ncclSum, world_, s), "ncclAllReduce");
   }
-  /// Throws what went wrong behind the scenes.
+  /// Throws if NCCL has reported an asynchronous error.
   void check_state() const {
     ncclResult_t seen = ncclSuccess;
     check(error_(world_, &seen), "ncclCommGetAsyncError");

@@ -1,5 +1,5 @@
 #pragma once
-// What the examples of this folder share: a rank with a GPU, and CUDA's errors as exceptions.
+// Shared by the examples of this folder: a rank with a GPU, and CUDA errors as exceptions.
 #include "kernels.hpp"
 #include "mishap.hpp"
 #include "options.hpp"
@@ -20,7 +20,7 @@ inline void must(cudaError_t e, const char* what) {
     parley::runtime::raise({parley::errc::device_failed, std::string(what) + ": " + cudaGetErrorString(e)});
 }
 
-/// Elements on the GPU, owned.
+/// An owned array in GPU memory.
 template <class T>
 class device_array {
  public:
@@ -64,7 +64,7 @@ class event {
   cudaEvent_t e_ = nullptr;
 };
 
-/// Runs `rank_main(job, space)` with a GPU for each rank of the host in turn.
+/// Runs `rank_main(job, space)`. The ranks of a host get its GPUs in turn.
 template <class RankMain>
 int run_on_gpus(RankMain rank_main, parley::job_options options = {}) {
   const auto gpu = parley::transports::cuda_runtime();

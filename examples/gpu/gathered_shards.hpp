@@ -1,6 +1,7 @@
 #pragma once
-// A matrix whose rows are made by several ranks, a process and a GPU each, and wanted whole by all: copy engines bring what others have made,
-// in chunks, and streams wait for each chunk. All of it is enqueued, and no processor has a part in it.
+// A matrix whose rows are made by several ranks, one process per GPU, and needed whole by all of them. Copy engines
+// bring the other ranks' rows in chunks, and streams wait for single chunks. Everything is enqueued; no processor
+// takes part.
 //
 //     gathered_shards a(*here.gpu(), space, {.self = 1, .world = 4, .rows = 2048, .row_bytes = 8192});
 //     co_await a.meet(here.self());
@@ -8,10 +9,10 @@
 //     a.begin({.way = copy_way::push, .chunks = 2}, stream);        // on all ranks, with the same plan
 //     a.wait_for(0, 1, stream);                                     // the second chunk of what rank 0 has made
 //     use(stream, a.chunk(0, 1));
-//     a.end(stream);                                                // this rank's shard may be made anew
-//     co_await a.reached(stream);                                   // whether all ranks had a part in it
+//     a.end(stream);                                                // this rank's shard may be written again
+//     co_await a.reached(stream);                                   // throws if a rank was lost
 //
-// What uses the rows comes before the next `begin` in its stream.
+// Work that uses the rows must precede the next `begin` in its stream.
 #include "peer_memory.hpp"
 
 namespace examples {
@@ -21,18 +22,19 @@ class gathered_shards {
   gathered_shards(transports::cuda_copies& gpu, parley::runtime::memory_space& space, shard_place at)
       : memory_(gpu, space, at, at.world), copied_(gpu, at.world) {}
 
-  /// Every rank learns where the others' rows are. Throws `unavailable` where a GPU's memory cannot be reached.
+  /// Exchanges the addresses of all ranks' rows. Throws `unavailable` if a GPU's memory cannot be reached.
   task<> meet(parley::ops::rank& self) { return memory_.meet(self, "where shards are"); }
 
   std::span<std::byte> all() const noexcept { return memory_.all(); }
   std::span<std::byte> shard(rank_id r) const noexcept { return memory_.shard(r); }
-  /// Which rows of a shard a chunk has: the first and how many.
+  /// The rows of a shard that chunk `chunk` covers: the first row and their number.
   std::pair<std::uint64_t, std::uint64_t> rows_of(unsigned chunk) const noexcept { return memory_.rows_of(chunk); }
   std::span<std::byte> chunk(rank_id r, unsigned i) const noexcept { return memory_.chunk(r, i); }
-  /// In the order in which they come, from 1 on; 0 is this rank.
+  /// The rank whose shard arrives as the i-th, counted from 1. 0 returns this rank.
   rank_id source(rank_id i) const noexcept { return memory_.after(i); }
 
-  /// `stream` has made this rank's shard, and all that still reads the rows of the call before is in there, too.
+  /// Starts a call after all work that `stream` holds now. That work must include the kernels that make this rank's
+  /// shard, and all work that still reads the rows of the previous call.
   void begin(const copy_plan& plan, transports::cuda_stream stream) {
     memory_.begin(plan, stream);
     for (rank_id i = 1; i < memory_.world(); ++i) {
@@ -43,7 +45,7 @@ class gathered_shards {
       }
     }
   }
-  /// What `stream` gets from here on comes after that chunk.
+  /// Later work in `stream` waits for that chunk.
   void wait_for(rank_id from, unsigned chunk, transports::cuda_stream stream) {
     if (from == memory_.self()) {
       memory_.follow(stream);
@@ -53,7 +55,7 @@ class gathered_shards {
       memory_.wait_for(peer_memory::word::came, chunk, from, stream);
     }
   }
-  /// What `stream` gets from here on may write this rank's shard.
+  /// Later work in `stream` may overwrite this rank's shard.
   void end(transports::cuda_stream stream) { memory_.end(stream); }
   /// See `peer_memory::reached`.
   task<> reached(transports::cuda_stream stream) { return memory_.reached(stream); }
@@ -76,7 +78,7 @@ class gathered_shards {
   }
 
   peer_memory memory_;
-  chunk_events copied_;  // to here
+  chunk_events copied_;  // chunks that this rank has pulled
 };
 
 }  // namespace examples

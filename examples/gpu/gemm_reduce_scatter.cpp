@@ -1,14 +1,18 @@
-// GEMM + reduce-scatter on GPUs, a process each, tuned as a whole on all ranks: rank r has K / P columns of A and as many rows of B, and wants
-// M / P rows of A * B, which is the sum of what all ranks make of them. Products are made in chunks, the rank's own rows last; copy engines
-// bring each chunk to whom it belongs while the next ones are made, and a kernel adds up each chunk once all ranks' parts of it are there.
+// GEMM + reduce-scatter on GPUs, one process per GPU, tuned as a whole on all ranks. Each of the P ranks has K / P
+// columns of A and the matching K / P rows of B, and wants M / P rows of A * B, which is the sum of all ranks'
+// products. Products are made in chunks, the rank's own rows last. Copy engines bring each chunk to its owner while
+// the next chunks are made, and a kernel sums a chunk once all ranks' parts of it have arrived.
 //
 //     parley run -n 2 -- gpu_gemm_reduce_scatter [--M 8192] [--N 4096] [--K 11008] [--iters 20] [--warmup 5]
 //
-// Configs are whether copy engines pull or push, how many chunks a rank's rows have, for which rank rows are made first, in how many streams
-// products run, and which of cuBLASLt's ways for them is taken. Beside what was agreed on, in turns: the best of an exhaustive search, one
-// product and then NCCL's reduce-scatter, and the product alone. Times are of a call, of the slowest rank, medians of nine rounds of --iters
-// calls. bf16, summed in fp32 in the order of ranks, with whole numbers: every element of every config's result, and of NCCL's, is compared with
-// one product's of an A and B that the rank has filled itself, and rows of that with a simple kernel's. Where ranks share a GPU, NCCL is left out.
+// Configs differ in whether copy engines pull or push, the number of chunks per rank, the rank whose rows are made
+// first, the number of streams for products, and the cuBLASLt algorithm. The agreed config is timed in turns with the
+// best config of an exhaustive search, with one product followed by NCCL's reduce-scatter, and with the product
+// alone. Times are per call on the slowest rank, medians of nine rounds of --iters calls.
+//
+// Matrices hold whole numbers in bf16, summed in fp32 in rank order. Every element of each config's result, and of
+// NCCL's, is compared with a single product of an A and B that the rank has filled itself; some rows of that product
+// are compared with a simple kernel's. If ranks share a GPU, NCCL is left out.
 #include "scattered_sums.hpp"
 #include "whole_layers.hpp"
 
@@ -84,8 +88,9 @@ class layer final : public examples::whole_layer {
     right_.multiply(all_a_.data(), all_b_.data(), into, rows(), 0, workspace(0), main());
     return {rows(), o.n, o.k, std::max<std::uint64_t>(rows() / looked_at, 1), a, {.seed = seed_of_weights}};
   }
-  // Parts are rounded to bf16, which has whole numbers up to 256: for checks most are zeros, so that 256 is eleven times what sums have as
-  // standard deviation, and every order of summing gives the same bits. Times are of full matrices, as GPUs are faster with zeros.
+  // Parts are rounded to bf16, which is exact for whole numbers up to 256. Checks therefore use mostly zeros: 256 is
+  // then eleven standard deviations of the sums, and every order of summing gives the same bits. Times use full
+  // matrices, because GPUs are faster with zeros.
   examples::whole_numbers numbers(std::uint64_t seed, numbers_for what) const noexcept {
     return {.seed = seed, .of = what == numbers_for::times ? 5 : std::max<std::uint64_t>(5, options().k / 25)};
   }

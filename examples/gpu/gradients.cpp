@@ -1,12 +1,13 @@
-// All-reduces of gradients on GPUs, a process each, in two levels: groups, whose leaders sum among themselves, as ../gradients.cpp has them on
-// processors. What a backward kernel writes is summed as soon as it is there, by copies and kernels; no rank waits for all others.
+// All-reduces of gradients on GPUs, one process per GPU, in two levels like ../gradients.cpp: each group sums, and
+// the leaders sum among themselves. A sum starts as soon as the backward kernel has written its data, and is made by
+// copies and kernels; no rank waits for all others.
 //
 //     parley run -n 4 -- gpu_gradients [-b 8] [-e 16M] [-f 8] [-n 20] [-w 60] [-c 1] [-g 1] [--ranks-per-group 2]
 //
-// Options and columns are those of nccl-tests' all_reduce_perf: -b smallest size in bytes, -e largest, -f factor from one to the next, -n sums that
-// are timed, -w sums before them, in which the ranks agree, -c 0 for results that are not compared, -g GPUs of a rank, which has one.
-// --ranks-per-group says who leads: ranks 0, N, 2 N, …; the last group may be smaller. Sums that are large, and of ranks whose roles are alike, are
-// NCCL's business (gpu_all_reduce).
+// Options and columns are those of nccl-tests' all_reduce_perf: -b smallest size in bytes, -e largest, -f factor from
+// one size to the next, -n timed sums, -w sums before them, in which the ranks agree, -c 0 to skip the comparison of
+// results, -g GPUs per rank, always 1. --ranks-per-group N makes ranks 0, N, 2 N, … the leaders; the last group may
+// be smaller. For large sums in which all ranks have the same role, use NCCL (gpu_all_reduce).
 #include "device.hpp"
 
 #include <algorithm>
@@ -38,7 +39,7 @@ class gradients {
     for (int i = 0; i < count; ++i) {
       const auto mine = static_cast<float>(self_.id() + 1);
       must(examples::launch_scale(sum_.data(), ones_.data(), mine, 0, sum_.size(), stream_), "kernel");
-      space_.after(sum_.bytes(), static_cast<cudaStream_t>(stream_));  // the sum begins when that is there
+      space_.after(sum_.bytes(), static_cast<cudaStream_t>(stream_));  // the sum waits for the kernel
       co_await all_.all_reduce(sum_.all());
     }
   }

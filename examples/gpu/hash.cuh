@@ -1,5 +1,5 @@
 #pragma once
-// Numbers that any rank can make for any place, by the finalizer of splitmix64.
+// A hash that lets any rank compute the number at any place: the finalizer of splitmix64.
 #include <cstdint>
 
 namespace examples {

@@ -1,10 +1,11 @@
-// Jacobi sweeps on GPUs, a process each: rims are swept first and exchanged while the interior is swept, all of it enqueued ahead.
-// The problem, the options and the output are those of the Jacobi of NVIDIA's multi-GPU programming models.
+// Jacobi sweeps on GPUs, one process per GPU. The edge rows are swept first and exchanged while the interior is
+// swept; all of it is enqueued ahead. Problem, options and output are those of the Jacobi in NVIDIA's multi-GPU
+// programming models.
 //
 //     parley run -n 2 -- gpu_jacobi [-nx 16384] [-ny 16384] [-niter 1000] [-nccheck 100] [-csv] [-unchecked]
 //
-// Each rank first sweeps the whole grid alone, for the time of one GPU and for the result, which the ranks' must equal bit for bit; with
-// `-unchecked` none does.
+// Each rank first sweeps the whole grid alone. This gives the time of one GPU, and a result that the ranks' common
+// result must equal bit for bit. `-unchecked` skips it.
 #include "device.hpp"
 
 #include <array>
@@ -31,7 +32,8 @@ struct settings {
 
 class solver {
  public:
-  // `rims` and `norms` are null where one rank sweeps alone; then the grid's own ends are copied.
+  // `rims` and `norms` are null if one rank sweeps alone; the ghost rows are then copied from the other end of its
+  // own grid.
   solver(parley::job& here, parley::transports::cuda_space& space, const jacobi_block& b, const parley::halo* rims,
          parley::collective* norms)
       : gpu_(*here.gpu()), self_(here.self()), block_(b), norms_(norms),
@@ -57,7 +59,8 @@ class solver {
     if (!s->plans_.empty()) s->plans_[1].open(flow, s->edge_);
     for (int k = 0; k < options.niter; ++k) {
       const std::size_t from = static_cast<std::size_t>(k) % 2;
-      // What is overwritten now was sent two sweeps ago. That also bounds how far the host is ahead.
+      // This sweep overwrites the rows that were sent two sweeps ago. Waiting for them also limits how far the host
+      // runs ahead.
       if (moving[from].size() != 0) co_await moving[from];
       const bool checked = k % options.nccheck == 0;
       moving[from] = s->sweep(flow, from, checked, k + 1 == options.niter);
@@ -69,7 +72,7 @@ class solver {
     ended.value();
   }
 
-  /// Of the grid, without the two rows of others.
+  /// This rank's rows, without the two ghost rows.
   parley::task<std::vector<float>> result(parley::transports::cuda_space& space) const {
     const auto& last = fields_[static_cast<std::size_t>(options.niter) % 2];
     std::vector<float> rows(block_.rows * block_.columns);
@@ -84,7 +87,8 @@ class solver {
     float* const next = fields_[1 - from].data();
     float* const norm = checked ? norm_.data() : nullptr;
     const std::uint64_t last = block_.rows;
-    // Either needs what the other did in the sweep before; the interior needs no ghosts.
+    // The edges and the interior each need the other's result of the previous sweep. The interior needs no ghost
+    // rows.
     rims_done_.before(inner_);
     inner_done_.before(edge_);
     if (checked) {
@@ -103,7 +107,7 @@ class solver {
                            edge_),
            "copy");
     } else {
-      if (!last_one) plans_[from].open(flow, edge_);  // nothing reads the ghosts of `old` any more
+      if (!last_one) plans_[from].open(flow, edge_);  // nothing reads the ghosts of `old` from here on
       moving = plans_[1 - from].start(flow, edge_);
     }
     must(examples::launch_sweep(next, old, block_, 2, last, norm, inner_), "kernel");
@@ -176,7 +180,7 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
                 options.nccheck);
   solver together(here, space, mine, &rims, &norms);
   double first = 0;
-  if (!norms.idle()) co_await norms.all_reduce(std::span(&first, 1));  // all begin at one time
+  if (!norms.idle()) co_await norms.all_reduce(std::span(&first, 1));  // all ranks start together
   const double together_s = co_await timed(together, self);
   const std::vector<float> rows = co_await together.result(space);
   if (options.unchecked) {

@@ -28,7 +28,7 @@ __global__ void count_unlike(unsigned* unlike, const float* seen, const float* r
   const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
   unsigned mine = 0;
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step)
-    mine += seen[i] == right[i] ? 0 : 1;  // what is no number is like none
+    mine += seen[i] == right[i] ? 0 : 1;  // NaN counts as different
   if (mine != 0) atomicAdd(unlike, mine);
 }
 
@@ -46,7 +46,7 @@ __global__ void update(float* weights, const float* gradients, unsigned* steps, 
   const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
   const std::size_t first = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   for (std::size_t i = first; i < count; i += step) weights[i] += gradients[i];
-  if (first == 0) ++*steps;  // nobody reads it here
+  if (first == 0) ++*steps;  // no thread of this kernel reads it
 }
 
 __global__ void begin(float* field, jacobi_block b) {
@@ -54,7 +54,7 @@ __global__ void begin(float* field, jacobi_block b) {
   const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x;
   for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
     const std::uint64_t column = i % b.columns;
-    // The row above the first one is the last one's neighbour, as the grid has no end in this direction.
+    // The grid is periodic in this direction: the row above the first is the last.
     const std::uint64_t row = (b.first_row + i / b.columns + b.all_rows - 1) % b.all_rows;
     const bool edge = column == 0 || column + 1 == b.columns;
     field[i] = edge ? static_cast<float>(sin(2.0 * pi * static_cast<double>(row) / static_cast<double>(b.all_rows - 1)))

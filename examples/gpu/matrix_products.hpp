@@ -1,6 +1,6 @@
 #pragma once
-// Products of matrices of bf16 by cuBLASLt, with the ways that its heuristics propose as tiles to choose from. The library is looked for when
-// the program runs, as the dynamic linker looks for libraries (LD_LIBRARY_PATH).
+// bf16 matrix products by cuBLASLt. The algorithms that its heuristics propose are the tiles to choose from. The
+// library is loaded at run time, from where the dynamic linker finds it (LD_LIBRARY_PATH).
 #include "device.hpp"
 
 #include <cublasLt.h>
@@ -13,12 +13,12 @@
 
 namespace examples {
 
-/// c (rows x n) = a (rows x k) times b (n x k) transposed, all in row order.
+/// c (rows x n) = a (rows x k) times b (n x k) transposed, all in row-major order.
 class matrix_products {
  public:
   static constexpr std::size_t workspace_bytes = std::size_t{32} << 20U;
 
-  /// Throws `unavailable` where there is no cuBLASLt.
+  /// Throws `unavailable` if cuBLASLt is not found.
   matrix_products(std::uint64_t n, std::uint64_t k) : n_(n), k_(k) {
     load();
     must(create_(&handle_), "cublasLtCreate");
@@ -30,7 +30,7 @@ class matrix_products {
     must(set_preference_(preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
                          sizeof workspace_bytes),
          "cublasLtMatmulPreferenceSetAttribute");
-    // None that rounds parts of sums to bf16.
+    // Exclude algorithms that round partial sums to bf16.
     const std::uint32_t exact = CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     must(set_preference_(preference_, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &exact, sizeof exact),
          "cublasLtMatmulPreferenceSetAttribute");
@@ -49,9 +49,9 @@ class matrix_products {
     destroy_(handle_);
   }
 
-  /// How many ways there are for so many rows; the first is what cuBLASLt would take.
+  /// The number of algorithms for this number of rows. The first is cuBLASLt's own choice.
   std::size_t tiles(std::uint64_t rows) { return shape_of(rows).ways.size(); }
-  /// `workspace` has `workspace_bytes`, for one stream.
+  /// `workspace` has `workspace_bytes` and must not be shared by streams.
   void multiply(const void* a, const void* b, void* c, std::uint64_t rows, std::size_t tile, void* workspace,
                 cudaStream_t s) {
     const shape& of = shape_of(rows);
@@ -60,7 +60,7 @@ class matrix_products {
                                                              " ways for " + std::to_string(rows) + " rows"});
     const float one = 1;
     const float zero = 0;
-    // In the order of columns, which is cuBLAS's, all are transposed: c^T = b a^T.
+    // cuBLAS expects column-major order, in which all three matrices are transposed: c^T = b a^T.
     must(multiply_(handle_, desc_, &one, b, b_, a, of.a, &zero, c, of.c, c, of.c, &of.ways[tile].algo, workspace,
                    workspace_bytes, s),
          "cublasLtMatmul");

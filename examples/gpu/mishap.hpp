@@ -1,9 +1,10 @@
 #pragma once
-// What befalls a rank in the midst of an example of this folder, for the checks of tests/gpu/run.sh:
+// Injects a fault into a rank while an example of this folder runs, for the checks of tests/gpu/run.sh:
 //
 //     PARLEY_TEST_MISHAP=1:kernel_faults@3 parley run -n 2 -- gpu_ring_exchange
 //
-// Rank 1, 3 s after the ranks have met: `dies`, without a word; `kernel_faults`: a kernel of its own reads where nothing is.
+// This affects rank 1, 3 s after the ranks have met. `dies` kills its process; `kernel_faults` launches a kernel that
+// reads an invalid address.
 #include "kernels.hpp"
 
 #include <parley/error.hpp>
@@ -24,7 +25,7 @@ namespace examples {
 
 class mishap {
  public:
-  /// None where the environment names none for this rank.
+  /// Does nothing unless the environment names a mishap for this rank.
   mishap(std::uint32_t rank, int device) {
     const char* const told = std::getenv("PARLEY_TEST_MISHAP");
     if (told == nullptr) return;
@@ -67,7 +68,7 @@ class mishap {
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::jthread waiting_;  // ends before what it waits at
+  std::jthread waiting_;  // the last member, so that it ends before the mutex is destroyed
 };
 
 }  // namespace examples

@@ -1,11 +1,12 @@
 #pragma once
-// The options of this folder's programs, by the names that each one's audience knows.
+// The options of this folder's programs, with the names that users of comparable programs know.
 //
 //     option_list known;
 //     known.size("-b", smallest).number("-n", steps, 1).flag("--causal", causal).text("--only", only);
 //     known.take(argc, argv);
 //
-// An option that is unknown, has no value or an impossible one ends the program with status 2, after a line that says what there is.
+// If an option is unknown, or its value is missing or invalid, the program prints the list of options and exits with
+// status 2.
 #include <parley/number_text.hpp>
 
 #include <charconv>
@@ -23,7 +24,7 @@
 
 namespace examples {
 
-/// `8`, `64K`, `2M`, `1G`, as nccl-tests has them.
+/// Reads `8`, `64K`, `2M` or `1G`, as nccl-tests does.
 inline bool read_size(std::string_view text, std::uint64_t& into) {
   std::uint64_t number = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -31,7 +32,7 @@ inline bool read_size(std::string_view text, std::uint64_t& into) {
   constexpr std::string_view units = "KMG";
   unsigned shift = 0;
   if (!unit.empty()) {
-    const auto at = units.find(static_cast<char>(unit.front() & ~0x20));  // in capitals
+    const auto at = units.find(static_cast<char>(unit.front() & ~0x20));  // upper case
     if (at == std::string_view::npos || unit.size() > 2 || (unit.size() == 2 && unit[1] != 'B')) return false;
     shift = 10 * static_cast<unsigned>(at + 1);
   }
@@ -81,7 +82,7 @@ class option_list {
     });
   }
 
-  /// What is wrong; empty: nothing.
+  /// Returns what is wrong, or an empty text.
   std::string read(std::span<const char* const> words) const {
     for (std::size_t i = 0; i < words.size(); ++i) {
       const std::string_view name = words[i];
@@ -112,7 +113,7 @@ class option_list {
  private:
   struct option {
     std::string name;
-    std::string takes;  // empty: nothing
+    std::string takes;  // kind of value; empty: none
     std::function<bool(std::string_view value)> set;
   };
   option_list& add(std::string name, std::string takes, std::function<bool(std::string_view)> set) {
@@ -128,15 +129,15 @@ class option_list {
   std::vector<option> options_;
 };
 
-/// Sizes and steps, by the options that nccl-tests have for them.
+/// Sizes and steps, with the options of nccl-tests.
 struct size_sweep {
   std::uint64_t smallest = 8;
   std::uint64_t largest = 64 << 20;
   std::uint64_t factor = 8;
-  int timed = 200;   ///< steps
-  int before = 400;  ///< steps before them
-  int check = 1;     ///< 0: results are not compared
-  int gpus = 1;      ///< of a rank
+  int timed = 200;   ///< timed steps
+  int before = 400;  ///< steps before the timed ones
+  int check = 1;     ///< 0: skip the comparison of results
+  int gpus = 1;      ///< per rank
 
   option_list options() {
     option_list known;
@@ -144,7 +145,7 @@ struct size_sweep {
     known.number("-n", timed, 1).number("-w", before).number("-c", check);
     return known;
   }
-  /// `#wrong`, as nccl-tests print it.
+  /// The `#wrong` column, as nccl-tests prints it.
   std::string wrong(std::size_t count) const { return check == 0 ? "N/A" : std::to_string(count); }
 };
 

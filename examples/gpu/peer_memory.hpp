@@ -1,9 +1,10 @@
 #pragma once
-// Shards of a matrix in memory of several ranks, a process and a GPU each, that bring chunks of them to each other by copy engines, and words
-// by which they tell each other how far they are. All of a call is enqueued, and no processor has a part in it.
+// Shards of a matrix in the memory of several ranks, one process per GPU. Copy engines bring chunks of the shards
+// from rank to rank, and the ranks tell each other their progress by words in GPU memory, which count the calls.
+// Everything in a call is enqueued; no processor takes part.
 //
-// Words lie in each GPU's memory; they count the calls. Where a rank is gone, this rank itself writes what its streams wait for of that one, so
-// that they go on and GPUs can be given back; `reached` then says that what they leave in memory is no result.
+// If a rank is gone, this rank writes the words that its own streams still expect from it, so that they continue and
+// the GPUs can be released. `reached` then throws, because the memory holds no valid result.
 #include <parley/cuda_copies.hpp>
 #include <parley/cuda_space.hpp>
 #include <parley/op_end.hpp>
@@ -29,18 +30,18 @@ using parley::runtime::rank_id;
 using parley::runtime::task;
 
 enum class copy_way : std::uint8_t {
-  pull,  ///< a rank's copy engine reads what others have made
-  push,  ///< it writes what this rank has made to the others
+  pull,  ///< a rank's copy engine reads the other ranks' shards
+  push,  ///< a rank's copy engine writes its shards to the other ranks
 };
 
-/// How a call brings shards; the same on all ranks.
+/// How a call moves shards; must be the same on all ranks.
 struct copy_plan {
   copy_way way = copy_way::pull;
-  unsigned chunks = 1;  ///< of each shard, at most `peer_memory::most_chunks`
-  rank_id step = 1;     ///< from one rank to the next, in the order in which their shards come
+  unsigned chunks = 1;  ///< per shard, at most `peer_memory::most_chunks`
+  rank_id step = 1;     ///< distance from one rank to the next, in the order in which shards arrive
 };
 
-/// A rank among those that have shards, and how large each is.
+/// This rank's place among the ranks that have shards, and the size of a shard.
 struct shard_place {
   rank_id self = 0;
   rank_id world = 1;
@@ -55,16 +56,17 @@ inline void must(transports::cuda_driver& gpu, errc e) {
 class peer_memory {
  public:
   static constexpr unsigned most_chunks = 8;
-  /// What a rank's words say of each other rank: that it has begun a call, that it has taken what it gets from this one, and that the first
-  /// of its chunks for this one is there; the others come behind that.
+  /// The words that a rank holds about each other rank: it has begun a call, it has taken its data from this rank,
+  /// and its chunks for this rank have arrived. `came` is the word of the first chunk; those of the other chunks
+  /// follow it.
   enum class word : unsigned { begun, taken, came };
-  /// One of a rank's shards.
+  /// One shard of a rank.
   struct place {
     rank_id rank = 0;
     std::size_t shard = 0;
   };
 
-  /// With room for so many shards, on each rank.
+  /// Allocates `shards` shards on each rank.
   peer_memory(transports::cuda_copies& gpu, parley::runtime::memory_space& space, shard_place at, std::size_t shards)
       : gpu_(gpu.driver()), device_(gpu.device()), space_(space), at_(at),
         memory_(space.make(shards * at.rows * at.row_bytes)),
@@ -85,7 +87,8 @@ class peer_memory {
     for (std::byte* const m : mapped_) gpu_.close_imported(m);
   }
 
-  /// Every rank learns where the others' shards and words are. Throws `unavailable` where a GPU's memory cannot be reached.
+  /// Exchanges the addresses of all ranks' shards and words. Throws `unavailable` if a GPU's memory cannot be
+  /// reached.
   task<> meet(parley::ops::rank& self, std::string name) {
     const std::vector<std::byte> zeros(words_->bytes().size());
     co_await space_.copy(words_->bytes(), zeros);
@@ -114,8 +117,8 @@ class peer_memory {
       if (r != at_.self) self.attach(std::make_unique<loss_of>(at_.self, r, op.name, told_of_losses_));
     }
   }
-  /// Ends once all that `stream` has now is over, which has all of the calls so far. Throws `peer_failed` where a rank is gone that was
-  /// waited for, `device_failed` where the GPU is.
+  /// Waits until all work that `stream` holds now has ended; `stream` must hold all calls so far. Throws
+  /// `peer_failed` if a rank was lost that a call waited for, `device_failed` if the GPU fails.
   task<> reached(transports::cuda_stream stream) {
     const std::uint32_t call = call_;
     auto there = co_await transports::reached(engine_, stream);
@@ -127,7 +130,7 @@ class peer_memory {
   rank_id self() const noexcept { return at_.self; }
   rank_id world() const noexcept { return at_.world; }
   const copy_plan& plan() const noexcept { return plan_; }
-  /// So many steps of the plan on from this rank, or back from it.
+  /// The rank that is `steps` steps of the plan after, or before, this rank.
   rank_id after(rank_id steps) const noexcept { return (at_.self + steps * plan_.step) % at_.world; }
   rank_id before(rank_id steps) const noexcept { return (at_.self + steps * (at_.world - plan_.step)) % at_.world; }
 
@@ -135,7 +138,7 @@ class peer_memory {
   std::span<std::byte> shard(std::size_t i) const noexcept {
     return all().subspan(i * at_.rows * at_.row_bytes, at_.rows * at_.row_bytes);
   }
-  /// Which rows of a shard a chunk has: the first and how many.
+  /// The rows of a shard that chunk `chunk` covers: the first row and their number.
   std::pair<std::uint64_t, std::uint64_t> rows_of(unsigned chunk) const noexcept {
     const std::uint64_t first = at_.rows * chunk / plan_.chunks;
     return {first, at_.rows * (chunk + 1) / plan_.chunks - first};
@@ -145,8 +148,8 @@ class peer_memory {
     return shard(shard_index).subspan(first * at_.row_bytes, count * at_.row_bytes);
   }
 
-  /// A call, behind what `stream` has: others are told, and copies and signals of the call come behind that, too. Throws `peer_failed`
-  /// once a rank is gone.
+  /// Begins a call and tells the other ranks. The call's copies and signals follow all work that `stream` holds now.
+  /// Throws `peer_failed` if a rank is gone.
   void begin(const copy_plan& plan, transports::cuda_stream stream) {
     if (gone_) parley::runtime::raise(*gone_);
     plan_ = plan;
@@ -157,9 +160,9 @@ class peer_memory {
       if (r != at_.self) tell(r, word::begun, 0, signals_);
     }
   }
-  /// What `s` gets from here on comes after the beginning.
+  /// Later work in `s` waits for the beginning of the call.
   void follow(transports::cuda_stream s) { must(gpu_, gpu_.wait(s, started_)); }
-  /// What `stream` gets from here on may write what others pull and what this rank pushes.
+  /// Later work in `stream` may overwrite what other ranks pull and what this rank pushes.
   void end(transports::cuda_stream stream) {
     if (plan_.way == copy_way::push) {
       must(gpu_, gpu_.record(copied_, copies_));
@@ -172,24 +175,24 @@ class peer_memory {
   }
 
   transports::cuda_stream copies() const noexcept { return copies_; }
-  transports::cuda_stream signals() const noexcept { return signals_; }  ///< apart from copies, which wait for others
-  /// In the stream of copies; one of the two places is this rank's.
+  transports::cuda_stream signals() const noexcept { return signals_; }  ///< never waits for other ranks
+  /// Enqueues a copy on the copy stream. One of the two places must be on this rank.
   void copy(place to, place from, unsigned chunk_index) {
     const auto mine = chunk(to.rank == at_.self ? to.shard : from.shard, chunk_index);
     must(gpu_, gpu_.copy(address(to, chunk_index), address(from, chunk_index), mine.size(), copies_));
   }
-  /// Once all before it in `s` has happened, rank `r` knows it of this one.
+  /// Tells rank `r` that this rank has reached `what`, once all earlier work in `s` has ended.
   void tell(rank_id r, word what, unsigned chunk_index, transports::cuda_stream s) {
     must(gpu_, gpu_.write_value(s, at(r, what, chunk_index, at_.self), call_));
   }
-  /// What `s` gets from here on comes after rank `r` has told that.
+  /// Later work in `s` waits until rank `r` has told this rank `what`.
   void wait_for(word what, unsigned chunk_index, rank_id r, transports::cuda_stream s) {
     waited_for_[index(what, chunk_index, r)] = call_;
     must(gpu_, gpu_.wait_value(s, at(at_.self, what, chunk_index, r), call_));
   }
 
  private:
-  /// Hears of the end of one other rank, for as long as this rank lives.
+  /// Reports the loss of one other rank to the `peer_memory`, if that still exists. Lives as long as this rank.
   class loss_of final : public parley::ops::op_end {
    public:
     loss_of(rank_id self, rank_id other, const std::string& name, std::shared_ptr<peer_memory*> tell)
@@ -231,13 +234,14 @@ class peer_memory {
   }
   void on_lost(rank_id other, const parley::runtime::error& why) noexcept {
     if (!gone_) gone_ = why;
-    // A rank that has done its part before it left is not missed. What is asked here waits for no other rank.
+    // A rank that completed its part before it left is not needed any more. Reading the words waits for no other
+    // rank.
     const errc looked = look_at_words();
     const auto* const said = reinterpret_cast<const std::uint32_t*>(said_.bytes().data());
     for (std::size_t i = other; i < waited_for_.size(); i += at_.world) {
       if (looked == errc::none && static_cast<std::int32_t>(said[i] - waited_for_[i]) >= 0) continue;
       released_ = true;
-      static_cast<void>(write_own(i));  // what the GPU says to that, `reached` says, too
+      static_cast<void>(write_own(i));  // `reached` reports an error of the GPU
     }
   }
   errc look_at_words() noexcept {
@@ -264,24 +268,24 @@ class peer_memory {
   std::unique_ptr<parley::runtime::memory_space::block> words_;
   std::vector<peer> peers_;
   std::vector<std::byte*> mapped_;
-  std::vector<std::uint32_t> waited_for_;  // by streams of this rank, in the order of its words
-  transports::cuda_memory said_;           // by the words, when somebody looked
+  std::vector<std::uint32_t> waited_for_;  // by word: the call that this rank's streams wait for
+  transports::cuda_memory said_;           // a host copy of the words
   transports::cuda_copies& engine_;
   transports::cuda_stream signals_;
   transports::cuda_stream copies_;
-  transports::cuda_stream releases_;  // which waits for nothing
+  transports::cuda_stream releases_;  // never waits for anything
   transports::cuda_event started_;
   transports::cuda_event copied_;
   transports::cuda_event looked_;
   copy_plan plan_;
   std::uint32_t call_ = 0;
-  std::uint32_t reached_ = 0;                   // the last call that is known to be over
-  std::optional<parley::runtime::error> gone_;  // a rank is, and why
-  bool released_ = false;                       // streams that would wait for it go on
+  std::uint32_t reached_ = 0;                   // the last call that is known to have ended
+  std::optional<parley::runtime::error> gone_;  // why a rank was lost, if one was
+  bool released_ = false;                       // streams that waited for it were let go
   std::shared_ptr<peer_memory*> told_of_losses_ = std::make_shared<peer_memory*>(this);
 };
 
-/// An event for each chunk of each rank.
+/// One event for each chunk of each rank.
 class chunk_events {
  public:
   chunk_events(transports::cuda_copies& gpu, rank_id world) : gpu_(gpu.driver()) {

@@ -1,16 +1,18 @@
-// Pipeline-parallel training steps over several GPUs, a process for each rank: stages that compute forward and backward, activations and gradients
-// that go from GPU to GPU, and what all of that takes beside what the schedule takes at best.
-// bench/gpu/torch_pipeline.py runs the same schedule in torch.distributed.pipelining.
+// Pipeline-parallel training steps over several GPUs, one process per rank. Stages compute forward and backward, and
+// pass activations and gradients from GPU to GPU. The program compares the time of a step with the best that the
+// schedule allows. bench/gpu/torch_pipeline.py runs the same schedule in torch.distributed.pipelining.
 //
-//     parley run -n 4 -- gpu_pipeline [--schedule 1F1B] [--num-microbatches 8] [--micro-batch-size 1] [--seq-length 512] [--hidden-size 512]
-//         [--train-iters 200] [--log-interval 50] [--compute-us 1000] [--ahead 1] [--only ID]
+//     parley run -n 4 -- gpu_pipeline [--schedule 1F1B] [--num-microbatches 8] [--micro-batch-size 1] [--seq-length 512]
+//         [--hidden-size 512] [--train-iters 200] [--log-interval 50] [--compute-us 1000] [--ahead 1] [--only ID]
 //
-// Options have Megatron's names, schedules PyTorch's: GPipe, 1F1B, or Interleaved1F1B, with --num-virtual-stages-per-pipeline-rank stages on each
-// rank (2). An activation has micro-batch-size x seq-length x hidden-size floats. --compute-us is how long a stage computes, forward and backward
-// each; with --ahead 1 kernels are enqueued before the messages that they wait for are here, with 0 once they are; --only names the one config
-// beside the default.
-// First steps of an op that has the default alone, then as many of one that has all configs, from its first call on. Each kernel
-// looks at every element that it gets; status 1 when one is wrong.
+// Options have Megatron's names, schedules PyTorch's: GPipe, 1F1B, or Interleaved1F1B, which has
+// --num-virtual-stages-per-pipeline-rank stages on each rank (default 2). An activation has micro-batch-size x
+// seq-length x hidden-size floats. --compute-us is the computing time of a stage, forward and backward each. With
+// --ahead 1, kernels are enqueued before the messages that they wait for have arrived, with 0 afterwards. --only
+// names the one config that is tried in addition to the default.
+//
+// The program first runs an op that has only the default, then for as many steps an op that has all configs and tunes
+// from its first call on. Each kernel checks every element that it receives; the exit status is 1 if one is wrong.
 #include "device.hpp"
 #include "stage_kernel.hpp"
 
@@ -69,7 +71,7 @@ void report(const std::string& name, double value, const char* unit) {
   std::fflush(stdout);
 }
 
-// Stage s adds 1 forward and doubles the gradient backward; the gradient of the last one's output is that output.
+// Stage s adds 1 forward, and doubles the gradient backward. The gradient of the last stage's output is that output.
 class gpu_stage final : public parley::training_work {
  public:
   gpu_stage(parley::transports::cuda_copies& copies, parley::transports::cuda_space& space, std::uint32_t stages,
@@ -77,7 +79,8 @@ class gpu_stage final : public parley::training_work {
       : copies_(copies), stream_(copies.driver().make_stream(copies.device())), wrong_(space.make(sizeof(unsigned))),
         times_(space.make(most_times * sizeof(kernel_times))), stages_(stages), bytes_(bytes), compute_ns_(compute_ns),
         ahead_(ahead) {
-    // CUDA loads a kernel where it is first launched, and waits for all streams then: also for one that waits for a message.
+    // Loads the kernel now: CUDA otherwise loads it at its first launch and then waits for all streams, even for one
+    // that waits for a message.
     launch({});
   }
   gpu_stage(const gpu_stage&) = delete;
@@ -86,12 +89,13 @@ class gpu_stage final : public parley::training_work {
   std::span<std::byte> wrong() const noexcept { return wrong_->bytes(); }
   bool waits_on_device() const override { return ahead_; }
 
-  /// When a kernel began and ended, by its GPU's clock.
+  /// Begin and end of a kernel, in ns of its GPU's clock.
   struct kernel_times {
     std::uint64_t began = 0;
     std::uint64_t ended = 0;
   };
-  /// Of the last `count` kernels: how long the GPU had none before each.
+  /// The gaps between the last `count` kernels, in ns: how long the GPU was idle from the end of one to the begin of
+  /// the next.
   parley::task<std::vector<double>> gaps(parley::transports::cuda_space& space, std::size_t count) const {
     std::vector<kernel_times> all(most_times);
     co_await space.copy(std::as_writable_bytes(std::span(all)), times_->bytes());
@@ -123,7 +127,7 @@ class gpu_stage final : public parley::training_work {
     step.times =
         reinterpret_cast<std::uint64_t*>(times_->bytes().data() + (launched_++ % most_times) * sizeof(kernel_times));
     launch(step);
-    // The kernel goes on by itself: what is sent from here waits for it on the GPU.
+    // The kernel may still be running; transfers of its buffers wait for it on the GPU.
     for (const std::span<const std::byte> part : std::array<std::span<const std::byte>, 2>{in, out}) {
       if (!part.empty() && copies_.after(part, stream_) != parley::errc::none) fail(copies_.driver().fault());
     }
@@ -151,14 +155,14 @@ class gpu_stage final : public parley::training_work {
 
 struct steps {
   std::vector<double> ns;
-  std::size_t decided_after = 0;  // 0: not
+  std::size_t decided_after = 0;  // number of steps; 0: undecided
 };
 
 struct larger {
   double operator()(double a, double b) const noexcept { return std::max(a, b); }
 };
 
-// How many steps it took until no rank tuned any more what it sends; all of them where one did not come to an end.
+// Returns the number of steps until all ranks had decided, or all steps if a rank has not.
 parley::task<std::size_t> settled_on_all_ranks(parley::rank& self, const steps& tuned) {
   parley::collective all(self, {.name = "steps"});
   const std::size_t mine = tuned.decided_after == 0 ? tuned.ns.size() : tuned.decided_after;
@@ -176,7 +180,7 @@ double share_of_idle(double computing_ns, double step_ns) {
   return step_ns == 0 ? 0 : 100 * (1 - computing_ns / step_ns);
 }
 
-/// What a step takes when messages take nothing, and what of it each rank computes.
+/// Time of a step if messages took no time, and each rank's computing time in it.
 struct ideal_step {
   explicit ideal_step(const parley::pipeline_schedule& s)
       : ns(parley::ops::estimate(s, {options.compute_ns(), options.compute_ns()}).makespan),
@@ -187,7 +191,7 @@ struct ideal_step {
   double computing_ns;
 };
 
-// Those that run beside the default.
+// The configs that are tried in addition to the default.
 std::vector<parley::config_ptr> others() {
   std::vector<parley::config_ptr> all{parley::configs::chunked(256 << 10, 4),
                                       parley::configs::chunked(1 << 20, 2),
@@ -199,7 +203,7 @@ std::vector<parley::config_ptr> others() {
   return all;
 }
 
-/// The ranks that this one sends to.
+/// The ranks that this rank sends to.
 std::set<parley::rank_id> receivers(const parley::pipeline_schedule& schedule, parley::rank_id self) {
   std::set<parley::rank_id> all;
   for (const parley::pipeline_action& a : schedule.ranks[self]) {
@@ -243,10 +247,10 @@ parley::task<steps> train(parley::rank& self, const std::string& name, const std
   co_return all;
 }
 
-// By the GPU's clock, once it was decided: where in a step it has nothing to do.
+// Prints where in a step the GPU is idle, by its own clock, over the steps after the decision.
 parley::task<> tell_gaps(parley::rank& self, const gpu_stage& stage, parley::transports::cuda_space& space,
                          std::size_t in_a_step, std::size_t settled_steps) {
-  // The one before a step's first kernel is no part of it.
+  // The gap before a step's first kernel does not belong to the step.
   const std::vector<double> between = co_await stage.gaps(space, in_a_step * settled_steps + 1);
   std::string by_place;
   for (std::size_t place = 1; place < in_a_step && between.size() >= in_a_step; ++place) {
@@ -258,7 +262,7 @@ parley::task<> tell_gaps(parley::rank& self, const gpu_stage& stage, parley::tra
   std::fprintf(stderr, "rank %u, medians of the gaps between a step's kernels, us:%s\n", self.id(), by_place.c_str());
 }
 
-// What bench/gpu/pipelines.sh reads.
+// bench/gpu/pipelines.sh reads these figures.
 void tell_figures(const steps& alone, const steps& tuned, std::size_t until, const ideal_step& ideal) {
   const std::span<const double> times(tuned.ns);
   const double untuned = mean(std::span(alone.ns).subspan(alone.ns.size() / 2));

@@ -1,6 +1,8 @@
 #pragma once
-// What PTX has and CUDA C++ has not, for sm_80 and newer. The matrices of a load have 8 x 8 elements of 16 bits: lane l of a warp names row
-// l % 8 of matrix l / 8, and gets two elements of each, in row l / 4 from column 2 (l % 4) on. Transposed these are of that column.
+// PTX instructions that CUDA C++ does not offer, for sm_80 and newer. A load reads matrices of 8 x 8 elements of 16
+// bits: lane l of a warp gives the address of row l % 8 of matrix l / 8, and gets two elements of each matrix, in row
+// l / 4, columns 2 (l % 4) and the next. In a transposed load it gets those of column l / 4, rows 2 (l % 4) and the
+// next.
 #include <cuda_bf16.h>
 
 #include <cstdint>
@@ -25,7 +27,7 @@ __device__ inline void load_transposed(std::uint32_t (&m)[4], const void* row) {
                : "memory");
 }
 
-// c (16 x 8) += a (16 x 16) * b (16 x 8). Lane l has of c rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next.
+// c (16 x 8) += a (16 x 16) * b (16 x 8). Lane l holds rows l / 4 and l / 4 + 8 of c, columns 2 (l % 4) and the next.
 __device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
       "%3};"

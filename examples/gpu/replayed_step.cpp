@@ -1,13 +1,15 @@
-// Data-parallel training steps that each GPU replays from a CUDA graph, the sum of the gradients over all GPUs included: NCCL, or a
-// kernel that reads the other GPUs' memory. Which of them runs is agreed on while the program runs; where that changes, every rank
-// captures its step anew before the same replay. Beside it the same steps enqueued one call after the other.
+// Data-parallel training steps that each GPU replays from a CUDA graph, which includes the sum of the gradients over
+// all GPUs. NCCL or a kernel that reads the other GPUs' memory makes the sum. The ranks agree on one of them while
+// the program runs; when the config changes, every rank captures its step again before the same replay. For
+// comparison the program also enqueues the same steps call by call.
 //
 //     parley run -n 2 -- gpu_replayed_step [-b 8] [-e 16M] [-f 8] [-n 1000] [-w 20000] [-c 1] [-g 1] [--slow-first]
 //
-// -b smallest size of the gradients in bytes, -e largest, -f factor from one to the next, -n steps that are timed, -w steps before them,
-// in which the ranks agree; with --slow-first they begin with a kernel of one block, so that large sums are sure to be captured anew. A line for
-// each size; every weight is compared with what one process computes, unless -c 0 says not to. A wrong sum of any step shows in it: what a step
-// adds is another number each time, all numbers are exact, and what is wrong once stays.
+// -b smallest size of the gradients in bytes, -e largest, -f factor from one size to the next, -n timed steps, -w
+// steps before them, in which the ranks agree. With --slow-first the default is a kernel with one block, so that
+// large sums are certain to be captured again. Each size prints a line. Unless -c is 0, every weight is compared with
+// the value that one process computes. This reveals a wrong sum in any step: each step adds different numbers, all
+// numbers are exact, and an error stays.
 #include "sums.hpp"
 
 #include <parley/cuda_space.hpp>
@@ -29,20 +31,20 @@ using parley::transports::cuda_stream;
 examples::size_sweep options{.largest = 16 << 20, .timed = 1000, .before = 20'000};
 bool slow_first = false;
 
-/// Weights to which each step adds what all ranks make of its batch.
+/// Weights to which each step adds the sum of all ranks' gradients.
 class model {
  public:
   model(parley::job& here, parley::transports::cuda_space& space, std::size_t count)
       : gpu_(*here.gpu()), space_(space), self_(here.self()), weights_(space, count), gradients_(space, count),
         step_(space, 1) {}
 
-  // Enqueues only: once, while it is captured.
+  // Only enqueues; called once for each capture.
   static parley::task<> step(model* m, cuda_stream s, captured_call sum) {
     m->backward(s);
     co_await sum(m->gradients_.all());
     m->update(s);
   }
-  // The same, call by call: the sum is in the order of the stream on the way in, and is waited for on the way out.
+  // The same step, call by call: the sum is ordered after `backward` on the stream, and the host waits for its end.
   parley::task<> step_at_once(parley::ops::symmetric sums) {
     backward(stream_);
     space_.after(gradients_.bytes(), stream_);
@@ -73,14 +75,15 @@ class model {
   std::uint64_t bytes() const noexcept { return gradients_.bytes().size(); }
 
  private:
-  // Ranks take a weight in pairs, one of which adds it and the other takes it away: where all have the same nothing comes of it, and what
-  // one has by mistake spreads.
+  // In each pair of ranks, one adds its weight to its gradient and the other subtracts it. Equal weights cancel out,
+  // and a wrong weight on one rank spreads to all.
   float rate() const {
     const parley::rank_id other = self_.id() ^ 1U;
     if (other >= self_.world_size()) return 0;
     return self_.id() < other ? 1 : -1;
   }
-  // As one process computes it. Halves below some ten thousand: exact, in whatever order ranks are added up.
+  // Weight i as one process computes it. All values are multiples of 1/2 below about ten thousand, so floats are
+  // exact in any order of summing.
   float weight_of(unsigned i) const {
     float w = 1;
     for (unsigned step = 0; step < static_cast<unsigned>(steps_) % examples::batch_period; ++step) {
@@ -102,7 +105,7 @@ class model {
   parley::rank& self_;
   device_array<float> weights_;
   device_array<float> gradients_;
-  device_array<unsigned> step_;  // how many there were, for its kernels
+  device_array<unsigned> step_;  // number of steps so far, for the kernels
   examples::stream stream_;
   int steps_ = 0;
 };
@@ -168,6 +171,6 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
 int main(int argc, char** argv) {
   options.options().flag("--slow-first", slow_first).take(argc, argv);
   parley::job_options job;
-  job.settings.plan.budget_fraction = 0.5;  // this program has seconds, not days, to agree in
+  job.settings.plan.budget_fraction = 0.5;  // the program has seconds, not days, to agree
   return examples::run_on_gpus(rank_main, std::move(job));
 }

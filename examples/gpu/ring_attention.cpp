@@ -1,12 +1,17 @@
-// Attention over a sequence that several GPUs share, a process each: keys and values go around the ring while each GPU computes with those
-// that it has, by a fused kernel. Beside it, in turns, the same blocks with no communication.
+// Attention over a sequence that several GPUs share, one process per GPU. Keys and values go around the ring while a
+// fused kernel on each GPU computes with those that are there. In turns, the program times the same blocks without
+// communication.
 //
-//     parley run -n 2 -- gpu_ring_attention [--seqlen 65536] [--heads 32] [--head-dim 128] [--causal] [--dtype bf16] [-n 5] [-w 5] [--only put]
+//     parley run -n 2 -- gpu_ring_attention [--seqlen 65536] [--heads 32] [--head-dim 128] [--causal] [--dtype bf16]
+//         [-n 5] [-w 5] [--only put]
 //
-// --seqlen rows on all GPUs together, --head-dim 16, 32, 64 or 128, --dtype fp32 or bf16, -n calls of a round, -w calls before them,
-// --only the only config beside the default. Times are medians of five rounds, of the slowest rank. TFLOP/s count what a causal kernel computes as the half of
-// all, per GPU. Rows of the result are compared with those of a simple kernel in double precision over the whole sequence. Each round has a sequence
-// of its own, and its first call, which is not timed, is compared: a kernel that was too early for its keys or values has found the last round's.
+// --seqlen rows on all GPUs together, --head-dim 16, 32, 64 or 128, --dtype fp32 or bf16, -n calls per round, -w
+// calls before them, --only the one config that is tried in addition to the default. Times are medians of five
+// rounds, on the slowest rank. TFLOP/s are per GPU, and count half of all operations if --causal is given.
+//
+// Rows of the result are compared with those of a simple kernel that works in double precision over the whole
+// sequence. Each round has its own sequence and compares the result of its first call, which is not timed: a kernel
+// that starts before its keys or values have arrived finds those of the previous round.
 #include "attention.hpp"
 #include "device.hpp"
 
@@ -32,7 +37,7 @@ struct settings {
   std::string dtype = "bf16";
   int calls = 5;
   int before = 5;
-  std::string only;  // config beside the default
+  std::string only;  // the one config besides the default
 } options;
 
 constexpr int rounds = 5;
@@ -47,11 +52,11 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// How far results are from those of the simple kernel.
+/// Distance of the results from those of the simple kernel.
 struct deviation {
   double largest = 0;
   double allowed = 0;
-  double relative = 0;  ///< root of the mean of squares, of the results'
+  double relative = 0;  ///< root mean square of the errors over that of the results
 };
 
 template <class T>
@@ -69,7 +74,7 @@ class attention_rank {
         weight_(space, shape_.heads * shape_.rows), weighted_(space, shape_.elements()), plan_(ring_.plan<T>(shape_)),
         registered_k_(plan_.registered(k_.all())), registered_v_(plan_.registered(v_.all())) {}
 
-  /// Other queries, keys and values than those of the round before.
+  /// Fills in queries, keys and values that differ from those of the previous round.
   void begin(int round) {
     first_seed_ = 3 * static_cast<std::uint64_t>(round) + 1;
     std::uint64_t seed = first_seed_;
@@ -82,7 +87,7 @@ class attention_rank {
   task<> tune() {
     if (self_.world_size() > 1) co_await ring_.template tune<T>(shape_);
   }
-  /// Of one call, in seconds, on the slowest rank.
+  /// Seconds per call, on the slowest rank.
   task<double> in_a_ring(int calls) {
     const parley::ops::device_attention_block<T> kernel = [this](const parley::ops::device_block<T>& b) { launch(b); };
     co_await meet();
@@ -106,7 +111,7 @@ class attention_rank {
     const double mine = co_await since(began, calls);
     co_return mine;
   }
-  /// Of what the last call in the ring has brought, on all ranks.
+  /// Compares rows of the last call's result on this rank with the simple kernel's.
   task<deviation> compare() {
     examples::dense_rows d{.heads = shape_.heads,
                            .sequence = options.sequence,
@@ -142,7 +147,7 @@ class attention_rank {
     double squares = 0;
     for (std::size_t i = 0; i < results; ++i) {
       const double off = std::abs(static_cast<double>(static_cast<float>(seen[i])) - right[i]);
-      if (!(off <= found.largest)) found.largest = off;  // also what is no number
+      if (!(off <= found.largest)) found.largest = off;  // also true for NaN
       found.allowed = std::max(found.allowed, std::abs(dense[i] - right[i]));
       errors += off * off;
       squares += right[i] * right[i];
@@ -155,7 +160,7 @@ class attention_rank {
     if (self_.world_size() == 1) return "none";
     return ring_.to_next().decision(shape_.elements() * sizeof(T)).config;
   }
-  /// On all ranks.
+  /// Element-wise maximum over all ranks.
   task<> largest_of_all(std::span<double> values) {
     if (!all_.idle()) co_await all_.template all_reduce<larger>(values);
   }
@@ -202,12 +207,12 @@ class attention_rank {
   examples::stream stream_;
   device_array<T> q_, k_, v_, out_;
   device_array<float> maximum_, weight_, weighted_;
-  std::uint64_t first_seed_ = 0;  // of q; k and v have the next ones
+  std::uint64_t first_seed_ = 0;  // seed of q; k and v use the next two
   parley::ops::attention_plan plan_;
   parley::actors::registered_memory registered_k_, registered_v_;
 };
 
-/// Adds what the last call in the ring has brought to the worst so far; throws where that is too far off.
+/// Compares the last call's result and updates the worst deviation so far; throws if the deviation is too large.
 template <class T>
 task<> check(attention_rank<T>& mine, deviation& worst) {
   const deviation found = co_await mine.compare();
@@ -246,7 +251,7 @@ task<> run_attention(parley::job& here, parley::transports::cuda_space& space) {
     co_await check(mine, worst);
     const int calls = round == 0 ? std::max(options.before, 1) : options.calls;
     const double ring_s = co_await mine.in_a_ring(calls);
-    if (round == 0 || round == rounds) co_await check(mine, worst);  // before anything else may write the result
+    if (round == 0 || round == rounds) co_await check(mine, worst);  // before other calls overwrite the result
     const double alone_s = co_await mine.alone(calls);
     if (round == 0) continue;
     together.push_back(ring_s);
@@ -282,6 +287,6 @@ int main(int argc, char** argv) {
   known.one_of("--dtype", options.dtype, {"fp32", "bf16"}).number("-n", options.calls, 1).number("-w", options.before);
   known.text("--only", options.only).take(argc, argv);
   parley::job_options job;
-  job.settings.plan.budget_fraction = 0.5;  // this program has seconds, not days, to agree in
+  job.settings.plan.budget_fraction = 0.5;  // the program has seconds, not days, to agree
   return examples::run_on_gpus(rank_main, std::move(job));
 }

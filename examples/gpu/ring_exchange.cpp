@@ -1,13 +1,15 @@
-// The two-round ring of ../ring_exchange.cpp on GPUs, a process each: kernels, sends and receives in the order of a stream. The host
-// enqueues a step while the GPU works on the one before; no step waits for it.
+// The two-round ring of ../ring_exchange.cpp on GPUs, one process per GPU: kernels, sends and receives in the order
+// of a stream. The host enqueues a step while the GPU works on the previous one; it does not wait for each step.
 //
 //     parley run -n 2 -- gpu_ring_exchange [-b 8] [-e 64M] [-f 8] [-n 200] [-w 400] [-c 1] [-g 1] [--only put]
 //
-// Options and columns are those of nccl-tests' sendrecv_perf: -b smallest size in bytes, -e largest, -f factor from one to the next, -n steps
-// that are timed, -w steps before them, in which the ranks agree on a config, -c 0 for results that are not compared, -g GPUs of a rank, which has
-// one. --only names the only config beside the default. A line for each size: the time of a step, which is two messages each way and four
-// kernels. The results of all steps before the timed ones are compared, and of the last three of these: a kernel that was too early for its
-// message has found other numbers, those of three steps before.
+// Options and columns are those of nccl-tests' sendrecv_perf: -b smallest size in bytes, -e largest, -f factor from
+// one size to the next, -n timed steps, -w steps before them, in which the ranks agree on a config, -c 0 to skip the
+// comparison of results, -g GPUs per rank, always 1. --only names the one config that is tried in addition to the
+// default. Each size prints a line with the time of a step, which has two messages each way and four kernels.
+//
+// The program compares the results of all steps before the timed ones, and of the last three timed ones. A kernel
+// that starts before its message has arrived finds different numbers, those of three steps before.
 #include "device.hpp"
 
 #include <algorithm>
@@ -25,9 +27,9 @@ using examples::must;
 constexpr float c = 1.000244140625F;
 
 examples::size_sweep options;
-std::string only;  // config beside the default
+std::string only;  // the one config besides the default
 
-// What one step works on. Three of them, so that the host may be two steps ahead of the messages.
+// The buffers of one step. There are three sets, so that the host may run two steps ahead of the messages.
 struct buffers {
   buffers(parley::transports::cuda_space& space, std::size_t count)
       : t0(space, count), y0(space, count), a(space, count), t1(space, count), y1(space, count), out(space, count) {}
@@ -35,8 +37,8 @@ struct buffers {
   std::array<parley::flow_work, 3> works{};
 };
 
-// What a step begins with, and what must come of it. Four of them, which differ in each element, so that no step has the numbers of the
-// one that had its buffers before.
+// Input and expected result of a step. There are four sets, which differ in each element, so that consecutive uses of
+// the same buffers see different numbers.
 struct numbers {
   numbers(parley::transports::cuda_space& space, std::size_t count) : x0(space, count), right(space, count) {}
   device_array<float> x0, right;
@@ -60,7 +62,7 @@ class ring {
     }
   }
 
-  // Receives are started a step before they are needed, so that their sender knows where to write.
+  // Starts the receives one step before they are needed, so that the sender already knows where to write.
   void expect(parley::dataflow& flow, buffers& b) {
     b.works[0] =
         op_.start(flow, {op_.irecv(b.y0.all(), {.from = previous_}), op_.irecv(b.y1.all(), {.from = previous_})},
@@ -84,7 +86,7 @@ class ring {
     if (count > 0) r->expect(flow, r->set_of(r->begun_));
     for (; r->begun_ < end; ++r->begun_) {
       buffers& after = r->set_of(r->begun_ + 1);
-      for (const parley::flow_work& w : after.works) {  // two steps old
+      for (const parley::flow_work& w : after.works) {  // from two steps ago
         if (w.size() != 0) co_await w;
       }
       if (r->begun_ + 1 < end) r->expect(flow, after);
@@ -102,7 +104,7 @@ class ring {
     co_await space_.copy(unlike_.bytes(), std::as_bytes(std::span(none)));
     for (const buffers& b : sets_) {
       for (const auto* memory : {&b.t0, &b.y0, &b.a, &b.t1, &b.y1, &b.out})
-        must(cudaMemsetAsync(memory->data(), 0xff, memory->bytes().size(), stream_), "cudaMemset");  // no numbers
+        must(cudaMemsetAsync(memory->data(), 0xff, memory->bytes().size(), stream_), "cudaMemset");  // NaN
     }
     const parley::rank_id world = self_.world_size();
     const parley::rank_id second = (self_.id() + world - 2) % world;
@@ -120,7 +122,8 @@ class ring {
       co_await space_.copy(numbers_[n].right.bytes(), std::as_bytes(std::span(values)));
     }
   }
-  // Of the steps that were compared, and of the last ones, whose results are still here.
+  // Number of wrong elements in the steps compared so far and in the last steps, whose results are still in the
+  // buffers.
   parley::task<std::size_t> wrong() {
     for (std::size_t back = std::min(begun_, sets_.size()); back > 0; --back) compare(begun_ - back);
     auto ended = co_await parley::transports::reached(gpu_, stream_);
@@ -135,7 +138,7 @@ class ring {
   }
 
  private:
-  // Of numbers_[n].
+  // Element i of numbers_[n].x0 on rank r.
   static float at_first(std::size_t n, parley::rank_id r, std::size_t i) {
     return static_cast<float>((17 * r + i + 128 * n) % 512);
   }
@@ -156,8 +159,8 @@ class ring {
   examples::stream stream_;
   std::array<buffers, 3> sets_;
   std::array<numbers, 4> numbers_;
-  device_array<unsigned> unlike_;  // how many elements were wrong
-  std::size_t begun_ = 0;          // steps so far
+  device_array<unsigned> unlike_;  // number of wrong elements
+  std::size_t begun_ = 0;          // number of steps so far
   std::vector<parley::actors::registered_memory> registered_;
 };
 

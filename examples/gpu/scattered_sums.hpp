@@ -1,7 +1,7 @@
 #pragma once
-// A matrix that is the sum of what several ranks make, a process and a GPU each, and of which each rank wants its own rows: as soon as a chunk
-// of a rank's rows is made, a copy engine brings it there, and streams wait for each chunk. All of it is enqueued, and no processor has a part
-// in it.
+// A matrix that is the sum of matrices made by several ranks, one process per GPU, and of which each rank needs its
+// own rows. As soon as a chunk of a rank's rows is made, a copy engine brings it to that rank, and streams wait for
+// single chunks. Everything is enqueued; no processor takes part.
 //
 //     scattered_sums c(*here.gpu(), space, {.self = 1, .world = 4, .rows = 2048, .row_bytes = 8192});
 //     co_await c.meet(here.self());
@@ -15,9 +15,9 @@
 //     c.wait_for(1, stream);                                        // the second chunk, of all ranks
 //     add_up(stream, sum, {c.part(0, 1), c.part(1, 1), c.part(2, 1), c.part(3, 1)});
 //     c.end(stream);                                                // the next call may begin
-//     co_await c.reached(stream);                                   // whether all ranks had a part in it
+//     co_await c.reached(stream);                                   // throws if a rank was lost
 //
-// What makes chunks in other streams follows `begin`; what adds them up comes before `end` in its stream.
+// Other streams that make chunks must `follow`. Work that adds chunks up must precede `end` in its stream.
 #include "peer_memory.hpp"
 
 namespace examples {
@@ -27,28 +27,30 @@ class scattered_sums {
   scattered_sums(transports::cuda_copies& gpu, parley::runtime::memory_space& space, shard_place at)
       : memory_(gpu, space, at, 2 * at.world - 1), made_(gpu, at.world), copied_(gpu, at.world) {}
 
-  /// Every rank learns where the others' chunks are. Throws `unavailable` where a GPU's memory cannot be reached.
+  /// Exchanges the addresses of all ranks' chunks. Throws `unavailable` if a GPU's memory cannot be reached.
   task<> meet(parley::ops::rank& self) { return memory_.meet(self, "where parts of sums are"); }
 
-  /// Which rows of a shard a chunk has: the first and how many.
+  /// The rows of a shard that chunk `chunk` covers: the first row and their number.
   std::pair<std::uint64_t, std::uint64_t> rows_of(unsigned chunk) const noexcept { return memory_.rows_of(chunk); }
-  /// Whose rows are made, in this order, from 1 on; this rank's own come last.
+  /// The rank whose rows are to be made as the i-th, counted from 1. This rank's own rows come last.
   rank_id target(rank_id i) const noexcept { return memory_.after(i); }
-  /// What this rank makes of rank `r`'s rows.
+  /// This rank's part of rank `r`'s rows.
   std::span<std::byte> mine(rank_id r, unsigned chunk) const noexcept {
     return memory_.chunk(made_in(memory_.self(), r), chunk);
   }
-  /// What rank `r` has made of this rank's rows.
+  /// Rank `r`'s part of this rank's rows.
   std::span<const std::byte> part(rank_id r, unsigned chunk) const noexcept { return memory_.chunk(r, chunk); }
 
-  /// `stream` has all that still reads parts or writes chunks of the call before.
+  /// Begins a call after all work that `stream` holds now. That work must include everything that still reads parts
+  /// or writes chunks of the previous call.
   void begin(const copy_plan& plan, transports::cuda_stream stream) {
     memory_.begin(plan, stream);
     for (rank_id i = 1; i < memory_.world() && plan.way == copy_way::pull; ++i) pull(memory_.before(i));
   }
-  /// What `stream` gets from here on comes after the beginning.
+  /// Later work in `stream` waits for the beginning of the call.
   void follow(transports::cuda_stream stream) { memory_.follow(stream); }
-  /// `stream` has made that chunk of rank `r`'s rows. Ranks in the order of `target`, and their chunks in order.
+  /// Declares that earlier work in `stream` makes that chunk of rank `r`'s rows. Call it for the ranks in the order
+  /// of `target`, and for the chunks of a rank in ascending order.
   void made(rank_id r, unsigned chunk, transports::cuda_stream stream) {
     made_.record(r, chunk, stream);
     if (r == memory_.self()) return;
@@ -62,7 +64,8 @@ class scattered_sums {
     memory_.copy({r, memory_.self()}, {memory_.self(), made_in(memory_.self(), r)}, chunk);
     memory_.tell(r, peer_memory::word::came, chunk, memory_.copies());
   }
-  /// What `stream` gets from here on comes after all ranks' parts of that chunk of this rank's rows. `made` was called for its own.
+  /// Later work in `stream` waits for all ranks' parts of that chunk of this rank's rows. Call `made` for this rank's
+  /// own part first.
   void wait_for(unsigned chunk, transports::cuda_stream stream) {
     made_.before(memory_.self(), chunk, stream);
     for (rank_id i = 1; i < memory_.world(); ++i) {
@@ -74,13 +77,14 @@ class scattered_sums {
       }
     }
   }
-  /// What `stream` gets from here on comes after all that was made, and may make chunks again.
+  /// Later work in `stream` waits for all copies of this rank's chunks, and may make chunks again.
   void end(transports::cuda_stream stream) { memory_.end(stream); }
   /// See `peer_memory::reached`.
   task<> reached(transports::cuda_stream stream) { return memory_.reached(stream); }
 
  private:
-  // A rank has the parts of its rows by who made them, its own among them, then what it makes of other ranks' rows.
+  // The shard that holds the part made by rank `by` for rank `for_whom`. Each rank first has all parts of its own
+  // rows, by maker, then its parts of the other ranks' rows.
   std::size_t made_in(rank_id by, rank_id for_whom) const noexcept {
     const rank_id world = memory_.world();
     return by == for_whom ? by : world + (for_whom + world - by - 1) % world;
@@ -95,8 +99,8 @@ class scattered_sums {
   }
 
   peer_memory memory_;
-  chunk_events made_;    // here, by whose rows they are
-  chunk_events copied_;  // to here
+  chunk_events made_;    // chunks that this rank has made, by their owner
+  chunk_events copied_;  // chunks that this rank has pulled
 };
 
 }  // namespace examples

@@ -1,5 +1,5 @@
 #pragma once
-// What a stage of the measured pipeline computes on a GPU: every element, and then it spins until its time is over.
+// The GPU work of a stage of the measured pipeline: it computes every element, then spins until its time is over.
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace examples {
 
-/// x(i) = in[i], or base + i % 1000 where there is no `in`; out[i] = x(i) * factor + term. Counts in `wrong` each element of `in` that
-/// is not (base + i % 1000) * expected_factor.
+/// x(i) = in[i], or base + i % 1000 if `in` is null; out[i] = x(i) * factor + term. Counts in `wrong` the elements of
+/// `in` that differ from (base + i % 1000) * expected_factor.
 struct stage_step {
   const float* in = nullptr;
   float* out = nullptr;
@@ -19,7 +19,7 @@ struct stage_step {
   float term = 0;
   std::uint64_t spin_ns = 0;
   unsigned* wrong = nullptr;
-  std::uint64_t* times = nullptr;  ///< where it writes when it began and ended, if given
+  std::uint64_t* times = nullptr;  ///< if not null, receives the times at which the kernel began and ended
 };
 cudaError_t launch_stage(const stage_step& step, int device, cudaStream_t stream);
 

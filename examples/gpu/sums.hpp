@@ -1,5 +1,5 @@
 #pragma once
-// What the examples that sum over all ranks share: the op, over a communicator of NCCL's.
+// Shared by the examples that sum over all ranks: the op, on an NCCL communicator.
 #include "device.hpp"
 
 #include <parley/cuda_space.hpp>
@@ -21,7 +21,7 @@ inline parley::transports::nccl_library& nccl() {
   return **library;
 }
 
-/// Sums of floats in device memory; its configs are the caller's to name.
+/// Options for sums of floats in device memory. The caller adds the configs.
 inline parley::task<parley::ops::symmetric_options> sums_of_all(parley::job& here,
                                                                 parley::transports::cuda_space& space,
                                                                 std::string name) {

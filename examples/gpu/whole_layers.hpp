@@ -1,6 +1,7 @@
 #pragma once
-// What the examples share in which products of matrices overlap their communication and all of it is tuned as a whole, on all ranks: flags,
-// configs, checks, and times beside the best of an exhaustive search, NCCL and one product, and the product alone.
+// Shared by the examples in which matrix products overlap their communication and are tuned as a whole on all ranks:
+// options, configs, checks, and the comparison with the best of an exhaustive search, NCCL and one product, and the
+// product alone.
 #include "blocking_nccl.hpp"
 #include "device.hpp"
 #include "matrices.hpp"
@@ -19,7 +20,7 @@
 
 namespace examples {
 
-/// C (m x n) = A (m x k) times B (k x n), of all ranks together.
+/// C (m x n) = A (m x k) times B (k x n), over all ranks together.
 struct layer_options {
   std::uint64_t m = 8192;
   std::uint64_t n = 8192;
@@ -35,7 +36,7 @@ struct layer_options {
 
 struct way_to_do_it {
   copy_plan copies;
-  unsigned streams = 1;  ///< in which products run
+  unsigned streams = 1;  ///< number of streams for products
   std::size_t tile = 0;
   std::string id() const {
     return std::string(copies.way == copy_way::pull ? "pull" : "push") + "(chunks=" + std::to_string(copies.chunks) +
@@ -47,7 +48,7 @@ struct way_to_do_it {
 inline std::vector<way_to_do_it> all_ways(rank_id world, std::size_t tiles) {
   std::vector<way_to_do_it> all;
   std::vector<rank_id> steps{1};
-  if (world > 2) steps.push_back(world - 1);  // the other way around
+  if (world > 2) steps.push_back(world - 1);  // the opposite direction
   for (const copy_way way : {copy_way::pull, copy_way::push}) {
     for (const unsigned chunks : {1U, 2U, 4U}) {
       for (const rank_id step : steps) {
@@ -60,10 +61,11 @@ inline std::vector<way_to_do_it> all_ways(rank_id world, std::size_t tiles) {
   return all;
 }
 
-/// A layer of one rank: it makes m / P of the rows of something from products of `inner` numbers, `columns` of them a row.
+/// A layer on one rank. Its product has `columns` columns, each element a sum over `inner` products; a shard has m /
+/// P rows.
 class whole_layer {
  public:
-  /// How it is called.
+  /// The names that the layer has in its output and in the tuner.
   struct titles {
     const char* title;
     const char* function;
@@ -75,7 +77,7 @@ class whole_layer {
   whole_layer& operator=(const whole_layer&) = delete;
   virtual ~whole_layer() = default;
 
-  /// Enqueues a call.
+  /// Each enqueues one call.
   virtual void fused(const way_to_do_it& how) = 0;
   virtual void by_nccl(std::uint16_t* into) = 0;
   virtual void alone() = 0;
@@ -84,7 +86,8 @@ class whole_layer {
     co_await meet_peers();
     co_await look_for_shared();
     if (!shared_) co_await nccl_.meet(&self_);
-    // Each kernel once, before a stream waits for another rank: where it is loaded, all streams are waited for.
+    // Run each kernel once before any stream waits for another rank, because CUDA waits for all streams when it loads
+    // a kernel.
     if (!shared_) by_nccl(c_.data());
     static_cast<void>(multiply_right(seed_of_weights, right_.data()));
     for (const std::uint64_t rows : {options_.m, rows_, rows_ / 2, rows_ / 4}) {
@@ -96,13 +99,14 @@ class whole_layer {
     co_await largest_of_all(std::span(&fewest, 1));
     tiles_ = static_cast<std::size_t>(-fewest);
   }
-  /// Whether ranks share a GPU, which NCCL refuses.
+  /// True if ranks share a GPU, which NCCL refuses.
   bool shared() const noexcept { return shared_; }
-  /// How many ways cuBLASLt has on each rank for each of the products, three at most.
+  /// The number of cuBLASLt algorithms that every rank has for each of the products, at most three.
   std::size_t tiles() const noexcept { return tiles_; }
 
-  /// How many elements of a call differ from those of one product on this rank alone, of numbers that each rank can make; in the first, also
-  /// how many of those differ from a simple kernel's, and how many of NCCL's from those. What was there before has other numbers.
+  /// Returns the number of elements in which a call differs from a single product that this rank makes alone. If
+  /// `first`, also adds the elements in which that product differs from a simple kernel's, and in which NCCL's result
+  /// differs from that product. Results are overwritten first, so that an old result cannot pass.
   task<std::uint64_t> wrong(const way_to_do_it& how, std::uint64_t seed, bool first) {
     must(cudaMemsetAsync(count_.data(), 0, sizeof(unsigned long long), main()), "cudaMemset");
     make(seed, numbers_for::checks);
@@ -122,10 +126,10 @@ class whole_layer {
     co_return count;
   }
   enum class numbers_for : std::uint8_t { checks, times };
-  /// This rank's part of A.
+  /// Makes this rank's part of A.
   virtual void make(std::uint64_t seed, numbers_for what) = 0;
 
-  /// Of one call, in seconds, on the slowest rank.
+  /// Seconds per call, on the slowest rank.
   task<double> seconds(std::function<void()> enqueue, int calls) {
     double nothing = 0;
     co_await largest_of_all(std::span(&nothing, 1));
@@ -144,7 +148,7 @@ class whole_layer {
   const layer_options& options() const noexcept { return options_; }
   parley::rank& self() const noexcept { return self_; }
   parley::kernel_key key() const { return {{"m", options_.m}, {"n", columns_}, {"k", inner_}}; }
-  /// In 1e12, of a rank.
+  /// Operations of a call on one rank, in units of 1e12.
   double operations() const noexcept {
     return 2.0 * static_cast<double>(options_.m) * static_cast<double>(columns_) * static_cast<double>(inner_) / 1e12;
   }
@@ -167,11 +171,12 @@ class whole_layer {
                     device_array<std::byte>(space, matrix_products::workspace_bytes)} {}
 
   virtual task<> meet_peers() = 0;
-  /// All of the calls in that stream is over; throws `peer_failed` where a rank is gone.
+  /// Waits for all calls in that stream; throws `peer_failed` if a rank is gone.
   virtual task<> calls_over(parley::transports::cuda_stream s) = 0;
-  /// A product of so many rows, of whatever is in memory.
+  /// Multiplies that many rows of whatever is in memory.
   virtual void multiply_once(std::uint64_t rows, std::size_t tile) = 0;
-  /// The result of a call whose A has that seed, without other ranks, and what a simple kernel would have to make.
+  /// Makes the result of a call with that seed without other ranks, and returns what a simple kernel needs to check
+  /// it.
   virtual simple_product multiply_right(std::uint64_t seed, std::uint16_t* into) = 0;
 
   cudaStream_t main() const noexcept { return streams_[0]; }
@@ -183,7 +188,7 @@ class whole_layer {
   void multiply(const void* a, void* into, std::uint64_t count, std::size_t tile, unsigned lane) {
     products_.multiply(a, b_.data(), into, count, tile, workspace(lane), stream_of(lane));
   }
-  /// A simple kernel looks at so many rows, or a few more.
+  /// The simple kernel checks about this many rows.
   static constexpr std::uint64_t looked_at = 61;
 
  private:
@@ -224,7 +229,8 @@ class whole_layer {
 
 using fused_kernel = parley::tunable_op<task<>(whole_layer*)>;
 
-// CUDA holds up whoever puts more into a stream than its queue takes. Where that waits for a rank that is gone, nobody would hear of it.
+// CUDA blocks a thread that enqueues more than a stream can hold. If that stream waited for a rank that is gone, this
+// thread would never hear of the loss. The function therefore waits for the stream every 64 calls.
 inline task<> calls_of(whole_layer* l, way_to_do_it how) {
   constexpr int most_at_once = 64;
   for (int i = 1; i < l->options().calls; ++i) {
@@ -251,7 +257,7 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Medians of nine rounds, in each of which all are called, one after the other. In seconds.
+/// Runs all calls in turns, in nine rounds, and returns the median time of each in seconds.
 inline task<std::vector<double>> medians(whole_layer* l, std::vector<std::function<void()>> calls) {
   constexpr int rounds = 9;
   std::vector<std::vector<double>> times(calls.size());
@@ -266,7 +272,7 @@ inline task<std::vector<double>> medians(whole_layer* l, std::vector<std::functi
   co_return middles;
 }
 
-/// Throws `config_failed` where an element is wrong, on any rank.
+/// Throws `config_failed` if an element is wrong on any rank.
 inline task<> check(whole_layer* l, const std::vector<way_to_do_it>* ways) {
   double wrong = 0;
   std::uint64_t seed = 1;
@@ -288,7 +294,7 @@ inline task<> tune_and_measure(whole_layer* l) {
   co_await check(l, &ways);
 
   fused_kernel kernel = kernel_of(*l, ways);
-  // In turns, as a GPU that multiplies for long is slower than one that has just begun.
+  // Interleaved, because a GPU slows down after it has multiplied for a while.
   constexpr auto in_turns = parley::tuning::contextual_order::interleaved;
   parley::contextual whole(self, {.name = l->words().function, .iterations = 5, .warm_ups = 1, .order = in_turns});
   const auto thunk = [&] { return tuned_calls(&kernel, l); };
@@ -340,7 +346,8 @@ task<> run_layer(parley::job* here, parley::transports::cuda_space* space, layer
   co_await tune_and_measure(&l);
 }
 
-/// A program that takes --M, --N, --K, --iters and --warmup. `Layer::must_take(options, ranks)` throws where sizes do not fit.
+/// Runs a program with the options --M, --N, --K, --iters and --warmup. `Layer::must_take(options, ranks)` throws if
+/// the sizes do not fit.
 template <class Layer>
 int run_whole_layer(int argc, char** argv, layer_options options) {
   options.take(argc, argv);

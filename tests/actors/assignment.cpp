@@ -63,7 +63,7 @@ TEST_CASE("equal configs keep the default") {
   l.open();
   l.run();
   CHECK(l.only().chosen().digest == c0);
-  l.cost_ns[a] = l.cost_ns[c0] * 99 / 100;  // within noise
+  l.cost_ns[a] = l.cost_ns[c0] * 99 / 100;  // 1 % faster: within noise
   leader m(tuning_policy::online, without_budget());
   m.cost_ns = l.cost_ns;
   m.open();
@@ -209,7 +209,7 @@ TEST_CASE(
     time_ns apart_ns;
     int times;
     int again;
-  } const cases[] = {{1'000, 10'000, 3}, {100'000'000, 60, 1}};  // many in a moment, few in a long time
+  } const cases[] = {{1'000, 10'000, 3}, {100'000'000, 60, 1}};  // many calls in a short time; few calls in a long time
   for (const auto& c : cases) {
     CAPTURE(c.apart_ns);
     leader l(tuning_policy::online, without_budget());
@@ -219,7 +219,8 @@ TEST_CASE(
     for (int again = 0; again < c.again; ++again) {
       for (int i = 0; i < c.times; ++i) CHECK(l.invoke(1 << 20, 0, late).digest != a);
       CHECK(l.only().excluded().empty());
-      for (const std::uint64_t next : {a, c0}) {  // now it has what it needs, and then it is its turn again
+      // `a` now has its credit in time; after that the search returns to c0
+      for (const std::uint64_t next : {a, c0}) {
         for (int i = 0; i < 100 && l.invoke().digest != next; ++i) {}
       }
     }
@@ -257,7 +258,7 @@ TEST_CASE("what a call may wait for its decided config is what the other one cos
   l.cost_ns = {{c0, 900'000}, {a, 500'000}, {b, 800'000}};
   l.open();
   l.invoke();
-  CHECK(l.only().worth_waiting_ns(late) == 0);  // nothing is decided
+  CHECK(l.only().worth_waiting_ns(late) == 0);  // there is no decision yet, so nothing is worth waiting for
   l.run();
   REQUIRE(l.only().chosen().digest == a);
   CHECK(l.only().worth_waiting_ns(late) == 300'000);
@@ -267,7 +268,7 @@ TEST_CASE("what a call may wait for its decided config is what the other one cos
   remembers.open({{"1MiB_bf16", "a", 0.25}});
   remembers.invoke();
   REQUIRE(remembers.only().chosen().digest == a);
-  CHECK(remembers.only().worth_waiting_ns(late) == 250'000);  // as long as it takes itself
+  CHECK(remembers.only().worth_waiting_ns(late) == 250'000);  // up to as long as the remembered config itself takes
 
   leader untimed;
   untimed.open({{"1MiB_bf16", "a", 0}});
@@ -288,7 +289,7 @@ TEST_CASE("calls that run another config than the decided one are counted by wha
   l.open();
   const auto lost = [](unmet_need what) { return std::vector<lacking_config>{{a, what}}; };
   const auto count = [&](unmet_need what) { return l.only().ran_others(what); };
-  l.invoke(1 << 20, 0, lost(unmet_need::credit_in_time));  // before it
+  l.invoke(1 << 20, 0, lost(unmet_need::credit_in_time));  // before the decision, so it is not counted
   l.run();
   REQUIRE(l.only().chosen().digest == a);
   for (int i = 0; i < 3; ++i) CHECK(l.invoke(1 << 20, 0, lost(unmet_need::credit_in_time)).digest == c0);
@@ -321,7 +322,7 @@ TEST_CASE("a trial that failed on one side is not waited for on the other") {
   l.spoil = [](rank_id r, wire_row& row) {
     if (row.digest != b) return true;
     row.status = static_cast<std::uint8_t>(tuning::row_status::failed);
-    return r == 0;  // the receiver got a poison and has no row
+    return r == 0;  // the receiver got a poison, so it has no row
   };
   l.open();
   l.run(100);
@@ -366,7 +367,7 @@ TEST_CASE("a config that fails in a real invocation is not tried again, and is n
   std::set<std::uint64_t> later;
   while (!l.decided()) later.insert(l.invoke().digest);
   CHECK(later.count(a) == 0);
-  // It was measured before it failed, and was the fastest.
+  // `a` was the fastest config measured before it failed.
   CHECK(l.only().chosen().digest == c0);
 }
 
@@ -390,7 +391,7 @@ TEST_CASE("a winner that fails later gives way to the default, for its key alone
   CHECK(l.invoke().digest == c0);
   CHECK(l.only().chosen().why.find("failed") != std::string::npos);
   CHECK(l.invoke(8192).digest == a);
-  l.assigned.quarantine(1 << 20, c0, l.now, "it broke");  // the default stays whatever happens
+  l.assigned.quarantine(1 << 20, c0, l.now, "it broke");  // the default cannot be quarantined
   CHECK(l.invoke().digest == c0);
 }
 
@@ -401,7 +402,7 @@ TEST_CASE("what a results file remembers is taken without a trial") {
   CHECK(l.only().chosen().from_results());
   CHECK(l.only().trials() == 0);
   CHECK(l.invoke(8192).digest == a);
-  CHECK(l.invoke(100).digest == c0);  // a key that it does not know
+  CHECK(l.invoke(100).digest == c0);  // the results file has no entry for this key
   CHECK(l.assigned.searches()[2]->where() == search::stage::trying);
 }
 
@@ -457,7 +458,7 @@ TEST_CASE("trials wait until the program has earned what they cost") {
   tuning::plan_options plan;
   plan.budget_fraction = 0.05;
   leader l(tuning_policy::online, plan);
-  l.cost_ns[b] = 2'500'000;  // slow, but not slow enough for the probe to drop it
+  l.cost_ns[b] = 2'500'000;  // slow, but not so slow that the probe drops it
   l.cost_ns[a] = 1'200'000;
   l.open();
   time_ns lost = 0;
@@ -466,7 +467,7 @@ TEST_CASE("trials wait until the program has earned what they cost") {
   for (int i = 0; i < 3000 && (i == 0 || !l.decided()); ++i) {
     const auto c = l.invoke();
     lost += l.cost_ns[c.digest] - l.cost_ns[c0];
-    // One round may be begun within budget and end beyond it.
+    // A round may start within the budget and end beyond it.
     worst = std::max(worst, lost - (l.now - began) / 20);
   }
   CHECK(l.decided());
@@ -492,11 +493,12 @@ TEST_CASE("a first use that takes long is a warm-up's cost, and no reason agains
     for (int i = 0; i < 200 && (i == 0 || !l.decided()); ++i) used = l.invoke().digest == a || used;
     REQUIRE(l.decided());
     CHECK(l.only().chosen().digest == a);
-    if (warm_ups == 0) {  // one long repetition is a disturbance, and takes more of them
+    if (warm_ups == 0) {  // a single long repetition counts as a disturbance, so the plan adds repetitions
       CHECK(l.only().aggregates()[1].count >= 7);
     } else {
       CHECK(l.only().aggregates()[1].count == 2);
-      CHECK(l.only().cost_ns() == doctest::Approx(8'500'000 + 3 * 1'000'000));  // `b` is used three times
+      // the three uses of `b` cost 1 ms more each
+      CHECK(l.only().cost_ns() == doctest::Approx(8'500'000 + 3 * 1'000'000));
     }
   }
 }
@@ -524,7 +526,8 @@ TEST_CASE("what the agreement itself took is earned before trials begin, as is w
   leader l(tuning_policy::online, plan);
   l.open();
   l.assigned.note_control(3'000'000);
-  l.assigned.note_control(2'000'000);  // of another participant, which works beside that one
+  // another participant's cost: they work in parallel, so only the larger cost counts
+  l.assigned.note_control(2'000'000);
   const time_ns began = l.now;
   time_ns first_trial = runtime::never;
   for (int i = 0; i < 3000 && (i == 0 || !l.decided()); ++i) {
@@ -602,7 +605,7 @@ TEST_CASE("times that no clock can have shown are no measurement, whatever their
 }
 
 TEST_CASE("candidates that are one thing for a key's sizes are one, under the name of the first") {
-  // `b` is what c0 is up to 1 MiB, and what `a` is beyond that.
+  // Up to 1 MiB, `b` does the same as c0; above 1 MiB, the same as `a`.
   const auto shape = [](std::uint64_t digest, std::uint64_t bytes) -> std::string {
     if (digest == b) return bytes <= 1 << 20 ? "whole" : "in pieces";
     return digest == c0 ? "whole" : "in pieces";

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t eight = 8;
 
-/// One message behind the other.
+/// The messages of a batch run one after another.
 leader::batch_times in_turn(const leader& l) {
   return [&l](const std::vector<std::uint64_t>& digests) {
     std::vector<time_ns> ends;
@@ -23,7 +23,7 @@ leader::batch_times in_turn(const leader& l) {
   };
 }
 
-/// The same, but that messages of `a` go beside those of other configs, and have come when these have.
+/// Like `in_turn()`, but in a batch of several configs a message of `a` ends 1 us after the message ahead of it.
 leader::batch_times with_overtaking(const leader& l) {
   return [&l](const std::vector<std::uint64_t>& digests) {
     const bool alone = std::all_of(digests.begin(), digests.end(), [](std::uint64_t d) { return d == a; });
@@ -103,7 +103,7 @@ TEST_CASE("a batch that has begun without a trial goes on without") {
   CHECK(alone(2).digest == c0);
   CHECK(alone(3).digest == a);
   CHECK(alone(3).digest == a);
-  CHECK(alone(2).flags == stamp_flags::none);  // one that was late, behind others
+  CHECK(alone(2).flags == stamp_flags::none);  // a late message of batch 2: batch 3 has started since
   CHECK(alone(0).digest == b);
   CHECK(alone(3).flags == stamp_flags::none);
 }
@@ -111,7 +111,7 @@ TEST_CASE("a batch that has begun without a trial goes on without") {
 TEST_CASE("messages that end in another order than they began take as long together") {
   leader l(tuning_policy::online, without_budget());
   l.open();
-  // Those of `a` come the other way round, and two at a time.
+  // The messages of `a` end in reverse order, two at a time.
   run(l, [&](const std::vector<std::uint64_t>& digests) {
     std::vector<time_ns> ends = in_turn(l)(digests);
     if (digests[0] != a) return ends;
@@ -172,7 +172,7 @@ TEST_CASE("a batch of which one message was given up is tried again, whole") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   l.spoil = [&](rank_id, wire_row& row) {
-    if (row.invocation == eight + 3) row.status = cancelled_row;  // of the first batch of `a`
+    if (row.invocation == eight + 3) row.status = cancelled_row;  // in the first batch of `a`
     return true;
   };
   run(l, in_turn(l));
@@ -195,7 +195,7 @@ TEST_CASE("when a config fails in the middle of a batch the others of it run the
   CHECK(choose().flags == stamp_flags::none);
   l.invoke_batch(eight, in_turn(l));
   CHECK(l.only().where() == search::stage::collecting);
-  l.now += 60'000'000'000;  // the rows of those two never come
+  l.now += 60'000'000'000;  // the rows of the two cancelled repetitions never arrive
   l.judge();
   run(l, in_turn(l));
   CHECK(l.only().chosen().digest == c0);
@@ -220,7 +220,7 @@ TEST_CASE("what one message of a batch lacks its trial goes without, and what th
 }
 
 TEST_CASE("a batch costs what all of its messages do, and waits until that is earned") {
-  leader l;  // 5 % of the time
+  leader l;  // the default budget: 5 % of the time
   l.open();
   const time_ns began = l.now;
   for (int i = 0; i < 2000 && (i == 0 || !l.decided()); ++i) {
@@ -247,7 +247,7 @@ TEST_CASE("whether what was decided still takes as long is seen by whole batches
   l.open();
   run(l, in_turn(l));
   REQUIRE(l.only().chosen().digest == a);
-  // Among themselves they overtake each other: the first ones come last.
+  // The messages overtake one another: the first messages end last.
   const leader::batch_times reversed = [&](const std::vector<std::uint64_t>& digests) {
     std::vector<time_ns> ends = in_turn(l)(digests);
     std::reverse(ends.begin(), ends.end());
@@ -290,7 +290,7 @@ TEST_CASE("a batch that goes on after the last rows of a burst changes nothing")
   run(l, in_turn(l));
   for (int i = 0; i < 100; ++i) {
     ++l.batches;
-    for (int half = 0; half < 2; ++half) {  // its rows are here before the rest of it begins
+    for (int half = 0; half < 2; ++half) {  // the rows of the first half arrive before the second half starts
       --l.batches;
       l.invoke_batch(3, in_turn(l));
     }

@@ -1,7 +1,7 @@
-// Every interleaving of one stream of an edge at small scope: the product's credit bookkeeping (actors/edge/credits.hpp) between a
-// sender and a receiver that follow docs/protocol.md (Edges), with control messages that come late, in any order and again, puts
-// that land any time, time-outs, failing sends, a change of generation and a sender that is only declared dead. Each rule
-// that is taken out must be found broken.
+// Explores every interleaving of one stream of an edge at small scope. The sender and the receiver use the product's credit bookkeeping
+// (actors/edge/credits.hpp) and follow docs/protocol.md (Edges). Control messages arrive late, repeatedly and in any order; puts land at
+// any time; receives time out, sends fail, the generation changes, and a sender that was declared dead may still be alive. The search must
+// find a violation for each rule that is taken out.
 #include <parley/actors/edge/credits.hpp>
 #include <parley/error.hpp>
 #include <parley/runtime/invariant.hpp>
@@ -21,19 +21,19 @@ namespace {
 enum class without : std::uint8_t {
   nothing,
   fence,                // R5: the stamp may overtake the put
-  fenced_poison,        // R5
-  fenced_generation,    // R5
-  revoke,               // R2: a receive that times out leaves at once
-  wait_for_answer,      // R2: it revokes, and leaves at once
-  revoking_all,         // R2: only credits up to its own
-  numbers,              // R3: a credit that comes after its revoke is taken
+  fenced_poison,        // R5: the poison may overtake the put
+  fenced_generation,    // R5: the sender may change its generation before its puts are fenced
+  revoke,               // R2: a receive that times out ends at once, without a revoke
+  wait_for_answer,      // R2: a receive that times out revokes, and ends without waiting for the answer
+  revoking_all,         // R2: a receive revokes only the credits up to its own
+  numbers,              // R3: the sender accepts a credit that arrives after its revoke
   echo,                 // R3: any answer ends a revoke
-  pause,                // R4: credits are given while a revoke is unanswered
-  moving_up,            // R1: the index that was given back goes to the next one posted
+  pause,                // R4: the receiver gives credits while a revoke is unanswered
+  moving_up,            // R1: the next receive posted gets the index that was given back
   capacity,             // a put ignores how large the buffer is
-  poison,               // R1: a send that fails says nothing
-  end_with_generation,  // credits outlive it
-  withdrawal,           // R6: buffers of a dead sender go back while it may write
+  poison,               // R1: a failed send does not poison its index
+  end_with_generation,  // credits outlive their generation
+  withdrawal,           // R6: buffers of a dead sender are released while it may still write
 };
 
 struct limits {
@@ -48,11 +48,12 @@ struct limits {
   without rule = without::nothing;
 };
 
-struct message {  // on the control plane: a set, since what is sent is sent again until it is moot
+// A control message. The control plane is a set, because each message is sent again until it can have no effect.
+struct message {
   enum class kind : std::uint8_t { credit, revoke, answer, generation } what{};
   int generation = 0;
   std::uint64_t number = 0;
-  std::uint64_t index = 0;  // of a credit; the sender's next one in an answer
+  std::uint64_t index = 0;  // of a credit: its index; of an answer: the sender's next index
   int posting = -1;
   int capacity = 0;
   friend auto operator<=>(const message&, const message&) = default;
@@ -60,11 +61,11 @@ struct message {  // on the control plane: a set, since what is sent is sent aga
 struct datum {
   int generation = 0;
   int index = 0;
-  char config = 'D';  // Direct, Put, X: poison
+  char config = 'D';  // D: direct, P: put, X: poison
   int size = 0;
   friend auto operator<=>(const datum&, const datum&) = default;
 };
-struct write {  // a put under way
+struct write {  // a put in flight
   int posting = 0;
   int generation = 0;
   int index = 0;
@@ -74,8 +75,8 @@ struct posting {
   int id = 0;
   int index = 0;
   int capacity = 0;
-  std::uint64_t credit = 0;  // the number of the one that is out for it
-  int content = -1;          // generation * 10 + invocation of what was written into it
+  std::uint64_t credit = 0;  // number of the credit outstanding for this buffer
+  int content = -1;          // generation * 10 + invocation of the data written; -1: none
   bool leaving = false;
   friend auto operator<=>(const posting&, const posting&) = default;
 };
@@ -83,17 +84,17 @@ struct sender {
   int generation = 0;
   int next = 0;
   credits_held held;
-  std::uint64_t highest_revoked = 0;  // for the mutants only
+  std::uint64_t highest_revoked = 0;  // used by mutants only
   std::vector<write> unfenced;
   int errors = 0;
   friend auto operator<=>(const sender&, const sender&) = default;
 };
 struct receiver {
   int generation = 0;
-  std::vector<posting> posted;  // and matched, until they end
+  std::vector<posting> posted;  // receives posted or matched that have not ended
   int next_posting = 0;
   credits_given given;
-  std::vector<int> ended;  // indices
+  std::vector<int> ended;  // indices of ended receives
   std::vector<datum> early;
   int begun = 0;
   std::vector<std::pair<int, int>> log;  // (posting, index) of matched receives that have ended
@@ -125,7 +126,7 @@ class world {
  public:
   explicit world(limits l) : limits_(std::move(l)) {}
 
-  /// What there is to find: `safe`, `stuck`, or the invariant that was broken.
+  /// Returns `safe`, `stuck`, or the name of the broken invariant.
   std::string search() {
     std::map<state, int> number;
     std::vector<const state*> states;
@@ -179,7 +180,7 @@ class world {
            static_cast<int>(x.r.log.size()) == limits_.sends && x.r.posted.empty() && !x.r.given.revoking();
   }
 
-  // Control messages that can never have an effect again, so that there are fewer states.
+  // Drops control messages that can have no effect any more, to keep the number of states small.
   void forget_moot(state& x) const {
     std::erase_if(x.control, [&](const message& m) {
       switch (m.what) {
@@ -302,7 +303,7 @@ class world {
   static bool has_ended(const receiver& r, int index) {
     return std::find(r.ended.begin(), r.ended.end(), index) != r.ended.end();
   }
-  // The user has the buffer back.
+  // The receive ends, and the user gets the buffer back.
   void end_matched(receiver& r, const posting& p) const {
     for (const auto& [id, index] : r.log) {
       if ((id < p.id) != (index < p.index)) throw broken{"order"};
@@ -335,7 +336,7 @@ class world {
       p.content = content;
       return;
     }
-    if (y.r.dead && !drops(without::withdrawal)) return;  // withdrawn: it fails
+    if (y.r.dead && !drops(without::withdrawal)) return;  // the memory is withdrawn, so the put fails
     throw broken{"written after it was given back"};
   }
 
@@ -390,7 +391,7 @@ class world {
     m.index = static_cast<std::uint64_t>(p.index);
     m.posting = p.id;
     m.capacity = p.capacity;
-    // A mutant gives what the bookkeeping would not let it give.
+    // A mutant gives a credit that the bookkeeping forbids.
     m.number = y.r.given.may_give() && y.r.given.may_leave(m.index) ? y.r.given.give(m.index)
                                                                     : 50 + static_cast<std::uint64_t>(p.id);
     p.credit = m.number;
@@ -485,7 +486,7 @@ class world {
 std::string explore(limits l) {
   world w(std::move(l));
   std::string found = w.search();
-  if (found == "safe") CHECK(w.explored() > 1000);  // it has looked at something
+  if (found == "safe") CHECK(w.explored() > 1000);  // guards against a search that explored almost nothing
   return found;
 }
 

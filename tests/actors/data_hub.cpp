@@ -76,11 +76,12 @@ TEST_CASE_FIXTURE(
   for (std::uint64_t i = 100; i < 300; ++i) send(4, i);
   drain();
   CHECK(hub.statistics().refused == 200);
-  REQUIRE(told.size() == 4);  // at first, and now and then: what is said may be lost
+  // at the first refusal and at intervals after it, because a message to the sender may be lost
+  REQUIRE(told.size() == 4);
   CHECK(told.front().op == 4);
   CHECK(told.front().offset == 100);
   CHECK(hub.has_lost(4, 0));
-  CHECK_FALSE(hub.has_lost(4, 1));  // another generation begins anew
+  CHECK_FALSE(hub.has_lost(4, 1));  // a new generation starts with nothing lost
   CHECK_FALSE(hub.has_lost(8, 0));
   for (std::uint64_t i = 0; i < 100; ++i) send(8, i);
   drain();

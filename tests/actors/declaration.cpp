@@ -1,4 +1,4 @@
-// How two declarations of one op are told apart in words.
+// The text that describes how two declarations of one op differ.
 #include <parley/actors/declaration.hpp>
 
 #include <doctest/doctest.h>

@@ -11,7 +11,7 @@ using namespace parley::tests;
 
 namespace {
 
-/// One that has decided on `a` (500 us; c0 takes 1 ms and b 2 ms) and is looked at often.
+/// A leader that has decided on `a` (500 us; c0 takes 1 ms and b 2 ms) and checks for drift often.
 struct watched_leader : leader {
   explicit watched_leader(tuning::plan_options plan = looks_often()) : leader(tuning_policy::online, plan) {
     open();
@@ -36,7 +36,7 @@ struct watched_leader : leader {
 TEST_CASE("now and then a few decided invocations in a row are timed, and while nothing changes that is all") {
   watched_leader l;
   l.invoke_many(80);
-  CHECK(l.timed == 3 * 6);  // one that makes both ends read their clocks, and five
+  CHECK(l.timed == 3 * 6);  // per burst: one invocation after which both ends read their clocks, and five samples
   l.invoke_many(5000);
   CHECK(l.only().number() == 1);
   CHECK(l.only().chosen().digest == a);
@@ -53,7 +53,7 @@ TEST_CASE("when the winner has become slow for good a search begins, and another
   CHECK(l.only().chosen().digest == c0);
   CHECK(l.only().reason() == "its times have drifted: 3000 us now, 500 % more than the 500 us of before");
   l.invoke_many(5000);
-  CHECK(l.only().number() == 2);  // the times of the new one are as they should be
+  CHECK(l.only().number() == 2);  // the new search remeasured the times, so they have not drifted
 }
 
 TEST_CASE("when the winner has become fast a search begins too, since others may have become faster still") {
@@ -71,7 +71,7 @@ TEST_CASE("noise alone and times that come back begin no search") {
   for (int i = 0; i < 20'000; ++i) {
     l.cost_ns[a] = 400'000 + static_cast<time_ns>(dice.below(200'000));
     if (dice.below(10) == 0) l.cost_ns[a] *= 8;
-    if (i % 100 < 10) l.cost_ns[a] = 5'000'000;  // a burst may well fall into this
+    if (i % 100 < 10) l.cost_ns[a] = 5'000'000;  // a burst of samples may fall into this
     l.invoke();
   }
   CHECK(l.only().number() == 1);
@@ -80,7 +80,7 @@ TEST_CASE("noise alone and times that come back begin no search") {
 TEST_CASE("a partner that is late is not charged to the config") {
   watched_leader l;
   l.spoil = [](rank_id r, wire_row& row) {
-    if (r == 0) row.start_ns -= 50'000'000;  // it had waited for the other one
+    if (r == 0) row.start_ns -= 50'000'000;  // the row starts 50 ms early: this rank had waited for its partner
     row.previous_end_ns = 0;
     return true;
   };
@@ -106,8 +106,9 @@ TEST_CASE("rows that are lost, strange or late make no search and hold up no lat
 }
 
 TEST_CASE("a sample that turns out to be of another size is taken again, so that its burst is not lost") {
-  for (const std::uint64_t which : {1U, 5U}) {  // the last one, too
-    for (const int later : {0, 3}) {            // when the burst is over
+  for (const std::uint64_t which : {1U, 5U}) {  // index of the lost sample in its burst; 5 is the last one
+    // invocations before the sample is withdrawn; with 3, the last sample's burst is over by then
+    for (const int later : {0, 3}) {
       CAPTURE(which);
       CAPTURE(later);
       watched_leader l;
@@ -156,7 +157,7 @@ TEST_CASE("searches that change nothing come ever more rarely, and the calls say
   time_ns last = l.now;
   std::vector<time_ns> gaps;
   for (int i = 0; i < 60'000 && gaps.size() < 5; ++i) {
-    // Slower by half again every 40 ms, whatever is chosen: the order stays.
+    // All times alternate between a base and twice that every 40 ms, so the order of the configs stays.
     l.cost_ns[a] = 500'000 + (l.now / 40'000'000) % 2 * 500'000;
     l.cost_ns[c0] = 3 * l.cost_ns[a];
     l.cost_ns[b] = 4 * l.cost_ns[a];
@@ -176,7 +177,7 @@ TEST_CASE("a winner that is found again, and slower, is compared with its trials
   l.cost_ns[a] = 800'000;
   while (l.only().number() == 1 || !l.decided()) l.invoke();
   REQUIRE(l.only().chosen().digest == a);
-  l.cost_ns[a] = 3'000'000;  // before the first burst
+  l.cost_ns[a] = 3'000'000;  // before the first burst of samples
   l.invoke_many(5000);
   CHECK(l.only().chosen().digest == c0);
 }

@@ -111,7 +111,7 @@ TEST_CASE_FIXTURE(receiving, "a later stamp matches earlier receives, which no l
   bring(1);
   CHECK(holds(b, 1));
   pass(20'000'000);
-  CHECK_FALSE(a.ended);  // its message has begun and is on its way
+  CHECK_FALSE(a.ended);  // its message has started to arrive
   bring(0);
   CHECK(holds(a, 0));
 }
@@ -128,7 +128,7 @@ TEST_CASE_FIXTURE(receiving,
   pass(200'000'000);
   CHECK(a.ended == errc::timeout);
   CHECK(a.invocation == 0);
-  bring(0);  // too late: it is nobody else's
+  bring(0);  // too late: no other receive gets this message
   CHECK(untouched(a));
   CHECK_FALSE(c.ended);
   bring(2);
@@ -205,7 +205,7 @@ TEST_CASE_FIXTURE(receiving, "a matched receive goes on past its deadline as lon
 
 TEST_CASE_FIXTURE(receiving, "a matched receive past its deadline waits for what the transport is still bringing") {
   auto& slow = post(1U << 20U, 0, clock.deadline_in(5'000'000));
-  links.options().ns_per_byte = 10'000;  // ten seconds
+  links.options().ns_per_byte = 10'000;  // 10 s for the payload
   const auto data = pattern(1U << 20U, 3);
   runtime::completion ignored([](runtime::completion&, errc) noexcept {});
   static_cast<void>(links[0].send(1, link::channel::data, bytes_of(stamp(0, data.size())), data, &ignored));
@@ -281,7 +281,7 @@ TEST_CASE_FIXTURE(receiving, "once a receive has had the poison that came early,
   auto poison = stamp(0, 100);
   poison.flags = stamp_flags::poison;
   inject(poison);
-  inject(poison);  // twice, of which one counts
+  inject(poison);  // a repeated poison counts once
   pass();
   CHECK(post().ended == errc::send_failed);
   bring(1);
@@ -339,7 +339,7 @@ TEST_CASE_FIXTURE(receiving, "a part that comes twice is written once") {
 TEST_CASE_FIXTURE(receiving, "parts of another generation or another rank change nothing") {
   auto& a = post();
   auto other = stamp(0, 100);
-  other.generation = generation + actors::generation_of(0, 1);  // of one more restart
+  other.generation = generation + actors::generation_of(0, 1);  // a generation with one restart more
   inject(other, pattern(100, 8));
   auto past = stamp(0, 100);
   past.generation = generation + 1;
@@ -400,7 +400,7 @@ TEST_CASE_FIXTURE(receiving, "tags are independent of each other and may be rece
 TEST_CASE_FIXTURE(receiving, "a peer cannot make a receiver keep streams without end") {
   constexpr std::uint32_t made_up = 70'000;
   std::size_t told = 0;
-  in.on_too_many_tags([&] { ++told; });  // the op ends then
+  in.on_too_many_tags([&] { ++told; });  // in a job, the op ends at this point
   for (std::uint32_t tag = 0; tag < made_up; ++tag) inject(stamp(0, 1, 0, tag), std::vector<std::byte>(1));
   pass();
   constexpr std::size_t most = actors::stream_table<actors::receive_stream>::most;
@@ -463,7 +463,7 @@ TEST_CASE_FIXTURE(receiving, "a large receive that is cancelled ends only when t
   scope inner(clock);
   inner.spawn(receive_whole(in, 0, r));
   tasks.spawn(parley::tests::send_whole(*this, 0, data, s));
-  pass(50'000);  // the stamp is here, the payload is on its way
+  pass(50'000);  // the stamp has arrived; the payload is in flight
   CHECK_FALSE(r.ended);
   inner.cancel();
   clock.turn();

@@ -60,7 +60,7 @@ TEST_CASE_FIXTURE(both_ends, "64 invocations may be unmatched, and no more") {
   pass(1'000'000'000);
   CHECK(admitted() == 70);
   for (std::size_t i = 0; i < 70; ++i) {
-    CHECK(sent[i]->invocation == i);  // in the order of asking
+    CHECK(sent[i]->invocation == i);  // in the order in which the sends asked
     CHECK(received[i]->ended == errc::none);
     CHECK(received[i]->buffer == pattern(8, i));
   }
@@ -83,7 +83,7 @@ TEST_CASE_FIXTURE(both_ends, "a send of any size goes when nothing is unmatched,
   auto& third = send(1);
   pass();
   CHECK_FALSE(second.invocation);
-  CHECK_FALSE(third.invocation);  // it does not overtake the one that waits before it
+  CHECK_FALSE(third.invocation);  // a small send does not overtake the send that waits ahead of it
   receive(9 << 20);
   pass(1'000'000'000);
   CHECK(first.ended == errc::none);
@@ -145,7 +145,7 @@ TEST_CASE_FIXTURE(both_ends, "sends that wait behind one another and are cancell
   send(3 << 20);
   const auto much = pattern(3 << 20, 998);
   const auto little = pattern(1 << 10, 999);
-  // Each in the scope itself, or in one below it.
+  // Each send runs in the scope itself or in a nested one.
   for (const bool large_below : {false, true}) {
     for (const bool small_below : {false, true}) {
       watched_send large;
@@ -196,7 +196,7 @@ TEST_CASE("an edge goes on when the 32 bits of its stamps are used up") {
   both_ends e({.invocations = 8}, {}, first);
   for (std::size_t i = 0; i < 40; ++i) {
     e.send(100 + i);
-    if (i % 3 == 2) {  // some wait for their receives, others are waited for
+    if (i % 3 == 2) {  // so some sends wait for their receives, and some receives wait for their sends
       for (int k = 0; k < 3; ++k) e.receive(200);
     }
   }
@@ -234,7 +234,7 @@ TEST_CASE("a sender that has to wait again asks at once, however long it had to 
   both_ends e({}, o);
   for (int i = 0; i < 65; ++i) e.send(64);
   for (int i = 0; i < 64; ++i) e.receive(64);
-  e.pass(500'000'000);  // the pauses between its questions grow
+  e.pass(500'000'000);  // the pauses between the sender's questions grow
   CHECK(e.admitted() == 64);
   *dark = false;
   for (int i = 0; i < 200 && e.admitted() < 65; ++i) e.pass(1'000'000);
@@ -259,19 +259,19 @@ TEST_CASE("until its receiver has answered, all streams of an edge together send
   both_ends e({}, o);
   const early_allowance& allowance = e.out.allowance();
   REQUIRE(allowance.most_bytes() == 64U << 20U);
-  constexpr std::size_t each = 4U << 20U;  // of 20 tags; what each takes where it is kept leaves room for 15
+  constexpr std::size_t each = 4U << 20U;  // 20 tags; with the overhead per kept message, the allowance has room for 15
   for (std::uint32_t tag = 0; tag < 20; ++tag) e.send(each, tag);
   e.pass(500'000'000);
   CHECK(e.admitted() == 15);
   CHECK(allowance.taken_bytes() == 15 * early_allowance::cost_of(each));
   CHECK(e.out.awaits_answer(19, each));
-  CHECK(e.out.statistics().questions_sent < 50);  // one at a time, and not one for each stream
+  CHECK(e.out.statistics().questions_sent < 50);  // one question at a time, not one per stream
   auto& late = e.send(each, 20, e.clock.deadline_in(1'000'000));
   e.pass(500'000'000);
   CHECK(late.ended == errc::timeout);
   *dark = false;
   e.pass(500'000'000);
-  CHECK(e.admitted() == 20);  // its answer is enough, no receive is posted
+  CHECK(e.admitted() == 20);  // the receiver's answer is enough; no receive is posted
   CHECK(allowance.taken_bytes() == 0);
   CHECK_FALSE(e.out.awaits_answer(19, each));
   for (std::uint32_t tag = 0; tag < 20; ++tag) e.receive(each, tag);
@@ -290,7 +290,7 @@ TEST_CASE("a first message of any size leaves before its receiver has answered, 
   e.out.fail(errc::peer_failed);
   e.pass();
   CHECK(other.ended == errc::peer_failed);
-  CHECK(e.out.allowance().taken_bytes() == 0);  // for what takes the place of the one that is gone
+  CHECK(e.out.allowance().taken_bytes() == 0);  // the allowance is free for the process that replaces the failed one
 }
 
 TEST_CASE("of a share that is smaller than any message, one message at a time is sent") {
@@ -303,7 +303,7 @@ TEST_CASE("of a share that is smaller than any message, one message at a time is
 }
 
 TEST_CASE("two tags under window pressure, received in the opposite order, do not wait for each other") {
-  // One window per edge instead of per stream would block tag 1 behind tag 0 for ever.
+  // With one window per edge instead of per stream, tag 1 would wait behind tag 0 forever.
   both_ends e({.invocations = 1, .bytes = 1 << 20});
   for (int i = 0; i < 3; ++i) e.send(100, 0);
   for (int i = 0; i < 3; ++i) e.send(100, 1);
@@ -336,7 +336,7 @@ TEST_CASE_FIXTURE(both_ends, "a failed send poisons its index and the next one i
   {
     part_sender parts(links[0], 1, failed.mark);
     parts.fail(errc::config_failed);
-    parts.fail(errc::timeout);  // only the first failure says why, and poisons
+    parts.fail(errc::timeout);  // only the first failure sets the error and sends a poison
   }
   out.end(failed, errc::config_failed);
   CHECK(receive(10).ended == std::nullopt);
@@ -398,9 +398,9 @@ TEST_CASE("random sizes, tags and orders arrive exactly, whatever the window") {
       sent_by_tag[tag].push_back(i);
       e.send(dice.below(3) == 0 ? dice.below(30'000) : dice.below(50), tag);
     }
-    // The other side takes the tags in its own order.
+    // The receiver takes the tags in an order of its own.
     std::map<std::uint32_t, std::size_t> taken;
-    std::vector<std::pair<std::size_t, std::size_t>> pairs;  // what was received, which send it must be
+    std::vector<std::pair<std::size_t, std::size_t>> pairs;  // (message received, send that it must match)
     while (e.received.size() < count) {
       const auto tag = static_cast<std::uint32_t>(dice.below(4));
       if (taken[tag] == sent_by_tag[tag].size()) continue;
@@ -445,7 +445,7 @@ TEST_CASE("a poison that the transport does not take is said later: a receive th
     const outgoing inv = e.out.begin(0, 100, e.out.try_admit(0, 100));
     part_sender out(net, 1, inv.mark);
     out.start(0, data);
-    CHECK(net.refused == 2);  // the part, and its poison
+    CHECK(net.refused == 2);  // the part and its poison
     e.out.end(inv, out);
   }
   watched_send later;
@@ -454,5 +454,5 @@ TEST_CASE("a poison that the transport does not take is said later: a receive th
   CHECK(later.ended == errc::none);
   CHECK(in[1].ended == errc::none);
   REQUIRE(in[0].ended.has_value());
-  CHECK(*in[0].ended == errc::config_failed);  // as the poison says
+  CHECK(*in[0].ended == errc::config_failed);  // the error that the poison carries
 }

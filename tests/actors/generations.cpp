@@ -1,4 +1,4 @@
-// Which data an edge takes, keeps and drops when there are several generations of its op.
+// Which data an edge accepts, keeps and drops when its op has several generations.
 #include <parley/tests/support/edges.hpp>
 
 #include <parley/actors/generations.hpp>
@@ -18,7 +18,8 @@ TEST_CASE("of two generations the one that knows of more restarts is to come, ot
   CHECK(judge(generation_of(0x123, 8), mine) == generation_verdict::to_come);
   CHECK(judge(generation_of(0x99, 8), mine) == generation_verdict::to_come);
   CHECK(judge(generation_of(0x123, 6), mine) == generation_verdict::ended);
-  CHECK(judge(generation_of(0x99, 7), mine) == generation_verdict::ended);  // of other restarts: it lacks one of ours
+  // the same number of restarts, but of other ranks: the sender's generation lacks a restart that we know of
+  CHECK(judge(generation_of(0x99, 7), mine) == generation_verdict::ended);
   CHECK(judge(generation_of(1, 0), generation_of(1, 0xffff)) == generation_verdict::to_come);
   CHECK(judge(generation_of(1, 0xffff), generation_of(1, 0)) == generation_verdict::ended);
 }
@@ -30,7 +31,8 @@ TEST_CASE("generations count the restarts of participants, and of ranks that the
     return actors::first_generation(op, all, coupled) >> actors::generation_hash_bits;
   };
   const std::uint64_t first = actors::first_generation(op, all);
-  CHECK(actors::first_generation(op, all, {0, 1, 2}) == first);  // who lists others still meets
+  // a list of all ranks gives the same generation as no list
+  CHECK(actors::first_generation(op, all, {0, 1, 2}) == first);
   all.replace(2, runtime::incarnation_of(14, 2));
   CHECK(actors::first_generation(op, all) == first);
   CHECK(actors::first_generation(op, all, {0, 1, 2}) != first);
@@ -120,7 +122,7 @@ TEST_CASE("a router takes the frames of a new process, and of no other, once it 
   incarnations[1] = 7;
   there.emplace(clock, links[1], runtime::router::options{}, incarnations);
   say();
-  CHECK(got == 200);  // nobody here knows of it yet
+  CHECK(got == 200);  // this rank does not know of the new process yet
   CHECK(here.statistics().foreign == 1);
   here.forget(1, 7);
   say();

@@ -1,4 +1,4 @@
-// A payload that the receiver reads out of its sender's memory: when that memory is the caller's again.
+// Gets: the receiver reads a payload from the sender's memory. When does the caller get that memory back?
 #include <parley/tests/support/edges.hpp>
 #include <parley/tests/support/transfers.hpp>
 
@@ -21,7 +21,7 @@ memory_link_options slow_reads() {
   return o;
 }
 
-/// A payload of 10,000 bytes that may be got, which is 1 ms of reading.
+/// A sender that offers a payload of 10,000 bytes for a get; reading it takes 1 ms.
 struct offering : edge_pair {
   explicit offering(memory_link_options o = slow_reads(), time_ns detection_ns = 2'000'000'000)
       : edge_pair({}, std::move(o)), data(pattern(10'000, 1)), right(data), memory(links[0], data), buffer(data.size()),
@@ -43,7 +43,7 @@ struct offering : edge_pair {
     } catch (const failure&) {}
     o.sent = co_await out.settle();
     o.out.one_sided()->end(o.given->access);
-    std::fill(o.data.begin(), o.data.end(), std::byte{0xEE});  // it is the caller's again
+    std::fill(o.data.begin(), o.data.end(), std::byte{0xEE});  // the caller may overwrite its buffer now
   }
   static task<> read(offering& o) {
     part_receiver in(o.in, 0, o.buffer.size(), part_receiver::kind::rehearsal);
@@ -75,7 +75,7 @@ TEST_CASE("a payload is not offered once its edge has failed, as nobody would wa
   o.pass(100'000'000);
   CHECK(o.sent == errc::peer_restarted);
   CHECK(o.received == errc::send_failed);
-  CHECK(o.buffer == std::vector<std::byte>(o.buffer.size()));  // nothing of it was read
+  CHECK(o.buffer == std::vector<std::byte>(o.buffer.size()));  // nothing was read
 }
 
 TEST_CASE("a payload that is being read when its edge fails is the caller's again after that") {
@@ -108,7 +108,7 @@ TEST_CASE("memory that is registered while a payload is got does not make the re
   CHECK(o.sent == errc::none);
   CHECK(o.received == errc::none);
   CHECK(o.buffer == o.right);
-  // Those that had to wait are told of when something in them is sent.
+  // The receiver learns of regions that had to wait when the sender next sends something in them.
   const auto may_be_got = [&] {
     for (const lacking_config& c : o.out.one_sided()->lacking(0, 1, others.back())) {
       if (c.digest == got) return false;

@@ -25,7 +25,7 @@ lease_entry decision(std::uint64_t from, std::uint64_t digest) {
   return {lease_entry::kind::scheduled, from, {}, digest};
 }
 
-/// Which invariant `act` breaks.
+/// Returns the name of the invariant that `act` breaks.
 template <class F>
 std::string broken_by(F&& act) {
   std::string name;
@@ -49,7 +49,7 @@ std::string broken_by(F&& act) {
 TEST_CASE("an entry assigns its segments in order and then its tail, and later entries override earlier ones") {
   lease_log log(c0);
   log.append({lease_entry::kind::scheduled, 5, {{trial_a, 2}, {trial_b, 1}}, c0});
-  log.append({});  // aborted: assigns nothing
+  log.append({});  // an aborted entry: it assigns nothing
   log.append(decision(20, winner));
   const auto runs = [&](std::uint64_t i) { return log.assigned(i).digest; };
   CHECK(runs(4) == c0);
@@ -63,7 +63,7 @@ TEST_CASE("an entry assigns its segments in order and then its tail, and later e
   CHECK(runs(19) == c0);
   CHECK(runs(20) == winner);
   CHECK(log.tail() == winner);
-  log.append(decision(6, c0));  // nobody had run 6 yet: that is what promises are for
+  log.append(decision(6, c0));  // no participant had run invocation 6 yet; the promises guarantee that
   CHECK(runs(6) == c0);
   CHECK(runs(5) == trial_a);
 }
@@ -75,7 +75,7 @@ TEST_CASE("a promise is kept at the gate, repeated as it was, and lifted by its 
   CHECK(promise.what == kind::promise);
   CHECK(promise.from == 3);
   h.start();
-  CHECK(h.on_prepare(prepare_of(1), 2) == promise);  // S7: though `next` has moved on
+  CHECK(h.on_prepare(prepare_of(1), 2) == promise);  // S7: the same promise, though `next` has advanced
   CHECK(h.repeated() == promise);
   h.start();
   CHECK_FALSE(h.may_start());
@@ -83,7 +83,7 @@ TEST_CASE("a promise is kept at the gate, repeated as it was, and lifted by its 
   CHECK(h.may_start());
   CHECK(h.start().digest == c0);
   CHECK(h.start().digest == winner);
-  CHECK(h.on_prepare(prepare_of(1), 2).what == kind::known);  // a late copy of the letter
+  CHECK(h.on_prepare(prepare_of(1), 2).what == kind::known);  // a late copy of the first letter
   CHECK(h.may_start());
 }
 
@@ -152,7 +152,7 @@ TEST_CASE("the writer hears what cannot be true") {
   w.on_answer(0, {kind::promise, generation, 1, 7, 0});
   CHECK(w.on_answer(0, {kind::promise, generation, 1, 7, 0}) == heard::noted);
   CHECK(w.on_answer(0, {kind::promise, generation, 1, 8, 0}) == heard::broken);  // S7
-  CHECK(w.on_answer(1, {kind::known, generation, 0, 0, 5}) == heard::broken);    // never written
+  CHECK(w.on_answer(1, {kind::known, generation, 0, 0, 5}) == heard::broken);    // the writer never wrote 5 entries
   CHECK(w.on_answer(1, {kind::promise, generation + 1, 1, 3, 0}) == heard::noted);
   CHECK(w.on_answer(1, {kind::promise, generation, 4, 3, 0}) == heard::noted);
   CHECK_FALSE(w.all_promised());
@@ -168,7 +168,7 @@ TEST_CASE("in every build, whoever starts at a gate, schedules without promises 
   careless_holder h(generation, c0, {42, 3});
   h.on_prepare(prepare_of(1), 0);
   CHECK(broken_by([&] { h.start(); }) == "S2");
-  CHECK(h.next() == 0);  // nothing has begun
+  CHECK(h.next() == 0);  // no invocation has started
   h.on_prepare(prepare_of(2, 0, {lease_entry{}}), 0);
   h.forget_the_log();
   CHECK(broken_by([&] { h.on_prepare(prepare_of(1), 5); }) == "S7");

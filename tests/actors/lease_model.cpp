@@ -1,6 +1,6 @@
-// Explores every interleaving of the lease scheme at small bounds, with the very functions that the actors run. The network is
-// the set of all messages ever sent: each may be delivered any number of times, in any order, or never, which covers loss,
-// repetition, reordering and any delay.
+// Explores every interleaving of the lease scheme at small bounds. It runs the same functions as the actors. The network is the set of
+// all messages ever sent. Each message may be delivered any number of times, in any order, or never; this covers loss, repetition,
+// reordering and any delay.
 #include <parley/actors/leases/lease.hpp>
 
 #include <doctest/doctest.h>
@@ -30,11 +30,11 @@ struct bounds {
   restart coordinator = restart::never;
   bool aborts = true;
   bool refusals = false;
-  bool acknowledgements = true;  // otherwise letters carry the whole log
+  bool acknowledgements = true;  // without them, every letter carries the whole log
   std::size_t most_states = 100'000;
 };
 
-/// What a message in the network is: a letter to a participant or an answer of one.
+/// A message in the network: a letter to a participant, or a participant's answer.
 struct message {
   std::size_t participant = 0;
   bool to_writer = false;
@@ -71,7 +71,7 @@ std::string text_of(const message& m) {
   return text;
 }
 
-/// Mutants of the participant.
+/// The honest participant, and mutants of it below.
 struct honest : lease_reader {
   using lease_reader::lease_reader;
   bool ready() const { return may_start(); }
@@ -95,7 +95,7 @@ struct promise_that_changes : honest {
     return on_prepare(l, margin);
   }
 };
-struct gate_that_leaks : honest {  // one invocation too many
+struct gate_that_leaks : honest {  // lets one invocation too many through
   using honest::honest;
   bool ready() const { return may_start() || next_ == gated()->from; }
   lease begin() {
@@ -115,7 +115,7 @@ class exploration {
     bool safe = true;
     bool complete = true;
     std::size_t states = 0;
-    std::size_t stuck = 0;  // from which not all can finish any more
+    std::size_t stuck = 0;  // states from which not all participants can finish
     std::string violation;
   };
 
@@ -132,7 +132,7 @@ class exploration {
         break;
       }
       current_ = at;
-      const state here = states_[at];  // `states_` grows
+      const state here = states_[at];  // a copy, because `states_` grows
       expand(here);
     }
     o.safe = violation_.empty();
@@ -154,7 +154,7 @@ class exploration {
   struct state {
     std::vector<player> players;
     lease_writer writer;
-    std::vector<std::uint16_t> network;  // of `messages_`, ascending
+    std::vector<std::uint16_t> network;  // indices into `messages_`, ascending
     bool restarted = false;
   };
 
@@ -195,7 +195,7 @@ class exploration {
     }
     if (from != none) before_[at->second].push_back(from);
   }
-  // S2: whoever runs one invocation of a generation runs the same config, and each of them the one assigned (S1).
+  // S1, S2: all participants run the same config in an invocation of a generation: the one that was assigned.
   void check(const state& s) {
     std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> seen;
     for (const player& p : s.players) {
@@ -222,7 +222,7 @@ class exploration {
   }
   void answer(state& s, std::size_t p, const lease_answer& a) {
     if (a.what == lease_answer::kind::none) return;
-    // Nothing is written after the last campaign, so that nothing depends on who knows of it.
+    // The writer writes nothing after the last campaign, so nobody needs to know who has the last entry.
     if (a.what == lease_answer::kind::known && (a.known >= bounds_.campaigns || !bounds_.acknowledgements)) return;
     message m;
     m.participant = p;
@@ -263,7 +263,7 @@ class exploration {
     if (here.writer.preparing() && here.writer.all_promised()) {
       state s = here;
       const std::uint64_t c = s.writer.campaign();
-      // A trial with its dead-man's switch, then a decision, in turns.
+      // Campaigns alternate: a trial with its dead-man's switch, then a decision.
       if (c % 2 == 1) {
         s.writer.schedule({{c0 + c, 1}}, s.writer.log().tail());
       } else {
@@ -323,7 +323,7 @@ class exploration {
     }
   }
 
-  // L1: from everywhere, as long as messages can get through, all participants can still run all their invocations.
+  // L1: from every state, while messages can get through, all participants can still run all their invocations.
   std::size_t count_stuck() const {
     std::vector<bool> can(states_.size(), false);
     std::deque<std::size_t> open;

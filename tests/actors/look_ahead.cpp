@@ -1,5 +1,5 @@
-// Every interleaving of a leader and its workers at small scope, over the very values that the actors use. The network is a
-// set of messages that were sent: each may be delivered at any time, in any order, any number of times, or never.
+// Explores every interleaving of a leader and its workers at small scope, with the values that the actors use. The network is a set of
+// sent messages. Each may be delivered at any time, in any order, any number of times, or never.
 #include <parley/actors/agreement/look_ahead.hpp>
 
 #include <doctest/doctest.h>
@@ -33,7 +33,7 @@ struct state {
   std::uint64_t returned = 0;
   std::vector<worker> all;
   std::set<std::tuple<std::size_t, std::uint64_t>> up;                     // worker, invocation
-  std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> down;  // invocation, its config, that of n + d
+  std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> down;  // n, its config, the config of n + d
 
   std::string text() const {
     std::string t = std::to_string(returned) + ":";
@@ -50,11 +50,11 @@ struct state {
 
 struct verdict {
   std::size_t states = 0;
-  std::size_t finished = 0;                // states in which every worker has run everything
-  std::optional<std::string> two_configs;  // a state in which S2 is broken
+  std::size_t finished = 0;                // states in which every worker has run all invocations
+  std::optional<std::string> two_configs;  // a state that breaks S2
 };
 
-// S1 and S2: whatever a worker has run is what the leader has assigned, so that two workers cannot differ.
+// S1, S2: every worker runs the configs that the leader assigned, so no two workers can differ.
 bool agreed(const state& s) {
   for (const worker& w : s.all) {
     for (std::uint64_t n = 0; n < w.ran.size(); ++n) {
@@ -87,13 +87,13 @@ verdict explore(std::size_t workers, std::uint64_t depth, std::uint64_t invocati
       const worker& me = s.all[w];
       auto digest = me.learned.config_of(me.next);
       if (!digest && rule == worker_rule::does_not_wait) digest = c0;
-      if (me.next < invocations && digest) {  // it runs its next invocation
+      if (me.next < invocations && digest) {  // the worker runs its next invocation
         state t = s;
         t.all[w].ran.push_back(*digest);
         t.up.emplace(w, t.all[w].next++);
         visit(std::move(t));
       }
-      for (const auto& [n, mine, ahead] : s.down) {  // a stamp of the leader's comes
+      for (const auto& [n, mine, ahead] : s.down) {  // a stamp from the leader arrives
         state t = s;
         REQUIRE(t.all[w].learned.learn(n, mine, ahead));
         visit(std::move(t));
@@ -101,7 +101,8 @@ verdict explore(std::size_t workers, std::uint64_t depth, std::uint64_t invocati
       all_here = all_here && s.up.count({w, s.returned}) != 0;
     }
     if (!all_here) continue;
-    for (const std::uint64_t choice : {c0, other}) {  // the leader returns, and assigns d ahead what it likes
+    // the leader returns, and assigns any config to the invocation d ahead
+    for (const std::uint64_t choice : {c0, other}) {
       state t = s;
       REQUIRE(t.log.write(choice));
       const std::uint64_t n = t.returned++;

@@ -1,4 +1,4 @@
-// What has become of a peer: every pair of standing and evidence. membership/news_orders.cpp has all orders of news.
+// The standing of a peer: every pair of standing and evidence. membership/news_orders.cpp covers all orders of news.
 #include <parley/actors/membership/losses.hpp>
 #include <parley/actors/membership/membership.hpp>
 
@@ -34,7 +34,7 @@ std::vector<evidence> all_evidence() {
 constexpr effect tells =
     effect::tell_returned | effect::tell_ended | effect::tell_cut_off | effect::tell_vanished | effect::tell_dead;
 
-/// `said_goodbye -> leaving: await_goodbye`, a line for each piece of evidence that changes or does something.
+/// One line, such as `said_goodbye -> leaving: await_goodbye`, for each piece of evidence that changes the standing or has an effect.
 std::string row_of(standing from) {
   const std::vector<std::pair<effect, const char*>> names{{effect::publish, "publish"},
                                                           {effect::close_link, "close_link"},
@@ -93,7 +93,7 @@ TEST_CASE("membership: the table, pair by pair") {
 }
 
 TEST_CASE("membership: ops are told of a process once, and its link is closed or down before") {
-  // All walks of five pieces of evidence about one process.
+  // All sequences of five pieces of evidence about one process.
   std::uint64_t walks = 0;
   struct walk {
     standing at = standing::in_touch;
@@ -135,10 +135,10 @@ TEST_CASE("membership: what a rank has said of itself stands, whatever is found 
 
 namespace {
 
-/// The world around rank 0 of four; it writes down what is asked of it.
+/// The surroundings of rank 0 of four ranks; records the calls that `membership` makes.
 struct watched final : membership::outside {
   membership peers{4, 0, *this};
-  std::map<rank_id, std::string> page;  // of the heartbeat
+  std::map<rank_id, std::string> page;  // the heartbeat's page
   std::set<rank_id> down;
   std::vector<std::string> told;
   std::set<rank_id> passed_on;
@@ -174,7 +174,7 @@ struct watched final : membership::outside {
   void end_fenced(const std::string&) noexcept override { ++ended_fenced; }
 };
 
-/// Calls `visit(order)` for each order of `news` in which no piece of a pair (first, then) is the wrong way round.
+/// Calls `visit(order)` for each order of `news` that keeps every pair of `before` (first, then) in that order.
 template <class Visit>
 int each_order(std::vector<evidence> news, const std::vector<std::pair<evidence, evidence>>& before, Visit visit) {
   int orders = 0;
@@ -200,7 +200,8 @@ TEST_CASE("membership: a rank that is killed is told once, published, and with t
                                     watched w;
                                     w.has_page = has_page;
                                     for (const e one : news) {
-                                      if (one == e::verdict) w.page.emplace(2, "the page has it");  // of another rank
+                                      // as another rank would have written it
+                                      if (one == e::verdict) w.page.emplace(2, "the page has it");
                                       w.peers.hear(2, one, {one == e::verdict ? "the page has it" : "seen", {}});
                                     }
                                     REQUIRE(w.told.size() == 1);
@@ -227,14 +228,14 @@ TEST_CASE("membership: a message torn down here cuts a rank off; it is published
 
 TEST_CASE("membership: who ends because of a death is not its cause: the page's verdicts are heard first") {
   watched w;
-  w.page.emplace(3, "it was stopped");  // that, no news has said yet
+  w.page.emplace(3, "it was stopped");  // only the page says so yet
   w.peers.hear(2, evidence::link_broke, {"its connection broke", {}});
   CHECK(w.told == std::vector<std::string>{"3 dead: it was stopped", "2 dead: the page has it"});
 }
 
 TEST_CASE("membership: what is found out of the process before does not touch the newer one that waits") {
   using e = evidence;
-  struct slow final : membership::outside {  // whose link takes a while
+  struct slow final : membership::outside {  // closing the link takes time
     membership peers{3, 0, *this};
     int told = 0;
     int taken_in = 0;

@@ -1,4 +1,4 @@
-// What actors say to each other is counted by its number.
+// Messages between actors are counted by message number.
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/edge/credit_messages.hpp>
 #include <parley/actors/edge/matched_streams.hpp>

@@ -1,4 +1,4 @@
-// Credits, revokes and the fence between the two ends of a real edge, with messages and puts that take any time.
+// Credits, revokes and the fence between the two ends of a real edge; messages and puts take any time.
 #include <parley/tests/support/edges.hpp>
 
 #include <doctest/doctest.h>
@@ -35,7 +35,7 @@ struct watched {
 
 enum class ends : std::uint8_t { well, failing, half_put, cancelled_behind_the_fence };
 
-/// An edge whose messages are all put where there is a credit.
+/// An edge that puts every message for which it has a credit.
 struct putting : edge_pair {
   explicit putting(memory_link_options o = {}) : edge_pair({}, std::move(o)), memory(1 << 20), tasks(clock) {
     out.allow_one_sided({put_digest}, {});
@@ -115,7 +115,7 @@ struct putting : edge_pair {
     clock.turn();
     return r;
   }
-  /// A receive and, once its credit is there, a send of which the put has begun.
+  /// Starts a receive and, once its credit has arrived, a send whose put is then in flight.
   std::pair<watched&, put_or_sent&> put_one(ends how = ends::well) {
     watched& r = receive(200);
     pass();
@@ -131,7 +131,7 @@ struct putting : edge_pair {
 
   std::vector<std::byte> memory;
   registered_memory handle;
-  // One that works on its rank's buffers.
+  // A memory space whose buffers the rank itself may be using.
   struct own_device final : memory_space {
     std::unique_ptr<block> make(std::size_t bytes) override { return host_memory().make(bytes); }
     task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override {
@@ -145,7 +145,7 @@ struct putting : edge_pair {
       return at_work ? errc::pending : errc::none;
     }
     void forget(completion* done) noexcept override { std::erase(waiting, done); }
-    // The work that was waited for first.
+    // Ends the oldest wait.
     void finish_one() {
       completion* const first = waiting.front();
       waiting.erase(waiting.begin());
@@ -263,7 +263,7 @@ TEST_CASE("a message is put where there is a credit, and the receive ends only a
   putting e(std::move(o));
   auto [r, s] = e.put_one();
   CHECK(s.digest == put_digest);
-  CHECK_FALSE(r.ended);  // the put is in the air
+  CHECK_FALSE(r.ended);  // the put is in flight
   CHECK_FALSE(s.ended);
   CHECK(e.links.land());
   e.pass();
@@ -320,7 +320,7 @@ TEST_CASE("a receive that times out with a credit out ends when the sender has a
   CHECK(a.ended == errc::timeout);
   CHECK_FALSE(a.invocation);
   CHECK(e.in.next_invocation(0) == 1);
-  CHECK(e.in.statistics().credits_sent == 3);  // the one that moved up got another
+  CHECK(e.in.statistics().credits_sent == 3);  // the receive that moved up got a new credit
   e.pass(1'000'000);
   auto& s = e.send(100);
   e.pass();
@@ -345,7 +345,7 @@ TEST_CASE("a revoke whose answer is lost is sent again soon, and as often as the
   lossy = false;
   e.pass(100'000'000);
   CHECK(a.ended == errc::timeout);
-  auto& b = e.receive(200, e.clock.deadline_in(100'000));  // as soon again
+  auto& b = e.receive(200, e.clock.deadline_in(100'000));  // a deadline as short as before
   lossy = true;
   const auto before = e.in.statistics().revokes_sent;
   e.pass(4'000'000);
@@ -359,7 +359,7 @@ TEST_CASE("a receive whose invocation has begun when the revoke comes waits for 
   putting e(landing_by_hand());
   auto& a = e.receive(200, e.clock.deadline_in(100'000));
   e.pass(50'000);
-  auto& s = e.send(100);  // puts, and the revoke finds it at it
+  auto& s = e.send(100);  // puts; the revoke arrives while the put is in flight
   e.pass(1'000'000);
   CHECK(e.in.statistics().revokes_sent == 1);
   CHECK_FALSE(a.ended);
@@ -385,7 +385,7 @@ TEST_CASE("a receive past its deadline does not end while its sender may be writ
 TEST_CASE("a credit that comes after its revoke is not used") {
   putting e;
   time_ns credits_take = 3'000'000;
-  // The first control message, the credit, is overtaken by the second one, the revoke.
+  // The second control message, the revoke, overtakes the first one, the credit.
   e.links.options().delay = [&credits_take](rank_id from, auto, link::channel on) {
     return from == 1 && on == link::channel::control ? std::exchange(credits_take, 0) : 0;
   };
@@ -589,7 +589,7 @@ TEST_CASE("whatever the timing, what ends well is exact, in order, and no buffer
       }
       e.pass(1'000 + up_to(60'000));
     }
-    // All that is left ends, and nothing lands any more in what the user has back.
+    // Everything left ends, and no put lands in memory that the user has back.
     e.links.options().lose = nullptr;
     e.tasks.cancel();
     e.pass(5'000'000'000);
@@ -609,7 +609,7 @@ TEST_CASE("whatever the timing, what ends well is exact, in order, and no buffer
     puts += e.out.one_sided()->statistics().credits_used;
     revokes += e.in.statistics().revokes_sent;
   }
-  CHECK(puts > 1000);  // it has been through all that
+  CHECK(puts > 1000);  // the run did exercise puts, revokes and timeouts
   CHECK(revokes > 300);
   CHECK(timeouts > 300);
 }

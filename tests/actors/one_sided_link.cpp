@@ -1,4 +1,4 @@
-// The link that the other tests of puts and credits stand on: a put lands late, a fence waits for it.
+// The simulated link under the other tests of puts and credits: a put lands late, and a fence waits for it.
 #include <parley/tests/support/awaited.hpp>
 #include <parley/tests/support/edges.hpp>
 

@@ -35,7 +35,7 @@ TEST_CASE("pieces make the whole in whatever order they come, and once") {
       const auto at = static_cast<std::ptrdiff_t>(dice.below(left));
       piece copy = pieces[static_cast<std::size_t>(at)];
       whole = collector.add(5, std::move(pieces[static_cast<std::size_t>(at)]));
-      CHECK_FALSE(collector.add(5, std::move(copy)));  // repeated
+      CHECK_FALSE(collector.add(5, std::move(copy)));  // a repeated piece
       pieces.erase(pieces.begin() + at);
     }
     REQUIRE(whole);

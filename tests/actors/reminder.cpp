@@ -12,7 +12,7 @@ using namespace parley::tests;
 
 namespace {
 
-/// An edge is at hand, and nothing is sent over it: its services are those of a rank, and its clock is virtual.
+/// An edge that sends nothing: it supplies a rank's services and a virtual clock.
 struct asker {
   asker() { question.begin(shared()); }
   services& shared() { return at.sending.shared; }
@@ -44,13 +44,13 @@ TEST_CASE(
   }
   CHECK(s.repeated == 3);
 
-  word.restart();  // another word
+  word.restart();  // a new message to repeat
   CHECK(word.is_due(s));
   word.said(s);
   CHECK(s.repeated == 3);
   word.hurry();
   CHECK(word.is_due(s));
-  word.stop();  // it is answered
+  word.stop();  // the peer has answered
   at.pass(10'000'000);
   CHECK_FALSE(word.is_due(s));
   CHECK(word.when() == never);

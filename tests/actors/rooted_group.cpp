@@ -1,4 +1,4 @@
-// The data path of a leader and of a worker against a peer that repeats itself, lies, or speaks of another time.
+// The data path of a leader and of a worker against a peer that repeats messages, lies, or sends messages of other generations.
 #include <parley/tests/support/awaited.hpp>
 #include <parley/tests/support/edges.hpp>
 
@@ -26,7 +26,7 @@ op_declaration test_group(std::uint64_t depth) {
   return op;
 }
 
-/// Rank 0 is real; rank 1 is what the test injects, and rank 2 is no member.
+/// Rank 0 is real; the test injects the messages of rank 1; rank 2 is not a member.
 struct leader_alone {
   explicit leader_alone(back_pressure pressure = back_pressure::contributions, window_limits window = {})
       : links(clock, 3), here(clock, links[0]), op(test_group(1)),
@@ -54,7 +54,7 @@ struct leader_alone {
   group_leader group;
 };
 
-/// Rank 1 is real; rank 0 is what the test lets it say.
+/// Rank 1 is real; the test injects the messages of rank 0.
 struct worker_alone {
   explicit worker_alone(std::uint64_t depth)
       : links(clock, 2), here(clock, links[1]), op(test_group(depth)), group(here.shared, op, generation, depth) {}
@@ -81,7 +81,7 @@ struct watched {
   rank_id culprit = 0;
 };
 
-// Two parts from rank 1, in this order.
+// Receives two parts from rank 1, in order.
 task<> receive_two(group_leader& group, watched& w) {
   group_invocation inv(group, w.got.size(), never);
   auto digest = co_await inv.begin();
@@ -100,7 +100,7 @@ void go(leader_alone& a, const watched& w) {
   run_until(a.clock, [&] { return w.ended.has_value(); });
 }
 
-// Gone while its part is with the transport, as when its rank leaves during a rehearsal.
+// The invocation ends while the transport still holds its part, as when its rank leaves during a rehearsal.
 task<> send_and_go(group_leader& group, std::span<const std::byte> data) {
   group_invocation inv(group, data.size(), never);
   static_cast<void>(co_await inv.begin());
@@ -112,7 +112,7 @@ struct keeper final : link::handler {
   std::optional<arrival> kept;
 };
 
-/// Lets everything that was injected arrive.
+/// Lets every injected message arrive.
 void pass(virtual_time& clock) {
   bool over = false;
   scope s(clock);
@@ -128,7 +128,7 @@ task<> begin_and_end(rooted_group& group, std::optional<std::uint64_t>& ran, tim
   group.end(inv);
 }
 
-// One that sends a byte to the leader.
+// A call that sends one byte to the leader.
 task<> begin_and_send(rooted_group& group, std::optional<std::uint64_t>& ran) {
   group_invocation inv(group, 1, never);
   auto digest = co_await inv.begin();
@@ -139,7 +139,7 @@ task<> begin_and_send(rooted_group& group, std::optional<std::uint64_t>& ran) {
   group.end(inv);
 }
 
-// One that waits for a byte of rank `from`.
+// A call that waits for one byte from rank `from`.
 task<> begin_and_wait(rooted_group& group, rank_id from, std::optional<std::uint64_t>& ran, group_fault& outcome) {
   group_invocation inv(group, 1, never);
   auto digest = co_await inv.begin();
@@ -236,7 +236,7 @@ TEST_CASE("what is of another generation, from a stranger, or far ahead changes 
   s = a.from_worker(5'000'000, 100);
   a.inject(s, data);
   s = a.from_worker(0, 100);
-  s.source = 0;  // ourselves
+  s.source = 0;  // the leader itself
   a.inject(s, data);
   pass(a.clock);
   watched w;
@@ -305,7 +305,7 @@ TEST_CASE("parts that wait are bounded in bytes, too, and what is taken or dropp
   arrival more = part(1);
   CHECK_FALSE(room.has_room_for(more));
   const arrival remote(nullptr, {}, early_room::most_bytes, nullptr, true);
-  CHECK(room.has_room_for(remote));  // its payload stays where it is
+  CHECK(room.has_room_for(remote));  // its payload stays in the sender's memory
   early_part second(arrival(nullptr, {}, 5, nullptr, true), room);
   std::swap(first, second);
   drop(std::move(second));
@@ -352,8 +352,8 @@ TEST_CASE("another config, another size, another cut and a poison end the invoca
     };
   };
   CHECK(outcome_of(poison(static_cast<std::uint64_t>(errc::config_failed))) == errc::config_failed);
-  CHECK(outcome_of(poison(0)) == errc::send_failed);    // no error at all
-  CHECK(outcome_of(poison(255)) == errc::send_failed);  // one that nobody knows
+  CHECK(outcome_of(poison(0)) == errc::send_failed);    // not an error code
+  CHECK(outcome_of(poison(255)) == errc::send_failed);  // an unknown error code
 }
 
 TEST_CASE("data whose poison has overtaken it is let go, as nobody may ever begin that one") {
@@ -376,7 +376,7 @@ TEST_CASE("data whose poison has overtaken it is let go, as nobody may ever begi
   late.invocation = 1;
   a.inject(late, data);
   pass(a.clock);
-  CHECK(a.group.statistics().early_parts == before.early_parts + 1);  // the next one's is kept
+  CHECK(a.group.statistics().early_parts == before.early_parts + 1);  // a part of the next invocation is kept
 }
 
 TEST_CASE("the leader asserts that a worker runs what it assigned, also when the invocation is over here") {
@@ -403,7 +403,8 @@ TEST_CASE("the leader asserts that a worker runs what it assigned, also when the
     a.inject(s, std::span(data).first(50));
     pass(a.clock);
   };
-  come_late(0);  // below the depth everybody knows the config; of the others the leader remembers the last
+  // below the depth, every rank knows the config; for later invocations the leader remembers the latest ones
+  come_late(0);
   come_late(ended - 1);
   come_late(ended - 100);
   CHECK(broken == std::vector<std::string>(3, "S2"));
@@ -441,14 +442,15 @@ TEST_CASE("a worker waits for the stamp of n - d, and no longer") {
   CHECK(*ran[0] == c0);
   CHECK(*ran[1] == c0);
   CHECK_FALSE(ran[2]);
-  a.say(1, c0, c1);  // overtakes the one before
+  a.say(1, c0, c1);  // overtakes the stamp of invocation 0
   pass(a.clock);
   CHECK_FALSE(ran[2]);
   CHECK(*ran[3] == c1);
   a.say(0, c0, c0);
   pass(a.clock);
   CHECK(*ran[2] == c0);
-  a.say(0, c0, c1);  // it said something else before; that invocation is over, so nothing comes of it
+  // contradicts the earlier stamp; invocation 0 is over, so the worker ignores it
+  a.say(0, c0, c1);
   pass(a.clock);
   CHECK(working.running() == 0);
 }
@@ -467,7 +469,7 @@ TEST_CASE("of two configs for an invocation that runs, a worker ends it, tells t
   working.spawn(begin_and_wait(a.group, 0, ran[1], outcome));
   pass(a.clock);
   CHECK(*ran[1] == c1);
-  a.say(1, c1, c1);  // as it should be
+  a.say(1, c1, c1);  // a correct stamp
   pass(a.clock);
   CHECK(working.running() == 1);
   CHECK(broken.empty());
@@ -534,7 +536,7 @@ TEST_CASE(
       std::optional<std::uint64_t> here;
       std::optional<std::uint64_t> there;
       scope working(clock);
-      working.spawn(begin_and_end(works, there));  // over before the stamp of it comes
+      working.spawn(begin_and_end(works, there));  // ends before its stamp arrives
       working.spawn(begin_and_end(leads, here));
       pass(clock);
       if (*here != *there) differ.push_back(n);
@@ -574,7 +576,7 @@ TEST_CASE("what a report of another generation, or of a stranger, says makes no 
   CHECK_FALSE(ran[2]);
   matched m;
   m.count = 2;
-  m.ran = c1;  // nobody was assigned that
+  m.ran = c1;  // a config that nobody was assigned
   m.ran_invocation = 1;
   const auto say = [&](router& from, std::uint64_t of) {
     static_cast<void>(from.send(0, number_of(a.op.id(), part::data_sender), of, m));
@@ -614,7 +616,7 @@ TEST_CASE("more calls than there is a place for may wait for their turn and fail
   std::vector<std::optional<std::uint64_t>> there(20);
   std::vector<group_fault> outcome(20);
   scope working(clock);
-  for (std::size_t i = 0; i < 20; ++i) {  // the leader waits for what the worker has to say
+  for (std::size_t i = 0; i < 20; ++i) {  // the leader waits for the worker's data
     working.spawn(begin_and_wait(leads, 1, here[i], outcome[i]));
     working.spawn(begin_and_send(works, there[i]));
   }
@@ -628,7 +630,7 @@ TEST_CASE("more calls than there is a place for may wait for their turn and fail
 
 TEST_CASE("in every build, a leader that finds no place for what it assigns breaks a named invariant") {
   leader_alone a;
-  // So far ahead that there is none: no op is declared like that.
+  // The largest depth that the log allows; no op is declared with it.
   constexpr std::uint64_t depth = invocation_log<std::uint64_t>::most;
   auto op = declare_group("far", {{0, "leader"}, {1, "worker"}}, depth, "");
   op.default_digest = c0;

@@ -23,7 +23,7 @@ TEST_CASE("what overtakes a message was no queue ahead of it") {
   row_log rows(clock);
   rows.set_measuring(true);
   rows.ended(0, 0, 10);
-  rows.ended(30, 2, 40);  // a small one, which began while 1 was under way
+  rows.ended(30, 2, 40);  // a small message, which started while 1 was in flight
   wire_row large;
   large.invocation = 1;
   large.start_ns = 20;
@@ -50,7 +50,7 @@ TEST_CASE("the latest ends are known, measured or not, of as many as are looked 
   rows.ended(1, 1, 2);
   rows.ended(3, 3, 4);
   CHECK(end_ahead_of(rows, 4, 5) == 4);
-  CHECK(end_ahead_of(rows, 2, 2) == 0);  // not known: nothing is looked back to where nothing is measured
+  CHECK(end_ahead_of(rows, 2, 2) == 0);  // unknown: nothing is remembered while nothing is measured
   rows.set_measuring(true);
   for (int i = 10; i < 20; ++i) rows.ended(i, static_cast<std::uint64_t>(i), 100 + i);
   CHECK(end_ahead_of(rows, 20, 20) == 119);

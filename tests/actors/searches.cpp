@@ -14,14 +14,14 @@ using namespace parley::tests;
 
 namespace {
 
-/// One that has decided on `a`.
+/// A leader that has decided on `a`.
 struct decided_leader : leader {
   explicit decided_leader(tuning::plan_options plan = without_budget()) : leader(tuning_policy::online, plan) {
     open();
     run();
     REQUIRE(only().chosen().digest == a);
   }
-  /// Invokes until the search that is under way has ended; answers which configs ran.
+  /// Invokes until the current search has ended; returns the configs that ran.
   std::set<std::uint64_t> search(int limit = 2000) {
     std::set<std::uint64_t> ran;
     for (int i = 0; i < limit && !decided(); ++i) ran.insert(invoke().digest);
@@ -121,7 +121,7 @@ TEST_CASE("what is asked for in vain does nothing") {
   CHECK(l.assigned.abort({}, "", after_abort::stay, l.now) == 0);
   l.invoke();
   l.open();
-  CHECK(l.assigned.retune({}, "", l.now) == 0);  // it searches already
+  CHECK(l.assigned.retune({}, "", l.now) == 0);  // it is already searching
   CHECK(l.assigned.abort(7, "", after_abort::stay, l.now) == 0);
   leader off(tuning_policy::off);
   off.open();
@@ -172,7 +172,7 @@ TEST_CASE("a winner that fails gives way to the default at once, and to the next
   l.assigned.retry(l.now);
   CHECK(l.search() == std::set<std::uint64_t>{c0, b});
   CHECK(l.only().chosen().digest == b);
-  // The last one that is left.
+  // The last candidate besides the default.
   l.assigned.quarantine(1 << 20, b, l.now, "it broke as well");
   CHECK(l.invoke().digest == c0);
   CHECK(l.assigned.next_give_up() == never);
@@ -197,7 +197,7 @@ TEST_CASE("a trial that a caller gave up says nothing about its config, and is m
       leader l(tuning_policy::online, without_budget());
       int given_up = 0;
       l.spoil = [&](rank_id r, wire_row& row) {
-        // The first trials of `a` are cancelled, on one side or on both.
+        // The first trials of `a` are cancelled on one side or on both.
         if (row.digest == a && given_up < 6 && (r == who || first)) {
           row.status = cancelled_row;
           ++given_up;
@@ -240,7 +240,7 @@ TEST_CASE("what a constraint forbids for a size is not tried at that size, and i
   CHECK(small == std::set<std::uint64_t>{c0, a, b});
   REQUIRE(l.only().excluded().size() == 1);
   CHECK(l.only().excluded()[0].why == "a: needs 2 bytes of memory for each byte");
-  // Not even when a results file says so.
+  // A results file cannot override this.
   CHECK(l.invoke(1 << 21).digest == c0);
   CHECK_FALSE(l.assigned.searches()[2]->is_decided());
 }
@@ -248,7 +248,7 @@ TEST_CASE("what a constraint forbids for a size is not tried at that size, and i
 TEST_CASE("a remembered config without a name is none of those that may not run") {
   leader l;
   l.assigned.limit({{a, 100, "too inaccurate"}});
-  l.open({{"1MiB_bf16", "", 0.1}});  // as another rank may send it
+  l.open({{"1MiB_bf16", "", 0.1}});  // another rank may send such an entry
   CHECK(l.invoke().digest == c0);
   CHECK_FALSE(l.only().chosen().from_results());
 }
@@ -339,7 +339,7 @@ TEST_CASE(
   CHECK(l.only().chosen().confidence == tuning::confidence::thin);
   CHECK(l.only().chosen().why.find("rests on little") != std::string::npos);
   l.assigned.retry(l.now);
-  CHECK(l.decided());  // jobs that are short make no trials
+  CHECK(l.decided());  // short jobs make no trials
   l.now = l.assigned.next_give_up();
   l.cost_ns[b] = 200'000;
   l.assigned.retry(l.now);

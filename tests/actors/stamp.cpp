@@ -96,7 +96,7 @@ TEST_CASE("an op's id names its ranks, its hash everything that was declared") {
   CHECK(declare_edge("activations", 1, 0, "bf16").id() != a.id());
   CHECK(declare_edge("gradients", 0, 1, "bf16").id() != a.id());
   CHECK(a.title() == "activations 0->1");
-  // Four actors fit into one op's number.
+  // One op's number has room for four actors.
   CHECK((a.id() & 3U) == 0);
   CHECK(number_of(a.id(), part::data_receiver) == a.id() + 3);
 }

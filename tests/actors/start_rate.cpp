@@ -1,4 +1,4 @@
-// How many calls may start while an answer is on its way, as far as those before tell: the margin of a promise.
+// How many calls may start while an answer is in flight, judged by earlier calls: the margin of a promise.
 #include <parley/actors/leases/lease_participant.hpp>
 
 #include <parley/runtime/random.hpp>
@@ -19,7 +19,7 @@ struct history {
     rate.note(at);
     all.push_back(at);
   }
-  /// Of any time that long.
+  /// The most starts within any period of length `span`.
   std::uint64_t most_within(time_ns span) const {
     std::size_t most = 0;
     for (std::size_t first = 0, last = 0; last < all.size(); ++last) {
@@ -71,7 +71,7 @@ TEST_CASE("whatever the pauses between calls are, no time of that length that is
     for (int i = 0; i < 200; ++i)
       h.start(now += static_cast<time_ns>(1 + dice.below(std::uint64_t{1} << dice.below(30))));
     for (const time_ns span : {100_us, 10_ms, 1_s}) {
-      // What is remembered for sure: the last 16 pauses of the scale that is looked at.
+      // The rate log surely remembers the last 16 starts.
       history latest;
       for (auto at = h.all.end() - 16; at != h.all.end(); ++at) latest.start(*at);
       CHECK(h.rate.most_within(span) >= latest.most_within(span));

@@ -1,4 +1,4 @@
-// Asks for what a simulation must not know: `asks WORD` ends in an abort that names it, and `asks nothing` well.
+// Makes one call that a simulation must not make: `asks WORD` must end in an abort that names the call, and `asks nothing` must succeed.
 #include <sys/random.h>
 #include <sys/time.h>
 #include <unistd.h>

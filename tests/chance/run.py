@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whatever a simulation must not ask for ends a program that is linked like parley_sim.
+"""Checks that each call that a simulation must not make aborts a program that is linked like parley_sim.
 
     run.py PROGRAM      PROGRAM is asks.cpp
 """

@@ -1,5 +1,5 @@
 #pragma once
-/// A folder of a test's own in which `parley` is run as people run it. PARLEY_COMMAND comes from CMake.
+/// A folder of the test's own in which it runs `parley` as people do. PARLEY_COMMAND comes from CMake.
 #include <parley/tests/support/started.hpp>
 
 #include <boost/json/object.hpp>
@@ -11,7 +11,7 @@
 
 namespace parley::tests {
 
-/// One sender and one receiver, three sizes in turn.
+/// One sender and one receiver, with three message sizes in turn.
 inline constexpr std::string_view three_sizes = R"json({"name": "three", "ranks": 2, "ops": [
   {"op": "transfer", "name": "messages", "edges": [[0, 1]], "dtype": "fp32",
    "configs": ["direct", "chunked(chunk_bytes=256 in_flight=2)", "chunked(chunk_bytes=512 in_flight=4)"],
@@ -30,13 +30,13 @@ struct command_folder : scratch_folder {
       return boost::json::parse(out).as_object();
     }
   };
-  /// Runs `parley WORDS` in this folder, with variables that may stand before it.
+  /// Runs `parley WORDS` in this folder; `variables` may precede the command.
   ended parley(const std::string& words, const std::string& variables = {}) const {
     return run(variables + " '" PARLEY_COMMAND "' " + words);
   }
-  /// Runs `parley tune WORDS --json` so that all keys are agreed on. How many calls a campaign takes depends on how soon its
-  /// rehearsals get their turn, and on a busy machine one trial may cost what the usual budget earns in seconds: so there are
-  /// many times as many calls as an idle machine takes, no budget holds trials back, and nothing is searched anew in the end.
+  /// Runs `parley tune WORDS --json` so that all keys are agreed on. The number of calls that a campaign takes depends on how soon its
+  /// rehearsals run, and on a busy machine one trial may cost as much as the usual budget earns in seconds. Therefore there are many times
+  /// as many calls as an idle machine needs, no budget delays trials, and no search restarts because of drift.
   ended tune(const std::string& words) const {
     return run("PARLEY_TUNING_DRIFT=0 '" PARLEY_COMMAND "' tune --microbatches 3000 --budget 1000 --json " + words);
   }

@@ -16,9 +16,9 @@ TEST_CASE("doctor sends a message by cuda_copy and one by staged, on one device 
     CAPTURE(devices);
     fake_cuda gpu(devices);
     CHECK(try_cuda_copy(gpu));
-    CHECK(gpu.copies() == 3);  // in, across, out
+    CHECK(gpu.copies() == 3);  // host to device, device to device, device to host
     CHECK(try_staged(gpu));
-    CHECK(gpu.copies() == 7);  // in, down, up, out
+    CHECK(gpu.copies() == 7);  // 4 more: host to device, device to host, host to device, device to host
     CHECK(gpu.blocks() == 0);
     CHECK(gpu.pinned() == 0);
   }

@@ -21,7 +21,7 @@ constexpr std::string_view two_stages = R"json({"name": "two", "ranks": 2, "ops"
 
 std::uint64_t ticks_of(std::size_t bytes) { return bytes / 1'000; }
 
-// A GPU on which each kernel takes as many ticks as its payload has thousands of bytes, and multiplying twice as many.
+// A GPU on which a kernel takes one tick for each thousand bytes of its payload, and multiplying takes twice as many.
 payload_launchers on(fake_cuda& gpu) {
   payload_launchers by;
   by.make = [&gpu](std::uint64_t, std::span<std::byte> payload, int, transports::cuda_stream s) {
@@ -74,7 +74,7 @@ TEST_CASE("virtual ranks compute for as long as kernels took on a device, and th
   const spec job = parse_spec(two_stages, "two.json", {});
   fake_cuda gpu;
   const device_times seen = measure_device(gpu, 0, job, on(gpu));
-  // The first stage takes longer for each microbatch than the second, which has the last one after it.
+  // The first stage is the slower one. The second stage still has to process the last microbatch after the first stage has ended.
   constexpr runtime::time_ns first_ns = 30 * (3 * 65'000 + 3 * 1'000);
   constexpr runtime::time_ns least_ns = first_ns + 2 * 1'000;
   const runtime::time_ns with_ns = simulated_ns(job, &seen);

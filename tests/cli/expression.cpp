@@ -13,7 +13,7 @@ std::int64_t value_of(const std::string& text, expression::values v = {.rank = 3
   return expression(text).evaluate(v);
 }
 
-/// Where and why a text is no expression, as `4: why`.
+/// Position and reason of the fault in a text that is no expression, as `4: why`.
 std::string fault_in(const std::string& text) {
   try {
     return "none, it is " + std::to_string(value_of(text));

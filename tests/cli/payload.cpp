@@ -9,7 +9,7 @@ using namespace parley::cli;
 
 namespace {
 
-/// Pass by pass over the whole payload, as the stages of a pipeline do it.
+/// One pass over the whole payload after the other, as the stages of a pipeline do it.
 std::vector<std::byte> through_stages(std::uint64_t number, std::size_t bytes, std::size_t stages) {
   std::vector<std::byte> payload(bytes);
   make_payload(number, payload);

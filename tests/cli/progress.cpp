@@ -27,7 +27,7 @@ boost::json::object report(int done, const std::string& agreed = "") {
       .as_object();
 }
 
-/// Where a display writes to, and what it wrote.
+/// The file that a display writes to, and the text that was written.
 struct output {
   int written = -1;
   int read_from = -1;
@@ -75,10 +75,10 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, and the slowest
   CHECK(first.find("job:  50 % of 200 microbatches, 2 of 3 keys agreed, 7 trials, ") == 0);
   CHECK(first.back() == '\n');
   CHECK(first.find('\x1b') == std::string::npos);
-  shown.on_report(1, report(50));  // within the same second: it is not said yet
+  shown.on_report(1, report(50));  // within the same second, so it is not printed yet
   CHECK(out.text().empty());
   shown.close();
-  CHECK(out.text().empty());  // there is nothing to take away
+  CHECK(out.text().empty());  // no status line has to be erased
 }
 
 TEST_CASE("the last status is said in any case, unless no rank has been heard of") {
@@ -116,7 +116,7 @@ TEST_CASE("on a terminal one line is rewritten, and gives way to whatever else h
   CHECK(first.find("\r\x1b[Kjob:  10 % of 200 microbatches, 2 of 3 keys agreed, 7 trials, ") == 0);
   CHECK(first.find('\n') == std::string::npos);
   shown.line("[rank 1] said this");
-  CHECK(out.text() == "\r\x1b[K[rank 1] said this\r\n");  // a terminal ends lines so
+  CHECK(out.text() == "\r\x1b[K[rank 1] said this\r\n");  // a line on a terminal ends with \r\n
   shown.close();
-  CHECK(out.text().empty());  // the line was taken away before
+  CHECK(out.text().empty());  // the status line was erased before
 }

@@ -1,4 +1,4 @@
-// `parley results` as people run it, and warm starts of whole jobs. PARLEY_COMMAND and PARLEY_EXAMPLES come from CMake.
+// Runs `parley results` as people do, and warm starts of whole jobs. PARLEY_COMMAND and PARLEY_EXAMPLES come from CMake.
 #include <parley/tests/cli/command_folder.hpp>
 
 #include <parley/run.hpp>
@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using folder = parley::tests::command_folder;
 using parley::tests::has;
 
-/// The validators that a job of `ranks` has here.
+/// The validators of a job of `ranks` ranks on this machine.
 std::string header(int ranks) {
   std::string text = "Validator,PARLEY_VERSION," + std::string(parley::runtime::version_text) +
                      "\nValidator,PARLEY_WORLD," + std::to_string(ranks) + "\n";

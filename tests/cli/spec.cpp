@@ -26,7 +26,7 @@ constexpr std::string_view good = R"json({
   ]
 })json";
 
-/// The good spec with one text in it replaced.
+/// The good spec with one text replaced.
 std::string with(std::string_view from, std::string_view to) {
   std::string text(good);
   const std::size_t at = text.find(from);
@@ -83,7 +83,7 @@ namespace {
 
 using edge_list = std::vector<std::pair<runtime::rank_id, runtime::rank_id>>;
 
-/// A spec of one op, on four ranks.
+/// A spec with one op, for four ranks.
 std::string one_op(std::string_view op) { return R"({"name": "t", "ranks": 4, "ops": [)" + std::string(op) + "]}"; }
 cli::op_spec op_in(std::string_view op, const cli::spec_overrides& overrides = {}) {
   return parse_spec(one_op(op), "s.json", overrides).ops.at(0);
@@ -129,7 +129,7 @@ TEST_CASE("a halo has an edge for each pair of different neighbours") {
         .edges;
   };
   CHECK(edges("") == edge_list{{0, 1}, {0, 2}, {1, 0}, {1, 3}, {2, 0}, {2, 3}, {3, 1}, {3, 2}});
-  CHECK(edges(R"(, "periodic": [true, true])").size() == 8);  // each neighbour from two sides
+  CHECK(edges(R"(, "periodic": [true, true])").size() == 8);  // the same edges: each neighbour is one on both sides
   CHECK(edges(R"(, "corners": true)").size() == 12);
   const auto fault = [](std::string_view has, std::string_view becomes) {
     std::string op =

@@ -10,7 +10,7 @@ using namespace parley;
 
 namespace {
 
-// Two keys of one edge: the first was decided by trials, in which rank 1 took its part of a mixture; the second is open.
+// Two keys of one edge: trials decided the first, and rank 1 ran its part of a mixture in them; the second is open.
 constexpr const char* document = R"json({
   "agreements": [
     {"op": "activations", "sender": 0, "receiver": 1, "participants": [0, 1], "key": "16MiB", "decided": true, "from_results": false,
@@ -48,7 +48,7 @@ TEST_CASE("the table of a job says who proposed a winner, what each rank measure
   CHECK(line_with(text, "  16MiB: proposed") ==
         "  16MiB: proposed by rank 3, 1.12 ms on rank 0, 1.38 ms on rank 1 with get; it is the fastest; the default "
         "takes twice as long");
-  CHECK(text.find("not said") == std::string::npos);  // there is no decision to give reasons for
+  CHECK(text.find("not said") == std::string::npos);  // the open key has no decision, so no reason is missing
 }
 
 TEST_CASE("the table of a job has what each key agreed on, what each candidate took, and what it cost") {

@@ -1,4 +1,4 @@
-// The options of the programs in examples/gpu: read here without a GPU, and by the programs themselves where they were built.
+// The options of the programs in examples/gpu. The test reads them without a GPU; the programs read them where they are built.
 #include <parley/examples/gpu/options.hpp>
 #include <parley/tests/support/started.hpp>
 
@@ -51,7 +51,7 @@ TEST_CASE("an option that is unknown, lacks its value or cannot have it is an er
   CHECK(read(known, {"--causal", "--only"}) == "option --only lacks its TEXT");
   CHECK(read(known, {"-b", "8Q"}) == "option -b cannot be 8Q");
   CHECK(read(known, {"-b", "-8"}) == "option -b cannot be -8");
-  CHECK(read(known, {"-g", "2"}) == "option -g cannot be 2");  // a rank has one
+  CHECK(read(known, {"-g", "2"}) == "option -g cannot be 2");  // a rank has only one GPU
   CHECK(read(known, {"-f", "1"}) == "option -f cannot be 1");
   CHECK(read(known, {"-n", "many"}) == "option -n cannot be many");
   CHECK(read(known, {"--dtype", "fp64"}) == "option --dtype cannot be fp64");

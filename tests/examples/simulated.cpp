@@ -1,4 +1,4 @@
-// The examples on virtual ranks, as people start them. PARLEY_EXAMPLES comes from CMake.
+// Runs the examples on virtual ranks as people start them. PARLEY_EXAMPLES comes from CMake.
 #include <parley/tests/support/started.hpp>
 
 #include <doctest/doctest.h>
@@ -56,7 +56,7 @@ csv_line jacobi(const std::string& words) {
 
 struct trained {
   double makespan_ms = 0;
-  double idle_percent = 0;  // of the rank that is idle for longest
+  double idle_percent = 0;  // of the rank that is idle the longest
   std::vector<std::uint64_t> alive;
   std::uint64_t messages = 0;
 };
@@ -83,7 +83,7 @@ trained train(std::uint32_t ranks, std::uint32_t microbatches, const std::string
     t.messages += sent;
     CHECK(idle == ideal);
   }
-  // Nothing else takes time: the whole run is one makespan.
+  // Nothing else takes time, so the whole run lasts exactly one makespan.
   char whole[64];
   std::snprintf(whole, sizeof whole, ": %.6f ms of virtual time", t.makespan_ms);
   CHECK(has(s.error, whole));
@@ -173,7 +173,7 @@ TEST_CASE("links take time unless they are free, and there is no other word for 
 }
 
 namespace {
-/// Shards that share the wires of their ranks take longer than these small products.
+/// Without shared wires: shards that share the wires of their ranks would take longer than these small products.
 started overlapped_gemm(int ranks) {
   return example("overlapped_gemm --sim " + std::to_string(ranks) + " --sharing none");
 }
@@ -225,8 +225,8 @@ TEST_CASE("the product of blocks hides their scatter, and both are tuned as a wh
                           "alone the product takes %lf us, the scatter %lf us",
                           kernel, leave, &runs, &whole, &product, &scatter) == 6);
       agreed.insert(std::string(kernel) + " " + leave);
-      // Six iterations of three ways to scatter, one in a run, beside which those of two kernels, as many in a run as there are ranks, are
-      // no more; the run that counts, and the two calls behind it.
+      // Three ways to scatter have six trials each, one per run. The trials of the two kernels are spread over the ranks and need no
+      // further runs. Then come the run that counts and two calls after it.
       CHECK(runs == 3 * 6 + 1 + 2);
       CHECK(scatter > 0.3);
       CHECK(product > scatter);
@@ -316,7 +316,7 @@ TEST_CASE("jacobi -csv prints the columns of NVIDIA's: type, nx, ny, niter, ncch
   REQUIRE(four.fields.size() == 9);
   const std::vector<std::string> said(four.fields.begin(), four.fields.begin() + 7);
   CHECK(said == std::vector<std::string>{"parley", "64", "32", "50", "10", "4", "1"});
-  // 64 x 32 cells in 1,024 ns, 50 times.
+  // 64 x 32 cells take 1,024 ns, 50 times.
   CHECK(four.alone_s() == doctest::Approx(51.2e-6).epsilon(0.02));
   CHECK(four.together_s() > 0);
   const csv_line one = jacobi("--sim 1 -nx 512 -ny 512 -niter 20 -nccheck 10 -csv");

@@ -1,4 +1,4 @@
-// Death and stop of real ranks: who notices, how soon, and what they say.
+// Death and stop of real ranks: which ranks notice, how soon, and what they report.
 #include <parley/tests/fire/ranks.hpp>
 #include <parley/tests/fire/supervisor.hpp>
 
@@ -17,7 +17,8 @@ bool all_here(by_hand& job) {
   });
 }
 
-/// By rank 1, to whose pair it belongs. When that is says rank 1 itself; what this machine keeps from the test does not count.
+/// Signals rank 2 and checks that rank 1, whose pair needs it, notices in time. Rank 1 prints when its program ended, so that a delay of
+/// the test itself does not count; neither does time that the machine withheld.
 void check_noticed_of_2(by_hand& job, int signal) {
   constexpr auto noticed_within = 2s;
   constexpr auto left_within = 500ms;
@@ -42,7 +43,7 @@ TEST_CASE("a stopped rank is noticed within two seconds, and is fenced when it c
   REQUIRE_MESSAGE(all_here(job), job.text());
   check_noticed_of_2(job, SIGSTOP);
   CHECK(job[2].stopped());
-  // The other pair goes on, and rank 0 still hosts.
+  // The other pair keeps running, and rank 0 still hosts.
   CHECK_FALSE(job[0].ended());
   CHECK_FALSE(job[3].ended());
   job[2].signal(SIGCONT);
@@ -97,7 +98,7 @@ TEST_CASE("when the rank that hosts the rendezvous dies or stops, ops without it
     CHECK_MESSAGE(job[3].says({"peer_failed: outer 0->3", "on rank 3", "rank 0 is gone"}), job.text());
     const auto warned = [&](rank_id r) { return job[r].says({"warning: rank 0", "ops that do not involve it go on"}); };
     CHECK_MESSAGE(job.within(2s, [&] { return warned(1) && warned(2); }), job.text());
-    // And a second death is noticed without a host.
+    // The survivors notice a second death without a host.
     job[2].signal(SIGSTOP);
     CHECK_MESSAGE(job.within(4s, [&] { return job[1].ended(); }), job.text());
     CHECK_MESSAGE(job[1].says({"peer_failed: inner 1->2", "rank 2 is gone"}), job.text());

@@ -15,7 +15,7 @@ using namespace parley::tests::op_cases;
 namespace fire {
 namespace {
 
-/// Calls again and again, until one fails, or as often as PARLEY_TEST_CALLS says.
+/// Calls until a call fails, or PARLEY_TEST_CALLS times if it is set.
 class caller {
  public:
   caller(rank& self, op_case& op) : self_(self), op_(op) {
@@ -33,7 +33,7 @@ class caller {
         before_ = self_.flight().total();
         co_await op_.call(me);
         if (!op_.right(me)) say("a call brought something wrong");
-        // No stage is far ahead of those behind it, so that these have come well when a fault strikes.
+        // Settling keeps a stage from running far ahead of the stages after it: those have good calls behind them when a fault strikes.
         if (calls_ % most_ahead == 0) co_await self_.settle({});
       }
     } catch (...) {
@@ -66,7 +66,7 @@ class caller {
   op_case& op_;
   const int most_ = most_calls();
   int calls_ = 0;
-  std::uint64_t before_ = 0;  // flight records, when the call began
+  std::uint64_t before_ = 0;  // total of flight records when the call began
 };
 
 template <class Op>

@@ -1,13 +1,13 @@
 #pragma once
-/// The ops of more than two ranks (tests/support/cases/op_cases.hpp) on real ones, and where a fault strikes them: in the midst of one of their
-/// calls, once some have gone well. Scenarios bear the ops' names.
+/// The ops of more than two ranks (tests/support/cases/op_cases.hpp) on real ranks, and the steps at which a fault strikes: inside a call,
+/// after some calls have succeeded. Each scenario has the name of its op.
 ///
 /// | step | |
 /// |---|---|
-/// | `begun` | a call is under way, of which nothing has ended on this rank |
-/// | `midst` | of a call that is under way some messages, or one level, have ended on this rank |
+/// | `begun` | a call has begun, and no part of it has ended on this rank |
+/// | `midst` | some messages of the call, or one level, have ended on this rank |
 ///
-/// Whoever is left says whether a call brought something wrong, and whether memory beside what it may write was written.
+/// A rank that leaves prints whether a call brought wrong data, and whether memory outside its buffers was written.
 #include <parley/run.hpp>
 
 namespace fire {

@@ -1,4 +1,4 @@
-// Where a rank is while it joins (ranks.hpp), told by the frames of the rendezvous that it hands to the kernel and takes from it.
+// Detects the step at which a joining rank is (ranks.hpp) by the rendezvous frames that it passes to and gets from the kernel.
 #include <parley/tests/fire/ranks.hpp>
 
 #include <parley/transports/join/rendezvous_wire.hpp>
@@ -16,10 +16,10 @@ namespace {
 
 namespace wire = parley::transports::wire;
 
-/// Each frame of a join begins with what one call sends or brings. The rest of it may come in calls of its own, and look like the head
-/// of another one, but for its length.
+/// The type of the frame that begins at `data`, if one does. The first bytes of a frame are the first bytes of one call of `send` or
+/// `recv`. The rest of a frame may have calls of its own, and may look like the head of a frame except for its length.
 std::optional<wire::type> frame_of(const void* data, std::size_t size) {
-  constexpr std::size_t longest = 1 << 16;  // of a few ranks
+  constexpr std::size_t longest = 1 << 16;  // enough for a roster of a few ranks
   if (size < wire::head_bytes) return std::nullopt;
   wire::scanner head({static_cast<const std::byte*>(data), wire::head_bytes});
   if (head.number<std::uint32_t>() > longest) return std::nullopt;
@@ -41,7 +41,7 @@ void has_got(wire::type frame) {
 }  // namespace
 }  // namespace fire
 
-// Of this program; the system's own are behind them.
+// This program's `send` and `recv` take precedence; each calls the one of libc.
 extern "C" ssize_t send(int socket, const void* data, std::size_t size, int flags) {
   static const auto really = reinterpret_cast<decltype(&send)>(::dlsym(RTLD_NEXT, "send"));
   const auto frame = fire::frame_of(data, size);
@@ -53,7 +53,7 @@ extern "C" ssize_t send(int socket, const void* data, std::size_t size, int flag
 extern "C" ssize_t recv(int socket, void* into, std::size_t size, int flags) {
   static const auto really = reinterpret_cast<decltype(&recv)>(::dlsym(RTLD_NEXT, "recv"));
   const ssize_t got = really(socket, into, size, flags);
-  const bool looks_only = (flags & (MSG_PEEK | MSG_TRUNC)) != 0;  // perhaps at nothing but a length
+  const bool looks_only = (flags & (MSG_PEEK | MSG_TRUNC)) != 0;  // the caller may only ask for a length
   if (got > 0 && !looks_only) {
     if (const auto frame = fire::frame_of(into, static_cast<std::size_t>(got))) fire::has_got(*frame);
   }

@@ -1,5 +1,5 @@
-// Ranks that are killed, stopped or paused, or leave without a word, while the job joins (ranks.hpp has the steps): no other rank waits
-// for them for longer than it takes to join or to notice a death, each names them, and who comes back in time is in.
+// Ranks are killed, stopped or paused, or leave without a goodbye, while the job joins (ranks.hpp lists the steps). No other rank may wait
+// for them longer than joining or noticing a death takes, each must name them, and a rank that resumes in time must join.
 #include <parley/tests/fire/matrix.hpp>
 
 #include <fmt/format.h>
@@ -13,13 +13,13 @@ namespace {
 
 constexpr auto detection = 1s;
 constexpr auto join_limit = 3s;
-constexpr auto verdict_of_rank_0 = 1s;  // for which the others wait longer than it does
+constexpr auto verdict_of_rank_0 = 1s;  // the other ranks wait this much longer than rank 0
 
 struct join_part {
   rank_id rank;
   std::vector<const char*> steps;
 };
-// Rank 2 receives from rank 1. Rank 0, which sends to rank 3, hosts the rendezvous.
+// Rank 1 sends to rank 2, and rank 0 sends to rank 3. Rank 0 hosts the rendezvous.
 const std::vector<join_part>& parts() {
   static const std::vector<join_part> all{
       {2, {"join", "greeted", "presented", "admitted"}},
@@ -30,8 +30,8 @@ const std::vector<join_part>& parts() {
 
 bool is_in(by_hand& job, rank_id r) { return job[r].says({"here is rank"}); }
 
-/// Of who has not joined, that its error names that rank; of who has, that it ends its op, or that it warns of it and the op's other
-/// rank has not joined; or that it names that one, which has ended first, and itself names the lost one.
+/// Whether the survivor's error names the lost rank. A survivor that has not joined must name it directly. One that has joined may
+/// instead name the other rank of its op, which has not joined and itself names the lost rank.
 bool blames(by_hand& job, rank_id lost, rank_id survivor) {
   const std::string who = fmt::format("parley: rank {}: ", survivor);
   const std::string it = fmt::format("rank {}", lost);
@@ -56,7 +56,7 @@ void run_lost(const join_part& part, std::string_view action, const char* step) 
   REQUIRE_MESSAGE(job.until([&] { return victim.ended() || victim.stopped(); }), job.text());
   const parley::tests::fair_stopwatch since;
   if (!stops) CHECK_MESSAGE(victim.status() == status_after(action), job.text());
-  // Rank 0's op is that of rank 3, and of the rendezvous all.
+  // Rank 3 needs rank 0 for its op, and all ranks need it for the rendezvous.
   const rank_id mate = 3 - part.rank;
   const auto needs_it = [&](rank_id r) { return part.rank == 0 || r == mate || !is_in(job, r); };
   const auto over = [&] {
@@ -74,7 +74,7 @@ void run_lost(const join_part& part, std::string_view action, const char* step) 
   }
   if (stops) {
     victim.signal(SIGCONT);
-    // It may have to find out that nobody is there to join.
+    // The victim may have to find out that no rank is left to join.
     CHECK_MESSAGE(job.within(join_limit + leaving, [&] { return victim.ended(); }), job.text());
     const std::string who = fmt::format("parley: rank {}: ", part.rank);
     CHECK_MESSAGE(victim.status() == 1, job.text());
@@ -119,7 +119,7 @@ void run_one(const join_part& part, std::string_view action, const char* step) {
   } else {
     run_lost(part, action, step);
   }
-  // Where rank 0 is lost between two rosters, hearts that have begun keep a page for some that may never come.
+  // If rank 0 is lost between two rosters, hearts that have started keep a page for ranks that may never join.
   const bool some_never_came = action != "pause" && step == std::string_view("admits");
   if (!some_never_came) check_no_pages_but(before);
 }

@@ -1,14 +1,14 @@
-// Kills and stops real ranks at every step of a campaign, or has them leave without a word, and sees that each survivor ends with an
-// error that names op, rank and invocation, in bounded time; that whoever was stopped is fenced when it comes back; that one which comes
-// back in time holds nobody dead or up for good; and that nothing is left behind.
+// Kills or stops real ranks at every step of a campaign, or makes them leave without a goodbye. Each survivor must end in bounded time
+// with an error that names op, rank and invocation. A stopped rank must be fenced when it resumes. A rank that resumes in time must declare
+// no rank dead and must not be given up. Nothing may be left behind.
 //
-// The same in the midst of calls of ops of several ranks (exchanges.hpp), after which their memory is as it should be; and of puts
-// and gets (one_sided.hpp), where besides no memory may be written that is none of the payload's, or has been given back, and nothing
-// comes that was not written whole.
+// The same faults strike inside calls of ops of several ranks (exchanges.hpp), whose memory must be right afterwards. They also strike
+// puts and gets (one_sided.hpp). There, nothing may be written outside the payload or to memory that was given back, and no payload may
+// arrive that was not written completely.
 //
-// What ranks leave is looked at by the simulator's own checkers, whether all went well or not (records.hpp).
+// The simulator's own checkers look at the records that ranks leave, whether the run succeeded or not (records.hpp).
 //
-// `./dev test` runs a few steps per role, `./dev fire` and `./dev all` all of them (matrix.hpp).
+// `./dev test` runs a few steps per role, `./dev fire` and `./dev all` run all of them (matrix.hpp).
 #include <parley/tests/fire/matrix.hpp>
 
 #include <doctest/doctest.h>
@@ -30,14 +30,14 @@ struct campaign_part {
   const char* role;
   std::vector<const char*> steps;
   const char* op;
-  std::vector<rank_id> others;  // of the op
+  std::vector<rank_id> others;  // the other ranks of the op
   std::chrono::seconds detection = 1s;
-  const char* survivors_say = "";            // besides their error
-  std::size_t invocations_told_again = 0;    // by those who run them with a survivor
-  const char* all_come_to_say = all_decide;  // where nobody is lost
+  const char* survivors_say = "";            // a text that survivors print in addition to their error
+  std::size_t invocations_told_again = 0;    // recorded by a survivor and another rank, at least
+  const char* all_come_to_say = all_decide;  // text that all print if the victim was only paused
 };
 
-// The leader of an edge is its sender; it offers, warms and reports to itself, so those are no messages of its own.
+// The sender leads an edge. It offers, warms and reports to itself, which sends no messages, so it has no such steps.
 const std::vector<campaign_part>& parts() {
   static const std::vector<campaign_part> all{
       {"pairs",
@@ -64,7 +64,7 @@ const std::vector<campaign_part>& parts() {
        {"start", "offer", "warmed", "rehearsal", "trial", "report", "decided", "after"},
        "gradients",
        {1, 2}},
-      // Ops without headers: trials on calls, which are leased, and rehearsals.
+      // Ops without headers: trials, which are leased calls, and rehearsals.
       {"leased",
        1,
        "leader",
@@ -83,7 +83,7 @@ const std::vector<campaign_part>& parts() {
   return all;
 }
 
-// Of ops of all ranks, in the midst of their calls (exchanges.hpp).
+// Faults inside calls of ops of all ranks (exchanges.hpp).
 const std::vector<campaign_part>& calls() {
   static const std::vector<campaign_part> all{
       {"rims", 2, "neighbour", {"begun", "midst"}, "rims", {0, 1, 3}, 1s, "", 20, "fine on rank"},
@@ -98,15 +98,16 @@ const std::vector<campaign_part>& calls() {
   return all;
 }
 
-// That a survivor's error names op, dead rank and its own invocation, also where that one had nothing to do with it: who ends because of a
-// death says so, and whose connection breaks without a word, as rank 0 is gone, ends because of that.
+// Whether the survivor's error names the op, the dead rank and the survivor's own invocation. This must hold even if the dead rank had no
+// part in that invocation: a rank that ends because of a death reports it, and when rank 0 is gone, a rank whose connection breaks
+// without a goodbye blames rank 0.
 bool blames(by_hand& job, const campaign_part& part, rank_id survivor) {
   const std::string who = fmt::format("parley: rank {}: peer_failed: ", survivor);
   const std::string gone = fmt::format("rank {} is gone", part.rank);
   return job[survivor].says({who.c_str(), part.op, gone.c_str(), "restart the job", "invocation "});
 }
 
-// Nobody notices more than that it is late.
+// The other ranks notice at most that the victim is late.
 void run_paused(const campaign_part& part, const char* step) {
   by_hand job(part.scenario, 4,
               {{"PARLEY_DETECTION", detection_of_pauses},
@@ -161,7 +162,7 @@ void run_mortal(const campaign_part& part, std::string_view action, const char* 
     CHECK_MESSAGE(victim.says({who.c_str(), part.op, "holds it dead"}), job.text());
     CHECK(victim.status() == 1);
   }
-  // Ranks without a part in it have noticed nothing but go on until they are told to end.
+  // Ranks that take no part have noticed nothing and run until their input ends.
   for (rank_id r = 0; r < job.size(); ++r) job[r].close_input();
   CHECK_MESSAGE(job.within(10s, [&] { return job.all_ended(); }), job.text());
   for (rank_id r = 0; r < job.size(); ++r) {
@@ -186,7 +187,7 @@ void run_one(const campaign_part& part, std::string_view action, const char* ste
   check_no_pages_but(before);
 }
 
-// Of pairs that put and get (one_sided.hpp).
+// Faults of pairs that put and get (one_sided.hpp).
 struct one_sided_part {
   const char* scenario;
   rank_id rank;
@@ -213,7 +214,7 @@ void run_one_sided(const one_sided_part& part, std::string_view action, const ch
   const bool pauses = action == "pause";
   const bool ends = !stops && !pauses;
   INFO(fmt::format("{} {}:{}:{}", part.scenario, action, step, part.rank));
-  const std::chrono::seconds detection = pauses ? 4s : 1s;  // who pauses is back long before
+  const std::chrono::seconds detection = pauses ? 4s : 1s;  // far longer than a pause
   by_hand job(part.scenario, 3,
               {{"PARLEY_DETECTION", std::to_string(detection.count())},
                {"PARLEY_TEST_FAULT", fault_of(action, step, part.rank)}});
@@ -288,7 +289,7 @@ TEST_CASE("a rank that is stopped for less than the detection time is waited for
 TEST_CASE("a member of an op without headers that is killed or stopped ends its calls for the others, at gates too") {
   run_one(parts()[4], "kill", "prepare");
   run_one(parts()[4], "stop", "trial");
-  // The coordinator looks once a second whether trials have become affordable.
+  // Detection takes 3 s here, because the coordinator checks once a second whether the budget allows trials.
   const campaign_part gated{"gated", 3, "member", {}, "gradients", {1, 2}, 3s, "gates met 1"};
   run_one(gated, "stop", "asked");
   run_one(parts()[5], "stop", "warmed");

@@ -1,6 +1,6 @@
 #pragma once
-/// The matrix of faults: each step of each part, and each thing that may befall a rank there. Ordinary tests run a few of its cells;
-/// PARLEY_TEST_MATRIX=N runs all of them N times, in the test cases whose names have `at any step` (`./dev fire`).
+/// The fault matrix: each step of each part, with each fault that may strike a rank there. Ordinary tests run a few of its cells.
+/// PARLEY_TEST_MATRIX=N runs all cells N times, in the test cases whose names contain `at any step` (`./dev fire`).
 #include <parley/tests/fire/supervisor.hpp>
 
 #include <doctest/doctest.h>
@@ -15,21 +15,21 @@
 
 namespace fire {
 
-// What a rank is told to do (ranks.hpp) is what befalls it, but for one that is paused: it stops itself, and is resumed in time.
+// The value of PARLEY_TEST_FAULT (ranks.hpp). A rank to be paused stops itself, and the test resumes it in time.
 inline std::string fault_of(std::string_view action, const char* step, rank_id rank) {
   return std::string(action == "pause" ? "stop" : action) + ":" + step + ":" + std::to_string(rank);
 }
-/// How it ends that was killed, or left without a word.
+/// The status of a rank that was killed, or that left without a goodbye.
 inline int status_after(std::string_view action) { return action == "kill" ? -SIGKILL : 0; }
 
-/// Long enough for what waits for a rank to be said again, and far less than the detection time that goes with it.
+/// Long enough for retries to a paused rank, and far shorter than the detection time of these tests.
 inline constexpr auto pause_length = 500ms;
 inline constexpr const char* detection_of_pauses = "5";
 
-/// For a survivor to take its error through its program, and to leave.
+/// The time in which a survivor must pass its error through its program and leave.
 inline constexpr auto leaving = 1500ms;
 
-/// How often to go through all steps; 0 where that is not asked for.
+/// How often to run all steps; 0: only the ordinary tests run.
 inline int times_over() {
   const char* const told = std::getenv("PARLEY_TEST_MATRIX");
   return told == nullptr ? 0 : std::atoi(told);
@@ -46,7 +46,7 @@ void run_all(const std::vector<Part>& parts, std::initializer_list<const char*> 
   }
 }
 
-/// Those of hearts that have a name.
+/// The shared pages of hearts that have a name in /dev/shm.
 inline std::set<std::string> pages() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
@@ -54,7 +54,7 @@ inline std::set<std::string> pages() {
   }
   return names;
 }
-/// None that this job has made is left. Other jobs of this machine may be joining just now: each of their pages has its name for a moment only.
+/// Checks that this job has left no page. Other jobs on the machine may be joining: a page of theirs has its name only for a moment.
 inline void check_no_pages_but(const std::set<std::string>& before) {
   const parley::tests::deadline limit;
   std::set<std::string> left = pages();

@@ -28,7 +28,7 @@ namespace {
 
 enum class passing : std::uint8_t { nothing, put, fence, fence_answer, get, got, offer };
 
-// As transports/ucx/carried_memory.cpp and lent_payloads.cpp write them.
+// The encoding in transports/ucx/carried_memory.cpp and lent_payloads.cpp.
 constexpr std::uint16_t lent = 3;
 constexpr std::size_t lent_for_at = 40;
 passing carried(std::uint16_t kind) {
@@ -56,7 +56,7 @@ passing what_passes(unsigned id, std::span<const std::byte> header, std::span<co
   return passing::nothing;
 }
 
-// Of flight records.
+// Flags of flight records.
 constexpr unsigned timed = 1;
 constexpr unsigned rehearsal = 4;
 
@@ -83,7 +83,7 @@ class one_sided_steps {
     if (what == passing::get && count_ == pieces_) come_to("reads");
     if (what == passing::got && count_ == pieces_) come_to("is_read");
   }
-  /// On every turn.
+  /// Called on every turn of the loop.
   bool reached(const std::string& step) {
     const auto& sent = self_.mail().sent_by_type();
     const auto ran = [this](const auto& it) {
@@ -102,7 +102,7 @@ class one_sided_steps {
     if (step == "told") return sent[actors::taken::message_type] > told_;
     return step == "is_written" && payload_.front() != fresh && payload_.back() == fresh;
   }
-  /// What a payload's place holds before it comes.
+  /// Fills the payload's buffer until the payload arrives.
   static constexpr std::byte fresh{0xEE};
 
  private:
@@ -151,7 +151,7 @@ struct endless_stream {
   }
 };
 
-/// The last message has one byte. Receives are there before their messages, as a rule.
+/// Runs until the sender's input ends; its last message then has one byte. A receive is usually posted before its message is sent.
 task<result<>> send_or_receive(endless_stream& s) {
   constexpr time_ns pause_ns = 100'000;
   for (;; ++s.number) {
@@ -165,7 +165,7 @@ task<result<>> send_or_receive(endless_stream& s) {
       auto sent = co_await attempt(s.t.send(s.payload.first(last ? 1 : s.payload.size()), {.to = receiver}));
       s.check(false);
       if (last || !sent) co_return sent;
-      // On a busy machine credits may come too late for every trial that the step is in: then there are others.
+      // On a busy machine credits may arrive too late for every trial that contains the step. A new search gives further trials.
       if (s.number % searched_again_after == searched_again_after - 1) s.t.retune(s.payload.size(), "for its steps");
     } else {
       std::fill(s.payload.begin(), s.payload.end(), one_sided_steps::fresh);
@@ -214,7 +214,7 @@ void move(job& here, const config_ptr& config, std::size_t bytes, std::uint64_t 
 
 constexpr std::size_t in_pieces = 200'000;
 constexpr std::size_t lent_bytes = 1'000'000;
-constexpr std::size_t large_bytes = 6'000'000;  // too large to be lent
+constexpr std::size_t large_bytes = 6'000'000;  // too large for a loan
 
 }  // namespace
 
@@ -226,7 +226,7 @@ void lent_gets(job& here) { move(here, get(), lent_bytes, 1); }
 
 }  // namespace fire
 
-// Of this program; UCX's own is behind it.
+// This program's function takes precedence; it calls the one of UCX.
 extern "C" ucs_status_ptr_t ucp_am_send_nbx(ucp_ep_h ep, unsigned id, const void* header, std::size_t header_length,
                                             const void* buffer, std::size_t count, const ucp_request_param_t* param) {
   static const auto send = reinterpret_cast<decltype(&ucp_am_send_nbx)>(::dlsym(RTLD_NEXT, "ucp_am_send_nbx"));

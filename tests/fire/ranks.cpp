@@ -90,13 +90,13 @@ planned_fault read_own_fault() {
   return {};
 }
 
-/// Of this very process; none once it has struck.
+/// The fault planned for this process; `none` once it has struck.
 planned_fault& own_fault() {
   static planned_fault plan = read_own_fault();
   return plan;
 }
 
-/// Asked on every turn of the loop. It never has an event of its own.
+/// Checks on every turn of the loop whether the rank has come to the step. Its event descriptor never fires.
 class fault final : public poller {
  public:
   explicit fault(job& here) : here_(here), event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), step_(own_fault().step) {
@@ -128,7 +128,7 @@ class fault final : public poller {
     if (step_ == "report") return sent(actors::report::message_type);
     if (step_ == "decide") return sent(actors::decide::message_type);
     if (own_steps() && own_steps()(step_)) return true;
-    // The others show in what the rank has run since the last turn.
+    // Each further step shows in the flight records since the last turn.
     const auto& flight = here_.self().flight();
     const auto shows = [this](const flight_record& r) {
       const bool trial = is_transfer(r.what) && (r.flags & 1U) != 0;
@@ -149,7 +149,7 @@ class fault final : public poller {
   bool decided_ = false;
 };
 
-/// What this rank has rehearsed on scratch buffers; null where it has no op that does.
+/// The rehearsals on scratch buffers of this rank; null if no op of the rank has any.
 std::shared_ptr<parley::tests::sums_book>& own_rehearsals() {
   static std::shared_ptr<parley::tests::sums_book> book;
   return book;
@@ -174,7 +174,7 @@ class record_when_leaving {
 
 constexpr std::size_t message_bytes = 200'000;
 
-/// The sender ends when its input does, and says so with a message of one byte.
+/// The sender streams until its input ends, and announces the end with a message of one byte.
 task<> stream(rank& self, transfer t, rank_id peer, bool sends) {
   std::vector<std::byte> data(message_bytes);
   for (;;) {
@@ -191,7 +191,7 @@ task<> stream(rank& self, transfer t, rank_id peer, bool sends) {
   say("fine on rank " + std::to_string(self.id()));
 }
 
-/// Two pairs that have nothing to do with each other: 1 sends to 2, 0 sends to 3. Others only are there.
+/// Two independent pairs: rank 1 sends to rank 2, and rank 0 sends to rank 3. Further ranks are idle.
 void pairs(job& here) {
   const rank_id me = here.self().id();
   if (me > 3) return run(here.loop(), rest_until_input_ends(here.self()));
@@ -208,14 +208,14 @@ task<> reduce(rank& self, collective group) {
   std::vector<std::uint32_t> values(20'000);
   for (;;) {
     say_when_decided(self);
-    // The leader decides when it is over, as the last thing that all learn.
+    // The leader decides when to stop, and the sum tells all ranks.
     std::fill(values.begin(), values.end(), group.leads() && input_has_ended() ? 1U : 0U);
     co_await group.all_reduce(std::span(values));
     if (values[0] != 0) break;
   }
   say("fine on rank " + std::to_string(self.id()));
 }
-/// 1 leads 2 and 3; 0 has no part in it.
+/// Rank 1 leads ranks 2 and 3; rank 0 takes no part.
 void group(job& here) {
   collective_options op{.name = "gradients", .configs = {star(), star(16_KiB), chain()}};
   op.role = [](rank_id r) { return r == 0 ? role::idle : r == 1 ? role::leader : role::worker; };
@@ -224,7 +224,7 @@ void group(job& here) {
   run(here.loop(), reduce(here.self(), g));
 }
 
-/// 1 leads 2 and 3 in an op without headers; 0 has no part in it.
+/// Rank 1 leads ranks 2 and 3 in an op without headers; rank 0 takes no part.
 constexpr rank_id first_member = 1;
 struct leased_op {
   leased_op(rank& r, bool rehearsed)
@@ -235,7 +235,7 @@ struct leased_op {
     declared.name = "gradients";
     declared.ranks = {1, 2, 3};
     const auto book = std::make_shared<parley::tests::sums_book>();
-    book->rehearsal_ns["forward"] = 20'000'000;  // so that rehearsals lead to a change
+    book->rehearsal_ns["forward"] = 20'000'000;  // slow, so that the rehearsals lead to a change
     declared.configs = parley::tests::three_orders(book);
     declared.communicator = over;
     if (rehearsed) {
@@ -246,8 +246,8 @@ struct leased_op {
   }
   bool has_warmed() const { return self.mail().sent_by_type()[actors::warmed::message_type] != 0; }
   bool has_promised() const { return op.end().leases().statistics().promises != 0; }
-  /// Nobody calls before the last member is ready to be asked for its first promise, which it never gives: then all others come
-  /// to a gate.
+  /// No member calls before the last member is at the point where the leader asks for its first promise. The fault keeps it from giving
+  /// that promise, and then all others reach a gate.
   bool may_call() const { return memory->told_by(2) == asked && (!op.end().leads() || op.end().assigned()->opened()); }
   bool reached(const std::string& step) const {
     symmetric_end& end = op.end();
@@ -263,7 +263,7 @@ struct leased_op {
     return false;
   }
 
-  // What members tell each other.
+  // The words that members write to their shared memory.
   static constexpr std::uint64_t nothing = 0, asked = 1, through = 2;
   void is_through() const { memory->told_by(member) = through; }
   bool all_are_through() const {
@@ -276,10 +276,10 @@ struct leased_op {
   std::shared_ptr<parley::tests::shared_communicator> over;
   symmetric op;
 };
-/// Nobody runs ahead before it has promised where to stop, so that it is a gate at which the others wait for one that is gone.
+/// A member does not run ahead before it has promised where to stop. The members that wait for a lost one therefore wait at a gate.
 task<> keep_together(rank& self, leased_op& l) {
   while (!l.has_promised()) {
-    l.over->most_ahead(2);  // one call has to end before trials are affordable
+    l.over->most_ahead(2);  // one call has to end before the budget allows trials
     auto slept = co_await sleep_until(self.where().deadline_in(1'000'000));
     if (!slept) co_return;
   }
@@ -292,7 +292,7 @@ task<> wait_for(rank& self, Condition holds) {
     if (!slept) raise(slept.reason());
   }
 }
-/// All end behind the same call, whose sums say that the leader's input has ended, and nobody leaves before the last one.
+/// All members end after the same call, whose sums say that the leader's input has ended. None leaves before the last one is through.
 task<> sum_until_told(rank& self, leased_op& l) {
   std::vector<std::uint64_t> values(64);
   do {
@@ -330,7 +330,7 @@ void leased(job& here) { without_headers(here, false, false); }
 void rehearsed(job& here) { without_headers(here, true, false); }
 void gated(job& here) { without_headers(here, false, true); }
 
-/// Rank 1 computes for long without ever polling, and rank 0 waits for what it computes.
+/// Rank 1 computes for a long time without polling, and rank 0 waits for the result.
 task<> ask(rank& self, transfer t, clock::duration computing) {
   std::vector<std::byte> data(1000);
   if (self.id() == 0) {
@@ -352,10 +352,10 @@ void computing(job& here) {
 
 constexpr std::uint64_t rounds = 1'000;
 
-/// Whether the last round comes only once rank 0's input has ended.
+/// Whether the last round waits until rank 0's input has ended.
 bool is_held() { return !variable("PARLEY_TEST_HOLD").empty(); }
 
-/// Throws what is no matter of a restart; otherwise waits until there was one.
+/// Rethrows an error that no restart explains; otherwise waits until the peer has restarted.
 task<> await_restart(rank& self, std::uint64_t heard, error why) {
   if (why.code() != errc::peer_failed && why.code() != errc::peer_restarted) raise(std::move(why));
   say("it ended: " + why.what());
@@ -364,7 +364,7 @@ task<> await_restart(rank& self, std::uint64_t heard, error why) {
   if (!back) raise(std::move(why));
 }
 
-/// The count, the helper's process, and what makes it a large message, which names the process that it comes from.
+/// Holds the count, the helper's process id, and padding that makes it a large message, which contains the id of its process.
 using counted = std::vector<std::uint64_t>;
 constexpr std::size_t counted_words = 25'000;
 
@@ -372,7 +372,7 @@ task<> have_counted(counted& now, transfer t) {
   co_await t.send(std::span(now), {.to = 1});
   co_await t.receive(std::span(now), {.from = 1});
 }
-/// A helper that was stopped goes on when it is held dead.
+/// Rank 0 resumes a stopped helper once it has declared the helper dead.
 task<> count(rank& self, transfer t) {
   counted now(counted_words);
   for (std::uint64_t reached = 0; reached < rounds;) {
@@ -412,8 +412,8 @@ void counting(job& here) {
   if (self.id() == 1) run(here.loop(), help(t));
 }
 
-/// 0 leads all others, and says when it is over, as the last thing that all learn: once the group has run for a while with what
-/// was decided, so that whoever is to die of a decision has had the time.
+/// Rank 0 leads all others. Its last sum tells them to stop, after the group has made 200 calls with the decided config, so that a
+/// rank whose fault follows the decision has had time to die.
 task<> sum(rank& self, collective group) {
   constexpr std::uint64_t after_decision = 200;
   std::uint64_t decided = 0;
@@ -482,7 +482,7 @@ int run_as_rank() {
   if (scenario == scenarios().end()) return 2;
   job_options o;
   o.settings.plan.budget_fraction = 1e9;
-  o.settings.flight_records = 8192;  // as text, less than the longest line of a launched rank
+  o.settings.flight_records = 8192;  // as text, they fit the longest line that a launched rank may print
   if (const std::string seconds = variable("PARLEY_TEST_JOIN_S"); !seconds.empty())
     o.join_timeout = std::chrono::seconds(std::stoi(seconds));
   o.settings.mutant_ignores_stamp = variable("PARLEY_TEST_MUTANT") == "ignores_stamp";

@@ -14,7 +14,7 @@
 
 namespace json = boost::json;
 
-// What `check_flights` reads, in JSON.
+// The JSON form of what `check_flights` reads.
 namespace parley::actors {
 BOOST_DESCRIBE_STRUCT(wire_evidence, (), (digest, repetitions, status))
 BOOST_DESCRIBE_STRUCT(decision_record, (), (key, digest, version, evidence))
@@ -29,7 +29,7 @@ BOOST_DESCRIBE_STRUCT(search_view, (), (op, generation, title, key, winner, dige
 
 namespace parley::runtime {
 
-// There are hundreds of them.
+// An array and not an object, because there are hundreds of them.
 static void tag_invoke(const json::value_from_tag&, json::value& to, const flight_record& r) {
   to = json::array{
       r.op,   r.generation, r.tag, r.invocation, r.digest, r.bytes, r.began_ns, r.ended_ns, static_cast<int>(r.what),
@@ -88,7 +88,7 @@ std::string record_line(const parley::ops::rank& self, const std::optional<rehea
 }
 
 left_records::left_records(const std::vector<std::string>& lines) {
-  std::optional<rehearsals> complete;  // by all who rehearse
+  std::optional<rehearsals> complete;  // the least number of rehearsals of each config, over all ranks that rehearse
   for (const std::string& line : lines) {
     auto one = json::value_to<left_by_one>(json::parse(std::string_view(line).substr(record_word.size())));
     if (one.flights_lost != 0) record_.flights_lost[{0, one.rank}] += one.flights_lost;
@@ -116,7 +116,7 @@ std::size_t left_records::told_again() const {
   using invocation = std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t>;
   std::map<invocation, std::set<rank_id>> told;
   for (const flight_view& f : record_.flights) {
-    // Without a digest it ended before its rank knew which config it was to run.
+    // An invocation without a digest ended before its rank knew its config.
     if (f.record.digest == 0 || (f.record.flags & rehearsal) != 0) continue;
     told[{f.record.op, f.record.generation, f.record.tag, f.record.invocation}].insert(f.rank);
   }

@@ -1,6 +1,6 @@
 #pragma once
-/// What the ranks of a real job leave for the simulator's checkers: each that leaves, also with an error, prints a line; the test reads the
-/// lines of all into one record. Who is killed leaves nothing.
+/// The records that the ranks of a real job leave for the simulator's checkers. Each rank that leaves, even with an error, prints one line,
+/// and the test merges the lines of all ranks into one record. A killed rank leaves none.
 ///
 ///     say(record_line(self, rehearsed));              // a rank
 ///
@@ -19,7 +19,7 @@
 
 namespace fire {
 
-/// How often a rank has run each config on scratch buffers, which leaves no record of its flight; by digest.
+/// By digest: how often a rank has run each config on scratch buffers. Such runs leave no flight record.
 using rehearsals = std::map<std::uint64_t, std::uint32_t>;
 
 inline constexpr std::string_view record_word = "record ";
@@ -27,16 +27,16 @@ std::string record_line(const parley::ops::rank& self, const std::optional<rehea
 
 class left_records {
  public:
-  /// Throws what is wrong with a line.
+  /// Throws if a line is malformed.
   explicit left_records(const std::vector<std::string>& lines);
 
   const parley::simulation::run_record& all() const noexcept { return record_; }
   std::vector<parley::simulation::violation> violations() const { return check_flights(record_); }
-  /// Fails the test for each violation.
+  /// Fails the test once for each violation.
   void check() const;
-  /// By how many more ranks than one invocations were recorded, all in all.
+  /// Sum over all invocations of the number of ranks that recorded it, minus one.
   std::size_t told_again() const;
-  /// By how many more ranks than one decisions are known, all in all.
+  /// Sum over all decisions of the number of ranks that know it, minus one.
   std::size_t decided_again() const;
 
  private:

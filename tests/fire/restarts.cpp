@@ -1,4 +1,4 @@
-// Real ranks that die and are started again: the job goes on, whatever the step at which they died, and nothing is left behind.
+// Real ranks die and are started again: the job goes on, whatever the step at which they died, and nothing is left behind.
 #include <parley/tests/fire/matrix.hpp>
 #include <parley/tests/support/processes.hpp>
 
@@ -13,7 +13,7 @@ using parley::transports::rank_end;
 
 namespace {
 
-/// What its processes leave is checked, whatever becomes of them.
+/// Checks the records of all its processes, whether the job succeeded or not.
 struct restarted_job : parley::tests::job_run {
   restarted_job(const char* scenario, rank_id world, const std::string& faults, std::uint32_t restarts,
                 const char* patience_ms = "60000")
@@ -24,12 +24,12 @@ struct restarted_job : parley::tests::job_run {
   bool has(const std::string& text) const { return all.find(text) != std::string::npos; }
 };
 
-/// Ranks 0 and 1 count to the end although rank 1 meets with these, so many restarts long; rank 2 notices nothing.
+/// Ranks 0 and 1 count to the end although `faults` strike rank 1, which restarts `restarts` times. Rank 2 notices nothing.
 void check_counted(const std::string& faults, std::uint32_t restarts) {
   INFO(faults);
   const restarted_job job("counting", 3, faults, restarts);
   CHECK_MESSAGE(job.fine(), job.all);
-  // One that dies at once may be back before rank 0 has anything to do with it.
+  // A rank that dies at once may be back before rank 0 needs it.
   if (faults.find("kill:start") != 0) CHECK_MESSAGE(job.says(0, {"it ended: peer_", "counter", "rank 1"}), job.all);
   CHECK_MESSAGE(job.says(0, {"counted"}), job.all);
   CHECK_MESSAGE(job.says(1, {"helped"}), job.all);
@@ -39,13 +39,13 @@ void check_counted(const std::string& faults, std::uint32_t restarts) {
   CHECK_MESSAGE(!job.has("warning"), job.all);
 }
 
-// The second process in a rank's place.
+// The steps at which a fault strikes the second process in a rank's place.
 struct second_process {
   const char* scenario;
   rank_id rank;
   const char* role;
   std::vector<const char*> steps;
-  std::vector<const char*> said;  // by each rank in the end
+  std::vector<const char*> said;  // by rank: what it prints in the end
 };
 const std::vector<second_process>& second_processes() {
   static const std::vector<second_process> all{
@@ -65,7 +65,7 @@ const std::vector<second_process>& second_processes() {
   return all;
 }
 
-/// The first process is killed at a trial, and this befalls the second one; where that is for good there is a third.
+/// The first process is killed at a trial, and `action` strikes the second process at `step`. Unless it only pauses, a third follows.
 void run_second(const second_process& part, std::string_view action, const char* step) {
   INFO(fmt::format("{} {} {}:{}:{}:1", part.scenario, part.role, action, step, part.rank));
   const bool stops = action == "stop";
@@ -89,7 +89,7 @@ void run_second(const second_process& part, std::string_view action, const char*
       victim().signal(SIGCONT);
     } else {
       if (!stops) CHECK_MESSAGE(victim().status() == status_after(action), job.text());
-      // That it has come is known once rank 0 has answered it with the roster.
+      // The others know of the second process once rank 0 has sent it the roster.
       const bool has_come = step != std::string_view("join") && step != std::string_view("greeted");
       if (stops && has_come) CHECK_MESSAGE(job.until([&] { return ended_for_the_others() == 2; }), job.text());
       job.start_again(part.rank, {{"PARLEY_RESTART_COUNT", "2"}});
@@ -149,7 +149,7 @@ TEST_CASE("two ranks of a group that die one after the other both come back") {
 
 TEST_CASE(
     "a rank that was stopped is fenced, ends with that and is started again; so is a process that was started again") {
-  // It is the heart that notices, on a page that had no name any more when the new process came.
+  // The heart notices, by a page that no longer had a name when the new process joined.
   check_counted("stop:trial:1", 1);
   check_counted("kill:trial:1,stop:trial:1:1", 2);
 }
@@ -194,7 +194,7 @@ TEST_CASE("whoever does not hold the job's key does not get the place of a rank 
   CHECK(job[1].status() == 1);
   CHECK_MESSAGE(job[1].says({"unauthenticated", "does not hold the key"}), job.text());
   CHECK_FALSE(job[0].ended());
-  // Nor one that is not newer.
+  // A process whose restart count is not higher does not get the place either.
   job.start_again(1, {});
   REQUIRE_MESSAGE(job.until([&] { return job[1].ended(); }), job.text());
   CHECK_MESSAGE(job[1].says({"fenced", "PARLEY_RESTART_COUNT"}), job.text());
@@ -208,7 +208,7 @@ TEST_CASE("whoever does not hold the job's key does not get the place of a rank 
 
 TEST_CASE(
     "a process that was only stopped when another one took its place is shut out, and the job goes on with that one") {
-  // Nobody has noticed: what the others have with the old process ends in the very moment in which the new one comes.
+  // Detection takes 600 s, so no rank has noticed: calls with the old process fail at the moment in which the new one joins.
   by_hand job("counting", 2,
               {{"PARLEY_MAX_RESTARTS", "1"},
                {"PARLEY_DETECTION", "600"},
@@ -220,7 +220,7 @@ TEST_CASE(
   CHECK_MESSAGE(job[0].status() == 0, job.text());
   CHECK_MESSAGE(job[1].status() == 0, job.text());
   CHECK_MESSAGE(job[0].says({"it ended: peer_", "counter", "rank 1"}), job.text());
-  // Rank 0 wakes it. Which of its errors it meets first is a matter of chance.
+  // Rank 0 resumes the old process. Which of its errors the old process meets first is a matter of chance.
   CHECK(job.until([&] { return job.former().ended(); }));
   CHECK(job.former().status() == 1);
   CHECK(job.former().says({"parley: rank 1: ", "counter"}));

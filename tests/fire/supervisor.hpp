@@ -1,15 +1,15 @@
 #pragma once
-/// Ranks in processes of their own that nobody launches: the test starts each by hand, kills, stops and resumes them, and sees
-/// what they print and how and when they end. No launcher stands by that could notice a death for them.
+/// Ranks in processes that the test starts by hand, without a launcher that could notice a death for them. The test kills, stops and
+/// resumes them, and observes what they print and how and when they end.
 ///
 ///     by_hand job("pairs", 4, {{"PARLEY_DETECTION", "1"}});
 ///     REQUIRE(job.until([&] { return job[2].stopped(); }));
 ///     CHECK(job.within(3s, [&] { return job[1].ended(); }));
 ///     CHECK(job[1].says({"peer_failed", "rank 2"}));
 ///
-/// What a rank leaves for checkers (records.hpp) is apart from what it says.
+/// The records that ranks leave for checkers (records.hpp) are kept apart from the lines that they print.
 ///
-/// Whatever still lives when it ends is killed and waited for. The ranks are this program itself, which runs the test case
+/// The destructor kills every process that still lives, and waits for it. Each rank is this program itself, which runs the test case
 /// `this program as one rank` with PARLEY_TEST_SCENARIO set.
 #include <parley/tests/fire/records.hpp>
 #include <parley/tests/support/deadline.hpp>
@@ -47,18 +47,18 @@ using namespace std::chrono_literals;
 using parley::tests::long_enough;
 
 inline constexpr const char* scenario_variable = "PARLEY_TEST_SCENARIO";
-// What a roster holds begins with it, and has a roster's type where the head of a frame has its own: who looks for frames (join_steps.cpp)
-// must tell them apart.
+// The job's id. A roster's content begins with it, and its byte at the place of a frame's type is the type of a roster. Code that
+// looks for frames (join_steps.cpp) must tell the two apart.
 inline constexpr const char* roster_like_job = "50f1e";
 inline constexpr const char* rank_of_a_job = "this program as one rank";
-/// A rank says so, with the time in nanoseconds, of the clock that all processes of a host have.
+/// A rank prints this and the time in nanoseconds, of the clock that all processes of a host share.
 inline constexpr const char* program_end_words = "its program ended at ";
 
 class process {
  public:
   bool ended() const { return status_.has_value(); }
   bool stopped() const { return stopped_; }
-  /// Its exit status; 0 is fine, a signal is negative.
+  /// The exit status; 0: success, negative: the signal that ended the process, 999: it has not ended.
   int status() const { return !status_ ? 999 : WIFSIGNALED(*status_) ? -WTERMSIG(*status_) : WEXITSTATUS(*status_); }
   bool says(std::initializer_list<const char*> words) const { return line_with(words) != nullptr; }
   const std::string* line_with(std::initializer_list<const char*> words) const {
@@ -70,7 +70,7 @@ class process {
     return static_cast<std::size_t>(
         std::count_if(lines_.begin(), lines_.end(), [&](const std::string& line) { return has_all(line, words); }));
   }
-  /// When its program ended, as it has said itself.
+  /// When the rank's program ended, by the line that it printed.
   std::optional<clock::time_point> program_ended() const {
     const std::string* const said = line_with({program_end_words});
     if (said == nullptr) return std::nullopt;
@@ -79,7 +79,7 @@ class process {
   void signal(int number) const {
     if (!ended()) ::kill(pid_, number);
   }
-  /// What the rank reads as the end of its input.
+  /// The rank reads this as the end of its input.
   void close_input() {
     if (input_ >= 0) ::close(std::exchange(input_, -1));
   }
@@ -146,7 +146,7 @@ class by_hand {
     std::filesystem::remove_all(folder_);
   }
 
-  /// A new process in the place of one that has ended or is stopped, with those of its variables changed.
+  /// Starts a new process in the place of one that has ended or is stopped, with the old one's variables and the changes.
   void start_again(rank_id rank, const variables& changed) {
     former_.push_back(std::exchange(ranks_[rank], process()));
     process& p = ranks_[rank];
@@ -158,9 +158,9 @@ class by_hand {
     }
     start(p, env, -1);
   }
-  /// The one in whose place a process was started last.
+  /// The process whose place was taken last.
   const process& former() const { return former_.back(); }
-  /// A file with a key of its own.
+  /// Writes a file with a key of its own and returns its path.
   std::string another_key() const {
     std::string path = (folder_ / "another_key").string();
     write_key(path);
@@ -171,7 +171,7 @@ class by_hand {
   bool all_ended() const {
     return std::all_of(ranks_.begin(), ranks_.end(), [](const process& p) { return p.ended(); });
   }
-  /// Takes what the ranks say and reaps them until the condition holds; false when it does not in time.
+  /// Reads what the ranks print and reaps them until the condition holds; false if it does not within `limit`.
   template <class Condition>
   bool until(Condition holds, clock::duration limit = long_enough) {
     const auto deadline = clock::now() + limit;
@@ -183,16 +183,16 @@ class by_hand {
       for (const process& p : ranks_) {
         if (p.output_ >= 0) waiting.push_back({p.output_, POLLIN, 0});
       }
-      ::poll(waiting.data(), waiting.size(), 5);  // ends of processes come without an event
+      ::poll(waiting.data(), waiting.size(), 5);  // the end of a process brings no event
     }
   }
-  /// The same for what is promised: within that time, but for what this machine kept from the test itself.
+  /// Like `until`, for a promised limit: the time that this machine withheld from the test does not count.
   template <class Condition>
   bool within(clock::duration limit, Condition holds) {
     const parley::tests::fair_stopwatch since;
     return until(holds) && since.took() < limit;
   }
-  /// Everything that was said, for messages of failed checks.
+  /// Everything that the ranks printed, for messages of failed checks.
   std::string text() const {
     std::string all;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -202,7 +202,7 @@ class by_hand {
     }
     return all;
   }
-  /// Of all processes so far.
+  /// The records of all processes so far.
   std::vector<std::string> records() const {
     std::vector<std::string> all;
     for (const auto* processes : {&former_, &ranks_}) {
@@ -210,7 +210,7 @@ class by_hand {
     }
     return all;
   }
-  /// Files that the ranks left in their folder, besides the key.
+  /// The files that the ranks left in their folder, except the key.
   std::vector<std::string> left_behind() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {

@@ -1,5 +1,5 @@
-// A program may capture a graph while parley works: in the rank's thread, or in another one, in CUDA's global mode, which is the usual one and forbids
-// calls of all threads that CUDA calls unsafe. A capture in which such a call was made cannot be ended.
+// A program may capture a CUDA graph while parley works, in the rank's thread or in another one. CUDA's global capture mode, the default,
+// forbids all threads the calls that CUDA calls unsafe: a capture during which such a call is made cannot be ended.
 #include <parley/tests/gpu/must.hpp>
 
 #include <parley/cuda_copies.hpp>
@@ -49,7 +49,7 @@ class graph_of_the_program {
   cudaStream_t stream_ = nullptr;
 };
 
-/// What parley does while messages come and go: all of it goes well.
+/// Does what parley does for messages, and checks that all of it succeeds.
 void work(cuda_driver& gpu, cuda_copies& copies) {
   const auto from = cuda_memory::on_device(gpu, 0, bytes);
   const auto to = cuda_memory::on_device(gpu, 0, bytes);
@@ -107,6 +107,6 @@ TEST_CASE("what the rank's own thread captures goes on, too, and what that threa
   CHECK(graph.end() == cudaSuccess);
   graph.begin();
   void* made = nullptr;
-  CHECK(cudaMalloc(&made, bytes) != cudaSuccess);  // the program's own mistakes stay mistakes
+  CHECK(cudaMalloc(&made, bytes) != cudaSuccess);  // the program's own unsafe calls still fail
   CHECK(graph.end() != cudaSuccess);
 }

@@ -1,5 +1,5 @@
-// Messages from GPU to GPU while a kernel holds all processors of both: what copy engines move comes all the same, and what a kernel would
-// have to move comes once they are free.
+// Messages between GPUs while a kernel holds all processors of both. Messages that copy engines move must arrive meanwhile. A message that
+// a kernel has to move arrives once the processors are free.
 #include <parley/tests/gpu/kernels_on_gpu.hpp>
 #include <parley/tests/gpu/must.hpp>
 
@@ -40,7 +40,7 @@ constexpr const char* rank_test = "this program as one of two ranks whose proces
 
 config_ptr by_kernel() { return put(0, 4, {.kernel_blocks = 16}); }
 
-// A kernel that holds all processors of this rank's GPU until it is let go.
+// A kernel that holds all processors of this rank's GPU until it is released.
 class holding {
  public:
   explicit holding(int device) {
@@ -57,7 +57,7 @@ class holding {
     cudaStreamDestroy(stream_);
     cudaFreeHost(words_);
   }
-  // All of its blocks run at one time, as none ends.
+  // No block ends before the release, so all of them run at the same time once all have begun.
   bool holds() const { return std::atomic_ref(words_[1]).load() == blocks_; }
   void let_go() { std::atomic_ref(words_[0]).store(1); }
 
@@ -71,12 +71,12 @@ struct ends {
   rank& self;
   transfer by_engine;
   transfer by_kernel;
-  transfer met;  // in host memory
+  transfer met;  // synchronizes the ranks, in host memory
   std::span<std::byte> buffer;
   const transports::cuda_copies& copies;
 };
 
-// Both ranks have come so far; whether the other one says yes.
+// Waits until both ranks have come here, and returns whether the other rank says yes.
 task<> tell(ends* e, const int* word) { co_await e->met.send(std::span(word, 1), {.to = 1 - e->self.id()}); }
 task<bool> meet(ends* e, bool mine) {
   const int out = mine ? 1 : 0;
@@ -91,8 +91,8 @@ task<bool> meet(ends* e, bool mine) {
 
 task<> receive(ends* e, transfer* t) { co_await t->receive(e->buffer, {.from = 0}); }
 
-// The receiver is ahead, so that the sender has its credit in time; without one the default moves the message. Whether it went as agreed:
-// the receiver copied nothing, and the sender did by a kernel if `t` is to.
+// Moves one message. The receive is posted first, so that the sender has its credit in time; without a credit the default would move the
+// message. Returns whether the agreed config ran: the receiver copied nothing, and the sender used a kernel exactly if `t` is `by_kernel`.
 task<bool> one(ends* e, transfer* t) {
   const auto before = e->copies.statistics();
   scope& here = co_await this_scope;
@@ -113,7 +113,7 @@ task<bool> one(ends* e, transfer* t) {
                               : now.copies == before.copies;
 }
 
-// Until what was agreed on is what runs. Then its memory is mapped, and each kernel loaded.
+// Runs messages until the agreed config has moved 20 in a row. By then its memory is mapped and each kernel is loaded.
 task<> warm(ends* e, transfer* t, const config_ptr* agreed) {
   const std::vector<std::uint64_t> sizes(1, bytes);
   co_await t->tune(sizes);
@@ -149,7 +149,7 @@ task<> while_held(ends* e) {
   later.spawn(late_one(e, &as_agreed, &is_over));
   auto woken = co_await sleep_until(here.where().deadline_in(300'000'000));
   woken.value();
-  CHECK_FALSE(is_over);  // which shows that they are held
+  CHECK_FALSE(is_over);  // so the kernel really holds the processors
   held.let_go();
   co_await later.join();
   CHECK(as_agreed);

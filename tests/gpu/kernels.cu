@@ -14,7 +14,7 @@ __global__ void each(Kernel k, std::size_t count) {
   if (i < count) k(i);
 }
 
-// Two such blocks are all that a processor has room for.
+// A processor has room for exactly two such blocks.
 constexpr unsigned most_threads = 1024;
 __global__ void __launch_bounds__(most_threads, 2) hold(const volatile unsigned* may_end, unsigned* begun) {
   if (threadIdx.x == 0) atomicAdd_system(begun, 1U);

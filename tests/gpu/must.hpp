@@ -1,5 +1,5 @@
 #pragma once
-// Calls of CUDA's in tests, which go well.
+// CUDA calls in tests, which must succeed.
 #include <parley/error.hpp>
 
 #include <cuda_runtime_api.h>

@@ -1,10 +1,10 @@
-// A program's own communicator of NCCL's, with sums under way all the time, while parley rehearses and tries NCCL beside it: for transfers, in
-// communicators of two ranks, and for sums of all, in communicators from fresh ids. The program's sums must all be right, and its communicator
-// as good as before.
+// A program keeps sums in flight on its own NCCL communicator while parley rehearses and tries NCCL: for transfers, in communicators of two
+// ranks, and for sums of all ranks, in communicators from fresh ids. All sums of the program must be right, and its communicator must
+// stay as usable as before.
 //
 //     parley run -n 2 -- gpu_own_communicator [--steps 4000]
 //
-// Status 1 when a sum is wrong, NCCL complains, or nothing of NCCL's was tried meanwhile.
+// Exits with status 1 if a sum is wrong, NCCL reports an error, or parley tried nothing of NCCL meanwhile.
 #include <parley/examples/gpu/blocking_nccl.hpp>
 #include <parley/examples/gpu/sums.hpp>
 
@@ -28,7 +28,7 @@ int steps = 4000;
 constexpr std::size_t count = 64 * 1024;
 constexpr std::size_t under_way = 4;
 
-/// The program's own sums, several under way.
+/// The program's own sums, several of them in flight.
 class own_sums {
  public:
   own_sums(parley::rank& self, parley::transports::cuda_space& space)
@@ -78,21 +78,21 @@ class own_sums {
   parley::rank& self_;
   parley::transports::cuda_space& space_;
   device_array<float> ones_;
-  std::deque<slot> slots_;  // which stay where they are
+  std::deque<slot> slots_;  // a deque, because its elements never move
   examples::stream stream_;
   examples::blocking_nccl nccl_;
   int started_ = 0;
   std::size_t wrong_ = 0;
 };
 
-/// How often a config was timed for what was decided, as far as this rank knows.
+/// How often a config was timed for the decision, as far as this rank knows.
 std::size_t times_tried(const parley::ops::decision& d, std::uint64_t config) {
   std::size_t repetitions = 0;
   for (const auto& e : d.evidence) repetitions += e.status == "measured" && e.digest == config ? e.repetitions : 0;
   return repetitions;
 }
 
-/// What came of each config, a line each.
+/// The result of each config, one line each.
 std::string evidence(const parley::ops::decision& d) {
   std::string lines = "\n  " + d.op + ", " + d.key + ": " + (d.decided ? d.config : "undecided") + " (" + d.why + ")";
   for (const auto& e : d.evidence)
@@ -150,7 +150,7 @@ int main(int argc, char** argv) {
   examples::option_list().number("--steps", steps, 1).take(argc, argv);
   parley::job_options job;
   job.settings.plan.budget_fraction = 1;
-  // Without it a job's messages have no config of NCCL's, whatever an op lists.
+  // Without this, messages of the job have no NCCL config, whatever an op lists.
   if (const auto library = parley::transports::nccl_runtime()) {
     job.planes.nccl = *library;
   } else {

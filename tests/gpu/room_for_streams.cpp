@@ -1,4 +1,4 @@
-// Streams that are made while one waits: CUDA must have room for them, or it waits for that one first.
+// Creates streams while one stream waits. CUDA must have room for the new streams, or creating them blocks until that stream goes on.
 #include <parley/cuda_copies.hpp>
 #include <parley/cuda_runtime.hpp>
 

@@ -1,5 +1,5 @@
-// The worked cases on real GPUs, from the source that tests/ops runs without one: many ranks of one process on one GPU, and a process for
-// each rank, on the GPUs of the host in turn. Where there is no GPU nothing runs, and ctest says so.
+// The worked cases on real GPUs, from the source that tests/ops runs without one. They run as many ranks of one process on one GPU, and
+// with one process per rank, on the GPUs of the host in turn. Without a GPU nothing runs, and ctest reports that.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <parley/tests/gpu/kernels_on_gpu.hpp>
 #include <parley/tests/gpu/must.hpp>
@@ -55,7 +55,7 @@ class gpu_place final : public device_place {
   int device_;
 };
 
-// PARLEY_TEST_RANKS=N: with so many alone.
+// PARLEY_TEST_RANKS=N replaces the usual numbers of ranks by N.
 std::vector<rank_id> worlds(std::vector<rank_id> usual) {
   if (const char* const told = std::getenv("PARLEY_TEST_RANKS")) usual = {static_cast<rank_id>(std::atoi(told))};
   return usual;
@@ -84,10 +84,10 @@ here::sums_on_gpus sums_on(transports::cuda_copies& copies) {
   return s;
 }
 
-// Copies from GPU to GPU beside what each case tries.
+// Copies from GPU to GPU, in addition to the configs that each case tries.
 const std::vector<config_ptr> by_copies{put(), get(), put(0, 4, {.kernel_blocks = 16})};
 
-// NCCL takes no two ranks on one GPU.
+// NCCL does not accept two ranks on one GPU.
 bool has_gpu_of_its_own(rank& self) {
   return transports::cuda_runtime().value()->devices().size() >= self.world_size();
 }

@@ -1,5 +1,5 @@
-// What tests/ops/devices/device_buffers.cpp has of the fake, of CUDA itself: buffers that an op on a GPU cannot use, as its copies name them. And errors
-// that CUDA keeps for a thread: another's is left alone, and none of ours is left behind.
+// What tests/ops/devices/device_buffers.cpp tests with the fake, here with real CUDA: the errors name buffers that an op on a GPU cannot
+// use. CUDA keeps the last error of a thread: an error of the program stays, and parley leaves none of its own.
 #include <parley/tests/gpu/must.hpp>
 
 #include <parley/tests/support/awaited.hpp>
@@ -30,8 +30,8 @@ namespace {
 
 constexpr std::size_t bytes = 4'096;
 
-/// A function of the driver's, which the runtime has loaded, as it was in CUDA 4. Looked for in good time: the runtime works in the context that
-/// is current.
+/// A function of the driver that the runtime has loaded, in its form of CUDA 4. Looked up before other contexts exist, because the
+/// runtime's look-up works in the current context.
 template <class... Parameters>
 class driver_function {
  public:
@@ -49,7 +49,7 @@ class driver_function {
   int (*function_)(Parameters...) = nullptr;
 };
 
-/// Memory of a context of its own on a device. This thread's context is what it was.
+/// Memory of a separate context on a device. The current context of this thread stays the same.
 class other_context {
  public:
   explicit other_context(int device) {
@@ -77,7 +77,7 @@ class other_context {
 struct first_gpu {
   first_gpu() {
     driver.make_current(0);
-    cudaGetLastError();  // what other cases have left
+    cudaGetLastError();  // clears the error of an earlier case
   }
   cuda_driver& driver = *transports::cuda_runtime().value();
   cuda_copies copies{driver, 0};
@@ -95,7 +95,7 @@ void is_refused(cuda_copies& copies, std::span<const std::byte> memory, const st
   CHECK(cudaPeekAtLastError() == cudaSuccess);
 }
 
-/// Of a call of the program's own, which has not asked for it yet.
+/// The error of a call of the program, which has not asked for it yet.
 constexpr cudaError_t left_error = cudaErrorInvalidDevice;
 void leave_error() { REQUIRE(cudaSetDevice(-1) == left_error); }
 
@@ -155,7 +155,7 @@ TEST_CASE("a copy by a kernel goes well in a thread that has an error left, and 
   must(cudaMemset(from.bytes().data(), 7, bytes), "cudaMemset");
   must(cudaMemset(to.bytes().data(), 0, bytes), "cudaMemset");
   must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  // By words of 16 bytes, of 4 and of 1.
+  // The kernel copies words of 16 bytes, of 4 bytes and of 1 byte.
   for (const std::size_t size : {bytes, bytes - 4, bytes - 1}) {
     CAPTURE(size);
     parley::tests::awaited done;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs what tests/links asks of every link over UCX's TCP between two network namespaces, whose packets a forwarder delays, drops
-and reorders.
+"""Runs the contract of links (tests/links) on UCX over TCP between two network namespaces. A forwarder delays, drops and reorders
+their packets.
 
     contract.py TEST_LINKS FORWARDER [SEED]
 
-Ends with 77, which CTest shows as skipped, where the machine does not permit it.
+Exits with 77, which CTest shows as skipped, if the machine does not permit it.
 """
 
 import os

@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
-"""How soon ranks hear of the death of a rank on another host, on two network namespaces with two and three ranks.
+"""Measures how soon ranks hear of the death of a rank on another host. Two network namespaces with two and three ranks are the hosts.
 
     deaths.py TEST_FIRE [killed|stopped|cut|told|standing|headless]...
 
-Ranks 0 and 1 are on the first host, 2 to 4 on the second one; 0 sends to 3, and 1 to 2, without an end, and 4 rests. Rank 2 is killed, or is
-stopped, or the cable between the hosts is cut; or it is cut just before rank 1 is killed, of which rank 0 then tells the others
-over the cable that is no more; or rank 0 is stopped, which hosts the rendezvous, or killed, and when all know that rank 2 is
-stopped. Ends with 77, which CTest shows as skipped, where the machine does not permit it.
+Ranks 0 and 1 are on the first host, ranks 2 to 4 on the second. Rank 0 sends to rank 3 and rank 1 to rank 2 without end; rank 4 is idle.
+
+    killed      rank 2 is killed
+    stopped     rank 2 is stopped
+    cut         the cable between the hosts is cut
+    told        the cable is cut just before rank 1 is killed, so rank 0 cannot tell the other host of that death
+    standing    rank 0, which hosts the rendezvous, is stopped; when all know of it, rank 2 is stopped
+    headless    the same, but rank 0 is killed
+
+Exits with 77, which CTest shows as skipped, if the machine does not permit it.
 """
 
 import os
@@ -23,14 +29,14 @@ import hosts
 HOST_OF = (0, 0, 1, 1, 1)
 RANKS = len(HOST_OF)
 JOINED_LIMIT_S = 60
-WITHIN_S = 15  # ten, by which TCP gives a host up, and room for a busy machine
+WITHIN_S = 15  # TCP gives a host up after 10 s; the rest is for a busy machine
 
 
 def start(spaces, folder, program):
     common = os.environ | hosts.job_variables(folder) | {
         "PARLEY_WORLD": str(RANKS), "PARLEY_TEST_SCENARIO": "pairs"}
     for rank, host in enumerate(HOST_OF):
-        shared = pathlib.Path(folder, f"shared{host}")  # by the ranks of a host
+        shared = pathlib.Path(folder, f"shared{host}")  # memory that the ranks of one host share
         shared.mkdir(exist_ok=True)
         here = ["sh", "-c", 'mount --bind "$0" /dev/shm; exec "$@"', str(shared), program]
         yield subprocess.Popen(hosts.on_host(spaces, host, [*here, "-tc=this program as one rank", "-ns"]),
@@ -40,14 +46,14 @@ def start(spaces, folder, program):
 
 
 class Listener:
-    """What the ranks have said so far, and when."""
+    """The output of the ranks so far."""
 
     def __init__(self, ranks):
         self.files = {rank.stdout.fileno(): number for number, rank in enumerate(ranks)}
         self.said = [[] for _ in ranks]
 
     def until(self, limit_s, done):
-        """Whether that came about in time."""
+        """Reads output until `done()` holds or `limit_s` seconds have passed; returns whether it holds."""
         until = time.monotonic() + limit_s
         while not done() and time.monotonic() < until:
             for fd in select.select(list(self.files), [], [], 0.02)[0]:
@@ -69,7 +75,8 @@ def signalled(rank, what):
     return lambda spaces, ranks: ranks[rank].send_signal(what)
 
 
-# What happens, and who then hears of whom, one after the other. Of a pair over the cable both ends hear that the other one is gone.
+# Per fault, in order: what happens, and which rank must then hear of which. When a pair over the cable is cut, each end hears that the
+# other one is gone.
 FAULTS = {
     "killed": [(signalled(2, signal.SIGKILL), {1: "rank 2"})],
     "stopped": [(signalled(2, signal.SIGSTOP), {1: "rank 2"})],
@@ -87,7 +94,7 @@ def try_one(fault, program):
         try:
             heard = Listener(ranks)
             fine = heard.until(JOINED_LIMIT_S, lambda: all(heard.says(r, f"here is rank {r}") for r in range(RANKS)))
-            heard.until(1, lambda: False)  # messages are under way
+            heard.until(1, lambda: False)  # lets messages flow for 1 s
             for strike, survivors in FAULTS[fault]:
                 began = time.monotonic()
                 strike(spaces, ranks)

@@ -1,11 +1,11 @@
-// The wire between two network namespaces, for tests: it reads what one sends from a TUN device in it and writes it into the
-// other's, late, in another order, or not at all.
+// The wire between two network namespaces, for tests. It reads the packets that one namespace sends through a TUN device, and writes them
+// into the other's device: late, in another order, or not at all.
 //
 //     forwarder SPACE_A SPACE_B [--delay_us 200] [--jitter_us 0] [--drop 0] [--reorder 0] [--seed 1]
 //
-// `--drop` and `--reorder` count of a thousand packets; one that is reordered takes three times as long as the others. Chance
-// is a function of the seed and of how many packets have passed. Says "ready" once both devices, `parley0`, are there, and
-// goes on until it is killed or its standard input ends. Ends with 77 where it may not make the devices.
+// `--drop` and `--reorder` are in packets per thousand; a reordered packet takes three times as long as the others. The random choices
+// depend on the seed and the number of packets so far. Prints "ready" when both devices, `parley0`, are there, and runs until it is
+// killed or its standard input ends. Exits with 77 if it may not make the devices.
 #include <fcntl.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>
@@ -33,7 +33,8 @@ using std::chrono::microseconds;
 
 constexpr int not_here = 77;
 constexpr std::size_t longest_packet = 65'536;
-constexpr std::size_t most_packets = 100'000;  // on their way: what a wire without end would hold, no program does
+// in flight; further packets are dropped, so that the wire never buffers without a limit
+constexpr std::size_t most_packets = 100'000;
 
 struct settings {
   std::int64_t delay_us = 200;
@@ -116,7 +117,7 @@ class wire {
       on_the_way_.push({clock_type::now() + takes, number, devices_[1 - from], {buffer.data(), buffer.data() + n}});
     }
   }
-  // What the device does not take is lost, as on any wire.
+  // A packet that the device does not accept is lost, as on any wire.
   void deliver() {
     while (!on_the_way_.empty() && on_the_way_.top().due <= clock_type::now()) {
       const packet& next = on_the_way_.top();

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Starts two ranks of a program the way a launcher does, and ends with 0 when both do well.
+"""Starts two ranks of a program the way a launcher does; exits with 0 when both succeed.
 
     start.py torchrun|slurm|slurm-pmi2|mpich PROGRAM      stands in for that launcher: same variables, same PMI wire
     start.py two-hosts PROGRAM                            two network namespaces stand for two hosts
     start.py torchrun-two-hosts|slurm-two-hosts|slurm-pmi2-two-hosts|mpich-two-hosts|openmpi-two-hosts PROGRAM
                                                           a launcher's stand-in, with two ranks on each of those hosts
-    start.py mpirun-two-hosts PROGRAM                     the real one there
-    start.py parley-two-hosts PROGRAM PARLEY              a `parley run` on each
-    start.py mpirun|mpiexec.hydra|srun PROGRAM            the real one, where it is installed
-    start.py nested PROGRAM PARLEY                        mpirun inside `parley run`, and the other way round
-    start.py loopback PROGRAM                             by hand, meeting on loopback: nobody else can reach a socket of theirs
-    start.py faults PROGRAM                               variables that contradict each other, and two keys: named errors
+    start.py mpirun-two-hosts PROGRAM                     the real mpirun on those hosts
+    start.py parley-two-hosts PROGRAM PARLEY              a `parley run` on each host
+    start.py mpirun|mpiexec.hydra|srun PROGRAM            the real launcher, if it is installed
+    start.py nested PROGRAM PARLEY                        `parley run` inside mpirun, and mpirun inside `parley run`
+    start.py loopback PROGRAM                             by hand, on loopback: no other host can reach their sockets
+    start.py faults PROGRAM                               contradictory variables, and two different keys: errors by name
 
-Ends with 77, which CTest shows as skipped, where the machine has not what is needed.
+Exits with 77, which CTest shows as skipped, if the machine lacks something.
 """
 
 import os
@@ -42,14 +42,14 @@ def skip(why):
 
 
 def clean_environment():
-    """This process's environment without the traces of any launcher."""
+    """Returns this process's environment without the variables of any launcher."""
     prefixes = ("PARLEY_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "MPI_LOCAL", "MASTER_")
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes) and name not in names}
 
 
 def wait_for(processes):
-    """0 when all end well in time; otherwise ends all of them."""
+    """Waits for all processes and kills those that are late. Returns 0 if all succeeded in time."""
     until = time.monotonic() + LIMIT_S
     status = 0
     for process in processes:
@@ -70,7 +70,7 @@ def start(program, variables, pass_fds=(), stderr=None):
 # --- Stand-ins -------------------------------------------------------------------------------------------------------
 
 def torchrun(program):
-    with socket.socket() as store:  # torchrun's own store listens on MASTER_PORT
+    with socket.socket() as store:  # torchrun's own store occupies MASTER_PORT
         store.bind(("127.0.0.1", 0))
         common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
                   "ROLE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.getsockname()[1]),
@@ -90,7 +90,7 @@ def slurm(program):
 
 
 class PmiServer:
-    """PMI-1 as hydra's proxies and Slurm's pmi2 plugin speak it: one line is one question or answer."""
+    """Speaks PMI-1 like hydra's proxies and Slurm's pmi2 plugin: each line is one request or one answer."""
 
     def __init__(self, ranks=RANKS):
         self.pairs = [socket.socketpair() for _ in range(ranks)]
@@ -100,7 +100,7 @@ class PmiServer:
         return self.pairs[rank][0].fileno()
 
     def serve(self, processes):
-        """Answers until all processes have hung up."""
+        """Answers until all processes have closed their connections."""
         for theirs, _ in self.pairs:
             theirs.close()
         files = {ours: ours.makefile("rw", newline="\n") for _, ours in self.pairs}
@@ -162,7 +162,7 @@ def slurm_pmi2(program):
 # --- Two hosts -------------------------------------------------------------------------------------------------------
 
 def two_hosts(program):
-    """Each rank in a network, host-name and shared-memory namespace of its own, joined by a virtual cable."""
+    """Runs each rank in network, host-name and IPC namespaces of its own, joined by a virtual cable."""
     try:
         with hosts.two() as spaces, tempfile.TemporaryDirectory() as folder:
             hosts.join_by_cable(spaces)
@@ -176,25 +176,25 @@ def on_hosts(spaces, folder, program):
     status = wait_for([hosts.start_rank(spaces, rank, common, program) for rank in range(RANKS)])
     if status != 0:
         return status
-    # A rendezvous that other hosts can reach must not open without a key, on either side.
+    # Without a key, neither rank may join a rendezvous that other hosts can reach.
     print("the same without a key, which both ranks must refuse:", flush=True)
     del common["PARLEY_KEY_FILE"]
     refused = [hosts.start_rank(spaces, rank, common, program) for rank in range(RANKS)]
     return 0 if all(process.wait(LIMIT_S) == 1 for process in refused) else 1
 
 
-LOCAL = 2  # ranks on each of the two
+LOCAL = 2  # ranks per host
 WORLD = 2 * LOCAL
 MASTER_PORT = 29500
 
 
 def launched_on_hosts(variables_of, needs_key=True, through=None, beside=None):
-    """All ranks with what a launcher would tell them there; `through`: over its PMI, of that many ranks; `beside`: a command on the
-    first host, which says a line when it is ready."""
+    """Returns a way that starts all ranks with a launcher's variables. `through` makes a PMI server for that many ranks. `beside` is a
+    command that runs on the first host meanwhile and prints a line when it is ready."""
     def way(program):
         try:
             with hosts.two() as spaces, tempfile.TemporaryDirectory() as folder:
-                hosts.add_bridge(spaces[0])  # before the cable: the first interface
+                hosts.add_bridge(spaces[0])  # before the cable, so that it is the first interface
                 hosts.join_by_cable(spaces)
                 common = clean_environment() | hosts.key_variables(folder)
                 if not needs_key:
@@ -223,7 +223,7 @@ def launched_on_hosts(variables_of, needs_key=True, through=None, beside=None):
 
 
 def torchrun_on_hosts(program):
-    """Its store listens on MASTER_PORT of the first host, which it has in the others' stead."""
+    """Stands in for torchrun; its store occupies MASTER_PORT on the first host."""
     return launched_on_hosts(torchrun_there, beside=[sys.executable, "-c", STORE])(program)
 
 
@@ -236,7 +236,7 @@ time.sleep({LIMIT_S})
 
 
 def mpirun_on_hosts(program):
-    """Open MPI's own, which reaches the second host through what it takes for ssh."""
+    """Runs Open MPI's mpirun. It reaches the second host through a script in the place of ssh."""
     if not shutil.which("mpirun"):
         skip("mpirun is not installed")
     try:
@@ -258,7 +258,7 @@ def mpirun_on_hosts(program):
 
 
 def parley_on_hosts(program, parley):
-    """A `parley run` on each host; then one without a key."""
+    """Runs `parley run` on each host, first with a key and then one without."""
     try:
         with hosts.two() as spaces, tempfile.TemporaryDirectory() as folder:
             hosts.join_by_cable(spaces)
@@ -304,7 +304,7 @@ def openmpi_there(rank):
 # --- By hand ---------------------------------------------------------------------------------------------------------
 
 def listening_at(pid):
-    """The addresses, as in /proc, of the sockets of a process that listen."""
+    """Returns the addresses of the listening sockets of a process, in the format of /proc."""
     own = set()
     for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -321,8 +321,8 @@ def listening_at(pid):
 
 
 def loopback(program):
-    """Neither launcher nor local size: the rendezvous is all that listens, before the others come and after that. Nor a
-    key, of which rank 0 warns."""
+    """Runs without a launcher and without a local size. Rank 0 may listen at the rendezvous only; this is checked before rank 1
+    starts. There is no key either, and rank 0 must warn of that."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     common = {"PARLEY_WORLD": "2", "PARLEY_RENDEZVOUS": f"127.0.0.1:{port}"}
@@ -349,7 +349,7 @@ def loopback(program):
 # --- Faults ----------------------------------------------------------------------------------------------------------
 
 def faults(program):
-    """Each set of variables must end the program at once, with status 1 and an error that holds these words."""
+    """Each set of variables must end the program at once, with status 1 and an error that contains the given words."""
     def refused(variables, *words):
         process = subprocess.run([program], env=clean_environment() | variables, capture_output=True, text=True,
                                  timeout=LIMIT_S)
@@ -366,8 +366,8 @@ def faults(program):
     fine &= refused({"PARLEY_RANK": "2", "PARLEY_WORLD": "2"}, "PARLEY_RANK=2", "PARLEY_WORLD=2")
     fine &= refused({"PARLEY_RANK": "0", "PARLEY_WORLD": "2", "PARLEY_RENDEZVOUS": "0.0.0.0:4712"}, "has no key")
 
-    # Rank 1 has another key than rank 0: it is told so, and rank 0 goes on waiting for the right one.
-    # Rank 0 inherits the socket that holds the port, so that nobody else can take it meanwhile.
+    # Rank 1 has another key than rank 0: rank 1 gets an error, and rank 0 keeps waiting for a rank 1 with the right key.
+    # Rank 0 inherits the socket that holds the port, so that no other process can take the port meanwhile.
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as listening:
         at = f"127.0.0.1:{listening.getsockname()[1]}"
         keys = [pathlib.Path(folder, f"key{rank}") for rank in range(RANKS)]

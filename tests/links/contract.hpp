@@ -1,21 +1,23 @@
 #pragma once
-/// What every link promises (runtime/wire/link.hpp), as small programs of a few ranks. They know nothing of the transport: each way to
-/// move bytes brings an `end` for each rank and runs all of them.
+/// The promises of every link (runtime/wire/link.hpp), as small programs for a few ranks. The programs do not know the transport: each
+/// transport's test provides an `end` per rank and runs all programs.
 ///
 ///     for (const contract_case& c : contract(needs::nothing)) SUBCASE(c.promise) { … c.program(end_of_this_rank) on c.ranks ranks … }
 ///
-/// | of | is promised | by |
-/// |---|---|---|
-/// | order | none: messages between two ranks may overtake one another. What is above numbers what it has to tell apart, and does not need it | ordering.cpp |
-/// | at most once | each that was accepted comes once while both ranks live, whole and with its own payload | messages.cpp, ordering.cpp |
-/// | the largest message | any length; `contract_limits` says how far a transport is tried | `every_size` in messages.cpp, `put_every_size` and `get_every_size` in one_sided.cpp |
-/// | back-pressure | a receiver that stands still loses nothing; what has been sent waits for it | `ten_thousand` in messages.cpp |
-/// | cancellation | an operation that is cancelled ends once, and harms no other; one that is abandoned touches its memory no more | messages.cpp, one_sided.cpp |
-/// | the death of a peer | what is under way with it ends with `peer_failed`, once; what has come of it can be read | deaths.cpp, `towards_the_dead` in one_sided.cpp |
+/// - Order: none. Messages between two ranks may overtake one another; upper layers number their messages and need no order
+///   (ordering.cpp).
+/// - At most once: an accepted message arrives once while both ranks live, whole and with its own payload (messages.cpp, ordering.cpp).
+/// - Largest message: any length. `contract_limits` says up to which length a transport is tested (`every_size` in messages.cpp,
+///   `put_every_size` and `get_every_size` in one_sided.cpp).
+/// - Back-pressure: a receiver that does not poll loses nothing; messages wait for it (`ten_thousand` in messages.cpp).
+/// - Cancellation: a cancelled operation ends once and harms no other; an abandoned operation no longer touches its memory
+///   (messages.cpp, one_sided.cpp).
+/// - Death of a peer: an operation in flight with it ends with `peer_failed`, once; what has arrived can be read (deaths.cpp,
+///   `towards_the_dead` in one_sided.cpp).
 ///
-/// A transport that by its nature lacks what a promise needs (`needs`) says so to `contract`, and is not asked for it.
+/// A transport that lacks what a promise needs (`needs`) tells `contract` so, and `contract` leaves that promise out.
 ///
-/// What a program starts is kept in its end, which outlives the link, so that a rank may be torn down anywhere.
+/// The end owns the operations and memory that a program starts, and outlives the link, so that a rank may be torn down at any point.
 #include <parley/tests/support/awaited.hpp>
 #include <parley/tests/support/recorder.hpp>
 #include <parley/tests/transports/launch/processes.hpp>
@@ -49,17 +51,17 @@ using runtime::task;
 using runtime::time_ns;
 using channel = link::channel;
 
-/// How far a program goes on this transport.
+/// The limits of the programs on this transport.
 struct contract_limits {
   std::size_t largest_bytes = 1 << 20;
-  time_ns detection_ns = 2'000'000'000;  ///< within which a death must show to whoever sends to the dead rank
-  errc large_copy = errc::pending;  ///< what a large put or get answers; one that is over at once cannot be given up
+  time_ns detection_ns = 2'000'000'000;  ///< time within which a rank that sends to a dead rank must notice
+  errc large_copy = errc::pending;  ///< what a large put or get returns; one that has ended at once cannot be abandoned
   errc to_the_dead =
-      errc::peer_failed;  ///< what a send to a rank that is given up answers; pending: its completion says it
-  runtime::late_writes late = runtime::late_writes::fail;  ///< what withdrawing memory answers
+      errc::peer_failed;  ///< what a send to a rank that was given up returns; pending: its completion reports it
+  runtime::late_writes late = runtime::late_writes::fail;  ///< what `withdraw` returns
 };
 
-/// One rank of a program, and how it meets the others beside the link.
+/// One rank of a program, and its way to meet the other ranks without the link.
 class end {
  public:
   end(rank_id r, rank_id of, contract_limits l) : rank(r), world(of), limits(l) {}
@@ -72,11 +74,11 @@ class end {
   recorder control;
   recorder data;
   failures failed;
-  bool overtaken = false;  ///< a message came behind one that was sent later
+  bool overtaken = false;  ///< a message arrived after one that was sent later
 
   virtual link& wire() = 0;
   virtual runtime::executor& loop() = 0;
-  /// Tells how much time has gone by since; what a busy machine took from this process does not count.
+  /// Returns a function that tells the time passed since this call, without the time that a busy machine took from this process.
   virtual std::function<time_ns()> stopwatch() = 0;
 
   void listen() {
@@ -84,7 +86,7 @@ class end {
     wire().listen(channel::data, &data);
     wire().on_failure(&failed);
   }
-  /// Goes on with the link meanwhile.
+  /// Waits for the condition and keeps polling the link meanwhile.
   template <class Condition>
   task<> until(Condition holds, std::source_location where = std::source_location::current()) {
     const time_ns deadline = loop().deadline_in(60'000'000'000);
@@ -97,7 +99,7 @@ class end {
       slept.value();
     }
   }
-  /// What an operation came to that has been started with `done`.
+  /// Returns the outcome of an operation that was started with `done`.
   task<errc> outcome(errc started, const awaited& done) {
     if (started == errc::pending) {
       co_await until([&done] { return done.calls > 0; });
@@ -106,11 +108,11 @@ class end {
     PARLEY_EXPECT(done.calls <= 1);
     co_return started;
   }
-  /// The two ends of a `gather`: what this rank brings to it, and whether all that live have brought theirs.
+  /// The parts of `gather`: `bring` hands in this rank's data, `brought` says whether all living ranks have done so, `take` returns all.
   virtual void bring(std::span<const std::byte> mine) = 0;
   virtual bool brought() = 0;
   virtual std::vector<blob> take() = 0;
-  /// What each rank brought, in the order of ranks; nothing for one that is dead.
+  /// Returns what each rank brought, in order of rank; empty for a dead rank.
   task<std::vector<blob>> gather(blob mine) {
     bring(mine);
     co_await until([this] { return brought(); });
@@ -120,7 +122,7 @@ class end {
     auto all = co_await gather({});
     PARLEY_EXPECT(all.size() == world);
   }
-  /// Meets the others, and does nothing for the link until all are there.
+  /// Meets the others, and does not poll the link until all are there.
   task<> stand_still() {
     halt();
     co_await meet();
@@ -130,10 +132,10 @@ class end {
     end_life();
     co_await until([] { return false; });
   }
-  /// Until the link has given `peer` up; one that says nothing may not be told.
+  /// Waits until the link reports `peer` as failed; keeps sending, because a silent rank may not learn of it.
   task<> until_failed(rank_id peer);
 
-  /// Before the link goes.
+  /// Called before the link is destroyed.
   void forget_arrivals() {
     control.got.clear();
     data.got.clear();
@@ -144,7 +146,7 @@ class end {
  protected:
   ~end() = default;  // NOLINT(cppcoreguidelines-virtual-class-destructor)
   virtual void end_life() = 0;
-  /// From the next wait on nothing of this rank happens until the meeting that it brings something to next.
+  /// From the next wait until the next meeting to which this rank brings something, this rank does nothing.
   virtual void halt() = 0;
 
  private:
@@ -152,13 +154,13 @@ class end {
   std::deque<blob> memory_;
 };
 
-/// What a promise needs that not every transport has.
+/// A need of a promise that some transports lack.
 enum class needs : std::uint8_t {
   nothing = 0,
   death = 1,      ///< a rank can die without the others
   one_sided = 2,  ///< puts, gets and fences
   stopping = 4,   ///< a put or get that has begun can be stopped
-  revoking = 8,   ///< exposed memory is out of reach from when it is withdrawn, or its owner ends
+  revoking = 8,   ///< withdrawn memory, and the memory of an owner that has ended, is out of reach
 };
 constexpr needs operator|(needs a, needs b) noexcept {
   return static_cast<needs>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
@@ -178,7 +180,7 @@ std::span<const contract_case> ordering_contract();
 std::span<const contract_case> messages_contract();
 std::span<const contract_case> one_sided_contract();
 std::span<const contract_case> deaths_contract();
-/// All that a transport can be asked for which lacks this.
+/// Returns all promises except those that need what the transport lacks.
 inline std::vector<contract_case> contract(needs lacks) {
   std::vector<contract_case> asked;
   for (const auto part : {ordering_contract(), messages_contract(), one_sided_contract(), deaths_contract()})

@@ -1,4 +1,4 @@
-// What links promise of operations with a rank that dies.
+// The promises of links about operations with a rank that dies.
 #include <parley/tests/links/contract.hpp>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ task<> offered_to_the_dead(end& self) {
   }
   const auto all = co_await self.gather({});
   const bool with_their_sender = all[1].size() == 1;
-  // Without a word more: what is under way must be enough for the death to show.
+  // No further message is sent: the operations in flight must reveal the death.
   const auto since = self.stopwatch();
   if (with_their_sender) co_await self.until([&self] { return self.failed.has(1); });
   PARLEY_EXPECT(since() < self.limits.detection_ns);
@@ -45,7 +45,7 @@ task<> offered_to_the_dead(end& self) {
   PARLEY_EXPECT(late.calls == (started == errc::pending ? 1 : 0));
 }
 
-// Rank 0 holds messages of ranks 1 and 2, of which one dies.
+// Rank 0 holds messages from ranks 1 and 2, one of which dies.
 task<> offered_by_the_dead(end& self) {
   self.listen();
   constexpr std::size_t bytes = 4 << 20;
@@ -89,7 +89,7 @@ task<> offered_by_the_dead(end& self) {
   co_await self.meet();
 }
 
-// Fetches that are under way when their sender dies.
+// Fetches that are in flight when their sender dies.
 task<> fetched_from_the_dead(end& self) {
   self.listen();
   const std::size_t bytes = self.limits.largest_bytes;

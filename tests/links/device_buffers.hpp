@@ -1,12 +1,12 @@
 #pragma once
-/// Lets programs that keep their bytes in host memory ask a link for device buffers: each payload of a data message that is sent or fetched with a
-/// completion, what is put or got, and all exposed memory lies on a device while the link below has it.
+/// Lets programs that keep their bytes in host memory test a link with device buffers. The link below gets device memory for the payload
+/// of each data message that is sent or fetched with a completion, for puts and gets, and for all exposed memory.
 ///
 ///     device_buffers wire(cuda_link, gpu, /*device=*/0);
-///     wire.send(1, channel::data, header, host_bytes, &done);     // `cuda_link` is given a copy of them on the device
-///     wire.refresh();                                             // what peers have put is in the program's memory
+///     wire.send(1, channel::data, header, host_bytes, &done);     // `cuda_link` gets a copy of them on the device
+///     wire.refresh();                                             // copies to the program's memory what peers have put
 ///
-/// It outlives the link below, whose completions are here. What a buffer holds after it was abandoned is 0xee.
+/// It outlives the link below, because it owns that link's completions. It fills an abandoned buffer with 0xee.
 #include <parley/tests/support/devices/fake_cuda.hpp>
 #include <parley/tests/support/link_over.hpp>
 
@@ -29,7 +29,7 @@ class device_buffers final : public link_over {
     for (const channel on : every_channel) lanes_[static_cast<std::size_t>(on)].emplace(*this);
   }
 
-  /// Whether something was written into a buffer after it had been abandoned.
+  /// Whether an abandoned buffer was written.
   bool wrote_late() const noexcept { return wrote_late_; }
   void refresh() noexcept {
     for (const exposed& e : exposed_) copy_out(e.there, e.here);
@@ -70,7 +70,7 @@ class device_buffers final : public link_over {
     exposed_.push_back({memory, take(memory)});
     return below_.expose(exposed_.back().there.bytes().first(memory.size()));
   }
-  /// Peers may have copies under way: it stays where it is.
+  /// Peers may still be copying, so the memory stays where it is.
   runtime::late_writes withdraw(const runtime::exposed_memory& memory) override { return below_.withdraw(memory); }
   errc put(rank_id to, const remote_place& at, std::span<const std::byte> data, completion* done) override {
     if (data.empty()) return below_.put(to, at, data, done);
@@ -102,8 +102,8 @@ class device_buffers final : public link_over {
     std::span<std::byte> seen() noexcept { return of.shadow_of(there).first(bytes); }
     device_buffers& of;
     std::size_t bytes;
-    transports::cuda_memory there;  // may be longer
-    std::span<std::byte> into;      // of the program; empty where nothing is brought
+    transports::cuda_memory there;  // may be longer than the operation
+    std::span<std::byte> into;      // the program's memory; empty if nothing is received
     completion* done;
     bool abandoned = false;
   };
@@ -124,7 +124,7 @@ class device_buffers final : public link_over {
   std::span<std::byte> shadow_of(const transports::cuda_memory& there) noexcept {
     return {gpu_.shadow(there.bytes().data()), there.bytes().size()};
   }
-  // To free device memory waits for all that has been enqueued, which would hide what a link does not wait for: it is used again.
+  // Reuses device memory. Freeing it would wait for all enqueued work and hide a link that does not wait.
   transports::cuda_memory take(std::span<const std::byte> bytes) {
     const auto kept = free_.lower_bound(bytes.size());
     transports::cuda_memory taken = kept == free_.end()

@@ -1,5 +1,5 @@
 #pragma once
-/// What ranks of one process bring to each other beside their links (`end::gather`).
+/// The exchange between ranks of one process that does not use their links (`end::gather`).
 #include <parley/tests/links/contract.hpp>
 
 #include <optional>
@@ -13,13 +13,13 @@ class gathering {
   void bring(rank_id r, std::span<const std::byte> mine) { places_[r].mine.emplace(mine.begin(), mine.end()); }
   bool brought(rank_id r) const { return places_[r].all.has_value(); }
   std::vector<blob> take(rank_id r) { return *std::exchange(places_[r].all, std::nullopt); }
-  /// It brings nothing any more: it has ended, or is dead.
+  /// The rank brings nothing more: it has ended or is dead.
   void leave(rank_id r) { places_[r].here = false; }
   bool here(rank_id r) const { return places_[r].here; }
   bool empty() const {
     return std::none_of(places_.begin(), places_.end(), [](const place& p) { return p.here; });
   }
-  /// Hands all of it to everybody once all that are here have brought theirs; whether it did.
+  /// Once all ranks that are here have brought their data, hands all of it to everybody; returns whether it did.
   bool match() {
     if (std::any_of(places_.begin(), places_.end(), [](const place& p) { return p.here && !p.mine; })) return false;
     std::vector<blob> all;

@@ -1,4 +1,4 @@
-// What links promise of messages, of operations that are cancelled, and of those whose memory goes.
+// The promises of links about messages, about cancelled operations, and about abandoned ones, whose memory goes.
 #include <parley/tests/links/contract.hpp>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ task<> fetch_whole(end& self, arrival& message, const blob& wanted) {
   PARLEY_EXPECT(into == wanted);
 }
 
-// Around every limit: an arrival's own room (128 with the header), UCX's short path, its fragments, its rendezvous.
+// Around every limit: the room in an arrival (128 with the header), and UCX's short path, fragments and rendezvous.
 std::vector<std::uint64_t> sizes_up_to(std::uint64_t largest) {
   std::vector<std::uint64_t> sizes = {0, 1, 28, 29, 76, 77, 92, 112, 113, 128, 129, 4095, 8192, 8193, 65537, 1 << 20};
   std::erase_if(sizes, [largest](std::uint64_t size) { return size >= largest; });
@@ -94,7 +94,7 @@ task<> ten_thousand(end& self) {
       PARLEY_EXPECT(self.wire().send(1, channel::data, bytes_of(header), payload, nullptr) == errc::none);
       std::fill(payload.begin(), payload.end(), std::byte{0});
     }
-    // These may use their sender's memory, and only for so long.
+    // The link may use the sender's memory for these, until they complete.
     for (std::uint32_t number = count; number < count + 100; ++number) {
       const size_header header{self.rank, number, 20'000};
       const blob& payload = self.memory(pattern(20'000, number));
@@ -157,7 +157,7 @@ task<> before_a_handler(end& self) {
   co_await self.until(
       [&self] { return self.wire().statistics().received[0] + self.wire().statistics().received[1] == 5; });
   self.wire().listen(channel::control, &self.control);
-  PARLEY_EXPECT(self.control.got.empty());  // handlers are called from `poll`
+  PARLEY_EXPECT(self.control.got.empty());  // only `poll` calls handlers
   co_await self.until([&self] { return self.control.got.size() == 2; });
   PARLEY_EXPECT(self.data.got.empty());
   self.wire().listen(channel::data, &self.data);
@@ -291,7 +291,7 @@ task<> misuse(end& self) {
   PARLEY_EXPECT(self.wire().statistics().sent[1] == 0);
 }
 
-// A ball that handlers and completions pass on: they may start what they like.
+// A ball that handlers and completions pass on: they may start any operation.
 struct juggler final : link::handler, completion {
   explicit juggler(end& e) : completion(&on_sent), self(e) {}
   static void on_sent(completion& me, errc outcome) noexcept {
@@ -338,7 +338,7 @@ task<> juggled(end& self) {
   self.wire().listen(channel::data, nullptr);
 }
 
-// --- Operations that are cancelled, and those whose memory goes ------------------------------------------------------------
+// --- Cancelled operations, and abandoned ones, whose memory goes ------------------------------------------------------------
 
 task<> cancelled_sends(end& self) {
   self.listen();
@@ -349,7 +349,7 @@ task<> cancelled_sends(end& self) {
       const size_header header{0, number, 500'000};
       sent[number] = &self.operation();
       const blob& payload = self.memory(pattern(500'000, number));
-      // One that has ended at once is none to cancel.
+      // A send that has completed at once cannot be cancelled.
       if (self.wire().send(1, channel::data, bytes_of(header), payload, sent[number]) != errc::pending)
         awaited::note(*sent[number], errc::none);
     }
@@ -363,7 +363,7 @@ task<> cancelled_sends(end& self) {
     for (const awaited* each : sent) PARLEY_EXPECT(each->calls == 1);
     co_return;
   }
-  // A cancelled one comes whole, ends with an error, or does not come.
+  // A cancelled message arrives whole, ends with an error, or does not arrive.
   std::array<int, count> seen{};
   bool all_sent = false;
   const auto others_came = [&] { return seen[0] + seen[2] == 2 && self.data.got.empty(); };
@@ -415,7 +415,7 @@ task<> cancelled_fetches(end& self) {
   co_await self.meet();
 }
 
-// The receiver may get what was there before, or an error: never what the memory holds afterwards.
+// The receiver may get the original bytes or an error, but never the bytes that are written afterwards.
 task<> abandoned_sends(end& self) {
   self.listen();
   constexpr std::size_t count = 20;
@@ -443,7 +443,7 @@ task<> abandoned_sends(end& self) {
   }
   co_await self.stand_still();
   const blob whole = pattern(1'000'000, 1);
-  self.bring({});  // until all of them have ended at their sender
+  self.bring({});  // until all sends have ended at their sender
   for (;;) {
     co_await self.until([&self] { return !self.data.got.empty() || self.brought(); });
     if (self.data.got.empty()) break;
@@ -454,7 +454,7 @@ task<> abandoned_sends(end& self) {
     blob& into = self.memory(blob(static_cast<std::size_t>(header.length)));
     awaited& fetched = self.operation();
     const errc started = self.wire().fetch(std::move(message), into, &fetched);
-    // It may take the sender's death notice to end it; whoever says something is told.
+    // A fetch may end only when the sender's death is reported, and a rank that sends is sure to hear of it.
     co_await self.until([&] {
       self.wire().send(0, channel::control, tests::bytes_of("are you there"), {}, nullptr);
       return started != errc::pending || fetched.calls > 0;
@@ -509,7 +509,7 @@ constexpr contract_case cases[] = {
 
 std::span<const contract_case> messages_contract() { return cases; }
 
-// One question at a time, so that what waits for a dead rank does not pile up.
+// Sends one message at a time, so that messages to a dead rank do not pile up.
 task<> end::until_failed(rank_id peer) {
   const auto since = stopwatch();
   awaited* asked = nullptr;

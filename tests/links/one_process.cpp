@@ -30,7 +30,7 @@ class shared_job {
   shared_job(const shared_job&) = delete;
   shared_job& operator=(const shared_job&) = delete;
 
-  /// Why a rank did not keep the contract; empty when all did.
+  /// Returns the reason why a rank broke the contract; empty if none did.
   std::string run() {
     try {
       runtime::run(loop_, all(*this));
@@ -43,7 +43,7 @@ class shared_job {
  private:
   class local_end final : public end {
    public:
-    // What is put or got is copied there and then.
+    // A put or get copies at once.
     local_end(shared_job& j, rank_id r)
         : end(r, j.case_.ranks, {.largest_bytes = (16 << 20) + 12345, .large_copy = errc::none}), job_(j) {}
     runtime::link& wire() override { return (*job_.world_)[rank]; }
@@ -58,7 +58,8 @@ class shared_job {
     bool brought() override { return job_.table_.brought(rank); }
     std::vector<blob> take() override { return job_.table_.take(rank); }
     void end_life() override { runtime::raise({errc::bad_argument, "no rank of a process dies without the others"}); }
-    void halt() override {}  // nor stands still without them: what comes meanwhile is kept, and not looked at
+    // cannot stop one rank alone; arrivals are kept meanwhile, and the program does not look at them
+    void halt() override {}
 
    private:
     shared_job& job_;

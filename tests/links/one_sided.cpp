@@ -1,4 +1,4 @@
-// What links with one-sided transfers promise of puts, gets and fences.
+// The promises of links with one-sided transfers about puts, gets and fences.
 #include <parley/tests/links/contract.hpp>
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 using runtime::remote_place;
 
-/// A piece of exposed memory as its owner describes it to the others.
+/// A piece of exposed memory, as its owner describes it to other ranks.
 struct described {
   std::uint64_t address = 0;
   blob key;
@@ -53,7 +53,7 @@ task<errc> fence(end& self, rank_id to) {
   co_return outcome;
 }
 
-// Around the limits of UCX's short, bcopy and zcopy ways.
+// Around the limits of UCX's short, bcopy and zcopy protocols.
 std::vector<std::size_t> sizes_up_to(std::size_t largest) {
   std::vector<std::size_t> sizes = {0, 1, 7, 92, 128, 4095, 8193, 65537};
   std::erase_if(sizes, [largest](std::size_t size) { return size >= largest; });
@@ -177,7 +177,7 @@ task<> withdrawn(end& self) {
   co_await self.meet();
   for (const std::size_t size : {std::size_t{8}, std::size_t{5'000}, memory.size()}) {
     const blob& data = self.memory(blob(size, std::byte{1}));
-    // It may stay with its origin, and is over for a fence in any case.
+    // The put may be refused at its origin; in any case it has ended for a fence.
     const errc left = co_await put(self, peer, {theirs.key, theirs.address}, data);
     const errc first = co_await fence(self, peer);
     PARLEY_EXPECT(left == errc::none || left == errc::bad_argument);
@@ -215,7 +215,7 @@ task<> abandoned(end& self) {
   PARLEY_EXPECT(all_are(into, std::byte{0x5a}));
 }
 
-// What has landed is from before, or is not there.
+// The target has the original bytes or none, never the bytes that are written after the abandon.
 task<> abandoned_put(end& self) {
   self.listen();
   constexpr std::size_t bytes = 8'000'000;
@@ -237,13 +237,13 @@ task<> abandoned_put(end& self) {
   PARLEY_EXPECT(std::find(memory.begin(), memory.end(), std::byte{0xee}) == memory.end());
 }
 
-// Those that wait for its answer as well as those that begin when its end is known.
+// Operations that wait for the dead rank's answer, and operations that start after its death is known.
 task<> towards_the_dead(end& self) {
   self.listen();
   blob& memory = self.memory(blob(1 << 20, std::byte{1}));
   const auto mine = self.wire().expose(memory).value();
   const auto keys = co_await self.gather(description_of(mine));
-  // Transports watch those with whom they are connected.
+  // Transports watch the peers to which they are connected.
   for (std::size_t n = 1; n <= 3; ++n) {
     self.wire().send(1 - self.rank, channel::control, bytes_of("here"), {}, nullptr);
     co_await self.until([&] { return self.control.got.size() >= n; });

@@ -1,4 +1,4 @@
-// What links promise of the order of messages: none. What is above them does not need one.
+// The promises of links about the order of messages: there is none, and the layers above need none.
 #include <parley/tests/links/contract.hpp>
 #include <parley/tests/support/link_over.hpp>
 
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::array both_channels{channel::control, channel::data};
 
-// A few that travel with their headers, are copied, or stay with their sender until they are fetched.
+// Lengths of messages that travel with their header, are copied, or stay with the sender until they are fetched.
 std::size_t length_of(std::uint32_t number) {
   constexpr std::array<std::size_t, 6> lengths = {0, 90, 7'000, 300'000, 20, 60'000};
   return lengths[number % lengths.size()];
@@ -68,7 +68,7 @@ task<> in_any_order(end& self) {
   PARLEY_EXPECT(self.data.got.empty());
 }
 
-/// Collects what comes for a while, and hands over the latest first.
+/// Holds arrivals back for a while, and delivers the latest first.
 class overtaking_link final : public link_over {
  public:
   overtaking_link(link& below, runtime::executor& ex) : link_over(below), ex_(ex) {
@@ -115,8 +115,8 @@ task<> receive_one(ops::transfer t, blob& into) {
   into.resize(got);
 }
 
-/// Rank 0 sends some at once, of lengths that tell them apart, until what is agreed on has changed and been used; each receive gets the
-/// message of its own place. The first byte of the last ones says that they are.
+/// Rank 0 sends several messages at once, with lengths that tell them apart; each receive must get the message of its own place. The
+/// first byte is 1 in the last round, when the config that was agreed on has changed and been used. Returns whether this is the last one.
 task<bool> move_some(end& self, ops::transfer t, std::uint32_t first, bool last) {
   runtime::scope& here = co_await runtime::this_scope;
   runtime::scope some(here);

@@ -1,5 +1,5 @@
-// The contract on the simulated link, in many orders and with messages that overtake each other: in all that scenarios make of it,
-// and below a link of GPUs.
+// The contract on the simulated link, in many orders, with messages that overtake one another: on each variant of the link that scenarios
+// use, and below a link of GPUs.
 #include <parley/tests/links/device_buffers.hpp>
 #include <parley/tests/links/gathering.hpp>
 
@@ -22,7 +22,7 @@ using simulation::nobody;
 
 constexpr time_ns detection_ns = 1'000'000;
 
-/// Messages arrive whenever they like: what real transports do within microseconds, and networks within milliseconds.
+/// Messages arrive at random times, as they do on real transports within microseconds and on networks within milliseconds.
 struct unordered final : simulation::interference {
   explicit unordered(std::uint64_t seed) : luck(seed, simulation::purpose::fate) {}
   simulation::fate judge(const simulation::parcel&) override {
@@ -34,9 +34,9 @@ struct unordered final : simulation::interference {
   simulation::dice luck;
 };
 
-/// What a simulated job runs on.
+/// The conditions of a simulated job.
 struct conditions {
-  /// Where a rank's buffers lie. With a GPU the link that programs see is a `cuda_link` over the simulated one.
+  /// Where a rank's buffers are. With a GPU, programs use a `cuda_link` over the simulated link.
   enum class buffers : std::uint8_t { without_gpu, beside_gpu, on_gpu };
   const char* name;
   simulation::link_model link{};
@@ -71,7 +71,7 @@ class simulated_job {
   bool overtaken() const {
     return std::any_of(ends_.begin(), ends_.end(), [](const auto& one) { return one->overtaken; });
   }
-  /// Why a rank did not keep the contract; empty when all did.
+  /// Returns the reason why a rank broke the contract; empty if none did.
   std::string run() {
     programs_.resize(case_.ranks);
     for (rank_id r = 0; r < case_.ranks; ++r) {
@@ -124,13 +124,13 @@ class simulated_job {
    private:
     static contract_limits limits_of(const conditions& on) {
       contract_limits l{.largest_bytes = 2'000'123, .detection_ns = 3 * detection_ns, .late = on.link.late};
-      // It goes down into pinned memory first, whatever becomes of it then.
+      // The link first copies the payload to pinned memory, so the send is pending even to a dead rank.
       if (on.where == conditions::buffers::on_gpu) l.to_the_dead = errc::pending;
       return l;
     }
     simulated_job& job_;
   };
-  /// What goes when the rank dies is its link; the GPU sees what it has begun to its end.
+  /// When a rank dies, only its link ends; the GPU finishes the work that it has started.
   struct gpu_wire {
     gpu_wire(fake_cuda& gpu, rank_id r, runtime::link& below)
         : copies(gpu, static_cast<int>(r)), link(std::in_place, below, copies),
@@ -215,7 +215,7 @@ void keep(const conditions& on, std::uint64_t seeds) {
 
 constexpr conditions usual{"as usual"};
 
-// What scenarios make of the link. Fences that fail or do nothing are faults, which keep no contract.
+// The variants of the link in scenarios. Fences that fail or do nothing are faults and break the contract, so they are not here.
 std::vector<conditions> of_scenarios() {
   using runtime::late_writes;
   return {
@@ -246,7 +246,7 @@ TEST_CASE("host memory over a link of GPUs keeps the contract of links") {
   keep({.name = "beside a GPU", .where = conditions::buffers::beside_gpu}, 2);
 }
 
-// A copy that a GPU has begun cannot be stopped, and what a peer has mapped stays mapped.
+// A copy that a GPU has started cannot be stopped, and memory that a peer has mapped stays mapped.
 constexpr conditions on_gpu{
     .name = "on a GPU", .lacks = needs::stopping | needs::revoking, .where = conditions::buffers::on_gpu};
 

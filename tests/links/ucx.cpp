@@ -34,7 +34,7 @@ class process_end final : public end {
   ~process_end() {
     forget_arrivals();
     loop_.detach(*link_);
-    link_.reset();  // before the memory that it may still use
+    link_.reset();  // before the memory that the link may still use
   }
   runtime::link& wire() override { return *link_; }
   runtime::executor& loop() override { return loop_; }
@@ -46,7 +46,7 @@ class process_end final : public end {
   void bring(std::span<const std::byte> mine) override { all_.bring(mine); }
   bool brought() override {
     return std::exchange(halted_, false) || all_.brought();
-  }  // `take` waits, and blocks this thread
+  }  // after `halt()`, `take` waits and blocks this thread
   std::vector<blob> take() override { return all_.take(); }
   void end_life() override { ::kill(::getpid(), SIGKILL); }
 
@@ -60,17 +60,17 @@ class process_end final : public end {
 
 task<> whole(task<> (*program)(end&), end& self) {
   co_await program(self);
-  co_await self.meet();  // until then the others may need this rank's link
+  co_await self.meet();  // the others may need this rank's link until then
 }
 
 struct conditions {
   const char* transports;
   contract_limits limits;
   transfer_way way = transfer_way::best;
-  std::vector<std::string> hosts{};  // network namespaces, in which ranks live in turn
+  std::vector<std::string> hosts{};  // network namespaces, to which the ranks are assigned in turn
 };
 
-/// The calling process lives in this network namespace from now on; /sys tells UCX which devices there are.
+/// Moves the calling process to this network namespace. UCX finds its devices in /sys.
 void move_to(const std::string& host) {
   const int space = ::open(("/var/run/netns/" + host).c_str(), O_RDONLY | O_CLOEXEC);
   PARLEY_EXPECT(space >= 0);
@@ -117,7 +117,7 @@ TEST_CASE("puts and gets that UCX emulates bring what links promise") {
        {.transports = "posix,sysv,cma,self", .limits = usual, .way = transfer_way::by_ucx});
 }
 
-// Run by tests/hosts/contract.py, which makes the hosts and what lies between them.
+// Run by tests/hosts/contract.py, which makes the hosts and the connection between them.
 TEST_CASE("UCX between two hosts keeps the contract of links, whatever becomes of packets" * doctest::skip()) {
   const char* const hosts = std::getenv("PARLEY_TEST_HOSTS");
   REQUIRE(hosts != nullptr);

@@ -109,7 +109,7 @@ TEST_CASE("sends to an actor that has ended answer closed, waiting or not") {
   script play;
   auto a = spawn_actor_with<ping, stop>(*play.stage, 1, count_pings, play);
   CHECK(a.try_send(stop{}) == errc::none);
-  play.stage->spawn(send_pings(play, a, 2));  // fits after the stop was taken, then nobody reads
+  play.stage->spawn(send_pings(play, a, 2));  // the first ping fits after the actor has taken the stop; nobody reads it
   play.settle();
   CHECK(a.try_send(ping{}) == errc::closed);
   play.finish();
@@ -149,7 +149,7 @@ TEST_CASE("monitors are told of a normal end, of an exception, of a failure, and
   CHECK(normal.try_send(stop{}) == errc::none);
   CHECK(throwing.try_send(ping{}) == errc::none);
   CHECK(failing.try_send(ping{}) == errc::none);
-  play.finish();  // no exception comes out of the scope
+  play.finish();  // the scope lets no exception out
   normal.monitor(w, 4);
   address<ping, stop>{}.monitor(w, 5);
   play.settle();
@@ -203,7 +203,7 @@ TEST_CASE("an actor that is destroyed with its scope has closed its mailbox and 
 }
 
 TEST_CASE("actors that know one another from messages nobody read are freed") {
-  // LeakSanitizer sees what is left behind.
+  // LeakSanitizer reports whatever is left behind.
   script play;
   auto a = spawn_actor<gossip>(*play.stage, ignore_gossip);
   auto b = spawn_actor<gossip>(*play.stage, ignore_gossip);

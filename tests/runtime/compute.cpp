@@ -44,7 +44,7 @@ task<> finish_slowly(std::atomic<bool>& begun, std::atomic<bool>& go, std::share
   auto work = [&begun, &go, &local] {
     begun = true;
     while (!go) std::this_thread::yield();
-    local = 5;  // in the frame, which must still be there
+    local = 5;  // in the coroutine frame, which must still exist
   };
   co_await compute(work);
   *result = local;

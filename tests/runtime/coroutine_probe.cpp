@@ -1,4 +1,4 @@
-// Counts what the compiler makes and destroys in each pattern that is in use: g++ 12 has faults here.
+// Counts the objects that the compiler makes and destroys in each coroutine pattern in use, because g++ 12 has faults here.
 #include <parley/actor.hpp>
 #include <parley/compute.hpp>
 #include <parley/when.hpp>
@@ -39,7 +39,7 @@ struct tracer {
   int number = 0;
 };
 
-// Checks, when it ends, that all tracers made since it began have ended.
+// On destruction, checks that every tracer made during its lifetime has been destroyed.
 struct balance {
   balance() { seen = {}; }
   ~balance() {

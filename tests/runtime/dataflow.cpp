@@ -27,7 +27,7 @@ struct memory {
   }
 };
 
-// A log of what began and ended, by the letter of the step.
+// A log of starts (`<a`) and ends (`>a`) of steps, by the letter of the step.
 struct log_of_steps {
   std::string text;
   bool before(std::string_view a, std::string_view b) const {
@@ -58,7 +58,7 @@ class logged final : public flow_step {
   time_ns takes_ns_;
 };
 
-// One that is no coroutine.
+// A step that is not a coroutine.
 class plain final : public flow_step {
  public:
   explicit plain(std::string& log) : log_(log) {}
@@ -85,7 +85,7 @@ struct flowing {
   void run_all() {
     run_until(clock, [&] { return flow.running() == 0; });
   }
-  // What `join` throws, as a value.
+  // Returns as a value what `join` throws.
   result<> join() {
     result<> outcome;
     const auto joined = [](dataflow& f, result<>& o) -> task<> {
@@ -115,10 +115,11 @@ struct named_step {
 TEST_CASE("a step waits for who wrote what it reads, and for all who use what it writes") {
   flowing f;
   const auto a = f.step('a', {writes(f.m.part(0, 16))}, 5000);
-  const auto b = f.step('b', {reads(f.m.part(8, 16))});  // overlaps a
+  const auto b = f.step('b', {reads(f.m.part(8, 16))});  // its part overlaps the part that a writes
   const auto c = f.step('c', {reads(f.m.part(0, 4))});
-  const auto d = f.step('d', {writes(f.m.part(0, 4))});   // after c has read
-  const auto e = f.step('e', {writes(f.m.part(32, 8))});  // has nothing to do with them
+  // waits for c, which reads the same part
+  const auto d = f.step('d', {writes(f.m.part(0, 4))});
+  const auto e = f.step('e', {writes(f.m.part(32, 8))});  // overlaps no other step's part
   f.run_all();
   CHECK(f.log.before(">a", "<b"));
   CHECK(f.log.before(">a", "<c"));
@@ -169,7 +170,7 @@ TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever 
       if (!live.empty() && dice() % 3 == 0) {
         const auto gone = live.begin() + static_cast<std::ptrdiff_t>(dice() % live.size());
         const auto waited_for = [&](const use& u) { return gone->waits_for.contains(u.who->number); };
-        if (std::any_of(live.begin(), live.end(), waited_for)) continue;  // it has not even begun
+        if (std::any_of(live.begin(), live.end(), waited_for)) continue;  // the step has not started, so it cannot end
         order.remove(*gone->who, {std::span(bytes).subspan(gone->from, gone->size), gone->how}, gone->at,
                      buffer_order<std::shared_ptr<named_step>>::afterwards::forgotten);
         live.erase(gone);
@@ -180,7 +181,7 @@ TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever 
       std::set<int> found;
       mine.at = order.add(mine.who, {std::span(bytes).subspan(mine.from, mine.size), mine.how},
                           [&](const auto& earlier, bool) { found.insert(earlier->number); });
-      // By the byte: the last writer, and who has read since; of those who have not ended.
+      // The expected result, byte by byte, among steps that have not ended: the last writer, and everyone who has read since then.
       std::set<int> expected;
       for (std::size_t at = mine.from; at < mine.from + mine.size; ++at) {
         for (auto u = live.rbegin(); u != live.rend(); ++u) {
@@ -232,12 +233,12 @@ TEST_CASE("a step whose input failed does not run, and says who is to blame; one
   CHECK(c.outcome().code() == errc::config_failed);
   CHECK(b.outcome().reason().text() ==
         "step b was not done, because it needs what step a was to bring: config_failed: it was told to");
-  // However far behind: the one failure, once.
+  // However long the chain of dependents is, the text names the first failure, and only once.
   CHECK(c.outcome().reason().text() ==
         "step c was not done, because it needs what step a was to bring: config_failed: it was told to");
   CHECK(d.outcome());
   CHECK(e.outcome());
-  CHECK(f.join());  // who heard of c heard of all
+  CHECK(f.join());  // the caller already heard of the failure from c
 }
 
 TEST_CASE("what a failed step did not write is missed by those who come later, too") {
@@ -258,7 +259,7 @@ TEST_CASE("joining tells of a failure that nobody has heard of") {
   const auto a = f.failing('a', {});
   auto b = f.step('b', {});
   CHECK(f.join().code() == errc::config_failed);
-  CHECK(f.join());  // once
+  CHECK(f.join());  // a failure is reported once
   CHECK(b.outcome());
 }
 
@@ -311,7 +312,7 @@ task<> note_who_may_begin(flowing* f, std::vector<bool>* may) {
   auto failed = f->failing('f', {writes(f->m.part(0, 4))});
   const bool went_well = co_await outcome_of(&failed);
   CHECK_FALSE(went_well);
-  ask(reads(f->m.part(0, 4)));  // nobody has written it
+  ask(reads(f->m.part(0, 4)));  // nothing has written this part
 }
 }  // namespace
 
@@ -320,7 +321,7 @@ TEST_CASE("a step may begin at once where nobody is before it: in its memory, it
   std::vector<bool> may;
   run(f.clock, note_who_may_begin(&f, &may));
   CHECK(may == std::vector<bool>{true, false, true, false, false, true, false, false, true, false});
-  CHECK_FALSE(f.flow.may_begin(reads(f.m.bytes), {}));  // outside of the loop's turns nothing begins
+  CHECK_FALSE(f.flow.may_begin(reads(f.m.bytes), {}));  // outside the loop's turns, no step may begin
 }
 
 TEST_CASE("what was over at once counts among the parts of a batch, and is waited for as the others are") {
@@ -377,7 +378,7 @@ TEST_CASE("who comes behind a step that was given up still waits for those whom 
   begin_sequence sequence;
   flow_work a = f.step('a', {reads(f.m.bytes)}, 50'000, {.sequence = &sequence});
   flow_work b = f.step('b', {writes(f.m.bytes)}, 10, {.sequence = &sequence});
-  flow_work c = f.step('c', {writes(f.m.bytes)}, 10, {.timeout_ns = 5'000});  // gives up behind b
+  flow_work c = f.step('c', {writes(f.m.bytes)}, 10, {.timeout_ns = 5'000});  // times out while it waits for b
   flow_work d = f.step('d', {updates(f.m.part(0, 8))}, 10);
   b.cancel();
   CHECK(b.outcome().code() == errc::cancelled);
@@ -385,7 +386,7 @@ TEST_CASE("who comes behind a step that was given up still waits for those whom 
   CHECK(c.outcome().code() == errc::timeout);
   f.run_all();
   CHECK(f.log.text == "<a>a<e>e");
-  CHECK(d.outcome().code() == errc::timeout);  // c was to bring what it updates
+  CHECK(d.outcome().code() == errc::timeout);  // d updates what c was to write
   CHECK(e.outcome());
   CHECK(f.clock.now() == 50'010);
 }
@@ -465,7 +466,7 @@ TEST_CASE("a flow that is torn down lets the steps of another one begin that wer
     const auto a = torn.add(new_step<logged>(log, 'a', 1000), std::array{writes(m.bytes)});
     const auto b = torn.add(new_step<logged>(log, 'b', 1000), std::array{reads(m.bytes)}, {.sequence = &sequence});
     c = flow.add(new_step<logged>(log, 'c', 1000), std::array{reads(other.bytes)}, {.sequence = &sequence});
-    // And one of a flow that is gone is nobody that could begin.
+    // A step of the destroyed flow in the middle of the sequence does not block the steps behind it.
     const auto e = torn.add(new_step<logged>(log, 'e', 1000), std::array{reads(m.bytes)}, {.sequence = &sequence});
     d = flow.add(new_step<logged>(log, 'd', 1000), std::array{reads(other.bytes)}, {.sequence = &sequence});
     CHECK(log.text.find('c') == std::string::npos);
@@ -499,7 +500,7 @@ TEST_CASE("a long line of steps each of which lets the next one begin takes no s
   std::string log;
   flow_work a = f.step('a', {writes(f.m.bytes)});
   const std::array use{reads(f.m.bytes)};
-  f.flow.put(new_step<plain>(log), use, {.sequence = &sequence});  // waits for a, and the others for it
+  f.flow.put(new_step<plain>(log), use, {.sequence = &sequence});  // waits for a, and the steps below wait for it
   for (std::size_t i = 1; i < many; ++i) f.flow.put(new_step<plain>(log), {}, {.sequence = &sequence});
   f.run_all();
   CHECK(log.size() == many);
@@ -570,12 +571,12 @@ TEST_CASE("computations may be coroutines, and a flow is joined whatever its bod
   virtual_time clock;
   int value = 3;
   CHECK_THROWS_WITH_AS(run(clock, with_dataflow(add_and_throw, &value)), "exception: the program gives up", failure);
-  CHECK(value == 12);  // the second one was ended early, and waited for
+  CHECK(value == 12);  // join cancelled the second step and waited for it
   CHECK(clock.now() == 1000);
 }
 
 namespace {
-// The first one fails; the next one of its sequence has to wait for it, and another one takes long.
+// The first step fails. The second step of its sequence waits for it. Another step takes long.
 task<> fail_in_a_sequence(dataflow& flow, log_of_steps* log, begin_sequence* sequence, bool stops) {
   if (stops) flow.stop_at_failure();
   auto fails = new_step<logged>(*log, 'a', 1000);

@@ -55,7 +55,7 @@ TEST_CASE("what is removed from the ready queue is gone and the rest keeps its o
   std::vector<block> blocks(60);
   for (int i = 0; i < 40; ++i) queue.push(handle_of(blocks[0]));
   for (int i = 0; i < 40; ++i) queue.pop();
-  for (block& b : blocks) queue.push(handle_of(b));  // wraps around
+  for (block& b : blocks) queue.push(handle_of(b));  // the ring buffer wraps around
   queue.remove(handle_of(blocks[3]));
   queue.remove(handle_of(blocks[59]));
   queue.remove(handle_of(blocks[3]));
@@ -105,7 +105,7 @@ TEST_CASE("random numbers are a pure function of seed, stream and counter") {
   CHECK(first == b.next());
   CHECK(first != c.next());
   CHECK(first != d.next());
-  // Equal on every compiler and machine.
+  // The same value on every compiler and machine.
   CHECK(random_stream(0, 0).next() == 0x568a9b0b1a2c05ecU);
 }
 

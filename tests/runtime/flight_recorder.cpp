@@ -9,7 +9,7 @@ using namespace parley::runtime;
 TEST_CASE("the ring keeps the last records, in their order, and says how many are gone") {
   flight_recorder flight(3);
   for (std::uint64_t i = 0; i < 4; ++i) flight.add({.invocation = i});
-  CHECK(flight.in_order().size() == 4);  // a power of two
+  CHECK(flight.in_order().size() == 4);  // the capacity is rounded up to a power of two
   for (std::uint64_t i = 4; i < 6; ++i) flight.add({.invocation = i});
   const auto records = flight.in_order();
   REQUIRE(records.size() == 4);

@@ -29,7 +29,7 @@ task<> sleeps(int times) {
   }
 }
 
-/// The context ends by itself when a test has gone wrong.
+/// Stops the context when a test hangs.
 struct bounded {
   explicit bounded(asio::io_context& io) : limit(io, tests::long_enough) {
     limit.async_wait([&io, this](boost::system::error_code stopped) {
@@ -72,7 +72,7 @@ TEST_CASE("a reactor that follows goes to sleep, and a post wakes it") {
   reactor loop(io, {.longest_spin_ns = 1'000, .safety_tick_ns = 20_s});
   loop.follow_io();
   bounded in_time(io);
-  // Runs handlers until none is left that could run at once: the reactor waits for its descriptor then.
+  // Runs every handler that can run at once; after that the reactor waits on its descriptor.
   while (loop.statistics().sleeps == 0 && !in_time.late) io.poll();
   CHECK(io.poll() == 0);
   bool seen = false;

@@ -15,7 +15,7 @@ using namespace parley::runtime;
 
 namespace {
 
-// Not cryptography: any byte of header, body or key that changes changes the tag.
+// Not cryptography: the tag changes with any byte of the header, the body or the key.
 std::uint64_t toy_tag(void* key, std::span<const std::byte> header, std::span<const std::byte> body) noexcept {
   std::uint64_t h = *static_cast<const std::uint64_t*>(key);
   for (std::byte b : header) h = h * 0x100000001b3U + static_cast<std::uint64_t>(b);

@@ -40,7 +40,7 @@ TEST_CASE("what a peer breaks is told with its rank, counted apart, and never th
     }
     blame({"S5", "of this job", {7, 2}}, 1);
   }
-  blame({"S5", "of this job", {7, 2}}, 1);  // nobody watches: it is counted, and nothing is printed
+  blame({"S5", "of this job", {7, 2}}, 1);  // without a watch the breach is counted, and nothing is printed
   CHECK(told ==
         std::vector<std::string>{"S5", "invariant S5 broken, op 0000000000000007, on rank 2, by rank 1: of this job"});
   CHECK(breaches().peers == before.peers + 3);

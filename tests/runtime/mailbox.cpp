@@ -227,11 +227,11 @@ TEST_CASE("each receive has its own deadline, whether it comes before or after t
     CHECK(play.log.ends_with("timeout "));
   };
   answered(10_ms);
-  unanswered(4_ms);  // sooner than what the timer was set to
+  unanswered(4_ms);  // sooner than the time to which the timer was last set
   answered(10_ms);
-  unanswered(20_ms);  // later
+  unanswered(20_ms);  // later than that
   answered(30_ms);
-  play.until(40_ms);  // nobody waits at 30 ms
+  play.until(40_ms);  // nobody waits at 30 ms any more
   answered(never);
   play.stage->spawn(receive_until(play, box, never));
   play.until(1'000_ms);
@@ -246,7 +246,7 @@ TEST_CASE("a receive that is cancelled after the message has come leaves it ther
   scope cancelled(play.clock);
   cancelled.spawn(receive_until(play, box, never));
   play.settle();
-  CHECK(box.try_send(1) == errc::none);  // has made the receiver ready
+  CHECK(box.try_send(1) == errc::none);  // makes the receiver ready
   CHECK(box.try_send(2) == errc::none);
   cancelled.cancel();
   play.settle();
@@ -342,7 +342,7 @@ TEST_CASE("a receiver whose message is taken away before it runs is told of the 
   mailbox<int> box(play.clock);
   play.stage->spawn(receive_until(play, box, never));
   play.settle();
-  play.stage->spawn(drop_everything(play, box));  // will run before the receiver, which the next line makes ready
+  play.stage->spawn(drop_everything(play, box));  // runs before the receiver, which the next line makes ready
   CHECK(box.try_send(1) == errc::none);
   try {
     play.finish();

@@ -18,7 +18,7 @@ T of_bits(unsigned bits) {
   return made;
 }
 
-/// What `T` has between `low` and the next one up, each made what it is nearest to; the one in the middle goes to the even one.
+/// Counts wrong roundings between `low` and the next value of `T`: just below, just above and at the middle, which rounds to even.
 template <class T>
 std::size_t wrongly_rounded(unsigned low) {
   const float below = of_bits<T>(low);

@@ -48,7 +48,7 @@ void until_armed(reactor& loop) {
   const deadline limit;
   while (loop.poll() != reactor::readiness::armed) REQUIRE_FALSE(limit.is_over());
 }
-// Drives a loop as an engine would that owns an epoll of its own.
+// Drives a loop the way an engine does that owns an epoll instance.
 template <class Holds>
 void drive(reactor& loop, Holds&& holds) {
   const deadline limit;
@@ -58,7 +58,7 @@ void drive(reactor& loop, Holds&& holds) {
   }
 }
 
-// A transport in small: other threads announce events, `poll` takes them.
+// A miniature transport: other threads announce events, and `poll` takes them.
 class fake_poller : public poller {
  public:
   enum class announcing { through_the_descriptor, not_at_all };
@@ -114,7 +114,7 @@ task<errc> receive_one(mailbox<int>& box, time_ns deadline) {
   auto m = co_await box.receive(deadline);
   co_return m.code();
 }
-// As a program that computes in a coroutine, and holds up all others of its rank.
+// Blocks the thread, as a program does that computes in a coroutine and holds up all other coroutines of its rank.
 void compute_for(executor& ex, time_ns span) {
   for (const time_ns until = ex.precise_now() + span; ex.precise_now() < until;) {}
 }
@@ -133,7 +133,7 @@ TEST_CASE("a sleep lasts at least as long as asked, and sleepers wake in the ord
     CHECK(slept >= span);
     CHECK(slept < span + 60_s);
   }
-  // Who gets its turn late finds that the time has come already.
+  // On a loaded machine the loop may get its turn only after the time has passed, and then does not sleep; so try longer spans.
   for (time_ns span = 40_ms; loop.statistics().sleeps == 0 && span < 60_s; span *= 2) run(loop, time_slept(loop, span));
   CHECK(loop.statistics().sleeps > 0);
   std::string log;
@@ -156,7 +156,7 @@ TEST_CASE("a deadline ends a receive on the real clock") {
 
 namespace {
 
-/// Keeps this thread, and those that it starts meanwhile, on one processor.
+/// Keeps this thread, and the threads that it starts meanwhile, on one processor.
 class on_one_processor {
  public:
   on_one_processor() {
@@ -185,7 +185,7 @@ task<> wait_often(executor& ex, int times) {
 
 }  // namespace
 
-// Each yield to somebody who computes lasts for a time slice of milliseconds: when 32 of them came before a sleep, this took 9 s.
+// Each yield to a thread that computes costs a time slice of milliseconds. With 32 yields before a sleep, this test took 9 s.
 TEST_CASE("beside a thread that computes on the same processor, waits of 1 ms are not much longer") {
   const on_one_processor both;
   std::atomic<bool> enough = false;
@@ -196,7 +196,7 @@ TEST_CASE("beside a thread that computes on the same processor, waits of 1 ms ar
   constexpr int times = 200;
   time_ns begin = loop.precise_now();
   for (int i = 0; i < times; ++i) ::sched_yield();
-  const time_ns yields_took = loop.precise_now() - begin;  // one a wait: more on a machine that is busier
+  const time_ns yields_took = loop.precise_now() - begin;  // the cost of one yield per wait; more on a busy machine
   begin = loop.precise_now();
   run(loop, wait_often(loop, times));
   const time_ns took = loop.precise_now() - begin;
@@ -206,7 +206,7 @@ TEST_CASE("beside a thread that computes on the same processor, waits of 1 ms ar
 }
 
 namespace {
-// What comes a while after it was asked for, from another thread: one wait of the loop's.
+// One wait of the loop: another thread posts a handler after a while.
 void wait_for_a_post(reactor& loop, std::chrono::milliseconds later) {
   bool came = false;
   std::thread other([&] {
@@ -221,8 +221,9 @@ void wait_for_a_post(reactor& loop, std::chrono::milliseconds later) {
 TEST_CASE("waits that spinning would have outlasted are spun through, once one of them was slept through") {
   reactor loop({.longest_spin_ns = 200_ms});
   for (int n = 0; n < 8; ++n)
-    wait_for_a_post(loop, std::chrono::milliseconds(260));  // long ones: it spins for less than 1 ms now
-  // A busy machine may keep it from spinning now and then.
+    // after these long waits it spins for less than 1 ms
+    wait_for_a_post(loop, std::chrono::milliseconds(260));
+  // A busy machine may interrupt the spinning now and then.
   const deadline limit;
   for (int spun = 0; spun < 2;) {
     REQUIRE_FALSE(limit.is_over());
@@ -234,7 +235,7 @@ TEST_CASE("waits that spinning would have outlasted are spun through, once one o
 
 TEST_CASE("on a shared core an answer that comes at once is waited for, now and then not; one that takes longer costs "
           "no polls") {
-  // Answers at every so many polls, as another core would, or one that this rank shares.
+  // Has an event at every `every`-th poll: a small number stands for a peer on another core, a large one for a peer on this core.
   struct answering : poller {
     explicit answering(std::uint64_t e) : every(e) {}
     ~answering() override { ::close(fd); }
@@ -256,10 +257,10 @@ TEST_CASE("on a shared core an answer that comes at once is waited for, now and 
     return yields;
   };
   const std::uint64_t quick = yields_for(3);
-  CHECK(quick >= answers / 100);  // who shares the core has its turn
+  CHECK(quick >= answers / 100);  // threads that share the core get their turn
   CHECK(quick <= answers / 20);
   const std::uint64_t slow = yields_for(40);
-  CHECK(slow >= answers * 17);  // two polls for each, one after it and one in the turn after that
+  CHECK(slow >= answers * 17);  // two polls per yield: one after the yield and one in the next turn
 }
 
 TEST_CASE("10,000 posts from four threads all run, on the reactor's thread, also while it sleeps") {
@@ -282,8 +283,8 @@ TEST_CASE("10,000 posts from four threads all run, on the reactor's thread, also
     CHECK(run_here == 10'000);
     CHECK(run_elsewhere == 0);
 
-    // Now one at a time, until the reactor has slept between them: on a busy machine it gets its turn so rarely that it finds the
-    // next one there already, unless that comes later and later.
+    // Now the events arrive one at a time, until the reactor has slept between them. On a busy machine the reactor runs so rarely that
+    // the next event is already there, so the pauses grow.
     constexpr int most = 1'000;
     int woken = 0;
     std::atomic<bool> enough = false;
@@ -384,7 +385,7 @@ TEST_CASE("the sleeping reactor is woken by a poller's event, and arms again whe
   loop.attach(transport);
   std::thread peer([&] {
     int armed = 0;
-    for (int i = 0; i < 50; ++i) {  // each after the reactor has taken the one before and wants to sleep
+    for (int i = 0; i < 50; ++i) {  // each event after the reactor has taken the one before and is about to sleep
       while (transport.seen < i || transport.arms == armed) std::this_thread::yield();
       armed = transport.arms;
       transport.happen();
@@ -413,7 +414,7 @@ TEST_CASE("a tick that comes late, when an event has been announced, counts noth
   fake_poller transport;
   loop.attach(transport);
   bool done = false;
-  // A handler that runs inside the sleep and holds it up past the tick.
+  // A handler that runs inside the sleep and delays it beyond the tick.
   asio::steady_timer holdup(loop.io(), std::chrono::microseconds(300));
   holdup.async_wait([&](boost::system::error_code) {
     transport.happen();
@@ -476,7 +477,7 @@ TEST_CASE("the reactor shares a caller's io_context and leaves it usable") {
     asio::post(io, [&] { handled = true; });
     run_until(loop, [&] { return handled; });
     run(loop, time_slept(loop, 1_ms));
-    // Ends a sleep by a handler of the caller's, so that the reactor's own is still waiting when it ends.
+    // A handler of the caller's ends the sleep, so the reactor's own handler is still waiting at that time.
     const auto slept_before = loop.statistics().sleeps;
     std::chrono::milliseconds span{2};
     for (; loop.statistics().sleeps == slept_before && span < std::chrono::seconds(60); span *= 2) {
@@ -487,7 +488,7 @@ TEST_CASE("the reactor shares a caller's io_context and leaves it usable") {
     }
     CHECK(loop.statistics().sleeps > slept_before);
   }
-  // What the reactor had started there must end without it.
+  // The reactor's handlers must have ended without the reactor.
   io.restart();
   io.run();
   handled = false;
@@ -529,7 +530,7 @@ TEST_CASE("a deadline counts from the clock as it is, though its coroutine has c
 
 TEST_CASE("who has computed for longer than a message may take takes in what has come before time-outs end the waits "
           "for it") {
-  // One message at each poll; the loop reads its clock before it has them all.
+  // One message per poll; the loop reads its clock before it has received them all.
   constexpr int messages = 300;
   struct backlog final : fake_poller {
     explicit backlog(mailbox<int>& to) : box(to) {}

@@ -125,7 +125,7 @@ TEST_CASE("who asks gets timeout at exactly the deadline, and the late answer is
   play.stage->spawn(customer(play, s, 1, 5_ms));
   play.until(5_ms);
   CHECK(play.log == "timeout ");
-  // The number of the first question is in use again when its late answer comes.
+  // When the late answer arrives, the number of the first question is in use again.
   scope shops(play.clock);
   auto other = spawn_actor<price>(shops, read_nothing, 1_s);
   play.stage->spawn(customer(play, other, 2, 20_ms));

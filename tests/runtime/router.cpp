@@ -37,7 +37,7 @@ std::uint64_t add_up(void* context, std::span<const std::byte> header, std::span
   return sum;
 }
 
-/// Two ranks with a router each; what rank 1 takes is kept.
+/// Two ranks with a router each; keeps the notes that rank 1 receives.
 struct mail_pair {
   explicit mail_pair(router::options o = {.window = 8})
       : world(play.clock, 2, lossy()), first(play.clock, world[0], o) {
@@ -64,7 +64,7 @@ struct mail_pair {
     n.padding.resize(padding);
     return first.send(1, desk, 9, n);
   }
-  /// Sends `count` notes, each tried again every `pause` until there is room. Answers how many got through.
+  /// Sends `count` notes and retries each every `pause` ns, until there is room. Returns how many were accepted.
   std::uint32_t send_all(std::uint32_t count, time_ns pause = 5_ms, int tries = 50) {
     for (std::uint32_t i = 0; i < count; ++i) {
       errc sent = send(i);
@@ -78,7 +78,7 @@ struct mail_pair {
     return count;
   }
   void pass(time_ns span) { play.until(play.clock.deadline_in(span)); }
-  /// A frame as it would come from rank 0.
+  /// Delivers a frame as if rank 0 had sent it.
   void inject(frame_header h, std::vector<std::byte> body = {}) {
     h.destination = 1;
     h.body_bytes = static_cast<std::uint32_t>(body.size());
@@ -171,7 +171,7 @@ TEST_CASE("a window recovers when all that said it was open is lost") {
 TEST_CASE("a window recovers when every frame in it is lost, and what is sent after that arrives") {
   mail_pair m;
   int lost = 0;
-  m.lose = [&](rank_id from) { return from == 0 && ++lost <= 11; };  // the window, and three questions
+  m.lose = [&](rank_id from) { return from == 0 && ++lost <= 11; };  // loses the window of 8 and three questions
   CHECK(m.send_all(20) == 20);
   std::vector<std::uint32_t> rest = up_to(20);
   rest.erase(rest.begin(), rest.begin() + 8);
@@ -213,7 +213,7 @@ TEST_CASE("questions come in growing pauses, not with every try") {
     m.pass(100'000);
   }
   CHECK(m.first.statistics().questions_sent >= 10);
-  CHECK(m.first.statistics().questions_sent <= 20);  // in one second
+  CHECK(m.first.statistics().questions_sent <= 20);  // in 1 s
 }
 
 TEST_CASE("what an actor holds back is not accepted by a question") {
@@ -232,7 +232,8 @@ TEST_CASE("each sequence is taken once, in whatever order frames come within 64 
   CHECK(m.taken == std::vector<std::uint32_t>{3, 1, 2, 66, 4, 65});
   CHECK(m.second->statistics().repeated == 5);
   m.inject(m.header_of(130), m.body_of(130));
-  m.inject(m.header_of(65), m.body_of(65));  // 65 behind: nobody knows whether it is new, so it is not
+  // 65 behind the newest: outside the memory of received numbers, so it counts as a repetition
+  m.inject(m.header_of(65), m.body_of(65));
   m.inject(m.header_of(67), m.body_of(67));
   CHECK(m.taken.back() == 67);
   CHECK(m.taken.size() == 8);
@@ -249,7 +250,7 @@ TEST_CASE("a peer that sends more than there is room for is blamed, and no more 
   CHECK(m.second->statistics().received == 8);
   CHECK(m.second->statistics().beyond_window == 992);
   CHECK(blamed == std::vector<std::string>(992, "window0"));
-  frame_header question = m.header_of(10);  // one behind the first that it had no room for
+  frame_header question = m.header_of(10);  // one behind the first frame for which it had no room
   question.type = 0;
   m.inject(question);
   CHECK(m.second->statistics().beyond_window == 993);
@@ -258,7 +259,7 @@ TEST_CASE("a peer that sends more than there is room for is blamed, and no more 
   for (std::uint32_t s = 9; s <= 16; ++s) m.inject(m.header_of(s), m.body_of(s));
   CHECK(m.taken == std::vector<std::uint32_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16});
   CHECK(m.second->statistics().beyond_window == 993);
-  // Nor of bodies that have yet to be fetched, whose frames nobody can believe before.
+  // The window also limits bodies that are yet to be fetched; their frames cannot be verified before the fetch.
   const std::vector<std::byte> large(100'000);
   std::vector<parley::tests::awaited> sent(100);
   for (auto& done : sent) {
@@ -307,7 +308,7 @@ TEST_CASE("frames of another job, version, rank or length, and garbage, are coun
   m.inject_bytes(std::vector<std::byte>(63));
   CHECK(m.second->statistics().malformed == 8);
   CHECK(m.second->statistics().foreign == 1);
-  m.inject(m.header_of(1), std::vector<std::byte>(3));  // a frame as it should be with a body that is none
+  m.inject(m.header_of(1), std::vector<std::byte>(3));  // a valid frame with an invalid body
   CHECK(m.second->statistics().malformed == 9);
   m.inject(m.header_of(2), m.body_of(2));
   CHECK(m.taken == std::vector<std::uint32_t>{2});
@@ -329,18 +330,20 @@ TEST_CASE("a late frame of a process whose place another one has taken changes n
   CHECK(m.taken.size() == 200);
 
   m.taken.clear();
-  says(new_process, 1, 2, 0);  // before anybody here knows of it: it will be said again
+  // rank 1 does not know of the new process yet; the frame will be sent again
+  says(new_process, 1, 2, 0);
   CHECK(foreign() == 1);
   m.second->forget(0, new_process);
   note n;
   for (int i = 0; i < 8; ++i) CHECK(m.second->send(0, desk, 9, n) == errc::none);
   m.pass(1_ms);
   const std::uint64_t before = foreign();
-  says(old_process, 201, 3, 8);  // it would open the window for what the new one has not taken, too
+  // if accepted, it would open the window for frames that the new process has not taken
+  says(old_process, 201, 3, 8);
   CHECK(foreign() == before + 1);
   says(new_process, 1, 4, 0);
   CHECK(m.taken == std::vector<std::uint32_t>{4});
-  frame_header for_another = m.header_of(2);  // who was in our place before
+  frame_header for_another = m.header_of(2);  // for the process that was in our place before
   for_another.session = session_of(0, new_process, 5);
   m.inject(for_another, m.body_of(6));
   CHECK(foreign() == before + 2);
@@ -454,7 +457,7 @@ TEST_CASE("a body that is too large to come with its header is fetched, one abov
   m.pass(1_ms);
   CHECK(m.taken == std::vector<std::uint32_t>{1});
   CHECK(m.send(2, (1U << 20U) + 1) == errc::bad_argument);
-  CHECK(m.first.send(2, desk, 9, note{}) == errc::bad_argument);  // no such rank
+  CHECK(m.first.send(2, desk, 9, note{}) == errc::bad_argument);  // there is no such rank
 }
 
 TEST_CASE("a router may end while frames for it are on their way") {

@@ -51,7 +51,7 @@ task<> leave_by_exception(script& play) {
   inner.spawn(sleep_twice(play));
   inner.spawn(in_an_inner_scope(play, {}));
   inner.spawn(say_at(play, 1_ms, "woken"));
-  // All three wait; then the frame is left in the very instant in which one of them has become ready.
+  // All three wait; then the frame is left at the same instant at which one of them becomes ready.
   auto woken = co_await sleep_until(1_ms);
   woken.value();
   throw std::runtime_error("left");
@@ -134,7 +134,7 @@ TEST_CASE("all scopes below a cancelled one know it before the first waiter is t
       auto& w = static_cast<watcher&>(self);
       ++w.told;
       for (const scope* s : w.others) w.early += s->cancelled() == why ? 0 : 1;
-      w.others.back()->cancel(errc::closed);  // which it is already
+      w.others.back()->cancel(errc::closed);  // it is already cancelled
     }
     std::vector<scope*> others;
     int told = 0;

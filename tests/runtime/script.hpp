@@ -1,5 +1,5 @@
 #pragma once
-/// A stage for scripts in virtual time: a clock, a scope, and a log of what happened in which order.
+/// Runs scripts in virtual time: a clock, a scope, and a log of events in order.
 ///
 ///     script play;
 ///     play.stage->spawn(part(play));
@@ -23,7 +23,7 @@ struct script {
   std::string log;
 
   void say(const std::string& word) { log += word + ' '; }
-  /// Runs all that can happen at this instant.
+  /// Runs everything that can run at this instant.
   void settle() {
     while (clock.turn()) {}
   }
@@ -41,7 +41,7 @@ struct script {
   static task<> join(scope& s) { co_await s.join(); }
 };
 
-/// Says `word` at `when`, or the name of the error that ended the wait.
+/// Logs `word` at `when`, or the name of the error that ended the wait.
 inline task<> say_at(script& play, time_ns when, std::string word) {
   auto woken = co_await sleep_until(when);
   play.say(woken ? word : std::string(name(woken.code())));

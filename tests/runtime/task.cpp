@@ -180,7 +180,7 @@ TEST_CASE("a child runs at once and its caller continues from the ready queue") 
   play.stage->spawn(parent(play, "x-"));
   play.stage->spawn(note_around_a_yield(play, "y"));
   play.finish();
-  // x's child ends while y is ready too, so y runs before x continues.
+  // x's child ends while y is ready, so y runs before x continues.
   CHECK(play.log == "x-calls x-child y1 x-woken y2 x-returns ");
 }
 

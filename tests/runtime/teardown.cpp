@@ -1,5 +1,4 @@
-// A scenario that uses everything at once is stopped after every number of steps and destroyed; a sanitizer sees what
-// that leaves behind or touches too late.
+// Stops a scenario that uses everything at once after every number of steps, and destroys it. A sanitizer finds leaks and late accesses.
 #include <parley/actor.hpp>
 #include <parley/compute.hpp>
 #include <parley/when.hpp>
@@ -36,7 +35,7 @@ task<> worker(actor<job, note>& self, std::shared_ptr<int> alive) {
     if (size == 13) raise({errc::config_failed, "thirteen"});
     auto work = [size, alive] { return size * 2; };
     int value = co_await compute(work, 1_us * size);
-    if (size % 5 == 0) continue;  // never answers
+    if (size % 5 == 0) continue;  // no answer to these jobs
     j->reply.send(std::make_shared<int>(value));
   }
 }
@@ -84,7 +83,7 @@ task<> watcher(actor<down>& self, std::shared_ptr<int> alive) {
 
 enum class ending { destroy, cancel };
 
-// Answers whether the scenario had ended by itself.
+// Returns true if the scenario had ended by itself.
 bool play_for(std::size_t steps, ending how, const std::shared_ptr<int>& alive) {
   script play;
   auto watching = spawn_actor<down>(*play.stage, watcher, alive);

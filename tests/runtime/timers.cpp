@@ -179,7 +179,7 @@ TEST_CASE("the wheel agrees with a sorted map over 200,000 random operations, wi
     timer_wheel wheel(now);
     std::vector<int> fired;
     std::vector<std::unique_ptr<ring>> rings;
-    std::multimap<time_ns, int> expected;  // equal keys keep the order of insertion
+    std::multimap<time_ns, int> expected;  // a multimap keeps equal keys in insertion order
     std::vector<std::multimap<time_ns, int>::iterator> places;
     for (int i = 0; i < timers; ++i) rings.push_back(std::make_unique<ring>(fired, i));
     places.resize(rings.size());
@@ -191,7 +191,7 @@ TEST_CASE("the wheel agrees with a sorted map over 200,000 random operations, wi
         case 0:
         case 1: {
           if (r.linked()) break;
-          // Times at every distance, often equal to others. What is due already would fire after what is armed for now.
+          // Times at every distance, many of them equal. None is due already: it would fire after timers armed for `now`.
           const time_ns when = now + 1 + static_cast<time_ns>(dice.below(std::uint64_t{1} << dice.below(45)));
           wheel.arm(r, when);
           places[which] = expected.emplace(when, static_cast<int>(which));
@@ -251,8 +251,8 @@ TEST_CASE("a short sleep beside a few far deadlines takes no memory, and the whe
     while (other.next() != never) other.advance(other.next());
     return frame_pool::heap_allocations();
   };
-#ifndef PARLEY_ADDRESS_SANITIZER  // under which the pool keeps nothing, and the sanitizer sees what is not given back
-  // The same levels again and again: what other tests have left in the pool would not last.
+#ifndef PARLEY_ADDRESS_SANITIZER  // under it the pool keeps nothing, so that the sanitizer sees every block not freed
+  // Every round uses the same levels; blocks that other tests left in the pool would not last for all rounds.
   const std::size_t once = with_many();
   for (int i = 0; i < 200; ++i) CHECK(with_many() == once);
 #else

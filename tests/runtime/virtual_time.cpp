@@ -67,7 +67,7 @@ TEST_CASE("time stands still while anything is ready and then jumps to exactly t
   CHECK(play.clock.now() == 0);
   CHECK(play.clock.wait());
   CHECK(play.clock.now() == 17);
-  CHECK(play.clock.wait());  // something is ready
+  CHECK(play.clock.wait());  // a coroutine is ready
   CHECK(play.clock.now() == 17);
   play.settle();
   CHECK(play.log == "a ");
@@ -124,7 +124,7 @@ TEST_CASE("step resumes as many coroutines as asked") {
   for (int i = 0; i < 5; ++i) play.stage->spawn(say_at(play, 0, "x"));
   CHECK(play.clock.step(2) == 2);
   CHECK(play.clock.resumed() == 2);
-  CHECK(play.clock.step(100) == 5);  // three begin, two have slept
+  CHECK(play.clock.step(100) == 5);  // three start, and the first two resume from their sleep
 }
 
 TEST_CASE("what is spent inside a turn passes for the precise clock at once, for the loop's clock at its next turn") {

@@ -33,7 +33,7 @@ task<int> throw_at(time_ns when, std::string text) {
 }
 task<std::pair<int, int>> two_at_once() { co_return std::pair{1, 2}; }
 task<std::unique_ptr<int>> move_only() { co_return std::make_unique<int>(5); }
-// Ends a while after it was cancelled.
+// Ends a while after its cancellation.
 task<> slow_to_leave(script& play, time_ns more) {
   auto woken = co_await sleep_until(1_s);
   play.say(std::string(name(woken.code())));
@@ -235,7 +235,7 @@ TEST_CASE("a receive that loses leaves the message for the next one") {
 }
 
 TEST_CASE("a message that comes in the very instant of the timeout is received now or later, never lost") {
-  // Each order of the three events that meet at 5 ms, and both orders of the branches.
+  // Each order of the three events at 5 ms, and both orders of the branches.
   for (int order = 0; order < 4; ++order) {
     CAPTURE(order);
     script play;

@@ -63,7 +63,7 @@ struct only_words {
   std::vector<std::string> words;
   PARLEY_FIELDS(words)
 };
-struct nothing {  // as a message without content
+struct nothing {  // a message without content
   static constexpr std::string_view field_names = "";
   std::tuple<> fields() const { return {}; }
 };
@@ -138,7 +138,7 @@ TEST_CASE("a message that is cut off anywhere is malformed") {
   const auto bytes = encoded(sample());
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     CAPTURE(length);
-    // A copy of exactly that size, so that a sanitizer sees every read past its end.
+    // A copy of exactly this size, so that a sanitizer sees every read beyond the end.
     const std::vector<std::byte> cut(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length));
     REQUIRE(decode<everything>(cut).code() == errc::malformed);
   }
@@ -156,7 +156,7 @@ TEST_CASE("a count that the bytes cannot hold is malformed before anything is al
     CHECK(decode<only_numbers>(raw({0xff, 0xff, 0xff, high, 1, 2, 3, 4, 5, 6, 7, 8})).code() == errc::malformed);
     CHECK(decode<only_words>(raw({0xff, 0xff, 0xff, high, 0, 0, 0, 0})).code() == errc::malformed);
   }
-  // 2^29 + 1 numbers of 8 bytes are 8 bytes to who counts in 32 bits.
+  // 2^29 + 1 numbers of 8 bytes are 8 bytes in 32-bit arithmetic.
   CHECK(decode<only_numbers>(raw({1, 0, 0, 0x20, 1, 2, 3, 4, 5, 6, 7, 8})).code() == errc::malformed);
 }
 
@@ -193,7 +193,7 @@ TEST_CASE("100,000 random byte strings are decoded or refused, and what is decod
     if (i % 2 == 0) {
       bytes.resize(dice.below(120));
       for (std::byte& b : bytes) b = static_cast<std::byte>(dice.below(4) == 0 ? dice.below(256) : dice.below(4));
-    } else {  // a good one with a few bytes changed
+    } else {  // a valid message with a few bytes changed
       bytes = good;
       for (std::uint64_t n = dice.below(4); n != 0; --n)
         bytes[dice.below(bytes.size())] = static_cast<std::byte>(dice.next());

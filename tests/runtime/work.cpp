@@ -29,7 +29,7 @@ task<int> throws() {
   raise({errc::peer_failed, "rank 1 is gone"});
   co_return 0;
 }
-/// Ends only when somebody else lets it, as a transfer whose buffer a transport still writes.
+/// Ends only when its wait in the scope `outside` ends, like a transfer whose buffer a transport still writes.
 task<> held(scope& outside, time_ns span, std::string& log) {
   scope letting_go(outside);
   letting_go.spawn([](time_ns s) -> task<> {
@@ -108,7 +108,7 @@ TEST_CASE("a work moves, and what it replaces is ended first") {
   w = std::move(other);
   CHECK(first == "begun cancelled ");
   CHECK(second == "begun ");
-  CHECK(other.done());  // NOLINT(bugprone-use-after-move): what is left is an empty work
+  CHECK(other.done());  // NOLINT(bugprone-use-after-move): the moved-from work is empty
   CHECK_THROWS_AS(other.wait(), failure);
   std::vector<work<>> several(3);
   CHECK(several[2].done());

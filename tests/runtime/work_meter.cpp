@@ -33,7 +33,7 @@ task<time_ns> measure_inside() {
   co_return meter.worked_ns();
 }
 
-// 2 ms of work and 4 ms of a computation around it.
+// 2 ms of work and 4 ms of a computation, around `measure_inside()`.
 task<> function(time_ns& inner) {
   inner = co_await measure_inside();
   co_await spend(2_ms);

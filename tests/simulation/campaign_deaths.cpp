@@ -1,5 +1,6 @@
-// A rank dies, comes back, or is stopped for so long that the others give it up, after each single message of a campaign, one run for
-// each (every third of a group's): of a pair, a group and an op without headers, every role, with all checkers.
+// A rank dies, restarts, or is stopped for so long that the others give it up, after each single message of a campaign (in a group:
+// after every third message). Each fault has a run of its own, for each role of a pair, a group and an op without headers. All checkers
+// look at every run.
 #include <parley/simulation/world/job.hpp>
 #include <parley/symmetric.hpp>
 
@@ -13,7 +14,7 @@ namespace {
 
 scenario campaign_of(op_spec op) {
   scenario s;
-  s.ranks = 4;  // one of them has no part in it
+  s.ranks = 4;  // at least one of them takes no part
   op.calls = 30;
   op.calm = 10;
   op.pause_ns = 200'000;
@@ -62,7 +63,7 @@ std::uint64_t messages_of(const outcome& o) {
   return sent;
 }
 
-// Answers how many runs there were.
+// Returns the number of runs.
 std::uint64_t befall_everywhere(const scenario& s, mishap::kind what, std::uint64_t every) {
   const outcome undisturbed = run(s, tape(), 1);
   REQUIRE(undisturbed.violations.empty());

@@ -1,4 +1,4 @@
-// Checkers that no mutant names: each finds what it is for in a record that is made up.
+// Tests of the checkers that no mutant names: each finds its violation in a made-up record.
 #include <parley/actors/leases/lease_messages.hpp>
 #include <parley/runtime/wire/frame.hpp>
 #include <parley/simulation/checkers/checkers.hpp>
@@ -23,10 +23,10 @@ using parley::runtime::root_cause;
 
 namespace {
 
-/// Of invocation 1 of the pair, which rank 0 has begun.
+/// Facts of an error of invocation 1 of the pair, which rank 0 has begun.
 const error_facts call_1{.op = "pair 0->1", .rank = 0, .invocation = 1};
 
-/// A run of ranks 0 and 1, with a pair, beside rank 2, in which nothing is wrong.
+/// A run in which nothing is wrong: ranks 0 and 1 have a pair, and rank 2 takes no part.
 struct quiet_run {
   quiet_run() {
     play.ranks = 3;
@@ -54,7 +54,7 @@ struct quiet_run {
     c.failed = why;
     return c;
   }
-  /// What the checker of that name says first; nothing if it finds nothing.
+  /// The first text that the checker `name` reports; empty if it finds nothing.
   std::string of(std::string_view name) const {
     for (const violation& v : check(record)) {
       if (v.invariant == name) return v.text;
@@ -68,6 +68,7 @@ struct quiet_run {
   run_record record;
 };
 
+/// An invocation of the pair, as one of its two ends has recorded it.
 flight_view flight(rank_id rank, std::uint64_t invocation, std::uint64_t digest, std::uint8_t flags = 0) {
   flight_view f;
   f.rank = rank;
@@ -109,7 +110,7 @@ TEST_CASE("fencing finds a call of a fenced rank that ends with something else")
   c.began_ns = 99;
   CHECK(run.of("fencing").empty());
   c.began_ns = 101;
-  run.record.fenced.front().until_ns = 101;  // a new process
+  run.record.fenced.front().until_ns = 101;  // the fenced rank has a new process
   CHECK(run.of("fencing").empty());
 }
 
@@ -169,7 +170,7 @@ TEST_CASE("errors asks for the very rank and the invocation of who ends because 
     CHECK(says(found_about({.op = "pair 0->1", .rank = 0}), "which does not name the invocation"));
     CHECK(says(found_about({.op = "pair 0->1", .rank = 1, .invocation = 1}), "which does not name op and rank"));
     CHECK(says(found_about({.op = "pair 0->1", .rank = 10, .invocation = 1}), "which does not name op and rank"));
-    run.play.ops.front().what = op_spec::kind::group;  // whose calls all begin
+    run.play.ops.front().what = op_spec::kind::group;  // all calls of a group begin
     CHECK(says(found_about({.op = "pair 0->1", .rank = 0, .invocation = 1, .begun = false}),
                "which does not name the invocation"));
     run.play.ops.front().what = op_spec::kind::pair;
@@ -215,13 +216,13 @@ TEST_CASE("errors finds a call that had begun, as its recorder shows, and whose 
   call_record& c = run.failed(call(7, true));
   flight_view& f = run.record.flights.emplace_back(flight(0, 7, 0));
   f.record.what = parley::runtime::flight_event::send_failed;
-  f.record.digest = 1;  // of its config: it had begun
+  f.record.digest = 1;  // the digest of its config: the invocation had begun
   CHECK(run.of("errors").empty());
   c.failed = call(8, true);
   CHECK(says(run.of("errors"), "invocation 7: it had begun and failed, and no failed call names it"));
   c.failed = call(7, false);
   CHECK(says(run.of("errors"), "invocation 7: it had begun and failed, and no failed call names it"));
-  f.record.flags = 4;  // a rehearsal, which is no call
+  f.record.flags = 4;  // a rehearsal, which is not a call
   CHECK(run.of("errors").empty());
 }
 
@@ -249,7 +250,7 @@ TEST_CASE("L2 finds a call that takes longer than one timeout and what may hold 
     CHECK(says(run.of("L2"), "call 0 took "));
     run.faults.mishaps.push_back({.what = mishap::kind::pause, .for_ns = 1});
     CHECK(run.of("L2").empty());
-    // Lost control messages hold up transfers that follow each other, for no longer than a second each.
+    // A lost control message delays transfers that follow each other, each by at most one second.
     run.faults.lose = 1;
     c.ended_ns += 20'000'000'000;
     CHECK(run.of("L2").empty() == (transfers != 0));
@@ -303,7 +304,7 @@ TEST_CASE("errors finds an op that says it is closed, though no call of it has f
   CHECK(says(run.of("errors"), "which no fault explains"));
   for (call_record& c : run.record.calls) c.ended_ns = 70;
   CHECK(run.of("errors").empty());
-  run.record.calls[1].failed = closed_by(1);  // where none has
+  run.record.calls[1].failed = closed_by(1);  // where no rank has closed the op
   CHECK(says(run.of("errors"), "which no fault explains"));
 }
 
@@ -419,11 +420,7 @@ TEST_CASE("oracle finds a decision that is not the fastest candidate, where noth
   CHECK(says(run.of("oracle"), "slow was decided, and fast is the fastest"));
 }
 
-namespace {
-
-/// An invocation of the pair, as one of its two ends has recorded it.
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE(
     "S5 finds an invocation of a generation that its rank was never in, and one of an op that it has not declared") {
@@ -453,17 +450,17 @@ TEST_CASE("S6 finds a decision that counts more repetitions than all participant
   evidence.repetitions = 3;
   for (participant_view& p : run.record.participants) p.decisions.emplace_back().evidence.push_back(evidence);
   CHECK(run.of("S6").empty());
-  // One of them failed at its receiver, so that it is none.
+  // One of the three failed at its receiver, so it does not count.
   run.record.flights.back().record.what = parley::runtime::flight_event::receive_failed;
   CHECK(says(run.of("S6"), "3 repetitions of unknown 0000000000000007 were counted, and all participants ran only 2"));
-  // It tells of both ends' recorders and of no other one.
+  // Lost flight records of either end may explain the difference; those of another rank cannot.
   run.record.flights_lost[{0, 2}] = 1;
   CHECK(!run.of("S6").empty());
   run.record.flights_lost[{0, 1}] = 1;
   CHECK(run.of("S6").empty());
   run.record.flights_lost.clear();
   CHECK(!run.of("S6").empty());
-  // The receiver was killed, and has left nothing.
+  // The receiver was killed and left no record, so nothing can be compared.
   run.record.participants.pop_back();
   std::erase_if(run.record.flights, [](const flight_view& f) { return f.rank == 1; });
   CHECK(run.of("S6").empty());
@@ -484,7 +481,7 @@ TEST_CASE("what real ranks leave is checked without a scenario, whoever of them 
     const auto found = check_flights(record);
     return found.size() == 1 && found.front().invariant == invariant;
   };
-  record.flights.push_back(flight(1, 1, 0));  // it ended before it knew its config
+  record.flights.push_back(flight(1, 1, 0));  // it ended before its rank knew the config
   CHECK(check_flights(record).empty());
   record.flights.back().record.digest = sender.c0 = receiver.c0 = 5;
   record.participants = {sender, receiver};
@@ -496,7 +493,7 @@ TEST_CASE("what real ranks leave is checked without a scenario, whoever of them 
   record.participants.front().candidates = {6};
   CHECK(!check_flights(record).empty());
   CHECK(check_flights(record).front().invariant == "S4");
-  // Of a rank that was killed there is neither a view nor a flight.
+  // A killed rank leaves neither a view nor a flight record.
   record.participants = {receiver};
   record.flights = {flight(1, 0, 7)};
   CHECK(check_flights(record).empty());
@@ -513,7 +510,7 @@ TEST_CASE("L1 finds a campaign that never ends and a gate that stays shut, unles
   c.where = parley::actors::search::stage::trying;
   run.record.searches.push_back(c);
   CHECK(says(run.of("L1"), "pair 0->1, 4KiB: after 0 invocations and all faults, the search is still trying"));
-  run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 2});  // who has no part in it
+  run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 2});  // rank 2 takes no part in the op
   CHECK(says(run.of("L1"), "the search is still trying"));
   run.faults.mishaps.back().rank = 1;
   CHECK(run.of("L1").empty());
@@ -552,7 +549,7 @@ TEST_CASE("oracle looks at the sizes of a decision's own key, and allows for the
   op_spec& op = run.play.ops.front();
   op.sizes = {1'000, 100'000};
   op.configs = {"timed:even:30000",
-                "timed:short:10000:1000"};  // of small messages the second one is faster, of large ones not
+                "timed:short:10000:1000"};  // `short` is faster for small messages and slower for large ones
   search_view c;
   c.title = "pair 0->1";
   c.where = parley::actors::search::stage::decided;

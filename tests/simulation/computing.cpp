@@ -1,5 +1,5 @@
-// A rank's thread that computes inside a turn of its loop: its clock goes on, nothing else of it happens meanwhile, and what it then
-// begins has all of its time.
+// A rank's thread computes inside a turn of its loop. Its clock advances meanwhile and no other event of the rank is handled. Operations
+// that it begins afterwards still have their full timeout.
 #include <parley/tests/support/cases/training_case.hpp>
 
 #include <parley/actors/agreement/participant.hpp>
@@ -33,7 +33,8 @@ using namespace parley::simulation;
 
 namespace {
 
-// All ops have their time-out of 30 s, of which workers wait for an eighth more. Rank 1 computes for longer in the very turn in which it calls, and rank 0 comes a little later.
+// All ops have the default timeout of 30 s; workers wait for an eighth longer. Rank 1 computes for longer than both in the turn in which
+// it calls, and rank 0 calls a little later.
 constexpr time_ns computed = 36_s;
 constexpr time_ns until_rank_0_comes = 36'300'000'000;
 
@@ -70,7 +71,7 @@ task<> receives(rank& self) {
   }
 }
 
-// Longer than a link keeps, so that it waits for the receive.
+// More bytes than a link buffers, so that the send waits for the receive.
 task<> sends(rank& self) {
   auto op = between_two<transfer_options>("gradients");
   op.edges = {{1, 0}};
@@ -213,8 +214,8 @@ task<> in_a_limited_batch(rank& self) {
   co_await with_dataflow(batch_in_flow, &self, messages, limit::of_all);
 }
 
-// One after the other, each candidate is rehearsed. Both ranks compute so long at its end that the limit of the next one would be over,
-// were it counted from the clock of the turn.
+// Candidates are rehearsed one after the other. Both ranks compute at the end of each rehearsal, for so long that the next rehearsal would
+// exceed its limit if the limit were counted from the time at which the turn began.
 constexpr time_ns longer_than_a_rehearsal_may_last = 25_s;
 task<> wait_then_compute() {
   auto slept = co_await sleep_for(20us);
@@ -257,7 +258,7 @@ task<> rehearses(rank& self) {
   for (const std::string& why : mine.warm_errors) FAIL_CHECK(why);
 }
 
-// A call whose members meet outside of all headers.
+// A call whose members synchronize without any parley header.
 class meeting final : public symmetric_config {
  public:
   explicit meeting(const std::string& name) : symmetric_config({.name = name, .wire_class = name}) {}

@@ -1,5 +1,5 @@
-// A rank dies after each message of an exchange, one run for each: whoever needs it is told by name, soon, and nothing is
-// written where nothing belongs.
+// A rank dies after each message of an exchange, one run for each message. Every rank that needs the dead rank soon gets an error that
+// names it, and no rank writes outside its buffers.
 #include <parley/tests/support/cases/training_case.hpp>
 
 #include <parley/config.hpp>
@@ -33,11 +33,11 @@ using runtime::task;
 namespace {
 
 constexpr rank_id ranks = 4;
-constexpr std::uint64_t chunk_bytes = 4096;  // messages have one and a half, or two
+constexpr std::uint64_t chunk_bytes = 4096;  // payloads are one and a half, or two, chunks long
 constexpr time_ns detection_ns = 100'000'000;
 constexpr time_ns slack_ns = 20'000'000;
 
-/// What all ranks do together; their buffers are its own, so that they outlive whoever dies.
+/// What all ranks do together. The exchange owns the buffers, so that they outlive a rank that dies.
 class exchange {
  public:
   exchange() = default;
@@ -45,21 +45,21 @@ class exchange {
   exchange& operator=(const exchange&) = delete;
   virtual ~exchange() = default;
   virtual task<> program(ops::rank& self) = 0;
-  /// Elements beyond what may be written, that were written all the same.
+  /// The number of elements that were written although no transfer may write them.
   virtual std::size_t spoiled() const = 0;
-  /// Whether a rank that came to its end has what it should have.
+  /// Whether rank `r`, whose program has returned, has the right data.
   virtual bool right(rank_id r) const = 0;
 };
 using maker = std::function<std::unique_ptr<exchange>()>;
 
 struct death {
   rank_id who = 0;
-  std::uint64_t after = 0;  ///< so many messages, of all ranks
+  std::uint64_t after = 0;  ///< after this many messages of all ranks
 };
 
 struct manner {
   actors::tuning_policy policy = actors::tuning_policy::off;
-  std::uint64_t every = 1;  // so many messages from one death to the next
+  std::uint64_t every = 1;  // the number of messages from one death to the next
 };
 
 class delivered_messages final : public wire_tap {
@@ -73,10 +73,10 @@ class delivered_messages final : public wire_tap {
 
 struct ended {
   std::vector<std::optional<result<>>> outcomes = std::vector<std::optional<result<>>>(ranks);
-  std::uint64_t messages = 0;  // until the last program came to its end
+  std::uint64_t messages = 0;  // delivered until the last program ended
   time_ns died_ns = 0;
   time_ns last_ns = 0;
-  bool all_there = false;  // nobody waits any more
+  bool all_there = false;  // every program has ended: nobody waits any more
   std::vector<violation> violations;
 };
 
@@ -97,7 +97,7 @@ task<> whole(exchange* e, ops::rank* self, const delivered_messages* seen, ended
   }
 }
 
-// Whose program has failed leaves, too: the others are told of it as of one that is gone.
+// A rank whose program has failed crashes, too, so that the other ranks see its death.
 ended run(exchange& e, std::optional<death> d, const manner& how) {
   world_options o;
   o.ranks = ranks;
@@ -150,11 +150,11 @@ void check_end(const exchange& e, const ended& all, rank_id dead) {
   CHECK(all.all_there);
   CHECK(e.spoiled() == 0);
   for (const violation& v : all.violations) FAIL_CHECK(v.invariant << ": " << v.text);
-  CHECK(all.last_ns <= all.died_ns + ranks * detection_ns + slack_ns);  // one tells the next
+  CHECK(all.last_ns <= all.died_ns + ranks * detection_ns + slack_ns);  // the error may pass from one rank to the next
   for (rank_id r = 0; r < ranks; ++r) {
     if (r == dead) continue;
     CAPTURE(r);
-    if (!all.outcomes[r]) continue;  // `all_there` has failed
+    if (!all.outcomes[r]) continue;  // its program has not ended; the check of `all_there` reports that
     const result<>& outcome = *all.outcomes[r];
     if (outcome) {
       CHECK(e.right(r));
@@ -170,7 +170,7 @@ void check_end(const exchange& e, const ended& all, rank_id dead) {
   }
 }
 
-// How many runs there were, and in how many of them somebody was told.
+// The number of runs, and in how many of them some rank got an error.
 struct tally {
   std::uint64_t runs = 0;
   std::uint64_t told = 0;
@@ -203,7 +203,7 @@ tally die_everywhere(const maker& make, const manner& how = {}) {
 
 // ---- halos ------------------------------------------------------------------------------------------------------------
 
-// Two fields on 2 x 2 ranks, padded and with margins; a cell holds what tells it from all others in this round.
+// Two fields on 2 x 2 ranks, padded and with margins. The value of a cell is unique to its rank, field, place and round.
 class halos final : public exchange {
  public:
   explicit halos(std::vector<config_ptr> configs, int rounds = 2) : configs_(std::move(configs)), rounds_(rounds) {
@@ -234,7 +234,7 @@ class halos final : public exchange {
         for (std::size_t i = 0; i < m.size(); ++i) {
           const bool inside = i >= margin && i < m.size() - margin && (i - margin) % stride < columns + 2;
           if (!inside) n += m[i] == nothing ? 0 : 1;
-          // The interior is the rank's own: as it has filled it in some round.
+          // The interior belongs to the rank: it holds the values of some round.
           const std::size_t row = inside ? (i - margin) / stride : 0;
           const std::size_t column = inside ? (i - margin) % stride : 0;
           const bool own = row >= 1 && row <= rows && column >= 1 && column <= columns;
@@ -248,7 +248,7 @@ class halos final : public exchange {
     for (int f = 0; f < fields; ++f) {
       for (std::size_t row = 0; row < rows + 2; ++row) {
         for (std::size_t column = 0; column < columns + 2; ++column) {
-          // All sides wrap: of two blocks either way lies on both sides.
+          // Both dimensions wrap and have two blocks, so that the only other block is the neighbour on both sides.
           const bool up_down = row == 0 || row == rows + 1;
           const bool left_right = column == 0 || column == columns + 1;
           const rank_id from = (r ^ (up_down ? 2U : 0U)) ^ (left_right ? 1U : 0U);

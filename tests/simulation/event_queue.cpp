@@ -23,7 +23,7 @@ struct numbered final : event {
   int& living;
 };
 
-/// What a queue says, beside what a sorted set does.
+/// Compares the queue with a sorted set that gets the same events.
 class pair_of_queues {
  public:
   explicit pair_of_queues(rank_id ranks) : mine_(ranks), wakes_(ranks, {never, 0}) {}
@@ -49,7 +49,7 @@ class pair_of_queues {
     REQUIRE(got.where == first.where);
     REQUIRE((got.what == nullptr) == first.wakes);
     if (!first.wakes) REQUIRE(static_cast<const numbered&>(*got.what).number == first.order);
-    if (first.wakes) wake(first.where, never);  // as whoever takes it does, sooner or later
+    if (first.wakes) wake(first.where, never);  // whoever handles a wake must disarm it
     return first.when;
   }
   bool empty() {

@@ -17,7 +17,7 @@ scenario scenario_named(std::string_view name) {
   return read_scenario(std::string(std::istreambuf_iterator<char>(in), {}));
 }
 
-// The first seed in which a checker that should name the mutant does; 0: none of them.
+// The first seed for which one of the checkers listed for the mutant reports a violation; 0: no seed.
 std::uint64_t caught_at(const mutant_info& m, std::string& by) {
   const scenario s = scenario_named(m.scenario);
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
@@ -76,7 +76,7 @@ TEST_CASE("What is made smaller can be read again, and a run that cannot be made
   const scenario s = scenario_named("pair");
   const run_options o{.mutant = "stamp-ignored"};
   tape t = draw(s, 1);
-  t.starved = s.ranks - 1;  // one that takes no part
+  t.starved = s.ranks - 1;  // a rank that takes no part in any op
   const small f = shrink(s, t, 1, "S2", o);
   CHECK(f.fewer != 0);
   CHECK(f.play.ranks < s.ranks);
@@ -94,7 +94,7 @@ TEST_CASE(
   seen["offer"][in(op_state::warming)] = {.sent = 3};
   seen["data"][in(op_state::running)] = {.sent = 5000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
   CHECK(coverage_gaps(seen, campaign::part) == std::vector<std::string>{"offer, offering: was never lost"});
-  // What is rare in each state is asked for in all of them together, and every message has a name.
+  // For messages that are rare in each single state, the counts of all states are summed. Every message must have a row of its own.
   seen["tuning_request"][in(op_state::idle)] = {.sent = 600, .lost = 2, .doubled = 0, .reordered = 1, .delayed = 9};
   seen["tuning_request"][in(op_state::running)] = {.sent = 600, .lost = 0, .doubled = 0, .reordered = 0, .delayed = 4};
   seen["round_said"][in(op_state::idle)] = {.sent = 600};
@@ -105,9 +105,9 @@ TEST_CASE(
   CHECK(names("data, idle: was never sent"));
   CHECK(names("credit, idle: was never sent"));
   CHECK_FALSE(names("offer, warming: was never sent"));
-  CHECK_FALSE(names("offer, preparing: was never sent"));  // which is rare
+  CHECK_FALSE(names("offer, preparing: was never sent"));  // an offer is rare in that state
   CHECK(names("tuning_request: was never doubled"));
   CHECK_FALSE(names("tuning_request: was never lost"));
-  CHECK_FALSE(names("round_said: was never lost"));  // too few to tell
+  CHECK_FALSE(names("round_said: was never lost"));  // too few were sent to expect a loss
   CHECK(names("other control: has no row of its own in simulation/world/weather.cpp"));
 }

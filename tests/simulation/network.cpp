@@ -160,7 +160,7 @@ TEST_CASE("What is under way with a rank that ends waits until it is given up, a
   s.run_to(7'500);
   CHECK(net[0].fence(1, &fence) == errc::pending);
   net.crash(1, [&] { memory.clear(); });
-  CHECK(own.outcome == errc::peer_failed);  // the dead rank's own memory is free
+  CHECK(own.outcome == errc::peer_failed);  // the dead rank's own memory is free again
   std::vector<std::byte> into(100);
   CHECK(net[0].fetch(std::move(other.last), into, &fetched) == errc::pending);
   s.run_to(1'000'000);

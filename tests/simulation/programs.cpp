@@ -1,4 +1,4 @@
-// Programs that are broken in one way each, and the checker that says so: those that need no scenario (program_checkers.hpp).
+// Each program here is broken in one way, and one checker must report it. These checkers need no scenario (program_checkers.hpp).
 #include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
@@ -23,7 +23,7 @@ using namespace parley::simulation;
 
 namespace {
 
-// The names of the checkers that have found something, and what they said.
+// The names of the checkers that found something, and the texts of their violations.
 struct found {
   bool well = false;
   std::set<std::string> by;
@@ -73,7 +73,7 @@ task<> receives_one_too_many(rank& self) {
   std::vector<std::byte> data(10'000);
   if (self.id() == 1) co_await t.receive(data, {.from = 0, .timeout = runtime::no_timeout});
 }
-// Both wait, and neither returns, which the other one would hear of.
+// Both ranks wait for a message. Neither returns, which would give the other one an error.
 task<> wait_for_each_other(rank& self) {
   auto op = pair_from_0_to_1({direct()});
   op.edges = {{0, 1}, {1, 0}};
@@ -82,7 +82,7 @@ task<> wait_for_each_other(rank& self) {
   co_await t.receive(data, {.from = 1 - self.id(), .timeout = runtime::no_timeout});
 }
 
-// A config whose receives wait until their op has agreed on candidates, which no call may do.
+// A config whose receives wait until the op has agreed on its candidates. No call may wait for that.
 rank* asking = nullptr;
 task<> send_whole(part_sender& out, std::span<const std::byte> data) { co_await out.send(0, data); }
 task<> receive_whole(part_receiver& in, std::span<std::byte> data) { co_await in.receive(0, data); }
@@ -100,7 +100,7 @@ task<> waits_for_agreement(rank& self) {
   co_await stream(self, t, 200, 200);
 }
 
-// A config that blames a peer which lives.
+// A config that reports a live peer as failed.
 task<> send_and_blame(part_sender& out, std::span<const std::byte>) {
   out.fail(errc::peer_failed);
   co_return;
@@ -117,7 +117,7 @@ task<> blames_the_living(rank& self) {
   }
 }
 
-// A default that brings other bytes than were sent, which nobody rehearses.
+// A default config that delivers other bytes than were sent. A default is never rehearsed.
 task<> receive_and_spoil(part_receiver& in, std::span<std::byte> data) {
   co_await in.receive(0, data);
   co_await in.drain();
@@ -128,7 +128,7 @@ task<> brings_other_bytes(rank& self) {
   co_await stream(self, t, 3, 3);
 }
 
-// A candidate that writes one byte too many into the scratch that it is rehearsed on.
+// A candidate that writes one byte past the end of the scratch buffer of its rehearsal.
 constexpr std::size_t rehearsal_bytes = 300'000;
 task<> receive_too_much(part_receiver& in, std::span<std::byte> data) {
   co_await in.receive(0, data);
@@ -141,7 +141,7 @@ task<> writes_beside(rank& self) {
   co_await stream(self, t, 50, 50);
 }
 
-// A group whose members have different sums, as one of its configs does not tell the workers.
+// A group whose members get different sums, because one of its configs does not send the sum to the workers.
 task<> lead_alone(group_call& g) {
   for (std::size_t p = 0; p < g.size(); ++p) {
     if (p != g.self()) g.receive(p, 0, g.scratch(g.data().size()));
@@ -175,7 +175,7 @@ task<> looks_for_ever(rank& self) {
   }
 }
 
-// Candidates of which some cost far more than the default, as each of them takes.
+// Candidates that each take a fixed time, some of them far longer than the default.
 class slow final : public paired_config {
  public:
   slow(const std::string& name, time_ns takes_ns)
@@ -205,7 +205,7 @@ task<> has_slow_candidates(rank& self) {
   co_await stream(self, t, 1'000, 1'000);
 }
 
-// An op without headers whose trials are calls, which are leased.
+// An op without headers, whose trials are leased calls.
 class apart final : public symmetric_config {
  public:
   apart(const std::string& name, time_ns takes_ns)
@@ -222,7 +222,7 @@ class apart final : public symmetric_config {
 task<> runs_without_headers(rank& self) {
   symmetric_options op;
   op.name = "gradients";
-  op.ranks = {1, 0};  // whom that mutant breaks does not lead
+  op.ranks = {1, 0};  // rank 1 leads, because the mutant breaks rank 0
   op.configs = {std::make_shared<apart>("forward", 20'000), std::make_shared<apart>("backward", 10'000)};
   op.communicator = std::make_shared<communicator>();
   symmetric g(self, std::move(op));
@@ -278,7 +278,7 @@ TEST_CASE("a message that nobody receives is no fault of the run, and makes the 
   CHECK(status_of_virtual(two, sound, {.undelivered = undelivered_messages::fail}) == 0);
 }
 
-// What two ranks have recorded of messages of an edge, of tag 0: those that were sent, and those that were received.
+// A record of two ranks: the tag-0 messages of an edge that were sent, and those that were received.
 std::string delivery_of(std::vector<std::uint64_t> sent, std::vector<std::uint64_t> received,
                         std::vector<failed_call> failed = {}, bool told = true) {
   const scenario program;
@@ -423,7 +423,7 @@ TEST_CASE("oracle: a decision for what was not the fastest in its trials is name
   CHECK(all[0].text.starts_with("activations 0->1, 16KiB: usual was decided"));
 }
 
-// Of two messages that begin together the second waits for the wire behind the first.
+// When two messages begin together, the second one waits for the wire behind the first.
 TEST_CASE("N4 and oracle do not blame a config for what its calls have waited for calls that began with them") {
   const scenario program;
   const tape nothing;
@@ -466,7 +466,7 @@ TEST_CASE("N4 and oracle do not blame a config for what its calls have waited fo
     return names;
   };
   CHECK(found_by() == no_checker);
-  for (flight_view& f : r.flights) {  // one after the other: now it is the config
+  for (flight_view& f : r.flights) {  // the calls no longer overlap, so the config itself is slow
     if (f.record.digest != 10) continue;
     f.record.began_ns += 33'000;
     f.record.ended_ns += 33'000;
@@ -494,7 +494,7 @@ TEST_CASE("errors: a failed call names its op, its own rank and its invocation, 
     p.rank = 1;
     p.op = "activations";
     r.participants.push_back(p);
-    r.other_ops = {"layer"};  // a contextual one
+    r.other_ops = {"layer"};  // a contextual op
     r.failed_calls.push_back({1, why});
     std::vector<violation> all;
     check_program(r, all);

@@ -215,7 +215,7 @@ TEST_CASE("A mishap that outlasts the calls that it holds up is refused, unless 
   CHECK(refusal("2100000006", at_once).empty());
   const std::string of_another = tape_of(R"({"what": "clog", "rank": 0, "to": 2, "at_ns": 0, "for_ns": 5000000000})");
   CHECK(refusal("2000000000", of_another).empty());
-  // By which it is dead.
+  // Such a long pause is no delay: the others declare the rank dead.
   const std::string pause = R"("rank": 1, "at_ns": 0, "for_ns": 5000000000})";
   CHECK(refusal("2000000000", tape_of(R"({"what": "pause", )" + pause)).empty());
   CHECK_FALSE(refusal("2000000000", tape_of(R"({"what": "restart", )" + pause)).empty());

@@ -1,4 +1,4 @@
-// CASES section 3, end: what every rank knows in the end, and what a rank that has no part in it notices.
+// CASES section 3, end: the decisions that every rank knows in the end, and what a rank that takes no part notices of the tuning.
 #include <parley/collective.hpp>
 #include <parley/compute.hpp>
 #include <parley/config.hpp>
@@ -29,7 +29,7 @@ using runtime::task;
 
 namespace {
 
-/// A star behind a kernel whose length is never quite the same: 3 % noise.
+/// A star config that first runs a kernel, whose duration has 3 % noise.
 class noisy_star final : public group_config {
  public:
   noisy_star(const char* name, double ns_per_kib, time_ns fixed_ns, rank_id self, std::uint64_t number,
@@ -56,7 +56,7 @@ class noisy_star final : public group_config {
 };
 
 constexpr rank_id members = 4;
-constexpr std::size_t keys = 20;  // 8 B, 16 B, …, 4 MiB
+constexpr std::size_t keys = 20;  // one for each size: 8 B, 16 B, …, 4 MiB
 constexpr int rounds = 60;
 
 task<> sums(ops::rank* self) {
@@ -67,7 +67,7 @@ task<> sums(ops::rank* self) {
   collective_options op;
   op.name = "sums";
   op.groups = {{0, 1, 2, 3}};
-  // Which is best changes with the size, and around that two are within the noise of each other.
+  // The best config changes with the size. Close to each change, two configs are within the noise of each other.
   op.configs = {config("even", 300, 60'000, 0), config("low_latency", 600, 20'000, 1), config("wide", 100, 200'000, 2),
                 config("much_like_even", 305, 60'500, 3)};
   collective group(*self, op);
@@ -84,7 +84,7 @@ task<> sums(ops::rank* self) {
   co_await self->settle(std::chrono::seconds(1));
 }
 
-// A loop of computations of 1 ms; how long each time around took.
+// Computes for 1 ms again and again, and records how long each round took.
 task<> compute_for_ever(ops::rank* self, std::vector<time_ns>* periods) {
   for (;;) {
     const time_ns began = self->where().precise_now();
@@ -108,8 +108,7 @@ world_options one_more_rank(actors::tuning_policy policy) {
   return o;
 }
 
-// Four ranks that sum, and one more that declares the op, too, and then computes. Each thing that it has to do costs it a
-// microsecond.
+// Four ranks sum. One more rank declares the op and then only computes; each event that it handles costs it one microsecond.
 struct sums_and_bystander {
   explicit sums_and_bystander(actors::tuning_policy policy, std::string_view mutant = {})
       : wrong(make_mutant(mutant)), w(one_more_rank(policy), &sky) {
@@ -132,7 +131,7 @@ struct sums_and_bystander {
     const auto& all = w.network()[members].statistics().received;
     return std::accumulate(std::begin(all), std::end(all), std::uint64_t{0});
   }
-  // How many of a rank's decisions are not those of rank 0; all of them where it does not know the same keys.
+  // How many decisions of rank `r` differ from those of rank 0; all of them if it does not know the same number of keys.
   std::size_t disagreements_of(rank_id r) const {
     const auto known = decisions_of(r);
     const auto right = decisions_of(0);
@@ -147,7 +146,7 @@ struct sums_and_bystander {
     for (const edge_decision& d : w.find(r)->decisions()) all[d.decision.key] = d.decision.digest;
     return all;
   }
-  std::vector<time_ns> periods;  // before the world, in which somebody adds to them
+  std::vector<time_ns> periods;  // declared before the world, whose programs append to it
   tape calm;
   weather sky{calm, 1, members + 1};
   std::unique_ptr<wire_tap> wrong;
@@ -165,13 +164,13 @@ TEST_CASE("20 keys on 4 ranks with 3 % noise: every rank knows all 20 decisions,
   }
   std::set<std::uint64_t> winners;
   for (const auto& [key, digest] : tuned.decisions_of(0)) winners.insert(digest);
-  CHECK(winners.size() >= 3);  // they are not all the same
+  CHECK(winners.size() >= 3);  // the decisions are not all the same
   const sums_and_bystander lied_to(actors::tuning_policy::online, "old-decision");
   std::size_t disagreements = 0;
   for (rank_id r = 1; r < members; ++r) disagreements += lied_to.disagreements_of(r);
   CHECK(disagreements > 0);
 
-  // A rank that has no part in it sees nothing of all this, and computes as it does while nobody tunes.
+  // The rank that takes no part gets none of these messages, and computes as fast as without tuning.
   CHECK(tuned.received_by_bystander() == 0);
   CHECK(tuned.periods.size() > 200);
   const sums_and_bystander untuned(actors::tuning_policy::off);

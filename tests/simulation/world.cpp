@@ -14,10 +14,10 @@ using namespace parley::simulation;
 
 namespace {
 
-/// Of the heap; always the same where a sanitizer does not say.
+/// Bytes of the heap in use; constant under a sanitizer that does not report them.
 std::size_t held() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
 
-/// Of the heap, for each of so many ranks.
+/// Heap bytes for one rank in a world of `ranks` ranks.
 std::size_t bytes_of_one_among(rank_id ranks) {
   const std::size_t before = held();
   world_options o;
@@ -35,7 +35,7 @@ TEST_CASE("what a simulated rank takes does not grow with the number of the othe
   CAPTURE(among_few);
   if (among_few == 0) return;
   CHECK(bytes_of_one_among(1'000) <
-        2 * among_few);  // a word for each of them would be more; pools may lend to the first
+        2 * among_few);  // one word for each of the others would exceed this; the first rank may pay for the pools
 }
 
 TEST_CASE("a rank whose timers are armed and disarmed again and again leaves nothing behind on the stage") {
@@ -57,7 +57,7 @@ TEST_CASE("a rank whose timers are armed and disarmed again and again leaves not
   work(100);
   const std::size_t before = held();
   work(20'000);
-  CHECK(held() < before + 20'000);  // not a word for each round
+  CHECK(held() < before + 20'000);  // less than one byte for each round
   CHECK(near.rung == 20'100);
   s.run_to(s.now() + 2'000'000'000);
   CHECK(far.rung == 1);

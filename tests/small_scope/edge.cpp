@@ -1,5 +1,5 @@
-// One edge with credits, gets, large messages, time-outs and sends that fail, both of its ends as programs run them, in every order in
-// which messages, puts, fences and reads can end.
+// Explores one edge: both ends are the actors that programs run, with credits, gets, large messages, timeouts and failing sends. The
+// search tries every order in which messages, puts, fences and reads can complete.
 #include <parley/tests/small_scope/held_world.hpp>
 
 #include <parley/actors/edge/edge_receiver.hpp>
@@ -24,37 +24,37 @@ constexpr time_ns ms = 1'000'000;
 enum class flaw : std::uint8_t {
   none,
   no_fence,
-  memory_stays_open,  // of a sender that was declared dead
-  numbers_unchecked,  // the sender takes credits that were revoked
-  revoke_ignored,     // it answers, and goes on using them
-  answers_to_any,     // the receiver takes the answer to one revoke for that to another
+  memory_stays_open,  // the link of a sender that was declared dead can still put
+  numbers_unchecked,  // the sender accepts credits that were revoked
+  revoke_ignored,     // the sender acknowledges a revoke but keeps using the revoked credits
+  answers_to_any,     // the receiver accepts the answer to one revoke as the answer to another
   poison_lost,
-  by_arrival,       // what comes is taken for the next invocation
-  too_large,        // credits say more than there is room for
-  word_of_another,  // the receiver says that it has got what it has not
-  word_lost,        // it never says so
+  by_arrival,       // the receiver matches data to invocations in the order of arrival
+  too_large,        // credits promise more room than the buffer has
+  word_of_another,  // the receiver reports the wrong get as read
+  word_lost,        // the receiver's report of a get is lost
 };
 
 struct edge_setup {
-  std::vector<std::size_t> sizes{whole_bytes, whole_bytes};  // of the sends
-  std::vector<std::size_t> room{whole_bytes};                // of the receives, in turns
-  std::size_t parts = 1;                                     // of each send
+  std::vector<std::size_t> sizes{whole_bytes, whole_bytes};  // bytes of each send
+  std::vector<std::size_t> room{whole_bytes};                // bytes of the receive buffers, used in turns
+  std::size_t parts = 1;                                     // number of parts of each send
   std::size_t failures = 0;
   enum class late : std::uint8_t { first, last } first_late = late::first;
   bool credits = true;
-  bool gets = false;   // instead of puts
-  bool large = false;  // payloads do not go along with their messages
+  bool gets = false;   // the op uses gets instead of puts
+  bool large = false;  // payloads stay with the sender until the receiver fetches them
   bool fences_bring_stamps = false;
-  bool dies = false;  // the sender may be declared dead, and live on
+  bool dies = false;  // the receiver may declare the sender dead while it lives on
   bounds allowed{};
   flaw broken = flaw::none;
 };
 
 struct sent {
   std::uint64_t digest = 0;
-  std::span<std::byte> data;  // the user's again, and written anew, once it has ended
+  std::span<std::byte> data;  // overwritten once the send has ended, as its user may do then
   std::byte value{};
-  std::optional<std::size_t> fails_after;  // so many parts
+  std::optional<std::size_t> fails_after;  // the send fails after this many parts
   std::optional<errc> ended;
 };
 struct posted {
@@ -66,7 +66,7 @@ struct posted {
   std::uint64_t digest = 0;
 };
 
-// Where buffers are: in the same place in every run, because credits and gets name it.
+// The buffers have the same address in every run, because credits and gets contain addresses.
 std::array<std::byte, 1024> memory_of_receiver;
 std::array<std::byte, 1024> memory_of_sender;
 constexpr std::byte used_again{0xee};
@@ -322,7 +322,7 @@ class edge_world final : public held_world {
         breaks("L2: a send that went well was not received");
     }
   }
-  // Of each invocation: which receive it went to, and how.
+  // For each invocation: how its payload was moved and which receive got it.
   std::string outcome() const override {
     std::string text;
     for (std::size_t i = 0; i < sends_.size(); ++i) {
@@ -364,8 +364,8 @@ explorer::maker making(const edge_setup& s) {
 
 using outcomes = std::set<std::string>;
 
-/// Answers what it can come to: `C0P2` where receive 0 got the first message in parts and receive 2 the second one by a put; `G`
-/// by a get.
+/// Returns all outcomes of the search, such as `C0P2`: receive 0 got the first message in parts, and receive 2 got the second one by a
+/// put. `G` stands for a get.
 outcomes check_safe(const std::string& name, const edge_setup& s) {
   const findings f = explore(name, making(s));
   CHECK_MESSAGE(f.safe(), f.how());
@@ -374,7 +374,8 @@ outcomes check_safe(const std::string& name, const edge_setup& s) {
 void check_broken(const std::string& name, const edge_setup& s, const std::string& invariant) {
   tests::check_broken(name, making(s), invariant);
 }
-/// What edge_model.py can come to, with as many sends and time-outs; it does not say which of them failed.
+/// Compares with the outcomes that edge_model.py predicts for as many sends and timeouts. The model does not say which send fails, so
+/// outcomes with a failed send are left out.
 void check_predicted(outcomes come_to, const outcomes& predicted) {
   std::erase_if(come_to, [](const std::string& o) { return o.find('X') != std::string::npos; });
   if (std::getenv("PARLEY_ORDER") == nullptr) CHECK(come_to == predicted);
@@ -417,7 +418,7 @@ TEST_CASE("a fence may bring the stamp, which ends a receive before its sender h
 }
 
 TEST_CASE("a receiver may get payloads, whose senders have them back once they are read") {
-  const outcomes with_gets{"C0C1", "C0G1", "G0G1"};  // the receiver has heard of the memory, or not yet
+  const outcomes with_gets{"C0C1", "C0G1", "G0G1"};  // the receiver has learned of the sender's memory, or not yet
   check_predicted(check_safe("gets", {.parts = 2, .failures = 1, .gets = true}), with_gets);
   check_predicted(check_safe("gets, repeated", {.gets = true, .allowed = {.repetitions = 1}}), with_gets);
   const outcomes with_a_late_one{"C0C1", "C0C2", "C0G1", "C0G2", "C1C2", "C1G2", "G0G1", "G0G2", "G1G2"};

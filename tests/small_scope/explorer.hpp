@@ -4,12 +4,15 @@
 ///     findings f = explorer([] { return std::make_unique<my_scenario>(); }, {}).run();
 ///     CHECK_MESSAGE(f.safe(), f.how());
 ///
-/// A coroutine cannot be copied, so a run begins anew for each order and repeats the choices that lead to where the order branches.
-/// What is left out: orders that differ only in how events of different ranks are interleaved. A rank is a function of what has
-/// happened to it, in that order: it has its own clock and its own executor and knows nothing of the others but their messages. So
-/// two orders that give each rank the same history end in the same state, and one of them is enough. Nothing is assumed about what
-/// an actor remembers. A scenario that can say all of its state (`state`, with `search_limits::by_state`) leaves out more: an order that
-/// leads to a state which another one has led to.
+/// A coroutine cannot be copied. Each order therefore starts a new run, which repeats the choices up to the point where the order
+/// branches.
+///
+/// The search leaves out orders that differ only in how events of different ranks are interleaved. A rank has its own clock and its
+/// own executor, and it learns of the others only by messages: its state is a function of its own events and their order. Two orders
+/// that give each rank the same history end in the same state, so one of them is enough. This holds whatever an actor remembers.
+///
+/// A scenario that can hash its whole state (`state`, with `search_limits::by_state`) leaves out more: every order that leads to a
+/// state that another order has reached.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/random.hpp>
 
@@ -32,29 +35,29 @@ namespace parley::tests {
 using runtime::mix;
 using runtime::rank_id;
 
-/// Something that may happen next. What happens to nobody happens to the network, where the order does not matter.
+/// Something that may happen next. An event at `nobody` changes only the network, and the order of such events does not matter.
 struct event {
   static constexpr rank_id nobody = ~rank_id{0};
-  std::uint64_t name = 0;  ///< what it is, the same in every run
+  std::uint64_t name = 0;  ///< identifies the event; the same in every run
   rank_id where = nobody;
-  std::uint64_t beside = 0;  ///< what it changes in the network as well
-  std::uint32_t id = 0;      ///< the scenario's own: what to do
+  std::uint64_t beside = 0;  ///< what the event also changes in the network, 0: nothing
+  std::uint32_t id = 0;      ///< private to the scenario: what to do
 };
 
 class scenario {
  public:
   virtual ~scenario() = default;
-  /// All that may happen now, in an order that is the same in every run.
+  /// All events that may happen now, in an order that is the same in every run.
   virtual std::vector<event> possible() = 0;
   virtual void happen(const event& e) = 0;
   virtual std::string describe(const event& e) = 0;
-  /// When nothing is possible any more: the rest of the run as a fair world would have it, and what has to be true then.
+  /// Called when no event is possible any more: completes the run as a fair world would, then checks what must be true at the end.
   virtual void finish() = 0;
-  /// All that what happens next depends on, and all that `finish` and checks look at; for `search_limits::by_state`.
+  /// A hash of everything that later events, `finish` and the checks depend on; only `search_limits::by_state` needs it.
   virtual std::uint64_t state() const { return 0; }
-  /// What the run came to, in words that do not depend on the order; after `finish`.
+  /// The result of the run, in words that do not depend on the order; called after `finish`.
   virtual std::string outcome() const = 0;
-  /// The first invariant that did not hold, if any: its name and what happened.
+  /// The first invariant that did not hold: its name and what happened.
   std::optional<std::string> broken;
   void breaks(const std::string& what) {
     if (!broken) broken = what;
@@ -63,12 +66,12 @@ class scenario {
 
 struct findings {
   std::size_t runs = 0;
-  std::size_t states = 0;  ///< in which different histories end
+  std::size_t states = 0;  ///< number of different states that were found
   std::set<std::string> outcomes;
-  std::string broken;              ///< the invariant, and what happened
-  std::vector<std::string> steps;  ///< of the run in which it broke
-  std::string order;               ///< of that run, for `PARLEY_ORDER`
-  bool complete = true;            ///< false: there are more states than were asked for
+  std::string broken;              ///< the invariant that broke, and what happened
+  std::vector<std::string> steps;  ///< the events of the run in which it broke
+  std::string order;               ///< the order of that run, for `PARLEY_ORDER`
+  bool complete = true;            ///< false: the search stopped at `search_limits::states`
   bool safe() const noexcept { return complete && broken.empty(); }
   std::string how() const {
     std::string text = complete ? broken : "there are more states than " + std::to_string(states);
@@ -79,9 +82,9 @@ struct findings {
 
 struct search_limits {
   std::size_t states = 5'000'000;
-  bool every_interleaving = false;  ///< leaves nothing out, to see that leaving out is right
-  bool by_state = false;            ///< equal states are one, whatever led there
-  bool quiet = false;               ///< one of many: `explore` says nothing of it
+  bool every_interleaving = false;  ///< leaves no order out, to test that leaving out loses nothing
+  bool by_state = false;            ///< treats equal states as one, whatever their histories
+  bool quiet = false;               ///< one search of many: `explore` prints nothing about it
 };
 
 class explorer {
@@ -97,7 +100,7 @@ class explorer {
     if (!found_.broken.empty()) retell();
     return std::move(found_);
   }
-  /// One order alone, as `findings::order` gives it.
+  /// Runs a single order, given as in `findings::order`.
   findings repeat(const std::string& order) {
     std::istringstream in(order);
     for (std::string number; std::getline(in, number, '.');) path_.push_back({{}, {}, std::stoul(number)});
@@ -107,7 +110,7 @@ class explorer {
 
  private:
   struct histories {
-    std::vector<std::uint64_t> of;  // each rank
+    std::vector<std::uint64_t> of;  // by rank
     std::uint64_t network = 0;
     void add(const event& e) {
       if (e.where != event::nobody) {
@@ -128,9 +131,9 @@ class explorer {
     std::size_t taken = 0;
   };
 
-  // Whether it leads where nobody has been.
+  // Whether choice `i` leads to a state that no other order has reached.
   bool is_new(const choice& c, std::size_t i) {
-    if (limits_.by_state) return true;  // what it leads to is known only there
+    if (limits_.by_state) return true;  // the state is known only after the event has happened
     if (limits_.every_interleaving) return ++found_.states != 0;
     histories after = c.before;
     after.add(c.from[i]);
@@ -156,7 +159,7 @@ class explorer {
         break;
       }
       while (c.taken < c.from.size() && !is_new(c, c.taken)) ++c.taken;
-      if (c.taken == c.from.size()) return;  // these have all been seen
+      if (c.taken == c.from.size()) return;  // every choice here leads to a state that was seen before
       if (found_.states > limits_.states) {
         found_.complete = false;
         return;
@@ -178,7 +181,7 @@ class explorer {
     return false;
   }
   void fail(const std::string& what) { found_.broken = what; }
-  // The path once more, in words.
+  // Runs the path again and describes each of its events.
   void retell() {
     const auto s = make_();
     for (const choice& c : path_) {
@@ -201,13 +204,14 @@ class explorer {
   findings found_;
 };
 
-/// Whether a search may take minutes: `PARLEY_SCOPE=deep`.
+/// Whether searches that take minutes were asked for: `PARLEY_SCOPE=deep`.
 inline bool deep() {
   const char* const how = std::getenv("PARLEY_SCOPE");
   return how != nullptr && std::string_view(how) == "deep";
 }
 
-/// Searches, and says how much there was. With `PARLEY_ORDER=NAME:ORDER` that order of the search of that name alone, and nothing of others.
+/// Searches and prints how many runs and states there were. With `PARLEY_ORDER=NAME:ORDER` it runs only that order of the search NAME, and
+/// skips all other searches.
 inline findings explore(const std::string& name, explorer::maker make, search_limits l = {}) {
   explorer s(std::move(make), l);
   const char* const asked = std::getenv("PARLEY_ORDER");
@@ -222,13 +226,13 @@ inline findings explore(const std::string& name, explorer::maker make, search_li
   return f;
 }
 
-/// Nothing breaks in any order, and the runs come to what is `predicted`.
+/// Checks that no order breaks an invariant, and that the outcomes of all runs are exactly `predicted`.
 inline void check_safe(const std::string& name, const explorer::maker& make, const std::set<std::string>& predicted) {
   const findings f = explore(name, make);
   CHECK_MESSAGE(f.safe(), f.how());
   if (f.runs != 0) CHECK(f.outcomes == predicted);
 }
-/// Some order breaks `invariant`, and does so again when it is repeated.
+/// Checks that some order breaks `invariant`, and that repeating this order breaks it in the same way.
 inline void check_broken(const std::string& name, const explorer::maker& make, const std::string& invariant) {
   const findings f = explore(name, make);
   if (f.runs == 0) return;

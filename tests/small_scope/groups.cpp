@@ -1,4 +1,4 @@
-// A group with a leader, whose stamps say what runs some invocations later, in every order of delivery.
+// Explores a group whose leader stamps which config runs some invocations later, in every order of delivery.
 #include <parley/tests/small_scope/held_world.hpp>
 
 #include <parley/actors/group/group_leader.hpp>
@@ -21,7 +21,7 @@ struct group_setup {
   std::uint64_t depth = 1;
   std::uint64_t calls = 3;
   bounds allowed{};
-  std::uint64_t waits_for = depth;  // how far behind the stamp is that a worker waits for
+  std::uint64_t waits_for = depth;  // a worker waits for the stamp of this many invocations before
   bool ignores_stamps = false;
 };
 
@@ -34,7 +34,7 @@ op_declaration declared(const group_setup& s) {
   return op;
 }
 
-/// Workers contribute their rank, the leader returns the sum. It decides for another config at some time.
+/// Workers contribute their rank and the leader returns the sum. At some point the leader decides on another config.
 class group_world final : public held_world {
  public:
   explicit group_world(const group_setup& setup)
@@ -50,7 +50,7 @@ class group_world final : public held_world {
     for (auto& s : sites) programs_.push_back(std::make_unique<scope>(s->clock));
   }
 
-  // As many are under way at once as the depth allows, and one that waits.
+  // A rank has at most `depth` calls in flight, plus one that waits.
   bool may_call(rank_id r) const {
     const std::uint64_t next = ends_[r]->next_invocation();
     return next < setup_.calls && next <= ended_[r] + setup_.depth;
@@ -138,7 +138,7 @@ class group_world final : public held_world {
   op_declaration op_;
   assignment assigned_;
   std::vector<std::unique_ptr<rooted_group>> ends_;
-  std::vector<std::map<std::uint64_t, std::uint64_t>> ran_;  // by rank: what each invocation ran
+  std::vector<std::map<std::uint64_t, std::uint64_t>> ran_;  // by rank: the config that each invocation ran
   std::vector<std::uint64_t> ended_;
   std::vector<std::unique_ptr<scope>> programs_;
 };
@@ -147,7 +147,7 @@ explorer::maker making(const group_setup& s) {
   return [s] { return std::make_unique<group_world>(s); };
 }
 
-/// `predicted`: what protocol_model.py can come to with a leader that changes its mind once.
+/// `predicted`: the outcomes of protocol_model.py for a leader that changes its config once.
 void check_safe(const std::string& name, const group_setup& s, const std::set<std::string>& predicted) {
   tests::check_safe(name, making(s), predicted);
 }

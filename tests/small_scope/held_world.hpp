@@ -1,10 +1,10 @@
 #pragma once
-/// Ranks whose messages wait until a search says which of them comes next. Each rank has its own executor and clock, so that nothing
-/// but messages joins them (search.hpp needs that); time stands still unless the search lets it go on for one rank.
+/// Ranks whose messages stay in flight until a search chooses which one arrives next. Each rank has its own executor and clock, so that
+/// only messages connect the ranks (explorer.hpp relies on that). A rank's clock stands still unless the search advances it.
 ///
-/// A message may come in any order, be lost at once when it is sent (losing it later is the same), or come twice; a put lands at
-/// any time after its start, and a fence ends at any time after that; what is read of another rank's memory, by a get or as the
-/// payload of a large message, is read at any time: as many losses, repetitions and timers as `bounds` allows.
+/// Messages may arrive in any order. A message may be lost as soon as it is sent (a later loss has the same effect), or arrive twice.
+/// A put lands at any time after its start, and a fence ends at any time after the puts before it have landed. Memory of another rank is
+/// read at any time, by a get or to fetch the payload of a large message. `bounds` limits the number of losses, repetitions and timers.
 #include <parley/tests/small_scope/explorer.hpp>
 
 #include <parley/actors/agreement/messages.hpp>
@@ -27,20 +27,20 @@ using runtime::time_ns;
 struct bounds {
   std::size_t losses = 0;
   std::size_t repetitions = 0;
-  std::size_t timers = 0;         ///< how often a clock goes on to its rank's next timer
-  bool acknowledge_late = false;  ///< acknowledgements come in any order, too
+  std::size_t timers = 0;         ///< how often the search advances a clock to its rank's next timer
+  bool acknowledge_late = false;  ///< acknowledgements arrive in any order, too
 };
 
 class held_world;
 
-/// A payload that stays with its sender until it is fetched or let go.
+/// A payload that stays in its sender's memory until the receiver fetches or releases it.
 struct lent_payload {
   rank_id from = 0;
   std::span<const std::byte> bytes;
-  runtime::completion* done = nullptr;  // of the send
+  runtime::completion* done = nullptr;  // completes the send
 };
 
-/// What is under way.
+/// An operation or message in flight.
 struct held {
   enum class kind : std::uint8_t { message, put, fence, announcement, answer, read };
   kind what = kind::message;
@@ -49,16 +49,16 @@ struct held {
   runtime::link::channel on = runtime::link::channel::control;
   std::vector<std::byte> header;
   std::vector<std::byte> payload;
-  std::byte* place = nullptr;           // of a put, or where a read goes to
-  std::span<const std::byte> source{};  // of a read, in the memory of `to`
-  const lent_payload* lent = nullptr;   // of a message, or of its read
+  std::byte* place = nullptr;           // where a put or a read writes to
+  std::span<const std::byte> source{};  // what a read reads, in the memory of `to`
+  const lent_payload* lent = nullptr;   // the payload of a large message, or of the read that fetches it
   runtime::completion* done =
-      nullptr;  // of a fence, also of one that brings a message, of the answer to that, of a send, of a read
-  std::uint64_t number = 0;  // in the order of sending
+      nullptr;  // what to complete: a fence, an announcement (a fence with a message), its answer, a send or a read
+  std::uint64_t number = 0;  // counts in the order of sending
   std::uint64_t name = 0;
-  bool fresh = true;  // sent by the latest event
+  bool fresh = true;  // the latest event sent it
 
-  /// The body of a control message, if it is an `M`.
+  /// The body of a control message, if it has type `M`.
   template <class M>
   std::optional<M> as() const {
     if (type() != M::message_type) return std::nullopt;
@@ -79,7 +79,7 @@ struct held {
     std::memcpy(&h, header.data(), sizeof h);
     return h;
   }
-  /// 0 for what is no control message.
+  /// The type of a control message; 0 for everything else.
   std::uint16_t type() const {
     return what == kind::message && on == runtime::link::channel::control ? frame().type : std::uint16_t{0};
   }
@@ -126,12 +126,11 @@ class held_link final : public runtime::link {
   counters counters_;
 };
 
-/// One rank.
 struct site {
   site(held_world& w, rank_id r, std::vector<std::uint64_t> incarnations)
       : net(w, r), mail(clock, net, {}), data(net), actors(clock),
         shared{clock, actors, net, mail, data, flight, std::move(incarnations)} {}
-  /// Runs what is ready, until only time or a message can bring more.
+  /// Runs the loop until it can only go on with a message or a later time.
   void settle() {
     while (clock.ready() || clock.next_timer() <= clock.now()) clock.turn();
   }
@@ -153,30 +152,30 @@ class held_world : public scenario {
     for (rank_id r = 0; r < n; ++r) sites.push_back(std::make_unique<site>(*this, r, incarnations));
   }
 
-  // What a scenario adds: steps of the programs, numbered by it, and what a fair world would do last.
+  // What a scenario adds: the steps of its programs, whose ids the scenario chooses, and what a fair world would do last.
   virtual std::vector<event> steps() = 0;
   virtual void step(const event& e) = 0;
   virtual std::string name_of_step(const event& e) = 0;
-  /// Does what the programs have left to do, if they can; whether they did anything.
+  /// Does what the programs still have to do, if they can; returns whether they did anything.
   virtual bool go_on() = 0;
   virtual bool over() = 0;
-  /// What does not hold at the end, although all had what they needed.
+  /// Called after a fair end: reports what does not hold although every rank had what it needed.
   virtual void judge() = 0;
   virtual std::string unfinished() = 0;
-  /// A look at a message that leaves; a mutant changes it. False: it is gone.
+  /// Sees each message that is sent; a mutant may change it. Returns false if the message is lost.
   virtual bool on_send(held&) { return true; }
   virtual bool on_deliver(held&) { return true; }
-  /// Whether it need not be tried later than at once.
+  /// Whether the message may arrive at once, so that the search need not try later arrivals.
   virtual bool comes_at_once(const held& m) const {
     return m.type() == actors::ack::message_type && bounds_.timers == 0 && !bounds_.acknowledge_late;
   }
   virtual void on_landing(const held&) {}
   virtual void on_reading(const held&) {}
-  /// What has to hold after each event.
+  /// Checks what must hold after each event.
   virtual void look() {}
 
-  // An acknowledgement takes a letter out of an outbox, which only timers look at. Where none fires it changes nothing for what else
-  // may happen, so that it need not be tried later than at once.
+  // An acknowledgement removes a letter from an outbox, and only timers look at outboxes. While no timer can fire, an acknowledgement does
+  // not change what else may happen, so the search delivers it at once and does not try later arrivals.
   std::vector<event> possible() final {
     std::vector<event> all;
     for (std::uint32_t i = 0; i < under_way.size() && all.empty(); ++i) {
@@ -213,10 +212,10 @@ class held_world : public scenario {
     }
     const std::uint32_t i = e.id % span;
     if (e.id < time) {
-      for (held& h : under_way) h.fresh = h.fresh && e.id >= lost;  // of two that were sent together both may be lost
+      for (held& h : under_way) h.fresh = h.fresh && e.id >= lost;  // two messages sent together may both be lost
       const bool again = e.id >= arrives_again && e.id < lost;
       held m = again ? under_way[i] : take(i);
-      if (again) under_way[i].name = mix(m.name + 3);  // a router drops a copy, but not what was said again
+      if (again) under_way[i].name = mix(m.name + 3);  // renamed: a router drops a copy, but not a retry
       repeated_ += again ? 1 : 0;
       lost_ += e.id >= lost ? 1 : 0;
       if (e.id < lost) arrive(m);
@@ -237,7 +236,7 @@ class held_world : public scenario {
     const held& h = under_way[i];
     return text_of(h) + (e.id >= lost ? " is lost" : e.id >= arrives_again ? " arrives, and will again" : " arrives");
   }
-  /// Everything arrives, programs go on and time passes, until all is over or nothing can bring that about.
+  /// Delivers everything, lets the programs go on and advances time, until everything is over or nothing is left that could progress it.
   void finish() final {
     for (std::size_t round = 0; round < 2'000 && !broken; ++round) {
       bool moved = true;
@@ -267,8 +266,8 @@ class held_world : public scenario {
   bool fences_work = true;
   bool fences_bring_messages = false;
   bool withdrawing_works = true;
-  std::size_t most_sent_along = ~std::size_t{0};  // of a larger payload the receiver hears, and fetches it
-  // Before the sites, which they outlive.
+  std::size_t most_sent_along = ~std::size_t{0};  // the receiver has to fetch a larger payload
+  // Declared before the sites, because it must outlive them.
   std::deque<lent_payload> lent;
   struct network : std::vector<held> {
     ~network() {
@@ -306,15 +305,15 @@ class held_world : public scenario {
   }
 
  private:
-  static constexpr std::uint32_t span = 1U << 16U;  // ids: what to do, and with which
+  static constexpr std::uint32_t span = 1U << 16U;  // id = action (a multiple of `span`) + index of the message or rank
   static constexpr std::uint32_t arrives = span;
   static constexpr std::uint32_t arrives_again = 2 * span;
   static constexpr std::uint32_t lost = 3 * span;
   static constexpr std::uint32_t time = 4 * span;
   static constexpr std::uint64_t timer_name = 0x71ae;
 
-  // What a frame says of acceptance and its place among all frames to its receiver is left out: within a window of 64 frames
-  // nothing depends on them, and with them the same message would have another name after every other one.
+  // The name leaves out a frame's acknowledgement and its sequence number. Nothing depends on them within a window of 64 frames, and with
+  // them the same message would have another name in each order.
   std::uint64_t name_of(const held& m) const {
     std::uint64_t h =
         mix(m.from * 1024 + m.to * 16 + static_cast<std::uint64_t>(m.what) * 4 + static_cast<std::uint64_t>(m.on) + 1);
@@ -437,7 +436,7 @@ inline void held_link::release(const void* held, bool remote) noexcept {
     delete[] static_cast<const std::byte*>(held);
   }
 }
-// Its sender hears, at some time, that nobody reads it any more.
+// The payload's sender learns, at some later time, that nobody reads the payload any more.
 inline void held_link::give_back(const lent_payload& payload) noexcept {
   held m;
   m.what = held::kind::answer;

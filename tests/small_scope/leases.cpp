@@ -1,4 +1,4 @@
-// The lease scheme, with the coordinator and the participants that programs run, in every order of delivery.
+// Explores the lease scheme, with the coordinator and the participants that programs run, in every order of delivery.
 #include <parley/tests/small_scope/held_world.hpp>
 
 #include <parley/actors/agreement/coordinator.hpp>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t bytes = 1024;
 
-/// Of each rank; the last one lacks the third config.
+/// The configs of each rank. The last rank lacks the third config.
 const tuning::catalogue& configs() {
   static const tuning::catalogue all = tuning::catalogue::make({{"c0"}, {"c1"}, {"c2"}}).value();
   return all;
@@ -27,13 +27,13 @@ std::string id_of(std::uint64_t digest) { return configs()[*configs().find(diges
 
 enum class mutant : std::uint8_t {
   none,
-  promise_too_low,   // the coordinator is told of an index that the member does not keep
+  promise_too_low,   // the coordinator receives a lower index than the one at which the member stops
   smallest_promise,  // the schedule begins at the smallest of the promises
   promise_changes,
   abort_after_schedule,
   schedule_forgotten,
-  log_lost,            // by the coordinator, which begins anew in the same generation
-  claims_to_be_ready,  // with what a member has not even got
+  log_lost,            // the coordinator loses its log and starts over in the same generation
+  claims_to_be_ready,  // a member reports a config as ready that it does not have
 };
 
 struct lease_setup {
@@ -41,10 +41,10 @@ struct lease_setup {
   std::uint64_t calls = 3;
   std::vector<std::uint64_t> margins{0, 0, 0};
   enum class aim : std::uint8_t { decision, trials } campaign = aim::decision;
-  enum class from : std::uint8_t { opened, offers } begins = from::opened;  // candidates are known, or not even offered
+  enum class from : std::uint8_t { opened, offers } begins = from::opened;  // candidates are known, or not yet offered
   bounds allowed{};
   std::size_t aborts = 0;
-  std::size_t failures = 0;  // of c1: the trials that are left are cut short, by another campaign
+  std::size_t failures = 0;  // failures of c1; after each, another campaign cuts the remaining trials short
   std::size_t generation_ends = 0;
   mutant broken = mutant::none;
 };
@@ -61,10 +61,10 @@ op_declaration declared(rank_id ranks) {
 
 struct call {
   std::uint64_t generation, invocation, digest;
-  bool ready;  // it was warmed there
+  bool ready;  // the config was warmed on that rank
 };
 
-/// What one rank has of the op.
+/// One rank's part of the op.
 struct member final : implementations, rehearsals {
   member(site& s, const op_declaration& d, std::uint64_t g, const lease_setup& setup)
       : at(s), rows(s.clock), mine(d, g, rows, *this), leases(s.shared, mine, *this), program(s.clock) {
@@ -109,11 +109,11 @@ struct member final : implementations, rehearsals {
   lease_participant leases;
   std::vector<call> ran;
   bool calling = false;
-  bool ended = false;  // its generation, and it has not joined the next one
+  bool ended = false;  // the generation of this rank has ended, and the rank has not joined the next one
   scope program;
 };
 
-/// What the leader has beside that.
+/// What the leader has in addition to its `member`.
 struct leader {
   leader(site& s, const op_declaration& d, std::uint64_t g, const lease_setup& setup)
       : actors(s.clock), own{s.clock, actors, s.net, s.mail, s.data, s.flight, s.shared.incarnations},
@@ -197,7 +197,7 @@ class lease_world final : public held_world {
         m.program.spawn(member::call_once(m));
         break;
       case join: m.ended = !m.leases.rejoin(); break;
-      case abort:  // promises take longer than anybody waits for them
+      case abort:  // 2 s, so that the coordinator stops waiting for promises
         ++aborted_;
         sites[0]->clock.advance_to(sites[0]->clock.deadline_in(2'000'000'000));
         break;
@@ -303,7 +303,7 @@ class lease_world final : public held_world {
   static constexpr std::uint64_t first_generation_number = 0x10000;
   enum : std::uint32_t { make_call, join, abort, c1_fails, lose_log, end_generation };
 
-  // Coroutines end before what they use.
+  // Declared in this order so that coroutines end before the objects that they use.
   std::vector<std::unique_ptr<member>> members;
   std::unique_ptr<leader> lead;
 
@@ -323,7 +323,7 @@ explorer::maker making(const lease_setup& s) {
 
 using outcomes = std::set<std::string>;
 
-/// `predicted`: what protocol_model.py can come to, from the leader's first call on, with the same number of calls and margins.
+/// `predicted`: the outcomes of protocol_model.py, counted from the leader's first call, for the same number of calls and margins.
 void check_safe(const std::string& name, const lease_setup& s, const outcomes& predicted) {
   tests::check_safe(name, making(s), predicted);
 }

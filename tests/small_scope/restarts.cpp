@@ -1,6 +1,6 @@
-// A rank whose process another one replaces, in every order in which the calls, the messages of both processes, and the news of the
-// restart can come: whole ranks, with their ops as programs declare them. Pairs and groups run their default; an op without headers has
-// one campaign in each generation, which its results files have decided.
+// Explores the restart of one rank: every order of the calls, of the messages of the old and the new process, and of the news of the
+// restart. Whole ranks run here, with ops as programs declare them. Pairs and groups run their default config; an op without headers
+// has one campaign in each generation, which its results files have decided.
 #include <parley/tests/small_scope/held_world.hpp>
 #include <parley/tests/support/world.hpp>
 
@@ -33,17 +33,17 @@ namespace {
 
 enum class flaw : std::uint8_t {
   none,
-  generation_ignored,  // data of the ended generation counts as that of the one which has begun
-  not_told,            // nobody hears of the restart
-  promises_kept,       // of the ended generation, in the one which has begun
-  log_kept,            // the same of what a leader has written
+  generation_ignored,  // data of the ended generation is accepted as data of the new one
+  not_told,            // no rank learns of the restart
+  promises_kept,       // promises of the ended generation count in the new one
+  log_kept,            // a leader's log of the ended generation counts in the new one
 };
 
 struct restart_setup {
   enum class op : std::uint8_t { pair, group, leases } what = op::pair;
   rank_id returns = 1;
   std::uint64_t before = 1;  // calls of each rank with the old process
-  std::uint64_t after = 1;   // and with the new one
+  std::uint64_t after = 1;   // calls of each rank with the new process
   bounds allowed{};
   flaw broken = flaw::none;
 };
@@ -51,7 +51,7 @@ constexpr auto group = restart_setup::op::group;
 constexpr auto leases = restart_setup::op::leases;
 constexpr std::size_t call_bytes = 8;
 
-/// Stands in for a library whose calls carry no header of ours: the i-th calls of both ranks on one communicator meet.
+/// Stands in for a library whose calls carry no parley header: the i-th calls of both ranks on one communicator meet.
 struct library final : runtime::link::handler {
   struct word {
     std::uint64_t communicator = 0, index = 0, digest = 0, invocation = 0, value = 0;
@@ -83,11 +83,11 @@ struct library final : runtime::link::handler {
   runtime::link& net;
   news changed;
   std::map<std::pair<std::uint64_t, std::uint64_t>, word> heard;
-  std::function<void(const word&)> on_call;              // as it begins
-  std::function<void(const word&, const word&)> on_met;  // ours, theirs
+  std::function<void(const word&)> on_call;              // runs when this rank begins a call
+  std::function<void(const word&, const word&)> on_met;  // runs when two calls meet: this rank's word, the peer's word
 };
 
-/// Each rank gets the sum of both first bytes.
+/// Gives each rank the sum of both ranks' first bytes.
 struct exchange final : ops::symmetric_config {
   explicit exchange(std::string name) : symmetric_config({.name = std::move(name)}) {}
   task<> run(ops::symmetric_call call, std::span<std::byte> data) const override {
@@ -116,7 +116,7 @@ const std::vector<ops::symmetric_config_ptr>& exchanges() {
   return all;
 }
 
-/// A process in a rank's place, and what its program has done.
+/// A process in a rank's place, and what its program has done so far.
 struct process {
   process(site& s, const runtime::incarnations& known, const restart_setup& setup, std::uint64_t g,
           std::uint64_t communicator)
@@ -151,8 +151,8 @@ struct process {
   ops::transfer messages;
   ops::collective sums;
   ops::symmetric norms;
-  std::uint64_t generation;  // that its program is in: 1 after the restart
-  bool told = false;         // of the restart
+  std::uint64_t generation;  // the generation that its program is in: 1 after the restart
+  bool told = false;         // this process knows of the restart
   bool calling = false;
   scope program;
 };
@@ -197,7 +197,7 @@ class restart_world final : public held_world {
       if (may_hear(r)) all.push_back({hear, r, 0, hear});
       if (may_rejoin(r)) all.push_back({rejoin, r, 0, rejoin});
     }
-    // What was for the old process may come to the new one.
+    // `restart` keeps the messages in flight to the old process, which may then reach the new one; `restart_alone` drops them.
     if (!restarted_) {
       all.push_back({restart, setup_.returns, 0, restart});
       all.push_back({restart_alone, setup_.returns, restart_alone, restart_alone});
@@ -214,7 +214,7 @@ class restart_world final : public held_world {
       case hear:
         p.told = true;
         p.self.on_restarted(setup_.returns, incarnations_[setup_.returns]);
-        if (setup_.what == restart_setup::op::pair) p.generation = 1;  // by itself
+        if (setup_.what == restart_setup::op::pair) p.generation = 1;  // a pair needs no `rejoin`
         break;
       case rejoin:
         if (!(setup_.what == leases ? p.norms.rejoin(library::make(p.lib, incarnations_[setup_.returns]))
@@ -243,7 +243,7 @@ class restart_world final : public held_world {
     return "rank " + std::to_string(e.where) + " " + what[e.id];
   }
 
-  // Of the invocation: nobody else sends these bytes.
+  // A value that is unique to the rank, the generation and the call.
   static std::byte value(rank_id r, std::uint64_t generation, std::uint64_t n) {
     return static_cast<std::byte>(100 * generation + 10 * n + r + 1);
   }
@@ -294,9 +294,9 @@ class restart_world final : public held_world {
   static bool is_of_leases(const held& m) {
     return m.type() >= lease_prepare::message_type && m.type() <= lease_let_go::message_type;
   }
-  // What the ranks of a pair or group agree on and rehearse is of no matter here. Of an op without headers all that leases say is,
-  // but that they were heard, and what reaches a rank before it has joined the new process; calls with that end as soon as both have
-  // begun, as if the slower one had begun later.
+  // Messages that the search need not delay. In a pair or a group: all control messages except `gen_end`, and data of rehearsals. In an op
+  // without headers, the search delays lease messages (except `known` replies) and messages of the new process to a rank that has not
+  // rejoined. Calls with the new process meet as soon as both ranks have begun them, as if the slower rank had begun later.
   bool comes_at_once(const held& m) const override {
     stamp s;
     if (setup_.what != leases) {
@@ -355,7 +355,7 @@ class restart_world final : public held_world {
     return setup_.what != leases || has_changed_config();
   }
   const lease_log* log() const { return processes_[0]->norms.end().lease_coordinator()->log_of(call_bytes); }
-  /// Whether the campaign of the new generation has ended as it should.
+  /// Whether the campaign of the new generation has ended with the decided config.
   bool has_changed_config() const {
     return log() != nullptr && log()->tail() == exchanges()[1]->digest() &&
            !processes_[0]->norms.end().lease_coordinator()->owes_messages();
@@ -371,7 +371,7 @@ class restart_world final : public held_world {
         breaks("S1: invocation " + std::to_string(at.second) + " ran otherwise than the log has it");
     }
   }
-  // How many calls with the old process went well, on each rank.
+  // For each rank: how many of its calls with the old process succeeded.
   std::string outcome() const override { return std::to_string(went_well_[0][0]) + std::to_string(went_well_[1][0]); }
 
  private:
@@ -382,10 +382,10 @@ class restart_world final : public held_world {
   bool restarted_ = false;
   std::uint64_t newest_ = 0;
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>
-      ran_;  // by communicator and invocation: which config
+      ran_;  // by communicator and invocation: the config that ran
   std::map<std::tuple<rank_id, std::uint64_t, std::uint64_t>, std::uint64_t> promised_;
-  std::uint64_t made_[2][2]{};       // by rank, and by generation
-  std::uint64_t went_well_[2][2]{};  // the same
+  std::uint64_t made_[2][2]{};       // by rank and generation
+  std::uint64_t went_well_[2][2]{};  // by rank and generation
 };
 
 explorer::maker making(const restart_setup& s) {
@@ -401,8 +401,8 @@ void check_broken(const std::string& name, const restart_setup& s, const std::st
 
 }  // namespace
 
-// How many calls may go well with the old process: a receive needs a send; a leader's call a worker's contribution, and the worker's
-// next one the leader's answer.
+// `predicted` is how many calls with the old process may succeed on ranks 0 and 1. A receive needs its send. A leader's call needs the
+// worker's contribution, and the worker's next call needs the leader's result.
 TEST_CASE("a pair goes on when one of its ranks restarts") {
   const std::set<std::string> predicted{"00", "10", "11", "20", "21", "22"};
   const std::uint64_t after = deep() ? 2 : 1;
@@ -416,7 +416,7 @@ TEST_CASE("a group goes on when one of its ranks restarts") {
   check_safe("the leader restarts", {.what = group, .returns = 0, .before = 2, .after = 2}, predicted);
 }
 
-// A call ends when both have begun it.
+// A call can succeed once both ranks have begun it; a restart may still end it on one of them.
 TEST_CASE("an op without headers goes on when one of its ranks restarts, and changes its config in each generation") {
   const std::set<std::string> predicted{"00", "01", "10", "11"};
   const std::uint64_t after = deep() ? 2 : 1;

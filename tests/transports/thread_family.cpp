@@ -13,7 +13,7 @@ using parley::transports::thread_family;
 TEST_CASE("a family is there until the last thread that one of it has started has ended") {
   std::atomic<bool> child_may_go = false, grandchild_may_go = false;
   bool at_first = true, with_child = false, with_grandchild = false, other_has = true, at_last = true;
-  std::thread([&] {  // as the name stays
+  std::thread([&] {  // in a thread of its own, because a thread keeps the family's name
     const thread_family family("tested");
     at_first = family.has_others();
     std::thread grandchild;
@@ -34,7 +34,7 @@ TEST_CASE("a family is there until the last thread that one of it has started ha
     grandchild_may_go.notify_all();
     grandchild.join();
     for (const deadline limit;
-         (at_last = family.has_others()) && !limit.is_over();) {  // joined before the kernel lists it no more
+         (at_last = family.has_others()) && !limit.is_over();) {  // the kernel may list a joined thread for a moment
     }
   })
       .join();

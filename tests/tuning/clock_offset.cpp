@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t us = 1'000, ms = 1'000'000, s = 1'000'000'000;
 
-/// Two clocks in one true time: ours shows it, theirs is off and runs at another rate.
+/// Two clocks: ours shows the true time; theirs has an offset and another rate.
 struct clocks {
   double offset_ns = 0;
   double ppm = 0;
@@ -22,7 +22,7 @@ struct clocks {
   }
   std::int64_t theirs(std::int64_t ours) const { return std::llround(theirs_exactly(ours)); }
   double truth(std::int64_t ours) const { return theirs_exactly(ours) - static_cast<double>(ours); }
-  /// A question at `at` that takes `there` on its way, is answered after `thinking`, and whose answer takes `back`.
+  /// A round trip: a question sent at `at` travels for `there`, is answered after `thinking`, and its answer travels for `back` (ns).
   round_trip trip(std::int64_t at, std::int64_t there, std::int64_t back, std::int64_t thinking = 0) const {
     return {at, theirs(at + there), theirs(at + there + thinking), at + there + thinking + back};
   }
@@ -54,7 +54,7 @@ TEST_CASE("the narrowest round trip counts, and each way's fastest message by it
   REQUIRE(e);
   CHECK(e->error_ns < 14 * us);
   CHECK(inside(*e, c.truth(1 * s)));
-  o.add(c.trip(1 * s + 3 * ms, 900 * us, 900 * us));  // a slow one does not widen it
+  o.add(c.trip(1 * s + 3 * ms, 900 * us, 900 * us));  // a slow round trip does not widen the error
   CHECK(o.at(1 * s + 2 * ms)->error_ns <= e->error_ns);
 }
 

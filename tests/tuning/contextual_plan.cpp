@@ -50,7 +50,7 @@ TEST_CASE("a plan is finished once all of its trials have ended, in any order, w
   const auto second = plan.next();
   CHECK_FALSE(plan.next());
   CHECK(plan.taken() == 2);
-  plan.ended(*second, std::nullopt);  // something else ran in its place
+  plan.ended(*second, std::nullopt);  // another config ran in its place
   CHECK_FALSE(plan.finished());
   plan.ended(*first, 5.0);
   CHECK(plan.finished());

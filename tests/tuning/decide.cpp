@@ -78,13 +78,13 @@ TEST_CASE("what times scatter by keeps the default, and makes no equals of those
   const times scattered{took(1000, 4, 10), took(133, 4, 30), took(100, 4, 30)};
   CHECK(decide(scattered).winner == 2);
   CHECK(decide(times{took(133, 4, 30), took(100, 4, 30)}).winner == 0);
-  times far_apart{took(1000), took(133), took(100)};  // on hosts whose clocks are known by 20 ns
+  times far_apart{took(1000), took(133), took(100)};  // on hosts whose clocks are known to within 20 ns
   for (aggregate& a : far_apart) a.clock_error_ns = 20;
   CHECK(decide(far_apart).winner == 1);
 }
 
 TEST_CASE("the first among equals must itself beat the default") {
-  // 98 is within noise of 95.5, the fastest, and of the default.
+  // 98 is within noise of the fastest (95.5) and of the default.
   CHECK(decide(times{took(100), took(98), took(95.5)}).winner == 2);
 }
 
@@ -156,10 +156,11 @@ TEST_CASE("a decision says how well founded it is") {
   };
   const auto how = [](const std::vector<aggregate>& all) { return decide(all).confidence; };
   CHECK(how({took(100, 20, 2), took(50, 20, 2)}) == confidence::sure);
-  CHECK(how({took(100, 20, 2), took(50, 20, 2), {}}) == confidence::sure);  // what was not measured is no rival
+  // a candidate that was not measured is no rival
+  CHECK(how({took(100, 20, 2), took(50, 20, 2), {}}) == confidence::sure);
   CHECK(how({took(100, 1, 0), took(50, 1, 0)}) == confidence::thin);
   CHECK(how({took(100, 3, 20), took(90, 3, 20)}) == confidence::thin);
-  CHECK(how({took(100, 90, 20), took(99, 90, 20)}) == confidence::fair);  // more would tell no more
+  CHECK(how({took(100, 90, 20), took(99, 90, 20)}) == confidence::fair);  // more repetitions would not tell more
   CHECK(how({took(100, 20, 2, 900), took(50, 20, 2), took(400, 2, 1)}) == confidence::thin);
   CHECK(how({took(100, 20, 2)}) == confidence::sure);
   CHECK(how({aggregate{}, aggregate{}}) == confidence::none);

@@ -20,7 +20,7 @@ TEST_CASE("a change that lasts is one, up or down, and a shorter one is none") {
     d.decided(100);
     CHECK(d.add(burst(other)) == drift::suspected);
     CHECK(d.add(burst(other)) == drift::suspected);
-    CHECK(d.add(burst(101)) == drift::steady);  // back: the count begins anew
+    CHECK(d.add(burst(101)) == drift::steady);  // the times are as before, so the count restarts
     CHECK(d.add(burst(other)) == drift::suspected);
     CHECK(d.add(burst(other)) == drift::suspected);
     CHECK(d.add(burst(other)) == drift::changed);

@@ -1,5 +1,5 @@
 #pragma once
-/// Numbers for property tests: splitmix64, the same on every machine.
+/// Numbers for property tests: splitmix64, so the same on every machine.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -19,9 +19,9 @@ class generator {
     return z ^ (z >> 31U);
   }
   std::uint64_t below(std::uint64_t limit) { return next() % limit; }
-  /// From -1 to 1.
+  /// Uniform from -1 to 1.
   double symmetric() { return static_cast<double>(next() >> 11U) * 0x1p-52 - 1.0; }
-  /// About normal, with a standard deviation of 1.
+  /// Roughly normal, with standard deviation 1.
   double normal() { return symmetric() + symmetric() + symmetric(); }
   std::string text(std::size_t longest, const std::string& letters) {
     std::string out(below(longest + 1), ' ');

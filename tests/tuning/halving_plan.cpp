@@ -144,7 +144,7 @@ TEST_CASE("who was dropped on few repetitions, while a machine did something els
   SUBCASE("with as many repetitions as are thorough, beside those that are left") {
     plan.complete_round(std::vector{steady_default, unlucky, disturbed});
     CHECK_FALSE(plan.finished());
-    indexes wanted{0};  // once, as another one is surely faster
+    indexes wanted{0};  // the default once, because another config surely beats it
     for (int i = 0; i < 5; ++i) wanted.insert(wanted.end(), {1, 2});
     CHECK(round_of(plan) == wanted);
     SUBCASE("and comes back") {
@@ -187,7 +187,7 @@ TEST_CASE("later rounds double the repetitions, and keep the better half of what
   CHECK(plan.survivors() == indexes{0, 7, 8});
   CHECK(round_of(plan).size() == 48);
   plan.complete_round(times);
-  CHECK(plan.survivors() == indexes{0, 7, 8});  // neither of two is dropped by a guess
+  CHECK(plan.survivors() == indexes{0, 7, 8});  // the two are too close, so the plan does not guess between them
 }
 
 TEST_CASE("a default that is surely slower than another is repeated once a round, and no more") {
@@ -210,11 +210,11 @@ TEST_CASE("a campaign goes on until what it would choose is known to be as good 
     return plan.finished();
   };
   CHECK_FALSE(ended_with({took(300, 7, 1), took(104, 7, 8), took(100, 7, 8)}));  // 104 may be the faster one
-  CHECK_FALSE(ended_with({took(300, 7, 1), took(102, 7, 8), took(100, 7, 8)}));  // and 102 the slower one, by much
-  CHECK(ended_with({took(300, 64, 1), took(102, 64, 2), took(100, 64, 2)}));     // by no more than noise
-  CHECK_FALSE(ended_with({took(100, 7, 4), took(96, 7, 4)}));  // the default stays so far, and may be worse
-  CHECK(ended_with({took(100, 7, 1), took(104, 7, 1)}));       // it stays, and is not
-  CHECK(ended_with({took(100, 7, 0.1), took(96, 7, 0.1)}));    // it surely does not stay
+  CHECK_FALSE(ended_with({took(300, 7, 1), took(102, 7, 8), took(100, 7, 8)}));  // and 102 may be much slower than 100
+  CHECK(ended_with({took(300, 64, 1), took(102, 64, 2), took(100, 64, 2)}));     // slower by no more than noise
+  CHECK_FALSE(ended_with({took(100, 7, 4), took(96, 7, 4)}));  // the default would be chosen, and may be the slower one
+  CHECK(ended_with({took(100, 7, 1), took(104, 7, 1)}));       // the default is chosen, and surely is not slower
+  CHECK(ended_with({took(100, 7, 0.1), took(96, 7, 0.1)}));    // the default is surely not chosen
 }
 
 TEST_CASE("what clocks may be off by keeps no campaign going, as repetitions do not make it less") {
@@ -234,11 +234,11 @@ TEST_CASE("times that hardly scatter tell losers apart after two repetitions") {
                                      took(90, 2, 0.1), took(93.5, 2, 0.1), took(102, 2)};
   round_of(plan);
   plan.complete_round(std::vector{took(100), took(140), took(104), took(90), took(93.5), took(102)});
-  CHECK(plan.survivors().size() == 6);  // one repetition shows no scatter
+  CHECK(plan.survivors().size() == 6);  // a single repetition shows no scatter
   round_of(plan);
   plan.complete_round(times);
   CHECK(plan.survivors() == indexes{0, 3});
-  CHECK(plan.finished());  // it surely beats the default, so nothing more can change the decision
+  CHECK(plan.finished());  // config 3 surely beats the default, so more trials cannot change the decision
 }
 
 TEST_CASE("times that scatter keep in the race what may still win") {
@@ -391,11 +391,11 @@ TEST_CASE("every campaign ends, whatever is reported") {
 
 TEST_CASE("8 configs, one of them 100 times slower: the best wins for the price of few slow trials") {
   const std::vector<double> truth{1000, 900, 1400, 100000, 700, 2500, 1100, 690};
-  std::size_t long_ones = 0;  // where the two that are 1.4 % apart seem further apart
+  std::size_t long_ones = 0;  // campaigns in which the two configs that are 1.4 % apart seem further apart
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
     const campaign c(truth, 0.03, seed);
     CHECK((c.result.winner == 4 || c.result.winner == 7));
-    CHECK(c.times[3].size() == 2);  // one would be no evidence
+    CHECK(c.times[3].size() == 2);  // a single repetition would not be evidence
     CHECK(c.times[5].size() == 2);
     CHECK(c.trials < 100);
     long_ones += c.trials >= 60 ? 1 : 0;
@@ -413,7 +413,7 @@ TEST_CASE("under 3 % noise the chosen config is within noise of the best, after 
     testing::generator random(4000 + seed);
     std::vector<double> truth;
     for (int c = 0; c < 8; ++c) truth.push_back(1000.0 + static_cast<double>(random.below(500)));
-    const campaign run(truth, 0.03 * std::numbers::sqrt3, seed);  // uniform, with a standard deviation of 3 %
+    const campaign run(truth, 0.03 * std::numbers::sqrt3, seed);  // uniform noise with a standard deviation of 3 %
     const double best = *std::min_element(truth.begin(), truth.end());
     regrets.push_back(truth[run.result.winner] / best - 1);
     trials += run.trials;
@@ -439,7 +439,8 @@ TEST_CASE("20 keys on 4 ranks with 3 % noise: the ranks agree on every decision"
     for (std::uint64_t i = 0; i < 35; ++i) {
       const std::size_t c = i % digests.size();
       invocations[c].push_back(i);
-      const double truth_ns = 10000.0 + 50.0 * static_cast<double>(random.below(3) + c);  // often within noise
+      // often within noise of each other
+      const double truth_ns = 10000.0 + 50.0 * static_cast<double>(random.below(3) + c);
       for (std::uint32_t rank : ranks) {
         const auto time_ns = static_cast<std::int64_t>(truth_ns * (1 + 0.03 * random.symmetric()));
         rows.push_back({rank, i, digests[c], now_ns, now_ns + time_ns});

@@ -14,7 +14,7 @@ namespace {
 
 struct model {
   std::vector<double> takes_ns;
-  std::map<std::size_t, act> fails{};  ///< candidate -> where
+  std::map<std::size_t, act> fails{};  ///< candidate -> the act in which it fails
 };
 
 struct outcome_of {
@@ -86,9 +86,9 @@ TEST_CASE("the duration bounds all that follows a candidate's first run") {
     CHECK(trials.result_of(0).time_ns == takes_ns);
     return all.order.size();
   };
-  CHECK(runs(5, 0, 40e6) == 2);  // its first, and the one that counts
+  CHECK(runs(5, 0, 40e6) == 2);  // its first run, and the timed one
   CHECK(runs(5, 10, 40e6) == 2);
-  CHECK(runs(30, 0, 12e6) == 3);  // the probe's two warm runs leave no time for a third
+  CHECK(runs(30, 0, 12e6) == 3);  // after the probe's two warm runs, no time is left for a third timed run
   CHECK(runs(30, 0, 29e6) == 3);
   CHECK(runs(30, 100, 1e6) == 31);
   CHECK(runs(0, 0, 1e3) == 2);
@@ -111,7 +111,7 @@ TEST_CASE("a candidate is timed min(iterations, duration / estimate) times, and 
     kernel_plan trials(1, s, kernel_plan::checks::none);
     return run_all(trials, {{takes_ns}}).runs.at({0, act::timed});
   };
-  CHECK(timed_runs(100, 30, 1e6) == 28);  // and two of its probe
+  CHECK(timed_runs(100, 30, 1e6) == 28);  // 28 more after the two of its probe
   CHECK(timed_runs(100, 30, 1e5) == 100);
   CHECK(timed_runs(100, 30, 1e9) == 1);
   CHECK(timed_runs(0, 30, 1e6) == 1);

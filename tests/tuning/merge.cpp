@@ -54,7 +54,7 @@ TEST_CASE("a config that one role lacks is no candidate, however fast the other 
   const auto all =
       merge({offer_of(0, "sender", {plain("direct")}), offer_of(1, "receiver", {plain("direct"), plain("chunked")})});
   CHECK(ids(all.value()) == texts{"direct"});
-  // And were it measured all the same: sender {direct 10 us}, receiver {direct 12, chunked 3} chooses direct.
+  // And if it were measured: with sender {direct 10 us} and receiver {direct 12 us, chunked 3 us}, the choice is direct.
   const std::vector<std::uint32_t> ranks{0, 1};
   const std::uint64_t direct = all->configs[0].digest, chunked = all->configs[1].digest;
   const std::vector<row> rows{{0, 0, direct, 0, 10000}, {1, 0, direct, 0, 12000}, {1, 1, chunked, 20000, 23000}};
@@ -66,7 +66,7 @@ TEST_CASE("a config that one role lacks is no candidate, however fast the other 
 }
 
 TEST_CASE("two configs of one digest are both left out, and the others are paired") {
-  // Found by search: FNV-1a gives both values one state, and so both configs one digest.
+  // Found by search: both values leave FNV-1a in one state, so both configs have one digest.
   const config_identity ours{"salted", {{"salt", "nhLBBMn-HTJ"}}, "w", 1};
   const config_identity theirs{"salted", {{"salt", "6iDp8QsCDrH"}}, "w", 1};
   REQUIRE(digest(ours) == digest(theirs));
@@ -78,18 +78,18 @@ TEST_CASE("two configs of one digest are both left out, and the others are paire
   CHECK(all->excluded[1].id == "salted(salt=6iDp8QsCDrH)");
   for (const char* word : {"digest_collision", "salt=nhLBBMn-HTJ", "salt=6iDp8QsCDrH", "rank 1", "rename one"})
     CHECK(all->excluded[1].why.find(word) != std::string::npos);
-  // Of three ranks the third one, which knows neither, changes nothing.
+  // A third rank that knows neither config changes nothing.
   const auto three = merge({offer_of(2, "receiver", {plain("direct"), theirs, plain("a")}),
                             offer_of(1, "receiver", {plain("direct"), plain("a")}),
                             offer_of(0, "sender", {plain("direct"), ours, plain("a")})},
                            variants::wire_class);
   for (const auto& c : three->candidates) CHECK(c.id.find("salted") == std::string::npos);
-  // A default cannot be left out.
+  // A default config cannot be left out.
   const auto none = merge(
       {offer_of(0, "sender", {ours}), offer_of(1, "receiver", {ours, plain("a")}), offer_of(2, "receiver", {theirs})});
   REQUIRE_FALSE(none);
   CHECK(none.reason().text.find("salt=6iDp8QsCDrH") != std::string::npos);
-  // In one catalogue they are refused where they are declared.
+  // Within one catalogue the declaration itself is refused.
   CHECK(catalogue::make({plain("direct"), ours, theirs}).reason().kind == fault::digest_collision);
 }
 
@@ -242,7 +242,7 @@ TEST_CASE("with different wire classes all ranks run what all have") {
 TEST_CASE("a mixture that amounts to an earlier candidate is not tried twice") {
   const auto all = merge({offer_of(0, "s", {plain("d"), plain("a")}), offer_of(1, "r", {plain("d"), plain("b")})},
                          variants::wire_class);
-  // a+d and d+b are new pairs.
+  // a with d, and d with b, are new pairs, so both are candidates.
   CHECK(ids(all.value()) == texts{"d", "a", "b"});
   offer lacks = offer_of(0, "s", {plain("d"), plain("a")});
   lacks.available.clear(1);
@@ -259,14 +259,14 @@ TEST_CASE("in the place of what it lacks a rank runs what it was the fastest wit
   REQUIRE(first.variants == std::vector<std::size_t>{4, 0, 0});
   const auto choose = [&](const std::vector<double>& rank_1, const std::vector<double>& rank_2) {
     return all.fastest_variants(first, [&](std::size_t place, std::size_t config) {
-      return place == 0 ? 1.0 : (place == 1 ? rank_1 : rank_2)[config];  // who has it runs it
+      return place == 0 ? 1.0 : (place == 1 ? rank_1 : rank_2)[config];  // a rank that has the config runs it
     });
   };
   using which = std::vector<std::size_t>;
   const double unknown = infinite_ns;
   CHECK(choose({10, 1, 9, 8}, {10, 1, 7, 8}) == which{4, 3, 2});
   CHECK(choose({8, 1, 9, 10}, {8, 1, 8, 8}) == which{4, 0, 0});
-  CHECK(choose({10, 1, 9.8, 9.75}, {10, 1, 8, 7.9}) == which{4, 0, 2});  // noise
+  CHECK(choose({10, 1, 9.8, 9.75}, {10, 1, 8, 7.9}) == which{4, 0, 2});  // 9.75 and 7.9 are faster only within noise
   CHECK(choose({unknown, 1, unknown, unknown}, {unknown, 1, unknown, 9}) == which{4, 0, 3});
 
   const candidate made = all.mixture(4, {4, 3, 2});
@@ -274,7 +274,7 @@ TEST_CASE("in the place of what it lacks a rank runs what it was the fastest wit
   CHECK(made.id == "h100_optimized;mixture=" + made.id.substr(made.id.find('=') + 1));
   CHECK(made.id != all.mixture(4, {4, 2, 3}).id);
   CHECK(made.digest != all.mixture(4, {4, 2, 3}).digest);
-  // From its name, once.
+  // A mixture is found by its name, until it is a candidate itself.
   CHECK(all.find_mixture(made.id) == made);
   all.candidates.push_back(made);
   CHECK_FALSE(all.find_mixture(made.id));
@@ -297,7 +297,8 @@ TEST_CASE("a mixture of many ranks is found by its name where ranks with the sam
   for (std::size_t place = 0; place < 64; ++place) each.push_back(place % 3 == 0 ? 3 : place % 3 == 1 ? 2 : 1);
   const candidate made = all.mixture(3, each);
   CHECK(all.find_mixture(made.id) == made);
-  each[1] = 0;  // one of them does otherwise: among too many
+  // one rank differs from the ranks with the same configs; there are too many ranks to search all such mixtures
+  each[1] = 0;
   CHECK_FALSE(all.find_mixture(all.mixture(3, each).id));
 }
 

@@ -22,7 +22,7 @@ offer offer_of(std::uint32_t rank, std::vector<config_identity> configs) {
   return {rank, "r", std::move(made), std::move(available)};
 }
 
-/// Rank 0 has `new`, for which rank 1 first runs `direct`, and then `a` or `b`.
+/// Rank 0 has the config `new`. Rank 1 lacks it: it first runs `direct` in its place, later `a` or `b`.
 merged of_two() {
   return merge({offer_of(0, {plain("direct"), plain("a"), plain("b"), plain("new")}),
                 offer_of(1, {plain("direct"), plain("a"), plain("b")})},
@@ -53,7 +53,7 @@ TEST_CASE("what failed everywhere it could run is left as it is") {
   merged all = of_two();
   mixtures m;
   const std::uint64_t a = all.candidates[1].digest;
-  // Both could run `direct` in its place, and that is the default.
+  // Both ranks could only run `direct` in its place, but `direct` is the default.
   CHECK(m.replace_failed(all, {{a}, {a}}).empty());
   CHECK(all.candidates[1].variants == which{1, 1});
 }
@@ -72,12 +72,13 @@ TEST_CASE("after trials each rank runs in the place of what it lacks what it too
   CHECK_FALSE(is_by_name(all, all.candidates[4]));
   CHECK(is_by_name(all, all.candidates[3]));
   m.add_fastest(all, took);
-  CHECK(all.candidates.size() == 5);  // it is there
+  CHECK(all.candidates.size() == 5);  // the mixture is already there
 
   merged failing = of_two();
-  CHECK(m.replace_failed(failing, {{}, {failing.candidates[3].digest}}) == which{3});  // `direct` in its place fails
+  // rank 1 fails with `direct` in its place
+  CHECK(m.replace_failed(failing, {{}, {failing.candidates[3].digest}}) == which{3});
   m.add_fastest(failing, [](std::size_t place, std::size_t config) { return place == 0 || config == 0 ? 1.0 : 2.0; });
-  CHECK(failing.candidates.size() == 4);  // however fast that is
+  CHECK(failing.candidates.size() == 4);  // although `direct` is the fastest there
 }
 
 TEST_CASE("where nothing is a mixture, or its config was not measured, none is added") {

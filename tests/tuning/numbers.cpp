@@ -43,7 +43,8 @@ TEST_CASE("integers and plain bytes are equal or wrong") {
   CHECK(compare<std::int64_t>(number_type::i64, {(1LL << 60U) + 1}, {1LL << 60U})->element == 0);
   CHECK(compare<std::int32_t>(number_type::i32, {1, 1'000'000}, {1, 1'000'001})->element == 1);
   CHECK(compare<std::uint8_t>(number_type::bytes, {1, 2, 3}, {1, 2, 4})->element == 2);
-  CHECK_FALSE(compare<std::uint8_t>(number_type::i32, {0, 0, 0, 0, 7}, {0, 0, 0, 0, 8}));  // no whole element
+  // The first 4 bytes are one element, which is equal. The fifth byte is not a whole element and is not compared.
+  CHECK_FALSE(compare<std::uint8_t>(number_type::i32, {0, 0, 0, 0, 7}, {0, 0, 0, 0, 8}));
 }
 
 TEST_CASE("half precision and bfloat16 are read as what they are") {

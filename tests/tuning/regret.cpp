@@ -1,5 +1,5 @@
-// How good decisions are, and how many trials they take, where times scatter as those of messages between GPUs do: to one side,
-// by much, and now and then by a multiple. Pure: a planner, a decision, and times drawn around known ones. The figures of each:
+// How good are decisions, and how many trials do they take, when times scatter like those of messages between GPUs: to one side, widely,
+// and now and then by a multiple? No GPU is involved: a planner, a decision, and times drawn around known times. To print the figures:
 //     test_tuning --success --test-case='*decisions*'
 #include <parley/tuning/planners/halving_plan.hpp>
 
@@ -23,10 +23,10 @@ namespace {
 enum class shape { one_sided, symmetric };
 
 struct noise {
-  double scale = 0;  // of one repetition: the mean of what comes on top, or the standard deviation
+  double scale = 0;  // of one repetition: the mean of the added time (one-sided), or the standard deviation (symmetric)
   shape of = shape::one_sided;
   double outliers = 0;   // the share of repetitions that take three times as long
-  double first_use = 1;  // how many times as long the first one of every second config takes
+  double first_use = 1;  // the factor of the first repetition of every second config
 };
 
 class machine {
@@ -72,8 +72,8 @@ outcome_of_search search(Run&& run, std::size_t configs, const plan_options& opt
   return found;
 }
 
-// The best config, and one that is slower by `gap` and comes first, among others: what the defaults are on GPUs, a default that is
-// the second best, one that is the best, three that are close, and eight.
+// Each field has the best config, one that is slower by `gap` and comes before it or after it, and others: defaults as on GPUs, a default
+// that is the second best, a default that is the best, three close configs, and eight configs.
 std::vector<std::vector<double>> fields(double gap) {
   return {{35, 2.6, 1.9, 1 + gap, 1, 4, 2.2},
           {1 + gap, 1.3, 1, 1.7, 2.2},
@@ -85,8 +85,8 @@ std::vector<std::vector<double>> fields(double gap) {
 struct summary {
   double median_regret = 0;
   double regret_95 = 0;
-  double beyond = 0;              // the share of decisions that are more than 3 % off
-  double worse_than_default = 0;  // by more than 3 %
+  double beyond = 0;              // the share of decisions that are more than 3 % slower than the best
+  double worse_than_default = 0;  // the share that are more than 3 % slower than the default
   std::size_t median_trials = 0;
   std::size_t trials_95 = 0;
   std::string text() const {
@@ -125,7 +125,7 @@ summary decisions(double gap, const noise& n, const plan_options& options = {}) 
   return all;
 }
 
-// What must hold for gaps of 2, 5, 10 and 30 %: the share of decisions that are more than 3 % off, and the trials of half of the searches.
+// Bounds for gaps of 2, 5, 10 and 30 %: the share of decisions that are more than 3 % off, and the median number of trials.
 struct limits {
   double beyond;
   std::size_t median_trials;
@@ -168,9 +168,9 @@ TEST_CASE("decisions do not rest on the first use of a config, where that is a w
 
 namespace {
 
-// A machine on which five threads want to run on two processors: a repetition is interrupted with this chance, and then others run
-// for 0.1 ms, or for much longer. It reproduces what was seen of a stage with two ways: a chance of 0.4 made 23 of 100 jobs choose the
-// slow one, most of them after a single repetition of the other.
+// A machine on which five threads compete for two processors: a repetition is interrupted with this probability, and other threads then
+// run for 0.1 ms or much longer. It reproduces an observed stage with two configs, where a probability of 0.4 made 23 of 100 jobs choose
+// the slow config, most of them after a single repetition of the other config.
 double share_of_wrong_choices(const std::vector<double>& usual_us, double interrupted) {
   constexpr std::uint64_t jobs = 1000;
   const auto best = std::min_element(usual_us.begin(), usual_us.end()) - usual_us.begin();

@@ -18,7 +18,7 @@ aggregate of(const std::vector<row>& rows, const std::vector<std::uint64_t>& inv
   return aggregate_candidate(rows, {config, pair_of_ranks, invocations, clock});
 }
 
-/// Two ranks that start together every 100 ns.
+/// Rows of two ranks that start together every 100 ns.
 std::vector<row> rows_of(const std::vector<std::int64_t>& rank_0, const std::vector<std::int64_t>& rank_1) {
   std::vector<row> rows;
   for (std::size_t i = 0; i < rank_0.size(); ++i) {
@@ -64,7 +64,7 @@ TEST_CASE("what a participant has spent before a late partner began is charged, 
     CHECK(of(rows, {5}).time_ns == 124);
     rows[0].worked_ns = 500;
     CHECK(of(rows, {5}).time_ns == 500);
-    rows[0].worked_ns = 9000;  // no more than all of its time
+    rows[0].worked_ns = 9000;  // more than its whole time, so it is capped at that
     CHECK(of(rows, {5}).time_ns == 509);
     rows[0].worked_ns = -5;
     CHECK(of(rows, {5}).time_ns == 124);
@@ -148,19 +148,20 @@ TEST_CASE("what was under way together is one repetition, of which each invocati
     ran(4, 100, 1400);
     ran(5, 100, 120);
     ran(6, 100, 130);
-    CHECK(together(rows).time_ns == ((20 + 10 + 900) / 3.0 + 200) / 2);  // two have overtaken what was ahead, too
+    // two messages overtook the one ahead of them, as well
+    CHECK(together(rows).time_ns == ((20 + 10 + 900) / 3.0 + 200) / 2);
   }
   SUBCASE("whoever ends first has seen the queue ahead, and those of another size in between are not charged") {
     const auto behind = [&](std::int64_t previous_end_ns) {
       rows[rows.size() - 2].previous_end_ns = rows.back().previous_end_ns = previous_end_ns;
     };
-    rows.erase(rows.begin(), rows.begin() + 2);  // what came before the first one is not known by its number
+    rows.erase(rows.begin(), rows.begin() + 2);  // the end of the message ahead of the first one is unknown
     ran(4, 100, 1400);
     behind(1300);
     ran(5, 100, 700);
     behind(500);
     ran(6, 100, 1200);
-    behind(1100);  // 400 for others
+    behind(1100);  // 400 ns went to others
     CHECK(together(rows).time_ns == (400.0 / 3 + 200) / 2);
   }
   SUBCASE("what nobody had started takes nobody's time") {
@@ -263,7 +264,7 @@ TEST_CASE("any integers in rows make a time or infinity, and their order never m
 }
 
 TEST_CASE("times of another clock are converted before they are compared, and what that may be off by is kept") {
-  // Rank 1's clock is 5 s ahead; messages take 10 ns each way.
+  // Rank 1's clock is 5 s ahead; a message takes 10 ns each way.
   clock_offset ahead;
   constexpr std::int64_t off = 5'000'000'000;
   REQUIRE(ahead.add({.sent_ns = 0, .received_ns = off + 10, .answered_ns = off + 10, .returned_ns = 20}));
@@ -275,7 +276,7 @@ TEST_CASE("times of another clock are converted before they are compared, and wh
   };
   const std::vector<row> rows{{0, 5, config, 1000, 2200}, {1, 5, config, off + 1700, off + 2100}};
   const aggregate a = judged(rows, clocks);
-  CHECK(a.time_ns == doctest::Approx(500).epsilon(0.01));  // rank 1 was late
+  CHECK(a.time_ns == doctest::Approx(500).epsilon(0.01));  // rank 1 started late; waiting for it is not charged
   CHECK(a.clock_error_ns >= 10);
   CHECK(a.clock_error_ns < 20);
   CHECK(judged(rows, {}).status == aggregate_status::measured);

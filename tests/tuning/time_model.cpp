@@ -25,7 +25,7 @@ TEST_CASE("what was measured is the answer, as sure as a measurement is") {
   CHECK(p.low_ns > 900);
   CHECK(p.high_ns < 1100);
   CHECK(p.from == "rank 0 (H100) at 1MiB");
-  m.add({0, "ring", mib, 2000});  // later
+  m.add({0, "ring", mib, 2000});  // a later time replaces the earlier one
   CHECK(m.predict(0, "ring", mib)->time_ns == doctest::Approx(2000));
 }
 
@@ -99,7 +99,7 @@ TEST_CASE("between sizes times are interpolated, beyond them they are less sure 
   const auto far = m.predict(0, "direct", 1024 * mib).value();
   CHECK(beyond.high_ns / beyond.low_ns > between.high_ns / between.low_ns);
   CHECK(far.high_ns / far.low_ns > beyond.high_ns / beyond.low_ns);
-  // Sizes of nothing and of one byte are sizes.
+  // Sizes of 0 bytes and of 1 byte are valid sizes.
   m.add({0, "direct", 0, 500});
   m.add({0, "direct", 1, 500});
   CHECK(m.predict(0, "direct", 2)->time_ns < 2000);
@@ -110,11 +110,10 @@ namespace {
 struct tally {
   std::size_t predictions = 0;
   std::size_t held = 0;
-  std::size_t useful = 0;  // within a factor of 1.5
+  std::size_t useful = 0;  // predictions within a factor of 1.5
 };
 
-// Worlds of two kinds in which each config suits each kind differently, and all times are off by 3 %. Of `of` times one is seen, or
-// all but one.
+// Ranks of two kinds; each config suits each kind differently, and all times scatter by 3 %. The model sees one in `of`, or all others.
 enum class seen { one, all_but_one };
 tally predict_unseen(seen which, std::uint64_t of) {
   tally t;
@@ -145,7 +144,7 @@ tally predict_unseen(seen which, std::uint64_t of) {
     }
     for (const observed_time& u : unseen) {
       const auto p = m.predict(u.rank, u.config, u.bytes);
-      if (!p) continue;  // nobody has measured it
+      if (!p) continue;  // no prediction, because nobody has measured it
       ++t.predictions;
       t.held += p->low_ns <= u.time_ns && u.time_ns <= p->high_ns ? 1 : 0;
       t.useful += p->high_ns < 1.5 * p->low_ns ? 1 : 0;

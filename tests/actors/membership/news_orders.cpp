@@ -1,14 +1,14 @@
-// All orders in which the news of what befalls ranks can come, for each rank of a small job at once (news_world.hpp). In each order:
+// Explores all orders in which news about ranks can arrive, for all ranks of a small job at once (news_world.hpp). In each order:
 //
-//   D1  The ops of a rank are told of the end of a process once.
-//   D2  They are told what is so: of a rank that this one has heard to return, never that it is dead.
-//   D3  A rank publishes no death of a rank that lives and has kept their connection; nor of one that it has cut off itself.
-//   D4  A rank that the others hold dead ends its ops once.
-//   D5  A loss names the rank that it began with. Where this rank knows nothing of that rank yet, it cannot.
-//   D6  A newer process is taken in once, and only when the link is done with the one before.
-//   D7  When all news has come, each rank has each other one where it belongs.
-//   D8  No verdict of the page is left out.
-//   D9  The link is done with whoever is gone.
+//   D1  A rank tells its ops once that a process has ended.
+//   D2  It tells them the truth: never that a rank is dead when this rank has heard that it returned.
+//   D3  A rank publishes no death of a rank that lives and has kept their connection, nor of a rank that it has cut off itself.
+//   D4  A rank that the others consider dead ends its ops once.
+//   D5  A loss names the rank with which it began, unless this rank knows nothing of that rank yet.
+//   D6  A rank accepts a newer process once, and only after the link has finished with the older one.
+//   D7  When all news has arrived, each rank has the right standing for every other rank.
+//   D8  No verdict on the page is missed.
+//   D9  The link has finished with every rank that is gone.
 #include <parley/tests/actors/membership/news_world.hpp>
 
 #include <doctest/doctest.h>
@@ -25,7 +25,7 @@ void news_world::check_told(process& y, rank_id x, effect how, const peer_report
   y.told.push_back(
       {x, life, l == nullptr ? departure::died : l->how, l == nullptr ? x : l->began_with.rank, unheard(y, x)});
   const process* const at = known_to(y, x);
-  if (l == nullptr) return;  // of a newer process that was never taken in
+  if (l == nullptr) return;  // l is null for a newer process that was never accepted
   if (!y.first_failure && l->how != departure::returned) y.first_failure = l->began_with;
   const bool says_dead = how == effect::tell_dead || how == effect::tell_vanished;
   const bool is_verdict = at->is_held_dead();
@@ -46,7 +46,7 @@ void news_world::check_told(process& y, rank_id x, effect how, const peer_report
     breaks("D5: " + ranks_text(y, x) + " names rank " + std::to_string(named));
 }
 
-// A rank that has left has told rank 0. As long as rank 0 has not told the others, nor has ended, a link that breaks may come first.
+// A rank that leaves has told rank 0. Until rank 0 has told the others or ended, another rank may see the broken link first.
 bool news_world::unheard(const process& y, rank_id left) const {
   const bool was_told = zero_.gone[left] && zero_.gone[left]->is == word::left;
   return left == 0 || !was_told || !y.is_beside(0) || processes_[0]->over();
@@ -102,7 +102,7 @@ const std::vector<std::pair<std::string, layout>>& layouts() {
 
 using plot = std::vector<happening>;
 using named_plots = std::vector<std::pair<std::string, plot>>;
-/// What can befall a rank; `other` is the one that it may harm.
+/// All that can happen to rank `who`; `other` is the rank that it may harm.
 named_plots all_of(rank_id who, rank_id other) {
   const std::string of = "rank " + std::to_string(who) + " ";
   const std::string harmed = " rank " + std::to_string(other);
@@ -117,14 +117,15 @@ named_plots all_of(rank_id who, rank_id other) {
   return all;
 }
 
-/// Restarts make many more orders. Those of one rank on one host and on two are searched always, all others with PARLEY_SCOPE=deep.
+/// Restarts multiply the orders. On one host and on two hosts, pairs of plots with one restart always run; the other pairs with restarts
+/// need PARLEY_SCOPE=deep.
 bool takes_long(const std::string& job, const plot& one, const plot& other) {
   const auto is_restart = [](const plot& p) { return p.back().what == fate::comes_back; };
   const bool is_usual = job == "one host" || job == "two hosts";
   return int{is_restart(one)} + int{is_restart(other)} > (is_usual ? 1 : 0);
 }
 
-/// Searches, and what they came to.
+/// Runs searches and counts them and their states.
 struct tally {
   std::size_t searches = 0;
   std::size_t states = 0;
@@ -151,7 +152,7 @@ TEST_CASE("news in all orders: one rank ends, or two") {
         s.plots = {one};
         all.all_orders(name + ": " + what, s);
         const named_plots others = all_of(1, 2);
-        // Ranks 1 and 2 are alike but in one of these jobs: a pair the other way round is none.
+        // Except in the job "two hosts", ranks 1 and 2 are interchangeable, so each pair is searched once.
         const bool are_alike = who == 2 && name != "two hosts";
         for (std::size_t i = are_alike ? n : 0; i < others.size(); ++i) {
           if (takes_long(name, one, others[i].second) && !deep()) continue;
@@ -201,7 +202,7 @@ TEST_CASE("news in all orders: a rank that was stopped is replaced, and goes on"
   }
 }
 
-// Rank 3 tells rank 1 of the older process, as rank 0 is gone. A quarter of a minute, so only with PARLEY_SCOPE=deep.
+// Rank 3 tells rank 1 about the older process, because rank 0 is gone. Takes 15 s, so it runs only with PARLEY_SCOPE=deep.
 TEST_CASE("news in all orders: rank 0 dies while a newer process of another rank is taken in") {
   if (!deep()) return;
   tally all;
@@ -213,7 +214,7 @@ TEST_CASE("news in all orders: rank 0 dies while a newer process of another rank
   all.all_orders("rank 2 is started again, rank 0 is killed", s);
 }
 
-// Rank 2 ends because of the death of rank 3, and does not wait until rank 0 has said so.
+// Rank 2 is killed, and rank 1 ends because of that death, with or without waiting until rank 0 has told the others.
 TEST_CASE("news in all orders: who ends because of a death is not taken for its cause") {
   tally all;
   for (const auto& [name, host] : layouts()) {
@@ -231,7 +232,7 @@ TEST_CASE("news in all orders: who ends because of a death is not taken for its 
 
 namespace {
 
-/// The table with another step in one place.
+/// The transition table with one step replaced.
 template <standing now, evidence of, standing to, effect does>
 parley::actors::step broken(standing s, evidence e) noexcept {
   return s == now && e == of ? parley::actors::step{to, does} : parley::actors::next(s, e);

@@ -1,16 +1,16 @@
 #pragma once
-/// A job without processes, in which each rank has a real `membership` and all news of a death, a return or a restart can come in every
-/// order. The search (tests/small_scope/explorer.hpp) chooses what happens next.
+/// A job without processes: each rank has a real `membership`, and news of a death, a return or a restart can arrive in every order. The
+/// search (tests/small_scope/explorer.hpp) chooses what happens next.
 ///
 ///     news_setup s;
 ///     s.plots = {{{fate::is_killed, 2}, {fate::comes_back, 2}}, {{fate::returns, 1}}};   // each in order; between them, any order
 ///     findings f = search([=] { return std::make_unique<news_world>(s); }, {.by_state = true}).run();
 ///
-/// The world has what a real job has, and nothing else: rank 0 with a connection to each rank (words come in order, and never get lost), a
-/// page for each host, a heart for each rank, a link between each two ranks, and a loop for each rank to which hearts and links post. How
-/// a rank turns that into evidence is what ops/job/run.cpp does. Each step below says which function of it.
+/// The world has the parts of a real job and no others: rank 0 with a connection to each rank (messages arrive in order and are never
+/// lost), a page for each host, a heart for each rank, a link between each pair of ranks, and a loop for each rank, to which hearts and
+/// links post. In a real job, ops/job/run.cpp turns all this into evidence. Each step below names the function there that it stands for.
 ///
-/// The letters behind the checks are those of news_orders.cpp.
+/// The letters at the checks are those of news_orders.cpp.
 #include <parley/tests/small_scope/explorer.hpp>
 
 #include <parley/actors/membership/losses.hpp>
@@ -42,12 +42,12 @@ enum class fate : std::uint8_t {
   goes_on,        // after it was stopped
   comes_back,     // as a new process
   is_replaced,    // by a new process, while the older one is stopped
-  older_goes_on,  // then
+  older_goes_on,  // the process that was replaced
   returns,
   ends_with_error,
-  ends_because,  // of the first loss that its ops were told of
-  cuts,          // tears down a message to or from the other one
-  suspects,      // an op finds the other one dead
+  ends_because,  // because of the first loss that its ops were told of
+  cuts,          // aborts a message to or from the other rank
+  suspects,      // an op declares the other rank dead
 };
 struct happening {
   fate what = fate::is_killed;
@@ -60,12 +60,12 @@ struct news_setup {
   rank_id ranks = 3;
   std::array<std::uint8_t, most_ranks> host{};
   bool has_page = true;
-  /// How long a rank that ends with an error waits for rank 0: until rank 0 has told the others, or not at all.
+  /// How long a rank that ends with an error waits: until rank 0 has told the others, or not at all.
   enum class farewell : std::uint8_t { until_heard, in_haste } farewell = farewell::until_heard;
   std::vector<std::vector<happening>> plots{};
   membership::rules rules = &actors::next;
-  std::optional<rank_id> deaf{};  ///< hears nothing, where what it would hear is of no interest and makes many orders
-  bool ignores_lives = false;     ///< broken: what was posted of an older process counts for the newer one in its place
+  std::optional<rank_id> deaf{};  ///< receives no news: used where its news does not matter and would add many orders
+  bool ignores_lives = false;     ///< broken: posts about an older process count for the newer one in its place
   bool looks_for_news = false;    ///< a call that fails asks for news first, at any moment (`services::hear_news`)
 };
 
@@ -175,7 +175,7 @@ class news_world final : public scenario {
     return {};
   }
 
-  // D7 to D9: nothing can happen any more, so each rank must have come to what is so.
+  // D7 to D9: nothing more can happen, so each rank must have come to the true state.
   void finish() override {
     for (const auto& y : processes_) {
       if (!y->takes_part() || setup_.deaf == y->self) continue;
@@ -237,7 +237,7 @@ class news_world final : public scenario {
     std::uint64_t value = 1;
     void add(std::uint64_t n) { value = mix(value ^ n) + 0x9e3779b97f4a7c15U; }
   };
-  /// What the rendezvous says, in either direction.
+  /// A message of the rendezvous, in either direction.
   struct word {
     enum what : std::uint8_t { lost, left, restarted } is = lost;
     rank_id who = 0;
@@ -248,11 +248,11 @@ class news_world final : public scenario {
       return 1U + is + who * 8U + life * 64U + (in_peace ? 1024U : 0U) + because_of * 2048U;
     }
   };
-  /// What a link or an op hands to the loop of its rank. (What a heart hands over comes at once here: the heart itself may be late.)
+  /// An item that a link or an op posts to its rank's loop. (Items of a heart are not delayed here: the heart itself may be late.)
   struct post {
     enum what : std::uint8_t { link, found } is = link;
     rank_id who = 0;
-    std::uint8_t life = 0;  // `on_loop_of`: of the process that was in that place then
+    std::uint8_t life = 0;  // `on_loop_of`: the process that was in that place at the time
   };
   struct page_entry {
     enum what : std::uint8_t { alive, left, dead } is = alive;
@@ -265,7 +265,7 @@ class news_world final : public scenario {
     std::uint8_t life;
     departure how;
     rank_id began_with;
-    bool unheard;  // from rank 0, which had not said yet how it left
+    bool unheard;  // rank 0 had not yet said how the rank left
   };
 
   struct process final : membership::outside {
@@ -277,7 +277,7 @@ class news_world final : public scenario {
       known[r] = l;
     }
 
-    /// `start_heart`, which a process that comes back does once it knows the others.
+    /// `start_heart`: a process that comes back calls it once it knows the others.
     void begin_heart() {
       has_heart = true;
       if (world.page_[self].life < life) world.page_[self] = {page_entry::alive, life, 0};
@@ -285,7 +285,7 @@ class news_world final : public scenario {
 
     bool over() const { return state == is::killed || state == is::gone; }
     bool turns() const { return state == is::running; }
-    /// Whether anything more can become of it.
+    /// The process can still act.
     bool takes_part() const { return turns() && !parts; }
     bool listens() const { return self != 0 && !parts; }
     bool has_trouble() const {
@@ -300,7 +300,7 @@ class news_world final : public scenario {
       return false;
     }
 
-    // ---- evidence, as job::state hands it in -----------------------------------------------------------------------
+    // ---- evidence, as job::state passes it in -----------------------------------------------------------------------
 
     void hear_of_death(rank_id dead, evidence of) {
       peers.hear(dead, of, {"seen", {}});
@@ -337,7 +337,7 @@ class news_world final : public scenario {
     void read() {
       const word w = take(hears);
       if (w.is == word::left) {
-        if (w.who == 0) knows_end_of_zero = true;  // nobody watches any more
+        if (w.who == 0) knows_end_of_zero = true;  // nobody watches the connection to rank 0 any more
         return on_left(w.who, w.in_peace, w.because_of);
       }
       if (w.is == word::lost) return on_dead(w.who);
@@ -351,7 +351,7 @@ class news_world final : public scenario {
       const word w = take(notices);
       if (std::max(known[w.who], coming[w.who]) == w.life) on_dead(w.who);
     }
-    /// Everything of rank 0 that has come. Between hosts it may still be on its way.
+    /// Reads every message of rank 0 that has arrived. Between hosts a message may still be in flight.
     void poll() {
       if (self == 0) return world.zero_polls();
       while (listens() && is_beside(0) && !hears.empty()) read();
@@ -389,10 +389,10 @@ class news_world final : public scenario {
       tell_other_hosts();
     }
 
-    // ---- and what follows from it ----------------------------------------------------------------------------------
+    // ---- the effects -------------------------------------------------------------------------------------------------
 
     void close_link(rank_id x) noexcept override {
-      // When a link that is closed for good is down makes no difference.
+      // For a link that is closed for good, the time at which it is down makes no difference.
       if (ties[x] == tie::up) ties[x] = world.comes_back(x) ? tie::closing : tie::down;
     }
     bool link_is_down(rank_id x) const noexcept override { return ties[x] == tie::down; }
@@ -485,10 +485,10 @@ class news_world final : public scenario {
     rank_id self;
     std::uint8_t life;
     is state = is::running;
-    rank_id root;  // with which rank its end, if it ends, began
+    rank_id root;  // the rank with which this process's end began, if it ends
     bool returned = false;
     bool suspected = false;  // by an op of another rank
-    bool parts = false;      // it has said its error, and waits for rank 0
+    bool parts = false;      // it has reported its error and waits for rank 0
     bool let_go = false;     // rank 0 has told the others
     bool bye_was_read = false;
     bool has_heart = life == 0;
@@ -496,8 +496,8 @@ class news_world final : public scenario {
     bool without_rank_0 = false;
     bool has_looked = false;
     int fences = 0;
-    std::array<std::uint8_t, news_setup::most_ranks> known{};   // `all.members`: which process is in each place
-    std::array<std::uint8_t, news_setup::most_ranks> coming{};  // and which one is to be taken in
+    std::array<std::uint8_t, news_setup::most_ranks> known{};   // `all.members`: the process in each place
+    std::array<std::uint8_t, news_setup::most_ranks> coming{};  // the process to be accepted next
     std::array<tie, news_setup::most_ranks> ties{};
     std::array<bool, news_setup::most_ranks> cut{};
     std::array<bool, news_setup::most_ranks> judged_before_cut{};
@@ -506,7 +506,7 @@ class news_world final : public scenario {
     std::array<std::uint8_t, news_setup::most_ranks> has_noticed{};
     std::vector<word> hears;    // from rank 0
     std::vector<word> says;     // to rank 0
-    std::vector<word> notices;  // of ranks of other hosts
+    std::vector<word> notices;  // deaths, from ranks of other hosts
     std::vector<post> posts;
     std::vector<std::pair<rank_id, std::uint8_t>> goodbyes;
     std::vector<told_of> told;
@@ -526,7 +526,7 @@ class news_world final : public scenario {
     return nullptr;
   }
 
-  // ---- what befalls the ranks ----------------------------------------------------------------------------------------
+  // ---- what happens to the ranks -------------------------------------------------------------------------------------
 
   bool comes_back(rank_id r) const {
     return std::any_of(setup_.plots.begin(), setup_.plots.end(), [r](const auto& plot) {
@@ -606,7 +606,7 @@ class news_world final : public scenario {
     p.hears.clear();
     p.notices.clear();
   }
-  /// The process at the other end is gone, or has given this connection up.
+  /// The process at the other end is gone or has closed this connection.
   bool is_broken(const process& y, rank_id x) const {
     const process* const at = known_to(y, x);
     return at->over() || (at->known[y.self] == y.life && at->ties[y.self] == tie::down);
@@ -704,7 +704,7 @@ class news_world final : public scenario {
   void check_settled(const process& y, rank_id x);
 
   news_setup setup_;
-  std::vector<std::size_t> done_;  // of each plot
+  std::vector<std::size_t> done_;  // steps done, per plot
   std::vector<std::unique_ptr<process>> processes_;
   std::array<page_entry, news_setup::most_ranks> page_{};
   std::uint8_t verdicts_ = 0;

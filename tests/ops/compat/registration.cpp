@@ -1,4 +1,4 @@
-// CASES section 3, trap by trap.
+// The traps of paired transfers, (a) to (f), that CASES section 3 lists. Each case names its trap.
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
 
@@ -70,7 +70,7 @@ TEST_CASE("(b) and (c) pairs are made by id and not by place; what one role lack
   CHECK(ids_of(w[0]) == std::set<std::string>{"direct", "halves"});
   CHECK(w[0].agreements().front().assigned->ids().front() == "direct");
   CHECK(join_flights(w).mismatches == 0);
-  CHECK_FALSE(made[2].op.idle());  // 2 and 3 are a pair of their own
+  CHECK_FALSE(made[2].op.idle());  // ranks 2 and 3 form another pair
 
   const auto registering = [&](const std::vector<paired_entry>& list) {
     try {
@@ -169,11 +169,11 @@ TEST_CASE("(f) configs without ids are choices of each role alone, and the regis
 
 namespace {
 
-// What a stage does in each of its calls, in this order.
+// Times of a stage in each of its calls: after its receive it computes, then sleeps.
 struct stage_times {
   time_ns computes_ns = 0;
   time_ns sleeps_ns = 0;
-  time_ns beside_ns = 0;  // computes while its receive is awaited
+  time_ns beside_ns = 0;  // computes while it awaits its receive, before the other two
 };
 enum class way : std::uint8_t { pair, batch };
 
@@ -213,7 +213,8 @@ struct stage {
   stage_times times;
 };
 
-// A message every 10 ms, and an operation that computes for 1 ms. What `candidate` is charged for a call, the same for each.
+// Sends a message every 10 ms to an op whose default computes for 1 ms. Returns the time that `candidate` is charged for a call, and
+// requires it to be equal for all calls.
 time_ns charged_ns(way how, const stage_times& candidate, std::size_t bytes, std::string* winner = nullptr) {
   world w(2, eager_trials());
   std::vector<transfer> pairs;
@@ -291,7 +292,7 @@ TEST_CASE("what a stage waits for in the ops' calls is not charged to it; what i
 
 namespace {
 
-/// What a collective without headers takes on each rank, and where it ran.
+/// The time that each config of a collective without headers takes on each rank, and how often it ran on each rank.
 struct on_each_rank {
   std::map<std::string, std::vector<int>> ran;
 
@@ -323,7 +324,7 @@ TEST_CASE("a collective without headers runs as a mixture where ranks lack its f
     CAPTURE(one_wire);
     world w(4, eager_trials());
     on_each_rank room;
-    // Ranks 0 and 1 have the newer machine, and are slow without what is made for it.
+    // Ranks 0 and 1 have the newer machine. nccl is slow there, and h100_optimized is not.
     const std::vector<symmetric_config_ptr> configs{
         std::make_shared<on_each_rank::config>(room, w.clock, "nccl", "ring",
                                                std::vector<time_ns>{10_ms, 10_ms, 4_ms, 4_ms}),

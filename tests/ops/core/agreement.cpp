@@ -30,7 +30,7 @@ rank_settings eager() {
   return s;
 }
 
-/// A config like `direct` of any name.
+/// A config that sends the whole payload at once, as `direct` does, under a name of the caller's choice.
 config_ptr whole(const std::string& name) {
   const send_function out = [](part_sender& o, std::span<const std::byte> d) -> task<> { co_await o.send(0, d); };
   const receive_function in = [](part_receiver& i, std::span<std::byte> d) -> task<> { co_await i.receive(0, d); };
@@ -73,7 +73,7 @@ TEST_CASE("with a fifth of all control messages lost every campaign ends, and no
     }
     REQUIRE(c != nullptr);
     REQUIRE(c->is_decided());
-    // The decision reaches both sides, however often it is lost.
+    // The decision reaches both sides, however often its message is lost.
     pass(w, 60'000'000'000);
     move_each(w, out, in, std::vector<std::size_t>(3, 100'000));
     const auto flights = join_flights(w);
@@ -163,7 +163,7 @@ TEST_CASE("where only the default may run both ends have the same decision, and 
   pass(w, 1'000'000'000);
   CHECK(out.decision(1000).decided);
   CHECK(out.decision(1000).source == actors::decision_source::only_default);
-  CHECK(in.decision(1000).why == out.decision(1000).why);  // wording.cpp has what it says
+  CHECK(in.decision(1000).why == out.decision(1000).why);  // wording.cpp checks the sentence
 }
 
 TEST_CASE("a sender that is late for one rehearsal loses that one, and no other") {
@@ -252,7 +252,7 @@ TEST_CASE("once decided no control message is sent any more") {
     return r.mail().statistics().sent - r.flow_messages() - r.mail().statistics().credits_sent;
   };
   const auto before = tuning_messages(w[0]) + tuning_messages(w[1]);
-  move_each(w, out, in, std::vector<std::size_t>(300, 20'000));  // fewer than lie between two looks at drift
+  move_each(w, out, in, std::vector<std::size_t>(300, 20'000));  // fewer than there are calls between two drift checks
   CHECK(tuning_messages(w[0]) + tuning_messages(w[1]) == before);
 }
 
@@ -266,7 +266,7 @@ TEST_CASE("a receiver that ignores the stamp is found by joining the flight reco
 }
 
 namespace {
-/// One part, as the default sends it, and nothing says so.
+/// Sends one part as the default does, but declares no shape, so that parley takes it for a different config.
 struct in_one_part final : paired_config {
   in_one_part() : paired_config({.name = "in_one_part", .wire_class = "in_one_part"}) {}
   task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
@@ -275,7 +275,8 @@ struct in_one_part final : paired_config {
 }  // namespace
 
 TEST_CASE("both ends assert that what was stamped is run: the receiver of each call, its sender of what is reported") {
-  // Each message is one part with either, so that all bytes come. What is remembered is run without being timed.
+  // Each message is one part under either config, so all bytes arrive although the receiver ignores the stamp.
+  // A remembered config runs without being timed.
   const std::vector<config_ptr> configs{direct(), std::make_shared<in_one_part>()};
   for (const bool remembered : {false, true}) {
     CAPTURE(remembered);
@@ -286,7 +287,7 @@ TEST_CASE("both ends assert that what was stamped is run: the receiver of each c
     w.disk[0].files["results0.csv"] = "Validator,PARLEY_VERSION," + std::string(version_text) +
                                       "\nValidator,PARLEY_WORLD,2\nactivations/0>1,16KiB," + configs[1]->id() +
                                       ",0.001\n";
-    for (rank_id r = 0; r < 2 && remembered; ++r) {  // files are read as a rank begins
+    for (rank_id r = 0; r < 2 && remembered; ++r) {  // a rank reads its results file when it starts
       w.restart(r);
       w.tell_of(r);
     }
@@ -302,7 +303,7 @@ TEST_CASE("both ends assert that what was stamped is run: the receiver of each c
     const auto all = move_each(w, out, in, std::vector<std::size_t>(200, 10'000));
     pass(w, 1'000'000'000);
     CHECK(own >= 1);
-    CHECK(own < 10);  // then it is out
+    CHECK(own < 10);  // the config is left out after that
     CHECK((reported == 0) == remembered);
     CHECK(join_flights(w).mismatches == own);
     std::size_t mismatched = 0;
@@ -324,7 +325,7 @@ TEST_CASE("a sender asserts S2 also of calls that are not timed, from what their
   });
   CHECK(move_each(w, out, in, std::vector<std::size_t>(511, 10'000)).failed() == 0);
   CHECK(blamed == 0);
-  // What the receiver believes that it ran last is what it says with its next report.
+  // The receiver's next report names the config that it recorded last. This forged record names another one.
   auto ran = w[1].flight().in_order().back();
   REQUIRE(ran.what == flight_event::received);
   REQUIRE(ran.invocation == 510);
@@ -442,7 +443,7 @@ TEST_CASE("random catalogues, sizes and tags bring exact data and never half a p
     std::size_t failed = 0;
     scope all(w.clock);
     for (std::size_t i = 0; i < count; ++i) all.spawn(send(out, messages[i], i, failed));
-    // The receiver takes tag by tag, the last one first.
+    // The receiver posts its receives tag by tag, the highest tag first.
     for (auto tag = by_tag.rbegin(); tag != by_tag.rend(); ++tag) {
       for (const std::size_t i : tag->second) all.spawn(receive(in, messages[i], i, dice.below(100), failed));
     }

@@ -22,7 +22,7 @@ rank_settings eager() {
 
 constexpr std::size_t size = 100'000;
 
-/// A pair whose calls are made one by one, with three configs of which the last one is the fastest.
+/// A pair that makes its calls one by one, with three configs; the last one is the fastest.
 struct pair_world : world {
   explicit pair_world(std::vector<config_ptr> configs = {direct(), chunked(50'000, 1), chunked(16_KiB, 8)},
                       rank_settings s = eager())
@@ -42,7 +42,7 @@ struct pair_world : world {
   transfer out, in;
 };
 
-/// What an awaited decision came to.
+/// The result of an awaited decision, once there is one.
 struct watched_decision {
   std::optional<result<decision>> ended;
 };
@@ -57,7 +57,7 @@ TEST_CASE("both ends have the decision as a value, with its key, config, time an
   pair_world w;
   CHECK_FALSE(w.out.decision(size).decided);
   CHECK(w.out.decision(size).config == "direct");
-  CHECK_FALSE(w.in.decision(size).decided);  // why there is none yet is in wording.cpp
+  CHECK_FALSE(w.in.decision(size).decided);  // wording.cpp checks the sentence that says why
   w.decide();
   for (const transfer& end : {w.out, w.in}) {
     const decision d = end.decision(size);
@@ -125,7 +125,7 @@ TEST_CASE("either end asks for a new search, and both learn what came of it") {
     CHECK(campaign_of(w, "128KiB")->where() == actors::search::stage::trying);
     CHECK(campaign_of(w, "128KiB")->reason() ==
           std::string("rank ") + (by_sender ? "0" : "1") + " asked for it: the link has changed");
-    CHECK(w.in.decision(size).config == winner);  // in force meanwhile
+    CHECK(w.in.decision(size).config == winner);  // it stays in force during the new search
     watched_decision next;
     scope all(w.clock);
     all.spawn(watch(w.in.from(0), size, {.after_search = 1}, next));
@@ -178,7 +178,7 @@ TEST_CASE("a search that is given up on request leaves what was in force") {
   w.in.retune(size);
   w.decide();
   w.decide();
-  CHECK(w.in.decision(size).search == 3);  // what was asked for before that is forgotten
+  CHECK(w.in.decision(size).search == 3);  // the requests before `give_up` are forgotten
 }
 
 TEST_CASE("a search that is given up before anything was decided leaves the default, which no file remembers") {
@@ -228,6 +228,6 @@ TEST_CASE("once decided again no control message is sent") {
     return count;
   };
   const auto before = sent();
-  w.move(300);  // fewer than lie between two looks at drift
+  w.move(300);  // fewer than there are calls between two drift checks
   CHECK(sent() == before);
 }

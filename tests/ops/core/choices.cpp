@@ -1,4 +1,5 @@
-// What decides among configs, seen from outside: what is charged to them, which of them are one, and what a decision says of each rank.
+// How ranks choose among configs, seen from outside: the times that a config is charged with, the configs that count as one,
+// and what a decision says of each rank.
 #include <parley/tests/support/cases/mixture_case.hpp>
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/groups.hpp>
@@ -46,7 +47,7 @@ config_ptr made(const char* name, send_function s, receive_function r) {
   return paired({.name = name, .wire_class = name}, s, r);
 }
 
-/// A round every 10 ms, in which each end begins when it likes.
+/// A round starts every 10 ms. Each end begins its call `lateness(round)` after the start of the round.
 using lateness = time_ns (*)(std::size_t round);
 task<> keep_sending(transfer t, std::size_t rounds, std::size_t bytes, lateness late) {
   const std::vector<std::byte> data(bytes);
@@ -110,7 +111,7 @@ TEST_CASE("a default whose sender works for 500 us before it sends loses to one 
       REQUIRE(d.decided);
       CHECK(d.config == "quick");
       CHECK(about(d, "thorough")->time_ns >= 500 * us);
-      CHECK(about(d, "thorough")->time_ns - about(d, "quick")->time_ns <= 501 * us);  // nobody's lateness
+      CHECK(about(d, "thorough")->time_ns - about(d, "quick")->time_ns <= 501 * us);  // no lateness is charged
     }
   }
 }
@@ -127,7 +128,7 @@ TEST_CASE("a default whose receiver works for 500 us loses to one that does not,
 }
 
 namespace {
-// Pauses in which the ranks find out what they have in common, and report.
+// Calls with pauses between them. In the pauses the ranks find their common configs, and report.
 void move_with_pauses(world& w, const std::vector<config_ptr>& configs) {
   transfer out(w[0], pair_of(configs));
   transfer in(w[1], pair_of(configs));
@@ -184,7 +185,7 @@ TEST_CASE("what built-in configs are for a size") {
   CHECK_FALSE(alike(put(), direct(), 100));
   CHECK_FALSE(alike(put(), put(0, 4, {.kernel_blocks = 4}), 100));
   CHECK(alike(get(), get(1 << 20, 8), 4096));
-  CHECK_FALSE(alike(by_piece(2), by_piece(4), 4096));  // how many pieces there are nobody knows
+  CHECK_FALSE(alike(by_piece(2), by_piece(4), 4096));  // the number of pieces is unknown before the run
   CHECK(alike(star(), star(4096), 4096));
   CHECK_FALSE(alike(star(), star(4096), 4097));
   CHECK(alike(chain(8192), chain(65'536), 4096));

@@ -28,9 +28,9 @@ rank_settings eager() {
   return s;
 }
 
-/// Halves, the fastest of all here by decree of its tests; breaks on demand at either end.
+/// Sends two halves, and is the fastest config in these tests. On demand it throws at either end.
 struct fragile final : paired_config {
-  enum class end : std::uint8_t { nobody, sender, receiver };  // the receiver, once it has everything
+  enum class end : std::uint8_t { nobody, sender, receiver };  // the receiver throws after it has received everything
   struct plan {
     end who = end::nobody;
     int breaks = 0;
@@ -62,7 +62,7 @@ struct fragile final : paired_config {
 
 constexpr std::size_t size = 100'000;
 
-/// Breaks off at its receiver after the first of many parts.
+/// The receiver throws after the first of eight parts.
 task<> send_eighths(part_sender& out, std::span<const std::byte> data) {
   for (std::size_t i = 0; i < 8; ++i)
     co_await out.send(data.size() / 8 * i, data.subspan(data.size() / 8 * i, data.size() / 8));
@@ -100,7 +100,7 @@ task<> send_by_two_coroutines(part_sender& out, std::span<const std::byte> data)
   both.spawn(send_half_by_quarters(&out, data, 2));
   co_await both.join();
 }
-/// Throws while another coroutine still waits for a part, so that this one's place goes with it.
+/// Throws while a second coroutine still waits to send a part. That coroutine lives in a scope of this frame, and ends with it.
 task<> send_and_throw_beside_a_wait(part_sender& out, std::span<const std::byte> data) {
   scope& here = co_await this_scope;
   scope helper(here);
@@ -132,7 +132,7 @@ task<> receive_and_wait_an_hour(part_receiver& in, std::span<std::byte> data) {
   co_await wait_for_an_hour();
 }
 
-/// One message with a config as it must not be; the op has 2 seconds for a call.
+/// Sends one message with a config that breaks the rules; a call of the op may take 2 seconds.
 call_outcomes move_once(send_function sends, receive_function receives, time_ns& took) {
   world w(2, eager());
   const auto config = paired({.name = "odd", .wire_class = "odd"}, sends, receives);
@@ -205,7 +205,7 @@ TEST_CASE("a config that fails at the receiver after its send has completed is q
   fragile_world w;
   w.plan->who = fragile::end::receiver;
   const auto failed = w.move(1);
-  CHECK(failed.sent[0]);  // it was over before the receiver knew
+  CHECK(failed.sent[0]);  // the send had completed before the receiver failed
   CHECK(is(failed.received[0],
            {.code = errc::config_failed, .config = "fragile", .quotes = "the receiver's card is on fire"}));
   pass(w, 1'000'000'000);
@@ -246,7 +246,7 @@ TEST_CASE("after a failure a new search finds the next best config, and its evid
   REQUIRE(d.evidence.size() == 3);
   CHECK(d.evidence[1].config == "fragile");
   CHECK(d.evidence[1].status == "quarantined");
-  CHECK(d.evidence[1].detail.find("on fire") == std::string::npos);  // the sender says only how it ended
+  CHECK(d.evidence[1].detail.find("on fire") == std::string::npos);  // the sender reports only the error code
   CHECK(d.evidence[1].detail.find("config_failed") != std::string::npos);
   CHECK(w.plan->breaks == 1);
 }
@@ -269,7 +269,7 @@ TEST_CASE("calls that were given up and peers that are late are not blamed on th
   caller.cancel();
   pass(w, 1'000'000);
   CHECK(given_up.code() == errc::cancelled);
-  // The receives of these two.
+  // Receives that match the two sends above.
   const auto take = [](transfer t, result<>& into) -> task<> {
     std::vector<std::byte> buffer(size);
     auto outcome = co_await attempt(t.receive(buffer, {.from = 0}));
@@ -293,7 +293,7 @@ TEST_CASE(
   const std::vector<config_ptr> configs{direct(), std::make_shared<fragile>(broken)};
   transfer out(w[0], pair_of(configs));
   transfer in(w[1], pair_of(configs));
-  pass(w, 1'000'000'000);  // it has failed its rehearsal
+  pass(w, 1'000'000'000);  // `fragile` has failed its rehearsal by now
   auto op = actors::declare_edge("activations", 0, 1, "");
   const std::vector<std::uint64_t> incarnations{1000, 1001};
   for (const std::uint64_t digest : {configs[1]->digest(), std::uint64_t{12345}}) {
@@ -337,7 +337,7 @@ TEST_CASE("a config whose two functions cut differently is told where") {
 }
 
 namespace {
-/// By its sender's doing, long before its time is over.
+/// The sender's fault ends the call on both ends, long before its timeout.
 void check_ends_by_name(send_function sends, const char* why) {
   time_ns took = 0;
   const auto failed = move_once(sends, receive_quarters, took);
@@ -426,7 +426,7 @@ TEST_CASE(
         CHECK_FALSE(later.sent[0]);
         for (const auto& side : {all.sent, all.received, later.sent, later.received}) {
           for (const auto& outcome : side) {
-            if (outcome) continue;  // it was sent before anybody knew
+            if (outcome) continue;  // it was sent before either rank knew of the mismatch
             for (const config_ptr& first : {l.first.front(), l.second.front()})
               CHECK(is(outcome, {.code = errc::declaration_mismatch, .quotes = "default " + first->id()}));
           }

@@ -1,4 +1,4 @@
-// What a user demands of configs before time decides.
+// Constraints that a user sets on configs. They rule configs out before times are compared.
 #include <parley/tests/support/devices/library.hpp>
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
@@ -13,7 +13,7 @@ using namespace parley::tests;
 
 namespace {
 
-/// The whole payload at once, after a while; at a price.
+/// Sends the whole payload at once after a delay of `takes_ns`, and demands `price`.
 class timed_whole final : public paired_config {
  public:
   timed_whole(const std::string& name, time_ns takes_ns, tuning::demands price)
@@ -32,7 +32,7 @@ class timed_whole final : public paired_config {
   tuning::demands price_;
 };
 
-/// Two ranks whose users allow different things; decided for both sizes.
+/// Two ranks whose users set different constraints; the pair has decided for both sizes.
 struct priced_pair : world {
   priced_pair(tuning::demands price, tuning::constraints sender, tuning::constraints receiver)
       : world(2, eager_trials()) {
@@ -97,7 +97,7 @@ TEST_CASE("in a group one member's constraint counts for all") {
   auto op = led_by(0, {star(64), star(), chain()});
   std::vector<collective> groups;
   for (rank_id r = 0; r < 4; ++r) {
-    // A star of four needs four payloads at its leader, a chain two.
+    // A star of four ranks needs room for four payloads at its leader, a chain for two.
     op.constraints = r == 2 ? tuning::constraints{.memory_bytes = 24'000} : tuning::constraints{};
     groups.push_back(collective(w[r], op));
   }
@@ -112,7 +112,7 @@ TEST_CASE("in a group one member's constraint counts for all") {
 
 namespace {
 
-/// Three ranks that call an op without headers, whose second config is the faster one; decided for both sizes.
+/// Three ranks that call an op without headers, whose second config is the faster one. They have decided for both sizes.
 struct leased_job : world {
   enum class trials : std::uint8_t { rehearsed, between_calls, on_calls };
   /// `differently` changes rank 1's declaration.

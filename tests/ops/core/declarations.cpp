@@ -27,7 +27,7 @@ transfer_options with_role(std::function<role(rank_id)> who) {
   return op;
 }
 
-/// What else is said of it is in wording.cpp.
+/// Checks the code and one quote; wording.cpp checks whole sentences.
 void check_wrong(const transfer_options& op, rank_id world_size, errc code, const std::string& quotes = "activations") {
   CHECK(is(pair_up(op, world_size), {.code = code, .quotes = quotes}));
 }
@@ -48,7 +48,7 @@ TEST_CASE("senders and receivers are paired in the order of their ranks") {
 TEST_CASE("two senders for one receiver are diagnosed with both sides") {
   const auto two = with_role([](rank_id r) { return r < 2 ? role::sender : role::receiver; });
   check_wrong(two, 3, errc::role_conflict);
-  // rank % 3 on 4 ranks makes two senders for one receiver
+  // rank % 3 on 4 ranks makes ranks 0 and 3 senders to receiver 1
   const auto thirds = with_role([](rank_id r) {
     return r % 3 == 0 ? role::sender : r % 3 == 1 ? role::receiver : role::idle;
   });
@@ -228,7 +228,7 @@ TEST_CASE("two ranks that both send to each other are told so at once, whatever 
     std::size_t times;
     config_ptr config;
   };
-  // Taken by nobody; more than the window has room for; in parts.
+  // One message too large to be sent before its receive; more messages than the window holds; one message in parts.
   for (const way& how :
        {way{10'000'000, 1, direct()}, way{100, 200, direct()}, way{1'000'000, 1, chunked(64_KiB, 2)}}) {
     CAPTURE(how.bytes);

@@ -1,4 +1,4 @@
-// Decisions whose times drift, on whole ranks in virtual time.
+// New searches that begin when the times of a decided config drift, on whole ranks in virtual time.
 #include <parley/tests/support/cases/schemes.hpp>
 #include <parley/tests/support/transfers.hpp>
 #include <parley/tests/support/world.hpp>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t bytes = 1 << 20;
 
-/// Both halves at once, after 100 us of preparation: worth it on a slow link alone.
+/// Sends both halves at once after 100 us of preparation, which pays off only on a slow link.
 class prepared_halves final : public paired_config {
  public:
   prepared_halves() : paired_config({.name = "prepared_halves", .wire_class = "halves"}) {}
@@ -91,10 +91,10 @@ struct drifting_job : world {
   transfer out;
   transfer in;
   random_stream dice{5, 1};
-  std::uint64_t noise = 0;  // percent
+  std::uint64_t noise = 0;  // in percent
 };
 
-/// Any op, which is looked at often.
+/// A job of any kind of op that checks for drift every 50 calls.
 struct watched_job : scheme_job {
   explicit watched_job(scheme s, std::uint64_t look_ahead = 1) : scheme_job(s) {
     depth = look_ahead;
@@ -109,16 +109,16 @@ struct watched_job : scheme_job {
     call(1000);
     REQUIRE(campaign().number() == 1);
   }
-  /// What one config takes changes for good: another search is made, which finds this one.
+  /// Changes the times of one config for good, and checks that a new search finds `next`.
   void change(std::size_t config, std::array<time_ns, 3> takes_ns, const std::string& next) {
-    call(600);  // what an op without headers is compared with
+    call(600);  // gives an op without headers the times that it compares later calls with
     const std::uint32_t search = campaign().number() + 1;
     configs[config].takes_ns = takes_ns;
     for (int i = 0; i < 40 && (campaign().number() != search || running() != next); ++i) call(100);
     CHECK(campaign().number() == search);
     CHECK(campaign().reason().find("its times have drifted: ") == 0);
     CHECK(running() == next);
-    CHECK(decision().search == search);  // as all ranks know
+    CHECK(decision().search == search);  // and all ranks know that decision
     CHECK(failed == 0);
   }
 };
@@ -208,7 +208,7 @@ TEST_CASE("whatever the op, a mixture is searched for anew where what one rank r
       j.mixed = true;
       const rank_id poor = j.size - 1;
       j.let_all_have(scheme_job::twin);
-      j.can[poor][scheme_job::twin] = false;  // it runs `fine` in its place, with which the others are slow
+      j.can[poor][scheme_job::twin] = false;  // it runs `fine` instead, which is slow on the others
       j.configs[scheme_job::fine].takes_ns = {350'000, 350'000, 350'000};
       j.configs[scheme_job::fine].takes_ns[poor] = 100'000;
       j.configs[scheme_job::twin].takes_ns = {90'000, 90'000, 90'000};

@@ -42,7 +42,7 @@ bool contains(const std::string& text, std::string_view part) { return text.find
 TEST_CASE("a decision says who took part, what each rank measured, who proposed the winner, and why it won") {
   world w(2);
   const auto direct = configs::direct(), fine = configs::chunked(256 * 1024, 4), coarse = configs::chunked(1 << 20, 1);
-  // The receiver alone lists `fine` first; the sender knows it, too, after `coarse`.
+  // Only the receiver lists `fine` first. The sender also has `fine`, listed after `coarse`.
   const auto moved =
       move_each(w, {direct, coarse, fine}, {direct, fine, coarse}, std::vector<std::size_t>(400, 4 << 20));
   CHECK(moved.failed() == 0);
@@ -69,7 +69,7 @@ TEST_CASE("a decision says who took part, what each rank measured, who proposed 
         CHECK(e.ranks[own].rank == own);
         CHECK(e.ranks[own].repetitions == e.repetitions);
         CHECK(e.ranks[own].status == "measured");
-        // Waits for the partner are in a rank's own time, and not in the candidate's.
+        // A rank's own time includes its waits for its partner; the candidate's time does not.
         CHECK(e.ranks[own].time_ns >= e.time_ns * 0.5);
       }
     }
@@ -147,7 +147,7 @@ TEST_CASE("the flight recorder has the steps of an agreement in their order, on 
   pass(w, 1'000'000'000);
   using runtime::flight_event;
   for (rank_id r = 0; r < 2; ++r) {
-    std::vector<std::string> steps;  // as each happened first
+    std::vector<std::string> steps;  // in the order in which each step happened first
     std::set<std::uint64_t> measured;
     for (const auto& record : w[r].flight().in_order()) {
       if (record.what == flight_event::measured && record.invocation > 0 && record.ended_ns > 0)
@@ -157,12 +157,12 @@ TEST_CASE("the flight recorder has the steps of an agreement in their order, on 
       if (std::find(steps.begin(), steps.end(), step) == steps.end()) steps.push_back(step);
       if (record.what == flight_event::decided) CHECK(record.digest == configs[1]->digest());
       if (record.what == flight_event::decided) CHECK(record.bytes == 4 << 20);
-      if (record.what == flight_event::decided) CHECK(record.tag == 0);  // who proposed it
+      if (record.what == flight_event::decided) CHECK(record.tag == 0);  // the rank that proposed it
     }
-    // What was compared, where it was: at the leader.
+    // Only the leader compares the candidates, so only the leader records their times.
     CHECK(measured == (r == 0 ? std::set{configs[0]->digest(), configs[1]->digest()} : std::set<std::uint64_t>{}));
     CAPTURE(r);
-    CHECK(std::erase(steps, "merged") == 1);  // which `warm` may overtake
+    CHECK(std::erase(steps, "merged") == 1);  // its place varies, because the message `warm` may overtake it
     std::string all;
     for (const std::string& step : steps) all += step + " ";
     CHECK(all == "offered warmed reported decided ");
@@ -201,7 +201,7 @@ TEST_CASE("a call that fails leaves a flight record on the disk, at most once a 
 
 namespace {
 
-/// A world whose flight recorders go to `box`, and what rank `r` has left there.
+/// A world whose flight recorders are written to the folder `box`. `left_by(r)` returns rank r's file.
 struct recorded : world {
   explicit recorded(rank_id n) : world(n, to_box()) {}
   static ops::rank_settings to_box() {
@@ -212,7 +212,7 @@ struct recorded : world {
   std::string left_by(rank_id r) { return disk[r].files["box/parley-flight-" + std::to_string(r) + ".json"]; }
 };
 
-/// The host's memory, in which nothing can be copied.
+/// Host memory in which every copy fails.
 class worn_out_memory final : public runtime::memory_space {
  public:
   std::unique_ptr<block> make(std::size_t bytes) override { return runtime::host_memory().make(bytes); }

@@ -1,4 +1,4 @@
-// A rank that comes back as a new process: what was under way ends, and its pairs go on in a new generation.
+// A rank restarts as a new process: calls in progress end, and its pairs continue in a new generation.
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/transfers.hpp>
 
@@ -73,7 +73,7 @@ TEST_CASE("a pair whose receiver has restarted goes on and agrees anew") {
   agree(w, out, pair_on(w, 1));
   w.restart(1);
   w.tell_of(1);
-  CHECK(!out.decision(5'000).decided);  // that was another generation
+  CHECK(!out.decision(5'000).decided);  // the earlier decision belonged to the ended generation
   agree(w, out, pair_on(w, 1));
 }
 
@@ -149,7 +149,7 @@ TEST_CASE("late data of an ended generation is dropped, and its sender is told s
   for (int i = 0; i < 10; ++i)
     static_cast<void>(w.links[0].send(1, runtime::link::channel::data, actors::bytes_of(late), part, nullptr));
   let_pass(w, 1'000'000);
-  CHECK(w[1].mail().sent_by_type()[word] == 1);  // not for each of them
+  CHECK(w[1].mail().sent_by_type()[word] == 1);  // one message, not one for each late arrival
   agree(w, out, in);
 }
 

@@ -18,7 +18,7 @@ transfer_options numbered_op(std::size_t n) {
   return op;
 }
 
-// The first 16 ops of a rank are made when they are declared; these take their places.
+// A rank sets up the first 16 edges when they are declared. These fillers use up those 16.
 void declare_fillers(world& w) {
   for (std::size_t n = 0; n < 16; ++n) {
     auto op = numbered_op(n);
@@ -71,7 +71,7 @@ TEST_CASE("the first data of an op makes it at its receiver, and its second size
   calls.spawn(send(out, data, sent));
   pass(w, 1'000'000'000);
   CHECK(sent);
-  CHECK(frames_sent(w) != before);  // the receiver offers, though it has not called yet
+  CHECK(frames_sent(w) != before);  // the receiver makes its offer although it has not called yet
   const auto all = move_each(w, out, in, {});
   CHECK(all.failed() == 0);
   std::vector<std::byte> into(100);

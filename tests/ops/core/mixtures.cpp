@@ -32,7 +32,7 @@ struct outcome {
   std::string winner;
   std::map<std::string, tuning::aggregate> measured;
   machine_room room;
-  std::vector<result<tuning::predicted_time>> foreseen;  // by each rank: h100_optimized on rank 2
+  std::vector<result<tuning::predicted_time>> foreseen;  // each rank's prediction: h100_optimized on rank 2
 };
 
 outcome heterogeneous(const std::string& wire_of_optimized) {
@@ -63,7 +63,7 @@ outcome heterogeneous(const std::string& wire_of_optimized) {
   CHECK(join_group_flights(w).mismatches == 0);
   CHECK(groups[2].details()->participant().unavailable.size() == 1);
   CHECK(groups[0].details()->participant().unavailable.empty());
-  // Every rank files what was agreed, also under a name that it does not have, for this combination of kinds.
+  // Every rank files the winner under this combination of device kinds, even where the rank lacks that config.
   for (auto& r : w.ranks) {
     const auto file = r->results();
     const auto filed = file.find_all("gradients/0>1>2>3@");
@@ -74,7 +74,7 @@ outcome heterogeneous(const std::string& wire_of_optimized) {
   return o;
 }
 
-/// It does not run on some ranks, which nobody knows before it is rehearsed.
+/// Fails on the ranks at `places`, which no rank knows before the rehearsal.
 class breaks_on final : public group_config {
  public:
   breaks_on(std::set<std::size_t> places, group_config_ptr real)
@@ -95,7 +95,7 @@ class breaks_on final : public group_config {
   group_config_ptr real_;
 };
 
-/// Ranks with results files. Only ranks 0 and 1 are slow with nccl.
+/// Ranks with results files. nccl is slow on ranks 0 and 1 only.
 struct remembering_job {
   explicit remembering_job(std::vector<memory_storage> disks) : w(4, with_files(), {}, {}, std::move(disks)) {}
   void run(const std::vector<bool>& has_h100, const std::set<std::size_t>& breaks = {}) {
@@ -113,7 +113,7 @@ struct remembering_job {
     for (auto& r : w.ranks) CHECK(r->write_results());
   }
   const actors::search& campaign() { return *w[0].agreements().front().assigned->find(4000); }
-  /// What all ranks' files say now.
+  /// The entry that all ranks' files hold now.
   tuning::result_entry filed() {
     std::vector<tuning::result_entry> all;
     for (rank_id r = 0; r < 4; ++r) {
@@ -134,7 +134,7 @@ struct remembering_job {
   world w;
 };
 
-/// The last rank lacks `twin`, with which the others are fast; in its place it can run `fine`, which comes first, or `coarse`.
+/// The last rank lacks `twin`, with which the other ranks are fast. In its place it can run `fine`, which is listed first, or `coarse`.
 struct poor_rank_job : scheme_job {
   explicit poor_rank_job(scheme s) : scheme_job(s, "activations", "fine") {
     mixed = true;
@@ -148,7 +148,7 @@ struct poor_rank_job : scheme_job {
   void run_on() {
     for (int round = 0; round < 3; ++round) call(first_calls());
   }
-  /// What the poor rank and all others ran in so many calls.
+  /// Checks what every rank runs in ten calls: `config` on the poor rank, `twin` on the others.
   void check_that_it_runs(std::size_t config) {
     for (config_state& c : configs) c.runs = {};
     call(10);
@@ -164,7 +164,7 @@ struct poor_rank_job : scheme_job {
 
 TEST_CASE("in one wire class the newer ranks run h100_optimized, the others their own, and that mixture is measured") {
   auto o = heterogeneous("wire");
-  // Ranks 2 and 3 take 10.5 ms with nccl; ranks 0 and 1 are done after 8.7 ms and wait for them.
+  // nccl takes 10.5 ms on ranks 2 and 3. Ranks 0 and 1 finish after 8.7 ms and wait for them.
   REQUIRE(o.measured.count("h100_optimized") == 1);
   CHECK(o.measured["h100_optimized"].measured());
   CHECK(o.measured["h100_optimized"].time_ns > 10'500'000);
@@ -175,9 +175,10 @@ TEST_CASE("in one wire class the newer ranks run h100_optimized, the others thei
   CHECK(o.room.ran["h100_optimized"].count(2) == 0);
   CHECK(o.room.ran["h100_optimized"].count(3) == 0);
   CHECK(o.room.ran["nccl"][2] == o.room.ran["nccl"][0] + o.room.ran["h100_optimized"][0]);
-  // As fast as nccl on all, so that the default stays.
+  // The mixture is no faster than nccl on all ranks, so the default stays.
   CHECK(o.winner == "nccl");
-  // What rank 2 cannot run is foreseen on every rank alike, from ranks that can and from what both kinds have measured.
+  // Every rank predicts the same time for a config that rank 2 cannot run. The prediction uses the times of ranks that can run it,
+  // and of configs that both kinds of device have run.
   for (const auto& p : o.foreseen) {
     REQUIRE(p);
     CHECK_FALSE(p.value().measured);
@@ -198,7 +199,7 @@ TEST_CASE(
   op.configs = {std::make_shared<timed_star>(room, w.clock, "nccl", "wire", everywhere(10_ms)),
                 std::make_shared<timed_star>(room, w.clock, "fused", "wire", everywhere(5_ms))};
   op.can_run = [](rank_id r) { return std::vector<bool>{true, r < 2}; };
-  CHECK(w[0].predict("gradients", "nccl", 4000, 0).code() == errc::unavailable);  // not yet declared
+  CHECK(w[0].predict("gradients", "nccl", 4000, 0).code() == errc::unavailable);  // the op is not declared yet
   const auto groups = declare_all(w, op);
   for (int round = 0; round < 5; ++round) {
     CHECK(reduce_all(w, groups, std::vector<std::size_t>(20, 1000)).failed() == 0);
@@ -208,7 +209,7 @@ TEST_CASE(
     CAPTURE(r);
     CHECK(w[r].predict("gradients", "nccl", 4000, 2).value().measured);
     CHECK(w[r].predict("gradients", "fused", 4000, 0).value().measured);
-    CHECK_FALSE(w[r].predict("gradients", "fused", 4000, 2).value().measured);  // it ran nccl in its place
+    CHECK_FALSE(w[r].predict("gradients", "fused", 4000, 2).value().measured);  // rank 2 ran nccl in its place
     CHECK_FALSE(w[r].predict("gradients", "nccl", 400'000, 2).value().measured);
     CHECK(w[r].predict("gradients", "none", 4000, 2).code() == errc::unavailable);
     CHECK(w[r].predict("nothing", "nccl", 4000, 2).code() == errc::unavailable);
@@ -219,7 +220,7 @@ TEST_CASE("a mixture that is faster wins, and every rank then runs its own part 
   machine_room room;
   world w(4, eager_trials());
   collective_options op = led_by(0, {});
-  // Only the first two ranks are slow with nccl.
+  // nccl is slow on the first two ranks only.
   const std::vector<group_config_ptr> configs{
       std::make_shared<timed_star>(room, w.clock, "nccl", "wire", std::vector<time_ns>{10_ms, 10_ms, 4_ms, 4_ms}),
       std::make_shared<timed_star>(room, w.clock, "h100_optimized", "wire", everywhere(5_ms))};
@@ -273,7 +274,7 @@ TEST_CASE("what a rank runs in the place of a config that it lacks is the next o
     return std::make_shared<timed_star>(room, w.clock, name, wire, std::move(times));
   };
   collective_options op = led_by(0, {});
-  // On ranks 2 and 3 alone: neither the default, which talks otherwise, nor the last one, though both would be there.
+  // Ranks 2 and 3 lack h100_optimized. They run cuda_graph in its place: nccl has another wire class, and `plain` is listed later.
   op.configs = {timed("nccl", "other", everywhere(10_ms)), timed("h100_optimized", "wire", {5_ms, 5_ms, 1_s, 1_s}),
                 timed("cuda_graph", "wire", {9_ms, 9_ms, 4_ms, 4_ms}), timed("plain", "wire", everywhere(20_ms))};
   std::array<int, 4> asked{};
@@ -297,7 +298,7 @@ TEST_CASE("what a rank runs in the place of a config that it lacks is the next o
   call(1000);
   CHECK(w[0].agreements().front().assigned->find(4000)->chosen().config == "h100_optimized");
   const std::array<std::uint64_t, 2> said_before{said(2), said(3)};
-  // The same for calls of another size, which are tried anew.
+  // Calls of another size are tried on their own, with the same result.
   call(100'000);
   CHECK(w[0].agreements().front().assigned->find(400'000)->chosen().config == "h100_optimized");
   CHECK(room.ran["h100_optimized"].size() == 2);
@@ -325,12 +326,12 @@ TEST_CASE("whatever the op, a rank runs in the place of what it lacks what its t
     CHECK(j.assigned().ids().size() == 5);
     const std::string winner = j.campaign().chosen().config;
     CHECK(tuning::id_in_file(winner) == "twin");
-    CHECK(winner != "twin");  // which is that with `fine`
+    CHECK(winner != "twin");  // `twin` alone names the mixture with `fine`
     CHECK(j.running() == winner);
     const auto agreed = j.decision();
     CHECK(agreed.source == actors::decision_source::trials);
     CHECK(agreed.search == 2);
-    // It was measured as it runs: nobody waits for `fine`.
+    // The mixture was measured with the configs that it runs, so its time contains no wait for `fine`.
     const auto& measured = j.campaign().aggregates();
     REQUIRE(measured.size() == 5);
     CHECK(measured[4].time_ns < 250'000);
@@ -346,7 +347,7 @@ TEST_CASE("whatever the op, a rank runs in the place of what it lacks what its t
     j.check_that_it_runs(scheme_job::coarse);
     CHECK(j.configs[scheme_job::twin].runs[j.poor()] == 0);
 
-    // The next job has it from the results files, without a trial.
+    // The next job reads the mixture from the results files, and makes no trial.
     CHECK(j.learned_config() == winner);
     for (const auto& r : j.ranks) CHECK(r->write_results());
     j.run();
@@ -477,7 +478,7 @@ TEST_CASE("a mixture that is remembered counts only as the same mixture; another
   CHECK(now.solution == winner);
   CHECK((now.time_ms > 9.9) == (winner == "nccl"));
 
-  // The name alone stands for all ranks that run it: it is no mixture's.
+  // The name without a mixture means that all ranks run the config. It does not match a mixture.
   remembering_job again(other.w.disk);
   again.run({true, true, false, false});
   CHECK((again.campaign().trials() == 0) == (winner == "nccl"));
@@ -542,9 +543,10 @@ TEST_CASE("a capability function that throws leaves a rank its default, with the
   op.name = "another";
   op.can_run = [](rank_id) { return std::vector<bool>{true, true, true}; };
   const auto refused = thrown_by([&] { static_cast<void>(collective(w[0], op)); });
-  CHECK(is(refused, {.code = errc::bad_argument, .quotes = "another"}));  // what else it says is in wording.cpp
+  CHECK(is(refused, {.code = errc::bad_argument, .quotes = "another"}));  // wording.cpp checks the sentence
 
-  // The others hear from whom nothing came, where one rank alone answers wrongly and goes on without the op.
+  // Rank 1's capability function returns the wrong length, so rank 1 has no such op.
+  // The calls of the other ranks time out, and name rank 1 as missing.
   op.name = "a third";
   op.timeout = 1s;
   op.can_run = [](rank_id r) { return std::vector<bool>(r == 1 ? 3 : 2, true); };
@@ -571,7 +573,7 @@ TEST_CASE("where one rank's capability function answers with the wrong length, t
     op.timeout = 1s;
     op.can_run = [&](rank_id r) { return std::vector<bool>(r == wrong ? 1 : 2, true); };
     const auto refused = thrown_by([&] { static_cast<void>(transfer(w[wrong], op)); });
-    CHECK(is(refused, {.code = errc::bad_argument, .quotes = "activations"}));  // what else it says is in wording.cpp
+    CHECK(is(refused, {.code = errc::bad_argument, .quotes = "activations"}));  // wording.cpp checks the sentence
     const transfer other(w[1 - wrong], op);
     call_outcomes all;
     if (wrong == 1)

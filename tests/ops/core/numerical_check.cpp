@@ -1,4 +1,4 @@
-// Trials whose payloads are compared with what was sent: `constraints::compare_trials`, NUMERICAL_CHECK.
+// Trials whose received payloads are compared with the sent ones: `constraints::compare_trials`, NUMERICAL_CHECK.
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t size = 100'000;
 
-/// Fast, and right in its rehearsal, whose payload is of another size; afterwards it changes a byte.
+/// Fast, and correct in its rehearsal, whose payload has another size. In calls it changes a byte.
 class careless final : public paired_config {
  public:
   explicit careless(tuning::demands says = {}) : paired_config({.name = "careless"}), says_(says) {}
@@ -51,7 +51,7 @@ rank_settings checking(bool on = true) {
   return s;
 }
 
-/// Calls beside which `one` is tried, and those that come once it can be.
+/// Makes one call, waits until `one` is rehearsed, and returns the outcomes of the 600 calls after that.
 call_outcomes tuned(world& w, const config_ptr& one) {
   const std::vector<config_ptr> configs{chunked(4096, 1), one, chunked(8192, 2)};
   transfer out(w[0], pair_of(configs));
@@ -82,7 +82,7 @@ TEST_CASE("a check of a payload sees every bit, every place and the length") {
   std::swap_ranges(swapped.begin(), swapped.begin() + 8, swapped.begin() + 32);
   CHECK(tuning::payload_check(swapped) != right);
   CHECK(tuning::payload_check({}) == tuning::payload_check({}));
-  // However it is cut.
+  // The check does not depend on how the payload is cut.
   const std::vector<std::byte> whole = pattern(200, 2);
   for (const std::size_t cut : {1U, 3U, 8U, 31U, 32U, 33U, 100U}) {
     tuning::running_payload_check pieces;
@@ -90,7 +90,7 @@ TEST_CASE("a check of a payload sees every bit, every place and the length") {
       pieces.add(std::span(whole).subspan(at, std::min(cut, whole.size() - at)));
     CHECK(pieces.value() == tuning::payload_check(whole));
   }
-  // The same number everywhere: it travels.
+  // A fixed value: the check is sent to other machines, so it must be equal on all of them.
   std::vector<std::byte> known(100);
   for (std::size_t i = 0; i < known.size(); ++i) known[i] = static_cast<std::byte>(i * 31 + 14);
   CHECK(tuning::payload_check(known) == 0x74c7f74a576cd524U);
@@ -159,7 +159,7 @@ TEST_CASE("comparing is fine with every kind of config, and the sender's word de
     };
     int wrong = 0;
     run(w.clock, both(out, in, from, into, wrong));
-    pass(w, 1'000'000'000);  // so long a put whose credits are late is waited for
+    pass(w, 1'000'000'000);  // enough time for a put that waits for late credits
     run(w.clock, both(out, in, from, into, wrong));
     CHECK(wrong == 0);
     CHECK(join_flights(w).timed > 0);
@@ -174,7 +174,7 @@ TEST_CASE("an op whose trials cannot be compared says so, by name") {
   world w(2, checking());
   auto op = pair_of({direct(), chunked(4096, 1)});
   op.name = "activations";
-  op.memory = &host_memory();  // as a device's would be
+  op.memory = &host_memory();  // stands for memory of a device
   transfer(w[0], op);
   REQUIRE(w[0].warnings().size() == 1);
   CHECK(w[0].warnings()[0].find("activations 0->1: what its trials bring is not compared (NUMERICAL_CHECK)") == 0);
@@ -186,7 +186,7 @@ namespace {
 
 constexpr std::size_t elements = size / sizeof(float);
 
-/// Right in its rehearsal, whose payload is of another size; afterwards it forgets a part of the last place's contribution.
+/// Correct in its rehearsal, whose payload has another size. In calls it leaves the last float of the last member's data out of the sum.
 task<> forgetful_lead(group_call& g) {
   std::vector<std::span<std::byte>> parts(g.size());
   for (std::size_t p = 0; p < g.size(); ++p) {

@@ -1,5 +1,5 @@
-// Implementations that call the very op that they implement: such a call is refused before it moves anything, the config is left out by
-// name, and the program's own messages arrive as they were sent.
+// Config implementations that call the op that they implement. Such a call is refused before it moves any data, the config is left out and
+// named, and the program's own messages arrive unchanged.
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
@@ -45,11 +45,11 @@ enum class way : std::uint8_t {
   in_a_batch
 };
 
-/// What the config's implementations call; set once the op is declared.
+/// The ops that the config's implementations call; set once the op is declared.
 struct called {
   std::optional<transfer> pair;
   std::optional<p2p> batches;
-  std::vector<errc> ended;  ///< what the inner calls ended with
+  std::vector<errc> ended;  ///< how each inner call ended
 };
 
 struct calls_its_op final : paired_config {
@@ -63,7 +63,7 @@ struct calls_its_op final : paired_config {
     co_await call({}, data);
     co_await in.receive(0, data);
   }
-  // As an end that sends, or as one that receives.
+  // Sends if `into` is empty, else receives.
   task<> call_awaited(std::span<const std::byte> from, std::span<std::byte> into) const {
     if (into.empty()) {
       co_await op->pair->send(from.first(100), {.to = 1});
@@ -118,7 +118,7 @@ bool names(const std::vector<std::string>& lines, std::string_view config, std::
   });
 }
 
-/// What became of an op whose second config calls it on one of its ranks, `caller`.
+/// Checks that an op's second config, which calls that op on one of its ranks, was refused and left out. `caller` holds those calls.
 void check_left_out(world& w, const called& caller) {
   CHECK(!caller.ended.empty());
   CHECK(std::all_of(caller.ended.begin(), caller.ended.end(), [](errc e) { return e == errc::bad_argument; }));
@@ -148,7 +148,7 @@ TEST_CASE("a config that calls its own transfer is left out by name, and takes n
       transfer in(w[1], on(1));
       end->pair = caller == 0 ? out : in;
       std::vector<std::size_t> sizes(60, size);
-      for (std::size_t i = 0; i < sizes.size(); i += 7) sizes[i] = 100 + i;  // as long as what the config sends
+      for (std::size_t i = 0; i < sizes.size(); i += 7) sizes[i] = 100 + i;  // near the 100 bytes that the config sends
       const auto all = move_each(w, out, in, sizes);
       CHECK(all.failed() == 0);
       CHECK(all.wrong == 0);
@@ -208,7 +208,7 @@ TEST_CASE("a default that calls its own op fails by name, and another op may be 
                   {.name = "calls_its_op", .wire_class = "own"},
                   [](part_sender& to, std::span<const std::byte> data) -> task<> { co_await to.send(0, data); },
                   [](part_receiver& from, std::span<std::byte> data) -> task<> { co_await from.receive(0, data); })}));
-  // Another op: what the config calls in it arrives.
+  // A config may call another op: its message arrives.
   auto side = pair_of({direct()});
   side.name = "side";
   transfer side_out(w[0], side);
@@ -232,7 +232,7 @@ TEST_CASE("a default that calls its own op fails by name, and another op may be 
 
 namespace {
 
-/// Sends and receives by way of the default; calls its group first.
+/// Runs the default after it has called its own group.
 struct group_that_calls final : group_config {
   explicit group_that_calls(std::shared_ptr<std::optional<collective>> g)
       : group_config({.name = "calls_its_group", .wire_class = "own"}), group(std::move(g)), by(star()) {}

@@ -1,4 +1,4 @@
-// PARLEY_PATIENCE, for programs that something slows down: each time-out of an op is that many times as long, and no longer.
+// PARLEY_PATIENCE, for programs that something slows down: it multiplies each timeout of an op, and nothing else.
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
 
@@ -26,7 +26,7 @@ namespace {
 
 constexpr time_ns limit_ns = 10'000'000;
 
-// Rank 0 of two makes a call for which it needs rank 1, which never comes.
+// Rank 0 makes a call that needs rank 1, and rank 1 never makes its part.
 struct lonely_call {
   const char* name;
   task<> (*run)(rank& self);

@@ -20,7 +20,7 @@ rank_settings eager() {
   return s;
 }
 
-/// What is wrong with a config's receiving end, and until when.
+/// How a config's receiving end fails, and until when.
 struct illness {
   enum class kind : std::uint8_t { throws, hangs };
   kind what = kind::throws;
@@ -28,7 +28,7 @@ struct illness {
   std::size_t received = 0;  ///< how often it was asked to receive
 };
 
-/// Halves, the fastest of all here. Ill for a while, or for good.
+/// Sends two halves, and is the fastest config in these tests. Its receiver fails for a while, or for good.
 struct recovering final : paired_config {
   explicit recovering(std::shared_ptr<illness> i, const std::string& name = "recovering")
       : paired_config({.name = name, .wire_class = name}), ill_(std::move(i)) {}
@@ -69,7 +69,7 @@ class ill_star final : public group_config {
   group_config_ptr real_ = star();
 };
 
-/// The host's, of which there is none for a while.
+/// Host memory that cannot be allocated before `until_ns`.
 class scarce_memory final : public parley::tests::memory_of_host {
  public:
   explicit scarce_memory(const executor& ex) : executor_(ex) {}
@@ -87,7 +87,7 @@ class scarce_memory final : public parley::tests::memory_of_host {
 
 constexpr std::size_t size = 100'000;
 
-/// A pair with a config that is ill, on which a first search has ended without it.
+/// A pair whose first search has ended without the config that is ill.
 struct pair_world : world {
   explicit pair_world(illness i, std::vector<config_ptr> others = {}, memory_link_options o = {})
       : world(2, eager(), std::move(o)), ill(std::make_shared<illness>(i)) {
@@ -281,7 +281,7 @@ TEST_CASE("an end that could not take part in a rehearsal is in step with the ot
     CHECK(memory.refused >= 2);
     const auto& ids = w[0].agreements().front().assigned->ids();
     REQUIRE(ids.size() == 1);
-    pass(w, 60'000'000'000);  // the next round begins
+    pass(w, 60'000'000'000);  // long enough for the next round of rehearsals
     CHECK(ids.size() == 2);
     const std::vector<std::size_t> sizes(100, size);
     CHECK(move_each(w, ends[0], ends[1], sizes).failed() == 0);

@@ -1,4 +1,4 @@
-// New searches for what runs, asked for while every rank goes on calling.
+// Searches for a config that is already decided, requested while every rank continues to call.
 #include <parley/tests/support/cases/schemes.hpp>
 
 using namespace parley;
@@ -31,14 +31,14 @@ TEST_CASE("whatever the op, any of its ranks may ask for a search while all go o
         CHECK(j.campaign().number() == 1);
         CHECK(j.ranks[asks]->retune("activations", "the switch was changed") == 1);
       });
-      CHECK(j.running() == "coarse");  // by the last of these calls
+      CHECK(j.running() == "coarse");  // at the latest in the last of these calls
       j.pass(1'000'000'000);
       CHECK(j.failed == 0);
       CHECK(j.campaign().reason() == "rank " + std::to_string(asks) + " asked for it: the switch was changed");
       CHECK(j.decision().search == 2);
       CHECK(j.decision().source == decision_source::trials);
       CHECK(j.learned_config() == "coarse");
-      if (j.leased()) CHECK(j.gates_met() <= 2 * 2 * j.size);  // N2
+      if (j.leased()) CHECK(j.gates_met() <= 2 * 2 * j.size);  // N2: at most two gates a search, on each rank
       const std::uint64_t before = j.agreement_messages();
       j.call(100);
       CHECK(j.agreement_messages() == before);
@@ -89,7 +89,7 @@ TEST_CASE("whatever the op, a search that is asked for while another one measure
       j.call(400);
       CHECK(j.failed == 0);
       CHECK(j.running() == "coarse");
-      CHECK(j.decision().search == 2);  // what is asked for again and again is done once
+      CHECK(j.decision().search == 2);  // repeated requests lead to one search
       CHECK(j.campaign().reason() == "rank " + std::to_string(asks) + " asked for it: the link is another one");
       CHECK(j.learned_config() == "coarse");
     }
@@ -147,7 +147,7 @@ TEST_CASE("a group whose ranks have several calls under way changes together, to
       CHECK(j.decided());
       CHECK(j.decision().search == 2);
       const auto flights = join_group_flights(j.ranks);
-      CHECK(flights.digests.size() == 3);  // all have been tried
+      CHECK(flights.digests.size() == 3);  // all configs have been tried
       CHECK(flights.timed >= 6);
     }
   }
@@ -164,9 +164,9 @@ TEST_CASE("whatever the op, a config that hangs in its trials is out for good on
       switch_drift_off(j);
       j.let_all_have(scheme_job::fragile);
       j.start();
-      j.pass(5'000'000'000);  // whatever is rehearsed before anything is tried
+      j.pass(5'000'000'000);  // long enough for the rehearsals before the first trial
       config_state& fragile = j.configs[scheme_job::fragile];
-      fragile.takes_ns[hangs] = 40'000'000'000;  // longer than a call or a rehearsal may take
+      fragile.takes_ns[hangs] = 40'000'000'000;  // longer than the timeout of a call or a rehearsal
       for (int i = 0; i < 4; ++i) j.call(200);
       CHECK(j.failed <= 2 * j.size);
       REQUIRE(j.decided());
@@ -195,7 +195,7 @@ TEST_CASE("of an edge a search that is asked for while a config hangs in its tri
     switch_drift_off(j);
     j.let_all_have(scheme_job::fragile);
     j.start();
-    j.pass(5'000'000'000);  // it is warmed
+    j.pass(5'000'000'000);  // long enough to warm it
     config_state& fragile = j.configs[scheme_job::fragile];
     const auto rehearsed = fragile.runs;
     fragile.takes_ns[1] = 1'000'000'000'000;
@@ -206,7 +206,7 @@ TEST_CASE("of an edge a search that is asked for while a config hangs in its tri
           CHECK_FALSE(j.decided());
           CHECK(j.ranks[asks]->retune("activations", "it takes so long") == 1);
         });
-    CHECK(j.failed == 2);  // one message, at both ends
+    CHECK(j.failed == 2);  // one message fails, at both ends
     j.call(400);
     CHECK(j.failed == 2);
     CHECK(j.running() == "fine");

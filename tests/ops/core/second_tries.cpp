@@ -1,4 +1,4 @@
-// What is thrown in the actors of an op: they go on, or its tuning ends and says so. Calls never notice.
+// Exceptions in the actors of an op: the actors try again, or the op's tuning ends with a warning. Calls are not affected.
 #include <parley/tests/support/transfers.hpp>
 
 #include <doctest/doctest.h>
@@ -14,10 +14,10 @@ using namespace parley::tests;
 
 namespace {
 
-constexpr rank_id leader = 0;    // where the coordinator is
-constexpr rank_id follower = 1;  // whose participant has a leader on another rank
+constexpr rank_id leader = 0;    // the coordinator's rank
+constexpr rank_id follower = 1;  // its participant has its leader on the other rank
 
-/// An edge whose agreement cannot send a message from `who` to the other rank, `left` times: the link throws instead.
+/// An edge on which `left` control messages from `who` to the other rank fail: the link throws instead of sending them.
 struct fragile_world {
   explicit fragile_world(rank_id who, int times) : left(times) {
     memory_link_options o;
@@ -57,7 +57,7 @@ TEST_CASE("what is thrown in an actor is tried again from what the op knows: on 
       CAPTURE(joining);
       fragile_world w(who, joining ? 3 : 0);
       pass(*w.job, 30'000'000'000);
-      if (!joining) w.left = 1;  // more, and what says that data was taken could meet it, too
+      if (!joining) w.left = 1;  // only one, because a second exception could hit a flow-control message
       CHECK(w.move(300).failed() == 0);
       const auto all = w.move(300);
       CHECK(w.left == 0);

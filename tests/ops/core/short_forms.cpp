@@ -1,4 +1,4 @@
-// What a program writes for the plain cases: one exchange without a flow, a sum of a vector, a decision with one partner.
+// The short forms for plain cases: one exchange without a flow, the sum of a vector, a decision with one partner.
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/transfers.hpp>
 #include <parley/tests/support/world.hpp>
@@ -50,7 +50,7 @@ constexpr rank_id ranks = 4;
 rank_id next_of(rank_id r) { return (r + 1) % ranks; }
 rank_id previous_of(rank_id r) { return (r + ranks - 1) % ranks; }
 
-/// On each rank, until all have ended.
+/// Runs `program` on every rank, until all have ended.
 template <class Program>
 void on_all(world& w, const Program& program) {
   std::array<result<>, ranks> outcomes;
@@ -118,7 +118,7 @@ TEST_CASE("the ghosts of a halo are exchanged without a flow") {
   for (rank_id r = 0; r < ranks; ++r) {
     const rank_id beside = r ^ 1U;
     const rank_id below = r ^ 2U;
-    CHECK(fields[r][6] == beside);  // left of the first row of its own
+    CHECK(fields[r][6] == beside);  // the ghost left of this rank's first row
     CHECK(fields[r][2 * 6 - 1] == beside);
     CHECK(fields[r][1] == below);
     CHECK(fields[r][5 * 6 + 1] == below);
@@ -163,7 +163,7 @@ TEST_CASE("a collective without roles or groups is one group of all ranks, which
 TEST_CASE("a decision is asked for by size and partner, in the same way of every op of messages") {
   world w(ranks);
   const transfer both_ways(w[0], {.name = "acts", .edges = {{0, 1}, {1, 0}, {2, 0}}});
-  CHECK(both_ways.decision(8, 1).op == "acts 0->1");  // what it sends, where it does both
+  CHECK(both_ways.decision(8, 1).op == "acts 0->1");  // rank 0 sends to rank 1 and receives from it: the send counts
   CHECK(both_ways.decision(8, 2).op == "acts 2->0");
   CHECK(thrown_by([&] { static_cast<void>(both_ways.decision(8, 3)); }).code() == errc::bad_argument);
   const pipeline stages(w[1], {.name = "layers"});

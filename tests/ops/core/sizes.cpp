@@ -20,7 +20,7 @@ TEST_CASE("chunks are counted from the agreed config and the byte count") {
     world w(2, s);
     transfer out(w[0], pair_of({config}));
     transfer in(w[1], pair_of({config}));
-    pass(w, 1'000'000'000);  // the rehearsals are over
+    pass(w, 1'000'000'000);  // long enough for the rehearsals
     constexpr auto data = static_cast<std::size_t>(link::channel::data);
     const auto before = w.links[0].statistics().sent[data];
     const auto all = move_each(w, out, in, {bytes}, 7);

@@ -19,7 +19,7 @@ runtime::task<> rest(runtime::executor& ex, time_ns span) {
   static_cast<void>(woken);
 }
 
-// The receiver is late by up to 3 ms, the sender computes for 5: rounds come seconds apart, so that drift counts.
+// The receiver is late by up to 3 ms, and the sender computes for 5 ms. The rounds then lie seconds apart, so that clock drift matters.
 runtime::task<> feed(world& w, ops::transfer out, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     const auto data = pattern(sizes[i % sizes.size()], i);
@@ -67,13 +67,13 @@ TEST_CASE("clocks that are seconds apart and drift lead to the same decisions as
       REQUIRE(a.where() == actors::search::stage::decided);
       REQUIRE(b.where() == actors::search::stage::decided);
       CHECK(a.chosen().config == b.chosen().config);
-      const bool is_tried = key != "8KiB";  // for which all of them are one message
+      const bool is_tried = key != "8KiB";  // all candidates send 8 KiB as one message
       CHECK((a.chosen().source == actors::decision_source::trials) == is_tried);
       for (std::size_t i = 0; is_tried && i < a.aggregates().size(); ++i) {
         CAPTURE(i);
         REQUIRE(a.aggregates()[i].measured());
         REQUIRE(b.aggregates()[i].measured());
-        // The rates differ too: 50 ppm of the time itself.
+        // The clocks also run at different rates: up to 50 ppm of the time itself.
         const double off = std::abs(a.aggregates()[i].time_ns - b.aggregates()[i].time_ns);
         CHECK(off <= b.aggregates()[i].clock_error_ns + 1e-4 * a.aggregates()[i].time_ns);
         CHECK(b.aggregates()[i].clock_error_ns < 0.05 * second / 1000);
@@ -130,7 +130,7 @@ TEST_CASE("comparing clocks takes no messages of its own") {
     const auto& two = apart.w[r].mail().sent_by_type();
     for (std::size_t type = 0; type < one.size(); ++type) {
       CAPTURE(type);
-      // What clocks may be off by may take a further round or two, whose reports are acknowledged.
+      // A clock error may require a further round or two, each with a report and its acknowledgement.
       const bool of_rounds = type == actors::report::message_type || type == actors::ack::message_type;
       CHECK(two[type] >= one[type]);
       CHECK(two[type] <= one[type] + (of_rounds ? 2 * keys.size() : 0));
@@ -145,7 +145,8 @@ TEST_CASE("clocks that are apart and are taken for one show in the evidence, and
 }
 
 TEST_CASE("a difference that is smaller than what clocks may be off by keeps the default") {
-  // Two parts that travel at once take 400 us, the rendezvous of one takes 800; but control messages take 400 us as well.
+  // Two parts in flight together take 400 us, and the rendezvous of one takes 800 us. Control messages take 400 us as well,
+  // so the ranks know each other's clocks no better than that.
   const auto decided = [](std::vector<std::uint64_t> hosts) {
     world w(2, {}, {.latency_ns = 400'000, .ns_per_byte = 0.01, .eager_bytes = 8192, .lose = {}, .delay = {}},
             {std::move(hosts), {{}, {.offset_ns = second}}});

@@ -1,5 +1,5 @@
-// What errors say that are alike for ops of several kinds, in whole sentences. Tests elsewhere compare facts; a sentence is improved here and
-// in the code.
+// The whole sentences of errors that ops of several kinds share. Other tests check structured facts, so that a sentence can be improved
+// here and in the code alone.
 #include <parley/tests/support/cases/halo_grid.hpp>
 #include <parley/tests/support/transfers.hpp>
 #include <parley/tests/support/wording.hpp>
@@ -49,7 +49,7 @@ std::string of_undecided(rank_id on) {
   }));
 }
 
-/// A config that its machine does not have, or has.
+/// A config whose card is present only if `here`.
 struct absent final : paired_config {
   explicit absent(bool here) : paired_config({.name = "absent", .wire_class = "absent"}), here_(here) {}
   task<> send(part_sender& o, std::span<const std::byte> d) const override { co_await o.send(0, d); }
@@ -62,7 +62,7 @@ struct absent final : paired_config {
  private:
   bool here_;
 };
-/// Of a size for which only the default may run.
+/// The reason for a decision about a size for which only the default may run.
 std::string of_default(const std::vector<config_ptr>& of_0, const std::vector<config_ptr>& of_1) {
   world w(2);
   transfer out(w[0], pair_of(of_0));
@@ -72,7 +72,7 @@ std::string of_default(const std::vector<config_ptr>& of_0, const std::vector<co
   const decision told = out.decision(1000);
   return told.decided && told.why == in.decision(1000).why ? told.why : "it is not decided alike on both ranks";
 }
-/// Of a size that was never called: on rank 1 before the ranks have met, on rank 0 afterwards.
+/// The reason for no decision about a size that was never called: on rank 1 before the ranks have met, on rank 0 afterwards.
 std::string of_no_decision(rank_id on) {
   world w(2);
   const std::vector<config_ptr> configs{direct(), chunked(16_KiB, 8)};
@@ -84,7 +84,7 @@ std::string of_no_decision(rank_id on) {
   }
   return (on == 0 ? out : in).decision(8).why;
 }
-/// Of ends that both send, or both receive.
+/// The error of rank `on` where both ends send, or both receive.
 std::string of_same_roles(rank_id on, bool send) {
   world w(2);
   std::vector<std::byte> data(10'000'000);
@@ -108,7 +108,7 @@ std::string of_same_roles(rank_id on, bool send) {
   return sentence_of(outcomes[on]);
 }
 
-/// Of edges that cannot be made of roles.
+/// The error for roles that form no edges.
 std::string of_roles(rank_id ranks, std::function<role(rank_id)> who) {
   transfer_options op = pair_of({direct()});
   op.role = std::move(who);
@@ -123,7 +123,7 @@ std::string of_edges(rank_id ranks, std::vector<std::pair<rank_id, rank_id>> edg
 
 // ---- neighbours -------------------------------------------------------------------------------------------------------
 
-/// Two blocks side by side, of which rank 1 is otherwise.
+/// The error of rank `on` where rank 1's block differs from rank 0's, side by side in one row.
 std::string of_halo(rank_id on, std::size_t cells_of_1, const std::function<void(halo_options&)>& change_on_1 = {}) {
   world w(2);
   std::vector<std::vector<double>> fields{std::vector<double>(6 * 6), std::vector<double>(6 * (cells_of_1 + 2))};
@@ -155,7 +155,7 @@ struct failing_stage final : pipeline_stage {
   }
   bool fails = false;
 };
-/// Of the run in which rank 0 throws, or of the next one.
+/// The error of rank `on` in the run in which rank 0 throws, or in the next one.
 std::string of_pipeline(rank_id on, bool next) {
   world w(2);
   std::vector<failing_stage> of(2);

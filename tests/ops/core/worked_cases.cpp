@@ -1,5 +1,5 @@
-// The worked cases with exact numbers, from one source: on virtual ranks, in processes over shared memory and over TCP, and on the device
-// buffers of a fake GPU. tests/gpu runs the same on real ones.
+// The worked cases with exact numbers, from one source: on virtual ranks, in processes over shared memory and over TCP, and on device
+// buffers of a fake GPU. tests/gpu runs them on real GPUs.
 #include <parley/tests/support/cases/worked/each_config.hpp>
 #include <parley/tests/support/cases/worked/here.hpp>
 #include <parley/tests/support/cases/worked_cases.hpp>
@@ -27,7 +27,7 @@ using namespace parley::tests::worked_cases;
 
 namespace {
 
-// Copies from GPU to GPU beside what each case tries.
+// Configs that copy from GPU to GPU, which each case tries as well as its own.
 const std::vector<config_ptr> by_copies{put(), get(), put(0, 4, {.kernel_blocks = 16})};
 
 constexpr const char* rank_test = "this program as one rank of the worked cases";
@@ -98,7 +98,7 @@ TEST_CASE("the worked cases hold on device buffers, with many ranks of one proce
       all.push_back(std::make_unique<here>(job[r], *places.back()));
       all.back()->others = by_copies;
       all.back()->until_each_ran = true;
-      // Two devices that do not reach each other have no way to sum.
+      // Two devices that cannot reach each other's memory have no way to sum.
       if (devices == 1) all.back()->gpu_sums = {job.gpu(r), {.nccl = &nccl}};
     }
     job.run([&](rank& self) { return guarded(all[self.id()].get()); });
@@ -111,7 +111,7 @@ TEST_CASE("the worked cases hold on device buffers of ranks that would be proces
     CAPTURE(devices);
     fake_cuda gpu(devices);
     fake_nccl nccl(gpu);
-    const bool own_gpus = ranks == devices;  // NCCL takes no two ranks on one
+    const bool own_gpus = ranks == devices;  // NCCL accepts one rank per GPU
     two_ranks w(gpu, {direct()}, own_gpus ? &nccl : nullptr, static_cast<rank_id>(ranks));
     std::vector<std::unique_ptr<fake_place>> places;
     std::vector<std::unique_ptr<here>> all;

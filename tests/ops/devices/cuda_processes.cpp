@@ -1,4 +1,4 @@
-// Ranks that would be processes: device buffers over a link that moves host memory only.
+// Ranks that are set up like separate processes: device buffers over a link that moves host memory only.
 #include <parley/tests/support/awaited.hpp>
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/devices/fake_cuda.hpp>
@@ -152,7 +152,7 @@ TEST_CASE("what kernels take before a payload is there is not charged to the con
   }
 }
 
-// Adds 1 to each byte forward and doubles it backward, by kernels that end long after they have been enqueued.
+// Adds 1 to each byte forward and doubles it backward, in kernels that end long after the call that enqueued them.
 class kernel_stage final : public training_work {
  public:
   enum class inputs { are_here, are_waited_for };
@@ -241,8 +241,8 @@ TEST_CASE(
   }
 }
 
-// A receive whose kernel is enqueued before anything has come: whether the kernel saw all of the message, and whether it ran before
-// the processor knew of that.
+// A receive whose kernel is enqueued before any data has arrived. `right`: the kernel saw the whole message. `before_the_processor`: the
+// kernel ran before the host knew that the message had arrived.
 struct ahead_of_its_message {
   bool ran = false;
   bool right = false;
@@ -264,13 +264,13 @@ task<> move_ahead(two_ranks& w, fake_cuda& gpu, transports::cuda_stream stream, 
     seen->before_the_processor = !over;
   });
   CHECK(w.copies[1]->after(to, stream) == errc::none);
-  const time_ns later = w.loop.deadline_in(100'000);  // so that the credit, which takes turns of this loop, is there
+  const time_ns later = w.loop.deadline_in(100'000);  // time for the credit, which takes turns of this loop
   static_cast<void>(co_await sleep_until(later));
   sending.spawn(two_ranks::sends(w.ends[0], from, 1));
   co_await receiving.join();
   over = true;
   co_await sending.join();
-  // To ask makes the fake go on. A buffer that kernels still use would get no credit for the next message.
+  // Each call of `busy` lets the fake GPU progress. A buffer that kernels still use would get no credit for the next message.
   while (w.copies[1]->busy(to) || !seen->ran) co_await yield;
 }
 
@@ -395,7 +395,7 @@ TEST_CASE("where memory cannot be exported, puts and gets are no candidates, bef
   CHECK(w.ranks[0]->participants().front()->unavailable ==
         std::vector<std::string>{"put: cudaErrorNotSupported: planted", "get: cudaErrorNotSupported: planted"});
   CHECK(w.wires[0]->planes().ipc == 0);
-  // Of host memory they are as good as ever.
+  // Both configs still work for host memory.
   for (const auto& c : {put(), get()}) CHECK(c->works_over(*w.wires[0], nullptr));
 }
 
@@ -429,7 +429,7 @@ TEST_CASE("without NCCL its config is not offered, and the reason is told") {
   const auto missing = [&] { return w.ranks[0]->agreements().front().no_common_config; };
   for (const deadline limit; missing().empty() && !limit.is_over();) w.move(from.bytes(), to.bytes(), 10);
   CHECK(holds(gpu, to.bytes(), 6));
-  CHECK_FALSE(missing().empty());  // wording.cpp has what it says
+  CHECK_FALSE(missing().empty());  // wording.cpp checks the sentence
   CHECK(nccl()->works_over(*w.wires[1], w.spaces[1].get()).reason().text() == "no NCCL was given to this rank's link");
 }
 
@@ -461,7 +461,7 @@ TEST_CASE("keys that name nothing open nothing") {
   CHECK(try_key(exposed.key, address - 1, 10) == errc::bad_argument);
   CHECK(try_key(std::span(exposed.key).first(20), address, 10) == errc::bad_argument);
   CHECK(try_key({}, address, 10) == errc::bad_argument);
-  exposed.key[1] ^= std::byte{0x55};  // of the handle
+  exposed.key[1] ^= std::byte{0x55};  // changes the handle in the key
   CHECK(try_key(exposed.key, address, 10) == errc::unavailable);
 }
 

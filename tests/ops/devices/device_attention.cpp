@@ -1,4 +1,4 @@
-// Attention around a ring on devices: blocks are kernels, in the order of a stream.
+// Ring attention on devices: each block is a kernel, in the order of a stream.
 #include <parley/tests/support/cases/attention_case.hpp>
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/devices/gpu_ranks.hpp>
@@ -21,14 +21,14 @@ using namespace parley::runtime;
 using namespace parley::tests;
 using namespace parley::tests::attention_case;
 
-// The arrays of one rank, on the device, and kernels that add blocks to its sums there.
+// The arrays of one rank on the device, and kernels that add blocks to the rank's sums there.
 template <class T>
 class device_part {
  public:
   device_part(fake_cuda& gpu, const problem<T>& all, std::uint64_t ranks, std::uint64_t me)
       : host(all, ranks, me), gpu_(gpu), stream_(gpu.make_stream(0)) {
     for (auto* a : {&q, &k, &v, &out}) *a = transports::cuda_memory::on_device(gpu, 0, host.out.size() * sizeof(T));
-    // What a call reads is written by kernels that are still to run when it is made.
+    // When a call is made, the kernel that writes its inputs has not run yet.
     gpu_.launch(stream_, 300, [this] {
       std::copy(host.q.begin(), host.q.end(), seen(q));
       std::copy(host.k.begin(), host.k.end(), seen(k));
@@ -52,9 +52,9 @@ class device_part {
   part<T> host;
   transports::cuda_memory q, k, v, out;
   std::vector<device_block<T>> enqueued;
-  std::shared_ptr<int> captured = std::make_shared<int>(0);  // by kernels, which must be destroyed once
+  std::shared_ptr<int> captured = std::make_shared<int>(0);  // use count 1: all kernels are destroyed
   std::size_t ended = 0;
-  std::size_t late = 0;  // kernels at whose end the next block's keys or values were not there, or unknown
+  std::size_t late = 0;  // kernels that ended before the next block was enqueued, or before its data arrived
 
  private:
   void enqueue(const device_block<T>& b, std::uint64_t ticks) {
@@ -90,7 +90,7 @@ class device_part {
   }
 
  public:
-  std::vector<T> expected_keys, expected_values;  // of the whole sequence
+  std::vector<T> expected_keys, expected_values;  // keys and values of the whole sequence
 
  private:
   fake_cuda& gpu_;
@@ -169,7 +169,7 @@ void check_on_devices(const config_ptr& way) {
       const auto over = [&] { return configs.size() == 1 || ranks == 1 || ring.decided(); };
       const deadline limit;
       for (int i = 0; !limit.is_over() && (i < 3 || !over()); ++i) {
-        ring.forward(i % 2 == 0 ? 5 : 400);  // shorter and longer than a message
+        ring.forward(i % 2 == 0 ? 5 : 400);  // kernels shorter and longer than a message
         CHECK(ring.farthest_from(e.right) <= e.tolerance);
         for (const auto& p : ring.parts) CHECK(p->captured.use_count() == 1);
       }
@@ -249,7 +249,7 @@ TEST_CASE("arrays that lie elsewhere, other sizes, no stream, and a neighbour wi
   runtime::run(ring.w.loop, attempted(&ring.plans[0], ring.parts[0].get(), ring.parts[0]->stream(), 1, &outcome));
   CHECK(is(outcome, {.code = errc::bad_argument, .quotes = "1023, 1024, 1024, 1024"}));
   runtime::run(ring.w.loop, attempted(&ring.plans[0], ring.parts[0].get(), nullptr, 0, &outcome));
-  CHECK(is(outcome, {.code = errc::bad_argument}));  // how it says so is in wording.cpp
+  CHECK(is(outcome, {.code = errc::bad_argument}));  // wording.cpp checks the sentence
 
   const ring_attention host(*ring.w.ranks[0], {.name = "host"});
   CHECK_THROWS_WITH(static_cast<void>(host.plan<float>(ring.shape)), doctest::Contains("lie in host memory"));
@@ -282,7 +282,7 @@ TEST_CASE("arrays that lie elsewhere, other sizes, no stream, and a neighbour wi
   both.spawn(attempted(&ring.plans[0], ring.parts[0].get(), ring.parts[0]->stream(), 0, &outcome));
   both.spawn(program::half_of(&other, &short_one, &second));
   run_until(ring.w.loop, [&] { return both.running() == 0; });
-  // It sees the other's size itself, or is told of its own.
+  // Rank 0 either sees rank 1's size itself, or rank 1 tells it.
   const auto sees = is(outcome, {.code = errc::bad_argument, .peer = 1, .whole_bytes = 2048, .own_bytes = 4096});
   const auto hears = is(outcome, {.code = errc::buffer_too_small, .peer = 1, .whole_bytes = 2048, .quotes = "4096"});
   CHECK_MESSAGE((sees || hears), sees, hears);

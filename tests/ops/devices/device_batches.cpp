@@ -22,7 +22,7 @@ using namespace parley::tests;
 constexpr std::size_t count = 5'000;
 constexpr float c = 1.000244140625F;
 
-// The buffers of one rank, on the device, and kernels that work on them.
+// The buffers of one rank on the device, and kernels that work on them.
 class device_ring {
  public:
   explicit device_ring(fake_cuda& gpu) : gpu_(gpu), stream_(gpu.make_stream(0)) {
@@ -55,7 +55,7 @@ class device_ring {
   }
   void begin_with(rank_id self, unsigned seed) {
     float* const x = seen(x0);
-    // One of them takes longer, so that what it puts has its credit in time.
+    // Rank 1's kernel takes longer, so the credit for rank 1's put arrives in time.
     launch([x, self, seed](std::size_t i) { x[i] = static_cast<float>((17 * self + i + seed) % 512); },
            200 + 100 * self);
   }
@@ -68,10 +68,10 @@ class device_ring {
 
 struct pass {
   std::size_t wrong = 0;
-  bool enqueued_ahead = false;  // all of it, before any message was here
+  bool enqueued_ahead = false;  // everything was enqueued before any message arrived
 };
 
-// Both rounds with all their kernels; the host waits for nothing before the end.
+// Both rounds with all their kernels. The host waits for nothing before the end.
 task<> two_rounds(dataflow& flow, p2p ring, device_ring* k, rank_id self, unsigned seed, pass* seen) {
   using d = device_ring;
   const rank_id other = 1 - self;
@@ -259,7 +259,7 @@ TEST_CASE("an exchange in place on a device arrives, whatever config does it, aw
         fake_cuda gpu;
         two_ranks w(gpu, {direct()});
         constexpr unsigned rounds = 5;
-        constexpr std::size_t bytes = 60'000;  // which stay with their sender
+        constexpr std::size_t bytes = 60'000;  // too large to be copied at the sender, so they stay there
         std::array<transports::cuda_memory, 2> x;
         std::array<transports::cuda_stream, 2> streams{};
         std::vector<p2p> ends;
@@ -314,10 +314,10 @@ TEST_CASE("an exchange in place on a device arrives, whatever config does it, aw
   }
 }
 
-// The kernels that write what is sent, and those that read what is overwritten, still run when the call is made.
+// The kernels that write the sent buffer and read the receive buffer still run when the call is made.
 TEST_CASE("a put finds its credit although kernels use both buffers when it is called for") {
   fake_cuda gpu;
-  gpu.ticks_per_copy = 300;  // a put is one copy, `direct` two
+  gpu.ticks_per_copy = 300;  // slow copies, so that a put, with one copy, beats `direct`, with two
   const auto from = transports::cuda_memory::on_device(gpu, 0, count);
   const auto to = transports::cuda_memory::on_device(gpu, 0, count);
   two_ranks w(gpu, {direct(), put()});
@@ -371,7 +371,7 @@ TEST_CASE("a batch that is given up lets the kernels behind it go on") {
       const batch_options ordered{.stream = stream};
       const std::array one{p2p::irecv(to, {.from = 0})};
       flow_work first = end.start(flow, one, ordered);
-      flow_work second = end.start(flow, one, ordered);  // waits in the flow for the first
+      flow_work second = end.start(flow, one, ordered);  // waits in the flow until the first has ended
       gpu->launch(stream, 1, [ran] { *ran = true; });
       second.cancel();
       first.cancel();

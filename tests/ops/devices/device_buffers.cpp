@@ -1,5 +1,5 @@
-// Buffers that an op on a device cannot use: of another device, of another context, freed, in host memory, or unaligned. Each op names them
-// before anything is done with them, and goes on.
+// Buffers that an op on a device cannot use: on another device, of another context, freed, in host memory, or unaligned. Each op names
+// and rejects them before it uses them, and continues.
 #include <parley/tests/support/devices/gpu_ranks.hpp>
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/groups.hpp>
@@ -32,12 +32,12 @@ using transports::memory_place;
 
 constexpr std::size_t bytes = 4'096;
 
-/// A GPU for each of two ranks, and what rank 0 cannot use.
+/// Two ranks with a GPU each, and the buffers that rank 0 cannot use.
 struct wrong_buffers {
   wrong_buffers() {
     auto* const freed = static_cast<std::byte*>(gpu.allocate(0, bytes));
     gpu.release(freed, memory_place::kind::device);
-    // So that nothing else comes to lie there.
+    // Reserves the freed addresses, so that no later allocation gets them.
     REQUIRE(::mmap(freed, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == freed);
     kept = freed;
     others = static_cast<std::byte*>(gpu.allocate_in_other_context(0, bytes));
@@ -63,7 +63,7 @@ struct wrong_buffers {
   std::vector<wrong> all;
 };
 
-/// `call` with each of them on rank 0.
+/// Makes `call` on rank 0 with each wrong buffer, less its last `less` bytes, and checks that the call is refused.
 void refused(wrong_buffers& b, const std::string& op, const std::function<task<>(std::span<std::byte>)>& call,
              std::size_t less = 0) {
   for (const auto& [why, memory] : b.all) {
@@ -76,7 +76,7 @@ void refused(wrong_buffers& b, const std::string& op, const std::function<task<>
     CAPTURE(op);
     CAPTURE(why);
     const auto found = b.w.copies[0]->check(memory.first(bytes - less), alignof(float));
-    REQUIRE_FALSE(found);  // what it says is in wording.cpp
+    REQUIRE_FALSE(found);  // wording.cpp checks the sentence
     for (const std::string& words : {op, found.reason().text()})
       CHECK(is(how, {.code = errc::bad_argument, .quotes = words}));
   }
@@ -160,7 +160,7 @@ TEST_CASE("the same of groups, in one level and in two, whose numbers have to be
   b.all = {{"do not begin at a multiple of 4", b.mine.bytes().subspan(2, bytes - 4)}};
   refused(b, op.name, [&](std::span<std::byte> m) { return groups[0].all_reduce(floats(m)); }, 4);
   refused(b, "levels", [&](std::span<std::byte> m) { return levels[0].all_reduce(floats(m)); }, 4);
-  // None of these was a call: both ranks are at their first one.
+  // No refused call counted: both ranks are still at their first call.
   const std::vector<float> ones(bytes / sizeof(float), 1);
   const std::array<std::span<std::byte>, 2> memory{b.mine.bytes(), b.theirs.bytes()};
   for (const auto m : memory) std::memcpy(b.gpu.shadow(m.data()), ones.data(), bytes);

@@ -1,4 +1,4 @@
-// Computations that a flow gives to the streams of a GPU: ordered by the buffers that they name, and the host waits for none of them.
+// Computations that a flow hands to the streams of a GPU. The buffers that they name set their order, and the host waits for none of them.
 #include <parley/tests/support/cases/ring_case.hpp>
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/devices/device_place.hpp>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::size_t bytes = 20'000;
 
-/// Two ranks of one process on one GPU. A payload stays where it is until its receiver fetches it.
+/// Two ranks of one process on one GPU. A payload stays in the sender's buffer until the receiver fetches it.
 struct two_on_a_gpu {
   explicit two_on_a_gpu(std::vector<config_ptr> configs = {direct()}) {
     for (rank_id r = 0; r < 2; ++r) {
@@ -39,13 +39,13 @@ struct two_on_a_gpu {
   ~two_on_a_gpu() {
     for (const auto s : streams) gpu.destroy(s);
   }
-  /// A kernel that takes so long and then writes `seed` all over it.
+  /// Launches a kernel that takes `ticks`, then fills the memory with the pattern of `seed`.
   std::function<void(device_stream)> filling(std::span<std::byte> memory, unsigned seed, std::uint64_t ticks = 0) {
     return [this, memory, seed, ticks](device_stream s) {
       gpu.launch(static_cast<transports::cuda_stream>(s), ticks, [this, memory, seed] { fill(gpu, memory, seed); });
     };
   }
-  /// One that copies what is there then.
+  /// Launches a kernel that copies what `from` holds when the kernel runs.
   std::function<void(device_stream)> copying(std::span<std::byte> to, std::span<const std::byte> from) {
     return [this, to, from](device_stream s) {
       gpu.launch(static_cast<transports::cuda_stream>(s), 0,
@@ -65,7 +65,7 @@ task<> turns(int count) {
   for (int i = 0; i < count; ++i) co_await yield;
 }
 
-// Rank 1 of these cases receives what comes, late, without knowing a stream.
+// Rank 1 receives after `late` turns of its loop, and names no stream.
 task<> receives_late(dataflow& flow, two_on_a_gpu* w, int late) {
   co_await turns(late);
   auto came = w->pairs[1].start(flow, {p2p::irecv(w->y[1].bytes(), {.from = 0})});
@@ -85,7 +85,7 @@ task<> sends_what_is_computed(dataflow& flow, two_on_a_gpu* w) {
   co_await sent;
 }
 
-// What is sent is overwritten by the next kernel, which the stream has at once.
+// A kernel overwrites the sent buffer. The stream has that kernel at once, and it must wait for the send.
 task<> overwrites_what_is_sent(dataflow& flow, two_on_a_gpu* w) {
   const auto& x = w->x[0];
   fill(w->gpu, x.bytes(), 1);
@@ -210,7 +210,7 @@ TEST_CASE(
       gpu.launch(static_cast<transports::cuda_stream>(in), 50, [&log] { log += 'k'; });
     };
     static_cast<void>(flow.compute({updates(x->bytes())}, launches, {.stream = stream, .memory = &space}));
-    CHECK(log == "e");  // enqueued at once
+    CHECK(log == "e");  // the kernel is enqueued at once
     const auto after = [&] { log += 'H'; };
     auto last = flow.compute({reads(x->bytes())}, after, {.where = compute_options::place::actor_thread});
     last.wait();
@@ -254,7 +254,7 @@ TEST_CASE("a kernel that is given up before its turn lets its stream go on") {
   two_on_a_gpu w;
   const auto& x = w.x[0];
   dataflow flow(w.job.loop());
-  auto sent = w.pairs[0].start(flow, {p2p::isend(x.bytes(), {.to = 1})});  // which nobody takes
+  auto sent = w.pairs[0].start(flow, {p2p::isend(x.bytes(), {.to = 1})});  // no rank receives it
   bool ran = false;
   const auto launches = [&](device_stream s) {
     w.gpu.launch(static_cast<transports::cuda_stream>(s), 0, [&] { ran = true; });

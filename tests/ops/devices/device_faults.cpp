@@ -1,6 +1,6 @@
-// Each op on device buffers when something fails in the middle of it: a rank dies, its GPU faults, its memory runs out. The worked cases run until
-// then, a GPU for each rank; whatever comes of it, every rank ends, with the right results or with an error that says what has failed in which
-// op, and streams go on.
+// Each op on device buffers when a fault strikes in the middle: a rank dies, its GPU faults, its memory runs out. The worked cases run
+// up to that moment, with one GPU for each rank. After the fault every rank must end, with correct results or with an error that says what
+// failed in which op, and streams must continue.
 #include <parley/tests/support/cases/worked/attention.hpp>
 #include <parley/tests/support/cases/worked/contextual.hpp>
 #include <parley/tests/support/cases/worked/halos.hpp>
@@ -39,7 +39,7 @@ using namespace parley::runtime;
 using namespace parley::tests;
 using namespace parley::tests::worked_cases;
 
-/// What sums among devices run over, beside what the other cases need.
+/// A rank as in the other cases, with all that sums among devices run over.
 struct device_rank final : here {
   device_rank(ops::rank& r, fake_place& where, fake_cuda& g, fake_nccl& n, transports::cuda_copies& c)
       : here(r, where, /*patience=*/5'000'000'000), gpu(g), nccl(n), copies(c) {
@@ -113,7 +113,7 @@ task<> replays(here* h) {
 struct named_case {
   const char* name;
   task<> (*run)(here*);
-  std::vector<const char*> ops;  ///< in which it may be
+  std::vector<const char*> ops;  ///< names of the ops that an error may name
 };
 const std::vector<named_case> all_cases{
     {"ring", ring, {"ring"}},
@@ -138,7 +138,7 @@ task<> attempted(task<> (*run)(here*), here* h, ending* e) {
   e->over = true;
 }
 
-/// Two ranks that would be processes with a GPU each, in the middle of a case.
+/// Two ranks, each set up like a process with a GPU of its own, in the middle of a case.
 struct under_way {
   explicit under_way(const named_case& c) : what(c) {
     for (rank_id r = 0; r < 2; ++r) {
@@ -148,7 +148,8 @@ struct under_way {
       scopes[r]->spawn(attempted(c.run, ranks[r].get(), &endings[r]));
     }
   }
-  /// So many turns of the loop; false where one has ended by then, which hears of nothing any more: then both have ended.
+  /// Makes up to `turns` turns of the loop. Returns false if a rank has ended by then, because no fault can reach that rank any more.
+  /// In that case both ranks have ended on return.
   bool go_on(int turns) {
     const auto any_over = [&] { return endings[0].over || endings[1].over; };
     run_until(w.loop, [&] { return any_over() || turns-- <= 0; });
@@ -160,7 +161,7 @@ struct under_way {
     w.wires[1 - r]->on_peer_failed(r);
     w.ranks[1 - r]->on_lost(r, why, how);
   }
-  /// A rank whose program has failed ends, and the other one is told.
+  /// Waits until both ranks have ended. If a rank's program fails, the other rank is told.
   void end() {
     const deadline limit;
     std::vector<bool> told(2);
@@ -195,17 +196,17 @@ struct under_way {
 bool says(const result<>& r, std::string_view text) { return !r && r.reason().what().find(text) != std::string::npos; }
 
 struct tally {
-  int struck = 0;  ///< moments at which both ranks were in the midst of it
-  int told = 0;    ///< errors
-  int named = 0;   ///< of these, those with an op
+  int struck = 0;  ///< moments at which both ranks were still running
+  int told = 0;    ///< errors of ranks
+  int named = 0;   ///< errors that name an op
   int with_config = 0;
 };
 
-// A program meets its device's fault by itself, too: in a copy of its own, or when it waits for its kernels. Every other error names the op.
+// Only a fault that the program itself meets, in its own copy or in a wait for its kernels, names no op.
 void note(tally& all, const under_way& of) {
   for (rank_id r = 0; r < 2; ++r) {
     const result<>& how = of.endings[r].how;
-    if (!of.endings[r].over || how || how.code() == errc::cancelled) continue;  // the last one: it was killed
+    if (!of.endings[r].over || how || how.code() == errc::cancelled) continue;  // cancelled: the test killed this rank
     const std::string text = how.reason().what();
     const error_facts& about = how.reason().about();
     const auto is_of = [&](const char* name) { return about.op.find(name) != std::string::npos; };
@@ -213,10 +214,10 @@ void note(tally& all, const under_way& of) {
     const bool by_itself = about.op.empty() && is(how, {.quotes = "cudaError"});
     CAPTURE(r);
     CHECK_MESSAGE((op || by_itself), text);
-    const bool config = !about.config.empty() || says(how, "config-");  // as the layer's kernels call theirs
+    const bool config = !about.config.empty() || says(how, "config-");  // kernels of the layer have such config names
     const bool in_a_call = about.invocation.has_value();
     const bool of_its_own = how.code() == errc::config_failed || how.code() == errc::device_failed;
-    // What a thunk runs beside its kernels has no config, here or on the rank that this one hears of it from.
+    // Work of a thunk outside its kernels has no config, on this rank or on the other one.
     const std::string other = std::to_string(1 - r);
     const bool of_a_thunk =
         says(how, "layer 0->1, invocation ") && (says(how, ": device " + std::to_string(r) + ": ") ||
@@ -247,7 +248,7 @@ tally at_each_moment(Fault fault) {
 
 TEST_CASE("a rank that dies in the middle of an op on device buffers ends the other's calls, whose streams go on") {
   const tally all = at_each_moment([](under_way& one) {
-    one.scopes[1]->cancel();  // nothing more is done there
+    one.scopes[1]->cancel();  // the rank stops at once
     one.lost(1, "it was killed", departure::died);
     one.end();
     const ending& survivor = one.endings[0];

@@ -1,5 +1,5 @@
-// Groups, in one level and in two, whose data lies in device memory. Their sums beside those of the host, and what fails, are worked cases and
-// device_faults.cpp; here is what is a device's alone.
+// Groups, in one level and in two, whose data lies in device memory. The worked cases compare their sums with the host's, and
+// device_faults.cpp tests faults. This file tests what is specific to devices.
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/devices/fake_cuda.hpp>
 #include <parley/tests/support/errors.hpp>
@@ -34,7 +34,7 @@ namespace {
 
 constexpr std::size_t count = 3'000;
 
-/// Two ranks of one process, with floats on a device each.
+/// Two ranks of one process, each with floats on a device.
 struct two_members {
   explicit two_members(rank_settings settings = eager_trials()) : job({.ranks = 2, .settings = settings, .gpu = &gpu}) {
     for (rank_id r = 0; r < 2; ++r) {
@@ -83,7 +83,7 @@ task<> attempted(const std::function<task<>(rank_id)>* call, rank_id r, result<>
   *how = co_await attempt((*call)(r));
 }
 
-/// Right in its rehearsal, whose data is of another size; afterwards it adds one number twice.
+/// Correct in its rehearsal, whose data has another size. In calls it adds one number twice.
 task<> careless(group_call& g) {
   if (g.self() == g.leader()) {
     const auto theirs = g.scratch(g.data().size());
@@ -132,7 +132,7 @@ task<> sum_narrow(collective all, std::span<T> x) {
   co_await all.all_reduce(x);
 }
 
-/// On the device and in host memory.
+/// Checks sums of narrow types on the device and in host memory.
 template <class T>
 void check_narrow_sums(const char* type) {
   two_members w;
@@ -195,7 +195,7 @@ TEST_CASE("what a device cannot add up is named, and takes no call's place") {
   };
   hierarchy_options levels;
   levels.name = "in levels";
-  std::set<std::string> said;  // behind the op
+  std::set<std::string> said;  // the errors without the name of the op
   const auto refused = [&](const std::function<task<>(rank_id)>& call) {
     std::array<result<>, 2> how;
     w.job.run([&](rank& self) { return attempted(&call, self.id(), &how[self.id()]); });
@@ -215,7 +215,7 @@ TEST_CASE("what a device cannot add up is named, and takes no call's place") {
   refused([&](rank_id r) {
     return both[r].all_reduce_list<larger>(std::vector{w.floats(r).first(10), w.floats(r).last(10)});
   });
-  CHECK(said.size() == 1);  // how it is worded is in wording.cpp
+  CHECK(said.size() == 1);  // wording.cpp checks the sentence
   for (rank_id r = 0; r < 2; ++r) w.put(r);
   for (const auto& how : w.call()) CHECK(how);
   for (rank_id r = 0; r < 2; ++r) CHECK(w.wrong(r) == 0);

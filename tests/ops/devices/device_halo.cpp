@@ -21,7 +21,7 @@ constexpr std::uint64_t columns = 4;
 constexpr std::uint64_t width = columns + 2;
 constexpr std::uint64_t cells = (rows + 2) * width;
 
-// Two fields of one rank, and a kernel that copies what it sees of them once the ghosts should be there.
+// Two fields of one rank, and a kernel that copies them at a time when their ghosts must have arrived.
 struct device_fields {
   device_fields(fake_cuda& g) : gpu(g), stream(g.make_stream(0)) {}
   device_fields(const device_fields&) = delete;
@@ -72,7 +72,7 @@ task<> exchange(dataflow& flow, halo_plan* plan, device_fields* f, rank_id r, un
 
 using both_fields = std::vector<std::unique_ptr<device_fields>>;
 
-/// On both ranks; answers on how many of them the host had to wait before all was enqueued.
+/// Exchanges on both ranks. Returns the number of ranks whose host had to wait before everything was enqueued.
 std::size_t exchange_on_both(two_ranks& w, std::vector<halo_plan>& plans, both_fields& f, unsigned pass) {
   bool ahead[2]{};
   runtime::scope both(w.loop);

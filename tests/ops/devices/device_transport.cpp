@@ -1,4 +1,4 @@
-// Plane `ucx`: device buffers that the transport below moves by itself, on one that can, and what is said where it cannot.
+// Plane `ucx`: device buffers that the underlying transport moves by itself, and the reason that is given where it cannot.
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/devices/gpu_ranks.hpp>
 #include <parley/tests/support/errors.hpp>
@@ -28,7 +28,7 @@ constexpr std::size_t bytes = 50'000;
 
 std::int64_t steady_ns() { return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
 
-/// A transport as UCX with its CUDA transports is: it reads and writes memory of devices when it is given it, and knows of no kernels.
+/// A transport like UCX with its CUDA transports: it reads and writes the device memory that it is given, and does not know of kernels.
 class device_mover final : public link_over {
  public:
   device_mover(link& below, cuda_copies& copies) : link_over(below), copies_(copies) {}
@@ -47,7 +47,7 @@ class device_mover final : public link_over {
   }
   std::size_t sent = 0;
   std::size_t fetched = 0;
-  std::function<bool()> slow;  // a send takes 5 ms
+  std::function<bool()> slow;  // while true, a send takes 5 ms
 
  private:
   cuda_copies& copies_;
@@ -88,7 +88,8 @@ struct over_a_mover {
   std::vector<transfer> ends;
 };
 
-// A kernel writes each message just before it is sent, and one reads it where it comes, just before the next one does.
+// A kernel writes each message just before its send. Another kernel reads each message from the receive buffer, just before the next
+// message arrives there.
 task<> sends(over_a_mover* w, fake_cuda* gpu, std::span<std::byte> from, transports::cuda_stream s, int times) {
   for (int i = 0; i < times; ++i) {
     gpu->launch(s, 20, [=] { fill(*gpu, from, static_cast<unsigned>(i)); });
@@ -136,7 +137,7 @@ TEST_CASE("a transport that moves device memory is given it, once no kernel uses
     CHECK(w.movers[0]->sent > 0);
     CHECK(w.movers[1]->fetched > 0);
     CHECK(w.wires[0]->planes().by_transport == w.movers[0]->sent);
-    CHECK(w.wires[0]->planes().staged > 0);  // direct
+    CHECK(w.wires[0]->planes().staged > 0);  // by `direct`
     for (const auto& aggregate : w.ranks[0]->agreements().front().assigned->find(bytes)->aggregates())
       CHECK(aggregate.measured());
   }
@@ -160,7 +161,7 @@ TEST_CASE("one slow message is no reason to give up a config of device buffers")
   for (const deadline limit; !decided() && !limit.is_over();) run(w.loop, both(&w, &gpu, from.bytes(), to.bytes(), 20));
   REQUIRE(decided());
   CHECK(times_tried() > 2);
-  CHECK(times_tried() % 2 == 0);  // in pairs
+  CHECK(times_tried() % 2 == 0);  // trials come in pairs
 }
 
 TEST_CASE("where the transport moves host memory alone, ucx is no candidate, and the reason says so") {

@@ -1,4 +1,5 @@
-// What ops on devices say, in whole sentences. Tests elsewhere compare facts; a sentence is improved here and in the code.
+// The whole sentences of errors from ops on devices. Other tests check structured facts, so that a sentence can be improved here and in the
+// code alone.
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/devices/gpu_ranks.hpp>
 #include <parley/tests/support/groups.hpp>
@@ -31,7 +32,7 @@ std::span<float> floats(const cuda_memory& m) {
   return {reinterpret_cast<float*>(m.bytes().data()), m.bytes().size() / sizeof(float)};
 }
 
-/// Of rank 0, whose device is the first one: what it says of a buffer. Where that lies is `AT`.
+/// The errors of rank 0, on the first device, about buffers. `AT` replaces the address.
 struct buffers {
   std::string of(std::span<std::byte> memory) {
     std::string text = sentence_of(w.copies[0]->check(memory, alignof(float)));
@@ -74,7 +75,7 @@ std::string of_other_sum() {
   return sentence_of(runtime::run(w.loop, call(group, floats(memory))));
 }
 
-/// Of one whose queries are `cut` elements too short, without a stream.
+/// The error of a call without a stream whose queries are `cut` elements too short.
 std::string of_attention(std::size_t cut) {
   fake_cuda gpu;
   two_ranks w(gpu, {direct()});

@@ -27,7 +27,7 @@ task<> keep(transfer t, std::span<std::byte> data, receive_options o, seen_call&
   into.bytes = got ? *got : 0;
   into.outcome = got ? result<>{} : result<>{got.reason()};
 }
-// The call itself, in a coroutine of the user's: not as a task.
+// Awaits the call directly in a user's coroutine, instead of passing the call on as a task.
 task<> keep_awaited(transfer t, std::span<std::byte> data, seen_call& into) {
   into.bytes = co_await t.receive(data, {.from = 0});
   into.outcome = {};
@@ -56,7 +56,7 @@ struct direct_pair : world {
     clock.turn();
     return kept;
   }
-  /// A part as a sender would stamp it.
+  /// Sends rank 1 a part that is stamped as the sender on rank 0 would stamp it.
   void inject(std::uint32_t invocation, std::uint64_t total, std::span<const std::byte> part,
               actors::stamp_flags flags = actors::stamp_flags::none) {
     const auto op = actors::declare_edge("activations", 0, 1, "");
@@ -124,7 +124,7 @@ TEST_CASE("calls are used where tasks are: in when_all, when_any, in a scope, un
   auto data = pattern(300, 1);
   std::vector<std::byte> into(300);
   const auto run_all = [&] { run(w.clock, all(w, data, into)); };
-  CHECK_THROWS_WITH_AS(run_all(), doctest::Contains("timeout"), failure);  // when_any: the one that timed out was first
+  CHECK_THROWS_WITH_AS(run_all(), doctest::Contains("timeout"), failure);  // of when_any: tag 3 ended first
   CHECK(into == data);
 }
 
@@ -167,7 +167,7 @@ TEST_CASE("a receive whose payload is on its way keeps its buffer until the tran
   scope mine(w.clock);
   mine.spawn(keep(w.in, std::span<std::byte>(buffer), {.from = 0}, seen));
   auto& sent = w.send(1 << 20);
-  pass(w, 20'000);  // the stamp is here, the payload is not
+  pass(w, 20'000);  // the stamp has arrived, the payload has not
   mine.cancel();
   pass(w, 10'000);
   CHECK(seen.outcome.code() == errc::pending);
@@ -225,7 +225,7 @@ TEST_CASE("a part that comes twice, poison and a buffer that is too small each e
   auto& first = w.receive(40);
   auto& second = w.receive(40);
   w.inject(0, 40, part);
-  w.inject(0, 40, part);  // dropped: it has ended
+  w.inject(0, 40, part);  // dropped: invocation 0 has ended
   pass(w, 1'000'000);
   CHECK(first.bytes == 40);
   CHECK(second.outcome.code() == errc::pending);
@@ -238,7 +238,7 @@ TEST_CASE("a part that comes twice, poison and a buffer that is too small each e
   CHECK(small.outcome.code() == errc::buffer_too_small);
   CHECK(w.buffers.back() == std::vector<std::byte>(39, std::byte{0xEE}));
   auto& cut = w.receive(40);
-  w.inject(3, 40, std::span(part).first(20));  // the sender cuts differently
+  w.inject(3, 40, std::span(part).first(20));  // a part, where the receiver expects the whole payload
   pass(w, 1'000'000);
   CHECK(cut.outcome.code() == errc::config_failed);
   auto& fine = w.receive(40);

@@ -14,7 +14,7 @@ using namespace parley::tests;
 
 namespace {
 
-/// A user's own config as a class: two parts, the second one first.
+/// A user's config, written as a class. It sends the second half of the payload before the first half.
 class halves final : public paired_config {
  public:
   halves() : paired_config({.name = "halves", .wire_class = "halves"}) {}
@@ -32,7 +32,8 @@ class halves final : public paired_config {
   }
 };
 
-/// Whole up to 1000 bytes; its functions, which cut nothing either, are for the rest.
+/// Moves payloads of up to 1000 bytes whole, without a call of its functions. The functions move larger payloads, also in one part, and
+/// record their sizes in `cut`.
 class whole_while_small final : public paired_config {
  public:
   explicit whole_while_small(std::vector<std::size_t>& cut)
@@ -63,7 +64,7 @@ task<> receive_thirds(part_receiver& in, std::span<std::byte> data) {
 task<> receive_from_the_middle(part_receiver& in, std::span<std::byte> data) {
   co_await in.receive(data.size() / 2, data.subspan(data.size() / 2));
 }
-// The later part first: the one that each side waits for next is not what the other side moves next.
+// Both sides move the later part first. If their shares differ, neither side moves the part that the other side waits for.
 template <std::size_t Share>
 task<> send_cut_in(part_sender& out, std::span<const std::byte> data) {
   const std::size_t middle = data.size() / Share;
@@ -93,7 +94,7 @@ task<> receive_that_throws(part_receiver&, std::span<std::byte>) {
   throw std::runtime_error("the receiver's card is on fire");
   co_return;
 }
-// Good for the rehearsal's size, bad for the user's.
+// Moves payloads of the rehearsal's size, and throws for all other sizes.
 constexpr std::size_t rehearsed = 300'000;
 task<> send_good_once(part_sender& out, std::span<const std::byte> data) {
   if (data.size() != rehearsed) throw std::runtime_error("only rehearsed");
@@ -103,7 +104,7 @@ task<> receive_good_once(part_receiver& in, std::span<std::byte> data) {
   if (data.size() != rehearsed) throw std::runtime_error("only rehearsed");
   co_await in.receive(0, data);
 }
-// Fails once, in the user's n-th invocation of it.
+// Throws once: when the user's invocations, without rehearsals, have counted `good_calls_left` down to 0.
 int good_calls_left = 0;
 task<> send_good_for_a_while(part_sender& out, std::span<const std::byte> data) {
   if (data.size() != rehearsed && --good_calls_left == 0) throw std::runtime_error("worn out");
@@ -393,7 +394,7 @@ TEST_CASE("a candidate that fails in its first trial costs that call and is neve
 TEST_CASE("whichever trial a candidate fails in, the campaign ends and another config wins") {
   for (int run = 0; run < 24; ++run) {
     const int good = run / 2 + 1;
-    const time_ns pause_ns = run % 2 == 0 ? 0 : 1'000'000;  // reports arrive between two invocations
+    const time_ns pause_ns = run % 2 == 0 ? 0 : 1'000'000;  // with the pause, reports arrive between two invocations
     CAPTURE(good);
     CAPTURE(pause_ns);
     world w(2, eager());

@@ -1,4 +1,4 @@
-// A call that fails on one rank, or that only some ranks make: what comes after it never takes its messages for its own.
+// A call fails on one rank, or only some ranks make it: later calls never accept the messages of that call as their own.
 #include <parley/tests/support/cases/attention_case.hpp>
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/groups.hpp>
@@ -38,7 +38,7 @@ task<> attempted(const calls_of_rank* call, rank_id r, result<>* how) {
   *how = thrown ? result<>(describe(thrown)) : result<>();
 }
 
-/// One call on each rank, at once.
+/// Runs one call on each rank, all at once, and returns how each call ended.
 std::vector<result<>> call_all(world& w, const calls_of_rank& call) {
   std::vector<result<>> outcomes(w.ranks.size(), result<>(errc::pending));
   scope all(w.clock);
@@ -57,7 +57,7 @@ void check_closed(const std::vector<result<>>& outcomes, const std::string& op, 
 
 // ---- pipelines --------------------------------------------------------------------------------------------------------
 
-/// Activations say of which run they are.
+/// The first stage fills each activation with the number of the run. The other stages count activations of another run.
 struct stage final : pipeline_stage {
   void forward(std::uint64_t microbatch, std::span<std::byte> activation) override {
     ++computed;
@@ -80,9 +80,9 @@ struct stages {
     for (rank_id r = 0; r < n; ++r) pipes.push_back(pipeline(w[r], {.name = "layers", .timeout = 1s}));
     of[0].first = true;
   }
-  /// So many microbatches on each rank.
+  /// Runs `microbatches[r]` microbatches of `bytes` bytes on each rank r, all ranks at once.
   std::vector<result<>> run(std::vector<std::size_t> microbatches, std::uint64_t bytes = 1000) {
-    pass(w, 1'000'000);  // a stage that waits for nothing would be runs ahead of all news
+    pass(w, 1'000'000);  // a stage that waits for nothing would otherwise be runs ahead of all news
     for (stage& s : of) {
       s.run = static_cast<std::byte>(runs);
       s.computed = 0;
@@ -119,7 +119,8 @@ TEST_CASE("what a stage of a pipeline throws is known to all of them, and no run
       CHECK(is(outcomes[thrower], {.code = errc::exception, .quotes = "the model is on fire"}));
       for (std::size_t r = thrower + 1; r < 4; ++r) CHECK_FALSE(outcomes[r]);
       all.of[thrower].throws_at = ~std::uint64_t{0};
-      // What a stage sends may have left before it hears that the one behind it takes nothing any more.
+      // The stages before the thrower may send all their messages before they hear that the next stage accepts no more. So these runs
+      // are checked only from the thrower on.
       for (int again = 0; again < 3; ++again) {
         const auto later = all.run({10, 10, 10, 10}, bytes);
         for (std::size_t r = thrower; r < 4; ++r) CHECK(later[r].code() == errc::closed);
@@ -159,7 +160,7 @@ TEST_CASE("ranks whose op is closed have told each other so in the end, and are 
   };
   links.delay = [&](rank_id, rank_id, link::channel) -> time_ns {
     return slow ? 300'000'000 : 0;
-  };  // beyond the first repeats
+  };  // longer than the first repeat intervals of control messages
   stages all(3, links);
   for (const auto& o : all.run({5, 5, 5})) CHECK(o);
   slow = true;
@@ -180,7 +181,7 @@ TEST_CASE("stages that run other numbers of microbatches are both told, with bot
     stages all(2);
     for (const auto& o : all.run({4, 4})) CHECK(o);
     std::vector<result<>> outcomes = all.run({first, second});
-    // Who expects nothing sees with the next run what came.
+    // A stage that expects no microbatch sees the unexpected message only in its next run.
     if (second == 0) outcomes = all.run({4, 4});
     CHECK(outcomes[1].code() == (first == 0 ? errc::timeout : errc::declaration_mismatch));
     if (first != 0) {
@@ -260,7 +261,8 @@ TEST_CASE("what a block of one rank throws is known around the ring, and no call
 
 namespace {
 
-/// Each rank's cells say in which of its exchanges they left. Two plans take turns.
+/// Makes `times` exchanges with the plans in turn. Before exchange i, the rank fills its cells with i. `wrong` counts ghosts of another
+/// exchange.
 task<> exchange_often(dataflow& flow, std::vector<halo_plan>* plans, std::vector<double>* u,
                       std::vector<std::size_t> ghosts, std::vector<result<>>* outcomes, int times, int* wrong) {
   for (int i = 0; i < times; ++i) {
@@ -311,7 +313,7 @@ TEST_CASE("ghosts are never those of another exchange, where one rank has given 
     std::vector<result<>> ended(2);
     scope all(w.clock);
     all.spawn(attempted(&call, 0, &ended[0]));
-    pass(w, 70'000'000);  // its first exchange is over
+    pass(w, 70'000'000);  // rank 0's first exchange has timed out (50 ms)
     all.spawn(attempted(&call, 1, &ended[1]));
     run_until(w.clock, [&] { return all.running() == 0; });
     CHECK(wrong == 0);

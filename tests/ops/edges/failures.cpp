@@ -58,7 +58,7 @@ TEST_CASE("when a peer is lost every pending and every later call says so, with 
   CHECK(done);
   auto& begun = w.receive(1 << 20);
   w.send(1 << 20);
-  pass(w, 20'000);  // its stamp is here, its payload is on its way
+  pass(w, 20'000);  // the stamp has arrived, the payload is on its way
   auto& pending = w.receive(100);
   auto& pending_too = w.receive(100, {.from = 0, .tag = 4});
   w[1].on_lost(0, "killed by signal 9");
@@ -73,7 +73,7 @@ TEST_CASE("when a peer is lost every pending and every later call says so, with 
                    .culprit = 0}));
   auto& later = w.receive(64, {.from = 0, .tag = 7});
   pass(w, 1'000'000);
-  // Which calls they were: invocation 2 is the first of tag 0 that has not begun.
+  // The errors name the calls: invocation 2 is the first of tag 0 that had not begun.
   CHECK(is(pending, {.invocation = 2, .begun = false, .tag = 0, .own_bytes = 100}));
   CHECK(is(pending_too, {.invocation = 0, .begun = false, .tag = 4, .own_bytes = 100}));
   CHECK(is(later, {.invocation = 0, .begun = false, .tag = 7, .own_bytes = 64}));
@@ -103,7 +103,7 @@ TEST_CASE("a receive whose payload could not be fetched does not say that it cam
     scope calls(w.clock);
     calls.spawn(keep_receive(in, came, {.from = 0}, of_receive));
     calls.spawn(keep_send(out, sent, {.to = 1}, of_send));
-    pass(w, 20'000);  // its stamp is here, its payload is on its way
+    pass(w, 20'000);  // the stamp has arrived, the payload is on its way
     w.links.end_process(0);
     pass(w, 1'000'000);
     CHECK(is(of_receive, {.code = errc::peer_failed, .peer = 0, .done_bytes = 0, .whole_bytes = 1 << 20}));
@@ -177,7 +177,7 @@ TEST_CASE("whose connection breaks without a word after another loss ended becau
   };
   calls.spawn(take(in, buffer, &outcome));
   pass(w, 1'000'000);
-  w[0].on_lost(2, "it was killed");  // whom this pair does not need
+  w[0].on_lost(2, "it was killed");  // rank 2 has no part in this op
   CHECK(outcome.code() == errc::pending);
   w[0].on_lost(1, "its connection broke", departure::vanished);
   pass(w, 1'000'000);
@@ -196,7 +196,7 @@ TEST_CASE("a send that was under way when its peer was lost names its invocation
   pass(w, 1'000'000);
   w[0].on_lost(1, "its connection broke");
   pass(w, 1'000'000);
-  // What waited for room is told at once; what the transport holds ends when the transport lets go of it.
+  // The sends that waited for room end at once. The send that the transport holds ends when the transport releases its buffer.
   CHECK(
       is(*behind.back(), {.code = errc::peer_failed, .begun = false, .peer = 1, .whole_bytes = 1 << 20, .culprit = 1}));
   static_cast<void>(under_way);
@@ -324,7 +324,7 @@ TEST_CASE("a cancelled send in flight gives its buffer back before it ends, and 
   inner.cancel();
   pass(w, 10'000'000);
   CHECK(given_up.code() == errc::cancelled);
-  payload.reset();  // nobody reads it any more
+  payload.reset();  // no send reads the buffer any more
   auto& r = w.receive(1 << 20);
   pass(w, 10'000'000);
   CHECK(r.code() == errc::send_failed);

@@ -35,7 +35,7 @@ rank_settings eager() {
   return s;
 }
 
-/// A message whose fields are whatever they like, and well encoded.
+/// Fills a message with random fields. The message is encoded correctly.
 struct wild {
   random_stream& dice;
   const std::vector<std::uint64_t>& digests;
@@ -82,7 +82,7 @@ TEST_CASE("whatever a rank that holds the key sends to an op of others, it goes 
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     CAPTURE(seed);
     random_stream dice(seed, 9);
-    // Rank 2 is an outsider; its router is its own, and speaks to whom it likes.
+    // Rank 2 is an outsider, which has a router of its own and sends to any rank.
     virtual_time clock;
     memory_world links(clock, 3);
     const std::vector<std::uint64_t> incarnations{1000, 1001, 1002};
@@ -124,7 +124,7 @@ TEST_CASE("whatever a rank that holds the key sends to an op of others, it goes 
           case 8: throw_at<tuning_request>(outsider, to, actor, of, any); break;
           case 9: throw_at<nack>(outsider, to, actor, of, any); break;
           case 10: throw_at<piece>(outsider, to, actor, of, any); break;
-          case 11: {  // of a type that is known, with bytes that are not
+          case 11: {  // random bytes, under a type number that may be a known one
             std::vector<std::byte> garbage(dice.below(300));
             for (std::byte& b : garbage) b = static_cast<std::byte>(dice.below(256));
             static_cast<void>(outsider.send_raw(to, actor, of, static_cast<std::uint16_t>(dice.below(40)), garbage));
@@ -227,7 +227,7 @@ TEST_CASE("configs whose digests collide are left out on both ends, and the othe
 
 namespace {
 
-/// Rank 1 is ours; rank 0 holds the key and says what the test lets it say. Rank 1 receives from it, or sends to it.
+/// Rank 1 is a real rank. Rank 0 holds the key and sends what the test lets it send. Rank 1 receives from rank 0, or sends to rank 0.
 struct beside_a_liar {
   explicit beside_a_liar(std::uint64_t early_bytes = most_early_bytes)
       : links(clock, 2), liar(clock, links[0], {}, incarnations) {
@@ -263,7 +263,7 @@ struct beside_a_liar {
   std::uint64_t generation = first_generation(op, incarnations);
 };
 
-/// As a receiver that has offered all its configs to rank 1, who sends and leads.
+/// Rank 0 is a receiver that has offered all its configs to rank 1. Rank 1 sends and leads.
 struct beside_a_lying_receiver : beside_a_liar {
   explicit beside_a_lying_receiver(const std::vector<config_ptr>& configs) {
     op = declare_edge("activations", 1, 0, "");
@@ -304,7 +304,7 @@ TEST_CASE("a sender that floods an edge nobody receives on fills no more than a 
   });
   const std::vector<std::byte> payload(8'000);
   std::vector<std::byte> buffer(8'000);
-  // Below the limit an early message is as good as any.
+  // Below the limit, early messages are kept and received.
   for (std::uint32_t i = 0; i < 100; ++i) job.say(job.stamp_of(i, 8'000, 0, *direct()), payload);
   job.pass(1'000'000'000);
   result<std::uint64_t> outcome = errc::pending;
@@ -316,7 +316,7 @@ TEST_CASE("a sender that floods an edge nobody receives on fills no more than a 
   CHECK(told.find("activations 0->1: more than 1048576 bytes came to rank 1") == 0);
   run(job.clock, receive_once(in, buffer, outcome));
   CHECK(outcome.code() == errc::full);
-  // Also in parts that hold nothing but their stamps.
+  // Parts that hold nothing but their stamps count as well.
   beside_a_liar other(std::uint64_t{1} << 20U);
   in = transfer(*other.mine, pair_of({direct()}));
   for (std::uint32_t i = 0; i < 8'000; ++i) other.say(other.stamp_of(i, 0, 0, *direct()), {});
@@ -339,7 +339,7 @@ TEST_CASE("parts that overlap, or are empty, take no more room than their payloa
   CHECK(outcome.code() == errc::config_failed);
   if (!outcome) CHECK(outcome.reason().what().find("more bytes came than the payload has") != std::string::npos);
   CHECK(blamed == 1);
-  // Empty parts are nothing; what is right still comes through.
+  // Empty parts are ignored, and the correct parts are received.
   for (std::uint64_t offset = 0; offset < 1'000; ++offset) job.say(job.stamp_of(1, 1'000, offset, *config), {});
   job.say(job.stamp_of(1, 1'000, 0, *config), std::span(payload).first(600));
   job.say(job.stamp_of(1, 1'000, 600, *config), std::span(payload).subspan(600));
@@ -362,7 +362,7 @@ TEST_CASE("what a participant says went wrong in its rehearsals is kept up to a 
 
 namespace {
 
-/// What is noticed of rank 0 while it lives.
+/// Notes the names of rank 0's breaches for as long as this object lives.
 struct blamed {
   std::vector<std::string> names;
   breach_watch watch{[this](const breach& b) {
@@ -431,7 +431,7 @@ TEST_CASE(
   e.ranks = {{.rank = 0, .time_ns = 1000, .repetitions = 3, .status = "measured"}};
   say(d);  // no evidence
   d.evidence = {e};
-  say(d);  // rank 1 measured nothing
+  say(d);  // no measurement of rank 1
   CHECK(seen.names == std::vector<std::string>{"S3", "S6", "S6"});
   CHECK(mine.decisions.empty());
   d.evidence[0].ranks.push_back({.rank = 1, .time_ns = 900, .repetitions = 3, .status = "measured"});
@@ -441,7 +441,7 @@ TEST_CASE(
   CHECK(mine.decisions[0].digest == other);
   d.digest = 4711;
   d.version = 2;
-  say(d);  // no candidate
+  say(d);  // 4711 is no candidate
   CHECK(seen.names == std::vector<std::string>{"S3", "S6", "S6", "S4"});
   CHECK(mine.decisions[0].digest == other);
 }

@@ -1,4 +1,4 @@
-// Exchanges in place: what is sent and what is received have memory in common.
+// Exchanges in place: the sent and the received ranges share memory.
 #include <parley/tests/support/batches.hpp>
 
 #include <parley/config.hpp>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr time_ns second_ns = 1'000'000'000;
 
-// One link whose messages stay with their sender beyond 4 KiB, so that a send ends only when its receiver has posted.
+// Payloads above 4 KiB stay with their sender, so that a larger send ends only when its receive has been posted.
 constexpr std::size_t stays_beyond = 4096;
 const std::vector<std::size_t> sizes{1, 100, 128, 129, 4096, 4097, 100'000, 1'000'000};
 
@@ -44,14 +44,14 @@ std::byte added(std::byte a, std::byte b) {
   return std::byte(std::to_integer<unsigned>(a) + std::to_integer<unsigned>(b));
 }
 
-// What each rank has of its own.
+// One buffer for each rank, each with its own content.
 buffers one_each(rank_id ranks, std::size_t bytes) {
   buffers all;
   for (rank_id r = 0; r < ranks; ++r) all.push_back(pattern(bytes, 100 + r));
   return all;
 }
 
-// All ranks do the same, well before anything times out.
+// Runs the program on all ranks. Checks that all succeed, and well before any timeout.
 std::vector<result<>> on_all(world& w, const program& each, const p2p_options& op) {
   const auto outcomes = run_each(w, std::vector<program>(w.ranks.size(), each), op);
   CHECK(w.clock.now() < second_ns);
@@ -63,7 +63,7 @@ enum class batches : std::uint8_t { one, two, one_each };
 
 using operations = std::vector<p2p_operation>;
 
-// The sends come first.
+// Starts the sends and then the receives, in as many batches as `n` says.
 flow_work exchange(dataflow& flow, p2p& pairs, const operations& outs, const operations& ins, batches n) {
   operations all = outs;
   all.insert(all.end(), ins.begin(), ins.end());
@@ -97,7 +97,7 @@ TEST_CASE("what goes around a ring in place arrives at every size, in one batch 
         const program each = [&](dataflow& flow, ops::rank& self, p2p& pairs) {
           const rank_id me = self.id();
           used[me] = pairs;
-          std::vector<flow_work> rounds;  // none of which is awaited before the next one
+          std::vector<flow_work> rounds;  // each starts before the one before it is awaited
           for (int round = 0; round < 3; ++round)
             rounds.push_back(exchange(flow, pairs, p2p::isend(x[me], {.to = (me + 1) % ranks}),
                                       p2p::irecv(x[me], {.from = (me + ranks - 1) % ranks}), n));
@@ -406,7 +406,7 @@ TEST_CASE("a send to oneself of what it is to bring is refused, by name, before 
     CHECK(code_of({p2p::irecv(x, {.from = 0, .tag = 1}), p2p::irecv(y, {.from = 0, .tag = 2}),
                    p2p::isend(x, {.to = 0, .tag = 2}), p2p::isend(y, {.to = 0, .tag = 1})}) == errc::bad_argument);
     CHECK(flow.running() == 0);
-    // Halves that have nothing in common, and a receive that a message of before is for.
+    // Accepted: halves that do not overlap, and a receive that an earlier send matches.
     std::vector<flow_work> all;
     all.push_back(pairs.start(
         flow, {p2p::irecv(std::span(x).first(500), {.from = 0}), p2p::isend(std::span(x).last(500), {.to = 0})}));
@@ -449,7 +449,7 @@ TEST_CASE(
       all.push_back(pairs.start(flow, {p2p::isend(other, {.to = 0, .tag = 9})}));
       all.push_back(pairs.start(flow, {p2p::irecv(high.last(tenth), {.from = 0, .tag = 9})}));
       CHECK(code_of(p2p::isend(high.last(1), {.to = 0, .tag = 8})) == errc::bad_argument);
-      // Nothing of those sends has begun: others take their places.
+      // The refused sends have not begun, so other sends match the receives.
       all.push_back(pairs.start(flow, {p2p::isend(std::span(sent).first(6 * tenth), {.to = 0, .tag = 7}),
                                        p2p::isend(std::span(sent).last(tenth), {.to = 0, .tag = 8})}));
       return end_of(flow.together(all));
@@ -493,7 +493,7 @@ TEST_CASE("a receive beside its memory is cancelled like any other, and writes n
   std::vector<result<>> ends;
   const auto cancelled = [](dataflow* flow, p2p pairs, std::vector<std::byte>* at, std::vector<result<>>* e) -> task<> {
     auto started = pairs.start(*flow, {p2p::isend(*at, {.to = 1, .tag = 5}), p2p::irecv(*at, {.from = 1})});
-    auto slept = co_await sleep_until(50'000'000);  // by then it has come
+    auto slept = co_await sleep_until(50'000'000);  // by then the message has arrived
     static_cast<void>(slept);
     for (const std::size_t part : {1, 0}) {
       auto one = started[part];
@@ -513,21 +513,21 @@ TEST_CASE("a receive beside its memory is cancelled like any other, and writes n
 
 namespace {
 
-// All ranks do the same rounds: each sends some ranges to other ranks or to itself, and then receives as many, in another order; where each
-// operation is a batch of its own, it adds one range to another after some of the receives. Whatever is awaited in between, each rank sees
-// what the rounds would do one after the other.
+// All ranks run the same rounds. In a round, each rank sends ranges to other ranks or to itself, and then receives as many ranges in
+// another order. If each operation is a batch of its own, the rank also adds one range to another after some of the receives. Each rank
+// must see the result of the rounds done one after the other, whatever it awaits in between.
 struct message {
   rank_id shift = 0;
   std::size_t from = 0, to = 0, length = 0;
   std::uint32_t tag = 0;
 };
 struct sum {
-  std::size_t from = 0, to = 0, length = 0;  // none
+  std::size_t from = 0, to = 0, length = 0;  // length 0: no sum
 };
 struct round {
   std::vector<message> sent;
-  std::vector<message> received;  // the same ones
-  std::vector<sum> sums;          // after each of those
+  std::vector<message> received;  // the messages of `sent`, in another order
+  std::vector<sum> sums;          // sums[i] follows received[i]
   batches n = batches::one;
   bool awaited = false;
 };
@@ -552,7 +552,7 @@ round any_round(rank_id ranks, std::uint64_t tags, random_stream& dice) {
     m.tag = static_cast<std::uint32_t>(dice.below(tags));
   }
   r.received = in_other_order(r.sent, dice);
-  // Those of one pair and tag are matched by their order.
+  // Messages of one pair and tag are matched in the order in which they were posted.
   std::vector<bool> taken(r.sent.size());
   for (message& m : r.received) {
     std::size_t i = 0;
@@ -564,7 +564,7 @@ round any_round(rank_id ranks, std::uint64_t tags, random_stream& dice) {
   for (sum& s : r.sums) {
     if (r.n != batches::one_each || dice.below(2) == 0) continue;
     s.length = dice.below(round_bytes / 2);
-    s.from = dice.below(round_bytes / 2 - s.length);  // they have nothing in common
+    s.from = dice.below(round_bytes / 2 - s.length);  // the two ranges do not overlap
     s.to = round_bytes / 2 + dice.below(round_bytes / 2 - s.length);
     if (dice.below(2) == 0) std::swap(s.from, s.to);
   }
@@ -609,7 +609,8 @@ flow_work start_round(dataflow& flow, p2p& pairs, rank_id me, rank_id ranks, std
   return flow.together(all);
 }
 
-// All receive under each tag once: what a receive behind a computation goes by.
+// Adds a round in which all ranks receive under each tag. A rank that has never received under a tag does not follow computations when it
+// decides whether a receive would wait for a send with that tag (p2p.hpp).
 void show_tags(rank_id ranks, std::uint64_t tags, std::vector<round>& rounds) {
   round& first = rounds.emplace_back();
   for (rank_id shift = 0; shift < ranks; ++shift) {
@@ -652,7 +653,7 @@ void check_rounds(std::uint64_t seed) {
 
 }  // namespace
 
-// PARLEY_TEST_ROUNDS=N runs N of them, the first one with the number PARLEY_TEST_SEED.
+// PARLEY_TEST_ROUNDS=N runs N seeds (default 500), and PARLEY_TEST_SEED is the first one (default 1).
 TEST_CASE(
     "whatever ranges are sent and received in rounds, awaited or not, is what the rounds do one after the other") {
   const auto number = [](const char* name, std::uint64_t otherwise) {

@@ -1,4 +1,4 @@
-// A call whose decided config lacks its credit for a moment: it waits as long as that is worth it, and then runs another one.
+// A call whose decided config lacks its credit for a moment waits as long as that is cheaper than another config, and then runs the other.
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/config.hpp>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t large = 200'000;  // `direct` takes some 20 us, and a put some 10 us
 
-/// A pair that has agreed on put, on a link where puts are ten times as fast.
+/// A pair that has agreed on put, on a link where puts take a tenth of the time per byte.
 struct agreed_on_put : world {
   agreed_on_put() : world(2, eager_to_try(), fast_one_sided()) {
     out = transfer(*ranks[0], pair_of({staged(), put()}));
@@ -43,7 +43,7 @@ struct agreed_on_put : world {
     o.one_sided_ns_per_byte = 0.01;
     return o;
   }
-  /// Takes 400 us longer than its message.
+  /// A config that sends like `direct`, but 400 us later.
   static config_ptr staged() {
     class slow final : public paired_config {
      public:
@@ -77,7 +77,7 @@ struct agreed_on_put : world {
     auto ended = co_await attempt(w.in.receive(into, {.from = 0}));
     how = ended ? result<>{} : result<>{ended.reason()};
   }
-  /// One message, whose receive is posted so long after its send; negative: before it.
+  /// Sends one message, whose receive is posted `late_ns` after the send, or before the send if `late_ns` is negative.
   void call(time_ns late_ns, time_ns timeout_ns = 0) { call_into(room, late_ns, timeout_ns); }
   void call_into(std::span<std::byte> into, time_ns late_ns, time_ns timeout_ns = 0) {
     result<> sent, received;
@@ -128,19 +128,19 @@ TEST_CASE("a decided put whose credit comes too late runs the other config after
   REQUIRE(d.ran_other.size() == 1);
   CHECK(d.ran_other.front().why == "no credit in time");
   CHECK(d.ran_other.front().calls == 1);
-  CHECK(w.in.from(0).decision(large).ran_other.empty());  // the receiver does not lead
+  CHECK(w.in.from(0).decision(large).ran_other.empty());  // only the leader, the sender, counts them
   const auto lines = verbose_lines(w[0], 2);
   CHECK(std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
     return line.starts_with("  1 of ") && line.ends_with(" ran another config: 1 for no credit in time");
   }));
-  w.call(10'000);  // half of the wait is enough for this one
+  w.call(10'000);  // the vain wait has halved the next one, which still exceeds 10 us
   CHECK(w.landed() == before + 1);
   CHECK(w.late() == 1);
 }
 
 TEST_CASE("receives that never give a credit cost all their calls together no more than two affordable waits") {
   agreed_on_put w;
-  std::vector<std::byte> other(large);  // not registered, in place of what is
+  std::vector<std::byte> other(large);  // not registered, so its receives give no credit
   const auto before = w.landed();
   constexpr int calls = 100;
   time_ns longest_ns = 0, all_ns = 0;
@@ -151,8 +151,8 @@ TEST_CASE("receives that never give a credit cost all their calls together no mo
   }
   CHECK(w.landed() == before);
   CHECK(w.late() == calls);
-  CHECK(longest_ns < 1'000'000);                  // staged, and once what it costs over the put
-  CHECK(all_ns < calls * 450'000 + 2 * 400'000);  // a 64th goes on
+  CHECK(longest_ns < 1'000'000);                  // a staged call, and one full wait
+  CHECK(all_ns < calls * 450'000 + 2 * 400'000);  // vain waits halve, down to a 64th
   w.call(-20'000);
   w.call(50'000);
   CHECK(w.landed() >= before + 1);

@@ -1,4 +1,4 @@
-// What is sent to a rank that declares its op later: all of it comes, or its sender and its receiver hear by name that it does not.
+// Messages to a rank that declares its op later: all of them arrive, or both the sender and the receiver get an error that names the op.
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
@@ -38,7 +38,7 @@ task<> note_receive(transfer t, std::span<std::byte> into, receive_options o, re
   }
 }
 
-/// Messages of rank 0, one on each tag, to rank 1, which declares its end late.
+/// Rank 0 sends one message on each tag to rank 1, which declares its end late.
 struct one_on_each_tag {
   one_on_each_tag(world& w, std::size_t tags, std::size_t bytes)
       : w_(w), bytes_(bytes), calls_(w.clock), sent(tags, error(errc::pending)), received(tags, error(errc::pending)) {
@@ -155,7 +155,7 @@ TEST_CASE("what may not be sent early waits at its sender, and comes once the op
   pass(w, late_ns);
   const std::size_t early = job.count(job.sent, errc::none);
   CHECK(early > 100);
-  CHECK(early < 130);  // half of what the receiver keeps
+  CHECK(early < 130);  // of 4 KiB each: half of the 1 MiB that the receiver keeps
   job.receive_all(transfer(w[1], pair_of({direct()})));
   job.join();
   CHECK(job.count(job.received, errc::none) == 1'000);

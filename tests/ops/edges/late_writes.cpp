@@ -1,5 +1,5 @@
-// What an op has made for its messages, while a rank that was only taken for dead may still write there: it stays until the rank ends. Where
-// the transport stops such writes it goes as soon as its plan does.
+// Memory that an op has made for its messages. If a rank that was only taken for dead may still write to that memory, the op keeps it until
+// the op's own rank ends. If the transport stops such writes, the memory is freed with its plan.
 #include <parley/tests/support/cases/halo_grid.hpp>
 #include <parley/tests/support/cases/jacobi_case.hpp>
 #include <parley/tests/support/groups.hpp>
@@ -25,7 +25,7 @@ using namespace parley::tests;
 
 namespace {
 
-// Host memory that counts its blocks.
+// Host memory that counts its live blocks.
 class counted_memory final : public memory_space {
  public:
   std::unique_ptr<block> make(std::size_t bytes) override {
@@ -60,7 +60,7 @@ memory_link_options with(late_writes late) {
   return o;
 }
 
-constexpr time_ns rehearsed_ns = 1'000'000'000;  // then receivers offer where a put may go
+constexpr time_ns rehearsed_ns = 1'000'000'000;  // by then receivers give credits for puts
 
 struct quiet_stage final : pipeline_stage {
   void forward(std::uint64_t, std::span<std::byte>) override {}
@@ -74,7 +74,7 @@ task<> relay(pipeline p, result<>& outcome) {
   outcome = std::move(ended);
 }
 
-// Blocks that are left of the second stage's, once it has lost the first one and its program is over.
+// Returns how many blocks of the second stage are left when it has lost the first stage and its program has ended.
 int left_of_a_stage(late_writes late) {
   counted_memory memory;
   const host_memory_instead counts(memory);
@@ -93,7 +93,7 @@ int left_of_a_stage(late_writes late) {
   return memory.alive();
 }
 
-// The same of a block of a grid whose neighbour is lost in the midst of an exchange, and its plan given up.
+// Returns how many memory blocks are left of a grid block that loses its neighbour during an exchange and whose plan is then destroyed.
 int left_of_a_block(late_writes late) {
   counted_memory memory;
   const host_memory_instead counts(memory);
@@ -123,7 +123,7 @@ int left_of_a_block(late_writes late) {
   return memory.alive() - made / 2;
 }
 
-// The same of what a rehearsal receives into.
+// Returns how many blocks are left of a rehearsal whose sender is lost.
 int left_of_a_rehearsal(late_writes late) {
   counted_memory memory;
   const host_memory_instead counts(memory);

@@ -1,4 +1,4 @@
-// put and get as configs among others: agreed on where buffers are registered, left alone where they are not.
+// put and get as configs among others: the ranks agree on them if buffers are registered, and do not run them if buffers are not.
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/transfers.hpp>
 
@@ -16,7 +16,7 @@ enum class side : std::uint8_t { none, sender, receiver, both };
 
 bool has(side s, side one) { return s == one || s == side::both; }
 
-// The receives are there before their messages, as in a program that posts them ahead, so that credits are.
+// Waits 20 us before each send, so that its receive has been posted and its credit has arrived, as in a program that posts receives ahead.
 task<> send_paced(transfer t, std::vector<std::size_t> sizes, side registers, call_outcomes& all) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     auto data = pattern(sizes[i], i);
@@ -30,7 +30,7 @@ task<> send_paced(transfer t, std::vector<std::size_t> sizes, side registers, ca
   }
 }
 
-// One of either, and how it ended.
+// `send_one` and `receive_one` make one call each, and note how it ended.
 task<> send_one(transfer t, std::span<const std::byte> data, result<>& outcome, time_ns timeout_ns = 0) {
   auto ended = co_await attempt(t.send(data, {.to = 1, .timeout = std::chrono::nanoseconds(timeout_ns)}));
   outcome = std::move(ended);
@@ -101,7 +101,7 @@ struct one_sided_world : world {
   transfer out, in;
 };
 
-/// A put that takes so long before and after it.
+/// A put that takes `before_ns` longer at the sender, before the put, and `after_ns` longer at the receiver, after it.
 class staged_put final : public paired_config {
  public:
   staged_put(const std::string& name, time_ns before_ns, time_ns after_ns)
@@ -189,7 +189,7 @@ TEST_CASE("a buffer is got from, however many others were registered after it") 
     was_got.push_back(ran == got);
     pass(w, 1'000'000'000);
   }
-  // The first one tells the receiver of it again, and waits for its word.
+  // The first call tells the receiver of the buffer again, and waits for the receiver's confirmation.
   CHECK(was_got == std::vector<bool>{true, true});
 }
 
@@ -204,7 +204,7 @@ TEST_CASE("without registered memory on the right side the others are tried and 
     CHECK(all.failed() == 0);
     REQUIRE(w.campaign().is_decided());
     CHECK(w.campaign().chosen().config != "put");
-    CHECK(w.links.puts().landed > 0);  // its rehearsal
+    CHECK(w.links.puts().landed > 0);  // by the rehearsal of put
     CHECK(w.links.puts().landed < 3);
   }
 }
@@ -297,7 +297,7 @@ TEST_CASE("a put that was never possible says for want of what: of registered me
     for (int i = 0; i < 300; ++i) {
       scope calls(w.clock);
       calls.spawn(send(w.out, data));
-      pass(w, 10'000'000);  // the message is here before its receive
+      pass(w, 10'000'000);  // the message arrives before its receive is posted
       calls.spawn(receive(w.in, buffer));
       run_until(w.clock, [&] { return calls.running() == 0; });
     }
@@ -329,14 +329,14 @@ TEST_CASE("the fence of a put is asked for with the put, and answered as soon as
   REQUIRE(last != flight.rend());
   REQUIRE(last->digest == put()->digest());
   const time_ns the_put = link.latency_ns + static_cast<time_ns>(link.one_sided_ns_per_byte * double{large});
-  CHECK(last->ended_ns - last->began_ns == the_put + link.latency_ns);  // the answer's way is all that is added
+  CHECK(last->ended_ns - last->began_ns == the_put + link.latency_ns);  // only the answer's latency is added
 }
 
 TEST_CASE("a put that is late, and its fence with it, costs its call and not the peer") {
   one_sided_world w({direct(), put()});
   CHECK(w.tune(side::both).failed() == 0);
   REQUIRE(w.campaign().chosen().config == "put");
-  w.links.options().one_sided_ns_per_byte = 10;  // so that it takes 2 ms
+  w.links.options().one_sided_ns_per_byte = 10;  // a put takes 2 ms
   std::vector<std::byte> data(large);
   std::vector<std::byte> buffer(large);
   const auto from = w.out.registered(data);
@@ -355,7 +355,7 @@ TEST_CASE("a put that is late, and its fence with it, costs its call and not the
 }
 
 TEST_CASE("with a fence that fails the peer counts as dead: both ends end with a name, and nothing stays exposed") {
-  // Either the receiver is told at once, or, where that gets lost, when it asks because it is late.
+  // The receiver hears of the failure at once. If that message is lost, the receiver hears of it when it asks why its message is late.
   for (const bool lost : {false, true}) {
     CAPTURE(lost);
     one_sided_world w({direct(), put()});
@@ -462,7 +462,7 @@ TEST_CASE("put and get have names, and none of them can be the default") {
 }
 
 namespace {
-// Every third receive has too little room.
+// Every third receive has too small a buffer.
 task<> receive_some_too_small(transfer t, std::size_t calls, std::size_t& refused) {
   for (std::size_t i = 0; i < calls; ++i) {
     std::vector<std::byte> buffer(i % 3 == 1 ? large / 2 : large);

@@ -26,7 +26,7 @@ static_assert(!std::is_copy_constructible_v<flow_work> && std::is_nothrow_move_c
 
 namespace {
 
-// Every rank's kernel after one pass.
+// Runs the ring once on `world_size` ranks, and returns each rank's kernel.
 std::vector<kernel> ring_of(rank_id world_size, ring_options o = {}, std::size_t n = 1,
                             memory_link_options links = {}) {
   world w(world_size, {}, std::move(links));
@@ -152,7 +152,7 @@ task<> send_short_ones(dataflow* flow, p2p pairs, std::array<int, 3>* sent) {
   CHECK(batch.size() == 2);
   CHECK(batch.bytes() == 8);
   CHECK(batch[1].bytes() == 4);
-  *sent = {0, 0, 12};  // they have left
+  *sent = {0, 0, 12};  // the sends have left, so the program may write
   auto made = flow->compute({writes(std::span(&(*sent)[2], 1))}, [sent] { (*sent)[2] = 13; }, {.modelled_ns = 1000});
   auto waits = pairs.start(*flow, {p2p::isend(std::span(&(*sent)[2], 1), {.to = 1, .tag = 1})});
   CHECK_FALSE(waits.done());
@@ -248,7 +248,7 @@ TEST_CASE("a message keeps its place among those of its tag while it waits for i
     return end_of(std::move(batch));
   };
   const program receiver = [&](dataflow& flow, ops::rank&, p2p& pairs) {
-    // The first buffer is in use for longer than the message needs.
+    // A computation uses the first buffer for longer than the message takes to arrive.
     auto used = flow.compute({reads(std::span(&got[0], 1))}, [] {}, {.modelled_ns = 9'000'000});
     auto batch = pairs.start(
         flow, {p2p::irecv(std::span(&got[0], 1), {.from = 0}), p2p::irecv(std::span(&got[1], 1), {.from = 0})});
@@ -335,7 +335,7 @@ TEST_CASE("batches differ from rank to rank, skip ranks, and hold messages of no
   world w(4);
   std::array<std::array<int, 4>, 4> got{};
   std::array<int, 4> values{100, 101, 102, 103};
-  // 0 sends to all, 1 to nobody, 2 to 0 and 3, 3 only nothing to 1.
+  // Rank 0 sends to all others, rank 1 to nobody, rank 2 to 0 and 3, and rank 3 sends an empty message to 1.
   const std::array<std::vector<rank_id>, 4> goes_to{std::vector<rank_id>{1, 2, 3}, {}, {0, 3}, {1}};
   std::vector<program> programs;
   for (rank_id r = 0; r < 4; ++r) {

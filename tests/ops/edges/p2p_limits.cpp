@@ -1,4 +1,4 @@
-// Batches that are cut short: by their callers, by time, by partners that never come, by too little room.
+// Batches that end early: their callers cancel them, they time out, a peer never comes, or a receive has too small a buffer.
 #include <parley/tests/support/batches.hpp>
 #include <parley/tests/support/cases/ring_case.hpp>
 #include <parley/tests/support/errors.hpp>
@@ -34,7 +34,7 @@ task<> rest(time_ns span) {
   static_cast<void>(woken);
 }
 
-// When a work ended, and with what.
+// How and when a work ended.
 struct ending {
   result<> outcome = errc::pending;
   time_ns at_ns = 0;
@@ -51,7 +51,7 @@ task<> note(const flow_work* work, ending* into) {
   into->outcome = thrown ? result<>(describe(thrown)) : result<>();
 }
 
-// Each operation of a batch, and all of it.
+// Notes the end of each operation of a batch, and that of the whole batch.
 task<> note_each(const flow_work* batch, std::vector<ending>* each, ending* whole) {
   scope& here = co_await this_scope;
   std::vector<flow_work> parts;
@@ -90,7 +90,7 @@ task<> cancel_one(dataflow* flow, p2p pairs, receives* r) {
   co_await rest(ms);
   batch[0].cancel();
   co_await all.join();
-  co_await rest(20 * ms);  // the message of tag 1 has come meanwhile
+  co_await rest(20 * ms);  // meanwhile the message of tag 1 arrives
   auto later = pairs.start(*flow, {p2p::irecv(std::span(&r->again, 1), {.from = 0, .tag = 1})});
   co_await later;
 }
@@ -202,7 +202,7 @@ task<> receive_late(dataflow* flow, p2p pairs, large_send* s) {
 }  // namespace
 
 TEST_CASE("a send that is cancelled before its receive is posted tells the receive, and the next one comes whole") {
-  for (const auto& config : {direct(), chunked(16_KiB, 2)}) {  // what is small is gone with its message
+  for (const auto& config : {direct(), chunked(16_KiB, 2)}) {  // for 100 kB: a small payload leaves at once
     CAPTURE(config->id());
     world w(2);
     auto op = pairs_named("sends");
@@ -413,7 +413,7 @@ TEST_CASE("a receive with more room than its message leaves the rest, and all ar
 
 namespace {
 
-// Many rounds of one message into more room than it needs, and later on some into less.
+// Many rounds of one message into a buffer larger than the message. Later, some rounds receive into a smaller one.
 struct one_sided_rounds {
   static constexpr std::size_t size = 100'000;
   static constexpr int rounds = 200;
@@ -426,7 +426,7 @@ struct one_sided_rounds {
 task<> send_rounds(dataflow* flow, p2p pairs, one_sided_rounds* all) {
   const actors::registered_memory handle = pairs.registered(all->sent);
   for (int i = 0; i < all->rounds; ++i) {
-    co_await rest(ms);  // until the receiver has said where its buffer is
+    co_await rest(ms);  // until the receiver's credit has arrived
     auto sent = pairs.start(*flow, {p2p::isend(all->sent, {.to = 1})});
     ending outcome;
     co_await note(&sent, &outcome);
@@ -437,7 +437,7 @@ task<> receive_rounds(dataflow* flow, p2p pairs, one_sided_rounds* all) {
   auto whole = all->into.inside();
   const actors::registered_memory handle = pairs.registered(whole);
   for (int i = 0; i < all->rounds; ++i) {
-    const bool small = i >= all->rounds / 2 && i % 7 == 3;  // once all is decided
+    const bool small = i >= all->rounds / 2 && i % 7 == 3;  // after the decision
     std::fill(whole.begin(), whole.end(), guarded_bytes::untouched);
     auto room = small ? whole.first(all->size / 2) : whole;
     auto received = pairs.start(*flow, {p2p::irecv(room, {.from = 0})});
@@ -509,7 +509,7 @@ task<> send_both(dataflow* flow, p2p pairs, too_small* t) {
 TEST_CASE(
     "a message that is larger than its receive is not written at all, which both ends hear of, and the one behind it "
     "comes whole") {
-  for (const auto& config : {direct(), chunked(16_KiB, 2)}) {  // what is smaller is gone with its message
+  for (const auto& config : {direct(), chunked(16_KiB, 2)}) {  // for 100 kB: a small payload leaves at once
     CAPTURE(config->id());
     world w(2);
     auto op = pairs_named("small");
@@ -539,13 +539,13 @@ TEST_CASE(
   }
 }
 
-// ---- what was sent before anybody could refuse it ----------------------------------------------------------------------
+// ---- sends that end before their receiver refuses them -----------------------------------------------------------------
 
 namespace {
 
 constexpr std::size_t short_calls = 4;
 struct refused_later {
-  std::vector<int> values = std::vector<int>(8, 5);  // so short that they leave at once
+  std::vector<int> values = std::vector<int>(8, 5);  // so short that the sends end at once
   std::array<std::vector<int>, short_calls> into;
   std::array<ending, short_calls> sent;
   std::array<ending, short_calls> received;
@@ -612,7 +612,7 @@ struct cell {
   std::int32_t kind;
 };
 
-// Those of a rank that has no part in one of them are empty.
+// Notes how a rank's sends and receives end. `sends` or `takes` is empty on a rank that does not send or receive.
 task<> note_both(flow_work sends, flow_work takes, std::array<ending, 2>* ends) {
   scope& here = co_await this_scope;
   scope all(here);
@@ -621,7 +621,8 @@ task<> note_both(flow_work sends, flow_work takes, std::array<ending, 2>* ends) 
   co_await all.join();
 }
 
-// Something is sent to where something else is: what is refused leaves it there, in much less than the op's second.
+// Rank 0 sends elements of type `Sent`, and `receiver` receives them as `Taken`. A refused message leaves the receive buffer as it was.
+// Both ends finish within 100 ms; the op's timeout is 1 s.
 template <class Sent, class Taken>
 std::array<result<>, 2> exchange_of(std::size_t count, rank_id receiver = 1) {
   world w(2);

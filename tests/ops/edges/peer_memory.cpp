@@ -1,4 +1,4 @@
-// What examples bring from GPU to GPU without a processor, when a rank is gone, the GPU faults, or memory runs out.
+// The examples that move data from GPU to GPU by copy engines, without a kernel: a rank dies, the GPU faults, or memory runs out.
 #include <parley/examples/gpu/peer_memory.hpp>
 
 #include <parley/examples/gpu/gathered_shards.hpp>
@@ -71,7 +71,7 @@ struct users {
   void call(const copy_plan& plan, const std::vector<rank_id>& by) {
     for (const rank_id r : by) enqueue(*shards[r], plan, streams[r]);
   }
-  /// How calls of ranks 0 and 1 end, once `then` has been called in the middle of the wait.
+  /// Waits for the calls of ranks 0 and 1, calls `then` in the middle of the wait, and returns how the calls ended.
   template <class Then>
   std::vector<std::unique_ptr<result<>>> outcomes(Then then) {
     std::vector<std::unique_ptr<result<>>> all(2);
@@ -102,7 +102,7 @@ void rank_2_dies() {
       users<Shards> all;
       const copy_plan plan{way, 2, step};
       for (int i = 0; i < 3; ++i) all.call(plan, {0, 1, 2});
-      for (int i = 0; i < 2; ++i) all.call(plan, {0, 1});  // which rank 2 has no part in any more
+      for (int i = 0; i < 2; ++i) all.call(plan, {0, 1});  // rank 2 does not join these calls
       const auto outcomes = all.outcomes([&] {
         for (rank_id r = 0; r < 2; ++r) all.w.ranks[r]->on_lost(2, "it was killed");
       });

@@ -1,4 +1,4 @@
-// What the errors of edges say, in whole sentences. Tests elsewhere compare facts; a sentence is improved here and in the code.
+// The whole sentences of the errors of edges. Tests elsewhere compare facts, so a better sentence is changed only here and in the code.
 #include <parley/tests/support/batches.hpp>
 #include <parley/tests/support/cases/ring_case.hpp>
 #include <parley/tests/support/transfers.hpp>
@@ -41,7 +41,7 @@ struct two_ends : world {
     clock.turn();
     return outcomes.back();
   }
-  /// Of a call that has ended by then.
+  /// Returns the sentence of a call that ends within 5 s.
   std::string text_of(const result<>& outcome) {
     pass(*this, 5 * second);
     return sentence_of(outcome);
@@ -112,7 +112,7 @@ std::string of_small_buffer(bool at_sender) {
   auto& sent = w.send(1 << 20);
   return w.text_of(at_sender ? sent : received);
 }
-/// A short message has left when its receiver refuses it.
+/// The receiver refuses a short message that has already left. Returns the sentence of a later send.
 std::string of_small_buffer_later() {
   two_ends w;
   w.receive(4);
@@ -165,7 +165,7 @@ std::string of_other_declaration(bool at_sender) {
   return w.text_of(at_sender ? w.send(8) : w.receive(8));
 }
 
-/// Of one call from rank 0 to itself, which sends `Sent` and takes `Taken`, of which there is none in the first case.
+/// Rank 0 sends `sent` elements of type `Sent` to itself, and receives `taken` elements of type `Taken`. 0 elements: no such operation.
 template <class Sent, class Taken>
 std::string of_itself(std::size_t sent, std::size_t taken) {
   world w(1);

@@ -1,4 +1,4 @@
-// Halos whose faces lie in a few long pieces: by the piece or packed, as neighbours agree.
+// Halos whose faces lie in a few long pieces: neighbours agree to send the faces by the piece or packed.
 #include <parley/tests/support/batches.hpp>
 #include <parley/tests/support/cases/halo_grid.hpp>
 #include <parley/tests/support/cases/ring_case.hpp>
@@ -25,7 +25,7 @@ using namespace parley::tests;
 
 namespace {
 
-/// Moves what is packed, in more time than anything else takes.
+/// Sends packed payloads, and takes longer than every other config.
 class slow final : public paired_config {
  public:
   slow() : paired_config({.name = "slow"}) {}
@@ -74,8 +74,8 @@ struct layout {
   std::vector<std::uint64_t> cells;
   std::uint64_t padding;
   std::size_t fields;
-  std::uint64_t face_bytes;  // to rank 1
-  bool all_by_piece;         // corners are not
+  std::uint64_t face_bytes;  // of the face towards rank 1
+  bool all_by_piece;         // false if corners are packed
 };
 
 std::vector<layout> layouts(const std::vector<config_ptr>& configs) {
@@ -109,7 +109,7 @@ TEST_CASE("what goes by the piece brings the same ghosts as what is packed, and 
       CHECK_MESSAGE(with.config == way->id(), with.why);
       CHECK(g.plans[0].packed_bytes() > 0);
       const std::uint64_t before = g.plans[0].packed_so_far_bytes();
-      CHECK(before > 0);  // while it was not known yet
+      CHECK(before > 0);  // packed until the decision was known
       g.begin();
       CHECK(g.wrong() > 0);
       for (const auto& outcome : exchange_all(w, g.plans)) CHECK(outcome);
@@ -140,7 +140,7 @@ TEST_CASE("without a config that goes by the piece all is packed, once for each 
 TEST_CASE(
     "where a message costs more than its bytes many pieces lose to what is packed, and both ends know the figures") {
   memory_link_options links;
-  links.eager_bytes = 1'000;  // what is longer is fetched by its receiver
+  links.eager_bytes = 1'000;  // the receiver fetches longer messages
   world w(2, eager(), links);
   const auto way = by_piece(2);
   grid g(w, blocks({2, 1, 1}, {direct(), way}), {2, 40, 300}, 0, 1);
@@ -167,7 +167,7 @@ TEST_CASE(
 }
 
 TEST_CASE("neighbours whose pieces differ exchange what is packed") {
-  // Rows without a rim are contiguous where they are not padded: two and two make one piece of each field there.
+  // Rows without a rim are contiguous unless they are padded. On rank 0, without padding, two rows of a field make one piece.
   for (const std::size_t fields : {1U, 2U}) {
     CAPTURE(fields);
     const auto way = by_piece();
@@ -227,7 +227,7 @@ TEST_CASE("short pieces, many, and those of a mesh or of a rank beside itself ar
   alone.periodic = {true, true};
   packed_of(alone, {3, 300});
 
-  constexpr std::size_t each = 1024;  // of four elements, the first two go to the other's last two
+  constexpr std::size_t each = 1024;  // doubles; of 4 elements, the first two go to the other rank's last two
   world w(2, eager());
   std::vector<std::vector<double>> values;
   std::vector<halo_plan> plans;
@@ -304,7 +304,7 @@ TEST_CASE("pieces that overtake each other on the way come to their places, exch
 
 namespace {
 
-/// Pieces as `by_piece` has them, the last of which comes with another byte; its rehearsal, which is contiguous, comes well.
+/// Like `by_piece`, but changes the last byte of the last piece. Its rehearsal is contiguous, has no pieces, and so is correct.
 class careless_by_piece final : public paired_config {
  public:
   careless_by_piece() : paired_config({.name = "careless"}, 0, needs::like_pieces) {}
@@ -367,7 +367,7 @@ TEST_CASE(
 namespace {
 
 constexpr std::size_t columns = 256;
-using sheet = std::vector<double>;  // 4 rows and their rim, with no rim beside them
+using sheet = std::vector<double>;  // 4 rows, with a ghost row above and below and no ghost columns
 std::span<double> row_of(sheet& u, std::size_t row) { return std::span(u).subspan(row * columns, columns); }
 
 task<> until(time_ns at) {
@@ -375,7 +375,8 @@ task<> until(time_ns at) {
   static_cast<void>(slept);
 }
 
-/// Something slow that has to do with the field, but with nothing that moves; and before that with what does.
+/// Makes an exchange beside two computations. The first one writes a row that the exchange sends, so the exchange waits for it. The other
+/// one is slow (500 ms) and uses only rows that do not move, so the exchange does not wait for it.
 task<> exchange_beside(dataflow& flow, halo_plan* plan, sheet* u, sheet* v, time_ns* exchanged, double value) {
   scope& here = co_await this_scope;
   const time_ns began = here.where().now();
@@ -425,7 +426,7 @@ TEST_CASE(
 
 TEST_CASE("an exchange that is cancelled amidst its pieces leaves all but ghosts alone, and none follows") {
   memory_link_options links;
-  links.eager_bytes = 1'000;  // what is longer is fetched by its receiver
+  links.eager_bytes = 1'000;  // the receiver fetches longer messages
   world w(2, eager(), links);
   auto op = blocks({2, 1, 1}, {std::make_shared<slow>(), by_piece(1)});
   grid g(w, op, {2, 20, 300}, 0, 1);

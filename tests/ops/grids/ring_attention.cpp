@@ -70,7 +70,7 @@ struct in_a_ring {
   std::vector<std::unique_ptr<part<T>>> parts;
 };
 
-// How many messages with user data arrived, of all ranks.
+// Counts the messages with user data that all ranks received.
 std::size_t received(world& w) {
   std::size_t count = 0;
   for (auto& rank : w.ranks) {
@@ -112,7 +112,8 @@ void check_masked() {
     std::uint64_t to;
   };
   for (const bool causal : {false, true}) {
-    // A tail, which is all that the last ranks have; the first ranks' own; those of one rank in the middle; some of each; all.
+    // Masks a tail that covers all keys of the last ranks; all keys of the first ranks; those in the middle; all but five keys at each end;
+    // all keys.
     for (const range masked : {range{40, 64}, range{0, 24}, range{16, 32}, range{5, 59}, range{0, 64}}) {
       problem<T> p;
       p.mask(masked.from, masked.to);
@@ -182,7 +183,7 @@ TEST_CASE("the arithmetic of a block may be the user's own, which sees each bloc
     const problem<float> all;
     const expected e = attention_case::expect(all, causal);
     std::vector<part<float>> parts;
-    std::vector<std::vector<std::uint64_t>> seen(ranks);  // where the keys began
+    std::vector<std::vector<std::uint64_t>> seen(ranks);  // the first key of each block that a rank computed, in order
     std::vector<ops::ring_attention> rings;
     for (rank_id r = 0; r < ranks; ++r) {
       parts.emplace_back(all, ranks, r);
@@ -247,7 +248,8 @@ TEST_CASE("shapes that do not fit, here or on the neighbour, are named") {
 
 namespace {
 
-// One call, and then another one with the shape that all others have; `odd` is the last rank's.
+// Makes `calls_before` calls with one shape on all ranks, then a call in which the last rank has the shape `odd` and elements of type T.
+// Returns how each rank's last call ended.
 template <class T>
 std::vector<result<>> with_one_that_differs(rank_id ranks, const attention_shape& odd, int calls_before = 0) {
   world w(ranks);
@@ -271,7 +273,7 @@ std::vector<result<>> with_one_that_differs(rank_id ranks, const attention_shape
   }
   const problem<T> others;
   const part<T> last(others, ranks, ranks - 1);
-  // What is to be written has something else in it, and margins.
+  // The output buffers hold other values at first, and have guarded margins.
   guarded_place at;
   std::vector<array<float>> outs;
   for (rank_id r = 0; r + 1 < ranks; ++r) outs.emplace_back(at, shape.elements());
@@ -286,14 +288,14 @@ std::vector<result<>> with_one_that_differs(rank_id ranks, const attention_shape
       forward_into<T>({out_of_last.data(), out_of_last.size()}, rings[ranks - 1], odd, &last, &outcomes[ranks - 1]));
   const time_ns began = w.clock.now();
   run_until(w.clock, [&] { return together.running() == 0; });
-  CHECK(w.clock.now() < began + 1'000'000'000);  // a tenth of its timeout
+  CHECK(w.clock.now() < began + 1'000'000'000);  // a tenth of the timeout
   const bool wrote = at.contents() != before;
   CHECK(wrote == static_cast<bool>(outcomes[0]));
   CHECK(at.clean());
   return outcomes;
 }
 
-// The last rank and those beside it, whatever the others come to know.
+// Checks that the last rank and its two neighbours got errors with both values. The errors of other ranks only have to name the op.
 void check_told(const std::vector<result<>>& outcomes, const std::string& one, const std::string& other) {
   for (const auto& o : outcomes) CHECK(is(o, {.op = "attention"}));
   const std::size_t last = outcomes.size() - 1;
@@ -331,7 +333,7 @@ TEST_CASE(
       check_told(with_one_that_differs<double>(ranks, shape, before), "f32, ", "f64, ");
     }
   }
-  // What is the same by other words is the same.
+  // A shape that spells out the default scale is the same shape.
   auto spelled = attention_shape{heads, sequence / 2, dimensions};
   spelled.scale = 1 / std::sqrt(static_cast<double>(dimensions));
   for (const auto& o : with_one_that_differs<float>(2, spelled)) CHECK(o);

@@ -50,7 +50,7 @@ TEST_CASE("a group agrees on one of several configs, and no invocation is ever r
     CHECK(flights.timed >= 3);
     CHECK(flights.digests.size() == 3);
     for (const auto& a : c->aggregates()) CHECK(a.status != tuning::aggregate_status::missing);
-    // Everybody learned it.
+    // All ranks have stored the decision.
     wait_a_while(w, 1_s);
     for (auto& r : w.ranks) CHECK(r->results().find("gradients/0>1>2>3", "128KiB") != nullptr);
   }
@@ -79,7 +79,7 @@ TEST_CASE("a group goes on, and agrees, when the 32 bits of its stamps are used 
 TEST_CASE("a trial whose size was guessed wrongly counts for no key, and is tried again") {
   world w(3, eager_trials());
   const auto groups = declare_all(w, led_by(0, {star(), chain()}));
-  // No guess from one call ago can be right more than half of the time.
+  // The sizes are random, so a guess from the previous call is wrong about half of the time.
   std::vector<std::size_t> sizes;
   std::uint64_t dice = 1;
   for (int i = 0; i < 300; ++i) {
@@ -95,7 +95,7 @@ TEST_CASE("a trial whose size was guessed wrongly counts for no key, and is trie
   for (const auto& c : campaigns) {
     CHECK(c->is_decided());
     for (const auto& a : c->aggregates()) CHECK(a.status == tuning::aggregate_status::measured);
-    // 3 x 400 B cross in microseconds, 80 kB do not: a row of the other size would show.
+    // Calls of 3 x 400 B take microseconds and calls of 80 kB take longer, so the times show a row of the other size.
     const bool small = c->bucket().contains(400);
     for (const auto& of_candidate : c->book().rows) {
       for (const auto& r : of_candidate) {
@@ -144,7 +144,7 @@ TEST_CASE("several groups of one op lead, tune and sum for themselves, a ragged 
       CHECK(x[r][6] == ranks * 7);
     }
   }
-  // N3: who is in no group exchanges nothing, and may not call.
+  // N3: a rank that is in no group exchanges nothing, and may not call.
   CHECK(w.links[9].statistics().sent[0] + w.links[9].statistics().sent[1] == 0);
   CHECK(w.links[9].statistics().received[0] + w.links[9].statistics().received[1] == 0);
   collective idle = groups[9];
@@ -353,7 +353,7 @@ TEST_CASE("in shares each rank sends twice what it has, whatever the size of the
   for (const rank_id size : {2U, 5U}) {
     world w(size);
     const auto groups = declare_all(w, led_by(0, {two_shot()}));
-    wait_a_while(w, 1_s);  // until all have met
+    wait_a_while(w, 1_s);  // until the ranks have exchanged their declarations
     const auto sent = [&](rank_id r) { return w.links[r].statistics().payload_bytes_sent; };
     std::vector<std::uint64_t> before;
     for (rank_id r = 0; r < size; ++r) before.push_back(sent(r));
@@ -362,7 +362,7 @@ TEST_CASE("in shares each rank sends twice what it has, whatever the size of the
       const std::uint64_t its = sent(r) - before[r];
       const std::uint64_t shares = 2 * 400'000 * (size - 1) / size;
       CHECK(its >= shares);
-      CHECK(its < shares + 4'000);  // bodies of control messages
+      CHECK(its < shares + 4'000);  // the rest: bodies of control messages
     }
   }
 }
@@ -370,7 +370,7 @@ TEST_CASE("in shares each rank sends twice what it has, whatever the size of the
 TEST_CASE("a group whose declaration was refused may be declared as it should be") {
   world w(2);
   collective_options op = led_by(0, {star(), chain(1024)});
-  op.can_run = [](rank_id) { return std::vector<bool>{true}; };  // of two configs
+  op.can_run = [](rank_id) { return std::vector<bool>{true}; };  // says nothing about the second config
   CHECK_THROWS_AS(static_cast<void>(collective(w[0], op)), failure);
   op.can_run = {};
   CHECK(!collective(w[0], op).idle());

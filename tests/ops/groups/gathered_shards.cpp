@@ -1,4 +1,4 @@
-// How examples gather rows by copy engines: any way and order, many calls enqueued at once.
+// The example that gathers rows by copy engines: in every way and order, with many calls enqueued at once.
 #include <parley/examples/gpu/gathered_shards.hpp>
 
 #include <parley/tests/support/devices/gpu_ranks.hpp>
@@ -35,7 +35,8 @@ struct user {
     gpu.destroy(joined);
   }
 
-  // A shard is made, all are used, each chunk in one of two streams, and the next call comes behind that.
+  // Enqueues one call: makes this rank's shard, uses the chunks of all shards in two streams in turn, and orders the next call behind these
+  // uses.
   void enqueue(const copy_plan& plan, unsigned call, std::mt19937& dice) {
     const auto main = streams[0];
     gpu.launch(main, dice() % 300, [this, call] { fill(gpu, shards.shard(me), seed_of(me, call)); });
@@ -92,7 +93,7 @@ TEST_CASE("gathered rows are those of their call, pulled or pushed, in chunks an
       }
       std::mt19937 dice(5);
       for (unsigned call = 0; call < calls; ++call) {
-        // Ways change from call to call, the same on all ranks.
+        // The way changes from call to call, and is the same on all ranks.
         const copy_plan plan{call % 3 == 1 ? copy_way::push : copy_way::pull, 1 + call % 4, step};
         const copy_plan other{call % 3 == 1 ? copy_way::pull : copy_way::push, 1 + call % 4, step};
         for (auto& u : users) {

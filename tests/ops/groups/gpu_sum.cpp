@@ -1,4 +1,4 @@
-// Sums on GPUs, leased, over the fakes: two ranks that would be processes, with a GPU each or on one, and many ranks of one process.
+// Leased sums on GPUs, over fake CUDA and NCCL: two ranks that stand for processes, on one GPU or one each, and many ranks of one process.
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/devices/gpu_members.hpp>
 #include <parley/tests/support/groups.hpp>
@@ -32,7 +32,7 @@ using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
 
-/// Sums by halves, and then rests, so that it is never the fastest.
+/// Sums the data in two halves and then waits 20 ms, so that it is never the fastest.
 class roundabout final : public symmetric_config {
  public:
   roundabout() : symmetric_config({.name = "roundabout", .wire_class = "roundabout"}) {}
@@ -54,9 +54,9 @@ TEST_CASE("sums by NCCL are rehearsed on communicators of their own, agreed on, 
   wrong += w.sum(20);
   CHECK(wrong == 0);
   CHECK(w.library.aborts == 0);
-  CHECK(w.library.communicators() == 4);  // two of rehearsals
+  CHECK(w.library.communicators() == 4);  // two for rehearsals, two of the user
   w.ranks.clear();
-  CHECK(w.library.communicators() == 2);  // and the users' own
+  CHECK(w.library.communicators() == 2);  // the user's
 }
 
 TEST_CASE("a sum of NCCL's is captured once for each buffer, and only so many are kept") {
@@ -68,7 +68,7 @@ TEST_CASE("a sum of NCCL's is captured once for each buffer, and only so many ar
     wrong += w.sum(20);
     CHECK(wrong == 0);
     w.ranks.clear();
-    CHECK(w.gpu.graphs() <= 2);  // the rehearsals' have gone with their communicators
+    CHECK(w.gpu.graphs() <= 2);  // the graphs of rehearsals have ended with their communicators
   }
   two_members w({nccl_sum()});
   const auto sum_part = [](two_members& all, rank_id r, std::size_t from) -> task<> {
@@ -151,7 +151,7 @@ TEST_CASE("a sum that has failed behind a wait for a message ends with that, and
   {
     scope both(w.loop);
     both.spawn(call_alone(w, outcome));
-    both.spawn(message_after(w, 200'000'000, number, outcome, seen));  // long after the call's time is over
+    both.spawn(message_after(w, 200'000'000, number, outcome, seen));  // long after the call has timed out
     const auto join = [](scope& s) -> task<> { co_await s.join(); };
     runtime::run(w.loop, join(both));
   }
@@ -182,7 +182,7 @@ TEST_CASE("a communicator that ends while NCCL connects for a call that was torn
     int turns = 0;
     run_until(w.loop, [&] { return ++turns > 2'000; });
   }
-  // As NCCL's own thread does, while this one only waits.
+  // Stands for NCCL's own thread, while the rank's thread only waits.
   std::thread of_nccl([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     w.library.come_late();
@@ -192,7 +192,7 @@ TEST_CASE("a communicator that ends while NCCL connects for a call that was torn
   of_nccl.join();
 }
 
-// A job sees to the end of kernels before anything else of it goes.
+// A job waits for the end of its kernels before it destroys anything else.
 TEST_CASE("a sum that is torn down while its kernel waits for another member lets go of its GPU") {
   two_members w({kernel_sum()});
   CHECK(w.sum(3) == 0);
@@ -208,7 +208,7 @@ TEST_CASE("a sum that is torn down while its kernel waits for another member let
 }
 
 namespace {
-/// A kernel's sum of which rank 1 puts nothing into its stream when it is rehearsed.
+/// A kernel sum. When it is rehearsed, rank 1 puts nothing into its stream.
 class half_rehearsed final : public symmetric_config {
  public:
   half_rehearsed() : symmetric_config({.name = "half_rehearsed", .wire_class = "kernel_sum"}) {}
@@ -232,7 +232,7 @@ TEST_CASE("a rank that ends while a kernel of a rehearsal waits for another memb
   const deadline limit;
   run_until(w.loop, [&] { return w.gpu.sums_that_wait() != 0 || limit.is_over(); });
   REQUIRE(w.gpu.sums_that_wait() == 1);
-  // As a job does it.
+  // A job ends its ranks in this way.
   w.ranks[0]->abandon_rehearsals();
   while (w.copies[0]->pending() != 0 && !limit.is_over()) w.copies[0]->poll();
   CHECK(w.copies[0]->pending() == 0);
@@ -280,7 +280,7 @@ TEST_CASE("what NCCL may still capture a sum into is there until it cannot any m
   CHECK(w.sum(3) == 0);
   w.library.asked_per_call = 1'000'000'000;
   w.library.aborts_are_late = true;
-  const auto other = transports::cuda_memory::on_device(w.gpu, 0, 64);  // not captured yet
+  const auto other = transports::cuda_memory::on_device(w.gpu, 0, 64);  // no sum over it is captured yet
   errc outcome = errc::pending;
   scope one(w.loop);
   one.spawn(note([&] { return w.world(0).run(gpu_sum::by_nccl(other.bytes()), true); }, outcome));
@@ -318,7 +318,7 @@ TEST_CASE("a call that is cancelled before its turn ends, and so do those that w
   run_until(w.loop, [&] { return (one.running() == 0 && another.running() == 0) || limit.is_over(); });
   CHECK(second == errc::timeout);
   CHECK(first == errc::unavailable);
-  one.cancel(errc::cancelled);  // where it has not ended
+  one.cancel(errc::cancelled);  // if it has not ended yet
 }
 
 namespace {
@@ -371,7 +371,7 @@ TEST_CASE("a sum that NCCL was connecting for when its time was over ends once i
 }
 
 namespace {
-// What a message brings, later than the calls are made.
+// A message that arrives 30 ms after the calls have started, and sets all numbers to `value`.
 task<> message_into(two_members& w, std::uint64_t number, float* to, std::size_t count, float value) {
   static_cast<void>(co_await sleep_until(w.loop.deadline_in(30'000'000)));
   std::fill_n(to, count, value);
@@ -438,7 +438,7 @@ TEST_CASE(
 
 namespace {
 task<> sums(two_members& w, rank_id r, gpu_sum::way how) { co_await w.world(r).run({how, w.memory[r].bytes(), 8}); }
-/// What both call once.
+/// Both members make one call. Both must get the sum.
 void both_sum(two_members& w, gpu_sum::way how) {
   w.put(0, 1);
   w.put(1, 5);
@@ -557,7 +557,7 @@ TEST_CASE("with a GPU for each member sums that are gathered are candidates besi
 }
 
 namespace {
-/// Call after call, without waiting for what the other one makes of them.
+/// Makes one call after the other, without waiting for the other member's calls.
 task<> sums_in_a_row(two_members& w, rank_id r) {
   for (int call = 0; call < 30; ++call) {
     w.put(r, static_cast<float>(call * (1 + r)));
@@ -567,7 +567,7 @@ task<> sums_in_a_row(two_members& w, rank_id r) {
 }
 }  // namespace
 
-// One member's kernel reads for so long that the other one has filled its box anew meanwhile.
+// One member's kernel reads for so long that the other member would fill its box again meanwhile.
 TEST_CASE("what another member still reads in a box is not written over") {
   two_members w({gathered_sum()});
   w.gpu.ticks_of_sums[1] = 300;
@@ -606,7 +606,7 @@ TEST_CASE("NCCL, memory or whole configs that one rank is told to do without are
   both_sum(without_ipc, gpu_sum::way::nccl);
   two_members without_reach({nccl_sum(), gathered_sum(8)}, {}, false, 2, "peer_access");
   CHECK_FALSE(without_reach.world(0).lacks(gpu_sum::way::gathered).empty());
-  two_members on_one({gathered_sum(8)}, {}, false, 1, "peer_access");  // which need not reach another one
+  two_members on_one({gathered_sum(8)}, {}, false, 1, "peer_access");  // one GPU needs no peer access
   CHECK(on_one.sum(3) == 0);
   CHECK_THROWS_WITH_AS(two_members({nccl_sum(), gathered_sum(8)}, {}, false, 1, "0:ipc"),
                        doctest::Contains("its members cannot sum: NCCL wants a process and a GPU for each member"),
@@ -623,7 +623,7 @@ TEST_CASE("where NCCL refuses, at once or later, the members sum without it and 
       const std::string why = w.world(r).lacks(gpu_sum::way::nccl);
       CHECK_MESSAGE(why.find("NCCL has refused member 0: NCCL: ") == 0, why);
     }
-    CHECK(w.library.communicators() == 2);  // of the worlds before
+    CHECK(w.library.communicators() == 2);  // of the worlds that `two_members` made
     both_sum(w, gpu_sum::way::gathered);
     both_sum(w, gpu_sum::way::kernel);
     const auto order = default_first(*w.worlds[0], {nccl_sum(), gathered_sum(8)});
@@ -670,7 +670,7 @@ TEST_CASE("a member whom NCCL refuses lets the other one wait for it no longer")
   w.library.refuses_place = 1;
   runtime::run(w.loop, two_members::connect_both(w, w.sources[0]->make_id()));
   for (rank_id r = 0; r < 2; ++r) CHECK(w.world(r).lacks(gpu_sum::way::nccl).find("NCCL has refused member 1") == 0);
-  CHECK(w.library.communicators() == 2);  // of the worlds before
+  CHECK(w.library.communicators() == 2);  // of the worlds that `two_members` made
   both_sum(w, gpu_sum::way::gathered);
 }
 
@@ -683,7 +683,7 @@ struct one_of_many {
   std::vector<std::pair<std::string, std::string>> excluded;
 };
 
-/// Until all have been told what is decided, and some calls more.
+/// Makes calls until all ranks know the decision, and about 20 calls more.
 task<> sums_among_many(one_process* job, fake_nccl* nccl, rank_id me, std::vector<one_of_many>* all, int* last_call) {
   rank& self = (*job)[me];
   one_of_many& mine = (*all)[me];

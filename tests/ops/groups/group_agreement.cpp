@@ -41,7 +41,7 @@ TEST_CASE("a group of 4 agrees within 3 round trips beyond its rehearsals and tr
   const auto& assigned = *groups[0].details()->assigned();
   run_until(w.clock, [&] { return assigned.opened(); });
   const time_ns opened = w.clock.now();
-  // Offers, warm-up and the answers, apart from the rehearsals between them.
+  // The time of offers, warm-up and answers, without the rehearsals between them.
   time_ns rehearsed_from = opened;
   for (rank_id r = 1; r < 4; ++r) {
     for (const auto& f : w[r].flight().in_order()) {
@@ -88,7 +88,7 @@ TEST_CASE(
   const auto last = [&] { return groups[3].details()->data_path().statistics(); };
   for (std::size_t n = 0; n < 5; ++n) {
     CAPTURE(n);
-    // The one before it calls last, so that no part of this call has told it either.
+    // Rank 2, the last rank's neighbour, calls last, so that no part of this call can have told the last rank the config.
     for (const rank_id r : {0U, 1U, 3U}) call(r);
     wait_a_while(w, 1'000'000);
     CHECK(last().waited == 0);
@@ -153,7 +153,7 @@ TEST_CASE("every rank of a group has its decisions as values, at once or awaited
   waiting.spawn(wait(groups[1].agreed(), awaited[1]));
   wait_a_while(w, 1'000'000);
   CHECK(groups[0].details()->assigned()->find(bytes)->number() == 2);
-  // Who waits hears of a death at once.
+  // A rank that waits for a decision hears of a death at once.
   const auto wait_longer = [](agreement with, std::optional<result<decision>>& into) -> task<> {
     auto d = co_await attempt(with.decided(bytes, {.timeout = 60s, .after_search = 1}));
     into = std::move(d);

@@ -17,7 +17,7 @@ using namespace parley::tests;
 
 namespace {
 
-/// A star that fails on one rank once it is told to.
+/// Makes `failing_star` fail on one rank while `on` is set. `runs` counts the runs on all ranks.
 struct fault {
   rank_id rank = 0;
   bool on = false;
@@ -44,7 +44,7 @@ class failing_star final : public group_config {
   std::shared_ptr<const group_config> real_;
 };
 
-/// A star that, before or after its own part, waits on one rank for what never comes.
+/// A star that on one rank waits forever, before or after the rank's own part.
 class hanging_star final : public group_config {
  public:
   hanging_star(rank_id where, bool at_first)
@@ -71,7 +71,7 @@ class hanging_star final : public group_config {
   group_config_ptr real_ = star();
 };
 
-/// A star whose roles leave all that they do to a task that they spawn, and return. One rank's task throws where that is asked for.
+/// A star whose roles spawn a task that does all of the work, and return. The task of rank `broken`, if given, throws.
 class spawning_star final : public group_config {
  public:
   explicit spawning_star(std::optional<rank_id> broken)
@@ -91,7 +91,7 @@ class spawning_star final : public group_config {
       co_await real_->work(g);
     }
     if (g.self() != broken_) co_return;
-    // When the others' calls are over: a leader whose sends were still under way would hear of it.
+    // Wait until the others' calls are over: a leader whose sends were still in flight would hear of the failure.
     scope& here = co_await this_scope;
     auto slept = co_await sleep_until(here.where().deadline_in(1_ms));
     static_cast<void>(slept);
@@ -101,7 +101,7 @@ class spawning_star final : public group_config {
   group_config_ptr real_ = star();
 };
 
-/// A star in which two coroutines wait on one rank.
+/// A star in which two coroutines of one rank wait for parts of one call.
 class twice_waiting_star final : public group_config {
  public:
   explicit twice_waiting_star(rank_id where)
@@ -125,7 +125,7 @@ class twice_waiting_star final : public group_config {
   group_config_ptr real_ = star();
 };
 
-/// A star whose leader takes its time.
+/// A star whose leader waits 1 ms first.
 class slow_star final : public group_config {
  public:
   explicit slow_star(executor& ex) : group_config({.name = "slow", .wire_class = "slow"}), executor_(ex) {}
@@ -141,7 +141,7 @@ class slow_star final : public group_config {
   group_config_ptr real_ = star();
 };
 
-/// One call on each of the given ranks; the others stay away.
+/// Makes one call on each of the given ranks; the other ranks do not call.
 group_outcomes reduce_some(world& w, const std::vector<collective>& groups, const std::vector<rank_id>& who,
                            std::size_t count = 100) {
   group_outcomes all;
@@ -208,7 +208,7 @@ TEST_CASE("who is late is named on all ranks, that call fails everywhere, and th
       CHECK(is(all.of_rank[r][0], {.code = errc::timeout, .peer = late, .unmet = awaited::members}));
     }
     wait_a_while(w, 1_ms);
-    // It comes at last, and learns that the call is over.
+    // The late rank calls at last, and learns that the call is over.
     const auto at_last = reduce_some(w, groups, {late});
     CHECK_FALSE(at_last.of_rank[late][0]);
     const auto again = reduce_all(w, groups, {10, 1000, 10});
@@ -227,7 +227,7 @@ TEST_CASE("a first call that fails before its turn begins no search for a size t
     for (const auto& outcome : outcomes) CHECK(outcome.code() == errc::timeout);
   }
   wait_a_while(w, 1_ms);
-  CHECK_FALSE(reduce_some(w, groups, {0}).of_rank[0][0]);  // the workers have given it up
+  CHECK_FALSE(reduce_some(w, groups, {0}).of_rank[0][0]);  // the workers have given up this call
   CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 1000)).failed() == 0);
   wait_a_while(w, 1_s);
   const auto agreed = w[0].agreements();
@@ -301,7 +301,7 @@ TEST_CASE("a config that fails on one rank is config_failed on all, quarantined,
     for (rank_id r = 0; r < 3; ++r) {
       CHECK(is(all.of_rank[r][0], {.code = errc::config_failed, .peer = broken, .config = "failing"}));
       CHECK(says(all.of_rank[r][0], "the kernel has failed") == (r == broken));
-      // What was assigned ahead stays assigned; what is assigned from now on is the default.
+      // Calls that were assigned ahead keep the failing config. Calls that are assigned after the failure run the default.
       CHECK(all.of_rank[r].back());
     }
     CHECK(c->chosen().config == "slow");
@@ -346,7 +346,7 @@ TEST_CASE("a config of a group that waits for something of its own is ended at t
       CHECK(w.clock.now() - began < 3'000'000'000);
       for (rank_id r = 0; r < 3; ++r) {
         CAPTURE(r);
-        const bool done = !at_first && r != hangs;  // it had passed on all that the others need
+        const bool done = !at_first && r != hangs;  // the hanging rank had sent all that the others need
         CHECK(all.of_rank[r][0].code() == (done ? errc::none : errc::timeout));
       }
     }
@@ -409,8 +409,9 @@ task<> sum_in_place(collective g, const array<T>* x, result<>* outcome) {
   *outcome = co_await attempt(g.all_reduce<Combine>(std::span<T>(x->data(), x->size())));
 }
 
-// Rank `odd` calls with so many T and Combine, the others with floats and a sum; all then do so once. What each was told of the first call,
-// which has found that out before it wrote anything, in much less than its 30 s.
+// Rank `odd` calls with `count` elements of type T and with Combine, the other ranks with floats and a sum. Then all ranks call once with
+// floats and a sum. Returns how the first call ended on each rank: it must find the difference before it writes anything, and within 1 ms
+// (the timeout is 30 s).
 template <class T, class Combine = std::plus<>>
 std::vector<result<>> with_one_that_differs(const group_config_ptr& config, rank_id odd,
                                             std::size_t count = usual_count) {
@@ -560,7 +561,7 @@ TEST_CASE("a broadcast and a gather of two types are refused where they would be
   leads[1] = 8;
   works[0] = 9;
   const auto before = at.contents();
-  // Who only sends may have ended before it is refused.
+  // The call of a rank that only sends may have ended before its message is refused.
   std::vector<result<>> outcomes(2);
   for (const collective_kind does : {collective_kind::gather, collective_kind::broadcast}) {
     CAPTURE(name(does));

@@ -64,7 +64,7 @@ task<> reduce(hierarchy* h, std::vector<float>* x, int times) {
   }
 }
 
-// Every message takes another time: what is sent first need not come first.
+// Adds a random time below `most_ns` to each message, so that messages may overtake each other.
 memory_link_options jittered(std::uint64_t seed, time_ns most_ns = 300'000) {
   memory_link_options o;
   o.delay = [random = seed * 2'654'435'761U + 1, most_ns](rank_id, rank_id, link::channel) mutable -> time_ns {
@@ -110,7 +110,7 @@ std::uint64_t data_messages(world& w) {
 
 namespace {
 
-// Ranks of two kinds, mixed.
+// Groups ranks of two kinds: ranks 1, 4, 7 and so on are A100s, the others H100s.
 hierarchy_options by_kind(std::vector<group_config_ptr> configs = {star()}) {
   hierarchy_options op = by_four(std::move(configs));
   op.leads = nullptr;
@@ -150,7 +150,7 @@ TEST_CASE("ranks that are grouped by what they have in common sum, gather and sh
 TEST_CASE(
     "each kind of rank agrees on a config of its own, the fastest for it, and those that some lack are no matter to "
     "the others") {
-  // Ranks 1 and 4 are A100s. What only the one kind has is the fastest for that kind.
+  // Ranks 1 and 4 are A100s. The fastest config of each kind is one that only this kind has.
   using namespace mixture_case;
   machine_room room;
   rank_settings s = eager_trials();
@@ -173,7 +173,7 @@ TEST_CASE(
   const auto inside_of = [&](rank_id leader) -> const actors::search* {
     for (const auto& a : w[leader].agreements()) {
       if (a.op.find("inside") == std::string::npos || a.sender != leader) continue;
-      CHECK(a.assigned->ids().size() == 2);  // what the kind lacks is no candidate
+      CHECK(a.assigned->ids().size() == 2);  // a config that the kind lacks is no candidate
       return a.assigned->find(4000);
     }
     return nullptr;
@@ -313,7 +313,7 @@ namespace {
 
 struct sum_beside {
   time_ns computes_ns = 0;
-  time_ns computed_ns = 0;  // when that was done
+  time_ns computed_ns = 0;  // when the computation had ended
   time_ns summed_ns = 0;
 };
 task<> call_and_note(hierarchy* h, std::vector<float>* x, sum_beside* s) {
@@ -331,7 +331,7 @@ task<> computes_meanwhile(hierarchy* h, std::vector<float>* x, sum_beside* s) {
   co_await call.join();
 }
 
-// Between the leaders of both groups everything takes 2 ms longer than inside.
+// Messages between the two leaders take 2 ms longer than messages inside a group.
 std::vector<sum_beside> sums_beside(time_ns computes_ns) {
   memory_link_options links;
   links.delay = [](rank_id from, rank_id to, link::channel) -> time_ns { return from / 4 == to / 4 ? 0 : 2'000'000; };
@@ -366,7 +366,7 @@ task<> scatter(hierarchy* h, std::vector<float>* all, std::vector<float>* mine) 
 
 TEST_CASE("workers compute while the leaders talk, and the sum takes no longer for it") {
   constexpr time_ns computes_ns =
-      3'000'000;  // longer than the sum inside a group, shorter than the leaders' talk there and back
+      3'000'000;  // longer than the sum inside a group, shorter than the leaders' round trip
   const auto alone = sums_beside(0);
   const auto beside = sums_beside(computes_ns);
   for (rank_id r = 0; r < 8; ++r) {
@@ -410,7 +410,7 @@ TEST_CASE("several buffers are summed together: small ones in one exchange, larg
       return data_messages(alone.w);
     };
     if (pack_below == 0)
-      continue;  // two calls that are under way at once may take more messages than one after the other
+      continue;  // two calls that are in flight at once may send more messages than two calls that are made in turn
     CHECK(data_messages(w) == (packed ? messages_for(large + 1) : messages_for(large) + messages_for(1)));
   }
 }
@@ -442,19 +442,19 @@ TEST_CASE("broadcast, all-gather and reduce-scatter are made of the same parts")
     for (rank_id r = 0; r < size; ++r) data.push_back(contribution(r, 7 * size));
     const program s = [&](hierarchy& h, ops::rank& self) { return scatter(&h, &data[self.id()], &part[self.id()]); };
     for (const auto& o : on_all(third, by_four(), s)) CHECK(o);
-    for (const auto& x : part) CHECK(wrong_sums(x, size) == 0);  // seven by seven: every part begins like the whole
+    for (const auto& x : part) CHECK(wrong_sums(x, size) == 0);  // each part is one period of 7 elements
   }
 }
 
 namespace {
 
-// The k-th of several buffers of one size, as none of the others is.
+// Element i of rank r's k-th buffer. All buffers have one size, and no two have the same elements.
 float part_of(rank_id r, std::size_t k, std::size_t i) {
   return static_cast<float>((r + 1) * (k + 1)) + static_cast<float>((i * (2 * k + 1)) % 61);
 }
 float sum_of(std::size_t world, std::size_t k, std::size_t i) {
   float sum = 0;
-  for (rank_id r = 0; r < world; ++r) sum += part_of(r, k, i);  // whole numbers: in any order
+  for (rank_id r = 0; r < world; ++r) sum += part_of(r, k, i);  // whole numbers: exact in any order
   return sum;
 }
 
@@ -498,7 +498,7 @@ namespace {
 
 task<> share_out(hierarchy* h, std::vector<int>* x) { co_await h->broadcast(std::span(*x)); }
 
-// Three broadcasts and three gathers under way at once, and a sum.
+// Three broadcasts, three gathers and a sum, in flight at once.
 task<> all_at_once(hierarchy* h, ops::rank* self, int* wrong) {
   constexpr int calls = 3;
   const int me = static_cast<int>(self->id());
@@ -547,7 +547,7 @@ std::span<T> of(const array<T>& a) {
 }
 std::vector<float> numbers_in(const array<float>& a) { return {a.begin(), a.end()}; }
 
-/// Several buffers of a rank, with margins, each with its contribution.
+/// Several buffers of one rank, with guarded margins. Each holds the rank's contribution.
 struct buffers {
   buffers(rank_id r, std::initializer_list<std::size_t> counts) : rank(r) {
     for (const std::size_t n : counts) {
@@ -561,7 +561,7 @@ struct buffers {
   std::vector<array<float>> all{};
 };
 
-// After a call that has failed: who leads may have the sum of its group; nobody else has anything, nor is anything written beside it.
+// Checks buffer k after a failed call. A leader's buffer may hold the sum of its group, all others are unchanged. All margins are clean.
 void check_after_failure(const std::vector<buffers>& ranks, std::size_t k) {
   for (const buffers& b : ranks) {
     CAPTURE(b.rank);
@@ -574,7 +574,7 @@ task<> attempted(hierarchy* h, std::span<float> x, result<>* outcome) {
   *outcome = co_await ops::attempt(h->all_reduce(x));
 }
 
-// Two calls at once, in the first of which one rank has another size, and one more.
+// Makes two calls at once, and then a third one. One rank has another size in the first call.
 task<> one_of_three_fails(hierarchy* h, const buffers* x, std::array<result<>, 3>* outcomes) {
   scope& here = co_await this_scope;
   scope both(here);
@@ -584,7 +584,7 @@ task<> one_of_three_fails(hierarchy* h, const buffers* x, std::array<result<>, 3
   (*outcomes)[2] = co_await ops::attempt(h->all_reduce(of(x->all[2])));
 }
 
-// The third buffer is for the share.
+// The third buffer receives the share, which on one rank has the wrong size.
 task<> share_of_another_size(hierarchy* h, const buffers* x, std::array<result<>, 2>* outcomes) {
   (*outcomes)[0] = co_await ops::attempt(h->reduce_scatter(of(x->all[0]), of(x->all[2])));
   (*outcomes)[1] = co_await ops::attempt(h->all_reduce(of(x->all[1])));
@@ -690,7 +690,8 @@ TEST_CASE("a rank that dies in one group ends the call on all ranks, by name") {
   CHECK(w.clock.now() < 100'000'000);  // a tenth of the timeout
 }
 
-// Its leader has its part already, and waits for the others, who hear of the death from that leader alone.
+// Rank 4 leads rank 6, has its part already, and waits for rank 0. Only ranks 4, 5 and 7 are told of the death: the other group hears of it
+// from rank 4.
 TEST_CASE("a rank that dies while its leader speaks with the others is named on all ranks") {
   world w(8);
   std::vector<std::vector<float>> x;
@@ -736,7 +737,7 @@ TEST_CASE("groups without a leader and shares that do not fit are named") {
 
 namespace {
 
-/// `star`, for gathering only.
+/// A star that can only gather.
 struct gathers_only final : group_config {
   gathers_only() : group_config({.name = "gathers", .parameters = {}, .wire_class = "gathers"}) {}
   task<> lead(group_call& g) const override { return star_->lead(g); }
@@ -758,7 +759,7 @@ TEST_CASE("a call one of whose levels is refused when it is first called fails o
   hierarchy_options op;
   op.name = "all";
   op.leads = [](rank_id r) { return r % 2 == 0; };
-  // Listed twice, which is found when the level that gathers is declared.
+  // `gathers_only` is listed twice. The op finds that when it declares the level that gathers.
   op.inside = {star(), std::make_shared<gathers_only>(), std::make_shared<gathers_only>()};
   op.timeout = 1s;
   std::vector<hierarchy> handles;

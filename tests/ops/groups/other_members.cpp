@@ -1,4 +1,4 @@
-// Ranks that declare an op of several ranks with other members each: calls that wait in vain say so, with both declarations.
+// Ranks that declare one op with different members: the errors of calls that wait in vain contain both declarations.
 #include <parley/tests/support/devices/library.hpp>
 #include <parley/tests/support/groups.hpp>
 
@@ -29,7 +29,7 @@ void note_warnings(world& w, told& all) {
   }
 }
 
-// Its calls meet in the library all the same, with the default.
+// Declares a leased op and returns the warnings. No call is made: calls of a leased op would meet in the library, with the default.
 told declare_leased(const sets& members) {
   world w(3);
   library lib(w.clock, 3);
@@ -76,7 +76,8 @@ void says_both(const std::string& text, const std::string& one, const std::strin
   CHECK_MESSAGE(text.find(other) != std::string::npos, text);
 }
 
-// Those who wait for one that has declared it otherwise are warned, and so are calls that wait in vain.
+// Checks the ranks `who`, each of which waits for a rank with another declaration: their warnings and the errors of their calls contain
+// `ours` and `theirs`.
 void both_say(const sets& members, std::initializer_list<rank_id> who, const std::string& ours,
               const std::string& theirs) {
   const told leased = declare_leased(members);

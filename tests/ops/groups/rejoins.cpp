@@ -1,5 +1,5 @@
-// Ops of more than two ranks, one of which comes back as a new process: what was under way ends, and all begin anew when each of the
-// others has called `rejoin`.
+// Ops of more than two ranks, one of which restarts as a new process: the calls in flight end, and the op starts again when each of the
+// other ranks has called `rejoin`.
 #include <parley/tests/support/cases/op_cases.hpp>
 #include <parley/tests/support/devices/library.hpp>
 #include <parley/tests/support/errors.hpp>
@@ -51,8 +51,8 @@ struct leased final : op_case {
   }
   task<> call(rank_id r) override { return of[r].run(std::span(data)); }
   bool rejoin(rank_id r) override { return of[r].rejoin(communicator_of(r)); }
-  bool right(rank_id) const override { return true; }  // their library would not meet
-  // The user's, which are made anew for each generation.
+  bool right(rank_id) const override { return true; }  // a wrong call would not meet in the library
+  // The user's communicator. The user makes a new one for each generation.
   std::shared_ptr<communicator> communicator_of(rank_id r) {
     auto& users = places[self(r).services().incarnations.of(returns)];
     if (!users) users = lib.make();
@@ -89,7 +89,7 @@ struct tuned_thunk final : op_case {
     return of.at(r).run([this, r] { return (*kernels[r])(); });
   }
   bool rejoin(rank_id r) override { return of.at(r).rejoin(); }
-  bool meets() const override { return false; }  // once it is tuned
+  bool meets() const override { return false; }  // not once the kernel is tuned
   bool right(rank_id r) const override { return of.at(r).end().best("kernel", "n=1") == "fast"; }
   std::map<rank_id, std::unique_ptr<kernel>> kernels;
   std::map<rank_id, contextual> of;
@@ -165,7 +165,7 @@ void restart_and_go_on() {
     run_until(w.clock, [&] { return under_way.calls.running() == 0; });
     for (auto& [r, outcome] : under_way.outcomes) {
       CAPTURE(r);
-      if (*outcome) continue;  // needed nothing of it
+      if (*outcome) continue;  // this call needed nothing of the restarted rank
       CHECK(is(*outcome, {.code = errc::peer_restarted, .peer = 1, .culprit = 1}));
     }
     if (op.meets()) CHECK(!*under_way.outcomes.at(2));
@@ -180,7 +180,7 @@ void restart_and_go_on() {
   }
 }
 
-// The one that is to come back is silent first, so that the op is closed.
+// Rank `returns` makes no call before it restarts, so that the others' calls fail and the op is closed.
 template <class Op>
 void close_restart_and_go_on() {
   world w(ranks);
@@ -253,7 +253,7 @@ TEST_CASE("a call with one that does not join again ends in its time") {
   w.tell_of(returns);
   for (const rank_id r : {2, 3}) CHECK(op.rejoin(r));
   caller late(w);
-  for (const rank_id r : {1, 2, 3}) late.call(op, r);  // their leader keeps what they send, and they its buffers
+  for (const rank_id r : {1, 2, 3}) late.call(op, r);  // their leader keeps their parts, so their buffers stay in use
   const time_ns began = w.clock.now();
   run_until(w.clock, [&] { return late.calls.running() == 0; });
   for (auto& [r, outcome] : late.outcomes) CHECK(outcome->code() == errc::timeout);
@@ -267,7 +267,7 @@ TEST_CASE("parts of a generation that some have passed over are let go, so that 
   for (rank_id r = 0; r < 3; ++r) declare(r);
   w.restart(0);
   declare(0);
-  w[2].on_restarted(0, w.incarnations[0]);  // rank 1 has not heard of it yet
+  w[2].on_restarted(0, w.incarnations[0]);  // rank 1 has not heard of the restart yet
   std::vector<float> x(30'000);
   result<> outcome;
   scope calls(w.clock);
@@ -313,7 +313,7 @@ TEST_CASE("what is used first between a restart and rejoin is no call ahead of t
 }
 
 TEST_CASE("an edge of an op that begins anew as one has an end before it is used, where a rank has restarted") {
-  constexpr rank_id many = 12;  // more edges than are made at once
+  constexpr rank_id many = 12;  // more edges than a declaration makes at once
   world w(many);
   std::map<rank_id, p2p> of;
   const auto declare = [&](rank_id r) {

@@ -1,4 +1,5 @@
-// How examples bring parts of sums to whom they belong by copy engines: any way and order, many calls enqueued at once, whoever is slow.
+// The example that brings parts of sums to their owners by copy engines: in every way and order, with many calls enqueued at once,
+// whichever rank is slow.
 #include <parley/examples/gpu/scattered_sums.hpp>
 
 #include <parley/tests/support/devices/gpu_ranks.hpp>
@@ -28,7 +29,7 @@ struct ticks {
   std::uint64_t adding = 0;
 };
 
-// Byte i of what rank `by` makes of the rows of rank `whose`.
+// Byte i of the part that rank `by` makes for the rows of rank `whose`.
 unsigned made_at(std::size_t i, rank_id by, rank_id whose, unsigned call) {
   return static_cast<unsigned char>(i * 31 + i / 256 + 1 + by * 37 + whose * 91 + call * 5);
 }
@@ -47,7 +48,7 @@ struct user {
     gpu.destroy(added);
   }
 
-  // Parts are made in two streams in turn and added up in a third; whoever wants the sums reads them in the first one.
+  // Enqueues one call: makes the parts in two streams in turn, adds them up in a third stream, and reads the sums in the first stream.
   void enqueue(const copy_plan& plan, unsigned call, const ticks& t) {
     const auto main = streams[0];
     const auto adding = streams[2];
@@ -75,7 +76,7 @@ struct user {
     });
   }
 
-  // A kernel writes all the time that it runs, not only in the end.
+  // A kernel writes as long as it runs: it first writes 0xee, and the right bytes at its end.
   void make(rank_id whose, unsigned chunk, unsigned call, std::uint64_t takes, transports::cuda_stream s) {
     const auto at = parts.mine(whose, chunk);
     gpu.launch(s, 0, [this, at] { std::fill_n(gpu.shadow(at.data()), at.size(), std::byte{0xee}); });
@@ -92,7 +93,7 @@ struct user {
     for (rank_id r = 0; r < ranks; ++r) all.push_back(parts.part(r, chunk));
     const auto at = sum.begin() + static_cast<std::ptrdiff_t>(first);
     gpu.launch(s, 0, [at, count] { std::fill_n(at, count, 0U); });
-    // Half of it is read first, half last.
+    // The kernel reads one half of the parts when it starts, and the other half when it ends.
     gpu.launch(s, 0, [this, at, all, count] { add(at, all, 0, count / 2); });
     gpu.launch(s, takes, [this, at, all, count] { add(at, all, count / 2, count); });
   }
@@ -148,7 +149,7 @@ TEST_CASE("scattered sums are those of their call, pulled or pushed, in chunks a
       all_users all(world);
       std::mt19937 dice(5);
       for (unsigned call = 0; call < calls; ++call) {
-        // Ways change from call to call, the same on all ranks.
+        // The way changes from call to call, and is the same on all ranks.
         const bool pushed = (call % 3 == 1) == (call < calls / 2);
         const copy_plan plan{pushed ? copy_way::push : copy_way::pull, 1 + call % 4, step};
         for (auto& u : all.users) u->enqueue(plan, call, {dice() % 300, dice() % 400, dice() % 300});

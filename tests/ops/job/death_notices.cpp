@@ -1,4 +1,5 @@
-// What ranks of one host tell those of others of a death beside them: who hears of it, and of whom it is believed.
+// Death notices, by which ranks tell ranks of other hosts of a death on their own host: which ranks get a notice, and which notices they
+// believe.
 #include <parley/ops/job/death_notices.hpp>
 
 #include <parley/tests/support/memory_link.hpp>
@@ -52,7 +53,7 @@ struct two_hosts {
   virtual_time clock;
   memory_world links;
   std::vector<transports::member> members;
-  std::vector<std::uint64_t> newest;  // incarnations that all have heard of
+  std::vector<std::uint64_t> newest;  // of each rank: the newest incarnation that all have heard of
   std::vector<heard> heard_on;
   std::vector<std::unique_ptr<router>> mail;
   std::vector<std::unique_ptr<death_notices>> notices;
@@ -86,8 +87,8 @@ TEST_CASE("believed is a rank of the dead one's host, of the process that is in 
   const auto now = [&](rank_id r) { return w.members[r].incarnation; };
   CHECK(says(3, 0, 2, now(2)) == 1);
   CHECK(says(3, 1, 2, now(2)) == 1);
-  CHECK(says(1, 0, 2, now(2)) == 0);  // of another host
-  CHECK(says(3, 4, 2, now(2)) == 0);  // whose page says what is so
+  CHECK(says(1, 0, 2, now(2)) == 0);  // rank 1 is not on rank 2's host
+  CHECK(says(3, 4, 2, now(2)) == 0);  // rank 4 has rank 2's heartbeat page
   CHECK(says(3, 0, 3, now(3)) == 0);
   CHECK(says(3, 0, 1, now(1)) == 0);
   CHECK(says(3, 0, 2, now(2) + 1) == 0);
@@ -98,10 +99,10 @@ TEST_CASE(
     "a notice of a process is not believed once a newer one waits to be taken in, and one of that newer process is") {
   two_hosts w;
   w.notices[3]->tell(2, "rank 2 was stopped");
-  w.newest[2] = incarnation_of(7, 1);  // which rank 0 hears first
+  w.newest[2] = incarnation_of(7, 1);  // rank 0 hears of it before the notice
   w.settle();
   CHECK(w.heard_on[0].empty());
-  w.members[2].incarnation = w.newest[2];  // rank 4 has taken it in
+  w.members[2].incarnation = w.newest[2];  // rank 4 has accepted the new process
   w.notices[4]->tell(2, "that one, too");
   w.settle();
   CHECK(w.heard_on[0] == heard{{2, "that one, too"}});

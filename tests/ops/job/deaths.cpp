@@ -1,5 +1,5 @@
-// A rank of each op dies at any moment of its calls: whoever is left ends in bounded time with an error that says which op and call it was,
-// on which rank, and who is gone; and of no buffer anything is written that is not its own, or after its call has ended.
+// A rank of each op dies at any moment of its calls. Each other rank's call ends in bounded time, with an error that names the op, the
+// call, the rank and the dead rank. Nothing is written outside a call's own buffers, or to them after the call has ended.
 #include <parley/tests/support/cases/op_cases.hpp>
 #include <parley/tests/support/errors.hpp>
 
@@ -21,14 +21,14 @@ namespace {
 constexpr time_ns detection_ns = 1'000'000;
 constexpr time_ns leaving_ns = 100'000;
 
-/// Calls again and again, until one fails.
+/// Makes calls until one fails.
 struct caller {
   std::size_t calls = 0;
   std::size_t wrong = 0;
   std::optional<error> why;
   bool has_told = false;
   time_ns ended_ns = 0;
-  std::vector<std::vector<std::byte>> left{};  // in its memory, when its last call had ended
+  std::vector<std::vector<std::byte>> left{};  // the rank's memory when its last call had ended
 
   static task<> call(op_case* op, rank_id r, caller* mine) {
     std::exception_ptr thrown;
@@ -59,7 +59,7 @@ struct job {
     }
   }
   ~job() {
-    for (auto& p : programs) p.reset();  // before their ranks
+    for (auto& p : programs) p.reset();  // programs end before their ranks
   }
 
   void kill(noticed how) {
@@ -68,14 +68,14 @@ struct job {
         return from == dead || to == dead;
       };
     }
-    w.links.options().takes_back = false;  // who is killed does nothing any more
+    w.links.options().takes_back = false;  // a killed process takes no payload back
     programs[victim].reset();
     w.ranks[victim].reset();
     w.links.options().takes_back = lends;
     if (how == noticed::by_transports) w.links.end_process(victim);
     died_ns = w.clock.now();
   }
-  /// The others hear of it, and of each that ends because of it, as processes do: who fails says so, and leaves.
+  /// Tells the other ranks of the death, as a job does. Each rank whose call fails tells the others why, and leaves.
   void tell() {
     wait_a_while(w, detection_ns);
     w.links.end_process(victim);
@@ -95,7 +95,7 @@ struct job {
         ++gone;
       }
     }
-    wait_a_while(w, 50'000'000);  // for what still flies
+    wait_a_while(w, 50'000'000);  // for messages in flight
   }
   void tell_of(rank_id lost, const std::string& why, departure how) {
     for (rank_id r = 0; r < ranks; ++r) {
@@ -146,7 +146,7 @@ void die_and_see(rank_id victim, time_ns when, noticed how, bool lends) {
   }
 }
 
-/// The victim was stopped only. The others have given it up and gone when it comes back, and its heart has not told it yet.
+/// The victim was only stopped. When it goes on, the others have given it up and left, and its heartbeat has not told it yet.
 template <class Op>
 void come_back_and_see(rank_id victim, time_ns when) {
   CAPTURE(victim);

@@ -1,4 +1,4 @@
-// A rank's process that forks: what the child calls is refused by name and sends nothing, however the child ends, and the job goes on.
+// A rank's process forks: each call of the child is refused by name and sends nothing. The job goes on, however the child ends.
 #include <parley/tests/support/processes.hpp>
 #include <parley/tests/support/transfers.hpp>
 
@@ -55,7 +55,7 @@ task<> send_garbage(dataflow& flow, p2p* side) {
   co_await moving;
 }
 
-/// What a child is answered to each call: 0 where all are refused as `bad_argument`.
+/// Makes each kind of call in a child. Returns 0 if all are refused with `bad_argument`, else the number of the first that is not.
 task<int> calls_of_child(rank* self, transfer t, p2p side) {
   const std::vector<std::byte> garbage(size, std::byte{0x77});
   std::vector<std::byte> large(1 << 20U, std::byte{0x77});
@@ -110,11 +110,11 @@ task<> forking(rank& self, transfer t, p2p side) {
       if (does == child_does::awaits) {
         auto slept = co_await sleep_for(1ms);
         static_cast<void>(slept);
-        ::_exit(77);  // it is not to come here
+        ::_exit(77);  // not reached: the child must end at the await
       }
       co_return;
     }
-    // One that awaits ends with status 1, and what it says.
+    // A child that awaits ends with status 1 and prints the reason.
     const int status = status_of(child);
     expect(status == (does == child_does::awaits ? 1 : 0),
            "child " + std::to_string(i) + " ends as it should, and not with " + std::to_string(status));

@@ -1,4 +1,4 @@
-// What a rank can say of calls that do not end: what waits, for whom and since when; and what its peers do meanwhile.
+// What a rank reports of calls that do not end: which calls wait, for which rank and since when, and what its peers do meanwhile.
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/folder.hpp>
 #include <parley/tests/support/groups.hpp>
@@ -44,7 +44,7 @@ task<> send_one(transfer t, rank_id to, std::uint32_t tag, std::size_t bytes, re
   outcome = co_await attempt(t.send(data, {.to = to, .tag = tag}));
 }
 
-// Rank 0 sends a tag that rank 1 does not receive; then each waits for the other one.
+// Rank 0 sends a message with a tag under which rank 1 does not receive. Then each rank waits for the other.
 struct crossed {
   crossed() : w(2, to_box()), calls(w.clock) {
     for (rank_id r = 0; r < 2; ++r) ends[r] = transfer(w[r], both_ways("acts"));
@@ -70,7 +70,7 @@ std::string read_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// The n-th program that the page gives to python3.
+// Returns the n-th Python program of a page of the docs, counted from 0.
 std::string script_of(const std::string& page, int n) {
   const std::string begins = "<<'END'\n";
   std::size_t at = 0;
@@ -140,8 +140,8 @@ TEST_CASE("sends that wait for room or are under way, and calls of a group, are 
   const auto groups = declare_all(w, op);
   scope calls(w.clock);
   std::array<result<>, 4> outcomes;
-  calls.spawn(send_one(ends[0], 1, 5, 10'000'000, outcomes[0]));  // alone in its window
-  calls.spawn(send_one(ends[0], 1, 5, 8, outcomes[1]));           // behind it
+  calls.spawn(send_one(ends[0], 1, 5, 10'000'000, outcomes[0]));  // fills its window
+  calls.spawn(send_one(ends[0], 1, 5, 8, outcomes[1]));           // waits for room behind the first one
   std::vector<float> x(25);
   calls.spawn(reduce_one(groups[0], x, outcomes[2]));
   pass(w, 1'000'000'000);
@@ -154,7 +154,7 @@ TEST_CASE("sends that wait for room or are under way, and calls of a group, are 
   CHECK(seen == std::multiset<std::string>{"lead of gradients 0->1, call 0, 100", "send of acts 0->1, call 0, 10000000",
                                            "send of acts 0->1, call 1, 8"});
   run_until(w.clock, [&] { return calls.running() == 0; });
-  CHECK(failed_in(w, 0).count("send_failed tag 5 bytes 8") == 1);  // it never had a place
+  CHECK(failed_in(w, 0).count("send_failed tag 5 bytes 8") == 1);  // it never had room
 }
 
 TEST_CASE("receives that ran out of time, and those that refused their message, are in the flight recorder") {

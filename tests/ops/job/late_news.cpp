@@ -1,6 +1,6 @@
-// A rank hears, all at once, that another one has died and that a new process is in its place, while its link still buries the old
-// one. What comes late of that death is no news of the new process. And a new process whose entry holds no address of the link is no
-// news of anybody.
+// A rank hears at the same time that another rank has died and that a new process has replaced it, while the link still cleans up after
+// the old process. Late news of the death must not be taken for news of the new process. A new process whose entry holds no address of the
+// link is ignored.
 #include <parley/actors/services.hpp>
 #include <parley/run.hpp>
 
@@ -39,7 +39,7 @@ transports::rendezvous_options options_of(rank_id rank, const rt::listener& at, 
   return o;
 }
 
-/// Of a process that was there: nobody connects to those of these tests.
+/// The entry of a process that has ended. Nobody connects to its address in these tests.
 transports::member entry() {
   static const blob address = transports::ucx_link({.rank = comes_back, .world_size = world}).address();
   return transports::this_process(address);
@@ -66,14 +66,14 @@ bool wakes(runtime::reactor& loop) {
   return ::poll(&p, 1, static_cast<int>(std::chrono::milliseconds(long_enough).count())) == 1;
 }
 
-/// The others of these tests have no hearts, which would have taken its name away.
+/// Removes the name of the heartbeat page. The other parties of these tests have no heartbeat, which would have removed the name.
 void forget_page(const rt::party& other) {
   const auto& all = other.outcome->value();
   ::unlink(transports::heartbeat::page_name(0x2a, all.session_key).c_str());
 }
 
-/// One rank of a job, whose loop also runs the rendezvous of the other two. Answers whether the new process was taken in after
-/// what `comes_late` brings about has reached the rank's loop.
+/// Runs one rank of a job, while `io` also runs the rendezvous of the other two ranks. Checks that the rank takes the new process in after
+/// its loop has handled the late news that `comes_late` causes.
 void check_taken_in(const std::function<void(ops::job&)>& comes_late) {
   const rt::listener at;
   const auto key = transports::job_key::generate();
@@ -87,7 +87,7 @@ void check_taken_in(const std::function<void(ops::job&)>& comes_late) {
     ops::job job(io, o);
     old.reset();
     const rt::party anew(io, options_of(comes_back, at, 1), key, entry());
-    // Its rank's turns do not come meanwhile: the link has not begun to bury anybody.
+    // The rank's link is not polled meanwhile, so it has not begun to clean up after the old process.
     PARLEY_EXPECT(rt::run_until(io, [&] { return anew.in() && zero.back.size() == 1; }));
     io.restart();
     while (io.poll() != 0) {}
@@ -100,7 +100,7 @@ void check_taken_in(const std::function<void(ops::job&)>& comes_late) {
   forget_page(zero);
 }
 
-/// One rank of a job, rank 0 or another one, whose third rank comes back with that as the address of its link, and then as it should.
+/// Runs rank `self` of a job. Rank 2 comes back first with `no_address` as the address of its link, and then with a valid one.
 void check_passed_over(rank_id self, const blob& no_address) {
   const rt::listener at;
   const auto key = transports::job_key::generate();
@@ -121,7 +121,7 @@ void check_passed_over(rank_id self, const blob& no_address) {
     goes_on_until([&] { return wire.has_failed(comes_back); });
     const rt::party garbled(io, options_of(comes_back, at, 1), key, transports::this_process(no_address));
     goes_on_until([&] { return garbled.outcome.has_value(); });
-    PARLEY_EXPECT(garbled.in() == (self != 0));  // rank 0 lets it in here where that is no job of ours
+    PARLEY_EXPECT(garbled.in() == (self != 0));  // a rank 0 without a `job` lets it in
     const rt::party anew(io, options_of(comes_back, at, 2), key, entry());
     goes_on_until([&] { return anew.in() && !other.back.empty() && job.self().restarts_heard() != 0; });
     PARLEY_EXPECT(job.self().restarts_heard() == 1);
@@ -136,7 +136,7 @@ void check_passed_over(rank_id self, const blob& no_address) {
 
 TEST_CASE("a verdict on a process that comes late, by the heart or by an op, does not shut out the one in its place") {
   const outcomes heart = run_processes(1, [](rank_id, meeting&) {
-    check_taken_in([](ops::job& job) { PARLEY_EXPECT(wakes(job.loop())); });  // on the heart's next beat
+    check_taken_in([](ops::job& job) { PARLEY_EXPECT(wakes(job.loop())); });  // at the next heartbeat
   });
   CHECK_MESSAGE(heart.fine(), heart.text());
   const outcomes op = run_processes(1, [](rank_id, meeting&) {

@@ -22,7 +22,7 @@ task<> receive_one(transfer t, std::uint32_t tag, call_outcomes& all) {
   all.received.push_back(outcome ? result<>() : result<>(outcome.reason()));
 }
 
-// Rank 0 has sent with each of many tags, or ops, before rank 1 declares them; that one takes all, and leaves.
+// Rank 0 sends under many tags, or with many ops, before rank 1 declares the ops. Rank 1 then receives all messages, and leaves.
 struct late_receiver : world {
   explicit late_receiver(memory_link_options o = {}) : world(2, {}, std::move(o)), calls(clock) {}
   static transfer_options numbered(std::size_t n) {
@@ -45,13 +45,13 @@ struct late_receiver : world {
     CHECK(all.wrong == 0);
     CHECK(all.received.size() == ops * tags);
   }
-  // Of a rank that has left nothing comes any more, nor does it hear anything.
+  // Rank 1 has left: from now on, it sends and receives nothing.
   void forget_rank_1() {
     links.options().lose = [](rank_id from, rank_id to, link::channel) { return from == 1 || to == 1; };
   }
   std::vector<std::string> told_when_receiver_has_left() {
     run(clock, (*this)[1].settle(1s));
-    pass(*this, 1_ms);  // what it has said is on its way
+    pass(*this, 1_ms);  // rank 1's last messages arrive
     forget_rank_1();
     (*this)[0].on_lost(1, "has returned", departure::returned);
     return (*this)[0].unfinished().undelivered;
@@ -68,7 +68,7 @@ TEST_CASE("a receiver that leaves first tells its sender what it took, so that t
   transfer in(w[1], pair_of({direct()}));
   CHECK(move_each(w, out, in, {100, 200, 300}).failed() == 0);
   run(w.clock, w[1].settle(1s));
-  pass(w, 1_ms);  // the report is on its way
+  pass(w, 1_ms);  // the report arrives
   const time_ns before = w.clock.now();
   run(w.clock, w[0].settle(1s));
   CHECK(w.clock.now() - before < 100_ms);
@@ -90,7 +90,7 @@ TEST_CASE("a receiver tells its sender, too, what it takes while it is leaving i
   leaving.spawn(out_again.send(data, {.to = 0}));
   leaving.spawn(w[1].settle(1s));
   pass(w, 5_ms);
-  CHECK(leaving.running() != 0);  // until rank 0 has taken that
+  CHECK(leaving.running() != 0);  // rank 1 waits until rank 0 has received its message
   CHECK(move_each(w, out, in, {200}).failed() == 0);
   const auto receive = [](transfer t) -> task<> {
     std::vector<std::byte> buffer(10);
@@ -98,7 +98,7 @@ TEST_CASE("a receiver tells its sender, too, what it takes while it is leaving i
   };
   run(w.clock, receive(in_again));
   run_until(w.clock, [&] { return leaving.running() == 0; });
-  pass(w, 1_ms);  // what it has said is on its way
+  pass(w, 1_ms);  // rank 1's last messages arrive
   w.links.options().lose = [](rank_id from, rank_id, link::channel) { return from == 1; };
   CHECK(w[0].unfinished().undelivered.empty());
 }
@@ -113,10 +113,10 @@ TEST_CASE("what nobody has taken is told with a count") {
   CHECK(all.failed() == 0);
   const auto left = w[0].unfinished().undelivered;
   REQUIRE(left.size() == 1);
-  pass(w, 100_ms);  // its question is answered
+  pass(w, 100_ms);  // rank 1 answers rank 0's question
   const auto asked = w[0].unfinished().undelivered;
   REQUIRE(asked.size() == 1);
-  CHECK(asked != left);  // what it counts is in wording.cpp
+  CHECK(asked != left);  // wording.cpp checks the counts
 }
 
 TEST_CASE("of messages to a rank that did not return nothing is said: how it ended is") {

@@ -24,7 +24,7 @@ std::vector<config_ptr> all_configs() {
   return {direct(), chunked(8'000, 3), put(), put(16'000, 2), get(), get(20'000, 2)};
 }
 
-/// A stage whose kernels run on a stream of its own: it ends when they are enqueued.
+/// A stage whose kernels run on a stream of its own. Its work ends when the kernels are enqueued; the last stage also checks the result.
 struct device_stage final : pipeline_work {
   device_stage(fake_cuda& g, transports::cuda_copies& c, pipeline p)
       : gpu(g), copies(c), pipe(p), stream(g.make_stream(0)) {}
@@ -97,7 +97,7 @@ TEST_CASE("eight ranks of one process run a pipeline on device buffers, and each
 }
 
 struct pair_of_ranks {
-  /// `on_device`: of so many ranks the buffers lie there, of the others in host memory.
+  /// The buffers of the first `on_device` ranks lie in GPU memory, and those of the other ranks in host memory.
   explicit pair_of_ranks(fake_cuda* gpu, rank_id on_device = 2) : job({.ranks = 2, .gpu = gpu}) {
     for (rank_id r = 0; r < 2; ++r) {
       const bool there = gpu != nullptr && r < on_device;

@@ -201,7 +201,7 @@ TEST_CASE("a variable that nothing reads is told, with the known one that is mos
     CHECK(told.front().find(std::string("has ") + typo + ", ") != std::string::npos);
     CHECK_MESSAGE(told.front().ends_with(std::string(" ") + meant), told.front());
   }
-  // The nearest names are four letters away and more.
+  // The nearest known names differ from these in four or more letters.
   for (const char* other : {"PARLEY_DRIFT_EVERY", "PARLEY_TUNABLEOP_FILE", "PARLEY_COLOUR_SCHEME"}) {
     const auto told = unknown_variables({other});
     REQUIRE(told.size() == 1);
@@ -218,13 +218,13 @@ TEST_CASE("a mask that names no capability but is like one is refused, with what
         "0:sm_90a", "sm_", "cuda12.4", "nccl-2", "nccl_2.28.9.1", "memory_40GiB"}) {
     CAPTURE(text);
     const auto refused = thrown_by([&] { static_cast<void>(heed({{"PARLEY_MASK", text}})); });
-    CHECK(is(refused, {.code = errc::malformed, .quotes = "PARLEY_MASK=" + text}));  // wording.cpp has what was meant
+    CHECK(is(refused, {.code = errc::malformed, .quotes = "PARLEY_MASK=" + text}));  // wording.cpp checks the rest
   }
   for (const char* fine : {"gpu,peer_access,nvlink,ipc,nccl,ucx", "sm_90,cuda_13.1,nccl_2.28.9,memory_40",
                            "direct,chunked,put,get,by_piece,star,chain,tree,one_shot,two_shot",
                            "nccl_sum,nccl_graph_sum,kernel_sum,gathered_sum,cuda_graph,h100_optimized,memory_bound"})
     CHECK(text_of(heed({{"PARLEY_MASK", fine}}).settings.masked) != "");
-  rank_settings mine;  // a program knows its configs
+  rank_settings mine;  // accepted, as a program knows its configs
   mine.masked = parse_masks("gpu2").value();
   CHECK(text_of(heed({}, mine).settings.masked) == "gpu2");
 }
@@ -244,7 +244,7 @@ TEST_CASE("an error of an environment that says no rank names none") {
   std::fflush(stderr);
   const int before = ::dup(STDERR_FILENO);
   ::dup2(::fileno(heard), STDERR_FILENO);
-  ::setenv("PARLEY_RANK", "7", 1);  // and no world
+  ::setenv("PARLEY_RANK", "7", 1);  // and no PARLEY_WORLD
   const int status = ops::run([](job&) {});
   ::unsetenv("PARLEY_RANK");
   std::fflush(stderr);
@@ -273,7 +273,7 @@ TEST_CASE("what ran its default for want of tuning is listed, once, by the rank 
   CHECK(w.disk[1].files.empty());
   CHECK(verbose_lines(w[1], 0).empty());
   CHECK(verbose_lines(w[1], 1).size() == 1);
-  const auto told = verbose_lines(w[1], 2);  // decisions in the order in which they came
+  const auto told = verbose_lines(w[1], 2);  // decisions, in the order in which they were made
   CHECK(told.size() == 3);
   for (const char* key : {"128KiB", "8KiB"}) {
     const std::string line = std::string("activations 0->1 ") + key + ": tuning is switched off on rank 1";

@@ -1,4 +1,4 @@
-// Results files that several jobs share, and disks that do not do what they should.
+// Results files that several jobs share, and disks that fail.
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/folder.hpp>
@@ -26,7 +26,7 @@ const std::string header = "Validator,A,1\n";
 
 results_file learned(const std::string& lines) { return tuning::parse_results(header + lines).value().file; }
 
-/// Refuses to write where it is told to.
+/// A storage that refuses writes to paths that begin with `full`.
 class failing_storage final : public runtime::storage {
  public:
   runtime::result<std::string> read(const std::string& path) override { return memory.read(path); }
@@ -47,7 +47,7 @@ class failing_storage final : public runtime::storage {
   bool refuses(const std::string& path) const { return !full.empty() && path.starts_with(full); }
 
   memory_storage memory;
-  std::string full;  ///< paths that begin so
+  std::string full;  ///< refuses paths with this prefix; empty: refuses none
   std::function<void()> between;
   int writes = 0;
 };
@@ -130,7 +130,7 @@ TEST_CASE("an entry of the common file that was decided otherwise is replaced th
   CHECK(store.add(learned("op,a,new,2\nop,b,new,2\nop,c,new,2\n"), superseded).value() == "r0.csv");
   CHECK(disk.files.at("r.csv") == header + "op,a,new,2\nop,b,theirs,1\n");
   CHECK(disk.files.at("r0.csv") == header + "op,a,new,2\nop,b,new,2\nop,c,new,2\n");
-  CHECK(other.add(learned("op,a,later,3\n"), superseded));  // the first one has it
+  CHECK(other.add(learned("op,a,later,3\n"), superseded));  // `store` has replaced the entry already
   CHECK(disk.files.at("r.csv") == header + "op,a,new,2\nop,b,theirs,1\n");
   disk.locked.insert("r.csv");
   disk.files["r.csv"] = header + "op,a,gone,1\n";

@@ -1,5 +1,5 @@
-// What a job says of calls that do not end, of ranks that leave, of variables and of results files, in whole sentences. Tests elsewhere
-// compare facts; a sentence is improved here and in the code.
+// The whole sentences of a job about calls that do not end, ranks that leave, variables and results files. Tests elsewhere compare facts,
+// so a better sentence is changed only here and in the code.
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
 #include <parley/tests/support/wording.hpp>
@@ -38,7 +38,7 @@ transfer_options both_ways(const std::string& name = "acts") {
   return op;
 }
 
-/// Two ranks, and what came of their calls.
+/// Two ranks, and the outcomes of their calls.
 struct two_ranks : world {
   explicit two_ranks(rank_settings s = {}) : world(2, std::move(s)), calls(clock) {}
   result<>& receive(transfer t, rank_id from, std::uint32_t tag, std::size_t bytes) {
@@ -66,7 +66,7 @@ struct two_ranks : world {
   scope calls;
 };
 
-/// Rank 0 sends a tag that rank 1 does not receive; then each waits for the other one.
+/// Rank 0 sends a message with a tag under which rank 1 does not receive. Then each rank waits for the other.
 std::string of_crossed_calls(rank_id on) {
   two_ranks w;
   const std::array ends{transfer(w[0], both_ways()), transfer(w[1], both_ways())};
@@ -110,7 +110,7 @@ std::string of_silent_peer() {
   w.end();
   return sentence_of(outcome);
 }
-/// Which is too short for an answer of its peer.
+/// The call's timeout is too short for an answer of its peer.
 std::string of_short_call() {
   two_ranks w;
   auto op = both_ways();
@@ -132,7 +132,7 @@ std::string of_receive_whose_sender(departure how) {
   w.end();
   return sentence_of(outcome);
 }
-/// Of three messages that were taken and two that were not.
+/// Rank 1 receives three messages and leaves two.
 std::string of_untaken(bool when_rank_1_has_answered) {
   world w(2);
   transfer out(w[0], pair_of({direct()}));
@@ -177,7 +177,7 @@ using tuning::validator;
 tuning::results_file file_with(const std::string& text) { return tuning::parse_results(text).value().file; }
 const std::string header = "Validator,A,1\n";
 
-/// Of a file of rank 0 that is not for this job.
+/// The warning about a results file of rank 0 that is not valid for this job.
 std::string of_file(const std::string& text, std::vector<validator> here) {
   memory_storage disk;
   disk.files["r0.csv"] = text;

@@ -1,5 +1,4 @@
-// What each rank chooses for itself in its role (register_asymmetric_autotuning): everything that goes for ops of more ranks
-// goes for these as well.
+// Ops in which each rank chooses a config for its own role (register_asymmetric_autotuning). They follow the rules of ops of several ranks.
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
 
@@ -54,7 +53,7 @@ struct role_job : world {
     if (!slept) raise(slept.reason());
     if (j.broken == id) raise({j.breaks_with, "it is broken"});
   }
-  /// Answers how many of the calls threw.
+  /// Returns the number of calls that threw.
   int call(int n, rank_id who = 0) {
     int failed = 0;
     const auto all = [](role_op op, int times, int& threw) -> task<> {
@@ -65,7 +64,7 @@ struct role_job : world {
       }
     };
     run(clock, all(ops[who], n, failed));
-    pass(*this, 1_ms);  // what is decided is announced
+    pass(*this, 1_ms);  // time to announce the decision
     return failed;
   }
   decision now(rank_id who = 0) { return ops[who].decision(bytes); }
@@ -137,7 +136,7 @@ TEST_CASE("a role's winner is kept, and the next job runs it without a trial") {
     CHECK(second.now().source == decision_source::results);
     CHECK(second.now().config == "fast");
     CHECK(second.ops[0].search_of(bytes)->trials() == 0);
-    CHECK(second.ran["produce slow"] <= 1);  // before the actors have looked, as with every op
+    CHECK(second.ran["produce slow"] <= 1);  // the actors may read the file after the first call, as in every op
   }
 }
 
@@ -146,7 +145,7 @@ TEST_CASE("what was learned in another role, or of another op, says nothing") {
   first.call(60, 0);
   auto disks = disks_of(first);
   std::swap(disks[0], disks[1]);
-  disks[1].files["results1.csv"] = disks[1].files["results0.csv"];  // rank 1 reads what rank 0 has learned
+  disks[1].files["results1.csv"] = disks[1].files["results0.csv"];  // rank 1 reads the results that rank 0 wrote
   role_job second(kept_in_files(), disks);
   second.call(60, 1);
   CHECK(second.now(1).source == decision_source::trials);

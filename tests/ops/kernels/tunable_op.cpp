@@ -84,7 +84,7 @@ tunable_context::options quick() {
 
 task<> call_once(scale_op& op, read_numbers in, numbers out) { co_await op(in, out); }
 
-/// One call with `n` numbers; its output has to be right.
+/// Makes one call with `n` numbers, and checks its output.
 void scale_numbers(virtual_time& clock, scale_op& op, std::size_t n = 8) {
   std::vector<float> in(n);
   std::iota(in.begin(), in.end(), 1.0F);
@@ -111,7 +111,7 @@ TEST_CASE("the fastest implementation of a kernel is found on its first call, fo
   scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("blocked(rows=64)", 600'000, ran),
                                  right("slow", 5'000'000, ran)}));
   scale_numbers(clock, op);
-  CHECK(ran["slow"] == 3);  // its probe
+  CHECK(ran["slow"] == 3);  // its probe, after which it is dropped
   CHECK(ran["plain"] == 3 + 5);
   CHECK(ran["blocked(rows=64)"] == 3 + 5 + 1);
   const counts before = ran;
@@ -154,7 +154,7 @@ TEST_CASE("a wrong but fast candidate never wins, neither one that leaves what t
   scale_op op(context, scale_of({right("plain", 1'000'000, ran), lazy("lazy", 10'000, ran), std::move(tenfold),
                                  right("blocked", 700'000, ran)}));
   scale_numbers(clock, op);
-  CHECK(op.id_of(op.decision({}, {})) == "plain");  // of another key, nothing is decided
+  CHECK(op.id_of(op.decision({}, {})) == "plain");  // nothing is decided for this other key
   CHECK(context.learned().at(0).solution == "blocked");
   CHECK(ran["lazy"] == 3 + 1);
   const auto& log = context.log();
@@ -381,7 +381,7 @@ TEST_CASE("kernels that return at once are tuned where they are called, on a rea
                                      .implementations = {{"first", [&](int by) { first += by; }},
                                                          {"second", [&](int by) { second += by; }}}});
   op(3);
-  // No time passes in virtual time, so that nothing could be measured and the default stays.
+  // Virtual time does not advance in these calls, so nothing can be measured, and the default stays.
   CHECK(first == 3 * (3 + 5 + 1));
   CHECK(second == 3 * (3 + 5));
   CHECK(op.decision(3).winner == 0);
@@ -557,7 +557,7 @@ TEST_CASE("a rank's kernels have a file of their own where it keeps no results, 
   w[1].kernels().enable_tunable_op(true);
   scale_op op(w[1].kernels(), scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
   scale_numbers(w.clock, op);
-  CHECK(w[1].write_results().code() == errc::unavailable);  // of its ops
+  CHECK(w[1].write_results().code() == errc::unavailable);  // the error concerns the results of its ops
   CHECK(w.disk[1].files.contains("tunableop_results1.csv") == !shall_not);
   if (!shall_not) {
     CHECK(w.disk[1].files.at("tunableop_results1.csv").find("\nscale,n=8,fast,0.5\n") != std::string::npos);

@@ -1,4 +1,4 @@
-// What ranks agree on in contextual ops although messages are lost, late or overtake each other, or some ranks alone meet a key.
+// How ranks agree in contextual ops although messages are lost, late or out of order, or only some ranks meet a key.
 #include <parley/tests/ops/leased/two_kernels.hpp>
 #include <parley/tests/support/errors.hpp>
 
@@ -62,7 +62,8 @@ TEST_CASE("lost, late and overtaking messages cost time, and never a decision th
 
 namespace {
 
-/// What rank 0 says from its `from_run`-th run on is lost while `lossy`; the other ranks would each decide otherwise.
+/// While `lossy`, messages of rank 0 to the last rank are lost from rank 0's `from_run`-th run on.
+/// The other ranks alone would decide otherwise, because config 1 of kernel-1 is slow on rank 0 only.
 struct deaf_ranks : two_kernels {
   explicit deaf_ranks(rank_id n, std::size_t from_run) : two_kernels(n, takes({2'000, 1'000}), uneven) {
     links.options().lose = [this, from_run](rank_id from, rank_id to, link::channel) {
@@ -104,7 +105,7 @@ TEST_CASE("what a rank has not heard in time it takes over in a later call, what
     keys leader, deaf;
   };
   for (const rank_id n : {2U, 3U}) {
-    // After 4 runs kernel-0 is decided and kernel-1 is not, after 6 all is.
+    // After 4 runs kernel-0 is decided and kernel-1 is not; after 6 runs both are.
     for (const std::size_t from_run : {4U, 6U}) {
       for (const auto& [what, of_leader, of_deaf] :
            {later{"nothing new", {8}, {8}}, later{"another key on all", {8, 9}, {8, 9}},
@@ -165,7 +166,7 @@ TEST_CASE("an outcome that is lost ends its call, also after the leader has fail
         CHECK(is(w.outcomes[1], {.code = errc::closed, .op = "layer 0->1"}));
       known += w.outcomes[1].code() == errc::io ? 1 : 0;
     }
-    CHECK(known == std::min<std::size_t>(failures, 16));  // the latest
+    CHECK(known == std::min<std::size_t>(failures, 16));  // the leader keeps its latest 16 failures
     call_all(w, with_key(w, 9));
     for (rank_id r = 0; r < 2; ++r) CHECK(w.outcomes[r]);
     w.check_alike("n=9");

@@ -1,4 +1,4 @@
-// What contextual ops try and in which order, what they decide on, and what they log, keep and say of it.
+// Trials of contextual ops and their order, the decisions, and how these are logged, stored and reported.
 #include <parley/tests/ops/leased/two_kernels.hpp>
 #include <parley/tests/support/world.hpp>
 
@@ -85,7 +85,7 @@ TEST_CASE("the log says each step, its averages and the best, byte for byte") {
 
 TEST_CASE("averages are plain: one outlier counts") {
   const auto outlier = [](rank_id, std::size_t c, std::size_t n) -> time_ns {
-    return c == 1 ? (n == 0 ? 100 : 7'900) : 3'000;  // 4000 on average
+    return c == 1 ? (n == 0 ? 100 : 7'900) : 3'000;  // 4,000 on average
   };
   two_kernels w(1, outlier, takes({3'000, 2'000, 1'000}));
   call_all(w, with_key(w, 8));
@@ -94,7 +94,7 @@ TEST_CASE("averages are plain: one outlier counts") {
 }
 
 TEST_CASE("the longest of all ranks counts, and one best holds for all") {
-  // Rank 2 is slow with what is fastest on the others.
+  // Rank 2 is slow with the config that is fastest on the others.
   const auto uneven = [](rank_id r, std::size_t c, std::size_t) -> time_ns {
     return c == 1 ? (r == 2 ? 9'000 : 1'000) : 5'000;
   };
@@ -213,7 +213,7 @@ TEST_CASE("a kernel that is called m times per run advances m steps, and each ke
   call_all(w, [&](rank_id r) { return thunk(&w, r); });
   for (rank_id r = 0; r < 2; ++r) {
     CHECK(w.outcomes[r]);
-    // Key 9 takes 4 runs, key 8 of kernel-0 and kernel-1 take 2.
+    // Key 9 takes 4 runs. Key 8 takes 2 runs, of kernel-0 as of kernel-1.
     CHECK(w.runs[r] == 5);
     CHECK(w.ran_1[r].order == order{0, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1});
     order of_8;
@@ -223,7 +223,7 @@ TEST_CASE("a kernel that is called m times per run advances m steps, and each ke
     CHECK(of_8 == order{0, 0, 1, 1, 1, 1, 1, 1, 1, 1});
     CHECK(of_9 == order{0, 0, 1, 1, 1});
   }
-  call_all(w, with_key(w, 10));  // new keys at a later call
+  call_all(w, with_key(w, 10));  // a later call meets new keys
   for (rank_id r = 0; r < 2; ++r) {
     CHECK(w.outcomes[r]);
     CHECK(w.runs[r] == 5 + 7);
@@ -234,7 +234,7 @@ TEST_CASE("a kernel that is called m times per run advances m steps, and each ke
 TEST_CASE("a kernel may call another one, and a tuned thunk another one, on one rank and on several") {
   for (const rank_id n : {1U, 3U}) {
     CAPTURE(n);
-    // On the last of three ranks the config that is faster elsewhere is slower than all.
+    // On the last of three ranks, the config that is fastest elsewhere is the slowest.
     const time_model uneven = [](rank_id r, std::size_t c, std::size_t) -> time_ns {
       return r == 2 && c == 1 ? 2'500 : c == 1 ? 1'000 : 2'000;
     };
@@ -305,7 +305,7 @@ TEST_CASE("the best of a thunk is kept in results, for it alone, and a rank that
     call_all(w, with_key(w, 8));
     for (rank_id r = 0; r < 2; ++r) {
       CHECK(w.outcomes[r]);
-      CHECK(w.runs[r] == 2);  // the first one is what tells the others
+      CHECK(w.runs[r] == 2);  // the first run tells the other rank what this one remembers
       CHECK(w.ran_1[r].order == order{0, 1});
     }
   }
@@ -340,7 +340,7 @@ TEST_CASE("a config whose family is switched off is neither tried nor taken from
   std::vector<std::unique_ptr<timed_kernel>> kernels;
   std::vector<contextual> layers;
   for (rank_id r = 0; r < 2; ++r) {
-    // The one of the family would win.
+    // The config of the family would win.
     const auto takes = [](rank_id, std::size_t c, std::size_t) -> time_ns { return c == 1 ? 1'000 : 50'000; };
     timed_kernel::options o = kernel_of("kernel", configs, takes, r, ran[r]);
     o.implementations[1].family = "simd";

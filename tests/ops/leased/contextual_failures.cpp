@@ -1,4 +1,4 @@
-// Contextual ops in which something fails: a config, the thunk, a rank that dies or never comes, a run that takes too long.
+// Contextual ops in which something fails: a config, the thunk, a rank that dies or never calls, a run that takes too long.
 #include <parley/tests/ops/leased/two_kernels.hpp>
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/world.hpp>
@@ -104,7 +104,7 @@ TEST_CASE("where each config has failed, on one rank or on different ones, every
         CHECK(w.outcomes[r].code() == errc::config_failed);
         CHECK(w.outcomes[r].reason().what().find("cannot find valid config") != std::string::npos);
       }
-      cured = true;  // the next call begins again
+      cured = true;  // the next call starts from the beginning
       call_all(w, with_key(w, 8));
       for (rank_id r = 0; r < n; ++r) CHECK(w.outcomes[r]);
     }
@@ -140,11 +140,11 @@ TEST_CASE("what the thunk throws on one rank while they tune ends the call on al
     if (in->cured || in->w.runs[r] != in->run) co_return;
     if (r == in->culprit) raise({errc::io, "no more disk"});
     if (r != 1) co_return;
-    auto woken = co_await sleep_until(never - 1);  // for something that never comes
+    auto woken = co_await sleep_until(never - 1);  // waits for an event that never happens
     if (!woken) raise(woken.reason());
   };
   for (const rank_id culprit : {0U, 2U}) {
-    // In a call that is the first one, or the first with its key; in a run that tries something, or the one that meets the key.
+    // `later`: the first call with its key, not the first call of all. Run 1 meets the key, and run 3 tries a config.
     for (const auto& [later, run] : {std::pair(false, 1U), {false, 3U}, {true, 1U}, {true, 3U}}) {
       CAPTURE(culprit);
       CAPTURE(later);

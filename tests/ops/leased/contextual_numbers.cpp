@@ -1,4 +1,4 @@
-// Configs of kernels whose numbers are compared with those of the default: NUMERICAL_CHECK.
+// Kernel configs whose output is compared with the default's: NUMERICAL_CHECK.
 #include <parley/tests/support/world.hpp>
 
 #include <parley/compute.hpp>
@@ -35,7 +35,7 @@ namespace {
 
 using span_kernel = tunable_op<task<>(std::span<const float>, std::span<float>)>;
 
-/// `slow`, the default, and `steady` are right; `quick` is the fastest, and what it writes is up to the test.
+/// `slow`, the default, and `steady` write correct numbers. `quick` is the fastest, and the test chooses what it writes.
 struct checked_kernel {
   using writes = std::function<void(rank_id, std::span<const float>, std::span<float>)>;
   static void doubled(rank_id, std::span<const float> in, std::span<float> out) {
@@ -91,7 +91,7 @@ struct checked_layers : world {
     s.kernels.check.on = checks;
     return s;
   }
-  // Three calls with one key, the later ones on what the first one gave.
+  // Three calls with one key. The second call reads the output of the first.
   static task<> thunk(checked_layers* w, rank_id r) {
     std::fill(w->half[r].begin(), w->half[r].end(), w->zero);
     std::fill(w->out[r].begin(), w->out[r].end(), w->zero);
@@ -159,7 +159,7 @@ TEST_CASE("with NUMERICAL_CHECK a config that writes nothing is not taken for a 
   checked_kernel k;
   k.quick = [](rank_id, std::span<const float>, std::span<float>) {};
   checked_layers w(2, k, true);
-  w.zero = 4;  // what it leaves, where it is right
+  w.zero = 4;  // the correct result, so that a config which writes nothing leaves correct numbers
   w.in = {{2, 2, 2, 2}, {2, 2, 2, 2}};
   w.call_all();
   for (rank_id r = 0; r < 2; ++r) CHECK(w.best(r) == "steady");

@@ -1,5 +1,5 @@
-// Ranks in processes of their own whose op carries no header: they agree by leases over UCX, and what the op itself moves goes
-// through shared memory, where members who ran different configs for one call would get wrong sums.
+// Ranks in separate processes whose op carries no headers. They agree by leases over UCX. The op's own data moves through shared memory,
+// where members that run different configs for one call would compute wrong sums.
 #include <parley/tests/support/cases/shared_sum.hpp>
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/folder.hpp>
@@ -44,7 +44,7 @@ struct member {
   member(rank& r, trials t)
       : self(r), how(t), memory(std::make_shared<shared_sums>(
                              (std::filesystem::temp_directory_path() / "sums").string(), member_count)) {
-    // So far from each other that the machine's own doings do not matter.
+    // The times differ by so much that disturbances from other programs cannot change the winner.
     book->rehearsal_ns = {{"forward", 40_ms}, {"by_threes", 1_ms}, {"by_fives", 80_ms}};
     symmetric_options declared;
     declared.name = "gradients";
@@ -52,7 +52,7 @@ struct member {
     declared.communicator = over = std::make_shared<shared_communicator>(memory, 0, self.id());
     if (how != trials::on_calls)
       declared.rehearse = std::make_shared<shared_source>(memory, self.id(), how == trials::beside_calls);
-    // Different promises: who takes the least instead of the greatest lets two configs into one call.
+    // Each member promises another call. A leader that took the smallest promise and not the greatest would let two configs into one call.
     if (how == trials::on_calls) self.services().promise_margin = 4 + 8 * (late_rank - self.id());
     op = symmetric(self, std::move(declared));
   }
@@ -69,7 +69,7 @@ struct member {
   std::shared_ptr<sums_book> book = std::make_shared<sums_book>();
   symmetric op;
   std::uint64_t calls = 0;
-  std::uint64_t parts = 0;  // of the program, that all have done
+  std::uint64_t parts = 0;  // calls of `call_until` so far; all members complete them together
 };
 
 std::uint64_t number_of(rank_id r, std::uint64_t call, std::size_t word) { return (r + 1) * 1'000'003 * word + call; }
@@ -82,7 +82,7 @@ void check(const shared_sums::sum_words& sums, std::uint64_t call) {
   }
 }
 
-/// Until every rank has said in some call that it is ready, which all learn in the same one.
+/// Calls until every rank is ready. The ranks exchange this in their sums, so that all of them stop at the same call.
 task<> call_until(member& m, std::function<bool()> ready) {
   const std::uint64_t so_far = m.parts++;
   bool is_ready = false;
@@ -98,7 +98,7 @@ task<> call_until(member& m, std::function<bool()> ready) {
   }
 }
 
-/// Who leaves is missed by those who are behind.
+/// Waits until all members are done: a member that left earlier would be missing for members that are behind.
 task<> await_all(member& m) {
   constexpr std::uint64_t done = ~std::uint64_t{};
   m.memory->told_by(m.self.id()) = done;
@@ -110,20 +110,20 @@ task<> await_all(member& m) {
   }
 }
 
-/// In trials on calls nobody runs ahead until it has promised not to run past a gate, so that whoever is late holds up the others
-/// there and nowhere else.
+/// In trials on calls, no member may run ahead before it has promised to stop at a gate. So a late member delays the others at the
+/// gate, and nowhere else.
 task<> tell_gates(member& m) {
   for (;;) {
     const bool together = m.how == trials::on_calls && m.op.end().leases().statistics().promises == 0;
-    m.over->most_ahead(together ? 2 : shared_sums::depth);  // one has to end before trials are affordable
+    m.over->most_ahead(together ? 2 : shared_sums::depth);  // 2: one call must end before trials are affordable
     if (m.self.id() != late_rank) m.memory->told_by(m.self.id()) = m.gates_met();
     auto slept = co_await sleep_until(m.self.where().deadline_in(1_ms));
     if (!slept) co_return;
   }
 }
 
-/// One member computes from when it is ready to be asked for its first promise until all others wait at that gate. They make no
-/// call before, without which nobody is asked.
+/// The late rank gets ready to be asked for its first promise, then computes until all others wait at that gate. The others start to call
+/// only after it is ready, because without calls no rank is asked.
 task<> begin_apart(member& m) {
   const auto nap = [&] { return sleep_until(m.self.where().deadline_in(1_ms)); };
   if (m.self.id() != late_rank) {
@@ -148,8 +148,8 @@ task<> begin_apart(member& m) {
   }
 }
 
-/// Asks again for as long as the config that has become slow stays. Trials on calls run all of them in any case, and whichever
-/// the machine finds the fastest may win.
+/// Requests another search as long as the config that has become slow is still chosen. Trials on calls run every config in any case, and
+/// the machine's own noise may then decide which one wins.
 bool has_changed(member& m, const decision& first, std::uint32_t& asked_after) {
   const decision now = m.op.decision(bytes);
   const bool searched = now.search > first.search && now.decided;
@@ -165,7 +165,7 @@ task<> tune_twice(member& m) {
   scope& here = co_await this_scope;
   scope beside(here);
   beside.spawn(tell_gates(m));
-  // Taken before anybody asks for another one: the others may be calls ahead.
+  // This rank keeps the first decision before any rank requests another search: the other ranks may be several calls ahead.
   decision first;
   const auto has_decided = [&] { return (first = m.op.decision(bytes)).decided; };
   if (m.how == trials::on_calls) co_await begin_apart(m);
@@ -174,7 +174,7 @@ task<> tune_twice(member& m) {
   std::uint32_t asked_after = 0;
   co_await call_until(m, [&] { return has_changed(m, first, asked_after); });
 
-  // Until nothing of the searches is under way any more.
+  // Calls until the searches have no message left to send.
   std::uint64_t sent = 0;
   time_ns since = 0;
   co_await call_until(m, [&] {
@@ -214,7 +214,7 @@ int run_as_member(trials how) {
 
 // ---- what the test sees -----------------------------------------------------------------------------------------------
 
-/// The number after this word in a line that begins so.
+/// The number after `word` in the line that begins with `line_begins`.
 std::uint64_t number_after(const job_run& run, rank_id r, const std::string& line_begins, const std::string& word) {
   const auto of_rank = run.lines.find(r);
   if (of_rank == run.lines.end()) return ~std::uint64_t{};
@@ -267,7 +267,7 @@ TEST_CASE("four processes change the config of an op without headers by lease, t
       CHECK_FALSE(line_of(run, r, "decided").empty());
       CHECK(line_of(run, r, "decided") == line_of(run, 0, "decided"));
       CHECK_MESSAGE(number_after(run, r, "after that", "that") == 0, run.all);
-      // N2, but for gates that are lifted without a schedule because somebody was not heard of in time.
+      // N2: at most two gates a search. A gate that was lifted without a schedule, as a member was not heard from in time, counts extra.
       const std::uint64_t gates = number_after(run, r, "gates", "gates");
       CHECK_MESSAGE(gates <= 2 * number_after(run, r, "gates", "searches") + aborted, run.all);
       if (way == "on_calls" && r != late_rank) CHECK_MESSAGE(gates >= 1, run.all);

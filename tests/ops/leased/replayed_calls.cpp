@@ -1,4 +1,4 @@
-// Steps that a device replays, with a sum of the members in them, over the fakes.
+// Steps that a device replays and that contain a sum over the members, on the fake GPU and fake NCCL.
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/devices/gpu_members.hpp>
 
@@ -15,7 +15,7 @@ using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
 
-/// Sums one eighth after the other, and takes long in its rehearsals.
+/// Sums one eighth after another, and takes long in its rehearsals.
 class eighths final : public symmetric_config {
  public:
   explicit eighths(bool capturable = true)
@@ -23,7 +23,7 @@ class eighths final : public symmetric_config {
   task<> run(symmetric_call call, std::span<std::byte> data) const override {
     auto& world = dynamic_cast<gpu_world&>(*call.communicator);
     for (std::size_t i = 0; i < 8; ++i) co_await world.run(part(data, i), call.replayed);
-    static_cast<void>(co_await sleep_for(20ms));  // longer than whatever else this machine does meanwhile
+    static_cast<void>(co_await sleep_for(20ms));  // longer than any other delay on this machine
   }
   bool can_be_captured() const noexcept override { return capturable_; }
   task<> capture(symmetric_call call, std::span<std::byte> data, device_stream stream) const override {
@@ -40,7 +40,7 @@ class eighths final : public symmetric_config {
   bool capturable_;
 };
 
-/// A step of each rank: numbers, their sum over the ranks, and a look at what came.
+/// Each rank's step: write numbers, sum them over the ranks, and check the sums.
 struct steps_of_two : two_members {
   explicit steps_of_two(const std::vector<symmetric_config_ptr>& configs, time_ns timeout_ns = 30'000'000'000)
       : two_members(configs, {}, true) {
@@ -77,7 +77,7 @@ struct steps_of_two : two_members {
   std::array<unsigned, 2> replayed{};
   std::size_t wrong = 0;
   std::vector<transports::cuda_stream> streams;
-  std::array<std::vector<std::uint64_t>, 2> seen;  // how many captures there were by the end of each replay
+  std::array<std::vector<std::uint64_t>, 2> seen;  // number of captures at the end of each replay
   std::vector<std::unique_ptr<replayed_calls>> steps;
 };
 
@@ -89,7 +89,7 @@ TEST_CASE("a step with a sum in it is captured once for each config that runs, a
     for (const deadline limit; w.winner().empty() && !limit.is_over();) w.replay(5);
     CHECK(w.winner() == better->id());
     const auto anew = [&] { return w.steps[0]->captures() == 2 && w.steps[1]->captures() == 2; };
-    for (const deadline limit; !anew() && !limit.is_over();) w.replay(5);  // the lease names a later replay
+    for (const deadline limit; !anew() && !limit.is_over();) w.replay(5);  // the lease takes effect at a later replay
     w.replay(20);
     CHECK(w.wrong == 0);
     CHECK(w.replayed[0] == w.seen[0].size());
@@ -124,7 +124,7 @@ TEST_CASE("replays of a step in two streams, and calls beside them, come one beh
     others.push_back(w.gpu.make_stream(r));
     floats.push_back(transports::cuda_memory::on_device(w.gpu, r, 64));
   }
-  w.replay(1);  // which captures it
+  w.replay(1);  // captures the step
   scope both(w.loop);
   for (rank_id r = 0; r < 2; ++r) both.spawn(in_two_streams(&w, r, others[r], floats[r].bytes()));
   const auto join = [](scope& s) -> task<> { co_await s.join(); };
@@ -147,7 +147,7 @@ TEST_CASE("what cannot be captured is no candidate of an op whose calls are repl
   CHECK(w.wrong == 0);
 }
 
-/// A replay that the other member never makes.
+/// Rank 0 replays; the other member never does.
 task<errc> alone(steps_of_two* w) {
   auto ended = co_await attempt(w->steps[0]->replay(w->streams[0]));
   co_return ended.code();
@@ -160,7 +160,7 @@ TEST_CASE("a replay that another member never makes ends in its time, and takes 
     w.replay(3);
     CHECK(w.gpu.graphs() == 2);
     CHECK(run(w.loop, alone(&w)) == errc::timeout);
-    CHECK(w.gpu.graphs() == 1);  // of the other member
+    CHECK(w.gpu.graphs() == 1);  // the other member's
     CHECK(w.worlds[0]->aborted());
     CHECK(run(w.loop, alone(&w)) == errc::config_failed);
     for (const deadline limit; w.copies[0]->pending() != 0 && !limit.is_over();) static_cast<void>(w.copies[0]->poll());

@@ -1,5 +1,5 @@
-// What members of an op without headers decide on, and how they come to it: trials in rehearsals and on calls, their budget, times that
-// drift, results files, and who is told.
+// Decisions of members of an op without headers, and how the members reach them: trials in rehearsals and on calls, their budget,
+// times that drift, results files, and the ranks that are told.
 #include <parley/tests/ops/leased/symmetric_job.hpp>
 #include <parley/tests/support/devices/library.hpp>
 #include <parley/tests/support/errors.hpp>
@@ -41,7 +41,7 @@ TEST_CASE("members rehearse, agree by lease and never run one invocation with di
     expect_ring(job);
     CHECK(job.done() == 4000 * n);
     CHECK(job.gates_met() == 0);
-    // The user's communicator has seen the default, then the winner, and no trial.
+    // On the user's communicator the default ran, then the winner, and no trial.
     CHECK(ran_on(*job.lib.places[0]).size() == 2);
     CHECK(*job.lib.places[0]->meetings().rbegin()->second.digests.begin() == job.campaign()->chosen().digest);
   }
@@ -55,7 +55,7 @@ std::uint64_t control_messages(job_of& job) {
   return n;
 }
 
-/// What 2,000 calls of each member send, once nothing of before is under way.
+/// The control messages during 2,000 calls of each member, after all earlier messages have arrived.
 std::uint64_t control_messages_of_calls(job_of& job) {
   job.pass(2'000'000'000);
   const std::uint64_t before = control_messages(job);
@@ -109,10 +109,10 @@ TEST_CASE("without rehearsals the trials are leased: one schedule, which falls b
     expect_ring(job);
     CHECK(job.gates_met() == 0);
     const auto& s = job.end(0).lease_coordinator()->statistics();
-    CHECK(s.campaigns == 2);  // N2
+    CHECK(s.campaigns == 2);  // N2: one for the trials, one for the decision
     CHECK(s.aborted == 0);
     CHECK(s.rounds == 0);
-    CHECK(ran_on(*job.lib.places[0]).size() == 3);  // trials and all
+    CHECK(ran_on(*job.lib.places[0]).size() == 3);  // all configs ran there, because trials ran on calls
   }
 }
 
@@ -144,7 +144,7 @@ TEST_CASE(
         const double off = std::abs(times[i].time_ns - on_one_clock[i].time_ns);
         CHECK(off <= times[i].clock_error_ns + 1e-4 * on_one_clock[i].time_ns);
       }
-      // What a rank has noted of its calls is by its own clock, too.
+      // Rank 1 records the times of its calls by its own clock, too.
       for (const auto& noted : job[1].flight().in_order()) CHECK(noted.began_ns >= 7 * second);
     }
   }
@@ -190,7 +190,7 @@ TEST_CASE("a leased trial of the default that times out is made again") {
 TEST_CASE("leased trials of all sizes share one budget") {
   rank_settings settings;
   settings.plan.budget_fraction = 0.001;
-  // Half of the default more is what is foreseen of a candidate that nobody has measured.
+  // Nobody has measured `slow` yet, and the leader assumes that such a candidate takes half as long again as the default.
   job_of job(3, {takes("library", 40'000), takes("slow", 60'000), takes("slower", 61'000)}, trials::on_calls, settings);
   job.start(20'000, {50'000, 1'000}, {64, 256, 1024, 4096, 16'384, 65'536});
   job.finish();
@@ -233,7 +233,7 @@ TEST_CASE("a config that fails while a campaign is prepared is given up with tha
   while (job.steady() != "ring") job.pass(1'000'000);
   const auto& counted = job.end(0).lease_coordinator()->statistics();
   const auto before = counted.campaigns;
-  // Rank 1 hears of the campaign once a call of it has failed.
+  // Rank 1 hears of the campaign only after a call on rank 1 has failed.
   job.links.options().lose = [&](rank_id from, rank_id, link::channel on) {
     fails = fails || counted.campaigns > before;
     return on == link::channel::control && from == 0 && fails && job.failed() == 0;

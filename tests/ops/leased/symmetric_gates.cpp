@@ -1,4 +1,4 @@
-// Campaigns of ops without headers, whose messages get lost or come late, and calls that wait for them, at the gate or in a config.
+// Campaigns of ops without headers whose messages are lost or late, and calls that wait for the campaigns, at the gate or in a config.
 #include <parley/tests/ops/leased/symmetric_job.hpp>
 #include <parley/tests/support/devices/library.hpp>
 #include <parley/tests/support/errors.hpp>
@@ -66,7 +66,7 @@ TEST_CASE("a schedule that is late holds calls at the gate, in order, until it i
 
 namespace {
 
-// Which messages of the decision's campaign are lost, as often as `times`.
+// Loses `times` messages of the decision's campaign between ranks 0 and 1: before or after it is scheduled, from the leader or in answer.
 void lose_in_campaign(job_of& job, bool scheduled, bool answers, int times) {
   auto left = std::make_shared<int>(times);
   job.links.options().lose = [&job, scheduled, answers, left](rank_id from, rank_id to, link::channel on) {
@@ -137,7 +137,7 @@ TEST_CASE("a call whose config waits too long for another member says what that 
                {.code = errc::timeout, .rank = r, .invocation = 0, .unmet = awaited::config, .config = "library"}));
       const std::string text = outcomes[r].reason().what();
       CAPTURE(text);
-      // Who waits in the same call is named after who does not.
+      // The error names ranks that do not wait in this call before ranks that do.
       CHECK(says(outcomes[r],
                  "; rank 2 has made 0 calls of it of that size; it waits in: receive of acts 0->2, call 0, tag 7, "));
       CHECK(says(outcomes[r], "; rank " + std::to_string(1 - r) +
@@ -208,7 +208,7 @@ TEST_CASE("a call that waits at a gate too long ends as timeout, which says for 
 }
 
 TEST_CASE("calls of several sizes that are cancelled together while the first waits at a gate end all at once") {
-  bool below = false;  // the second one, in a scope of its own below that of both
+  bool below = false;  // the second call runs in a nested scope
   SUBCASE("in one scope") { below = false; }
   SUBCASE("in nested scopes") { below = true; }
   job_of job(3);

@@ -1,5 +1,5 @@
-// How ops without headers end and begin again: members that die or are fenced, coordinators that throw, generations that end, and leaders
-// and members that go back on their word.
+// How ops without headers end and start again: members that die or are fenced, coordinators that throw, generations that end, and leaders
+// and members that break their promises.
 #include <parley/tests/ops/leased/symmetric_job.hpp>
 #include <parley/tests/support/devices/library.hpp>
 #include <parley/tests/support/errors.hpp>
@@ -83,7 +83,7 @@ TEST_CASE("when a member dies, at whatever step, every call of the others ends w
 
 namespace {
 
-/// When rehearsals ended and calls began, how many were to run on nothing, and how many began though their rank was fenced.
+/// When rehearsals ended and calls began, how many runs got no communicator, and how many calls began on a rank that was already fenced.
 struct runs_seen {
   std::set<time_ns> ended;
   std::set<time_ns> began;
@@ -113,8 +113,7 @@ class watched_config final : public symmetric_config {
   runs_seen& seen_;
 };
 
-/// What two members run of an op until they are fenced at `when`, `hops` turns after all else that happens then. `prepare`
-/// begins the calls.
+/// Runs an op on two members until both are fenced at `when`, and `hops` turns of the loop after that. `prepare` starts the calls.
 runs_seen runs_until_fenced(time_ns when, int hops, const rank_settings& settings, time_ns span,
                             const std::function<void(job_of&)>& prepare) {
   runs_seen seen;
@@ -195,7 +194,8 @@ TEST_CASE("a coordinator that throws now and then goes on as long as it gets fur
     configs.push_back(std::make_shared<algorithm>(
         name, algorithm_traits{.takes_ns = 20'000, .fails_on = 1, .fails_in_rehearsals = true}));
   job_of job(3, configs);
-  job.sources[0]->every_other_throws = true;  // each round that fails asks for another communicator
+  // Each failed round asks for another communicator, and every other request throws.
+  job.sources[0]->every_other_throws = true;
   job.start(60'000, {1'000'000, 1'000}, {64, 4096});
   job.finish();
   CHECK(job.failed() == 0);
@@ -263,7 +263,7 @@ TEST_CASE("what members rehearsed over is given up with its generation, and the 
       return held && on == link::channel::control && to == 2 && job.lib.places.size() > 1;
     };
     for (rank_id r = 0; r < 3; ++r) job.start_on(r, 1'000'000, {5'000, 1'000});
-    if (one_is_late) {  // two are in the first run, and the third knows nothing of it
+    if (one_is_late) {  // two members are in the first rehearsal, and the third has not heard of it
       while (job.lib.places.size() < 2 || job.lib.places[1]->meetings().empty()) job.pass(1'000'000);
       REQUIRE(job.lib.places[1]->meetings().begin()->second.entered == 2);
     } else {
@@ -321,10 +321,10 @@ TEST_CASE("a member that loses another, or is fenced, once its generation has en
 }
 
 namespace {
-/// What this rank sends with it is believed to be its own.
+/// The router of rank `r`. A receiver believes that rank r sent whatever the test sends with it.
 router& mail_of(job_of& job, rank_id r) { return const_cast<router&>(job.ranks[r]->mail()); }
 
-/// Rank 1 gets one entry of the log for 4 KiB as if the leader, rank 0, had appended it after `after` others.
+/// Sends rank 1 an entry of the log for 4 KiB, as if the leader, rank 0, had appended it after `after` other entries.
 void forge_entry(job_of& job, std::uint64_t after, const actors::lease_entry& entry) {
   actors::lease_schedule m;
   m.key = tuning::size_bucket::of(4096).index();
@@ -369,7 +369,8 @@ TEST_CASE("a lease for what was never warmed is its leader's breach, and the cal
   REQUIRE(job.steady() == "ring");
   std::vector<breach> broken;
   breach_watch watch([&](const breach& b) { broken.push_back(b); });
-  // What the member knows by then tells the leader's own coordinator that somebody wrote into its log.
+  // The member's messages are delayed: they report the forged entry, and would tell the leader's coordinator that its log was written by
+  // somebody else.
   job.links.options().delay = [](rank_id from, rank_id, link::channel on) -> time_ns {
     return from == 1 && on == link::channel::control ? 10'000'000'000 : 0;
   };
@@ -396,7 +397,7 @@ TEST_CASE("a member that goes back on its promise is named by the leader, and th
   breach_watch watch([&](const breach& b) { broken.push_back(b); });
   actors::lease_reply m;
   m.key = tuning::size_bucket::of(4096).index();
-  m.known = 1000;  // what was never written
+  m.known = 1000;  // more entries than the log has
   static_cast<void>(mail_of(job, 2).send(0, number_of(job.end(0).declaration().id(), actors::part::coordinator),
                                          job.end(0).leases().generation(), m));
   job.pass(100'000'000);

@@ -1,5 +1,5 @@
 #pragma once
-/// A job in virtual time whose ranks call one op without headers over and over, for tests of leases.
+/// A job in virtual time whose ranks call one op without headers again and again, for tests of leases.
 ///
 ///     job_of job(3);
 ///     job.start(4000, {5'000, 3'000});   // calls of each member
@@ -68,7 +68,7 @@ inline task<> call_often(symmetric op, executor& ex, std::vector<std::size_t> si
   }
 }
 
-/// Trials need not be earned first.
+/// A trial budget so large that no trial has to wait for it.
 inline rank_settings roomy() {
   rank_settings s;
   s.plan.budget_fraction = 100;
@@ -129,7 +129,7 @@ struct job_of : world {
     const auto* c = campaign(bytes);
     return c == nullptr || !c->is_decided() ? "" : c->chosen().config;
   }
-  /// What runs for ever by the log, as the leader has it.
+  /// The config that runs after the last entry of the leader's log.
   std::string steady(std::uint64_t bytes = 4096) {
     const auto* log = end(0).lease_coordinator()->log_of(bytes);
     if (log == nullptr) return "";
@@ -159,14 +159,14 @@ struct job_of : world {
   std::optional<scope> calls;
 };
 
-/// Everything that ran on a communicator.
+/// The digests of all configs that ran on a communicator.
 inline std::set<std::uint64_t> ran_on(const meeting_place& place) {
   std::set<std::uint64_t> all;
   for (const auto& [at, m] : place.meetings()) all.insert(m.digests.begin(), m.digests.end());
   return all;
 }
 
-/// All calls went well, every member ran the same, and the fastest candidate is what runs from now on.
+/// All calls succeeded, every member ran the same config in each call, and the fastest candidate runs from now on.
 inline void expect_ring(job_of& job) {
   CHECK(job.failed() == 0);
   CHECK(job.winner() == "ring");

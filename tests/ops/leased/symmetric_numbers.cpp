@@ -24,7 +24,7 @@ using namespace parley::tests::symmetric_jobs;
 
 namespace {
 
-/// Three times its input, but for `off` on rank 2: by so much, relatively.
+/// Triples its input. On rank 2 the result has a relative error of `off`.
 symmetric_config_ptr triples(std::string name, time_ns takes_ns, float off = 0) {
   algorithm_traits t{.takes_ns = takes_ns};
   t.computes = [off](const symmetric_call& call, std::span<std::byte> data) {

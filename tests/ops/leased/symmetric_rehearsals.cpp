@@ -1,4 +1,4 @@
-// Rehearsals of ops without headers, beside calls and between them: candidates that fail or hang in one, members that are late or leave.
+// Rehearsals of ops without headers, during calls and between them: candidates that fail or hang in one, members that are late or leave.
 #include <parley/tests/ops/leased/symmetric_job.hpp>
 #include <parley/tests/support/devices/library.hpp>
 #include <parley/tests/support/errors.hpp>
@@ -34,14 +34,14 @@ TEST_CASE("rehearsals between calls run beside no call of the user's, and the ca
     job.start(4000, {5'000, 3'000});
     job.finish();
     expect_ring(job);
-    CHECK((job.lib.book->together() == 0) == (how == trials::between_calls));  // the book can tell
+    CHECK((job.lib.book->together() == 0) == (how == trials::between_calls));  // counts calls during rehearsals
     for (rank_id r = 0; r < 3; ++r) {
       const auto& seen = job.end(r).leases().statistics();
       CHECK(seen.rehearsal_stops == (how == trials::between_calls ? 1 : 0));
       CHECK(seen.gates_met == 0);
     }
     CHECK((job.campaign()->cost_ns() > 0) == (how == trials::between_calls));
-    CHECK(ran_on(*job.lib.places[0]).size() == 2);  // no trial on the user's calls
+    CHECK(ran_on(*job.lib.places[0]).size() == 2);  // no trial ran on the user's calls
   }
 }
 
@@ -75,7 +75,7 @@ TEST_CASE("a rehearsal that fails or hangs on one member costs that candidate al
     CHECK(job.steady() == "tree");
     REQUIRE(job.campaign()->excluded().size() == 1);
     CHECK(job.campaign()->excluded()[0].why.find("its rehearsal failed on rank ") != std::string::npos);
-    // N4: what calls waited for, though it was measured by nobody.
+    // N4: calls waited for the rehearsal that hung. The budget is charged for that wait, although no trial measured it.
     const bool held_calls_up = what == fault::hangs && how == trials::between_calls;
     CHECK((job.end(0).assigned()->control_ns() >= 5'000'000'000) == held_calls_up);
   }
@@ -94,7 +94,7 @@ TEST_CASE("a size whose calls have ended keeps no other from being rehearsed, an
   CHECK(job.steady(4096) == "ring");
   CHECK(job.steady(64) == "library");
   for (rank_id r = 0; r < 3; ++r) CHECK(!job.end(r).owes_messages());
-  job.start(100, {500'000, 1'000}, {64});  // the size comes back
+  job.start(100, {500'000, 1'000}, {64});  // calls of this size start again
   job.finish();
   CHECK(job.failed() == 0);
   CHECK(job.steady(64) == "ring");
@@ -127,7 +127,7 @@ TEST_CASE("whichever member leaves first, in the middle of a search, no rehearsa
       job.pass(1'000'000'000);
       CHECK(rehearsals() == all);
       for (rank_id r = 0; r < 3; ++r) CHECK(!job.end(r).owes_messages());
-      // It has thought better of it, and its first word of that is lost.
+      // The member that left makes calls again, and its first message about that is lost.
       int losses = 1;
       job.links.options().lose = [&](rank_id from, rank_id to, link::channel on) {
         return from == first && to == 0 && on == link::channel::control && losses-- > 0;
@@ -219,7 +219,7 @@ TEST_CASE("a config is blamed for its own rehearsal alone, also where the member
 }
 
 namespace {
-/// No member waits for another one in it.
+/// A config in which no member waits for another one.
 class on_its_own final : public symmetric_config {
  public:
   on_its_own(const char* name, time_ns takes_ns, bool fails_on_the_first)
@@ -260,7 +260,7 @@ TEST_CASE(
 }
 
 namespace {
-/// Of every rehearsal of one config on one rank: the first `times` take too long.
+/// The first `times` rehearsals of this config on rank `on` take 6 s, which is too long.
 symmetric_config_ptr stalled(const std::string& name, time_ns takes_ns, rank_id on, int times) {
   auto left = std::make_shared<int>(times);
   return std::make_shared<algorithm>(

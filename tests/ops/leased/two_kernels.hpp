@@ -1,5 +1,5 @@
 #pragma once
-/// A world in virtual time on each rank of which a contextual op tunes two kernels, the worked case of contextual tuning.
+/// A world in virtual time whose ranks each tune two kernels with a contextual op: the worked case of contextual tuning.
 ///
 ///     two_kernels w(3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));   // what each config takes
 ///     call_all(w, with_key(w, 8));
@@ -35,10 +35,10 @@ using tuning::kernel_key;
 
 using timed_kernel = tunable_op<task<>(std::uint64_t)>;
 
-/// How long config `c` takes on a rank in its `n`-th run; a negative time throws.
+/// The time that config `c` takes on a rank in its `n`-th run. A negative time makes the run throw.
 using time_model = std::function<time_ns(rank_id, std::size_t c, std::size_t n)>;
 
-/// The configs of one kernel on one rank, in the order in which they ran.
+/// The runs of one kernel on one rank, in order: the config, and the key.
 struct ran_configs {
   std::vector<std::size_t> order;
   std::vector<std::uint64_t> keys;
@@ -67,7 +67,7 @@ inline timed_kernel::options kernel_of(std::string name, std::size_t configs, co
 
 /// Two kernels on each rank of a world, with 2 and 3 configs: the worked case.
 struct two_kernels : world {
-  /// `of_last`: as the last rank declares it.
+  /// `of_last`: the last rank's declaration, if it differs.
   explicit two_kernels(rank_id n, const time_model& first, const time_model& second, contextual_options op = table(),
                        const rank_settings& settings = {}, const std::optional<contextual_options>& of_last = {})
       : world(n, settings), ran_0(n), ran_1(n), runs(n), outcomes(n) {
@@ -111,7 +111,7 @@ inline task<> tuned(two_kernels* w, rank_id r, program f) {
   w->outcomes[r] = outcome;
 }
 
-/// One call on each rank of `on`; the others are silent.
+/// Makes one call on each rank of `on`. The other ranks make none.
 inline void call_on(two_kernels& w, const program& f, const std::vector<rank_id>& on) {
   scope calls(w.clock);
   for (const rank_id r : on) calls.spawn(tuned(&w, r, f));

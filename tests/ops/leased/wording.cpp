@@ -1,5 +1,5 @@
-// What the errors of ops without headers and of tuned thunks say, in whole sentences. Tests elsewhere compare facts; a sentence is improved
-// here and in the code.
+// The whole sentences of errors from ops without headers and from tuned thunks. Other tests check structured facts, so that a sentence
+// can be improved here and in the code alone.
 #include <parley/tests/support/devices/library.hpp>
 #include <parley/tests/support/transfers.hpp>
 #include <parley/tests/support/wording.hpp>
@@ -27,7 +27,7 @@ constexpr time_ns second = 1'000'000'000;
 
 // ---- calls without headers --------------------------------------------------------------------------------------------
 
-/// Ranks 0 and 1 have the op, whose default is `library`.
+/// Ranks 0 and 1 have the op, whose default is `library` unless the test names another.
 struct two_members : world {
   explicit two_members(const symmetric_config_ptr& config = takes("library", 40'000)) : world(2), calls(clock) {
     library lib(clock, 2);
@@ -109,7 +109,7 @@ std::string of_declaration(const std::function<void(symmetric_options&)>& change
 
 using plain_kernel = tunable_op<task<>(std::uint64_t)>;
 
-/// Ranks 0 and 1 have a thunk of one kernel with two configs.
+/// Ranks 0 and 1 have a thunk with one kernel of two configs.
 struct two_thunks : world {
   explicit two_thunks(std::function<void(rank_id)> in_config = {}, int iterations_of_1 = 2) : world(2), calls(clock) {
     for (rank_id r = 0; r < 2; ++r) {

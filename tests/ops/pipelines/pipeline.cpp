@@ -160,7 +160,7 @@ TEST_CASE("a pipeline whose scope is cancelled ends once its transfers have ende
   std::vector<result<>> outcomes(2, result<>(errc::pending));
   scope all(w.clock);
   for (std::size_t i = 0; i < 2; ++i) all.spawn(pipe_world::guarded(w.pipes[i], bytes, *w.workers[i], outcomes[i]));
-  pass(w, 600'000);  // somewhere in the middle
+  pass(w, 600'000);  // in the middle of the run
   all.cancel();
   run_until(w.clock, [&] { return all.running() == 0; });
   for (const auto& outcome : outcomes) CHECK_FALSE(outcome);

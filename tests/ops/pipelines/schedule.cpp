@@ -129,11 +129,11 @@ TEST_CASE("a list of actions says which stages are on which rank") {
   CHECK(folded.stages == 4);
   CHECK(folded.places == std::vector<rank_id>{0, 1, 1, 0});
   CHECK(folded.messages() == 6);
-  CHECK(estimate(folded).makespan == 12);  // one microbatch is in one place at a time
+  CHECK(estimate(folded).makespan == 12);  // the 12 units are those of one microbatch, whose actions cannot overlap
   const pipeline_schedule again = parse_schedule(text_of(folded)).value();
   CHECK(again.ranks == folded.ranks);
   CHECK(again.places == folded.places);
-  CHECK(parse_schedule(text_of(interleaved(2, 4, 2))).value().places.empty());  // where the built-in ones put them
+  CHECK(parse_schedule(text_of(interleaved(2, 4, 2))).value().places.empty());  // empty: the built-in placement
   pipeline_schedule wrong = folded;
   wrong.places.pop_back();
   CHECK(check(wrong).reason().text() == "schedule: it has places for 3 of its 4 stages");

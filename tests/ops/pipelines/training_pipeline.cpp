@@ -123,7 +123,8 @@ TEST_CASE("a send may be listed long after what it sends, also a gradient's") {
 
 namespace {
 
-// Perhaps twice in a row over the same memory, with messages that are copied or stay with their sender, and some that are late.
+// Runs the schedule drawn from `seed`, sometimes twice in a row over the same memory. Messages are copied or stay with their sender, and
+// one rank's messages may be late.
 void check_drawn(std::uint64_t seed) {
   random_stream dice(seed, 18);
   const pipeline_schedule s = legal_schedule(seed);
@@ -140,7 +141,7 @@ void check_drawn(std::uint64_t seed) {
   for (const auto& part : t.parts) part->elements = elements;
   std::vector<training_pipeline> handles;
   training_pipeline_options op = t.op_of(1'000'000'000);
-  if (dice.below(64) != 0) op.configs = {direct()};  // a search takes longer than a pass
+  if (dice.below(64) != 0) op.configs = {direct()};  // mostly one config, as a search takes longer than a pass
   for (rank_id r = 0; r < s.ranks.size(); ++r) handles.push_back(training_pipeline(t.w[r], op));
   const std::vector<double> right = gradients_alone(s);
   const std::uint64_t passes = dice.below(4) == 0 ? 2 : 1;
@@ -155,7 +156,7 @@ void check_drawn(std::uint64_t seed) {
 
 }  // namespace
 
-// PARLEY_TEST_SCHEDULES=N runs N of them, the first one with the number PARLEY_TEST_SEED.
+// PARLEY_TEST_SCHEDULES=N runs N schedules. PARLEY_TEST_SEED is the number of the first one.
 TEST_CASE("whatever schedule is accepted, in every order of sends and receives, has the gradients of one process") {
   const auto number = [](const char* name, std::uint64_t otherwise) {
     const char* const told = std::getenv(name);
@@ -210,7 +211,7 @@ TEST_CASE("a stage that is late once delays nobody by more than that") {
 
 namespace {
 
-// Whose forward passes need a message of their own.
+// Work whose forward passes need a message of their own.
 class waits_inside final : public training_work {
  public:
   waits_inside(part_of_model& does, transfer from) : does_(does), from_(std::move(from)) {}
@@ -263,7 +264,7 @@ TEST_CASE("schedules that users bring run as they are written") {
   trained t(*own, 1000);
   t.run();
   CHECK(t.parts[0]->order == std::vector<std::string>{"0F0", "0F1", "0B1", "0B0"});
-  const std::vector<double> right = gradients_alone(2, 2);  // which adds up the microbatches in another order
+  const std::vector<double> right = gradients_alone(2, 2);  // they add the microbatches in another order
   for (std::size_t s = 0; s < 2; ++s) CHECK(t.gradients()[s] == doctest::Approx(right[s]).epsilon(1e-12));
 }
 
@@ -283,7 +284,7 @@ TEST_CASE("what a stage throws ends the pass of all ranks at once, which say wha
 
 namespace {
 
-// Its sender is refused memory for one activation or gradient.
+// The sender is refused memory for its `at`-th activation or gradient.
 class short_of_memory final : public paired_config {
  public:
   explicit short_of_memory(int at) : paired_config({.name = "short_of_memory", .wire_class = "whole"}), at_(at) {}
@@ -299,7 +300,7 @@ class short_of_memory final : public paired_config {
   mutable int sends_ = 0;
 };
 
-// Whose how many-th message is refused, by rank.
+// Refuses memory for the `at[r]`-th message that rank r sends.
 trained& run_short_of_memory(trained& t, const std::vector<int>& at) {
   std::vector<training_pipeline> handles;
   for (rank_id r = 0; r < t.s.ranks.size(); ++r) {
@@ -411,7 +412,7 @@ TEST_CASE("a rank that waits for one which has other neighbours is told so, and 
 
 namespace {
 
-// A rank that fails leaves, and says with what: as in a job, the others are told.
+// A rank that fails leaves and reports its error, and the other ranks are told, as in a job.
 task<> pass_or_leave(world* w, rank_id self, training_pipeline t, part_of_model* part, result<>* outcome) {
   pipeline_report report;
   time_ns ended = 0;
@@ -484,7 +485,7 @@ TEST_CASE("a pass that waits too long says which step waits for whom, and what t
 }
 
 TEST_CASE("gradients that their stage takes only after many others hold nobody up") {
-  // Breadth first on one rank, in turns on the other one, with messages that stay with their sender until they are taken.
+  // One rank works breadth first, the other alternates between its stages backward. Messages stay with their sender until received.
   constexpr int microbatches = 100;
   std::string breadth, turns;
   const auto add = [](std::string& list, const std::string& action, int m) {
@@ -522,7 +523,7 @@ TEST_CASE("a pipeline whose schedule does not fit the ranks is refused on all of
 }
 
 namespace {
-/// Memory of the host's, of which it is known how much there is.
+/// Host memory that counts the bytes that are allocated.
 struct counting_space final : parley::tests::memory_of_host {
   struct counted final : block {
     counted(counting_space& s, std::size_t bytes) : space(s), mine(bytes) { space.live += bytes; }

@@ -1,5 +1,5 @@
-// Stages that can be computed in several ways, tuned beside the transfers of their pipeline: what a way computes counts, what it waits does
-// not, and both decisions are the right ones.
+// Stages with several ways to compute, tuned together with the transfers of their pipeline. A way is charged for the time that it computes,
+// and not for its waits. Both decisions must be the right ones.
 #include <parley/tests/support/cases/training_case.hpp>
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
@@ -29,10 +29,10 @@ namespace {
 constexpr std::uint64_t activation = 100'000;
 constexpr time_ns ms = 1'000'000;
 
-// In pieces one after the other it takes several times as long.
+// Sending the pieces one after another takes several times as long.
 std::vector<config_ptr> slow_and_fast() { return {chunked(16_KiB, 1), direct()}; }
 
-/// What it computes with comes from another rank, late, each time.
+/// Each call first receives its weights from rank 2, which sends them late.
 struct way_that_waits final : pipeline_work {
   way_that_waits(transfer from, time_ns ns) : weights(from), takes_ns(ns) {}
   task<> work(std::uint64_t, std::span<std::byte> bytes) override {
@@ -45,7 +45,7 @@ struct way_that_waits final : pipeline_work {
   time_ns takes_ns;
 };
 
-// The first stage is late with every third activation.
+// Takes 10 ms for every third activation, and 1 ms for the others.
 struct late_at_times final : pipeline_stage {
   void forward(std::uint64_t, std::span<std::byte>) override {}
   time_ns modelled_ns(std::uint64_t microbatch, std::size_t) const override {
@@ -103,7 +103,7 @@ TEST_CASE(
     const decision moved = pipes[r].outgoing().decision(activation);
     CHECK(moved.decided);
     CHECK(moved.config == "direct");
-    CHECK(moved.time_ns < ms / 10);  // a late stage is not charged to it either
+    CHECK(moved.time_ns < ms / 10);  // the wait for a late stage is not charged to the transfer either
   }
 }
 
@@ -136,7 +136,7 @@ TEST_CASE(
       static_cast<void>(report);
     }
   };
-  // Rank 0 comes late to each pass, so that rank 1 waits for it.
+  // Rank 0 starts each pass late, so rank 1 waits for it.
   scope all(w.clock);
   for (rank_id r = 0; r < 2; ++r) all.spawn(train(pipes[r], stages[r].get(), r == 0 ? 30 * ms : 0));
   run_until(w.clock, [&] { return all.running() == 0; });

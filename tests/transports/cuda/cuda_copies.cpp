@@ -111,16 +111,16 @@ TEST_CASE("a copy says by what it is done and over how many streams") {
   CHECK(blocks() == 0);
   CHECK(in_pieces(b, {.streams = 1}) == 1);
   CHECK(in_pieces(b, {.streams = 3}) == 3);
-  CHECK(in_pieces(b, {.streams = 100}) == cuda_copies::options{}.streams);  // as many as there are
+  CHECK(in_pieces(b, {.streams = 100}) == cuda_copies::options{}.streams);  // no more than there are streams
   CHECK(in_pieces(b, {.kernel_blocks = 16}) == 2);
   CHECK(blocks() == 16);
   CHECK(copies.statistics().by_kernel == 8);
   CHECK(in_pieces(pinned, {.kernel_blocks = 16}) == 2);
-  CHECK(blocks() == 0);  // a kernel is for memory of devices
+  CHECK(blocks() == 0);  // a kernel copies device memory only
   CHECK(done.outcome == errc::none);
 }
 
-// One stream for what can go on, one for what waits.
+// One stream for copies that can run, and one for copies that wait.
 constexpr cuda_copies::options few_streams{.streams = 1, .most_waiting = 1};
 
 TEST_CASE("a copy of memory that is not pinned waits for kernels on the host, not in a stream, where CUDA would hold "
@@ -131,7 +131,7 @@ TEST_CASE("a copy of memory that is not pinned waits for kernels on the host, no
   std::vector<std::byte> here(100);
   const std::vector<std::byte> there(100, std::byte{5});
   const auto stream = gpu.make_stream(0);
-  bool may_end = false;  // as this thread says, once it has done something else
+  bool may_end = false;  // set by this thread after it has done something else
   gpu.launch_until(stream, [&] { return may_end; });
   gpu.launch(stream, 0, [&] { fill(gpu, a.bytes().first(100), 2); });
   CHECK(copies.after(a.bytes(), stream) == errc::none);
@@ -233,7 +233,7 @@ TEST_CASE("a copy out of another device's memory that waits in a stream holds up
   fill(gpu, there.bytes(), 1);
   CHECK(gpu.place_of(there.bytes().data()).device == 1);
   const auto stream = gpu.make_stream(0);
-  // A kernel that waits for what the second copy brings, and uses what the first one is to overwrite.
+  // A kernel that waits for the second copy's data and uses the memory that the first copy overwrites.
   gpu.launch_until(stream,
                    [&] { return gpu.shadow(here.bytes().data())[150] == gpu.shadow(there.bytes().data())[150]; });
   CHECK(copies.after(here.bytes().first(100), stream) == errc::none);
@@ -250,7 +250,7 @@ TEST_CASE("a copy out of another device's memory that waits in a stream holds up
   for (int i = 0; i < 1'000; ++i) copies.poll();
   CHECK(done[1].calls == (held_up ? 0 : 1));
   CHECK(done[0].calls == (held_up ? 0 : 1));
-  if (held_up) fill(gpu, here.bytes(), 1);  // so that all of it comes to its end
+  if (held_up) fill(gpu, here.bytes(), 1);  // so that everything can end
   copies.drain();
   CHECK(holds(gpu, here.bytes(), 1));
   gpu.destroy(stream);
@@ -298,7 +298,7 @@ TEST_CASE("an error of the device ends all that is pending, and what comes later
   auto a = cuda_memory::on_device(gpu, 0, 1'000);
   auto b = cuda_memory::on_device(gpu, 0, 1'000);
   transports::cuda_space space(copies);
-  CHECK(space.words_of(errc::device_failed).empty());  // of another rank, whose device failed
+  CHECK(space.words_of(errc::device_failed).empty());  // empty: the failed device belongs to another rank
   gpu.break_at_copy = gpu.copies() + 2;
   std::array<awaited, 3> done;
   for (awaited& n : done) CHECK(copies.copy(b.bytes(), a.bytes(), &n) == errc::pending);
@@ -345,7 +345,7 @@ TEST_CASE("everything is given back: memory, streams and events") {
       CHECK(copies.copy(b.bytes(), a.bytes(), &done) == errc::pending);
       CHECK(copies.pending() == 1);
     }
-    CHECK(done.calls == 1);  // a copy that has begun touches memory until it ends
+    CHECK(done.calls == 1);  // a copy that has started touches memory until it ends
   }
   CHECK(gpu.blocks() == 0);
   CHECK(gpu.pinned() == 0);

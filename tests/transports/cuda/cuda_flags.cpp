@@ -14,7 +14,7 @@ using transports::cuda_copies;
 using transports::cuda_flags;
 using transports::cuda_memory;
 
-// A device with one buffer, and a stream of the user's.
+// A device with a buffer, and a stream of the user's.
 struct expecting {
   fake_cuda gpu;
   cuda_memory memory = cuda_memory::on_device(gpu, 0, 1'000);
@@ -28,7 +28,7 @@ struct expecting {
     gpu.launch(stream, 1, [this] { ran = true; });
     CHECK(copies.after(memory.bytes(), stream) == errc::none);
   }
-  // Long enough for everything that can happen.
+  // Runs long enough for everything that can happen to happen.
   void go_on() {
     for (int i = 0; i < 100; ++i) {
       awaited done;
@@ -67,7 +67,7 @@ TEST_CASE(
     expecting e;
     const std::uint64_t first = e.copies.expect(e.memory.bytes());
     static_cast<void>(e.copies.expect(e.other.bytes()));
-    CHECK(at_rest());  // it is expected, and no stream waits for it
+    CHECK(at_rest());  // a flag is expected, but no stream waits for it yet
     CHECK(e.copies.wait_on(e.memory.bytes(), e.stream) == errc::none);
     CHECK_FALSE(at_rest());
     CHECK(e.copies.wait_on(e.memory.bytes(), e.stream) == errc::none);
@@ -144,7 +144,7 @@ TEST_CASE("what is enqueued behind a message does not hold up the copy that brin
   CHECK(holds(e.gpu, e.memory.bytes(), 6));
   CHECK_FALSE(e.ran);
   e.copies.came(flag, errc::none);
-  CHECK(e.copies.busy(e.memory.bytes()));  // until the kernel has run
+  CHECK(e.copies.busy(e.memory.bytes()));  // busy until the kernel has run
   e.go_on();
   CHECK(e.ran);
   CHECK_FALSE(e.copies.busy(e.memory.bytes()));

@@ -107,7 +107,7 @@ TEST_CASE("pinned memory that lies idle serves smaller messages while a stream w
   awaited first, second, third, fourth, fifth, sixth;
   CHECK(goes(large, first));
   CHECK(goes(large, second));
-  CHECK_FALSE(goes(small, third));  // all of it is under way
+  CHECK_FALSE(goes(small, third));  // all of the pinned memory is in use
   turn_until([&] { return first.calls == 1 && second.calls == 1; });
   const std::uint64_t coming = copies.expect(small.bytes());
   const transports::cuda_stream stream = gpu.make_stream(0);
@@ -116,13 +116,14 @@ TEST_CASE("pinned memory that lies idle serves smaller messages while a stream w
   turn_until([&] { return fourth.calls == 1; });
   CHECK(gpu.pinned() == others + 2);
   const auto all = cuda_memory::on_device(gpu, 0, (1U << 20U) + 1);
-  CHECK(goes(all, fifth));  // beside what is idle, which may have to bring what the stream waits for
+  // A new block is pinned. To free an idle one would wait for `stream`, which may be waiting for this very message.
+  CHECK(goes(all, fifth));
   turn_until([&] { return fifth.calls == 1; });
   CHECK(gpu.pinned() == others + 3);
   copies.came(coming, errc::none);
   CHECK(goes(all, first));
   CHECK_FALSE(goes(all, sixth));
-  CHECK(gpu.pinned() == others + 1);  // what is idle has been freed for it, which is not enough
+  CHECK(gpu.pinned() == others + 1);  // the idle blocks were freed for it, which is still not enough
   turn_until([&] { return first.calls == 2; });
   gpu.destroy(stream);
 }

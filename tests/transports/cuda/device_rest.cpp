@@ -11,7 +11,7 @@ namespace {
 using namespace std::chrono_literals;
 using parley::transports::device_rest;
 
-/// Until `over()`, or for so long that a machine under load gets there.
+/// Waits until `over()` holds, long enough even for a machine under load; returns whether it holds.
 template <class Over>
 bool comes(const Over& over) {
   for (int i = 0; i < 10'000 && !over(); ++i) std::this_thread::sleep_for(1ms);
@@ -34,7 +34,7 @@ TEST_CASE("memory is freed while no stream waits for a message, and none begins 
   rest.end_waits(1);
   std::this_thread::sleep_for(20ms);
   CHECK_FALSE(frees);
-  rest.begin_wait();  // a stream that always waits delays it
+  rest.begin_wait();  // a stream that is always waiting delays the free
   rest.end_waits(2);
   CHECK(comes([&] { return frees.load(); }));
   std::thread waiter([&] {
@@ -56,7 +56,7 @@ TEST_CASE("a stream that waits for ever delays what frees memory up to its limit
     const device_rest::quiet now(rest, 5ms);
     CHECK_FALSE(now.at_rest());
     const auto began = std::chrono::steady_clock::now();
-    rest.begin_wait();  // nor does what frees without rest keep others from waiting
+    rest.begin_wait();  // a free without rest does not delay new waits
     CHECK(std::chrono::steady_clock::now() - began < device_rest::longest / 2);
     rest.end_waits(1);
   });

@@ -1,4 +1,4 @@
-// Device memory that both GPUs move: two ranks of one process, polled by hand.
+// Both GPUs of a pair move device memory: two ranks of one process, polled by hand.
 #include <parley/tests/support/awaited.hpp>
 #include <parley/tests/support/devices/fake_nccl.hpp>
 #include <parley/tests/support/link_over.hpp>
@@ -21,13 +21,13 @@ using runtime::rank_id;
 using transports::cuda_memory;
 using transports::nccl_pairs;
 
-/// A link that may keep messages of the devices' channel back, to let others overtake them.
+/// A link that can hold back messages of the devices' channel, so that other messages overtake them.
 class slow_link final : public link_over {
  public:
   explicit slow_link(runtime::link& below) : link_over(below) {}
   bool keeps = false;
   bool drops = false;
-  /// The latest one first.
+  /// Releases the held messages, the latest first.
   void let_go() {
     keeps = false;
     while (!kept_.empty()) {
@@ -58,7 +58,7 @@ class slow_link final : public link_over {
 
 runtime::time_ns clock_ns = 0;
 
-/// Rank 1 reads what rank 0 owns.
+/// Rank 1 reads memory that rank 0 owns.
 struct two_gpus {
   two_gpus() : world(2) {
     clock_ns = 1'000'000;
@@ -102,7 +102,7 @@ struct two_gpus {
   std::vector<std::unique_ptr<transports::cuda_link>> links;
 };
 
-/// Memory that rank 1 has read once already, so that the two are connected.
+/// Rank 1 has read the memory once already, so the two GPUs are connected.
 struct read_once : two_gpus {
   read_once() {
     awaited first;
@@ -192,7 +192,7 @@ TEST_CASE("an owner that never answers costs the communicator, in bounded time, 
   CHECK(lost.outcome == errc::device_failed);
   CHECK(behind_it.outcome == errc::device_failed);
   CHECK(w.of(1).statistics().why.find("rank 0: nothing has moved for") == 0);
-  w.turn_until([&] { return w.of(0).statistics().aborted == 1; });  // it was told
+  w.turn_until([&] { return w.of(0).statistics().aborted == 1; });  // rank 1 told rank 0
   CHECK(w.library.communicators() == 0);
   awaited again;
   CHECK(w.get(known, to.bytes(), again) == errc::pending);
@@ -212,7 +212,7 @@ TEST_CASE("a peer that dies ends what its GPU was to do, and both GPUs are free 
     const auto held_up = w.gpu.make_stream(0);
     bool go = false;
     w.gpu.launch_until(held_up, [&] { return go; });
-    // One side's kernel is there, the other one's never comes.
+    // One side's kernel has started; the dead side's kernel never starts.
     if (dead == 0) CHECK(w.copies[0]->after(from.bytes(), held_up) == errc::none);
     if (dead == 1) CHECK(w.copies[1]->after(to.bytes(), held_up) == errc::none);
     awaited done;
@@ -225,7 +225,7 @@ TEST_CASE("a peer that dies ends what its GPU was to do, and both GPUs are free 
       w.turn_until([&] { return done.calls == 1; });
       CHECK(done.outcome == errc::peer_failed);
     }
-    go = true;  // the dead one's GPU is given back by the driver
+    go = true;  // the driver frees the dead rank's GPU
     w.links[dead]->on_peer_failed(1 - dead);
     w.turn_until([&] { return w.gpu.streams() == streams + 1; });
     w.gpu.destroy(held_up);
@@ -248,7 +248,7 @@ TEST_CASE("a read that is given up ends, and takes with it what is under way bet
   w.links[1]->cancel(given_up);
   w.turn_until([&] { return given_up.calls == 1 && other.calls == 1; });
   CHECK(given_up.outcome == errc::device_failed);
-  w.slow[1]->let_go();  // what comes late opens nothing
+  w.slow[1]->let_go();  // late messages open no connection
   for (int i = 0; i < 100; ++i) w.turn();
   CHECK(w.library.communicators() == 0);
   awaited left;
@@ -270,7 +270,7 @@ TEST_CASE(
   CHECK(w.get(known, to.bytes().last(500), behind_it) == errc::pending);
   w.turn_until([&] { return w.of(0).statistics().sends == 3; });
   w.links[1]->cancel(done);
-  w.turn_until([&] { return behind_it.calls == 1; });  // which NCCL has not heard of
+  w.turn_until([&] { return behind_it.calls == 1; });  // this read was not given to NCCL yet
   for (int i = 0; i < 1'000; ++i) w.turn();
   CHECK(w.library.late() == 2);
   CHECK(done.calls == 0);

@@ -121,7 +121,7 @@ TEST_CASE("a process that is killed while it holds the lock stops nobody") {
   const auto ended = tests::run_processes(1, [&](runtime::rank_id, tests::meeting&) {
     auto held = file_lock::take(here.file("f"), at_once_ns);
     PARLEY_EXPECT(held);
-    ::_exit(0);  // as a signal would: nothing is undone
+    ::_exit(0);  // undoes nothing, as if killed by a signal
   });
   CHECK(fs::exists(here.file("f.lock")));
   CHECK(file_lock::take(here.file("f"), at_once_ns + 1'000'000'000));

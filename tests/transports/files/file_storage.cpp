@@ -175,7 +175,7 @@ TEST_CASE("another user's file is never written, neither by its name nor over a 
   }
   CHECK(here.read("theirs") == "theirs");
   CHECK(fs::is_symlink(here.file("mine")));
-  CHECK(here.files() == 2);  // no lock and no new file is left either
+  CHECK(here.files() == 2);  // neither a lock file nor a new file is left
 }
 
 TEST_CASE("another user's link leads nowhere, and a chain of one's own to the file at its end" *

@@ -13,8 +13,8 @@ using namespace parley::transports;
 
 namespace {
 
-/// What a child answers that may have so many files open: 0: all that was asked for is allowed, and its soft limit is at least
-/// as high; 1: it is not, and the error names both; 2: anything else.
+/// Asks for `more` open files in a child with these limits. Returns 0: they are allowed, and the soft limit is high enough; 1: refused,
+/// with an error that names both; 2: anything else.
 int asked_in_child(rlim_t soft, rlim_t hard, std::size_t more) {
   const pid_t child = ::fork();
   if (child == 0) {

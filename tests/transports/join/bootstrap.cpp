@@ -35,7 +35,7 @@ class communicator {
     changed_.wait(lock, [&] { return round_ != round; });
     return last_;
   }
-  /// The others no longer wait for a rank that has given up.
+  /// From now on the others do not wait for this rank, which has given up.
   void leave() {
     const std::lock_guard lock(mutex_);
     ++gone_;
@@ -67,7 +67,7 @@ struct outcome {
   bool one_host = false;
 };
 
-/// What each rank gets; `spoil` may change what rank 1's function gives back.
+/// Returns the outcome of each rank; `spoil` may change what rank 1's gather function returns.
 std::vector<outcome> join_all(rank_id size, const std::function<void(std::vector<bytes>&)>& spoil = {}) {
   communicator all(size);
   std::vector<outcome> outcomes(size);

@@ -19,7 +19,7 @@ using parley::tests::is;
 
 namespace {
 
-/// A file of its own that is gone afterwards.
+/// A temporary file, removed at the end.
 struct key_file {
   explicit key_file(const std::string& content, mode_t mode = 0600) {
     const int fd = ::mkstemp(path.data());

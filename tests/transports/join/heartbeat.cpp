@@ -1,4 +1,4 @@
-// Hearts that share a page: what is noticed, by whom, and what is not.
+// Hearts that share a page: which rank notices what, and what none may notice.
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/fair_stopwatch.hpp>
 #include <parley/tests/support/no_more_processes.hpp>
@@ -38,7 +38,7 @@ std::string fresh_page() {
   return "/dev/shm/parley-hearts-test-" + std::to_string(::getpid()) + "-" + std::to_string(count++);
 }
 
-/// A heart and what it has said.
+/// A heart and the events that it has reported.
 struct listening {
   listening(rank_id rank, rank_id world, const std::string& page, std::uint32_t restarts = 0,
             const std::vector<std::uint32_t>& holders = {}, std::function<std::uint64_t()> turns = {}) {
@@ -79,7 +79,7 @@ bool in_time(Condition holds) {
   return true;
 }
 
-/// A process that beats as rank 2 of 3 until it is fenced; it then ends with status 7.
+/// Starts a process that beats as rank 2 of 3 until it is fenced and then exits with status 7.
 pid_t fork_rank_2(const std::string& page, std::uint32_t restarts = 0, const std::vector<std::uint32_t>& holders = {}) {
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
@@ -103,9 +103,9 @@ TEST_CASE("a heart that stops is noticed in time by all, which name one decider,
   const pid_t victim = fork_rank_2(page);
   listening zero(0, 3, page);
   listening one(1, 3, page);
-  // All have found the page: its name is gone.
+  // All ranks have found the page, so its name has been removed.
   REQUIRE(in_time([&] { return !std::filesystem::exists(page); }));
-  // It has beaten for a while.
+  // Rank 2 has been beating for a while.
   std::this_thread::sleep_for(std::chrono::nanoseconds(soon_ns));
   CHECK(zero.lost().empty());
   ::kill(victim, SIGSTOP);
@@ -134,7 +134,7 @@ TEST_CASE("a newer process finds the page that has no name, is watched in its tu
   REQUIRE(in_time([&] { return !std::filesystem::exists(page); }));
   ::kill(first, SIGSTOP);
   REQUIRE(in_time([&] { return zero.lost().size() == 1 && one.lost().size() == 1; }));
-  // Word of the new process may come before it has begun to beat: it is not the one that was held dead.
+  // News of the new process may arrive before it starts to beat. It is not the process that was declared dead.
   zero.heart->expect(2, 1);
   CHECK(zero.heart->lost().empty());
   CHECK(one.heart->lost().size() == 1);
@@ -144,7 +144,7 @@ TEST_CASE("a newer process finds the page that has no name, is watched in its tu
   ::waitpid(first, &status, 0);
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 7);
-  // What is found out late of the first one changes nothing for the second, whoever knows of that and whoever does not.
+  // Late evidence about the first process does not affect the second, whether or not the heart knows of the second one.
   one.heart->hold_dead(2);
   one.heart->expect(2, 1);
   std::this_thread::sleep_for(std::chrono::nanoseconds(soon_ns));
@@ -158,7 +158,7 @@ TEST_CASE("a newer process finds the page that has no name, is watched in its tu
   ::waitpid(second, &status, 0);
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 7);
-  // One that never began is held dead by whoever finds out.
+  // Any rank may declare a process dead that never started to beat.
   zero.heart->expect(2, 2);
   zero.heart->hold_dead(2);
   CHECK(zero.heart->lost().size() == 1);
@@ -185,7 +185,8 @@ TEST_CASE("a newer process makes no page where the others show none") {
 
 TEST_CASE("a rank that is started anew while the others still look for the page does not count twice") {
   const std::string page = fresh_page();
-  {  // It was killed: it neither left nor took the name along.
+  // The process is killed, so it neither leaves nor removes the page's name.
+  {
     const pid_t first = fork_rank_2(page);
     REQUIRE(in_time([&] { return std::filesystem::exists(page) && std::filesystem::file_size(page) > 0; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -206,7 +207,7 @@ TEST_CASE("the others see for how long a loop has not turned whose heart beats, 
   std::atomic<bool> turning{true};
   listening zero(0, 2, page);
   listening one(1, 2, page, 0, {}, [&] { return turning ? ++turns : turns.load(); });
-  CHECK(one.heart->stands_still(0) == 0);  // nobody says
+  CHECK(one.heart->stands_still(0) == 0);  // rank 0 does not report its turns
   CHECK(zero.heart->stands_still(1) == 0);
   turning = false;
   CHECK(in_time([&] { return zero.heart->stands_still(1) >= soon_ns; }));
@@ -215,7 +216,7 @@ TEST_CASE("the others see for how long a loop has not turned whose heart beats, 
   CHECK(in_time([&] { return zero.heart->stands_still(1) == 0; }));
   turning = false;
   one.heart.reset();
-  CHECK(zero.heart->stands_still(1) == 0);  // it has left
+  CHECK(zero.heart->stands_still(1) == 0);  // rank 1 has left
 }
 
 TEST_CASE("a heart that leaves in peace, or never came, is not lost") {
@@ -227,7 +228,7 @@ TEST_CASE("a heart that leaves in peace, or never came, is not lost") {
   }
   std::this_thread::sleep_for(2 * std::chrono::nanoseconds(soon_ns));
   CHECK(zero.lost().empty());
-  // Somebody who leaves early takes the name along, so that nothing stays behind.
+  // A rank that leaves early removes the page's name, so that nothing is left over.
   zero.heart.reset();
   CHECK_FALSE(std::filesystem::exists(page));
 }
@@ -252,7 +253,7 @@ TEST_CASE("a heart says of its rank that it has returned, which one that merely 
 
 TEST_CASE("who leaves at once does not take the page's name from those who still have to find it") {
   const std::string page = fresh_page();
-  const pid_t other = ::fork();  // rank 1, which is slow
+  const pid_t other = ::fork();  // rank 1, which is slow to look for the page
   if (other == 0) {
     ::pause();
     ::_exit(0);
@@ -266,14 +267,14 @@ TEST_CASE("who leaves at once does not take the page's name from those who still
   CHECK(std::filesystem::exists(page));
   {
     const listening one(1, 2, page);
-    CHECK_FALSE(std::filesystem::exists(page));  // it was the one that was missing
+    CHECK_FALSE(std::filesystem::exists(page));  // rank 1 was the last one to look for the page
   }
   start().value().reset();
   CHECK(std::filesystem::exists(page));
   ::kill(other, SIGKILL);
   ::waitpid(other, nullptr, 0);
   start().value().reset();
-  CHECK_FALSE(std::filesystem::exists(page));  // nobody comes any more
+  CHECK_FALSE(std::filesystem::exists(page));  // nobody else will look for the page
 }
 
 TEST_CASE(
@@ -318,7 +319,7 @@ TEST_CASE(
   std::this_thread::sleep_for(std::chrono::nanoseconds(soon_ns));
   CHECK_FALSE(told_of(3));
   CHECK_FALSE(told_of(4));
-  // A newer process in that place, of which word has come, is no other.
+  // A newer process in that place, of which news has arrived, is watched like any other.
   heart->expect(3, 1, static_cast<std::uint32_t>(running));
   ::kill(running, SIGSTOP);
   CHECK(in_time([&] { return told_of(3); }));

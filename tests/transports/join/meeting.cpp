@@ -26,7 +26,7 @@ using parley::tests::is;
 
 namespace {
 
-/// A private folder that is gone afterwards.
+/// A temporary folder, removed at the end.
 struct folder {
   folder() { REQUIRE(::mkdtemp(path.data()) != nullptr); }
   folder(const folder&) = delete;
@@ -104,7 +104,7 @@ TEST_CASE("looking for rank 0 and joining there share one limit") {
   CHECK(left >= 10_s - took);
   ::close(first.place.listening_fd);
   const meeting late = find_meeting(place_in(at, 1), 0).value();
-  CHECK(options_for(late).join_timeout_ns > 0);  // at the last moment: there is time for one answer
+  CHECK(options_for(late).join_timeout_ns > 0);  // at the last moment there is still time for one answer
 }
 
 TEST_CASE("a file whose writer was killed is not believed, and the next rank 0 replaces it") {

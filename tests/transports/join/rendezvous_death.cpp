@@ -13,7 +13,7 @@ using namespace rendezvous_test;
 
 namespace {
 
-/// A real process that joins as one rank and then waits to be killed.
+/// Forks a process that joins as one rank and then waits to be killed.
 pid_t fork_rank(const rendezvous_options& options, const job_key& key) {
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
@@ -65,7 +65,7 @@ TEST_CASE("a killed rank is told to all others at once") {
 
 namespace {
 
-/// Ranks 0 and 1 on one host, 2 and 3 on another one.
+/// Ranks 0 and 1 on one host, 2 and 3 on another.
 parties on_two_hosts(asio::io_context& io, const job_key& key, const listener& at) {
   parties ranks;
   for (rank_id rank = 0; rank < 4; ++rank) {
@@ -94,7 +94,7 @@ TEST_CASE("what a rank sees of the death of another one on its host is told to a
 
 namespace {
 
-/// Nothing that comes for that rank's connection is taken or acknowledged any more, as if its cable were cut.
+/// Drops all incoming packets of the rank's connections before they are acknowledged, as if its cable were cut.
 void cut_off(const party& rank) {
   sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program{1, &drop};
@@ -124,7 +124,7 @@ TEST_CASE("a host that falls silent takes all its ranks with it, and nobody else
   REQUIRE(run_until(io, [&] { return all_in(near_0) && all_in(far_from_0); }));
   for (const auto& rank : far_from_0) cut_off(*rank);
   cut_off(*near_0[1]);
-  // The kernel gives up rank 2 as much later as it was heard later.
+  // Rank 0 hears rank 2 for 2 s longer than rank 1, so the kernel gives it up that much later.
   const parley::tests::fair_stopwatch since;
   run_until(io, [&] { return since.took() > std::chrono::seconds(2); });
   near_0[2]->hold_dead(2, "what a rank says of itself is heard, and counts for nothing");
@@ -163,7 +163,7 @@ TEST_CASE(
   parties ranks = on_two_hosts(io, job_key::generate(), at);
   REQUIRE(run_until(io, [&] { return all_in(ranks); }));
   for (const rank_id rank : {0U, 1U, 2U, 3U, 9U}) ranks[1]->hold_dead(rank, "it says so");
-  ranks[1]->meeting->leave();  // what came before has been heard when that is
+  ranks[1]->meeting->leave();  // rank 0 has heard the claims above when it hears that rank 1 leaves
   CHECK(run_until(io, [&] { return !ranks[0]->left.empty() && !ranks[2]->left.empty() && !ranks[3]->left.empty(); }));
   for (const auto& rank : ranks) CHECK(rank->lost.empty());
 }
@@ -191,7 +191,7 @@ TEST_CASE("rank 0 that dies during the join ends it for those who are waiting") 
   const auto key = job_key::generate();
   auto host = std::make_unique<party>(io, options_of(0, 3, at), key);
   party guest(io, options_of(1, 3, at), key);
-  // One descriptor is the listening socket, the other one rank 1; it is recognised before a second one is refused.
+  // With two descriptors (the listening socket and a connection), rank 0 has a rank 1. It recognises the first before it refuses a second.
   std::optional<party> probe;
   REQUIRE(run_until(io, [&] {
     if (!probe && host->meeting->descriptors().size() == 2) probe.emplace(io, options_of(1, 3, at), key);
@@ -245,7 +245,7 @@ TEST_CASE("a rank that ends because of another one's end says whose, and hears w
   int told = 0;
   ranks[2]->meeting->leave(cause, [&] {
     ++told;
-    // What the host has sent is in their sockets.
+    // The host's messages are in their sockets already.
     io.poll();
     CHECK(ranks[1]->left.size() == 1);
   });
@@ -255,11 +255,11 @@ TEST_CASE("a rank that ends because of another one's end says whose, and hears w
     REQUIRE(ranks[r]->left.size() == 1);
     CHECK(ranks[r]->left[0] == std::pair<rank_id, parley::runtime::root_cause>{2, cause});
   }
-  ranks[0]->meeting->leave(cause, [&] { ++told; });  // it tells all of them itself
+  ranks[0]->meeting->leave(cause, [&] { ++told; });  // rank 0 tells all ranks itself
   CHECK(told == 2);
   CHECK(run_until(io, [&] { return ranks[1]->left.size() == 2; }));
   CHECK(ranks[1]->left[1] == std::pair<rank_id, parley::runtime::root_cause>{0, cause});
-  ranks[1]->meeting->leave(cause, [&] { ++told; });  // there is nobody who could
+  ranks[1]->meeting->leave(cause, [&] { ++told; });  // nobody is left who could tell others
   CHECK(told == 3);
   for (const auto& rank : ranks) CHECK(rank->lost.empty());
 }

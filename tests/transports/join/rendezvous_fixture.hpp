@@ -1,5 +1,5 @@
 #pragma once
-/// Ranks of a rendezvous in one io_context, raw clients that speak nonsense to it, and waiting without sleeping.
+/// Ranks of a rendezvous in one io_context, raw clients that send invalid data, and waiting without sleeps.
 #include <parley/tests/support/deadline.hpp>
 
 #include <parley/transports/join/loopback.hpp>
@@ -28,7 +28,7 @@ using parley::runtime::errc;
 using parley::runtime::rank_id;
 using parley::runtime::result;
 
-/// Runs the context until the condition holds; false when it does not in time.
+/// Runs the context until the condition holds; returns false if it does not hold in time.
 template <class Condition>
 bool run_until(asio::io_context& io, Condition holds) {
   const parley::tests::deadline limit;
@@ -59,7 +59,7 @@ inline member entry_of(rank_id rank) {
   return me;
 }
 
-/// One rank and what it has heard.
+/// One rank and the events that it has heard of.
 struct party {
   party(asio::io_context& io, const rendezvous_options& options, const job_key& key)
       : party(io, options, key, entry_of(options.rank)) {}
@@ -76,7 +76,7 @@ struct party {
   bool in() const { return outcome && *outcome; }
   errc code() const { return outcome ? outcome->code() : errc::pending; }
   std::string text() const { return outcome && !*outcome ? outcome->reason().what() : ""; }
-  /// The process that was in that place when this one joined.
+  /// Declares dead the process that was in that place when this rank joined.
   void hold_dead(rank_id rank, const std::string& why) const {
     member dead;
     if (rank < outcome->value().members.size()) dead = outcome->value().members[rank];
@@ -100,7 +100,7 @@ inline bool all_in(const parties& ranks) {
   return true;
 }
 
-/// All ranks of a world, in order of rank.
+/// Starts all ranks of a world, in order of rank.
 inline parties start_world(asio::io_context& io, rank_id world, const job_key& key, const listener& at) {
   parties ranks;
   for (rank_id rank = 0; rank < world; ++rank) {
@@ -109,7 +109,7 @@ inline parties start_world(asio::io_context& io, rank_id world, const job_key& k
   return ranks;
 }
 
-/// A client that sends whatever a test likes.
+/// A client that sends any bytes.
 class raw_client {
  public:
   explicit raw_client(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -128,7 +128,7 @@ class raw_client {
   void send(const wire::bytes& data) {
     [[maybe_unused]] const auto put = ::send(fd_, data.data(), data.size(), MSG_NOSIGNAL);
   }
-  /// Takes what has come; true once the other side has closed.
+  /// Receives what has arrived; returns true once the other side has closed.
   bool closed() {
     std::byte chunk[4096];
     ssize_t got = 0;

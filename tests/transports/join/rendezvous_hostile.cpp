@@ -11,10 +11,10 @@ namespace {
 
 wire::bytes bytes_of(const std::string& text) { return wire::writer().text(text).take(); }
 
-/// As if the link had said so.
+/// Stands in for the link's check.
 bool may_be_address(std::span<const std::byte> bytes) { return bytes.size() < 1000; }
 
-/// Rank 0 of a world of two with a raw client at its door; afterwards the real rank 1 must still be able to join.
+/// Rank 0 of a world of two, attacked by a raw client; afterwards the real rank 1 must still be able to join.
 struct besieged {
   explicit besieged(parley::runtime::time_ns handshake = 5_s) : key(job_key::generate()) {
     auto options = options_of(0, 2, at);
@@ -36,7 +36,7 @@ struct besieged {
   std::unique_ptr<party> host;
 };
 
-/// A client that holds the key and has been greeted.
+/// A client that has the key and has received the challenge.
 struct insider {
   insider(besieged& b, rank_id rank, rank_id world) : client(b.at.port), said(hello_of(rank, world)) {
     client.send(wire::frame(wire::type::hello, said.encode()));
@@ -156,7 +156,7 @@ TEST_CASE("a proof without the key, or one recorded earlier, takes no seat") {
   REQUIRE(honest.greeted);
   const auto recorded = wire::frame(wire::type::proof, {}, honest.key, wire::direction::to_host, 0);
   raw_client thief(b.at.port);
-  thief.send(wire::frame(wire::type::hello, honest.said.encode()));  // the same nonce, but rank 0's is fresh
+  thief.send(wire::frame(wire::type::hello, honest.said.encode()));  // the recorded nonce, but rank 0 uses a fresh one
   REQUIRE(run_until(b.io, [&] { return thief.received().size() >= 83; }));
   thief.send(recorded);
   CHECK(b.drops(thief));
@@ -216,7 +216,7 @@ TEST_CASE("another version is refused with both versions") {
   said.version = 9;
   raw_client future(b.at.port);
   auto greeting = said.encode();
-  greeting.resize(greeting.size() + 20);  // it may be longer than ours
+  greeting.resize(greeting.size() + 20);  // a later version's greeting may be longer than ours
   future.send(wire::frame(wire::type::hello, greeting));
   CHECK(b.drops(future));
   const auto& got = future.received();
@@ -227,7 +227,7 @@ TEST_CASE("another version is refused with both versions") {
 }
 
 TEST_CASE("a rank that is refused knows why at once") {
-  // A rank 0 that answers every greeting with one refusal.
+  // A rank 0 that answers every greeting with the same refusal.
   const std::pair<wire::refusal, errc> answers[] = {{wire::refusal::version, errc::protocol_version},
                                                     {wire::refusal::world_size, errc::malformed},
                                                     {wire::refusal::rank, errc::malformed},
@@ -255,7 +255,7 @@ TEST_CASE("a duplicate rank, another world size and a rank out of range are refu
   const auto key = job_key::generate();
   party host(io, options_of(0, 3, at), key);
   party one(io, options_of(1, 3, at), key);
-  // Rank 1 is in when its seat is taken, which only a refused second one can tell from outside.
+  // From outside, only the refusal of a second rank 1 shows that the first one has its seat.
   std::optional<party> second;
   REQUIRE(run_until(io, [&] {
     if (!second) second.emplace(io, options_of(1, 3, at), key);
@@ -307,7 +307,7 @@ TEST_CASE("whoever listens at the port without the key gets neither proof nor ad
   CHECK(run_until(io, [&] { return guest.outcome.has_value(); }));
   CHECK(guest.code() == errc::unauthenticated);
   std::byte got[1024];
-  CHECK(::recv(accepted, got, sizeof got, 0) == 5 + 66);  // the greeting, nothing else
+  CHECK(::recv(accepted, got, sizeof got, 0) == 5 + 66);  // the greeting and nothing else
   ::close(accepted);
   ::close(at.fd);
 }

@@ -52,7 +52,7 @@ TEST_CASE("a world of one joins without a socket") {
   asio::io_context io;
   rendezvous_options options;
   party alone(io, options, job_key());
-  CHECK_FALSE(alone.outcome);  // never from inside the call
+  CHECK_FALSE(alone.outcome);  // the outcome is never reported from inside the call
   io.poll();
   REQUIRE(alone.in());
   CHECK(alone.meeting->descriptors().empty());
@@ -70,7 +70,7 @@ TEST_CASE("without a key a loopback rendezvous works and says that it is unauthe
 TEST_CASE("ranks that start before rank 0 wait for it") {
   asio::io_context io;
   listener at;
-  ::close(std::exchange(at.fd, -1));  // a port where nobody listens yet
+  ::close(std::exchange(at.fd, -1));  // a port on which nobody listens yet
   const auto key = job_key::generate();
   parties ranks;
   for (const rank_id rank : {1U, 2U}) ranks.push_back(std::make_unique<party>(io, options_of(rank, 3, at), key));
@@ -93,7 +93,7 @@ TEST_CASE("the open sockets are shown, one per other rank on rank 0 and one else
 }
 
 TEST_CASE("destroying a rendezvous in the middle of a join leaves nothing behind") {
-  // After every number of steps once, so that every state is torn down.
+  // Stops after every number of steps, so that every state is torn down.
   for (int steps = 0; steps < 60; ++steps) {
     asio::io_context io;
     const listener at;

@@ -1,4 +1,4 @@
-// Ranks that come back as new processes: who gets in, what they are given, and what the others hear.
+// Ranks that restart as new processes: who is admitted, what the new process receives, and what the other ranks hear.
 #include <parley/tests/transports/join/rendezvous_fixture.hpp>
 
 #include <parley/runtime/time/reactor.hpp>
@@ -19,11 +19,12 @@ rendezvous_options may_restart(rank_id rank, rank_id world, const listener& at, 
   rendezvous_options o = options_of(rank, world, at);
   o.max_restarts = most;
   o.restarts = restarts;
-  o.is_address = [](std::span<const std::byte> bytes) { return bytes.size() >= 100; };  // as the fixture's are
+  // the fixture's addresses have 100 bytes or more
+  o.is_address = [](std::span<const std::byte> bytes) { return bytes.size() >= 100; };
   return o;
 }
 
-/// A job that runs.
+/// A running job.
 struct running {
   explicit running(rank_id size) : world(size) {
     for (rank_id r = 0; r < world; ++r) ranks.push_back(std::make_unique<party>(io, may_restart(r, world, at), key));
@@ -35,7 +36,7 @@ struct running {
   bool ended(const party& p) {
     return run_until(io, [&] { return p.outcome.has_value(); });
   }
-  /// All but `rank` hold it for lost.
+  /// Ends `rank`, and waits until all other ranks have declared it lost.
   bool loses(rank_id rank) {
     ranks[rank]->meeting.reset();
     return run_until(io, [&] {
@@ -77,7 +78,7 @@ TEST_CASE("a rank that died comes back as a new process, with the roster and the
     CHECK(job.ranks[r]->back[0] == its.members[2]);
     CHECK(job.ranks[r]->lost.size() == 1);
   }
-  // And again; it is watched like any other.
+  // The new process is watched like any other, and may be replaced in turn.
   anew->meeting.reset();
   CHECK(run_until(job.io, [&] { return job.ranks[0]->lost.size() == 2 && job.ranks[1]->lost.size() == 2; }));
   const auto last = job.come(2, 2);
@@ -135,7 +136,7 @@ TEST_CASE("without the job's key nobody takes a place in a job that runs, nor le
   party stranger(job.io, may_restart(1, 2, job.at, 1), job_key::generate());
   REQUIRE(job.ended(stranger));
   CHECK(stranger.code() == errc::unauthenticated);
-  // The old process's place and a new one's are challenged alike.
+  // A rank is challenged alike, whether it claims the old process's place or a new one's.
   for (const std::uint32_t restarts : {0U, 1U}) {
     auto said = hello_of(1, 2);
     said.incarnation = parley::runtime::incarnation_of(7, restarts);
@@ -206,7 +207,7 @@ TEST_CASE("a process whose successor comes is lost for the others first, and is 
   }
   CHECK(run_until(job.io, [&] { return !job.ranks[2]->lost.empty(); }));
   CHECK(job.ranks[2]->lost[0].first == 2);
-  job.ranks[2]->meeting.reset();  // which is not the end of the new one
+  job.ranks[2]->meeting.reset();  // ends the old process only
   anew->meeting->leave();
   CHECK(run_until(job.io, [&] { return job.ranks[1]->left.size() == 1; }));
   CHECK(job.ranks[1]->lost.size() == 1);
@@ -233,7 +234,7 @@ TEST_CASE("a verdict on a process in whose place a newer one is, from whatever h
   for (const rank_id r : {0U, 1U, 3U}) REQUIRE(job.hears_of_return(r));
   job.ranks[0]->hold_dead(2, "rank 2 died or was stopped");
   job.ranks[1]->hold_dead(2, "rank 2 died or was stopped");
-  job.ranks[1]->meeting->leave();  // what came before has been heard when that is
+  job.ranks[1]->meeting->leave();  // the ranks have heard the claims above when they hear that rank 1 leaves
   CHECK(run_until(job.io, [&] { return !job.ranks[0]->left.empty() && !job.ranks[3]->left.empty(); }));
   for (const rank_id r : {0U, 3U}) CHECK(job.ranks[r]->lost.size() == 1);
   CHECK(anew->lost.empty());
@@ -258,7 +259,7 @@ TEST_CASE("who comes back learns which ranks are gone, and of those that come ba
   CHECK(one->outcome->value().members[2] == two->outcome->value().members[2]);
   CHECK(run_until(job.io, [&] { return two->back.size() == 1; }));
   CHECK(two->back[0] == one->outcome->value().members[1]);
-  // Of one that is there again it hears nothing but that.
+  // It hears only of rank 3's end: rank 2, which has ended too, is there again.
   CHECK(run_until(job.io, [&] { return one->left.size() == 1; }));
   CHECK(one->lost.empty());
 }

@@ -22,7 +22,7 @@ result<placement> read(const variables& set) {
   });
 }
 
-/// The error must name all of these.
+/// Checks that the error names all of these.
 void refused(const variables& set, std::initializer_list<const char*> named) {
   const auto place = read(set);
   REQUIRE_FALSE(place);
@@ -246,7 +246,7 @@ TEST_CASE("one process told the same by two launchers has one place") {
   set.insert({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_FD", "6"}});
   const auto place = read(set).value();
   CHECK(place.launcher == launcher_kind::pmi);
-  CHECK(place.local_size == 2U);  // which PMI itself does not say here
+  CHECK(place.local_size == 2U);  // PMI does not give the local size here
 }
 
 TEST_CASE("of launchers that are nested the innermost counts") {
@@ -266,7 +266,8 @@ TEST_CASE("of launchers that are nested the innermost counts") {
 }
 
 TEST_CASE("a launcher inside parley run counts, and what belongs to the outer job is left alone") {
-  auto set = changed(parley_run, "PARLEY_RENDEZVOUS_FD", "6");  // rank 0's, if this were the outer rank 0
+  // the descriptor that rank 0 would inherit if this were the outer rank 0
+  auto set = changed(parley_run, "PARLEY_RENDEZVOUS_FD", "6");
   set["OMPI_COMM_WORLD_RANK"] = "1";
   set["OMPI_COMM_WORLD_SIZE"] = "3";
   set["OMPI_COMM_WORLD_LOCAL_SIZE"] = "3";
@@ -278,7 +279,7 @@ TEST_CASE("a launcher inside parley run counts, and what belongs to the outer jo
   CHECK(place.key_fd == -1);
   CHECK(place.listening_fd == -1);
   CHECK(place.report_fd == -1);
-  // Variables that a person has set count before a launcher's.
+  // Variables that a person has set take precedence over a launcher's.
   CHECK(read(without(without(set, "PARLEY_KEY_FD"), "PARLEY_RENDEZVOUS_FD")).value().launcher ==
         launcher_kind::parley_run);
 }

@@ -29,7 +29,7 @@ using parley::runtime::rank_id;
 
 namespace {
 
-/// A shell script as the program, with everything that the launcher says collected.
+/// Runs a shell script as the program and collects everything that the launcher says.
 struct script {
   script(rank_id ranks, const std::string& text) {
     options.ranks = ranks;
@@ -75,13 +75,13 @@ std::size_t open_descriptors() {
   return count;
 }
 
-/// Ends of a pipe whose writing end the ranks inherit: reading it ends when all of them are gone.
+/// A pipe whose writing end the ranks inherit: reading it ends when all of them have ended.
 struct lifeline {
   lifeline() { REQUIRE(::pipe(ends) == 0); }
   ~lifeline() { ::close(ends[0]); }
   lifeline(const lifeline&) = delete;
   lifeline& operator=(const lifeline&) = delete;
-  /// Reads until the text ends in `until` or all writers are gone; false when neither comes.
+  /// Reads until the text ends in `until` or all writers have ended; false on timeout.
   bool read_until(const std::string& until) {
     for (const parley::tests::deadline limit; !limit.is_over();) {
       pollfd wait{ends[0], POLLIN, 0};
@@ -98,8 +98,8 @@ struct lifeline {
   std::string text;
 };
 
-/// How a launcher ends that may have so many files open, with ranks that have input and report, and end when all of them have begun:
-/// 0: well; 1: it refuses to begin; 2: otherwise.
+/// Runs a launcher that may have `files` open files. Its ranks have input and reports, and end once all have started. Returns 0: it
+/// succeeded; 1: it refused to start; 2: anything else.
 int launched_with(rlim_t files) {
   const parley::tests::scratch_folder here;
   const pid_t child = ::fork();
@@ -140,7 +140,7 @@ TEST_CASE("a rank that fails is started again, so often in all, and told how oft
                  [ "$(cat "$FOLDER/1" "$FOLDER/2" | wc -l)" = 5 ] && touch "$FOLDER/end"; exit 0)sh");
   s.options.environment = {{"FOLDER", here.path.string()}};
   s.options.restarts = 3;
-  ::setenv("PARLEY_RESTART_COUNT", "7", 1);  // of a job around this one
+  ::setenv("PARLEY_RESTART_COUNT", "7", 1);  // belongs to an outer job
   CHECK(s.run() == 0);
   ::unsetenv("PARLEY_RESTART_COUNT");
   const std::string key = s.out[0].at(1);
@@ -183,7 +183,7 @@ TEST_CASE("a rank that fails when no restart is left ends the job, and so does r
 
 TEST_CASE("a rank that ended because rank 0 was ending is not started again, though its own end is seen first") {
   const parley::tests::scratch_folder here;
-  // Rank 0 goes on until rank 1 has been waited for.
+  // Rank 0 ends only after the launcher has reaped rank 1.
   script s(2, R"sh(cd "$FOLDER"
                    if [ $PARLEY_RANK = 1 ]; then
                      echo $$ > writing; mv writing pid
@@ -232,7 +232,7 @@ TEST_CASE("ranks get their place, a key and a job, and rank 0 the listening sock
 
 TEST_CASE("a rank has only the descriptors that it should have, and the launcher keeps none") {
   const auto before = open_descriptors();
-  // The shell lists its own: standard three, key, report, on rank 0 the socket; ls adds the folder it reads.
+  // `ls` sees the three standard descriptors, the key, the report, on rank 0 the socket, and the folder that it reads.
   script s(2, "ls /proc/self/fd | wc -l; exec 2>&1; cat; echo stdin ended");
   s.options.on_report = [](rank_id, std::span<const std::byte>) {};
   script bare(1, "ls /proc/self/fd | wc -l");
@@ -337,7 +337,7 @@ TEST_CASE("a rank that ignores SIGTERM is killed, with its children") {
   CHECK(s.end.ranks[0].code == SIGKILL);
   CHECK(s.noticed("no end after SIGTERM"));
   ::close(line.ends[1]);
-  CHECK(line.read_until(""));  // the sleeping grandchild held it
+  CHECK(line.read_until(""));  // the sleeping grandchild held the pipe open
 }
 
 TEST_CASE("what a rank leaves running in its group ends with it") {
@@ -349,7 +349,7 @@ TEST_CASE("what a rank leaves running in its group ends with it") {
 }
 
 TEST_CASE("a job that takes too long is ended and named") {
-  // More time for rank 0 where a busy machine has not let it end.
+  // Tries again with a longer limit if a busy machine did not let rank 0 end in time.
   for (const int limit_ms : {100, 1'000, 60'000}) {
     script s(2, "if [ $PARLEY_RANK = 0 ]; then exit 0; fi; exec sleep 1000");
     s.options.timeout_ns = limit_ms * 1_ms;
@@ -392,7 +392,7 @@ TEST_CASE("what ranks report comes byte by byte to the launcher") {
 }
 
 TEST_CASE("ranks die with a launcher that is killed, and end with one that is told to") {
-  // The ranks themselves, and behind a script that waits for them.
+  // A rank itself, and a rank behind a shell that waits for it.
   for (const char* const rank : {"exec sleep 1000", "sleep 1000; exit 0"}) {
     for (const int number : {SIGKILL, SIGTERM, SIGINT}) {
       CAPTURE(rank);
@@ -406,9 +406,9 @@ TEST_CASE("ranks die with a launcher that is killed, and end with one that is to
         ::_exit(s.run());
       }
       ::close(line.ends[1]);
-      REQUIRE(line.read_until("xxx"));  // all three run
+      REQUIRE(line.read_until("xxx"));  // all three ranks run
       ::kill(launcher, number);
-      CHECK(line.read_until(""));  // and all three are gone
+      CHECK(line.read_until(""));  // all three ranks have ended
       int status = 0;
       ::waitpid(launcher, &status, 0);
       if (number != SIGKILL) CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 1));
@@ -469,7 +469,7 @@ TEST_CASE("ranks of a launcher that is hung up on are told so by SIGTERM") {
   if (launcher == 0) {
     ::close(line.ends[0]);
     const std::string to = " > /proc/self/fd/" + std::to_string(line.ends[1]);
-    // UCX, for one, takes SIGHUP for its own.
+    // Libraries use SIGHUP themselves (UCX does), so the rank ignores it.
     script s(1, "trap 'printf t" + to + "; exit 3' TERM; trap '' HUP; sleep 1000 & printf x" + to + "; wait");
     ::_exit(s.run());
   }
@@ -482,7 +482,7 @@ TEST_CASE("ranks of a launcher that is hung up on are told so by SIGTERM") {
   ::waitpid(launcher, &status, 0);
 }
 
-/// A launcher in a process of its own that says all into one pipe, whose writing end it alone keeps.
+/// Starts a launcher in a process of its own. It writes everything into one pipe, whose writing end only the launcher holds.
 pid_t launcher_into(const int (&pipe)[2], const std::string& text, parley::runtime::time_ns timeout_ns) {
   const pid_t launcher = ::fork();
   if (launcher == 0) {
@@ -518,7 +518,7 @@ TEST_CASE("a launcher whose output nobody reads still ends when it is told to") 
     lifeline line;
     const pid_t launcher = launcher_into(line.ends, text, parley::runtime::never);
     int held = 0;
-    CHECK(until([&] { return ::ioctl(line.ends[0], FIONREAD, &held) == 0 && held >= 60'000; }));  // and no room is left
+    CHECK(until([&] { return ::ioctl(line.ends[0], FIONREAD, &held) == 0 && held >= 60'000; }));  // the pipe is full
     ::kill(launcher, SIGTERM);
     CHECK(ends(launcher));
   }

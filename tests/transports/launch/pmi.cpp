@@ -22,10 +22,10 @@ using parley::runtime::result;
 
 namespace {
 
-/// Stands in for a launcher: speaks PMI-1 with some processes over socket pairs, one line after another.
+/// Stands in for a launcher: speaks PMI-1 with several processes over socket pairs, line by line.
 class stand_in {
  public:
-  /// `answer` may replace an answer; an empty one hangs up.
+  /// `answer` may replace the usual answer; an empty answer closes the connection.
   explicit stand_in(rank_id size, std::function<std::string(const std::string& said, std::string usual)> answer = {})
       : answer_(std::move(answer)) {
     for (rank_id rank = 0; rank < size; ++rank) {
@@ -39,7 +39,7 @@ class stand_in {
   stand_in(const stand_in&) = delete;
   stand_in& operator=(const stand_in&) = delete;
   ~stand_in() {
-    for (const int fd : theirs_) ::close(fd);  // which ends the conversation
+    for (const int fd : theirs_) ::close(fd);  // ends the conversation
     serving_.join();
     for (const int fd : ours_) ::close(fd);
   }
@@ -155,7 +155,7 @@ TEST_CASE("a launcher that refuses, speaks nonsense, hangs up or says nothing en
   CHECK(with("cmd=put", "cmd=put_result rc=-1 msg=no") == errc::malformed);
   CHECK(with("cmd=barrier_in", "\x1b[2J") == errc::malformed);
   CHECK(with("cmd=barrier_in", std::string(5000, 'x')) == errc::malformed);
-  CHECK(with("cmd=init", "silence", 30_ms) == errc::timeout);  // the first step: the time for it is the whole limit
+  CHECK(with("cmd=init", "silence", 30_ms) == errc::timeout);  // the timeout of the first step is the whole limit
 }
 
 TEST_CASE("a descriptor that is no connection, or closed, is an error and not a crash") {

@@ -1,6 +1,5 @@
 #pragma once
-/// Runs a test as several processes: forks one child per rank, lets them exchange what they have to tell each other,
-/// and collects how each ended, with a deadline.
+/// Runs a test as several processes: forks one child per rank, lets the children exchange data, and collects how each ended by a deadline.
 ///
 ///     auto outcome = run_processes(2, [](rank_id rank, meeting& all) {
 ///       auto addresses = all.gather(my_address);
@@ -8,8 +7,8 @@
 ///     });
 ///     CHECK_MESSAGE(outcome.fine(), outcome.text());
 ///
-/// The parent must not have started UCX or threads. A child that throws, fails an expectation, crashes or is late is
-/// named with its reason. Children end without running static destructors; with ASan their leaks are looked for.
+/// The parent must not have started UCX or threads. The outcome names each child that throws, fails an expectation, crashes or is late,
+/// with the reason. Children exit without running static destructors; with ASan they check for leaks first.
 #include <parley/identifiers.hpp>
 
 #include <poll.h>
@@ -90,16 +89,16 @@ inline std::optional<blob> read_blob(int fd) {
 }
 }  // namespace wire
 
-/// A child's way to the others.
+/// A child's connection to the other children.
 class meeting {
  public:
   meeting(int fd, rank_id size) : fd_(fd), size_(size) {}
-  /// What each rank brought, in the order of ranks; nothing for one that has ended. Waits for all that live.
+  /// Waits for all living ranks. Returns what each rank brought, in order of rank; empty for a rank that has ended.
   std::vector<blob> gather(std::span<const std::byte> mine) {
     bring(mine);
     return take();
   }
-  /// The same for a rank that has something to do meanwhile: `take` does not wait once `brought` is true.
+  /// Like `gather()`, for a rank that has other work meanwhile: `take()` does not wait once `brought()` is true.
   void bring(std::span<const std::byte> mine) {
     const auto kind = wire::kind::gather;
     if (!wire::write_all(fd_, &kind, 1) || !wire::write_blob(fd_, mine)) throw std::runtime_error("the parent is gone");
@@ -141,7 +140,7 @@ struct outcomes {
 
 struct process_options {
   std::chrono::seconds within{120};
-  std::set<rank_id> killed;  ///< ranks that shall end by SIGKILL
+  std::set<rank_id> killed;  ///< ranks that must end by SIGKILL
 };
 
 inline outcomes run_processes(rank_id count, const std::function<void(rank_id, meeting&)>& body,
@@ -190,7 +189,7 @@ inline outcomes run_processes(rank_id count, const std::function<void(rank_id, m
   }
 
   const auto until = std::chrono::steady_clock::now() + chosen.within;
-  // Reaps at once: to UCX, which looks for the process, a zombie is alive.
+  // Reaps the child at once: UCX looks for the process, and a zombie counts as alive.
   const auto hang_up = [](child& c) {
     ::close(c.fd);
     c.fd = -1;

@@ -1,4 +1,4 @@
-// What the target of a carried put or get accepts, what a fence says, and what withdrawing stops.
+// Which carried puts and gets a target accepts, what a fence reports, and what a withdrawal stops.
 #include <parley/tests/transports/ucx/ucx_fixture.hpp>
 
 #include <parley/transports/ucx/carried_memory.hpp>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto carrier = channel::transfers;
 
-/// The header as it travels, written down anew: what the two ends understand is fixed.
+/// The header on the wire, written down independently: the format is fixed.
 struct raw_message {
   std::uint32_t kind = 0;
   std::uint32_t from = 0;
@@ -73,7 +73,7 @@ TEST_CASE("a refused put fails every fence behind it, whoever asks first, and no
     CHECK(book.outcome_of(*done) == expected);
   }
   book.landed(3, errc::cancelled);
-  CHECK(book.outcome_of({9, 4}) == errc::unavailable);  // of the first
+  CHECK(book.outcome_of({9, 4}) == errc::unavailable);  // the outcome of the first refused put
 }
 
 TEST_CASE("a hostile origin can make its target keep only so much") {
@@ -87,7 +87,7 @@ TEST_CASE("a fence behind a put that was forgotten for want of room fails, and n
   landings book;
   for (std::uint64_t n = 1; n <= landings::most_beyond + 1; ++n) book.landed(n, errc::none);
   REQUIRE(book.wait({1, landings::most_beyond + 1}));
-  CHECK(!book.take_done());  // its puts are known
+  CHECK(!book.take_done());  // request 1 waits for a put that has not landed, but all its puts fit in the record
   REQUIRE(book.wait({2, landings::most_beyond + 2}));
   const auto failed = book.take_done();
   REQUIRE(failed);
@@ -184,13 +184,13 @@ TEST_CASE("a message behind puts comes once they have landed, though its sender 
       PARLEY_EXPECT(waited(self, self.wire.announce(1, channel::data, tests::bytes_of(text), &announced), announced) ==
                     errc::none);
       self.until([&] { return put.calls > 0; });
-      // Connected: what is small has left when this returns.
+      // The ranks are connected, so a small put has been sent when the call returns.
       const blob twos(small.size(), std::byte{2});
       awaited second;
       PARLEY_EXPECT(self.wire.put(1, {keys[1], address}, twos, &put) == errc::none);
       PARLEY_EXPECT(self.wire.announce(1, channel::data, tests::bytes_of(text), &second) == errc::pending);
       all.barrier();
-      all.barrier();  // it stands still meanwhile
+      all.barrier();  // rank 1 does not poll meanwhile
       PARLEY_EXPECT(second.calls == 0);
       self.until([&] { return second.calls > 0; });
       PARLEY_EXPECT(second.outcome == errc::none);
@@ -224,7 +224,7 @@ TEST_CASE("a message behind a put that was refused does not come, and a hostile 
       blob forged = keys[1];
       forged[16] ^= std::byte{1};  // the token
       PARLEY_EXPECT(waited(self, self.wire.put(1, {forged, address}, data, &done), done) == errc::none);
-      // Also behind a fence that has been told already.
+      // Also behind a fence that has been reported already.
       for (int i = 0; i < 2; ++i) {
         awaited announced;
         PARLEY_EXPECT(waited(self, self.wire.announce(1, channel::data, tests::bytes_of(text), &announced),
@@ -232,7 +232,7 @@ TEST_CASE("a message behind a put that was refused does not come, and a hostile 
       }
       const blob too_long(link::max_header_bytes + 1, std::byte{1});
       PARLEY_EXPECT(self.wire.announce(1, channel::data, too_long, &done) == errc::bad_argument);
-      // To the channel that carries it, to one that there is not, and more than a header.
+      // Invalid announcements: to the carrying channel, to a channel that does not exist, and with more than a header.
       raw_message m{.kind = fence_kind, .address = static_cast<std::uint64_t>(carrier)};
       PARLEY_EXPECT(self.send_and_wait(1, carrier, bytes_of(m), data) == errc::none);
       m.address = 77;
@@ -283,7 +283,7 @@ TEST_CASE("nothing lands any more in memory that was withdrawn in the middle of 
     blob memory(std::size_t{32} << 20U);
     const blob data(memory.size(), std::byte{1});
     awaited done;
-    node self(rank, 2, all);  // goes before what it may still read
+    node self(rank, 2, all);  // destroyed before the memory that it may still read
     self.listen();
     const auto mine = self.wire.expose(memory).value();
     const auto keys = all.gather(mine.key);
@@ -292,8 +292,8 @@ TEST_CASE("nothing lands any more in memory that was withdrawn in the middle of 
       PARLEY_EXPECT(self.wire.put(1, {keys[1], address}, data, &done) == errc::pending);
       self.until([&] { return !self.control.got.empty(); });
       PARLEY_EXPECT(done.calls == 0);
-      all.barrier();  // it stands still
-      all.barrier();  // and comes back
+      all.barrier();
+      all.barrier();  // rank 1 has withdrawn and overwritten its memory meanwhile
       for (int turn = 0; turn < 100'000; ++turn) self.wire.poll();
       all.barrier();
     } else {
@@ -319,7 +319,7 @@ TEST_CASE("nothing is written any more where an abandoned get would have gone") 
     blob memory(std::size_t{32} << 20U, std::byte{1});
     blob into(rank == 0 ? memory.size() : 0, std::byte{0});
     awaited done;
-    node self(rank, 2, all);  // goes before what it may still write
+    node self(rank, 2, all);  // destroyed before the memory that it may still write
     self.listen();
     const auto mine = self.wire.expose(memory).value();
     const auto keys = all.gather(mine.key);

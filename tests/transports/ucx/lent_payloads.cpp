@@ -1,4 +1,4 @@
-// Payloads that a neighbour's kernel copies out of the sender's memory: who may, and what becomes of those that end otherwise.
+// Payloads that the receiver's kernel copies out of a neighbour's memory: who may lend, and what becomes of abnormal ends.
 #include <parley/tests/transports/ucx/ucx_fixture.hpp>
 
 #include <parley/transports/ucx/carried_memory.hpp>
@@ -20,16 +20,17 @@ using namespace parley::tests;
 namespace {
 
 constexpr auto loans = static_cast<std::size_t>(channel::loans);
-constexpr std::size_t large = 3'500'000;  // more than is copied at a time
+constexpr std::size_t large = 3'500'000;  // larger than one piece of a copy
 
-/// Two ranks of which each has found out that it may read the other's memory.
+/// Two ranks that have both found that they can read each other's memory.
 struct neighbours : node {
   neighbours(rank_id rank, meeting& all) : node(rank, 2, all), other(1 - rank) {
     listen();
     const blob first = pattern(large, 7);
     awaited sent;
     const errc started = wire.send(other, channel::data, bytes_of("first"), first, &sent);
-    until([&] { return !data.got.empty() && said() >= 2; });  // the question, and the answer to ours
+    // received: the question of the other rank, and its answer to ours
+    until([&] { return !data.got.empty() && said() >= 2; });
     blob into(large);
     PARLEY_EXPECT(fetch_and_wait(std::move(data.got.front()), into) == errc::none);
     data.got.clear();
@@ -38,14 +39,14 @@ struct neighbours : node {
     meet(all);
     before = wire.statistics();
   }
-  /// Meets the other while the link goes on.
+  /// Waits for the other rank and keeps polling the link meanwhile.
   void meet(meeting& all) {
     all.bring({});
     until([&] { return all.brought(); });
     static_cast<void>(all.take());
   }
   std::uint64_t said() const { return wire.statistics().received[loans]; }
-  /// How many payloads were lent, or returned, since they know each other.
+  /// How many messages about loans (lent, returned) this rank has sent since the two know each other.
   std::uint64_t lent() const { return wire.statistics().sent[loans] - before.sent[loans]; }
   void lend(std::span<const std::byte> payload, awaited& done) {
     PARLEY_EXPECT(wire.send(other, channel::data, bytes_of("x"), payload, &done) == errc::pending);
@@ -79,7 +80,7 @@ struct pages {
   void* at;
 };
 
-/// One rank's end of a link inside of this process, on which nothing ends that has a completion.
+/// One rank's end of a link within this process. An operation with a completion never ends on it.
 struct stubborn_link final : link {
   stubborn_link(rank_id r) : self(r) {}
   rank_id rank() const noexcept override { return self; }
@@ -92,7 +93,7 @@ struct stubborn_link final : link {
     under_way.emplace_back(on, arrival(header, payload));
     return errc::none;
   }
-  /// What was sent, and is not pending, arrives.
+  /// Delivers the messages that were sent and are not pending.
   void deliver() {
     for (auto& [on, message] : std::exchange(under_way, {}))
       other->handlers[static_cast<std::size_t>(on)]->on_arrival(std::move(message));
@@ -122,7 +123,7 @@ TEST_CASE("of what could not be read, and is on its way after all, a message may
     arrival came;
     transports::lent_payloads lender(mine, {}, [](channel, arrival&&) {});
     transports::lent_payloads reader(its, {}, [&](channel, arrival&& m) { came = std::move(m); });
-    REQUIRE_FALSE(lender.may_lend(1, large));  // it asks
+    REQUIRE_FALSE(lender.may_lend(1, large));  // the lender asks the other rank first
     mine.deliver();
     its.deliver();
     REQUIRE(lender.may_lend(1, large));
@@ -153,7 +154,7 @@ TEST_CASE("neighbours read large payloads where they lie, in both directions at 
       PARLEY_EXPECT(into == theirs);
       self.until([&] { return sent.calls == 1; });
       PARLEY_EXPECT(sent.outcome == errc::none);
-      expected += 2;  // the word of ours, and the one that theirs was read
+      expected += 2;  // two messages sent: our loan, and the notice that the other's payload was read
     }
     PARLEY_EXPECT(self.lent() == expected);
     const blob shorter = pattern((32U << 10U) - 1, 1);
@@ -177,7 +178,7 @@ TEST_CASE("a payload that nobody wants is given back, and so is one whose fetch 
         self.until([&] { return sent.calls == 1; });
         PARLEY_EXPECT(sent.outcome == errc::none);
       } else if (!begun) {
-        self.next();  // and drops it
+        self.next();  // drops the message
       } else {
         awaited fetched;
         PARLEY_EXPECT(self.wire.fetch(self.next(), into, &fetched) == errc::pending);
@@ -226,7 +227,7 @@ TEST_CASE("what is taken back in the midst of being read fails there, too") {
     if (rank == 0) {
       awaited sent;
       self.lend(payload, sent);
-      all.barrier();  // the first piece is read
+      all.barrier();  // the other rank has read the first piece
       self.wire.abandon(sent);
       std::fill(payload.begin(), payload.end(), std::byte{0});
       self.until([&] { return sent.calls == 1; });
@@ -285,7 +286,7 @@ TEST_CASE("memory that the kernel does not read is sent after all, and after a f
         self.lend(memory.bytes(), sent);
         memory.allow(PROT_NONE);
         all.barrier();
-        all.barrier();  // the other has tried
+        all.barrier();  // the other rank has tried to read
         memory.allow(PROT_READ);
         self.until([&] { return sent.calls == 1; });
         PARLEY_EXPECT(sent.outcome == errc::none);
@@ -330,7 +331,7 @@ TEST_CASE("a put that could not be read, and is sent after all, is not cancelled
       PARLEY_EXPECT(self.wire.put(1, {keys[1], address}, payload.bytes(), &done) == errc::pending);
       payload.allow(PROT_NONE);
       all.barrier();
-      all.barrier();  // the other has tried
+      all.barrier();  // the other rank has tried to read
       payload.allow(PROT_READ);
       self.until([&] { return self.said() > heard; });
       self.wire.cancel(done);
@@ -366,11 +367,12 @@ TEST_CASE("a link that closes while it sends after all what could not be read en
         all.barrier();
         memory.allow(PROT_READ);
         const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
-        while (std::chrono::steady_clock::now() < until) self.wire.poll();  // it hears that it shall send it
+        // rank 1 asks it to send the payload instead
+        while (std::chrono::steady_clock::now() < until) self.wire.poll();
       } else {
         all.barrier();
         PARLEY_EXPECT(self.wire.fetch(self.next(), into, &done) == errc::pending);
-        all.barrier();  // and polls no more
+        all.barrier();  // does not poll any more
       }
       all.barrier();
     }
@@ -410,7 +412,7 @@ TEST_CASE("what is read for a get from a peer that is given up ends once") {
 TEST_CASE("a loan ends with its receiver, and what a dead neighbour has lent is not waited for") {
   for (const bool known : {false, true}) {
     for (const rank_id dies : {rank_id{0}, rank_id{1}}) {
-      if (known && dies == 1) continue;  // the other never learns it while it waits
+      if (known && dies == 1) continue;  // the surviving sender never learns of the death while it waits
       const outcomes ended = run_processes(2,
                                            [dies, known](rank_id rank, meeting& all) {
                                              neighbours self(rank, all);
@@ -421,14 +423,15 @@ TEST_CASE("a loan ends with its receiver, and what a dead neighbour has lent is 
                                              if (rank == 0) {
                                                self.lend(payload, done);
                                                if (dies == 0) {
-                                                 self.meet(all);  // the other has the message
+                                                 self.meet(all);  // the other rank has the message
                                                  ::kill(::getpid(), SIGKILL);
                                                }
                                              } else {
                                                arrival message = self.next();
                                                if (dies == 1) ::kill(::getpid(), SIGKILL);
                                                self.meet(all);
-                                               static_cast<void>(all.gather({}));  // only when the other is gone
+                                               // returns only after the other rank's death
+                                               static_cast<void>(all.gather({}));
                                                if (known) self.until([&] { return self.failed.has(0); });
                                                started = self.wire.fetch(std::move(message), into, &done);
                                                if (started != errc::pending) done.outcome = started;
@@ -450,7 +453,7 @@ TEST_CASE(
       blob memory(large, putting ? std::byte{0} : std::byte{1});
       blob other(large, putting ? std::byte{1} : std::byte{0});
       awaited done;
-      neighbours self(rank, all);  // goes before what it may still touch
+      neighbours self(rank, all);  // destroyed before the memory that it may still touch
       const auto mine = self.wire.expose(memory).value();
       const std::uint64_t said_before = self.lent();
       all.bring(mine.key);
@@ -464,7 +467,7 @@ TEST_CASE(
         if (!putting) self.until([&] { return other[0] == std::byte{1}; });
         if (!putting) PARLEY_EXPECT(done.calls == 0);
         all.barrier();
-        all.barrier();  // it is withdrawn, and its owner has written something else
+        all.barrier();  // the memory is withdrawn, and its owner has overwritten it
         self.until([&] { return done.calls == 1; });
         if (!putting) PARLEY_EXPECT(done.outcome == errc::send_failed);
       } else {

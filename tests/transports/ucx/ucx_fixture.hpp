@@ -1,5 +1,5 @@
 #pragma once
-/// One rank of a test over UCX: a connected link that records what comes.
+/// One rank of a test over UCX: a connected link that records arrivals.
 #include <parley/tests/support/awaited.hpp>
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/recorder.hpp>
@@ -28,7 +28,7 @@ inline std::runtime_error late(const std::source_location& where) {
 
 class node {
  public:
-  /// Not connected yet.
+  /// A link without connections.
   explicit node(const ucx_link::options& o) : wire(o) {}
   node(rank_id rank, rank_id world, meeting& all, transports::transfer_way transfers = transports::transfer_way::best)
       : wire({.rank = rank, .world_size = world, .transfers = transfers}) {
@@ -49,7 +49,7 @@ class node {
       if (std::chrono::steady_clock::now() > deadline) throw late(where);
     }
   }
-  /// Sends and waits until the payload is free again.
+  /// Sends, and waits until the payload may be reused.
   errc send_and_wait(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload) {
     awaited sent;
     const errc started = wire.send(to, on, header, payload, &sent);
@@ -64,7 +64,7 @@ class node {
     until([&] { return fetched.calls > 0; });
     return fetched.outcome;
   }
-  /// Meets the others without leaving their messages alone: only when all are done may anyone stop.
+  /// Waits for all ranks and keeps polling meanwhile: no rank may stop before all are done.
   void finish(meeting& all) {
     const std::string text = "finished";
     for (rank_id peer = 0; peer < wire.world_size(); ++peer)
@@ -79,7 +79,7 @@ class node {
     all.barrier();
   }
 
-  ucx_link wire;  // first, so that it goes last: arrivals must be gone before their link
+  ucx_link wire;  // first, so that it is destroyed last: arrivals must be gone before their link
   recorder control;
   recorder data;
   failures failed;

@@ -1,4 +1,4 @@
-// What UCX writes about peers that are gone, in the process of the rank that finds them so.
+// What UCX prints about dead peers, in the process of the rank that finds them dead.
 #include <parley/tests/transports/ucx/ucx_fixture.hpp>
 
 #include <doctest/doctest.h>
@@ -20,7 +20,7 @@ using namespace parley::tests;
 
 namespace {
 
-/// From here on all that this process prints, by UCX's streams and ours.
+/// Collects everything that this process prints from now on, through UCX's streams and ours.
 class printed {
  public:
   printed() : file_(::memfd_create("printed", MFD_CLOEXEC)) {
@@ -50,8 +50,8 @@ TEST_CASE("a rank that comes to processes which are gone prints one line of each
     node first(mine);
     const std::vector<blob> addresses = all.gather(first.wire.address());
     if (rank != 0) ::kill(::getpid(), SIGKILL);
-    all.barrier();  // alone
-    // Each time from the beginning, as by then it knows that the process is gone.
+    all.barrier();  // rank 0 alone
+    // A new link for each peer: the link before it has noticed by then that a process is gone.
     for (rank_id peer = 1; peer < world; ++peer) {
       node self(mine);
       self.listen();

@@ -1,4 +1,4 @@
-// What is UCX's own among what tests/links says of all links.
+// Tests of UCX itself that go beyond those that tests/links makes of every link.
 #include <parley/tests/transports/ucx/ucx_fixture.hpp>
 
 #include <doctest/doctest.h>
@@ -16,11 +16,11 @@ TEST_CASE("nothing touches the payload of a send that was abandoned") {
       node self(rank, 2, all);
       self.listen();
       if (rank == 0) {
-        // Where nothing else lies: whoever reads it afterwards dies.
+        // A mapping of its own, so that any later read of it crashes.
         void* const memory = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         PARLEY_EXPECT(memory != MAP_FAILED);
         const std::span payload(static_cast<const std::byte*>(memory), length);
-        std::array<awaited, 1'000> sent;  // the peer polls nothing, so that most of these queue up here
+        std::array<awaited, 1'000> sent;  // the peer does not poll, so most of these stay queued here
         for (awaited& each : sent) {
           if (self.wire.send(1, channel::data, tests::bytes_of("x"), payload, &each) != errc::pending) ++each.calls;
         }

@@ -1,4 +1,4 @@
-// What UCX adds to what tests/links says of peers that die: they can be given up, and closing does not wait for them.
+// What UCX adds to the tests of dead peers in tests/links: a peer can be given up, and closing does not wait for it.
 #include <parley/tests/support/fair_stopwatch.hpp>
 #include <parley/tests/transports/ucx/ucx_fixture.hpp>
 
@@ -62,7 +62,7 @@ TEST_CASE("the first message of a process that is dead by then does no harm, als
     all.barrier();
     all.barrier();  // without rank 1
     if (rank == 0) {
-      // It looks after all at once when it has its first peer.
+      // The link checks all peers when it connects to its first one.
       self.wire.send(2, channel::control, bytes_of("x"), {}, nullptr);
       for (int i = 0; i < 1'000; ++i) self.wire.poll();
     } else {
@@ -77,7 +77,7 @@ TEST_CASE("the first message of a process that is dead by then does no harm, als
 
 namespace {
 
-/// Notes how often the completion was called before.
+/// Records how often the completion had been called when the failure was reported.
 struct failure_after final : link::failure_handler {
   explicit failure_after(const awaited& c) : pending(c) {}
   void on_peer_failed(rank_id peer) noexcept override {
@@ -89,7 +89,7 @@ struct failure_after final : link::failure_handler {
   int calls_before = 0;
 };
 
-/// Gives up another operation, which the link ends at some time after that, and goes on until a dead peer is buried.
+/// On completion, abandons another operation, which the link ends later, and polls until the link has dealt with a dead peer.
 struct giving_up final : completion {
   giving_up(ucx_link& w, completion& o) noexcept : completion(&on_ended), wire(w), other(o) {}
   static void on_ended(completion& self, errc) noexcept {
@@ -158,7 +158,7 @@ TEST_CASE("closing does not wait for a peer that is gone, and ends what is pendi
                       self.reset();
                       PARLEY_EXPECT(since.took() < std::chrono::seconds(1));
                       PARLEY_EXPECT(sent.calls == 1);
-                      // Over TCP the death shows before the link is closed.
+                      // Over TCP the death is noticed before the link is closed.
                       PARLEY_EXPECT(sent.outcome == errc::closed || sent.outcome == errc::peer_failed);
                     },
                     {.killed = {1}});

@@ -21,7 +21,7 @@ using namespace parley::tests;
 
 namespace {
 
-/// How many TCP sockets of this process listen.
+/// The number of TCP sockets on which this process listens.
 std::size_t listening_sockets() {
   std::set<std::string> own;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -33,7 +33,7 @@ std::size_t listening_sockets() {
   for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
     std::ifstream lines(table);
     std::string line;
-    std::getline(lines, line);  // the heading
+    std::getline(lines, line);  // the header line
     while (std::getline(lines, line)) {
       std::istringstream words(line);
       std::string slot, local, remote, state, queues, timer, retransmits, user, timeout, inode;
@@ -44,7 +44,7 @@ std::size_t listening_sockets() {
   return count;
 }
 
-/// `try`, as UCX has it, or `n`.
+/// Returns UCX's default `try`, or `n`.
 std::string memory_type_cache() {
   std::array<char, 64> value{};
   static_cast<void>(ucs_global_opts_get_value("MEMTYPE_CACHE", value.data(), value.size()));
@@ -60,7 +60,7 @@ TEST_CASE("ranks that share a host leave UCX's unauthenticated TCP listener out"
     const ucx_worker here(ucx_reach::one_host, ucx_memory_kinds::host, 500'000'000);
     PARLEY_EXPECT(!here.address().empty());
     PARLEY_EXPECT(listening_sockets() == 0);
-    // What this looks for is there when ranks are on several hosts.
+    // Control: with ranks on several hosts, there is such a socket.
     const ucx_worker wide(ucx_reach::several_hosts, ucx_memory_kinds::host, 500'000'000);
     PARLEY_EXPECT(listening_sockets() > 0);
   });
@@ -72,7 +72,7 @@ TEST_CASE("UCX is given memory of devices where that is asked for and it says th
     ::unsetenv("UCX_TLS");
     const ucx_worker host(ucx_reach::one_host, ucx_memory_kinds::host, 500'000'000);
     PARLEY_EXPECT(host.takes_devices().reason().text().find("PARLEY_UCX_CUDA=1") != std::string::npos);
-    // Asked for its transports where there is no driver it starts all the same, without them and without a listener.
+    // Without a driver, UCX starts although CUDA transports were requested: without them, and without a listener.
     const ucx_worker both(ucx_reach::one_host, ucx_memory_kinds::host_and_devices, 500'000'000);
     PARLEY_EXPECT(listening_sockets() == 0);
     PARLEY_EXPECT(both.description().find("cuda_copy,cuda_ipc") != std::string::npos);

@@ -1,4 +1,4 @@
-// A new process in the place of one that has failed: the link goes on with it, and what the old one still says changes nothing.
+// A new process replaces one that has failed: the link continues with it, and later messages of the old process change nothing.
 #include <parley/tests/transports/ucx/ucx_fixture.hpp>
 
 #include <parley/transports/ucx/carried_memory.hpp>
@@ -12,7 +12,7 @@ using namespace parley::tests;
 
 namespace {
 
-/// Of the processes the first is rank 0, the others are rank 1, one after the other.
+/// Process 0 is rank 0; the other processes are rank 1, one after another.
 struct successive : node {
   successive(rank_id process, meeting& all)
       : node({.rank = process == 0 ? rank_id{0} : rank_id{1}, .world_size = 2, .restarts = restarts_of(process)}),
@@ -23,7 +23,7 @@ struct successive : node {
     listen();
   }
   static std::uint32_t restarts_of(rank_id process) { return process == 0 ? 0 : process - 1; }
-  /// Meets the other processes while the link goes on.
+  /// Exchanges data with the other processes and keeps polling the link meanwhile.
   std::vector<blob> exchange(meeting& all, std::span<const std::byte> mine = {}) {
     all.bring(mine);
     until([&] { return all.brought(); });
@@ -39,7 +39,7 @@ struct successive : node {
     until([&] { return fenced.calls > 0 && (started == errc::none || put.calls > 0); });
     PARLEY_EXPECT(fenced.outcome == errc::none);
   }
-  /// The next large message, whole.
+  /// Waits for the next large message and checks all of it.
   void expect(const blob& data_of_it) {
     until([&] { return !data.got.empty(); });
     blob into(data_of_it.size());
@@ -65,7 +65,7 @@ TEST_CASE("a new process takes the place of one that was killed, and nothing of 
         const blob first = pattern(large, 1), second = pattern(large, 2), third = pattern(large, 3);
         awaited sent;
         if (process == 0) {
-          self.put_and_fence(1, keys[1], first);  // so that its puts have been numbered
+          self.put_and_fence(1, keys[1], first);  // so that its puts have numbers already
           PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), first, &sent) == errc::pending);
         } else if (process == 1) {
           self.until([&] { return self.data.got.size() == 1; });
@@ -77,7 +77,7 @@ TEST_CASE("a new process takes the place of one that was killed, and nothing of 
           PARLEY_EXPECT(sent.calls == 1 && sent.outcome == errc::peer_failed);
           PARLEY_EXPECT(self.wire.has_failed(1));
           PARLEY_EXPECT(self.wire.send(1, channel::data, bytes_of("x"), {}, nullptr) == errc::peer_failed);
-          bool refused = false;  // the same process again is no new one
+          bool refused = false;  // the same process again is not a newer one
           try {
             self.wire.connect(1, self.addresses[1], 0);
           } catch (const runtime::failure&) {
@@ -112,7 +112,8 @@ TEST_CASE("what a process says whose place another one has taken is not taken fo
     const std::uint64_t address = transports::read_carried_key(keys[0])->address;
     const blob old_data = pattern(large, 1), new_data = pattern(large, 2), part(8000, std::byte{7});
     std::vector<awaited> left(8);
-    if (process == 1) {  // one that knows nothing of its end yet; the first message makes its connection
+    // the old process, which does not know that it was replaced; the first message connects it
+    if (process == 1) {
       self.wire.send(0, channel::control, bytes_of("here"), {}, nullptr);
       self.exchange(all);
       self.exchange(all);
@@ -182,7 +183,7 @@ TEST_CASE("a fetch that began before its process was known of ends with that pro
           successive self(process, all);
           const blob data = pattern(large, 5);
           awaited done;
-          if (process == 2) {  // whose part in the transfer is still to come when it dies
+          if (process == 2) {  // its part of the transfer is still to come when it dies
             PARLEY_EXPECT(self.wire.send(0, channel::data, bytes_of("early"), data, &done) == errc::pending);
             self.exchange(all);
             all.barrier();
@@ -198,7 +199,7 @@ TEST_CASE("a fetch that began before its process was known of ends with that pro
             self.data.got.clear();
             if (known) self.wire.connect(1, self.addresses[2], 1);
             self.exchange(all);
-            self.exchange(all);  // it is gone
+            self.exchange(all);  // process 2 has died
             if (!known) self.wire.connect(1, self.addresses[3], 2);
             self.until([&] { return done.calls == 1; });
             PARLEY_EXPECT(done.outcome == errc::peer_failed);

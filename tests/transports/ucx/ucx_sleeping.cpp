@@ -1,4 +1,4 @@
-// Arm, sleep on the descriptor, wake up: nothing may be missed.
+// Arm, sleep on the descriptor, wake up: no event may be missed.
 #include <parley/tests/transports/ucx/ucx_fixture.hpp>
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@ using namespace parley::tests;
 
 namespace {
 
-/// Sleeps until the link has something; whether it really slept.
+/// Sleeps until the link has an event; returns whether it slept.
 bool sleep_on(ucx_link& wire, int limit_ms) {
   if (wire.arm() == runtime::poller::arm_state::busy) return false;
   pollfd waiting{wire.event_fd(), POLLIN, 0};
@@ -20,7 +20,7 @@ bool sleep_on(ucx_link& wire, int limit_ms) {
   return true;
 }
 
-/// Two ranks on one core: neither gets on before the other has gone to sleep.
+/// Puts both ranks on one core, so that neither runs before the other sleeps.
 void share_one_core() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -46,8 +46,8 @@ TEST_CASE("ten thousand round trips wake each side from its sleep, and none is l
     self.listen();
     share_one_core();
     constexpr int rounds = 10'000;
-    // Not every time: the kernel may run the one that was woken before the other lies down, on a busy machine nearly always.
-    // Then they go on until each has slept that often.
+    // Not every round sleeps: the kernel may run the woken rank before the other one sleeps, which is the rule on a busy machine. So the
+    // rounds continue until each rank has slept this often.
     constexpr int sleeps = 1'000;
     const long asleep_before = times_asleep();
     int slept = 0;

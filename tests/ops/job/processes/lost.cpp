@@ -1,4 +1,4 @@
-// Who is lost: a rank that is killed, whose connection another one cuts, or that never comes; and what the others say of it.
+// Lost ranks: a rank is killed, a rank cuts its connection to another, or a rank never joins. The tests check what the others report.
 #include <parley/tests/ops/job/processes/scenarios.hpp>
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/processes.hpp>
@@ -45,7 +45,7 @@ using parley::tests::say_error;
 
 namespace {
 
-/// Ranks 0 and 2 both work with rank 1, which is killed.
+/// Ranks 0 and 2 both exchange messages with rank 1, until rank 1 is killed.
 task<> until_lost(rank& self, transfer t) {
   std::vector<std::byte> data(self.id() == 2 ? std::size_t{1} << 20U : 1000);
   for (std::size_t i = 0;; ++i) {
@@ -86,8 +86,8 @@ TEST_CASE("when a rank is killed the others say so within seconds, with op and r
 
 namespace {
 
-/// Ranks 0 to 2 tune a function with a kernel of two configs. In the third of its runs one of them is killed: when rank 1 waits
-/// in its own third run for something that never comes. The last one has ended that run and waits for the other two.
+/// Ranks 0 to 2 tune a function with a kernel of two configs. In the third run of the kernel the victim is killed, while rank 1 waits
+/// in its own third run for something that never comes. The remaining rank has ended that run and waits for the other two.
 task<> third_run_kills(rank_id self, rank_id victim, std::size_t run_number, transfer beat) {
   std::vector<std::byte> word(1);
   if (run_number != 3) co_return;
@@ -153,8 +153,8 @@ TEST_CASE("when a rank is killed while a function is tuned the others say so wit
 namespace {
 
 constexpr int first_torn_down = 3;
-/// Rank 0 leaves a call from the third on while its payload moves. A busy machine may wake it after the payload has come: then the
-/// next call is left.
+/// From call 3 on, counted from 0, rank 0 tears a call down while its payload moves. A busy machine may wake rank 0 after the payload
+/// has arrived: then rank 0 tears the next call down.
 task<> one_call(rank* self, p2p pair, std::span<std::byte> buffer, int call) {
   dataflow flow(co_await this_scope);
   std::vector<p2p_operation> mine;
@@ -209,7 +209,7 @@ void stay_away() {
   while (!std::filesystem::exists(told_by(0)) || !std::filesystem::exists(told_by(2)))
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
-// Rank 1 does not get that far: it waits until the others have told what they miss.
+// Rank 1 never joins: it waits until the others have reported what they miss.
 int never_comes(job_options& o) {
   const std::string_view rank = std::getenv("PARLEY_RANK");
   if (rank == "1") {

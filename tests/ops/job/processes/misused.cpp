@@ -1,4 +1,4 @@
-// What a program does wrong: too little room for a message, and declarations that differ.
+// Errors of the program: too small a receive buffer, and declarations that differ.
 #include <parley/tests/ops/job/processes/scenarios.hpp>
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/processes.hpp>

@@ -1,4 +1,4 @@
-// What moves between ranks: messages of every size, from registered memory, many at once, with configs that both have.
+// Messages between ranks: of every size, from registered memory, many at once, and with configs that both ranks have.
 #include <parley/tests/ops/job/processes/scenarios.hpp>
 #include <parley/tests/support/cases/pattern.hpp>
 #include <parley/tests/support/deadline.hpp>
@@ -61,8 +61,8 @@ TEST_CASE("two ranks move every size exactly, also into larger buffers") {
 
 namespace {
 
-/// Sizes around the limits of UCX's ways, each several times, between registered buffers. The receives are posted before their
-/// messages are sent, so that there are credits.
+/// Moves messages between registered buffers: each size several times, sizes around the thresholds of UCX's protocols. The receives
+/// are posted before their messages are sent, so that there are credits.
 task<> move_registered(rank& self, transfer t, transfer beat, std::span<std::byte> buffer,
                        std::span<const std::size_t> sizes) {
   scope& here = co_await this_scope;
@@ -95,7 +95,7 @@ task<> move_registered(rank& self, transfer t, transfer beat, std::span<std::byt
     }
   }
 }
-/// Rank 1 says whether both have seen enough.
+/// Rank 1 decides for both ranks: it sends its `last` to rank 0, which adopts it.
 task<> tell_of_the_last(rank& self, transfer beat, bool& last) {
   std::array<std::byte, 1> word{static_cast<std::byte>(last)};
   if (self.id() == 1) co_await beat.send(word, {.to = 0});
@@ -115,8 +115,8 @@ void one_sided(job& here) {
   expect(static_cast<bool>(memory), "the machine registers memory");
   const std::array<std::size_t, 7> sizes{0, 1, 4095, 8193, 65'537, 999'999, (std::size_t{64} << 20U) + 12'345};
   run(here.loop(), move_registered(self, t, beat, buffer, sizes));
-  // However late the rehearsals get their turn, while the campaign of some size is open puts and gets are tried. Seen as they
-  // happen: the recorder holds only the latest.
+  // The rehearsals may get their turn late, but puts and gets are tried as long as the campaign of some size is open. So more messages
+  // move until all configs have run. `all_ran` notes them as it goes, because the recorder holds only the latest records.
   std::set<std::uint64_t> ran;
   const auto all_ran = [&] {
     for (const flight_record& r : self.flight().in_order()) {
@@ -198,7 +198,7 @@ task<> many_at_once(rank& self, transfer t) {
   for (std::size_t i = 0; i < 64; ++i) {
     if (self.id() == 0) all.spawn(send_one(t, i, static_cast<std::uint32_t>(i % 4)));
   }
-  // The receiver takes the tags one after the other, the last one first.
+  // Rank 1 posts its receives tag after tag, the last tag first.
   for (std::uint32_t tag = 4; tag-- > 0;) {
     for (std::size_t i = tag; i < 64; i += 4) {
       if (self.id() == 1) all.spawn(receive_one(t, i, tag));

@@ -1,4 +1,4 @@
-// A pipeline of four ranks, and a group of four with a leader, while they agree.
+// A pipeline of four ranks, and a group of four ranks with a leader, while they agree on configs.
 #include <parley/tests/ops/job/processes/scenarios.hpp>
 #include <parley/tests/support/cases/pattern.hpp>
 #include <parley/tests/support/deadline.hpp>
@@ -36,7 +36,7 @@ using parley::tests::say_flights;
 
 namespace {
 
-/// Whether all of them have seen enough; they learn it at the same place.
+/// Sets `enough` to whether all ranks have seen enough. All ranks learn this in the same call.
 task<> tell_of_enough(collective all, std::size_t world, bool& enough) {
   std::array<float, 1> seen{enough ? 1.0F : 0.0F};
   co_await all.all_reduce(std::span<float>(seen));

@@ -1,4 +1,4 @@
-// What is remembered of an earlier job, in the results files of its ranks; and a variable that cannot be.
+// A job that uses the results files of an earlier job, and a variable with an invalid value.
 #include <parley/tests/ops/job/processes/scenarios.hpp>
 #include <parley/tests/support/processes.hpp>
 #include <parley/tests/support/transfers.hpp>
@@ -38,7 +38,7 @@ void tuned(job& here) {
 }
 const scenario as_tuned{"tuned", tuned};
 
-/// Takes the mark `thin` off the rows of a results file: a busy machine leaves it there, and the next job searches again.
+/// Removes the mark `thin` from the rows of a results file. A busy machine may leave the mark, and the next job would search again.
 void make_firm(const std::filesystem::path& path) {
   std::string rows = text_of(path);
   for (std::size_t at; (at = rows.find(",thin\n")) != std::string::npos;) rows.erase(at, 5);
@@ -62,7 +62,7 @@ TEST_CASE("a second job takes its decisions from the results of the first, which
     CHECK_MESSAGE(again.fine(), again.all);
     CHECK_MESSAGE(again.says(0, {"campaign 256KiB trials 0 remembered decided"}), again.all);
     CHECK(again.joined().second == 0);
-    // Who lost its file has it again.
+    // A rank that had lost its file has it again.
     for (const char* name : {"results0.csv", "results1.csv"})
       CHECK(text_of(copy.path / name) == text_of(kept.path / name));
   }
@@ -70,7 +70,7 @@ TEST_CASE("a second job takes its decisions from the results of the first, which
 
 namespace {
 
-// Both know the decision when this returns.
+// Both ranks know the decision when this returns.
 task<> decide(rank& self, transfer t) {
   co_await move_until_decided(self, t);
   const agreement with = self.id() == 0 ? t.to(1) : t.from(0);
@@ -82,7 +82,7 @@ void decide_here(job& here) {
   const transfer t(here.self(), pair_of({direct(), chunked(64_KiB, 2)}));
   run(here.loop(), decide(here.self(), t));
 }
-// Its loop does not turn while it computes.
+// The rank's loop does not run while the rank computes.
 void killed_while_it_computes(job& here) {
   decide_here(here);
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1100);
@@ -122,7 +122,7 @@ TEST_CASE("ranks whose files name different winners run the leader's, and both c
   CHECK_MESSAGE(first.fine(), first.all);
   for (const char* const name : {"r0.csv", "r1.csv"}) make_firm(here.path / name);
   std::string theirs = text_of(here.path / "r1.csv");
-  // A busy machine may have decided for other keys as well.
+  // Look for the row of 256 KiB: a busy machine may have decided for other keys as well.
   const std::size_t begin = theirs.find("256KiB,") + 7;
   const std::string winner = theirs.substr(begin, theirs.find(',', begin) - begin);
   const std::string other = winner == "direct" ? "chunked(chunk_bytes=65536 in_flight=2)" : "direct";

@@ -1,4 +1,4 @@
-// Who returns: what ranks are told that still wait for a message of such a rank, or send to it, and what it leaves behind.
+// Ranks that return: the errors of ranks that wait for a message of such a rank or send to it, and the messages that it leaves behind.
 #include <parley/tests/ops/job/processes/scenarios.hpp>
 #include <parley/tests/support/cases/pattern.hpp>
 #include <parley/tests/support/errors.hpp>
@@ -30,13 +30,13 @@ using parley::tests::pattern;
 
 namespace {
 
-/// How errors say that a rank has done all that its program does: no other end is put so.
+/// The words of errors for a rank whose program has returned. Errors have other words for every other end.
 std::string words_of_return(rank_id returned) {
   actors::losses gone(1 - returned, false);
   return "rank " + std::to_string(returned) + gone.add(returned, "", actors::departure::returned, 0)->what;
 }
 
-/// Rank 1 has returned, and the receive of `receiver` says that.
+/// Checks that the error of `receiver`'s receive says that rank 1 has returned.
 void check_told_of_return(const job_run& run, rank_id receiver, const std::string& op) {
   CHECK_MESSAGE(is(run.error_of(receiver, "last call"), {.code = errc::peer_failed,
                                                          .op = op,
@@ -64,7 +64,7 @@ TEST_CASE("a receive whose sender has returned is told that") {
 
 namespace {
 
-// Rank 0 tells the ranks who has returned, and it tells nothing while it computes.
+// Rank 0 tells the other ranks who has returned, but it tells them nothing while it computes.
 void returns_while_rank_0_computes(job& here) {
   transfer t(here.self(), {.name = "activations", .edges = {{1, 2}}});
   if (here.self().id() == 0) std::this_thread::sleep_for(std::chrono::seconds(4));
@@ -99,7 +99,7 @@ const scenario as_returns_before_declaring{"returns_before_declaring", returns_b
 TEST_CASE("a send to a rank that has returned ends, and it is said that the message was not taken") {
   for (int times = 0; times < 3; ++times) {
     const job_run run("returns_before_declaring", 2);
-    // A transport that is left with a message which nobody fetches either ends its send well or breaks off.
+    // Nobody fetches the message. The transport either completes its send or fails it.
     if (run.end.ranks[0].code == 0) {
       CHECK_MESSAGE(run.says(0, {"warning: activations 0->1, on rank 0: rank 1 has not taken 1 of the 1 messages"}),
                     run.all);

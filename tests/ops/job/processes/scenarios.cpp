@@ -22,7 +22,7 @@ namespace {
 
 using rank_process = std::function<int(job_options&)>;
 
-/// Objects of other files add to it before there is a `main`.
+/// All scenarios by name. Global objects of other files add to them before `main` begins.
 std::map<std::string, rank_process>& scenarios() {
   static std::map<std::string, rank_process> all;
   return all;
@@ -85,7 +85,7 @@ task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::siz
   }
 }
 
-/// How many calls a campaign takes depends on how soon its rehearsals get their turn; an empty message is the last one.
+/// The number of calls of a campaign depends on how soon its rehearsals get their turn, so an empty message marks the last call.
 task<> move_until_decided(rank& self, transfer t) {
   constexpr std::size_t size = 200'000;
   std::vector<std::byte> buffer(size);
@@ -155,7 +155,7 @@ TEST_CASE("this program as one rank of a job" * doctest::skip()) {
   REQUIRE(at != scenarios().end());
   job_options o;
   o.settings.plan.budget_fraction = 1e9;
-  o.settle_limit = 60s;  // however late the other rank gets its turn on a busy machine
+  o.settle_limit = 60s;  // on a busy machine the other rank may get its turn late
   const int status = at->second(o);
   REQUIRE(status == 0);
 }

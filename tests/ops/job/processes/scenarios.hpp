@@ -1,5 +1,5 @@
 #pragma once
-/// Real ranks in processes of their own, over UCX. This program is its own rank: the launcher starts it again with the name of
+/// Runs real ranks in processes of their own, over UCX. Each rank is this same program: the launcher starts it again with the name of
 /// a scenario, and the test reads what the ranks print.
 ///
 ///     void too_small(job& here) { ... }                          // what each rank does
@@ -30,16 +30,16 @@ using namespace parley::runtime;
 
 using folder = scratch_folder;
 
-/// Known by its name once it is constructed: one of namespace scope is known before the first test.
+/// A program for ranks, which its constructor registers by name. A scenario at namespace scope is registered before the first test.
 struct scenario {
-  /// Each rank of the job runs that program.
+  /// Each rank of the job runs `program`.
   scenario(const char* name, void (*program)(job&));
-  /// Each process is this, of which the result is its status: for one that does something before the job, or has options of its own.
-  /// It is given the options that all have.
+  /// Each process runs `process`, and exits with its result as status. For a process that does something before the job, or has
+  /// options of its own. `process` is given the options that all processes have.
   scenario(const char* name, int (*process)(job_options&));
 };
 
-/// A job whose ranks are this program in that scenario.
+/// A job whose ranks are this program in the scenario `name`.
 struct job_run : tests::job_run {
   job_run(const std::string& name, rank_id ranks, std::vector<std::pair<std::string, std::string>> environment = {})
       : tests::job_run("this program as one rank of a job", name, ranks, std::move(environment)) {}
@@ -47,9 +47,9 @@ struct job_run : tests::job_run {
 
 // ---- for what ranks do
 
-/// Ends this rank unless it holds.
+/// Ends this rank with an error unless `holds`. The error quotes `what`.
 void expect(bool holds, const std::string& what);
-/// The test is told of the error that ends this rank.
+/// Runs `what`. If a `failure` ends it, prints the error for the test as that of the "last call", and throws it on.
 void run_to_its_error(job& here, task<> what);
 task<> rest(executor& ex, time_ns span);
 
@@ -57,15 +57,15 @@ task<> rest(executor& ex, time_ns span);
 task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::size_t spare);
 /// Messages of 200'000 bytes from rank 0 to rank 1, until a campaign is decided.
 task<> move_until_decided(rank& self, transfer t);
-/// Does that with an op of these configs, and says what has come of it.
+/// Does that with an op of these configs, and prints the campaigns and the flights.
 void tune_with(job& here, std::vector<config_ptr> at_sender, std::vector<config_ptr> at_receiver);
 /// Three messages from rank 0 to rank 1.
 task<> send_three(transfer t);
-/// The op whose messages go from rank 1 to rank 0, and rank 0's receive of one.
+/// The options of an op that sends from rank 1 to rank 0, and rank 0's receive of one message.
 transfer_options towards_rank_0();
 task<> wait_for_a_message(transfer t);
 
-/// A line for each campaign, and one for the candidates of each op.
+/// Prints a line for each campaign, and one for the candidates of each op.
 void say_campaigns(const rank& self);
 
 // ---- for what the test sees

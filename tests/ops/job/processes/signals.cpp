@@ -1,4 +1,4 @@
-// Ranks that are sent SIGUSR1: each writes its flight recorder, and goes on.
+// Ranks that receive SIGUSR1: each writes its flight recorder, and goes on.
 #include <parley/tests/ops/job/processes/scenarios.hpp>
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/processes.hpp>
@@ -51,7 +51,8 @@ void signalled(job& here) {
   };
   until([&] { return file_is_there(mine); });
   say(file_is_there(mine) ? "written" : "never written");
-  // Who leaves first is a peer that is gone to the other one, which would write its file again for that.
+  // When one rank leaves first, the other has lost a peer, and would write its file again. So each rank renames its file, and waits for
+  // the other's.
   std::filesystem::rename(mine, mine + ".kept");
   const std::string other = std::string(std::getenv("PARLEY_FLIGHT_DIR")) + "/parley-flight-" +
                             std::to_string(1 - here.self().id()) + ".json.kept";
