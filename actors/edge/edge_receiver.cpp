@@ -172,9 +172,15 @@ void part_receiver::refuse(const stamp& s, runtime::arrival&& message) noexcept 
   end(why);
 }
 
+// The op of a sender with such an error has been refused, and its leader tells that to all ranks of the op.
+static bool is_of_a_refused_op(errc at_sender) noexcept {
+  return at_sender == errc::declaration_mismatch || at_sender == errc::role_conflict;
+}
+
 void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept {
   if (place_ == place::gone || failed() != errc::none) return;
   if (has(s.flags, stamp_flags::poison)) {
+    if (is_of_a_refused_op(reason_of(s))) return;  // the refusal comes by itself, has the words, and ends all calls
     if (has(s.flags, stamp_flags::flush)) edge_.rows_.flush(s.tag, index_);
     if (!stamped_) stamp_ = s;
     sender_failure_ = reason_of(s);

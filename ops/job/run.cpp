@@ -340,6 +340,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     on.stands_still = [this](rank_id peer) { return heart ? heart->stands_still(peer) : 0; };
     on.hear_news = [this] {
       loop->io().poll();
+      for (const auto& word : last_words) word->hear();
       peers().hear_verdicts();
       for (rank_id peer = 0; peer < place.world_size; ++peer) {
         if (wire->has_cut(peer)) peers().hear(peer, actors::evidence::link_cut);
@@ -516,8 +517,14 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
       early.emplace_back([this, left, why] { on_left(left, why); });
       return;
     }
-    hear_left(left, why);
+    last_words.push_back(std::make_unique<last_word>(*this, left, why));
     if (left == 0) lose_rank_0();
+  }
+  /// Hears now what a rank has said of its end.
+  void hear_last_words(rank_id of) {
+    for (const auto& word : last_words) {
+      if (word->who == of) word->hear();
+    }
   }
   /// A new process is in the place of a rank whose loss was reported before.
   void on_restarted(const transports::member& anew) {
@@ -525,11 +532,13 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
       early.emplace_back([this, anew] { on_restarted(anew); });
       return;
     }
+    hear_last_words(anew.rank);
     coming.insert_or_assign(anew.rank, anew);
     peers().hear(anew.rank, actors::evidence::newer_process);
   }
   void on_peer_failed(rank_id peer) noexcept override {
     on_loop_of(peer, [this, peer] {
+      hear_last_words(peer);
       if (over_gpu) over_gpu->on_peer_failed(peer);
       const bool replaced = peers().of(peer) == actors::standing::replaced;
       const bool cut = wire->has_cut(peer) && !replaced;
@@ -591,6 +600,21 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     return came.incarnation;
   }
   std::string why_fenced() const override { return heart ? heart->fenced() : std::string(); }
+  /// How a rank says that it ends. Its messages go another way, and one that it sent before may say more: that its declaration is refused, for
+  /// instance. So this rank reads what has come before it hears of the end, which takes a turn of the loop.
+  struct last_word : runtime::timer {
+    last_word(state& s, rank_id r, runtime::root_cause w) : timer(&on_turn), of(s), who(r), why(std::move(w)) {
+      of.loop->arm_in(*this, 1'000'000);
+    }
+    static void on_turn(timer& self) noexcept { static_cast<last_word&>(self).hear(); }
+    void hear() {
+      unlink();
+      if (const auto said = std::exchange(why, {})) of.hear_left(who, *said);
+    }
+    state& of;
+    rank_id who;
+    std::optional<runtime::root_cause> why;
+  };
   /// A rank that has returned does not answer any more, even if no connection to it was ever made that could break. Before that counts, its
   /// last messages are polled: each look takes a turn of the loop.
   struct goodbye : runtime::timer {
@@ -629,6 +653,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
   std::vector<std::function<void()>> early;      // news of other ranks from before `self` was made
   std::map<rank_id, transports::member> coming;  // newer processes that are not taken in yet
   std::vector<std::unique_ptr<goodbye>> goodbyes;
+  std::vector<std::unique_ptr<last_word>> last_words;
   farewell said;
   time_ns detection_ns;
   std::chrono::nanoseconds settle_limit;
@@ -672,6 +697,7 @@ parting job::leave() {
   // Writes decisions that have arrived since. They were in flight, perhaps from a leader to its own participant.
   if (state_->self->learned() != state_->kept) write_results();
   for (const std::string& w : state_->self->idle_pins()) complain(state_->place.rank, "warning: " + w);
+  for (const std::string& w : state_->self->idle_masks()) complain(state_->place.rank, "warning: " + w);
   state_->tell_what_verbose_asks();
   const left_over left = state_->self->unfinished();
   for (const std::string& line : left.undelivered) complain(state_->place.rank, "warning: " + line);

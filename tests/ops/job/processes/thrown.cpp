@@ -1,4 +1,4 @@
-// What a rank throws: how it ends, and that each of the others is told of it.
+// Ranks that throw: how such a rank ends, and that each of the other ranks hears of it.
 #include <parley/tests/ops/job/processes/scenarios.hpp>
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/processes.hpp>
@@ -15,6 +15,9 @@
 #include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
+
+#include <csignal>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstddef>
@@ -33,7 +36,7 @@ using parley::tests::pair_of;
 
 namespace {
 
-// Messages from memory that goes with the frame which throws, to a rank that is busy meanwhile: they queue up at their sender.
+// Rank 0 sends from memory of the frame that throws. Rank 1 is busy meanwhile, so the messages queue up at rank 0.
 task<> throw_amid_sends(rank& self, transfer t) {
   std::vector<std::byte> hello(100);
   scope& here = co_await this_scope;
@@ -70,8 +73,8 @@ namespace {
 constexpr rank_id throws = 1;
 constexpr int last_round = 10;
 void compute(std::chrono::milliseconds span) { std::this_thread::sleep_for(span); }
-/// `busy`: rank 2 comes late to the last round, so that it is to receive when the connection ends, and rank 0, which tells the others what
-/// becomes of rank 1, computes meanwhile.
+/// `busy`: rank 2 comes late to the last round, so that it still has to receive when the connection ends. Rank 0, which tells the others
+/// how rank 1 ended, computes meanwhile.
 task<> around(rank& self, p2p ring, std::size_t bytes, bool busy) {
   const rank_id ranks = self.world_size();
   const rank_id next = (self.id() + 1) % ranks;
@@ -92,10 +95,10 @@ void throws_in_a_ring(job& here, std::size_t bytes, bool busy = false) {
   const p2p ring(here.self(), {.name = "ring"});
   run(here.loop(), around(here.self(), ring, bytes, busy));
 }
-void throws_in_a_large_ring(job& here) { throws_in_a_ring(here, std::size_t{8} << 20U); }  // UCX moves them
+void throws_in_a_large_ring(job& here) { throws_in_a_ring(here, std::size_t{8} << 20U); }  // UCX moves the data
 void throws_in_a_ring_that_lends(job& here) {
   throws_in_a_ring(here, std::size_t{1} << 20U);
-}  // their receivers read them
+}  // the receivers read the data
 void throws_while_rank_0_computes(job& here) { throws_in_a_ring(here, std::size_t{8} << 20U, true); }
 const scenario as_throws_in_a_large_ring{"throws_in_a_large_ring", throws_in_a_large_ring};
 const scenario as_throws_in_a_ring_that_lends{"throws_in_a_ring_that_lends", throws_in_a_ring_that_lends};
@@ -135,7 +138,7 @@ const scenario as_throws_a_number{"throws_a_number", throws_a_number};
 TEST_CASE("what is thrown and is no std::exception ends its rank with status 1, and the others are told of it") {
   const job_run run("throws_a_number", 2);
   CHECK(run.end.ranks[1].kind == transports::rank_end::how::exited);
-  // Only a rank that throws such a thing makes this sentence.
+  // The library writes this sentence only for a rank that throws something that is no std::exception.
   const std::string said = "exception: the program threw something that is no std::exception; throw one, so that its "
                            "text can be shown";
   CHECK_MESSAGE(run.says(1, {("rank 1: " + said).c_str()}), run.all);
@@ -143,4 +146,50 @@ TEST_CASE("what is thrown and is no std::exception ends its rank with status 1, 
       is(run.error_of(0, "last call"),
          {.code = errc::peer_failed, .op = "activations 1->0", .rank = 0, .peer = 1, .culprit = 1, .quotes = said}),
       run.all);
+}
+
+namespace {
+
+/// Stops this process after 150 ms, for 500 ms.
+void stop_soon() {
+  const pid_t me = ::getpid();
+  if (::fork() != 0) return;
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  ::kill(me, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  ::kill(me, SIGCONT);
+  ::_exit(0);
+}
+/// So many messages that some arrive after the refusal.
+constexpr int many = 100;
+task<> receive_many(transfer t) {
+  std::vector<std::byte> buffer(200'000);
+  for (int i = 0; i < many; ++i) co_await t.receive(buffer, {.from = 0});
+}
+task<> send_many(transfer t) {
+  const std::vector<std::byte> buffer(200'000);
+  for (int i = 0; i < many; ++i) co_await t.send(buffer, {.to = 1});
+}
+/// Rank 0 refuses the declaration of rank 1, and ends, while rank 1 is stopped.
+void ends_after_a_refusal(job& here) {
+  auto op = pair_of({direct()});
+  if (here.self().id() == 1) {
+    op.dtype = "fp32";
+    stop_soon();
+    run_to_its_error(here, receive_many(transfer(here.self(), op)));
+  } else {
+    run(here.loop(), rest(here.loop(), 350_ms));
+    run_to_its_error(here, send_many(transfer(here.self(), op)));
+  }
+}
+const scenario as_ends_after_a_refusal{"ends_after_a_refusal", ends_after_a_refusal};
+
+}  // namespace
+
+TEST_CASE("what a rank said before it ended with an error is heard before its end") {
+  for (int again = 0; again < 5; ++again) {
+    const job_run run("ends_after_a_refusal", 2, {{"PARLEY_DETECTION", "10"}});
+    for (const rank_id r : {rank_id{0}, rank_id{1}})
+      CHECK_MESSAGE(run.error_of(r, "last call").code() == errc::declaration_mismatch, run.all);
+  }
 }
