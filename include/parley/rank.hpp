@@ -54,8 +54,9 @@ using actors::departure;
 
 /// Unfinished business of a rank that leaves, a line for each op.
 struct left_over {
-  std::vector<std::string> undelivered;  ///< messages that were not received, or were refused
-  std::vector<std::string> rejected;     ///< declarations that were refused, with the reason
+  std::vector<std::string>
+      undelivered;  ///< messages that were not received, or were refused, and calls that were dropped unjoined
+  std::vector<std::string> rejected;  ///< declarations that were refused, with the reason
 };
 
 class rank {
@@ -144,6 +145,9 @@ class rank {
   /// A warning for each `Default` in results files that pinned nothing here, because nothing used the line's op, ranks and key. A rank
   /// warns of the ops whose first rank it is. Rank 0, and a rank whose kernels have a file of their own, also warn of kernels.
   std::vector<std::string> idle_pins() const;
+  /// A warning for each mask of this rank that is no capability and no name of a config that its ops have met. Of masks for all ranks rank 0
+  /// warns.
+  std::vector<std::string> idle_masks() const;
   /// Lines `op,parameters` for what ran the default because tuning was off: the ops that this rank leads, and its kernels.
   std::vector<std::string> untuned() const;
   /// Entries for what was decided in this run. A decision of an ended generation counts unless the next generation has made one for that

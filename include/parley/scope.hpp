@@ -8,8 +8,8 @@
 ///     co_await workers.join();         // both have ended; the first exception comes out here
 ///
 /// Cancelling a scope, or passing its deadline, ends every wait in its tasks and in the scopes below it. The first task that throws
-/// cancels the others. Destroying a scope that was not joined destroys its tasks while they are suspended: that is for tearing a program
-/// down, after the transports have stopped.
+/// cancels the others. Always join a scope. If a scope ends unjoined, its tasks are destroyed where they wait, and their work is dropped.
+/// An exception does that on purpose; otherwise the rank warns of it when its program returns.
 ///
 /// A scope holds a task (task.hpp) by its frame, which begins with a `promise_base`.
 #include <parley/error.hpp>

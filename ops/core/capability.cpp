@@ -21,9 +21,9 @@ std::string thrown_by(std::string_view question) {
 }
 
 // Says what the machine lacks of a config's requirements; empty: nothing.
-std::string what_lacks(const machine* on, const op_config& config) {
+std::string what_lacks(const machine* on, const op_config& config, bool by_name = true) {
   if (on == nullptr) return {};
-  if (const auto named = on->lets_run(config.identity().name); !named) return named.reason().text();
+  if (const auto named = on->lets_run(config.identity().name); by_name && !named) return named.reason().text();
   for (const std::string& r : config.requirements()) {
     if (const auto there = on->has(r); !there) return "it needs " + r + ": " + there.reason().text();
   }
@@ -33,7 +33,7 @@ std::string what_lacks(const machine* on, const op_config& config) {
 
 void ask_each(capabilities& found, const std::vector<const op_config*>& configs, std::string_view question,
               const std::function<std::string(std::size_t index)>& why_not) {
-  for (std::size_t i = 1; i < configs.size(); ++i) {  // c0, the default, is always available
+  for (std::size_t i = 1; i < configs.size(); ++i) {  // the default is available, or the declaration has failed
     if (!found.available.test(i)) continue;
     std::string why;
     try {
@@ -67,9 +67,36 @@ void check_requirements(std::string_view what, runtime::rank_id self, const op_c
 }
 }  // namespace
 
+namespace {
+// Why this rank cannot run the default by its own answers; empty: it can. A default may have the name of a capability, such as `nccl`, and
+// need nothing of the kind.
+std::string why_not_default(const machine* on, const op_config& config, bool asks_itself) {
+  const bool by_name = !machine::is_capability(config.identity().name);
+  if (std::string lacks = what_lacks(on, config, by_name); !lacks.empty() || !asks_itself) return lacks;
+  const auto can = config.available();
+  return can ? std::string() : can.reason().what();
+}
+
+// The default is what runs before ranks have agreed, and what they go back to. So it must run everywhere.
+void check_default(std::string_view what, runtime::rank_id self, const machine* on, const op_config& config,
+                   bool asks_itself) {
+  std::string why;
+  try {
+    why = why_not_default(on, config, asks_itself);
+  } catch (...) {
+    why = thrown_by("asking for it");
+  }
+  if (!why.empty())
+    refuse(what, self, config,
+           "rank " + std::to_string(self) + " cannot run " + config.id() + ", which is the default and must run on " +
+               "every rank: " + why + "; list a config first that all ranks can run");
+}
+}  // namespace
+
 capabilities capabilities_of(std::string_view what, runtime::rank_id self, const machine* on,
                              const std::vector<const op_config*>& configs, const capability_function& capable) {
   for (const op_config* c : configs) check_requirements(what, self, *c);
+  if (!configs.empty()) check_default(what, self, on, *configs[0], !capable);
   capabilities found;
   found.available = tuning::bits(configs.size(), tuning::bit::set);
   ask_each(found, configs, "asking what it requires", [&](std::size_t i) { return what_lacks(on, *configs[i]); });

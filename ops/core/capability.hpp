@@ -7,9 +7,9 @@
 /// A user's constraints are applied here, too: the rank's offer lists what they forbid (tuning/constraint.hpp).
 ///
 /// A config runs only where the machine has everything that the config requires (machine.hpp). Without a `can_run` function, each config is
-/// also asked itself (`available`). If the function or a config throws anything, the config cannot run, and the reason is kept. The default
-/// always counts as available. A `bad_argument` is thrown if the function returns the wrong number of answers or says that this rank cannot
-/// run the default, or if a requirement is no capability (`machine::is_capability`).
+/// also asked itself (`available`). If the function or a config throws anything, the config cannot run, and the reason is kept. A
+/// `bad_argument` is thrown if this rank cannot run the default, whoever says so; if the function returns the wrong number of answers; and
+/// if a requirement is no capability (`machine::is_capability`).
 /// The declaration asks all of this once. An op that is made later, when data arrives for it, runs no user code.
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/identifiers.hpp>

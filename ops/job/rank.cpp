@@ -200,6 +200,10 @@ left_over rank::unfinished() {
   left_over all;
   for (auto& [to, line] : std::exchange(host_->undelivered_, {})) all.undelivered.push_back(std::move(line));
   for (const auto& e : host_->ops_) e->list_left_over(all.undelivered);
+  if (const std::uint64_t dropped = where().take_dropped(); dropped != 0)
+    all.undelivered.push_back(std::to_string(dropped) + (dropped == 1 ? " scope or dataflow" : " scopes or dataflows") +
+                              " ended before what was begun there, which was dropped: `co_await` their `join()` before "
+                              "they end");
   for (const actors::participant_state* p : participants()) {
     if (p->rejected) all.rejected.push_back("the declaration was refused: " + p->rejected->what());
   }
@@ -300,6 +304,24 @@ std::vector<std::string> rank::idle_pins() const {
           "the results file pins the default for `" + e.op + "," + e.parameters +
           "`, which nothing here has used: see whether the op, its ranks and the key are written as in " +
           "a line that a job wrote");
+  }
+  return warnings;
+}
+
+std::vector<std::string> rank::idle_masks() const {
+  std::set<std::string> met;
+  for (const auto& all : {participants(), ended_participants()}) {
+    for (const actors::participant_state* p : all) {
+      for (const tuning::catalogue::entry& c : p->configs.entries()) met.insert(c.identity.name);
+    }
+  }
+  std::vector<std::string> warnings;
+  for (const masked_capability& m : settings().masked) {
+    const bool mine = m.rank ? *m.rank == id() : id() == 0;
+    if (!mine || met.empty() || met.contains(m.name) || machine::is_capability(m.name)) continue;
+    warnings.push_back("the mask " + text_of(std::vector{m}) + " hides nothing on rank " + std::to_string(id()) +
+                       ": none of its operations has a config of that name; a config's name has no parameters, as in "
+                       "`chunked`");
   }
   return warnings;
 }

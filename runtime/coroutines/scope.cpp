@@ -31,6 +31,7 @@ const implementation* running_implementation(const executor& ex) noexcept {
 }
 
 scope::~scope() {
+  if (!tasks_.empty() && cancelled_ == errc::none) executor_.note_dropped();
   // A frame owns the frames that it awaits, down to the innermost, so that destroying the outermost frame unlinks all their waits.
   while (!tasks_.empty()) {
     promise_base& p = tasks_.pop_front();

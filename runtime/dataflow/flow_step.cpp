@@ -209,6 +209,7 @@ void flow_step::tell_end() noexcept {
 // ---- all of a flow ------------------------------------------------------------------------------------------------------
 
 step_graph::~step_graph() {
+  if (running_ != 0 && all_.cancelled() == errc::none) where().note_dropped();
   // A step lives in its own coroutine, and the coroutine in the step's scope, so each step is torn down explicitly.
   while (!live_.empty()) {
     const auto held = std::exchange(live_.pop_front().held_, nullptr);

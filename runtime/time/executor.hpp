@@ -19,6 +19,7 @@
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -214,6 +215,13 @@ class executor {
     ready_.clear();
   }
 
+  /// A scope or flow ends before what it has begun. That is a mistake if a program's own code ends it, and no exception does.
+  void note_dropped() noexcept {
+    if (current_.coroutine() && std::uncaught_exceptions() == 0) ++dropped_;
+  }
+  /// How many such scopes and flows there were since the last call.
+  std::uint64_t take_dropped() noexcept { return std::exchange(dropped_, 0); }
+
   /// Number of coroutines resumed, and calls made, so far.
   std::uint64_t resumed() const noexcept { return resumed_; }
 
@@ -260,6 +268,7 @@ class executor {
   std::uint32_t tasks_ = 0;
   std::uint32_t guards_ = 0;
   bool forked_ = false;
+  std::uint64_t dropped_ = 0;
   continuation current_;
   ready_queue ready_;
   std::vector<std::coroutine_handle<>> retired_;

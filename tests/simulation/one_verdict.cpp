@@ -1,5 +1,5 @@
-// The same small programs as real processes and on virtual ranks: both end with the same status, and each rank's program with the same
-// error code. This program is its own rank, and its own simulated job.
+// Runs the same small programs as real processes and on virtual ranks. Both must end with the same status, and each rank's program with
+// the same error code. This test program is also the rank of a real job, and the simulated job.
 #include <parley/tests/support/folder.hpp>
 #include <parley/tests/support/processes.hpp>
 #include <parley/tests/support/started.hpp>
@@ -8,6 +8,7 @@
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
 #include <parley/program.hpp>
+#include <parley/scope.hpp>
 #include <parley/transfer.hpp>
 
 #include <doctest/doctest.h>
@@ -30,7 +31,7 @@ using parley::tests::scenario_variable;
 namespace {
 
 constexpr std::size_t small_bytes = 100;
-constexpr std::size_t large_bytes = 4U << 20U;  // stays with its sender until it is fetched, on each transport
+constexpr std::size_t large_bytes = 4U << 20U;  // stays with the sender until it is fetched, on each transport
 constexpr time_ns soon_ns = 2'000'000'000;
 
 // ---- what the ranks do ------------------------------------------------------------------------------------------------
@@ -55,14 +56,14 @@ task<> exchanges(rank& self) {
   co_await send_some(t, 1 - self.id(), 3);
   co_await receive_some(t, 1 - self.id(), 3);
 }
-// Each waits while it leaves for the other one to take what was sent, and none does.
+// Each rank, on leaving, waits for the other to receive its messages; neither receives.
 task<> both_send(rank& self) {
   auto op = both_ways();
   op.timeout = std::chrono::nanoseconds(soon_ns);
   transfer t(self, op);
   co_await send_some(t, 1 - self.id(), 3);
 }
-// The one that waits for less time is the one that fails; the other one hears of it.
+// Rank 0 has the shorter timeout and fails first; rank 1 then gets an error because its peer is gone.
 task<> both_send_first(rank& self) {
   transfer t(self, both_ways());
   const std::vector<std::byte> data(large_bytes);
@@ -86,12 +87,12 @@ task<> sender_returns(rank& self) {
     co_await send_some(t, 0, 2);
   }
 }
-// Nobody has ever sent a message to the one that waits.
+// Rank 1 leaves before it has sent anything to rank 0, which waits for a message.
 task<> sender_returns_at_once(rank& self) {
   transfer t(self, both_ways());
   if (self.id() == 0) co_await receive_some(t, 1, 1);
 }
-// More than may be on their way unmatched.
+// Rank 0 sends more messages than may be in flight unmatched.
 task<> receiver_returns(rank& self) {
   transfer t(self, both_ways());
   if (self.id() == 0) {
@@ -125,7 +126,7 @@ task<> exits(rank& self) {
   }
   co_await receive_some(t, 1, 2);
 }
-// In the midst of a call, whose large sum waits for rank 2: a process that has ended says nothing to rank 0 any more.
+// Rank 2 exits while the others are in a call whose large sum needs it. A process that has ended sends rank 0 nothing more.
 task<> sum_many(collective g) {
   std::vector<float> x(large_bytes / sizeof(float), 1.0F);
   static_cast<void>(co_await attempt(g.all_reduce(std::span(x))));
@@ -159,7 +160,7 @@ task<> throws_a_number(rank& self) {
   if (self.id() == 1) throw 7;
   co_await receive_some(t, 1, 1);
 }
-// The receiver refuses it, and its sender has gone on.
+// The receiver rejects the message; the sender has long gone on.
 task<> receives_another_type(rank& self) {
   transfer t(self, both_ways());
   if (self.id() == 0) {
@@ -170,7 +171,7 @@ task<> receives_another_type(rank& self) {
     static_cast<void>(co_await attempt(t.receive(std::span(data), {.from = 0})));
   }
   static_cast<void>(co_await sleep_for(
-      std::chrono::nanoseconds(self.id() == 0 ? 200'000'000 : 400'000'000)));  // the sender hears of it
+      std::chrono::nanoseconds(self.id() == 0 ? 200'000'000 : 400'000'000)));  // until the sender has the rejection
 }
 task<> worker_exits(rank& self) {
   auto g = sums_of(self);
@@ -189,12 +190,12 @@ task<> declares_other_types(rank& self) {
   op.dtype = self.id() == 0 ? "bf16" : "fp32";
   transfer t(self, op);
   if (self.id() == 0) {
-    co_await send_some(t, 1, 100, large_bytes);  // the first few may leave before the refusal comes
+    co_await send_some(t, 1, 100, large_bytes);  // the first few may be sent before the rejection arrives
   } else {
     co_await receive_some(t, 0, 100, large_bytes);
   }
 }
-// No call sees it.
+// The types differ, but no call notices it.
 task<> declares_other_types_and_returns(rank& self) {
   auto op = both_ways();
   op.edges = {{0, 1}};
@@ -211,12 +212,19 @@ task<> buffer_is_too_small(rank& self) {
   }
 }
 
+task<> forgets_to_join(rank& self) {
+  transfer t(self, both_ways());
+  const std::vector<std::byte> data(large_bytes);
+  scope& here = co_await this_scope;
+  scope calls(here);
+  if (self.id() == 0) calls.spawn(t.send(data, {.to = 1}));
+}
 task<> send_that_throws(part_sender&, std::span<const std::byte>) {
   throw std::runtime_error("no such card");
   co_return;
 }
 task<> receive_whole(part_receiver& in, std::span<std::byte> data) { co_await in.receive(0, data); }
-// Which nobody but the user can mend, so that it must be told.
+// The config throws. Only the user can fix that, so parley must report it.
 task<> lists_a_config_that_throws(rank& self) {
   auto op = both_ways();
   op.configs = {direct(), paired({.name = "mine", .wire_class = "mine"}, send_that_throws, receive_whole)};
@@ -233,10 +241,10 @@ struct verdict {
   rank_function rank_main;
   rank_id ranks;
   int status;
-  int strict;  // the status where undelivered messages count
+  int strict;  // the status when undelivered messages count as an error
   std::vector<const char*>
-      codes;              // with which each rank's program ends, `none` where it returns, "" where it does neither
-  const char* told = "";  // what the user reads in either world
+      codes;              // the error code of each rank's program; `none`: it returns, "": it neither returns nor fails
+  const char* told = "";  // a text that the user reads in both worlds
 };
 const std::map<std::string, verdict>& verdicts() {
   static const std::map<std::string, verdict> all{
@@ -268,6 +276,7 @@ const std::map<std::string, verdict>& verdicts() {
       {"other types", {declares_other_types, 2, 1, 1, {"declaration_mismatch", "declaration_mismatch"}}},
       {"other types unseen", {declares_other_types_and_returns, 2, 1, 1, {"none", "none"}}},
       {"too small", {buffer_is_too_small, 2, 1, 1, {"none", "buffer_too_small"}}},
+      {"forgets to join", {forgets_to_join, 2, 0, 3, {"none", "none"}, "`co_await` their `join()` before they end"}},
       {"config throws",
        {lists_a_config_that_throws, 2, 0, 0, {"none", "none"}, "exception: no such card; it failed its rehearsal"}},
   };

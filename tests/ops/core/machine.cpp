@@ -1,4 +1,4 @@
-// Capabilities: what a rank's machine has, and what it is told to do without, for all ops of a job.
+// Capabilities of a rank's machine, and the mask of those that the rank must do without, for all ops of a job.
 #include <parley/tests/support/cases/mixture_case.hpp>
 #include <parley/tests/support/devices/fake_cuda.hpp>
 #include <parley/tests/support/devices/fake_nccl.hpp>
@@ -37,7 +37,7 @@ std::string why(const machine& m, std::string_view capability) {
   return has ? "" : has.reason().text();
 }
 
-// With a neighbour.
+// An H100 with one neighbour, GPU 1.
 std::vector<transports::cuda_device> one_h100() {
   return {{.name = "H100",
            .compute_capability = 90,
@@ -48,7 +48,7 @@ std::vector<transports::cuda_device> one_h100() {
            .nvlink = {1}}};
 }
 
-/// Moves payloads by instructions that older GPUs lack, and as only such GPUs take them.
+/// A config that needs sm_90 and has a wire class of its own, so that both ends must have such a GPU.
 class h100_optimized final : public paired_config {
  public:
   h100_optimized() : paired_config({.name = "h100_optimized", .wire_class = "h100"}, every_size) {}
@@ -57,7 +57,7 @@ class h100_optimized final : public paired_config {
   task<> receive(part_receiver& in, std::span<std::byte> data) const override { co_await in.receive(0, data); }
 };
 
-/// The same of a group's config, which runs as long as it is told to.
+/// A group config that runs as `real` does, and needs sm_90.
 class needs_sm_90 final : public group_config {
  public:
   explicit needs_sm_90(group_config_ptr real) : group_config(real->identity()), real_(std::move(real)) {}
@@ -95,11 +95,11 @@ TEST_CASE("a machine has what the driver says of its GPU, and says why it lacks 
   for (const char* newer : {"nccl_3", "nccl_2.29", "nccl_2.28.10"})
     CHECK(why(with_nccl, newer) == "NCCL is version 2.28.9");
   for (const char* own : {"nccl_2.28.9.1", "nccl_ours", "cuda_", "sm_90a"})
-    CHECK(why(with_nccl, own) == "");   // names like others
-  CHECK(with_nccl.lets_run("nccl_8"));  // a config's own name
+    CHECK(why(with_nccl, own) == "");   // not versions, so ordinary names
+  CHECK(with_nccl.lets_run("nccl_8"));  // here it names a config
   CHECK(why(with_nccl, "nccl_8") != "");
   fake_cuda alone;
-  CHECK(why(machine::with_gpu(alone, 0), "nvlink") == "");  // others may be there, for other processes to see
+  CHECK(why(machine::with_gpu(alone, 0), "nvlink") == "");  // other processes may see further GPUs
   fake_cuda apart(2);
   const machine poor = machine::with_gpu(apart, 0);
   CHECK(why(poor, "peer_access") == "GPU 0, fake, reaches the memory of no other GPU");
@@ -108,7 +108,7 @@ TEST_CASE("a machine has what the driver says of its GPU, and says why it lacks 
   CHECK(why(machine::without_gpu(), "cuda_12") == "this job was given no GPU");
   CHECK(why(machine::without_gpu(), "nccl_2") == "this job was given no GPU");
   CHECK(why(machine::without_gpu(), "memory_1") == "this job was given no GPU");
-  CHECK(why(machine(), "sm_90") == "");  // nothing is known of it
+  CHECK(why(machine(), "sm_90") == "");  // a machine of which nothing is known
 }
 
 TEST_CASE("who hides sm_90 hides newer ones too, on the ranks that the mask names") {
@@ -129,7 +129,7 @@ TEST_CASE("who hides sm_90 hides newer ones too, on the ranks that the mask name
   CHECK(why(older, "cuda_13") != "");
   CHECK(why(older, "cuda_12") == "");
   auto devices = one_h100();
-  devices.front().memory_bytes = std::uint64_t{81'079} << 20U;  // as an H100 of 80 GB says
+  devices.front().memory_bytes = std::uint64_t{81'079} << 20U;  // the size that an H100 of 80 GB reports
   fake_cuda large(devices);
   CHECK(why(machine::with_gpu(large, 0), "memory_79") == "");
   CHECK(why(machine::with_gpu(large, 0), "memory_80") == "GPU 0, H100, has 79 GiB of memory");
@@ -187,6 +187,45 @@ TEST_CASE("on equal ranks a masked capability keeps a config of transfers from t
   for (const auto& v : results.validators()) CHECK(v.name != "PARLEY_MASK");
 }
 
+TEST_CASE("a rank that cannot run the default says so by name, whoever says that it cannot") {
+  class broken final : public paired_config {
+   public:
+    broken() : paired_config({.name = "broken", .wire_class = "broken"}) {}
+    result<> available() const override { return error{errc::unavailable, "no such kernel here"}; }
+    task<> send(part_sender&, std::span<const std::byte>) const override { co_return; }
+    task<> receive(part_receiver&, std::span<std::byte>) const override { co_return; }
+  };
+  const auto refused = [](world& w, config_ptr first) -> std::string {
+    try {
+      static_cast<void>(transfer(w[1], {.name = "acts", .edges = {{0, 1}}, .configs = {std::move(first), direct()}}));
+    } catch (const failure& f) {
+      return f.what();
+    }
+    return {};
+  };
+  world masked(2, told("1:sm_90,h100_optimized"));
+  CHECK(refused(masked, std::make_shared<h100_optimized>())
+            .find("rank 1 cannot run h100_optimized, which is the default and must run on every rank: this rank was "
+                  "told to "
+                  "do without h100_optimized (PARLEY_MASK); list a config first that all ranks can run") !=
+        std::string::npos);
+  world without(2, told("1:sm_90"));
+  CHECK(refused(without, std::make_shared<h100_optimized>()).find("it needs sm_90: ") != std::string::npos);
+  world whole(2, eager_trials());
+  CHECK(refused(whole, std::make_shared<h100_optimized>()).empty());
+  CHECK(refused(whole, std::make_shared<broken>()).find("no such kernel here") != std::string::npos);
+}
+
+TEST_CASE("a mask that is no capability and no config's name is told of at the end") {
+  world w(2, told("1:chunkd,chunked,direct(a=1),sm_90"));
+  const std::vector<config_ptr> configs{direct(), chunked(1'000)};
+  CHECK(move_each(w, configs, configs, {100}).failed() == 0);
+  REQUIRE(w[0].idle_masks().size() == 1);
+  CHECK(w[0].idle_masks()[0].find("the mask direct(a=1) hides nothing on rank 0: ") == 0);
+  REQUIRE(w[1].idle_masks().size() == 1);
+  CHECK(w[1].idle_masks()[0].find("the mask 1:chunkd hides nothing on rank 1: ") == 0);
+}
+
 TEST_CASE("H100 and A100 are played on equal ranks: a group runs h100_optimized where it may") {
   using namespace mixture_case;
   machine_room room;
@@ -209,19 +248,21 @@ TEST_CASE("H100 and A100 are played on equal ranks: a group runs h100_optimized 
 }
 
 TEST_CASE("sums of GPUs need what they use: masked, or not there, they are no candidates") {
-  const auto configs = [](rank& self) {
-    symmetric_options op{
-        .name = "gradients", .configs = {nccl_sum(), nccl_graph_sum(), kernel_sum(8)}, .communicator = {}};
+  const auto configs = [](rank& self, std::vector<symmetric_config_ptr> list, const char* name = "gradients") {
+    symmetric_options op{.name = name, .configs = std::move(list), .communicator = {}};
     static_cast<void>(symmetric(self, op));
     return self.participants().back()->unavailable;
   };
   world w(1, told("nccl"));
-  const auto lacking = configs(w[0]);
-  REQUIRE(lacking.size() == 1);
-  CHECK(lacking.front() == "nccl_graph_sum: it needs nccl: this rank was told to do without nccl (PARLEY_MASK)");
+  const auto lacking = configs(w[0], {kernel_sum(8), nccl_sum(), nccl_graph_sum()});
+  REQUIRE(lacking.size() == 2);
+  CHECK(lacking.front() == "nccl_sum: it needs nccl: this rank was told to do without nccl (PARLEY_MASK)");
+  CHECK_THROWS_WITH_AS(configs(w[0], {nccl_sum(), kernel_sum(8)}, "sums"),
+                       doctest::Contains("rank 0 cannot run nccl_sum, which is the default and must run on every rank"),
+                       failure);
   fake_cuda gpu(2);
   one_process job({.ranks = 1, .gpu = &gpu});
-  const auto here = configs(job[0]);
+  const auto here = configs(job[0], {nccl_sum(), nccl_graph_sum(), kernel_sum(8)});
   REQUIRE(here.size() == 1);
   CHECK(here.front() == "kernel_sum(blocks=8): it needs peer_access: GPU 0, fake, reaches the memory of no other GPU");
 }

@@ -1,4 +1,4 @@
-// The user's own functions that answer questions: what they throw is told, and ends nothing.
+// Exceptions in the user's own functions that answer parley's questions: they are reported, and end no op.
 #include <parley/tests/support/transfers.hpp>
 
 #include <doctest/doctest.h>
@@ -28,7 +28,7 @@ struct questions {
   int works_over = 0;
 };
 
-/// The whole payload at once; throws when it is asked what it needs.
+/// Sends the whole payload at once; throws when parley asks the questions that the test chooses.
 class moody final : public paired_config {
  public:
   moody(thrown at_available, thrown at_demands, questions* asked = nullptr, thrown at_works_over = thrown::nothing)
@@ -57,7 +57,7 @@ class moody final : public paired_config {
   questions* asked_;
 };
 
-/// Works over the link of the first two that ask, which are its op's ends; to more it throws.
+/// Accepts the link of the first two ranks that ask, the two ends of its op. A later question throws.
 struct weary final : paired_config {
   weary() : paired_config({.name = "weary"}) {}
   task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
@@ -72,11 +72,12 @@ struct weary final : paired_config {
 rank_settings careful() {
   rank_settings s;
   s.plan.budget_fraction = 1e9;
-  s.constraints.relative_error = 1e-3;  // so that demands matter
+  s.constraints.relative_error = 1e-3;  // so that parley asks for the configs' demands
   return s;
 }
 
-// The first 16 ops of a rank are made when they are declared; a later one is made by the first thing that comes for it.
+// A rank sets up the first 16 edges when they are declared, and each later edge at its first call or message.
+// These fillers use up those 16.
 void declare_fillers(world& w) {
   for (std::size_t n = 0; n < 16; ++n) {
     auto op = pair_of({direct()});
@@ -98,7 +99,7 @@ TEST_CASE("a config that throws when it is asked does not run, both ranks are to
   for (const bool at_sender : {true, false}) {
     for (const char* const asked_for : {"available", "demands", "works_over"}) {
       for (const thrown what : {thrown::failure, thrown::standard, thrown::memory, thrown::something}) {
-        if (at_sender && what != thrown::failure) continue;  // which of the two is asked makes no difference to that
+        if (at_sender && what != thrown::failure) continue;  // at the sender one kind of exception is enough
         CAPTURE(at_sender);
         CAPTURE(asked_for);
         CAPTURE(static_cast<int>(what));
@@ -144,7 +145,7 @@ TEST_CASE("a capability function that throws is a sentence that says which rank'
           "activations 0->1, on rank " + number + (odd == 0 ? " (sender)" : " (receiver)") +
               ": its capability function, asked about rank " + number +
               ", threw \"no such card\"; none of its configs but the default will be tried");
-    for (const transfer& end : ends) {  // both ends say who lacks what, and why
+    for (const transfer& end : ends) {  // both ends name the rank that lacks the config, and the reason
       const std::string why = end.decision(1'000).why;
       const std::string lack = "rank " + number + " cannot run " + chunked(16_KiB, 2)->id() +
                                ": its capability function, asked about rank " + number + ", threw \"no such card\"";
@@ -153,18 +154,20 @@ TEST_CASE("a capability function that throws is a sentence that says which rank'
   }
 }
 
-TEST_CASE("the default is not asked, and others once, however often their op is made") {
+TEST_CASE("a config is asked once, however often its op is made, and the default only whether it can run") {
   world w(2, careful());
   declare_fillers(w);
   questions first;
   questions second;
   const auto op = pair_of({std::make_shared<moody>(thrown::memory, thrown::memory, &first),
                            std::make_shared<moody>(thrown::nothing, thrown::nothing, &second)});
-  CHECK_THROWS_AS(transfer(w[0], op), failure);  // both are called the same
-  auto named = pair_of({std::make_shared<moody>(thrown::memory, thrown::memory, &first), chunked(16_KiB, 2)});
+  CHECK_THROWS_AS(transfer(w[0], op), failure);  // both configs have the same name
+  first = {};
+  auto named = pair_of({std::make_shared<moody>(thrown::nothing, thrown::memory, &first), chunked(16_KiB, 2)});
   transfer out(w[0], named);
   transfer in(w[1], named);
-  CHECK(first.available + first.demands == 0);
+  CHECK(first.available == 2);  // one question on each rank
+  CHECK(first.demands == 0);
   CHECK(move_each(w, out, in, {1'000, 100'000}).failed() == 0);
 
   auto another = pair_of({direct(), std::make_shared<moody>(thrown::nothing, thrown::nothing, &second)});
@@ -172,12 +175,12 @@ TEST_CASE("the default is not asked, and others once, however often their op is 
   out = transfer(w[0], another);
   in = transfer(w[1], another);
   const questions declared = second;
-  CHECK(declared.available == 2);  // once on each rank
+  CHECK(declared.available == 2);  // one question on each rank
   CHECK(declared.demands == 2);
   CHECK(declared.works_over == 2);
   CHECK(move_each(w, out, in, {1'000, 100'000}).failed() == 0);
   w.restart(0);
-  w.tell_of(0);  // rank 1's end is made anew
+  w.tell_of(0);  // rank 1 sets up its end again
   CHECK(second.available == declared.available);
   CHECK(second.demands == declared.demands);
   CHECK(second.works_over == declared.works_over);
