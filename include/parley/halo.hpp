@@ -127,11 +127,14 @@ halo_field index_field(B&& memory, const std::vector<std::vector<std::uint64_t>>
 }
 
 /// Fields that are exchanged together, with the buffers for the exchange. In host memory the flow runs a plan's exchanges one after the
-/// other. It also does so for several plans on one field, if cells of one plan lie between cells of another: all ranks must then start
-/// them in the same order.
+/// other. It also does so for several plans on one field, if cells of one plan lie between cells of another.
+///
+/// All ranks start the same plans in the same order, with the fields of a plan in the same order: messages of two plans that have equal
+/// sizes look alike. If one rank makes a plan anew, its neighbours make theirs anew, too. A plan belongs to the memory that it was made for:
+/// `std::swap(u, next)` swaps the memory, so swap the plans, too.
 class [[nodiscard]] halo_plan {
  public:
-  /// A plan of nothing, until a plan is assigned to it.
+  /// A plan of nothing, until a plan is assigned to it: until then every call throws `bad_argument`.
   halo_plan();
   halo_plan(halo_plan&& other) noexcept;
   halo_plan& operator=(halo_plan&& other) noexcept;
@@ -186,13 +189,17 @@ class halo {
   halo(rank& self, const halo_options& op);
   /// Makes a plan. Throws `bad_argument` for fields that do not fit the op. Registers its buffers if configs need that.
   halo_plan plan(const std::vector<halo_field>& fields) const;
-  /// True if this rank is outside the grid or has no neighbours. Its exchanges then end at once.
+  /// True if this rank is outside the grid, or has no neighbours, as the only block of a grid that is not periodic. Its exchanges then end
+  /// at once.
   bool idle() const noexcept { return directions_.empty(); }
   /// This rank's place along each dimension; empty outside the grid.
   const std::vector<rank_id>& place() const noexcept { return place_; }
   /// The number of messages that this rank sends in one exchange; a rank that is a neighbour in two directions counts twice.
   std::size_t neighbours() const noexcept { return directions_.size(); }
+  /// What was agreed on with a neighbour for what this rank sends to it, and for what comes from it. `bytes` is the size of the whole
+  /// message to that neighbour, of all fields of a plan together. `decision` asks for what this rank sends.
   agreement to(rank_id peer) const { return messages_.to(peer); }
+  agreement from(rank_id peer) const { return messages_.from(peer); }
   ops::decision decision(std::uint64_t bytes, rank_id peer) const { return messages_.decision(bytes, peer); }
   /// Call it after `peer_restarted`, on each of the op's other ranks (for a mesh: of the world), while no exchange is in progress. The
   /// exchanges of all ranks then begin again. Returns false if no rank has restarted.
@@ -208,6 +215,8 @@ class halo {
   runtime::memory_pieces region(const halo_field& f, std::size_t neighbour, bool ghosts) const;
   runtime::memory_pieces box(const halo_field& f, const std::array<int, 3>& to, bool ghosts) const;
   void check(const halo_field& f, std::size_t number) const;
+  runtime::memory_pieces with_rim(const halo_field& f) const;
+  void check_apart(const std::vector<halo_field>& fields, const std::vector<halo_plan::link>& links) const;
   std::unique_ptr<actors::payload_pieces> few_and_long(const std::vector<runtime::memory_pieces>& regions, rank_id peer,
                                                        std::span<std::byte> packed) const;
   halo_options op_;

@@ -65,7 +65,7 @@ struct halo_plan::state final : p2p_hooks {
   void unpack(link& l, runtime::device_stream stream) const;
 };
 
-halo_plan::halo_plan() : state_(new state) {}
+halo_plan::halo_plan() = default;
 halo_plan::halo_plan(halo_plan&& other) noexcept = default;
 halo_plan& halo_plan::operator=(halo_plan&& other) noexcept = default;
 halo_plan::~halo_plan() = default;
@@ -360,8 +360,67 @@ std::unique_ptr<actors::payload_pieces> halo::few_and_long(const std::vector<mem
   return made;
 }
 
+namespace {
+bool share_memory(const std::vector<halo_field>& fields) {
+  std::vector<std::span<std::byte>> all;
+  for (const halo_field& f : fields) all.push_back(f.memory);
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.data() < b.data(); });
+  const auto overlap = [](const auto& a, const auto& b) { return a.data() + a.size() > b.data(); };
+  return std::adjacent_find(all.begin(), all.end(), overlap) != all.end();
+}
+}  // namespace
+
+// The cells of a field together with their rim.
+memory_pieces halo::with_rim(const halo_field& f) const {
+  halo_field whole = f;
+  std::uint64_t elements = 1;
+  for (std::size_t d = whole.cells.size(); d-- > 0;) {
+    if (f.strides.empty()) whole.strides.insert(whole.strides.begin(), elements);
+    whole.cells[d] += 2 * op_.width[d];
+    elements *= whole.cells[d];
+  }
+  memory_pieces r = box(whole, {0, 0, 0}, false);  // begins behind a rim that it has not
+  r.base = f.memory.data();
+  return r;
+}
+
+// Ghosts of one field must not lie in another field: they would overwrite its cells.
+void halo::check_apart(const std::vector<halo_field>& fields, const std::vector<halo_plan::link>& links) const {
+  struct piece {
+    std::span<std::byte> at;
+    std::size_t field;
+    bool ghost;
+    const std::byte* end() const noexcept { return at.data() + at.size(); }
+  };
+  std::vector<piece> all;
+  const auto add = [&](const memory_pieces& r, std::size_t field, bool ghost) {
+    r.for_each([&](std::span<std::byte> each) {
+      if (!each.empty()) all.push_back({each, field, ghost});
+    });
+  };
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    add(with_rim(fields[i]), i, false);
+    for (const halo_plan::link& l : links) add(l.in[i], i, true);
+  }
+  std::sort(all.begin(), all.end(), [](const piece& a, const piece& b) { return a.at.data() < b.at.data(); });
+  std::vector<std::array<const piece*, 2>> farthest(fields.size());  // of each field's cells, and of its ghosts, so far
+  for (const piece& p : all) {
+    for (std::size_t other = 0; other < fields.size(); ++other) {
+      const piece* const before = farthest[other][p.ghost ? 0 : 1];
+      if (other == p.field || before == nullptr || before->end() <= p.at.data()) continue;
+      runtime::raise({errc::bad_argument, title_ + ": field " + std::to_string(std::min(other, p.field)) +
+                                              " and field " + std::to_string(std::max(other, p.field)) +
+                                              " of one plan overlap: ghosts of one lie in the other; give each field "
+                                              "memory of its own"});
+    }
+    const piece*& mine = farthest[p.field][p.ghost ? 1 : 0];
+    if (mine == nullptr || p.end() > mine->end()) mine = &p;
+  }
+}
+
 halo_plan halo::plan(const std::vector<halo_field>& fields) const {
   halo_plan made;
+  made.state_ = new halo_plan::state;
   made.state_->title = title_;
   made.state_->self = self_;
   made.state_->messages = messages_;
@@ -381,6 +440,8 @@ halo_plan halo::plan(const std::vector<halo_field>& fields) const {
       l.in.push_back(region(f, n, true));
     }
   }
+  // A mesh may send an element that it also receives.
+  if (!op_.ranks.empty() && share_memory(fields)) check_apart(fields, made.state_->links);
   runtime::memory_space& memory = op_.memory == nullptr ? runtime::host_memory() : *op_.memory;
   made.state_->memory = &memory;
   for (halo_plan::link& l : made.state_->links) {
@@ -412,18 +473,21 @@ std::span<std::byte> halo_plan::link::received() noexcept {
 
 std::uint64_t halo_plan::sent_bytes() const noexcept {
   std::uint64_t sum = 0;
+  if (state_ == nullptr) return sum;
   for (link& l : state_->links) sum += l.sent().size();
   return sum;
 }
 
 std::uint64_t halo_plan::packed_bytes() const noexcept {
   std::uint64_t sum = 0;
+  if (state_ == nullptr) return sum;
   for (const link& l : state_->links) sum += l.packed_out == nullptr ? 0 : l.packed_out->bytes().size();
   return sum;
 }
 
 std::uint64_t halo_plan::packed_so_far_bytes() const noexcept {
   std::uint64_t sum = 0;
+  if (state_ == nullptr) return sum;
   for (const link& l : state_->links)
     sum += l.packed_bytes + (l.pieces_out == nullptr ? 0 : l.pieces_out->packed_bytes);
   return sum;
@@ -548,13 +612,16 @@ p2p_operation halo_plan::state::send_of(link& l) {
 }
 
 void halo_plan::check_stream(runtime::device_stream stream) const {
+  if (state_ == nullptr)
+    runtime::raise({errc::bad_argument, "this halo_plan is of nothing: it was never assigned, or moved away; make one "
+                                        "with halo::plan"});
+  state_->messages.check_caller();
   if (state_->memory->has_streams() && stream == nullptr)
     runtime::raise(
         {errc::bad_argument, state_->title + ": its fields lie on a device; say in which stream kernels work on them"});
 }
 
 void halo_plan::open(runtime::dataflow& flow, runtime::device_stream stream) {
-  state_->messages.check_caller();
   check_stream(stream);
   if (receiving_.size() != 0)
     runtime::raise({errc::bad_argument, state_->title + ": it is open already; start the exchange first"});
@@ -659,9 +726,8 @@ runtime::task<> halo_plan::exchange(runtime::device_stream stream) {
 }
 
 flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream stream) {
-  auto& links = state_->links;
-  state_->messages.check_caller();
   check_stream(stream);
+  auto& links = state_->links;
   if (state_->around != nullptr) state_->around->throw_refused();
   if (links.empty()) return flow.together(std::span<const runtime::flow_part>());
   check_latest(flow);

@@ -145,7 +145,7 @@ TEST_CASE("a step that reads a field whose ghosts were packed comes after they a
 namespace {
 
 struct after_a_failure {
-  std::span<const double> written;  // by a computation that fails, before the first of two exchanges
+  std::span<const double> written;  // a failing computation writes it before the first of two exchanges
   std::vector<result<>> outcomes = std::vector<result<>>(3, result<>(errc::pending));
 };
 
@@ -165,7 +165,7 @@ task<> exchange_behind_a_failure(dataflow& flow, halo_plan* plan, after_a_failur
   }
 }
 
-/// Two blocks of 3 x 2 cells beside each other, of which rows have to be packed.
+/// Two blocks of 3 x 2 cells side by side. Their faces are columns, which have to be packed.
 struct two_blocks : world {
   two_blocks() : world(2), u(2, std::vector<double>(20, -1)) {
     for (rank_id r = 0; r < 2; ++r) {
@@ -267,7 +267,7 @@ task<> torn_down(two_blocks* w, rank_id r, result<>* again) {
     dataflow flow(here);
     flow.compute({reads(w->u[r])}, [w] { return looks_for(w, 5'000'000'000); });
     auto moving = w->plans[r].start(flow);
-    co_await looks_for(w, 500'000'000);  // its messages are over, and what is to be unpacked waits
+    co_await looks_for(w, 500'000'000);  // the messages have arrived; the unpacking waits for the computation
   }
   dataflow flow(here);
   try {
@@ -396,7 +396,7 @@ TEST_CASE("fields of other elements than the neighbour's are refused on both, by
   };
   const auto before = at.contents();
   const auto differ = exchange(floats, numbers, "mesh");
-  CHECK(w.clock.now() < 1_s);  // of 30
+  CHECK(w.clock.now() < 1_s);  // the timeout is 30 s
   for (rank_id r = 0; r < 2; ++r)
     CHECK(is(differ[r], {.code = errc::declaration_mismatch,
                          .op = r == 0 ? "mesh 1->0" : "mesh 0->1",
@@ -442,7 +442,7 @@ TEST_CASE("what lies between padded rows and around the fields is nobody's, what
     CHECK(wrong_after(op, {6, 5}, 3, 2) == 0);
     CHECK(wrong_after(op, {6, 700}, 1, 2) == 0);
   }
-  // Puts and gets are tried beside the default, and one of them wins.
+  // Each put or get is tried beside the default, and wins.
   rank_settings s;
   s.plan.budget_fraction = 1e9;
   memory_link_options links;
@@ -522,21 +522,21 @@ TEST_CASE("what an exchange brings to an element that it also takes away does no
   };
   scope all(w.clock);
   all.spawn(late(&plans[0], 0));
-  all.spawn(late(&plans[1], 10'000'000));  // by then the other's element is here
+  all.spawn(late(&plans[1], 10'000'000));  // by then rank 0's element has arrived
   run_until(w.clock, [&] { return all.running() == 0; });
   CHECK(values == std::vector<std::vector<double>>{{2.0}, {1.0}});
 }
 
 namespace {
 
-/// Eight elements that say whose they are, of which some are ghosts.
+/// Eight elements whose values tell their rank. Some of them are ghosts.
 struct mesh_part {
   mesh_part(rank_id r, std::vector<std::size_t> where_ghosts_are) : ghosts(std::move(where_ghosts_are)) {
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = as_it_was[i] = 10.0 * r + double(i) + 1;
   }
   std::span<double> elements() const { return {all.data(), all.size()}; }
   bool untouched() const { return at->clean() && std::equal(all.begin(), all.end(), as_it_was.begin()); }
-  /// But for its ghosts, which are undefined after an exchange that has failed.
+  /// Leaves out the ghosts, which are undefined after a failed exchange.
   bool untouched_beside_ghosts() const {
     for (std::size_t i = 0; i < all.size(); ++i) {
       const bool is_ghost = std::find(ghosts.begin(), ghosts.end(), i) != ghosts.end();
@@ -575,7 +575,7 @@ TEST_CASE("a neighbour that sends another number of cells, or does not know of i
         {index_field(values, {r == 0 ? std::vector<std::uint64_t>{1} : std::vector<std::uint64_t>{1, 2}}, {{5, 6}})}));
   }
   auto outcomes = exchange_all(w, plans);
-  CHECK(w.clock.now() < 1_s);  // of 30
+  CHECK(w.clock.now() < 1_s);  // the timeout is 30 s
   CHECK(differs(outcomes[0], 0, 1, 16, 8));
   CHECK(differs(outcomes[1], 1, 0, 8, 16));
   for (const mesh_part& p : parts) CHECK(p.untouched_beside_ghosts());
@@ -652,7 +652,7 @@ TEST_CASE("where one rank lists another that does not list it, both are told, an
           is(outcomes[r], {.code = errc::declaration_mismatch, .op = "mesh", .rank = r, .peer = 1 - r, .quotes = why}));
     CHECK(w[1].warnings() == std::vector<std::string>{why});
     run_until(w.clock, [&] { return all.running() == 0; });
-    CHECK(parts[0].untouched());  // nobody sends to it
+    CHECK(parts[0].untouched());  // nobody sends to rank 0
     for (const mesh_part& p : parts) CHECK(p.untouched_beside_ghosts());
   }
 }
@@ -787,6 +787,42 @@ TEST_CASE("declarations and fields that cannot be are named") {
   CHECK(wrong(grid_field(cells, {4, 0})).find("0 cells where the rim alone is 1 wide") != std::string::npos);
 }
 
+TEST_CASE("fields of one plan whose ghosts overlap are refused, and those whose padding does are not") {
+  world w(2);
+  const halo grid(w[0], rims({2, 1}));
+  std::vector<double> cells(12 * 6);
+  const std::span<double> all(cells);
+  const auto plan_of = [&](const halo_field& a, const halo_field& b) { return grid.plan({a, b}).sent_bytes(); };
+  CHECK(plan_of(grid_field(all.first(36), {4, 4}), grid_field(all.last(36), {4, 4})) == 2 * 4 * sizeof(double));
+  const char* const overlap = "field 0 and field 1 of one plan overlap";
+  for (const std::size_t begin : {0, 12, 24, 30}) {
+    CAPTURE(begin);
+    CHECK_THROWS_WITH_AS(plan_of(grid_field(all.first(36), {4, 4}), grid_field(all.subspan(begin, 36), {4, 4})),
+                         doctest::Contains(overlap), failure);
+  }
+  // Accepted: two fields side by side in longer rows.
+  CHECK(plan_of(grid_field(all, {4, 1}, {12, 1}), grid_field(all.subspan(6), {4, 1}, {12, 1})) == 2 * sizeof(double));
+}
+
+TEST_CASE("a plan of nothing, or one that was moved away, says so") {
+  world w(2);
+  const halo grid(w[0], rims({2, 1}));
+  std::vector<double> cells(6 * 6);
+  halo_plan moved = grid.plan({grid_field(cells, {4, 4})});
+  const halo_plan kept = std::move(moved);
+  halo_plan never;
+  for (halo_plan* const plan : {&moved, &never}) {  // NOLINT(bugprone-use-after-move): that is what is tried
+    CHECK(plan->sent_bytes() == 0);
+    CHECK(plan->packed_bytes() == 0);
+    CHECK(plan->packed_so_far_bytes() == 0);
+    dataflow flow(w.clock);
+    CHECK_THROWS_WITH_AS(static_cast<void>(plan->start(flow)), doctest::Contains("this halo_plan is of nothing"),
+                         failure);
+    CHECK_THROWS_WITH_AS(plan->open(flow), doctest::Contains("this halo_plan is of nothing"), failure);
+  }
+  CHECK(kept.sent_bytes() == 4 * sizeof(double));
+}
+
 namespace {
 
 struct jacobi_result {
@@ -829,7 +865,7 @@ jacobi_result jacobi_on(rank_id rows, rank_id columns, std::vector<config_ptr> c
 }  // namespace
 
 namespace {
-// Each sweep waits for its rims once its interior is done, or before it begins.
+// Each sweep waits for its exchange either after it has computed its interior, or before.
 enum class waits : std::uint8_t { after_interior, before_interior };
 constexpr int sweeps_made = 20;
 constexpr time_ns interior_ns = 1'000'000;
@@ -891,7 +927,7 @@ TEST_CASE("Jacobi has the known norms, and the same bits however the grid is cut
 
 namespace {
 
-/// A row of blocks. Each rank queues some exchanges at once, and before each one works on what the one before has brought.
+/// A row of blocks. Each rank queues 20 exchanges at once, and behind each exchange a computation that updates all of its block.
 struct queued_exchanges : world {
   explicit queued_exchanges(rank_id blocks, const halo_options& op, std::vector<std::uint64_t> cells = {3},
                             rank_settings settings = {}, memory_link_options o = {})
@@ -969,7 +1005,7 @@ TEST_CASE("of exchanges queued in one flow none waits for its time-out once a st
 
 namespace {
 
-/// Takes its ghosts long before it sends anything.
+/// Opens an exchange, so that its ghosts may arrive, and sends nothing for 5 s.
 task<> open_early(dataflow& flow, queued_exchanges* w, rank_id r) {
   w->plans[r].open(flow);
   const auto slept = co_await sleep_for(5s);
@@ -986,7 +1022,7 @@ TEST_CASE("memory that a rank reads stays as it is, though a neighbour says that
   auto op = rims({3, 1});
   op.periodic = {true, false};
   op.configs = {direct(), get()};
-  op.can_run = [](rank_id r) { return std::vector<bool>{true, r != 1}; };  // nobody waits for a read of rank 1
+  op.can_run = [](rank_id r) { return std::vector<bool>{true, r != 1}; };  // rank 1 never runs get
   queued_exchanges w(3, op, {4, 10'000}, tries_at_once, std::move(fast_reads));
   constexpr std::uint64_t row_bytes = 10'000 * sizeof(double);
   for (int i = 0; i < 20; ++i) {
@@ -995,7 +1031,7 @@ TEST_CASE("memory that a rank reads stays as it is, though a neighbour says that
     run_until(w.clock, [&] { return all.running() == 0; });
   }
   REQUIRE(w.halos[0].decision(row_bytes, 2).config == "get");
-  w.links.options().one_sided_ns_per_byte = 2'000;  // 160 ms a row
+  w.links.options().one_sided_ns_per_byte = 2'000;  // a read of a row takes 160 ms
   scope all(w.clock);
   for (rank_id r = 0; r < 2; ++r) all.spawn(with_dataflow(&queued_exchanges::all_of, &w, r));
   all.spawn(with_dataflow(&open_early, &w, 2U));
@@ -1005,6 +1041,6 @@ TEST_CASE("memory that a rank reads stays as it is, though a neighbour says that
   const time_ns cut = w.clock.now();
   run_until(w.clock, [&] { return all.running() == 0; });
   CHECK(is(w.ended[0], {.code = errc::peer_failed, .op = "rims", .rank = 0}));
-  CHECK(w.ended_at[0] - cut > 120'000'000);  // rank 2 reads until then
+  CHECK(w.ended_at[0] - cut > 120'000'000);  // rank 2 reads rank 0's memory until then
   CHECK(w.ended_at[0] - cut < 2'000'000'000);
 }
