@@ -309,13 +309,24 @@ std::size_t results_store::take_kernels_of(const results_file& file) {
 }
 
 void results_store::learn(tuning::result_entry entry, const tuning::result_entry* before) {
-  if (!in_use() || options_.ex == nullptr) return;
+  if (!in_use() || options_.ex == nullptr || entry.pins_default()) return;
   if (later_ == nullptr) later_ = std::make_unique<later>(*this, *options_.ex);
   later_->note(std::move(entry), before);
 }
 
-result<std::string> results_store::add(const results_file& learned, std::span<const tuning::result_entry> superseded) {
+// A pin stays where its owner has written it: a copy in a rank's own file would hold when the pin is taken back.
+static results_file without_pins(const results_file& all) {
+  results_file rest;
+  for (const tuning::validator& v : all.validators()) static_cast<void>(rest.add(v));
+  for (const tuning::result_entry& e : all.entries()) {
+    if (!e.pins_default()) static_cast<void>(rest.add(e));
+  }
+  return rest;
+}
+
+result<std::string> results_store::add(const results_file& more, std::span<const tuning::result_entry> superseded) {
   if (!in_use()) return error{errc::unavailable, "no results file was asked for"};
+  const results_file learned = without_pins(more);
   const auto one_at_a_time = later_ ? std::unique_lock(later_->writing) : std::unique_lock<std::mutex>();
   put_away done = put(learned, superseded);
   if (later_) {

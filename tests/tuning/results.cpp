@@ -291,6 +291,18 @@ TEST_CASE("two files merge, the first one's entries win") {
   CHECK_FALSE(merge_results(first, file_of("Validator,A,2\nop,c,y,2\n")));
 }
 
+TEST_CASE("where two files merge a pin wins, whichever has it") {
+  const results_file measured = file_of("op,a,x,1\nop,b,x,1\n"), pinned = file_of("op,b,Default\n");
+  for (const merged_results& both :
+       {merge_results(measured, pinned).value(), merge_results(pinned, measured).value()}) {
+    REQUIRE(both.file.find("op", "b") != nullptr);
+    CHECK(both.file.find("op", "b")->pins_default());
+    REQUIRE(both.conflicts.size() == 1);
+    CHECK(both.conflicts[0].kept.pins_default());
+    CHECK(both.conflicts[0].refused.solution == "x");
+  }
+}
+
 TEST_CASE("the ordinal goes to the first %d, before the last dot, or to the end") {
   CHECK(name_with_ordinal("results_%d_%d.csv", 3) == "results_3_%d.csv");
   CHECK(name_with_ordinal("tunableop_results.csv", 0) == "tunableop_results0.csv");

@@ -367,8 +367,10 @@ outcome<merged_results> merge_results(const results_file& existing, const result
   merged_results both{existing, {}};
   for (const result_entry& e : more.entries()) {
     const result_entry* there = both.file.find(e.op, e.parameters);
+    const bool pinned = there != nullptr && e.pins_default() && !there->pins_default();
     const bool replaced =
-        there != nullptr && std::find(superseded.begin(), superseded.end(), *there) != superseded.end();
+        pinned || (there != nullptr && std::find(superseded.begin(), superseded.end(), *there) != superseded.end());
+    if (pinned) both.conflicts.push_back({e, *there});
     if (there != nullptr && !replaced) {
       if (there->solution != e.solution) both.conflicts.push_back({*there, e});
       continue;

@@ -1,4 +1,4 @@
-// docs/results.md row by row: which rank's results file has what, and what comes of it on every rank, for each kind of op.
+// docs/results.md row by row: the results that each rank's file holds, and the decision that follows on every rank, for each kind of op.
 #include <parley/tests/support/cases/schemes.hpp>
 
 #include <parley/actors/agreement/assignment.hpp>
@@ -24,7 +24,7 @@ std::string with_machines(std::uint64_t machines) {
   return text;
 }
 
-/// Trials were made, and what they chose is on all ranks.
+/// Trials were made, and all ranks run the config that they chose.
 void check_trials(scheme_job& j) {
   CHECK(j.failed == 0);
   CHECK(j.campaign().trials() > 0);
@@ -32,7 +32,7 @@ void check_trials(scheme_job& j) {
   CHECK(j.running() == j.campaign().chosen().config);
 }
 
-/// The decision was taken from files: nothing was tried, no call was held up, and from now on nothing is sent for the agreement.
+/// The decision came from files: no trial, no delayed call, and no further messages of the agreement.
 void check_no_trial(scheme_job& j, const std::string& winner) {
   CHECK(j.failed == 0);
   CHECK(j.campaign().trials() == 0);
@@ -40,7 +40,7 @@ void check_no_trial(scheme_job& j, const std::string& winner) {
   CHECK(j.running() == winner);
   CHECK(join_group_flights(j.ranks).timed == 0);
   if (j.leased()) {
-    const bool none = winner == "plain";  // it runs already
+    const bool none = winner == "plain";  // the default already runs
     CHECK(j.led().campaigns == (none ? 0 : j.how == scheme::between_calls ? 2 : 1));
     CHECK(j.led().rounds == (none || j.how == scheme::on_calls ? 0 : 1));
     CHECK(j.led().aborted == 0);
@@ -52,7 +52,7 @@ void check_no_trial(scheme_job& j, const std::string& winner) {
   CHECK(j.agreement_messages() == before);
 }
 
-/// In everybody's file, as a job to come will read it.
+/// Every rank's file holds `solution`, as a later job reads it.
 void check_kept(scheme_job& j, const std::string& solution) {
   for (rank_id r = 0; r < j.size; ++r) {
     CHECK(j.ranks[r]->write_results().value() == scheme_job::file_of(r));
@@ -189,7 +189,7 @@ TEST_CASE("a winner that one rank lacks now is passed over for another rank's, e
 
 TEST_CASE("a winner that fails its rehearsal is passed over for another rank's, else a miss") {
   for (const scheme how : all_schemes) {
-    if (how == scheme::on_calls) continue;  // it has none
+    if (how == scheme::on_calls) continue;  // this scheme has no rehearsals
     CAPTURE(name(how));
     scheme_job j(how);
     j.let_all_have(scheme_job::fragile);
@@ -267,11 +267,11 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a pinned default wins on whichever rank it is, and stays a pin in all files") {
+TEST_CASE("a pinned default wins on whichever rank it is, and stays a pin where it was written, and only there") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     for (rank_id pins = 0; pins < scheme_job(how).size; ++pins) {
-      for (const bool on_hosts_of_their_own : {false, true}) {  // which a pin does not name
+      for (const bool on_hosts_of_their_own : {false, true}) {  // a pin names no hosts
         CAPTURE(pins);
         CAPTURE(on_hosts_of_their_own);
         scheme_job j(how);
@@ -283,7 +283,15 @@ TEST_CASE("a pinned default wins on whichever rank it is, and stays a pin in all
         CHECK(j.decision().source == decision_source::pin);
         CHECK(j.decision().proposer == pins);
         check_no_trial(j, "plain");
-        check_kept(j, "Default");
+        for (rank_id r = 0; r < j.size; ++r) {
+          CHECK(j.ranks[r]->write_results());
+          const bool had_a_file = r == pins || !on_hosts_of_their_own;
+          CHECK(j.disks[r].files.contains(scheme_job::file_of(r)) == had_a_file);
+          if (!had_a_file) continue;
+          const auto read = tuning::parse_results(j.disks[r].files.at(scheme_job::file_of(r)));
+          REQUIRE(read->file.entries().size() == 1);
+          CHECK(read->file.entries().front().solution == (r == pins ? "Default" : "coarse"));
+        }
       }
     }
   }
@@ -299,7 +307,7 @@ TEST_CASE("machines that differ: only what was measured on this very combination
     j.run();
     check_trials(j);
     for (rank_id r = 0; r < j.size; ++r) CHECK(j.says(of_rank(r) + "'s has it for other machines than these"));
-    CHECK(j.learned_config() == "fine");  // as it was: for machines that are alike
+    CHECK(j.learned_config() == "fine");  // unchanged, for machines that are alike
     REQUIRE(j.decision().machines != 0);
     const std::string machines = with_machines(j.decision().machines);
     CHECK(j.learned_config(machines) == j.campaign().chosen().config);
@@ -311,7 +319,7 @@ TEST_CASE("machines that differ: only what was measured on this very combination
     CHECK(j.learned_config(machines) == "coarse");
     check_no_trial(j, "coarse");
 
-    j.settings[odd] = scheme_job::settings_on("test");  // it has become like the others
+    j.settings[odd] = scheme_job::settings_on("test");  // its machine is now like the others'
     j.remember(odd, j.entry + machines + ",128KiB,coarse,2.5\n");
     j.run();
     check_trials(j);
@@ -332,19 +340,19 @@ TEST_CASE("what was measured where ranks share a host does not count where they 
   CHECK(run_on({1, 1}, {}) > 0);
   const std::string together = j.campaign().chosen().config;
   CHECK(j.learned_config() == together);
-  CHECK(run_on({}, {}) == 0);  // nothing else is known than that they share one
+  CHECK(run_on({}, {}) == 0);  // by default all ranks share a host
   CHECK(run_on({9, 9}, {"A100", "A100"}) == 0);
 
   CHECK(run_on({1, 2}, {}) > 0);
   CHECK(j.says(miss));
   CHECK(j.campaign().missed().find(miss) != std::string::npos);
   CHECK(j.decision().machines != 0);
-  CHECK(j.learned_config() == together);  // as it was
-  CHECK(run_on({2, 1}, {}) == 0);         // which hosts they are says nothing
+  CHECK(j.learned_config() == together);  // unchanged
+  CHECK(run_on({2, 1}, {}) == 0);         // only who shares a host counts, not which hosts
   CHECK(run_on({1, 1}, {}) == 0);
   CHECK(j.campaign().chosen().config == together);
 
-  // Nor is one on two kinds of device what it is on two of one kind, also where validators do not tell them apart.
+  // A result for two devices of one kind does not count for two kinds either, even where the validators do not tell them apart.
   CHECK(run_on({1, 1}, {"A100", "H100"}) > 0);
   CHECK(j.says(miss));
   CHECK(run_on({1, 1}, {"H100", "A100"}) > 0);
@@ -425,7 +433,7 @@ TEST_CASE("a mixture that is remembered runs again without a trial, and as anoth
     CAPTURE(name(how));
     scheme_job j(how);
     j.mixed = true;
-    const rank_id poor = j.size - 1;  // runs `fine` for it
+    const rank_id poor = j.size - 1;  // it runs `fine` in place of `twin`
     j.let_all_have(scheme_job::twin);
     j.can[poor][scheme_job::twin] = false;
     j.run();
@@ -443,7 +451,7 @@ TEST_CASE("a mixture that is remembered runs again without a trial, and as anoth
     check_no_trial(j, "twin");
     check_kept(j, solution);
 
-    // The name alone is that of a config which all ranks run.
+    // The name without a mixture means that all ranks run the config.
     j.forget();
     j.remember(poor, j.line("twin"));
     j.run();
@@ -501,8 +509,8 @@ TEST_CASE(
       next.disks[r] = one.disks[r];
       next.run();
       check_no_trial(next, "fine");
-      next.disks[r].locked.insert(scheme_job::file_of(r));  // before what is decided is written by itself
-      next.configs[fine].ill = 0;                           // and so it decides otherwise
+      next.disks[r].locked.insert(scheme_job::file_of(r));  // before the job writes its decision by itself
+      next.configs[fine].ill = 0;                           // now `fine` fails on rank 0, and the job decides otherwise
       next.call_meanwhile(20, [] {});
       next.call(400);
       next.call(400);

@@ -33,7 +33,7 @@ std::vector<std::map<std::string, std::string>> tuned(std::string* winner = null
   return {w.disk[0].files, w.disk[1].files};
 }
 
-/// `world` reads files when it is made, so they have to be there before.
+/// A run that begins with results files. `world` reads the files when it is made, so the test cannot write them into a `world`.
 struct second_run {
   second_run(std::vector<std::map<std::string, std::string>> files, const rank_settings& s,
              const std::vector<config_ptr>& configs = catalogue())
@@ -48,7 +48,7 @@ struct second_run {
   void move() {
     move_and([] {});
   }
-  /// Something is done as soon as the first message is under way.
+  /// Calls `what` as soon as a search has begun, while the messages move.
   template <class Do>
   void move_and(Do what) {
     call_outcomes all;
@@ -219,6 +219,22 @@ TEST_CASE("Default written by hand pins the default") {
   CHECK(again.campaign().chosen().source == actors::decision_source::pin);
 }
 
+TEST_CASE("a pin of the common file is not copied, so that it is gone when its owner takes it back") {
+  auto files = tuned();
+  const auto& own = files[0].at("results0.csv");
+  const std::string header = own.substr(0, own.find("activations"));
+  for (rank_id r = 0; r < 2; ++r) files[r] = {{"results.csv", header + "activations/0>1,128KiB,Default\n"}};
+  second_run again(files, with_file());
+  again.move();
+  CHECK(again.campaign().chosen().source == actors::decision_source::pin);
+  for (rank_id r = 0; r < 2; ++r) {
+    const auto written = again.ranks[r]->write_results();
+    CHECK(written);
+    const auto& disk = again.disks[r].files;
+    for (const auto& [name, text] : disk) CHECK((name == "results.csv") == (text.find("Default") != std::string::npos));
+  }
+}
+
 TEST_CASE("a config that nobody has any more is a miss, and is tuned anew") {
   auto files = tuned();
   for (rank_id r = 0; r < 2; ++r) {
@@ -269,7 +285,7 @@ TEST_CASE("what was decided is on each rank's disk within a second, whatever end
   const std::string winner = campaign_of(w, "128KiB")->chosen().config;
   pass(w, 1'000'000'000);
   for (rank_id r = 0; r < 2; ++r) {
-    w.ranks[r].reset();  // as of a process that is killed: nobody asks it to write
+    w.ranks[r].reset();  // like a killed process: nobody asks it to write
     const auto read = tuning::parse_results(w.disk[r].files.at("results" + std::to_string(r) + ".csv"));
     const auto* entry = read->file.find("activations/0>1", "128KiB");
     REQUIRE(entry != nullptr);
