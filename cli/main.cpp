@@ -225,7 +225,10 @@ int run_ranks(const run_words& words, std::vector<std::string> command) {
       kept->take(rank, kind, line);
     };
   }
-  return cli::status_of(transports::launch(options));
+  const int status = cli::status_of(transports::launch(options));
+  if (!kept || kept->lost().empty()) return status;
+  std::fprintf(stderr, "parley: %s\n", kept->lost().c_str());
+  return status == 0 ? 1 : status;
 }
 
 /// The innermost command that was given, such as `parley results show`.

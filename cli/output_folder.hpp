@@ -4,13 +4,15 @@
 ///     output_folder kept("run-7");                                  // makes the folder
 ///     kept.take(0, output_stream::out, "hello");
 ///
-/// A rank's file is made with its first line. Each line is in the file at once. Existing files are replaced. Throws `text_error`.
+/// A rank's file is made with its first line. Each line is in the file at once. Existing files are replaced. The constructor throws
+/// `text_error`. If a file cannot be written later, the job goes on without it, and `lost` says why.
 #include <parley/identifiers.hpp>
 #include <parley/transports/launch/launcher.hpp>
 
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -20,9 +22,12 @@ class output_folder {
  public:
   explicit output_folder(std::filesystem::path folder);
   void take(runtime::rank_id rank, transports::output_stream kind, std::string_view line);
+  /// What could not be written, and why; empty: all is there.
+  const std::string& lost() const noexcept { return lost_; }
 
  private:
   std::filesystem::path folder_;
+  std::string lost_;
   std::map<std::pair<runtime::rank_id, transports::output_stream>, std::ofstream> files_;
 };
 

@@ -292,7 +292,8 @@ ops::rank_settings settings_for(const tune_settings& s, const spec& job) {
                              return value == nullptr ? std::nullopt : std::optional<std::string>(value);
                            }).settings;
   all.results_path = s.results_path;
-  all.write_results_soon = false;  // the command keeps what all ranks have learned
+  // The command keeps what all ranks have learned, unless it is killed itself: then each rank's own file has it.
+  all.write_results_soon = s.housing == rank_housing::processes;
   all.policy = s.trials ? actors::tuning_policy::online : actors::tuning_policy::off;
   if (s.budget) all.plan.budget_fraction = *s.budget;
   if (!s.masked.empty()) all.masked = s.masked;

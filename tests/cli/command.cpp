@@ -1,4 +1,4 @@
-// The command as people run it: real processes over real UCX. PARLEY_COMMAND and PARLEY_EXAMPLES come from CMake.
+// Runs the command as people do: real processes over real UCX. PARLEY_COMMAND and PARLEY_EXAMPLES come from CMake.
 #include <parley/tests/cli/command_folder.hpp>
 #include <parley/tests/support/fair_stopwatch.hpp>
 #include <parley/tests/support/no_more_processes.hpp>
@@ -38,13 +38,13 @@ using parley::tests::three_sizes;
 
 const std::string send_recv = PARLEY_EXAMPLES "/specs/send-recv.json";
 
-/// Four small stages.
+/// A pipeline of four small stages.
 constexpr std::string_view small_pipeline = R"json({"name": "small", "ranks": 4, "ops": [
   {"op": "pipeline", "name": "acts", "dtype": "bf16",
    "configs": ["direct", "chunked(chunk_bytes=8KiB)", "chunked(chunk_bytes=64KiB in_flight=4)"],
    "microbatches": [{"bytes": "256KiB", "count": 60}, {"bytes": 12345, "count": 60}]}]})json";
 
-/// Most of whose parts stay with their sender until they are fetched.
+/// Transfers whose parts mostly stay with their sender until they are fetched.
 constexpr std::string_view large_chunks = R"json({"name": "three", "ranks": 2, "ops": [
   {"op": "transfer", "name": "messages", "edges": [[0, 1]], "dtype": "fp32",
    "configs": ["direct", "chunked(chunk_bytes=16KiB in_flight=2)", "chunked(chunk_bytes=64KiB in_flight=4)"],
@@ -98,7 +98,7 @@ TEST_CASE("parley tune --json prints one document with everything that was agree
     CHECK(number(a, "invocations_until_agreement") <= number(a, "invocations"));
     CHECK(a.at("time_to_agreement_ns").to_number<std::int64_t>() > 0);
     CHECK(a.at("cost_ns").to_number<double>() >= 0);
-    // The evidence: who measured what, whose config won, and why.
+    // The evidence: which rank measured what, whose config won, and why.
     CHECK(number(a, "proposed_by") == 0);
     CHECK_FALSE(a.at("why").as_string().empty());
     bool winner_seen = false;
@@ -246,7 +246,7 @@ TEST_CASE("a pipeline of four agrees edge by edge, and its results make a second
   const json::object learned = first.document();
   CHECK(decisions_of(learned).size() == 6);
   for (const json::value& a : learned.at("agreements").as_array()) REQUIRE(a.at("decided").as_bool());
-  // Rank 0 has two outsiders here, rank 1 one.
+  // Two ranks share no op with rank 0, and one shares none with rank 1.
   CHECK(number(learned, "control_messages") > 0);
   CHECK(number(learned, "control_messages_to_outsiders") == 0);
   CHECK(learned.at("outputs_match").as_bool());
@@ -616,7 +616,7 @@ TEST_CASE("output that cannot be written makes the status 1") {
 
 TEST_CASE("an interrupted parley tune keeps what was agreed and ends with 128 and the signal") {
   const folder here;
-  // Far more messages than it gets to. A shell has its background jobs ignore SIGINT.
+  // Far more messages than the job can send before the interrupt. A shell makes its background jobs ignore SIGINT.
   here.write("long.json", R"json({"name": "long", "ranks": 2, "ops": [
     {"op": "transfer", "name": "messages", "roles": {"sender": [0], "receiver": [1]},
      "configs": ["direct", "chunked(chunk_bytes=64KiB)"], "messages": [{"bytes": "1MiB", "count": 90000}]}]})json");
@@ -639,6 +639,30 @@ TEST_CASE("an interrupted parley tune keeps what was agreed and ends with 128 an
   CHECK(fs::exists(here.path / "kept.csv"));
 }
 
+TEST_CASE("an interrupted training pipeline is not taken for a wrong one, and a killed command leaves what its ranks "
+          "learned") {
+  for (const int number : {SIGTERM, SIGKILL}) {
+    CAPTURE(number);
+    const folder here;
+    here.write("long.json", R"json({"name": "long", "ranks": 2, "ops": [
+      {"op": "training_pipeline", "name": "layers", "schedule": "1f1b", "microbatches": 4, "bytes": "64KiB", "passes": 20000,
+       "configs": ["direct", "chunked(chunk_bytes=16KiB)"]}]})json");
+    here.write("interrupt.sh", "'" PARLEY_COMMAND
+                               "' tune long.json --results kept.csv --budget 1000 --json >out 2>error &\n"
+                               "for i in $(seq 600); do [ -e kept0.csv ] && break; sleep 0.1; done\n"
+                               "kill -" +
+                                   std::to_string(number) + " $!\nwait $!\n");
+    const int status = std::system(("cd '" + here.path.string() + "' && sh ./interrupt.sh").c_str());
+    const std::string error = here.read("error");
+    CHECK_MESSAGE(WEXITSTATUS(status) == 128 + number, error);
+    has(here.read("kept0.csv"), "layers/");
+    if (number == SIGKILL) continue;
+    const json::object d = json::parse(here.read("out")).as_object();
+    CHECK_FALSE(d.at("outputs_differ").as_bool());
+    CHECK(fs::exists(here.path / "kept.csv"));
+  }
+}
+
 TEST_CASE("a wrong word is named, and who asks for JSON gets a document also of what is wrong") {
   const folder here;
   const auto word = here.parley("frob");
@@ -659,7 +683,7 @@ TEST_CASE("a wrong word is named, and who asks for JSON gets a document also of 
 }
 
 TEST_CASE("parley doctor kills nobody where it can make no process") {
-  if (::geteuid() != 0) return;  // as another user alone may it be tried what would end all processes of the user
+  if (::geteuid() != 0) return;  // a fault would kill all processes of this user; only root can become another one
   const pid_t bystander = ::fork();
   if (bystander == 0) {
     if (!parley::tests::become_nobody_else()) ::_exit(1);
@@ -685,7 +709,7 @@ TEST_CASE("parley doctor says that plane host works only when a message got from
     return json::object();
   };
   CHECK(host().at("works").as_bool());
-  // A transport that leaves no process: UCX starts, and no message gets through.
+  // With only this transport UCX starts, but no message reaches another process.
   REQUIRE(::setenv("UCX_TLS", "self", 1) == 0);
   const json::object cut_off = host();
   ::unsetenv("UCX_TLS");

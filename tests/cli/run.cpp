@@ -1,4 +1,4 @@
-// What `parley run` does beside starting ranks: time limits, processors, output, hosts by ssh, and words that somebody has misspelt.
+// What `parley run` does besides starting ranks: time limits, processors, output, hosts by ssh, and errors for misspelt options.
 #include <parley/tests/cli/command_folder.hpp>
 #include <parley/tests/support/deadline.hpp>
 
@@ -9,8 +9,10 @@
 #include <doctest/doctest.h>
 
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -23,7 +25,8 @@ namespace cli = parley::cli;
 using folder = parley::tests::command_folder;
 using parley::tests::has;
 
-/// Hosts are folders of one machine: it runs what it is given in a session of its own, which goes on when ssh is killed, as on another machine.
+/// A stand-in for ssh that runs each host on this machine. The command has a session of its own, so that it survives when ssh is killed, as
+/// it would on another machine.
 void write_ssh(const folder& here) {
   here.write("ssh", "#!/bin/sh\necho \"$1\" >> asked\nshift\nexec setsid -w sh -c \"$*\"\n");
   fs::permissions(here.path / "ssh", fs::perms::owner_all);
@@ -53,6 +56,28 @@ TEST_CASE("a job that is not over at its time limit is ended, with a status of i
     CHECK(here.parley(std::string("run -n 1 --time-limit ") + wrong + " -- true").status == 2);
 }
 
+TEST_CASE("output of ranks that cannot be written is told, and makes the status 1") {
+  const folder here;
+  const auto into = [&](const std::string& where, const std::string& script) {
+    const int status = std::system(("cd '" + here.path.string() + "' && ('" PARLEY_COMMAND "' run -n 2 -- sh -c '" +
+                                    script + "' 2>told; echo $? >status) " + where)
+                                       .c_str());
+    CHECK(WEXITSTATUS(status) == 0);
+    return here.read("status");
+  };
+  CHECK(into(">/dev/full", "echo hello >> seen; echo hello") == "1\n");
+  has(here.read("told"), "output of ranks could not be written, and is lost: No space left on device");
+  CHECK(here.read("seen") == "hello\nhello\n");
+  CHECK(into(">/dev/full", "echo hello; exit 7") == "7\n");
+  fs::create_directory(here.path / "kept");
+  fs::create_symlink("/dev/full", here.path / "kept" / "rank-0.out");
+  const auto folder_full = here.parley("run -n 2 --output kept -- sh -c 'echo hello; echo hello >> seen'");
+  CHECK(folder_full.status == 1);
+  has(folder_full.error, "rank-0.out could not be written: No space left on device; output of ranks is lost");
+  CHECK(here.read("seen") == "hello\nhello\nhello\nhello\n");
+  CHECK(here.read("kept/rank-1.out") == "hello\n");
+}
+
 TEST_CASE("the output of each rank goes to files of its own, and nothing is printed here") {
   const folder here;
   const auto ran =
@@ -67,7 +92,7 @@ TEST_CASE("the output of each rank goes to files of its own, and nothing is prin
   const auto nowhere = here.parley("run -n 1 -o file/logs -- true");
   CHECK(nowhere.status == 2);
   has(nowhere.error, "file/logs");
-  // What the launcher itself has to say is said here.
+  // Messages of the launcher itself go to its own standard error.
   has(here.parley("run -n 1 -o kept -- sh -c 'exit 3'").error, "rank 0 exited with status 3");
 }
 
@@ -123,13 +148,13 @@ TEST_CASE("the first failure on any host is the status, and the ranks of the oth
   CHECK(ran.status == 7);
   has(ran.error, "rank 1 exited with status 7");
   has(ran.error, "host 1 exited with status 7");
-  // The launcher there ends its ranks once the connection is gone, whatever becomes of what ssh was.
+  // The launcher on a host ends its ranks once its connection is gone, even if the ssh process was killed.
   const auto late = here.parley(
       "run -n 2 --hostfile hosts --ssh ./ssh --time-limit 0.5 -- sh -c 'echo $$ > late-$PARLEY_RANK; exec sleep 60'");
   CHECK(late.status == 124);
   for (const char* file : {"pid", "late-0", "late-1"}) {
     const std::string said = here.read(file);
-    if (said.empty()) continue;  // it was ended before it said so
+    if (said.empty()) continue;  // it was ended before it wrote its pid
     const pid_t pid = std::stoi(said);
     for (const parley::tests::deadline limit; ::kill(pid, 0) == 0 && !limit.is_over();)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -92,7 +92,7 @@ void set_non_blocking(const descriptor& d) { ::fcntl(d.get(), F_SETFL, ::fcntl(d
 
 /// Writes lines to a descriptor. Other processes may share the descriptor, so it stays blocking, and this writes only while
 /// there is room. The rest waits here, so that the launcher can handle signals and time limits while a reader is slow. If the
-/// reader is gone, lines are dropped.
+/// reader is gone, or nothing can be written, lines are dropped.
 class line_sink {
  public:
   explicit line_sink(int fd) : fd_(fd) {}
@@ -100,6 +100,8 @@ class line_sink {
   bool empty() const { return waiting_.empty(); }
   /// True if the launcher should stop reading lines for this sink for now.
   bool full() const { return waiting_.size() >= max_line_bytes; }
+  /// Why lines were lost, as an errno; 0: none was, but for a reader that is gone.
+  int failed() const { return failed_; }
   void put(std::string_view lines) {
     waiting_ += lines;
     write_on();
@@ -115,6 +117,7 @@ class line_sink {
       } else if (errno == EAGAIN) {
         break;  // another process that shares it was faster
       } else if (errno != EINTR) {
+        if (errno != EPIPE && failed_ == 0) failed_ = errno;  // a reader may go when it has seen enough
         written = waiting_.size();
       }
     }
@@ -127,6 +130,7 @@ class line_sink {
     return ::poll(&target, 1, 0) > 0;
   }
   int fd_;
+  int failed_ = 0;
   std::string waiting_;
 };
 
@@ -891,6 +895,12 @@ class job {
   }
 
   launch_end finish(int status) {
+    flush();
+    for (const line_sink& s : sinks_) {
+      if (s.failed() == 0) continue;
+      notice(std::string("output of ranks could not be written, and is lost: ") + std::strerror(s.failed()));
+      if (status == 0) status = 1;
+    }
     flush();
     launch_end end;
     end.status = status;

@@ -5,7 +5,9 @@
 #include <parley/training_pipeline.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <span>
+#include <vector>
 
 namespace parley::cli {
 
@@ -18,13 +20,19 @@ class training_part final : public part, private ops::pipeline_stages {
   training_part(const part_terms& t, ops::training_pipeline pipe)
       : part(t.op, t.engine, t.on_step), pipe_(std::move(pipe)),
         is_first_(op_.stages[op_.schedule.rank_of(0)] == t.self.id()) {
-    if (is_first_) output_from(t.self.id()).resize(op_.sizes.size());
+    if (is_first_) output_from(t.self.id());
   }
   task<> run() override {
     ops::training_pipeline pipe = std::move(pipe_);  // its buffers end before the rank
     const std::uint64_t each = op_.schedule.microbatches;
     for (first_ = 0; first_ < op_.sizes.size(); first_ += each) {
+      of_pass_.assign(each, 0);
       co_await pipe.run(*this);
+      // Only what a whole pass has brought: one that was broken off has gaps.
+      if (is_first_) {
+        auto& all = came_out_.front().digests;
+        all.insert(all.end(), of_pass_.begin(), of_pass_.end());
+      }
       for (std::uint64_t i = 0; i < each; ++i) step_();
     }
   }
@@ -45,7 +53,7 @@ class training_part final : public part, private ops::pipeline_stages {
     const bool is_last = stage + 1 == op_.schedule.stages;
     const std::span<const std::byte> gradient = is_last ? std::span<const std::byte>(m.out) : m.gradient_out;
     if (stage == 0) {
-      came_out_.front().digests[first_ + microbatch] = digest_of(gradient);
+      of_pass_[microbatch] = digest_of(gradient);
       return;
     }
     std::copy(gradient.begin(), gradient.end(), m.gradient_in.begin());
@@ -54,7 +62,8 @@ class training_part final : public part, private ops::pipeline_stages {
 
   ops::training_pipeline pipe_;
   bool is_first_;
-  std::uint64_t first_ = 0;  // microbatch of the pass
+  std::uint64_t first_ = 0;             // microbatch of the pass
+  std::vector<std::uint64_t> of_pass_;  // the digest of each microbatch's gradient
 };
 
 }  // namespace
