@@ -11,7 +11,8 @@
 ///     ./program --sim 16 --latency 2000 --bandwidth 12.5 --ranks-per-host 8  # ns, and GB/s of each wire; `--sharing none`: each pair
 ///                                                # and each message has a wire of its own
 ///     ./program --sim 16 --strict                # messages that no rank receives make the status 3, as does PARLEY_STRICT=1
-///     ./program --sim 16 --mutant other-stamp    # with something broken on purpose (mutants.hpp): a checker has to notice
+///     ./program --sim 16 --mutant other-stamp    # with something broken on purpose (mutants.hpp): if the program gets there, a checker
+///                                                # has to notice
 ///
 /// Computations (`runtime::compute`, steps of a dataflow) run at once and take the time that their `modelled_ns` says. Everything else
 /// that a rank does takes no time, unless the program says so where it computes in a coroutine: `self.where().spend(1_ms)`, which a real
@@ -72,8 +73,9 @@ struct program_options {
   std::function<void(const violation& v)> violated{};  ///< called for each violation, besides standard error
 };
 
-/// Like `run`, without a command line. Returns the status. Prints to standard error how much virtual time the run took, what the checkers
-/// found, and what went wrong.
+/// Like `run`, without a command line: for unit tests. Returns the status. Prints to standard error how much virtual time the run took, what
+/// the checkers found, and what went wrong. The links are `o.link`; the links of a command line are `usual_links()`. Throws `bad_argument`
+/// for a null function, and for ranks or times that cannot be.
 int status_of_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p = {});
 /// True if `status_of_virtual` returns 0.
 bool run_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p = {});

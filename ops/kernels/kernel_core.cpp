@@ -113,6 +113,7 @@ kernel_core::way kernel_core::prepare(kernel_entry& e, outputs o) {
   if (e.decided || e.being_tuned) return way::run_winner;
   if (!has_choice(e, o)) return way::run_winner;
   if (context_.is_tuning_enabled()) return way::tune;
+  e.why = "tuning is switched off";
   if (context_.is_record_untuned_enabled()) context_.note_untuned(name_ + "," + e.parameters);
   return way::run_winner;
 }
@@ -148,17 +149,22 @@ std::optional<tuning::trial> kernel_tuning::next() {
 
 void kernel_tuning::end(const std::exception_ptr& thrown) {
   const time_ns took_ns = core_.context().where().precise_now() - began_ns_;
+  const auto leave_out = [this](const std::string& why) {
+    core_.context().warn("kernel " + core_.name() + ", " + entry_.parameters + ": " + core_.ids()[step_.candidate] +
+                         " is left out: " + why);
+    plan_.failed(why);
+  };
   if (thrown) {
     const runtime::error why = runtime::describe(thrown);
     if (step_.candidate == 0 || why.code() == errc::cancelled) std::rethrow_exception(thrown);
-    return plan_.failed("it throws: " + why.what());
+    return leave_out("it throws: " + why.what());
   }
   if (step_.what == tuning::trial_kind::reference) reference_ = outputs_.save();
   if (step_.what == tuning::trial_kind::check) {
     std::string wrong = outputs_.compare(reference_, core_.context().settings().check);
-    if (!wrong.empty()) return plan_.failed("wrong numbers: " + std::move(wrong));
+    if (!wrong.empty()) return leave_out("wrong numbers: " + wrong);
   }
-  plan_.ended(static_cast<double>(took_ns));
+  plan_.ended(std::max(static_cast<double>(took_ns), 1.0));  // a clock that did not tick is no proof of zero cost
 }
 
 std::uint32_t kernel_tuning::finish() {

@@ -208,6 +208,8 @@ void check_errors(const program_book& book, std::vector<violation>& found) {
     if (lost_to_nothing(book.r, f.rank, f.why, runtime::never))
       errors.violated(what + ", and nothing has befallen rank " + std::to_string(f.why.began_with()->rank));
     const runtime::error_facts& about = f.why.about();
+    // What a function of a role throws comes out as it is.
+    if (f.why.code() == errc::exception && about.op.empty()) continue;
     // No other rank takes part in a transfer of a rank to itself, so no participant names its op, and its calls have no number.
     const bool to_itself = about.rank && about.rank == about.peer;
     const bool names_op = to_itself || names.contains(std::string(op_of(about.op)));

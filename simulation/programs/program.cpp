@@ -126,29 +126,34 @@ bool flag(int& argc, char** argv, const char* name) {
   return false;
 }
 
+[[noreturn]] void refuse(const std::string& text) { runtime::raise({runtime::errc::bad_argument, text}); }
+
 // `--seed 7` or `--seed=7`.
 std::optional<std::string> text_option(int& argc, char** argv, const char* name, const char* needs = "a word") {
-  for (int i = 1; i < argc; ++i) {
-    if (!is_option(argv[i], name)) continue;
-    if (const char* const joined = std::strchr(argv[i], '='); joined != nullptr) {
-      std::string text = joined + 1;
-      take_out(argc, argv, i, 1);
-      return text;
+  std::optional<std::string> text;
+  for (int i = 1; i < argc;) {
+    if (!is_option(argv[i], name)) {
+      ++i;
+      continue;
     }
-    if (i + 1 == argc)
-      runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs " + needs + " behind it"});
-    std::string text = argv[i + 1];
-    take_out(argc, argv, i, 2);
-    return text;
+    if (text) refuse(std::string(name) + " is given twice; give it once");
+    const char* const joined = std::strchr(argv[i], '=');
+    if (joined == nullptr && i + 1 == argc) refuse(std::string(name) + " needs " + needs + " behind it");
+    text = joined != nullptr ? joined + 1 : argv[i + 1];
+    take_out(argc, argv, i, joined != nullptr ? 1 : 2);
   }
-  return std::nullopt;
+  return text;
 }
 
 std::optional<std::uint64_t> option(int& argc, char** argv, const char* name, const char* needs = "a number") {
   const auto text = text_option(argc, argv, name, needs);
   if (!text) return std::nullopt;
-  const auto value = runtime::read_number<std::uint64_t>(*text, {0, std::numeric_limits<std::uint64_t>::max()});
-  if (!value) runtime::raise({runtime::errc::bad_argument, std::string(name) + " needs " + needs + " behind it"});
+  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  const auto value = runtime::read_number<std::uint64_t>(*text, {0, most});
+  const bool too_large = !text->empty() && text->find_first_not_of("0123456789") == std::string::npos;
+  if (!value)
+    refuse(std::string(name) + " needs " + needs + " behind it, and not `" + *text + "`" +
+           (too_large ? ": it is at most " + std::to_string(most) : ""));
   return value;
 }
 
@@ -162,8 +167,7 @@ link_model free_links() {
 
 std::uint64_t number_between(std::uint64_t value, std::uint64_t least, std::uint64_t most, const char* name) {
   if (value >= least && value <= most) return value;
-  runtime::raise({runtime::errc::bad_argument,
-                  std::string(name) + " takes " + std::to_string(least) + " to " + std::to_string(most)});
+  refuse(std::string(name) + " takes " + std::to_string(least) + " to " + std::to_string(most));
 }
 
 double ns_per_byte_of(const std::string& gigabytes_per_second) {
@@ -173,8 +177,7 @@ double ns_per_byte_of(const std::string& gigabytes_per_second) {
   const char* const last = gigabytes_per_second.data() + gigabytes_per_second.size();
   const auto [end, failed] = std::from_chars(gigabytes_per_second.data(), last, value, std::chars_format::fixed);
   if (failed != std::errc() || end != last || !(value >= slowest && value <= fastest))
-    runtime::raise({runtime::errc::bad_argument,
-                    "--bandwidth takes GB/s of one wire, 0.000001 to 1000000, and not `" + gigabytes_per_second + "`"});
+    refuse("--bandwidth takes GB/s of one wire, 0.000001 to 1000000, and not `" + gigabytes_per_second + "`");
   return 1 / value;
 }
 
@@ -186,16 +189,14 @@ link_model links_of(int& argc, char** argv) {
   const auto sharing = text_option(argc, argv, "--sharing", "`wires` or `none`");
   const auto per_host = option(argc, argv, "--ranks-per-host", "a number of ranks");
   if (links) {
-    if (*links != "free")
-      runtime::raise({runtime::errc::bad_argument, "--links takes `free`, and not `" + *links + "`"});
+    if (*links != "free") refuse("--links takes `free`, and not `" + *links + "`");
     if (latency || bandwidth || sharing || per_host)
-      runtime::raise({runtime::errc::bad_argument, "--links free has neither --latency nor --bandwidth nor wires; give "
-                                                   "one or the others"});
+      refuse("--links free has neither --latency nor --bandwidth nor wires; give one or the others");
     return free_links();
   }
   link_model l = usual_links();
   if (sharing && *sharing != "wires" && *sharing != "none")
-    runtime::raise({runtime::errc::bad_argument, "--sharing takes `wires` or `none`, and not `" + *sharing + "`"});
+    refuse("--sharing takes `wires` or `none`, and not `" + *sharing + "`");
   if (sharing && *sharing == "none") l.shared_egress = l.shared_ingress = l.shared_one_sided = false;
   if (latency) l.latency_ns = static_cast<time_ns>(number_between(*latency, 0, longest_latency_ns, "--latency"));
   if (bandwidth) l.ns_per_byte = l.one_sided_ns_per_byte = ns_per_byte_of(*bandwidth);
@@ -242,6 +243,11 @@ tape rough_control(rank_id ranks, std::uint64_t seed) {
                      .longest_delay_ns = 20'000'000,
                      .longest_mishap_ns = 50'000'000,
                      .orders = false});
+}
+
+void tell_how_to_repeat(std::uint64_t seed) {
+  std::fprintf(stderr, "repeat it: the same command with --seed %llu and without --seeds\n",
+               static_cast<unsigned long long>(seed));
 }
 
 // Prints the warnings and errors, and returns the status as for real ranks: if several ranks failed, that of the first one.
@@ -398,7 +404,9 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
     exited = true;
     w.exit(r);
     play_to_the_end();
-    return status_of(all);
+    const int ends_with = status_of(all);
+    if (ends_with != 0) tell_how_to_repeat(o.seed);
+    return ends_with;
   });
   play_to_the_end();
   return all;
@@ -437,15 +445,25 @@ bool ended_well(const played& all, const world_options& o, const mishap& death) 
     std::fprintf(stderr, "the last of them ended %.3f ms after the death\n",
                  static_cast<double>(all.last_end_ns - death.at_ns) / 1e6);
   }
-  std::fprintf(stderr, "rank %u died after %.6f ms; %zu ended with an error that says so, %zu had no need of it%s\n",
-               death.rank, static_cast<double>(death.at_ns) / 1e6, told, o.ranks - 1 - told,
+  std::fprintf(stderr, "rank %u died after %.6f ms; %zu ended with an error that says so, %zu returned%s\n", death.rank,
+               static_cast<double>(death.at_ns) / 1e6, told, o.ranks - 1 - told,
                well ? "" : ", but not all of them as they should");
   return well;
 }
 
 }  // namespace
 
+namespace {
+void check(const world_options& o, ops::rank_function rank_main) {
+  if (rank_main == nullptr) refuse("a simulated program needs a function; the one that it was given is null");
+  if (o.ranks == 0 || o.ranks > most_ranks)
+    refuse("a simulated program has 1 to " + std::to_string(most_ranks) + " ranks, and not " + std::to_string(o.ranks));
+  if (o.detection_ns <= 0) refuse("deaths cannot be noticed within " + std::to_string(o.detection_ns) + " ns");
+}
+}  // namespace
+
 int status_of_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p) {
+  check(o, rank_main);
   program_options first = p;
   if (p.what != befalls::weather) first.what = befalls::nothing;
   const played undisturbed = play(o, rank_main, first, nullptr);
@@ -468,16 +486,17 @@ bool run_virtual(const world_options& o, ops::rank_function rank_main, const pro
 namespace {
 
 [[noreturn]] void refuse_word(const std::string& word, bool simulated) {
+  const std::string option = word.substr(0, word.find('='));
+  if (is_flag(option)) refuse(option + (option == word ? " is given twice; give it once" : " takes no value"));
   std::string known;
   for (const char* name : with_a_value) known += std::string(name) + ", ";
   for (const char* name : flags) known += std::string(name) + (name == flags.back() ? "" : ", ");
   const std::string taken = simulated
                                 ? "no option of a simulated run, which takes " + known
                                 : "no option of this program, which takes --strict, and with --sim N also " + known;
-  runtime::raise(
-      {runtime::errc::bad_argument, "`" + word + "` is " + taken +
-                                        "; correct it, or, where the program reads words of its own, let it call "
-                                        "simulation::run(argc, argv, rank_main, simulation::program_words::own)"});
+  refuse("`" + word + "` is " + taken +
+         "; correct it, or, where the program reads words of its own, let it call "
+         "simulation::run(argc, argv, rank_main, simulation::program_words::own)");
 }
 
 void print_usage(const char* program) {
@@ -533,43 +552,42 @@ int run(int argc, char** argv, ops::rank_function rank_main, program_words words
       for (int i = 1; i < argc || seed; ++i) {
         const std::string word = seed ? "--seed" : argv[i];
         if (is_flag(word) || has_a_value(word))
-          runtime::raise(
-              {runtime::errc::bad_argument, "`" + word + "` is for virtual ranks; say how many with --sim N"});
+          refuse("`" + word + "` is for virtual ranks; say how many with --sim N");
       }
       if (words == program_words::none && argc > 1) refuse_word(argv[1], false);
       return ops::run(argc, argv, rank_main, {.undelivered = undelivered});
     }
     if (std::getenv(transports::variable::rank) != nullptr)
-      runtime::raise({runtime::errc::bad_argument, "--sim runs all ranks in one process, and PARLEY_RANK says that "
-                                                   "this is one of several; start the program by itself, "
-                                                   "not with parley run"});
+      refuse("--sim runs all ranks in one process, and PARLEY_RANK says that this is one of several; start the program "
+             "by itself, not with parley run");
+    const std::uint64_t first = seed.value_or(1);
     const std::uint64_t seeds = option(argc, argv, "--seeds").value_or(1);
-    if (seeds == 0) runtime::raise({runtime::errc::bad_argument, "--seeds takes 1 or more"});
+    if (seeds == 0) refuse("--seeds takes 1 or more");
+    if (seeds - 1 > std::numeric_limits<std::uint64_t>::max() - first)
+      refuse("--seeds " + std::to_string(seeds) + " goes beyond the last seed when the first one is " +
+             std::to_string(first));
     const bool weather = flag(argc, argv, "--weather");
     const bool control = flag(argc, argv, "--control-weather");
     const bool deaths = flag(argc, argv, "--deaths");
     if (int{weather} + int{control} + int{deaths} > 1)
-      runtime::raise({runtime::errc::bad_argument,
-                      "--weather, --control-weather and --deaths are three kinds of runs; give one of them"});
+      refuse("--weather, --control-weather and --deaths are three kinds of runs; give one of them");
     program_options p;
     p.undelivered = undelivered;
     if (weather) p.what = befalls::weather;
     if (control) p.what = befalls::control_weather;
     if (deaths) p.what = befalls::death;
-    if (*ranks == 0 || *ranks > most_ranks)
-      runtime::raise({runtime::errc::bad_argument, "--sim takes 1 to " + std::to_string(most_ranks) + " ranks"});
+    static_cast<void>(number_between(*ranks, 1, most_ranks, "--sim"));
     p.mutant = text_option(argc, argv, "--mutant").value_or("");
     world_options o;
     o.ranks = static_cast<rank_id>(*ranks);
     o.link = links_of(argc, argv);
     o.settings.flight_records = std::clamp<std::size_t>(most_records_of_all / *ranks, 16, most_records);
     if (words == program_words::none && argc > 1) refuse_word(argv[1], true);
-    const std::uint64_t first = seed.value_or(1);
-    for (o.seed = first; o.seed < first + seeds; ++o.seed) {
+    for (std::uint64_t i = 0; i < seeds; ++i) {
+      o.seed = first + i;
       const int status = status_of_virtual(o, rank_main, p);
       if (status == 0) continue;
-      std::fprintf(stderr, "repeat it: the same command with --seed %llu and without --seeds\n",
-                   static_cast<unsigned long long>(o.seed));
+      tell_how_to_repeat(o.seed);
       return status;
     }
     return 0;

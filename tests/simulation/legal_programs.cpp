@@ -1,14 +1,18 @@
-// Programs that do what a program may do, and that no checker may find fault with: what goes wrong in them is their own.
+// Programs that stay within the rules: no checker may report them, because their errors are their own doing.
 #include <parley/config.hpp>
 #include <parley/p2p.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/program.hpp>
+#include <parley/registration.hpp>
 #include <parley/transfer.hpp>
+#include <parley/tunable_op.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <set>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -22,7 +26,7 @@ namespace {
 
 struct found {
   std::set<std::string> by;  // the names of the checkers that have found something
-  std::string text;          // what they said
+  std::string text;          // the texts of the violations
   int status = -1;
 };
 found watched(rank_function rank_main, rank_id ranks, std::uint64_t seed = 1, befalls what = befalls::nothing) {
@@ -107,12 +111,12 @@ task<> declares_other_types(rank& self) {
 }
 task<> send_whole(part_sender& out, std::span<const std::byte> data) { co_await out.send(0, data); }
 task<> receive_whole(part_receiver& in, std::span<std::byte> data) { co_await in.receive(0, data); }
-// A call of it is no invocation of its op, so its error can name none.
+// Waiting for a decision is not an invocation of the op, so the error names no invocation.
 task<> waits_for_a_decision_in_vain(rank& self) {
   transfer t(self, pair_from_0_to_1({direct(), chunked(4'000, 2)}));
   static_cast<void>(co_await attempt(t.decided(1'000, {.timeout = 1ms})));
 }
-// Its sender waits for the receiver, which does not take anything: a rehearsal that goes on for longer than the program.
+// The receiver does not receive for an hour, so that the sender waits and the rehearsal outlasts the program.
 task<> receive_after_an_hour(part_receiver& in, std::span<std::byte> data) {
   auto slept = co_await sleep_for(3600s);
   static_cast<void>(slept);
@@ -142,13 +146,13 @@ task<> call_whatever_comes_of_it(transfer t, rank_id self) {
     }
   }
 }
-// The same name, and what goes over the wire is another thing.
+// Both ranks use the same config names with different wire classes.
 task<> declares_other_wires(rank& self) {
   const std::string own = self.id() == 0 ? "old" : "new";
   transfer t(self, pair_from_0_to_1({mine("usual", own), mine("fast", own)}));
   co_await call_whatever_comes_of_it(t, self.id());
 }
-// Another default on each side.
+// Each rank has another default.
 task<> declares_other_defaults(rank& self) {
   transfer t(self, pair_from_0_to_1(self.id() == 0 ? std::vector{direct(), chunked(4'000, 2)}
                                                    : std::vector{chunked(4'000, 2), direct()}));
@@ -157,7 +161,7 @@ task<> declares_other_defaults(rank& self) {
 
 // ---- time -------------------------------------------------------------------------------------------------------------
 
-// Fast while it is tried, and then slower and slower: what was decided first is not the fastest in all of the run.
+// Fast during its trials, then slower and slower: the first decision is not the fastest config of the whole run.
 class drifting final : public paired_config {
  public:
   drifting() : paired_config({.name = "drifting", .wire_class = "drifting"}) {}
@@ -200,6 +204,35 @@ task<> drifts(rank& self) {
   }
 }
 
+task<> computes(std::span<std::byte>) { co_return; }
+task<> throws_half_way(std::span<std::byte>) {
+  throw std::runtime_error("half-way");
+  co_return;
+}
+// The role's function throws in calls, and the program catches that.
+task<> has_a_role_that_throws(rank& self) {
+  role_op work = register_asymmetric_autotuning(self, "stage", {{"all", computes}}, {{"all", "fast", throws_half_way}},
+                                                [](rank_id) { return std::string("all"); });
+  std::vector<std::byte> data(1'000);
+  for (int i = 0; i < 100; ++i) {
+    try {
+      co_await work.run(data);
+    } catch (const std::runtime_error&) {}
+  }
+}
+// Kernels take no virtual time, unless they say so.
+task<> tunes_kernels_that_take_no_time(rank& self) {
+  self.kernels().enable_tunable_op(true);
+  const auto add = [](std::span<float> x) { x[0] += 1; };
+  tunable_op<void(std::span<float>)> op(self.kernels(),
+                                        {.name = "add", .implementations = {{"plain", add}, {"fast", add}}});
+  std::vector<float> x(8);
+  op(x);
+  const kernel_entry& e = op.decision(x);
+  if (!e.decided || e.winner != 0 || e.why.find("the default is the fastest") != 0) throw std::runtime_error(e.why);
+  co_return;
+}
+
 struct program {
   const char* name;
   rank_function rank_main;
@@ -213,7 +246,9 @@ const program programs[] = {{"sends to itself in vain", sends_to_itself_in_vain,
                             {"declares other defaults", declares_other_defaults, 2},
                             {"drifts", drifts, 2},
                             {"waits for a decision in vain", waits_for_a_decision_in_vain, 2},
-                            {"ends while a config is rehearsed", ends_while_a_config_is_rehearsed, 2}};
+                            {"ends while a config is rehearsed", ends_while_a_config_is_rehearsed, 2},
+                            {"has a role that throws", has_a_role_that_throws, 2},
+                            {"tunes kernels that take no time", tunes_kernels_that_take_no_time, 2}};
 
 }  // namespace
 
@@ -225,6 +260,7 @@ TEST_CASE("no checker finds fault with a program whose own calls fail, or whose 
       const found f = watched(p.rank_main, p.ranks, seed);
       INFO(f.text);
       CHECK(f.by == no_checker);
+      if (p.rank_main == tunes_kernels_that_take_no_time) CHECK(f.status == 0);
     }
   }
 }

@@ -1,4 +1,4 @@
-// What a program takes on its command line with --sim: its links, and no word that nobody reads.
+// The command line of a program with --sim: its options for links, and unknown words, which are errors.
 #include <parley/p2p.hpp>
 #include <parley/program.hpp>
 
@@ -17,7 +17,7 @@ using namespace parley::simulation;
 namespace {
 
 constexpr std::size_t mebibyte = 1U << 20U;
-time_ns took_ns = 0;  // of what the latest program has measured
+time_ns took_ns = 0;  // virtual time that the latest program has measured
 
 int run_with(rank_function rank_main, std::vector<std::string> words, program_words own = program_words::none) {
   words.insert(words.begin(), "program");
@@ -35,7 +35,7 @@ task<> counts_ranks(rank& self) {
   co_return;
 }
 
-// Rank 0 sends to all others at once, or they to it; how long until all of it is there.
+// Rank 0 sends to all others at once, or they all send to it. Measures how long it takes until all messages have arrived.
 task<> one_with_all(rank& self, std::size_t bytes, bool outwards, int messages) {
   p2p_options op;
   op.name = "star";
@@ -86,14 +86,14 @@ TEST_CASE("messages of a simulated program share the wires of their ranks, unles
 TEST_CASE("a simulated wire has the latency and the bandwidth that its program is told") {
   const time_ns usual = of(all_send_to_one, {"--sim", "2"});
   const time_ns slow = of(all_send_to_one, {"--sim", "2", "--bandwidth", "1"});
-  CHECK(slow > static_cast<time_ns>(mebibyte));  // a nanosecond a byte
+  CHECK(slow > static_cast<time_ns>(mebibyte));  // 1 GB/s: one nanosecond per byte
   CHECK(slow > 5 * usual);
   CHECK(of(all_send_to_one, {"--sim", "2", "--latency", "1000000"}) > 2'000'000);
   CHECK(of(all_send_to_one, {"--sim", "2", "--links", "free"}) == 0);
 }
 
 TEST_CASE("ranks of one simulated host share its wire, and need it not among themselves") {
-  // Seven of eight senders are on the receiver's host, or all of them are elsewhere, behind one wire.
+  // Seven of the eight senders are on the receiver's host; in the other run all senders are elsewhere and share one wire.
   const time_ns all_elsewhere = of(all_send_to_one, {"--sim", "9"});
   CHECK(of(all_send_to_one, {"--sim", "9", "--ranks-per-host", "8"}) < all_elsewhere / 4);
   CHECK(of(one_sends_to_all, {"--sim", "9", "--ranks-per-host", "9"}) < all_elsewhere / 4);
@@ -106,6 +106,19 @@ TEST_CASE("a word that a simulated program does not read is an error") {
   CHECK(run_with(returns, {"--sim", "2", "many"}) == 2);
   CHECK(run_with(returns, {"--sim", "2", "many"}, program_words::own) == 0);
   CHECK(run_with(returns, {"--sim", "2", "--strict"}) == 0);
+}
+
+TEST_CASE("an option that is given twice, a number that cannot be and a seed beyond the last one are errors") {
+  CHECK(run_with(returns, {"--sim", "2", "--seed", "1", "--seed", "2"}) == 2);
+  CHECK(run_with(returns, {"--sim", "2", "--weather", "--weather"}) == 2);
+  CHECK(run_with(returns, {"--sim", "2", "--seed", "18446744073709551616"}) == 2);
+  CHECK(run_with(returns, {"--sim", "2", "--seed", "5", "--seeds", "18446744073709551615"}) == 2);
+  ranks_seen = 0;
+  CHECK(run_with(counts_ranks, {"--sim", "2", "--seed", "18446744073709551615"}) == 0);
+  CHECK(ranks_seen == 2);
+  for (const world_options& o : {world_options{.ranks = 0}, world_options{.ranks = 2, .detection_ns = 0}})
+    CHECK_THROWS_AS(status_of_virtual(o, returns), failure);
+  CHECK_THROWS_AS(status_of_virtual({.ranks = 2}, nullptr), failure);
 }
 
 TEST_CASE("a word that a program does not read is an error without virtual ranks, too") {
