@@ -21,7 +21,7 @@ namespace parley::actors {
 ///       out.keep_in_flight(2);
 ///       co_await out.send(0, data.first(half));
 ///       co_await out.send(half, data.subspan(half));
-///     }                                          // what is still in flight is awaited by the library
+///     }                                          // the library waits for what is still in flight of `data`
 class part_sender final : public parts_in_flight {
  public:
   /// `s`, and `access` if given, must outlive this object.

@@ -22,10 +22,11 @@ struct group_fault {
   std::uint64_t leader_bytes = no_size;  ///< the leader's size, on a worker that saw it; it is not sent on
 };
 
-/// The fault as an invocation of another group reports it. No config of that group is to blame.
+/// The fault as an invocation of another group reports it. No config of that group is to blame, and its calls have other sizes.
 constexpr group_fault seen_from_elsewhere(group_fault what) noexcept {
   const bool of_a_config = what.why == runtime::errc::config_failed || what.why == runtime::errc::config_mismatch;
   if (of_a_config) what.why = runtime::errc::exception;
+  what.came_bytes = what.leader_bytes = group_fault::no_size;
   return what;
 }
 

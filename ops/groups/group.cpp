@@ -615,8 +615,9 @@ std::string group_end::wrong_argument(const group_invocation& inv, const std::st
   // The culprit has this rank's size, and the leader has another.
   if (fault.culprit != self && fault.came_bytes == inv.total_bytes())
     return leader + " called with another size than the others; " + culprit + " has " + bytes(fault.came_bytes) + ours;
-  return culprit + " called with another size than the others, " + bytes(fault.came_bytes) + ours +
-         (fault.leader_bytes == no_size ? "" : ", and " + leader + " has " + bytes(fault.leader_bytes));
+  return (fault.culprit == self ? "this rank called with another size than the others"
+                                : culprit + " called with another size than the others, " + bytes(fault.came_bytes)) +
+         ours + (fault.leader_bytes == no_size ? "" : ", and " + leader + " has " + bytes(fault.leader_bytes));
 }
 
 runtime::error_facts group_end::about() const {
@@ -647,6 +648,8 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
     return {while_under_way(*failed_, about), whose};
   }
   about.peer = fault.culprit;
+  const std::string thrown_in = thrown ? runtime::describe(thrown).about().op : std::string();
+  const bool of_another_op = !thrown_in.empty() && thrown_in != about.op;
   std::string text;
   const std::string culprit = actors::listed(inv.late().empty() ? std::vector{fault.culprit} : inv.late());
   const std::string which = config == nullptr ? "its config" : "config " + config->id();
@@ -661,7 +664,7 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
     case errc::cancelled: text += culprit + " gave up the call"; break;
     case errc::bad_argument:
       if (fault.came_bytes != actors::group_fault::no_size) about.whole_bytes = fault.came_bytes;
-      text += wrong_argument(inv, culprit);
+      text += of_another_op ? "what it does between its passes failed" : wrong_argument(inv, culprit);
       break;
     case errc::declaration_mismatch:
       text += culprit + " calls with " + words_of(fault.came) + " where another rank has " + words_of(fault.expected) +
@@ -725,7 +728,8 @@ task<> group_end::rehearse(std::uint64_t digest) {
     if (!begun) inv.fail(errc::config_failed, services_.net.rank());  // the others are told
   }
   group_->end(inv);
-  if (thrown && inv.fault().why == errc::config_failed && inv.fault().culprit == services_.net.rank())
+  const bool of_the_config = inv.fault().why == errc::config_failed || inv.fault().why == errc::bad_argument;
+  if (thrown && of_the_config && inv.fault().culprit == services_.net.rank())
     participant_.failed_here.push_back(digest);
   if (thrown) std::rethrow_exception(thrown);
   control.emplace(services_, participant_.control_ns);

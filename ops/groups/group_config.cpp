@@ -48,7 +48,7 @@ task<> group_call::between() {
     co_await work_.between(work_.data);
   } catch (const group_failure& of_others) {
     thrown = std::current_exception();
-    actors::group_fault what = of_others.what_happened();
+    actors::group_fault what = actors::seen_from_elsewhere(of_others.what_happened());
     what.why = of_others.code();
     inv_.fail(what);
   } catch (...) {

@@ -1,4 +1,4 @@
-// What the errors of groups say, in whole sentences. Tests elsewhere compare facts; a sentence is improved here and in the code.
+// The whole sentences of the errors of groups. Tests elsewhere compare facts, so a better sentence is changed only here and in the code.
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/transfers.hpp>
 #include <parley/tests/support/wording.hpp>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr time_ns second = 1'000'000'000;
 
-/// `star`, of which rank 1 has none.
+/// A star that throws on rank 1.
 struct failing_star final : group_config {
   failing_star() : group_config({.name = "failing", .parameters = {}, .wire_class = "failing"}) {}
   task<> lead(group_call& g) const override { return star_->lead(g); }
@@ -188,8 +188,8 @@ TEST_CASE("what the errors of groups say, in whole sentences") {
        "bad_argument: gradients 0->1->2, invocation 0, on rank 0 (leader): rank 1 called with another size than the "
        "others, 396 bytes; this rank has 400 bytes"},
       {of_other_size(1),
-       "bad_argument: gradients 0->1->2, invocation 0, on rank 1 (worker): rank 1 called with another size than the "
-       "others, 396 bytes; this rank has 396 bytes"},
+       "bad_argument: gradients 0->1->2, invocation 0, on rank 1 (worker): this rank called with another size than "
+       "the others; this rank has 396 bytes"},
       {of_other_size(2),
        "bad_argument: gradients 0->1->2, invocation 0, on rank 2 (worker): rank 1 called with another size than the "
        "others, 396 bytes; this rank has 400 bytes"},
