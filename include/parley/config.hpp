@@ -14,6 +14,10 @@
 /// Rules for both implementations:
 /// - They decide how to send and receive from the config's parameters and the byte count alone, which both ranks know. If the receiver
 ///   expects other parts than the sender sends, the invocation ends with `config_failed`.
+/// - The parts of a payload add up to its size, and a rehearsal compares the payload byte for byte: a config of an edge can neither compress
+///   nor round. Do that in the program, and transfer what comes out.
+/// - Memory of their own that they send from, or receive into, must live until `co_await out.drain()` has returned, or
+///   `co_await out.settle()` after a part has failed: the library waits only for parts of `data`.
 /// - They throw `failure` to give up.
 /// - One coroutine sends, or receives, all parts of an invocation. To overlap parts it calls `keep_in_flight`.
 /// - The payload is contiguous, even if it was packed from pieces. Only a config that needs `like_pieces` sees the pieces.

@@ -19,8 +19,8 @@
 /// Failure: `declaration_mismatch` on both ranks if two neighbours have different schedules or sizes; in host memory the first run
 /// compares both. An exception of a stage, or the failure of a message, ends the run on this rank. On all other ranks the run ends with
 /// `closed`, or with the run's own error if the run itself was wrong, or with `peer_failed` if this rank has left. The error says where
-/// and why. Messages of such a run may still arrive, so no other run follows (`closed`) until all ranks rejoin after a restart. The op
-/// owns all buffers, and keeps them from one run to the next.
+/// and why. Messages of such a run may still arrive, so each later run throws `closed`: declare the op under another name, or, after a
+/// restart, call `rejoin` on all ranks. The op owns all buffers, and keeps them from one run to the next.
 #include <parley/dataflow.hpp>
 #include <parley/p2p.hpp>
 #include <parley/schedule.hpp>
@@ -101,7 +101,10 @@ class training_pipeline {
   training_pipeline(rank& self, const training_pipeline_options& op);
   /// Runs one pass. All ranks of the pipeline call it.
   runtime::task<pipeline_report> run(training_work& stages);
+  /// True if this rank has no stage; do not call `run` then.
   bool idle() const noexcept { return op_ == nullptr; }
+  /// What was agreed on with a neighbour for what this rank sends to it, and for what comes from it. `bytes` is the size of one activation
+  /// or gradient. `decision` asks for what this rank sends.
   agreement to(rank_id peer) const { return messages_.to(peer); }
   agreement from(rank_id peer) const { return messages_.from(peer); }
   ops::decision decision(std::uint64_t bytes, rank_id peer) const { return messages_.decision(bytes, peer); }
