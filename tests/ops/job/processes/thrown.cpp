@@ -186,10 +186,13 @@ const scenario as_ends_after_a_refusal{"ends_after_a_refusal", ends_after_a_refu
 
 }  // namespace
 
-TEST_CASE("what a rank said before it ended with an error is heard before its end") {
+// By chance the news of rank 0's end may still be heard first. It has the same words, and no config is blamed.
+TEST_CASE("a rank whose op is refused by one that ends at once says what differs, and blames no config") {
   for (int again = 0; again < 5; ++again) {
     const job_run run("ends_after_a_refusal", 2, {{"PARLEY_DETECTION", "10"}});
-    for (const rank_id r : {rank_id{0}, rank_id{1}})
-      CHECK_MESSAGE(run.error_of(r, "last call").code() == errc::declaration_mismatch, run.all);
+    for (const rank_id r : {rank_id{0}, rank_id{1}}) {
+      CHECK_MESSAGE(run.says(r, {"parley: rank", "rank 1 declares dtype fp32"}), run.all);
+      CHECK_MESSAGE(run.error_of(r, "last call").code() != errc::config_failed, run.all);
+    }
   }
 }
