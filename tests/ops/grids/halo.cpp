@@ -810,8 +810,8 @@ TEST_CASE("a plan of nothing, or one that was moved away, says so") {
   std::vector<double> cells(6 * 6);
   halo_plan moved = grid.plan({grid_field(cells, {4, 4})});
   const halo_plan kept = std::move(moved);
-  halo_plan never;
-  for (halo_plan* const plan : {&moved, &never}) {  // NOLINT(bugprone-use-after-move): that is what is tried
+  halo_plan not_made;
+  for (halo_plan* const plan : {&moved, &not_made}) {  // NOLINT(bugprone-use-after-move): that is what is tried
     CHECK(plan->sent_bytes() == 0);
     CHECK(plan->packed_bytes() == 0);
     CHECK(plan->packed_so_far_bytes() == 0);
