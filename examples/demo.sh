@@ -37,16 +37,25 @@ def check(holds, text):
         faults.append(text)
 
 
+def name(a):
+    return a["op"], a["sender"], a["receiver"], a["key"]
+
+
+# What rests on few trials is searched for again, ten seconds after the second run begins.
+thin = {name(a) for a in first["agreements"] if a["confidence"] == "thin"}
+but = f", but for {len(thin)} of 15 keys, which rest on few" if thin else ""
+
+
 def decisions(run):
-    return {(a["op"], a["sender"], a["receiver"], a["key"]): a["decision"] for a in run["agreements"]}
+    return {name(a): a["decision"] for a in run["agreements"] if name(a) not in thin}
 
 
-for name, run in (("first run", first), ("second run", second)):
-    check(run["mismatches"] == 0, f"{name}: {run['mismatches']} mismatches in {run['invocations']} invocations")
-    check(run["outputs_match"], f"{name}: the last stage's output equals a single process's, bit for bit")
-    check(run["unpaired"] == 0, f"{name}: every invocation is known from both of its ends")
+for which, run in (("first run", first), ("second run", second)):
+    check(run["mismatches"] == 0, f"{which}: {run['mismatches']} mismatches in {run['invocations']} invocations")
+    check(run["outputs_match"], f"{which}: the last stage's output equals a single process's, bit for bit")
+    check(run["unpaired"] == 0, f"{which}: every invocation is known from both of its ends")
     check(run["control_messages_to_outsiders"] == 0 and run["barriers"] == 0,
-          f"{name}: no message to a rank outside an edge, no barrier")
+          f"{which}: no message to a rank outside an edge, no barrier")
 open_keys = [a["key"] for a in first["agreements"] if not a["decided"]]
 check(len(first["agreements"]) == 15 and not open_keys, "first run: 3 edges x 5 sizes, all agreed")
 def has_choice(agreement):
@@ -56,12 +65,13 @@ def has_choice(agreement):
 
 tried = [a for a in first["agreements"] if has_choice(a)]
 check(len(tried) >= 9 and all(a["trials"] > 0 for a in tried), f"first run: trials for the {len(tried)} keys with a choice")
-check(all(a["trials"] == 0 and (a["from_results"] or not has_choice(a)) for a in second["agreements"]),
-      "second run: no trials")
+check(all(a["trials"] == 0 and (a["from_results"] or not has_choice(a)) for a in second["agreements"] if name(a) not in thin),
+      f"second run: no trials{but}")
+check(all(a["decided"] for a in second["agreements"]), "second run: all agreed")
 check(decisions(first) == decisions(second), f"second run: the same {len(decisions(first))} decisions")
 cost = sum(a["cost_ns"] for a in first["agreements"])
 print(f"  first run {first['wall_ns'] / 1e9:.2f} s, of which trials cost {cost / 1e6:.1f} ms "
-      f"over 3 edges; second run {second['wall_ns'] / 1e9:.2f} s, without trials")
+      f"over 3 edges; second run {second['wall_ns'] / 1e9:.2f} s")
 sys.exit(1 if faults else 0)
 PYTHON
 
