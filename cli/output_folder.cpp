@@ -17,12 +17,14 @@ output_folder::output_folder(std::filesystem::path folder) : folder_(std::move(f
 
 void output_folder::take(runtime::rank_id rank, transports::output_stream kind, std::string_view line) {
   std::ofstream& file = files_[{rank, kind}];
-  const std::string name = "rank-" + std::to_string(rank) + (kind == transports::output_stream::out ? ".out" : ".err");
+  const auto path = [&] {
+    return folder_ / ("rank-" + std::to_string(rank) + (kind == transports::output_stream::out ? ".out" : ".err"));
+  };
   errno = 0;
-  if (!file.is_open()) file.open(folder_ / name);
+  if (!file.is_open()) file.open(path());
   file << line << std::endl;  // flushed, so that a reader sees it at once
   if (!file && lost_.empty())
-    lost_ = (folder_ / name).string() + " could not be written" +
+    lost_ = path().string() + " could not be written" +
             (errno == 0 ? std::string() : std::string(": ") + std::strerror(errno)) + "; output of ranks is lost";
 }
 

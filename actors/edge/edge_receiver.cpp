@@ -172,7 +172,7 @@ void part_receiver::refuse(const stamp& s, runtime::arrival&& message) noexcept 
   end(why);
 }
 
-// The op of a sender with such an error has been refused, and its leader tells that to all ranks of the op.
+// A sender has such an error only if its op was refused. The leader tells all ranks of the op.
 static bool is_of_a_refused_op(errc at_sender) noexcept {
   return at_sender == errc::declaration_mismatch || at_sender == errc::role_conflict;
 }

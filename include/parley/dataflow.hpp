@@ -37,9 +37,9 @@
 ///
 /// Cancellation: cancelling a work, or the flow, ends the waits inside its steps. The steps must still be joined, as in a scope.
 ///
-/// Lifetime: a flow that is destroyed unjoined, for example by an exception, is torn down like a scope, and its steps are dropped. `with_dataflow` always joins its
-/// flow, and a flow made over an executor cancels and joins its steps in its destructor. Buffers must outlive the flow: make them before
-/// the flow, and outside the body of `with_dataflow`.
+/// Lifetime: a flow that is destroyed unjoined, for example by an exception, is torn down like a scope, and its steps are dropped.
+/// `with_dataflow` always joins its flow, and a flow made over an executor cancels and joins its steps in its destructor. Buffers must
+/// outlive the flow: make them before the flow, and outside the body of `with_dataflow`.
 #include <parley/compute.hpp>
 #include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/dataflow/buffer_order.hpp>

@@ -54,8 +54,8 @@ using actors::departure;
 
 /// Unfinished business of a rank that leaves, a line for each op.
 struct left_over {
-  std::vector<std::string>
-      undelivered;  ///< messages that were not received, or were refused, and calls that were dropped unjoined
+  /// Messages that were not received, or were refused, and calls that were dropped unjoined.
+  std::vector<std::string> undelivered;
   std::vector<std::string> rejected;  ///< declarations that were refused, with the reason
 };
 

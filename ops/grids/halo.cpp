@@ -612,16 +612,22 @@ p2p_operation halo_plan::state::send_of(link& l) {
 }
 
 void halo_plan::check_stream(runtime::device_stream stream) const {
-  if (state_ == nullptr)
-    runtime::raise({errc::bad_argument, "this halo_plan is of nothing: it was never assigned, or moved away; make one "
-                                        "with halo::plan"});
-  state_->messages.check_caller();
   if (state_->memory->has_streams() && stream == nullptr)
     runtime::raise(
         {errc::bad_argument, state_->title + ": its fields lie on a device; say in which stream kernels work on them"});
 }
 
+namespace {
+template <class State>
+State& made(const boost::intrusive_ptr<State>& state) {
+  if (state != nullptr) return *state;
+  runtime::raise({errc::bad_argument,
+                  "this halo_plan is of nothing: it was never assigned, or moved away; make one with halo::plan"});
+}
+}  // namespace
+
 void halo_plan::open(runtime::dataflow& flow, runtime::device_stream stream) {
+  made(state_).messages.check_caller();
   check_stream(stream);
   if (receiving_.size() != 0)
     runtime::raise({errc::bad_argument, state_->title + ": it is open already; start the exchange first"});
@@ -726,8 +732,9 @@ runtime::task<> halo_plan::exchange(runtime::device_stream stream) {
 }
 
 flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream stream) {
+  auto& links = made(state_).links;
+  state_->messages.check_caller();
   check_stream(stream);
-  auto& links = state_->links;
   if (state_->around != nullptr) state_->around->throw_refused();
   if (links.empty()) return flow.together(std::span<const runtime::flow_part>());
   check_latest(flow);

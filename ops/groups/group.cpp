@@ -664,7 +664,7 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
     case errc::cancelled: text += culprit + " gave up the call"; break;
     case errc::bad_argument:
       if (fault.came_bytes != actors::group_fault::no_size) about.whole_bytes = fault.came_bytes;
-      text += of_another_op ? "what it does between its passes failed" : wrong_argument(inv, culprit);
+      text += of_another_op ? "the step between its passes failed" : wrong_argument(inv, culprit);
       break;
     case errc::declaration_mismatch:
       text += culprit + " calls with " + words_of(fault.came) + " where another rank has " + words_of(fault.expected) +

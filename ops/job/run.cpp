@@ -185,6 +185,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     heart.reset();
     alive.reset();
     meeting.reset();
+    last_words.clear();
+    goodbyes.clear();
     if (wire) wire->on_failure(nullptr);
     on_signal.reset();
     if (over_gpu) {
@@ -600,8 +602,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     return came.incarnation;
   }
   std::string why_fenced() const override { return heart ? heart->fenced() : std::string(); }
-  /// How a rank says that it ends. Its messages go another way, and one that it sent before may say more: that its declaration is refused, for
-  /// instance. So this rank reads what has come before it hears of the end, which takes a turn of the loop.
+  /// What a leaving rank has said to the rendezvous. A message that it sent before, such as a refusal, goes another way and may still be unread
+  /// here. So this rank reads its messages, for a turn of the loop, before it hears of the end.
   struct last_word : runtime::timer {
     last_word(state& s, rank_id r, runtime::root_cause w) : timer(&on_turn), of(s), who(r), why(std::move(w)) {
       of.loop->arm_in(*this, 1'000'000);

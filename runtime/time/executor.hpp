@@ -215,7 +215,7 @@ class executor {
     ready_.clear();
   }
 
-  /// A scope or flow ends before what it has begun. That is a mistake if a program's own code ends it, and no exception does.
+  /// A scope or flow calls this when it ends while its tasks still wait. It counts if the program's own code ends it, and no exception does.
   void note_dropped() noexcept {
     if (current_.coroutine() && std::uncaught_exceptions() == 0) ++dropped_;
   }

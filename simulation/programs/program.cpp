@@ -451,15 +451,13 @@ bool ended_well(const played& all, const world_options& o, const mishap& death) 
   return well;
 }
 
-}  // namespace
-
-namespace {
 void check(const world_options& o, ops::rank_function rank_main) {
   if (rank_main == nullptr) refuse("a simulated program needs a function; the one that it was given is null");
   if (o.ranks == 0 || o.ranks > most_ranks)
     refuse("a simulated program has 1 to " + std::to_string(most_ranks) + " ranks, and not " + std::to_string(o.ranks));
   if (o.detection_ns <= 0) refuse("deaths cannot be noticed within " + std::to_string(o.detection_ns) + " ns");
 }
+
 }  // namespace
 
 int status_of_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p) {

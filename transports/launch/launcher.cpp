@@ -100,7 +100,7 @@ class line_sink {
   bool empty() const { return waiting_.empty(); }
   /// True if the launcher should stop reading lines for this sink for now.
   bool full() const { return waiting_.size() >= max_line_bytes; }
-  /// Why lines were lost, as an errno; 0: none was, but for a reader that is gone.
+  /// The errno with which a write failed, so that lines were lost; 0: no write failed, or only because the reader was gone.
   int failed() const { return failed_; }
   void put(std::string_view lines) {
     waiting_ += lines;

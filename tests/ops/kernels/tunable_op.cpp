@@ -163,6 +163,9 @@ TEST_CASE("a wrong but fast candidate never wins, neither one that leaves what t
   };
   CHECK(told("wrong numbers: element 0 of output 0 is 10 where the default has 2"));
   CHECK(told("nan where the default has 2"));
+  REQUIRE(context.warnings().size() == 2);
+  CHECK(context.warnings()[0].find("kernel scale, n=8: lazy is left out: wrong numbers: ") == 0);
+  CHECK(context.warnings()[1].find("kernel scale, n=8: tenfold is left out: wrong numbers: ") == 0);
 }
 
 TEST_CASE("without a numeric check a candidate is taken at its word") {
@@ -204,6 +207,8 @@ TEST_CASE("a candidate that throws is left out with its reason, and what the def
     CHECK(std::any_of(context.log().begin(), context.log().end(), [](const auto& l) {
       return l == "scale n=8:   broken: it throws: unavailable: out of registers";
     }));
+    CHECK(context.warnings() ==
+          std::vector<std::string>{"kernel scale, n=8: broken is left out: it throws: unavailable: out of registers"});
   }
   auto options = scale_of({broken("broken", 10, ran), right("plain", 1'000'000, ran)});
   options.name = "other";
