@@ -611,7 +611,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     static void on_turn(timer& self) noexcept { static_cast<last_word&>(self).hear(); }
     void hear() {
       unlink();
-      if (const auto said = std::exchange(why, {})) of.hear_left(who, *said);
+      if (const auto cause = std::exchange(why, {})) of.hear_left(who, *cause);
     }
     state& of;
     rank_id who;
