@@ -27,17 +27,13 @@
 /// if the call itself was wrong. The error says where and why. After a failure `out` is undefined and the inputs are untouched.
 #include <parley/dataflow.hpp>
 #include <parley/ops/core/call_type.hpp>
-#include <parley/ops/core/call_under_way.hpp>
 #include <parley/p2p.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
 #include <parley/runtime/narrow_floats.hpp>
 
 #include <array>
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -78,10 +74,6 @@ struct attention_shape {
 template <class T>
 using attention_sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// Throws `bad_argument` if rank `from` has sent another number of bytes.
-void check_came(const std::string& title, const neighbours& around, rank_id from, std::uint64_t bytes,
-                std::uint64_t expected);
-
 /// The sums of one rank so far.
 template <class T>
 struct attention_state {
@@ -89,6 +81,8 @@ struct attention_state {
   explicit attention_state(const attention_shape& s)
       : shape(s), maximum(s.heads * s.rows, -std::numeric_limits<sum>::infinity()), weight(s.heads * s.rows),
         weighted(s.elements()) {}
+  /// Writes the rows of `out`: their sums divided by their weights. A row without keys is 0; NaN stays NaN.
+  void divide_into(std::span<T> out) const;
   attention_shape shape;
   std::vector<sum> maximum;
   std::vector<sum> weight;
@@ -100,46 +94,14 @@ template <class T>
 using attention_block = std::function<void(attention_state<T>& state, std::span<const T> q, std::span<const T> k,
                                            std::span<const T> v, std::uint64_t first_query, std::uint64_t first_key)>;
 
-/// The block function for processors, with the running softmax.
+/// The block function for processors, with the running softmax. T is `float`, `double`, `bf16` or `f16`.
 template <class T>
 void add_attention_block(attention_state<T>& state, std::span<const T> q, std::span<const T> k, std::span<const T> v,
-                         std::uint64_t first_query, std::uint64_t first_key) {
-  using sum = attention_sum<T>;
-  const attention_shape& s = state.shape;
-  const auto scale = static_cast<sum>(s.scale != 0 ? s.scale : 1 / std::sqrt(static_cast<double>(s.dimensions)));
-  constexpr sum masked = -std::numeric_limits<sum>::infinity();
-  std::vector<sum> score(s.rows);
-  for (std::uint64_t row = 0; row < s.heads * s.rows; ++row) {
-    const std::uint64_t head = row / s.rows;
-    const std::uint64_t query = first_query + row % s.rows;
-    const std::uint64_t visible = s.causal ? (query < first_key ? 0 : std::min(query - first_key + 1, s.rows)) : s.rows;
-    if (visible == 0) continue;
-    const T* const mine = q.data() + row * s.dimensions;
-    const T* const keys = k.data() + head * s.rows * s.dimensions;
-    const T* const values = v.data() + head * s.rows * s.dimensions;
-    sum highest = state.maximum[row];
-    for (std::uint64_t j = 0; j < visible; ++j) {
-      sum product = 0;
-      for (std::uint64_t d = 0; d < s.dimensions; ++d)
-        product += static_cast<sum>(mine[d]) * static_cast<sum>(keys[j * s.dimensions + d]);
-      score[j] = product * scale;
-      highest = std::max(highest, score[j]);
-    }
-    // If a row has met only keys that score -inf, 0 is subtracted in place of -inf, so that the results are numbers.
-    const sum base = highest == masked ? 0 : highest;
-    const sum shrink = std::exp(state.maximum[row] - base);
-    sum* const out = state.weighted.data() + row * s.dimensions;
-    for (std::uint64_t d = 0; d < s.dimensions; ++d) out[d] *= shrink;
-    state.weight[row] *= shrink;
-    for (std::uint64_t j = 0; j < visible; ++j) {
-      if (score[j] == masked) continue;
-      const sum weight = std::exp(score[j] - base);
-      state.weight[row] += weight;
-      for (std::uint64_t d = 0; d < s.dimensions; ++d)
-        out[d] += weight * static_cast<sum>(values[j * s.dimensions + d]);
-    }
-    state.maximum[row] = highest;
-  }
+                         std::uint64_t first_query, std::uint64_t first_key);
+
+template <class T>
+std::span<const T> elements_of(std::span<const std::byte> bytes) noexcept {
+  return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
 }
 
 /// A block for a device to add to its sums. The kernels keep these sums themselves.
@@ -164,6 +126,10 @@ using device_attention_block = std::function<void(const device_block<T>&)>;
 /// Arrays of one shape on a device, and the memory for received blocks. Must outlive the work of streams on that memory.
 class attention_plan {
  public:
+  attention_plan();
+  attention_plan(attention_plan&&) noexcept;
+  attention_plan& operator=(attention_plan&&) noexcept;
+  ~attention_plan();
   /// The call comes after what `stream` has now, and what the stream gets after the call sees `out`. The call ends when its messages have
   /// ended; its kernels may still run. Until the call ends, put nothing else into `stream`, and do not write to k and v. One call at a
   /// time. Name a lambda that captures more than references and numbers before you pass it (g++ 12 destroys such temporaries of a
@@ -173,26 +139,16 @@ class attention_plan {
                           runtime::device_stream stream, device_attention_block<T> block) {
     check(sizeof(T), {q.size(), k.size(), v.size(), out.size()}, stream);
     const auto enqueue = [&](const arrived& a) {
-      const auto elements = [](std::span<const std::byte> bytes) {
-        return std::span(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
-      };
-      block({state_->shape, q, elements(a.keys), elements(a.values), out, state_->place * state_->shape.rows,
-             a.first_key, a.first, a.last, stream});
+      block({shape(), q, elements_of<T>(a.keys), elements_of<T>(a.values), out, first_query(), a.first_key, a.first,
+             a.last, stream});
     };
     const call c{std::as_bytes(k), std::as_bytes(v), stream, enqueue};
-    call_under_way now(state_->around);
-    std::exception_ptr thrown;
-    try {
-      co_await runtime::with_dataflow(rotate, state_.get(), &c);
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    now.end(thrown);
+    co_await run(c);
   }
   /// Registers memory of k and v that calls use again and again, so that the receiver may get k and v from there.
   template <writable_buffer B>
   actors::registered_memory registered(B&& memory) {
-    return state_->ring.registered(std::forward<B>(memory));
+    return ring().registered(std::forward<B>(memory));
   }
 
  private:
@@ -210,27 +166,15 @@ class attention_plan {
     runtime::device_stream stream;
     std::function<void(const arrived&)> enqueue;
   };
-  struct part {
-    std::shared_ptr<runtime::memory_space::block> memory;  // keys, then values
-    actors::registered_memory registered;
-  };
-  struct state {
-    std::string title;
-    p2p ring;
-    runtime::memory_space* memory = nullptr;
-    attention_shape shape;
-    std::uint64_t element_bytes = 0;
-    std::uint64_t size = 0;
-    std::uint64_t place = 0;
-    rank_id next = 0;
-    rank_id previous = 0;
-    std::array<part, 2> came;  // used in turn, as on the host
-    neighbours* around = nullptr;
-  };
+  struct state;
   void check(std::uint64_t element_bytes, std::initializer_list<std::size_t> sizes,
              runtime::device_stream stream) const;
+  const attention_shape& shape() const noexcept;
+  std::uint64_t first_query() const noexcept;
+  p2p& ring() noexcept;
+  runtime::task<> run(const call& c);
   static runtime::task<> rotate(runtime::dataflow& flow, state* s, const call* c);
-  std::unique_ptr<state> state_ = std::make_unique<state>();
+  std::unique_ptr<state> state_;
 };
 
 /// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op.
@@ -245,15 +189,15 @@ class ring_attention {
   runtime::task<> forward(attention_shape shape, std::span<const T> q, std::span<const T> k, std::span<const T> v,
                           std::span<T> out, attention_block<T> block = add_attention_block<T>) {
     check(shape, {q.size(), k.size(), v.size(), out.size()});
-    call<T> c{shape, q, k, v, out, attention_state<T>(shape), std::move(block), begin(shape, name_of<T>()), {}};
-    call_under_way now(around_);
-    std::exception_ptr thrown;
-    try {
-      co_await runtime::with_dataflow(rotate<T>, this, &c);
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    now.end(thrown);
+    attention_state<T> state(shape);
+    call c{.shape = shape, .type = type_of_elements<std::span<T>>(), .element_bytes = sizeof(T)};
+    c.q = std::as_bytes(q), c.keys = std::as_bytes(k), c.values = std::as_bytes(v);
+    c.sums = std::as_writable_bytes(std::span(state.weighted)), c.out = std::as_writable_bytes(out);
+    c.add = [&](std::span<const std::byte> keys, std::span<const std::byte> values, std::uint64_t query,
+                std::uint64_t key) { block(state, q, elements_of<T>(keys), elements_of<T>(values), query, key); };
+    c.divide = [&] { state.divide_into(out); };
+    c.tag = begin(shape, name_of<T>());
+    co_await run(c);
   }
   /// For arrays of T in the op's `memory`. Throws `unavailable` if there is no memory for received blocks.
   template <class T>
@@ -275,21 +219,25 @@ class ring_attention {
   bool rejoin();
 
  private:
-  template <class T>
   struct call {
     attention_shape shape;
-    std::span<const T> q;
-    std::span<const T> k;
-    std::span<const T> v;
-    std::span<T> out;
-    attention_state<T> state;
-    attention_block<T> block;
-    std::uint32_t tag;  // of the first keys; values have the next tag, and every other rotation has the next two tags
-    std::vector<T> came[2];  // keys and values, used in turn: one is computed with while the other is received
+    std::uint16_t type;  // of the elements
+    std::uint64_t element_bytes;
+    std::span<const std::byte> q{};
+    std::span<const std::byte> keys{};
+    std::span<const std::byte> values{};
+    std::span<std::byte> sums{};
+    std::span<std::byte> out{};
+    std::function<void(std::span<const std::byte> keys, std::span<const std::byte> values, std::uint64_t first_query,
+                       std::uint64_t first_key)>
+        add{};
+    std::function<void()> divide{};
+    std::uint32_t tag =
+        0;  // of the first keys; values have the next tag, and every other rotation has the next two tags
+    std::array<std::vector<std::byte>, 2> came{};
   };
   attention_plan plan_of(const attention_shape& shape, std::uint64_t element_bytes) const;
   void check(const attention_shape& shape, std::initializer_list<std::size_t> sizes) const;
-  void check_came(std::uint64_t bytes, std::uint64_t expected) const;
   template <class T>
   static std::string_view name_of() noexcept {
     if constexpr (std::is_same_v<T, bf16>) return "bf16";
@@ -299,56 +247,8 @@ class ring_attention {
   /// Returns the tag for the messages of a call. A call with other terms gets another tag.
   std::uint32_t begin(const attention_shape& shape, std::string_view type);
 
-  template <class T>
-  static runtime::task<> rotate(runtime::dataflow& flow, ring_attention* self, call<T>* c) {
-    using runtime::reads;
-    using runtime::writes;
-    flow.stop_at_failure();
-    const std::uint64_t n = c->shape.elements();
-    for (auto& both : c->came) both.resize(self->size_ > 1 ? 2 * n : 0);
-    std::span<const T> keys = c->k;
-    std::span<const T> values = c->v;
-    for (std::uint64_t step = 0; step < self->size_; ++step) {
-      const std::span<T> next(c->came[step % 2]);
-      if (step + 1 < self->size_) {
-        // Two rotations in a row have different tags: a receive that ends without its block must not leave the block to the next receive.
-        const std::uint32_t tag = c->tag + 2 * static_cast<std::uint32_t>(step % 2);
-        auto moving = self->ring_.start(flow, {p2p::isend(keys, {.to = self->next_, .tag = tag}),
-                                               p2p::isend(values, {.to = self->next_, .tag = tag + 1}),
-                                               p2p::irecv(next.first(n), {.from = self->previous_, .tag = tag}),
-                                               p2p::irecv(next.last(n), {.from = self->previous_, .tag = tag + 1})});
-        for (const std::size_t part : {2, 3}) {
-          auto check = [self, n, message = moving[part]] { self->check_came(message.bytes(), n * sizeof(T)); };
-          const auto half = part == 2 ? next.first(n) : next.last(n);
-          auto checked = flow.compute({runtime::updates(half)}, std::move(check), self->here());
-        }
-      }
-      const std::uint64_t from = (self->place_ + self->size_ - step) % self->size_;
-      auto add = [self, c, keys, values, from] {
-        if (c->shape.causal && from > self->place_) return;
-        c->block(c->state, c->q, keys, values, self->place_ * c->shape.rows, from * c->shape.rows);
-      };
-      auto added = flow.compute({reads(c->q), reads(keys), reads(values), runtime::updates(c->state.weighted)},
-                                std::move(add), {.name = self->title_ + ": a block", .modelled_ns = c->shape.block_ns});
-      keys = next.first(std::min<std::size_t>(n, next.size()));
-      values = next.last(std::min<std::size_t>(n, next.size()));
-    }
-    auto divide = [c] {
-      for (std::uint64_t row = 0; row < c->state.weight.size(); ++row) {
-        for (std::uint64_t d = 0; d < c->shape.dimensions; ++d) {
-          const std::uint64_t i = row * c->shape.dimensions + d;
-          // A row without keys has the weight 0 and becomes 0. NaN stays NaN.
-          const attention_sum<T> weight = c->state.weight[row];
-          c->out[i] = static_cast<T>(weight == 0 ? attention_sum<T>{0} : c->state.weighted[i] / weight);
-        }
-      }
-    };
-    auto done = flow.compute({reads(c->state.weighted), writes(c->out)}, std::move(divide), self->here());
-    co_await done;
-  }
-  runtime::compute_options here() const {
-    return {.name = title_, .where = runtime::compute_options::place::actor_thread};
-  }
+  runtime::task<> run(call& c);
+  static runtime::task<> rotate(runtime::dataflow& flow, ring_attention* self, call* c);
 
   std::string title_;
   p2p ring_;

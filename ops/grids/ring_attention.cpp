@@ -1,18 +1,88 @@
 #include <parley/ring_attention.hpp>
 
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/call_guard.hpp>
+#include <parley/ops/core/neighbours.hpp>
 #include <parley/rank.hpp>
 #include <parley/runtime/random.hpp>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <string>
+#include <utility>
 
 namespace parley::ops {
 
 using runtime::errc;
+using runtime::task;
+
+// ---- one block of keys and values --------------------------------------------------------------------------------------
+
+template <class T>
+void add_attention_block(attention_state<T>& state, std::span<const T> q, std::span<const T> k, std::span<const T> v,
+                         std::uint64_t first_query, std::uint64_t first_key) {
+  using sum = attention_sum<T>;
+  const attention_shape& s = state.shape;
+  const auto scale = static_cast<sum>(s.scale != 0 ? s.scale : 1 / std::sqrt(static_cast<double>(s.dimensions)));
+  constexpr sum masked = -std::numeric_limits<sum>::infinity();
+  std::vector<sum> score(s.rows);
+  for (std::uint64_t row = 0; row < s.heads * s.rows; ++row) {
+    const std::uint64_t head = row / s.rows;
+    const std::uint64_t query = first_query + row % s.rows;
+    const std::uint64_t visible = s.causal ? (query < first_key ? 0 : std::min(query - first_key + 1, s.rows)) : s.rows;
+    if (visible == 0) continue;
+    const T* const mine = q.data() + row * s.dimensions;
+    const T* const keys = k.data() + head * s.rows * s.dimensions;
+    const T* const values = v.data() + head * s.rows * s.dimensions;
+    sum highest = state.maximum[row];
+    for (std::uint64_t j = 0; j < visible; ++j) {
+      sum product = 0;
+      for (std::uint64_t d = 0; d < s.dimensions; ++d)
+        product += static_cast<sum>(mine[d]) * static_cast<sum>(keys[j * s.dimensions + d]);
+      score[j] = product * scale;
+      highest = std::max(highest, score[j]);
+    }
+    // If a row has met only keys that score -inf, 0 is subtracted in place of -inf, so that the results are numbers.
+    const sum base = highest == masked ? 0 : highest;
+    const sum shrink = std::exp(state.maximum[row] - base);
+    sum* const out = state.weighted.data() + row * s.dimensions;
+    for (std::uint64_t d = 0; d < s.dimensions; ++d) out[d] *= shrink;
+    state.weight[row] *= shrink;
+    for (std::uint64_t j = 0; j < visible; ++j) {
+      if (score[j] == masked) continue;
+      const sum weight = std::exp(score[j] - base);
+      state.weight[row] += weight;
+      for (std::uint64_t d = 0; d < s.dimensions; ++d)
+        out[d] += weight * static_cast<sum>(values[j * s.dimensions + d]);
+    }
+    state.maximum[row] = highest;
+  }
+}
+
+template <class T>
+void attention_state<T>::divide_into(std::span<T> out) const {
+  for (std::uint64_t row = 0; row < weight.size(); ++row) {
+    for (std::uint64_t d = 0; d < shape.dimensions; ++d) {
+      const std::uint64_t i = row * shape.dimensions + d;
+      out[i] = static_cast<T>(weight[row] == 0 ? sum{0} : weighted[i] / weight[row]);
+    }
+  }
+}
+
+#define PARLEY_ATTENTION_OF(T)                                                                      \
+  template struct attention_state<T>;                                                               \
+  template void add_attention_block<T>(attention_state<T>&, std::span<const T>, std::span<const T>, \
+                                       std::span<const T>, std::uint64_t, std::uint64_t)
+PARLEY_ATTENTION_OF(float);
+PARLEY_ATTENTION_OF(double);
+PARLEY_ATTENTION_OF(runtime::bf16);
+PARLEY_ATTENTION_OF(runtime::f16);
+#undef PARLEY_ATTENTION_OF
+
+// ---- the op ------------------------------------------------------------------------------------------------------------
 
 ring_attention::ring_attention(rank& self, const ring_attention_options& op) {
   const std::vector<rank_id> order = named_or_first(op.ranks, self.world_size());
@@ -54,8 +124,7 @@ void check_sizes(const std::string& title, const attention_shape& shape, std::in
                                           std::to_string(shape.elements())});
 }
 
-}  // namespace
-
+// Throws `bad_argument` if rank `from` has sent another number of bytes.
 void check_came(const std::string& title, const neighbours& around, rank_id from, std::uint64_t bytes,
                 std::uint64_t expected) {
   if (bytes == expected) return;
@@ -67,13 +136,6 @@ void check_came(const std::string& title, const neighbours& around, rank_id from
                                               " bytes of keys or values where " + std::to_string(expected) +
                                               " were expected; give all ranks the same shape"));
 }
-
-void ring_attention::check_came(std::uint64_t bytes, std::uint64_t expected) const {
-  around_->heard(previous_);
-  ops::check_came(title_, *around_, previous_, bytes, expected);
-}
-
-namespace {
 
 double scale_of(const attention_shape& s) {
   return s.scale != 0 ? s.scale : 1 / std::sqrt(static_cast<double>(s.dimensions));
@@ -111,9 +173,104 @@ void ring_attention::check(const attention_shape& shape, std::initializer_list<s
   check_sizes(title_, shape, sizes);
 }
 
+bool ring_attention::rejoin() { return ops::rejoin(ring_, around_); }
+
+namespace {
+
+// Runs a rotation, and tells the neighbours if it fails.
+template <class Rotation, class Owner, class Call>
+task<> run_call(Rotation rotation, Owner* of, Call* c, neighbours* around) {
+  call_guard now(around);
+  std::exception_ptr thrown;
+  try {
+    co_await runtime::with_dataflow(rotation, of, c);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  now.end(thrown);
+}
+
+}  // namespace
+
+// ---- in host memory ----------------------------------------------------------------------------------------------------
+
+task<> ring_attention::run(call& c) { return run_call(rotate, this, &c, around_); }
+
+task<> ring_attention::rotate(runtime::dataflow& flow, ring_attention* self, call* c) {
+  using runtime::reads;
+  using runtime::updates;
+  flow.stop_at_failure();
+  const std::uint64_t bytes = c->shape.elements() * c->element_bytes;
+  // Keys and values, used in turn: one block is computed with while the other is received.
+  for (auto& both : c->came) both.resize(self->size_ > 1 ? 2 * bytes : 0);
+  const auto typed = [c](p2p_operation o) {
+    o.type = c->type;
+    return o;
+  };
+  const runtime::compute_options here{.name = self->title_, .where = runtime::compute_options::place::actor_thread};
+  std::span<const std::byte> keys = c->keys;
+  std::span<const std::byte> values = c->values;
+  for (std::uint64_t step = 0; step < self->size_; ++step) {
+    const std::span<std::byte> next(c->came[step % 2]);
+    if (step + 1 < self->size_) {
+      // Two rotations in a row have different tags: a receive that ends without its block must not leave the block to the next receive.
+      const std::uint32_t tag = c->tag + 2 * static_cast<std::uint32_t>(step % 2);
+      auto moving =
+          self->ring_.start(flow, {typed(p2p::isend(keys, {.to = self->next_, .tag = tag})),
+                                   typed(p2p::isend(values, {.to = self->next_, .tag = tag + 1})),
+                                   typed(p2p::irecv(next.first(bytes), {.from = self->previous_, .tag = tag})),
+                                   typed(p2p::irecv(next.last(bytes), {.from = self->previous_, .tag = tag + 1}))});
+      for (const std::size_t part : {2, 3}) {
+        auto check = [self, bytes, message = moving[part]] {
+          self->around_->heard(self->previous_);
+          check_came(self->title_, *self->around_, self->previous_, message.bytes(), bytes);
+        };
+        const auto half = part == 2 ? next.first(bytes) : next.last(bytes);
+        auto checked = flow.compute({updates(half)}, std::move(check), here);
+      }
+    }
+    const std::uint64_t from = (self->place_ + self->size_ - step) % self->size_;
+    auto add = [self, c, keys, values, from] {
+      if (c->shape.causal && from > self->place_) return;
+      c->add(keys, values, self->place_ * c->shape.rows, from * c->shape.rows);
+    };
+    auto added = flow.compute({reads(c->q), reads(keys), reads(values), updates(c->sums)}, std::move(add),
+                              {.name = self->title_ + ": a block", .modelled_ns = c->shape.block_ns});
+    keys = next.first(std::min<std::size_t>(bytes, next.size()));
+    values = next.last(std::min<std::size_t>(bytes, next.size()));
+  }
+  auto done = flow.compute({reads(c->sums), runtime::writes(c->out)}, [c] { c->divide(); }, here);
+  co_await done;
+}
+
 // ---- on a device ------------------------------------------------------------------------------------------------------
 
-bool ring_attention::rejoin() { return ops::rejoin(ring_, around_); }
+struct attention_plan::state {
+  struct part {
+    std::shared_ptr<runtime::memory_space::block> memory;  // keys, then values
+    actors::registered_memory registered;
+  };
+  std::string title;
+  p2p ring;
+  runtime::memory_space* memory = nullptr;
+  attention_shape shape;
+  std::uint64_t element_bytes = 0;
+  std::uint64_t size = 0;
+  std::uint64_t place = 0;
+  rank_id next = 0;
+  rank_id previous = 0;
+  std::array<part, 2> came;  // used in turn, as on the host
+  neighbours* around = nullptr;
+};
+
+attention_plan::attention_plan() : state_(std::make_unique<state>()) {}
+attention_plan::attention_plan(attention_plan&&) noexcept = default;
+attention_plan& attention_plan::operator=(attention_plan&&) noexcept = default;
+attention_plan::~attention_plan() = default;
+
+const attention_shape& attention_plan::shape() const noexcept { return state_->shape; }
+std::uint64_t attention_plan::first_query() const noexcept { return state_->place * state_->shape.rows; }
+p2p& attention_plan::ring() noexcept { return state_->ring; }
 
 attention_plan ring_attention::plan_of(const attention_shape& shape, std::uint64_t element_bytes) const {
   if (size_ == 0) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
@@ -124,7 +281,7 @@ attention_plan ring_attention::plan_of(const attention_shape& shape, std::uint64
   *made.state_ = {title_, ring_, memory_, shape, element_bytes, size_, place_, next_, previous_, {}, around_};
   // With two ranks there is one rotation.
   for (std::uint64_t i = 0; i < std::min<std::uint64_t>(size_ - 1, 2); ++i) {
-    attention_plan::part& p = made.state_->came[i];
+    attention_plan::state::part& p = made.state_->came[i];
     p.memory = memory_->make(2 * shape.elements() * element_bytes);
     p.registered = made.registered(p.memory->bytes());
     p.registered.keep(p.memory);
@@ -145,7 +302,9 @@ void attention_plan::check(std::uint64_t element_bytes, std::initializer_list<st
         {errc::bad_argument, state_->title + ": its arrays lie on a device; say in which stream kernels work on them"});
 }
 
-runtime::task<> attention_plan::rotate(runtime::dataflow& flow, state* s, const call* c) {
+task<> attention_plan::run(const call& c) { return run_call(rotate, state_.get(), &c, state_->around); }
+
+task<> attention_plan::rotate(runtime::dataflow& flow, state* s, const call* c) {
   flow.stop_at_failure();
   const std::uint64_t bytes = s->shape.elements() * s->element_bytes;
   const std::uint64_t last = s->shape.causal ? s->place : s->size - 1;
