@@ -60,10 +60,10 @@ void data_hub::find_sink(const stamp& s, runtime::arrival&& message) noexcept {
 void data_hub::keep_early(const stamp& s, runtime::arrival&& message) noexcept {
   if (has_lost(s.op, s.generation)) return refuse(s);
   const auto waiting = early_.try_emplace(s.op).first;
-  kept_parts& mine = waiting->second;
+  undeclared_parts& mine = waiting->second;
   early_bytes_ -= mine.bytes();
   const std::uint64_t room = early_limit_ - std::min(early_bytes_, early_limit_);
-  const bool kept = mine.keep(s, std::move(message), room, kept_parts::poisons::parts_of_its_stream);
+  const bool kept = mine.keep(s, std::move(message), room, undeclared_parts::poisons::parts_of_its_stream);
   if (kept) {
     ++counters_.early;
     early_bytes_ += mine.bytes();
@@ -73,7 +73,7 @@ void data_hub::keep_early(const stamp& s, runtime::arrival&& message) noexcept {
     for (runtime::arrival& m : mine.take()) {
       const auto other = read_stamp(m.header());
       const bool of_another = other && other->generation != s.generation;
-      if (!of_another || !mine.keep(*other, std::move(m), early_limit_, kept_parts::poisons::parts_of_its_stream))
+      if (!of_another || !mine.keep(*other, std::move(m), early_limit_, undeclared_parts::poisons::parts_of_its_stream))
         let_go.push_back(std::move(m));
     }
     early_bytes_ += mine.bytes();

@@ -2,7 +2,7 @@
 /// Everything that the actors of one rank share. The rank owns all of it, and it outlives the rank's ops.
 #include <parley/actors/clock_book.hpp>
 #include <parley/actors/edge/early_allowance.hpp>
-#include <parley/actors/edge/kept_parts.hpp>
+#include <parley/actors/edge/undeclared_parts.hpp>
 #include <parley/actors/policy.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/random.hpp>
@@ -82,7 +82,7 @@ class data_hub final : public runtime::link::handler {
   static constexpr std::size_t few = 8;
   std::vector<std::pair<std::uint64_t, data_sink*>> few_sinks_;
   boost::unordered_flat_map<std::uint64_t, data_sink*, id_hash> sinks_;
-  std::unordered_map<std::uint64_t, kept_parts> early_;
+  std::unordered_map<std::uint64_t, undeclared_parts> early_;
   std::uint64_t early_bytes_ = 0;
   std::uint64_t early_limit_ = most_early_bytes;
   struct loss {

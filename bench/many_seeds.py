@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Runs a campaign of the simulator on all cores of a machine, in parts that need not all be run at once.
+"""Runs many seeds of the simulator on all cores of a machine, in parts. The parts need not all run on one day.
 
     python3 bench/many_seeds.py --sim build/release/parley_sim --seeds 1000000 --ledger seeds.csv
-    python3 bench/many_seeds.py --sim build/release/parley_sim --seeds 1000000 --ledger seeds.csv --for 500   # what is left, 500 s of it
+    python3 bench/many_seeds.py --sim build/release/parley_sim --seeds 1000000 --ledger seeds.csv --for 500   # seeds that are left, for 500 s
 
-So many seeds in all, of every scenario in simulation/scenarios from its first seed on, and each scenario gets about the same time. The
-ledger says for each part that has ended: scenario, first seed, seeds, status of parley_sim, seconds of one core. What parley_sim says of a
-failed part lies beside the ledger, in SCENARIO-FIRST.txt, and the smaller run that it found in SCENARIO-FIRST.json; what all parts together
-have covered, in LEDGER.coverage. Exit status: 1 when a part failed, or nothing is left and something was never covered; 3 when some are left to be
-run.
+`--seeds` counts the seeds of all scenarios together. Each scenario in simulation/scenarios begins with its first seed and gets about the
+same time. The ledger has a line for each part that has ended: scenario, first seed, seeds, status of parley_sim, seconds of one core. If a
+part fails, the output of parley_sim lies beside the ledger in SCENARIO-FIRST.txt, and the smaller run that it found in SCENARIO-FIRST.json.
+LEDGER.coverage holds the coverage of all parts together. Exit status: 1 if a part failed, or no seeds are left and there is a gap in the
+coverage; 3 if seeds are left.
 """
 
 import argparse
@@ -67,7 +67,7 @@ class coverage:
             fresh.replace(self.path)
 
 
-class campaign:
+class seeds_left:
     """Chooses the next seeds: those of the scenario that has had the least time so far."""
 
     first_part = 20  # seeds, for a scenario that has not run yet
@@ -112,7 +112,7 @@ def main():
     began = time.monotonic()
     done = read(o.ledger)
     covered = coverage(o.ledger.with_name(o.ledger.name + ".coverage"))
-    plan = campaign(o, done)
+    plan = seeds_left(o, done)
     lock = threading.Lock()
 
     def run(file, first, seeds):

@@ -151,9 +151,9 @@ def between_hosts(delay_us):
     return BetweenHosts("halo_overlap", ("--cells", "254"), delay_us=delay_us)
 
 
-def campaigns(line, label="parley", ranks=2):
-    """1,000 campaigns of 8 configs in virtual time, each run twice with up to 3 % noise in either direction, by a pair or a group."""
-    return Reported(label, CAMPAIGNS[ranks], line)
+def searches(line, label="parley", ranks=2):
+    """1,000 searches of 8 configs in virtual time, each run twice with up to 3 % noise in either direction, by a pair or a group."""
+    return Reported(label, SEARCHES[ranks], line)
 
 
 # The arguments of both sides of the tuning rows. The usual scheme times each of the 8 configs 5 times. parley's coordinator adapts
@@ -163,7 +163,7 @@ TUNING = ("--bytes", str(16 << 20), "--configs", "8", "--warm_ups", "1", "--repe
 
 SWEEP = SharedRun("sweep", ("--only", "regret"), UCX)
 PUTS = SharedRun("sweep", ("--only", "put", "--repetitions", "2000"), UCX)
-CAMPAIGNS = {ranks: OneRun("campaigns", ("--ranks", str(ranks))) for ranks in (2, 4)}
+SEARCHES = {ranks: OneRun("searches", ("--ranks", str(ranks))) for ranks in (2, 4)}
 JOINS = {ranks: OneRun("simulator", ("--only", "join", "--ranks", str(ranks)), timeout_s=300) for ranks in (1_024, 4_096)}
 STARTS = {ranks: OneRun("simulator", ("--only", "start", "--ranks", str(ranks)), timeout_s=300) for ranks in (10_000, 100_000)}
 FIRST_MINUTE = OneRun("first_minute", (), UCX, timeout_s=300)
@@ -213,16 +213,16 @@ ROWS = [
     Row("halo_overlap_wire", "percent", Reported("parley", OVERLAP_BETWEEN_HOSTS, "halo_overlap"),
         [Reported("half as long a wire", between_hosts(500), "halo_overlap")],
         beside=[Reported("by the clock", OVERLAP_BETWEEN_HOSTS, "halo_overlap_by_clock")], at_least=80, runs=3),
-    Row("tuning_regret", "percent", campaigns("tuning_regret"), [campaigns("tuning_regret_95", "95th percentile")],
-        beside=[campaigns("tuning_regret_worst", "worst")], at_most=3, runs=1, exact=True),
-    Row("tuning_flips", "percent", campaigns("tuning_flips"), [campaigns("tuning_regret", "regret")],
-        beside=[campaigns("tuning_gaps", "campaigns with a gap")], at_most=5, runs=1, exact=True),
-    Row("tuning_regret_group", "percent", campaigns("tuning_regret", ranks=4),
-        [campaigns("tuning_regret_95", "95th percentile", ranks=4)],
-        beside=[campaigns("tuning_regret_worst", "worst", ranks=4)], at_most=3, runs=1, exact=True),
-    Row("tuning_flips_group", "percent", campaigns("tuning_flips", ranks=4),
-        [campaigns("tuning_regret", "regret", ranks=4)],
-        beside=[campaigns("tuning_gaps", "campaigns with a gap", ranks=4)], at_most=5, runs=1, exact=True),
+    Row("tuning_regret", "percent", searches("tuning_regret"), [searches("tuning_regret_95", "95th percentile")],
+        beside=[searches("tuning_regret_worst", "worst")], at_most=3, runs=1, exact=True),
+    Row("tuning_flips", "percent", searches("tuning_flips"), [searches("tuning_regret", "regret")],
+        beside=[searches("tuning_gaps", "searches with a gap")], at_most=5, runs=1, exact=True),
+    Row("tuning_regret_group", "percent", searches("tuning_regret", ranks=4),
+        [searches("tuning_regret_95", "95th percentile", ranks=4)],
+        beside=[searches("tuning_regret_worst", "worst", ranks=4)], at_most=3, runs=1, exact=True),
+    Row("tuning_flips_group", "percent", searches("tuning_flips", ranks=4),
+        [searches("tuning_regret", "regret", ranks=4)],
+        beside=[searches("tuning_gaps", "searches with a gap", ranks=4)], at_most=5, runs=1, exact=True),
     Row("sim_events", "per_s", simulator("events", "sim_events", ranks=10_000),
         [simulator("events", "sim_queue", "its queue alone", ranks=10_000)],
         beside=[simulator("events", "sim_events", "1,000 ranks"),

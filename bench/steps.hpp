@@ -34,7 +34,7 @@ struct step_plan {
   std::int64_t repetitions;
 };
 
-/// The warm-ups exceed what a campaign needs; both programs make the same number. There are fewer steps if ranks
+/// The warm-ups exceed what a search needs; both programs make the same number. There are fewer steps if ranks
 /// share cores, because each rank then waits milliseconds for the others' time slices. `--steps` sets the number of
 /// measured steps.
 inline step_plan plan_for(std::int64_t bytes, unsigned ranks, const arguments& given) {

@@ -7,7 +7,7 @@
 #include <parley/cli/table.hpp>
 #include <parley/ops/job/results_store.hpp>
 #include <parley/runtime/random.hpp>
-#include <parley/simulation/scenarios/campaign.hpp>
+#include <parley/simulation/scenarios/many_seeds.hpp>
 #include <parley/transports/files/file_storage.hpp>
 #include <parley/transports/launch/launcher.hpp>
 #include <parley/tuning/planners/plan_options.hpp>
@@ -375,7 +375,7 @@ int run_and_tell(const tune_options& o) {
   document["masked"] = ops::text_of(o.settings.masked);
   const bool simulated = o.settings.housing == rank_housing::simulated;
   const std::string hash = fmt::format("{:016x}", ran.hash);
-  const std::vector<std::string> gaps = simulation::coverage_gaps(ran.messages, simulation::campaign::part);
+  const std::vector<std::string> gaps = simulation::coverage_gaps(ran.messages, simulation::scenarios_run::some);
   if (simulated) document["simulated"] = simulated_part(o.settings, ran, hash, gaps);
   if (o.settings.weather && !gaps.empty()) status = std::max(status, status_failed);
   const bool undecided = status == 0 && is_to_decide(o.settings) && !decided_anything(document);

@@ -6,7 +6,7 @@
 #include <parley/cli/rank_report.hpp>
 #include <parley/cli/spec/spec.hpp>
 #include <parley/ops/job/rank_environment.hpp>
-#include <parley/simulation/scenarios/campaign.hpp>
+#include <parley/simulation/scenarios/many_seeds.hpp>
 #include <parley/transports/join/meeting.hpp>
 #include <parley/transports/launch/environment.hpp>
 #include <parley/transports/launch/pmi.hpp>

@@ -1,6 +1,6 @@
 #include <parley/actors/agreement/coordinator.hpp>
 #include <parley/actors/agreement/evidence.hpp>
-#include <parley/actors/agreement/second_tries.hpp>
+#include <parley/actors/agreement/retry_policy.hpp>
 #include <parley/actors/inquiries.hpp>
 #include <parley/actors/letters/inbox.hpp>
 #include <parley/actors/letters/outbox.hpp>
@@ -705,7 +705,7 @@ class coordinator_behaviour {
   bool heard_ = false;                 // the message in progress was heard; what follows from it may not be done
   bool due_ = false;                   // `advance` is due
   std::uint64_t progress_ = 0;
-  second_tries tries_;
+  retry_policy tries_;
   bool given_up_ = false;  // from now on an exception only ends the step in progress
 };
 

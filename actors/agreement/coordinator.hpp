@@ -8,7 +8,7 @@
 /// participant never offers, the op stays on its default.
 ///
 /// After an exception in it the data path goes on. The actor repeats the failed step from what is known of the op, a few times, with
-/// growing pauses (second_tries.hpp). If it gets no further, the tuning of the op ends, and the decisions and a warning say so: what was
+/// growing pauses (retry_policy.hpp). If it gets no further, the tuning of the op ends, and the decisions and a warning say so: what was
 /// agreed on stays in force, and the actor only acknowledges messages.
 #include <parley/actor.hpp>
 #include <parley/actors/agreement/coordinator_state.hpp>

@@ -1,9 +1,10 @@
 #include <parley/actors/agreement/participant.hpp>
 
-#include <parley/actors/agreement/second_tries.hpp>
+#include <parley/actors/agreement/retry_policy.hpp>
 #include <parley/actors/inquiries.hpp>
 #include <parley/actors/letters/inbox.hpp>
 #include <parley/actors/letters/outbox.hpp>
+#include <parley/runtime/finally.hpp>
 #include <parley/runtime/invariant.hpp>
 #include <parley/when.hpp>
 
@@ -284,13 +285,6 @@ class participant_behaviour {
     std::erase_if(mine_.failed_here, again);
     std::erase_if(mine_.instead, [&](const auto& i) { return again(i.first); });
   }
-  struct under_way {
-    explicit under_way(std::size_t& of) noexcept : count(of) { ++count; }
-    ~under_way() { --count; }
-    under_way(const under_way&) = delete;
-    under_way& operator=(const under_way&) = delete;
-    std::size_t& count;
-  };
 
  public:
   bool has_to_rehearse() const noexcept { return !to_rehearse_.empty(); }
@@ -307,7 +301,10 @@ class participant_behaviour {
   void end_rehearsals(std::size_t count) noexcept {
     to_rehearse_.erase(to_rehearse_.begin(), to_rehearse_.begin() + static_cast<std::ptrdiff_t>(count));
   }
-  under_way a_rehearsal() noexcept { return under_way(mine_.rehearsing); }
+  auto a_rehearsal() noexcept {
+    ++mine_.rehearsing;
+    return runtime::finally([&count = mine_.rehearsing] { --count; });
+  }
   void note_rehearsed(std::uint64_t digest, const runtime::result<>& outcome) {
     if (outcome) {
       mine_.ready.push_back(digest);
@@ -391,7 +388,7 @@ class participant_behaviour {
   std::size_t errors_told_ = 0;
   runtime::time_ns ask_at_;
   std::uint64_t progress_ = 0;
-  second_tries tries_;
+  retry_policy tries_;
   bool given_up_ = false;  // from now on an exception only ends the step in progress
 };
 

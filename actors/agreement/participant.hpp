@@ -5,7 +5,7 @@
 ///     spawn_participant(services, mine);             // `mine` is the op's state on this rank, which outlives the actor
 ///
 /// The op (`participant_state`) holds what a participant has promised or learned. The actor ends with its scope. After an exception in it
-/// the op goes on with what was assigned so far. The actor repeats the failed step a few times, with growing pauses (second_tries.hpp). If
+/// the op goes on with what was assigned so far. The actor repeats the failed step a few times, with growing pauses (retry_policy.hpp). If
 /// it gets no further, it asks the leader to end the tuning of the op, and warns the user.
 #include <parley/actor.hpp>
 #include <parley/actors/agreement/assignment.hpp>

@@ -300,7 +300,7 @@ std::vector<runtime::arrival> edge_receiver::retire() noexcept {
 
 void edge_receiver::keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept {
   const bool is_next = s.source == peer_ && judge(s.generation, generation()) == generation_verdict::to_come;
-  constexpr auto which = kept_parts::poisons::parts_of_its_stream;
+  constexpr auto which = undeclared_parts::poisons::parts_of_its_stream;
   if (is_next && unjoined_.keep(s, std::move(message), services_.early_bytes, which)) {
     ++counters_.unjoined;
     return;

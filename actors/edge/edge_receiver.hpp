@@ -18,11 +18,11 @@
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/edge/credit_messages.hpp>
 #include <parley/actors/edge/credits.hpp>
-#include <parley/actors/edge/kept_parts.hpp>
 #include <parley/actors/edge/matched_streams.hpp>
 #include <parley/actors/edge/part_receiver.hpp>
 #include <parley/actors/edge/parts_in_flight.hpp>
 #include <parley/actors/edge/stream_table.hpp>
+#include <parley/actors/edge/undeclared_parts.hpp>
 #include <parley/actors/generations.hpp>
 #include <parley/actors/letters/reminder.hpp>
 #include <parley/actors/one_sided/one_sided.hpp>
@@ -125,12 +125,6 @@ class edge_receiver final : public data_sink {
  private:
   friend part_receiver;
   using stream = receive_stream;
-  // One timer for all waiting receives. It is set to the earliest deadline or before, because most receives end long before their deadline.
-  struct late_timer : runtime::timer {
-    explicit late_timer(edge_receiver& e) noexcept : timer(&on_time), edge(e) {}
-    static void on_time(timer& self) noexcept { static_cast<late_timer&>(self).edge.end_late(); }
-    edge_receiver& edge;
-  };
   stream& stream_of(std::uint64_t id) {
     stream* const its = known_or_new(id);
     return its != nullptr ? *its : streams_.add(id);
@@ -240,7 +234,8 @@ class edge_receiver final : public data_sink {
   runtime::errc failed_ = runtime::errc::none;
   bool fetch_may_wait_ = false;
   row_log rows_;
-  late_timer late_{*this};
+  // One timer for all waiting receives. It is set to the earliest deadline or before, because most receives end long before their deadline.
+  runtime::timer_of<&edge_receiver::end_late> late_{*this};
   counters counters_;
   stream_table<stream> streams_;
   std::function<void()> overflow_;
@@ -256,7 +251,7 @@ class edge_receiver final : public data_sink {
     runtime::time_ns since_ns = 0;
   };
   std::vector<overdue> overdue_;
-  kept_parts unjoined_;
+  undeclared_parts unjoined_;
   static constexpr tempo of_last_words{.first = 5'000'000, .longest = 50'000'000};
   struct last_words {
     std::vector<matched_streams> unheard;

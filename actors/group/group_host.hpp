@@ -3,7 +3,7 @@
 /// early parts, the clock, the link, and functions to call.
 #include <parley/actors/agreement/rows.hpp>
 #include <parley/actors/declaration.hpp>
-#include <parley/actors/edge/early_part.hpp>
+#include <parley/actors/edge/unclaimed_part.hpp>
 #include <parley/actors/group/group_stamp.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/runtime/invariant.hpp>
@@ -84,7 +84,7 @@ class group_host {
   rank_id leader_;
   std::vector<rank_id> members_;
   bool in_a_row_;
-  early_room early_room_;  // occupied by early parts of all invocations
+  unclaimed_room unclaimed_room_;  // occupied by early parts of all invocations
   group_fault fault_;
   time_ns late_soon_ns_ = 0;
   std::function<void(const std::vector<rank_id>&)> late_soon_;

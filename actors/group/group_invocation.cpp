@@ -118,8 +118,8 @@ void group_invocation::on_deadline() noexcept {
   if (deadline_ != runtime::never) ex.arm(deadline_timer_, deadline_);
 }
 
-group_invocation::mark group_invocation::send(rank_id to, std::uint64_t offset, std::span<const std::byte> data,
-                                              std::uint32_t lane) {
+group_invocation::ticket group_invocation::send(rank_id to, std::uint64_t offset, std::span<const std::byte> data,
+                                                std::uint32_t lane) {
   if (fault_.why != errc::none) return posted_;
   const bool fits = data.size() <= bytes_ && offset <= bytes_ - data.size() && data.empty() == (bytes_ == 0);
   if (!fits || lane >= lanes || to == self() || group_.place(to) == group_.members().size()) {
@@ -130,17 +130,17 @@ group_invocation::mark group_invocation::send(rank_id to, std::uint64_t offset, 
   s.offset = offset;
   s.tag |= lane;
   part& p = begin_part(sends_, to, offset, lane);
-  const mark number = p.number;
+  const ticket number = p.number;
   started(p, group_.services_.net.send(to, runtime::link::channel::data, bytes_of(s), data, &p));
   return number;
 }
 
-group_invocation::mark group_invocation::receive(rank_id from, std::uint64_t offset, std::span<std::byte> into,
-                                                 std::uint32_t lane) {
+group_invocation::ticket group_invocation::receive(rank_id from, std::uint64_t offset, std::span<std::byte> into,
+                                                   std::uint32_t lane) {
   if (fault_.why != errc::none) return posted_;
   part& wanted = begin_part(receives_, from, offset, lane);
   wanted.into = into;
-  const mark number = wanted.number;
+  const ticket number = wanted.number;
   if (group_.place(from) == group_.members().size()) return number;  // no member sends it, so it times out
   if (auto here = waiting_parts_.extract(key_of(from, offset, lane))) {
     const auto s = read_stamp(here.mapped().message().header());
@@ -210,8 +210,9 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
   });
   if (wanted != nullptr) {
     bring(*wanted, s, std::move(message));
-  } else if (group_.early_room_.has_room_for(message)) {
-    waiting_parts_.emplace(key_of(s.source, s.offset, lane_of(s)), early_part(std::move(message), group_.early_room_));
+  } else if (group_.unclaimed_room_.has_room_for(message)) {
+    waiting_parts_.emplace(key_of(s.source, s.offset, lane_of(s)),
+                           unclaimed_part(std::move(message), group_.unclaimed_room_));
   } else {  // nobody sends it again
     ++group_.counters_.refused;
     fail(errc::full, s.source);

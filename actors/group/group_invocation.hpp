@@ -14,7 +14,7 @@
 /// worker tells the leader, and the leader tells all members, so that no participant waits for data that will not
 /// come. An invocation that fails before it began has used its index, here and therefore on all ranks.
 #include <parley/actors/call_type.hpp>
-#include <parley/actors/edge/early_part.hpp>
+#include <parley/actors/edge/unclaimed_part.hpp>
 #include <parley/actors/group/group_stamp.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/runtime/coroutines/frame_pool.hpp>
@@ -65,7 +65,7 @@ class seen_parts {
 
 class group_invocation final : private runtime::list_hook {
  public:
-  using mark = std::uint64_t;
+  using ticket = std::uint64_t;
 
   group_invocation(group_host& group, std::uint64_t bytes, time_ns deadline, call_type type = call_type::any);
   /// A rehearsal: its config is given, and its index is counted apart from calls.
@@ -76,18 +76,18 @@ class group_invocation final : private runtime::list_hook {
   ~group_invocation();
 
   /// Starts sending the part at `offset` to rank `to`.
-  mark send(rank_id to, std::uint64_t offset, std::span<const std::byte> part, std::uint32_t lane = 0);
+  ticket send(rank_id to, std::uint64_t offset, std::span<const std::byte> part, std::uint32_t lane = 0);
   /// Receives the part at `offset` from rank `from` into `into`.
-  mark receive(rank_id from, std::uint64_t offset, std::span<std::byte> into, std::uint32_t lane = 0);
+  ticket receive(rank_id from, std::uint64_t offset, std::span<std::byte> into, std::uint32_t lane = 0);
   /// An implementation uses half of the lanes. In a call that is compared with the default, the second config uses the other half.
   static constexpr std::uint32_t lanes = group_lanes;
-  mark posted() const noexcept { return posted_; }
+  ticket posted() const noexcept { return posted_; }
 
   /// Only one coroutine may wait: a second wait throws `config_failed`.
   class [[nodiscard]] waiting : private runtime::waiter {
    public:
     enum class whose : std::uint8_t { all_parts, own_sends };
-    waiting(group_invocation& inv, mark goal, whose w = whose::all_parts) noexcept
+    waiting(group_invocation& inv, ticket goal, whose w = whose::all_parts) noexcept
         : waiter(&on_cancelled), inv_(inv), goal_(goal), whose_(w) {}
     ~waiting() {
       if (inv_.waiting_ == this) inv_.waiting_ = nullptr;
@@ -118,7 +118,7 @@ class group_invocation final : private runtime::list_hook {
       inv.fail(why, inv.self());
     }
     group_invocation& inv_;
-    mark goal_;
+    ticket goal_;
     whose whose_;
   };
   /// Waits in the same way, and throws if the invocation has failed.
@@ -140,9 +140,9 @@ class group_invocation final : private runtime::list_hook {
   };
   beginning begin() noexcept { return beginning(*this); }
   /// Waits until all parts that were posted up to `m` have ended.
-  step until(mark m) noexcept { return {*this, m}; }
+  step until(ticket m) noexcept { return {*this, m}; }
   /// Waits only for sends that were posted up to `m`: receives may end much later.
-  step until_sent(mark m) noexcept { return {*this, m, waiting::whose::own_sends}; }
+  step until_sent(ticket m) noexcept { return {*this, m, waiting::whose::own_sends}; }
   step drain() noexcept { return {*this, posted_}; }
   /// Like `drain`, but returns the failure as a value.
   waiting settle() noexcept { return {*this, posted_}; }
@@ -212,17 +212,12 @@ class group_invocation final : private runtime::list_hook {
     group_invocation* owner;      // null once nobody waits for it
     std::span<std::byte> into{};  // for a part that is received
     std::uint64_t offset = 0;
-    mark number = 0;
+    ticket number = 0;
     std::uint32_t lane = 0;
     rank_id peer = 0;
     bool with_transport = false;
   };
-  struct deadline_timer : runtime::timer {
-    explicit deadline_timer(group_invocation& inv) noexcept : timer(&on_time), owner(inv) {}
-    static void on_time(timer& self) noexcept { static_cast<deadline_timer&>(self).owner.on_deadline(); }
-    group_invocation& owner;
-  };
-  static constexpr mark to_begin = ~mark{0};
+  static constexpr ticket to_begin = ~ticket{0};
   [[noreturn, gnu::cold]] void refuse_second_wait();
   void begin_part_wait() noexcept;
   void end_part_wait() noexcept;
@@ -270,7 +265,7 @@ class group_invocation final : private runtime::list_hook {
   waiting* waiting_ = nullptr;
   runtime::scope* config_ = nullptr;
   group_invocation* taken_along_ = nullptr;
-  mark posted_ = 0;
+  ticket posted_ = 0;
   // Both in the order of posting.
   runtime::intrusive_list<part> sends_;
   runtime::intrusive_list<part> receives_;
@@ -279,10 +274,10 @@ class group_invocation final : private runtime::list_hook {
     sends_.for_each(visit);
     receives_.for_each(visit);
   }
-  std::map<std::uint64_t, early_part> waiting_parts_;  // parts that nobody has asked for yet, by `key_of`
-  seen_parts seen_;                                    // by `key_of`
+  std::map<std::uint64_t, unclaimed_part> waiting_parts_;  // parts that nobody has asked for yet, by `key_of`
+  seen_parts seen_;                                        // by `key_of`
   time_ns deadline_;
-  deadline_timer deadline_timer_;
+  runtime::timer_of<&group_invocation::on_deadline> deadline_timer_;
 };
 
 }  // namespace parley::actors

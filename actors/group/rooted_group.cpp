@@ -69,8 +69,8 @@ void rooted_group::set_digest(group_invocation& inv, std::uint64_t digest) noexc
   inv.began_ns_ = rows_.clock();
 }
 
-early_part rooted_group::take_early(stream& s, std::uint32_t place) noexcept {
-  early_part taken = s.early.take(place);
+unclaimed_part rooted_group::take_early(stream& s, std::uint32_t place) noexcept {
+  unclaimed_part taken = s.early.take(place);
   if (s.early_poisons != 0 && has(read_stamp(taken.message().header())->flags, stamp_flags::poison)) --s.early_poisons;
   return taken;
 }
@@ -114,13 +114,13 @@ void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept 
       return;
     }
     if (poison) drop_early(its, invocation);
-    if (!early_room_.has_room_for(message)) {
+    if (!unclaimed_room_.has_room_for(message)) {
       ++counters_.refused;
       if (overflow_) overflow_();
       return;
     }
     ++counters_.early_parts;
-    its.early.push(early_part(std::move(message), early_room_));
+    its.early.push(unclaimed_part(std::move(message), unclaimed_room_));
     its.early_poisons += poison ? 1 : 0;
   } else if (message.length() != 0) {
     ++counters_.dropped;
@@ -134,7 +134,8 @@ void rooted_group::keep_unjoined(const stamp& s, runtime::arrival&& message) noe
     ++counters_.dropped;
     return;
   }
-  const auto whose = s.source == leader_ ? kept_parts::poisons::all_parts : kept_parts::poisons::parts_of_its_sender;
+  const auto whose =
+      s.source == leader_ ? undeclared_parts::poisons::all_parts : undeclared_parts::poisons::parts_of_its_sender;
   const bool kept = unjoined_.keep(s, std::move(message), services_.early_bytes, whose);
   ++(kept ? counters_.unjoined : counters_.refused);
   lost_unjoined_ = lost_unjoined_ || !kept;
@@ -154,7 +155,7 @@ void rooted_group::drop_early(stream& s, std::uint64_t invocation) noexcept {
       ++i;
       continue;
     }
-    const early_part dropped = take_early(s, i);
+    const unclaimed_part dropped = take_early(s, i);
   }
 }
 
@@ -246,7 +247,7 @@ void rooted_group::fail(errc why, rank_id culprit) noexcept {
   fault_ = {.why = why, .culprit = culprit};
   for (stream* s : {&calls_, &rehearsals_}) {
     s->active.for_each([&](group_invocation& inv) { inv.fail(why, culprit); });
-    std::vector<early_part> dropped;  // destroyed from the last one to the first
+    std::vector<unclaimed_part> dropped;  // destroyed from the last one to the first
     while (s->early.size() != 0) dropped.push_back(take_early(*s, 0));
     while (!dropped.empty()) dropped.pop_back();
   }

@@ -10,7 +10,7 @@
 /// joined here yet, wait. The scheme bounds the parts of later invocations: a worker starts invocation n only with the stamp of n - d, and
 /// the leader keeps to the window of the workers that send it nothing.
 #include <parley/actors/declaration.hpp>
-#include <parley/actors/edge/early_part.hpp>
+#include <parley/actors/edge/unclaimed_part.hpp>
 #include <parley/actors/generations.hpp>
 #include <parley/actors/group/group_host.hpp>
 #include <parley/actors/group/group_invocation.hpp>
@@ -89,14 +89,14 @@ class rooted_group : public data_sink, public group_host {
   struct stream {
     std::uint64_t next = 0;
     runtime::intrusive_list<group_invocation> active;
-    runtime::message_ring<early_part> early;
+    runtime::message_ring<unclaimed_part> early;
     std::uint32_t early_poisons = 0;  // number of poisons in `early`
   };
   part own_;
   std::uint64_t default_digest_;
   stream calls_;
   stream rehearsals_;
-  kept_parts unjoined_;
+  undeclared_parts unjoined_;
   bool lost_unjoined_ = false;
   std::function<void()> overflow_;
   bool retired_ = false;
@@ -104,7 +104,7 @@ class rooted_group : public data_sink, public group_host {
  private:
   void enter(group_invocation& inv) final;
   void keep_unjoined(const stamp& s, runtime::arrival&& message) noexcept;
-  static early_part take_early(stream& s, std::uint32_t place) noexcept;
+  static unclaimed_part take_early(stream& s, std::uint32_t place) noexcept;
   static bool is_poisoned(stream& s, std::uint64_t invocation) noexcept;
   static void drop_early(stream& s, std::uint64_t invocation) noexcept;
   stream& stream_of(const group_invocation& inv) noexcept { return inv.rehearsal() ? rehearsals_ : calls_; }

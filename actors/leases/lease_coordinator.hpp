@@ -15,11 +15,11 @@
 /// promise in time, or refuses, the campaign is aborted and tried again later.
 ///
 /// If something throws here, such as the user's function that makes communicators, what was scheduled stays in force, and campaigns in
-/// preparation are aborted, so that no gate stays shut. The actor goes on from the op's state, a few times (second_tries.hpp). If it gets
+/// preparation are aborted, so that no gate stays shut. The actor goes on from the op's state, a few times (retry_policy.hpp). If it gets
 /// no further, the tuning of the op ends, and the user is told. If the log is lost, the generation ends on every participant.
 #include <parley/actor.hpp>
 #include <parley/actors/agreement/coordinator.hpp>
-#include <parley/actors/agreement/second_tries.hpp>
+#include <parley/actors/agreement/retry_policy.hpp>
 #include <parley/actors/leases/lease.hpp>
 #include <parley/actors/leases/lease_messages.hpp>
 #include <parley/actors/letters/reminder.hpp>
@@ -220,7 +220,7 @@ class lease_coordinator {
   std::vector<leaving> leaving_;  // for each participant, see lease_messages.hpp
   bool stopped_ = false;
   std::uint64_t progress_ = 0;
-  second_tries tries_;
+  retry_policy tries_;
   time_ns resume_at_ns_ = 0;  // after an exception; `never`: the actor has given up
   address actor_;
   counters counters_;

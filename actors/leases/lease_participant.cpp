@@ -2,6 +2,7 @@
 
 #include <parley/actors/agreement/rows.hpp>
 #include <parley/actors/agreement/trial_book.hpp>
+#include <parley/runtime/finally.hpp>
 #include <parley/when.hpp>
 
 #include <algorithm>
@@ -22,15 +23,6 @@ constexpr time_ns shortest_round_trip_ns = 50'000;
 constexpr std::uint64_t spare_invocations = 4;
 constexpr std::uint64_t spare_while_unknown = 16;  // before there is a rate
 constexpr std::uint64_t widest_margin = std::uint64_t{1} << 20U;
-
-// Notes the rehearsal that a later round has to cancel. The destructor clears it, even if the frame is destroyed while it waits.
-struct under_way {
-  under_way(runtime::scope*& p, runtime::scope& s) noexcept : place(p) { place = &s; }
-  under_way(const under_way&) = delete;
-  under_way& operator=(const under_way&) = delete;
-  ~under_way() { place = nullptr; }
-  runtime::scope*& place;
-};
 
 }  // namespace
 
@@ -102,7 +94,7 @@ void lease_participant::begin(starting& s) {
   key_state& k = at(s.begun_.key);
   k.rate.note(services_.ex.now());
   s.begun_.what = k.reader.start();
-  ++under_way_;
+  ++in_flight_;
   if (s.begun_.what.invocation == 0 && new_key_) new_key_(s.bytes_);
 }
 
@@ -151,7 +143,7 @@ bool lease_participant::may_begin(const key_state& k) const noexcept {
 // calls over the user's communicator have ended.
 void lease_participant::rehearse_between() {
   const key_state& k = at(waiting_.front().owner->begun_.key);
-  if (!held_ || under_way_ != 0 || released_ != 0 || !rehearsal_is_due(k)) return;
+  if (!held_ || in_flight_ != 0 || released_ != 0 || !rehearsal_is_due(k)) return;
   ++counters_.rehearsal_stops;
   say_rehearsed(rehearsed::kind::begun, 1, {});
   rehearse round = std::move(*held_);
@@ -180,7 +172,7 @@ void lease_participant::meet_gate(starting& s) {
 
 void lease_participant::ended(const leased& l, time_ns start_ns, time_ns end_ns, errc outcome,
                               const std::string& text) {
-  if (--under_way_ == 0) release();
+  if (--in_flight_ == 0) release();
   if (l.what.of != lease::part::steady) {
     wire_row row;
     row.tag = l.key;
@@ -490,7 +482,8 @@ runtime::task<> lease_participant::run_each(rehearse r) {
     std::string unlike;
     {
       runtime::scope inner(here, {.deadline = services_.ex.deadline_in(rehearsal_limit_ns)});
-      const under_way mine(running_, inner);
+      running_ = &inner;  // a later round has to cancel it
+      const runtime::finally ended([this] { running_ = nullptr; });
       if (connecting) {
         if (connection_ != 0) runs_.abandon();
         connection_ = 0;

@@ -236,7 +236,7 @@ class lease_participant {
   runtime::intrusive_list<starting::place> waiting_;
   time_ns gate_since_ns_ = 0;
   std::size_t released_ = 0;   // calls that may run and have not resumed
-  std::size_t under_way_ = 0;  // calls that have begun and not ended
+  std::size_t in_flight_ = 0;  // calls that have begun and not ended
   runtime::errc failed_ = runtime::errc::none;
 
   runtime::address<rehearse> rehearser_;

@@ -54,7 +54,7 @@ class piece_collector {
     std::uint32_t missing = 0;
     std::vector<std::vector<std::uint8_t>> parts;
   };
-  std::map<runtime::rank_id, assembly> under_way_;
+  std::map<runtime::rank_id, assembly> incomplete_;
   std::uint64_t refused_ = 0;
 };
 

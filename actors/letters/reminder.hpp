@@ -62,20 +62,14 @@ class reminder {
   bool again_ = false;
 };
 
-namespace detail {
-template <class Owner>
-Owner owner_of(void (Owner::*)() noexcept);
-}  // namespace detail
-
 /// Calls `(owner.*say)()` when the message has to be sent again.
 template <auto say, tempo pace = patient>
-class reminder_timer final : private runtime::timer {
-  using owner = decltype(detail::owner_of(say));
-
+class reminder_timer {
  public:
-  explicit reminder_timer(owner& o) noexcept : timer(&on_time), owner_(o) {}
+  template <class Owner>
+  explicit reminder_timer(Owner& o) noexcept : timer_(o) {}
 
-  bool is_set() const noexcept { return timer::linked(); }
+  bool is_set() const noexcept { return timer_.linked(); }
   /// The message was sent, for the first time or after there was progress: the pauses start again with the shortest.
   void begin(services& s, runtime::time_ns first = pace.first) noexcept {
     pauses_.restart(first);
@@ -84,16 +78,14 @@ class reminder_timer final : private runtime::timer {
   /// The message was sent once more. The next time is at most `longest` away.
   void go_on(services& s, runtime::time_ns longest = pace.longest) noexcept {
     stop();
-    s.ex.arm_in(*this, std::min(pauses_.pause(s), longest));
+    s.ex.arm_in(timer_, std::min(pauses_.pause(s), longest));
   }
   /// The pauses start again with the shortest, from the next one on.
   void restart() noexcept { pauses_.restart(); }
-  void stop() noexcept { runtime::timer_wheel::disarm(*this); }
+  void stop() noexcept { runtime::timer_wheel::disarm(timer_); }
 
  private:
-  static void on_time(runtime::timer& self) noexcept { (static_cast<reminder_timer&>(self).owner_.*say)(); }
-
-  owner& owner_;
+  runtime::timer_of<say> timer_;
   reminder<pace> pauses_;
 };
 

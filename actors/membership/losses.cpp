@@ -37,7 +37,7 @@ loss losses::in_words(rank_id lost, std::string_view why, departure how) const {
     return {lost,
             " cannot be reached any more: " + reason + "; cancel such a call and await it, and the connection stays",
             how,
-            {self_, " has torn down a call whose message was under way"}};
+            {self_, " has torn down a call whose message was in flight"}};
   const auto is_cause = [&](const loss& l) { return l.how != departure::returned && l.who != lost; };
   const auto before = std::find_if(all_.rbegin(), all_.rend(), is_cause);
   if (how == departure::vanished && before != all_.rend()) {

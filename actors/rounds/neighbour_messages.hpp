@@ -1,5 +1,5 @@
 #pragma once
-/// Control messages between neighbours in an op that consists of messages between ranks (ops/core/common_terms.hpp).
+/// Control messages between neighbours in an op that consists of messages between ranks (ops/core/neighbours.hpp).
 #include <parley/identifiers.hpp>
 #include <parley/runtime/wire/wire.hpp>
 

@@ -1,6 +1,6 @@
 // How parley's messages disturb kernels. A chain of equal kernels is enqueued in one stream before the first one
-// runs: alone, during campaigns that tune messages in host memory (control messages and small payloads), and during
-// campaigns on device memory, where the op also makes copies. Measured by the GPU's clock: the time of each kernel
+// runs: alone, during searches that tune messages in host memory (control messages and small payloads), and during
+// searches on device memory, where the op also makes copies. Measured by the GPU's clock: the time of each kernel
 // and the gap between two kernels.
 //
 //     parley run -n 2 -- gpu_kernel_gaps [--kernels 500] [--rounds 20] [--calls 1000] [--elements 1M]

@@ -1,5 +1,6 @@
 #include <parley/cli/payload/workload.hpp>
 
+#include <parley/runtime/finally.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
 
@@ -22,11 +23,8 @@ workload::~workload() = default;
 task<> workload::run() {
   runtime::scope& here = co_await runtime::this_scope;
   runtime::scope working(here);
-  struct while_it_lives {
-    runtime::scope*& at;
-    ~while_it_lives() { at = nullptr; }
-  } guard{working_};
   working_ = &working;
+  const runtime::finally over([this] { working_ = nullptr; });
   for (const auto& p : parts_) working.spawn(p->run());
   co_await working.join();
 }

@@ -338,7 +338,7 @@ SOUND = [
     ("runtime/time/reactor.cpp", "#include <chrono>"),
     ("runtime/time/reactor.cpp", "clock_gettime(CLOCK_MONOTONIC, &t);"),
     ("ops/a.cpp", "const time_ns began_ns = executor.now();  // and no steady_clock"),
-    ("include/parley/a.hpp", "#include <parley/ops/core/op_place.hpp>\nnamespace parley::ops {}"),
+    ("include/parley/a.hpp", "#include <parley/ops/core/op_ref.hpp>\nnamespace parley::ops {}"),
     ("examples/a.cpp", "#include <parley/rank.hpp>"),
     ("cli/a.cpp", "#include <parley/rank.hpp>"),
     ("actors/a.cpp", "std::unordered_map<int, int> all; auto at = all.find(7);"),

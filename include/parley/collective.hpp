@@ -33,7 +33,7 @@
 #include <parley/agreement.hpp>
 #include <parley/group_config.hpp>
 #include <parley/ops/core/call_type.hpp>
-#include <parley/ops/core/op_place.hpp>
+#include <parley/ops/core/op_ref.hpp>
 #include <parley/role.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
 
@@ -174,7 +174,7 @@ class collective {
   group_work gathering(std::span<std::byte> mine, std::span<std::byte> all, element of) const;
   std::string name_;
   runtime::rank_id self_ = 0;
-  op_place<group_end> place_;
+  op_ref<group_end> place_;
 };
 
 }  // namespace parley::ops

@@ -34,7 +34,7 @@
 /// progress. Each run is logged in `.autotune_logs/rank-R.log`. Results files keep the best config as `layer/KERNEL`.
 #include <parley/agreement.hpp>
 #include <parley/identifiers.hpp>
-#include <parley/ops/core/op_place.hpp>
+#include <parley/ops/core/op_ref.hpp>
 #include <parley/task.hpp>
 #include <parley/tuning/planners/contextual_plan.hpp>
 
@@ -103,7 +103,7 @@ class contextual {
   }
   contextual_end& end_or_raise() const;
   runtime::rank_id self_ = 0;
-  op_place<contextual_end> place_;
+  op_ref<contextual_end> place_;
   std::string name_;
 };
 

@@ -47,7 +47,7 @@ namespace parley::ops {
 
 class rank;
 template <class T>
-class said_by_all;
+class all_exchange;
 
 /// Keeps the memory of communicators that have ended, until the source is destroyed; the op keeps the source until the rank ends. The
 /// memory cannot be freed earlier: other members may still read it, and CUDA frees memory only once the device is idle, for which this
@@ -132,7 +132,7 @@ class gpu_world final : public communicator {
   void judge(std::span<const introduction> all);
   std::string reach_all(rank& self, std::span<const introduction> all);
   std::byte* reach(rank& self, const introduction& theirs, bool in_this_process);
-  runtime::task<std::string> connect_nccl(transports::nccl_id id, said_by_all<verdict>& others);
+  runtime::task<std::string> connect_nccl(transports::nccl_id id, all_exchange<verdict>& others);
   runtime::task<> move(std::span<std::byte> to, std::span<const std::byte> from);
   runtime::task<> until_its_end();
   std::uint32_t& stop() noexcept { return *reinterpret_cast<std::uint32_t*>(stop_.bytes().data()); }

@@ -87,7 +87,7 @@ struct group_work {
 /// One invocation as an implementation sees it. A participant is named by its place, 0 .. size() - 1, in ascending order of ranks.
 class group_call {
  public:
-  using mark = actors::group_invocation::mark;
+  using ticket = actors::group_invocation::ticket;
   /// If an invocation runs two configs, each of them has its own lanes.
   enum class pass : std::uint8_t { first, second };
   group_call(actors::group_invocation& inv, std::span<const rank_id> members, rank_id self, rank_id leader,
@@ -125,17 +125,17 @@ class group_call {
 
   /// `offset` counts within `total_bytes`. A second part with the same source, lane and offset counts as a duplicate and is dropped.
   static constexpr std::uint32_t lanes = actors::group_invocation::lanes / 2;
-  mark send(std::size_t to, std::uint64_t offset, std::span<const std::byte> part, std::uint32_t lane = 0) {
+  ticket send(std::size_t to, std::uint64_t offset, std::span<const std::byte> part, std::uint32_t lane = 0) {
     return inv_.send(members_[to], offset, part, own(lane));
   }
-  mark receive(std::size_t from, std::uint64_t offset, std::span<std::byte> into, std::uint32_t lane = 0) {
+  ticket receive(std::size_t from, std::uint64_t offset, std::span<std::byte> into, std::uint32_t lane = 0) {
     return inv_.receive(members_[from], offset, into, own(lane));
   }
-  mark posted() const noexcept { return inv_.posted(); }
+  ticket posted() const noexcept { return inv_.posted(); }
   /// Waits until all sends and receives posted up to `m` have ended (`drain`: all of them). Throws the error of the invocation.
-  actors::group_invocation::step until(mark m) noexcept { return inv_.until(m); }
+  actors::group_invocation::step until(ticket m) noexcept { return inv_.until(m); }
   /// Like `until`, but for sends only: a receive may end much later, after the leader's `between`.
-  actors::group_invocation::step until_sent(mark m) noexcept { return inv_.until_sent(m); }
+  actors::group_invocation::step until_sent(ticket m) noexcept { return inv_.until_sent(m); }
   actors::group_invocation::step drain() noexcept { return inv_.drain(); }
 
   /// The leader awaits `between` once everything is combined and before it sends any result back.

@@ -7,7 +7,7 @@
 ///     my_end& mine = *self.attach(std::make_unique<my_end>(self.services(), …));
 ///
 /// An end lives as long as its rank, even after its generation has ended, because calls may still be leaving it. A handle finds the end
-/// of the next generation through op_place.hpp.
+/// of the next generation through op_ref.hpp.
 #include <parley/actors/declaration.hpp>
 #include <parley/agreement.hpp>
 #include <parley/error.hpp>
@@ -80,7 +80,7 @@ class op_end {
  private:
   friend struct op_host;
   template <class End>
-  friend class op_place;
+  friend class op_ref;
   kind kind_;
   bool ended_ = false;
   op_end* followed_by_ = nullptr;  // the end of the next generation, for handles

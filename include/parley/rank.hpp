@@ -13,7 +13,7 @@
 #include <parley/agreement.hpp>
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
-#include <parley/ops/core/op_place.hpp>
+#include <parley/ops/core/op_ref.hpp>
 #include <parley/ops/job/rank_settings.hpp>
 #include <parley/runtime/time/executor.hpp>
 #include <parley/runtime/wire/link.hpp>
@@ -83,7 +83,7 @@ class rank {
 
   /// For authors of new kinds of ops. Throws `bad_argument` if the op is declared already.
   template <class End>
-  op_place<End> attach(std::unique_ptr<End> op) {
+  op_ref<End> attach(std::unique_ptr<End> op) {
     End& added = *op;
     return {keep(std::move(op)), added};
   }

@@ -11,136 +11,24 @@
 /// cancels the others. Always join a scope. If a scope ends unjoined, its tasks are destroyed where they wait, and their work is dropped.
 /// An exception does that on purpose; otherwise the rank warns of it when its program returns.
 ///
-/// A scope holds a task (task.hpp) by its frame, which begins with a `promise_base`.
+/// A scope holds a task (task.hpp) by its frame, which begins with a `promise_base`. A wait in a task is a `waiter`.
 #include <parley/error.hpp>
-#include <parley/runtime/coroutines/frame_pool.hpp>
+#include <parley/runtime/coroutines/promise.hpp>
+#include <parley/runtime/coroutines/waiter.hpp>
 #include <parley/runtime/intrusive_list.hpp>
 #include <parley/runtime/time/executor.hpp>
 #include <parley/runtime/time/work_meter.hpp>
 
-#include <concepts>
 #include <coroutine>
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <memory>
-#include <type_traits>
 #include <utility>
 
 namespace parley::runtime {
 
-class scope;
 class implementation;
 class inherited_implementation;
-struct promise_base;
-
-/// Called at the end of a task that no coroutine awaits. Observers are scopes, actors and `when_any`.
-class task_observer {
- public:
-  virtual void on_task_end(promise_base& ended) noexcept = 0;
-  /// The task was destroyed while it was suspended.
-  virtual void on_task_destroyed() noexcept {}
-
- protected:
-  ~task_observer() = default;
-};
-
-/// Every task's frame begins with one.
-struct promise_base : list_hook {
-  /// The scope that can cancel this coroutine and whose executor runs it. Set when the coroutine is started.
-  scope* home = nullptr;
-  std::coroutine_handle<> self;
-  continuation caller;
-  task_observer* observer = nullptr;
-  std::exception_ptr thrown;
-  enum class progress : std::uint8_t { fresh, starting, waiting, ended } state = progress::fresh;
-  bool begun = false;        // for a simulator that resumes coroutines in an order of its own
-  std::uint32_t number = 0;  // of a spawned task, among those of its executor
-
-  static void* operator new(std::size_t bytes) {
-    void* const frame = frame_pool::allocate(bytes);
-    ++frame_pool::live_frames;
-    return frame;
-  }
-  static void operator delete(void* frame, std::size_t bytes) noexcept {
-    --frame_pool::live_frames;
-    frame_pool::release(frame, bytes);
-  }
-
-  promise_base() noexcept = default;
-  inline ~promise_base();
-
-  std::suspend_always initial_suspend() noexcept { return {}; }
-  void unhandled_exception() noexcept { thrown = std::current_exception(); }
-
-  struct at_end {
-    bool await_ready() noexcept { return false; }
-    template <class P>
-    void await_suspend(std::coroutine_handle<P> h) noexcept {
-      h.promise().end();
-    }
-    void await_resume() noexcept {}
-  };
-  at_end final_suspend() noexcept { return {}; }
-
-  void end() noexcept;
-};
-
-/// Puts a task into the ready queue: it begins after the tasks that were spawned before it.
-inline void begin_in_order(executor& ex, promise_base& p) {
-  p.state = promise_base::progress::waiting;
-  p.number = ex.number_task();
-  ex.schedule(p.self);
-}
-
-/// The promise of a suspended coroutine, and that of the whole task that the coroutine is a part of: the outermost one, if a chain of
-/// calls waits for the coroutine.
-inline promise_base& promise_of(std::coroutine_handle<> part) noexcept {
-  return std::coroutine_handle<promise_base>::from_address(part.address()).promise();
-}
-inline promise_base& promise_of_whole(std::coroutine_handle<> part) noexcept {
-  promise_base* p = &promise_of(part);
-  while (const std::coroutine_handle<> outer = p->caller.coroutine()) p = &promise_of(outer);
-  return *p;
-}
-
-namespace detail {
-
-/// Starts a child on its caller's stack, or from the ready queue if too many are nested there.
-inline void begin_nested(promise_base& child);
-
-}  // namespace detail
-
-/// A task that returns nothing. Code that takes its frame runs and destroys the frame.
-template <class Task>
-concept spawnable = std::is_void_v<typename Task::value_type> && requires(Task t) {
-  { std::move(t).release().promise() } -> std::convertible_to<promise_base&>;
-};
-
-/// A wait that a scope can cancel. It lies in the frame of the coroutine that waits. Its destructor takes it out of all lists, so that
-/// the frame can be destroyed at any time.
-struct waiter : list_hook {
-  using function = void (*)(waiter& self, errc why) noexcept;
-  explicit waiter(function f) noexcept : on_cancel(f) {}
-
-  /// Enters the caller's scope. Returns false, and sets `outcome`, if that scope has been cancelled already.
-  template <class P>
-  bool enter(std::coroutine_handle<P> caller) noexcept;
-  /// Like the other `enter`, for a continuation in a scope that the caller names.
-  bool enter(scope& s, continuation who) noexcept {
-    next = who;
-    return enter(s);
-  }
-  /// For a waiter without a continuation: cancelling the scope only calls `on_cancel`.
-  bool enter(scope& s) noexcept;
-  /// Leaves the scope, and schedules the continuation with the outcome `why`.
-  void wake(errc why) noexcept;
-
-  function on_cancel;
-  continuation next;
-  scope* home = nullptr;
-  errc outcome = errc::none;
-};
 
 class scope final : private list_hook, public task_observer {
  public:
@@ -219,13 +107,8 @@ class scope final : private list_hook, public task_observer {
   void begin(promise_base& p);
   void mark_cancelled(errc why) noexcept;
   void tell_waiters() noexcept;
+  void end_at_deadline() noexcept { cancel(errc::timeout); }
   void take(promise_base& p, task_observer& told) noexcept;
-
-  struct deadline_timer : timer {
-    explicit deadline_timer(scope& s) noexcept : timer(&on_deadline), owner(s) {}
-    static void on_deadline(timer& self) noexcept { static_cast<deadline_timer&>(self).owner.cancel(errc::timeout); }
-    scope& owner;
-  };
 
   executor& executor_;
   intrusive_list<waiter> waiters_;
@@ -240,7 +123,7 @@ class scope final : private list_hook, public task_observer {
   std::unique_ptr<inherited_implementation> inherited_;  // only root scopes have one
   errc cancelled_ = errc::none;
   bool untold_ = false;  // cancelled, but its waiters have not been told yet
-  deadline_timer deadline_timer_;
+  timer_of<&scope::end_at_deadline> deadline_timer_;
 };
 
 inline bool waiter::enter(scope& s) noexcept {

@@ -29,7 +29,7 @@
 /// that call, and the next call of this member is matched with it.
 #include <parley/actors/declaration.hpp>
 #include <parley/agreement.hpp>
-#include <parley/ops/core/op_place.hpp>
+#include <parley/ops/core/op_ref.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
 #include <parley/symmetric_config.hpp>
 #include <parley/task.hpp>
@@ -111,7 +111,7 @@ class symmetric {
   runtime::task<> run_bytes(std::span<std::byte> data, symmetric_call_options call) const;
   std::string name_;
   runtime::rank_id self_ = 0;
-  op_place<symmetric_end> place_;
+  op_ref<symmetric_end> place_;
 };
 
 }  // namespace parley::ops

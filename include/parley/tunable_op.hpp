@@ -22,6 +22,7 @@
 /// run, or the kernel must declare what it updates. Each rank makes this choice for itself; parley/contextual.hpp tunes kernels whose
 /// ranks must agree. A call that is cancelled while it tunes leaves its key undecided.
 #include <parley/ops/kernels/kernel_core.hpp>
+#include <parley/runtime/finally.hpp>
 #include <parley/task.hpp>
 
 #include <exception>
@@ -116,7 +117,8 @@ class tunable_op<Result(Args...)> {
     while (const auto step = t.next()) {
       std::exception_ptr thrown;
       try {
-        const kernel_core::on_stack now(e, core_.ids()[step->candidate]);
+        e.runs_now = &core_.ids()[step->candidate];
+        const runtime::finally over([&e] { e.runs_now = nullptr; });
         run_[step->candidate](args...);
       } catch (...) {
         thrown = std::current_exception();
@@ -155,7 +157,8 @@ class tunable_op<Result(Args...)> {
     do {
       thrown = nullptr;
       try {
-        const kernel_core::on_stack now(e, core_.ids()[turn.config]);
+        e.runs_now = &core_.ids()[turn.config];
+        const runtime::finally over([&e] { e.runs_now = nullptr; });
         run_[turn.config](args...);
       } catch (...) {
         thrown = std::current_exception();

@@ -10,7 +10,7 @@
 #include <parley/actors/services.hpp>
 #include <parley/machine.hpp>
 #include <parley/op_end.hpp>
-#include <parley/ops/core/op_place.hpp>
+#include <parley/ops/core/op_ref.hpp>
 #include <parley/ops/edges/declared_edge.hpp>
 #include <parley/ops/edges/edge_in.hpp>
 #include <parley/ops/edges/edge_out.hpp>
@@ -67,7 +67,7 @@ struct op_host final : edge_host {
   edge_out& add_out(edge_options o) override;
   edge_in& add_in(edge_options o) override;
   void put_aside(edge_end& ended) override { static_cast<op_end&>(ended).ended_ = true; }
-  /// See op_place.hpp.
+  /// See op_ref.hpp.
   void replace(op_end& ended, std::unique_ptr<op_end> next);
   /// Adds the end behind the other ends of its kind.
   template <class End>

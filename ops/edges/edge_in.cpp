@@ -1,7 +1,7 @@
 // The receiving end of an edge: a call from its stamp to its end. Error texts and rehearsals have files of their own.
 #include <parley/ops/edges/edge_in.hpp>
 
-#include <parley/ops/core/under_way.hpp>
+#include <parley/ops/core/call_error.hpp>
 #include <parley/tuning/payload_check.hpp>
 
 #include <exception>

@@ -3,7 +3,7 @@
 #include <parley/ops/edges/edge_out.hpp>
 
 #include <parley/actors/inquiries.hpp>
-#include <parley/ops/core/under_way.hpp>
+#include <parley/ops/core/call_error.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -104,7 +104,7 @@ void edge_out::on_rejected(const error& why) noexcept {
   participant_.changed.tell();
   const errc code = why.code() == errc::peer_failed ? errc::closed : why.code();
   sender_.fail(code, actors::one_sided_sender::reader::may_live);
-  under_way_.for_each([&](under_way& send) { send.out.fail(code); });
+  in_flight_.for_each([&](send_in_flight& send) { send.out.fail(code); });
   wholes_.for_each([&](whole_send& send) { send.out->fail(code); });
 }
 
@@ -142,7 +142,7 @@ void edge_out::list_waiting(runtime::waiting_list& all) {
     if (moves) w.peers = {options_.peer};
     w.lacks = moves ? "its payload to be taken" : "its config";
   };
-  under_way_.for_each([&](const under_way& send) { add(send.invocation, send.out, send.batch); });
+  in_flight_.for_each([&](const send_in_flight& send) { add(send.invocation, send.out, send.batch); });
   wholes_.for_each([&](const whole_send& send) { add(*send.invocation, *send.out, send.batch); });
   sender_.list_waiting(of, all);
 }
@@ -242,9 +242,9 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
   out.lies_in(by_piece);
   if (inv.timed()) out.count_waits(services_.ex);
-  under_way mine(inv, out);
+  send_in_flight mine(inv, out);
   mine.batch = batch;
-  under_way_.push_back(mine);
+  in_flight_.push_back(mine);
   const late_guard guard(*this, out, until);
   std::optional<runtime::until_free> written;
   try {
@@ -341,22 +341,22 @@ task<> edge_out::send_and_tell(std::span<const std::byte> data, call_options cal
 
 // A send in flight ends with the refusal. If it has ended already, the next call reports the refusal.
 void edge_out::on_refused(refusal r) {
-  bool is_under_way = false;
+  bool is_in_flight = false;
   const auto end = [&](const actors::stamp& mark, part_sender& out) {
     const bool is_it = mark.tag == r.tag && mark.invocation == static_cast<std::uint32_t>(r.invocation);
     if (!is_it || has(mark.flags, stamp_flags::rehearsal)) return;
-    is_under_way = true;
+    is_in_flight = true;
     out.fail(errc::buffer_too_small);  // this code does not blame the config
   };
-  under_way_.for_each([&](under_way& send) { end(send.invocation.mark, send.out); });
+  in_flight_.for_each([&](send_in_flight& send) { end(send.invocation.mark, send.out); });
   wholes_.for_each([&](whole_send& send) { end(send.out->mark(), *send.out); });
-  refused_.add(std::move(r), is_under_way ? refusals::call::goes_on : refusals::call::has_ended);
+  refused_.add(std::move(r), is_in_flight ? refusals::call::goes_on : refusals::call::has_ended);
   unusual_ = true;
 }
 
 void edge_out::on_nack(const actors::nack& n) noexcept {
   if (n.refused) return on_refused({n.tag, n.invocation, n.bytes, runtime::errc_of(n.code, errc::send_failed), n.text});
-  under_way_.for_each([&](under_way& send) {
+  in_flight_.for_each([&](send_in_flight& send) {
     if (send.invocation.invocation != n.invocation || send.invocation.mark.tag != n.tag ||
         send.invocation.mark.digest != n.digest || send.out.failed() != errc::none)
       return;

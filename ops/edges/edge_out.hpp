@@ -125,8 +125,8 @@ class edge_out final : public edge_end {
   void on_rejected(const runtime::error& why) noexcept override;
 
   // A send of several parts, in flight. If the receiver reports that it failed, the report ends it.
-  struct under_way : runtime::list_hook {
-    under_way(const actors::outgoing& inv, part_sender& parts) noexcept : invocation(inv), out(parts) {}
+  struct send_in_flight : runtime::list_hook {
+    send_in_flight(const actors::outgoing& inv, part_sender& parts) noexcept : invocation(inv), out(parts) {}
     const actors::outgoing& invocation;
     part_sender& out;
     std::uint64_t batch = 0;
@@ -141,7 +141,7 @@ class edge_out final : public edge_end {
   std::size_t short_bytes_ = options_.memory == nullptr ? services_.net.short_bytes() : 0;
   std::uint64_t copied_bytes_ = 0;
   std::size_t at_once_below_ = 0;  // shorter payloads leave at once with every config
-  runtime::intrusive_list<under_way> under_way_;
+  runtime::intrusive_list<send_in_flight> in_flight_;
   runtime::intrusive_list<whole_send> wholes_;
   actors::assignment assigned_;
   actors::edge_sender sender_;

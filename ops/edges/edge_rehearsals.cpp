@@ -1,6 +1,6 @@
 // Both ends rehearse a config on scratch memory before it may run for a message of the program: the sender sends a pattern, and the
 // receiver compares the received bytes with it.
-#include <parley/ops/core/under_way.hpp>
+#include <parley/ops/core/call_error.hpp>
 #include <parley/ops/edges/edge_in.hpp>
 #include <parley/ops/edges/edge_out.hpp>
 

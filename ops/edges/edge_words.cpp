@@ -1,6 +1,6 @@
 // The texts of the errors that an edge's calls throw.
+#include <parley/ops/core/call_error.hpp>
 #include <parley/ops/core/call_type.hpp>
-#include <parley/ops/core/under_way.hpp>
 #include <parley/ops/edges/edge_in.hpp>
 #include <parley/ops/edges/edge_out.hpp>
 
@@ -29,7 +29,7 @@ failure edge_end::in_words(errc code, const runtime::error_facts& about, const s
   if (failed_ && !begun)
     return failure(error::in_words(failed_->code(), about_call(failed_->about(), about), failed_->text() + "; " + what,
                                    failed_->began_with()));
-  if (failed_ && !by_itself) return failure(while_under_way(*failed_, about));
+  if (failed_ && !by_itself) return failure(while_in_flight(*failed_, about));
   std::string text = what + said_by(options_.memory, code, what);
   if (code != errc::peer_failed) return failure({code, about, text});
   // The transport may know of a death before anybody has told this end.

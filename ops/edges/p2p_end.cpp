@@ -7,6 +7,7 @@
 #include <parley/ops/edges/edge_out.hpp>
 #include <parley/rank.hpp>
 #include <parley/runtime/dataflow/call_step.hpp>
+#include <parley/runtime/finally.hpp>
 
 #include <boost/container/small_vector.hpp>
 
@@ -164,16 +165,11 @@ class told_operation {
   // `is_behind()` says whether a send still reads the memory.
   template <class Edge, class Behind>
   task<std::uint64_t> receive_beside(Edge& edge, call_options o, Behind is_behind) {
-    struct told {
-      ~told() {
-        memory.came(expected, outcome);
-        listens = nullptr;
-      }
-      runtime::memory_space& memory;
-      std::uint64_t expected;
-      runtime::news*& listens;
-      errc outcome = errc::cancelled;
-    } told{edge.memory(), std::exchange(o.expected, 0), passed_};
+    errc outcome = errc::cancelled;
+    const runtime::finally over([&, expected = std::exchange(o.expected, 0)] {
+      edge.memory().came(expected, outcome);
+      passed_ = nullptr;
+    });
     runtime::news passed;
     passed_ = &passed;
     const runtime::result<> there = edge.memory().check(operation_.bytes);
@@ -187,7 +183,7 @@ class told_operation {
     }
     co_await edge.memory().copy(operation_.bytes.first(moved), beside->bytes().first(moved));
     end_.note_copied(moved);
-    told.outcome = errc::none;
+    outcome = errc::none;
     co_return moved;
   }
 

@@ -1,6 +1,7 @@
 #include <parley/ops/edges/self_edge.hpp>
 
 #include <parley/ops/core/call_type.hpp>
+#include <parley/runtime/finally.hpp>
 
 #include <exception>
 
@@ -140,18 +141,14 @@ void self_edge::throw_misfit(const copying& c, const char* verb, std::uint32_t t
 }
 
 task<std::uint64_t> self_edge::receive(std::span<std::byte> into, call_options o) {
-  struct told {
-    ~told() { memory.came(expected, outcome); }
-    runtime::memory_space& memory;
-    std::uint64_t expected;
-    errc outcome = errc::cancelled;
-  } told{memory_, o.expected};
+  errc outcome = errc::cancelled;
+  const runtime::finally over([&] { memory_.came(o.expected, outcome); });
   side mine;
   mine.bytes = into;
   mine.type = o.type;
   auto met = co_await meet(mine, way::receives, o, "a receive from");
   throw_misfit(*met, "a receive from", o.tag);
-  told.outcome = errc::none;
+  outcome = errc::none;
   co_return met->from.size();
 }
 

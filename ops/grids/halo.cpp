@@ -1,6 +1,6 @@
 #include <parley/halo.hpp>
 
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 #include <parley/rank.hpp>
 #include <parley/tuning/payload_check.hpp>
 
@@ -698,7 +698,7 @@ class halo_plan::unpacking final : public runtime::flow_step {
 void halo_plan::check_latest(const runtime::dataflow& flow) const {
   const bool on_device = state_->memory->has_streams();
   if (latest_.over() || (latest_flow_ == &flow && !on_device)) return;
-  runtime::raise({errc::bad_argument, state_->title + ": its last exchange is still under way" +
+  runtime::raise({errc::bad_argument, state_->title + ": its last exchange is still in flight" +
                                           (on_device ? "" : ", in another flow") +
                                           "; await it before the next one is started"});
 }

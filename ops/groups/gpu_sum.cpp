@@ -1,7 +1,8 @@
 #include <parley/gpu_sum.hpp>
 
 #include <parley/cuda_space.hpp>
-#include <parley/ops/core/said_by_all.hpp>
+#include <parley/ops/core/all_exchange.hpp>
+#include <parley/runtime/finally.hpp>
 #include <parley/scope.hpp>
 
 #include <algorithm>
@@ -210,30 +211,16 @@ void gpu_world::check(const gpu_sum& what) const {
         {errc::bad_argument, "a sum of floats has a multiple of 4 bytes, not " + std::to_string(what.floats.size())});
 }
 
-namespace {
-/// Aborts the world if its call is torn down. Nobody knows how far the others got with the call, and its kernel waits for them. The abort
-/// has to be immediate, because the wait for the end of kernels comes before everything else that would abort the world.
-class abort_if_torn_down {
- public:
-  explicit abort_if_torn_down(gpu_world& w) noexcept : world_(w) {}
-  abort_if_torn_down(const abort_if_torn_down&) = delete;
-  abort_if_torn_down& operator=(const abort_if_torn_down&) = delete;
-  ~abort_if_torn_down() {
-    if (!is_over_) world_.abort();
-  }
-  void is_over() noexcept { is_over_ = true; }
-
- private:
-  gpu_world& world_;
-  bool is_over_ = false;
-};
-}  // namespace
-
 task<> gpu_world::run(gpu_sum what, bool replayed) {
   runtime::scope& here = co_await runtime::this_scope;
   check(what);
   if (what.floats.empty()) co_return;
-  abort_if_torn_down call(*this);
+  // Aborts the world if this call is torn down. Nobody knows how far the others got with the call, and its kernel waits for them. The abort
+  // has to be immediate, because the wait for the end of kernels comes before everything else that would abort the world.
+  bool is_over = false;
+  const runtime::finally torn_down([this, &is_over] {
+    if (!is_over) abort();
+  });
   std::exception_ptr thrown;
   try {
     copies_.check(what.floats, sizeof(float)).value();  // may fail on this member alone; the others are in the call
@@ -250,7 +237,7 @@ task<> gpu_world::run(gpu_sum what, bool replayed) {
   } catch (...) {
     thrown = std::current_exception();
   }
-  call.is_over();
+  is_over = true;
   const bool by_another = aborted_;
   if (!thrown && !by_another) co_return;
   // Nobody knows how far the others got with the call.
@@ -269,7 +256,10 @@ task<> gpu_world::ended(transports::cuda_stream stream) {
 task<> gpu_world::capture(gpu_sum what, transports::cuda_stream stream) {
   check(what);
   if (what.floats.empty()) co_return;
-  abort_if_torn_down call(*this);
+  bool is_over = false;
+  const runtime::finally torn_down([this, &is_over] {  // see `run`
+    if (!is_over) abort();
+  });
   std::exception_ptr thrown;
   try {
     copies_.check(what.floats, sizeof(float)).value();
@@ -277,7 +267,7 @@ task<> gpu_world::capture(gpu_sum what, transports::cuda_stream stream) {
   } catch (...) {
     thrown = std::current_exception();
   }
-  call.is_over();
+  is_over = true;
   if (!thrown) co_return;
   abort();
   co_await until_its_end();
@@ -380,20 +370,6 @@ task<> gpu_world::replay(gpu_sum what) {
   launch_in_turn(stream_, launch);
 }
 
-namespace {
-/// While it exists, `abort` cancels the scope.
-class ended_by_abort {
- public:
-  ended_by_abort(runtime::scope*& where, runtime::scope& what) noexcept : where_(where) { where_ = &what; }
-  ended_by_abort(const ended_by_abort&) = delete;
-  ended_by_abort& operator=(const ended_by_abort&) = delete;
-  ~ended_by_abort() { where_ = nullptr; }
-
- private:
-  runtime::scope*& where_;
-};
-}  // namespace
-
 // No kernel here waits for another member, so GPUs may queue these kernels behind each other. Nor may one be behind a kernel that waits, as
 // streams may share queues.
 task<> gpu_world::gather(gpu_sum what) {
@@ -414,9 +390,11 @@ task<> gpu_world::gather(gpu_sum what) {
   co_await ended(stream);
   raise_if_aborted();
   {
-    const among_all who{.self = boxes_.place, .ranks = boxes_.members, .tag = number_, .timeout_ns = runtime::never};
-    said_by_all<gathered_call> said(here, messages_, who);
-    const ended_by_abort guard(telling_, said.within());
+    const all_exchange_options who{
+        .self = boxes_.place, .ranks = boxes_.members, .tag = number_, .timeout_ns = runtime::never};
+    all_exchange<gathered_call> said(here, messages_, who);
+    telling_ = &said.within();  // `abort` cancels it
+    const runtime::finally over([this] { telling_ = nullptr; });
     said.say(mine);
     co_await said.heard();
     for (rank_id m = 0; m < boxes_.members; ++m) {

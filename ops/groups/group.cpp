@@ -2,9 +2,10 @@
 
 #include <parley/actors/inquiries.hpp>
 #include <parley/actors/rank_list.hpp>
+#include <parley/ops/core/call_error.hpp>
 #include <parley/ops/core/call_type.hpp>
-#include <parley/ops/core/under_way.hpp>
 #include <parley/ops/edges/edge_end.hpp>
+#include <parley/runtime/finally.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -157,8 +158,8 @@ group_end::group_end(actors::services& s, group_options o) : op_end(kind::group)
   actors::spawn_participant(services_, participant_);
   group_->on_overflow([this] {
     refuse_overflow("more parts of calls that are not begun there came than the " +
-                    std::to_string(actors::early_room::most_parts) + ", or " +
-                    std::to_string(actors::early_room::most_bytes) +
+                    std::to_string(actors::unclaimed_room::most_parts) + ", or " +
+                    std::to_string(actors::unclaimed_room::most_bytes) +
                     " bytes, that are kept; begin them earlier, or send less, or larger parts, ahead");
   });
   if (services_.data.has_lost(op.id(), participant_.generation))
@@ -348,42 +349,6 @@ struct group_end::comparison {
   std::optional<tuning::unlike_number> unlike;
 };
 
-namespace {
-
-// Destroyed before the buffers of the parts: abandons all parts, because abandoning one may progress the others.
-struct abandoning {
-  explicit abandoning(group_invocation& i) noexcept : inv(i) {}
-  abandoning(const abandoning&) = delete;
-  abandoning& operator=(const abandoning&) = delete;
-  ~abandoning() { inv.abandon(); }
-  group_invocation& inv;
-};
-
-/// The scope of a config. It ends with its invocation.
-struct config_scope {
-  config_scope(group_invocation& i, runtime::scope& here, runtime::op_title op, std::string_view id) noexcept
-      : inv(i), runs(here, op, id), own(here, {.inside = &runs}) {
-    inv.ends_with_it(&own);
-  }
-  config_scope(const config_scope&) = delete;
-  config_scope& operator=(const config_scope&) = delete;
-  ~config_scope() { inv.ends_with_it(nullptr); }
-  group_invocation& inv;
-  runtime::implementation runs;
-  runtime::scope own;
-};
-
-/// See `group_turn::run_within`.
-struct taking_along {
-  taking_along(group_invocation& i, group_invocation& other) noexcept : inv(i) { inv.takes_along(&other); }
-  taking_along(const taking_along&) = delete;
-  taking_along& operator=(const taking_along&) = delete;
-  ~taking_along() { inv.takes_along(nullptr); }
-  group_invocation& inv;
-};
-
-}  // namespace
-
 // Runs the default first, in the caller's buffer: whatever becomes of the candidate, the caller has the right result. The leader's work
 // in between is done once, and the candidate gets its result.
 task<> group_end::run_both(group_invocation& inv, const group_config& config, comparison& with) {
@@ -471,28 +436,32 @@ task<> group_end::role_on_device(group_invocation& inv, group_call& call, const 
 
 task<> group_end::implement(group_invocation& inv, const group_work& work) {
   const rank_id me = services_.net.rank();
-  // Declared before `parts`: the buffers outlive the parts, also if a config throws while some are in flight.
+  // Declared before `parts`: the buffers outlive the parts, also if a config throws while some are in flight. All parts are abandoned
+  // together, because abandoning one may progress the others.
   std::optional<group_call> call;
   std::optional<comparison> both;
-  const abandoning parts(inv);
+  const runtime::finally parts([&inv] { inv.abandon(); });
   std::exception_ptr thrown;
   try {
     const group_config& config = config_for(inv);
     runtime::scope& here = co_await runtime::this_scope;
-    config_scope runs(inv, here, title(), config.id());
+    const runtime::implementation runs(here, title(), config.id());
+    runtime::scope own(here, {.inside = &runs});
+    inv.ends_with_it(&own);
+    const runtime::finally ended([&inv] { inv.ends_with_it(nullptr); });
     if (inv.compared() && work.total_bytes != 0) {
       both.emplace(work, options_.memory);
       both->within = tuning::tolerance_of(options_.constraints);
-      runs.own.begin(run_both(inv, config, *both));
+      own.begin(run_both(inv, config, *both));
     } else {
       call.emplace(inv, group_->members(), me, group_->leader(), work, group_call::pass::first, options_.memory);
       if (options_.memory == nullptr || work.total_bytes == 0) {
-        runs.own.begin(role_in(*call, config, work));
+        own.begin(role_in(*call, config, work));
       } else {
-        runs.own.begin(role_on_device(inv, *call, config, work));
+        own.begin(role_on_device(inv, *call, config, work));
       }
     }
-    co_await runs.own.join();
+    co_await own.join();
     if (call) check_between(*call, config, work);
   } catch (...) {
     thrown = std::current_exception();
@@ -587,7 +556,8 @@ task<> group_turn::run(group_work work) {
 }
 
 task<> group_turn::run_within(group_turn& other, group_work work) {
-  const taking_along until_it_ends(invocation_, other.invocation_);
+  invocation_.takes_along(&other.invocation_);
+  const runtime::finally ended([this] { invocation_.takes_along(nullptr); });
   co_await other.run(std::move(work));
 }
 
@@ -645,7 +615,7 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
     actors::group_fault whose = fault;
     if (const auto* const first = failed_->began_with(); first != nullptr && fault.why == errc::peer_failed)
       whose.culprit = first->rank;
-    return {while_under_way(*failed_, about), whose};
+    return {while_in_flight(*failed_, about), whose};
   }
   about.peer = fault.culprit;
   const std::string thrown_in = thrown ? runtime::describe(thrown).about().op : std::string();

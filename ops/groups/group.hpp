@@ -87,7 +87,7 @@ class group_end final : public op_end, private actors::implementations {
   runtime::task<> refuse(group_work work, time_ns timeout_ns, runtime::error why);
   void fail(const runtime::error& why) noexcept override;
 
-  /// See op_place.hpp.
+  /// See op_ref.hpp.
   bool is_current() const;
   std::unique_ptr<group_end> next_generation();
   bool ends_with(rank_id r) const noexcept override;

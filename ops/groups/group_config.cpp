@@ -82,16 +82,16 @@ class pieces {
 class pace {
  public:
   explicit pace(group_call& g) noexcept : call_(g) {}
-  actors::group_invocation::step sent(group_call::mark m) noexcept {
-    const group_call::mark before = marks_[at_];
-    marks_[at_] = m;
-    at_ = (at_ + 1) % marks_.size();
+  actors::group_invocation::step sent(group_call::ticket m) noexcept {
+    const group_call::ticket before = tickets_[at_];
+    tickets_[at_] = m;
+    at_ = (at_ + 1) % tickets_.size();
     return call_.until_sent(before);
   }
 
  private:
   group_call& call_;
-  std::array<group_call::mark, 4> marks_{};
+  std::array<group_call::ticket, 4> tickets_{};
   std::size_t at_ = 0;
 };
 
@@ -160,9 +160,9 @@ struct contributions {
   std::span<std::byte> memory;
 };
 
-group_call::mark ask_for(group_call& g, const pieces& all, std::uint64_t i, const contributions& into,
-                         std::uint64_t base = 0) {
-  group_call::mark last = 0;
+group_call::ticket ask_for(group_call& g, const pieces& all, std::uint64_t i, const contributions& into,
+                           std::uint64_t base = 0) {
+  group_call::ticket last = 0;
   for (std::size_t p = 0; p < g.size(); ++p) {
     if (p != g.self()) last = g.receive(p, base + all.offset(i), into.slot(p, all[i].size()));
   }
@@ -183,7 +183,7 @@ void fold(group_call& g, std::span<std::byte> own, const contributions& from) {
 task<> star_config::reduce(group_call& g, std::uint64_t chunk_bytes) {
   const pieces all{g.data(), std::min<std::uint64_t>(g.piece_bytes(chunk_bytes), g.data().size())};
   std::array<std::optional<contributions>, 2> slots;
-  std::array<group_call::mark, 2> here{};
+  std::array<group_call::ticket, 2> here{};
   for (std::uint64_t i = 0; i < std::min<std::uint64_t>(all.count(), 2); ++i) slots[i].emplace(g, all.piece);
   here[0] = ask_for(g, all, 0, *slots[0]);
   for (std::uint64_t i = 0; i < all.count(); ++i) {
@@ -272,7 +272,7 @@ task<> chain_config::add_up(group_call& g, pieces all) {
     for (std::uint64_t i = 0; i < all.count(); ++i) g.send(1, all.offset(i), all[i], partial);
   } else if (me != 0) {
     std::array<std::span<std::byte>, 2> sum{g.scratch(all.piece), g.scratch(all.piece)};
-    std::array<group_call::mark, 2> left{};
+    std::array<group_call::ticket, 2> left{};
     for (std::uint64_t i = 0; i < all.count(); ++i) {
       const std::span<std::byte> own = all[i];
       co_await g.until_sent(left[i % 2]);  // the memory is free again
@@ -470,7 +470,7 @@ task<> two_shot_config::run(group_call& g) const {
   const pieces mine = share(g.self());
   const std::uint64_t base = begin(g.self());
   std::array<std::optional<contributions>, 2> slots;
-  std::array<group_call::mark, 2> here{};
+  std::array<group_call::ticket, 2> here{};
   const auto ask = [&](std::uint64_t i) {
     if (i >= mine.count()) return;
     if (!slots[i % 2]) slots[i % 2].emplace(g, piece);

@@ -17,8 +17,7 @@ constexpr std::size_t most_words = 500;  // bytes
 death_notices::death_notices(runtime::executor& ex, runtime::router& mail,
                              const std::vector<transports::member>& members, rank_id self, newest_function newest,
                              heard_function heard)
-    : timer(&on_time), executor_(ex), mail_(mail), members_(members), self_(self), newest_(std::move(newest)),
-      heard_(std::move(heard)) {
+    : executor_(ex), mail_(mail), members_(members), self_(self), newest_(std::move(newest)), heard_(std::move(heard)) {
   mail_.bind<death_notice>(every_rank, [this](runtime::envelope from, death_notice&& m) {
     hear(from.source, m);
     return errc::none;
@@ -42,7 +41,7 @@ void death_notices::tell(rank_id dead, const std::string& why) {
 // A notice is dropped if its receiver is gone or never had an address.
 void death_notices::send_rest() noexcept {
   std::erase_if(unsent_, [this](const letter& l) { return mail_.send(l.to, every_rank, 0, l.says) != errc::full; });
-  if (!unsent_.empty() && !linked()) executor_.arm_in(*this, again_after_ns);
+  if (!unsent_.empty() && !timer_.linked()) executor_.arm_in(timer_, again_after_ns);
 }
 
 // Ignores notices about this rank's own host, of which the rank knows more itself.

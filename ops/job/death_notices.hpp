@@ -32,7 +32,7 @@ struct death_notice {
   PARLEY_FIELDS(rank, incarnation, why)
 };
 
-class death_notices final : private runtime::timer {
+class death_notices {
  public:
   using rank_id = runtime::rank_id;
   using heard_function = std::function<void(rank_id dead, const std::string& why)>;
@@ -50,7 +50,6 @@ class death_notices final : private runtime::timer {
     rank_id to = 0;
     death_notice says;
   };
-  static void on_time(timer& self) noexcept { static_cast<death_notices&>(self).send_rest(); }
   void send_rest() noexcept;
   void hear(rank_id from, const death_notice& m) const;
 
@@ -62,6 +61,7 @@ class death_notices final : private runtime::timer {
   heard_function heard_;
   std::set<std::uint64_t> told_;  // incarnations of dead processes
   std::vector<letter> unsent_;
+  runtime::timer_of<&death_notices::send_rest> timer_{*this};
 };
 
 }  // namespace parley::ops

@@ -2,7 +2,7 @@
 #include <parley/actors/services.hpp>
 #include <parley/cuda_space.hpp>
 #include <parley/gpu_sum.hpp>
-#include <parley/ops/core/said_by_all.hpp>
+#include <parley/ops/core/all_exchange.hpp>
 #include <parley/rank.hpp>
 
 #include <algorithm>
@@ -64,13 +64,13 @@ task<> gpu_world::meet(rank& self, transports::nccl_id id) {
   boxes_.members = self.world_size();
   boxes_.place = self.id();
   boxes_.stage_bytes = (options_.kernel_bytes + 255) / 256 * 256;
-  const among_all who{.self = self.id(), .ranks = self.world_size(), .tag = number_};
+  const all_exchange_options who{.self = self.id(), .ranks = self.world_size(), .tag = number_};
   const introduction mine = introduce(self);
-  said_by_all<introduction> introduced(here, messages_, who);
+  all_exchange<introduction> introduced(here, messages_, who);
   introduced.say(mine);
   co_await introduced.heard();
   judge(introduced.all());
-  said_by_all<verdict> judged(here, messages_, who);
+  all_exchange<verdict> judged(here, messages_, who);
   verdict outcome;
   std::exception_ptr thrown;
   try {
@@ -207,7 +207,7 @@ std::byte* gpu_world::reach(rank& self, const introduction& theirs, bool in_this
 }
 
 /// Returns the reason why it cannot connect. If NCCL refuses a member, or a member is gone, the others stop waiting for that member.
-task<std::string> gpu_world::connect_nccl(transports::nccl_id id, said_by_all<verdict>& others) {
+task<std::string> gpu_world::connect_nccl(transports::nccl_id id, all_exchange<verdict>& others) {
   runtime::scope& here = co_await runtime::this_scope;
   transports::nccl_library& nccl = *options_.nccl;
   const auto begun =

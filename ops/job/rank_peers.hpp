@@ -32,7 +32,7 @@ class rank_peers : public actors::membership::outside {
   /// `left` has left. `why` is the cause that it named; its text is empty if the rank returned.
   void hear_left(rank_id left, const runtime::root_cause& why);
 
-  static constexpr const char* torn_down = "a message to or from it was under way when its call was torn down here";
+  static constexpr const char* torn_down = "a message to or from it was in flight when its call was torn down here";
 
  protected:
   ~rank_peers() = default;

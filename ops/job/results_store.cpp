@@ -200,12 +200,6 @@ class results_store::later final {
   std::mutex writing;
 
  private:
-  struct alarm : runtime::timer {
-    explicit alarm(later& l) noexcept : timer(&on_due), of(l) {}
-    static void on_due(timer& self) noexcept { static_cast<alarm&>(self).of.write(); }
-    later& of;
-  };
-
   void write() noexcept {
     try {
       const std::lock_guard one_at_a_time(writing);
@@ -236,7 +230,7 @@ class results_store::later final {
 
   results_store& store_;
   runtime::executor& executor_;
-  alarm alarm_;
+  runtime::timer_of<&later::write> alarm_;
   std::mutex state_;  // guards all members below, except the writer
   results_file learned_;
   std::vector<tuning::result_entry> superseded_;

@@ -37,7 +37,7 @@ struct kernel_entry {
   std::uint32_t winner = 0;
   bool decided = false;
   bool being_tuned = false;
-  const std::string* runs_now = nullptr;  ///< id of the `void` implementation that is being tried and is on the stack
+  const std::string* runs_now = nullptr;  ///< id of the `void` implementation that is being tried; null: none
   std::uint32_t looked_up = 0;            ///< the context's version when it was last looked up
   double time_ms = 0;                     ///< of the winner; 0 when it was not measured
   std::string why;
@@ -77,17 +77,6 @@ class kernel_core {
   /// never end. It may call its kernel with another key, such as a smaller size.
   void check_caller(const kernel_entry& e) const;
   runtime::op_title title_of(const kernel_entry& e) const noexcept { return {"kernel", e.title}; }
-  /// Exists while a `void` implementation is tried.
-  class on_stack {
-   public:
-    on_stack(kernel_entry& e, const std::string& id) noexcept : entry_(e) { entry_.runs_now = &id; }
-    on_stack(const on_stack&) = delete;
-    on_stack& operator=(const on_stack&) = delete;
-    ~on_stack() { entry_.runs_now = nullptr; }
-
-   private:
-    kernel_entry& entry_;
-  };
 
   enum class outputs : std::uint8_t { can_be_compared, cannot };
   /// For an entry outside of contextual runs, with tunable ops enabled. An entry without a choice is not tuned: the kernel has one

@@ -3,6 +3,7 @@
 #include <parley/actors/inquiries.hpp>
 #include <parley/ops/core/op_host.hpp>
 #include <parley/rank.hpp>
+#include <parley/runtime/finally.hpp>
 #include <parley/tuning/key.hpp>
 
 #include <fmt/format.h>
@@ -277,20 +278,14 @@ task<> contextual_end::run(thunk f) {
   const std::uint64_t call = calls_++;
   const bool first = contexts_.empty();
   kernels_.set_contextual(this);
-  // Runs also when the caller's frame is torn down.
-  struct until_over {
-    tunable_context& kernels;
-    std::optional<runtime::time_ns>& since;
-    ~until_over() {
-      kernels.set_contextual(nullptr);
-      since.reset();
-    }
-  };
   call_since_ns_ = services_.clocks.local(services_.ex.now());
   std::exception_ptr thrown;
   bool trying = first;
   {
-    const until_over here{kernels_, call_since_ns_};
+    const runtime::finally over([this] {
+      kernels_.set_contextual(nullptr);
+      call_since_ns_.reset();
+    });
     progress_.steps = 0;
     progress_.any_round = false;
     try {
@@ -349,14 +344,10 @@ task<> contextual_end::tune(std::uint64_t call, bool first, thunk f) {
 task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
   runtime::scope& around = co_await runtime::this_scope;
   runtime::scope here(around, {.deadline = services_.until(timeout_ns)});
-  struct while_running {
-    runtime::scope*& running;
-    ~while_running() { running = nullptr; }
-  };
   std::exception_ptr thrown;
   {
-    const while_running now{running_};
     running_ = &here;
+    const runtime::finally over([this] { running_ = nullptr; });
     here.spawn(f());
     try {
       co_await here.join();
@@ -553,7 +544,7 @@ contextual_run::turn contextual_end::begin(const kernel_core& kernel, kernel_ent
       prepare_comparison(*c, t, std::move(outputs));
     } else if (const auto step = c->plan.next()) {
       t.step = ++c->next_step;
-      c->under_way.emplace(t.step, *step);
+      c->in_flight.emplace(t.step, *step);
       t.counts = !c->plan.dropped(step->candidate);
       t.config = t.counts ? step->candidate : c->plan.stand_in().value_or(0);
       if (compares && t.config != 0) prepare_comparison(*c, t, std::move(outputs));
@@ -596,27 +587,23 @@ void contextual_end::leave(context& c) noexcept {
 bool contextual_end::end(turn& t, const std::exception_ptr& thrown) {
   const auto took_ns = static_cast<double>(services_.ex.precise_now() - t.began_ns);
   auto* const c = static_cast<context*>(t.of);
-  struct leaving {
-    contextual_end& around;
-    context* of;
-    bool over = true;
-    ~leaving() {
-      if (over && of != nullptr) around.leave(*of);
-    }
-  } at_end{*this, c};
+  bool over = true;
+  const runtime::finally leaving([&] {
+    if (over && c != nullptr) leave(*c);
+  });
   const bool stopping = running_ != nullptr && running_->cancelled() != errc::none;
   if (thrown) {
     const error why = runtime::describe(thrown);
     if (c == nullptr || stopping || c->best || why.code() == errc::cancelled) std::rethrow_exception(thrown);
-    return at_end.over = run_in_its_place(*c, t, "throws: " + why.what());
+    return over = run_in_its_place(*c, t, "throws: " + why.what());
   }
   if (const std::string wrong = compared(t); !wrong.empty())
-    return at_end.over = run_in_its_place(*c, t, "gives wrong numbers: " + wrong);
+    return over = run_in_its_place(*c, t, "gives wrong numbers: " + wrong);
   if (t.compared == turn::comparison::is_reference) c->references[t.call] = t.outputs.save();
   if (c == nullptr || t.step == 0) return true;
-  const auto at = c->under_way.find(t.step);
+  const auto at = c->in_flight.find(t.step);
   const tuning::trial tried = at->second;
-  c->under_way.erase(at);
+  c->in_flight.erase(at);
   c->plan.ended(tried, t.counts ? std::optional(took_ns) : std::nullopt);
   if (tried.what != tuning::trial_kind::timed) return true;
   std::string line = fmt::format("config-id: {} | config: {{{}}} | measure-iter: {}", tried.candidate,

@@ -38,7 +38,7 @@ class contextual_end final : public op_end, private contextual_run {
   bool owes_messages() const noexcept override { return talk_.owes_messages(); }
   void list_waiting(runtime::waiting_list& all) override;
   std::string progress_in_words(std::uint32_t) const override;
-  /// See op_place.hpp.
+  /// See op_ref.hpp.
   bool is_current() const;
   std::unique_ptr<contextual_end> next_generation();
 
@@ -62,7 +62,7 @@ class contextual_end final : public op_end, private contextual_run {
     std::vector<std::string> ids;
     std::vector<std::uint64_t> digests;
     tuning::contextual_plan plan;
-    std::map<std::size_t, tuning::trial> under_way{};
+    std::map<std::size_t, tuning::trial> in_flight{};
     std::size_t next_step = 0;
     std::size_t calls = 0;                                       // in the current run
     std::size_t turns = 0;                                       // calls that have begun and not ended

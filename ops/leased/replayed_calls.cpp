@@ -1,6 +1,7 @@
 #include <parley/replayed_calls.hpp>
 
 #include <parley/ops/leased/symmetric_end.hpp>
+#include <parley/runtime/finally.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -76,11 +77,8 @@ const replayed_calls::captured_step* replayed_calls::find(const symmetric_call& 
 }
 
 task<> replayed_calls::capture(symmetric_call call, const symmetric_config& config) {
-  struct at_it {
-    explicit at_it(bool& b) noexcept : busy(b) { busy = true; }
-    ~at_it() { busy = false; }
-    bool& busy;
-  } const mine(capturing_now_);
+  capturing_now_ = true;
+  const runtime::finally over([this] { capturing_now_ = false; });
   transports::capture_stream in(copies_.driver(), copies_.device());
   co_await step_(in.stream(), captured_call(call, config, in.stream()));
   if (kept_.size() == most_kept) kept_.erase(kept_.begin());

@@ -1,9 +1,9 @@
 #include <parley/ops/leased/symmetric_end.hpp>
 
 #include <parley/actors/inquiries.hpp>
+#include <parley/ops/core/call_error.hpp>
 #include <parley/ops/core/capability.hpp>
 #include <parley/ops/core/op_host.hpp>
-#include <parley/ops/core/under_way.hpp>
 #include <parley/rank.hpp>
 
 #include <algorithm>
@@ -276,7 +276,7 @@ failure symmetric_end::explained(errc code, const runtime::error_facts& about, c
 
 failure symmetric_end::in_words(errc code, const runtime::error_facts& about, const std::string& what,
                                 const std::vector<rank_id>& asked) const {
-  if (failed_) return failure(while_under_way(*failed_, about));
+  if (failed_) return failure(while_in_flight(*failed_, about));
   std::string text = what;
   const bool unmet = asked.empty() && participant_.candidates.empty();
   if (code == errc::timeout) text += actors::said_by_peers(services_, declaration(), unmet ? members_ : asked);

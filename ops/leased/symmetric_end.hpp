@@ -55,7 +55,7 @@ class symmetric_end final : public op_end, private actors::implementations, priv
   void fail(const runtime::error& why) noexcept override;
   /// After `closed`: goes on over `over`, in the generation that has begun meanwhile. False if none has begun.
   bool rejoin(std::shared_ptr<communicator> over);
-  /// See op_place.hpp.
+  /// See op_ref.hpp.
   bool is_current() const;
   std::unique_ptr<symmetric_end> next_generation(std::shared_ptr<communicator> over);
 

@@ -2,7 +2,7 @@
 
 #include <parley/compute.hpp>
 #include <parley/ops/core/call_type.hpp>
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 #include <parley/ops/core/op_host.hpp>
 #include <parley/ops/edges/declared_edge.hpp>
 #include <parley/rank.hpp>
@@ -126,7 +126,7 @@ task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage)
   const runtime::op_title title{"op", name_};
   runtime::check_call(here.where(), title);
   if (around_ != nullptr) around_->throw_refused();
-  call_under_way now(around_);
+  call_guard now(around_);
   const std::uint16_t number = type_of_run((*runs_)++, bytes.size());
   runtime::memory_space& space = memory_ == nullptr ? runtime::host_memory() : *memory_;
   edge_in* const in = in_ == nullptr ? nullptr : &in_->in();

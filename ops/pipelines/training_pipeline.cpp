@@ -1,6 +1,6 @@
 #include <parley/training_pipeline.hpp>
 
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 #include <parley/rank.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/time/work_meter.hpp>
@@ -445,7 +445,7 @@ task<pipeline_report> training_pipeline::run(training_work& stages) {
   if (idle()) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
   messages_.check_caller();
   pass mine(*this, stages);
-  call_under_way now(&free_->around());
+  call_guard now(&free_->around());
   std::exception_ptr thrown;
   try {
     co_await runtime::with_dataflow(&pass::run, std::ref(mine), std::cref(op_->schedule.ranks[place_]));

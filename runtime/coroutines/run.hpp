@@ -6,6 +6,7 @@
 ///
 /// Throws `closed` when nothing can happen any more and the wait would last for ever.
 #include <parley/error.hpp>
+#include <parley/runtime/finally.hpp>
 #include <parley/runtime/time/executor.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
@@ -31,11 +32,9 @@ T run(executor& ex, task<T>&& main) {
   } end;
   // The scope must outlive the frame, whose waits are linked into it.
   scope root(ex);
-  struct frame {
-    typename task<T>::handle handle;
-    ~frame() { handle.destroy(); }
-  } f{std::move(main).release()};
-  auto& promise = f.handle.promise();
+  const typename task<T>::handle frame = std::move(main).release();
+  const finally over([frame] { frame.destroy(); });
+  auto& promise = frame.promise();
   promise.home = &root;
   promise.observer = &end;
   begin_in_order(ex, promise);

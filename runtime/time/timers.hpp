@@ -1,9 +1,9 @@
 #pragma once
 /// Timers at nanosecond resolution: arming and disarming are O(1), so that every receive can carry a deadline.
 ///
-///     struct ring : timer { ring() : timer(&on_time) {} static void on_time(timer& self) noexcept; };
-///     wheel.arm(ring, now + 5_ms);   …   wheel.disarm(ring);
-///     wheel.advance(now);            // calls on_time of all that are due, in the order of their times
+///     timer_of<&phone::ring> ring_{*this};       // calls `phone::ring() noexcept` of this phone
+///     wheel.arm(ring_, now + 5_ms);   …   wheel.disarm(ring_);
+///     wheel.advance(now);                        // calls all that are due, in the order of their times
 ///
 /// The few earliest times are kept in order, where looking at them costs a comparison: a short sleep among far deadlines. All other
 /// timers are in a wheel of 11 levels with 64 slots each. A timer waits in the level of the highest digit (base 64) in which its time
@@ -43,6 +43,24 @@ struct timer {
   friend class timer_stack;
   timer* below_ = nullptr;
   timer** held_by_ = nullptr;  // the pointer that points to this timer
+};
+
+namespace detail {
+template <class Owner>
+Owner owner_of(void (Owner::*)() noexcept);
+}  // namespace detail
+
+/// A timer that calls a member function of the object that holds it.
+template <auto member>
+class timer_of final : public timer {
+  using owner = decltype(detail::owner_of(member));
+
+ public:
+  explicit timer_of(owner& o) noexcept : timer(&on_due), owner_(o) {}
+
+ private:
+  static void on_due(timer& self) noexcept { (static_cast<timer_of&>(self).owner_.*member)(); }
+  owner& owner_;
 };
 
 /// A stack of timers, the latest on top. It does not own them; its destructor unlinks those that are left.

@@ -165,7 +165,7 @@ bool router::has_room(const frame_header& h) noexcept {
 
 void router::refuse(rank_id source) noexcept {
   ++counters_.beyond_window;
-  blame({"window", "no more control messages are under way than their receiver has room for", {0, rank()}}, source);
+  blame({"window", "no more control messages are in flight than their receiver has room for", {0, rank()}}, source);
 }
 
 bool router::is_new(peer_state& from, std::uint64_t sequence) noexcept {
@@ -213,7 +213,7 @@ void router::park(const frame_header& h, std::span<const std::byte> body) {
   if (!retry_timer_.linked()) executor_.arm(retry_timer_, executor_.now());
 }
 
-void router::retry() {
+void router::retry() noexcept {
   retry_pause_ns_ = std::min(retry_pause_ns_ * 2, longest_retry_pause_ns);
   for (std::size_t left = parked_.size(); left != 0; --left) {
     std::list<parked> first;

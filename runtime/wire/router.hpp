@@ -128,11 +128,6 @@ class router final : public link::handler {
     frame_header header;
     std::vector<std::byte> body;
   };
-  struct retry_timer : timer {
-    explicit retry_timer(router& r) noexcept : timer(&on_retry), owner(r) {}
-    static void on_retry(timer& self) noexcept { static_cast<retry_timer&>(self).owner.retry(); }
-    router& owner;
-  };
   struct fetching;
   /// The state of a peer, made at the first frame to it or from it. Frames come in runs with one peer, so the latest state is kept at hand.
   peer_state& state_of(rank_id peer) noexcept {
@@ -147,7 +142,7 @@ class router final : public link::handler {
   raw_handler* find_handler(std::uint64_t actor, std::uint16_t type) noexcept;
   errc deliver(const frame_header& h, std::span<const std::byte> body);
   void park(const frame_header& h, std::span<const std::byte> body);
-  void retry();
+  void retry() noexcept;
   void accept(peer_state& source);
   void update_accepted(peer_state& source) noexcept;
   void send_credit(peer_state& to);
@@ -175,7 +170,7 @@ class router final : public link::handler {
   std::list<parked> parked_;
   static constexpr time_ns shortest_retry_pause_ns = 1'000;
   static constexpr time_ns longest_retry_pause_ns = 1'000'000;
-  retry_timer retry_timer_;
+  timer_of<&router::retry> retry_timer_;
   time_ns retry_pause_ns_ = shortest_retry_pause_ns;
   random_stream jitter_;
   std::vector<std::byte> body_;

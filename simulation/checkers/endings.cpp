@@ -145,9 +145,8 @@ struct quarantined final : checker {
       if (fails_once_settled(op)) continue;
       // The leader of a broadcast waits for nobody: it has stamped a whole window of calls when it hears of the first failure.
       const std::uint64_t ahead = op.does == "broadcast" ? book_.r.play->window : 0;
-      const std::uint64_t under_way = (2 * op.in_flight + 2 + ahead) * searches(op, std::get<1>(key));
-      if (!may_lose_a_member(book_.r, op.members) &&
-          std::cmp_greater(n, op.configs.size() * op.sizes.size() * under_way))
+      const std::uint64_t allowed = (2 * op.in_flight + 2 + ahead) * searches(op, std::get<1>(key));
+      if (!may_lose_a_member(book_.r, op.members) && std::cmp_greater(n, op.configs.size() * op.sizes.size() * allowed))
         violated(op.name + ", on rank " + std::to_string(std::get<2>(key)) + ": " + std::to_string(n) +
                  " calls failed because of their config");
     }

@@ -2,7 +2,7 @@
 #include <parley/error.hpp>
 #include <parley/number_text.hpp>
 #include <parley/simulation/mutants.hpp>
-#include <parley/simulation/scenarios/campaign.hpp>
+#include <parley/simulation/scenarios/many_seeds.hpp>
 
 #include <CLI/CLI.hpp>
 
@@ -262,8 +262,8 @@ bool compare_hashes(const wishes& w, const std::string& folder) {
   return fine;
 }
 
-// Prints the coverage and its gaps. True if a campaign, in parts or not, has covered everything.
-bool covered(const sim::coverage& seen, sim::campaign c, const sim::fault_limits* allowed = nullptr) {
+// Prints the coverage and its gaps. True if the runs have covered everything.
+bool covered(const sim::coverage& seen, sim::scenarios_run c, const sim::fault_limits* allowed = nullptr) {
   std::cout << sim::coverage_table(seen);
   const std::vector<std::string> gaps = sim::coverage_gaps(seen, c, allowed);
   for (const std::string& gap : gaps) std::cout << "not covered: " << gap << '\n';
@@ -322,7 +322,7 @@ int main(int argc, char** argv) {
       app.add_option("--golden", w.golden, "compare the hashes of a few seeds of every scenario with those of a file");
   app.add_flag("--renew", w.renew, "write that file anew")->needs(golden);
   app.add_option("--counts", w.counts, "write what was covered to a file, for --sum");
-  app.add_option("--sum", w.sum, "run nothing: whether parts of a campaign, by such files, have covered everything");
+  app.add_option("--sum", w.sum, "run nothing: say if the runs that wrote such files have covered everything together");
   app.add_flag("--mutants", w.every_mutant, "check that every mutant is caught, by a checker that should");
   app.add_flag("--twice", w.twice, "run every seed twice and compare the hashes, and ask for no coverage");
   app.add_flag("--hashes", w.hashes, "print a line for every seed");
@@ -341,7 +341,7 @@ int main(int argc, char** argv) {
     sim::coverage seen;
     if (!w.sum.empty()) {
       for (const std::string& path : w.sum) sim::add(seen, sim::read_coverage(text_in(path)));
-      return covered(seen, sim::campaign::whole) ? 0 : 1;
+      return covered(seen, sim::scenarios_run::all) ? 0 : 1;
     }
     if (w.files.empty() && !w.mutant.empty()) w.files = {scenario_of(w.mutant, folder)};
     if (!w.save.empty()) expect_folder_of(w.save);
@@ -361,7 +361,7 @@ int main(int argc, char** argv) {
     }
     if (!w.counts.empty()) write(w.counts, sim::write_coverage(seen));
     if (w.seed || w.no_coverage || w.twice || !w.mutant.empty()) return fine ? 0 : 1;
-    return covered(seen, whole ? sim::campaign::whole : sim::campaign::part, &allowed) && fine ? 0 : 1;
+    return covered(seen, whole ? sim::scenarios_run::all : sim::scenarios_run::some, &allowed) && fine ? 0 : 1;
   } catch (const std::exception& e) {
     std::cerr << "parley_sim: " << e.what() << "\n";
     return 2;

@@ -6,7 +6,7 @@
 #include <parley/group_config.hpp>
 #include <parley/halo.hpp>
 #include <parley/hierarchy.hpp>
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 #include <parley/p2p.hpp>
 #include <parley/ring_attention.hpp>
 #include <parley/schedule.hpp>

@@ -44,7 +44,7 @@ class op_program {
   virtual bool rejoin() = 0;
   /// Called after the last call: gives back what the op holds between calls.
   virtual void rest() {}
-  bool under_way = false;  ///< a call is in flight
+  bool in_call = false;  ///< a call is in flight
 };
 
 /// True if a rank makes its next call after one that failed with `why`: the members of the op must still meet.

@@ -674,7 +674,7 @@ std::vector<lease_view> programs::leases(rank_id rank) const {
 
 task<> programs::call_program(caller& c, std::shared_ptr<op_program> p) {
   // All generations use the same memory, so the last call of the generation before must end first.
-  while (p->under_way && !c.over) {
+  while (p->in_call && !c.over) {
     auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(more_pause_ns));
     if (!slept) co_return;
   }
@@ -685,9 +685,9 @@ task<> programs::call_program(caller& c, std::shared_ptr<op_program> p) {
     if (c.over) break;
     const call_record begun = c.begin(c.rank == c.op.members.front(), i);
     program_call now{i, c.size(i), [&c](rank_id r) { return c.stream(r); }};
-    p->under_way = true;
+    p->in_call = true;
     auto outcome = co_await ops::attempt(p->call(std::move(now)));
-    p->under_way = false;
+    p->in_call = false;
     c.end(begun, outcome);
     if (outcome && !p->right()) violated(c, "call " + std::to_string(i) + " brought something else than was given");
     if (!outcome && !calls_again(c.op.what, outcome.code())) c.over = true;

@@ -26,9 +26,9 @@ class timeline {
 };
 
 /// Runs all ranks on one executor, for tests of a network that need no faults of whole ranks.
-class executor_timeline final : public timeline, private runtime::timer {
+class executor_timeline final : public timeline {
  public:
-  explicit executor_timeline(runtime::executor& ex) noexcept : timer(&on_time), ex_(ex) {}
+  explicit executor_timeline(runtime::executor& ex) noexcept : ex_(ex) {}
   time_ns now() const noexcept override { return ex_.precise_now(); }
   void at(time_ns moment, rank_id where, std::unique_ptr<event> e) override {
     queue_.push(std::max<time_ns>(moment, ex_.now()), where, std::move(e));
@@ -36,19 +36,19 @@ class executor_timeline final : public timeline, private runtime::timer {
   }
 
  private:
-  static void on_time(timer& self) noexcept {
-    auto& line = static_cast<executor_timeline&>(self);
-    while (line.queue_.next() <= line.ex_.now()) line.queue_.pop().what->happen();
-    line.rearm();
+  void go_on() noexcept {
+    while (queue_.next() <= ex_.now()) queue_.pop().what->happen();
+    rearm();
   }
   void rearm() noexcept {
     const time_ns next = queue_.next();
-    if (next == runtime::never || (linked() && when <= next)) return;
-    runtime::timer_wheel::disarm(*this);
-    ex_.arm(*this, next);
+    if (next == runtime::never || (timer_.linked() && timer_.when <= next)) return;
+    runtime::timer_wheel::disarm(timer_);
+    ex_.arm(timer_, next);
   }
   runtime::executor& ex_;
   event_queue queue_;
+  runtime::timer_of<&executor_timeline::go_on> timer_{*this};
 };
 
 }  // namespace parley::simulation

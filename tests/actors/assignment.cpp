@@ -10,7 +10,7 @@ using namespace parley::actors;
 using namespace parley::runtime;
 using namespace parley::tests;
 
-TEST_CASE("until all have warmed the candidates the default runs, untimed") {
+TEST_CASE("the default runs untimed until all ranks have warmed the candidates") {
   leader l;
   for (int i = 0; i < 100; ++i) {
     const auto c = l.invoke();
@@ -39,7 +39,7 @@ TEST_CASE("trials are interleaved, losers are dropped, and the fastest wins") {
   CHECK_FALSE(l.assigned.measuring());
 }
 
-TEST_CASE("while a round's rows are on their way the default runs") {
+TEST_CASE("the default runs while the rows of a round are in flight") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   std::vector<std::pair<rank_id, wire_row>> held;
@@ -57,7 +57,7 @@ TEST_CASE("while a round's rows are on their way the default runs") {
   CHECK(l.only().where() == search::stage::trying);
 }
 
-TEST_CASE("equal configs keep the default") {
+TEST_CASE("a candidate that is not faster than the default beyond noise does not replace the default") {
   leader l(tuning_policy::online, without_budget());
   l.cost_ns[a] = l.cost_ns[b] = l.cost_ns[c0];
   l.open();
@@ -71,8 +71,7 @@ TEST_CASE("equal configs keep the default") {
   CHECK(m.only().chosen().digest == c0);
 }
 
-TEST_CASE("a row of another config than its invocation was assigned is its participant's breach (S2), and decides "
-          "nothing (S6)") {
+TEST_CASE("a row of another config than the assigned one breaks S2, blames its sender, and decides nothing (S6)") {
   leader l(tuning_policy::online, without_budget());
   std::set<rank_id> named;
   const breach_watch watch([&](const breach& broken) {
@@ -90,7 +89,7 @@ TEST_CASE("a row of another config than its invocation was assigned is its parti
   CHECK(named == std::set<rank_id>{1});
 }
 
-TEST_CASE("rows that never come count as infinitely slow, after a bounded wait") {
+TEST_CASE("rows that never arrive count as infinitely slow after a bounded wait") {
   leader l(tuning_policy::online, without_budget());
   l.spoil = [](rank_id r, const wire_row& row) { return !(r == 1 && row.digest == a); };
   l.open();
@@ -112,7 +111,7 @@ TEST_CASE("rows that never come count as infinitely slow, after a bounded wait")
   CHECK(l.only().chosen().digest == c0);
 }
 
-TEST_CASE("an invocation is assigned once: a second time breaks S1") {
+TEST_CASE("assigning a config to one invocation a second time breaks S1") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   std::uint64_t n = 0;
@@ -123,7 +122,7 @@ TEST_CASE("an invocation is assigned once: a second time breaks S1") {
   CHECK(name == "S1");
 }
 
-TEST_CASE("in every build, a campaign that is to settle with nothing, not even the default, breaks S4") {
+TEST_CASE("in every build, opening a campaign that has no config to settle on, not even the default, breaks S4") {
   leader l;
   l.invoke();
   std::string name;
@@ -132,7 +131,7 @@ TEST_CASE("in every build, a campaign that is to settle with nothing, not even t
   CHECK(name == "S4");
 }
 
-TEST_CASE("rows of an invocation that somebody has not begun are waited for, however long") {
+TEST_CASE("the leader waits without limit for the rows of an invocation that a rank has not begun") {
   leader l(tuning_policy::online, without_budget());
   bool begun = false;
   l.assigned.ask_begun([&](std::uint32_t, std::uint64_t) { return begun; });
@@ -151,7 +150,7 @@ TEST_CASE("rows of an invocation that somebody has not begun are waited for, how
   CHECK_FALSE(l.only().aggregates()[1].measured());
 }
 
-TEST_CASE("what a candidate lacked, message after message, is asked for again by the next search") {
+TEST_CASE("the next search tries a candidate again that the last search excluded for an unmet need") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   const std::vector<lacking_config> lacking{{a, unmet_need::memory_of_receiver}};
@@ -166,7 +165,7 @@ TEST_CASE("what a candidate lacked, message after message, is asked for again by
   CHECK(l.only().chosen().digest == a);
 }
 
-TEST_CASE("what a candidate was given up for is the one cause that holds, with what to do") {
+TEST_CASE("the reason for giving up a candidate names the one need that was unmet and, where possible, the remedy") {
   const std::pair<unmet_need, const char*> causes[] = {
       {unmet_need::payload, "a: messages without a payload"},
       {unmet_need::memory_of_receiver, "a: rank 1 has registered no memory that it could write into; register"},
@@ -188,7 +187,8 @@ TEST_CASE("what a candidate was given up for is the one cause that holds, with w
   }
 }
 
-TEST_CASE("a candidate whose messages have no pieces is given up after a few, one that waits for a word after many") {
+TEST_CASE(
+    "a candidate that needs pieces is given up after a few messages, one that waits for word of them after many") {
   for (const auto& [what, most] :
        {std::pair{unmet_need::pieces, 10}, {unmet_need::like_pieces, 10}, {unmet_need::word_of_pieces, 1'000}}) {
     leader l(tuning_policy::online, without_budget());
@@ -202,8 +202,7 @@ TEST_CASE("a candidate whose messages have no pieces is given up after a few, on
   }
 }
 
-TEST_CASE(
-    "a candidate whose credits are late is given up neither for how many messages passed nor for how long that took") {
+TEST_CASE("a candidate with late credits is given up neither after many messages nor after a long time") {
   const std::vector<lacking_config> late{{a, unmet_need::credit_in_time}};
   struct {
     time_ns apart_ns;
@@ -229,7 +228,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a candidate that can run now and then is waited for, and one that hardly ever can is not") {
+TEST_CASE("a search waits for a candidate that can run now and then, but not for one that hardly ever can") {
   const std::vector<lacking_config> late{{a, unmet_need::credit_in_time}};
   for (const int one_in : {4, 50}) {
     CAPTURE(one_in);
@@ -250,7 +249,7 @@ TEST_CASE("a candidate that can run now and then is waited for, and one that har
   }
 }
 
-TEST_CASE("what a call may wait for its decided config is what the other one costs more, as far as that is known") {
+TEST_CASE("a call may wait for its decided config as long as the config that would run instead is known to be slower") {
   const std::vector<lacking_config> late{{a, unmet_need::credit_in_time}};
   const std::vector<lacking_config> with_default_alone{{a, unmet_need::credit_in_time},
                                                        {b, unmet_need::credit_in_time}};
@@ -284,7 +283,7 @@ TEST_CASE("what a call may wait for its decided config is what the other one cos
   CHECK(slow.only().worth_waiting_ns(late) == 1'000'000'000);
 }
 
-TEST_CASE("calls that run another config than the decided one are counted by what it lacked, since the decision") {
+TEST_CASE("calls that run another config than the decided one are counted since the decision, by the unmet need") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   const auto lost = [](unmet_need what) { return std::vector<lacking_config>{{a, what}}; };
@@ -317,7 +316,7 @@ TEST_CASE("a config that failed on one side never wins") {
   CHECK(l.only().aggregates()[1].status == tuning::aggregate_status::failed);
 }
 
-TEST_CASE("a trial that failed on one side is not waited for on the other") {
+TEST_CASE("the leader does not wait for the other side's row of a trial that failed on one side") {
   leader l(tuning_policy::online, without_budget());
   l.spoil = [](rank_id r, wire_row& row) {
     if (row.digest != b) return true;
@@ -330,7 +329,7 @@ TEST_CASE("a trial that failed on one side is not waited for on the other") {
   CHECK(l.only().chosen().digest == a);
 }
 
-TEST_CASE("a row of another config than the assigned one is no measurement") {
+TEST_CASE("a row of another config than the assigned one does not count as a measurement") {
   leader l(tuning_policy::online, without_budget());
   l.spoil = [](rank_id r, wire_row& row) {
     if (r == 1 && row.digest == a) row.digest = c0;
@@ -342,7 +341,7 @@ TEST_CASE("a row of another config than the assigned one is no measurement") {
   CHECK(l.only().aggregates()[1].status == tuning::aggregate_status::mismatched);
 }
 
-TEST_CASE("a row that is reported twice counts once, and rows of nobody's trial change nothing") {
+TEST_CASE("a row that is reported twice counts once, and rows of invocations that were no trials change nothing") {
   leader l(tuning_policy::online, without_budget());
   l.spoil = [&](rank_id r, wire_row& row) {
     l.assigned.add_row(r, row);
@@ -358,7 +357,7 @@ TEST_CASE("a row that is reported twice counts once, and rows of nobody's trial 
   CHECK(l.only().aggregates()[0].count >= 2);
 }
 
-TEST_CASE("a config that fails in a real invocation is not tried again, and is never the winner") {
+TEST_CASE("a config that fails in a real invocation is not tried again and never wins") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   l.invoke();
@@ -371,7 +370,7 @@ TEST_CASE("a config that fails in a real invocation is not tried again, and is n
   CHECK(l.only().chosen().digest == c0);
 }
 
-TEST_CASE("when all that was left of a round is quarantined the campaign still ends") {
+TEST_CASE("a campaign still ends when all remaining candidates of its round are quarantined") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   CHECK(l.invoke().digest == c0);
@@ -382,7 +381,7 @@ TEST_CASE("when all that was left of a round is quarantined the campaign still e
   CHECK(l.only().chosen().digest == c0);
 }
 
-TEST_CASE("a winner that fails later gives way to the default, for its key alone") {
+TEST_CASE("a winner that fails later is replaced by the default, for its key only") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   l.run();
@@ -395,7 +394,7 @@ TEST_CASE("a winner that fails later gives way to the default, for its key alone
   CHECK(l.invoke().digest == c0);
 }
 
-TEST_CASE("what a results file remembers is taken without a trial") {
+TEST_CASE("a config that a results file remembers runs without a trial") {
   leader l;
   l.open({{"1MiB_bf16", "b", 1.5}, {"1MiB_bf16", "a", 0.5}, {"8KiB_bf16", "a", 0.1}});
   CHECK(l.invoke().digest == b);  // the first entry for a key wins
@@ -406,7 +405,7 @@ TEST_CASE("what a results file remembers is taken without a trial") {
   CHECK(l.assigned.searches()[2]->where() == search::stage::trying);
 }
 
-TEST_CASE("a remembered config that is no candidate is a miss, the next entry is looked at") {
+TEST_CASE("an entry of a results file whose config is no candidate is skipped, and the next entry of its key applies") {
   leader l;
   l.open({{"1MiB_bf16", "gone", 0.1}, {"1MiB_fp32", "b", 0.1}});
   CHECK(l.invoke().digest == c0);
@@ -426,7 +425,7 @@ TEST_CASE("Default in a results file pins the default") {
   CHECK(l.only().chosen().source == decision_source::pin);
 }
 
-TEST_CASE("invocations before the candidates are ready belong to the campaign of their size") {
+TEST_CASE("invocations before the candidates are ready count in the campaign of their size") {
   leader l;
   l.invoke();
   l.invoke();
@@ -436,7 +435,7 @@ TEST_CASE("invocations before the candidates are ready belong to the campaign of
   CHECK(l.invoke().digest == a);
 }
 
-TEST_CASE("with tuning off what is remembered runs, else the default, and nothing is timed") {
+TEST_CASE("with tuning off, the remembered config runs, otherwise the default, and nothing is timed") {
   leader l(tuning_policy::off);
   l.open({{"1MiB_bf16", "a", 0.5}});
   CHECK(l.invoke().digest == a);
@@ -446,7 +445,7 @@ TEST_CASE("with tuning off what is remembered runs, else the default, and nothin
   CHECK(l.assigned.searches()[1]->chosen().why == "tuning is switched off");
 }
 
-TEST_CASE("with only the default there is nothing to try") {
+TEST_CASE("the default is decided without a trial if it is the only config") {
   leader l;
   l.assigned.open({c0}, {"c0"}, {}, l.now);
   CHECK(l.invoke().flags == stamp_flags::none);
@@ -454,7 +453,7 @@ TEST_CASE("with only the default there is nothing to try") {
   CHECK(l.only().chosen().why == "nothing but the default may run");
 }
 
-TEST_CASE("trials wait until the program has earned what they cost") {
+TEST_CASE("trials wait until the program has run long enough for the budget to cover their cost") {
   tuning::plan_options plan;
   plan.budget_fraction = 0.05;
   leader l(tuning_policy::online, plan);
@@ -476,7 +475,7 @@ TEST_CASE("trials wait until the program has earned what they cost") {
   CHECK(l.only().cost_ns() == doctest::Approx(static_cast<double>(lost)));
 }
 
-TEST_CASE("a first use that takes long is a warm-up's cost, and no reason against its config") {
+TEST_CASE("a slow first use of a config does not keep it from winning, and counts as cost if it was a warm-up") {
   for (const std::size_t warm_ups : {0U, 1U}) {
     CAPTURE(warm_ups);
     tuning::plan_options plan = without_budget();
@@ -503,7 +502,7 @@ TEST_CASE("a first use that takes long is a warm-up's cost, and no reason agains
   }
 }
 
-TEST_CASE("a warm-up that is cancelled or withdrawn is not made again") {
+TEST_CASE("a warm-up that is cancelled or withdrawn is not repeated") {
   tuning::plan_options plan = without_budget();
   plan.warm_up_repetitions = 1;
   leader l(tuning_policy::online, plan);
@@ -520,7 +519,8 @@ TEST_CASE("a warm-up that is cancelled or withdrawn is not made again") {
   CHECK(l.only().aggregates()[1].count == 2);
 }
 
-TEST_CASE("what the agreement itself took is earned before trials begin, as is what it takes later") {
+TEST_CASE(
+    "trials begin only when the budget covers the cost of the agreement itself, which is that of the costliest rank") {
   tuning::plan_options plan;
   plan.budget_fraction = 0.05;
   leader l(tuning_policy::online, plan);
@@ -540,7 +540,7 @@ TEST_CASE("what the agreement itself took is earned before trials begin, as is w
   CHECK(l.assigned.control_ns() == 3'000'000);
 }
 
-TEST_CASE("several sizes and tags are tuned at once, each for itself") {
+TEST_CASE("several sizes and tags are tuned at the same time, each size by itself") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   const std::vector<std::uint64_t> sizes{0, 1, 100, 8192, 1 << 20, 16 << 20};
@@ -558,7 +558,7 @@ TEST_CASE("several sizes and tags are tuned at once, each for itself") {
   CHECK(keys == std::set<std::string>{"0B_bf16", "1B_bf16", "128B_bf16", "8KiB_bf16", "1MiB_bf16", "16MiB_bf16"});
 }
 
-TEST_CASE("whatever rows are lost or spoilt, every campaign ends and no spoilt config wins") {
+TEST_CASE("every campaign ends although rows are lost or spoilt at random, and no quarantined config wins") {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     random_stream dice(seed, 3);
     leader l(tuning_policy::online, without_budget());
@@ -583,7 +583,7 @@ TEST_CASE("whatever rows are lost or spoilt, every campaign ends and no spoilt c
   }
 }
 
-TEST_CASE("times that no clock can have shown are no measurement, whatever their differences would be") {
+TEST_CASE("rows with times that no clock can show count as failed, and their config does not win") {
   for (const std::int64_t far : {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max(),
                                  std::int64_t{1} << 60, -(std::int64_t{1} << 60)}) {
     for (const int field : {0, 1, 2}) {
@@ -604,13 +604,13 @@ TEST_CASE("times that no clock can have shown are no measurement, whatever their
   }
 }
 
-TEST_CASE("candidates that are one thing for a key's sizes are one, under the name of the first") {
+TEST_CASE("candidates that do the same for all sizes of a key count as one, under the name of the first") {
   // Up to 1 MiB, `b` does the same as c0; above 1 MiB, the same as `a`.
   const auto shape = [](std::uint64_t digest, std::uint64_t bytes) -> std::string {
     if (digest == b) return bytes <= 1 << 20 ? "whole" : "in pieces";
     return digest == c0 ? "whole" : "in pieces";
   };
-  SUBCASE("the others are not tried, and say why") {
+  SUBCASE("the others are not tried, and the evidence says why") {
     for (const auto& [bytes, same_as] : {std::pair{1U << 20U, "c0"}, {1U << 22U, "a"}}) {
       leader l(tuning_policy::online, without_budget());
       l.assigned.ask_shapes(shape);
@@ -622,7 +622,7 @@ TEST_CASE("candidates that are one thing for a key's sizes are one, under the na
       CHECK(l.only().excluded()[0].why == "b: for these sizes it is what " + std::string(same_as) + " is");
     }
   }
-  SUBCASE("and not where it is so for some of the sizes alone") {
+  SUBCASE("not if they do the same for only some of the sizes") {
     leader l(tuning_policy::online, without_budget());
     l.assigned.ask_shapes([&](std::uint64_t digest, std::uint64_t bytes) { return shape(digest, bytes + 1000); });
     l.open();
@@ -630,7 +630,7 @@ TEST_CASE("candidates that are one thing for a key's sizes are one, under the na
     for (int i = 0; i < 50; ++i) ran.insert(l.invoke(1U << 20U).digest);
     CHECK(ran.count(b) == 1);
   }
-  SUBCASE("and a results file's word for one of the others holds for the first") {
+  SUBCASE("an entry of a results file for one of the others applies to the first") {
     leader l;
     l.assigned.ask_shapes(shape);
     l.open({{"1MiB_bf16", "b", 0.5}});
@@ -638,7 +638,7 @@ TEST_CASE("candidates that are one thing for a key's sizes are one, under the na
     CHECK(l.decided());
     CHECK(l.only().chosen().source == decision_source::results);
   }
-  SUBCASE("and where that is all there is, nothing is tried") {
+  SUBCASE("nothing is tried if all candidates do the same") {
     leader l;
     l.assigned.ask_shapes([](std::uint64_t, std::uint64_t) { return std::string("whole"); });
     l.open();

@@ -47,7 +47,7 @@ void run(leader& l, const leader::batch_times& takes, std::size_t messages = eig
 
 }  // namespace
 
-TEST_CASE("messages of a batch run one config, and one that overtakes others is no faster for it") {
+TEST_CASE("all messages of a batch run one config, which gains nothing by overtaking other messages") {
   leader l(tuning_policy::online, without_budget());
   l.cost_ns[a] = 1'400'000;
   l.open();
@@ -57,7 +57,8 @@ TEST_CASE("messages of a batch run one config, and one that overtakes others is 
   CHECK(l.only().aggregates()[1].time_ns == 1'400'000);
 }
 
-TEST_CASE("a batch is one repetition of a trial, and each of its messages is reported and takes a share") {
+TEST_CASE(
+    "a batch is one repetition of a trial, and each of its messages is reported and counts for its share of time") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   std::size_t reported = 0;
@@ -71,7 +72,7 @@ TEST_CASE("a batch is one repetition of a trial, and each of its messages is rep
   CHECK(c.invocations() == eight * l.batches);
 }
 
-TEST_CASE("the rows of a round are asked for with each message of its last batch") {
+TEST_CASE("each message of a round's last batch asks for the rows of the round") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   for (int i = 0; i < 2; ++i) {
@@ -80,7 +81,7 @@ TEST_CASE("the rows of a round are asked for with each message of its last batch
   for (const auto& c : l.invoke_batch(eight, in_turn(l))) CHECK(c.flags == (stamp_flags::timed | stamp_flags::flush));
 }
 
-TEST_CASE("messages that are alone and batches of any length are repetitions alike") {
+TEST_CASE("single messages and batches of any length count equally as repetitions") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   for (std::size_t i = 0; i < 1000 && (i == 0 || !l.decided()); ++i) {
@@ -91,7 +92,7 @@ TEST_CASE("messages that are alone and batches of any length are repetitions ali
   CHECK(l.only().aggregates()[0].time_ns == 1'000'000);
 }
 
-TEST_CASE("a batch that has begun without a trial goes on without") {
+TEST_CASE("a batch that began without a trial continues without one") {
   leader l(tuning_policy::online, without_budget());
   const auto alone = [&](std::uint64_t batch) {
     return l.assigned.choose(1 << 20, 0, l.next[0]++, l.now, {.batch = batch});
@@ -108,7 +109,7 @@ TEST_CASE("a batch that has begun without a trial goes on without") {
   CHECK(alone(3).flags == stamp_flags::none);
 }
 
-TEST_CASE("messages that end in another order than they began take as long together") {
+TEST_CASE("the measured time of a batch does not depend on the order in which its messages end") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   // The messages of `a` end in reverse order, two at a time.
@@ -123,7 +124,7 @@ TEST_CASE("messages that end in another order than they began take as long toget
   CHECK(l.only().aggregates()[1].time_ns == 500'000);
 }
 
-TEST_CASE("of a batch as long as one likes 64 messages are a trial, and the others run what is in force") {
+TEST_CASE("in a batch of 100 messages, the first 64 are a trial, and the others run the config in force") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   l.invoke_batch(eight, in_turn(l));
@@ -134,7 +135,7 @@ TEST_CASE("of a batch as long as one likes 64 messages are a trial, and the othe
   CHECK(l.only().run()->longest_batch() == 64);
 }
 
-TEST_CASE("rows are waited for as long as one message of the batch has not begun") {
+TEST_CASE("the leader waits for the rows of a batch as long as one message of the batch has not begun") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   bool begun = false;
@@ -168,7 +169,7 @@ TEST_CASE("each size of a batch has a trial of its own") {
   }
 }
 
-TEST_CASE("a batch of which one message was given up is tried again, whole") {
+TEST_CASE("a batch in which one message was cancelled is tried again as a whole") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   l.spoil = [&](rank_id, wire_row& row) {
@@ -182,7 +183,7 @@ TEST_CASE("a batch of which one message was given up is tried again, whole") {
   CHECK(l.only().book().repetitions[1].size() == eight * l.only().aggregates()[1].count);
 }
 
-TEST_CASE("when a config fails in the middle of a batch the others of it run the default") {
+TEST_CASE("the remaining messages of a batch run the default after a config has failed in the middle of the batch") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   l.invoke_batch(eight, in_turn(l));
@@ -201,7 +202,8 @@ TEST_CASE("when a config fails in the middle of a batch the others of it run the
   CHECK(l.only().chosen().digest == c0);
 }
 
-TEST_CASE("what one message of a batch lacks its trial goes without, and what the first lacks another may have") {
+TEST_CASE(
+    "a trial in a batch begins with the first message that can run its config and ends before the next that cannot") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   l.invoke_batch(eight, in_turn(l));
@@ -219,7 +221,8 @@ TEST_CASE("what one message of a batch lacks its trial goes without, and what th
   CHECK(l.only().book().repetitions[1].size() == 2);
 }
 
-TEST_CASE("a batch costs what all of its messages do, and waits until that is earned") {
+TEST_CASE(
+    "a batch costs as much as all of its messages together, and its trial waits until the budget covers that cost") {
   leader l;  // the default budget: 5 % of the time
   l.open();
   const time_ns began = l.now;
@@ -238,7 +241,7 @@ TEST_CASE("a batch costs what all of its messages do, and waits until that is ea
   CHECK(l.only().cost_ns() <= 0.05 * static_cast<double>(l.now - began) + 8e6);
 }
 
-TEST_CASE("whether what was decided still takes as long is seen by whole batches") {
+TEST_CASE("drift of the decided config is measured by whole batches") {
   tuning::plan_options plan = without_budget();
   plan.drift.every = 100;
   plan.drift.pause_ns = 0;
@@ -266,7 +269,7 @@ TEST_CASE("whether what was decided still takes as long is seen by whole batches
   CHECK(l.only().chosen().digest == c0);
 }
 
-TEST_CASE("a batch as long as one likes makes no burst that never ends") {
+TEST_CASE("a very long batch does not make a burst of drift samples endless") {
   tuning::plan_options plan = without_budget();
   plan.drift.every = 10;
   plan.drift.pause_ns = 0;
@@ -280,7 +283,7 @@ TEST_CASE("a batch as long as one likes makes no burst that never ends") {
   CHECK(l.only().drift()->latest_ns() == 500'000);
 }
 
-TEST_CASE("a batch that goes on after the last rows of a burst changes nothing") {
+TEST_CASE("a batch that continues after the last rows of a drift burst does not distort the measurement") {
   tuning::plan_options plan = without_budget();
   plan.drift.every = 10;
   plan.drift.pause_ns = 0;

@@ -498,13 +498,13 @@ TEST_CASE("credits are safe in every interleaving of time-outs, failing sends an
   CHECK(explore({.sends = 3, .timeouts = 1}) == "safe");
 }
 
-TEST_CASE("credits are safe with buffers of several sizes, in a changing generation and with a sender declared dead") {
+TEST_CASE("credits are safe with buffers of several sizes, with a new generation, and with a sender declared dead") {
   CHECK(explore({.errors = 1, .sizes = {2, 1}, .capacities = {1, 2}}) == "safe");
   CHECK(explore({.sends = 1, .errors = 1, .generations = 1}) == "safe");
   CHECK(explore({.dies = true}) == "safe");
 }
 
-TEST_CASE("without any one of their rules credits are not safe") {
+TEST_CASE("credits are unsafe as soon as any one of their rules is missing") {
   const auto found = [](without rule, limits l = {}) {
     l.rule = rule;
     return explore(std::move(l));
@@ -525,7 +525,8 @@ TEST_CASE("without any one of their rules credits are not safe") {
   CHECK(found(without::withdrawal, {.dies = true}) == "written after it was given back");
 }
 
-TEST_CASE("in every build, a credit that is given while a revoke is unanswered, or for no later receive, breaks S8") {
+TEST_CASE(
+    "in every build, giving a credit during an unanswered revoke or for a receive that is no later one breaks S8") {
   const auto broken_by = [](credits_given& given, std::uint64_t index) {
     std::string found;
     const parley::runtime::breach_watch watch([&](const parley::runtime::breach& b) {

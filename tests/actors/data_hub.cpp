@@ -38,7 +38,7 @@ struct hub_fixture {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(hub_fixture, "data that comes before its op is declared waits for it, in order") {
+TEST_CASE_FIXTURE(hub_fixture, "data that arrives before its op is declared waits for the declaration, in order") {
   for (std::uint64_t i = 0; i < 5; ++i) send(4, i * 8);
   send(8, 0);
   drain();
@@ -66,7 +66,7 @@ TEST_CASE_FIXTURE(hub_fixture, "5,000 parts for an op that is not declared yet w
 
 TEST_CASE_FIXTURE(
     hub_fixture,
-    "of an op that was sent more than waits nothing is kept, its sender is told, and others have the room") {
+    "all early data of an op that exceeds its limit is dropped, its sender is notified, and other ops get the room") {
   std::vector<stamp> told;
   hub.keep_up_to(100 * (sizeof(arrival) + 8), [&](const stamp& s) { told.push_back(s); });
   for (std::uint64_t i = 0; i < 100; ++i) send(4, i);
@@ -98,7 +98,8 @@ TEST_CASE_FIXTURE(
   hub.unbind(8);
 }
 
-TEST_CASE_FIXTURE(hub_fixture, "a generation whose parts were refused takes none of another generation's with it") {
+TEST_CASE_FIXTURE(hub_fixture,
+                  "parts of one generation that are refused do not drop the waiting parts of another generation") {
   hub.keep_up_to(10 * (sizeof(arrival) + 8), nullptr);
   for (std::uint64_t i = 0; i < 5; ++i) send(4, i, 8, 1);
   for (std::uint64_t i = 0; i < 6; ++i) send(4, i, 8, 2);
@@ -110,7 +111,7 @@ TEST_CASE_FIXTURE(hub_fixture, "a generation whose parts were refused takes none
   hub.unbind(4);
 }
 
-TEST_CASE_FIXTURE(hub_fixture, "a header that is no stamp is counted and dropped") {
+TEST_CASE_FIXTURE(hub_fixture, "a message whose header is no stamp is counted as malformed and dropped") {
   const std::vector<std::byte> garbage(63, std::byte{255});
   static_cast<void>(links[0].send(1, link::channel::data, garbage, {}, nullptr));
   static_cast<void>(links[0].send(1, link::channel::data, std::vector<std::byte>(64, std::byte{255}), {}, nullptr));
@@ -118,7 +119,8 @@ TEST_CASE_FIXTURE(hub_fixture, "a header that is no stamp is counted and dropped
   CHECK(hub.statistics().malformed == 2);
 }
 
-TEST_CASE_FIXTURE(hub_fixture, "the 101st warning says that there are more, and no further one is kept") {
+TEST_CASE_FIXTURE(hub_fixture,
+                  "the 101st warning is replaced by a note that there are more, and no later warning is kept") {
   tests::node rank(clock, links[0]);
   std::vector<std::string> kept;
   rank.shared.warnings = &kept;

@@ -15,7 +15,7 @@ std::string told(const op_declaration& theirs, const op_declaration& ours) {
 
 }  // namespace
 
-TEST_CASE("only what differs is told, with both values") {
+TEST_CASE("the text on two different declarations names only the fields that differ, with both values") {
   const op_declaration ours = declare_edge("activations", 0, 1, "bf16");
   op_declaration theirs = declare_edge("activations", 0, 1, "fp32");
   CHECK(told(theirs, ours) == "rank 1 declares dtype fp32, rank 0 declares dtype bf16");
@@ -23,7 +23,7 @@ TEST_CASE("only what differs is told, with both values") {
   CHECK(told(theirs, ours).find("default direct") != std::string::npos);
 }
 
-TEST_CASE("of two default configs with one name it is told that they are two") {
+TEST_CASE("the text on two different default configs with one name says that they differ") {
   op_declaration ours = declare_edge("activations", 0, 1, "bf16");
   ours.default_config = "usual";
   ours.default_digest = 1;

@@ -33,7 +33,7 @@ struct watched_leader : leader {
 
 }  // namespace
 
-TEST_CASE("now and then a few decided invocations in a row are timed, and while nothing changes that is all") {
+TEST_CASE("the leader times short bursts of decided invocations, and starts no search while nothing changes") {
   watched_leader l;
   l.invoke_many(80);
   CHECK(l.timed == 3 * 6);  // per burst: one invocation after which both ends read their clocks, and five samples
@@ -43,7 +43,7 @@ TEST_CASE("now and then a few decided invocations in a row are timed, and while 
   CHECK_FALSE(l.assigned.searching());
 }
 
-TEST_CASE("when the winner has become slow for good a search begins, and another one wins") {
+TEST_CASE("when the winner becomes permanently slow, a search begins and another config wins") {
   watched_leader l;
   l.invoke_many(200);
   l.cost_ns[a] = 3'000'000;
@@ -56,7 +56,7 @@ TEST_CASE("when the winner has become slow for good a search begins, and another
   CHECK(l.only().number() == 2);  // the new search remeasured the times, so they have not drifted
 }
 
-TEST_CASE("when the winner has become fast a search begins too, since others may have become faster still") {
+TEST_CASE("when the winner becomes faster, a search begins as well, because others may have become faster still") {
   watched_leader l;
   l.cost_ns[a] = 300'000;
   l.cost_ns[b] = 100'000;
@@ -65,7 +65,7 @@ TEST_CASE("when the winner has become fast a search begins too, since others may
   CHECK(l.only().chosen().digest == b);
 }
 
-TEST_CASE("noise alone and times that come back begin no search") {
+TEST_CASE("neither noise nor a temporary slowdown begins a search") {
   watched_leader l;
   random_stream dice(11, 4);
   for (int i = 0; i < 20'000; ++i) {
@@ -77,7 +77,7 @@ TEST_CASE("noise alone and times that come back begin no search") {
   CHECK(l.only().number() == 1);
 }
 
-TEST_CASE("a partner that is late is not charged to the config") {
+TEST_CASE("time spent waiting for a late partner does not count as drift of the config") {
   watched_leader l;
   l.spoil = [](rank_id r, wire_row& row) {
     if (r == 0) row.start_ns -= 50'000'000;  // the row starts 50 ms early: this rank had waited for its partner
@@ -88,7 +88,7 @@ TEST_CASE("a partner that is late is not charged to the config") {
   CHECK(l.only().number() == 1);
 }
 
-TEST_CASE("rows that are lost, strange or late make no search and hold up no later burst") {
+TEST_CASE("lost or invalid rows begin no search and do not block later bursts") {
   watched_leader l;
   random_stream dice(12, 4);
   l.spoil = [&](rank_id r, wire_row& row) {
@@ -105,7 +105,7 @@ TEST_CASE("rows that are lost, strange or late make no search and hold up no lat
   CHECK(l.only().chosen().digest == c0);
 }
 
-TEST_CASE("a sample that turns out to be of another size is taken again, so that its burst is not lost") {
+TEST_CASE("a drift sample that is withdrawn because its size differs is replaced, so that its burst still counts") {
   for (const std::uint64_t which : {1U, 5U}) {  // index of the lost sample in its burst; 5 is the last one
     // invocations before the sample is withdrawn; with 3, the last sample's burst is over by then
     for (const int later : {0, 3}) {
@@ -133,7 +133,7 @@ TEST_CASE("a sample that turns out to be of another size is taken again, so that
   }
 }
 
-TEST_CASE("where sizes are never as foreseen bursts end all the same") {
+TEST_CASE("drift bursts end even if every sample is withdrawn because its size differs") {
   watched_leader l;
   std::optional<std::uint64_t> lost;
   l.spoil = [&](rank_id, const wire_row& row) {
@@ -151,7 +151,7 @@ TEST_CASE("where sizes are never as foreseen bursts end all the same") {
   CHECK_FALSE(l.assigned.measuring());
 }
 
-TEST_CASE("searches that change nothing come ever more rarely, and the calls say what is usual") {
+TEST_CASE("searches that change no decision become rarer and rarer") {
   watched_leader l;
   std::uint64_t searches = 1;
   time_ns last = l.now;
@@ -171,7 +171,7 @@ TEST_CASE("searches that change nothing come ever more rarely, and the calls say
   CHECK(l.only().chosen().digest == a);
 }
 
-TEST_CASE("a winner that is found again, and slower, is compared with its trials from then on") {
+TEST_CASE("after a search confirms the winner with a slower time, drift is measured against that new time") {
   watched_leader l;
   l.invoke_many(200);
   l.cost_ns[a] = 800'000;
@@ -182,7 +182,7 @@ TEST_CASE("a winner that is found again, and slower, is compared with its trials
   CHECK(l.only().chosen().digest == c0);
 }
 
-TEST_CASE("where calls take longer than trials do, one search is enough to know it") {
+TEST_CASE("when calls always take longer than trials, drift begins one more search and no further one") {
   watched_leader l;
   for (int i = 0; i < 10'000; ++i) {
     l.cost_ns[a] = l.decided() ? 900'000 : 500'000;
@@ -192,7 +192,7 @@ TEST_CASE("where calls take longer than trials do, one search is enough to know 
   CHECK(l.only().chosen().digest == a);
 }
 
-TEST_CASE("what is switched off, pinned or the only one is not watched") {
+TEST_CASE("drift is not measured if it is switched off or the config is pinned") {
   tuning::plan_options off = watched_leader::looks_often();
   off.drift.on = false;
   watched_leader l(off);
@@ -208,7 +208,7 @@ TEST_CASE("what is switched off, pinned or the only one is not watched") {
   CHECK(pinned.only().number() == 1);
 }
 
-TEST_CASE("a search on request in the middle of a burst ends the burst") {
+TEST_CASE("a search requested in the middle of a drift burst ends the burst") {
   watched_leader l;
   for (int i = 0; i < 100 && !has(l.invoke().flags, stamp_flags::timed); ++i) {}
   CHECK(l.assigned.measuring());

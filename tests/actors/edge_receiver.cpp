@@ -42,7 +42,7 @@ bool untouched(const watched_receive& r) {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(receiving, "a receive's index is its place in the queue, whatever order the messages come in") {
+TEST_CASE_FIXTURE(receiving, "a receive's index is its place in the queue, in whatever order the messages arrive") {
   auto& a = post();
   auto& b = post();
   auto& c = post();
@@ -56,7 +56,7 @@ TEST_CASE_FIXTURE(receiving, "a receive's index is its place in the queue, whate
   CHECK(holds(b, 1));
 }
 
-TEST_CASE_FIXTURE(receiving, "what comes before its receive waits for it, in several parts too") {
+TEST_CASE_FIXTURE(receiving, "messages that arrive before their receives wait for them, even in several parts") {
   bring(0);
   const auto data = pattern(100, 1);
   inject(stamp(1, 100, 60), std::span(data).subspan(60));
@@ -93,7 +93,7 @@ TEST_CASE_FIXTURE(receiving, "an unmatched receive that times out leaves the que
   CHECK(holds(c, 1));
 }
 
-TEST_CASE_FIXTURE(receiving, "a receive in the middle that times out lets only the later ones move up") {
+TEST_CASE_FIXTURE(receiving, "only the later receives move up when a receive in the middle of the queue times out") {
   auto& a = post();
   auto& b = post(100, 0, clock.deadline_in(5'000'000));
   auto& c = post();
@@ -117,7 +117,7 @@ TEST_CASE_FIXTURE(receiving, "a later stamp matches earlier receives, which no l
 }
 
 TEST_CASE_FIXTURE(receiving,
-                  "a matched receive whose stamp does not come ends a second after its deadline, with its index") {
+                  "a matched receive whose stamp does not arrive ends a second after its deadline, with its index") {
   auto& a = post(100, 0, clock.deadline_in(5'000'000));
   auto& b = post();
   auto& c = post();
@@ -135,7 +135,7 @@ TEST_CASE_FIXTURE(receiving,
   CHECK(holds(c, 2));
 }
 
-TEST_CASE_FIXTURE(receiving, "a matched receive whose later parts do not come ends a second after its deadline") {
+TEST_CASE_FIXTURE(receiving, "a matched receive whose later parts do not arrive ends a second after its deadline") {
   watched_receive a;
   a.buffer.resize(100);
   const auto in_two = [](edge_receiver& edge, watched_receive& r, time_ns deadline) -> task<> {
@@ -161,15 +161,15 @@ TEST_CASE_FIXTURE(receiving, "a matched receive whose later parts do not come en
   CHECK(holds(post(), 1));
 }
 
-TEST_CASE_FIXTURE(receiving, "a part that overlaps what is asked for, and is not the same, ends its receive at once") {
-  SUBCASE("asked for before it comes") {
+TEST_CASE_FIXTURE(receiving, "a part that overlaps the requested range but differs from it ends its receive at once") {
+  SUBCASE("requested before the part arrives") {
     auto& a = post(100);
     inject(stamp(0, 100, 60), pattern(40, 0));
     pass();
     CHECK(a.ended == errc::config_failed);
     CHECK(untouched(a));
   }
-  SUBCASE("asked for after it has come") {
+  SUBCASE("requested after the part has arrived") {
     inject(stamp(0, 100, 60), pattern(40, 0));
     pass();
     auto& a = post(100);
@@ -180,7 +180,7 @@ TEST_CASE_FIXTURE(receiving, "a part that overlaps what is asked for, and is not
   CHECK(holds(post(), 1));
 }
 
-TEST_CASE_FIXTURE(receiving, "a matched receive goes on past its deadline as long as parts of it come") {
+TEST_CASE_FIXTURE(receiving, "a matched receive continues past its deadline as long as its parts keep arriving") {
   watched_receive w;
   w.buffer.resize(100);
   const auto by_tens = [](edge_receiver& edge, watched_receive& r, time_ns deadline) -> task<> {
@@ -203,7 +203,8 @@ TEST_CASE_FIXTURE(receiving, "a matched receive goes on past its deadline as lon
   CHECK(w.buffer == data);
 }
 
-TEST_CASE_FIXTURE(receiving, "a matched receive past its deadline waits for what the transport is still bringing") {
+TEST_CASE_FIXTURE(receiving,
+                  "a matched receive past its deadline waits for a payload that the transport is still delivering") {
   auto& slow = post(1U << 20U, 0, clock.deadline_in(5'000'000));
   links.options().ns_per_byte = 10'000;  // 10 s for the payload
   const auto data = pattern(1U << 20U, 3);
@@ -216,7 +217,7 @@ TEST_CASE_FIXTURE(receiving, "a matched receive past its deadline waits for what
   CHECK(slow.buffer == data);
 }
 
-TEST_CASE_FIXTURE(receiving, "a receive posted after a later stamp came is matched at once") {
+TEST_CASE_FIXTURE(receiving, "a receive posted after a later stamp arrived is matched at once") {
   bring(1);
   auto& a = post(100, 0, clock.deadline_in(5'000'000));
   pass(20'000'000);
@@ -225,7 +226,7 @@ TEST_CASE_FIXTURE(receiving, "a receive posted after a later stamp came is match
   CHECK(holds(a, 0));
 }
 
-TEST_CASE_FIXTURE(receiving, "a poison of a later invocation matches earlier receives, and ends only its own") {
+TEST_CASE_FIXTURE(receiving, "a poison of a later invocation matches earlier receives, but ends only its own receive") {
   auto& a = post(100, 0, clock.deadline_in(5'000'000));
   auto& b = post();
   auto poison = stamp(1, 100);
@@ -243,7 +244,7 @@ TEST_CASE_FIXTURE(receiving, "a poison of a later invocation matches earlier rec
   CHECK(holds(c, 2));
 }
 
-TEST_CASE_FIXTURE(receiving, "a poison that comes before its receive ends it when it is posted") {
+TEST_CASE_FIXTURE(receiving, "a poison that arrives before its receive ends that receive when it is posted") {
   auto poison = stamp(0, 100);
   poison.flags = stamp_flags::poison;
   inject(poison);
@@ -251,7 +252,7 @@ TEST_CASE_FIXTURE(receiving, "a poison that comes before its receive ends it whe
   CHECK(post().ended == errc::send_failed);
 }
 
-TEST_CASE_FIXTURE(receiving, "data that its poison has overtaken is let go, as no receive may ever ask for it") {
+TEST_CASE_FIXTURE(receiving, "data that arrives after its poison is dropped, because no receive may ever ask for it") {
   auto data = stamp(0, 100);
   SUBCASE("of a call") {}
   SUBCASE("of a rehearsal") { data.flags = stamp_flags::rehearsal; }
@@ -266,8 +267,8 @@ TEST_CASE_FIXTURE(receiving, "data that its poison has overtaken is let go, as n
   CHECK(in.statistics().early_bytes == kept);
   CHECK(in.statistics().dropped == dropped + 1);
   auto other = data;
-  SUBCASE("not that of the next one") { other.invocation = 1; }
-  SUBCASE("not that of the other stream") {
+  SUBCASE("but not data of the next invocation") { other.invocation = 1; }
+  SUBCASE("but not data of the other stream") {
     other.flags = has(data.flags, stamp_flags::rehearsal) ? stamp_flags{} : stamp_flags::rehearsal;
   }
   if (other.invocation == data.invocation && other.flags == data.flags) return;
@@ -277,7 +278,7 @@ TEST_CASE_FIXTURE(receiving, "data that its poison has overtaken is let go, as n
   CHECK(in.statistics().dropped == dropped + 1);
 }
 
-TEST_CASE_FIXTURE(receiving, "once a receive has had the poison that came early, what comes early is kept again") {
+TEST_CASE_FIXTURE(receiving, "after an early poison has ended its receive, messages that arrive early are kept again") {
   auto poison = stamp(0, 100);
   poison.flags = stamp_flags::poison;
   inject(poison);
@@ -314,7 +315,7 @@ TEST_CASE_FIXTURE(receiving, "duplicates and parts of ended invocations are drop
   CHECK(holds(b, 1));
 }
 
-TEST_CASE_FIXTURE(receiving, "a part that comes twice is written once") {
+TEST_CASE_FIXTURE(receiving, "a part that arrives twice is written once") {
   part_receiver r(in, 0, 100);
   std::vector<std::byte> buffer(100);
   const auto data = pattern(100, 3);
@@ -355,7 +356,7 @@ TEST_CASE_FIXTURE(receiving, "parts of another generation or another rank change
   CHECK(holds(a, 0));
 }
 
-TEST_CASE_FIXTURE(receiving, "a buffer that is too small is not written, and the next invocation is fine") {
+TEST_CASE_FIXTURE(receiving, "a buffer that is too small is not written, and the next invocation succeeds") {
   auto& a = post(99);
   bring(0, 100);
   CHECK(a.ended == errc::buffer_too_small);
@@ -374,7 +375,7 @@ TEST_CASE_FIXTURE(receiving, "a part that reaches beyond its message is dropped 
   CHECK(r.received_bytes() == 0);
 }
 
-TEST_CASE_FIXTURE(receiving, "two assignments of one invocation are a mismatch") {
+TEST_CASE_FIXTURE(receiving, "parts of one invocation that name different configs are a mismatch") {
   part_receiver r(in, 0, 100);
   inject(stamp(0, 100, 0), pattern(60, 0));
   auto other = stamp(0, 100, 60);
@@ -397,7 +398,7 @@ TEST_CASE_FIXTURE(receiving, "tags are independent of each other and may be rece
   CHECK(in.next_invocation(7) == 2);
 }
 
-TEST_CASE_FIXTURE(receiving, "a peer cannot make a receiver keep streams without end") {
+TEST_CASE_FIXTURE(receiving, "a receiver keeps a bounded number of streams for any number of tags that its peer uses") {
   constexpr std::uint32_t made_up = 70'000;
   std::size_t told = 0;
   in.on_too_many_tags([&] { ++told; });  // in a job, the op ends at this point
@@ -414,7 +415,7 @@ TEST_CASE_FIXTURE(receiving, "a peer cannot make a receiver keep streams without
   }
 }
 
-TEST_CASE_FIXTURE(receiving, "many receives may be posted ahead") {
+TEST_CASE_FIXTURE(receiving, "500 receives may be posted ahead of their messages") {
   std::vector<watched_receive*> ahead;
   for (int i = 0; i < 500; ++i) ahead.push_back(&post());
   for (std::uint64_t i = 500; i-- > 0;) inject(stamp(i, 100), pattern(100, i));
@@ -422,7 +423,7 @@ TEST_CASE_FIXTURE(receiving, "many receives may be posted ahead") {
   for (std::uint64_t i = 0; i < 500; ++i) CHECK(holds(*ahead[i], i));
 }
 
-TEST_CASE_FIXTURE(receiving, "a cancelled receive loses nothing: the next one gets its message") {
+TEST_CASE_FIXTURE(receiving, "the next receive gets the message of an unmatched receive that is cancelled") {
   watched_receive first;
   first.buffer.resize(100);
   scope inner(clock);
@@ -436,7 +437,8 @@ TEST_CASE_FIXTURE(receiving, "a cancelled receive loses nothing: the next one ge
   CHECK(holds(second, 0));
 }
 
-TEST_CASE_FIXTURE(receiving, "a matched receive that is cancelled keeps its index, so that no other gets its message") {
+TEST_CASE_FIXTURE(receiving,
+                  "a matched receive that is cancelled keeps its index, so that no other receive gets its message") {
   watched_receive first;
   first.buffer.resize(100);
   scope inner(clock);
@@ -455,7 +457,7 @@ TEST_CASE_FIXTURE(receiving, "a matched receive that is cancelled keeps its inde
   CHECK(holds(third, 2));
 }
 
-TEST_CASE_FIXTURE(receiving, "a large receive that is cancelled ends only when the transport lets go of its buffer") {
+TEST_CASE_FIXTURE(receiving, "a large receive that is cancelled ends only when the transport releases its buffer") {
   const auto data = pattern(1 << 20, 0);
   watched_receive r;
   r.buffer.resize(data.size());
@@ -473,7 +475,7 @@ TEST_CASE_FIXTURE(receiving, "a large receive that is cancelled ends only when t
   CHECK(s.ended == errc::none);
 }
 
-TEST_CASE_FIXTURE(receiving, "zero bytes are a message") {
+TEST_CASE_FIXTURE(receiving, "a message may have zero bytes") {
   auto& a = post(0);
   auto& b = post(100);
   bring(0, 0);
@@ -496,7 +498,7 @@ TEST_CASE_FIXTURE(receiving, "rehearsals have a stream of their own") {
   CHECK(holds(user, 0));
 }
 
-TEST_CASE_FIXTURE(receiving, "when the edge fails all receives end, and those to come") {
+TEST_CASE_FIXTURE(receiving, "when the edge fails, all posted receives and all later ones end with its error") {
   auto& a = post();
   auto& b = post(100, 5);
   in.fail(errc::peer_failed);

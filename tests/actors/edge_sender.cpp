@@ -48,7 +48,7 @@ struct both_ends : edge_pair {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(both_ends, "64 invocations may be unmatched, and no more") {
+TEST_CASE_FIXTURE(both_ends, "at most 64 invocations of a stream are unmatched, and further sends wait") {
   for (int i = 0; i < 70; ++i) send(8);
   pass();
   CHECK(admitted() == 64);
@@ -66,7 +66,7 @@ TEST_CASE_FIXTURE(both_ends, "64 invocations may be unmatched, and no more") {
   }
 }
 
-TEST_CASE_FIXTURE(both_ends, "4 MiB may be unmatched, and no more") {
+TEST_CASE_FIXTURE(both_ends, "at most 4 MiB of a stream are unmatched, and further sends wait") {
   for (int i = 0; i < 5; ++i) send(1 << 20);
   pass();
   CHECK(admitted() == 4);
@@ -76,7 +76,9 @@ TEST_CASE_FIXTURE(both_ends, "4 MiB may be unmatched, and no more") {
   for (std::size_t i = 0; i < 5; ++i) CHECK(received[i]->buffer == pattern(1 << 20, i));
 }
 
-TEST_CASE_FIXTURE(both_ends, "a send of any size goes when nothing is unmatched, and only then") {
+TEST_CASE_FIXTURE(
+    both_ends,
+    "a send larger than the window starts only when nothing is unmatched, and smaller sends wait behind it") {
   auto& first = send(9 << 20);
   CHECK(first.invocation == 0);
   auto& second = send(9 << 20);
@@ -96,7 +98,7 @@ TEST_CASE_FIXTURE(both_ends, "a send of any size goes when nothing is unmatched,
   CHECK(received[1]->buffer == pattern(9 << 20, 1));
 }
 
-TEST_CASE_FIXTURE(both_ends, "a receiver in step never makes its sender wait or ask") {
+TEST_CASE_FIXTURE(both_ends, "a sender whose receiver keeps up never waits or asks") {
   for (int i = 0; i < 500; ++i) {
     receive(100);
     send(100);
@@ -108,7 +110,8 @@ TEST_CASE_FIXTURE(both_ends, "a receiver in step never makes its sender wait or 
   CHECK(received.back()->buffer == pattern(100, 499));
 }
 
-TEST_CASE_FIXTURE(both_ends, "a send that times out while it waits takes no invocation and holds up nobody") {
+TEST_CASE_FIXTURE(both_ends,
+                  "a send that times out while it waits for room uses no invocation and does not delay the next send") {
   for (int i = 0; i < 64; ++i) send(8);
   auto& late = send(8, 0, clock.deadline_in(5'000'000));
   auto& next = send(8);
@@ -122,7 +125,7 @@ TEST_CASE_FIXTURE(both_ends, "a send that times out while it waits takes no invo
   CHECK(received[64]->buffer == pattern(8, 65));
 }
 
-TEST_CASE_FIXTURE(both_ends, "a cancelled send that waits takes no invocation") {
+TEST_CASE_FIXTURE(both_ends, "a send that is cancelled while it waits for room uses no invocation") {
   for (int i = 0; i < 64; ++i) send(8);
   watched_send given_up;
   const auto payload = pattern(8, 999);
@@ -141,7 +144,7 @@ TEST_CASE_FIXTURE(both_ends, "a cancelled send that waits takes no invocation") 
   CHECK(received[64]->buffer == pattern(8, 64));
 }
 
-TEST_CASE_FIXTURE(both_ends, "sends that wait behind one another and are cancelled together take no invocations") {
+TEST_CASE_FIXTURE(both_ends, "sends that wait behind one another and are cancelled together use no invocations") {
   send(3 << 20);
   const auto much = pattern(3 << 20, 998);
   const auto little = pattern(1 << 10, 999);
@@ -168,7 +171,7 @@ TEST_CASE_FIXTURE(both_ends, "sends that wait behind one another and are cancell
   CHECK(next.invocation == 1);
 }
 
-TEST_CASE_FIXTURE(both_ends, "a large send that waits and times out lets the small ones behind it go") {
+TEST_CASE_FIXTURE(both_ends, "the small send behind a large waiting send starts when the large one times out") {
   send(1 << 20);
   auto& large = send(8 << 20, 0, clock.deadline_in(5'000'000));
   auto& small = send(8);
@@ -179,7 +182,7 @@ TEST_CASE_FIXTURE(both_ends, "a large send that waits and times out lets the sma
   CHECK(small.invocation == 1);
 }
 
-TEST_CASE_FIXTURE(both_ends, "sends that wait behind one another and are late together take no invocations") {
+TEST_CASE_FIXTURE(both_ends, "sends that wait behind one another and time out together use no invocations") {
   send(3 << 20);
   const time_ns deadline = clock.deadline_in(5'000'000);
   auto& large = send(3 << 20, 0, deadline);
@@ -191,7 +194,7 @@ TEST_CASE_FIXTURE(both_ends, "sends that wait behind one another and are late to
   CHECK(send(8).invocation == 1);
 }
 
-TEST_CASE("an edge goes on when the 32 bits of its stamps are used up") {
+TEST_CASE("an edge keeps working when the 32-bit invocation numbers of its stamps wrap around") {
   constexpr std::uint64_t first = 0xfffffff0U;
   both_ends e({.invocations = 8}, {}, first);
   for (std::size_t i = 0; i < 40; ++i) {
@@ -212,7 +215,7 @@ TEST_CASE("an edge goes on when the 32 bits of its stamps are used up") {
   }
 }
 
-TEST_CASE("lost reports of what was matched are repaired") {
+TEST_CASE("a sender recovers lost reports of matched messages by asking for them") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     auto dice = std::make_shared<random_stream>(seed, 1);
     memory_link_options o;
@@ -227,7 +230,7 @@ TEST_CASE("lost reports of what was matched are repaired") {
   }
 }
 
-TEST_CASE("a sender that has to wait again asks at once, however long it had to wait before") {
+TEST_CASE("a sender that has to wait again asks soon, however long its last wait was") {
   const auto dark = std::make_shared<bool>(true);
   memory_link_options o;
   o.lose = [dark](rank_id, rank_id, link::channel on) { return on == link::channel::control && *dark; };
@@ -252,7 +255,7 @@ TEST_CASE("a sender that has to wait again asks at once, however long it had to 
   CHECK(e.admitted() == 131);
 }
 
-TEST_CASE("until its receiver has answered, all streams of an edge together send no more than may be sent early") {
+TEST_CASE("until its receiver has answered, all streams of an edge together send no more than the early allowance") {
   const auto dark = std::make_shared<bool>(true);
   memory_link_options o;
   o.lose = [dark](rank_id, rank_id, link::channel on) { return on == link::channel::control && *dark; };
@@ -293,7 +296,7 @@ TEST_CASE("a first message of any size leaves before its receiver has answered, 
   CHECK(e.out.allowance().taken_bytes() == 0);  // the allowance is free for the process that replaces the failed one
 }
 
-TEST_CASE("of a share that is smaller than any message, one message at a time is sent") {
+TEST_CASE("the early share of a sender is its part of half the room, at most 64 MiB, and a share of zero has no room") {
   CHECK(early_share(1 << 20, 2) == 512 << 10);
   CHECK(early_share(most_early_bytes, 2) == 64U << 20U);
   CHECK(early_share(most_early_bytes, 1025) == 512 << 10);
@@ -321,7 +324,7 @@ TEST_CASE("two tags under window pressure, received in the opposite order, do no
   }
 }
 
-TEST_CASE("receives too small for their messages do not eat up the window") {
+TEST_CASE("receives that are too small for their messages do not use up the window") {
   both_ends e({.invocations = 2, .bytes = 1 << 20});
   for (int i = 0; i < 10; ++i) e.send(100);
   for (std::size_t i = 0; i < 10; ++i) {
@@ -331,7 +334,7 @@ TEST_CASE("receives too small for their messages do not eat up the window") {
   }
 }
 
-TEST_CASE_FIXTURE(both_ends, "a failed send poisons its index and the next one is fine") {
+TEST_CASE_FIXTURE(both_ends, "a failed send poisons its index and its receive ends with the send's first error") {
   const actors::outgoing failed = out.begin(0, 10, 0);
   {
     part_sender parts(links[0], 1, failed.mark);
@@ -346,7 +349,7 @@ TEST_CASE_FIXTURE(both_ends, "a failed send poisons its index and the next one i
   CHECK(sending.flight.in_order().back().what == flight_event::send_failed);
 }
 
-TEST_CASE_FIXTURE(both_ends, "when the edge fails whoever waits for room is told, and who comes later") {
+TEST_CASE_FIXTURE(both_ends, "when the edge fails, waiting sends and later sends end with its error") {
   for (int i = 0; i < 66; ++i) send(8);
   pass();
   out.fail(errc::peer_failed);
@@ -356,7 +359,7 @@ TEST_CASE_FIXTURE(both_ends, "when the edge fails whoever waits for room is told
   CHECK(send(8).ended == errc::peer_failed);
 }
 
-TEST_CASE_FIXTURE(both_ends, "both flight recorders tell the same story") {
+TEST_CASE_FIXTURE(both_ends, "the sender's flight recorder has one correct record for each send") {
   for (std::size_t i = 0; i < 20; ++i) {
     receive(50, static_cast<std::uint32_t>(i % 3));
     send(50, static_cast<std::uint32_t>(i % 3));
@@ -376,7 +379,7 @@ TEST_CASE_FIXTURE(both_ends, "both flight recorders tell the same story") {
   }
 }
 
-TEST_CASE_FIXTURE(both_ends, "a sender uses as many tags as its receiver takes beside rehearsals, and no more") {
+TEST_CASE_FIXTURE(both_ends, "a sender may use 65536 tags, and one more is refused") {
   const std::vector<std::byte> one(1);
   std::list<watched_send> all;
   for (std::uint32_t tag = 0; tag < most_tags; ++tag) {
@@ -387,7 +390,7 @@ TEST_CASE_FIXTURE(both_ends, "a sender uses as many tags as its receiver takes b
   CHECK_THROWS_WITH(static_cast<void>(out.awaits_answer(most_tags, 1)), doctest::Contains("more than 65536 tags"));
 }
 
-TEST_CASE("random sizes, tags and orders arrive exactly, whatever the window") {
+TEST_CASE("messages of random sizes and tags arrive exactly, in any order of receives and with any window") {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     random_stream dice(seed, 2);
     both_ends e({.invocations = 1 + dice.below(8), .bytes = 1 + dice.below(20'000)});
@@ -430,7 +433,7 @@ struct out_of_memory final : link_over {
 };
 }  // namespace
 
-TEST_CASE("a poison that the transport does not take is said later: a receive that the next stamp has matched ends") {
+TEST_CASE("a poison that the transport refuses is sent later and ends the receive that the next stamp has matched") {
   edge_pair e;
   runtime::scope tasks(e.clock);
   std::array<watched_receive, 2> in;

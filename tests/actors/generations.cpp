@@ -12,7 +12,7 @@ using actors::generation_verdict;
 using actors::judge;
 using runtime::errc;
 
-TEST_CASE("of two generations the one that knows of more restarts is to come, others have ended") {
+TEST_CASE("a generation that counts more restarts is to come, and any other different generation has ended") {
   const std::uint64_t mine = generation_of(0x123, 7);
   CHECK(judge(mine, mine) == generation_verdict::current);
   CHECK(judge(generation_of(0x123, 8), mine) == generation_verdict::to_come);
@@ -24,7 +24,7 @@ TEST_CASE("of two generations the one that knows of more restarts is to come, ot
   CHECK(judge(generation_of(1, 0xffff), generation_of(1, 0)) == generation_verdict::ended);
 }
 
-TEST_CASE("generations count the restarts of participants, and of ranks that they are coupled with") {
+TEST_CASE("a generation counts the restarts of its participants and of the ranks that are coupled with them") {
   const auto op = actors::declare_edge("activations", 0, 1, "");
   runtime::incarnations all(std::vector<std::uint64_t>{11, 12, 13});
   const auto restarts = [&](const std::vector<runtime::rank_id>& coupled) {
@@ -42,7 +42,8 @@ TEST_CASE("generations count the restarts of participants, and of ranks that the
   CHECK(restarts({0, 1, 2}) == 3);
 }
 
-TEST_CASE("data of a generation that is not known yet waits for it, outside of this one") {
+TEST_CASE(
+    "data of a generation that is not known yet is kept for that generation and not received in the current one") {
   edge_pair e;
   watched_receive r{std::vector<std::byte>(8), {}, {}};
   runtime::scope s(e.clock);
@@ -63,7 +64,8 @@ TEST_CASE("data of a generation that is not known yet waits for it, outside of t
   e.pass();
 }
 
-TEST_CASE("a sender ends when its receiver says that its generation has, and on no other word") {
+TEST_CASE(
+    "a sender ends when its receiver says that the sender's generation has ended, and not for another generation") {
   edge_pair e;
   int told = 0;
   e.out.on_ended([&] { ++told; });
@@ -78,7 +80,7 @@ TEST_CASE("a sender ends when its receiver says that its generation has, and on 
   CHECK(told == 1);
 }
 
-TEST_CASE("what another generation says was matched opens no window") {
+TEST_CASE("a report of matched messages from another generation opens no window") {
   edge_pair e;
   watched_send w;
   runtime::scope s(e.clock);
@@ -99,7 +101,7 @@ TEST_CASE("what another generation says was matched opens no window") {
   CHECK(e.out.all_matched());
 }
 
-TEST_CASE("a router takes the frames of a new process, and of no other, once it has forgotten the old one") {
+TEST_CASE("a router accepts the frames of a new process only after it has forgotten the old process") {
   runtime::virtual_time clock;
   memory_world links(clock, 2);
   std::vector<std::uint64_t> incarnations{5, 6};

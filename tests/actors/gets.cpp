@@ -78,7 +78,7 @@ TEST_CASE("a payload is not offered once its edge has failed, as nobody would wa
   CHECK(o.buffer == std::vector<std::byte>(o.buffer.size()));  // nothing was read
 }
 
-TEST_CASE("a payload that is being read when its edge fails is the caller's again after that") {
+TEST_CASE("the caller gets the memory of a payload back only after a read that was in flight when the edge failed") {
   offering o;
   o.receive();
   o.send();
@@ -91,7 +91,7 @@ TEST_CASE("a payload that is being read when its edge fails is the caller's agai
   CHECK(o.buffer == o.right);
 }
 
-TEST_CASE("memory that is registered while a payload is got does not make the receiver forget where that lies") {
+TEST_CASE("registering memory during a get does not make the receiver forget where the offered payload lies") {
   offering o;
   o.send();
   o.pass();
@@ -120,7 +120,7 @@ TEST_CASE("memory that is registered while a payload is got does not make the re
   CHECK(may_be_got());
 }
 
-TEST_CASE("a reader that says nothing is waited for as long as a rank that lives may be silent") {
+TEST_CASE("a sender waits for a silent reader of a failed edge about as long as the detection time") {
   constexpr time_ns second = 1'000'000'000;
   const auto waits = [&](time_ns detection_ns, time_ns span) {
     memory_link_options o = slow_reads();

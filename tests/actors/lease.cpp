@@ -68,7 +68,7 @@ TEST_CASE("an entry assigns its segments in order and then its tail, and later e
   CHECK(runs(5) == trial_a);
 }
 
-TEST_CASE("a promise is kept at the gate, repeated as it was, and lifted by its entry") {
+TEST_CASE("a reader keeps its promise at the gate, repeats it unchanged, and is released by the campaign's entry") {
   lease_reader h(generation, c0);
   h.start();
   const auto promise = h.on_prepare(prepare_of(1), 2);
@@ -95,7 +95,7 @@ TEST_CASE("an abort lifts the gate and changes nothing else") {
   CHECK(h.start().digest == c0);
 }
 
-TEST_CASE("a prepare repairs the schedule that was lost before it") {
+TEST_CASE("a prepare letter repairs an earlier schedule letter that was lost") {
   lease_reader h(generation, c0);
   h.on_prepare(prepare_of(1), 0);
   const auto a = h.on_prepare(prepare_of(2, 0, {decision(0, winner)}), 5);
@@ -105,7 +105,7 @@ TEST_CASE("a prepare repairs the schedule that was lost before it") {
   CHECK(h.start().digest == winner);
 }
 
-TEST_CASE("letters with a gap, of another generation or against what is known change nothing") {
+TEST_CASE("letters with a gap, of another generation, or that contradict known entries change nothing") {
   lease_reader h(generation, c0);
   CHECK(h.on_prepare(prepare_of(3), 0).what == kind::refuse);
   CHECK(h.may_start());
@@ -124,7 +124,8 @@ TEST_CASE("letters with a gap, of another generation or against what is known ch
   CHECK(h.start().digest == winner);
 }
 
-TEST_CASE("the writer schedules from the largest promise and tells each what it has not acknowledged") {
+TEST_CASE(
+    "the writer schedules from the largest promise and sends each reader the entries that it has not acknowledged") {
   lease_writer w(generation, c0, 2);
   CHECK(w.letter_to(0).what == lease_letter::kind::nothing);
   w.prepare();
@@ -146,7 +147,7 @@ TEST_CASE("the writer schedules from the largest promise and tells each what it 
   CHECK(w.letter_to(1).entries.size() == 2);
 }
 
-TEST_CASE("the writer hears what cannot be true") {
+TEST_CASE("the writer recognizes answers that cannot be true") {
   lease_writer w(generation, c0, 2);
   w.prepare();
   w.on_answer(0, {kind::promise, generation, 1, 7, 0});
@@ -159,8 +160,8 @@ TEST_CASE("the writer hears what cannot be true") {
   CHECK(w.on_answer(1, {kind::refuse, generation, 1, 0, 0}) == heard::refused);
 }
 
-TEST_CASE("in every build, whoever starts at a gate, schedules without promises or aborts what exists breaks a named "
-          "invariant") {
+TEST_CASE(
+    "in every build, starting at a gate or preparing, scheduling or aborting out of turn breaks a named invariant") {
   struct careless_holder : lease_reader {
     using lease_reader::lease_reader;
     void forget_the_log() { log_ = lease_log(c0); }

@@ -371,7 +371,7 @@ void check_safe(const bounds& b) {
 
 }  // namespace
 
-TEST_CASE("no interleaving lets two participants run one invocation with different configs, and none gets stuck") {
+TEST_CASE("in no interleaving do two participants run one invocation with different configs, or get stuck") {
   SUBCASE("two participants, one campaign") { check_safe({.invocations = 3, .campaigns = 1}); }
   SUBCASE("two campaigns: a trial with its dead-man's switch, then the decision") {
     check_safe({.invocations = 2, .campaigns = 2, .margins = {1}, .acknowledgements = false});
@@ -379,7 +379,7 @@ TEST_CASE("no interleaving lets two participants run one invocation with differe
   }
   SUBCASE("three participants") { check_safe({.participants = 3, .invocations = 2, .campaigns = 1, .margins = {0}}); }
   SUBCASE("participants that refuse") { check_safe({.invocations = 2, .campaigns = 1, .refusals = true}); }
-  SUBCASE("a coordinator that starts again from the op") {
+  SUBCASE("a coordinator that restarts with the log kept in the op") {
     check_safe({.invocations = 2, .campaigns = 1, .coordinator = restart::log_kept_in_op});
   }
   SUBCASE("a coordinator whose log is lost begins another generation") {
@@ -387,8 +387,8 @@ TEST_CASE("no interleaving lets two participants run one invocation with differe
   }
 }
 
-TEST_CASE("the exploration finds what is broken") {
-  SUBCASE("no gate: activate past all reported indices") {
+TEST_CASE("the exploration finds each planted fault") {
+  SUBCASE("participants without a gate") {
     CHECK_FALSE(explore<without_gate>({.invocations = 4, .campaigns = 1}).safe);
   }
   SUBCASE("a gate that lets one invocation through") {
@@ -397,7 +397,7 @@ TEST_CASE("the exploration finds what is broken") {
   SUBCASE("a promise that changes when it is asked for again") {
     CHECK_FALSE(explore<promise_that_changes>({.invocations = 3, .campaigns = 1}).safe);
   }
-  SUBCASE("a coordinator that lost its log and numbers again inside the generation") {
+  SUBCASE("a coordinator that lost its log and reuses numbers within the generation") {
     CHECK_FALSE(
         explore<honest>({.invocations = 1, .campaigns = 1, .margins = {0}, .coordinator = restart::log_lost}).safe);
   }

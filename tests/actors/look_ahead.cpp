@@ -127,14 +127,14 @@ TEST_CASE("with look-ahead 1 and 2 no interleaving lets two participants run one
   }
 }
 
-TEST_CASE("a worker that does not wait for the stamp of n - d is found broken") {
+TEST_CASE("the exploration finds a worker that does not wait for the stamp of n - d") {
   for (const std::uint64_t depth : {1U, 2U}) {
     const verdict v = explore(2, depth, depth + 2, worker_rule::does_not_wait);
     CHECK(v.two_configs);
   }
 }
 
-TEST_CASE("the leader writes the config of an invocation once, in order, and knows the first d without writing") {
+TEST_CASE("the leader knows the configs of the first d invocations, and writes those of later invocations in order") {
   ahead_writer log(2, c0);
   CHECK(*log.config_of(0) == c0);
   CHECK(*log.config_of(1) == c0);
@@ -146,7 +146,7 @@ TEST_CASE("the leader writes the config of an invocation once, in order, and kno
   CHECK_FALSE(log.config_of(2));
 }
 
-TEST_CASE("a stamp that contradicts an earlier one is refused, one that repeats it is not") {
+TEST_CASE("a stamp that contradicts an earlier stamp is refused, and one that repeats it is accepted") {
   ahead_reader seen(1, c0);
   CHECK(seen.learn(0, c0, other));
   CHECK(seen.learn(0, c0, other));
@@ -157,7 +157,7 @@ TEST_CASE("a stamp that contradicts an earlier one is refused, one that repeats 
   CHECK(*seen.config_of(1) == other);
 }
 
-TEST_CASE("what one does not know is not a contradiction, and may come later") {
+TEST_CASE("a stamp that leaves a later config unknown is accepted, and a second stamp may supply that config") {
   ahead_reader seen(2, c0);
   CHECK(seen.learn(2, other, 0));
   CHECK_FALSE(seen.config_of(4));
@@ -165,13 +165,13 @@ TEST_CASE("what one does not know is not a contradiction, and may come later") {
   CHECK(*seen.config_of(4) == c0);
 }
 
-TEST_CASE("stamps of invocations far beyond all others find no place") {
+TEST_CASE("a stamp of an invocation far beyond all others is refused") {
   ahead_reader seen(1, c0);
   CHECK_FALSE(seen.learn(1'000'000'000, c0, c0));
   CHECK(seen.learn(invocation_log<int>::most - 2, other, c0));
 }
 
-TEST_CASE("the size of an invocation to come is guessed from what followed the present size") {
+TEST_CASE("the size of a later invocation is predicted from the sizes that followed the present size before") {
   size_history h(2);
   const std::uint64_t pattern[] = {100, 1'000'000, 5'000, 100, 1'000'000, 5'000, 100};
   for (std::uint64_t n = 0; n < 7; ++n) h.begun(n, pattern[n]);

@@ -59,7 +59,7 @@ std::string row_of(standing from) {
 
 }  // namespace
 
-TEST_CASE("membership: the table, pair by pair") {
+TEST_CASE("membership: each pair of standing and evidence leads to the standing and the effects of the table") {
   CHECK(row_of(standing::in_touch) == "said_goodbye -> leaving: await_goodbye\n"
                                       "said_error -> ended: close_link tell_ended\n"
                                       "said_dead -> lost: publish close_link tell_dead\n"
@@ -92,7 +92,7 @@ TEST_CASE("membership: the table, pair by pair") {
                                       "newer_process -> replaced: close_link\n");
 }
 
-TEST_CASE("membership: ops are told of a process once, and its link is closed or down before") {
+TEST_CASE("membership: ops learn once that a process has ended, and only after its link is closed or down") {
   // All sequences of five pieces of evidence about one process.
   std::uint64_t walks = 0;
   struct walk {
@@ -122,7 +122,7 @@ TEST_CASE("membership: ops are told of a process once, and its link is closed or
   CHECK(walks > 60'000);
 }
 
-TEST_CASE("membership: what a rank has said of itself stands, whatever is found out later") {
+TEST_CASE("membership: later evidence, except of a newer process, does not undo a rank's own goodbye or error") {
   for (const evidence e : all_evidence()) {
     if (e == evidence::newer_process) continue;
     const standing after_goodbye = next(standing::leaving, e).to;
@@ -192,7 +192,7 @@ int each_order(std::vector<evidence> news, const std::vector<std::pair<evidence,
 
 }  // namespace
 
-TEST_CASE("membership: a rank that is killed is told once, published, and with the reason of the page") {
+TEST_CASE("membership: in every order of news, ops learn once that a rank was killed, with the reason on the page") {
   using e = evidence;
   const int orders = each_order({e::said_dead, e::fell_silent, e::verdict, e::found_dead, e::link_broke}, {},
                                 [](const std::vector<e>& news) {
@@ -215,7 +215,7 @@ TEST_CASE("membership: a rank that is killed is told once, published, and with t
   CHECK(orders == 120);
 }
 
-TEST_CASE("membership: a message torn down here cuts a rank off; it is published only if somebody else finds it dead") {
+TEST_CASE("membership: a local teardown cuts a rank off and publishes no death until another rank reports that death") {
   using e = evidence;
   watched w;
   for (const e one : {e::link_cut, e::link_broke, e::found_dead}) w.peers.hear(2, one, {"seen", {}});
@@ -226,14 +226,14 @@ TEST_CASE("membership: a message torn down here cuts a rank off; it is published
   CHECK(w.page.contains(2));
 }
 
-TEST_CASE("membership: who ends because of a death is not its cause: the page's verdicts are heard first") {
+TEST_CASE("membership: a rank that ends because of a death is not named as its cause because the page is read first") {
   watched w;
   w.page.emplace(3, "it was stopped");  // only the page says so yet
   w.peers.hear(2, evidence::link_broke, {"its connection broke", {}});
   CHECK(w.told == std::vector<std::string>{"3 dead: it was stopped", "2 dead: the page has it"});
 }
 
-TEST_CASE("membership: what is found out of the process before does not touch the newer one that waits") {
+TEST_CASE("membership: evidence about the older process does not affect the newer one that waits to be accepted") {
   using e = evidence;
   struct slow final : membership::outside {  // closing the link takes time
     membership peers{3, 0, *this};
@@ -264,7 +264,7 @@ TEST_CASE("membership: what is found out of the process before does not touch th
   CHECK(w.taken_in == 1);
 }
 
-TEST_CASE("membership: a newer process without an address is not taken in, and its rank stays lost") {
+TEST_CASE("membership: a newer process without an address is not accepted, and its rank stays lost") {
   watched w;
   w.has_address = false;
   w.peers.hear(2, evidence::said_dead, {"it was killed", {}});
@@ -273,7 +273,7 @@ TEST_CASE("membership: a newer process without an address is not taken in, and i
   CHECK(w.told.size() == 1);
 }
 
-TEST_CASE("membership: a rank that the others hold dead learns nothing of them, and ends") {
+TEST_CASE("membership: a rank that the others hold dead tells its ops nothing about the others, and ends") {
   watched w;
   w.fenced = "it was stopped for 3 s";
   for (const evidence e : {evidence::link_broke, evidence::said_error, evidence::fell_silent, evidence::verdict})
@@ -286,7 +286,7 @@ TEST_CASE("membership: a rank that the others hold dead learns nothing of them, 
   CHECK(replaced.ended_fenced == 1);
 }
 
-TEST_CASE("membership: a rank that has said that it ends holds nobody dead who closes their connection then") {
+TEST_CASE("membership: a rank that has announced its end holds no peer dead that closes its connection afterwards") {
   watched w;
   w.peers.leave();
   for (const evidence e : {evidence::link_broke, evidence::fell_silent}) w.peers.hear(1, e, {"seen", {}});
@@ -294,7 +294,7 @@ TEST_CASE("membership: a rank that has said that it ends holds nobody dead who c
   CHECK(w.told.empty());
 }
 
-TEST_CASE("losses: what is found out first stands, and a vanished rank names the loss that it followed") {
+TEST_CASE("losses: the first loss of a rank stands, and a vanished rank names the loss that it followed") {
   losses gone(0, false);
   const loss* const first = gone.add(2, "it was killed", departure::died, 5);
   REQUIRE(first != nullptr);
@@ -310,7 +310,7 @@ TEST_CASE("losses: what is found out first stands, and a vanished rank names the
   CHECK_FALSE(gone.has_failed(2));
 }
 
-TEST_CASE("losses: a send that failed is traced to a rank that went within the last second") {
+TEST_CASE("losses: a failed send is traced to a rank that was lost within the last second") {
   losses gone(0, false);
   gone.add(2, "it was killed", departure::died, 1'000'000'000);
   const error send(errc::send_failed, {.op = "acts 0->1", .rank = 0, .peer = 1}, "its sender gave up");

@@ -170,7 +170,7 @@ memory_link_options landing_by_hand() {
 
 }  // namespace
 
-TEST_CASE("a buffer that its owner is still at work on gets no credit, and its message comes another way") {
+TEST_CASE("a buffer that its owner is still using gets no credit, and its message arrives by another config") {
   putting e;
   e.device.at_work = true;
   watched& first = e.receive(1000);
@@ -190,7 +190,7 @@ TEST_CASE("a buffer that its owner is still at work on gets no credit, and its m
   CHECK(e.holds(second, 1));
 }
 
-TEST_CASE("a buffer gets its credit when its owner's work has ended, and those behind it do not overtake it") {
+TEST_CASE("a buffer gets its credit when its owner's work has ended, and later buffers do not overtake it") {
   putting e;
   e.device.at_work = true;
   watched& first = e.receive(1000);
@@ -209,7 +209,8 @@ TEST_CASE("a buffer gets its credit when its owner's work has ended, and those b
   CHECK(e.holds(third, 2));
 }
 
-TEST_CASE("a payload that is still written waits for its credit meanwhile, for nothing else, and in its place") {
+TEST_CASE(
+    "a payload that is being written waits for a credit or the end of the writing, and later sends wait behind it") {
   putting e;
   e.sender_device.at_work = true;
   put_or_sent& put = e.send(1000);
@@ -237,7 +238,7 @@ TEST_CASE("a payload that is still written waits for its credit meanwhile, for n
   CHECK(e.holds(third, 2));
 }
 
-TEST_CASE("a payload that is given up while it is written lets those behind it go on") {
+TEST_CASE("the sends behind a send that is cancelled while its payload is being written continue") {
   putting e;
   e.sender_device.at_work = true;
   put_or_sent& given_up = e.sends.emplace_back();
@@ -256,10 +257,10 @@ TEST_CASE("a payload that is given up while it is written lets those behind it g
   CHECK(e.sender_device.waiting.empty());
 }
 
-TEST_CASE("a message is put where there is a credit, and the receive ends only after the fence") {
+TEST_CASE("a message with a credit is put, and its receive ends only after the fence") {
   memory_link_options o = landing_by_hand();
-  SUBCASE("and the stamp that the sender sends then") { o.announces = announcements::none; }
-  SUBCASE("which brings the stamp") { o.announces = announcements::arrive; }
+  SUBCASE("the sender sends the stamp after the fence") { o.announces = announcements::none; }
+  SUBCASE("the fence brings the stamp") { o.announces = announcements::arrive; }
   putting e(std::move(o));
   auto [r, s] = e.put_one();
   CHECK(s.digest == put_digest);
@@ -272,11 +273,11 @@ TEST_CASE("a message is put where there is a credit, and the receive ends only a
   CHECK(s.ended == errc::none);
 }
 
-TEST_CASE("with a fence that does nothing the stamp overtakes the data") {
+TEST_CASE("the stamp overtakes the data if the fence does nothing") {
   memory_link_options o = landing_by_hand();
   o.fence = memory_link_options::fences::do_nothing;
-  SUBCASE("that the sender sends") { o.announces = announcements::none; }
-  SUBCASE("that it brings") { o.announces = announcements::arrive; }
+  SUBCASE("the sender sends the stamp") { o.announces = announcements::none; }
+  SUBCASE("the fence brings the stamp") { o.announces = announcements::arrive; }
   putting e(std::move(o));
   auto& r = e.receive(200);
   e.pass();
@@ -286,7 +287,7 @@ TEST_CASE("with a fence that does nothing the stamp overtakes the data") {
   CHECK_FALSE(e.holds(r, 0));
 }
 
-TEST_CASE("without a credit, or with one that is too small, another config is stamped and nobody waits") {
+TEST_CASE("without a credit, or with one that is too small, the sender stamps another config and does not wait") {
   putting e;
   auto& early = e.send(100);
   e.pass();
@@ -307,7 +308,8 @@ TEST_CASE("without a credit, or with one that is too small, another config is st
   CHECK(e.links.puts().outside == 0);
 }
 
-TEST_CASE("a receive that times out with a credit out ends when the sender has answered, and the later ones move up") {
+TEST_CASE("a receive that times out with an outstanding credit ends when the sender has answered, and the later ones "
+          "move up") {
   putting e;
   auto& a = e.receive(200, e.clock.deadline_in(100'000));
   auto& b = e.receive(300);
@@ -328,7 +330,7 @@ TEST_CASE("a receive that times out with a credit out ends when the sender has a
   CHECK(e.holds(b, 0));
 }
 
-TEST_CASE("a revoke whose answer is lost is sent again soon, and as often as the control window has room") {
+TEST_CASE("a revoke is repeated soon, and a bounded number of times, until its answer arrives") {
   putting e;
   auto& a = e.receive(200, e.clock.deadline_in(100'000));
   e.pass(50'000);
@@ -355,7 +357,7 @@ TEST_CASE("a revoke whose answer is lost is sent again soon, and as often as the
   CHECK(b.ended == errc::timeout);
 }
 
-TEST_CASE("a receive whose invocation has begun when the revoke comes waits for its data") {
+TEST_CASE("a receive whose invocation has begun when its revoke arrives waits for its data") {
   putting e(landing_by_hand());
   auto& a = e.receive(200, e.clock.deadline_in(100'000));
   e.pass(50'000);
@@ -382,7 +384,7 @@ TEST_CASE("a receive past its deadline does not end while its sender may be writ
   CHECK(s.ended == errc::none);
 }
 
-TEST_CASE("a credit that comes after its revoke is not used") {
+TEST_CASE("a credit that arrives after its revoke is not used") {
   putting e;
   time_ns credits_take = 3'000'000;
   // The second control message, the revoke, overtakes the first one, the credit.
@@ -400,7 +402,7 @@ TEST_CASE("a credit that comes after its revoke is not used") {
   CHECK(e.links.puts().landed == 0);
 }
 
-TEST_CASE("a cancelled receive waits for the answer, and for the data if its invocation has begun") {
+TEST_CASE("a cancelled receive waits for the sender's answer, and for its data if its invocation has begun") {
   putting e(landing_by_hand());
   scope inner(e.clock);
   watched a;
@@ -427,7 +429,7 @@ TEST_CASE("a cancelled receive waits for the answer, and for the data if its inv
   CHECK(b.ended == errc::cancelled);
 }
 
-TEST_CASE("where the link brings the stamp, a receive does not wait for its sender once the put has landed") {
+TEST_CASE("if the link brings the stamp, a receive ends when the put has landed, without waiting for its sender") {
   memory_link_options o = landing_by_hand();
   o.announces = announcements::arrive;
   putting e(std::move(o));
@@ -445,10 +447,10 @@ TEST_CASE("where the link brings the stamp, a receive does not wait for its send
   CHECK(sent_by_itself() == 0);
 }
 
-TEST_CASE("a send that is cancelled while its stamp is under way takes nothing from the receiver") {
+TEST_CASE("a send cancelled while its stamp is in flight still ends its receive and does not affect the next message") {
   memory_link_options o = landing_by_hand();
-  SUBCASE("with the fence") { o.announces = announcements::arrive; }
-  SUBCASE("behind the fence: it is poison then") { o.announces = announcements::none; }
+  SUBCASE("the stamp arrives with the fence") { o.announces = announcements::arrive; }
+  SUBCASE("a poison follows the fence instead of the stamp") { o.announces = announcements::none; }
   const bool brought = o.announces == announcements::arrive;
   putting e(std::move(o));
   auto& r = e.receive(200);
@@ -469,7 +471,7 @@ TEST_CASE("a send that is cancelled while its stamp is under way takes nothing f
   CHECK(e.holds(next, 1));
 }
 
-TEST_CASE("where the fence that should bring the stamp is cut short, the receiver hears of it by another one") {
+TEST_CASE("if the fence that carries the stamp is cut short, the receiver still learns that the send has failed") {
   memory_link_options o = landing_by_hand();
   o.announces = announcements::cut_short;
   putting e(std::move(o));
@@ -481,7 +483,7 @@ TEST_CASE("where the fence that should bring the stamp is cut short, the receive
   CHECK(r.ended == errc::send_failed);
 }
 
-TEST_CASE("what was put by half is never announced") {
+TEST_CASE("a message that was put only in part is never announced and its receive fails") {
   memory_link_options o = landing_by_hand();
   o.announces = announcements::arrive;
   putting e(std::move(o));
@@ -492,10 +494,10 @@ TEST_CASE("what was put by half is never announced") {
   CHECK(r.ended == errc::config_failed);
 }
 
-TEST_CASE("a send that fails after its put poisons only after the fence") {
+TEST_CASE("a send that fails after its put poisons its receive only after the fence") {
   memory_link_options o = landing_by_hand();
-  SUBCASE("that brings nothing") { o.announces = announcements::none; }
-  SUBCASE("that could have brought a stamp") { o.announces = announcements::arrive; }
+  SUBCASE("the fence brings no stamp") { o.announces = announcements::none; }
+  SUBCASE("the fence could bring a stamp") { o.announces = announcements::arrive; }
   putting e(std::move(o));
   auto [r, s] = e.put_one(ends::failing);
   CHECK_FALSE(r.ended);
@@ -505,18 +507,18 @@ TEST_CASE("a send that fails after its put poisons only after the fence") {
   CHECK(s.ended == errc::cancelled);
 }
 
-TEST_CASE("when the fence fails nothing is said to the receiver, and the sender has lost its peer") {
+TEST_CASE("when the fence fails, the receiver hears nothing, and the sender has lost its peer") {
   memory_link_options o = landing_by_hand();
   o.fence = memory_link_options::fences::fail;
-  SUBCASE("by itself") { o.announces = announcements::none; }
-  SUBCASE("with its stamp") { o.announces = announcements::arrive; }
+  SUBCASE("a fence without a stamp") { o.announces = announcements::none; }
+  SUBCASE("a fence with the stamp") { o.announces = announcements::arrive; }
   putting e(std::move(o));
   auto [r, s] = e.put_one();
   CHECK(s.ended == errc::peer_failed);
   CHECK_FALSE(r.ended);
 }
 
-TEST_CASE("a sender that is only declared dead cannot write into memory that the user has back") {
+TEST_CASE("a living sender that was declared dead cannot write into memory that the user has back") {
   putting e(landing_by_hand());
   auto& r = e.receive(200);
   auto& plain = e.receive(200);
@@ -535,7 +537,7 @@ TEST_CASE("a sender that is only declared dead cannot write into memory that the
   CHECK(e.memory == before);
 }
 
-TEST_CASE("where a late write cannot be stopped the memory says that it is lost") {
+TEST_CASE("the memory says that it is lost if late writes cannot be stopped") {
   memory_link_options o = landing_by_hand();
   o.late = late_writes::may_land;
   putting e(std::move(o));
@@ -545,7 +547,7 @@ TEST_CASE("where a late write cannot be stopped the memory says that it is lost"
   CHECK(e.handle.lost());
 }
 
-TEST_CASE("a stamp that says put without a credit is refused") {
+TEST_CASE("a stamp that claims a put without a credit is refused") {
   putting e;
   e.handle = {};
   auto& r = e.receive(200);
@@ -557,7 +559,8 @@ TEST_CASE("a stamp that says put without a credit is refused") {
   CHECK(r.ended == errc::config_mismatch);
 }
 
-TEST_CASE("whatever the timing, what ends well is exact, in order, and no buffer changes once it is back") {
+TEST_CASE(
+    "with any timing, successful receives are exact and in order, and no buffer changes after its receive has ended") {
   std::size_t puts = 0;
   std::size_t revokes = 0;
   std::size_t timeouts = 0;

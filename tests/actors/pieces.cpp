@@ -20,7 +20,7 @@ std::vector<std::byte> body_of(std::size_t size) {
 
 }  // namespace
 
-TEST_CASE("pieces make the whole in whatever order they come, and once") {
+TEST_CASE("pieces form the whole once, in whatever order they arrive") {
   for (const std::size_t size :
        {std::size_t{1}, limits::piece_bytes, limits::piece_bytes + 1, 5 * limits::piece_bytes}) {
     const auto body = body_of(size);
@@ -46,7 +46,7 @@ TEST_CASE("pieces make the whole in whatever order they come, and once") {
   }
 }
 
-TEST_CASE("each source has its own whole, and a newer one replaces what an older one left") {
+TEST_CASE("each source has its own whole, and a newer whole replaces an unfinished older one") {
   piece_collector collector;
   const auto body = body_of(limits::piece_bytes + 10);
   const auto first = in_pieces(1, 1, body), second = in_pieces(1, 2, body);
@@ -58,7 +58,7 @@ TEST_CASE("each source has its own whole, and a newer one replaces what an older
   CHECK(collector.add(0, piece(second[0])));
 }
 
-TEST_CASE("pieces that cannot be are refused, and the right ones still make the whole") {
+TEST_CASE("impossible pieces are refused, and the correct pieces still form the whole") {
   piece_collector collector;
   const auto body = body_of(2 * limits::piece_bytes);
   const auto good = in_pieces(1, 1, body);

@@ -28,8 +28,7 @@ struct asker {
 
 }  // namespace
 
-TEST_CASE(
-    "a word is due at once, then after pauses that grow up to the longest, and each but the first counts as repeated") {
+TEST_CASE("a reminder is due at once and then after pauses that grow to the longest, and each repetition is counted") {
   edge_pair at;
   services& s = at.sending.shared;
   reminder<tempo{.first = 1'000'000, .longest = 4'000'000}> word;
@@ -56,7 +55,7 @@ TEST_CASE(
   CHECK(word.when() == never);
 }
 
-TEST_CASE("a timer says its word again until it is stopped") {
+TEST_CASE("a reminder timer repeats its message until it is stopped") {
   asker a;
   a.at.pass(20'000'000);
   REQUIRE(a.said_at.size() == 5);
@@ -71,7 +70,7 @@ TEST_CASE("a timer says its word again until it is stopped") {
   CHECK(a.said_at.size() == 5);
 }
 
-TEST_CASE("two ranks that wait for the same thing do not ask at the same moments") {
+TEST_CASE("two ranks that wait for one answer ask at different moments") {
   edge_pair at;
   services* const ranks[] = {&at.sending.shared, &at.receiving.shared};
   time_ns when[2];

@@ -152,8 +152,7 @@ task<> begin_and_wait(rooted_group& group, rank_id from, std::optional<std::uint
 
 }  // namespace
 
-TEST_CASE(
-    "a worker's failure that the leader passes on says whether that call was a trial, as the leader's own stamp did") {
+TEST_CASE("a worker's failure that the leader passes on has the trial flag of the leader's own stamp") {
   virtual_time clock;
   memory_world links(clock, 3);
   node here(clock, links[0]);
@@ -197,7 +196,7 @@ TEST_CASE(
   links[2].listen(link::channel::data, nullptr);
 }
 
-TEST_CASE("parts that come twice, early or in the wrong order are written once and where they belong") {
+TEST_CASE("parts that arrive twice, early or in the wrong order are written once and in the right place") {
   leader_alone a;
   const auto data = pattern(100, 3);
   const auto other = pattern(100, 9);
@@ -224,7 +223,7 @@ TEST_CASE("parts that come twice, early or in the wrong order are written once a
   CHECK(a.group.statistics().dropped == 2);
 }
 
-TEST_CASE("what is of another generation, from a stranger, or far ahead changes nothing") {
+TEST_CASE("messages of another generation, from a stranger, or far ahead change nothing") {
   leader_alone a;
   const auto data = pattern(100, 3);
   auto s = a.from_worker(0, 100);
@@ -252,15 +251,16 @@ TEST_CASE("what is of another generation, from a stranger, or far ahead changes 
 }
 
 TEST_CASE(
-    "parts that nobody asks for wait in bounded number; one more ends the invocation, and the next one has room") {
+    "a bounded number of unrequested parts waits; one more ends the invocation, and the next invocation has room") {
   leader_alone a;
-  constexpr std::size_t total = 2 * early_room::most_parts + 2;
+  constexpr std::size_t total = 2 * unclaimed_room::most_parts + 2;
   watched w;
   w.got.resize(total);
   scope working(a.clock);
   working.spawn(receive_two(a.group, w));
   const std::byte one{1};
-  for (std::size_t i = 1; i <= early_room::most_parts; ++i) a.inject(a.from_worker(0, total, i), std::span(&one, 1));
+  for (std::size_t i = 1; i <= unclaimed_room::most_parts; ++i)
+    a.inject(a.from_worker(0, total, i), std::span(&one, 1));
   pass(a.clock);
   CHECK_FALSE(w.ended);
   a.inject(a.from_worker(0, total, total - 1), std::span(&one, 1));
@@ -279,13 +279,13 @@ TEST_CASE(
   CHECK(next.got == data);
 }
 
-TEST_CASE("parts of a call that is not begun here are not dropped unheard: past their number somebody is told") {
+TEST_CASE("the group reports an overflow: parts of a call that has not begun here wait only in bounded number") {
   leader_alone a;
   int told = 0;
   a.group.on_overflow([&] { ++told; });
-  constexpr std::size_t total = early_room::most_parts + 1;
+  constexpr std::size_t total = unclaimed_room::most_parts + 1;
   const std::byte one{1};
-  for (std::size_t i = 0; i < early_room::most_parts; ++i) a.inject(a.from_worker(0, total, i), std::span(&one, 1));
+  for (std::size_t i = 0; i < unclaimed_room::most_parts; ++i) a.inject(a.from_worker(0, total, i), std::span(&one, 1));
   pass(a.clock);
   CHECK(told == 0);
   a.inject(a.from_worker(0, total, total - 1), std::span(&one, 1));
@@ -294,19 +294,19 @@ TEST_CASE("parts of a call that is not begun here are not dropped unheard: past 
   CHECK(a.group.statistics().refused == 1);
 }
 
-TEST_CASE("parts that wait are bounded in bytes, too, and what is taken or dropped makes room") {
-  early_room room;
+TEST_CASE("waiting parts are also bounded in bytes, and parts that are taken or dropped make room") {
+  unclaimed_room room;
   const std::byte somewhere{};
   const auto part = [&](std::uint64_t bytes) { return arrival(nullptr, {}, bytes, &somewhere, false); };
-  const auto drop = [](early_part p) { std::move(p).take().surrender(); };
-  arrival whole = part(early_room::most_bytes);
+  const auto drop = [](unclaimed_part p) { std::move(p).take().surrender(); };
+  arrival whole = part(unclaimed_room::most_bytes);
   CHECK(room.has_room_for(whole));
-  early_part first(std::move(whole), room);
+  unclaimed_part first(std::move(whole), room);
   arrival more = part(1);
   CHECK_FALSE(room.has_room_for(more));
-  const arrival remote(nullptr, {}, early_room::most_bytes, nullptr, true);
+  const arrival remote(nullptr, {}, unclaimed_room::most_bytes, nullptr, true);
   CHECK(room.has_room_for(remote));  // its payload stays in the sender's memory
-  early_part second(arrival(nullptr, {}, 5, nullptr, true), room);
+  unclaimed_part second(arrival(nullptr, {}, 5, nullptr, true), room);
   std::swap(first, second);
   drop(std::move(second));
   CHECK(room.has_room_for(more));
@@ -315,7 +315,7 @@ TEST_CASE("parts that wait are bounded in bytes, too, and what is taken or dropp
   more.surrender();
 }
 
-TEST_CASE("another config, another size, another cut and a poison end the invocation, and the worker is to blame") {
+TEST_CASE("another config, another size, another cut or a poison ends the invocation, and the worker is blamed") {
   const auto data = pattern(100, 3);
   const auto outcome_of = [&](auto&& change) {
     leader_alone a;
@@ -356,7 +356,7 @@ TEST_CASE("another config, another size, another cut and a poison end the invoca
   CHECK(outcome_of(poison(255)) == errc::send_failed);  // an unknown error code
 }
 
-TEST_CASE("data whose poison has overtaken it is let go, as nobody may ever begin that one") {
+TEST_CASE("data that arrives after its poison is dropped, because its invocation may never begin") {
   leader_alone a;
   const auto data = pattern(100, 3);
   auto poison = a.from_worker(0, 100, 0);
@@ -379,7 +379,7 @@ TEST_CASE("data whose poison has overtaken it is let go, as nobody may ever begi
   CHECK(a.group.statistics().early_parts == before.early_parts + 1);  // a part of the next invocation is kept
 }
 
-TEST_CASE("the leader asserts that a worker runs what it assigned, also when the invocation is over here") {
+TEST_CASE("the leader asserts that a worker runs the config that was assigned, even after the invocation has ended") {
   leader_alone a;
   const auto data = pattern(100, 3);
   scope working(a.clock);
@@ -413,7 +413,7 @@ TEST_CASE("the leader asserts that a worker runs what it assigned, also when the
   CHECK(broken.size() == 3);
 }
 
-TEST_CASE("nothing reads the buffer of a part whose invocation has gone") {
+TEST_CASE("no rank reads the buffer of a part after its invocation has ended") {
   leader_alone a;
   keeper at_worker;
   a.links[1].listen(link::channel::data, &at_worker);
@@ -433,7 +433,7 @@ TEST_CASE("nothing reads the buffer of a part whose invocation has gone") {
   a.links[1].listen(link::channel::data, nullptr);
 }
 
-TEST_CASE("a worker waits for the stamp of n - d, and no longer") {
+TEST_CASE("a worker waits for the stamp of invocation n - d before it begins n, and for no later stamp") {
   worker_alone a(2);
   std::vector<std::optional<std::uint64_t>> ran(4);
   scope working(a.clock);
@@ -455,7 +455,7 @@ TEST_CASE("a worker waits for the stamp of n - d, and no longer") {
   CHECK(working.running() == 0);
 }
 
-TEST_CASE("of two configs for an invocation that runs, a worker ends it, tells the leader, and names it (S1)") {
+TEST_CASE("a worker that gets two configs for a running invocation ends it, notifies the leader, and blames it (S1)") {
   worker_alone a(1);
   keeper at_leader;
   a.links[0].listen(link::channel::data, &at_leader);
@@ -490,7 +490,7 @@ TEST_CASE("of two configs for an invocation that runs, a worker ends it, tells t
   a.links[0].listen(link::channel::data, nullptr);
 }
 
-TEST_CASE("of two configs for an invocation to come, that one is ended and not the one whose stamp says so (S1)") {
+TEST_CASE("two configs for a later invocation end that invocation, and not the one whose stamp contradicts (S1)") {
   worker_alone a(1);
   std::vector<breach> broken;
   breach_watch watch([&](const breach& b) { broken.push_back(b); });
@@ -514,9 +514,8 @@ TEST_CASE("of two configs for an invocation to come, that one is ended and not t
   CHECK(outcome[0].why == errc::cancelled);
 }
 
-TEST_CASE(
-    "a worker that sends nothing reports what it ran; where that is not what its leader assigned it is named (S2), "
-    "and that config is out") {
+TEST_CASE("a worker that sends nothing reports the config it ran; S2 blames it for a wrong one and the assigned one is "
+          "excluded") {
   for (const bool obeys : {true, false}) {
     CAPTURE(obeys);
     virtual_time clock;
@@ -562,7 +561,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what a report of another generation, or of a stranger, says makes no room and accuses nobody (S5)") {
+TEST_CASE("a report from another generation or from a stranger makes no room and blames no rank (S5)") {
   leader_alone a(back_pressure::window, {.invocations = 2});
   router worker(a.clock, a.links[1], {});
   router stranger(a.clock, a.links[2], {});
@@ -592,7 +591,7 @@ TEST_CASE("what a report of another generation, or of a stranger, says makes no 
   CHECK(blamed == 1);
 }
 
-TEST_CASE("more calls than there is a place for may wait for their turn and fail, and those that follow work") {
+TEST_CASE("many more calls than the log has places for may wait and time out, and later calls succeed") {
   virtual_time clock;
   memory_world links(clock, 2);
   node at_leader(clock, links[0]);
@@ -628,7 +627,7 @@ TEST_CASE("more calls than there is a place for may wait for their turn and fail
   }
 }
 
-TEST_CASE("in every build, a leader that finds no place for what it assigns breaks a named invariant") {
+TEST_CASE("in every build, a leader that finds no place for its assignment breaks S1") {
   leader_alone a;
   // The largest depth that the log allows; no op is declared with it.
   constexpr std::uint64_t depth = invocation_log<std::uint64_t>::most;

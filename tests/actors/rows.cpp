@@ -18,7 +18,7 @@ std::int64_t end_ahead_of(const row_log& rows, std::uint64_t invocation, runtime
 
 }  // namespace
 
-TEST_CASE("what overtakes a message was no queue ahead of it") {
+TEST_CASE("a message that overtakes another one does not count as ahead of it") {
   runtime::virtual_time clock;
   row_log rows(clock);
   rows.set_measuring(true);
@@ -35,7 +35,7 @@ TEST_CASE("what overtakes a message was no queue ahead of it") {
   CHECK(end_ahead_of(rows, 3, 35) == 50);
 }
 
-TEST_CASE("of messages that began together those with lower numbers were ahead") {
+TEST_CASE("a message counts as ahead of others that began at the same time if its number is lower") {
   runtime::virtual_time clock;
   row_log rows(clock);
   rows.set_measuring(true);
@@ -44,7 +44,7 @@ TEST_CASE("of messages that began together those with lower numbers were ahead")
   CHECK(end_ahead_of(rows, 6, 60) == 70);
 }
 
-TEST_CASE("the latest ends are known, measured or not, of as many as are looked back to") {
+TEST_CASE("the latest end is known even without measuring, and the latest few while rows are measured") {
   runtime::virtual_time clock;
   row_log rows(clock);
   rows.ended(1, 1, 2);

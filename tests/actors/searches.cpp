@@ -31,7 +31,7 @@ struct decided_leader : leader {
 
 }  // namespace
 
-TEST_CASE("a search on request tries all again, and its winner replaces the old one") {
+TEST_CASE("a requested search tries all candidates again, and its winner replaces the old one") {
   decided_leader l;
   const auto agreed = l.only().invocations_to_agreement();
   l.cost_ns[a] = 1'500'000;
@@ -46,7 +46,7 @@ TEST_CASE("a search on request tries all again, and its winner replaces the old 
   CHECK_FALSE(l.assigned.measuring());
 }
 
-TEST_CASE("while it searches anew the old decision runs wherever nothing is tried") {
+TEST_CASE("the old decision runs while a repeated search waits for its rows") {
   decided_leader l;
   l.assigned.retune({}, "", l.now);
   l.spoil = [](rank_id, const wire_row&) { return false; };
@@ -55,8 +55,7 @@ TEST_CASE("while it searches anew the old decision runs wherever nothing is trie
   for (int i = 0; i < 20; ++i) CHECK(l.invoke().digest == a);
 }
 
-TEST_CASE(
-    "a search that measures nothing keeps the old decision, says so, and is tried again later, ever more rarely") {
+TEST_CASE("a search that measures nothing keeps the old decision, says so, and is repeated at growing intervals") {
   decided_leader l;
   l.spoil = [](rank_id, const wire_row&) { return false; };
   l.assigned.retune({}, "", l.now);
@@ -85,7 +84,7 @@ TEST_CASE(
   CHECK(l.assigned.next_give_up() == never);
 }
 
-TEST_CASE("a search that is given up keeps what was there before, and may be asked for again") {
+TEST_CASE("a search that is aborted keeps the old decision, and a new search may be requested") {
   decided_leader l;
   l.cost_ns[b] = 100'000;
   l.assigned.retune({}, "", l.now);
@@ -102,7 +101,7 @@ TEST_CASE("a search that is given up keeps what was there before, and may be ask
   CHECK(l.only().chosen().digest == b);
 }
 
-TEST_CASE("the first search can be given up as well, and the default stays") {
+TEST_CASE("the first search can be aborted as well, and the default stays until the search is repeated") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   l.invoke();
@@ -115,7 +114,7 @@ TEST_CASE("the first search can be given up as well, and the default stays") {
   CHECK(l.only().chosen().digest == a);
 }
 
-TEST_CASE("what is asked for in vain does nothing") {
+TEST_CASE("a request to search or to abort that has nothing to act on does nothing") {
   leader l(tuning_policy::online, without_budget());
   CHECK(l.assigned.retune({}, "", l.now) == 0);
   CHECK(l.assigned.abort({}, "", after_abort::stay, l.now) == 0);
@@ -129,7 +128,7 @@ TEST_CASE("what is asked for in vain does nothing") {
   CHECK(off.assigned.retune({}, "", off.now) == 0);
 }
 
-TEST_CASE("searches share the budget of their op, however often they are asked for") {
+TEST_CASE("all searches of an op share its budget, however often they are requested") {
   tuning::plan_options plan;
   plan.budget_fraction = 0.05;
   leader l(tuning_policy::online, plan);
@@ -148,7 +147,7 @@ TEST_CASE("searches share the budget of their op, however often they are asked f
   CHECK(searches > 10);
 }
 
-TEST_CASE("after a config has failed the default is next, and its trial is not repeated") {
+TEST_CASE("after a config has failed, the default runs next, and the trial is not repeated") {
   leader l(tuning_policy::online, without_budget());
   l.open();
   CHECK(l.invoke().digest == c0);
@@ -161,7 +160,7 @@ TEST_CASE("after a config has failed the default is next, and its trial is not r
   CHECK(l.only().excluded()[0].why == "a: failed: it broke");
 }
 
-TEST_CASE("a winner that fails gives way to the default at once, and to the next best one after a new search") {
+TEST_CASE("the default replaces a failed winner at once, and the next best config does after a new search") {
   decided_leader l;
   l.cost_ns[b] = 700'000;
   l.assigned.quarantine(1 << 20, a, l.now, "it broke");
@@ -181,7 +180,7 @@ TEST_CASE("a winner that fails gives way to the default at once, and to the next
   CHECK(l.only().chosen().why.find("only the default may run") != std::string::npos);
 }
 
-TEST_CASE("what fails while it is searched anew is neither tried nor kept") {
+TEST_CASE("a config that fails during a repeated search is neither tried again nor kept") {
   decided_leader l;
   l.assigned.retune({}, "", l.now);
   l.invoke();
@@ -191,7 +190,7 @@ TEST_CASE("what fails while it is searched anew is neither tried nor kept") {
   CHECK(l.only().chosen().digest == c0);
 }
 
-TEST_CASE("a trial that a caller gave up says nothing about its config, and is made again") {
+TEST_CASE("a cancelled trial says nothing about its config and is repeated") {
   for (const rank_id who : {rank_id{0}, rank_id{1}}) {
     for (const bool first : {true, false}) {
       leader l(tuning_policy::online, without_budget());
@@ -214,7 +213,7 @@ TEST_CASE("a trial that a caller gave up says nothing about its config, and is m
   }
 }
 
-TEST_CASE("a caller who gives up every trial does not keep the campaign from ending") {
+TEST_CASE("a campaign ends even if the caller cancels every trial") {
   leader l(tuning_policy::online, without_budget());
   l.spoil = [](rank_id, wire_row& row) {
     row.status = cancelled_row;
@@ -225,7 +224,7 @@ TEST_CASE("a caller who gives up every trial does not keep the campaign from end
   CHECK(l.only().chosen().digest == c0);
 }
 
-TEST_CASE("what a constraint forbids for a size is not tried at that size, and is said") {
+TEST_CASE("a config that a constraint forbids for a size is not tried at that size, and the evidence says why") {
   leader l(tuning_policy::online, without_budget());
   l.assigned.limit({{a, 1 << 16, "needs 2 bytes of memory for each byte"},
                     {c0, 0, "the default may always run"},
@@ -245,7 +244,7 @@ TEST_CASE("what a constraint forbids for a size is not tried at that size, and i
   CHECK_FALSE(l.assigned.searches()[2]->is_decided());
 }
 
-TEST_CASE("a remembered config without a name is none of those that may not run") {
+TEST_CASE("an entry of a results file with an empty config name does not select a forbidden config") {
   leader l;
   l.assigned.limit({{a, 100, "too inaccurate"}});
   l.open({{"1MiB_bf16", "", 0.1}});  // another rank may send such an entry
@@ -253,7 +252,7 @@ TEST_CASE("a remembered config without a name is none of those that may not run"
   CHECK_FALSE(l.only().chosen().from_results());
 }
 
-TEST_CASE("when constraints leave nothing but the default, that is decided at once") {
+TEST_CASE("when constraints leave only the default, the default is decided at once") {
   leader l(tuning_policy::online, without_budget());
   l.assigned.limit({{a, 100, "too inaccurate"}, {b, 100, "too large"}});
   l.open();
@@ -262,7 +261,7 @@ TEST_CASE("when constraints leave nothing but the default, that is decided at on
   CHECK(l.only().chosen().why == "only the default may run: b: too large");
 }
 
-TEST_CASE("whatever a participant reports, campaigns end and stay within reason") {
+TEST_CASE("campaigns end even if a participant reports arbitrary rows") {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);
     random_stream dice(seed, 3);
@@ -329,8 +328,7 @@ TEST_CASE("four thousand candidates are tried within the budget, and the campaig
   MESSAGE("decided after ", invocations, " invocations with ", many.only().trials(), " trials");
 }
 
-TEST_CASE(
-    "what a results file has on little evidence runs at once, and is searched for again when some time has passed") {
+TEST_CASE("a result with little evidence runs at once, and is searched again after some time") {
   leader l(tuning_policy::online, without_budget());
   l.open({{"1MiB_bf16", "a", 0.5, 0, 0, true}});
   CHECK(l.invoke().digest == a);
@@ -354,8 +352,7 @@ TEST_CASE(
   CHECK(l.assigned.next_give_up() == runtime::never);
 }
 
-TEST_CASE(
-    "what a results file has on good evidence stays without a search, and so does a thin one where tuning is off") {
+TEST_CASE("a result with good evidence stays without a search, and a thin one also stays if tuning is off") {
   for (const bool thin : {false, true}) {
     leader l(thin ? tuning_policy::off : tuning_policy::online, without_budget());
     l.open({{"1MiB_bf16", "a", 0.5, 0, 0, thin}});

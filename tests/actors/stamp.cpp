@@ -56,7 +56,7 @@ TEST_CASE("a stamp of a wrong length, with unknown bits or outside its own messa
   CHECK(read_stamp(bytes_of(outside)).code() == errc::malformed);
 }
 
-TEST_CASE("no bytes of a stamp can do more than be malformed") {
+TEST_CASE("a header with any one byte set is either malformed or a stamp that lies inside its message") {
   std::array<std::byte, 64> bytes{};
   for (std::size_t at = 0; at < bytes.size(); ++at) {
     for (const int value : {1, 127, 128, 255}) {
@@ -68,7 +68,7 @@ TEST_CASE("no bytes of a stamp can do more than be malformed") {
   }
 }
 
-TEST_CASE("the whole index comes back from its low 32 bits on both sides of a wrap") {
+TEST_CASE("a full invocation index is restored from its low 32 bits on both sides of a wrap") {
   constexpr std::uint64_t wrap = std::uint64_t{1} << 32U;
   for (const std::uint64_t index :
        {std::uint64_t{0}, std::uint64_t{63}, wrap - 1, wrap, wrap + 1, 7 * wrap - 1, 7 * wrap}) {
@@ -80,7 +80,7 @@ TEST_CASE("the whole index comes back from its low 32 bits on both sides of a wr
   }
 }
 
-TEST_CASE("an op's id names its ranks, its hash everything that was declared") {
+TEST_CASE("an op's id depends on its name and ranks only, and its hash also on dtype and default config") {
   auto a = declare_edge("activations", 0, 1, "bf16");
   a.default_config = "direct";
   auto b = a;
@@ -101,7 +101,7 @@ TEST_CASE("an op's id names its ranks, its hash everything that was declared") {
   CHECK(number_of(a.id(), part::data_receiver) == a.id() + 3);
 }
 
-TEST_CASE("the first generation changes when any participant is another incarnation, and with nobody else's") {
+TEST_CASE("the first generation changes when a participant has another incarnation, and not when another rank has") {
   const auto op = declare_edge("activations", 0, 2, "");
   const std::vector<std::uint64_t> before{1, 2, 3, 4};
   const std::vector<std::uint64_t> stranger{1, 9, 3, 9};

@@ -34,7 +34,7 @@ struct history {
 
 }  // namespace
 
-TEST_CASE("calls at a steady pace are counted to a quarter, however many there were, and no more than there were") {
+TEST_CASE("at a steady pace, the counted calls are never fewer than the actual ones, and at most a quarter more") {
   history h;
   for (int i = 0; i < 300'000; ++i) {
     h.start(i * 10_us);
@@ -49,7 +49,7 @@ TEST_CASE("calls at a steady pace are counted to a quarter, however many there w
   }
 }
 
-TEST_CASE("a burst counts as what it was: the calls that there were, and no rate that goes on") {
+TEST_CASE("a burst counts as the calls that it had, and not as a lasting rate") {
   history h;
   CHECK(h.rate.most_within(1_s) == 0);
   h.start(0);
@@ -63,7 +63,7 @@ TEST_CASE("a burst counts as what it was: the calls that there were, and no rate
   CHECK(h.rate.most_within(200_ms) <= 81 + 81 / 4);
 }
 
-TEST_CASE("whatever the pauses between calls are, no time of that length that is remembered had more of them") {
+TEST_CASE("with random pauses, the counted calls are never fewer than in any remembered period of that length") {
   parley::runtime::random_stream dice(7, 1);
   for (int round = 0; round < 40; ++round) {
     history h;

@@ -70,7 +70,7 @@ decisions decisions_of(const json::object& document) {
 
 }  // namespace
 
-TEST_CASE("parley tune --json prints one document with everything that was agreed") {
+TEST_CASE("parley tune --json prints one document with every agreement and its evidence") {
   const folder here;
   here.write("three.json", three_sizes);
   const auto ran = here.tune("three.json --no-results");
@@ -123,7 +123,7 @@ TEST_CASE("parley tune --json prints one document with everything that was agree
   CHECK(fs::exists(here.path / "three.results.csv") == false);
 }
 
-TEST_CASE("every kind of op runs from a spec, in processes and on virtual ranks, and all outputs are right") {
+TEST_CASE("collectives, halos, batches and training pipelines have right outputs in processes and on virtual ranks") {
   const folder here;
   for (const std::string name : {"gradients", "halo", "ring", "training"}) {
     for (const std::string how : {" --sim", ""}) {
@@ -142,7 +142,7 @@ TEST_CASE("every kind of op runs from a spec, in processes and on virtual ranks,
   }
 }
 
-TEST_CASE("collectives of other kinds and of several groups run from a spec") {
+TEST_CASE("every kind of collective runs from a spec in several groups") {
   const folder here;
   for (const std::string kind : {"broadcast", "gather", "all_reduce"}) {
     CAPTURE(kind);
@@ -163,14 +163,14 @@ TEST_CASE("collectives of other kinds and of several groups run from a spec") {
   }
 }
 
-TEST_CASE("an op that runs on host memory only is refused on a device, by its name") {
+TEST_CASE("parley tune refuses to run a host-memory op on a device, and names the op") {
   const folder here;
   const auto ran = here.tune(PARLEY_EXAMPLES "/specs/halo.json --device cuda --sim");
   CHECK(ran.status == 2);
   has(ran.error, R"(the op "rims" is a halo, which parley tune runs on host memory only)");
 }
 
-TEST_CASE("a simulated run agrees, tells what any run tells, and is the same for the same seed") {
+TEST_CASE("a simulated run agrees, reports like any other run, and repeats exactly with the same seed") {
   const folder here;
   here.write("three.json", three_sizes);
   const auto seven = here.tune("three.json --sim --seed 7");
@@ -191,7 +191,7 @@ TEST_CASE("a simulated run agrees, tells what any run tells, and is the same for
   CHECK(fs::exists(here.path / "three.results.csv") == false);
 }
 
-TEST_CASE("receives are posted before their messages leave, so that what writes into a receiver's buffer is measured") {
+TEST_CASE("receives are posted before their messages leave, so that puts and gets are measured") {
   const folder here;
   here.write("written.json", R"json({"name": "written", "ranks": 2, "ops": [
     {"op": "transfer", "name": "messages", "roles": {"sender": [0], "receiver": [1]},
@@ -210,7 +210,7 @@ TEST_CASE("receives are posted before their messages leave, so that what writes 
   }
 }
 
-TEST_CASE("a simulated run takes no results or deaths, and a seed belongs to one") {
+TEST_CASE("parley tune refuses --results, --one-process and --kill with --sim, and --seed without --sim") {
   const folder here;
   here.write("three.json", three_sizes);
   for (const char* words : {"--sim --results r.csv", "--sim --one-process", "--sim --kill 1@5", "--seed 3"}) {
@@ -219,7 +219,7 @@ TEST_CASE("a simulated run takes no results or deaths, and a seed belongs to one
   }
 }
 
-TEST_CASE("the trace shows c0, trials and winner inside the stream, from both ends of every invocation") {
+TEST_CASE("the trace has every invocation from both of its ends, and marks trials") {
   const folder here;
   here.write("three.json", three_sizes);
   REQUIRE(here.tune("three.json --no-results --trace trace.jsonl").status == 0);
@@ -238,7 +238,7 @@ TEST_CASE("the trace shows c0, trials and winner inside the stream, from both en
   CHECK(trials > 0);
 }
 
-TEST_CASE("a pipeline of four agrees edge by edge, and its results make a second run without trials") {
+TEST_CASE("a pipeline of four ranks agrees edge by edge, and a second run uses its results without trials") {
   const folder here;
   here.write("small.json", small_pipeline);
   const auto first = here.tune("small.json --results r.csv");
@@ -265,7 +265,7 @@ TEST_CASE("a pipeline of four agrees edge by edge, and its results make a second
   CHECK(here.read("r.csv") == before);
 }
 
-TEST_CASE("a number that is not plain decimal, or outside of its range, is refused by the name of its option") {
+TEST_CASE("an option refuses a number that is not plain decimal or is out of range, and gives the range") {
   const folder here;
   here.write("three.json", three_sizes);
   const std::string tune = "tune three.json --no-results ";
@@ -298,7 +298,7 @@ TEST_CASE("a number that is not plain decimal, or outside of its range, is refus
   has(here.parley(tune + "--mask ''").error, "--mask: it names no capability");
 }
 
-TEST_CASE("trials that may cost nothing are not made, and nothing is decided") {
+TEST_CASE("with a budget of 0, parley tune decides nothing and succeeds") {
   const folder here;
   here.write("three.json", three_sizes);
   CHECK(here.parley("tune three.json --no-results --budget nan").error.find("--budget: `nan` is no number") !=
@@ -313,7 +313,7 @@ TEST_CASE("trials that may cost nothing are not made, and nothing is decided") {
   }
 }
 
-TEST_CASE("a run that may make trials and decides nothing says why, with a status of its own") {
+TEST_CASE("a run that may make trials but decides nothing says why and has its own exit status") {
   const folder here;
   here.write("three.json", three_sizes);
   const auto ran = here.parley("tune three.json --no-results --microbatches 3 --json");
@@ -324,7 +324,7 @@ TEST_CASE("a run that may make trials and decides nothing says why, with a statu
   has(ran.error, "nothing was decided");
 }
 
-TEST_CASE("sizes with nothing to try are no finding, and the last line of progress counts them") {
+TEST_CASE("sizes with only the default to try do not make a run decided, and the last line of progress counts them") {
   const folder here;
   const auto ran = here.parley("tune " + send_recv + " --no-results --sim --microbatches 4 --json");
   CHECK(ran.status == 3);
@@ -335,7 +335,7 @@ TEST_CASE("sizes with nothing to try are no finding, and the last line of progre
   has(ran.error, "100 % of 4 microbatches, 2 of 3 keys agreed");
 }
 
-TEST_CASE("parley tune heeds the environment where the command line says nothing") {
+TEST_CASE("parley tune follows environment variables that the command line does not override") {
   const folder here;
   here.write("three.json", three_sizes);
   const std::string words = "tune three.json --microbatches 600 --json ";
@@ -357,7 +357,7 @@ TEST_CASE("parley tune heeds the environment where the command line says nothing
   CHECK(none.document().at("results").at("path").is_null());
 }
 
-TEST_CASE("all ranks in one process agree as those of several do, and their outputs are right") {
+TEST_CASE("ranks in one process run without mismatches, and their outputs are right") {
   const folder here;
   here.write("three.json", three_sizes);
   const auto ran = here.tune("three.json --no-results --one-process");
@@ -368,7 +368,7 @@ TEST_CASE("all ranks in one process agree as those of several do, and their outp
   CHECK(document.at("rank_ends").as_array().size() == 2);
 }
 
-TEST_CASE("too low a limit on open files is said with what is needed before all ranks begin in one process") {
+TEST_CASE("an error names the limit on open files and the number needed if ranks in one process need more files") {
   const folder here;
   here.write("three.json", three_sizes);
   for (const char* const limit : {"12", "13"}) {
@@ -380,7 +380,7 @@ TEST_CASE("too low a limit on open files is said with what is needed before all 
   }
 }
 
-TEST_CASE("what few trials have found is marked as thin in the results file") {
+TEST_CASE("a decision from few trials is marked as thin in the results file") {
   const folder here;
   here.write("three.json", three_sizes);
   const auto ran = here.parley("tune three.json --microbatches 300 --budget 1000 --results r.csv",
@@ -389,7 +389,7 @@ TEST_CASE("what few trials have found is marked as thin in the results file") {
   has(here.read("r.csv"), ",thin\n");
 }
 
-TEST_CASE("a missing folder of results is told at the start") {
+TEST_CASE("parley tune warns at the start if the folder for the results is missing") {
   const folder here;
   here.write("three.json", three_sizes);
   const auto housed = here.parley("tune three.json --one-process --microbatches 30 --results nonesuch/r.csv");
@@ -404,7 +404,7 @@ TEST_CASE("without tuning every invocation runs the default") {
   for (const auto& [key, decision] : decisions_of(ran.document())) CHECK(decision == "direct");
 }
 
-TEST_CASE("a receiver that ignores the stamp is caught: status 1 and mismatches") {
+TEST_CASE("a receiver that ignores the stamp is reported with mismatches and status 1") {
   const folder here;
   here.write("three.json", three_sizes);
   const auto ran = here.tune("three.json --no-results --mutant ignore_stamp");
@@ -416,7 +416,7 @@ TEST_CASE("a receiver that ignores the stamp is caught: status 1 and mismatches"
 }
 
 TEST_CASE(
-    "what ranks are told to do without is no candidate, on processes and on virtual ranks, and stands in the report") {
+    "a masked config or capability is no candidate, in processes and on virtual ranks, and the report has the mask") {
   const folder here;
   here.write("three.json", three_sizes);
   for (const char* where : {"--no-results", "--no-results --one-process", "--sim"}) {
@@ -444,7 +444,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a rank that dies in the midst of a trial ends the others, which say who is gone") {
+TEST_CASE("when a rank dies in the middle of a trial, the other rank ends and says which rank is gone") {
   const folder here;
   here.write("three.json", three_sizes);
   for (const char* rank : {"0", "1"}) {
@@ -458,7 +458,7 @@ TEST_CASE("a rank that dies in the midst of a trial ends the others, which say w
   has(none.error, "--kill: the spec has no config nccl");
 }
 
-TEST_CASE("a simulated run is watched by the checkers: what they find is its error, by name") {
+TEST_CASE("the checkers watch a simulated run, and its error names the invariant that was violated") {
   const folder here;
   here.write("three.json", three_sizes);
   const auto well = here.tune("three.json --sim --seed 7");
@@ -469,7 +469,7 @@ TEST_CASE("a simulated run is watched by the checkers: what they find is its err
   has(broken.error, "S2");
 }
 
-TEST_CASE("many simulated runs, in bad weather: the table says what was covered, and the first that fails is named") {
+TEST_CASE("many simulated runs in bad weather report their coverage, and the first seed that fails is named") {
   const folder here;
   here.write("three.json", large_chunks);
   const auto well = here.tune("three.json --sim --seeds 5 --weather --seed 3");
@@ -491,7 +491,7 @@ TEST_CASE("many simulated runs, in bad weather: the table says what was covered,
   CHECK(here.parley("tune three.json --seeds 2").status == 2);
 }
 
-TEST_CASE("a results file of another version is not trusted, not overwritten, and named") {
+TEST_CASE("a results file of another version is not used, not overwritten, and its version is named") {
   const folder here;
   const std::string foreign = "Validator,PARLEY_VERSION,9.9.9\nmessages/0>1,128KiB_fp32,direct,1\n";
   here.write("r.csv", foreign);
@@ -508,7 +508,7 @@ TEST_CASE("a results file of another version is not trusted, not overwritten, an
   for (const json::value& a : d.at("agreements").as_array()) CHECK_FALSE(a.at("from_results").as_bool());
 }
 
-TEST_CASE("a results file that is no results file stays as it is") {
+TEST_CASE("a file that is no results file stays unchanged and the error names it") {
   const folder here;
   here.write("r.csv", "this,is\nno results file\n");
   const auto ran = here.parley("tune '" + send_recv + "' --results r.csv --microbatches 10 --json");
@@ -517,7 +517,7 @@ TEST_CASE("a results file that is no results file stays as it is") {
 }
 
 TEST_CASE(
-    "when a rank is killed every other rank says so, names op and rank, and the command ends within ten seconds") {
+    "when a rank is killed, the error of each survivor names op and rank, and the command ends within ten seconds") {
   const folder here;
   here.write("small.json", small_pipeline);
   const parley::tests::fair_stopwatch since;
@@ -536,7 +536,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what is wrong with the command line or the spec is status 2, with nothing on standard output") {
+TEST_CASE("a wrong command line or spec ends with status 2 and prints nothing on standard output") {
   const folder here;
   here.write("bad.json", "{\n  \"name\": \"x\",\n  \"ranks\": 2,\n  \"ops\": [{\"op\": \"pipelin\"}]\n}\n");
   here.write("broken.json", "{\n  \"name\": \n}\n");
@@ -567,7 +567,7 @@ TEST_CASE("parley run passes arguments on, prefixes output and returns the statu
   CHECK(here.parley("run -n 2 -- true").status == 0);
 }
 
-TEST_CASE("parley run --restarts starts a rank again that fails, and returns its status when none is left") {
+TEST_CASE("parley run --restarts restarts a rank that fails, and returns its status when no restart is left") {
   const folder here;
   const auto fine = here.parley(
       "run -n 2 --restarts 1 -- sh -c 'if [ $PARLEY_RANK = 0 ]; then while [ ! -e back ]; do sleep 0.01; done; "
@@ -579,7 +579,7 @@ TEST_CASE("parley run --restarts starts a rank again that fails, and returns its
   CHECK(spent.status == 32);
 }
 
-TEST_CASE("parley doctor tells what works, as text and as JSON") {
+TEST_CASE("parley doctor reports its findings as text and as JSON") {
   const folder here;
   const auto text = here.parley("doctor");
   CHECK(text.status == 0);
@@ -591,7 +591,7 @@ TEST_CASE("parley doctor tells what works, as text and as JSON") {
   CHECK(document.document().at("findings").as_array().size() >= 8);
 }
 
-TEST_CASE("what was agreed on before a rank died is kept") {
+TEST_CASE("agreements from before the death of a rank are kept in the results file") {
   const folder here;
   here.write("mortal.json", R"json({"name": "mortal", "ranks": 2, "ops": [
     {"op": "transfer", "name": "messages", "roles": {"sender": [0], "receiver": [1]},
@@ -603,7 +603,7 @@ TEST_CASE("what was agreed on before a rank died is kept") {
   has(ran.error, "results are in");
 }
 
-TEST_CASE("output that cannot be written makes the status 1") {
+TEST_CASE("parley tune returns status 1 if it cannot write its output") {
   const folder here;
   here.write("small.json", small_pipeline);
   const int status = std::system(("cd '" + here.path.string() +
@@ -614,7 +614,7 @@ TEST_CASE("output that cannot be written makes the status 1") {
   has(here.read("error"), "standard output could not be written to");
 }
 
-TEST_CASE("an interrupted parley tune keeps what was agreed and ends with 128 and the signal") {
+TEST_CASE("an interrupted parley tune keeps its agreements and returns 128 plus the signal's number") {
   const folder here;
   // Far more messages than the job can send before the interrupt. A shell makes its background jobs ignore SIGINT.
   here.write("long.json", R"json({"name": "long", "ranks": 2, "ops": [
@@ -639,8 +639,8 @@ TEST_CASE("an interrupted parley tune keeps what was agreed and ends with 128 an
   CHECK(fs::exists(here.path / "kept.csv"));
 }
 
-TEST_CASE("an interrupted training pipeline is not taken for a wrong one, and a killed command leaves what its ranks "
-          "learned") {
+TEST_CASE(
+    "an interrupted training pipeline does not count as wrong, and a killed command leaves the results of its ranks") {
   for (const int number : {SIGTERM, SIGKILL}) {
     CAPTURE(number);
     const folder here;
@@ -663,7 +663,7 @@ TEST_CASE("an interrupted training pipeline is not taken for a wrong one, and a 
   }
 }
 
-TEST_CASE("a wrong word is named, and who asks for JSON gets a document also of what is wrong") {
+TEST_CASE("parley names a wrong word, and with --json it also prints a document for an error") {
   const folder here;
   const auto word = here.parley("frob");
   CHECK(word.status == 2);
@@ -682,7 +682,7 @@ TEST_CASE("a wrong word is named, and who asks for JSON gets a document also of 
   has(std::string(d.at("error").as_string()), "bad.json:1:1: ");
 }
 
-TEST_CASE("parley doctor kills nobody where it can make no process") {
+TEST_CASE("parley doctor kills no other process when it cannot create processes") {
   if (::geteuid() != 0) return;  // a fault would kill all processes of this user; only root can become another one
   const pid_t bystander = ::fork();
   if (bystander == 0) {
@@ -699,7 +699,7 @@ TEST_CASE("parley doctor kills nobody where it can make no process") {
   ::waitpid(bystander, nullptr, 0);
 }
 
-TEST_CASE("parley doctor says that plane host works only when a message got from one process to another") {
+TEST_CASE("parley doctor says that plane host works only if a message arrived in another process") {
   const folder here;
   const auto host = [&] {
     const json::object document = here.parley("doctor --json").document();

@@ -34,7 +34,7 @@ struct command_folder : scratch_folder {
   ended parley(const std::string& words, const std::string& variables = {}) const {
     return run(variables + " '" PARLEY_COMMAND "' " + words);
   }
-  /// Runs `parley tune WORDS --json` so that all keys are agreed on. The number of calls that a campaign takes depends on how soon its
+  /// Runs `parley tune WORDS --json` so that all keys are agreed on. The number of calls that a search takes depends on how soon its
   /// rehearsals run, and on a busy machine one trial may cost as much as the usual budget earns in seconds. Therefore there are many times
   /// as many calls as an idle machine needs, no budget delays trials, and no search restarts because of drift.
   ended tune(const std::string& words) const {

@@ -24,29 +24,29 @@ TEST_CASE("doctor sends a message by cuda_copy and one by staged, on one device 
   }
 }
 
-TEST_CASE("a plane that fails is missing, with what the device said") {
+TEST_CASE("doctor reports a plane that fails as missing, with the device's error") {
   fake_cuda gpu;
-  SUBCASE("when it copies") {
+  SUBCASE("during a copy") {
     gpu.break_at_copy = 2;
     CHECK(try_cuda_copy(gpu).reason().what() == "device_failed: device 0: cudaErrorIllegalAddress: planted");
   }
-  SUBCASE("for want of memory") {
+  SUBCASE("without enough memory") {
     gpu.memory_left = 5'000;
     CHECK(try_staged(gpu).reason().text().find("cudaErrorMemoryAllocation") != std::string::npos);
   }
-  SUBCASE("where it cannot say that it has copied") {
+  SUBCASE("on a device that cannot signal the end of a copy") {
     gpu.word_operations = false;
     CHECK(try_cuda_copy(gpu).reason().text().find("cannot say by a word") != std::string::npos);
   }
 }
 
-TEST_CASE("doctor says why UCX does not move memory of devices where there are none") {
+TEST_CASE("doctor says why UCX does not move device memory on a machine without GPUs") {
   if (std::filesystem::exists("/dev/nvidia0")) return;
   fake_cuda gpu;
   CHECK(ask_ucx(gpu).reason().text().find("says that it takes no CUDA memory") != std::string::npos);
 }
 
-TEST_CASE("of NCCL on one GPU doctor says that two ranks cannot share it") {
+TEST_CASE("doctor says on a machine with one GPU that NCCL does not let two ranks share it") {
   CHECK(std::string(what_nccl_takes(1)).find("takes no two ranks on one GPU, and there is one here") !=
         std::string::npos);
   CHECK(std::string(what_nccl_takes(2)).find("there is one here") == std::string::npos);

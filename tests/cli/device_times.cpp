@@ -51,7 +51,7 @@ runtime::time_ns simulated_ns(const spec& job, const device_times* measured) {
 
 }  // namespace
 
-TEST_CASE("kernels and copies are measured by the device's clock, per size, and leave nothing on the device") {
+TEST_CASE("kernels and copies are timed by the device's clock for each size, and leave nothing on the device") {
   const spec job = parse_spec(two_stages, "two.json", {});
   fake_cuda gpu(2);
   gpu.ticks_per_copy = 7;
@@ -70,7 +70,7 @@ TEST_CASE("kernels and copies are measured by the device's clock, per size, and 
   CHECK(gpu.events() == 0);
 }
 
-TEST_CASE("virtual ranks compute for as long as kernels took on a device, and their copies take as long") {
+TEST_CASE("virtual ranks compute and copy for as long as kernels and copies took on the device") {
   const spec job = parse_spec(two_stages, "two.json", {});
   fake_cuda gpu;
   const device_times seen = measure_device(gpu, 0, job, on(gpu));
@@ -93,7 +93,7 @@ TEST_CASE("virtual ranks compute for as long as kernels took on a device, and th
   CHECK(told.at("kernels").at(3).at("time_ns").to_number<int>() == 130'000);
 }
 
-TEST_CASE("what a kernel's launch is refused for, and what the device has no memory for, are named") {
+TEST_CASE("the error names the reason for a refused kernel launch or for a failed allocation on the device") {
   const spec job = parse_spec(two_stages, "two.json", {});
   fake_cuda gpu;
   payload_launchers refused = on(gpu);

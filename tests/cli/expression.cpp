@@ -43,12 +43,12 @@ TEST_CASE("operators bind as in C, from the left") {
   CHECK(value_of("rank >= 3 && rank <= 3 && rank != 4") == 1);
 }
 
-TEST_CASE("the right side of && and || is looked at only when it matters") {
+TEST_CASE("the right side of && and || is evaluated only if it matters") {
   CHECK(value_of("rank != 0 && 8 / rank > 4", {.rank = 0, .world = 8}) == 0);
   CHECK(value_of("rank == 0 || 8 / rank > 4", {.rank = 0, .world = 8}) == 1);
 }
 
-TEST_CASE("an expression that does not parse says where") {
+TEST_CASE("the error of an expression that does not parse gives the position") {
   CHECK(fault_in("") == "0: expected a number, rank, world or '(', found the end");
   CHECK(fault_in("rank %") == "6: expected a number, rank, world or '(', found the end");
   CHECK(fault_in("rank % x") == "7: expected a number, rank, world or '(', found 'x'");
@@ -58,7 +58,7 @@ TEST_CASE("an expression that does not parse says where") {
   CHECK(fault_in("99999999999999999999") == "0: the number is too large");
 }
 
-TEST_CASE("what cannot be computed says where instead of ending the program") {
+TEST_CASE("the error of an expression that cannot be computed gives the position and does not end the program") {
   CHECK(fault_in("1 / (rank - 3)") == "2: this divides by zero");
   CHECK(fault_in("1 % 0") == "2: this divides by zero");
   CHECK(fault_in("9223372036854775807 + 1") == "20: the result does not fit 64 bits");

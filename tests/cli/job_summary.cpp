@@ -46,7 +46,7 @@ constexpr unsigned rehearsal = 4;
 
 }  // namespace
 
-TEST_CASE("both ends that ran the same config are no mismatch") {
+TEST_CASE("two ends that ran one config are no mismatch") {
   const cli::spec job = one_edge();
   const std::vector<cli::flight_records> ranks{
       {record(job, sent, 0, 0), record(job, sent, 1, 1, trial), record(job, sent, 0, 1, rehearsal)},
@@ -58,7 +58,7 @@ TEST_CASE("both ends that ran the same config are no mismatch") {
   CHECK(joined.rehearsals == 1);
 }
 
-TEST_CASE("ends that ran different configs are counted and named, rehearsals too") {
+TEST_CASE("ends that ran different configs are counted and named, also in rehearsals") {
   const cli::spec job = one_edge();
   const std::vector<cli::flight_records> ranks{{record(job, sent, 5, 1), record(job, sent, 0, 1, rehearsal)},
                                                {record(job, received, 5, 0), record(job, received, 0, 0, rehearsal)}};
@@ -69,7 +69,7 @@ TEST_CASE("ends that ran different configs are counted and named, rehearsals too
         "x 0->1, invocation 5: the sender ran chunked(chunk_bytes=4 in_flight=2), the receiver direct");
 }
 
-TEST_CASE("a receive that failed because of another config is a mismatch, too") {
+TEST_CASE("a receive that failed because of another config is a mismatch") {
   const cli::spec job = one_edge();
   const std::vector<cli::flight_records> ranks{{record(job, flight_event::send_failed, 0, 1)},
                                                {record(job, flight_event::receive_failed, 0, 0)}};
@@ -92,7 +92,7 @@ TEST_CASE("a record without its counterpart is unpaired, not a mismatch") {
   CHECK(joined.unpaired == 1);
 }
 
-TEST_CASE("of a group each rank tells what it ran, and one that ran something else is a mismatch") {
+TEST_CASE("a rank of a group that ran another config than its leader is a mismatch") {
   const cli::spec job = cli::parse_spec(
       R"json({"name": "t", "ranks": 3, "ops": [{"op": "collective", "name": "x", "groups": [[1, 0, 2]],
       "configs": ["star", "chain"], "calls": [{"bytes": 16, "count": 9}]}]})json",
@@ -146,7 +146,7 @@ TEST_CASE("a long stream is shortened in its middle") {
   CHECK(cli::to_string(runs) == "c0 x1, trials x2, c0 x3, trials x4, (13 more turns), trials x18, c0 x19, trials x20");
 }
 
-TEST_CASE("reports come out of a pipe as they went in, however it is cut") {
+TEST_CASE("reports pass through a pipe unchanged, however the pipe cuts them") {
   std::array<int, 2> ends{};
   REQUIRE(::pipe(ends.data()) == 0);
   CHECK(cli::send_report(ends[1], boost::json::object{{"kind", "progress"}, {"done", 3}}));

@@ -19,7 +19,7 @@ std::vector<std::byte> through_stages(std::uint64_t number, std::size_t bytes, s
 
 }  // namespace
 
-TEST_CASE("what a single process computes in blocks equals whole passes, for odd sizes too") {
+TEST_CASE("the reference digest, which is computed in blocks, equals that of whole passes, also for odd sizes") {
   for (const std::size_t bytes : {0UL, 1UL, 2UL, 31UL, 33UL, 16'383UL, 16'384UL, 16'385UL, 100'001UL}) {
     for (const std::size_t stages : {0UL, 1UL, 4UL})
       CHECK(digest_of(through_stages(7, bytes, stages)) == reference_digest(7, bytes, stages));

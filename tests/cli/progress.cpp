@@ -67,7 +67,7 @@ struct a_terminal : output {
 
 }  // namespace
 
-TEST_CASE("elsewhere than on a terminal progress is plain lines, and the slowest rank says how far the job is") {
+TEST_CASE("without a terminal, progress is printed as plain lines, at most one in a second") {
   a_pipe out;
   cli::progress_display shown(two_ranks(), out.written);
   shown.on_report(0, report(100));
@@ -81,7 +81,7 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, and the slowest
   CHECK(out.text().empty());  // no status line has to be erased
 }
 
-TEST_CASE("the last status is said in any case, unless no rank has been heard of") {
+TEST_CASE("the last status is always printed and follows the slowest rank, unless no rank has reported") {
   a_pipe out;
   cli::progress_display shown(two_ranks(), out.written);
   shown.on_report(0, report(100));
@@ -94,7 +94,7 @@ TEST_CASE("the last status is said in any case, unless no rank has been heard of
   CHECK(out.text().empty());
 }
 
-TEST_CASE("an agreement is said at once, with its edge and where it comes from") {
+TEST_CASE("an agreement is printed at once, with its edge and its source") {
   a_pipe out;
   cli::progress_display shown(two_ranks(), out.written);
   shown.on_report(0, report(10));
@@ -108,7 +108,7 @@ TEST_CASE("an agreement is said at once, with its edge and where it comes from")
   CHECK(out.text() == "x 0->1 16B: agreed on direct\nx 1->0 32B: the results file says direct\n");
 }
 
-TEST_CASE("on a terminal one line is rewritten, and gives way to whatever else has to be said") {
+TEST_CASE("on a terminal, progress rewrites one line and erases it before any other line") {
   a_terminal out;
   cli::progress_display shown(two_ranks(), out.written);
   shown.on_report(1, report(20));

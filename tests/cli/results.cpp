@@ -37,7 +37,7 @@ const std::string one_entry = "acts/0>1,1MiB_bf16,direct,1.5\n";
 
 }  // namespace
 
-TEST_CASE("results show prints what is in files, as tables and as one document") {
+TEST_CASE("results show prints the contents of files, as tables and as one document") {
   const folder here;
   here.write("a.csv", header(2) + one_entry + "short\nacts/0>1,2MiB_bf16,Default\n");
   const auto table = here.parley("results show a.csv");
@@ -57,7 +57,7 @@ TEST_CASE("results show prints what is in files, as tables and as one document")
   CHECK_FALSE(files[1].at("error").as_string().empty());
 }
 
-TEST_CASE("who shows the file that a job was told of hears where those of its ranks are") {
+TEST_CASE("results show names the files of the ranks if the file that their job was given does not exist") {
   const folder here;
   here.write("a0.csv", header(2) + one_entry);
   const auto none = here.parley("results show a.csv");
@@ -65,7 +65,7 @@ TEST_CASE("who shows the file that a job was told of hears where those of its ra
   has(none.error, "a.csv: there is no such file; each rank has a file of its own, a0.csv and so on");
 }
 
-TEST_CASE("results check tells files that are fine, for elsewhere, and broken") {
+TEST_CASE("results check distinguishes files that are fine, files that do not fit here, and broken files") {
   const folder here;
   here.write("fine.csv", header(2) + one_entry);
   here.write("other.csv", "Validator,PARLEY_VERSION,9.9.9\n" + one_entry);
@@ -90,7 +90,7 @@ TEST_CASE("results check tells files that are fine, for elsewhere, and broken") 
   CHECK(here.parley("results check nowhere.csv").status == 2);
 }
 
-TEST_CASE("results merge keeps the first entry for a key, tells conflicts, and keeps what OUT has") {
+TEST_CASE("results merge keeps the first entry for a key, reports conflicts, and keeps the entries of OUT") {
   const folder here;
   here.write("a.csv", header(2) + "acts/0>1,1MiB,direct,1\n");
   here.write("b.csv", header(2) + "acts/0>1,1MiB,other,2\nacts/1>0,1MiB,direct,2\n");
@@ -109,7 +109,7 @@ TEST_CASE("results merge keeps the first entry for a key, tells conflicts, and k
   CHECK(fs::exists(here.path / "out.csv.lock") == false);
 }
 
-TEST_CASE("what check says of a line that it skips merge says, too, and writes nothing") {
+TEST_CASE("results merge reports a bad line as results check does, and writes nothing") {
   const folder here;
   here.write("fine.csv", header(2) + one_entry);
   here.write("bad.csv", header(2) + "acts\n" + one_entry);
@@ -120,7 +120,7 @@ TEST_CASE("what check says of a line that it skips merge says, too, and writes n
   CHECK_FALSE(fs::exists(here.path / "out.csv"));
 }
 
-TEST_CASE("a line that is read with a warning is fine for check and for merge") {
+TEST_CASE("results check and results merge accept a line that is read with a warning") {
   const folder here;
   const std::string infinite = "acts/0>1,4MiB_bf16,Default,inf\n";
   for (const std::string& line : {infinite, std::string("acts/0>1,4MiB_bf16,direct,1,thn\n")}) {
@@ -137,7 +137,7 @@ TEST_CASE("a line that is read with a warning is fine for check and for merge") 
   CHECK(here.read("out.csv").find(infinite) != std::string::npos);
 }
 
-TEST_CASE("remarks are no matter to check, and merge keeps those of all files once") {
+TEST_CASE("results check accepts comments, and results merge keeps the comments of all files once") {
   const folder here;
   here.write("a.csv", "# one\n" + header(2) + one_entry);
   here.write("b.csv", header(2) + "# two\n" + one_entry);
@@ -146,7 +146,7 @@ TEST_CASE("remarks are no matter to check, and merge keeps those of all files on
   CHECK(here.read("out.csv") == "# one\n" + header(2) + one_entry + "# two\n");
 }
 
-TEST_CASE("a file of kernels alone is fine for any number of ranks") {
+TEST_CASE("results check accepts a file with only kernels for any number of ranks") {
   const folder here;
   std::string without_world = header(2);
   const std::size_t at = without_world.find("Validator,PARLEY_WORLD");
@@ -157,7 +157,7 @@ TEST_CASE("a file of kernels alone is fine for any number of ranks") {
   CHECK(here.parley("results check -n 4 edges.csv").status == 1);
 }
 
-TEST_CASE("results merge refuses files that do not belong together, and leaves OUT alone") {
+TEST_CASE("results merge refuses files that do not belong together, and leaves OUT unchanged") {
   const folder here;
   here.write("a.csv", header(2) + one_entry);
   here.write("b.csv", header(4) + one_entry);
@@ -177,7 +177,7 @@ TEST_CASE("results merge refuses files that do not belong together, and leaves O
   CHECK(here.parley("results merge -o no/such/folder/out.csv a.csv").status == 1);
 }
 
-TEST_CASE("the results commands explain themselves, and what is wrong with their words is status 2") {
+TEST_CASE("the results commands have help texts, and wrong arguments end with status 2") {
   const folder here;
   for (const char* words :
        {"results", "results frob x", "results show", "results merge a.csv", "results check -n 0 a"}) {
@@ -188,7 +188,7 @@ TEST_CASE("the results commands explain themselves, and what is wrong with their
   has(here.parley("results merge --help").out, "its own entries win");
 }
 
-TEST_CASE("results of two kinds of machines live side by side, and each is found again") {
+TEST_CASE("results that do not fit an existing file are written to a second file, and the next run finds them there") {
   const folder here;
   const std::string foreign = "Validator,PARLEY_VERSION,9.9.9\n" + one_entry;
   here.write("r.csv", foreign);
@@ -205,7 +205,7 @@ TEST_CASE("results of two kinds of machines live side by side, and each is found
   for (const json::value& a : again.at("agreements").as_array()) CHECK(a.at("from_results").as_bool());
 }
 
-TEST_CASE("a job whose results cannot be locked keeps them in a spare file, which merges when the lock is gone") {
+TEST_CASE("a job that cannot lock its results file writes a spare file, which can be merged when the lock is gone") {
   const folder here;
   here.write("r.csv.lock", "another-boot\nprocess 1 on elsewhere\n");
   here.write("three.json", parley::tests::three_sizes);

@@ -45,7 +45,7 @@ std::string wrong_in_hosts(std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("a job that is not over at its time limit is ended, with a status of its own") {
+TEST_CASE("a job that exceeds its time limit is ended and has its own exit status") {
   const folder here;
   const auto late = here.parley("run -n 2 --time-limit 0.2 -- sleep 60");
   CHECK(late.status == 124);
@@ -56,7 +56,7 @@ TEST_CASE("a job that is not over at its time limit is ended, with a status of i
     CHECK(here.parley(std::string("run -n 1 --time-limit ") + wrong + " -- true").status == 2);
 }
 
-TEST_CASE("output of ranks that cannot be written is told, and makes the status 1") {
+TEST_CASE("if the output of ranks cannot be written, parley run says so and returns status 1") {
   const folder here;
   const auto into = [&](const std::string& where, const std::string& script) {
     const int status = std::system(("cd '" + here.path.string() + "' && ('" PARLEY_COMMAND "' run -n 2 -- sh -c '" +
@@ -78,7 +78,7 @@ TEST_CASE("output of ranks that cannot be written is told, and makes the status 
   CHECK(here.read("kept/rank-1.out") == "hello\n");
 }
 
-TEST_CASE("the output of each rank goes to files of its own, and nothing is printed here") {
+TEST_CASE("with --output, the output of each rank is written to its own files and nothing is printed") {
   const folder here;
   const auto ran =
       here.parley("run -n 2 --output kept/logs -- sh -c 'echo I am $PARLEY_RANK; echo oh >&2; printf last'");
@@ -96,7 +96,7 @@ TEST_CASE("the output of each rank goes to files of its own, and nothing is prin
   has(here.parley("run -n 1 -o kept -- sh -c 'exit 3'").error, "rank 0 exited with status 3");
 }
 
-TEST_CASE("ranks are bound to equal shares of the processors, or it is said that there are too few") {
+TEST_CASE("parley run binds ranks to equal shares of the processors, or says that there are too few processors") {
   const folder here;
   const auto one = here.parley("run -n 1 --bind --no-prefix -- nproc");
   CHECK(one.status == 0);
@@ -117,7 +117,7 @@ TEST_CASE("ranks are bound to equal shares of the processors, or it is said that
   CHECK_FALSE(list("own/rank-1.out").empty());
 }
 
-TEST_CASE("the ranks of a job are started on the hosts of a file, by ssh, with one key and their places in the job") {
+TEST_CASE("parley run starts the ranks by ssh on the hosts of a file, with one key and their places in the job") {
   const folder here;
   write_ssh(here);
   here.write("hosts", "# two of them\nnode1 slots=2\nnode2:3   # and more\n");
@@ -139,7 +139,7 @@ TEST_CASE("the ranks of a job are started on the hosts of a file, by ssh, with o
   CHECK(here.read("keys/rank-0.out") == here.read("keys/rank-3.out"));
 }
 
-TEST_CASE("the first failure on any host is the status, and the ranks of the others are ended") {
+TEST_CASE("the first failure on any host is the status of the job, and the ranks on the other hosts are ended") {
   const folder here;
   write_ssh(here);
   here.write("hosts", "a\nb\n");
@@ -162,7 +162,7 @@ TEST_CASE("the first failure on any host is the status, and the ranks of the oth
   }
 }
 
-TEST_CASE("ranks that do not go on the hosts, and lines that say no host, are refused") {
+TEST_CASE("parley run refuses ranks that do not fit on the hosts, and lines that name no host") {
   const folder here;
   here.write("hosts", "a slots=1\nb\n");
   const auto refused = [&](const std::string& words, std::string_view why) {
@@ -187,7 +187,7 @@ TEST_CASE("ranks that do not go on the hosts, and lines that say no host, are re
   CHECK(cli::as_one_word("it's $HOME") == "'it'\\''s $HOME'");
 }
 
-TEST_CASE("a word that is like one that exists is said to be that one") {
+TEST_CASE("parley suggests the existing word that is most like a misspelt one") {
   CHECK(cli::suggestion("tnue", {"run", "tune"}) == "; did you mean `tune`?");
   CHECK(cli::suggestion("frobnicate", {"run", "tune"}).empty());
   CHECK(cli::suggestion("", {"run"}).empty());

@@ -63,7 +63,7 @@ TEST_CASE("a spec becomes edges, configs and an interleaved list of sizes") {
   CHECK(job.ops[1].edges == std::vector<std::pair<runtime::rank_id, runtime::rank_id>>{{0, 1}, {2, 3}});
 }
 
-TEST_CASE("the command line may ask for other numbers of ranks and microbatches") {
+TEST_CASE("the command line may change the numbers of ranks and microbatches") {
   const spec job = parse_spec(with("[1, 3]", R"("rank % 2 == 1")"), "s.json", {.ranks = 6, .microbatches = 8});
   CHECK(job.ranks == 6);
   CHECK(job.ops[1].edges.size() == 3);
@@ -71,7 +71,7 @@ TEST_CASE("the command line may ask for other numbers of ranks and microbatches"
   CHECK(std::count(job.ops[0].sizes.begin(), job.ops[0].sizes.end(), 16'384) == 3);
 }
 
-TEST_CASE("what is no JSON is named with line and column") {
+TEST_CASE("text that is not JSON is reported with line and column") {
   begins(fault_in("{\n  \"name\": \"x\",\n  oops\n}"), "s.json:3:3: this is not JSON (");
   begins(fault_in(R"({"name": "x")"), "s.json:1:13: the JSON ends too early");
   begins(fault_in("{} {}"), "s.json:1:4: this is not JSON (");
@@ -92,7 +92,7 @@ std::string fault_of(std::string_view op) { return fault_in(one_op(op)); }
 
 }  // namespace
 
-TEST_CASE("a range of sizes stands for every doubling, with both ends") {
+TEST_CASE("a range of sizes stands for every doubling, including both ends") {
   const auto sizes = [](std::string_view range) {
     return op_in(
                R"({"op": "transfer", "name": "x", "edges": [[0, 1]], "configs": ["direct"], "messages": [{"bytes": ")" +
@@ -111,7 +111,7 @@ TEST_CASE("a range of sizes stands for every doubling, with both ends") {
   }
 }
 
-TEST_CASE("a batch is a ring, or edges") {
+TEST_CASE("a batch is declared as a ring or as edges") {
   const std::string rest = R"("configs": ["direct"], "messages": [{"bytes": 8, "count": 2}]})";
   CHECK(op_in(R"({"op": "p2p", "name": "x", "ring": [2, 0, 3], )" + rest).edges == edge_list{{2, 0}, {0, 3}, {3, 2}});
   CHECK(op_in(R"({"op": "p2p", "name": "x", "edges": [[0, 1], [1, 0]], )" + rest).edges == edge_list{{0, 1}, {1, 0}});
@@ -144,7 +144,7 @@ TEST_CASE("a halo has an edge for each pair of different neighbours") {
   CHECK(fault("[1, 1]", "[5, 1]").find("a rim is wider than the block") != std::string::npos);
 }
 
-TEST_CASE("a collective is of all ranks, or of groups, and each config can do it") {
+TEST_CASE("a collective spans all ranks or groups, and a config that cannot do it is refused") {
   const auto calls = [](std::string_view more) {
     return R"({"op": "collective", "name": "x", "configs": ["star", "tree"], "calls": [{"bytes": 8, "count": 2}])" +
            std::string(more) + "}";
@@ -166,7 +166,7 @@ TEST_CASE("a collective is of all ranks, or of groups, and each config can do it
             .find("give a multiple") != std::string::npos);
 }
 
-TEST_CASE("a training pipeline has whole passes of its schedule") {
+TEST_CASE("a training pipeline runs whole passes of its schedule") {
   const std::string op =
       R"({"op": "training_pipeline", "name": "x", "schedule": "1f1b", "microbatches": 8, "bytes": "1KiB", "passes": 3,
       "configs": ["direct"]})";
@@ -186,7 +186,7 @@ TEST_CASE("a training pipeline has whole passes of its schedule") {
         std::string::npos);
 }
 
-TEST_CASE("unknown and repeated keys are errors, where they stand") {
+TEST_CASE("the errors of unknown and repeated keys give their positions") {
   CHECK(fault_in(R"({"name": "t", "ranks/ops": 1, "ranks": {"ops": 2}})").find("unknown key \"ranks/ops\"") !=
         std::string::npos);
 
@@ -204,7 +204,7 @@ TEST_CASE("columns count characters, not bytes") {
   begins(fault_in("{\"name\": \"\u00e4\u00f6\u00fc\", \"x\": 1}"), R"(s.json:1:17: unknown key "x")");
 }
 
-TEST_CASE("missing keys and wrong types say what belongs there") {
+TEST_CASE("the errors of missing keys and wrong types say which keys and values are expected") {
   begins(fault_in(with(R"("name": "test",)", "")), R"(s.json:1:1: the key "name" is missing)");
   begins(fault_in(with(R"("ranks": 4,)", "")), R"(s.json:1:1: the key "ranks" is missing)");
   begins(fault_in(with(R"("ranks": 4)", R"("ranks": "4")")), "s.json:3:12: ranks must be a whole number, 1 to 256");
@@ -218,7 +218,7 @@ TEST_CASE("missing keys and wrong types say what belongs there") {
   begins(fault_in(with(R"("pairs")", R"("a,b")")), "s.json:8:32: ");
 }
 
-TEST_CASE("configs are known by name, and a catalogue is never empty") {
+TEST_CASE("an unknown, repeated or invalid config is an error, and so is an empty catalogue") {
   const std::string unknown = fault_in(with(R"("direct", )", R"("direct", "zigzag", )"));
   begins(unknown, R"(s.json:6:28: config "zigzag" is unknown)");
   CHECK(unknown.find("known are direct, chunked(") != std::string::npos);
@@ -229,7 +229,7 @@ TEST_CASE("configs are known by name, and a catalogue is never empty") {
          R"x(s.json:6:28: config "chunked(chunk_bytes=0 in_flight=4)")x");
 }
 
-TEST_CASE("lists that would take minutes are refused where they become too long") {
+TEST_CASE("a list of more than 1000 entries is refused") {
   std::string entries;
   for (int i = 0; i < 1'001; ++i) entries += std::string(i == 0 ? "" : ", ") + R"({"bytes": 8, "count": 1})";
   const std::string text =
@@ -251,7 +251,7 @@ TEST_CASE("ranks out of range, stages in use and self-sends are errors") {
   begins(fault_in(with(roles, R"("edges": [[0, 1, 2]])")), "s.json:9:16: an edge has two ends");
 }
 
-TEST_CASE("two senders or no receiver on an edge name the ranks") {
+TEST_CASE("the error of an edge with two senders or no receiver names the ranks") {
   const std::string two = fault_in(with("[1, 3]", "[1]"));
   begins(two, "s.json:9:15: op pairs: in a world of 4 the senders are 0, 2 and the receivers 1;");
   begins(fault_in(with("[1, 3]", R"("rank > 9")")),
@@ -259,13 +259,13 @@ TEST_CASE("two senders or no receiver on an edge name the ranks") {
   begins(fault_in(with("[1, 3]", "[2, 3]")), "s.json:9:55: rank 2 is a sender too");
 }
 
-TEST_CASE("a role expression that does not parse is named at its character") {
+TEST_CASE("the error of a role expression that does not parse points at the character") {
   begins(fault_in(with("rank % 2 == 0", "rank % 2 === 0")), "s.json:9:38: role expression: expected a number");
   begins(fault_in(with("rank % 2 == 0", "rank / (rank - rank)")), "s.json:9:32: role expression: this divides by zero");
   begins(fault_in(with("[1, 3]", "true")), "s.json:9:55: a role is a list of ranks such as [0, 2], or an expression");
 }
 
-TEST_CASE("a spec that is not there is named, with an example of one that is") {
+TEST_CASE("the error of a missing spec names that spec and an example that exists") {
   try {
     cli::read_spec("no/such/spec.json", {});
     FAIL("it was read");

@@ -41,7 +41,7 @@ std::string line_with(const std::string& text, std::string_view part) {
 
 }  // namespace
 
-TEST_CASE("the table of a job says who proposed a winner, what each rank measured of it, and why it won") {
+TEST_CASE("the table of a job names the rank that proposed a winner, the time on each rank, and the reason") {
   const std::string text = cli::tables(boost::json::parse(document).as_object());
   CAPTURE(text);
   CHECK(text.starts_with("activations 0->1\n"));
@@ -51,7 +51,7 @@ TEST_CASE("the table of a job says who proposed a winner, what each rank measure
   CHECK(text.find("not said") == std::string::npos);  // the open key has no decision, so no reason is missing
 }
 
-TEST_CASE("the table of a job has what each key agreed on, what each candidate took, and what it cost") {
+TEST_CASE("the table of a job shows the agreement of each key, the time of each candidate, and the cost") {
   const std::string text = cli::tables(boost::json::parse(document).as_object());
   CAPTURE(text);
   const std::string agreed = line_with(text, "chunked(chunk_bytes=262144)");

@@ -21,7 +21,7 @@ std::string read(const option_list& known, std::initializer_list<const char*> wo
 
 }  // namespace
 
-TEST_CASE("a sweep takes the options of nccl-tests, with their units") {
+TEST_CASE("a sweep accepts the options of nccl-tests, with their units") {
   examples::size_sweep sweep;
   CHECK(read(sweep.options(), {"-b", "8", "-e", "128M", "-f", "2", "-g", "1", "-n", "20", "-w", "5", "-c", "0"}) == "");
   CHECK(sweep.smallest == 8);
@@ -36,7 +36,7 @@ TEST_CASE("a sweep takes the options of nccl-tests, with their units") {
   CHECK(sweep.largest == std::uint64_t{2} << 30U);
 }
 
-TEST_CASE("an option that is unknown, lacks its value or cannot have it is an error that names it") {
+TEST_CASE("an unknown option, a missing value and an invalid value are errors that name the option") {
   examples::size_sweep sweep;
   std::string only = "nothing";
   bool causal = false;
@@ -59,7 +59,7 @@ TEST_CASE("an option that is unknown, lacks its value or cannot have it is an er
 }
 
 #ifdef PARLEY_GPU_EXAMPLES
-TEST_CASE("every program for GPUs ends with status 2, before it looks for one, where it does not know an option") {
+TEST_CASE("every program for GPUs ends with status 2 on an unknown option, before it looks for a GPU") {
   const scratch_folder here;
   std::istringstream programs(PARLEY_GPU_EXAMPLES);
   std::size_t tried = 0;

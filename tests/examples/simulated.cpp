@@ -131,7 +131,7 @@ TEST_CASE("over free links the training example takes exactly the makespan of it
   }
 }
 
-TEST_CASE("the training example takes lists of actions from a file, which also places the stages") {
+TEST_CASE("the training example reads lists of actions from a file, which also places the stages") {
   const parley::tests::scratch_folder folder;
   const std::string file = folder.file("folded.txt");
   std::string forward[2], backward[2];
@@ -155,14 +155,14 @@ TEST_CASE("the training example takes lists of actions from a file, which also p
   CHECK(has(other.error, "folded.txt is for 2 ranks, and this job has 4"));
 }
 
-TEST_CASE("all ranks are simulated by one process, which parley run does not start") {
+TEST_CASE("--sim is refused in a rank that parley run started, because --sim runs all ranks in one process") {
   const parley::tests::scratch_folder here;
   const started s = parley::tests::start_in(here, "env PARLEY_RANK=1 " PARLEY_EXAMPLES "/training --sim 4 --steps 1");
   CHECK(s.status == 2);
   CHECK(has(s.error, "--sim runs all ranks in one process"));
 }
 
-TEST_CASE("links take time unless they are free, and there is no other word for that") {
+TEST_CASE("links take time unless --links free is given, and --links refuses an unknown word") {
   const started usual = example("training --sim 4 --steps 1 --width 64");
   CHECK(usual.status == 0);
   CHECK_FALSE(has(usual.error, ": 33.000000 ms of virtual time"));
@@ -179,7 +179,7 @@ started overlapped_gemm(int ranks) {
 }
 }  // namespace
 
-TEST_CASE("the product of shards hides their gather, as tuned") {
+TEST_CASE("in overlapped_gemm, the product of the shards hides their gather") {
   for (const int ranks : {2, 4, 16}) {
     CAPTURE(ranks);
     const started s = overlapped_gemm(ranks);
@@ -204,7 +204,8 @@ TEST_CASE("the product of shards hides their gather, as tuned") {
   }
 }
 
-TEST_CASE("the product of blocks hides their scatter, and both are tuned as a whole, to the same on all ranks") {
+TEST_CASE(
+    "in overlapped_gemm, the product of the blocks hides their scatter, and all ranks tune both to the same result") {
   for (const int ranks : {2, 4, 16}) {
     CAPTURE(ranks);
     const started s = overlapped_gemm(ranks);
@@ -239,7 +240,7 @@ TEST_CASE("the product of blocks hides their scatter, and both are tuned as a wh
   }
 }
 
-TEST_CASE("--sim without a number is told that it needs one, of ranks") {
+TEST_CASE("--sim without a value is refused with an error that asks for a number of ranks") {
   for (const char* words : {"training --sim", "training --sim --steps 1"}) {
     const started wrong = example(words);
     CHECK(wrong.status == 2);
@@ -247,7 +248,7 @@ TEST_CASE("--sim without a number is told that it needs one, of ranks") {
   }
 }
 
-TEST_CASE("an example that is given what it does not take says which word that is, and ends with status 2") {
+TEST_CASE("an example that is given a word it does not accept names that word, and ends with status 2") {
   struct wrong_words {
     const char* words;
     const char* named;
@@ -285,7 +286,7 @@ TEST_CASE("an example that is given what it does not take says which word that i
   CHECK(has(help.out, "--nccheck"));
 }
 
-TEST_CASE("a program on virtual ranks is watched by the checkers, and fails by the name of what was violated") {
+TEST_CASE("checkers watch a program on virtual ranks, and a violation ends it with status 1 and the invariant's name") {
   const started well = example("send_recv 60 --sim 16");
   CHECK(well.status == 0);
   CHECK(has(well.error, "16 virtual ranks, seed 1: "));
@@ -311,7 +312,8 @@ TEST_CASE("a program on virtual ranks is watched by the checkers, and fails by t
   CHECK(has(unknown.error, "nobody"));
 }
 
-TEST_CASE("jacobi -csv prints the columns of NVIDIA's: type, nx, ny, niter, nccheck, ranks, 1, together, alone") {
+TEST_CASE(
+    "jacobi -csv prints the columns of NVIDIA's example: type, nx, ny, niter, nccheck, ranks, 1, together, alone") {
   const csv_line four = jacobi("--sim 4 -nx 64 -ny 32 -niter 50 -nccheck 10 -csv");
   REQUIRE(four.fields.size() == 9);
   const std::vector<std::string> said(four.fields.begin(), four.fields.begin() + 7);

@@ -38,7 +38,7 @@ TEST_CASE("this program as one rank" * doctest::skip()) {
   if (std::getenv(scenario_variable) != nullptr) ::_exit(run_as_rank());
 }
 
-TEST_CASE("a stopped rank is noticed within two seconds, and is fenced when it comes back") {
+TEST_CASE("a stopped rank is noticed within two seconds, and is fenced when it resumes") {
   by_hand job("pairs", 4);
   REQUIRE_MESSAGE(all_here(job), job.text());
   check_noticed_of_2(job, SIGSTOP);
@@ -66,7 +66,7 @@ TEST_CASE("a killed rank is noticed within two seconds") {
   for (const rank_id r : {0U, 3U}) CHECK_MESSAGE(job[r].status() == 0, job.text());
 }
 
-TEST_CASE("a rank that is stopped for less than the detection time goes on as if nothing had been") {
+TEST_CASE("a rank that is stopped for less than the detection time continues as if nothing had happened") {
   by_hand job("pairs", 4, {{"PARLEY_DETECTION", "4"}});
   REQUIRE_MESSAGE(all_here(job), job.text());
   job[2].signal(SIGSTOP);
@@ -77,7 +77,7 @@ TEST_CASE("a rank that is stopped for less than the detection time goes on as if
   for (rank_id r = 0; r < 4; ++r) CHECK_MESSAGE(job[r].status() == 0, job.text());
 }
 
-TEST_CASE("a job that is stopped as a whole goes on as a whole") {
+TEST_CASE("a job that is stopped as a whole continues as a whole") {
   by_hand job("pairs", 4, {{"PARLEY_DETECTION", "2"}});
   REQUIRE_MESSAGE(all_here(job), job.text());
   for (rank_id r = 0; r < 4; ++r) job[r].signal(SIGSTOP);
@@ -89,7 +89,7 @@ TEST_CASE("a job that is stopped as a whole goes on as a whole") {
   for (rank_id r = 0; r < 4; ++r) CHECK_MESSAGE(job[r].status() == 0, job.text());
 }
 
-TEST_CASE("when the rank that hosts the rendezvous dies or stops, ops without it go on, with a warning") {
+TEST_CASE("when the rank that hosts the rendezvous dies or stops, ops without it continue, with a warning") {
   for (const int how : {SIGKILL, SIGSTOP}) {
     by_hand job("pairs", 4, {{"PARLEY_DETECTION", "1"}});
     REQUIRE_MESSAGE(all_here(job), job.text());

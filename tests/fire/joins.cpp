@@ -126,8 +126,7 @@ void run_one(const join_part& part, std::string_view action, const char* step) {
 
 }  // namespace
 
-TEST_CASE(
-    "a rank that is killed or stopped while the job joins is named by the others, which do not wait for it for ever") {
+TEST_CASE("the other ranks name a rank that is killed or stopped while the job joins, and do not wait for it forever") {
   run_one(parts()[0], "kill", "join");
   run_one(parts()[0], "exit", "presented");
   run_one(parts()[0], "stop", "presented");
@@ -136,7 +135,7 @@ TEST_CASE(
   run_one(parts()[1], "stop", "admits");
 }
 
-TEST_CASE("a rank that is stopped for a while as it joins is waited for") {
+TEST_CASE("the other ranks wait for a rank that is stopped for a while as it joins") {
   run_one(parts()[0], "pause", "greeted");
   run_one(parts()[1], "pause", "join");
 }

@@ -269,8 +269,7 @@ TEST_CASE("a rank that is killed or stopped at one step of a campaign ends its o
   run_one(parts()[3], "stop", "offer");
 }
 
-TEST_CASE(
-    "a rank that leaves without a goodbye, though with status 0, ends its op for the others as one that is killed") {
+TEST_CASE("a rank that leaves without a goodbye, even with status 0, ends its op for the others like a killed rank") {
   run_one(parts()[1], "exit", "trial");
   run_one(parts()[2], "exit", "warm");
   run_one(parts()[5], "exit", "promise");
@@ -278,7 +277,7 @@ TEST_CASE(
   run_one_sided(one_sided_parts()[0], "exit", "fenced");
 }
 
-TEST_CASE("a rank that is stopped for less than the detection time is waited for, and all decide") {
+TEST_CASE("the others wait for a rank that is stopped for less than the detection time, and all ranks succeed") {
   run_one(parts()[0], "pause", "decide");
   run_one(parts()[3], "pause", "warmed");
   run_one(parts()[5], "pause", "trial");
@@ -286,7 +285,7 @@ TEST_CASE("a rank that is stopped for less than the detection time is waited for
   run_one(calls()[0], "pause", "midst");
 }
 
-TEST_CASE("a member of an op without headers that is killed or stopped ends its calls for the others, at gates too") {
+TEST_CASE("when a member of an op without headers is killed or stopped, the calls of the others end, also at gates") {
   run_one(parts()[4], "kill", "prepare");
   run_one(parts()[4], "stop", "trial");
   // Detection takes 3 s here, because the coordinator checks once a second whether the budget allows trials.
@@ -322,7 +321,7 @@ TEST_CASE("a rank that is killed, stopped or resumed in the midst of a put or a 
   run_one_sided(one_sided_parts()[7], "stop", "reads");
 }
 
-TEST_CASE("ranks that run another config than their leader has stamped are found by S2, in what real processes leave") {
+TEST_CASE("S2 finds ranks that ran another config than their leader stamped, in the records of real processes") {
   for (const bool broken : {false, true}) {
     CAPTURE(broken);
     by_hand job("pairs", 4, {{"PARLEY_TEST_MUTANT", broken ? "ignores_stamp" : ""}});
@@ -338,7 +337,7 @@ TEST_CASE("ranks that run another config than their leader has stamped are found
   }
 }
 
-TEST_CASE("what real ranks leave is enough to see S3 to S6 and agreement broken in it") {
+TEST_CASE("the records of real ranks are enough to find violations of S3 to S6 and of agreement") {
   by_hand job("summing", 3, {{"PARLEY_TEST_MS", "60000"}});
   REQUIRE_MESSAGE(job.until([&] { return job.all_ended(); }), job.text());
   const left_records left(job.records());

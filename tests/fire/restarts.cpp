@@ -120,7 +120,7 @@ TEST_CASE("a rank that is killed at one step of a campaign or another is started
   for (const char* const step : {"start", "warmed", "trial", "after"}) check_counted(fmt::format("kill:{}:1", step), 1);
 }
 
-TEST_CASE("a group whose ranks rejoin goes on with the new process of a worker that was killed") {
+TEST_CASE("a group whose ranks rejoin continues with the new process of a killed worker") {
   for (const char* const step : {"start", "offer", "trial", "decided"}) {
     INFO(step);
     const restarted_job job("summing", 3, fmt::format("kill:{}:2", step), 1);
@@ -134,7 +134,7 @@ TEST_CASE("a group whose ranks rejoin goes on with the new process of a worker t
   }
 }
 
-TEST_CASE("a rank that dies while it comes back is started once more") {
+TEST_CASE("a rank that dies while it comes back is restarted once more") {
   for (const char* const step : {"join", "start", "offer", "trial"})
     check_counted(fmt::format("kill:trial:1,kill:{}:1:1", step), 2);
 }
@@ -147,14 +147,14 @@ TEST_CASE("two ranks of a group that die one after the other both come back") {
   CHECK(job.end.ranks[2].restarts == 1);
 }
 
-TEST_CASE(
-    "a rank that was stopped is fenced, ends with that and is started again; so is a process that was started again") {
+TEST_CASE("a rank that was stopped is fenced, ends and is restarted, and so is a process that was itself a restart") {
   // The heart notices, by a page that no longer had a name when the new process joined.
   check_counted("stop:trial:1", 1);
   check_counted("kill:trial:1,stop:trial:1:1", 2);
 }
 
-TEST_CASE("a rank that comes back and then leaves without a word, is stopped or is late is replaced, or waited for") {
+TEST_CASE(
+    "a rank that comes back and then leaves silently or is stopped is replaced, and one that is late is waited for") {
   run_second(second_processes()[0], "stop", "presented");
   run_second(second_processes()[0], "exit", "warm");
   run_second(second_processes()[1], "pause", "admitted");
@@ -166,7 +166,7 @@ TEST_CASE("a rank that comes back and is lost or late at any step is replaced, o
   run_all(second_processes(), {"kill", "exit", "stop", "pause"}, run_second);
 }
 
-TEST_CASE("where no restart is left, or rank 0 has died, the job ends as it does without restarts") {
+TEST_CASE("if no restart is left, or rank 0 has died, the job ends as it does without restarts") {
   const restarted_job spent("counting", 2, "kill:trial:1,kill:offer:1:1", 1, "5000");
   CHECK(spent.end.status == 1);
   CHECK(spent.end.first_failed == rank_id{1});
@@ -185,7 +185,7 @@ TEST_CASE("where no restart is left, or rank 0 has died, the job ends as it does
   CHECK_MESSAGE(headless.says(1, {"peer_failed", "rank 0 is gone", "restart the job"}), headless.all);
 }
 
-TEST_CASE("whoever does not hold the job's key does not get the place of a rank that died; its own new process does") {
+TEST_CASE("a process without the job's key does not get a dead rank's place; the job's own new process does") {
   by_hand job("counting", 2,
               {{"PARLEY_MAX_RESTARTS", "3"}, {"PARLEY_TEST_FAULT", "kill:trial:1"}, {"PARLEY_TEST_MS", "60000"}});
   REQUIRE_MESSAGE(job.until([&] { return job[1].ended() && job[0].says({"it ended"}); }), job.text());
@@ -207,7 +207,7 @@ TEST_CASE("whoever does not hold the job's key does not get the place of a rank 
 }
 
 TEST_CASE(
-    "a process that was only stopped when another one took its place is shut out, and the job goes on with that one") {
+    "a process that was only stopped when another took its place is shut out, and the job continues with that one") {
   // Detection takes 600 s, so no rank has noticed: calls with the old process fail at the moment in which the new one joins.
   by_hand job("counting", 2,
               {{"PARLEY_MAX_RESTARTS", "1"},
@@ -227,7 +227,7 @@ TEST_CASE(
   left_records(job.records()).check();
 }
 
-TEST_CASE("ranks with GPUs, which cannot be started anew yet, say so when they begin") {
+TEST_CASE("ranks with GPUs refuse to start if restarts are requested, which they do not support yet") {
   by_hand job("counting", 2, {{"PARLEY_MAX_RESTARTS", "1"}, {"PARLEY_TEST_GPU", "yes"}});
   REQUIRE_MESSAGE(job.until([&] { return job.all_ended(); }), job.text());
   for (rank_id r = 0; r < 2; ++r) {

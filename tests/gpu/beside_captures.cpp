@@ -74,7 +74,7 @@ void work(cuda_driver& gpu, cuda_copies& copies) {
 
 }  // namespace
 
-TEST_CASE("what another thread captures in CUDA's global mode goes on beside all that parley asks of CUDA") {
+TEST_CASE("a graph that another thread captures in CUDA's global mode goes on during all CUDA calls of parley") {
   cuda_driver& gpu = *transports::cuda_runtime().value();
   cuda_copies copies(gpu, 0);
   const auto memory = cuda_memory::on_device(gpu, 0, bytes);
@@ -97,7 +97,8 @@ TEST_CASE("what another thread captures in CUDA's global mode goes on beside all
   CHECK(ended == cudaSuccess);
 }
 
-TEST_CASE("what the rank's own thread captures goes on, too, and what that thread may do is as before") {
+TEST_CASE("a graph that the rank's own thread captures goes on during parley's calls, and the thread's unsafe calls "
+          "still fail") {
   cuda_driver& gpu = *transports::cuda_runtime().value();
   cuda_copies copies(gpu, 0);
   const auto memory = cuda_memory::on_device(gpu, 0, bytes);

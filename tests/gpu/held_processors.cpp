@@ -184,7 +184,7 @@ TEST_CASE("this program as one of two ranks whose processors are held" * doctest
   REQUIRE(status == 0);
 }
 
-TEST_CASE("messages that copy engines move come while kernels hold all processors of both GPUs") {
+TEST_CASE("messages that copy engines move arrive while kernels hold all processors of both GPUs") {
   if (transports::cuda_runtime().value()->devices().size() < 2) {
     MESSAGE("there is one GPU, on which a kernel moves what stays there: not looked at");
     return;

@@ -26,14 +26,14 @@ using parley::task;
 
 int steps = 4000;
 constexpr std::size_t count = 64 * 1024;
-constexpr std::size_t under_way = 4;
+constexpr std::size_t in_flight = 4;
 
 /// The program's own sums, several of them in flight.
 class own_sums {
  public:
   own_sums(parley::rank& self, parley::transports::cuda_space& space)
       : self_(self), space_(space), ones_(space, count) {
-    for (std::size_t i = 0; i < under_way; ++i) slots_.emplace_back(space);
+    for (std::size_t i = 0; i < in_flight; ++i) slots_.emplace_back(space);
   }
   task<> begin() {
     co_await nccl_.meet(&self_);
@@ -41,7 +41,7 @@ class own_sums {
     co_await space_.copy(ones_.bytes(), std::as_bytes(std::span(ones)));
   }
   task<> start_one() {
-    slot& s = slots_[static_cast<std::size_t>(started_) % under_way];
+    slot& s = slots_[static_cast<std::size_t>(started_) % in_flight];
     if (s.number) co_await check(s);
     s.number = started_++;
     examples::must(examples::launch_scale(s.x.data(), ones_.data(), factor(self_.id(), *s.number), 0, count, stream_),

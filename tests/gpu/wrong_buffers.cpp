@@ -109,7 +109,7 @@ void CUDART_CB wait_for(void* word) { static_cast<std::atomic<bool>*>(word)->wai
 
 }  // namespace
 
-TEST_CASE("memory that a GPU's copies cannot use is named, and other memory is let through") {
+TEST_CASE("memory that a GPU's copies cannot use is refused with the reason, and other memory is accepted") {
   first_gpu gpu;
   const auto mine = cuda_memory::on_device(gpu.driver, 0, bytes);
   const auto pinned = cuda_memory::pinned(gpu.driver, bytes);
@@ -117,7 +117,7 @@ TEST_CASE("memory that a GPU's copies cannot use is named, and other memory is l
   CHECK(gpu.copies.check(mine.bytes().subspan(4), sizeof(float)));
   CHECK(gpu.copies.check(pinned.bytes(), sizeof(float)));
 
-  SUBCASE("freed, of a block that has other memory, too, and of one that has not") {
+  SUBCASE("freed, in a block with other memory and in a block without") {
     for (const std::size_t size : {bytes, std::size_t{64} << 20U}) {
       auto* const freed = static_cast<std::byte*>(gpu.driver.allocate(0, size));
       CHECK(gpu.copies.check({freed, size}, sizeof(float)));
@@ -148,7 +148,7 @@ TEST_CASE("memory that a GPU's copies cannot use is named, and other memory is l
   }
 }
 
-TEST_CASE("a copy by a kernel goes well in a thread that has an error left, and leaves that to its owner") {
+TEST_CASE("a copy by a kernel succeeds in a thread that has an error left, and does not clear that error") {
   first_gpu gpu;
   const auto from = cuda_memory::on_device(gpu.driver, 0, bytes);
   const auto to = cuda_memory::on_device(gpu.driver, 0, bytes);
@@ -172,7 +172,7 @@ TEST_CASE("a copy by a kernel goes well in a thread that has an error left, and 
   CHECK(gpu.copies.statistics().by_kernel == 3);
 }
 
-TEST_CASE("all other kernels start well in a thread that has an error left, and leave that to its owner") {
+TEST_CASE("all other kernels start in a thread that has an error left, and do not clear that error") {
   first_gpu gpu;
   const auto a = cuda_memory::on_device(gpu.driver, 0, bytes);
   const auto b = cuda_memory::on_device(gpu.driver, 0, bytes);
@@ -191,7 +191,7 @@ TEST_CASE("all other kernels start well in a thread that has an error left, and 
   must(cudaStreamSynchronize(s), "cudaStreamSynchronize");
 }
 
-TEST_CASE("that a stream has not come to an event yet leaves no error behind") {
+TEST_CASE("querying an event that a stream has not reached yet leaves no error behind") {
   first_gpu gpu;
   const transports::cuda_stream s = gpu.driver.make_stream(0);
   const transports::cuda_event e = gpu.driver.make_event(0);

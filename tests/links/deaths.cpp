@@ -126,7 +126,7 @@ constexpr contract_case cases[] = {
      &offered_to_the_dead, needs::death, 1},
     {"of a dead rank's messages those that are here are read, the others fail, and no other rank's do", 3,
      &offered_by_the_dead, needs::death, 1},
-    {"fetches that are under way when their sender dies end, once, with all of it or peer_failed", 2,
+    {"fetches that are in flight when their sender dies end, once, with all of it or peer_failed", 2,
      &fetched_from_the_dead, needs::death, 1},
 };
 

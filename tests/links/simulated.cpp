@@ -236,13 +236,13 @@ std::vector<conditions> of_scenarios() {
 
 TEST_CASE("the simulated link keeps the contract of links") { keep(usual, 5); }
 
-TEST_CASE("the simulated link keeps the contract of links in all that scenarios make of it") {
+TEST_CASE("the simulated link keeps the contract of links in each variant that scenarios use") {
   for (const conditions& on : of_scenarios()) {
     SUBCASE(on.name) { keep(on, 2); }
   }
 }
 
-TEST_CASE("host memory over a link of GPUs keeps the contract of links") {
+TEST_CASE("a cuda_link keeps the contract of links with host buffers") {
   keep({.name = "beside a GPU", .where = conditions::buffers::beside_gpu}, 2);
 }
 
@@ -250,15 +250,15 @@ TEST_CASE("host memory over a link of GPUs keeps the contract of links") {
 constexpr conditions on_gpu{
     .name = "on a GPU", .lacks = needs::stopping | needs::revoking, .where = conditions::buffers::on_gpu};
 
-TEST_CASE("device memory over a link of GPUs keeps the contract of links") { keep(on_gpu, 2); }
+TEST_CASE("a cuda_link keeps the contract of links with device buffers") { keep(on_gpu, 2); }
 
-TEST_CASE("with buffers on a GPU the contract is asked of what goes through pinned memory") {
+TEST_CASE("the contract's messages between device buffers pass through pinned memory") {
   simulated_job job(messages_contract().front(), 1, on_gpu);
   CHECK(job.run().empty());
   CHECK(job.staged() > 0);
 }
 
-TEST_CASE("messages of the simulated link do overtake one another, on each seed") {
+TEST_CASE("messages of the simulated link overtake one another, with each of five seeds") {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     simulated_job job(ordering_contract().front(), seed, usual);
     CHECK(job.run().empty());

@@ -112,13 +112,13 @@ TEST_CASE("UCX over TCP keeps the contract of links") {
   keep(contract(needs::nothing), {.transports = "tcp,self", .limits = usual});
 }
 
-TEST_CASE("puts and gets that UCX emulates bring what links promise") {
+TEST_CASE("puts and gets that UCX emulates keep the first three one-sided promises of links") {
   keep(one_sided_contract().first(3),
        {.transports = "posix,sysv,cma,self", .limits = usual, .way = transfer_way::by_ucx});
 }
 
 // Run by tests/hosts/contract.py, which makes the hosts and the connection between them.
-TEST_CASE("UCX between two hosts keeps the contract of links, whatever becomes of packets" * doctest::skip()) {
+TEST_CASE("UCX between two hosts keeps the contract of links, whatever happens to packets" * doctest::skip()) {
   const char* const hosts = std::getenv("PARLEY_TEST_HOSTS");
   REQUIRE(hosts != nullptr);
   const std::string both = hosts;

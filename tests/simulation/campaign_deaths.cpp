@@ -94,15 +94,15 @@ void befall_all(const op_spec& op, std::uint64_t every) {
 
 }  // namespace
 
-TEST_CASE("an end of a pair dies, comes back or is stopped after each message of its campaign") {
+TEST_CASE("all invariants hold when an end of a pair dies, restarts or is stopped after any message of its campaign") {
   befall_all(pair(), 1);
 }
 
-TEST_CASE("a member of a group dies, comes back or is stopped after every third message of its campaign") {
+TEST_CASE("all invariants hold when a member of a group dies, restarts or is stopped after every third message") {
   befall_all(group(), 3);
 }
 
-TEST_CASE("a member of an op without headers dies, comes back or is stopped after each message of its campaign") {
+TEST_CASE("all invariants hold when a member of an op without headers dies, restarts or is stopped after any message") {
   befall_all(leased(true), 1);
   befall_all(leased(false), 1);
 }

@@ -84,12 +84,12 @@ bool says(const std::string& text, std::string_view part) { return text.find(par
 
 }  // namespace
 
-TEST_CASE("nothing is found in a run in which nothing is wrong") {
+TEST_CASE("the checkers find nothing in a run in which nothing is wrong") {
   const quiet_run run;
   for (const violation& v : check(run.record)) FAIL_CHECK((v.invariant + ": " + v.text));
 }
 
-TEST_CASE("N3 finds a rank that sees messages of an op which it is not in, and one in no op that sees any") {
+TEST_CASE("N3 finds a rank that sees messages of an op that it is not in, and a rank in no op that sees any message") {
   quiet_run run;
   run.record.of_op[{4, 0, 2}] = 1;
   CHECK(says(run.of("N3"), "rank 2, which is not in it, saw 1 of its messages"));
@@ -98,7 +98,7 @@ TEST_CASE("N3 finds a rank that sees messages of an op which it is not in, and o
   CHECK(says(run.of("N3"), "rank 2 takes part in no op and saw 5 messages"));
 }
 
-TEST_CASE("fencing finds a call of a fenced rank that ends with something else") {
+TEST_CASE("fencing finds a call of a fenced rank that ends with an error other than `fenced`") {
   quiet_run run;
   run.record.fenced.emplace_back().at_ns = 100;
   call_record& c = run.failed({errc::peer_failed, call_1, "…"});
@@ -114,7 +114,8 @@ TEST_CASE("fencing finds a call of a fenced rank that ends with something else")
   CHECK(run.of("fencing").empty());
 }
 
-TEST_CASE("leftovers finds what outlives its job, and L2 a program that does") {
+TEST_CASE(
+    "leftovers finds transfers, memory, files and messages that outlive their job, and L2 finds programs that do") {
   quiet_run run;
   run.record.pending_left = 2;
   CHECK(says(run.of("leftovers"), "2 transfers never end"));
@@ -154,7 +155,7 @@ TEST_CASE("errors finds a failure that no fault explains, and a text that lacks 
   CHECK(says(found_about({.op = "pairs 0->1", .rank = 0, .invocation = 1}), "which does not name op and rank"));
 }
 
-TEST_CASE("errors asks for the very rank and the invocation of who ends because of a death, too") {
+TEST_CASE("errors also demands the right rank and invocation in errors that a death causes") {
   quiet_run run;
   run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 1});
   const root_cause death{1, " is gone: it died"};
@@ -178,7 +179,7 @@ TEST_CASE("errors asks for the very rank and the invocation of who ends because 
   }
 }
 
-TEST_CASE("a rank that comes back explains what calls of its own ops fail with, and of no other ones") {
+TEST_CASE("a restart explains failed calls of the ops of the restarted rank, and of no other ops") {
   quiet_run run;
   run.faults.mishaps.push_back({.what = mishap::kind::restart, .rank = 1});
   run.failed({errc::peer_failed, call_1, "rank 1 is gone"});
@@ -187,7 +188,7 @@ TEST_CASE("a rank that comes back explains what calls of its own ops fail with, 
   CHECK(says(run.of("errors"), "which no fault explains"));
 }
 
-TEST_CASE("errors finds a rank that is called gone though nothing has befallen it, or not yet") {
+TEST_CASE("errors finds a rank that is called gone though no fault has befallen it, or not yet") {
   quiet_run run;
   run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 1, .at_ns = 500});
   const auto gone = [](rank_id r) {
@@ -206,7 +207,8 @@ TEST_CASE("errors finds a rank that is called gone though nothing has befallen i
   CHECK(says(run.of("errors"), "nothing has befallen rank 1"));
 }
 
-TEST_CASE("errors finds a call that had begun, as its recorder shows, and whose error names another invocation") {
+TEST_CASE(
+    "errors finds a call that the flight recorder shows as begun and failed, if no failed call names its invocation") {
   quiet_run run;
   run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 1});
   const auto call = [](std::uint64_t invocation, bool begun) {
@@ -226,7 +228,7 @@ TEST_CASE("errors finds a call that had begun, as its recorder shows, and whose 
   CHECK(run.of("errors").empty());
 }
 
-TEST_CASE("L2 finds a call that takes longer than one timeout and what may hold it up, whatever its op is made of") {
+TEST_CASE("L2 finds a call that takes longer than its timeout and all possible delays, in every kind of op") {
   using kind = op_spec::kind;
   constexpr parley::runtime::time_ns timeout_ns = 30'000'000'000;
   for (auto k = static_cast<int>(kind::pair); k <= static_cast<int>(kind::last); ++k) {
@@ -259,7 +261,7 @@ TEST_CASE("L2 finds a call that takes longer than one timeout and what may hold 
   }
 }
 
-TEST_CASE("agreement finds two decisions of one version, also where a member has died, and one that not all know") {
+TEST_CASE("agreement finds two decisions of one version, even after a death, and a decision that some members lack") {
   quiet_run run;
   participant_view receiver = run.record.participants.front();
   receiver.rank = 1;
@@ -351,7 +353,8 @@ TEST_CASE("S1 finds an invocation that its sender has begun twice") {
   CHECK(says(run.of("S1"), "began twice"));
 }
 
-TEST_CASE("S1 finds two stamps of one invocation with different configs, and two logs of which an entry differs") {
+TEST_CASE(
+    "S1 finds two stamps of one invocation with different configs, and a log entry that is written twice differently") {
   std::vector<std::string> found;
   watchers all(
       [&](std::string_view invariant, std::string text) { found.push_back(std::string(invariant) + ": " + text); }, 64);
@@ -391,7 +394,7 @@ TEST_CASE("S1 finds two stamps of one invocation with different configs, and two
   CHECK(found.back() == "S1: rank 0 wrote entry 0 of its log twice, and not the same");
 }
 
-TEST_CASE("delivery finds a message that was sent well and that nobody received") {
+TEST_CASE("delivery finds a message that was sent successfully and that no rank received") {
   quiet_run run;
   run.record.received.clear();
   CHECK(says(run.of("delivery"), "pair: message 0 was sent well and received by nobody"));
@@ -403,7 +406,7 @@ TEST_CASE("S8 finds a put outside the memory that its key names") {
   CHECK(says(run.of("S8"), "1 puts outside the memory that their key names"));
 }
 
-TEST_CASE("oracle finds a decision that is not the fastest candidate, where nothing but the candidates differs") {
+TEST_CASE("oracle finds a decision for a slower candidate, when nothing but the candidates differs") {
   quiet_run run;
   run.faults = tape();
   op_spec& op = run.play.ops.front();
@@ -423,7 +426,7 @@ TEST_CASE("oracle finds a decision that is not the fastest candidate, where noth
 namespace {}  // namespace
 
 TEST_CASE(
-    "S5 finds an invocation of a generation that its rank was never in, and one of an op that it has not declared") {
+    "S5 finds an invocation of a generation that its rank was never in, and of an op that its rank never declared") {
   quiet_run run;
   run.record.flights.push_back(flight(0, 0, 0));
   CHECK(run.of("S5").empty());
@@ -433,7 +436,7 @@ TEST_CASE(
   CHECK(says(run.of("S5"), "the op was never declared there"));
 }
 
-TEST_CASE("S6 finds a decision that counts more repetitions than all participants have run to their end") {
+TEST_CASE("S6 finds a decision that counts more repetitions than all participants have completed") {
   quiet_run run;
   constexpr std::uint8_t timed = 1;
   for (const rank_id r : {0U, 1U}) {
@@ -466,7 +469,7 @@ TEST_CASE("S6 finds a decision that counts more repetitions than all participant
   CHECK(run.of("S6").empty());
 }
 
-TEST_CASE("what real ranks leave is checked without a scenario, whoever of them has left nothing") {
+TEST_CASE("the records of real ranks are checked without a scenario, even if one rank has left no record") {
   run_record record;
   participant_view sender = quiet_run().record.participants.front();
   sender.candidates = sender.ready = {7};
@@ -525,7 +528,7 @@ TEST_CASE("L1 finds a campaign that never ends and a gate that stays shut, unles
   CHECK(run.of("L1").empty());
 }
 
-TEST_CASE("a death exempts the ops of who has died, and no other") {
+TEST_CASE("a death exempts the ops of the dead rank from checks, and no other ops") {
   quiet_run run;
   run.faults.mishaps.push_back({.what = mishap::kind::crash, .rank = 2});
   run.record.received.clear();
@@ -543,7 +546,7 @@ TEST_CASE("a death exempts the ops of who has died, and no other") {
   }
 }
 
-TEST_CASE("oracle looks at the sizes of a decision's own key, and allows for the noise that there is") {
+TEST_CASE("oracle compares candidates at the sizes of a decision's own key, and allows for the run's noise") {
   quiet_run run;
   run.faults = tape();
   op_spec& op = run.play.ops.front();
@@ -563,7 +566,7 @@ TEST_CASE("oracle looks at the sizes of a decision's own key, and allows for the
   CHECK(run.of("oracle").empty());
 }
 
-TEST_CASE("leftovers finds coroutines that nobody has destroyed") {
+TEST_CASE("leftovers finds coroutines that were never destroyed") {
   quiet_run run;
   run.record.frames_left = 2;
   CHECK(says(run.of("leftovers"), "2 coroutines were never destroyed"));

@@ -282,7 +282,7 @@ task<> calls_without_headers(rank& self) {
 
 }  // namespace
 
-TEST_CASE("a call's time-out counts from the call, though its rank has computed for longer in the same turn") {
+TEST_CASE("a call's timeout counts from the call, even if its rank has computed for longer in the same turn") {
   SUBCASE("receive") { CHECK(goes_well(receives)); }
   SUBCASE("send") { CHECK(goes_well(sends)); }
   SUBCASE("group") { CHECK(goes_well(sums_up)); }
@@ -297,6 +297,6 @@ TEST_CASE("a call's time-out counts from the call, though its rank has computed 
   SUBCASE("rehearsals") { CHECK(goes_well(rehearses)); }
 }
 
-TEST_CASE("who waits too long for a rank that computes is told that, and for how long") {
+TEST_CASE("the error of a receive that times out says that its sender computes and for how long") {
   CHECK(goes_well(waits_for_who_computes));
 }

@@ -4,7 +4,7 @@
 
 #include <parley/config.hpp>
 #include <parley/halo.hpp>
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 #include <parley/ring_attention.hpp>
 #include <parley/simulation/checkers/checkers.hpp>
 #include <parley/simulation/checkers/observer.hpp>
@@ -414,7 +414,8 @@ class trainings final : public exchange {
 
 }  // namespace
 
-TEST_CASE("a rank dies after each message of a halo exchange: its neighbours are told, and only rims were written") {
+TEST_CASE(
+    "a rank dies after any message of a halo exchange: the others finish or get an error, and only rims are written") {
   for (const auto& config : {direct(), chunked(chunk_bytes, 2)}) {
     CAPTURE(config->id());
     const tally t = die_everywhere([&] { return std::make_unique<halos>(std::vector{config}); });
@@ -423,7 +424,8 @@ TEST_CASE("a rank dies after each message of a halo exchange: its neighbours are
   }
 }
 
-TEST_CASE("a rank dies while neighbours try who writes into whose rims: they are told, and only rims were written") {
+TEST_CASE("a rank dies while neighbours try puts and gets of rims: the others finish or get an error, and only rims "
+          "are written") {
   const std::vector<config_ptr> configs{direct(), put(), get()};
   const tally t = die_everywhere([&] { return std::make_unique<halos>(configs, 40); },
                                  {.policy = actors::tuning_policy::online, .every = 97});
@@ -431,7 +433,7 @@ TEST_CASE("a rank dies while neighbours try who writes into whose rims: they are
   CHECK(t.told > t.runs / 2);
 }
 
-TEST_CASE("a rank dies while neighbours try to go by the piece: they are told, and only rims were written") {
+TEST_CASE("a rank dies while neighbours try `by_piece`: the others finish or get an error, and only rims are written") {
   const std::vector<config_ptr> configs{direct(), by_piece(1)};
   const tally t = die_everywhere([&] { return std::make_unique<halos>(configs, 40); },
                                  {.policy = actors::tuning_policy::online, .every = 97});
@@ -439,7 +441,8 @@ TEST_CASE("a rank dies while neighbours try to go by the piece: they are told, a
   CHECK(t.told > t.runs / 2);
 }
 
-TEST_CASE("a rank dies after each message of ring attention: the others are told, and only `out` was written") {
+TEST_CASE(
+    "a rank dies after any message of ring attention: the others finish or get an error, and only `out` is written") {
   for (const bool causal : {false, true}) {
     for (const auto& config : {direct(), chunked(chunk_bytes, 2)}) {
       CAPTURE(causal);
@@ -451,7 +454,7 @@ TEST_CASE("a rank dies after each message of ring attention: the others are told
   }
 }
 
-TEST_CASE("a rank dies after each message of a training pipeline: all stages are told") {
+TEST_CASE("a rank dies after any message of a training pipeline: the other stages finish or get an error") {
   struct manner_of_training {
     config_ptr config;
     pipeline_schedule schedule;

@@ -76,7 +76,7 @@ class pair_of_queues {
 }  // namespace
 
 TEST_CASE(
-    "events and wakes come in the order of their times, and those of one nanosecond in the order of their coming") {
+    "events and wakes are handled in the order of their times, and at the same time in the order of their insertion") {
   constexpr rank_id ranks = 11;
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     CAPTURE(seed);
@@ -99,7 +99,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a rank that wants to be woken at the same time again comes before what was added since") {
+TEST_CASE(
+    "a rank that asks again for the same wake time is woken before events that were added since its first request") {
   event_queue queue(1);
   int living = 0;
   queue.wake(0, 10);
@@ -112,7 +113,7 @@ TEST_CASE("a rank that wants to be woken at the same time again comes before wha
   CHECK(queue.next() == never);
 }
 
-TEST_CASE("events that never happen end with their queue") {
+TEST_CASE("events that are still in a queue are destroyed with it") {
   int living = 0;
   {
     event_queue queue;

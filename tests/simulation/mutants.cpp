@@ -1,5 +1,5 @@
 #include <parley/simulation/mutants.hpp>
-#include <parley/simulation/scenarios/campaign.hpp>
+#include <parley/simulation/scenarios/many_seeds.hpp>
 
 #include <doctest/doctest.h>
 
@@ -33,7 +33,7 @@ std::uint64_t caught_at(const mutant_info& m, std::string& by) {
 
 }  // namespace
 
-TEST_CASE("Every mutant is caught by a checker that is named after what it breaks") {
+TEST_CASE("every mutant is caught by one of the checkers that are listed for it") {
   for (const mutant_info& m : mutants()) {
     CAPTURE(m.name);
     std::string by;
@@ -41,7 +41,7 @@ TEST_CASE("Every mutant is caught by a checker that is named after what it break
   }
 }
 
-TEST_CASE("A failing run is made smaller, and the smaller one still breaks the same invariant") {
+TEST_CASE("a failing run is made smaller, and the smaller run still breaks the same invariant") {
   const scenario s = scenario_named("mixed");
   const run_options o{.mutant = "look-ahead-late"};
   const tape t = draw(s, 1);
@@ -58,7 +58,7 @@ TEST_CASE("A failing run is made smaller, and the smaller one still breaks the s
                     [](const violation& v) { return v.invariant == "S2"; }));
 }
 
-TEST_CASE("What a broken variant's run is made smaller to holds all invariants of the sound product, with any seed") {
+TEST_CASE("the smaller run of a mutant holds all invariants without the mutant, with each of 100 seeds") {
   const mutant_info& no_gate = *find_mutant("no-gate");
   const scenario s = scenario_named(no_gate.scenario);
   std::string by;
@@ -72,7 +72,8 @@ TEST_CASE("What a broken variant's run is made smaller to holds all invariants o
   }
 }
 
-TEST_CASE("What is made smaller can be read again, and a run that cannot be made smaller says so") {
+TEST_CASE(
+    "a run that was made smaller can be written and read again, and making it smaller once more changes nothing") {
   const scenario s = scenario_named("pair");
   const run_options o{.mutant = "stamp-ignored"};
   tape t = draw(s, 1);
@@ -86,20 +87,19 @@ TEST_CASE("What is made smaller can be read again, and a run that cannot be made
   CHECK(write_scenario(again.play) == write_scenario(f.play));
 }
 
-TEST_CASE(
-    "What a campaign of runs never lost, or never sent though it can be, is a gap; what was sent rarely is none") {
+TEST_CASE("a message that a campaign of runs never lost, or never sent, is a gap; a message that is rare is none") {
   const auto in = [](op_state s) { return static_cast<std::size_t>(s); };
   coverage seen;
   seen["offer"][in(op_state::offering)] = {.sent = 5000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
   seen["offer"][in(op_state::warming)] = {.sent = 3};
   seen["data"][in(op_state::running)] = {.sent = 5000, .lost = 0, .doubled = 3, .reordered = 1, .delayed = 9};
-  CHECK(coverage_gaps(seen, campaign::part) == std::vector<std::string>{"offer, offering: was never lost"});
+  CHECK(coverage_gaps(seen, scenarios_run::some) == std::vector<std::string>{"offer, offering: was never lost"});
   // For messages that are rare in each single state, the counts of all states are summed. Every message must have a row of its own.
   seen["tuning_request"][in(op_state::idle)] = {.sent = 600, .lost = 2, .doubled = 0, .reordered = 1, .delayed = 9};
   seen["tuning_request"][in(op_state::running)] = {.sent = 600, .lost = 0, .doubled = 0, .reordered = 0, .delayed = 4};
   seen["round_said"][in(op_state::idle)] = {.sent = 600};
   seen["other control"][in(op_state::idle)] = {.sent = 1};
-  const auto whole = coverage_gaps(seen, campaign::whole);
+  const auto whole = coverage_gaps(seen, scenarios_run::all);
   const auto names = [&](const char* gap) { return std::find(whole.begin(), whole.end(), gap) != whole.end(); };
   CHECK(names("offer, running: was never sent"));
   CHECK(names("data, idle: was never sent"));

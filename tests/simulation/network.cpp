@@ -52,8 +52,8 @@ struct lost_peer final : link::failure_handler {
 
 }  // namespace
 
-TEST_CASE("A message takes the latency and its time on the wire; payloads of one pair share the wire where the model "
-          "says so") {
+TEST_CASE(
+    "a message needs the latency and its time on the wire; with shared_wire payloads of one pair queue for the wire") {
   stage s(2, {});
   network net(s, 2, {.latency_ns = 1'000, .ns_per_byte = 1, .per_message_ns = 10, .shared_wire = true});
   catcher in(s);
@@ -65,7 +65,7 @@ TEST_CASE("A message takes the latency and its time on the wire; payloads of one
   CHECK(in.times == std::vector<time_ns>{1'110, 1'220});
 }
 
-TEST_CASE("Payloads of two senders for one rank share its way in where the model says so") {
+TEST_CASE("payloads of two senders for one rank queue for its way in if and only if shared_ingress is set") {
   for (const bool shared : {false, true}) {
     stage s(4, {});
     network net(s, 4, {.latency_ns = 1'000, .ns_per_byte = 1, .per_message_ns = 10, .shared_ingress = shared});
@@ -83,7 +83,7 @@ TEST_CASE("Payloads of two senders for one rank share its way in where the model
   }
 }
 
-TEST_CASE("Payloads of one sender for two ranks share its way out where the model says so") {
+TEST_CASE("payloads of one sender for two ranks queue for its way out if and only if shared_egress is set") {
   for (const bool shared : {false, true}) {
     stage s(4, {});
     network net(s, 4, {.latency_ns = 1'000, .ns_per_byte = 1, .per_message_ns = 10, .shared_egress = shared});
@@ -101,7 +101,7 @@ TEST_CASE("Payloads of one sender for two ranks share its way out where the mode
   }
 }
 
-TEST_CASE("Control messages are lost, doubled and overtaken as their fate says") {
+TEST_CASE("control messages are lost, doubled and overtaken as their fate says") {
   stage s(2, {});
   script weather;
   weather.fates = {{.lost = true}, {.doubled = true, .copy_extra_ns = 50}, {.extra_ns = 500}};
@@ -114,7 +114,7 @@ TEST_CASE("Control messages are lost, doubled and overtaken as their fate says")
   CHECK(in.got == std::vector<std::string>{"2", "4", "2", "3"});
 }
 
-TEST_CASE("A large payload stays with its sender until it is fetched; one that is dropped ends well") {
+TEST_CASE("a large payload stays with its sender until it is fetched; a send whose payload is dropped succeeds") {
   stage s(2, {});
   network net(s, 2, {.eager_bytes = 16});
   catcher in(s);
@@ -139,7 +139,7 @@ TEST_CASE("A large payload stays with its sender until it is fetched; one that i
   CHECK(net.pending() == 0);
 }
 
-TEST_CASE("What is under way with a rank that ends waits until it is given up, and is never touched again") {
+TEST_CASE("transfers with a dead rank wait until their rank gives it up, and a put to the dead rank lands nowhere") {
   stage s(3, {});
   network net(s, 3, {.eager_bytes = 16});
   catcher in(s), other(s);
@@ -176,7 +176,8 @@ TEST_CASE("What is under way with a rank that ends waits until it is given up, a
   CHECK(net.pending() == 0);
 }
 
-TEST_CASE("What is for a process that has ended does not come to the one in its place, and what it sent still comes") {
+TEST_CASE(
+    "messages for an ended process do not reach its replacement, and messages that the process sent still arrive") {
   stage s(2, {});
   network net(s, 2, {.latency_ns = 1'000});
   catcher at_old(s);
@@ -212,7 +213,7 @@ TEST_CASE("What is for a process that has ended does not come to the one in its 
   CHECK(net.pending() == 0);
 }
 
-TEST_CASE("A fence between new processes is told nothing of what was put between those in their places before") {
+TEST_CASE("a fence ignores puts that were made before one of its two processes was replaced") {
   stage s(2, {});
   for (const bool sender_returns : {true, false}) {
     CAPTURE(sender_returns);
@@ -245,7 +246,7 @@ TEST_CASE("A fence between new processes is told nothing of what was put between
   }
 }
 
-TEST_CASE("A put lands after its end at the origin; a fence ends once all earlier ones have") {
+TEST_CASE("a put lands after it has completed at its origin; a fence completes once all earlier puts have landed") {
   stage s(2, {});
   network net(s, 2, {.landing_ns = parley::runtime::never});
   std::vector<std::byte> memory(8), payload(8, std::byte{3});
@@ -266,7 +267,7 @@ TEST_CASE("A put lands after its end at the origin; a fence ends once all earlie
   CHECK(net.puts().outside == 1);
 }
 
-TEST_CASE("A frozen rank does nothing until it is thawed, then all that came in its order") {
+TEST_CASE("a frozen rank does nothing until it is thawed, and then handles all arrivals in order") {
   stage s(2, {});
   network net(s, 2);
   catcher in(s);
@@ -280,8 +281,7 @@ TEST_CASE("A frozen rank does nothing until it is thawed, then all that came in 
   CHECK(in.times == std::vector<time_ns>{50'000, 50'000});
 }
 
-TEST_CASE("A rank that has computed inside a turn sends later, takes in later what comes, and lets its timers fire "
-          "after that") {
+TEST_CASE("a rank that computes inside a turn sends and receives after that, and its timers fire after the receives") {
   stage s(2, {.offsets = {0, 5'000}});
   network net(s, 2);
   catcher in(s);
@@ -321,8 +321,7 @@ TEST_CASE("A rank that has computed inside a turn sends later, takes in later wh
   CHECK(back.times == std::vector<time_ns>{50'000 + link_model{}.latency_ns});
 }
 
-TEST_CASE(
-    "A rank that computes again while it takes in what came keeps its timers waiting until it is done with that") {
+TEST_CASE("a rank that computes again while it handles arrivals fires its timers after the last arrival") {
   stage s(2, {});
   network net(s, 2);
   struct busy_catcher final : link::handler {
@@ -356,7 +355,7 @@ TEST_CASE(
   CHECK(before.fired_at == 90'000);
 }
 
-TEST_CASE("A rank that is thawed while it computes, as its process has ended, is busy no longer") {
+TEST_CASE("a rank that is thawed while it computes handles arrivals at once, and is busy no longer") {
   stage s(2, {});
   network net(s, 2);
   catcher in(s);

@@ -366,7 +366,7 @@ TEST_CASE("this program as a simulated job with a verdict" * doctest::skip()) {
   std::_Exit(status);
 }
 
-TEST_CASE("a program on virtual ranks ends with the status and the errors that it ends with as real processes") {
+TEST_CASE("a program ends with the same status and errors on virtual ranks as in real processes") {
   for (const auto& [name, v] : verdicts()) {
     CAPTURE(name);
     {
@@ -378,7 +378,7 @@ TEST_CASE("a program on virtual ranks ends with the status and the errors that i
   }
 }
 
-TEST_CASE("messages that nobody takes are a status of their own where that is asked for, in both worlds") {
+TEST_CASE("with PARLEY_STRICT=1 untaken messages make the status 3, in real processes and on virtual ranks") {
   for (const auto& [name, v] : verdicts()) {
     if (v.strict == v.status && v.status != 0) continue;
     CAPTURE(name);

@@ -73,7 +73,7 @@ time_ns of(rank_function program, std::vector<std::string> words) {
 
 }  // namespace
 
-TEST_CASE("messages of a simulated program share the wires of their ranks, unless it is told that they do not") {
+TEST_CASE("messages of a simulated program share the wires of their ranks, unless --sharing none is given") {
   const time_ns one = of(all_send_to_one, {"--sim", "2"});
   CHECK(of(all_send_to_one, {"--sim", "9"}) > 7 * one);
   CHECK(of(one_sends_to_all, {"--sim", "9"}) > 7 * one);
@@ -83,7 +83,7 @@ TEST_CASE("messages of a simulated program share the wires of their ranks, unles
   CHECK(of(four_messages, {"--sim", "2", "--sharing", "none"}) < 2 * one);
 }
 
-TEST_CASE("a simulated wire has the latency and the bandwidth that its program is told") {
+TEST_CASE("a simulated wire has the latency and the bandwidth that the options name") {
   const time_ns usual = of(all_send_to_one, {"--sim", "2"});
   const time_ns slow = of(all_send_to_one, {"--sim", "2", "--bandwidth", "1"});
   CHECK(slow > static_cast<time_ns>(mebibyte));  // 1 GB/s: one nanosecond per byte
@@ -92,7 +92,7 @@ TEST_CASE("a simulated wire has the latency and the bandwidth that its program i
   CHECK(of(all_send_to_one, {"--sim", "2", "--links", "free"}) == 0);
 }
 
-TEST_CASE("ranks of one simulated host share its wire, and need it not among themselves") {
+TEST_CASE("ranks of one simulated host do not use the wire among themselves") {
   // Seven of the eight senders are on the receiver's host; in the other run all senders are elsewhere and share one wire.
   const time_ns all_elsewhere = of(all_send_to_one, {"--sim", "9"});
   CHECK(of(all_send_to_one, {"--sim", "9", "--ranks-per-host", "8"}) < all_elsewhere / 4);
@@ -108,7 +108,7 @@ TEST_CASE("a word that a simulated program does not read is an error") {
   CHECK(run_with(returns, {"--sim", "2", "--strict"}) == 0);
 }
 
-TEST_CASE("an option that is given twice, a number that cannot be and a seed beyond the last one are errors") {
+TEST_CASE("a repeated option, a number out of range and a seed beyond the last one are errors") {
   CHECK(run_with(returns, {"--sim", "2", "--seed", "1", "--seed", "2"}) == 2);
   CHECK(run_with(returns, {"--sim", "2", "--weather", "--weather"}) == 2);
   CHECK(run_with(returns, {"--sim", "2", "--seed", "18446744073709551616"}) == 2);
@@ -121,7 +121,7 @@ TEST_CASE("an option that is given twice, a number that cannot be and a seed bey
   CHECK_THROWS_AS(status_of_virtual({.ranks = 2}, nullptr), failure);
 }
 
-TEST_CASE("a word that a program does not read is an error without virtual ranks, too") {
+TEST_CASE("a word that a program does not read is an error, even without virtual ranks") {
   CHECK(run_with(returns, {}) == 0);
   CHECK(run_with(returns, {"--strict"}) == 0);
   CHECK(run_with(returns, {"--wether"}) == 2);
@@ -132,7 +132,7 @@ TEST_CASE("a word that a program does not read is an error without virtual ranks
   CHECK(run_with(returns, {"--weather"}, program_words::own) == 2);
 }
 
-TEST_CASE("the value of an option may stand behind an equals sign") {
+TEST_CASE("the value of an option may follow an equals sign") {
   ranks_seen = 0;
   CHECK(run_with(counts_ranks, {"--sim=3"}) == 0);
   CHECK(ranks_seen == 3);
@@ -145,7 +145,7 @@ TEST_CASE("the value of an option may stand behind an equals sign") {
   CHECK(own_words(6, words) == std::vector<std::string>{"--steps=3"});
 }
 
-TEST_CASE("who asks a program for help is told its options, and no rank runs") {
+TEST_CASE("a program that is asked for help ends with status 0, and no rank runs") {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"--help"}, {"-h"}, {"--sim", "2", "--help"}}) {
     ranks_seen = 0;
     CHECK(run_with(counts_ranks, words) == 0);
@@ -153,7 +153,7 @@ TEST_CASE("who asks a program for help is told its options, and no rank runs") {
   }
 }
 
-TEST_CASE("links that cannot be are refused") {
+TEST_CASE("invalid options for links are refused") {
   using words = std::vector<std::string>;
   for (const words& wrong :
        {words{"--sharing", "some"}, words{"--sharing"}, words{"--bandwidth", "0"}, words{"--bandwidth", "-1"},

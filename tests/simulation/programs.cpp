@@ -238,7 +238,7 @@ const world_options two{.ranks = 2};
 
 }  // namespace
 
-TEST_CASE("a sound program is found fault with by no checker, in no weather, whoever dies") {
+TEST_CASE("no checker reports a sound program, in any weather and after any death") {
   for (const befalls what : {befalls::nothing, befalls::weather, befalls::control_weather, befalls::death}) {
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
       CAPTURE(static_cast<int>(what));
@@ -251,8 +251,8 @@ TEST_CASE("a sound program is found fault with by no checker, in no weather, who
   }
 }
 
-TEST_CASE("S8: a payload that comes otherwise than it was sent is named, and so is a group whose members have "
-          "different data") {
+TEST_CASE(
+    "S8 names a payload that arrives with other bytes than were sent, and a group whose members get different data") {
   const found f = watched(brings_other_bytes, two);
   CHECK_FALSE(f.well);
   CHECK(f.by == std::set<std::string>{"S8"});
@@ -262,14 +262,14 @@ TEST_CASE("S8: a payload that comes otherwise than it was sent is named, and so 
   CHECK(sums.by == std::set<std::string>{"S8"});
 }
 
-TEST_CASE("S8: a write beside a buffer that an op has made is named") {
+TEST_CASE("S8 names a write past the end of a buffer that an op has made") {
   const found f = watched(writes_beside, two);
   CHECK_FALSE(f.well);
   CHECK(f.by == std::set<std::string>{"S8"});
   CHECK(f.text.find("1 buffers that ops had made") != std::string::npos);
 }
 
-TEST_CASE("a message that nobody receives is no fault of the run, and makes the status 3 where that is asked for") {
+TEST_CASE("a message that no rank receives does not fail a run, but makes the status 3 if the program asks for that") {
   const found f = watched(sends_one_too_many, two);
   INFO(f.text);
   CHECK(f.well);
@@ -313,7 +313,7 @@ std::string delivery_of(std::vector<std::uint64_t> sent, std::vector<std::uint64
   return text;
 }
 
-TEST_CASE("delivery: a message that was lost is named, one that a program did not ask for is not") {
+TEST_CASE("delivery names a message that was lost, and not one that its receiver never asked for") {
   CHECK(delivery_of({0, 1, 2}, {0, 1, 2}).empty());
   CHECK(delivery_of({0, 1, 2}, {0}).empty());
   CHECK(delivery_of({0, 1, 2}, {0, 2}) ==
@@ -333,26 +333,26 @@ TEST_CASE("delivery: a message that was lost is named, one that a program did no
   CHECK(delivery_of({0, 1}, {0}, waited(0, 1'000)).empty());
 }
 
-TEST_CASE("L2: a program that waits for what never comes is named") {
+TEST_CASE("L2 names a program that waits forever") {
   const found f = watched(wait_for_each_other, two);
   CHECK_FALSE(f.well);
   CHECK(f.by.contains("L2"));
 }
 
-TEST_CASE("a receive whose sender has returned ends with the error that it has on real ranks, and no checker minds") {
+TEST_CASE("a receive whose sender has returned fails the run, and no checker reports it") {
   const found f = watched(receives_one_too_many, two);
   INFO(f.text);
   CHECK_FALSE(f.well);
   CHECK(f.by == no_checker);
 }
 
-TEST_CASE("rest: a program that does something all the while and gets nowhere is ended and named") {
+TEST_CASE("rest ends and names a program that is always busy and makes no progress") {
   const found f = watched(looks_for_ever, {.ranks = 2});
   CHECK(f.by == std::set<std::string>{"rest"});
   CHECK_FALSE(f.well);
 }
 
-TEST_CASE("N1: a config that waits for agreement makes calls slow when control messages fare badly, and only then") {
+TEST_CASE("N1 names a config that waits for agreement, in some runs with bad control weather and in no calm run") {
   std::size_t caught = 0;
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     const found calm = watched(waits_for_agreement, {.ranks = 2, .seed = seed});
@@ -364,7 +364,7 @@ TEST_CASE("N1: a config that waits for agreement makes calls slow when control m
   CHECK(caught > 0);
 }
 
-TEST_CASE("N2: a coordinator that begins campaigns anew makes ranks wait at more gates than a search may") {
+TEST_CASE("N2 names a coordinator that restarts campaigns and so makes ranks wait at more gates than a search may") {
   const found sound_one = watched(runs_without_headers, two);
   INFO(sound_one.text);
   CHECK(sound_one.by == no_checker);
@@ -373,14 +373,14 @@ TEST_CASE("N2: a coordinator that begins campaigns anew makes ranks wait at more
   CHECK(f.by.contains("N2"));
 }
 
-TEST_CASE("N4: trials that are not earned are named, and those that are earned are not") {
+TEST_CASE("N4 names trials that exceed the budget, and no others") {
   CHECK(watched(has_slow_candidates, two).by == no_checker);
   const found f = watched(has_slow_candidates, two, {.mutant = "budget-ignored"});
   INFO(f.text);
   CHECK(f.by.contains("N4"));
 }
 
-TEST_CASE("oracle: a decision for what was not the fastest in its trials is named") {
+TEST_CASE("oracle names a decision for a config that was not the fastest in its trials") {
   const scenario program;
   const tape nothing;
   run_record r;
@@ -424,7 +424,7 @@ TEST_CASE("oracle: a decision for what was not the fastest in its trials is name
 }
 
 // When two messages begin together, the second one waits for the wire behind the first.
-TEST_CASE("N4 and oracle do not blame a config for what its calls have waited for calls that began with them") {
+TEST_CASE("N4 and oracle do not blame a config for time that its calls waited behind calls that began with them") {
   const scenario program;
   const tape nothing;
   run_record r;
@@ -474,14 +474,15 @@ TEST_CASE("N4 and oracle do not blame a config for what its calls have waited fo
   CHECK(found_by() == std::set<std::string>{"N4", "oracle"});
 }
 
-TEST_CASE("errors: a call that says its peer failed, which lives, is named") {
+TEST_CASE("errors names a call that reports a live peer as failed") {
   const found f = watched(blames_the_living, two);
   INFO(f.text);
   CHECK_FALSE(f.well);
   CHECK(f.by.contains("errors"));
 }
 
-TEST_CASE("errors: a failed call names its op, its own rank and its invocation, or says that it had not begun") {
+TEST_CASE(
+    "errors demands that a failed call names its op, its own rank and its invocation, or says that it had not begun") {
   const scenario program;
   const tape nothing;
   tape lost;

@@ -36,7 +36,7 @@ std::string in_words(const outcome& o) {
 
 }  // namespace
 
-TEST_CASE("A few seeds of every scenario hold all invariants, and a seed does the same each time") {
+TEST_CASE("two seeds of every scenario hold all invariants, and each seed gives the same run again") {
   for (const std::string& path : all_scenarios()) {
     CAPTURE(path);
     const scenario s = scenario_in(path);
@@ -53,7 +53,7 @@ TEST_CASE("A few seeds of every scenario hold all invariants, and a seed does th
   }
 }
 
-TEST_CASE("Another seed is another run, and a scenario says the same after it was written and read") {
+TEST_CASE("another seed gives another run, and a scenario is unchanged after it was written and read") {
   const scenario s = scenario_in(all_scenarios().front());
   CHECK(run(s, draw(s, 1), 1).hash != run(s, draw(s, 2), 2).hash);
   const scenario again = read_scenario(write_scenario(s));
@@ -64,7 +64,7 @@ TEST_CASE("Another seed is another run, and a scenario says the same after it wa
   CHECK(run(replayed, draw(replayed, 5), 5).hash == run(s, draw(s, 5), 5).hash);
 }
 
-TEST_CASE("A rehearsal that waits for seconds for what it needs does not look for it all the while") {
+TEST_CASE("a rehearsal that waits for seconds for its resources does not keep looking for them") {
   const scenario s = read_scenario(R"({"ranks": 2, "control_window": 1, "window": 4, "tape": {},
     "ops": [{"kind": "batch", "name": "b", "members": [1, 0], "sizes": [1000], "registered": true, "calls": 0, "calm": 1,
              "configs": ["timed:plain:40000", "torn:half:3"], "timeout_ns": 300000}]})");
@@ -74,7 +74,7 @@ TEST_CASE("A rehearsal that waits for seconds for what it needs does not look fo
   CHECK(o.steps < 10'000);
 }
 
-TEST_CASE("A run of many steps for each call comes to rest") {
+TEST_CASE("a run of over a million steps for one call comes to rest") {
   const scenario s = read_scenario(R"({"ranks": 2, "tape": {},
     "ops": [{"kind": "pair", "name": "a", "members": [0, 1], "sizes": [16777216], "configs": ["chunked:16:2"], "calls": 0, "calm": 1}]})");
   const outcome o = run(s, draw(s, 1), 1);
@@ -82,7 +82,7 @@ TEST_CASE("A run of many steps for each call comes to rest") {
   CHECK(o.steps > 1'100'000);
 }
 
-TEST_CASE("An op that only its members declare runs as if everybody had declared it") {
+TEST_CASE("an op that only its members declare runs as if all ranks had declared it") {
   scenario s = scenario_in(std::string(PARLEY_SCENARIOS) + "/pair.json");
   const outcome declared_by_all = run(s, draw(s, 1), 1);
   for (op_spec& op : s.ops) {
@@ -96,7 +96,7 @@ TEST_CASE("An op that only its members declare runs as if everybody had declared
   CHECK(o.hash == declared_by_all.hash);
 }
 
-TEST_CASE("A scenario that cannot be is refused with the field's name") {
+TEST_CASE("an invalid scenario is refused with an error that names the field or the line") {
   const auto refusal = [](const char* text) -> std::string {
     try {
       static_cast<void>(read_scenario(text));
@@ -121,7 +121,7 @@ TEST_CASE("A scenario that cannot be is refused with the field's name") {
   CHECK(refusal(R"({"rank": 2})").find("known here are name, ranks") != std::string::npos);
 }
 
-TEST_CASE("A scenario that would break its own checkers is refused") {
+TEST_CASE("a scenario that would break its own checkers is refused") {
   const auto refusal = [](const std::string& op, const std::string& rest = "",
                           const std::string& members = "[0, 1]") -> std::string {
     try {
@@ -192,7 +192,7 @@ TEST_CASE("A scenario that would break its own checkers is refused") {
             "`ops[0].calls`: a whole number from 0 to 18446744073709551615 is expected, not -3"));
 }
 
-TEST_CASE("A mishap that outlasts the calls that it holds up is refused, unless they may time out for any fault") {
+TEST_CASE("a mishap that outlasts the calls that it delays is refused, unless those calls may time out for any fault") {
   const auto refusal = [](const std::string& timeout_ns, const std::string& rest) -> std::string {
     try {
       static_cast<void>(read_scenario(R"({"ranks": 3, "ops": [{"name": "a", "members": [0, 1], "timeout_ns": )" +
@@ -225,8 +225,7 @@ TEST_CASE("A mishap that outlasts the calls that it holds up is refused, unless 
   CHECK(refusal("30000000000", R"("faults": {"crashes": 1, "longest_mishap_ns": 40000000000})").empty());
 }
 
-TEST_CASE(
-    "A rank that is stopped for longer than its calls wait says which call had not begun, and only why it ended") {
+TEST_CASE("a rank that is stopped for longer than its calls' timeouts gives errors that pass all checkers") {
   const scenario s = read_scenario(R"({"ranks": 6, "must_decide": false,
     "ops": [{"kind": "halo", "name": "rims", "members": [0, 1, 2, 3, 4, 5], "grid": [3, 2], "sizes": [256],
              "configs": ["direct", "chunked:64:2"], "calls": 30, "calm": 60, "timeout_ns": 10000000}],
@@ -237,7 +236,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("A config that its op cannot have is refused with its place and its op's name") {
+TEST_CASE("a config that its op cannot have is refused with its position and the op's name") {
   const auto refusal = [](const std::string& kind, const std::string& config) -> std::string {
     try {
       static_cast<void>(read_scenario(R"({"ranks": 3, "ops": [{"kind": ")" + kind +

@@ -155,7 +155,7 @@ struct sums_and_bystander {
 
 }  // namespace
 
-TEST_CASE("20 keys on 4 ranks with 3 % noise: every rank knows all 20 decisions, and no two disagree") {
+TEST_CASE("with 20 keys on 4 ranks and 3 % noise, every rank knows all 20 decisions, and no two ranks disagree") {
   sums_and_bystander tuned(actors::tuning_policy::online);
   for (rank_id r = 0; r < members; ++r) {
     CAPTURE(r);

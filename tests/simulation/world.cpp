@@ -30,7 +30,7 @@ std::size_t bytes_of_one_among(rank_id ranks) {
 
 }  // namespace
 
-TEST_CASE("what a simulated rank takes does not grow with the number of the others") {
+TEST_CASE("the memory of one simulated rank does not grow with the number of the other ranks") {
   const std::size_t among_few = bytes_of_one_among(50);
   CAPTURE(among_few);
   if (among_few == 0) return;

@@ -301,7 +301,7 @@ class edge_world final : public held_world {
   }
   bool over() override {
     const auto ended = [](const auto& one) { return one.ended.has_value(); };
-    const bool all_ended = under_way.empty() && std::all_of(sends_.begin(), sends_.end(), ended) &&
+    const bool all_ended = in_flight.empty() && std::all_of(sends_.begin(), sends_.end(), ended) &&
                            std::all_of(receives_.begin(), receives_.end(), ended);
     return all_ended && sends_.size() == setup_.sizes.size() && (dead_ || taken() == setup_.sizes.size());
   }
@@ -389,14 +389,14 @@ const outcomes with_one_time_out{"C0C1", "C0C2", "C0P1", "C0P2", "C1C2", "C1P2",
 
 }  // namespace
 
-TEST_CASE("a send may fail after any part, and a message may come twice") {
+TEST_CASE("an edge stays safe when a send fails after any part, and when a message arrives twice") {
   check_predicted(check_safe("failing", {.parts = 2, .failures = 1}), in_order);
   check_predicted(check_safe("repeated", {.failures = 1, .allowed = {.repetitions = 1}}), in_order);
   const outcomes three{"C0C1C2", "C0C1P2", "C0P1C2", "C0P1P2", "P0C1C2", "P0C1P2", "P0P1C2", "P0P1P2"};
   check_predicted(check_safe("three sends", {.sizes = {whole_bytes, whole_bytes, whole_bytes}}), three);
 }
 
-TEST_CASE("a receive may time out with its credit out, or without one") {
+TEST_CASE("an edge stays safe when a receive times out, with or without an outstanding credit") {
   outcomes all = check_safe("late", {.failures = 1, .allowed = {.timers = 1}});
   all.merge(check_safe("late, the last one first", {.first_late = last, .allowed = {.timers = 1}}));
   check_predicted(all, with_one_time_out);
@@ -407,7 +407,7 @@ TEST_CASE("a receive may time out with its credit out, or without one") {
   check_safe("lost", {.allowed = {.losses = 1, .timers = 1}});
 }
 
-TEST_CASE("a fence may bring the stamp, which ends a receive before its sender hears of it") {
+TEST_CASE("an edge stays safe when a fence brings the stamp, which ends a receive before its sender hears of it") {
   check_predicted(check_safe("stamps behind puts", {.parts = 2, .failures = 1, .fences_bring_stamps = true}), in_order);
   outcomes all =
       check_safe("late, stamps behind puts", {.failures = 1, .fences_bring_stamps = true, .allowed = {.timers = 1}});
@@ -417,7 +417,7 @@ TEST_CASE("a fence may bring the stamp, which ends a receive before its sender h
   check_safe("declared dead, stamps behind puts", {.failures = 1, .fences_bring_stamps = true, .dies = true});
 }
 
-TEST_CASE("a receiver may get payloads, whose senders have them back once they are read") {
+TEST_CASE("an edge stays safe when a receiver gets payloads, whose senders have them back after the read") {
   const outcomes with_gets{"C0C1", "C0G1", "G0G1"};  // the receiver has learned of the sender's memory, or not yet
   check_predicted(check_safe("gets", {.parts = 2, .failures = 1, .gets = true}), with_gets);
   check_predicted(check_safe("gets, repeated", {.gets = true, .allowed = {.repetitions = 1}}), with_gets);
@@ -428,7 +428,7 @@ TEST_CASE("a receiver may get payloads, whose senders have them back once they a
   check_safe("gets, declared dead", {.failures = 1, .gets = true, .dies = true});
 }
 
-TEST_CASE("payloads may stay with their senders until they are fetched, or nobody wants them any more") {
+TEST_CASE("an edge stays safe when payloads stay with their senders, until they are fetched or no longer wanted") {
   check_predicted(check_safe("large", {.failures = 1, .credits = false, .large = true}), {"C0C1"});
   check_predicted(check_safe("large, in parts",
                              {.sizes = {whole_bytes}, .parts = 2, .failures = 1, .credits = false, .large = true}),
@@ -440,7 +440,7 @@ TEST_CASE("payloads may stay with their senders until they are fetched, or nobod
   check_safe("large, declared dead", {.failures = 1, .credits = false, .large = true, .dies = true});
 }
 
-TEST_CASE("what the search leaves out leads nowhere else on an edge") {
+TEST_CASE("the reduced search of an edge finds the same outcomes as the search of every interleaving") {
   const edge_setup s{.sizes = {whole_bytes}, .failures = 1, .allowed = {.timers = 1}};
   const findings some = explore("one send", making(s));
   const findings all = explore("one send, every interleaving", making(s), {.every_interleaving = true});
@@ -448,11 +448,11 @@ TEST_CASE("what the search leaves out leads nowhere else on an edge") {
   CHECK(all.outcomes == some.outcomes);
 }
 
-TEST_CASE("a sender may be declared dead, and live on") {
+TEST_CASE("an edge stays safe when a sender is declared dead, and lives on") {
   check_safe("declared dead", {.parts = 2, .failures = 1, .dies = true});
 }
 
-TEST_CASE("deeper, in minutes") {
+TEST_CASE("an edge stays safe in the deep searches, which last minutes") {
   if (!deep()) return;
   check_safe("large, in parts, failing", {.parts = 2, .failures = 1, .credits = false, .large = true});
   for (const auto first : {edge_setup::late::first, last}) {
@@ -462,7 +462,7 @@ TEST_CASE("deeper, in minutes") {
   }
 }
 
-TEST_CASE("the search finds what is broken on an edge, and names it") {
+TEST_CASE("the search finds every planted flaw of an edge, and names the broken invariant") {
   check_broken("no fence", {.broken = flaw::no_fence}, "S8");
   check_broken("no fence below the stamp", {.fences_bring_stamps = true, .broken = flaw::no_fence}, "S8");
   check_broken("memory that stays open", {.dies = true, .broken = flaw::memory_stays_open}, "S8");

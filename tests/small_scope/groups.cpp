@@ -157,7 +157,8 @@ void check_broken(const std::string& name, const group_setup& s, const std::stri
 
 }  // namespace
 
-TEST_CASE("a group runs every invocation alike, as its leader has stamped it some invocations before") {
+TEST_CASE(
+    "members of a group run each invocation alike, with the config that their leader stamped some invocations before") {
   check_safe("ahead by one", {.depth = 1, .calls = 4}, {"0000", "0001", "0011", "0111"});
   check_safe("ahead by two", {.depth = 2, .calls = 3}, {"000", "001"});
   if (deep()) check_safe("ahead by two, four calls", {.depth = 2, .calls = 4}, {"0000", "0001", "0011"});
@@ -165,7 +166,7 @@ TEST_CASE("a group runs every invocation alike, as its leader has stamped it som
   check_safe("ahead by one, two workers", {.ranks = 3, .depth = 1, .calls = 2}, {"00", "01"});
 }
 
-TEST_CASE("the search finds what is broken in a group, and names it") {
+TEST_CASE("the search finds every planted flaw of a group, and names the broken invariant") {
   check_broken("a stamp that is not waited for", {.waits_for = 2}, "S2");
   check_broken("stamps ignored", {.ignores_stamps = true}, "S2");
 }

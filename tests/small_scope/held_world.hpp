@@ -178,21 +178,21 @@ class held_world : public scenario {
   // not change what else may happen, so the search delivers it at once and does not try later arrivals.
   std::vector<event> possible() final {
     std::vector<event> all;
-    for (std::uint32_t i = 0; i < under_way.size() && all.empty(); ++i) {
-      if (comes_at_once(under_way[i])) add_events_of(i, all);
+    for (std::uint32_t i = 0; i < in_flight.size() && all.empty(); ++i) {
+      if (comes_at_once(in_flight[i])) add_events_of(i, all);
     }
     if (!all.empty()) return all;
     all = steps();
-    for (std::uint32_t i = 0; i < under_way.size(); ++i) add_events_of(i, all);
+    for (std::uint32_t i = 0; i < in_flight.size(); ++i) add_events_of(i, all);
     for (rank_id r = 0; fired_ < bounds_.timers && r < sites.size(); ++r) {
       if (sites[r]->clock.next_timer() != runtime::never) all.push_back({timer_name, r, 0, time + r});
     }
     return all;
   }
   void add_events_of(std::uint32_t i, std::vector<event>& all) const {
-    const held& h = under_way[i];
+    const held& h = in_flight[i];
     const auto same = [&](const held& other) { return other.name == h.name; };
-    if (!may_end(h) || std::find_if(under_way.begin(), under_way.end(), same) != under_way.begin() + i) return;
+    if (!may_end(h) || std::find_if(in_flight.begin(), in_flight.end(), same) != in_flight.begin() + i) return;
     all.push_back({h.name, ends_at(h), 0, arrives + i});
     if (h.what != held::kind::message || h.lent != nullptr) return;
     if (repeated_ < bounds_.repetitions) all.push_back({h.name, h.to, mix(h.name + 1), arrives_again + i});
@@ -205,22 +205,22 @@ class held_world : public scenario {
   }
   void act(const event& e) {
     if (e.id < arrives) {
-      for (held& h : under_way) h.fresh = false;
+      for (held& h : in_flight) h.fresh = false;
       step(e);
       sites[e.where]->settle();
       return;
     }
     const std::uint32_t i = e.id % span;
     if (e.id < time) {
-      for (held& h : under_way) h.fresh = h.fresh && e.id >= lost;  // two messages sent together may both be lost
+      for (held& h : in_flight) h.fresh = h.fresh && e.id >= lost;  // two messages sent together may both be lost
       const bool again = e.id >= arrives_again && e.id < lost;
-      held m = again ? under_way[i] : take(i);
-      if (again) under_way[i].name = mix(m.name + 3);  // renamed: a router drops a copy, but not a retry
+      held m = again ? in_flight[i] : take(i);
+      if (again) in_flight[i].name = mix(m.name + 3);  // renamed: a router drops a copy, but not a retry
       repeated_ += again ? 1 : 0;
       lost_ += e.id >= lost ? 1 : 0;
       if (e.id < lost) arrive(m);
     } else {
-      for (held& h : under_way) h.fresh = false;
+      for (held& h : in_flight) h.fresh = false;
       ++fired_;
       let_time_pass(i);
     }
@@ -233,7 +233,7 @@ class held_world : public scenario {
     if (e.id < arrives) return name_of_step(e);
     const std::uint32_t i = e.id % span;
     if (e.id >= time) return "time goes on for rank " + std::to_string(i);
-    const held& h = under_way[i];
+    const held& h = in_flight[i];
     return text_of(h) + (e.id >= lost ? " is lost" : e.id >= arrives_again ? " arrives, and will again" : " arrives");
   }
   /// Delivers everything, lets the programs go on and advances time, until everything is over or nothing is left that could progress it.
@@ -243,8 +243,8 @@ class held_world : public scenario {
       while (moved && !broken) {
         moved = go_on();
         for (auto& s : sites) s->settle();
-        for (std::uint32_t i = 0; i < under_way.size() && !broken; ++i) {
-          if (!may_end(under_way[i])) continue;
+        for (std::uint32_t i = 0; i < in_flight.size() && !broken; ++i) {
+          if (!may_end(in_flight[i])) continue;
           held m = take(i--);
           arrive(m);
           moved = true;
@@ -276,14 +276,14 @@ class held_world : public scenario {
         if (h.lent != nullptr) h.lent->done->on_end(*h.lent->done, errc::peer_failed);
       }
     }
-  } under_way;
+  } in_flight;
   std::vector<std::unique_ptr<site>> sites;
 
   void enter(held m) {
     if (m.what == held::kind::message && !on_send(m)) return;
     m.number = ++sent_;
     m.name = name_of(m);
-    under_way.push_back(std::move(m));
+    in_flight.push_back(std::move(m));
   }
   static std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t h) {
     for (; !bytes.empty(); bytes = bytes.subspan(std::min<std::size_t>(8, bytes.size()))) {
@@ -327,7 +327,7 @@ class held_world : public scenario {
     }
     h = hash_of(m.payload, h) ^ mix(reinterpret_cast<std::uint64_t>(m.place));
     const auto same = [&](const held& other) { return other.name == h; };
-    while (m.done != nullptr && std::any_of(under_way.begin(), under_way.end(), same)) h = mix(h);
+    while (m.done != nullptr && std::any_of(in_flight.begin(), in_flight.end(), same)) h = mix(h);
     return h;
   }
   static rank_id ends_at(const held& h) {
@@ -335,13 +335,13 @@ class held_world : public scenario {
   }
   bool may_end(const held& h) const {
     if (h.what != held::kind::fence && h.what != held::kind::announcement) return true;
-    return std::none_of(under_way.begin(), under_way.end(), [&](const held& p) {
+    return std::none_of(in_flight.begin(), in_flight.end(), [&](const held& p) {
       return p.what == held::kind::put && p.from == h.from && p.to == h.to && p.number < h.number;
     });
   }
   held take(std::size_t i) {
-    held m = std::move(under_way[i]);
-    under_way.erase(under_way.begin() + static_cast<std::ptrdiff_t>(i));
+    held m = std::move(in_flight[i]);
+    in_flight.erase(in_flight.begin() + static_cast<std::ptrdiff_t>(i));
     return m;
   }
   void arrive(held& m) {

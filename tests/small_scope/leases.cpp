@@ -336,7 +336,7 @@ constexpr auto offers = lease_setup::from::offers;
 
 }  // namespace
 
-TEST_CASE("members run every invocation alike, in whatever order messages and calls come") {
+TEST_CASE("members run each invocation with the same config, in every order of messages and calls") {
   check_safe("two", {.calls = 3}, {"000", "001", "011"});
   check_safe("two, the first lets one more call through", {.calls = 3, .margins = {1, 0}}, {"000", "001"});
   check_safe("two, the other lets one more call through", {.calls = 3, .margins = {0, 1}}, {"000", "001", "011"});
@@ -344,13 +344,13 @@ TEST_CASE("members run every invocation alike, in whatever order messages and ca
   if (deep()) check_safe("three, three calls", {.ranks = 3, .calls = 3}, {"000", "001", "011"});
 }
 
-TEST_CASE("members run every invocation alike where messages are lost or come twice") {
+TEST_CASE("members run each invocation with the same config when messages are lost or arrive twice") {
   check_safe("lost or repeated",
              {.calls = 2, .margins = {0, 1}, .allowed = {.losses = 1, .repetitions = 1, .timers = 1}}, {"00", "01"});
   if (deep()) check_safe("two lost", {.calls = 3, .allowed = {.losses = 2, .timers = 2}}, {"000", "001", "011"});
 }
 
-TEST_CASE("a campaign may be aborted at any time") {
+TEST_CASE("members stay in agreement when a campaign is aborted at any time") {
   check_safe("aborted", {.calls = 2, .allowed = {.timers = 1}, .aborts = 1}, {"00", "01"});
   if (deep())
     check_safe("aborted, three calls", {.calls = 3, .allowed = {.timers = 1}, .aborts = 1}, {"000", "001", "011"});
@@ -362,17 +362,17 @@ TEST_CASE("trials end by themselves, and a second campaign may cut them short") 
   if (deep()) check_safe("cut short, three calls", {.calls = 3, .campaign = trials, .failures = 1}, {"000", "001"});
 }
 
-TEST_CASE("the generation may end at any time") {
+TEST_CASE("members stay in agreement when the generation ends at any time") {
   check_safe("ended", {.calls = 2, .generation_ends = 1}, {"00", "01", "0'0", "'0'0", "'0'1"});
 }
 
-TEST_CASE("from their offers on, members come to the same candidates and run them alike") {
+TEST_CASE("members that begin with their offers agree on the same candidates, and run them alike") {
   check_safe("offers", {.calls = 1, .begins = offers}, {"0"});
   check_safe("offers of three", {.ranks = 3, .calls = 0, .begins = offers}, {""});
   if (deep()) check_safe("offers, two calls", {.calls = 2, .begins = offers}, {"00", "01"});
 }
 
-TEST_CASE("what the search leaves out leads nowhere else") {
+TEST_CASE("the reduced search of leases finds the same outcomes as the search of every interleaving") {
   const auto both = [](const std::string& name, lease_setup s) {
     const findings some = explore(name, making(s));
     s.allowed.acknowledge_late = true;
@@ -385,7 +385,7 @@ TEST_CASE("what the search leaves out leads nowhere else") {
   both("nothing but offers", {.calls = 0, .begins = offers});
 }
 
-TEST_CASE("the search finds what is broken in leases, and names it") {
+TEST_CASE("the search finds every planted flaw of leases, and names the broken invariant") {
   check_broken("a promise that is told too low", {.broken = mutant::promise_too_low}, "S2");
   check_broken("the smallest promise", {.broken = mutant::smallest_promise}, "S2");
   check_broken("an abort after the schedule", {.broken = mutant::abort_after_schedule}, "S2");

@@ -223,7 +223,7 @@ class restart_world final : public held_world {
         p.generation = 1;
         break;
       case restart_alone:
-        std::erase_if(under_way, [&](const held& m) { return m.to == setup_.returns; });
+        std::erase_if(in_flight, [&](const held& m) { return m.to == setup_.returns; });
         [[fallthrough]];
       default: begin_anew(); break;
     }
@@ -403,28 +403,28 @@ void check_broken(const std::string& name, const restart_setup& s, const std::st
 
 // `predicted` is how many calls with the old process may succeed on ranks 0 and 1. A receive needs its send. A leader's call needs the
 // worker's contribution, and the worker's next call needs the leader's result.
-TEST_CASE("a pair goes on when one of its ranks restarts") {
+TEST_CASE("a pair continues when one of its ranks restarts") {
   const std::set<std::string> predicted{"00", "10", "11", "20", "21", "22"};
   const std::uint64_t after = deep() ? 2 : 1;
   check_safe("the receiver restarts", {.before = 2, .after = after}, predicted);
   check_safe("the sender restarts", {.returns = 0, .before = 2, .after = after}, predicted);
 }
 
-TEST_CASE("a group goes on when one of its ranks restarts") {
+TEST_CASE("a group continues when one of its ranks restarts") {
   const std::set<std::string> predicted{"00", "10", "11", "21", "22"};
   check_safe("the worker restarts", {.what = group, .before = 2, .after = 2}, predicted);
   check_safe("the leader restarts", {.what = group, .returns = 0, .before = 2, .after = 2}, predicted);
 }
 
 // A call can succeed once both ranks have begun it; a restart may still end it on one of them.
-TEST_CASE("an op without headers goes on when one of its ranks restarts, and changes its config in each generation") {
+TEST_CASE("an op without headers continues when one of its ranks restarts, and changes its config in each generation") {
   const std::set<std::string> predicted{"00", "01", "10", "11"};
   const std::uint64_t after = deep() ? 2 : 1;
   check_safe("a member restarts", {.what = leases, .before = 1, .after = after}, predicted);
   check_safe("the leader of leases restarts", {.what = leases, .returns = 0, .before = 1, .after = after}, predicted);
 }
 
-TEST_CASE("the search finds what is broken in restarts, and names it") {
+TEST_CASE("the search finds every planted flaw of restarts, and names the broken invariant") {
   check_broken("an old generation's data counts", {.broken = flaw::generation_ignored}, "S5");
   check_broken("an old sender's data counts", {.returns = 0, .broken = flaw::generation_ignored}, "S5");
   check_broken("an old worker's data counts", {.what = group, .broken = flaw::generation_ignored}, "S5");

@@ -8,7 +8,7 @@
 #include <parley/actors/group/rooted_group.hpp>
 #include <parley/actors/inquiries.hpp>
 #include <parley/config.hpp>
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 #include <parley/ops/core/op_host.hpp>
 #include <parley/ops/edges/p2p_end.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
@@ -97,7 +97,7 @@ inline void pass(world& w, runtime::time_ns span) {
   runtime::run(w.clock, sleep(w.clock.deadline_in(span)));
 }
 
-inline const actors::search* campaign_of(world& w, std::string_view key, rank_id sender = 0) {
+inline const actors::search* search_of(world& w, std::string_view key, rank_id sender = 0) {
   for (const auto& agreed : w[sender].agreements()) {
     for (const auto& c : agreed.assigned->searches()) {
       if (c->key() == key) return c.get();

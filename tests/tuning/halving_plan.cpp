@@ -33,14 +33,14 @@ std::vector<std::size_t> round_of(halving_plan& plan) {
 
 using indexes = std::vector<std::size_t>;
 
-/// Runs a whole campaign over known times with noise.
-struct campaign {
+/// Runs a whole search over known times with noise.
+struct whole_search {
   std::vector<std::vector<double>> times;
   std::size_t trials = 0;
   double cost_ns = 0;
   decision result;
 
-  campaign(const std::vector<double>& truth_ns, double noise, std::uint64_t seed) : times(truth_ns.size()) {
+  whole_search(const std::vector<double>& truth_ns, double noise, std::uint64_t seed) : times(truth_ns.size()) {
     testing::generator random(seed);
     halving_plan plan(truth_ns.size());
     std::vector<aggregate> aggregates(truth_ns.size());
@@ -391,9 +391,9 @@ TEST_CASE("every campaign ends, whatever is reported") {
 
 TEST_CASE("8 configs, one of them 100 times slower: the best wins for the price of few slow trials") {
   const std::vector<double> truth{1000, 900, 1400, 100000, 700, 2500, 1100, 690};
-  std::size_t long_ones = 0;  // campaigns in which the two configs that are 1.4 % apart seem further apart
+  std::size_t long_ones = 0;  // searches in which the two configs that are 1.4 % apart seem further apart
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
-    const campaign c(truth, 0.03, seed);
+    const whole_search c(truth, 0.03, seed);
     CHECK((c.result.winner == 4 || c.result.winner == 7));
     CHECK(c.times[3].size() == 2);  // a single repetition would not be evidence
     CHECK(c.times[5].size() == 2);
@@ -405,15 +405,15 @@ TEST_CASE("8 configs, one of them 100 times slower: the best wins for the price 
 }
 
 TEST_CASE("under 3 % noise the chosen config is within noise of the best, after a few trials each") {
-  constexpr std::size_t campaigns = 500;
+  constexpr std::size_t searches = 500;
   std::vector<double> regrets;
   std::size_t trials = 0;
   std::size_t worse_than_default = 0;
-  for (std::uint64_t seed = 0; seed < campaigns; ++seed) {
+  for (std::uint64_t seed = 0; seed < searches; ++seed) {
     testing::generator random(4000 + seed);
     std::vector<double> truth;
     for (int c = 0; c < 8; ++c) truth.push_back(1000.0 + static_cast<double>(random.below(500)));
-    const campaign run(truth, 0.03 * std::numbers::sqrt3, seed);  // uniform noise with a standard deviation of 3 %
+    const whole_search run(truth, 0.03 * std::numbers::sqrt3, seed);  // uniform noise with a standard deviation of 3 %
     const double best = *std::min_element(truth.begin(), truth.end());
     regrets.push_back(truth[run.result.winner] / best - 1);
     trials += run.trials;
@@ -421,10 +421,10 @@ TEST_CASE("under 3 % noise the chosen config is within noise of the best, after 
   }
   std::sort(regrets.begin(), regrets.end());
   CHECK_MESSAGE(median(regrets) <= 0.01, median(regrets));
-  CHECK_MESSAGE(regrets[campaigns * 95 / 100] <= 0.03, regrets[campaigns * 95 / 100]);
+  CHECK_MESSAGE(regrets[searches * 95 / 100] <= 0.03, regrets[searches * 95 / 100]);
   CHECK_MESSAGE(regrets.back() <= 0.12, regrets.back());
-  CHECK_MESSAGE(worse_than_default <= campaigns / 100, worse_than_default);
-  CHECK_MESSAGE(trials <= 40 * campaigns, trials);
+  CHECK_MESSAGE(worse_than_default <= searches / 100, worse_than_default);
+  CHECK_MESSAGE(trials <= 40 * searches, trials);
 }
 
 TEST_CASE("20 keys on 4 ranks with 3 % noise: the ranks agree on every decision") {

@@ -46,7 +46,7 @@ bool of_silence(error_code fault) {
 }
 
 // True if there are bytes that the other host has not acknowledged. They may be unsent: without a route the kernel keeps them.
-bool under_way(int fd) {
+bool has_unacknowledged(int fd) {
   int bytes = 0;
   return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0;
 }
@@ -150,7 +150,7 @@ void stream::watch() {
   patience_.expires_after(std::max(left_to(socket_.native_handle()), std::chrono::milliseconds(1)));
   patience_.async_wait([self = shared_from_this()](error_code stop) {
     self->watching_ = false;
-    if (stop || !self->open_ || !under_way(self->socket_.native_handle())) return;
+    if (stop || !self->open_ || !has_unacknowledged(self->socket_.native_handle())) return;
     if (left_to(self->socket_.native_handle()).count() > 0) return self->watch();
     self->fell_silent_ = true;
     self->end(error_code(asio::error::timed_out).message());

@@ -67,13 +67,13 @@ struct nccl_pairs::pair {
   std::uint64_t last = 0;                  // number of the latest request made or served
   std::map<std::uint64_t, message> early;  // at the owner: requests that overtook others
   std::list<std::unique_ptr<transfer>> waiting;
-  std::list<std::unique_ptr<transfer>> under_way;
+  std::list<std::unique_ptr<transfer>> in_flight;
   transfer* late =
       nullptr;  // of a broken pair: NCCL was connecting for this transfer, and may enqueue it until `nothing_more`
   nccl_library::nothing_more nothing_more;
   time_ns moved_ns = 0;
 
-  bool idle() const noexcept { return !calling && waiting.empty() && under_way.empty() && early.empty(); }
+  bool idle() const noexcept { return !calling && waiting.empty() && in_flight.empty() && early.empty(); }
   void note_work(time_ns now_ns) noexcept {
     if (idle()) moved_ns = now_ns;
   }
@@ -177,7 +177,7 @@ errc nccl_pairs::get(rank_id from, const place& at, std::span<std::byte> into, c
 
 nccl_pairs::transfer* nccl_pairs::find(const completion& pending) noexcept {
   for (const auto& p : pairs_) {
-    for (const auto* const all : {&p->waiting, &p->under_way}) {
+    for (const auto* const all : {&p->waiting, &p->in_flight}) {
       for (const auto& t : *all) {
         if (t->done == &pending) return t.get();
       }
@@ -294,7 +294,7 @@ void nccl_pairs::take_requests(pair& p) {
 
 void nccl_pairs::enqueue_next(pair& p) {
   transfer& t = *p.waiting.front();
-  if (p.under_way.empty()) p.moved_ns = now();
+  if (p.in_flight.empty()) p.moved_ns = now();
   errc outcome = copies_.order(p.stream, t.memory);
   if (outcome == errc::none)
     outcome = p.reads ? library_.receive(t.memory, owner_place, p.handle, p.stream)
@@ -310,8 +310,8 @@ void nccl_pairs::enqueue_next(pair& p) {
 
 // The first waiting transfer is in the stream now.
 void nccl_pairs::mark_next(pair& p) noexcept {
-  p.under_way.splice(p.under_way.end(), p.waiting, p.waiting.begin());
-  transfer& t = *p.under_way.back();
+  p.in_flight.splice(p.in_flight.end(), p.waiting, p.waiting.begin());
+  transfer& t = *p.in_flight.back();
   t.marked = copies_.watch(p.stream, &t) == errc::pending;
   if (!t.marked) break_off(p, errc::device_failed, copies_.driver().fault(), tell_peer::yes);
 }
@@ -321,7 +321,7 @@ void nccl_pairs::ended(transfer& t, errc outcome) noexcept {
   if (p.broken != errc::none) outcome = p.broken;
   p.moved_ns = now();
   completion* const done = t.done;
-  std::erase_if(p.under_way, [&](const auto& each) { return each.get() == &t; });
+  std::erase_if(p.in_flight, [&](const auto& each) { return each.get() == &t; });
   if (outcome != errc::none && p.broken == errc::none) break_off(p, outcome, copies_.driver().fault(), tell_peer::yes);
   if (done != nullptr) done->on_end(*done, outcome);
 }
@@ -335,9 +335,9 @@ bool nccl_pairs::end_unmarked(pair& p) noexcept {
     t.marked = copies_.watch(p.stream, &t) == errc::pending;
   }
   for (;;) {
-    const auto at = std::find_if(p.under_way.begin(), p.under_way.end(),
+    const auto at = std::find_if(p.in_flight.begin(), p.in_flight.end(),
                                  [&p](const auto& t) { return !t->marked && t.get() != p.late; });
-    if (at == p.under_way.end()) return any;
+    if (at == p.in_flight.end()) return any;
     any = true;
     ended(**at, p.broken);
   }
@@ -356,10 +356,10 @@ void nccl_pairs::break_off(pair& p, errc why, const std::string& text, tell_peer
   p.calling = false;
   p.early.clear();
   p.late = called ? p.waiting.front().get() : nullptr;
-  p.under_way.splice(p.under_way.end(), p.waiting);
+  p.in_flight.splice(p.in_flight.end(), p.waiting);
   // NCCL frees its memory and its kernels end only when no stream waits for a message, so release the streams that wait for these.
   if (p.reads) {
-    for (const auto& t : p.under_way) copies_.give_up_on(t->memory, why);
+    for (const auto& t : p.in_flight) copies_.give_up_on(t->memory, why);
   }
   if (!p.reads) over_[p.peer] = std::max(over_[p.peer], p.number);
   if (told == tell_peer::no) return;
@@ -409,7 +409,7 @@ bool nccl_pairs::busy() const noexcept {
 
 bool nccl_pairs::tidy() noexcept {
   return std::erase_if(pairs_, [this](const auto& p) {
-           const bool over = p->broken != errc::none && p->under_way.empty();
+           const bool over = p->broken != errc::none && p->in_flight.empty();
            if (over && p->stream != nullptr) copies_.driver().destroy(p->stream);
            return over;
          }) != 0;

@@ -411,12 +411,12 @@ runtime::late_writes ucx_link::state::withdraw(std::uint64_t number) {
   carried_->withdraw(number);
   lent_->abandon_all([&](const completion* done) { return carried_->uses(done, number); });
   if (lent_->working()) news_ = true;
-  const auto under_way = [&] {
+  const auto next_in_flight = [&] {
     return operations_.find_unended(
         [&](const ucx_operation& at) { return carried_->uses(lent_->behind(at.done), number); });
   };
   const auto until = clock::now() + ucx_connections::burial_time;
-  for (const ucx_operation* left = under_way(); left != nullptr; left = under_way()) {
+  for (const ucx_operation* left = next_in_flight(); left != nullptr; left = next_in_flight()) {
     if (clock::now() > until) return runtime::late_writes::may_land;
     if (connections_.has(left->peer)) connections_.break_off(connections_[left->peer]);
     ucp_worker_progress(worker_->handle());

@@ -141,7 +141,7 @@ struct tally {
 
 }  // namespace
 
-TEST_CASE("news in all orders: one rank ends, or two") {
+TEST_CASE("news in all orders: D1 to D9 hold when one rank ends, or two") {
   tally all;
   for (const auto& [name, host] : layouts()) {
     news_setup s;
@@ -165,7 +165,7 @@ TEST_CASE("news in all orders: one rank ends, or two") {
   }
 }
 
-TEST_CASE("news in all orders: a call that fails asks for news first") {
+TEST_CASE("news in all orders: D1 to D9 hold when a failed call asks for news first") {
   tally all;
   for (const auto& [name, host] : layouts()) {
     for (const auto& [what, one] : all_of(2, 1)) {
@@ -178,7 +178,7 @@ TEST_CASE("news in all orders: a call that fails asks for news first") {
   }
 }
 
-TEST_CASE("news in all orders: a rank whose hosts show no heartbeat") {
+TEST_CASE("news in all orders: D1 to D9 hold when the hosts have no heartbeat page") {
   tally all;
   for (const rank_id who : {0U, 2U}) {
     for (const auto& [what, one] : all_of(who, 1)) {
@@ -190,7 +190,7 @@ TEST_CASE("news in all orders: a rank whose hosts show no heartbeat") {
   }
 }
 
-TEST_CASE("news in all orders: a rank that was stopped is replaced, and goes on") {
+TEST_CASE("news in all orders: D1 to D9 hold when a stopped rank is replaced, and when it then resumes") {
   tally all;
   for (const auto& [name, host] : layouts()) {
     news_setup s;
@@ -203,7 +203,7 @@ TEST_CASE("news in all orders: a rank that was stopped is replaced, and goes on"
 }
 
 // Rank 3 tells rank 1 about the older process, because rank 0 is gone. Takes 15 s, so it runs only with PARLEY_SCOPE=deep.
-TEST_CASE("news in all orders: rank 0 dies while a newer process of another rank is taken in") {
+TEST_CASE("news in all orders: D1 to D9 hold when rank 0 dies while a newer process of another rank is accepted") {
   if (!deep()) return;
   tally all;
   news_setup s;
@@ -215,7 +215,7 @@ TEST_CASE("news in all orders: rank 0 dies while a newer process of another rank
 }
 
 // Rank 2 is killed, and rank 1 ends because of that death, with or without waiting until rank 0 has told the others.
-TEST_CASE("news in all orders: who ends because of a death is not taken for its cause") {
+TEST_CASE("news in all orders: a rank that ends because of a death is not taken for its cause") {
   tally all;
   for (const auto& [name, host] : layouts()) {
     for (const auto farewell : {news_setup::farewell::until_heard, news_setup::farewell::in_haste}) {
@@ -247,7 +247,7 @@ void check_caught(const std::string& name, membership::rules table, const std::s
 
 }  // namespace
 
-TEST_CASE("news in all orders: a table that is broken in one place is found out") {
+TEST_CASE("news in all orders: the search finds each planted fault of the table") {
   using s = standing;
   using e = evidence;
   using f = effect;

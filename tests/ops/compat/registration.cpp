@@ -44,7 +44,8 @@ std::set<std::string> ids_of(rank& r) {
 
 }  // namespace
 
-TEST_CASE("(a) both ends cut by the agreed config and the byte count, whatever the shape of the buffers") {
+TEST_CASE(
+    "(a) both ends cut a payload by the agreed config and its byte count, not by the size of the receive buffer") {
   world w(2, eager_trials());
   auto op = pair_of({chunked(1_MiB)});
   transfer out(w[0], op);
@@ -53,7 +54,7 @@ TEST_CASE("(a) both ends cut by the agreed config and the byte count, whatever t
   CHECK(move_each(w, out, in, sizes, 77).failed() == 0);
 }
 
-TEST_CASE("(b) and (c) pairs are made by id and not by place; what one role lacks never wins, and is named") {
+TEST_CASE("(b) and (c) configs are paired by id, not by place; a config that one role lacks is named and never runs") {
   world w(4, eager_trials());
   const std::vector<paired_entry> entries{{"direct", send_whole, nullptr},
                                           {"chunked", nullptr, receive_halves},
@@ -85,7 +86,7 @@ TEST_CASE("(b) and (c) pairs are made by id and not by place; what one role lack
   CHECK(registering({}) == errc::no_common_config);
 }
 
-TEST_CASE("(d) rank % 3 on 4 ranks makes two senders for one receiver, which is said; rank % 2 makes pairs") {
+TEST_CASE("(d) roles by rank % 3 on 4 ranks are refused, naming two senders for one receiver; rank % 2 makes pairs") {
   world w(4);
   const std::vector<paired_entry> entries{{"direct", send_whole, receive_whole}};
   const auto by_three = [](rank_id r) { return std::string(r % 3 == 0 ? "send" : r % 3 == 1 ? "receive" : "idle"); };
@@ -100,12 +101,12 @@ TEST_CASE("(d) rank % 3 on 4 ranks makes two senders for one receiver, which is 
     CHECK_FALSE(register_paired_op_autotuning(*r, "send", "receive", entries, sends_to_the_next).op.idle());
 }
 
-TEST_CASE("(e) of [1 1 9] on one rank and [1 9 1] on the other the time is 9") {
+TEST_CASE("(e) times of [1 1 9] on one rank and [1 9 1] on the other aggregate to 9") {
   const std::vector<std::vector<double>> times{{1, 1, 9}, {1, 9, 1}};
   CHECK(tuning::aggregate_times(times).time_ns == 9);
 }
 
-TEST_CASE("(f) configs without ids are choices of each role alone, and the registered operation is its default") {
+TEST_CASE("(f) each role alone chooses among its configs without ids, and its registered operation is the default") {
   world w(3, eager_trials());
   std::map<std::string, int> ran;
   const auto taking = [&](const std::string& name, time_ns span) -> operation_function {
@@ -275,8 +276,8 @@ time_ns charged_ns(way how, const stage_times& candidate, std::size_t bytes, std
 
 }  // namespace
 
-TEST_CASE("what a stage waits for in the ops' calls is not charged to it; what it computes and sleeps is, to the "
-          "nanosecond") {
+TEST_CASE(
+    "a stage is charged to the nanosecond for its computing and sleeping, but not for its waits in calls of ops") {
   for (const way how : {way::pair, way::batch}) {
     for (const std::size_t bytes : {std::size_t{100}, std::size_t{300'000}}) {
       CAPTURE(static_cast<int>(how));
@@ -319,7 +320,8 @@ struct on_each_rank {
 
 }  // namespace
 
-TEST_CASE("a collective without headers runs as a mixture where ranks lack its fastest config, or by what all have") {
+TEST_CASE(
+    "a collective without headers runs a mixture if one wire class allows it, else a config that all ranks have") {
   for (const bool one_wire : {true, false}) {
     CAPTURE(one_wire);
     world w(4, eager_trials());

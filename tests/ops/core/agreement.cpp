@@ -53,7 +53,8 @@ memory_link_options losing(std::uint64_t seed, std::uint64_t percent) {
 
 }  // namespace
 
-TEST_CASE("with a fifth of all control messages lost every campaign ends, and nobody runs half a pair") {
+TEST_CASE(
+    "with a fifth of all control messages lost every campaign ends, and both ends run the same config for each call") {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
     world w(3, eager(), losing(seed, 20));
@@ -68,7 +69,7 @@ TEST_CASE("with a fifth of all control messages lost every campaign ends, and no
       REQUIRE(all.failed() == 0);
       REQUIRE(all.wrong == 0);
       pass(w, 500'000'000);
-      c = campaign_of(w, "128KiB");
+      c = search_of(w, "128KiB");
       if (c != nullptr && c->is_decided()) break;
     }
     REQUIRE(c != nullptr);
@@ -89,7 +90,7 @@ TEST_CASE("with a fifth of all control messages lost every campaign ends, and no
   }
 }
 
-TEST_CASE("with nearly all control messages lost the data still flows, on one and the same config") {
+TEST_CASE("with nearly all control messages lost all data arrives, and both ends run the same config for each call") {
   world w(2, eager(), losing(1, 97));
   const std::vector configs{direct(), chunked(16_KiB, 1)};
   const auto all = move_each(w, configs, configs, std::vector<std::size_t>(30, 50'000));
@@ -98,7 +99,7 @@ TEST_CASE("with nearly all control messages lost the data still flows, on one an
   CHECK(join_flights(w).mismatches == 0);
 }
 
-TEST_CASE("what only one side has is never assigned") {
+TEST_CASE("a config that only one end has is never assigned") {
   for (const bool sender_has_more : {true, false}) {
     world w(2, eager());
     const std::vector common{direct(), chunked(64_KiB, 2)};
@@ -109,13 +110,13 @@ TEST_CASE("what only one side has is never assigned") {
                                std::vector<std::size_t>(200, 100'000));
     CHECK(all.failed() == 0);
     CHECK(candidates(w) == std::set<std::string>{"direct", chunked(64_KiB, 2)->id()});
-    CHECK(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
+    CHECK(search_of(w, "128KiB")->where() == actors::search::stage::decided);
     CHECK(join_flights(w).mismatches == 0);
     CHECK(w[0].agreements().front().no_common_config.empty());
   }
 }
 
-TEST_CASE("lists in opposite order are paired by digest") {
+TEST_CASE("both ends pair configs by digest although their lists are in opposite order") {
   world w(2, eager());
   const std::vector<config_ptr> mine{direct(), chunked(8_KiB, 1), chunked(64_KiB, 2), whole("special")};
   const std::vector<config_ptr> theirs{direct(), whole("special"), chunked(64_KiB, 2), chunked(8_KiB, 1)};
@@ -128,12 +129,12 @@ TEST_CASE("lists in opposite order are paired by digest") {
   CHECK(flights.timed > 4);
 }
 
-TEST_CASE("nothing in common beyond the default is said on both sides, and the default runs") {
+TEST_CASE("if only the default is common, the leader names the other configs of both ends, and the default runs") {
   world w(2, eager());
   const auto all =
       move_each(w, {direct(), chunked(8_KiB, 1)}, {direct(), whole("special")}, std::vector<std::size_t>(50, 1000));
   CHECK(all.failed() == 0);
-  CHECK(campaign_of(w, "1KiB")->trials() == 0);
+  CHECK(search_of(w, "1KiB")->trials() == 0);
   pass(w, 1'000'000'000);
   const auto text = w[0].agreements().front().no_common_config;
   CHECK(text.find("special") != std::string::npos);
@@ -155,7 +156,7 @@ TEST_CASE("a config that is not available on one rank is no candidate") {
   CHECK(candidates(w) == std::set<std::string>{"direct", chunked(8_KiB, 1)->id()});
 }
 
-TEST_CASE("where only the default may run both ends have the same decision, and what it says") {
+TEST_CASE("if only the default may run both ends have the same decision with the same reason") {
   world w(2, eager());
   transfer out(w[0], pair_of({direct(), chunked(8_KiB, 1)}));
   transfer in(w[1], pair_of({direct()}));
@@ -166,7 +167,7 @@ TEST_CASE("where only the default may run both ends have the same decision, and 
   CHECK(in.decision(1000).why == out.decision(1000).why);  // wording.cpp checks the sentence
 }
 
-TEST_CASE("a sender that is late for one rehearsal loses that one, and no other") {
+TEST_CASE("a sender that is late for one rehearsal fails that one alone, and every config stays a candidate") {
   memory_link_options o;
   o.eager_bytes = 1 << 20;
   std::optional<world> job;
@@ -187,7 +188,8 @@ TEST_CASE("a sender that is late for one rehearsal loses that one, and no other"
   CHECK(join_flights(*job).mismatches == 0);
 }
 
-TEST_CASE("declarations that differ end the op on both sides, with the difference in words") {
+TEST_CASE(
+    "if the declarations of two ends differ, all calls fail at both ends with an error that quotes the difference") {
   const auto check = [](const transfer_options& mine, const transfer_options& theirs,
                         std::initializer_list<const char*> words) {
     world w(2);
@@ -211,7 +213,7 @@ TEST_CASE("declarations that differ end the op on both sides, with the differenc
         {"default direct", "default chunked"});
 }
 
-TEST_CASE("a call that waits while the declarations turn out to differ ends too") {
+TEST_CASE("a waiting receive fails with declaration_mismatch once the ranks find that their declarations differ") {
   world w(2);
   auto mine = pair_of({direct()});
   auto theirs = pair_of({direct()});
@@ -228,25 +230,25 @@ TEST_CASE("a call that waits while the declarations turn out to differ ends too"
   CHECK(w.clock.now() < 2'000'000'000);
 }
 
-TEST_CASE("equal configs keep the default, and the user is told why") {
+TEST_CASE("equally fast configs keep the default, after trials") {
   world w(2, eager());
   const std::vector<config_ptr> equals{whole("a"), whole("b"), whole("c")};
   const auto all = move_each(w, equals, equals, std::vector<std::size_t>(300, 100'000));
   CHECK(all.failed() == 0);
-  const auto* c = campaign_of(w, "128KiB");
+  const auto* c = search_of(w, "128KiB");
   REQUIRE(c != nullptr);
   CHECK(c->is_decided());
   CHECK(c->trials() > 0);
   CHECK(c->chosen().config == "a");
 }
 
-TEST_CASE("once decided no control message is sent any more") {
+TEST_CASE("after a decision the ranks send no control messages except flow control and credits") {
   world w(2, eager());
   const std::vector configs{direct(), chunked(16_KiB, 1)};
   transfer out(w[0], pair_of(configs));
   transfer in(w[1], pair_of(configs));
   move_each(w, out, in, std::vector<std::size_t>(200, 20'000));
-  REQUIRE(campaign_of(w, "32KiB")->where() == actors::search::stage::decided);
+  REQUIRE(search_of(w, "32KiB")->where() == actors::search::stage::decided);
   pass(w, 5'000'000'000);
   const auto tuning_messages = [](rank& r) {
     return r.mail().statistics().sent - r.flow_messages() - r.mail().statistics().credits_sent;
@@ -256,7 +258,7 @@ TEST_CASE("once decided no control message is sent any more") {
   CHECK(tuning_messages(w[0]) + tuning_messages(w[1]) == before);
 }
 
-TEST_CASE("a receiver that ignores the stamp is found by joining the flight recorders") {
+TEST_CASE("the joined flight recorders reveal a receiver that ignores the stamp") {
   auto settings = eager();
   settings.mutant_ignores_stamp = true;
   world w(2, settings);
@@ -274,7 +276,8 @@ struct in_one_part final : paired_config {
 };
 }  // namespace
 
-TEST_CASE("both ends assert that what was stamped is run: the receiver of each call, its sender of what is reported") {
+TEST_CASE(
+    "both ends find an ignored stamp (S2): the receiver in each call, its sender in the trials that are reported") {
   // Each message is one part under either config, so all bytes arrive although the receiver ignores the stamp.
   // A remembered config runs without being timed.
   const std::vector<config_ptr> configs{direct(), std::make_shared<in_one_part>()};
@@ -312,7 +315,8 @@ TEST_CASE("both ends assert that what was stamped is run: the receiver of each c
   }
 }
 
-TEST_CASE("a sender asserts S2 also of calls that are not timed, from what their receiver says now and then") {
+TEST_CASE(
+    "a sender also checks untimed calls (S2), by the receiver's occasional reports of the config that it ran last") {
   const std::vector configs{direct(), chunked(16_KiB, 2)};
   world w(2);
   transfer out(w[0], pair_of(configs));
@@ -350,7 +354,7 @@ TEST_CASE("ranks outside the op send and receive nothing") {
   }
 }
 
-TEST_CASE("a tuning phase ends with every size decided, and later calls are not tried") {
+TEST_CASE("a tuning phase ends with every size decided, and later calls make no trials") {
   world w(2, eager());
   const std::vector configs{direct(), chunked(16_KiB, 2)};
   transfer out(w[0], pair_of(configs));
@@ -361,15 +365,15 @@ TEST_CASE("a tuning phase ends with every size decided, and later calls are not 
     static_cast<void>(done);
   };
   run(w.clock, both(out, in));
-  const auto trials = campaign_of(w, "128KiB")->trials();
+  const auto trials = search_of(w, "128KiB")->trials();
   CHECK(trials > 0);
-  CHECK(campaign_of(w, "1KiB")->where() == actors::search::stage::decided);
+  CHECK(search_of(w, "1KiB")->where() == actors::search::stage::decided);
   const auto all = move_each(w, out, in, {1000, 100'000});
   CHECK(all.wrong == 0);
-  CHECK(campaign_of(w, "128KiB")->trials() == trials);
+  CHECK(search_of(w, "128KiB")->trials() == trials);
 }
 
-TEST_CASE("a tuning phase leaves credits the time that they need, so that puts are tried, too") {
+TEST_CASE("a tuning phase waits long enough for credits, so that a put is tried and can win") {
   memory_link_options slow;
   slow.ns_per_byte = 1;
   slow.one_sided_ns_per_byte = 0.1;
@@ -384,11 +388,11 @@ TEST_CASE("a tuning phase leaves credits the time that they need, so that puts a
     static_cast<void>(done);
   };
   run(w.clock, both(out, in));
-  CHECK(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
-  CHECK(campaign_of(w, "128KiB")->chosen().config == configs[1]->id());
+  CHECK(search_of(w, "128KiB")->where() == actors::search::stage::decided);
+  CHECK(search_of(w, "128KiB")->chosen().config == configs[1]->id());
 }
 
-TEST_CASE("a decision may be awaited of a handle that is gone by then") {
+TEST_CASE("a wait for a decision through a temporary handle ends with a timeout that names op and size") {
   world w(2);
   transfer out(w[0], pair_of({direct(), chunked(16_KiB, 2)}));
   std::optional<result<>> outcome;
@@ -401,7 +405,7 @@ TEST_CASE("a decision may be awaited of a handle that is gone by then") {
       is(*outcome, {.code = errc::timeout, .op = "activations 0->1", .rank = 0, .own_bytes = 1000, .quotes = "1KiB"}));
 }
 
-TEST_CASE("random catalogues, sizes and tags bring exact data and never half a pair") {
+TEST_CASE("with random catalogues, sizes and tags all data is exact and both ends run the same config for each call") {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
     random_stream dice(seed, 5);

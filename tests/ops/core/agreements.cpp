@@ -63,8 +63,8 @@ TEST_CASE("both ends have the decision as a value, with its key, config, time an
     const decision d = end.decision(size);
     CHECK(d.op == "activations 0->1");
     CHECK(d.key == "128KiB");
-    CHECK(d.config == campaign_of(w, "128KiB")->chosen().config);
-    CHECK(d.digest == campaign_of(w, "128KiB")->chosen().digest);
+    CHECK(d.config == search_of(w, "128KiB")->chosen().config);
+    CHECK(d.digest == search_of(w, "128KiB")->chosen().digest);
     CHECK(d.time_ns > 0);
     CHECK(d.search == 1);
     REQUIRE(d.evidence.size() == 3);
@@ -75,7 +75,7 @@ TEST_CASE("both ends have the decision as a value, with its key, config, time an
   }
 }
 
-TEST_CASE("a decision is awaited on both ends, and comes to both at once") {
+TEST_CASE("both ends can await a decision, and both get the same one") {
   pair_world w;
   watched_decision at_sender, at_receiver, of_another;
   scope all(w.clock);
@@ -93,7 +93,7 @@ TEST_CASE("a decision is awaited on both ends, and comes to both at once") {
   CHECK(is(*of_another.ended, {.code = errc::timeout, .rank = 1, .own_bytes = 8, .quotes = "8B"}));
 }
 
-TEST_CASE("waiting for a decision ends with its scope and with the peer") {
+TEST_CASE("a wait for a decision ends when its scope is cancelled or its peer is lost") {
   pair_world w;
   watched_decision cancelled, orphaned;
   scope first(w.clock), second(w.clock);
@@ -110,11 +110,11 @@ TEST_CASE("waiting for a decision ends with its scope and with the peer") {
   CHECK(orphaned.ended->code() == errc::peer_failed);
 }
 
-TEST_CASE("either end asks for a new search, and both learn what came of it") {
+TEST_CASE("either end may request a new search, and both ends learn its decision") {
   for (const bool by_sender : {true, false}) {
     pair_world w;
     w.decide();
-    const auto before = campaign_of(w, "128KiB")->trials();
+    const auto before = search_of(w, "128KiB")->trials();
     const std::string winner = w.in.decision(size).config;
     if (by_sender) {
       w.out.retune(size, "the link has changed");
@@ -122,8 +122,8 @@ TEST_CASE("either end asks for a new search, and both learn what came of it") {
       w.in.retune(size, "the link has changed");
     }
     pass(w, 10'000'000);
-    CHECK(campaign_of(w, "128KiB")->where() == actors::search::stage::trying);
-    CHECK(campaign_of(w, "128KiB")->reason() ==
+    CHECK(search_of(w, "128KiB")->where() == actors::search::stage::trying);
+    CHECK(search_of(w, "128KiB")->reason() ==
           std::string("rank ") + (by_sender ? "0" : "1") + " asked for it: the link has changed");
     CHECK(w.in.decision(size).config == winner);  // it stays in force during the new search
     watched_decision next;
@@ -135,12 +135,12 @@ TEST_CASE("either end asks for a new search, and both learn what came of it") {
     REQUIRE(next.ended);
     CHECK((**next.ended).search == 2);
     CHECK(w.out.decision(size).search == 2);
-    CHECK(campaign_of(w, "128KiB")->trials() > before);
+    CHECK(search_of(w, "128KiB")->trials() > before);
     CHECK(join_flights(w).mismatches == 0);
   }
 }
 
-TEST_CASE("a search that is asked for before the one under way has timed anything is that one") {
+TEST_CASE("a search requested before the current one has timed anything is merged into the current one") {
   for (const bool by_sender : {true, false}) {
     pair_world w;
     w.decide();
@@ -148,7 +148,7 @@ TEST_CASE("a search that is asked for before the one under way has timed anythin
     pass(w, 10'000'000);
     (by_sender ? w.in : w.out).retune({}, "so it has");
     pass(w, 10'000'000);
-    CHECK(campaign_of(w, "128KiB")->reason().find("so it has; rank ") != std::string::npos);
+    CHECK(search_of(w, "128KiB")->reason().find("so it has; rank ") != std::string::npos);
     w.move(100);
     pass(w, 2'000'000'000);
     w.move(20);
@@ -156,7 +156,7 @@ TEST_CASE("a search that is asked for before the one under way has timed anythin
   }
 }
 
-TEST_CASE("a search that is given up on request leaves what was in force") {
+TEST_CASE("giving up a requested search leaves the earlier decision in force") {
   pair_world w;
   w.decide();
   const std::string winner = w.in.decision(size).config;
@@ -166,7 +166,7 @@ TEST_CASE("a search that is given up on request leaves what was in force") {
   CHECK(w.move(2).failed() == 0);
   w.out.retune(size, "and once more");
   pass(w, 10'000'000);
-  REQUIRE(campaign_of(w, "128KiB")->is_asked_again());
+  REQUIRE(search_of(w, "128KiB")->is_asked_again());
   w.in.from(0).give_up();
   pass(w, 1'000'000'000);
   w.move(20);
@@ -181,7 +181,7 @@ TEST_CASE("a search that is given up on request leaves what was in force") {
   CHECK(w.in.decision(size).search == 3);  // the requests before `give_up` are forgotten
 }
 
-TEST_CASE("a search that is given up before anything was decided leaves the default, which no file remembers") {
+TEST_CASE("giving up a search before anything is decided leaves the default, which no file remembers") {
   pair_world w;
   w.move(3);
   pass(w, 500'000'000);
@@ -195,7 +195,7 @@ TEST_CASE("a search that is given up before anything was decided leaves the defa
   CHECK(w[0].results().entries().empty());
 }
 
-TEST_CASE("a rank with several edges says which one it means") {
+TEST_CASE("a rank with several edges must name the partner when it asks for a decision") {
   world w(4, eager());
   transfer_options op;
   op.name = "activations";
@@ -215,7 +215,7 @@ TEST_CASE("a rank with several edges says which one it means") {
   CHECK(w[1].retune("activations") == 2);
 }
 
-TEST_CASE("once decided again no control message is sent") {
+TEST_CASE("after a second decision the ranks send no control messages except flow control") {
   pair_world w;
   w.decide();
   w.in.retune();

@@ -100,8 +100,8 @@ std::string status_of(const decision& d, const std::string& config) {
 
 }  // namespace
 
-TEST_CASE("a default whose sender works for 500 us before it sends loses to one that does not, however late the "
-          "receiver is") {
+TEST_CASE(
+    "a default whose sender works 500 us before it sends loses to a quicker config, however late the receiver is") {
   const std::vector<config_ptr> configs{made("thorough", send_after_work, receive_at_once),
                                         made("quick", send_at_once, receive_at_once)};
   for (const std::size_t bytes : {std::size_t{1'000}, std::size_t{4} << 20U}) {
@@ -116,7 +116,7 @@ TEST_CASE("a default whose sender works for 500 us before it sends loses to one 
   }
 }
 
-TEST_CASE("a default whose receiver works for 500 us loses to one that does not, however late the sender is") {
+TEST_CASE("a default whose receiver works 500 us loses to a quicker config, however late the sender is") {
   const std::vector<config_ptr> configs{made("thorough", send_at_once, receive_and_work),
                                         made("quick", send_at_once, receive_at_once)};
   for (const lateness sender : {in_time, always_late, late_by_some}) {
@@ -139,12 +139,12 @@ void move_with_pauses(world& w, const std::vector<config_ptr>& configs) {
 }
 }  // namespace
 
-TEST_CASE("configs that are one thing for a size are one candidate, under the name of the first") {
+TEST_CASE("configs that do the same for a size count as one candidate, named after the first of them") {
   const auto small = chunked(1024, 2), middle = chunked(65'536, 2), large = chunked(1 << 20, 4);
   const std::vector<config_ptr> configs{direct(), middle, small, large};
   world w(2, eager_trials());
   move_with_pauses(w, configs);
-  const actors::search* const c = campaign_of(w, "8KiB");
+  const actors::search* const c = search_of(w, "8KiB");
   REQUIRE(c != nullptr);
   REQUIRE(c->is_decided());
   CHECK(c->book().repetitions[1].empty());
@@ -159,18 +159,18 @@ TEST_CASE("configs that are one thing for a size are one candidate, under the na
   for (const auto& x : c->excluded()) CHECK((x.kind == actors::exclusion::reason::same && x.same_as == 0));
 }
 
-TEST_CASE("where all configs are one thing for a size nothing is tried") {
+TEST_CASE("if all configs do the same for a size the ranks make no trials") {
   const std::vector<config_ptr> configs{direct(), chunked(65'536, 2), chunked(1 << 20, 4)};
   world w(2, eager_trials());
   move_with_pauses(w, configs);
-  const actors::search* const c = campaign_of(w, "8KiB");
+  const actors::search* const c = search_of(w, "8KiB");
   REQUIRE(c != nullptr);
   CHECK(c->is_decided());
   CHECK(c->trials() == 0);
   CHECK(c->chosen().source == actors::decision_source::only_default);
 }
 
-TEST_CASE("what built-in configs are for a size") {
+TEST_CASE("built-in configs have equal shapes for a size exactly if they do the same for that size") {
   const auto alike = [](const auto& a, const auto& b, std::uint64_t bytes) {
     return a->shape(bytes) == b->shape(bytes);
   };
@@ -194,7 +194,7 @@ TEST_CASE("what built-in configs are for a size") {
   CHECK_FALSE(alike(one_shot(), two_shot(), 4096));
 }
 
-TEST_CASE("a decision on a mixture says what each rank runs, and why it is one") {
+TEST_CASE("a decision on a mixture says which config each rank runs, and why some ranks run another one") {
   world w(4, eager_trials());
   mixture_case::machine_room room;
   collective_options op = led_by(0, {});
@@ -223,7 +223,7 @@ TEST_CASE("a decision on a mixture says what each rank runs, and why it is one")
   }
 }
 
-TEST_CASE("what a rank lacks is in the evidence with its reason, also where other configs are left") {
+TEST_CASE("the evidence names each config that a rank lacks, with the reason, even if other configs are left") {
   world w(2, eager_trials());
   transfer_options op = pair_of({direct(), chunked(256 * 1024, 4), chunked(1 << 20, 1)});
   op.can_run = [](rank_id r) { return std::vector<bool>{true, true, r == 0}; };
@@ -259,7 +259,7 @@ class requiring final : public paired_config {
 };
 }  // namespace
 
-TEST_CASE("a requirement that is no capability is an error that says what comes near") {
+TEST_CASE("a requirement that is no known capability is an error that suggests the nearest one if there is one") {
   const auto declared_with = [](const std::string& required) {
     world w(2);
     return thrown_by(
@@ -277,7 +277,7 @@ TEST_CASE("a requirement that is no capability is an error that says what comes 
   }
 }
 
-TEST_CASE("a rank whose capability function says that it cannot run the default is told so at once") {
+TEST_CASE("an op cannot be declared on a rank whose capability function rejects the default") {
   world w(2);
   transfer_options op = pair_of({direct(), chunked(256 * 1024, 4)});
   op.can_run = [](rank_id r) { return std::vector<bool>{r == 0, true}; };

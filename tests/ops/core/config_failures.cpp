@@ -172,7 +172,7 @@ bool warned(const ops::rank& r, std::initializer_list<const char*> words) {
 
 }  // namespace
 
-TEST_CASE("a config that fails at the sender is config_failed on both ends, and the default is next") {
+TEST_CASE("a config that fails at the sender ends the call as config_failed on both ends, and the default runs next") {
   fragile_world w;
   w.plan->who = fragile::end::sender;
   const auto failed = w.move(1);
@@ -201,7 +201,7 @@ TEST_CASE("a config that fails at the sender is config_failed on both ends, and 
   CHECK(warned(w[0], {"activations 0->1", "128KiB", "fragile", "invocation 100"}));
 }
 
-TEST_CASE("a config that fails at the receiver after its send has completed is quarantined all the same") {
+TEST_CASE("a config that fails at the receiver is quarantined even if the send has completed") {
   fragile_world w;
   w.plan->who = fragile::end::receiver;
   const auto failed = w.move(1);
@@ -218,7 +218,7 @@ TEST_CASE("a config that fails at the receiver after its send has completed is q
   CHECK(w.plan->breaks == 1);
 }
 
-TEST_CASE("a send that is still under way is told that its receiver has failed") {
+TEST_CASE("a send in flight fails with the error of its receiver") {
   world w(2, eager());
   const auto broken = paired({.name = "broken", .wire_class = "eighths"}, send_eighths, receive_one_eighth);
   transfer out(w[0], pair_of({broken}));
@@ -232,7 +232,7 @@ TEST_CASE("a send that is still under way is told that its receiver has failed")
                             .quotes = "the receiver's card is on fire"}));
 }
 
-TEST_CASE("after a failure a new search finds the next best config, and its evidence says who is quarantined") {
+TEST_CASE("after a failure a new search finds the next best config, and its evidence lists the quarantined one") {
   fragile_world w;
   w.plan->who = fragile::end::sender;
   w.move(1);
@@ -251,7 +251,7 @@ TEST_CASE("after a failure a new search finds the next best config, and its evid
   CHECK(w.plan->breaks == 1);
 }
 
-TEST_CASE("calls that were given up and peers that are late are not blamed on the config") {
+TEST_CASE("a config is not blamed for calls that were cancelled or whose peer was late") {
   fragile_world w;
   const auto keep = [](transfer t, std::span<const std::byte> data, time_ns timeout, result<>& into) -> task<> {
     auto outcome = co_await attempt(t.send(data, {.to = 1, .timeout = std::chrono::nanoseconds(timeout)}));
@@ -287,7 +287,7 @@ TEST_CASE("calls that were given up and peers that are late are not blamed on th
 }
 
 TEST_CASE(
-    "a stamp that names a config which is not warmed here is refused with config_mismatch, and the leader is told") {
+    "a stamp of a config that this rank has not warmed is refused with config_mismatch, and the leader gets a nack") {
   world w(2, eager());
   const auto broken = std::make_shared<fragile::plan>(fragile::plan{fragile::end::receiver});
   const std::vector<config_ptr> configs{direct(), std::make_shared<fragile>(broken)};
@@ -319,7 +319,7 @@ TEST_CASE(
   CHECK(w[1].mail().sent_by_type()[actors::nack::message_type] == 2);
 }
 
-TEST_CASE("parts may go in any order, but an offset that is sent twice ends the call at both ends") {
+TEST_CASE("parts may be sent in any order, but an offset that is sent twice fails the call at both ends") {
   time_ns took = 0;
   CHECK(move_once(send_halves, receive_halves, took).failed() == 0);
   const auto failed = move_once(send_a_half_twice, receive_halves, took);
@@ -328,7 +328,7 @@ TEST_CASE("parts may go in any order, but an offset that is sent twice ends the 
   CHECK(took < 1'000'000'000);
 }
 
-TEST_CASE("a config whose two functions cut differently is told where") {
+TEST_CASE("a config whose two functions cut differently fails with the offset and both sizes") {
   time_ns took = 0;
   const auto failed = move_once(send_halves, receive_thirds, took);
   CHECK(is(failed.received[0], {.code = errc::config_failed,
@@ -347,15 +347,15 @@ void check_ends_by_name(send_function sends, const char* why) {
 }
 }  // namespace
 
-TEST_CASE("a config two of whose coroutines wait for parts of one message fails by name, and its call ends") {
+TEST_CASE("a config fails by name and its call ends, if two of its coroutines wait for parts of one message") {
   check_ends_by_name(send_by_two_coroutines, "two coroutines wait for parts of one message");
 }
 
-TEST_CASE("a config that throws while a coroutine of its own waits for a part ends its call by name") {
+TEST_CASE("a config that throws while its second coroutine waits for a part fails by name and ends its call") {
   check_ends_by_name(send_and_throw_beside_a_wait, "the sender's card is on fire");
 }
 
-TEST_CASE("a config that waits for something of its own is ended at the deadline of its call, on either side") {
+TEST_CASE("a config that waits for an event of its own is ended at the deadline of its call, at either end") {
   time_ns took = 0;
   const auto at_sender = move_once(send_after_an_hour, receive_halves, took);
   CHECK(at_sender.sent[0].code() == errc::config_failed);
@@ -366,8 +366,8 @@ TEST_CASE("a config that waits for something of its own is ended at the deadline
   CHECK(took < 5'000'000'000);
 }
 
-TEST_CASE("a sender's half that hangs in its rehearsal is config_failed on both ranks, and its own rank alone is "
-          "warned of it") {
+TEST_CASE(
+    "a sender's half that hangs in its rehearsal is config_failed on both ranks, and only the sender's rank warns") {
   for (const time_ns timeout_ns : {time_ns{2'000'000'000}, time_ns{30'000'000'000}}) {
     CAPTURE(timeout_ns);
     world w(2, eager());
@@ -388,7 +388,7 @@ TEST_CASE("a sender's half that hangs in its rehearsal is config_failed on both 
   }
 }
 
-TEST_CASE("a deadline that is past the end of time is none") {
+TEST_CASE("a deadline past the end of time counts as no deadline") {
   CHECK(deadline_of(5, 7) == 12);
   CHECK(deadline_of(5, never) == never);
   CHECK(deadline_of(5, never - 5) == never);
@@ -400,8 +400,7 @@ TEST_CASE("a deadline that is past the end of time is none") {
   CHECK(move_each(w, transfer(w[0], op), transfer(w[1], op), {100, 100'000}).failed() == 0);
 }
 
-TEST_CASE(
-    "ends that list another config first are both told so, with both, whatever they send and however it is timed") {
+TEST_CASE("two ends that list different defaults both get an error with both names, for every size and start order") {
   const config_ptr other = chunked(16_KiB, 2);
   struct {
     std::vector<config_ptr> first, second;
@@ -437,7 +436,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a receiver whose sender's word on the declarations is lost says itself, in time, that the defaults differ") {
+TEST_CASE(
+    "a receiver itself reports in time that the defaults differ, if the sender's message about its configs is lost") {
   memory_link_options o;
   o.lose = [](rank_id, rank_id, link::channel on) { return on == link::channel::control; };
   world w(2, {}, std::move(o));

@@ -82,7 +82,7 @@ TEST_CASE("a config that is less accurate than either end's user allows never ru
   }
 }
 
-TEST_CASE("a config that needs memory runs for the sizes for which there is enough") {
+TEST_CASE("a config that needs memory runs only for the sizes for which its memory is allowed") {
   const priced_pair w({.memory_per_byte = 2}, {}, {.memory_bytes = 65'536});
   CHECK(w.small.config == "priced");
   CHECK(w.large.config == "slow");
@@ -155,7 +155,7 @@ struct leased_job : world {
 
 }  // namespace
 
-TEST_CASE("in an op without headers a config that one member has too little memory for runs for the smaller sizes") {
+TEST_CASE("in an op without headers a config that exceeds one member's memory for large sizes runs for small ones") {
   using trials = leased_job::trials;
   for (const trials how : {trials::rehearsed, trials::between_calls, trials::on_calls}) {
     CAPTURE(static_cast<int>(how));
@@ -182,7 +182,7 @@ TEST_CASE("in an op without headers a config that one member has too little memo
 }
 
 TEST_CASE(
-    "in an op without headers a config that one member cannot run is out on all, and all are told whose and why") {
+    "in an op without headers a config that one member cannot run is excluded, and all decisions say whose and why") {
   const leased_job job(leased_job::trials::rehearsed, {}, [](symmetric_options& op) {
     op.can_run = [](rank_id) -> std::vector<bool> { throw std::runtime_error("the driver does not answer"); };
   });

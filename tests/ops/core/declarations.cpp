@@ -45,7 +45,7 @@ TEST_CASE("senders and receivers are paired in the order of their ranks") {
   CHECK(pair_up(spread, 8).value() == edges{{1, 0}, {5, 7}});
 }
 
-TEST_CASE("two senders for one receiver are diagnosed with both sides") {
+TEST_CASE("two senders for one receiver are a role_conflict") {
   const auto two = with_role([](rank_id r) { return r < 2 ? role::sender : role::receiver; });
   check_wrong(two, 3, errc::role_conflict);
   // rank % 3 on 4 ranks makes ranks 0 and 3 senders to receiver 1
@@ -55,20 +55,20 @@ TEST_CASE("two senders for one receiver are diagnosed with both sides") {
   check_wrong(thirds, 4, errc::role_conflict);
 }
 
-TEST_CASE("a role of other ops is named, and a rank that was started alone is told how to start two") {
+TEST_CASE("the error names a role of another kind of op, and it tells a rank that runs alone how to start two") {
   const auto leads = with_role([](rank_id r) { return r == 0 ? role::leader : role::receiver; });
   check_wrong(leads, 2, errc::role_conflict, "\"leader\"");
   const auto pair = with_role([](rank_id r) { return r == 0 ? role::sender : role::receiver; });
   check_wrong(pair, 1, errc::role_conflict, "parley run -n 2");
 }
 
-TEST_CASE("an edge without a receiver, or an op without any, is diagnosed") {
+TEST_CASE("a sender without a receiver, an op with only idle ranks, and an op without roles and edges are errors") {
   check_wrong(with_role([](rank_id) { return role::sender; }), 2, errc::role_conflict);
   check_wrong(with_role([](rank_id) { return role::idle; }), 2, errc::role_conflict);
   check_wrong(with_role(nullptr), 2, errc::bad_argument);
 }
 
-TEST_CASE("edges that cannot be are diagnosed") {
+TEST_CASE("an edge that links a rank to itself or leaves the world or is listed twice is an error") {
   auto op = with_role(nullptr);
   op.edges = {{1, 1}};
   check_wrong(op, 2, errc::bad_argument, "1->1");
@@ -80,7 +80,7 @@ TEST_CASE("edges that cannot be are diagnosed") {
   CHECK(pair_up(op, 3));
 }
 
-TEST_CASE("an empty catalogue and a config that is null are diagnosed on every rank") {
+TEST_CASE("an empty catalogue and a null config are errors") {
   auto op = with_role([](rank_id r) { return r == 0 ? role::sender : r == 1 ? role::receiver : role::idle; });
   op.configs = {};
   check_wrong(op, 3, errc::bad_argument);
@@ -88,7 +88,7 @@ TEST_CASE("an empty catalogue and a config that is null are diagnosed on every r
   check_wrong(op, 3, errc::bad_argument);
 }
 
-TEST_CASE("every rank is told of a wrong declaration, the idle ones too") {
+TEST_CASE("every rank refuses a declaration with two senders for one receiver") {
   world w(3);
   for (rank_id r = 0; r < 3; ++r) {
     CHECK_THROWS_WITH_AS(transfer(w[r], with_role([](rank_id x) { return x < 2 ? role::sender : role::receiver; })),
@@ -96,7 +96,7 @@ TEST_CASE("every rank is told of a wrong declaration, the idle ones too") {
   }
 }
 
-TEST_CASE("a name that no results file could hold is refused, on every rank and for every kind of op") {
+TEST_CASE("transfers, pipelines and collectives refuse a name that no results file could hold, on every rank") {
   const std::pair<std::string, const char*> wrong_names[] = {{"", "has no name"},
                                                              {"a,b", "free of commas"},
                                                              {"a\nb", "control characters"},
@@ -117,7 +117,7 @@ TEST_CASE("a name that no results file could hold is refused, on every rank and 
   CHECK_THROWS_WITH_AS(transfer(w[0], typed), doctest::Contains("the type's name"), failure);
 }
 
-TEST_CASE("an op that is declared twice on one rank is diagnosed, and the first one goes on") {
+TEST_CASE("declaring an op twice on one rank is an error, and the first declaration still works") {
   world w(2);
   transfer out(w[0], pair_of({direct()}));
   transfer in(w[1], pair_of({direct()}));
@@ -128,7 +128,7 @@ TEST_CASE("an op that is declared twice on one rank is diagnosed, and the first 
   CHECK(all.wrong == 0);
 }
 
-TEST_CASE("a call to a rank that is no partner says so at once") {
+TEST_CASE("a call to a rank that is no partner fails at once") {
   world w(3);
   transfer out(w[0], pair_of({direct()}));
   transfer idle(w[2], pair_of({direct()}));
@@ -169,7 +169,7 @@ TEST_CASE("many disjoint pairs are legal and exchange their own data") {
   }
 }
 
-TEST_CASE("stages outside the world or twice on one rank are diagnosed") {
+TEST_CASE("a pipeline refuses a stage outside the world and two stages on one rank") {
   world w(2);
   CHECK_THROWS_WITH_AS(pipeline(w[0], {.name = "p", .stages = {0, 2}}),
                        doctest::Contains("stage 1 is on rank 2, which is outside the world of 2; ranks count from 0, "
@@ -209,7 +209,7 @@ void check_both_are_told(const world& w, const std::array<result<>, 2>& outcomes
 
 }  // namespace
 
-TEST_CASE("two ranks that both receive from each other are told so at once, with both directions") {
+TEST_CASE("two ranks that both receive from each other fail at once with role_conflict, on both sides") {
   world w(2);
   transfer first(w[0], between(1, 0));
   transfer second(w[1], between(0, 1));
@@ -222,7 +222,7 @@ TEST_CASE("two ranks that both receive from each other are told so at once, with
   check_both_are_told(w, outcomes);
 }
 
-TEST_CASE("two ranks that both send to each other are told so at once, whatever their sends wait for") {
+TEST_CASE("two ranks that both send to each other fail at once with role_conflict, whatever their sends wait for") {
   struct way {
     std::size_t bytes;
     std::size_t times;
@@ -248,7 +248,7 @@ TEST_CASE("two ranks that both send to each other are told so at once, whatever 
   }
 }
 
-TEST_CASE("two ends that declare other types are both told, with both, in pairs and in batches") {
+TEST_CASE("two ends that declare different types both get an error with both types, in pairs and in batches") {
   const auto check = [](const world& w, const std::array<result<>, 2>& outcomes) {
     CHECK(w.clock.now() < 3'000'000'000);
     for (const result<>& outcome : outcomes) {
@@ -307,7 +307,7 @@ TEST_CASE("two ends that declare other types are both told, with both, in pairs 
   check(w, outcomes);
 }
 
-TEST_CASE("an op in both directions, or one whose peer has declared nothing yet, is no conflict") {
+TEST_CASE("an op with edges in both directions is no conflict, even if one rank declares it much later") {
   world w(2);
   auto op = between(0, 1);
   op.edges = {{0, 1}, {1, 0}};
@@ -318,7 +318,7 @@ TEST_CASE("an op in both directions, or one whose peer has declared nothing yet,
   CHECK(all.failed() == 0);
 }
 
-TEST_CASE("large groups with the same ends and the same size have results of their own") {
+TEST_CASE("two large groups with the same ends and the same size have separate names in results files") {
   actors::op_declaration one, other;
   one.name = other.name = "gradients";
   for (rank_id r = 0; r < 20; ++r) one.participants.push_back({r == 19 ? 39 : r, "worker"});

@@ -87,7 +87,7 @@ struct drifting_job : world {
       co_await j.in.receive(data, {.from = 0});
     }
   }
-  const actors::search& search() { return *campaign_of(*this, "1MiB"); }
+  const actors::search& search() { return *search_of(*this, "1MiB"); }
   transfer out;
   transfer in;
   random_stream dice{5, 1};
@@ -107,25 +107,26 @@ struct watched_job : scheme_job {
     run();
     REQUIRE(running() == winner);
     call(1000);
-    REQUIRE(campaign().number() == 1);
+    REQUIRE(search().number() == 1);
   }
   /// Changes the times of one config for good, and checks that a new search finds `next`.
   void change(std::size_t config, std::array<time_ns, 3> takes_ns, const std::string& next) {
     call(600);  // gives an op without headers the times that it compares later calls with
-    const std::uint32_t search = campaign().number() + 1;
+    const std::uint32_t number = search().number() + 1;
     configs[config].takes_ns = takes_ns;
-    for (int i = 0; i < 40 && (campaign().number() != search || running() != next); ++i) call(100);
-    CHECK(campaign().number() == search);
-    CHECK(campaign().reason().find("its times have drifted: ") == 0);
+    for (int i = 0; i < 40 && (search().number() != number || running() != next); ++i) call(100);
+    CHECK(search().number() == number);
+    CHECK(search().reason().find("its times have drifted: ") == 0);
     CHECK(running() == next);
-    CHECK(decision().search == search);  // and all ranks know that decision
+    CHECK(decision().search == number);  // and all ranks know that decision
     CHECK(failed == 0);
   }
 };
 
 }  // namespace
 
-TEST_CASE("a link that becomes slow makes the ranks search anew and agree on another config, and back again") {
+TEST_CASE(
+    "a link that becomes slow makes the ranks search again and change the config, and again when the link recovers") {
   drifting_job j;
   j.links.options().ns_per_byte = 1.0;
   j.move(1000);
@@ -155,7 +156,7 @@ TEST_CASE("a receiver that becomes late begins no search") {
   CHECK(j.search().number() == 1);
 }
 
-TEST_CASE("when it is switched off nothing is timed after the decision") {
+TEST_CASE("with drift checks switched off the ranks time no call after the decision") {
   rank_settings s = drifting_job::settings();
   s.plan.drift.on = false;
   drifting_job j(s);
@@ -167,8 +168,7 @@ TEST_CASE("when it is switched off nothing is timed after the decision") {
   CHECK(std::none_of(flight.end() - 1000, flight.end(), timed));
 }
 
-TEST_CASE(
-    "whatever the op, where one rank has become slow with what was decided all search anew, and again after that") {
+TEST_CASE("for every kind of op, if the winner becomes slow on one rank, all ranks search again, and once more later") {
   for (const auto& [how, depth] : all_variants) {
     CAPTURE(name(how));
     CAPTURE(depth);
@@ -187,7 +187,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "whatever the op, a winner that has become fast is reason to search, since others may have become faster still") {
+    "for every kind of op, a winner that becomes fast starts a search, since another may have become even faster") {
   for (const auto& [how, depth] : all_variants) {
     CAPTURE(name(how));
     CAPTURE(depth);
@@ -198,7 +198,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("whatever the op, a mixture is searched for anew where what one rank runs for it has become slow") {
+TEST_CASE("for every kind of op, a mixture is searched again if the config that one rank runs for it becomes slow") {
   for (const auto& [how, depth] : all_variants) {
     for (const bool own : {true, false}) {
       CAPTURE(name(how));
@@ -226,7 +226,7 @@ TEST_CASE("whatever the op, a mixture is searched for anew where what one rank r
   }
 }
 
-TEST_CASE("in a group a member that comes late, noise, and sizes that cannot be foreseen begin no search") {
+TEST_CASE("in a group a late member, noise, and calls of unpredictable size begin no search") {
   for (const std::uint64_t depth : {1U, 2U}) {
     CAPTURE(depth);
     random_stream dice(9, 2);

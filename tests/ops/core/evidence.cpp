@@ -47,7 +47,7 @@ TEST_CASE("a decision says who took part, what each rank measured, who proposed 
       move_each(w, {direct, coarse, fine}, {direct, fine, coarse}, std::vector<std::size_t>(400, 4 << 20));
   CHECK(moved.failed() == 0);
   pass(w, 1'000'000'000);
-  const actors::search& c = *campaign_of(w, "4MiB");
+  const actors::search& c = *search_of(w, "4MiB");
   REQUIRE(c.is_decided());
   for (rank_id r = 0; r < 2; ++r) {
     const actors::decision_record& d = learned(w, r);
@@ -80,7 +80,7 @@ TEST_CASE("a decision says who took part, what each rank measured, who proposed 
   CHECK(agreed[0].decisions->front().digest == fine->digest());
 }
 
-TEST_CASE("who alone has a config proposed it, and it is no candidate for the others") {
+TEST_CASE("the evidence lists a config that only one rank has as lacking, and names the rank that does not list it") {
   world w(2);
   const auto direct = configs::direct(), fine = configs::chunked(256 * 1024, 4), other = configs::chunked(1 << 20, 1);
   move_each(w, {direct, other}, {direct, fine, other}, std::vector<std::size_t>(300, 4 << 20));
@@ -140,7 +140,7 @@ TEST_CASE("evidence is bounded: the default, the winner and the fastest stay, an
   }
 }
 
-TEST_CASE("the flight recorder has the steps of an agreement in their order, on both ranks") {
+TEST_CASE("the flight recorders of both ranks hold the steps of an agreement, in their order") {
   world w(2);
   const std::vector<ops::config_ptr> configs{configs::direct(), configs::chunked(256 * 1024, 4)};
   move_each(w, configs, configs, std::vector<std::size_t>(300, 4 << 20));
@@ -169,7 +169,7 @@ TEST_CASE("the flight recorder has the steps of an agreement in their order, on 
   }
 }
 
-TEST_CASE("a call that fails leaves a flight record on the disk, at most once a second, and only where asked for") {
+TEST_CASE("a failed call leaves a flight record on the disk, at most once a second, and only if a folder is set") {
   ops::rank_settings s;
   s.flight_dir = "box";
   world w(2, s);
@@ -226,7 +226,7 @@ class worn_out_memory final : public runtime::memory_space {
 
 }  // namespace
 
-TEST_CASE("a call of a group that fails leaves a flight record where it was made") {
+TEST_CASE("a failed call of a group leaves a flight record on the rank that made the call") {
   recorded w(2);
   auto op = led_by(0, {configs::star()});
   op.timeout = 1ms;
@@ -239,7 +239,7 @@ TEST_CASE("a call of a group that fails leaves a flight record where it was made
   CHECK(w.left_by(0).empty());
 }
 
-TEST_CASE("a send or receive of a rank with itself that fails leaves a flight record, whatever it failed of") {
+TEST_CASE("a failed send or receive of a rank with itself leaves a flight record, whatever the error is") {
   using ops::p2p;
   std::vector<int> sent(3);
   std::vector<int> got(2);

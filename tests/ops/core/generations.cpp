@@ -67,7 +67,7 @@ void agree(world& w, const ops::transfer& out, const ops::transfer& in) {
 
 }  // namespace
 
-TEST_CASE("a pair whose receiver has restarted goes on and agrees anew") {
+TEST_CASE("a pair whose receiver has restarted continues and agrees again") {
   world w(2);
   auto out = pair_on(w, 0);
   agree(w, out, pair_on(w, 1));
@@ -77,7 +77,7 @@ TEST_CASE("a pair whose receiver has restarted goes on and agrees anew") {
   agree(w, out, pair_on(w, 1));
 }
 
-TEST_CASE("a pair whose sender has restarted goes on and agrees anew") {
+TEST_CASE("a pair whose sender has restarted continues and agrees again") {
   world w(2);
   auto in = pair_on(w, 1);
   agree(w, pair_on(w, 0), in);
@@ -86,7 +86,7 @@ TEST_CASE("a pair whose sender has restarted goes on and agrees anew") {
   agree(w, pair_on(w, 0), in);
 }
 
-TEST_CASE("a receive that is under way when its sender restarts ends with peer_restarted, which names it") {
+TEST_CASE("a receive in flight when its sender restarts ends with peer_restarted, which names the sender") {
   world w(2);
   auto in = pair_on(w, 1);
   agree(w, pair_on(w, 0), in);
@@ -101,7 +101,7 @@ TEST_CASE("a receive that is under way when its sender restarts ends with peer_r
   CHECK(is(*outcome, {.code = errc::peer_restarted, .op = "activations 0->1", .rank = 1, .peer = 0, .culprit = 0}));
 }
 
-TEST_CASE("what a new process sends before its peer has heard of it is not lost, and is not the old one's") {
+TEST_CASE("a message of a new process that its peer does not know yet is not lost, and does not fill an old receive") {
   world w(2);
   auto in = pair_on(w, 1);
   agree(w, pair_on(w, 0), in);
@@ -130,7 +130,7 @@ TEST_CASE("what a new process sends before its peer has heard of it is not lost,
   CHECK(second == pattern(100, 9));
 }
 
-TEST_CASE("late data of an ended generation is dropped, and its sender is told so") {
+TEST_CASE("late data of an ended generation is dropped, and its sender gets one message about it") {
   world w(2);
   auto in = pair_on(w, 1);
   agree(w, pair_on(w, 0), in);
@@ -153,7 +153,7 @@ TEST_CASE("late data of an ended generation is dropped, and its sender is told s
   agree(w, out, in);
 }
 
-TEST_CASE("what a generation has decided that has ended is written, unless the next one has decided otherwise") {
+TEST_CASE("decisions of an ended generation are written, unless the next generation has decided otherwise") {
   ops::rank_settings s;
   s.results_path = "results.csv";
   for (const rank_id returns : {0U, 1U}) {
@@ -178,7 +178,7 @@ TEST_CASE("what a generation has decided that has ended is written, unless the n
   }
 }
 
-TEST_CASE("a rank that restarts again and again is always joined again") {
+TEST_CASE("a rank that restarts 32 times exchanges data with its peer each time") {
   world w(2);
   auto in = pair_on(w, 1);
   for (int n = 0; n < 32; ++n) {
@@ -191,7 +191,7 @@ TEST_CASE("a rank that restarts again and again is always joined again") {
   }
 }
 
-TEST_CASE("a rank cannot be told that it has restarted itself, nor one outside of the world") {
+TEST_CASE("a rank refuses the news that it has restarted itself, or that a rank outside the world has") {
   world w(2);
   CHECK_THROWS_AS(w[0].on_restarted(0, 7), runtime::failure);
   CHECK_THROWS_AS(w[0].on_restarted(2, 7), runtime::failure);

@@ -77,7 +77,7 @@ rank_settings told(std::string_view mask) {
 
 }  // namespace
 
-TEST_CASE("a machine has what the driver says of its GPU, and says why it lacks the rest") {
+TEST_CASE("a machine has the capabilities that its GPU's driver reports, and says why it lacks the rest") {
   fake_cuda gpu(one_h100());
   const machine m = machine::with_gpu(gpu, 0);
   for (const char* has : {"gpu", "sm_75", "sm_90", "peer_access", "nvlink", "ipc", "nccl", "ucx", "h100_optimized"})
@@ -111,7 +111,7 @@ TEST_CASE("a machine has what the driver says of its GPU, and says why it lacks 
   CHECK(why(machine(), "sm_90") == "");  // a machine of which nothing is known
 }
 
-TEST_CASE("who hides sm_90 hides newer ones too, on the ranks that the mask names") {
+TEST_CASE("a mask of a capability also hides newer versions of it, only on the ranks that the mask names") {
   fake_cuda gpu(one_h100());
   machine m = machine::with_gpu(gpu, 0);
   m.mask(masks("2:sm_90,3:nccl,nvlink"), 2);
@@ -144,7 +144,7 @@ TEST_CASE("who hides sm_90 hides newer ones too, on the ranks that the mask name
   CHECK(why(m, "nvlink") != "");
 }
 
-TEST_CASE("masks have one text, whatever their order, and a broken one is an error that names it") {
+TEST_CASE("masks have one text, whatever their order, and a malformed mask is an error that quotes it") {
   CHECK(text_of(masks("nccl,3:sm_90,2:sm_90,3:sm_90")) == "2:sm_90 3:sm_90 nccl");
   CHECK(text_of(masks("nccl,3:sm_90,2:ipc"), 3) == "nccl sm_90");
   CHECK(masks("").empty());
@@ -161,7 +161,7 @@ TEST_CASE("masks have one text, whatever their order, and a broken one is an err
   CHECK_THROWS_WITH(heed_environment({}, broken), doctest::Contains("malformed: PARLEY_MASK=1:: \"1:\" names no"));
 }
 
-TEST_CASE("on equal ranks a masked capability keeps a config of transfers from the ranks that are told so") {
+TEST_CASE("a mask on one of two equal ranks keeps a transfer's config from being a candidate") {
   for (const char* mask : {"1:sm_90", "1:h100_optimized"}) {
     CAPTURE(mask);
     world w(2, told(mask));
@@ -187,7 +187,7 @@ TEST_CASE("on equal ranks a masked capability keeps a config of transfers from t
   for (const auto& v : results.validators()) CHECK(v.name != "PARLEY_MASK");
 }
 
-TEST_CASE("a rank that cannot run the default says so by name, whoever says that it cannot") {
+TEST_CASE("a rank that cannot run the default is refused with the reason, whether a mask or the config gives it") {
   class broken final : public paired_config {
    public:
     broken() : paired_config({.name = "broken", .wire_class = "broken"}) {}
@@ -216,7 +216,7 @@ TEST_CASE("a rank that cannot run the default says so by name, whoever says that
   CHECK(refused(whole, std::make_shared<broken>()).find("no such kernel here") != std::string::npos);
 }
 
-TEST_CASE("a mask that is no capability and no config's name is told of at the end") {
+TEST_CASE("a mask that names no capability and no config is reported at the end") {
   world w(2, told("1:chunkd,chunked,direct(a=1),sm_90"));
   const std::vector<config_ptr> configs{direct(), chunked(1'000)};
   CHECK(move_each(w, configs, configs, {100}).failed() == 0);
@@ -226,7 +226,7 @@ TEST_CASE("a mask that is no capability and no config's name is told of at the e
   CHECK(w[1].idle_masks()[0].find("the mask 1:chunkd hides nothing on rank 1: ") == 0);
 }
 
-TEST_CASE("H100 and A100 are played on equal ranks: a group runs h100_optimized where it may") {
+TEST_CASE("masks let equal ranks act as H100 and A100: a group runs h100_optimized only on the unmasked ranks") {
   using namespace mixture_case;
   machine_room room;
   world w(4, told("2:sm_90,3:sm_90"));
@@ -247,7 +247,7 @@ TEST_CASE("H100 and A100 are played on equal ranks: a group runs h100_optimized 
   CHECK(room.ran["nccl"] == std::map<std::size_t, int>{{2, 2}, {3, 2}});
 }
 
-TEST_CASE("sums of GPUs need what they use: masked, or not there, they are no candidates") {
+TEST_CASE("a sum of GPUs is no candidate if a capability that it needs is masked, or missing") {
   const auto configs = [](rank& self, std::vector<symmetric_config_ptr> list, const char* name = "gradients") {
     symmetric_options op{.name = name, .configs = std::move(list), .communicator = {}};
     static_cast<void>(symmetric(self, op));
@@ -267,7 +267,7 @@ TEST_CASE("sums of GPUs need what they use: masked, or not there, they are no ca
   CHECK(here.front() == "kernel_sum(blocks=8): it needs peer_access: GPU 0, fake, reaches the memory of no other GPU");
 }
 
-TEST_CASE("validators of GPUs name their links, and whether processes may share their memory") {
+TEST_CASE("a GPU's validator names its links, and whether processes may share its memory") {
   const auto text = [](const std::vector<transports::cuda_device>& of) {
     fake_cuda gpu(of);
     return gpu_validators(gpu).front().value;

@@ -36,7 +36,7 @@ std::uint64_t frames_sent(world& w) {
 
 }  // namespace
 
-TEST_CASE("ops that nobody uses exchange nothing, agree on nothing and end quietly") {
+TEST_CASE("unused ops send nothing, agree on nothing and end quietly") {
   world w(2);
   declare_fillers(w);
   const auto before = frames_sent(w);
@@ -53,7 +53,7 @@ TEST_CASE("ops that nobody uses exchange nothing, agree on nothing and end quiet
   CHECK(frames_sent(w) == before);
 }
 
-TEST_CASE("the first data of an op makes it at its receiver, and its second size is tuned like any other's") {
+TEST_CASE("the first data of an op sets it up at its receiver, and the op's second size is tuned like any other") {
   rank_settings settings;
   settings.plan.budget_fraction = 1e9;
   world w(2, settings);
@@ -78,11 +78,11 @@ TEST_CASE("the first data of an op makes it at its receiver, and its second size
   const auto receive = [](transfer t, std::span<std::byte> i) -> task<> { co_await t.receive(i, {.from = 0}); };
   run(w.clock, receive(in, into));
   CHECK(move_each(w, out, in, std::vector<std::size_t>(100, 100'000)).failed() == 0);
-  CHECK(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
+  CHECK(search_of(w, "128KiB")->where() == actors::search::stage::decided);
   CHECK(join_flights(w).mismatches == 0);
 }
 
-TEST_CASE("a receiver that waits makes the op at its sender, which has not called yet") {
+TEST_CASE("a waiting receiver sets up the op at its sender, which has not called yet") {
   world w(2);
   declare_fillers(w);
   transfer out(w[0], numbered_op(1));
@@ -101,8 +101,7 @@ TEST_CASE("a receiver that waits makes the op at its sender, which has not calle
   CHECK(into == data);
 }
 
-TEST_CASE(
-    "an op that is first used after its peer was lost fails at once, and one that is declared twice is an error") {
+TEST_CASE("an op that is first used after its peer was lost fails at once, and declaring an op twice is an error") {
   world w(2);
   transfer out(w[0], numbered_op(1));
   CHECK_THROWS_WITH_AS(transfer(w[0], numbered_op(1)), doctest::Contains("declared twice"), failure);
@@ -112,7 +111,7 @@ TEST_CASE(
   CHECK_THROWS_WITH_AS(run(w.clock, send(out, data)), doctest::Contains("rank 1 is gone"), failure);
 }
 
-TEST_CASE("a thousand ops are all used, in turns") {
+TEST_CASE("a thousand ops all work, used one after the other") {
   world w(2);
   std::vector<transfer> outs;
   std::vector<transfer> ins;

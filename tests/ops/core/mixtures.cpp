@@ -112,7 +112,7 @@ struct remembering_job {
     }
     for (auto& r : w.ranks) CHECK(r->write_results());
   }
-  const actors::search& campaign() { return *w[0].agreements().front().assigned->find(4000); }
+  const actors::search& search() { return *w[0].agreements().front().assigned->find(4000); }
   /// The entry that all ranks' files hold now.
   tuning::result_entry filed() {
     std::vector<tuning::result_entry> all;
@@ -162,7 +162,7 @@ struct poor_rank_job : scheme_job {
 
 }  // namespace
 
-TEST_CASE("in one wire class the newer ranks run h100_optimized, the others their own, and that mixture is measured") {
+TEST_CASE("in one wire class newer ranks run h100_optimized, the others nccl, and the ranks measure that mixture") {
   auto o = heterogeneous("wire");
   // nccl takes 10.5 ms on ranks 2 and 3. Ranks 0 and 1 finish after 8.7 ms and wait for them.
   REQUIRE(o.measured.count("h100_optimized") == 1);
@@ -192,7 +192,7 @@ TEST_CASE("in one wire class the newer ranks run h100_optimized, the others thei
 }
 
 TEST_CASE(
-    "what was measured is no forecast, its mixture's part counts as what it is, and of a stranger nothing is known") {
+    "a prediction counts as measured only if that rank ran that config at that size, and unknown names are refused") {
   machine_room room;
   world w(4, eager_trials());
   collective_options op = led_by(0, {});
@@ -238,8 +238,7 @@ TEST_CASE("a mixture that is faster wins, and every rank then runs its own part 
   CHECK(room.ran["nccl"] == std::map<std::size_t, int>{{2, 2}, {3, 2}});
 }
 
-TEST_CASE(
-    "where a variant fails on a rank, that rank runs its next one, and this mixture is what is warmed and measured") {
+TEST_CASE("a rank on which a variant fails runs its next one, and the ranks warm and measure this mixture") {
   machine_room room;
   world w(4, eager_trials());
   collective_options op = led_by(0, {});
@@ -266,8 +265,7 @@ TEST_CASE(
   CHECK(room.ran["nccl"] == std::map<std::size_t, int>{{2, 2}, {3, 2}});
 }
 
-TEST_CASE("what a rank runs in the place of a config that it lacks is the next one of its wire class, settled once for "
-          "all calls") {
+TEST_CASE("a rank that lacks a config runs the next one of the same wire class, chosen once for all calls") {
   machine_room room;
   world w(4, eager_trials());
   const auto timed = [&](const std::string& name, const std::string& wire, std::vector<time_ns> times) {
@@ -312,9 +310,8 @@ TEST_CASE("what a rank runs in the place of a config that it lacks is the next o
   CHECK(join_group_flights(w).mismatches == 0);
 }
 
-TEST_CASE("whatever the op, a rank runs in the place of what it lacks what its trials have shown to be the fastest, "
-          "though that "
-          "is listed last") {
+TEST_CASE(
+    "for every kind of op, a rank replaces a config that it lacks by its fastest in trials, even if listed last") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     poor_rank_job j(how);
@@ -324,7 +321,7 @@ TEST_CASE("whatever the op, a rank runs in the place of what it lacks what its t
     j.run_on();
     CHECK(j.failed == 0);
     CHECK(j.assigned().ids().size() == 5);
-    const std::string winner = j.campaign().chosen().config;
+    const std::string winner = j.search().chosen().config;
     CHECK(tuning::id_in_file(winner) == "twin");
     CHECK(winner != "twin");  // `twin` alone names the mixture with `fine`
     CHECK(j.running() == winner);
@@ -332,7 +329,7 @@ TEST_CASE("whatever the op, a rank runs in the place of what it lacks what its t
     CHECK(agreed.source == actors::decision_source::trials);
     CHECK(agreed.search == 2);
     // The mixture was measured with the configs that it runs, so its time contains no wait for `fine`.
-    const auto& measured = j.campaign().aggregates();
+    const auto& measured = j.search().aggregates();
     REQUIRE(measured.size() == 5);
     CHECK(measured[4].time_ns < 250'000);
     CHECK(measured[3].time_ns >= 300'000);
@@ -352,14 +349,14 @@ TEST_CASE("whatever the op, a rank runs in the place of what it lacks what its t
     for (const auto& r : j.ranks) CHECK(r->write_results());
     j.run();
     CHECK(j.failed == 0);
-    CHECK(j.campaign().trials() == 0);
-    CHECK(j.campaign().chosen().config == winner);
+    CHECK(j.search().trials() == 0);
+    CHECK(j.search().chosen().config == winner);
     CHECK(j.decision().source == actors::decision_source::results);
     j.check_that_it_runs(scheme_job::coarse);
   }
 }
 
-TEST_CASE("a group's faster mixture is agreed on where control messages are lost, and every rank knows its name") {
+TEST_CASE("a group agrees on its faster mixture although control messages are lost, and every rank knows its name") {
   for (std::size_t every = 2; every < 6; ++every) {
     CAPTURE(every);
     memory_link_options o;
@@ -397,7 +394,7 @@ TEST_CASE("a group's faster mixture is agreed on where control messages are lost
 }
 
 TEST_CASE(
-    "whatever the op, a rank whose first choice is its fastest, or as fast, brings no other mixture and no message") {
+    "for every kind of op, a rank whose first choice is as fast as any other adds no other mixture and no message") {
   for (const scheme how : all_schemes) {
     for (const time_ns takes : {90'000, 298'000}) {
       CAPTURE(name(how));
@@ -418,8 +415,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "a mixture whose part fails where it is rehearsed is not tried, and the one of first choices stays a candidate") {
+TEST_CASE("a mixture that fails in its rehearsal is not tried, and the mixture of first choices stays a candidate") {
   for (const scheme how : {scheme::edge, scheme::group}) {
     CAPTURE(name(how));
     poor_rank_job j(how);
@@ -432,47 +428,47 @@ TEST_CASE(
     j.call_and_when(j.first_calls(), is_decided, [&] { j.configs[scheme_job::coarse].ill = j.poor(); });
     CHECK(j.failed == 0);
     CHECK(j.assigned().ids() == std::vector<std::string>{"plain", "fine", "coarse", "twin"});
-    CHECK(j.campaign().number() == 1);
-    CHECK(j.campaign().chosen().config == "twin");
+    CHECK(j.search().number() == 1);
+    CHECK(j.search().chosen().config == "twin");
     j.configs[scheme_job::coarse].ill = nobody;
     j.pass(200'000'000'000);
     j.run_on();
     CHECK(j.failed == 0);
     CHECK(j.decision().search == 2);
-    CHECK(j.campaign().chosen().config == tuning::name_in_file("twin", j.assigned().mixture_of(4)));
+    CHECK(j.search().chosen().config == tuning::name_in_file("twin", j.assigned().mixture_of(4)));
     j.check_that_it_runs(scheme_job::coarse);
   }
 }
 
-TEST_CASE("a mixture that is remembered counts only as the same mixture; another one of its name is tried anew") {
+TEST_CASE("a remembered mixture counts only for the same mixture; a different one with its name is tried again") {
   remembering_job first({});
   first.run({true, true, false, false});
-  CHECK(first.campaign().chosen().config == "h100_optimized");
+  CHECK(first.search().chosen().config == "h100_optimized");
   const auto best = first.filed();
   CHECK(best.solution.starts_with("h100_optimized;mixture="));
   CHECK(best.time_ms < 6);
 
   remembering_job same(first.w.disk);
   same.run({true, true, false, false});
-  CHECK(same.campaign().trials() == 0);
-  CHECK(same.campaign().chosen().config == "h100_optimized");
+  CHECK(same.search().trials() == 0);
+  CHECK(same.search().chosen().config == "h100_optimized");
   CHECK(same.filed() == best);
 
   std::vector<bool> has{true, true, false, false};
   std::set<std::size_t> breaks;
   std::string winner = "nccl";
-  SUBCASE("rank 1 lacks it now, as slow as with nccl alone") { has[1] = false; }
-  SUBCASE("it fails on rank 1 while it is warmed, which runs nccl in its place") { breaks = {1}; }
-  SUBCASE("all have it now, so that it is none") {
+  SUBCASE("rank 1 lacks h100_optimized now, and the mixture is as slow as nccl alone") { has[1] = false; }
+  SUBCASE("h100_optimized fails on rank 1 in its rehearsal, and rank 1 runs nccl in its place") { breaks = {1}; }
+  SUBCASE("all ranks have h100_optimized now, so that there is no mixture") {
     has = {true, true, true, true};
     winner = "h100_optimized";
   }
   remembering_job other(first.w.disk);
   other.run(has, breaks);
-  CHECK(other.campaign().trials() > 0);
-  CHECK(other.campaign().chosen().source == actors::decision_source::trials);
-  CHECK(other.campaign().chosen().config == winner);
-  CHECK(other.campaign().missed().find("rank 0's says h100_optimized, for which ranks run other configs now") !=
+  CHECK(other.search().trials() > 0);
+  CHECK(other.search().chosen().source == actors::decision_source::trials);
+  CHECK(other.search().chosen().config == winner);
+  CHECK(other.search().missed().find("rank 0's says h100_optimized, for which ranks run other configs now") !=
         std::string::npos);
   const auto now = other.filed();
   CHECK(now.solution == winner);
@@ -481,17 +477,17 @@ TEST_CASE("a mixture that is remembered counts only as the same mixture; another
   // The name without a mixture means that all ranks run the config. It does not match a mixture.
   remembering_job again(other.w.disk);
   again.run({true, true, false, false});
-  CHECK((again.campaign().trials() == 0) == (winner == "nccl"));
+  CHECK((again.search().trials() == 0) == (winner == "nccl"));
 }
 
-TEST_CASE("in another wire class nccl runs on all") {
+TEST_CASE("all ranks run nccl if h100_optimized has another wire class") {
   auto o = heterogeneous("other");
   CHECK(o.winner == "nccl");
   CHECK(o.measured.count("h100_optimized") == 0);
   CHECK(o.room.ran.count("h100_optimized") == 0);
 }
 
-TEST_CASE("the ends of an edge run different configs of one wire class, where one of them lacks what the other has") {
+TEST_CASE("the ends of an edge run different configs of one wire class, if one end lacks the other's config") {
   for (const rank_id lacks : {0U, 1U}) {
     world w(2, eager_trials());
     const std::vector<config_ptr> configs{direct(), chunked(16_KiB, 1), chunked(16_KiB, 4)};
@@ -508,7 +504,7 @@ TEST_CASE("the ends of an edge run different configs of one wire class, where on
   }
 }
 
-TEST_CASE("configs that name no wire class, or are cut otherwise, never serve each other") {
+TEST_CASE("configs without a wire class, or of different ones, never replace each other") {
   world w(2, eager_trials());
   const auto whole = [](const std::string& name) {
     return paired(
@@ -524,8 +520,7 @@ TEST_CASE("configs that name no wire class, or are cut otherwise, never serve ea
   CHECK_FALSE(w[0].agreements().front().no_common_config.empty());
 }
 
-TEST_CASE("a capability function that throws leaves a rank its default, with the reason; one of the wrong length is an "
-          "error") {
+TEST_CASE("a rank whose capability function throws has only its default, with the reason; a wrong length is an error") {
   world w(3, eager_trials());
   auto op = led_by(0, {star(), chain()});
   op.can_run = [](rank_id r) -> std::vector<bool> {
@@ -564,8 +559,7 @@ TEST_CASE("a capability function that throws leaves a rank its default, with the
   CHECK(is(missing.of_rank[0][0], {.peer = 1, .unmet = awaited::members}));
 }
 
-TEST_CASE("where one rank's capability function answers with the wrong length, the other end of an edge hears of it in "
-          "time") {
+TEST_CASE("if one rank's capability function returns a wrong length, the call at the other end of the edge times out") {
   for (const rank_id wrong : {0U, 1U}) {
     CAPTURE(wrong);
     world w(2);
@@ -586,9 +580,7 @@ TEST_CASE("where one rank's capability function answers with the wrong length, t
   }
 }
 
-TEST_CASE(
-    "where one member's capability function answers with the wrong length, the others' calls without headers end in "
-    "time, by name") {
+TEST_CASE("if one member's capability function returns a wrong length, the others' calls without headers time out") {
   world w(3);
   library lib(w.clock, 3);
   const auto users = lib.make();
@@ -618,7 +610,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a group without configs is an error, one with 4,096 works, and the order of parameters means nothing") {
+TEST_CASE("a group needs at least one config and accepts 4,096, and the order of a config's parameters means nothing") {
   world w(2);
   CHECK_THROWS_AS(collective(w[0], led_by(0, {})), failure);
 
@@ -653,7 +645,7 @@ TEST_CASE("a group without configs is an error, one with 4,096 works, and the or
   CHECK(v[0].agreements().front().assigned->ids().size() == 2);
 }
 
-TEST_CASE("two ranks that both think they lead, or one that follows another, are told so with both values") {
+TEST_CASE("ranks of a group that disagree about its leader all get role_conflict, with both leaders") {
   for (const bool two_leaders : {true, false}) {
     CAPTURE(two_leaders);
     world w(4);

@@ -63,7 +63,7 @@ call_outcomes tuned(world& w, const config_ptr& one) {
 
 }  // namespace
 
-TEST_CASE("a check of a payload sees every bit, every place and the length") {
+TEST_CASE("a payload check depends on every bit, on the order and on the length") {
   for (const std::size_t length : {1U, 7U, 8U, 9U, 31U, 32U, 33U, 64U, 100U}) {
     std::vector<std::byte> data = pattern(length, 1);
     const std::uint64_t right = tuning::payload_check(data);
@@ -96,11 +96,10 @@ TEST_CASE("a check of a payload sees every bit, every place and the length") {
   CHECK(tuning::payload_check(known) == 0x74c7f74a576cd524U);
 }
 
-TEST_CASE(
-    "a config that brings other bytes than were sent fails its first compared trial on both ranks, and never wins") {
+TEST_CASE("a config that delivers wrong bytes ends its first compared trial as config_failed and never wins") {
   world w(2, checking());
   const auto all = tuned(w, std::make_shared<careless>());
-  const auto* c = campaign_of(w, "128KiB");
+  const auto* c = search_of(w, "128KiB");
   REQUIRE(c != nullptr);
   CHECK(c->is_decided());
   CHECK(c->chosen().config.starts_with("chunked"));
@@ -123,7 +122,7 @@ TEST_CASE(
   CHECK(w[1].warnings().size() + w[0].warnings().size() == 1);
 }
 
-TEST_CASE("nothing is compared unless somebody asked, nor of a config that says it is not exact") {
+TEST_CASE("trials are compared only if a user asks, and not for a config that says it is not exact") {
   for (const bool asked : {false, true}) {
     CAPTURE(asked);
     const auto config = std::make_shared<careless>(tuning::demands{.relative_error = asked ? 1e-3 : 0});
@@ -131,14 +130,14 @@ TEST_CASE("nothing is compared unless somebody asked, nor of a config that says 
     const auto all = tuned(w, config);
     CHECK(all.failed() == 0);
     CHECK(all.wrong >= 1);
-    const auto* c = campaign_of(w, "128KiB");
+    const auto* c = search_of(w, "128KiB");
     REQUIRE(c != nullptr);
     CHECK(c->is_decided());
     CHECK(c->excluded().empty());
   }
 }
 
-TEST_CASE("comparing is fine with every kind of config, and the sender's word decides") {
+TEST_CASE("every kind of paired config delivers right data and is tuned, if only one end asks for comparisons") {
   for (const bool sender : {true, false}) {
     CAPTURE(sender);
     world w(2, checking(false));
@@ -163,14 +162,14 @@ TEST_CASE("comparing is fine with every kind of config, and the sender's word de
     run(w.clock, both(out, in, from, into, wrong));
     CHECK(wrong == 0);
     CHECK(join_flights(w).timed > 0);
-    const auto* c = campaign_of(w, "128KiB");
+    const auto* c = search_of(w, "128KiB");
     REQUIRE(c != nullptr);
     CHECK(c->is_decided());
     for (const auto& e : c->excluded()) CHECK(e.kind == actors::exclusion::reason::unmet);
   }
 }
 
-TEST_CASE("an op whose trials cannot be compared says so, by name") {
+TEST_CASE("an op whose trials cannot be compared warns, by name") {
   world w(2, checking());
   auto op = pair_of({direct(), chunked(4096, 1)});
   op.name = "activations";
@@ -217,7 +216,7 @@ group_config_ptr forgetful() {
   return grouped({.name = "forgetful", .wire_class = "forgetful"}, forgetful_lead, forgetful_work);
 }
 
-const actors::search* campaign_of(const collective& leader) { return leader.details()->assigned()->find(size); }
+const actors::search* search_of(const collective& leader) { return leader.details()->assigned()->find(size); }
 
 task<> give_each(collective g, bool root, int times, std::size_t& wrong) {
   for (int n = 0; n < times; ++n) {
@@ -261,8 +260,8 @@ task<> reduce_between(collective g, rank_id me, int times, int& between, std::si
 
 }  // namespace
 
-TEST_CASE("a group's config with other sums than the default's is out on all ranks, by name, and no call gets what it "
-          "brings") {
+TEST_CASE(
+    "a group's config with other sums than the default's is excluded on all ranks, and no call returns its sums") {
   for (const rank_id leader : {0U, 1U}) {
     for (const std::size_t at_once : {1U, 2U}) {
       CAPTURE(leader);
@@ -275,7 +274,7 @@ TEST_CASE("a group's config with other sums than the default's is out on all ran
       const auto all = reduce_all(w, groups, std::vector<std::size_t>(400, elements), at_once);
       CHECK(first.failed() + all.failed() == 0);
       CHECK(all.wrong == 0);
-      const auto* c = campaign_of(groups[leader]);
+      const auto* c = search_of(groups[leader]);
       REQUIRE(c != nullptr);
       CHECK(c->is_decided());
       CHECK(c->chosen().config != "forgetful");
@@ -295,7 +294,7 @@ TEST_CASE("a group's config with other sums than the default's is out on all ran
   }
 }
 
-TEST_CASE("the leader's word decides whether a group's trials are compared") {
+TEST_CASE("the leader's setting decides whether a group's trials are compared") {
   for (const bool leads : {true, false}) {
     CAPTURE(leads);
     world w(3, checking(false));
@@ -310,11 +309,11 @@ TEST_CASE("the leader's word decides whether a group's trials are compared") {
     const auto all = reduce_all(w, groups, std::vector<std::size_t>(200, elements));
     CHECK(all.failed() == 0);
     CHECK((all.wrong == 0) == leads);
-    CHECK(campaign_of(groups[0])->excluded().size() == (leads ? 1 : 0));
+    CHECK(search_of(groups[0])->excluded().size() == (leads ? 1 : 0));
   }
 }
 
-TEST_CASE("comparing is fine with every collective and every config of the library, and every candidate is timed") {
+TEST_CASE("every library config passes the comparison in every collective, and every candidate is timed") {
   for (const collective_kind what :
        {collective_kind::all_reduce, collective_kind::broadcast, collective_kind::gather}) {
     CAPTURE(name(what));
@@ -338,7 +337,7 @@ TEST_CASE("comparing is fine with every collective and every config of the libra
     wait_a_while(w, 1'000'000'000);
     call(400);
     CHECK(wrong == 0);
-    const auto* c = campaign_of(groups[1]);
+    const auto* c = search_of(groups[1]);
     REQUIRE(c != nullptr);
     CHECK(c->is_decided());
     CHECK(c->excluded().empty());
@@ -348,8 +347,7 @@ TEST_CASE("comparing is fine with every collective and every config of the libra
   }
 }
 
-TEST_CASE(
-    "what a leader does in between is done once for both configs, and what the candidate had by then is compared") {
+TEST_CASE("a leader's step in between runs once for both configs, and the candidate's sum from before it is compared") {
   world w(3, checking());
   const auto groups = declare_all(w, led_by(0, {star(), forgetful(), chain()}));
   int between = 0;
@@ -364,7 +362,7 @@ TEST_CASE(
   call(300);
   CHECK(wrong == 0);
   CHECK(between == 301);
-  REQUIRE(campaign_of(groups[0])->excluded().size() == 1);
-  CHECK(campaign_of(groups[0])->excluded()[0].why.find("its numbers are not the default's") != std::string::npos);
-  CHECK(campaign_of(groups[0])->chosen().config != "forgetful");
+  REQUIRE(search_of(groups[0])->excluded().size() == 1);
+  CHECK(search_of(groups[0])->excluded()[0].why.find("its numbers are not the default's") != std::string::npos);
+  CHECK(search_of(groups[0])->chosen().config != "forgetful");
 }

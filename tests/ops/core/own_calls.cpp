@@ -125,7 +125,7 @@ void check_left_out(world& w, const called& caller) {
   const auto agreed = w[0].agreements();
   REQUIRE(agreed.size() == 1);
   CHECK(names(*agreed[0].warm_errors, "calls_its_op", "bad_argument"));
-  const auto* c = campaign_of(w, "64KiB");
+  const auto* c = search_of(w, "64KiB");
   REQUIRE(c != nullptr);
   CHECK(c->is_decided());
   CHECK(c->chosen().digest == direct()->digest());
@@ -133,7 +133,7 @@ void check_left_out(world& w, const called& caller) {
 
 }  // namespace
 
-TEST_CASE("a config that calls its own transfer is left out by name, and takes none of the program's messages") {
+TEST_CASE("a config that calls its own transfer is left out by name, and consumes none of the program's messages") {
   for (const rank_id caller : {rank_id{0}, rank_id{1}}) {
     for (const way how :
          {way::awaited, way::in_a_spawned_task, way::beside_another, way::started, way::started_by_the_program}) {
@@ -157,7 +157,8 @@ TEST_CASE("a config that calls its own transfer is left out by name, and takes n
   }
 }
 
-TEST_CASE("a config that starts a batch of its own op is left out by name, and takes none of the program's messages") {
+TEST_CASE(
+    "a config that starts a batch of its own op is left out by name, and consumes none of the program's messages") {
   world w(2, eager_trials());
   auto at_sender = std::make_shared<called>();
   auto at_receiver = std::make_shared<called>();
@@ -198,7 +199,7 @@ TEST_CASE("a config that starts a batch of its own op is left out by name, and t
   check_left_out(w, *at_sender);
 }
 
-TEST_CASE("a default that calls its own op fails by name, and another op may be called by a config") {
+TEST_CASE("a default that calls its own op fails by name, and a config may call another op") {
   world w(2, eager_trials());
   auto at_sender = std::make_shared<called>();
   auto op = pair_of({std::make_shared<calls_its_op>(at_sender, way::awaited)});
@@ -254,7 +255,7 @@ struct group_that_calls final : group_config {
 
 }  // namespace
 
-TEST_CASE("a config that calls its own group is left out by name, and no sum is another call's") {
+TEST_CASE("a config that calls its own group is left out by name, and no call gets the sum of another call") {
   constexpr rank_id ranks = 3;
   world w(ranks, eager_trials());
   std::vector<collective> groups;
@@ -285,7 +286,7 @@ struct stage_that_runs_its_pipeline final : pipeline_work {
 
 }  // namespace
 
-TEST_CASE("a stage that runs its own pipeline ends the run as bad_argument, before its neighbour gets anything of it") {
+TEST_CASE("a stage that runs its own pipeline ends the run as bad_argument") {
   world w(1);
   pipeline alone(w[0], {.name = "layers", .configs = {direct()}});
   stage_that_runs_its_pipeline stage(alone);
@@ -294,7 +295,7 @@ TEST_CASE("a stage that runs its own pipeline ends the run as bad_argument, befo
   CHECK(is(outcome, {.code = errc::bad_argument, .quotes = "layers"}));
 }
 
-TEST_CASE("a role's function that runs its own op ends the call as bad_argument, and the next one runs the default") {
+TEST_CASE("a role function that runs its own op fails the call as bad_argument at most once, and the default wins") {
   world w(1, eager_trials());
   std::optional<role_op> own;
   const auto run_own = [&own](std::span<std::byte> data) -> task<> { return own->run(data); };
@@ -315,8 +316,7 @@ TEST_CASE("a role's function that runs its own op ends the call as bad_argument,
   CHECK(own->decision(1000).config == "plain");
 }
 
-TEST_CASE(
-    "a kernel's implementation that calls its kernel with the same key is left out, with a smaller one it may win") {
+TEST_CASE("a kernel's implementation that calls its kernel with the same key is left out, and smaller keys are tuned") {
   virtual_time clock;
   tunable_context kernels(clock, nullptr, {});
   kernels.enable_tunable_op(true);
@@ -342,7 +342,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a call that a coroutine starts and may not wait for has sent nothing") {
+TEST_CASE("a blocking wait in a coroutine is refused before its call has sent anything") {
   world w(2);
   transfer out(w[0], pair_of({direct()}));
   transfer in(w[1], pair_of({direct()}));

@@ -125,7 +125,7 @@ task<> ended(const lonely_call* call, rank* self, result<>* how, time_ns* at_ns)
 
 }  // namespace
 
-TEST_CASE("with patience a call waits so many times as long, whatever it waits for, and not longer") {
+TEST_CASE("patience multiplies the time that a call waits, whatever the call waits for, and no call waits longer") {
   for (const lonely_call& call : lonely_calls()) {
     CAPTURE(call.name);
     for (const std::uint32_t patience : {1U, 7U}) {
@@ -145,7 +145,7 @@ TEST_CASE("with patience a call waits so many times as long, whatever it waits f
   }
 }
 
-TEST_CASE("what has no time-out has none with patience, either") {
+TEST_CASE("a call without a timeout has none with patience") {
   rank_settings settings;
   settings.patience = 1000;
   world w(1, settings);

@@ -110,7 +110,7 @@ struct pair_world : world {
 
 }  // namespace
 
-TEST_CASE("a config whose rehearsal failed for a while is in the next search that is asked for") {
+TEST_CASE("a requested search includes a config whose rehearsal failed at first and succeeds now") {
   for (const bool by_sender : {true, false}) {
     for (const bool lossy : {false, true}) {
       CAPTURE(lossy);
@@ -132,7 +132,7 @@ TEST_CASE("a config whose rehearsal failed for a while is in the next search tha
       }
       w.pass_until(45'000'000'000);
       CHECK(w.ids() == std::vector<std::string>{"direct", "recovering"});
-      CHECK(campaign_of(w, "128KiB")->reason() ==
+      CHECK(search_of(w, "128KiB")->reason() ==
             std::string("rank ") + (by_sender ? "0" : "1") +
                 " asked for it: the card is here; now its rehearsal has succeeded: recovering");
       for (int round = 0; round < 10; ++round) {
@@ -150,7 +150,7 @@ TEST_CASE("a config whose rehearsal failed for a while is in the next search tha
   }
 }
 
-TEST_CASE("a config whose rehearsal failed for a while comes back by itself, and is searched for") {
+TEST_CASE("a config whose rehearsal succeeds after a while becomes a candidate unasked, and a new search tries it") {
   for (const auto what : {illness::kind::throws, illness::kind::hangs}) {
     const bool hangs = what == illness::kind::hangs;
     CAPTURE(hangs);
@@ -164,13 +164,14 @@ TEST_CASE("a config whose rehearsal failed for a while comes back by itself, and
       CHECK(end.decision(size).config == "recovering");
       CHECK(end.decision(size).search == 2);
     }
-    CHECK(campaign_of(w, "128KiB")->reason() == "now its rehearsal has succeeded: recovering");
+    CHECK(search_of(w, "128KiB")->reason() == "now its rehearsal has succeeded: recovering");
     CHECK(join_flights(w).mismatches == 0);
     CHECK(w.warnings_of(1) == 1);
   }
 }
 
-TEST_CASE("a config whose rehearsal keeps failing rehearses a few times, with one warning, and disturbs nothing") {
+TEST_CASE(
+    "a config whose rehearsal keeps failing is rehearsed a few times, with one warning, and changes no decision") {
   pair_world w({}, {chunked(70'000, 2)});
   w.pass_until(5'000'000'000);
   const decision before = w.in.decision(size);
@@ -193,7 +194,7 @@ TEST_CASE("a config whose rehearsal keeps failing rehearses a few times, with on
   CHECK(w.ids().size() == 2);
 }
 
-TEST_CASE("while a config's rehearsal hangs again, other sizes are searched for") {
+TEST_CASE("while a config hangs in its second rehearsal, other sizes are searched and decided") {
   pair_world w({.what = illness::kind::hangs}, {chunked(70'000, 2)});
   run_until(w.clock, [&] { return w.ill->received == 2; });
   const time_ns began = w.clock.now();
@@ -207,7 +208,7 @@ TEST_CASE("while a config's rehearsal hangs again, other sizes are searched for"
   CHECK(w[1].participants().front()->rehearsing == 1);
 }
 
-TEST_CASE("a search that is given up before what it waits for has rehearsed does not begin") {
+TEST_CASE("a search that is given up while it waits for a rehearsal does not begin") {
   pair_world w({.what = illness::kind::hangs}, {chunked(70'000, 2)});
   w.pass_until(22'000'000'000);
   for (int round = 0; round < 5; ++round) {
@@ -220,10 +221,10 @@ TEST_CASE("a search that is given up before what it waits for has rehearsed does
   w.in.from(0).give_up();
   w.pass_until(100'000'000'000);
   CHECK(w.in.decision(size).search == 1);
-  CHECK(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
+  CHECK(search_of(w, "128KiB")->where() == actors::search::stage::decided);
 }
 
-TEST_CASE("what has failed in a call stays out when another config comes back") {
+TEST_CASE("a config that failed in a call stays quarantined when another config becomes a candidate again") {
   const auto health = std::make_shared<illness>(illness{.until_ns = 0});
   pair_world w({.until_ns = 30'000'000'000}, {std::make_shared<recovering>(health, "fragile")});
   w.pass_until(5'000'000'000);
@@ -243,7 +244,7 @@ TEST_CASE("what has failed in a call stays out when another config comes back") 
   CHECK(health->received == runs);
 }
 
-TEST_CASE("a group's config whose rehearsal failed on one rank comes back, too") {
+TEST_CASE("a group's config whose rehearsal failed on one rank becomes a candidate again and is measured") {
   world w(3, eager());
   bool ill = true;
   const auto groups = declare_all(w, led_by(0, {star(), std::make_shared<ill_star>(ill), chain()}));
@@ -264,7 +265,7 @@ TEST_CASE("a group's config whose rehearsal failed on one rank comes back, too")
   CHECK(c->aggregates()[2].measured());
 }
 
-TEST_CASE("an end that could not take part in a rehearsal is in step with the other end at the next one") {
+TEST_CASE("an end that had no memory for the first rehearsals joins the other end in the next ones") {
   for (const rank_id lacks : {0U, 1U}) {
     CAPTURE(lacks);
     world w(2, eager());
@@ -291,7 +292,7 @@ TEST_CASE("an end that could not take part in a rehearsal is in step with the ot
   }
 }
 
-TEST_CASE("ranks leave while a config rehearses again") {
+TEST_CASE("ranks can leave while a config hangs in its second rehearsal") {
   pair_world w({.what = illness::kind::hangs});
   run_until(w.clock, [&] { return w.ill->received == 2; });
   for (rank_id r : {1U, 0U}) {

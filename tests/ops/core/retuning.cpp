@@ -15,7 +15,7 @@ void switch_drift_off(scheme_job& j) {
 
 }  // namespace
 
-TEST_CASE("whatever the op, any of its ranks may ask for a search while all go on calling, and all change together") {
+TEST_CASE("for every kind of op, any rank may request a search while all ranks call, and all ranks change together") {
   for (const auto& [how, depth] : all_variants) {
     for (rank_id asks = 0; asks < scheme_job(how).size; ++asks) {
       CAPTURE(name(how));
@@ -28,13 +28,13 @@ TEST_CASE("whatever the op, any of its ranks may ask for a search while all go o
       REQUIRE(j.running() == "fine");
       j.configs[scheme_job::fine].takes_ns = {300'000, 300'000, 300'000};
       j.call_meanwhile(800, [&] {
-        CHECK(j.campaign().number() == 1);
+        CHECK(j.search().number() == 1);
         CHECK(j.ranks[asks]->retune("activations", "the switch was changed") == 1);
       });
       CHECK(j.running() == "coarse");  // at the latest in the last of these calls
       j.pass(1'000'000'000);
       CHECK(j.failed == 0);
-      CHECK(j.campaign().reason() == "rank " + std::to_string(asks) + " asked for it: the switch was changed");
+      CHECK(j.search().reason() == "rank " + std::to_string(asks) + " asked for it: the switch was changed");
       CHECK(j.decision().search == 2);
       CHECK(j.decision().source == decision_source::trials);
       CHECK(j.learned_config() == "coarse");
@@ -47,7 +47,7 @@ TEST_CASE("whatever the op, any of its ranks may ask for a search while all go o
   }
 }
 
-TEST_CASE("whatever the op, ranks that all ask at once bring about one search, and what was best stays") {
+TEST_CASE("for every kind of op, requests of all ranks at once lead to one search, and the best config stays") {
   for (const auto& [how, depth] : all_variants) {
     CAPTURE(name(how));
     CAPTURE(depth);
@@ -65,7 +65,7 @@ TEST_CASE("whatever the op, ranks that all ask at once bring about one search, a
   }
 }
 
-TEST_CASE("whatever the op, a search that is asked for while another one measures follows it") {
+TEST_CASE("for every kind of op, a search requested while another one measures follows that one") {
   for (const auto& [how, depth] : all_variants) {
     for (rank_id asks = 0; asks < scheme_job(how).size; ++asks) {
       CAPTURE(name(how));
@@ -77,7 +77,7 @@ TEST_CASE("whatever the op, a search that is asked for while another one measure
       const auto measures = [&] {
         if (j.assigned().searches().empty() || j.decided()) return false;
         const auto some = [](const auto& of) { return !of.empty(); };
-        const auto& c = j.campaign();
+        const auto& c = j.search();
         return j.leased() ? std::any_of(c.book().rows.begin(), c.book().rows.end(), some)
                           : std::any_of(c.book().repetitions.begin(), c.book().repetitions.end(), some);
       };
@@ -90,14 +90,14 @@ TEST_CASE("whatever the op, a search that is asked for while another one measure
       CHECK(j.failed == 0);
       CHECK(j.running() == "coarse");
       CHECK(j.decision().search == 2);  // repeated requests lead to one search
-      CHECK(j.campaign().reason() == "rank " + std::to_string(asks) + " asked for it: the link is another one");
+      CHECK(j.search().reason() == "rank " + std::to_string(asks) + " asked for it: the link is another one");
       CHECK(j.learned_config() == "coarse");
     }
   }
 }
 
 TEST_CASE(
-    "whatever the op, what failed in a call is not tried in a search on request, though it would be the fastest") {
+    "for every kind of op, a requested search skips a config that failed in a call, even if it would be the fastest") {
   for (const auto& [how, depth] : all_variants) {
     for (rank_id ill = 0; ill < scheme_job(how).size; ++ill) {
       CAPTURE(name(how));
@@ -131,7 +131,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a group whose ranks have several calls under way changes together, too, at whatever look-ahead") {
+TEST_CASE("a group whose ranks have several calls in flight changes its config together, at every look-ahead") {
   for (const std::uint64_t depth : {1U, 2U, 5U}) {
     for (rank_id asks = 0; asks < 3; ++asks) {
       CAPTURE(depth);
@@ -153,7 +153,8 @@ TEST_CASE("a group whose ranks have several calls under way changes together, to
   }
 }
 
-TEST_CASE("whatever the op, a config that hangs in its trials is out for good once two calls have timed out") {
+TEST_CASE(
+    "for every kind of op, a config that hangs in its trials is excluded for good once two calls have timed out") {
   for (const auto& [how, depth] : all_variants) {
     for (rank_id hangs = 0; hangs < scheme_job(how).size; ++hangs) {
       CAPTURE(name(how));
@@ -187,8 +188,8 @@ TEST_CASE("whatever the op, a config that hangs in its trials is out for good on
   }
 }
 
-TEST_CASE("of an edge a search that is asked for while a config hangs in its trial holds up nothing, and that is out "
-          "for good") {
+TEST_CASE(
+    "a search requested on an edge while a config hangs in its trial fails no other call and excludes that config") {
   for (rank_id asks = 0; asks < 2; ++asks) {
     CAPTURE(asks);
     scheme_job j(scheme::edge);

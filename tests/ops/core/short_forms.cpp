@@ -65,7 +65,7 @@ void on_all(world& w, const Program& program) {
 
 }  // namespace
 
-TEST_CASE("a batch of sends and receives is exchanged without a flow, as often as one likes") {
+TEST_CASE("ranks exchange a batch of sends and receives without a flow, several times in a row") {
   world w(ranks);
   std::vector<p2p> rings;
   for (rank_id r = 0; r < ranks; ++r) rings.push_back(p2p(w[r], {.name = "ring"}));
@@ -89,7 +89,7 @@ TEST_CASE("a batch of sends and receives is exchanged without a flow, as often a
   }
 }
 
-TEST_CASE("what an exchange fails with comes out of it") {
+TEST_CASE("a failed exchange throws its error") {
   world w(2);
   p2p ring(w[0], {.name = "ring", .timeout = 1ms});
   const p2p other(w[1], {.name = "ring"});
@@ -100,7 +100,7 @@ TEST_CASE("what an exchange fails with comes out of it") {
   CHECK(thrown_by([&] { run(w.clock, waits(ring, &in)); }).code() == errc::timeout);
 }
 
-TEST_CASE("the ghosts of a halo are exchanged without a flow") {
+TEST_CASE("a halo exchanges its ghosts without a flow") {
   world w(ranks);
   std::vector<halo> halos;
   std::vector<halo_plan> plans;
@@ -127,8 +127,8 @@ TEST_CASE("the ghosts of a halo are exchanged without a flow") {
   }
 }
 
-TEST_CASE("a collective without roles or groups is one group of all ranks, which rank 0 leads, and takes any "
-          "contiguous range") {
+TEST_CASE(
+    "a collective without roles or groups is one group of all ranks that rank 0 leads, for any contiguous range") {
   world w(ranks);
   std::vector<collective> sums;
   std::vector<hierarchy> levels;
@@ -160,7 +160,7 @@ TEST_CASE("a collective without roles or groups is one group of all ranks, which
   on_all(w, [&](rank_id r) { return program(sums[r], levels[r], r); });
 }
 
-TEST_CASE("a decision is asked for by size and partner, in the same way of every op of messages") {
+TEST_CASE("a transfer, a pipeline and a ring attention all look up a decision by size and partner") {
   world w(ranks);
   const transfer both_ways(w[0], {.name = "acts", .edges = {{0, 1}, {1, 0}, {2, 0}}});
   CHECK(both_ways.decision(8, 1).op == "acts 0->1");  // rank 0 sends to rank 1 and receives from it: the send counts

@@ -8,7 +8,7 @@ using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
 
-TEST_CASE("chunks are counted from the agreed config and the byte count") {
+TEST_CASE("the number of messages follows from the agreed config and the byte count") {
   struct expected {
     std::size_t bytes;
     std::uint64_t chunks;
@@ -36,7 +36,7 @@ TEST_CASE("chunks are counted from the agreed config and the byte count") {
   }
 }
 
-TEST_CASE("odd chunk sizes and depths move odd sizes exactly") {
+TEST_CASE("configs with odd chunk sizes and depths move payloads of odd sizes exactly") {
   const std::vector<std::size_t> sizes{0, 1, 2, 3, 12'345, 8'191, 8'192, 8'193, 99'999};
   for (const auto& config :
        {chunked(1, 3), chunked(7, 1), chunked(1000, 16), chunked(12'345, 2), chunked(1024_MiB, 4)}) {

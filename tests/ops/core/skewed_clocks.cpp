@@ -45,7 +45,7 @@ struct agreed {
     both.spawn(drain(w, in, count));
     runtime::run_until(w.clock, [&] { return both.running() == 0; });
   }
-  const actors::search& of(const std::string& key) { return *campaign_of(w, key); }
+  const actors::search& of(const std::string& key) { return *search_of(w, key); }
   world w;
 };
 
@@ -95,18 +95,18 @@ TEST_CASE("a group whose clocks are seconds apart and drift decides as on one cl
       wait_a_while(*this, second);
       CHECK(reduce_all(*this, groups, std::vector<std::size_t>(200, 25'000)).failed() == 0);
     }
-    const actors::search& campaign() { return *groups[0].details()->assigned()->find(100'000); }
+    const actors::search& search() { return *groups[0].details()->assigned()->find(100'000); }
     std::vector<ops::collective> groups;
   };
   agreed_group one_clock({});
-  const actors::search& a = one_clock.campaign();
+  const actors::search& a = one_clock.search();
   REQUIRE(a.where() == actors::search::stage::decided);
   CHECK(a.chosen().source == actors::decision_source::trials);
   for (const machines& clocks :
        {machines{{1, 2, 3}, {{}, {.offset_ns = 7 * second, .drift_ppb = 50'000}, {.offset_ns = -second}}},
         machines{{1, 2, 2}, {{.offset_ns = 90 * second}, {.offset_ns = 3 * second}, {.offset_ns = 3 * second}}}}) {
     agreed_group apart(clocks);
-    const actors::search& b = apart.campaign();
+    const actors::search& b = apart.search();
     REQUIRE(b.where() == actors::search::stage::decided);
     CHECK(a.chosen().config == b.chosen().config);
     for (std::size_t i = 0; i < a.aggregates().size(); ++i) {
@@ -122,7 +122,7 @@ TEST_CASE("a group whose clocks are seconds apart and drift decides as on one cl
   }
 }
 
-TEST_CASE("comparing clocks takes no messages of its own") {
+TEST_CASE("clock comparison adds no messages except at most two reports and acknowledgements per key") {
   agreed one_clock({});
   agreed apart({{1, 2}, {{}, {.offset_ns = 7 * second, .drift_ppb = 50'000}}});
   for (rank_id r = 0; r < 2; ++r) {
@@ -138,13 +138,14 @@ TEST_CASE("comparing clocks takes no messages of its own") {
   }
 }
 
-TEST_CASE("clocks that are apart and are taken for one show in the evidence, and never break the agreement") {
+TEST_CASE(
+    "ranks that take two different clocks for one still decide, and both ends run the same config for each call") {
   agreed mistaken({{}, {{}, {.offset_ns = 7 * second}}});
   for (const std::string& key : keys) CHECK(mistaken.of(key).where() == actors::search::stage::decided);
   CHECK(join_flights(mistaken.w).mismatches == 0);
 }
 
-TEST_CASE("a difference that is smaller than what clocks may be off by keeps the default") {
+TEST_CASE("a gain that is smaller than the possible clock error keeps the default") {
   // Two parts in flight together take 400 us, and the rendezvous of one takes 800 us. Control messages take 400 us as well,
   // so the ranks know each other's clocks no better than that.
   const auto decided = [](std::vector<std::uint64_t> hosts) {
@@ -154,7 +155,7 @@ TEST_CASE("a difference that is smaller than what clocks may be off by keeps the
     const std::vector<ops::config_ptr> two{configs::direct(), configs::chunked(8192, 2)};
     const auto moved = move_each(w, two, two, std::vector<std::size_t>(300, 16384));
     CHECK(moved.failed() == 0);
-    const actors::search& c = *campaign_of(w, "16KiB");
+    const actors::search& c = *search_of(w, "16KiB");
     REQUIRE(c.is_decided());
     CAPTURE(c.chosen().why);
     CHECK(c.aggregates()[1].measured());

@@ -95,7 +95,8 @@ bool mentions(const std::vector<std::string>& lines, std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("a config that throws when it is asked does not run, both ranks are told why, and the op goes on") {
+TEST_CASE(
+    "a config that throws when parley asks it does not run, its rank and the leader learn why, and the op continues") {
   for (const bool at_sender : {true, false}) {
     for (const char* const asked_for : {"available", "demands", "works_over"}) {
       for (const thrown what : {thrown::failure, thrown::standard, thrown::memory, thrown::something}) {
@@ -127,7 +128,7 @@ TEST_CASE("a config that throws when it is asked does not run, both ranks are to
   }
 }
 
-TEST_CASE("a capability function that throws is a sentence that says which rank's it is, and what it threw") {
+TEST_CASE("if a capability function throws, a warning and both decisions name the rank and the text that was thrown") {
   for (const rank_id odd : {0U, 1U}) {
     CAPTURE(odd);
     world w(2);
@@ -154,7 +155,7 @@ TEST_CASE("a capability function that throws is a sentence that says which rank'
   }
 }
 
-TEST_CASE("a config is asked once, however often its op is made, and the default only whether it can run") {
+TEST_CASE("a config is asked once a rank, even if its op is set up again, and a default only whether it can run") {
   world w(2, careful());
   declare_fillers(w);
   questions first;
@@ -186,7 +187,7 @@ TEST_CASE("a config is asked once, however often its op is made, and the default
   CHECK(second.works_over == declared.works_over);
 }
 
-TEST_CASE("an edge whose config would throw if it were asked again goes on with a new process") {
+TEST_CASE("an edge continues with a new process although its config would throw if parley asked again") {
   world w(2, careful());
   const auto config = std::make_shared<weary>();
   transfer out(w[0], pair_of({direct(), config}));

@@ -27,16 +27,16 @@ std::string with_machines(std::uint64_t machines) {
 /// Trials were made, and all ranks run the config that they chose.
 void check_trials(scheme_job& j) {
   CHECK(j.failed == 0);
-  CHECK(j.campaign().trials() > 0);
+  CHECK(j.search().trials() > 0);
   CHECK(j.decision().source == decision_source::trials);
-  CHECK(j.running() == j.campaign().chosen().config);
+  CHECK(j.running() == j.search().chosen().config);
 }
 
 /// The decision came from files: no trial, no delayed call, and no further messages of the agreement.
 void check_no_trial(scheme_job& j, const std::string& winner) {
   CHECK(j.failed == 0);
-  CHECK(j.campaign().trials() == 0);
-  CHECK(j.campaign().chosen().config == winner);
+  CHECK(j.search().trials() == 0);
+  CHECK(j.search().chosen().config == winner);
   CHECK(j.running() == winner);
   CHECK(join_group_flights(j.ranks).timed == 0);
   if (j.leased()) {
@@ -65,24 +65,25 @@ void check_kept(scheme_job& j, const std::string& solution) {
 
 }  // namespace
 
-TEST_CASE("no rank remembers anything: trials, and the winner is in all ranks' files, from where the next job has it") {
+TEST_CASE("if no rank remembers anything, trials find a winner, and all ranks' files keep it for the next job") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     scheme_job j(how);
     j.run();
     check_trials(j);
-    const std::string winner = j.campaign().chosen().config;
+    const std::string winner = j.search().chosen().config;
     CHECK(j.learned_config() == winner);
     CHECK(j.learned()->time_ms > 0);
     check_kept(j, winner);
     j.run();
-    CHECK(j.campaign().trials() == 0);
-    CHECK(j.campaign().chosen().config == winner);
+    CHECK(j.search().trials() == 0);
+    CHECK(j.search().chosen().config == winner);
     check_kept(j, winner);
   }
 }
 
-TEST_CASE("some ranks remember, or all the same: no trial, and all ranks have the entry with its time") {
+TEST_CASE(
+    "if some or all ranks remember one winner, the op makes no trial, and all ranks have the entry with its time") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     const rank_id ranks = scheme_job(how).size;
@@ -107,7 +108,8 @@ TEST_CASE("some ranks remember, or all the same: no trial, and all ranks have th
   }
 }
 
-TEST_CASE("different winners: the leader's, else the lowest rank's, on all ranks, with word of the others'") {
+TEST_CASE(
+    "if ranks remember different winners, the leader's runs, else the lowest rank's, and the decision names the rest") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     scheme_job j(how);
@@ -133,7 +135,7 @@ TEST_CASE("different winners: the leader's, else the lowest rank's, on all ranks
   }
 }
 
-TEST_CASE("a default that won its trials is remembered like any other, and nothing needs to be said for it") {
+TEST_CASE("a remembered default runs like any other remembered winner, without trials") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     scheme_job j(how);
@@ -146,7 +148,7 @@ TEST_CASE("a default that won its trials is remembered like any other, and nothi
   }
 }
 
-TEST_CASE("a winner that is no candidate is passed over for another rank's") {
+TEST_CASE("a remembered winner that is no candidate gives way to another rank's winner") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     scheme_job j(how);
@@ -161,7 +163,8 @@ TEST_CASE("a winner that is no candidate is passed over for another rank's") {
   }
 }
 
-TEST_CASE("a winner that one rank lacks now is passed over for another rank's, else a miss that the decision tells") {
+TEST_CASE(
+    "a remembered winner that one rank lacks gives way to another rank's, else to trials, and the decision says so") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     for (rank_id lacks = 0; lacks < scheme_job(how).size; ++lacks) {
@@ -173,8 +176,8 @@ TEST_CASE("a winner that one rank lacks now is passed over for another rank's, e
       j.run();
       check_trials(j);
       for (rank_id r = 0; r < j.size; ++r) CHECK(j.says(of_rank(r) + lost));
-      CHECK(j.campaign().chosen().config != "coarse");
-      check_kept(j, j.campaign().chosen().config);
+      CHECK(j.search().chosen().config != "coarse");
+      check_kept(j, j.search().chosen().config);
 
       j.remember_everywhere(coarse);
       j.remember(1 - j.leader, fine);
@@ -187,7 +190,7 @@ TEST_CASE("a winner that one rank lacks now is passed over for another rank's, e
   }
 }
 
-TEST_CASE("a winner that fails its rehearsal is passed over for another rank's, else a miss") {
+TEST_CASE("a remembered winner that fails its rehearsal gives way to another rank's, else to trials") {
   for (const scheme how : all_schemes) {
     if (how == scheme::on_calls) continue;  // this scheme has no rehearsals
     CAPTURE(name(how));
@@ -197,15 +200,15 @@ TEST_CASE("a winner that fails its rehearsal is passed over for another rank's, 
     j.remember_everywhere(scheme_job::fragile);
     j.run();
     check_trials(j);
-    CHECK(j.campaign().chosen().config != "fragile");
+    CHECK(j.search().chosen().config != "fragile");
     CHECK(j.says("fragile, which is no candidate now"));
-    check_kept(j, j.campaign().chosen().config);
+    check_kept(j, j.search().chosen().config);
 
     j.remember_everywhere(scheme_job::fragile);
     j.remember(1 - j.leader, fine);
     j.run();
-    CHECK(j.campaign().trials() == 0);
-    CHECK(j.campaign().chosen().config == "fine");
+    CHECK(j.search().trials() == 0);
+    CHECK(j.search().chosen().config == "fine");
     CHECK(j.decision().source == decision_source::results);
     CHECK(j.decision().proposer == 1 - j.leader);
     CHECK(j.learned()->time_ms == 1.5);
@@ -215,7 +218,7 @@ TEST_CASE("a winner that fails its rehearsal is passed over for another rank's, 
 }
 
 TEST_CASE(
-    "where members have no communicator to rehearse over the default runs, and what is remembered once they have one") {
+    "members run the default without a communicator for rehearsals, and the remembered config once they have one") {
   for (const scheme how : {scheme::rehearsed, scheme::between_calls}) {
     CAPTURE(name(how));
     scheme_job j(how);
@@ -226,14 +229,14 @@ TEST_CASE(
     CHECK(j.failed == 0);
     CHECK(j.running() == "plain");
     CHECK(j.led().rounds < 10);
-    CHECK(j.campaign().chosen().config == "plain");
+    CHECK(j.search().chosen().config == "plain");
     CHECK(j.decision().source == decision_source::kept);
     CHECK(j.says("fine is remembered, but rehearsals are not possible, rank 2: "));
     check_kept(j, "fine");
     j.sources[2]->refuse = false;
     j.call(2000);
     j.call(2000);
-    CHECK(j.campaign().trials() == 0);
+    CHECK(j.search().trials() == 0);
     CHECK(j.decision().source == decision_source::results);
     CHECK(j.running() == "fine");
     CHECK(j.led().rounds < 14);
@@ -242,7 +245,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a winner that fails in a call gives way to the default, whose time nobody knows, and then to what trials find") {
+    "a remembered winner that fails in a call gives way to the default, whose time is unknown, and then to trials") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     scheme_job j(how);
@@ -253,8 +256,8 @@ TEST_CASE(
     j.pass(1'000'000);
     CHECK(j.failed != 0);
     j.failed = 0;
-    CHECK(j.campaign().trials() == 0);
-    CHECK(j.decision().digest == j.campaign().chosen().digest);
+    CHECK(j.search().trials() == 0);
+    CHECK(j.decision().digest == j.search().chosen().digest);
     CHECK(j.running() == "plain");
     check_kept(j, "plain");
     CHECK(j.learned()->time_ms == 0);
@@ -267,7 +270,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a pinned default wins on whichever rank it is, and stays a pin where it was written, and only there") {
+TEST_CASE("a pinned default wins whichever rank has it, and stays a pin only in the file that had it") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     for (rank_id pins = 0; pins < scheme_job(how).size; ++pins) {
@@ -297,7 +300,7 @@ TEST_CASE("a pinned default wins on whichever rank it is, and stays a pin where 
   }
 }
 
-TEST_CASE("machines that differ: only what was measured on this very combination counts") {
+TEST_CASE("results from other machines do not count: only those measured on this combination of machines do") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     scheme_job j(how);
@@ -310,7 +313,7 @@ TEST_CASE("machines that differ: only what was measured on this very combination
     CHECK(j.learned_config() == "fine");  // unchanged, for machines that are alike
     REQUIRE(j.decision().machines != 0);
     const std::string machines = with_machines(j.decision().machines);
-    CHECK(j.learned_config(machines) == j.campaign().chosen().config);
+    CHECK(j.learned_config(machines) == j.search().chosen().config);
 
     j.forget();
     j.remember(odd, j.entry + machines + ",128KiB,coarse,2.5\n");
@@ -327,30 +330,30 @@ TEST_CASE("machines that differ: only what was measured on this very combination
   }
 }
 
-TEST_CASE("what was measured where ranks share a host does not count where they do not, nor the reverse") {
+TEST_CASE("results of ranks that share a host do not count for ranks that share none, nor the reverse") {
   scheme_job j(scheme::edge);
   const auto run_on = [&](std::vector<std::uint64_t> hosts, std::vector<std::string> kinds) {
     j.hosts = std::move(hosts);
     j.kinds = std::move(kinds);
     j.run();
     for (auto& r : j.ranks) CHECK(r->write_results());
-    return j.campaign().trials();
+    return j.search().trials();
   };
   const std::string miss = "rank 0's has it for other machines than these";
   CHECK(run_on({1, 1}, {}) > 0);
-  const std::string together = j.campaign().chosen().config;
+  const std::string together = j.search().chosen().config;
   CHECK(j.learned_config() == together);
   CHECK(run_on({}, {}) == 0);  // by default all ranks share a host
   CHECK(run_on({9, 9}, {"A100", "A100"}) == 0);
 
   CHECK(run_on({1, 2}, {}) > 0);
   CHECK(j.says(miss));
-  CHECK(j.campaign().missed().find(miss) != std::string::npos);
+  CHECK(j.search().missed().find(miss) != std::string::npos);
   CHECK(j.decision().machines != 0);
   CHECK(j.learned_config() == together);  // unchanged
   CHECK(run_on({2, 1}, {}) == 0);         // only who shares a host counts, not which hosts
   CHECK(run_on({1, 1}, {}) == 0);
-  CHECK(j.campaign().chosen().config == together);
+  CHECK(j.search().chosen().config == together);
 
   // A result for two devices of one kind does not count for two kinds either, even where the validators do not tell them apart.
   CHECK(run_on({1, 1}, {"A100", "H100"}) > 0);
@@ -360,7 +363,7 @@ TEST_CASE("what was measured where ranks share a host does not count where they 
   CHECK(run_on({1, 2}, {"A100", "H100"}) > 0);
 }
 
-TEST_CASE("of three ranks it counts who of them share a host") {
+TEST_CASE("results of three ranks count only for jobs in which the same ranks share a host") {
   for (const scheme how : {scheme::group, scheme::rehearsed}) {
     CAPTURE(name(how));
     scheme_job j(how);
@@ -368,7 +371,7 @@ TEST_CASE("of three ranks it counts who of them share a host") {
       j.hosts = std::move(hosts);
       j.run();
       for (auto& r : j.ranks) CHECK(r->write_results());
-      return j.campaign().trials();
+      return j.search().trials();
     };
     CHECK(trials_on({1, 1, 2}) > 0);
     CHECK(trials_on({4, 4, 9}) == 0);
@@ -378,7 +381,7 @@ TEST_CASE("of three ranks it counts who of them share a host") {
   }
 }
 
-TEST_CASE("a file that its rank rejects proposes nothing, other ranks' entries count") {
+TEST_CASE("a results file that its rank rejects proposes nothing, and other ranks' entries count") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     scheme_job j(how);
@@ -396,7 +399,7 @@ TEST_CASE("a file that its rank rejects proposes nothing, other ranks' entries c
   }
 }
 
-TEST_CASE("when only the default is common all ranks are told, and no file pins it") {
+TEST_CASE("if only the default is common all ranks learn this, and no file pins the default") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     scheme_job j(how);
@@ -409,7 +412,7 @@ TEST_CASE("when only the default is common all ranks are told, and no file pins 
   }
 }
 
-TEST_CASE("tuning that is off on any rank is off: what is remembered runs, else the default") {
+TEST_CASE("tuning that is off on any rank is off on all: they run the remembered config, else the default") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     for (rank_id off = 0; off < scheme_job(how).size; ++off) {
@@ -428,7 +431,7 @@ TEST_CASE("tuning that is off on any rank is off: what is remembered runs, else 
   }
 }
 
-TEST_CASE("a mixture that is remembered runs again without a trial, and as another one counts for nothing") {
+TEST_CASE("a remembered mixture runs again without a trial, but counts for nothing as a different mixture") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     scheme_job j(how);
@@ -467,7 +470,7 @@ TEST_CASE("a mixture that is remembered runs again without a trial, and as anoth
   }
 }
 
-TEST_CASE("a key that is first met later, on the data path, is announced as well") {
+TEST_CASE("ranks also announce the decision for a key that first occurs later on the data path") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     scheme_job j(how);
@@ -484,7 +487,7 @@ TEST_CASE("a key that is first met later, on the data path, is announced as well
 }
 
 TEST_CASE(
-    "jobs whose ops are of any kind share a folder: what each learned is there, first come, and is read by the next") {
+    "for every kind of op, jobs share a results folder: the first result of an op stays, and the next job reads it") {
   for (const scheme how : all_schemes) {
     CAPTURE(name(how));
     scheme_job one(how);

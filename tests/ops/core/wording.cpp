@@ -186,7 +186,7 @@ std::string of_pipeline(rank_id on, bool next) {
 
 }  // namespace
 
-TEST_CASE("what errors say that are alike for ops of several kinds, in whole sentences") {
+TEST_CASE("errors that several kinds of op share have exactly the expected sentences") {
   check_sentences({
       {of_declaration([](auto& op) { op.configs.clear(); }),
        "bad_argument: op activations has an empty catalogue; list at least its default config"},
@@ -233,10 +233,10 @@ TEST_CASE("what errors say that are alike for ops of several kinds, in whole sen
       {of_edges(3, {{0, 1}, {1, 2}, {0, 1}}), "role_conflict: op activations: edge 0->1 is listed twice"},
       {of_same_roles(0, true),
        "role_conflict: activations 0->1: rank 0 declares that rank 0 sends to rank 1, rank 1 that rank 1 sends to rank "
-       "0; give the op the same roles on all its ranks; invocation 0 was under way"},
+       "0; give the op the same roles on all its ranks; invocation 0 was in flight"},
       {of_same_roles(1, true),
        "role_conflict: activations 1->0: rank 1 declares that rank 1 sends to rank 0, rank 0 that rank 0 sends to rank "
-       "1; give the op the same roles on all its ranks; invocation 0 was under way"},
+       "1; give the op the same roles on all its ranks; invocation 0 was in flight"},
       {of_same_roles(0, false), "role_conflict: activations 1->0: rank 0 declares that rank 1 sends to rank 0, rank 1 "
                                 "that rank 0 sends to rank 1; give the op the same roles on all its ranks; a receive "
                                 "of up to 10000000 bytes from rank 1, tag 0, was not met: invocation 0 had not begun"},

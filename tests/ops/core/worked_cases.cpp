@@ -78,7 +78,8 @@ TEST_CASE("the worked cases hold in processes that share memory") { over("posix,
 
 TEST_CASE("the worked cases hold in processes over TCP") { over("tcp,self"); }
 
-TEST_CASE("the worked cases hold on device buffers, with many ranks of one process on one GPU, or two") {
+TEST_CASE(
+    "the worked cases hold on device buffers, with two to eight ranks of one process on one GPU, or four on two") {
   struct on_fakes {
     rank_id ranks;
     std::uint64_t ticks;
@@ -105,7 +106,8 @@ TEST_CASE("the worked cases hold on device buffers, with many ranks of one proce
   }
 }
 
-TEST_CASE("the worked cases hold on device buffers of ranks that would be processes, on one GPU or with one each") {
+TEST_CASE(
+    "the worked cases hold on device buffers, with ranks that are set up like processes on one GPU or on one each") {
   for (const auto& [ranks, devices] : {std::pair{2, 1}, {4, 1}, {2, 2}, {4, 4}}) {
     CAPTURE(ranks);
     CAPTURE(devices);

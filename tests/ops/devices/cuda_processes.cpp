@@ -42,7 +42,7 @@ void move_until_tried(two_ranks& w, std::span<std::byte> from, std::span<std::by
   FAIL("no config was decided on");
 }
 
-TEST_CASE("device buffers go through pinned memory where the link moves host memory, whole or in overlapping chunks") {
+TEST_CASE("a link that moves host memory sends device buffers through pinned memory, whole or in overlapping chunks") {
   fake_cuda gpu;
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{64}, std::size_t{5'000}, std::size_t{200'001}}) {
     const auto from = transports::cuda_memory::on_device(gpu, 0, bytes);
@@ -58,7 +58,7 @@ TEST_CASE("device buffers go through pinned memory where the link moves host mem
   CHECK(gpu.blocks() == 0);
 }
 
-TEST_CASE("a send that is given up while its payload is brought down to pinned memory goes no further") {
+TEST_CASE("a send that is cancelled during its copy to pinned memory does not send its whole payload") {
   fake_cuda gpu;
   parley::tests::awaited done;
   two_ranks w(gpu, {direct()});
@@ -73,7 +73,7 @@ TEST_CASE("a send that is given up while its payload is brought down to pinned m
   CHECK(sent() - before < from.bytes().size());
 }
 
-TEST_CASE("puts and gets go from device to device over exported memory, and nothing stays mapped") {
+TEST_CASE("puts and gets copy from device to device over exported memory, and leave nothing mapped") {
   fake_cuda gpu;
   for (const config_ptr& way : {put(), put(30'000, 2), get(), get(30'000, 2)}) {
     const auto from = transports::cuda_memory::on_device(gpu, 0, 100'001);
@@ -90,7 +90,7 @@ TEST_CASE("puts and gets go from device to device over exported memory, and noth
   }
 }
 
-TEST_CASE("no rank reads or writes another's memory before the kernels that its owner has enqueued there") {
+TEST_CASE("no rank reads or writes another's memory before the kernels that the owner has enqueued there have ended") {
   fake_cuda gpu;
   for (const config_ptr& way : {chunked(30'000, 2), put(), get()}) {
     CAPTURE(way->id());
@@ -117,7 +117,7 @@ TEST_CASE("no rank reads or writes another's memory before the kernels that its 
       wrong += holds(gpu, to.bytes(), i) ? 0 : 1;
     }
     REQUIRE(w.decided(100'001));
-    CHECK(w.campaign(100'001)->trials() > 0);
+    CHECK(w.search(100'001)->trials() > 0);
     CHECK(wrong == 0);
     CHECK(overwritten == 0);
     CHECK((way->what_it_needs() != needs::known_payload || w.wires[1]->planes().ipc > 0));
@@ -126,7 +126,7 @@ TEST_CASE("no rank reads or writes another's memory before the kernels that its 
   }
 }
 
-TEST_CASE("what kernels take before a payload is there is not charged to the config that sends it") {
+TEST_CASE("a config is not charged for the time of the kernels that write its payload") {
   for (const config_ptr& way : {chunked(500, 2), put(), get()}) {
     CAPTURE(way->id());
     fake_cuda gpu;
@@ -144,7 +144,7 @@ TEST_CASE("what kernels take before a payload is there is not charged to the con
       w.move(from.bytes(), to.bytes(), 1);
     }
     REQUIRE(w.decided(1'000));
-    for (const auto& a : w.campaign(1'000)->aggregates()) {
+    for (const auto& a : w.search(1'000)->aggregates()) {
       CHECK(a.measured());
       CHECK(a.time_ns < std::chrono::nanoseconds(kernel).count());
     }
@@ -202,8 +202,7 @@ task<> train(training_pipeline t, kernel_stage* stage, int passes) {
   for (int n = 0; n < passes; ++n) co_await t.run(*stage);
 }
 
-TEST_CASE(
-    "a pipeline's stages enqueue kernels and go on: messages wait for them, and so does memory that is used again") {
+TEST_CASE("stages of a pipeline do not wait for their kernels: messages do, and so does each new use of the memory") {
   fake_cuda gpu;
   using inputs = kernel_stage::inputs;
   for (const auto& [way, when] : {std::pair(direct(), inputs::are_here), std::pair(put(), inputs::are_here),
@@ -274,7 +273,7 @@ task<> move_ahead(two_ranks& w, fake_cuda& gpu, transports::cuda_stream stream, 
   while (w.copies[1]->busy(to) || !seen->ran) co_await yield;
 }
 
-TEST_CASE("kernels that are enqueued before their message is here wait for it, whatever config brings it") {
+TEST_CASE("kernels that are enqueued before their message arrives wait for the message, with every config") {
   for (const config_ptr& way : {direct(), chunked(30'000, 2), put(), put(30'000, 2), get()}) {
     CAPTURE(way->id());
     fake_cuda gpu;
@@ -306,7 +305,7 @@ TEST_CASE("kernels that are enqueued before their message is here wait for it, w
   }
 }
 
-TEST_CASE("a receive that fails lets the kernels go on that were enqueued behind it") {
+TEST_CASE("a failed receive releases the kernels that were enqueued behind it") {
   fake_cuda gpu;
   const auto to = transports::cuda_memory::on_device(gpu, 0, 1'000);
   two_ranks w(gpu, {direct()});
@@ -335,8 +334,8 @@ task<> noted(std::function<task<>()> call, result<>* how, bool* over) {
 }
 }  // namespace
 
-TEST_CASE("a rank whose own device fails while it writes into a peer's memory counts as dead itself, and that peer "
-          "does not") {
+TEST_CASE(
+    "a rank whose device fails while it writes into a peer's memory gets device_failed, and does not blame the peer") {
   int midst_of_puts = 0;
   for (int messages = 1; messages < 80; messages += 3) {
     CAPTURE(messages);
@@ -378,8 +377,7 @@ TEST_CASE("a rank whose own device fails while it writes into a peer's memory co
   CHECK(midst_of_puts > 0);
 }
 
-TEST_CASE("where memory cannot be exported, puts and gets are no candidates, before anything is tried, and the rest "
-          "goes on") {
+TEST_CASE("puts and gets are no candidates if memory cannot be exported, and the default still moves the data") {
   fake_cuda gpu;
   gpu.ipc = fake_cuda::ipc_state::refused;
   const auto from = transports::cuda_memory::on_device(gpu, 0, 10'000);
@@ -390,7 +388,7 @@ TEST_CASE("where memory cannot be exported, puts and gets are no candidates, bef
   for (const deadline limit; missing().empty() && !limit.is_over();) w.move(from.bytes(), to.bytes(), 10);
   w.move(from.bytes(), to.bytes(), 100);
   CHECK(holds(gpu, to.bytes(), 6));
-  const auto* const tried = w.campaign(10'000);
+  const auto* const tried = w.search(10'000);
   CHECK((tried == nullptr || tried->trials() == 0));
   CHECK(w.ranks[0]->participants().front()->unavailable ==
         std::vector<std::string>{"put: cudaErrorNotSupported: planted", "get: cudaErrorNotSupported: planted"});
@@ -410,7 +408,7 @@ TEST_CASE("NCCL moves payloads from device to device, and needs no exported memo
     fill(gpu, from.bytes(), 4);
     move_until_tried(w, from.bytes(), to.bytes());
     CHECK(holds(gpu, to.bytes(), 4));
-    CHECK(w.campaign(100'001)->trials() > 0);
+    CHECK(w.search(100'001)->trials() > 0);
     CHECK(w.wires[1]->nccl()->statistics().gets > 1);
     CHECK(w.wires[1]->nccl()->statistics().communicators == 1);
     CHECK(w.wires[0]->nccl()->statistics().sends == w.wires[1]->nccl()->statistics().gets);
@@ -420,7 +418,7 @@ TEST_CASE("NCCL moves payloads from device to device, and needs no exported memo
   CHECK(library.communicators() == 0);
 }
 
-TEST_CASE("without NCCL its config is not offered, and the reason is told") {
+TEST_CASE("without NCCL the config nccl is not offered, and the error says why") {
   fake_cuda gpu;
   const auto from = transports::cuda_memory::on_device(gpu, 0, 10'000);
   const auto to = transports::cuda_memory::on_device(gpu, 0, 10'000);
@@ -433,7 +431,7 @@ TEST_CASE("without NCCL its config is not offered, and the reason is told") {
   CHECK(nccl()->works_over(*w.wires[1], w.spaces[1].get()).reason().text() == "no NCCL was given to this rank's link");
 }
 
-TEST_CASE("a communicator that cannot be made fails the rehearsal, and the rest goes on") {
+TEST_CASE("an NCCL communicator that cannot be made fails the rehearsal, and the other configs still run") {
   fake_cuda gpu;
   fake_nccl library(gpu);
   library.connecting = fake_nccl::connecting_state::refused;
@@ -443,11 +441,11 @@ TEST_CASE("a communicator that cannot be made fails the rehearsal, and the rest 
   fill(gpu, from.bytes(), 6);
   move_until_tried(w, from.bytes(), to.bytes());
   CHECK(holds(gpu, to.bytes(), 6));
-  CHECK(w.campaign(10'000)->chosen().config != "nccl");
+  CHECK(w.search(10'000)->chosen().config != "nccl");
   CHECK(w.wires[1]->nccl()->statistics().why.find("duplicate GPU") != std::string::npos);
 }
 
-TEST_CASE("keys that name nothing open nothing") {
+TEST_CASE("a put is refused if its key does not match exposed memory") {
   fake_cuda gpu;
   const auto mine = transports::cuda_memory::on_device(gpu, 0, 1'000);
   two_ranks w(gpu, {direct()});

@@ -178,13 +178,12 @@ void check_on_devices(const config_ptr& way) {
   }
 }
 
-TEST_CASE("attention around a ring of devices is that of one process, full and causal, whatever config moves keys and "
-          "values") {
+TEST_CASE("attention around a ring of devices equals that of one process, full and causal, with every config") {
   for (const config_ptr& way : {direct(), chunked(700, 3), put(), get()}) check_on_devices<float>(way);
   check_on_devices<bf16>(put());
 }
 
-TEST_CASE("the next block is there when one has been computed, and its kernel is enqueued") {
+TEST_CASE("when the kernel of a block ends, the next block has arrived and its kernel is enqueued") {
   for (const config_ptr& way : {direct(), put()}) {
     CAPTURE(way->id());
     fake_cuda gpu;
@@ -201,7 +200,7 @@ TEST_CASE("the next block is there when one has been computed, and its kernel is
   }
 }
 
-TEST_CASE("after a tuning phase keys and values have a config, before any call") {
+TEST_CASE("a tuning phase decides the config for keys and values before any call") {
   fake_cuda gpu;
   device_ring<float> ring(gpu, 2, false, {direct(), put()});
   {
@@ -213,7 +212,7 @@ TEST_CASE("after a tuning phase keys and values have a config, before any call")
   CHECK(ring.rings[0].to_next().decision(ring.shape.elements() * sizeof(float)).decided);
 }
 
-TEST_CASE("a causal rank computes with no block that lies after its own, and says which one is the last") {
+TEST_CASE("a causal rank skips the blocks that lie after its own, and marks the last block that it computes") {
   fake_cuda gpu;
   device_ring<float> ring(gpu, 4, true, {direct()});
   ring.forward(200);
@@ -242,7 +241,8 @@ task<> attempted(attention_plan* plan, device_part<T>* p, transports::cuda_strea
   *outcome = thrown ? result<>(describe(thrown)) : result<>();
 }
 
-TEST_CASE("arrays that lie elsewhere, other sizes, no stream, and a neighbour with another shape are named") {
+TEST_CASE(
+    "wrong array sizes, arrays in other memory, a missing stream, and a neighbour with another shape are errors") {
   fake_cuda gpu;
   device_ring<float> ring(gpu, 2, false, {direct()});
   result<> outcome;

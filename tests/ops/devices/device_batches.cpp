@@ -104,8 +104,7 @@ task<> passes(two_ranks& w, std::vector<std::unique_ptr<device_ring>>& k, std::v
   }
 }
 
-TEST_CASE("two rounds around a ring are enqueued at once, and every kernel sees what its messages bring, whatever "
-          "config does") {
+TEST_CASE("two rounds around a ring are enqueued at once, and every kernel sees its messages, with every config") {
   for (const config_ptr& way :
        {direct(), chunked(3'000, 3), put(), put(3'000, 3), get(), put(3'000, 3, {.kernel_blocks = 8}),
         get(3'000, 3, {.kernel_blocks = 8, .streams = 1})}) {
@@ -154,7 +153,8 @@ TEST_CASE("two rounds around a ring are enqueued at once, and every kernel sees 
   }
 }
 
-TEST_CASE("messages one after the other into one buffer, all enqueued before the first is here") {
+TEST_CASE(
+    "kernels see 12 successive messages into one buffer, though all are enqueued before the first message arrives") {
   fake_cuda gpu;
   two_ranks w(gpu, {direct()});
   constexpr unsigned messages = 12;
@@ -198,7 +198,7 @@ TEST_CASE("messages one after the other into one buffer, all enqueued before the
   gpu.destroy(stream);
 }
 
-TEST_CASE("two messages into the halves of a buffer, which is sent on behind both, come in either order") {
+TEST_CASE("two messages into the halves of a buffer, which is then sent on whole, may arrive in either order") {
   for (const bool second_first : {false, true}) {
     CAPTURE(second_first);
     fake_cuda gpu;
@@ -249,7 +249,8 @@ TEST_CASE("two messages into the halves of a buffer, which is sent on behind bot
   }
 }
 
-TEST_CASE("an exchange in place on a device arrives, whatever config does it, awaited or in the order of a stream") {
+TEST_CASE(
+    "an exchange in place on a device delivers right data with every config, awaited or in the order of a stream") {
   for (const config_ptr& way : {direct(), chunked(20'000, 3), put(), get()}) {
     for (const bool in_a_stream : {false, true}) {
       for (const bool one_batch : {true, false}) {
@@ -315,7 +316,7 @@ TEST_CASE("an exchange in place on a device arrives, whatever config does it, aw
 }
 
 // The kernels that write the sent buffer and read the receive buffer still run when the call is made.
-TEST_CASE("a put finds its credit although kernels use both buffers when it is called for") {
+TEST_CASE("a put gets its credit although kernels still use both buffers when the call is made") {
   fake_cuda gpu;
   gpu.ticks_per_copy = 300;  // slow copies, so that a put, with one copy, beats `direct`, with two
   const auto from = transports::cuda_memory::on_device(gpu, 0, count);
@@ -336,8 +337,8 @@ TEST_CASE("a put finds its credit although kernels use both buffers when it is c
   for (const deadline limit; !limit.is_over() && !w.decided(count);)
     runtime::run(w.loop, program::both(w, from.bytes(), to.bytes(), 100'000));
   REQUIRE(w.decided(count));
-  INFO(w.campaign(count)->chosen().why);
-  REQUIRE(w.campaign(count)->chosen().config == "put");
+  INFO(w.search(count)->chosen().why);
+  REQUIRE(w.search(count)->chosen().config == "put");
   const transports::cuda_stream makes = gpu.make_stream(0);
   const transports::cuda_stream uses = gpu.make_stream(0);
   const std::uint64_t before = w.wires[0]->planes().ipc;
@@ -358,7 +359,7 @@ TEST_CASE("a put finds its credit although kernels use both buffers when it is c
   gpu.destroy(uses);
 }
 
-TEST_CASE("a batch that is given up lets the kernels behind it go on") {
+TEST_CASE("a cancelled batch releases the kernels behind it") {
   fake_cuda gpu;
   two_ranks w(gpu, {direct()});
   const auto to = transports::cuda_memory::on_device(gpu, 0, count);
@@ -386,8 +387,7 @@ TEST_CASE("a batch that is given up lets the kernels behind it go on") {
   gpu.destroy(stream);
 }
 
-TEST_CASE(
-    "a stream for buffers in host memory, or for a pair that is not there, is refused before anything is enqueued") {
+TEST_CASE("a batch refuses a stream for buffers in host memory, or with an unknown peer, before it enqueues anything") {
   fake_cuda gpu;
   two_ranks w(gpu, {direct()});
   const auto to = transports::cuda_memory::on_device(gpu, 0, count);

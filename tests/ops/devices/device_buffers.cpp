@@ -108,8 +108,7 @@ task<> in_a_batch(dataflow& flow, p2p pairs, std::span<std::byte> memory, rank_i
 
 }  // namespace
 
-TEST_CASE(
-    "a send, a receive or a registration of memory that the op's device cannot use is named, and takes no place") {
+TEST_CASE("a transfer refuses memory that its device cannot use and says why, and later calls still work") {
   wrong_buffers b;
   fill(b.gpu, b.mine.bytes(), 3);
   refused(b, "buffers", [&](std::span<std::byte> m) { return sends(b.w.ends[0], m); });
@@ -121,7 +120,7 @@ TEST_CASE(
   CHECK(holds(b.gpu, b.theirs.bytes(), 3));
 }
 
-TEST_CASE("the same in a batch, between ranks and to oneself, in whose stream nothing waits afterwards") {
+TEST_CASE("a batch refuses memory that its device cannot use, and nothing waits in its stream afterwards") {
   wrong_buffers b;
   const transports::cuda_stream stream = b.gpu.make_stream(0);
   const p2p pairs(*b.w.ranks[0], {.name = "rows", .memory = b.w.spaces[0].get(), .timeout = 1s});
@@ -132,7 +131,7 @@ TEST_CASE("the same in a batch, between ranks and to oneself, in whose stream no
   b.gpu.destroy(stream);
 }
 
-TEST_CASE("the same of groups, in one level and in two, whose numbers have to be aligned, too") {
+TEST_CASE("groups of one and of two levels refuse memory that their device cannot use, and misaligned numbers") {
   wrong_buffers b;
   collective_options op = led_by(0, {star()});
   std::vector<collective> groups;
@@ -177,13 +176,13 @@ TEST_CASE("the same of groups, in one level and in two, whose numbers have to be
   }
 }
 
-TEST_CASE("the same of a halo's fields, when they are planned") {
+TEST_CASE("a halo refuses fields in memory that its device cannot use, when they are planned") {
   wrong_buffers b;
   const halo rims(*b.w.ranks[0], {.name = "rims", .ranks = {1, 2}, .memory = b.w.spaces[0].get()});
   refused(b, "rims", [&](std::span<std::byte> m) { return plans(rims, m); });
 }
 
-TEST_CASE("a device that has failed says so, and not that memory is unknown to it") {
+TEST_CASE("a device that has failed does not report memory as unknown, unlike a healthy one") {
   fake_cuda gpu{2};
   transports::cuda_copies copies(gpu, 0);
   std::byte* const freed = static_cast<std::byte*>(gpu.allocate(0, bytes));

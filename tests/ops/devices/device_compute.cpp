@@ -122,7 +122,7 @@ task<> computes_with_what_comes(dataflow& flow, two_on_a_gpu* w, device_stream k
 
 }  // namespace
 
-TEST_CASE("what is sent comes after the kernels that write it, and the batch needs to know no stream") {
+TEST_CASE("a message leaves after the kernels that write it, and its batch needs no stream") {
   for (const auto& way : {direct(), chunked(3'000, 3)}) {
     CAPTURE(way->id());
     two_on_a_gpu w({way});
@@ -131,13 +131,14 @@ TEST_CASE("what is sent comes after the kernels that write it, and the batch nee
   }
 }
 
-TEST_CASE("a kernel that overwrites what is being sent is in its stream at once, and runs when the message has left") {
+TEST_CASE("a kernel that overwrites a buffer in flight is enqueued at once, and runs after the message has left") {
   two_on_a_gpu w;
   run_both(w, overwrites_what_is_sent, 300);
   CHECK(holds(w.gpu, w.y[1].bytes(), 1));
 }
 
-TEST_CASE("a kernel comes after the messages into what it reads, whether the batch was given its stream or not") {
+TEST_CASE(
+    "a kernel runs after the messages into the buffer that it reads, whether the batch was given its stream or not") {
   for (const bool known : {true, false}) {
     CAPTURE(known);
     two_on_a_gpu w;
@@ -148,7 +149,7 @@ TEST_CASE("a kernel comes after the messages into what it reads, whether the bat
   }
 }
 
-TEST_CASE("kernels of several streams are ordered by what they name: writers by all, readers beside each other") {
+TEST_CASE("kernels of several streams are ordered by their buffers: a writer waits for all, and readers run together") {
   fake_cuda gpu;
   reactor loop;
   transports::cuda_copies copies(gpu, 0);
@@ -189,7 +190,7 @@ TEST_CASE("kernels of several streams are ordered by what they name: writers by 
 }
 
 TEST_CASE(
-    "a step of the host that a kernel's buffers order is waited for by its stream, and one behind it by the flow") {
+    "a kernel's stream waits for an earlier host step on its buffer, and a later host step waits for the kernel") {
   fake_cuda gpu;
   reactor loop;
   transports::cuda_copies copies(gpu, 0);
@@ -220,7 +221,7 @@ TEST_CASE(
   loop.detach(copies);
 }
 
-TEST_CASE("without a stream the same function computes by itself, and what a launch throws is its work's") {
+TEST_CASE("a computation without a stream runs by itself, and an exception of a launch is the outcome of its work") {
   fake_cuda gpu;
   reactor loop;
   transports::cuda_copies copies(gpu, 0);
@@ -250,7 +251,7 @@ TEST_CASE("without a stream the same function computes by itself, and what a lau
   loop.detach(copies);
 }
 
-TEST_CASE("a kernel that is given up before its turn lets its stream go on") {
+TEST_CASE("a kernel that is cancelled before its turn releases its stream") {
   two_on_a_gpu w;
   const auto& x = w.x[0];
   dataflow flow(w.job.loop());
@@ -270,7 +271,7 @@ TEST_CASE("a kernel that is given up before its turn lets its stream go on") {
   CHECK(sent.outcome().code() == errc::cancelled);
 }
 
-TEST_CASE("the two-round ring holds with kernels in streams and batches that know of none") {
+TEST_CASE("the two-round ring computes the right sums with kernels in streams and batches without a stream") {
   using namespace ring_case;
   class ordered_by_buffers final : public device_place {
    public:

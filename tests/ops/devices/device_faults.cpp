@@ -139,8 +139,8 @@ task<> attempted(task<> (*run)(here*), here* h, ending* e) {
 }
 
 /// Two ranks, each set up like a process with a GPU of its own, in the middle of a case.
-struct under_way {
-  explicit under_way(const named_case& c) : what(c) {
+struct exchange {
+  explicit exchange(const named_case& c) : what(c) {
     for (rank_id r = 0; r < 2; ++r) {
       places.push_back(std::make_unique<fake_place>(*w.copies[r], *w.spaces[r]));
       ranks.push_back(std::make_unique<device_rank>(*w.ranks[r], *places[r], gpu, nccl, *w.copies[r]));
@@ -177,7 +177,7 @@ struct under_way {
     for (rank_id r = 0; r < 2 && !limit.is_over(); ++r) reached[r] = runtime::run(w.loop, all_reached(this, r));
   }
   bool both_over() const { return endings[0].over && endings[1].over; }
-  static task<result<>> all_reached(under_way* all, rank_id r) {
+  static task<result<>> all_reached(exchange* all, rank_id r) {
     auto there = co_await attempt(all->places[r]->reached());
     co_return there;
   }
@@ -203,7 +203,7 @@ struct tally {
 };
 
 // Only a fault that the program itself meets, in its own copy or in a wait for its kernels, names no op.
-void note(tally& all, const under_way& of) {
+void note(tally& all, const exchange& of) {
   for (rank_id r = 0; r < 2; ++r) {
     const result<>& how = of.endings[r].how;
     if (!of.endings[r].over || how || how.code() == errc::cancelled) continue;  // cancelled: the test killed this rank
@@ -236,7 +236,7 @@ tally at_each_moment(Fault fault) {
     for (const int turns : {30, 300, 1'000, 4'000}) {
       CAPTURE(c.name);
       CAPTURE(turns);
-      under_way one(c);
+      exchange one(c);
       if (!one.go_on(turns)) continue;
       ++all.struck;
       fault(one);
@@ -246,8 +246,9 @@ tally at_each_moment(Fault fault) {
   return all;
 }
 
-TEST_CASE("a rank that dies in the middle of an op on device buffers ends the other's calls, whose streams go on") {
-  const tally all = at_each_moment([](under_way& one) {
+TEST_CASE(
+    "if a rank dies in the middle of an op on device buffers, the other rank's calls end, and its streams continue") {
+  const tally all = at_each_moment([](exchange& one) {
     one.scopes[1]->cancel();  // the rank stops at once
     one.lost(1, "it was killed", departure::died);
     one.end();
@@ -260,9 +261,8 @@ TEST_CASE("a rank that dies in the middle of an op on device buffers ends the ot
   CHECK(all.named > 30);
 }
 
-TEST_CASE(
-    "a GPU that faults in the middle of an op ends it there by name, the other rank hears of it, and its GPU goes on") {
-  const tally all = at_each_moment([&](under_way& one) {
+TEST_CASE("a GPU fault in the middle of an op is named on its rank, reaches the other rank, and spares the other GPU") {
+  const tally all = at_each_moment([&](exchange& one) {
     one.gpu.launch(static_cast<cuda_stream>(one.places[1]->stream()), 1, [&one] { one.gpu.fault_now(1); });
     one.end();
     REQUIRE_FALSE(one.endings[1].how);
@@ -282,9 +282,8 @@ TEST_CASE(
   CHECK(all.with_config > 10);
 }
 
-TEST_CASE(
-    "memory that runs out in the middle of an op is named on the rank that wants some, and the other one is told") {
-  const tally all = at_each_moment([&](under_way& one) {
+TEST_CASE("if memory runs out in the middle of an op, both ranks end, the errors name it, and all streams continue") {
+  const tally all = at_each_moment([&](exchange& one) {
     one.gpu.memory_left = 0;
     one.end();
     std::string said;

@@ -101,7 +101,7 @@ task<> careless(group_call& g) {
 
 }  // namespace
 
-TEST_CASE("a call on a device comes after the kernels of its caller, and the device itself adds up") {
+TEST_CASE("a group's call on a device runs after the kernels of its caller, and the device itself computes the sum") {
   for (const auto& config : {star(), star(1'000), chain(1'000), tree(), one_shot(), two_shot(1'000)}) {
     CAPTURE(config->id());
     two_members w;
@@ -162,12 +162,12 @@ void check_narrow_sums(const char* type) {
 }
 }  // namespace
 
-TEST_CASE("numbers of 16 bits are added up as floats and rounded, to the same bits on a device and in host memory") {
+TEST_CASE("16-bit numbers are added as floats and rounded, to the same bits on a device and in host memory") {
   check_narrow_sums<f16>("f16");
   check_narrow_sums<bf16>("bf16");
 }
 
-TEST_CASE("a kernel that does not end holds up a call no longer than its time, on all ranks") {
+TEST_CASE("a kernel that does not end delays a group's call only until its timeout, on all ranks") {
   two_members w;
   collective_options op = led_by(0, {star()});
   op.timeout = 300ms;
@@ -187,7 +187,7 @@ TEST_CASE("a kernel that does not end holds up a call no longer than its time, o
   for (rank_id r = 0; r < 2; ++r) CHECK(w.wrong(r) == 0);
 }
 
-TEST_CASE("what a device cannot add up is named, and takes no call's place") {
+TEST_CASE("a sum that a device cannot compute is refused on all ranks, and does not count as a call") {
   two_members w;
   w.declare(led_by(0, {star()}));
   struct larger {
@@ -221,7 +221,7 @@ TEST_CASE("what a device cannot add up is named, and takes no call's place") {
   for (rank_id r = 0; r < 2; ++r) CHECK(w.wrong(r) == 0);
 }
 
-TEST_CASE("numbers of a candidate on a device are compared with the default's, and the caller never gets wrong ones") {
+TEST_CASE("a candidate's sums on a device are compared with the default's, and the caller never gets wrong ones") {
   rank_settings settings = eager_trials();
   settings.constraints.compare_trials = true;
   two_members w(settings);
@@ -245,7 +245,7 @@ TEST_CASE("numbers of a candidate on a device are compared with the default's, a
   CHECK(state()->excluded()[0].why.find("its numbers are not the default's: element 0 is ") != std::string::npos);
 }
 
-TEST_CASE("what a leader does in between finds the sum on its device, and all get what came of it") {
+TEST_CASE("a leader's step in between finds the sum on its device, and all members get the step's result") {
   for (const auto& config : {star(), star(1'000), chain(1'000), tree()}) {
     CAPTURE(config->id());
     two_members w;
@@ -272,7 +272,7 @@ TEST_CASE("what a leader does in between finds the sum on its device, and all ge
   }
 }
 
-TEST_CASE("a block that is given back is not used again while the device still adds up there") {
+TEST_CASE("a freed block of device memory is not reused while the device still adds into it") {
   fake_cuda gpu;
   transports::cuda_copies copies(gpu, 0);
   transports::cuda_space space(copies);

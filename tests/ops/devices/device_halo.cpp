@@ -4,7 +4,7 @@
 
 #include <parley/config.hpp>
 #include <parley/halo.hpp>
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 
 #include <string>
 
@@ -81,8 +81,8 @@ std::size_t exchange_on_both(two_ranks& w, std::vector<halo_plan>& plans, both_f
   return (ahead[0] ? 0U : 1U) + (ahead[1] ? 0U : 1U);
 }
 
-TEST_CASE("ghosts of device fields are packed, moved and unpacked in the order of a stream, while the host waits for "
-          "nothing") {
+TEST_CASE(
+    "ghosts of device fields are packed, moved and unpacked in the order of a stream, and the host waits for nothing") {
   struct shape {
     std::vector<rank_id> ranks;
     bool packed;
@@ -138,7 +138,7 @@ TEST_CASE("ghosts of device fields are packed, moved and unpacked in the order o
   }
 }
 
-TEST_CASE("elements of a mesh on a device go by lists that lie there, too") {
+TEST_CASE("ranks exchange the elements of a device mesh by index lists, without a wait on the host") {
   fake_cuda gpu;
   two_ranks w(gpu, {direct()});
   both_fields f;
@@ -158,7 +158,7 @@ TEST_CASE("elements of a mesh on a device go by lists that lie there, too") {
   }
 }
 
-TEST_CASE("an exchange on a device is awaited before its buffers are packed anew") {
+TEST_CASE("a halo on a device refuses a second exchange before the first has been awaited") {
   fake_cuda gpu;
   two_ranks w(gpu, {direct()});
   device_fields f(gpu);
@@ -168,11 +168,11 @@ TEST_CASE("an exchange on a device is awaited before its buffers are packed anew
   dataflow flow(w.loop);
   const flow_work moving = plan.start(flow, f.stream);
   CHECK_THROWS_WITH(static_cast<void>(plan.start(flow, f.stream)),
-                    doctest::Contains("its last exchange is still under way; await it before"));
+                    doctest::Contains("its last exchange is still in flight; await it before"));
   flow.cancel();
 }
 
-TEST_CASE("fields on a device need a stream, and those in host memory have none") {
+TEST_CASE("a halo refuses fields on a device without a stream, and fields in host memory with one") {
   fake_cuda gpu;
   two_ranks w(gpu, {direct()});
   device_fields f(gpu);

@@ -120,7 +120,7 @@ task<> both(over_a_mover* w, fake_cuda* gpu, std::span<std::byte> from, std::spa
 
 }  // namespace
 
-TEST_CASE("a transport that moves device memory is given it, once no kernel uses it any more") {
+TEST_CASE("a transport that moves device memory gets a buffer only once no kernel uses it, for sends and receives") {
   for (const auto& way : {ucx(), ucx(20'000, 2)}) {
     CAPTURE(way->id());
     fake_cuda gpu;
@@ -143,28 +143,28 @@ TEST_CASE("a transport that moves device memory is given it, once no kernel uses
   }
 }
 
-TEST_CASE("one slow message is no reason to give up a config of device buffers") {
+TEST_CASE("one slow message does not exclude a config of device buffers") {
   fake_cuda gpu;
   const auto from = transports::cuda_memory::on_device(gpu, 0, bytes);
   const auto to = transports::cuda_memory::on_device(gpu, 0, bytes);
   over_a_mover w(gpu, {direct(), ucx()});
-  const auto campaign = [&] {
+  const auto search = [&] {
     const auto all = w.ranks[0]->agreements();
     return all.empty() ? nullptr : all.front().assigned->find(bytes);
   };
   const auto times_tried = [&] {
-    const auto* const c = campaign();
+    const auto* const c = search();
     return c == nullptr || c->book().repetitions.size() < 2 ? 0 : c->book().repetitions[1].size();
   };
   w.movers[0]->slow = [&] { return times_tried() <= 1; };
-  const auto decided = [&] { return campaign() != nullptr && campaign()->is_decided(); };
+  const auto decided = [&] { return search() != nullptr && search()->is_decided(); };
   for (const deadline limit; !decided() && !limit.is_over();) run(w.loop, both(&w, &gpu, from.bytes(), to.bytes(), 20));
   REQUIRE(decided());
   CHECK(times_tried() > 2);
   CHECK(times_tried() % 2 == 0);  // trials come in pairs
 }
 
-TEST_CASE("where the transport moves host memory alone, ucx is no candidate, and the reason says so") {
+TEST_CASE("ucx is no candidate if the transport moves host memory alone, and the reason says so") {
   fake_cuda gpu;
   two_ranks w(gpu, {direct(), ucx()});
   CHECK(ucx()->works_over(*w.wires[0], w.spaces[0].get()).reason().text() ==

@@ -103,7 +103,7 @@ std::string of_missing_nccl() {
 
 }  // namespace
 
-TEST_CASE("what ops on devices say, in whole sentences") {
+TEST_CASE("errors of ops on devices have exactly the expected sentences") {
   buffers b;
   check_sentences({
       {b.of_other_device(), "bad_argument: 4096 bytes at AT, for an op whose buffers lie on device 0, lie on device 1; "

@@ -78,7 +78,7 @@ struct direct_pair : world {
 
 }  // namespace
 
-TEST_CASE("a message that came before its receive is there at once") {
+TEST_CASE("a receive gets a message that was sent before the receive was posted") {
   direct_pair w;
   for (const std::size_t size : {std::size_t{0}, std::size_t{100}, std::size_t{100'000}}) {
     auto& sent = w.send(size);
@@ -93,7 +93,7 @@ TEST_CASE("a message that came before its receive is there at once") {
   }
 }
 
-TEST_CASE("several calls on one tag are matched in their order, whatever their sizes") {
+TEST_CASE("sends and receives on one tag are matched in call order, whatever their sizes") {
   direct_pair w;
   std::vector<seen_call*> got;
   for (std::size_t i = 0; i < 10; ++i) w.send(i % 3 == 0 ? 100'000 + i : i);
@@ -106,7 +106,7 @@ TEST_CASE("several calls on one tag are matched in their order, whatever their s
   }
 }
 
-TEST_CASE("calls are used where tasks are: in when_all, when_any, in a scope, under a deadline") {
+TEST_CASE("a call can be used like a task: in when_all, in when_any, in a scope and under a deadline") {
   direct_pair w;
   const auto all = [](direct_pair& p, std::vector<std::byte>& data, std::vector<std::byte>& into) -> task<> {
     auto [sent, got] = co_await when_all(p.out.send(data, {.to = 1}), p.in.receive(into, {.from = 0}));
@@ -128,7 +128,7 @@ TEST_CASE("calls are used where tasks are: in when_all, when_any, in a scope, un
   CHECK(into == data);
 }
 
-TEST_CASE("a receive that is cancelled while it waits ends at once and leaves its place to the next") {
+TEST_CASE("a waiting receive that is cancelled ends at once and the next receive gets its message") {
   direct_pair w;
   seen_call first;
   std::vector<std::byte> buffer(100);
@@ -160,7 +160,7 @@ TEST_CASE("a call in a cancelled scope does not wait") {
   CHECK(seen.outcome.code() == errc::cancelled);
 }
 
-TEST_CASE("a receive whose payload is on its way keeps its buffer until the transport lets go, cancelled or not") {
+TEST_CASE("a cancelled receive whose payload is in flight ends only when the transport releases its buffer") {
   direct_pair w;
   seen_call seen;
   std::vector<std::byte> buffer(1 << 20);
@@ -176,7 +176,7 @@ TEST_CASE("a receive whose payload is on its way keeps its buffer until the tran
   CHECK(sent.outcome);
 }
 
-TEST_CASE("deadlines: each receive ends at its own, in whatever order they were posted") {
+TEST_CASE("each receive ends at its own deadline, in whatever order the receives were posted") {
   direct_pair w;
   auto& late = w.receive(8, {.from = 0, .timeout = 50ms});
   auto& early = w.receive(8, {.from = 0, .timeout = 10ms});
@@ -192,7 +192,7 @@ TEST_CASE("deadlines: each receive ends at its own, in whatever order they were 
   CHECK(patient.outcome);
 }
 
-TEST_CASE("a send that nobody takes ends at its deadline, once its receiver has let it go") {
+TEST_CASE("a send without a receive times out at its deadline, and a later receive gets send_failed") {
   direct_pair w;
   auto& sent = w.send(1 << 20, {.to = 1, .timeout = 5ms});
   pass(w, 4'000'000);
@@ -204,7 +204,7 @@ TEST_CASE("a send that nobody takes ends at its deadline, once its receiver has 
   CHECK(got.outcome.code() == errc::send_failed);
 }
 
-TEST_CASE("sends past the window wait for it, in their order") {
+TEST_CASE("sends beyond the window of 64 wait for room, and arrive in order") {
   direct_pair w;
   std::vector<seen_call*> sent;
   for (std::size_t i = 0; i < 70; ++i) sent.push_back(&w.send(i + 1));
@@ -219,7 +219,8 @@ TEST_CASE("sends past the window wait for it, in their order") {
   CHECK(sent[69]->outcome);
 }
 
-TEST_CASE("a part that comes twice, poison and a buffer that is too small each end what they should") {
+TEST_CASE("a duplicate part is dropped, and poison or a short part or a too small buffer fails the receive with its "
+          "own error") {
   direct_pair w;
   const auto part = pattern(40, 5);
   auto& first = w.receive(40);
@@ -247,7 +248,7 @@ TEST_CASE("a part that comes twice, poison and a buffer that is too small each e
   CHECK(fine.bytes == 40);
 }
 
-TEST_CASE("a call that is awaited where it is made ends with the death of its peer") {
+TEST_CASE("a receive awaited directly in the user's coroutine fails when its peer dies") {
   direct_pair w;
   seen_call seen;
   std::vector<std::byte> buffer(8);

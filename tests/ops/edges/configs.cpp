@@ -129,13 +129,13 @@ rank_settings eager() {
 
 }  // namespace
 
-TEST_CASE("a config without an implementation for a role says which config and which role") {
+TEST_CASE("making a config without a function for a role fails and names the config and the role") {
   CHECK_THROWS_WITH_AS(made("lonely", nullptr, receive_whole_data),
                        doctest::Contains("config lonely has no implementation for role sender"), failure);
   CHECK_THROWS_WITH_AS(made("lonely", send_whole_data, nullptr), doctest::Contains("role receiver"), failure);
 }
 
-TEST_CASE("configs that cannot be are refused by name") {
+TEST_CASE("impossible configs are refused and named_config restores a config from its id") {
   CHECK_THROWS_AS(chunked(0), failure);
   CHECK_THROWS_AS(chunked(1, 0), failure);
   CHECK_THROWS_AS(by_piece(0), failure);
@@ -170,7 +170,7 @@ TEST_CASE("configs that cannot be are refused by name") {
   }
 }
 
-TEST_CASE("how a GPU is to copy is no config for payloads in host memory, and the reason says so") {
+TEST_CASE("configs that set how a GPU copies are unavailable for payloads in host memory, with that reason") {
   world w(2, eager());
   const std::vector<config_ptr> configs{direct(), put(), put(0, 4, {.kernel_blocks = 16}), get(0, 4, {.streams = 1})};
   const auto all = move_each(w, configs, configs, std::vector<std::size_t>(100, 50'000));
@@ -181,20 +181,20 @@ TEST_CASE("how a GPU is to copy is no config for payloads in host memory, and th
         std::vector<std::string>{"put(kernel_blocks=16)" + why, "get(streams=1)" + why});
 }
 
-TEST_CASE("messages that lie in one piece go as if there were no config by the piece, and say why it is out") {
+TEST_CASE("messages that lie in one piece exclude by_piece with that reason, and the campaign decides without it") {
   world w(2, eager());
   const std::vector<config_ptr> configs{direct(), by_piece(), chunked(4096, 2)};
   const auto all = move_each(w, configs, configs, std::vector<std::size_t>(100, 50'000));
   CHECK(all.failed() == 0);
   CHECK(all.wrong == 0);
-  const auto* campaign = campaign_of(w, "64KiB");
-  REQUIRE(campaign != nullptr);
-  CHECK(campaign->is_decided());
-  REQUIRE(campaign->excluded().size() == 1);
-  CHECK(campaign->excluded().front().why.find("messages lie in one piece") != std::string::npos);
+  const auto* search = search_of(w, "64KiB");
+  REQUIRE(search != nullptr);
+  CHECK(search->is_decided());
+  REQUIRE(search->excluded().size() == 1);
+  CHECK(search->excluded().front().why.find("messages lie in one piece") != std::string::npos);
 }
 
-TEST_CASE("configs of one's own, as a class and as two functions, move every size") {
+TEST_CASE("a user's own config moves every size, as a class and as two functions") {
   const std::vector<std::size_t> sizes{0, 1, 2, 3, 1000, 8193, 100'000, 1 << 20};
   for (const auto& config :
        {config_ptr(std::make_shared<halves>()), made("plain", send_whole_data, receive_whole_data)}) {
@@ -205,7 +205,7 @@ TEST_CASE("configs of one's own, as a class and as two functions, move every siz
   }
 }
 
-TEST_CASE("payloads up to the size that a config says go whole, past its functions, on both sides") {
+TEST_CASE("payloads up to a config's limit are sent whole without calling its functions, on both sides") {
   std::vector<std::size_t> cut;
   world w(2);
   const auto config = std::make_shared<whole_while_small>(cut);
@@ -219,7 +219,7 @@ TEST_CASE("payloads up to the size that a config says go whole, past its functio
 }
 
 TEST_CASE(
-    "a receiver that cuts differently from its sender ends with config_failed, and the next invocations are fine") {
+    "a receiver that cuts a payload differently from its sender fails with config_failed, and empty payloads arrive") {
   for (const receive_function bad : {receive_thirds, receive_from_the_middle, receive_nothing}) {
     world w(2);
     const auto mine = made("askew", send_whole_data, bad);
@@ -238,7 +238,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a sender that sends half of the payload fails by itself and at its receiver") {
+TEST_CASE("a sender function that sends half of the payload fails with config_failed and its receive fails") {
   world w(2);
   const auto mine = made("half", send_first_half_only, receive_whole_data);
   const auto all = move_each(w, {mine}, {mine}, {100, 0, 100'000});
@@ -250,7 +250,7 @@ TEST_CASE("a sender that sends half of the payload fails by itself and at its re
   CHECK_FALSE(all.received[2]);
 }
 
-TEST_CASE("a sender that writes beyond the payload fails and writes nothing") {
+TEST_CASE("a sender function that sends beyond the payload gets bad_argument and its receive gets config_failed") {
   world w(2);
   const auto mine = made("beyond", send_beyond, receive_whole_data);
   const auto all = move_each(w, {mine}, {mine}, {100});
@@ -258,7 +258,8 @@ TEST_CASE("a sender that writes beyond the payload fails and writes nothing") {
   CHECK(all.received[0].code() == errc::config_failed);
 }
 
-TEST_CASE("a default that throws on one side is an error on both, with what it said") {
+TEST_CASE(
+    "a default config that throws on one side fails that side's call with config_failed, and quotes the exception") {
   SUBCASE("at the sender") {
     world w(2);
     const auto mine = made("fire", send_that_throws, receive_whole_data);
@@ -279,7 +280,7 @@ TEST_CASE("a default that throws on one side is an error on both, with what it s
   }
 }
 
-TEST_CASE("a device that fails on one side is no failure of the config, on either side") {
+TEST_CASE("a device failure on one side is reported as device_failed and not as config_failed, on either side") {
   SUBCASE("at the sender") {
     world w(2);
     const auto mine = made("fire", send_on_faulty_device, receive_whole_data);
@@ -289,7 +290,7 @@ TEST_CASE("a device that fails on one side is no failure of the config, on eithe
       CHECK(is(all.received[i], {.code = errc::device_failed, .peer = 0, .config = "fire"}));
     }
   }
-  SUBCASE("at the receiver, which lets the message go, so that its sender need not fail") {
+  SUBCASE("at the receiver, after which the send may still succeed") {
     world w(2);
     const auto mine = made("fire", send_whole_data, receive_on_faulty_device);
     const auto all = move_each(w, {mine}, {mine}, {200'000});
@@ -298,7 +299,7 @@ TEST_CASE("a device that fails on one side is no failure of the config, on eithe
   }
 }
 
-TEST_CASE("a candidate that throws in its rehearsal on one side is not tried, and the others are") {
+TEST_CASE("a candidate whose rehearsal throws on one side is excluded, and the other candidates are tried") {
   for (const bool at_sender : {true, false}) {
     world w(2, eager());
     const auto bad = at_sender ? made("bad", send_that_throws, receive_whole_data)
@@ -307,7 +308,7 @@ TEST_CASE("a candidate that throws in its rehearsal on one side is not tried, an
     const auto all = move_each(w, configs, configs, std::vector<std::size_t>(200, 200'000));
     CHECK(all.failed() == 0);
     CHECK(all.wrong == 0);
-    const auto* c = campaign_of(w, "256KiB");
+    const auto* c = search_of(w, "256KiB");
     REQUIRE(c != nullptr);
     CHECK(c->is_decided());
     CHECK(c->trials() > 0);
@@ -325,7 +326,7 @@ TEST_CASE("a candidate that throws in its rehearsal on one side is not tried, an
   }
 }
 
-TEST_CASE("a candidate that cuts askew or brings wrong data is found out in its rehearsal") {
+TEST_CASE("a rehearsal rejects a candidate that cuts payloads inconsistently or delivers wrong data") {
   world w(2, eager());
   const std::vector configs{direct(), made("askew", send_whole_data, receive_thirds),
                             made("lazy", send_whole_data, receive_nothing)};
@@ -343,7 +344,8 @@ TEST_CASE("a candidate that cuts askew or brings wrong data is found out in its 
   CHECK(warned("lazy", "the rehearsal brought wrong data at byte 0"));
 }
 
-TEST_CASE("a candidate whose sides wait for parts that overlap is found out at once, whichever side cuts where") {
+TEST_CASE(
+    "a rehearsal rejects a candidate whose sides wait for overlapping parts, whichever side's first part is larger") {
   world w(2, eager());
   const std::vector configs{direct(), made("quarters", send_cut_in<2>, receive_cut_in<4>),
                             made("halves", send_cut_in<4>, receive_cut_in<2>)};
@@ -361,7 +363,7 @@ TEST_CASE("a candidate whose sides wait for parts that overlap is found out at o
   CHECK(warned("halves"));
 }
 
-TEST_CASE("a default whose sides wait for parts that overlap fails its receive at once") {
+TEST_CASE("a default config whose sides wait for overlapping parts fails its receive within a second") {
   world w(2);
   const auto mine = made("quarters", send_cut_in<2>, receive_cut_in<4>);
   const time_ns began = w.clock.now();
@@ -371,14 +373,14 @@ TEST_CASE("a default whose sides wait for parts that overlap fails its receive a
   if (!all.sent[0]) CHECK(is(all.sent[0], {.code = errc::config_failed, .config = "quarters"}));
 }
 
-TEST_CASE("a candidate that fails in its first trial costs that call and is never tried again") {
+TEST_CASE("a candidate that fails in its first trial fails only that call and is never tried again") {
   for (const bool at_sender : {true, false}) {
     world w(2, eager());
     const auto bad =
         at_sender ? made("bad", send_good_once, receive_whole_data) : made("bad", send_whole_data, receive_good_once);
     const std::vector configs{direct(), bad, chunked(64_KiB, 4)};
     const auto all = move_each(w, configs, configs, std::vector<std::size_t>(300, 200'000));
-    const auto* c = campaign_of(w, "256KiB");
+    const auto* c = search_of(w, "256KiB");
     REQUIRE(c != nullptr);
     CHECK(c->is_decided());
     CHECK(c->chosen().config != "bad");
@@ -391,7 +393,7 @@ TEST_CASE("a candidate that fails in its first trial costs that call and is neve
   }
 }
 
-TEST_CASE("whichever trial a candidate fails in, the campaign ends and another config wins") {
+TEST_CASE("when a candidate fails in any of its trials, the campaign ends and another config wins") {
   for (int run = 0; run < 24; ++run) {
     const int good = run / 2 + 1;
     const time_ns pause_ns = run % 2 == 0 ? 0 : 1'000'000;  // with the pause, reports arrive between two invocations
@@ -413,7 +415,7 @@ TEST_CASE("whichever trial a candidate fails in, the campaign ends and another c
     pass(w, 2'000'000'000);
     CHECK(all.wrong == 0);
     CHECK(all.failed() == (good_calls_left <= 0 ? 2 : 0));
-    const auto* c = campaign_of(w, "256KiB");
+    const auto* c = search_of(w, "256KiB");
     REQUIRE(c != nullptr);
     CHECK(c->is_decided());
     CHECK(c->chosen().config == "direct");

@@ -105,7 +105,7 @@ struct stages {
 
 }  // namespace
 
-TEST_CASE("what a stage of a pipeline throws is known to all of them, and no run follows") {
+TEST_CASE("an exception in one pipeline stage closes the op on all stages with its text, and no later run computes") {
   for (const std::uint64_t bytes : {1'000U, 500'000U}) {
     for (const std::size_t thrower : {0, 1, 3}) {
       CAPTURE(bytes);
@@ -132,8 +132,7 @@ TEST_CASE("what a stage of a pipeline throws is known to all of them, and no run
   }
 }
 
-TEST_CASE(
-    "a stage whose next one is gone, and that ends since the one before it has failed, says how far its own call was") {
+TEST_CASE("a stage between a failed and a lost stage ends with peer_failed and names the invocation it had reached") {
   stages all(3);
   for (const auto& o : all.run({5, 5, 5})) CHECK(o);
   all.w[1].on_lost(2, "it has crashed");
@@ -150,7 +149,7 @@ TEST_CASE(
                          .quotes = "it has crashed"}));
 }
 
-TEST_CASE("ranks whose op is closed have told each other so in the end, and are silent from then on") {
+TEST_CASE("the ranks of a closed op stop sending control messages, and later calls still fail with closed") {
   bool slow = false;
   std::size_t control_messages = 0;
   memory_link_options links;
@@ -174,7 +173,8 @@ TEST_CASE("ranks whose op is closed have told each other so in the end, and are 
   check_closed(all.run({5, 5, 5}), "layers", "the model is on fire");
 }
 
-TEST_CASE("stages that run other numbers of microbatches are both told, with both, and no run follows") {
+TEST_CASE(
+    "a stage that gets another number of microbatches than it expects names both, and both stages refuse later runs") {
   for (const auto& [first, second] : {std::pair<std::size_t, std::size_t>(4, 6), {6, 4}, {4, 0}, {0, 4}}) {
     CAPTURE(first);
     CAPTURE(second);
@@ -202,7 +202,8 @@ TEST_CASE("stages that run other numbers of microbatches are both told, with bot
   }
 }
 
-TEST_CASE("a run that was cancelled is followed by none, and the other stages hear of it with the next one") {
+TEST_CASE(
+    "a cancelled run closes the pipeline on its own stage at once, and on the others after at most one more run") {
   stages all(3);
   for (const auto& o : all.run({5, 5, 5})) CHECK(o);
   std::vector<result<>> outcomes(3, result<>(errc::pending));
@@ -225,7 +226,7 @@ TEST_CASE("a run that was cancelled is followed by none, and the other stages he
 
 // ---- rings ------------------------------------------------------------------------------------------------------------
 
-TEST_CASE("what a block of one rank throws is known around the ring, and no call follows") {
+TEST_CASE("an exception in one rank's attention block closes the ring on all ranks, and the next call fails on all") {
   using namespace attention_case;
   constexpr rank_id ranks = 4;
   for (const rank_id thrower : {rank_id{0}, rank_id{2}}) {
@@ -283,7 +284,8 @@ task<> exchange_often(dataflow& flow, std::vector<halo_plan>* plans, std::vector
 
 }  // namespace
 
-TEST_CASE("ghosts are never those of another exchange, where one rank has given one up") {
+TEST_CASE(
+    "after one rank's exchange times out no rank gets ghosts of another exchange, and both ranks end with closed") {
   for (const bool in_place : {true, false}) {
     CAPTURE(in_place);
     world w(2);
@@ -327,7 +329,7 @@ TEST_CASE("ghosts are never those of another exchange, where one rank has given 
 
 // ---- groups -----------------------------------------------------------------------------------------------------------
 
-TEST_CASE("a leader that cannot make a call has had it all the same, so that the next ones meet") {
+TEST_CASE("a gather that its leader refuses still counts as a call, so that the next calls match") {
   world w(3);
   collective_options op = led_by(0, {star()});
   op.kind = collective_kind::gather;
@@ -354,7 +356,8 @@ TEST_CASE("a leader that cannot make a call has had it all the same, so that the
   }
 }
 
-TEST_CASE("a sum whose leader asks for more than its config can is over on all ranks, and the next ones meet") {
+TEST_CASE(
+    "an all_reduce whose leader passes a function its config cannot run fails on all ranks, and the next succeeds") {
   world w(3);
   const auto groups = declare_all(w, led_by(0, {one_shot()}));
   for (int i = 0; i < 3; ++i) {

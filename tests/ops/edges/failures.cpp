@@ -50,7 +50,7 @@ struct pair_world : world {
 
 }  // namespace
 
-TEST_CASE("when a peer is lost every pending and every later call says so, with op, rank and invocation") {
+TEST_CASE("after a peer is lost every pending and later receive gets peer_failed, with op, rank and invocation") {
   pair_world w;
   auto& done = w.receive(100);
   w.send(100);
@@ -89,7 +89,7 @@ TEST_CASE("when a peer is lost every pending and every later call says so, with 
   }
 }
 
-TEST_CASE("a receive whose payload could not be fetched does not say that it came") {
+TEST_CASE("a receive whose sender dies before its payload is fetched reports 0 received bytes") {
   for (const config_ptr& config : {direct(), chunked(512_KiB, 2)}) {
     CAPTURE(config->id());
     world w(2);
@@ -110,22 +110,23 @@ TEST_CASE("a receive whose payload could not be fetched does not say that it cam
   }
 }
 
-TEST_CASE("a call that ends for what the other end says of the same invocation names that once") {
+TEST_CASE("a receive error that quotes the peer's error about the same invocation names that invocation once") {
   pair_world w;
   auto& begun = w.receive(1 << 20);
   w.send(1 << 20);
   pass(w, 20'000);
-  w[1].on_lost(0, "it ended with an error: peer_failed: activations 0->1; invocation 0 was under way",
+  w[1].on_lost(0, "it ended with an error: peer_failed: activations 0->1; invocation 0 was in flight",
                departure::failed);
   pass(w, 1'000'000);
   REQUIRE_FALSE(begun);
   const std::string text = begun.reason().text();
-  const std::string words = "invocation 0 was under way";
+  const std::string words = "invocation 0 was in flight";
   CHECK(text.find(words) != std::string::npos);
   CHECK_MESSAGE(text.find(words) == text.rfind(words), text);
 }
 
-TEST_CASE("a rank that ends because another one ended because of a third is told whose end that was, and no more") {
+TEST_CASE(
+    "when a failure spreads along a chain of ranks the last error names its peer and the culprit, and no other rank") {
   constexpr rank_id n = 8;
   world w(n);
   const auto op = [](rank_id from) {
@@ -161,7 +162,7 @@ TEST_CASE("a rank that ends because another one ended because of a third is told
   for (const char* between : {"rank 1 ", "rank 3 ", "rank 5 "}) CHECK(last.find(between) == std::string::npos);
 }
 
-TEST_CASE("whose connection breaks without a word after another loss ended because of that one") {
+TEST_CASE("when a peer vanishes after another rank has died the error names the dead rank as the culprit") {
   world w(3);
   auto op = pair_of({direct()});
   op.edges = {{1, 0}};
@@ -185,12 +186,12 @@ TEST_CASE("whose connection breaks without a word after another loss ended becau
     CHECK(is(outcome, {.code = errc::peer_failed, .peer = 1, .culprit = 2, .quotes = ended}));
 }
 
-TEST_CASE("a send that was under way when its peer was lost names its invocation") {
+TEST_CASE("sends that have not begun when a peer is lost get peer_failed and a later send names its invocation") {
   pair_world w;
   w.receive(100);
   w.send(100);
   pass(w, 1'000'000);
-  auto& under_way = w.send(1 << 20);
+  auto& in_flight = w.send(1 << 20);
   std::vector<result<>*> behind;
   for (int i = 0; i < 5; ++i) behind.push_back(&w.send(1 << 20));
   pass(w, 1'000'000);
@@ -199,7 +200,7 @@ TEST_CASE("a send that was under way when its peer was lost names its invocation
   // The sends that waited for room end at once. The send that the transport holds ends when the transport releases its buffer.
   CHECK(
       is(*behind.back(), {.code = errc::peer_failed, .begun = false, .peer = 1, .whole_bytes = 1 << 20, .culprit = 1}));
-  static_cast<void>(under_way);
+  static_cast<void>(in_flight);
   auto& later = w.send(8);
   pass(w, 1'000'000);
   CHECK(is(later,
@@ -226,8 +227,7 @@ TEST_CASE("losing a rank that has no part in an op changes nothing") {
   CHECK(all.wrong == 0);
 }
 
-TEST_CASE("a receive that nobody sends to ends at its deadline, naming who it waits for and the invocation that it "
-          "would have got") {
+TEST_CASE("a receive without a send times out, and names the awaited rank and the invocation it would have got") {
   pair_world w;
   w.receive(100);
   w.send(100);
@@ -249,7 +249,7 @@ TEST_CASE("a receive that nobody sends to ends at its deadline, naming who it wa
                   .unmet = awaited::message}));
 }
 
-TEST_CASE("a send that nobody makes room for ends at its deadline, naming who has no room") {
+TEST_CASE("a send beyond the window times out, and names the peer that has no room") {
   pair_world w;
   for (int i = 0; i < 64; ++i) w.send(8);
   auto& r = w.send(8, {.to = 1, .timeout = 50ms});
@@ -263,7 +263,7 @@ TEST_CASE("a send that nobody makes room for ends at its deadline, naming who ha
                .unmet = awaited::room}));
 }
 
-TEST_CASE("a large send that nobody receives ends at its deadline, and the next ones are paired rightly") {
+TEST_CASE("a large send without a receive times out, and the next sends and receives still match") {
   pair_world w;
   auto& r = w.send(1 << 20, {.to = 1, .timeout = 50ms});
   pass(w, 200'000'000);
@@ -277,7 +277,7 @@ TEST_CASE("a large send that nobody receives ends at its deadline, and the next 
   CHECK(second);
 }
 
-TEST_CASE("a buffer that is too small is told with both sizes, nothing is written, and the next call is fine") {
+TEST_CASE("a receive into too small a buffer names both sizes and writes nothing, and the next receive succeeds") {
   pair_world w;
   for (const std::size_t size : {std::size_t{100}, std::size_t{1} << 20U}) {
     auto& small = w.receive(size - 1);
@@ -293,7 +293,7 @@ TEST_CASE("a buffer that is too small is told with both sizes, nothing is writte
   }
 }
 
-TEST_CASE("a cancelled receive leaves its message to the next one") {
+TEST_CASE("a cancelled receive leaves its message to the next receive") {
   pair_world w;
   std::vector<std::byte> never_used(100);
   result<> given_up;
@@ -313,7 +313,7 @@ TEST_CASE("a cancelled receive leaves its message to the next one") {
   CHECK(buffer == w.data.back());  // what was sent
 }
 
-TEST_CASE("a cancelled send in flight gives its buffer back before it ends, and its receiver is told") {
+TEST_CASE("a cancelled send in flight releases its buffer before it ends, and its receive gets send_failed") {
   pair_world w;
   auto payload = std::make_unique<std::vector<std::byte>>(pattern(1 << 20, 1));
   result<> given_up(errc::pending);
@@ -330,7 +330,7 @@ TEST_CASE("a cancelled send in flight gives its buffer back before it ends, and 
   CHECK(r.code() == errc::send_failed);
 }
 
-TEST_CASE("the flight recorder holds both ends of every invocation, the last ones when it is full") {
+TEST_CASE("each rank's flight recorder holds its end of the last invocations once the recorder is full") {
   rank_settings s;
   s.policy = actors::tuning_policy::off;
   s.flight_records = 16;

@@ -78,7 +78,7 @@ void throw_at(router& from, rank_id to, std::uint64_t actor, std::uint64_t gener
 
 }  // namespace
 
-TEST_CASE("whatever a rank that holds the key sends to an op of others, it goes on and its campaign ends") {
+TEST_CASE("an op moves its data and ends its campaign, whatever messages an outsider with the key sends") {
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     CAPTURE(seed);
     random_stream dice(seed, 9);
@@ -145,8 +145,7 @@ TEST_CASE("whatever a rank that holds the key sends to an op of others, it goes 
   }
 }
 
-TEST_CASE("whatever number of an error a rank of the op rejects it with, the other one's calls end with an error that "
-          "has a name") {
+TEST_CASE("when a peer rejects the op with any error number, the receive ends with an error that has a name") {
   for (unsigned code = 0; code < 256; ++code) {
     CAPTURE(code);
     virtual_time clock;
@@ -176,7 +175,8 @@ TEST_CASE("whatever number of an error a rank of the op rejects it with, the oth
   }
 }
 
-TEST_CASE("a catalogue of 4,096 configs that no message could hold travels in pieces, and what is common is tuned") {
+TEST_CASE(
+    "a catalogue of 4,096 configs too large for one message is sent in pieces, and the common configs are tuned") {
   world w(2, eager());
   const auto named = [](std::string_view kind, std::size_t i) {
     tuning::config_identity identity{.name = std::string(kind) + std::to_string(i), .wire_class = std::string(kind)};
@@ -206,7 +206,7 @@ TEST_CASE("a catalogue of 4,096 configs that no message could hold travels in pi
   CHECK(in.decision(100'000).config == chunked(16_KiB, 8)->id());
 }
 
-TEST_CASE("configs whose digests collide are left out on both ends, and the others are tuned") {
+TEST_CASE("configs whose digests collide are excluded, and the other configs stay candidates") {
   world w(2, eager());
   const send_function out_of = [](part_sender& o, std::span<const std::byte> d) -> task<> { co_await o.send(0, d); };
   const receive_function into = [](part_receiver& i, std::span<std::byte> d) -> task<> { co_await i.receive(0, d); };
@@ -293,7 +293,7 @@ task<> receive_once(transfer in, std::vector<std::byte>& buffer, result<std::uin
 
 }  // namespace
 
-TEST_CASE("a sender that floods an edge nobody receives on fills no more than a limit, and both ends are told") {
+TEST_CASE("a rank limits what it keeps of a flood on an edge without receives, and both ends get the error full") {
   beside_a_liar job(std::uint64_t{1} << 20U);
   transfer in(*job.mine, pair_of({direct()}));
   std::string told;
@@ -325,7 +325,7 @@ TEST_CASE("a sender that floods an edge nobody receives on fills no more than a 
   CHECK(outcome.code() == errc::full);
 }
 
-TEST_CASE("parts that overlap, or are empty, take no more room than their payload has") {
+TEST_CASE("overlapping parts fail the receive as a breach of S8, and empty parts are ignored") {
   const auto config = chunked(600, 1);
   beside_a_liar job;
   transfer in(*job.mine, pair_of({config}));
@@ -348,7 +348,7 @@ TEST_CASE("parts that overlap, or are empty, take no more room than their payloa
   CHECK(outcome);
 }
 
-TEST_CASE("what a participant says went wrong in its rehearsals is kept up to a limit") {
+TEST_CASE("the leader keeps a participant's rehearsal errors up to a limit of number and length") {
   beside_a_lying_receiver job({direct(), chunked(16_KiB, 2)});
   warmed w;
   w.number = 2;
@@ -377,8 +377,7 @@ struct idle_config final : symmetric_config {
 
 }  // namespace
 
-TEST_CASE(
-    "a participant that says that it warmed what nobody asked it to is named, and its word changes nothing (S3)") {
+TEST_CASE("a participant that claims to have warmed a config that the leader did not ask for commits a breach (S3)") {
   const std::vector configs{direct(), chunked(16_KiB, 2)};
   beside_a_lying_receiver job(configs);
   const blamed seen;
@@ -389,8 +388,7 @@ TEST_CASE(
   CHECK(seen.names == std::vector<std::string>{"S3"});
 }
 
-TEST_CASE(
-    "a decision for what was not warmed here, or not measured by all, is its sender's breach and is not believed") {
+TEST_CASE("a decision for a config not warmed here, or not measured by all, is its sender's breach and is not stored") {
   beside_a_liar job;
   const blamed seen;
   symmetric_options op;
@@ -447,7 +445,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a leader whose stamp names a config that was listed but not warmed here is named (S3), and it does not run") {
+    "a stamp that names a config listed but not warmed here is its leader's breach (S3), and the config is not run") {
   beside_a_liar job;
   const blamed seen;
   const std::vector configs{star(), chain()};

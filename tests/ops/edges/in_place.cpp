@@ -83,7 +83,7 @@ flow_work exchange(dataflow& flow, p2p& pairs, const p2p_operation& out, const p
 
 }  // namespace
 
-TEST_CASE("what goes around a ring in place arrives at every size, in one batch and in two, also of one rank alone") {
+TEST_CASE("buffers sent around a ring in place arrive at every size, in one batch and in two, even with one rank") {
   for (const rank_id ranks : {1U, 2U, 3U, 5U}) {
     for (const std::size_t bytes : sizes) {
       for (const batches n : {batches::one, batches::two}) {
@@ -113,7 +113,7 @@ TEST_CASE("what goes around a ring in place arrives at every size, in one batch 
   }
 }
 
-TEST_CASE("several sends of a buffer and then as many receives into it work at every size") {
+TEST_CASE("several sends of a buffer and then as many receives into it deliver the right bytes at every size") {
   for (const rank_id ranks : {1U, 2U, 3U}) {
     for (const std::size_t bytes : {256U, 20'000U, 1'200'000U}) {
       for (const batches n : {batches::one, batches::two, batches::one_each}) {
@@ -151,7 +151,7 @@ TEST_CASE("several sends of a buffer and then as many receives into it work at e
   }
 }
 
-TEST_CASE("a buffer is sent to both neighbours, and then both send into it") {
+TEST_CASE("a buffer sent to both neighbours and then received from both holds the message of the last receive") {
   for (const rank_id ranks : {2U, 3U, 4U}) {
     for (const std::size_t bytes : {256U, 20'000U}) {
       for (const batches n : {batches::one, batches::two, batches::one_each}) {
@@ -180,7 +180,7 @@ TEST_CASE("a buffer is sent to both neighbours, and then both send into it") {
   }
 }
 
-TEST_CASE("two ranks that use other tags in each direction exchange a buffer several times") {
+TEST_CASE("two ranks exchange a buffer several times with different tags in each direction") {
   for (const std::size_t bytes : {256U, 20'000U}) {
     for (const batches n : {batches::one, batches::two, batches::one_each}) {
       CAPTURE(bytes);
@@ -204,7 +204,7 @@ TEST_CASE("two ranks that use other tags in each direction exchange a buffer sev
   }
 }
 
-TEST_CASE("what both neighbours send comes into one buffer, and is added to what goes to both, at every size") {
+TEST_CASE("messages from both neighbours received into one buffer are added to the buffer that was sent to both") {
   for (const rank_id ranks : {2U, 3U}) {
     for (const std::size_t bytes : {256U, 20'000U}) {
       CAPTURE(ranks);
@@ -243,7 +243,7 @@ TEST_CASE("what both neighbours send comes into one buffer, and is added to what
   }
 }
 
-TEST_CASE("ranges that only overlap are exchanged, too") {
+TEST_CASE("a send and a receive of ranges that overlap in part exchange the right bytes") {
   for (const std::size_t bytes : {300U, 300'000U}) {
     for (const batches n : {batches::one, batches::two}) {
       for (const rank_id ranks : {1U, 2U, 3U}) {
@@ -270,7 +270,7 @@ TEST_CASE("ranges that only overlap are exchanged, too") {
   }
 }
 
-TEST_CASE("halves are swapped with another rank and with oneself, in whatever order the receives are posted") {
+TEST_CASE("a rank swaps the halves of a buffer with another rank and with itself, in either order of its receives") {
   for (const std::size_t bytes : {200U, 200'000U}) {
     for (const rank_id ranks : {1U, 2U}) {
       for (const bool crosswise : {false, true}) {
@@ -306,7 +306,7 @@ TEST_CASE("halves are swapped with another rank and with oneself, in whatever or
   }
 }
 
-TEST_CASE("two buffers in turn are not copied, with one tag and with one for each round, awaited nowhere") {
+TEST_CASE("unawaited rounds that alternate two buffers copy nothing, with one tag and with one tag for each round") {
   for (const bool one_tag : {true, false}) {
     for (const rank_id ranks : {2U, 4U}) {
       CAPTURE(one_tag);
@@ -339,7 +339,7 @@ TEST_CASE("two buffers in turn are not copied, with one tag and with one for eac
   }
 }
 
-TEST_CASE("what computes with the memory of an exchange in place sees it before, or after") {
+TEST_CASE("a computation on the memory of an exchange in place sees the content before the receive, or after it") {
   for (const std::size_t bytes : {100U, 100'000U}) {
     CAPTURE(bytes);
     world w(2, {}, links());
@@ -367,7 +367,7 @@ TEST_CASE("what computes with the memory of an exchange in place sees it before,
   }
 }
 
-TEST_CASE("a receive that is listed before a send of the same memory is sent on") {
+TEST_CASE("a send that is listed after a receive of the same memory forwards the received message") {
   for (const std::size_t bytes : {0U, 100U, 100'000U}) {
     CAPTURE(bytes);
     world w(3, {}, links());
@@ -384,7 +384,8 @@ TEST_CASE("a receive that is listed before a send of the same memory is sent on"
   }
 }
 
-TEST_CASE("a send to oneself of what it is to bring is refused, by name, before anything of its batch has begun") {
+TEST_CASE(
+    "a send to oneself of memory that its own receive would write is refused, before anything of its batch begins") {
   world w(1, {}, links());
   std::vector<std::byte> x = pattern(1000, 1);
   std::vector<std::byte> y = pattern(1000, 2);
@@ -420,8 +421,7 @@ TEST_CASE("a send to oneself of what it is to bring is refused, by name, before 
   CHECK(y == mine_y);
 }
 
-TEST_CASE(
-    "a send to oneself of what it is to bring is refused at once also when the receive came in a batch of before") {
+TEST_CASE("a send to oneself is refused at once if an earlier batch posted the receive that would write its memory") {
   for (const std::size_t bytes : {10U, 1000U, 100'000U}) {
     CAPTURE(bytes);
     world w(1, {}, links());
@@ -460,7 +460,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what came beside its memory is brought in also when the send there ends without a receiver") {
+TEST_CASE("a message for memory that a pending send still reads is delivered after that send has timed out") {
   world w(2, {}, links());
   auto op = op_named("alone");
   op.timeout = 20ms;
@@ -485,7 +485,8 @@ TEST_CASE("what came beside its memory is brought in also when the send there en
   CHECK(x == sent);
 }
 
-TEST_CASE("a receive beside its memory is cancelled like any other, and writes nothing") {
+TEST_CASE(
+    "a receive held back by a send of its memory can be cancelled after its message arrived, and writes nothing") {
   world w(2, {}, links());
   std::vector<std::byte> x = pattern(100'000, 1);
   const std::vector<std::byte> mine = x;
@@ -655,7 +656,7 @@ void check_rounds(std::uint64_t seed) {
 
 // PARLEY_TEST_ROUNDS=N runs N seeds (default 500), and PARLEY_TEST_SEED is the first one (default 1).
 TEST_CASE(
-    "whatever ranges are sent and received in rounds, awaited or not, is what the rounds do one after the other") {
+    "random rounds of sends and receives, awaited or not, give the result of the rounds done one after the other") {
   const auto number = [](const char* name, std::uint64_t otherwise) {
     const char* const told = std::getenv(name);
     return told == nullptr ? otherwise : std::strtoull(told, nullptr, 10);

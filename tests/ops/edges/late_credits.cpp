@@ -30,8 +30,8 @@ struct agreed_on_put : world {
     pass(*this, 1'000'000'000);
     for (int i = 0; i < 100; ++i) call(-20'000);
     pass(*this, 1'000'000'000);
-    REQUIRE(campaign().is_decided());
-    REQUIRE(campaign().chosen().config == "put");
+    REQUIRE(search().is_decided());
+    REQUIRE(search().chosen().config == "put");
   }
   static rank_settings eager_to_try() {
     rank_settings s;
@@ -91,8 +91,8 @@ struct agreed_on_put : world {
     CHECK(std::equal(data.begin(), data.end(), into.begin()));
     std::fill(into.begin(), into.end(), std::byte{0});
   }
-  const actors::search& campaign() { return *campaign_of(*this, "256KiB"); }
-  std::uint64_t late() { return campaign().ran_others(actors::unmet_need::credit_in_time); }
+  const actors::search& search() { return *search_of(*this, "256KiB"); }
+  std::uint64_t late() { return search().ran_others(actors::unmet_need::credit_in_time); }
   std::uint64_t landed() { return links.puts().landed; }
 
   transfer out, in;
@@ -103,7 +103,7 @@ struct agreed_on_put : world {
 
 }  // namespace
 
-TEST_CASE("a decided put whose credit comes late by less than the other config would cost waits for it") {
+TEST_CASE("a decided put waits for a credit that is late by less than the other config would cost") {
   agreed_on_put w;
   const auto before = w.landed();
   for (const time_ns late_ns : {1'000, 30'000, 200'000, 30'000, 300'000}) {
@@ -116,7 +116,8 @@ TEST_CASE("a decided put whose credit comes late by less than the other config w
   CHECK(w.out.to(1).decision(large).ran_other.empty());
 }
 
-TEST_CASE("a decided put whose credit comes too late runs the other config after the affordable wait, and says so") {
+TEST_CASE(
+    "a send without a credit in time runs another config than the decided put, and the sender's decision counts it") {
   agreed_on_put w;
   const auto before = w.landed();
   w.call(5'000'000);
@@ -138,7 +139,7 @@ TEST_CASE("a decided put whose credit comes too late runs the other config after
   CHECK(w.late() == 1);
 }
 
-TEST_CASE("receives that never give a credit cost all their calls together no more than two affordable waits") {
+TEST_CASE("sends whose receives never give a credit wait in total for no more than two affordable waits") {
   agreed_on_put w;
   std::vector<std::byte> other(large);  // not registered, so its receives give no credit
   const auto before = w.landed();
@@ -158,7 +159,7 @@ TEST_CASE("receives that never give a credit cost all their calls together no mo
   CHECK(w.landed() >= before + 1);
 }
 
-TEST_CASE("a call whose credit never comes ends within its time-out") {
+TEST_CASE("a send whose credit never arrives runs the other config and ends within its time-out") {
   agreed_on_put w;
   std::vector<std::byte> other(large);
   w.call_into(other, -20'000, 1'000'000);
@@ -166,7 +167,7 @@ TEST_CASE("a call whose credit never comes ends within its time-out") {
   CHECK(w.late() == 1);
 }
 
-TEST_CASE("sends of one tag that wait for their credits go in their order, and together") {
+TEST_CASE("several sends of one tag wait for their credits at the same time, and all of them put") {
   agreed_on_put w;
   const auto before = w.landed();
   constexpr int several = 4;

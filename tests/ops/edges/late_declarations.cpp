@@ -86,7 +86,7 @@ struct one_on_each_tag {
 
 }  // namespace
 
-TEST_CASE("5,000 messages on as many tags are all there when their receiver declares the op half a second later") {
+TEST_CASE("a receiver that declares the op half a second late gets all of 5,000 messages on as many tags") {
   world w(2);
   one_on_each_tag job(w, 5'000, 96);
   job.send_all();
@@ -98,7 +98,7 @@ TEST_CASE("5,000 messages on as many tags are all there when their receiver decl
   CHECK(job.whole() == 5'000);
 }
 
-TEST_CASE("64 messages from each of 65 senders are all there when their receiver declares the op half a second later") {
+TEST_CASE("a receiver that declares the op half a second late gets 64 messages from each of 65 senders") {
   constexpr rank_id senders = 65;
   constexpr std::size_t each = 64;
   world w(senders + 1);
@@ -127,7 +127,7 @@ TEST_CASE("64 messages from each of 65 senders are all there when their receiver
   CHECK(whole == got.size());
 }
 
-TEST_CASE("a broadcast in 5,000 parts is whole on a member that declares its group half a second later") {
+TEST_CASE("a member that declares its group half a second late gets a whole broadcast of 5,000 parts") {
   world w(2);
   auto op = led_by(0, {star(64)});
   op.kind = collective_kind::broadcast;
@@ -146,7 +146,7 @@ TEST_CASE("a broadcast in 5,000 parts is whole on a member that declares its gro
   CHECK(data[0] == data[1]);
 }
 
-TEST_CASE("what may not be sent early waits at its sender, and comes once the op is declared") {
+TEST_CASE("messages beyond half of early_bytes wait at the sender, and arrive once the receiver declares the op") {
   rank_settings s;
   s.early_bytes = 1 << 20;
   world w(2, s);
@@ -162,7 +162,7 @@ TEST_CASE("what may not be sent early waits at its sender, and comes once the op
   CHECK(job.whole() == 1'000);
 }
 
-TEST_CASE("a send that may not leave early ends at its time-out, and says what is taken and what to do") {
+TEST_CASE("a send beyond the limit of early messages times out, and names the missing declaration and the limit") {
   rank_settings s;
   s.early_bytes = 1 << 20;
   world w(2, s);
@@ -180,7 +180,7 @@ TEST_CASE("a send that may not leave early ends at its time-out, and says what i
                              .quotes = "524288"}));
 }
 
-TEST_CASE("of an op of which more came than is kept before it was declared, both ends are told, and other ops go on") {
+TEST_CASE("an op that sends more than is kept before its declaration gets full on both ranks, and other ops continue") {
   rank_settings s;
   s.early_bytes = 1 << 20;
   world w(2, s);
@@ -221,7 +221,7 @@ TEST_CASE("of an op of which more came than is kept before it was declared, both
   CHECK(little_came == little);
 }
 
-TEST_CASE("a group of which more parts came than are kept before a call was begun ends by name on all its ranks") {
+TEST_CASE("a group that sends more parts ahead than are kept fails with full on all its ranks") {
   world w(2);
   auto op = led_by(0, {star(64)});
   op.kind = collective_kind::broadcast;
@@ -243,7 +243,7 @@ TEST_CASE("a group of which more parts came than are kept before a call was begu
   CHECK(is(outcomes[2], {.code = errc::full, .op = "gradients 0->1", .rank = 0, .role = "leader", .peer = 1}));
 }
 
-TEST_CASE("a receive whose first part came, and none after it, ends at its time-out and says how much is here") {
+TEST_CASE("a receive that gets only its first part times out, and names the bytes that arrived") {
   world w(2);
   auto op = pair_of({chunked(2'048, 4)});
   op.timeout = 8s;

@@ -141,17 +141,17 @@ int left_of_a_rehearsal(late_writes late) {
 
 }  // namespace
 
-TEST_CASE("what a pipeline has made stays where the dead may still write, and goes where they cannot") {
+TEST_CASE("a pipeline keeps its buffers where a dead peer may still write, and frees them where it cannot") {
   CHECK(left_of_a_stage(late_writes::may_land) != 0);
   CHECK(left_of_a_stage(late_writes::fail) == 0);
 }
 
-TEST_CASE("what a halo's plan has made stays where the dead may still write, and goes where they cannot") {
+TEST_CASE("a destroyed halo plan keeps its buffers where a dead peer may still write, and frees them where it cannot") {
   CHECK(left_of_a_block(late_writes::may_land) != 0);
   CHECK(left_of_a_block(late_writes::fail) == 0);
 }
 
-TEST_CASE("what a rehearsal has made stays where the dead may still write, and goes where they cannot") {
+TEST_CASE("a rehearsal keeps its buffers where a dead peer may still write, and frees them where it cannot") {
   CHECK(left_of_a_rehearsal(late_writes::may_land) != 0);
   CHECK(left_of_a_rehearsal(late_writes::fail) == 0);
 }

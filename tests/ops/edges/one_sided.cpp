@@ -97,7 +97,7 @@ struct one_sided_world : world {
     pass(*this, 1'000'000'000);
     return all;
   }
-  const actors::search& campaign() { return *campaign_of(*this, "256KiB"); }
+  const actors::search& search() { return *search_of(*this, "256KiB"); }
   transfer out, in;
 };
 
@@ -128,13 +128,13 @@ class staged_put final : public paired_config {
 
 }  // namespace
 
-TEST_CASE("put is agreed on between registered buffers, and moves every size exactly") {
+TEST_CASE("a pair agrees on put if the receiver's buffer is registered, and put moves every size exactly") {
   one_sided_world w({direct(), put(), put(100'000, 3)});
   const auto tuned = w.tune(side::receiver);
   CHECK(tuned.failed() == 0);
   CHECK(tuned.wrong == 0);
-  REQUIRE(w.campaign().is_decided());
-  CHECK(w.campaign().chosen().config.starts_with("put"));
+  REQUIRE(w.search().is_decided());
+  CHECK(w.search().chosen().config.starts_with("put"));
   CHECK(w.links.puts().landed > 10);
   std::vector<std::size_t> sizes{0, 1, 7, 129, 4095, 8193, large, 199'999, (std::size_t{64} << 20U) + 12'345};
   const auto all = move(w, w.out, w.in, sizes, side::receiver, 77);
@@ -146,13 +146,13 @@ TEST_CASE("put is agreed on between registered buffers, and moves every size exa
   CHECK(joined.pairs > 60);
 }
 
-TEST_CASE("get is agreed on where the sender's buffer is registered, and moves every size exactly") {
+TEST_CASE("a pair agrees on get if the sender's buffer is registered, and get moves every size exactly") {
   one_sided_world w({direct(), get(), get(64_KiB, 2)});
   const auto tuned = w.tune(side::sender);
   CHECK(tuned.failed() == 0);
   CHECK(tuned.wrong == 0);
-  REQUIRE(w.campaign().is_decided());
-  CHECK(w.campaign().chosen().config.starts_with("get"));
+  REQUIRE(w.search().is_decided());
+  CHECK(w.search().chosen().config.starts_with("get"));
   std::vector<std::size_t> sizes{0, 1, 7, 129, 4095, 8193, large, 199'999, (std::size_t{64} << 20U) + 12'345};
   const auto all = move(w, w.out, w.in, sizes, side::sender, 77);
   CHECK(all.failed() == 0);
@@ -160,10 +160,10 @@ TEST_CASE("get is agreed on where the sender's buffer is registered, and moves e
   CHECK(join_flights(w).mismatches == 0);
 }
 
-TEST_CASE("a buffer is got from, however many others were registered after it") {
+TEST_CASE("a get reads a registered buffer, however many others were registered after it") {
   one_sided_world w({direct(), get()});
   CHECK(w.tune(side::sender).failed() == 0);
-  REQUIRE(w.campaign().chosen().config == "get");
+  REQUIRE(w.search().chosen().config == "get");
   auto first = pattern(large, 1);
   const auto registered = w.out.registered(first);
   std::vector<std::vector<std::byte>> others(2 * actors::most_regions, std::vector<std::byte>(64));
@@ -193,7 +193,7 @@ TEST_CASE("a buffer is got from, however many others were registered after it") 
   CHECK(was_got == std::vector<bool>{true, true});
 }
 
-TEST_CASE("without registered memory on the right side the others are tried and decided") {
+TEST_CASE("without a registered receive buffer the search decides for another config than put") {
   for (const side registers : {side::none, side::sender}) {
     one_sided_world w({direct(), put(), chunked(50'000, 4)});
     auto all = w.tune(registers);
@@ -202,17 +202,17 @@ TEST_CASE("without registered memory on the right side the others are tried and 
     all = move(w, w.out, w.in, many, registers);
     pass(w, 1'000'000'000);
     CHECK(all.failed() == 0);
-    REQUIRE(w.campaign().is_decided());
-    CHECK(w.campaign().chosen().config != "put");
+    REQUIRE(w.search().is_decided());
+    CHECK(w.search().chosen().config != "put");
     CHECK(w.links.puts().landed > 0);  // by the rehearsal of put
     CHECK(w.links.puts().landed < 3);
   }
 }
 
-TEST_CASE("once put is agreed on, a receive into other memory runs another config") {
+TEST_CASE("after a decision for put, a receive into unregistered memory runs another config") {
   one_sided_world w({direct(), put()});
   CHECK(w.tune(side::both).failed() == 0);
-  REQUIRE(w.campaign().chosen().config == "put");
+  REQUIRE(w.search().chosen().config == "put");
   const auto before = w.links.puts().landed;
   const auto all = move(w, w.out, w.in, {large, large, large}, side::none);
   CHECK(all.failed() == 0);
@@ -220,17 +220,17 @@ TEST_CASE("once put is agreed on, a receive into other memory runs another confi
   CHECK(w.links.puts().landed == before);
 }
 
-TEST_CASE("a link without one-sided transfers leaves put and get out of the candidates") {
+TEST_CASE("put and get are no candidates on a link without one-sided transfers") {
   auto o = fast_one_sided();
   o.one_sided = memory_link_options::memory::none;
   one_sided_world w({direct(), put(), get()}, std::move(o));
   const auto all = w.tune(side::both);
   CHECK(all.failed() == 0);
-  CHECK(w.campaign().chosen().config == "direct");
+  CHECK(w.search().chosen().config == "direct");
   CHECK(w[0].agreements()[0].assigned->candidates().size() == 1);
 }
 
-TEST_CASE("a rehearsal finds a fence that does nothing, so that put is never assigned") {
+TEST_CASE("a rehearsal detects a fence that does nothing, so that put is no candidate") {
   auto o = fast_one_sided();
   o.fence = memory_link_options::fences::do_nothing;
   one_sided_world w({direct(), put()}, std::move(o));
@@ -240,7 +240,7 @@ TEST_CASE("a rehearsal finds a fence that does nothing, so that put is never ass
   CHECK(w[0].agreements()[0].assigned->candidates().size() == 1);
 }
 
-TEST_CASE("a receiver that computes for six seconds before it gives its credit costs no candidate") {
+TEST_CASE("a receiver whose credit is delayed by six seconds loses no candidate in its rehearsals") {
   auto o = fast_one_sided();
   runtime::executor* clock = nullptr;
   o.delay = [&clock](rank_id from, rank_id, link::channel on) -> time_ns {
@@ -256,7 +256,7 @@ TEST_CASE("a receiver that computes for six seconds before it gives its credit c
   CHECK(w[0].agreements()[0].assigned->candidates().size() == 2);
 }
 
-TEST_CASE("put is agreed on though the credits of a busy receiver are late for a while") {
+TEST_CASE("a pair agrees on put even if a busy receiver's credits are late for a while") {
   auto o = fast_one_sided();
   runtime::executor* clock = nullptr;
   time_ns busy_until = 0;
@@ -271,12 +271,13 @@ TEST_CASE("put is agreed on though the credits of a busy receiver are late for a
   for (; clock->now() < busy_until; sent += many.size())
     CHECK(move(w, w.out, w.in, many, side::receiver).failed() == 0);
   CHECK(sent > 64);
-  CHECK(w.campaign().excluded().empty());
-  for (int i = 0; i < 10 && !w.campaign().is_decided(); ++i) w.tune(side::receiver);
-  CHECK(w.campaign().chosen().config == "put");
+  CHECK(w.search().excluded().empty());
+  for (int i = 0; i < 10 && !w.search().is_decided(); ++i) w.tune(side::receiver);
+  CHECK(w.search().chosen().config == "put");
 }
 
-TEST_CASE("a put that was never possible says for want of what: of registered memory, or of receives that come first") {
+TEST_CASE(
+    "the reason for excluding put names the missing part: registered memory, or receives posted before their sends") {
   struct {
     bool registers;
     const char* words;
@@ -301,25 +302,25 @@ TEST_CASE("a put that was never possible says for want of what: of registered me
       calls.spawn(receive(w.in, buffer));
       run_until(w.clock, [&] { return calls.running() == 0; });
     }
-    REQUIRE(w.campaign().is_decided());
-    REQUIRE(w.campaign().excluded().size() == 1);
-    const std::string& why = w.campaign().excluded().front().why;
+    REQUIRE(w.search().is_decided());
+    REQUIRE(w.search().excluded().size() == 1);
+    const std::string& why = w.search().excluded().front().why;
     CHECK_MESSAGE(why.find(c.words) != std::string::npos, why);
   }
 }
 
-TEST_CASE("a fence that stops to work later shows as wrong data") {
+TEST_CASE("a fence that stops working after the decision for put shows as wrong data") {
   one_sided_world w({direct(), put()});
   CHECK(w.tune(side::both).failed() == 0);
-  REQUIRE(w.campaign().chosen().config == "put");
+  REQUIRE(w.search().chosen().config == "put");
   w.links.options().fence = memory_link_options::fences::do_nothing;
   CHECK(move(w, w.out, w.in, {large, large}, side::both).wrong == 2);
 }
 
-TEST_CASE("the fence of a put is asked for with the put, and answered as soon as that has landed") {
+TEST_CASE("the fence of a put is requested together with the put, and ends one latency after the put has landed") {
   one_sided_world w({direct(), put()});
   CHECK(w.tune(side::both).failed() == 0);
-  REQUIRE(w.campaign().chosen().config == "put");
+  REQUIRE(w.search().chosen().config == "put");
   auto& link = w.links.options();
   link.landing_ns = 0;
   CHECK(move(w, w.out, w.in, {large}, side::both).failed() == 0);
@@ -332,10 +333,10 @@ TEST_CASE("the fence of a put is asked for with the put, and answered as soon as
   CHECK(last->ended_ns - last->began_ns == the_put + link.latency_ns);  // only the answer's latency is added
 }
 
-TEST_CASE("a put that is late, and its fence with it, costs its call and not the peer") {
+TEST_CASE("a put that exceeds its call's time-out fails that call on both ranks, and the next call succeeds") {
   one_sided_world w({direct(), put()});
   CHECK(w.tune(side::both).failed() == 0);
-  REQUIRE(w.campaign().chosen().config == "put");
+  REQUIRE(w.search().chosen().config == "put");
   w.links.options().one_sided_ns_per_byte = 10;  // a put takes 2 ms
   std::vector<std::byte> data(large);
   std::vector<std::byte> buffer(large);
@@ -354,7 +355,8 @@ TEST_CASE("a put that is late, and its fence with it, costs its call and not the
   CHECK(move(w, w.out, w.in, {large}, side::both).failed() == 0);
 }
 
-TEST_CASE("with a fence that fails the peer counts as dead: both ends end with a name, and nothing stays exposed") {
+TEST_CASE(
+    "after a failed fence the sender gets peer_failed and the receiver gets fenced, and no memory stays exposed") {
   // The receiver hears of the failure at once. If that message is lost, the receiver hears of it when it asks why its message is late.
   for (const bool lost : {false, true}) {
     CAPTURE(lost);
@@ -398,10 +400,10 @@ TEST_CASE("with a fence that fails the peer counts as dead: both ends end with a
   }
 }
 
-TEST_CASE("a receive fails where its memory is registered no more, and is not taken for one that a put has filled") {
+TEST_CASE("a receive whose memory is unregistered before the put fails with config_failed, and nothing is written") {
   one_sided_world w({direct(), put()});
   CHECK(w.tune(side::both).failed() == 0);
-  REQUIRE(w.campaign().chosen().config.starts_with("put"));
+  REQUIRE(w.search().chosen().config.starts_with("put"));
   std::vector<std::byte> buffer(large);
   const std::vector<std::byte> data = pattern(large, 1);
   auto into = w.in.registered(buffer);
@@ -418,10 +420,10 @@ TEST_CASE("a receive fails where its memory is registered no more, and is not ta
   CHECK(buffer == std::vector<std::byte>(large));
 }
 
-TEST_CASE("a get whose receive is never posted ends with its timeout, and the receive that follows hears of it") {
+TEST_CASE("a get without a receive times out, and a later receive gets send_failed") {
   one_sided_world w({direct(), get()});
   CHECK(w.tune(side::both).failed() == 0);
-  REQUIRE(w.campaign().chosen().config == "get");
+  REQUIRE(w.search().chosen().config == "get");
   std::vector<std::byte> data = pattern(large, 1);
   const auto from = w.out.registered(data);
   pass(w, 1'000'000);
@@ -437,7 +439,7 @@ TEST_CASE("a get whose receive is never posted ends with its timeout, and the re
   CHECK(received.code() == errc::send_failed);
 }
 
-TEST_CASE("lost control messages cost puts and gets nothing but time") {
+TEST_CASE("puts and gets succeed although every fourth control message is lost") {
   auto o = fast_one_sided();
   std::uint64_t sent = 0;
   o.lose = [&sent](rank_id, rank_id, link::channel on) { return on == link::channel::control && ++sent % 4 == 0; };
@@ -450,7 +452,7 @@ TEST_CASE("lost control messages cost puts and gets nothing but time") {
   CHECK(join_flights(w).mismatches == 0);
 }
 
-TEST_CASE("put and get have names, and none of them can be the default") {
+TEST_CASE("named_config knows put and get with their parameters, and put cannot be the default") {
   CHECK(named_config("put").value()->id() == put()->id());
   CHECK(named_config("put(chunk_bytes=1MiB)").value()->id() == put(1_MiB)->id());
   CHECK(named_config("get(chunk_bytes=1MiB in_flight=2)").value()->id() == get(1_MiB, 2)->id());
@@ -473,7 +475,7 @@ task<> receive_some_too_small(transfer t, std::size_t calls, std::size_t& refuse
 }
 }  // namespace
 
-TEST_CASE("trials whose receiver has too little room hold their search up no longer than those of other configs") {
+TEST_CASE("a search of put or get or chunked ends within 2 s although a third of the receives are too small") {
   for (const config_ptr& config : {chunked(50'000, 4), put(), get()}) {
     CAPTURE(config->id());
     one_sided_world w({direct(), config});
@@ -490,12 +492,12 @@ TEST_CASE("trials whose receiver has too little room hold their search up no lon
     runtime::run(w.clock, both(w.out, w.in, sent, refused));
     pass(w, 1'000'000'000);
     CHECK(refused == calls / 3);
-    CHECK(w.campaign().is_decided());
+    CHECK(w.search().is_decided());
     CHECK(w.clock.now() - began < 2'000'000'000);
   }
 }
 
-TEST_CASE("a mixture in which the sender puts with what is the fastest there has its credits, and wins") {
+TEST_CASE("a mixture of two configs that put gets its credits, and wins as the fastest candidate") {
   memory_link_options o = fast_one_sided();
   o.ns_per_byte = 50;  // 10 ms for each message
   world w(2, eager_to_try(), std::move(o));
@@ -511,7 +513,7 @@ TEST_CASE("a mixture in which the sender puts with what is the fastest there has
     CHECK(all.wrong == 0);
     pass(w, 1'000'000'000);
   }
-  const auto& c = *campaign_of(w, "256KiB");
+  const auto& c = *search_of(w, "256KiB");
   CHECK(c.excluded().empty());
   REQUIRE(c.aggregates().size() == 5);
   for (std::size_t i = 0; i < 4; ++i) CHECK(c.aggregates()[4].time_ns < c.aggregates()[i].time_ns);

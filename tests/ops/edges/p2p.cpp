@@ -53,7 +53,7 @@ std::vector<float> outs(const std::vector<kernel>& all) {
 
 }  // namespace
 
-TEST_CASE("the two-round ring is right to the last bit, in every order of posting, whoever is late") {
+TEST_CASE("the two-round ring gives exact results in every order of posting, whichever rank is late") {
   for (std::uint64_t orders = 0; orders < 16; ++orders) {
     CHECK(outs(ring_of(4, {.receives_first = orders})) == right_of_four);
     if (orders < 4)
@@ -65,7 +65,7 @@ TEST_CASE("the two-round ring is right to the last bit, in every order of postin
   for (rank_id r = 0; r < 4; ++r) CHECK(all[r].a[0] == std::array{4.0F, 3.0F, 6.0F, 9.0F}[r]);
 }
 
-TEST_CASE("the two-round ring holds for one rank, which sends to itself, and for sixty-four") {
+TEST_CASE("the two-round ring gives exact results for one rank that sends to itself, and for 16 to 64 ranks") {
   const auto alone = ring_of(1);
   CHECK(alone[0].out[0] == (2 + 1 / 4096.0F) * (3 * 0.0F + 1));
   for (const rank_id ranks : {16, 32, 64}) {
@@ -77,14 +77,14 @@ TEST_CASE("the two-round ring holds for one rank, which sends to itself, and for
   }
 }
 
-TEST_CASE("the two-round ring at full size adds up") {
+TEST_CASE("the two-round ring gives the right sums with a million elements on each rank") {
   for (const rank_id size : {rank_id{2}, rank_id{4}}) {
     for (const kernel& k : ring_of(size, {}, 1'048'576))
       CHECK(std::accumulate(k.out.begin(), k.out.end(), 0.0) == 1'609'760'640.0);
   }
 }
 
-TEST_CASE("a buffer that a step does not name is read too early, with the results that are known for it") {
+TEST_CASE("a step that does not name a buffer reads it too early, with exactly the predicted wrong results") {
   CHECK(outs(ring_of(4, {.what = lacks::reading_y1})) ==
         std::vector<float>{4.0009765625F, 3.000732421875F, 6.00146484375F, 9.002197265625F});
   CHECK(outs(ring_of(4, {.what = lacks::reading_y0})) ==
@@ -107,7 +107,7 @@ task<> in_the_order_of_a_queue(dataflow* flow, p2p pairs, std::array<int, 2>* ca
 
 }  // namespace
 
-TEST_CASE("what a queue computes after it waits on a batch comes after all of the batch, without naming a buffer") {
+TEST_CASE("a computation in a queue that waits on a batch runs after the whole batch, without naming a buffer") {
   world w(2);
   const std::array<int, 2> sent{3, 4};
   std::array<int, 2> came{};
@@ -123,7 +123,7 @@ TEST_CASE("what a queue computes after it waits on a batch comes after all of th
   CHECK(seen[1] == 7);
 }
 
-TEST_CASE("tags are honoured, several messages are in flight, and one of a batch can be waited for alone") {
+TEST_CASE("several messages of a batch are matched by their tags, and a program can wait for one operation alone") {
   world w(2);
   std::array<int, 3> sent{10, 11, 12};
   std::array<int, 3> got{};
@@ -161,7 +161,7 @@ task<> send_short_ones(dataflow* flow, p2p pairs, std::array<int, 3>* sent) {
 }
 }  // namespace
 
-TEST_CASE("a short message that waits for nothing has left when its batch is started, and its buffer is free") {
+TEST_CASE("a short send without dependencies has left when its batch is started, and its buffer is free") {
   world w(2);
   std::array<int, 3> sent{10, 11, 12};
   std::array<int, 3> got{};
@@ -175,7 +175,7 @@ TEST_CASE("a short message that waits for nothing has left when its batch is sta
   CHECK(got == std::array{10, 11, 13});
 }
 
-TEST_CASE("what leaves at once from a copy is counted as copied, and only what its link takes so leaves at once") {
+TEST_CASE("a send of more than 128 bytes counts as copied, but only if its link accepts it as a short message") {
   for (const std::size_t bytes : {128U, 129U, 2048U, 2049U}) {
     CAPTURE(bytes);
     memory_link_options links;
@@ -215,7 +215,7 @@ task<> send_while_it_breaks(dataflow* flow, p2p pairs, bool* broken, std::vector
 }
 }  // namespace
 
-TEST_CASE("a short message that the transport does not take fails its part of the batch, and says which it was") {
+TEST_CASE("a short send that the transport refuses fails and names its invocation, and the next send succeeds") {
   bool broken = false;
   memory_link_options links;
   links.breaks = [&](rank_id from, rank_id, link::channel on) {
@@ -237,7 +237,7 @@ TEST_CASE("a short message that the transport does not take fails its part of th
   CHECK(got == std::array{1, 2});
 }
 
-TEST_CASE("a message keeps its place among those of its tag while it waits for its data") {
+TEST_CASE("a send that waits for its data keeps its place among the messages of its tag") {
   world w(2);
   std::array<int, 2> sent{0, 11};
   std::array<int, 2> got{};
@@ -258,7 +258,7 @@ TEST_CASE("a message keeps its place among those of its tag while it waits for i
   CHECK(got == std::array{10, 11});
 }
 
-TEST_CASE("a rank sends to itself with one copy, in either order, and nothing is written where it does not fit") {
+TEST_CASE("a rank sends to itself with one copy, in either order, and writes nothing if the receive is too small") {
   world w(1);
   const std::vector<int> sent{1, 2, 3};
   std::vector<int> got(3);
@@ -289,7 +289,7 @@ TEST_CASE("a rank sends to itself with one copy, in either order, and nothing is
   CHECK(used.copied_bytes() == 2 * 12);
 }
 
-TEST_CASE("tags that are used no more are forgotten, those of sends to oneself, too") {
+TEST_CASE("tags that are no longer used are forgotten, including those of sends to oneself") {
   world w(2);
   const auto op = p2p_options{.name = "pairs", .configs = {direct()}};
   const program each = [](dataflow& flow, ops::rank& self, p2p& pairs) -> task<> {
@@ -306,7 +306,7 @@ TEST_CASE("tags that are used no more are forgotten, those of sends to oneself, 
   for (const auto& outcome : run_each(w, {each, each}, op)) CHECK(outcome);
 }
 
-TEST_CASE("what comes with its message is copied, and counted; what is long goes into the caller's buffer") {
+TEST_CASE("the receiver copies and counts a short message, and gets a long one directly in the caller's buffer") {
   world w(2);
   const std::vector<std::byte> sent(100'000, std::byte{3});
   std::vector<std::byte> got(100'000);
@@ -331,7 +331,7 @@ TEST_CASE("what comes with its message is copied, and counted; what is long goes
   CHECK(used[0].copied_bytes() == 0);
 }
 
-TEST_CASE("batches differ from rank to rank, skip ranks, and hold messages of no bytes") {
+TEST_CASE("batches may differ from rank to rank, skip ranks and hold empty messages") {
   world w(4);
   std::array<std::array<int, 4>, 4> got{};
   std::array<int, 4> values{100, 101, 102, 103};
@@ -358,7 +358,7 @@ TEST_CASE("batches differ from rank to rank, skip ranks, and hold messages of no
   CHECK(got[1][3] == 0);
 }
 
-TEST_CASE("a group of some ranks exchanges among itself; the others have no part in it") {
+TEST_CASE("an op of some ranks exchanges messages among them; on all other ranks it is idle and refuses batches") {
   world w(4);
   auto op = pairs_named("some");
   op.ranks = {1, 3};
@@ -381,7 +381,8 @@ TEST_CASE("a group of some ranks exchanges among itself; the others have no part
   CHECK(w[2].flow_messages() == 0);
 }
 
-TEST_CASE("an orphan receive, a tag that is never sent and a rank outside of the op are named") {
+TEST_CASE("a receive from a rank without an edge is refused by name, and a receive of an unsent tag times out with "
+          "that tag") {
   world w(3);
   auto op = pairs_named("orphans");
   op.timeout = 40ms;
@@ -407,7 +408,7 @@ TEST_CASE("an orphan receive, a tag that is never sent and a rank outside of the
   CHECK(other == 5);
 }
 
-TEST_CASE("what was to come from a rank that has died fails what needs it, and nothing else") {
+TEST_CASE("a message lost with a dead rank fails the computation that needs it, and no other") {
   world w(2);
   int got = 7;
   int sum = 0;
@@ -435,7 +436,7 @@ TEST_CASE("what was to come from a rank that has died fails what needs it, and n
   CHECK(beside);
 }
 
-TEST_CASE("a batch without coroutines is tested and waited for from outside") {
+TEST_CASE("a program without coroutines can test a batch and wait for it") {
   world w(2);
   std::vector<float> sent(10'000, 1.5F);
   std::vector<float> got(10'000);
@@ -451,7 +452,7 @@ TEST_CASE("a batch without coroutines is tested and waited for from outside") {
   CHECK(in.bytes() == 40'000);
 }
 
-TEST_CASE("a batch begins after what is in its compute queue, and ends in time or not at all") {
+TEST_CASE("a batch starts after the work in its compute queue, and fails at its time-out") {
   world w(2);
   int sent = 0;
   int got = 0;
@@ -493,13 +494,13 @@ TEST_CASE("every pair tunes itself while batches flow") {
   for (const auto& o : run_each(w, {many(0), many(1), many(2)}, pairs_named("tuned"))) CHECK(o);
   CHECK(join_flights(w).mismatches == 0);
   for (rank_id r = 0; r < 3; ++r) {
-    const auto* campaign = campaign_of(w, "128KiB", r);
-    REQUIRE(campaign != nullptr);
-    CHECK(campaign->is_decided());
+    const auto* search = search_of(w, "128KiB", r);
+    REQUIRE(search != nullptr);
+    CHECK(search->is_decided());
   }
 }
 
-TEST_CASE("declarations of pairs that cannot be are named") {
+TEST_CASE("impossible p2p declarations are refused and the reason names the wrong rank or edge") {
   world w(2);
   auto op = pairs_named("bad");
   op.ranks = {0, 2};

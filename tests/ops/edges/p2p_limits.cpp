@@ -105,8 +105,7 @@ task<> send_late(dataflow* flow, p2p pairs, std::array<int, 2>* values) {
 
 }  // namespace
 
-TEST_CASE(
-    "one operation of a batch is cancelled: the others go on, and the message that it waited for goes to the next") {
+TEST_CASE("cancelling one operation of a batch leaves the others running, and a later receive gets its message") {
   world w(2);
   std::array<int, 2> values{11, 12};
   receives r;
@@ -149,7 +148,7 @@ task<> send_one_late(dataflow* flow, p2p pairs, const int* value) {
 
 }  // namespace
 
-TEST_CASE("a batch is cancelled: all of its operations end at once, and another batch goes on") {
+TEST_CASE("cancelling a batch ends all of its operations at once, and another batch continues") {
   world w(2);
   const int value = 14;
   receives r;
@@ -201,7 +200,7 @@ task<> receive_late(dataflow* flow, p2p pairs, large_send* s) {
 
 }  // namespace
 
-TEST_CASE("a send that is cancelled before its receive is posted tells the receive, and the next one comes whole") {
+TEST_CASE("a receive posted after its send was cancelled gets send_failed, and the next message arrives whole") {
   for (const auto& config : {direct(), chunked(16_KiB, 2)}) {  // for 100 kB: a small payload leaves at once
     CAPTURE(config->id());
     world w(2);
@@ -240,7 +239,8 @@ task<> send_after(dataflow* flow, p2p pairs, const int* value, time_ns span) {
 
 }  // namespace
 
-TEST_CASE("operations have deadlines of their own, and a batch one for all; what came in time stays") {
+TEST_CASE(
+    "an operation ends at its own deadline or at its batch's, and a message that arrived in time stays received") {
   world w(2);
   const int value = 12;
   receives r;
@@ -274,7 +274,7 @@ task<> send_in_time(dataflow* flow, p2p pairs, large_send* s, bool by_batch) {
 
 }  // namespace
 
-TEST_CASE("a send that nobody takes ends at its own deadline, or at that of its batch") {
+TEST_CASE("a send without a receive times out at its own deadline, or at its batch's") {
   for (const bool by_batch : {false, true}) {
     CAPTURE(by_batch);
     world w(2);
@@ -312,7 +312,7 @@ task<> orphans(dataflow* flow, p2p pairs, receives* r) {
 
 }  // namespace
 
-TEST_CASE("a receive from oneself that nobody sends ends in time, by its name, and writes nothing") {
+TEST_CASE("an unmatched send or receive to oneself times out at its deadline, names its tag, and writes nothing") {
   world w(1);
   auto op = pairs_named("self");
   op.timeout = std::chrono::nanoseconds(40 * ms);
@@ -337,7 +337,7 @@ TEST_CASE("a receive from oneself that nobody sends ends in time, by its name, a
 
 // ---- no bytes, and too much room --------------------------------------------------------------------------------------
 
-TEST_CASE("messages of no bytes keep their places among others of their tag, also to oneself") {
+TEST_CASE("empty messages keep their places among the messages of their tag, even to oneself") {
   const std::vector<std::size_t> sizes{0, 8, 0, 0, 100'000, 0, 1, 0};
   for (const auto& config : {direct(), chunked(4_KiB, 2)}) {
     CAPTURE(config->id());
@@ -384,7 +384,7 @@ TEST_CASE("messages of no bytes keep their places among others of their tag, als
   }
 }
 
-TEST_CASE("a receive with more room than its message leaves the rest, and all around it, untouched") {
+TEST_CASE("a receive larger than its message leaves the rest of its buffer and the memory around it untouched") {
   for (const auto& config : {direct(), chunked(4_KiB, 2)}) {
     for (const std::size_t size : {std::size_t{5}, std::size_t{100'000}}) {
       CAPTURE(config->id());
@@ -454,7 +454,7 @@ task<> receive_rounds(dataflow* flow, p2p pairs, one_sided_rounds* all) {
 
 }  // namespace
 
-TEST_CASE("a put or a get writes no more than its message, and nothing where that does not fit") {
+TEST_CASE("a put or a get writes only its message, and nothing if the message does not fit") {
   rank_settings s;
   s.plan.budget_fraction = 1e9;
   memory_link_options links;
@@ -507,8 +507,7 @@ task<> send_both(dataflow* flow, p2p pairs, too_small* t) {
 }  // namespace
 
 TEST_CASE(
-    "a message that is larger than its receive is not written at all, which both ends hear of, and the one behind it "
-    "comes whole") {
+    "a message larger than its receive is not written, both ranks get buffer_too_small, and the next one arrives") {
   for (const auto& config : {direct(), chunked(16_KiB, 2)}) {  // for 100 kB: a small payload leaves at once
     CAPTURE(config->id());
     world w(2);
@@ -535,7 +534,7 @@ TEST_CASE(
                                  .whole_bytes = 100'000,
                                  .quotes = "50000"}));
     CHECK(t.sent[1].outcome);
-    for (const auto& campaign : w[0].agreements()[0].assigned->searches()) CHECK(campaign->excluded().empty());
+    for (const auto& search : w[0].agreements()[0].assigned->searches()) CHECK(search->excluded().empty());
   }
 }
 
@@ -569,8 +568,7 @@ task<> receive_short(dataflow* flow, p2p pairs, refused_later* all) {
 }  // namespace
 
 TEST_CASE(
-    "a send that was over when its receiver refused it is told by the next one, whose own message comes; the last one "
-    "when its rank leaves") {
+    "a refusal of a send that has ended fails the next send, whose message arrives; the last one is listed at exit") {
   world w(2);
   refused_later all;
   for (std::size_t i = 0; i < short_calls; ++i) all.into[i].assign(i == 1 || i == 2 ? 8 : 3, 0);
@@ -653,7 +651,7 @@ std::array<result<>, 2> exchange_of(std::size_t count, rank_id receiver = 1) {
 
 }  // namespace
 
-TEST_CASE("elements of another type than were sent are refused, with both types on both ranks; bytes go with all") {
+TEST_CASE("a receive of another element type is refused on both ranks with both types; bytes and char types match") {
   const auto differ = exchange_of<float, std::int32_t>(100'000);
   for (rank_id r = 0; r < 2; ++r)
     for (const char* type : {"which is for i32 elements, and the message has f32 elements",
@@ -677,7 +675,7 @@ TEST_CASE("elements of another type than were sent are refused, with both types 
   }
 }
 
-TEST_CASE("a send to oneself that has no room in its receive fails as that does") {
+TEST_CASE("a send to oneself that does not fit its receive fails with buffer_too_small on both sides") {
   world w(1);
   const std::vector<std::byte> data = pattern(100, 1);
   guarded_bytes into(50);

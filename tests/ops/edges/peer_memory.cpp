@@ -116,7 +116,8 @@ void rank_2_dies() {
   }
 }
 
-TEST_CASE("a rank that dies in the middle of calls ends those of the others, whose streams go on") {
+TEST_CASE(
+    "a rank that dies in the middle of calls ends the others' calls with peer_failed, and their streams do not hang") {
   rank_2_dies<examples::gathered_shards>();
   rank_2_dies<examples::scattered_sums>();
 }
@@ -133,7 +134,7 @@ void rank_2_returns() {
   }
 }
 
-TEST_CASE("a rank that leaves after its last call is not missed in that one") {
+TEST_CASE("a rank that leaves after its last call does not fail that call on the other ranks") {
   rank_2_returns<examples::gathered_shards>();
   rank_2_returns<examples::scattered_sums>();
 }
@@ -150,12 +151,13 @@ void gpu_faults() {
   CHECK_THROWS_WITH_AS(all.call({copy_way::push, 2, 1}, {0}), doctest::Contains("cudaErrorIllegalAddress"), failure);
 }
 
-TEST_CASE("a GPU that faults in the middle of calls ends them with its words") {
+TEST_CASE("a GPU fault in the middle of calls ends them with device_failed and quotes CUDA's error") {
   gpu_faults<examples::gathered_shards>();
   gpu_faults<examples::scattered_sums>();
 }
 
-TEST_CASE("a rank without memory for its shards says so, and those that wait to meet it are told that it is gone") {
+TEST_CASE(
+    "a rank without memory for its shards throws CUDA's error, and a rank that waits to meet it gets peer_failed") {
   fake_cuda gpu;
   two_ranks w(gpu, {configs::direct()}, nullptr, 2);
   examples::gathered_shards first(*w.copies[0], *w.spaces[0], {0, 2, 10, row_bytes});

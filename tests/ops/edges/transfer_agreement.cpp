@@ -48,7 +48,7 @@ TEST_CASE("a pair agrees on a config while its messages flow") {
   const std::vector<std::size_t> sizes(400, 1 << 20);
   const auto configs = std::vector{direct(), chunked(64_KiB, 1), chunked(256_KiB, 4)};
   CHECK(run(w.clock, both(w, configs, configs, sizes)) == 0);
-  const auto* c = campaign_of(w, "1MiB");
+  const auto* c = search_of(w, "1MiB");
   REQUIRE(c != nullptr);
   CHECK(c->where() == actors::search::stage::decided);
   CHECK(c->trials() > 0);
@@ -57,7 +57,7 @@ TEST_CASE("a pair agrees on a config while its messages flow") {
   CHECK(w[2].mail().statistics().sent == 0);
 }
 
-TEST_CASE("every size arrives whole, also zero bytes and into larger buffers") {
+TEST_CASE("messages of every size arrive whole, including empty ones and those in larger buffers") {
   world w(2);
   const auto configs = std::vector{direct(), chunked(1_MiB, 2), chunked(1000, 3)};
   CHECK(run(w.clock, both(w, configs, configs, {0, 1, 7, 8192, 8193, 1 << 20, (1 << 20) + 1, (4 << 20) + 12345, 0, 3},

@@ -73,7 +73,7 @@ std::string of_receive_from_lost_rank() {
   w[1].on_lost(0, "killed by signal 9");
   return w.text_of(r);
 }
-std::string of_receive_under_way_from_lost_rank() {
+std::string of_receive_in_flight_from_lost_rank() {
   two_ends w;
   const auto& r = w.receive(1 << 20);
   w.send(1 << 20);
@@ -184,7 +184,7 @@ std::string of_itself(std::size_t sent, std::size_t taken) {
 
 }  // namespace
 
-TEST_CASE("what the errors of edges say, in whole sentences") {
+TEST_CASE("the errors of edges have exactly the listed sentences") {
   check_sentences({
       {of_unmet_receive(),
        "timeout: activations 0->1, on rank 1 (receiver): a receive of up to 100 bytes from rank 0, tag 0, was not met: "
@@ -192,9 +192,9 @@ TEST_CASE("what the errors of edges say, in whole sentences") {
       {of_receive_from_lost_rank(),
        "peer_failed: activations 0->1, on rank 1: rank 0 is gone: killed by signal 9; restart the job to continue; a "
        "receive of up to 100 bytes from rank 0, tag 0, was not met: invocation 0 had not begun"},
-      {of_receive_under_way_from_lost_rank(),
+      {of_receive_in_flight_from_lost_rank(),
        "peer_failed: activations 0->1, on rank 1: rank 0 is gone: killed by signal 9; restart the job to continue; "
-       "invocation 0 was under way"},
+       "invocation 0 was in flight"},
       {of_send_without_room(),
        "timeout: activations 0->1, on rank 0 (sender): rank 1 has no room: it has not posted the receives for what was "
        "sent before; a send of 8 bytes, tag 0, had not begun: invocation 64 would have been the next one; rank 1 has "

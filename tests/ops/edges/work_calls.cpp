@@ -24,7 +24,7 @@ struct started_pair : world {
 
 }  // namespace
 
-TEST_CASE("started calls move every size, both ends driven by either one's wait") {
+TEST_CASE("started calls move every size, and the wait for the receive drives both ends") {
   started_pair w;
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{5000}, std::size_t{1} << 20U}) {
     const auto data = pattern(size, size);
@@ -38,7 +38,7 @@ TEST_CASE("started calls move every size, both ends driven by either one's wait"
   }
 }
 
-TEST_CASE("a started receive that is destroyed or times out leaves its message to the next one") {
+TEST_CASE("a started receive that is destroyed or times out leaves its message to the next receive") {
   started_pair w;
   const auto data = pattern(300, 1);
   std::vector<std::byte> unused(300);
@@ -53,7 +53,7 @@ TEST_CASE("a started receive that is destroyed or times out leaves its message t
   CHECK(unused == std::vector<std::byte>(300));
 }
 
-TEST_CASE("a call to a rank that this one has no edge with is refused where it is started") {
+TEST_CASE("a send to a rank without an edge to it is refused when it is started") {
   started_pair w;
   const auto data = pattern(8, 1);
   CHECK_THROWS_AS(static_cast<void>(w.in.start_send(data, {.to = 0})), failure);

@@ -8,7 +8,7 @@
 
 #include <parley/config.hpp>
 #include <parley/halo.hpp>
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 
 #include <doctest/doctest.h>
 
@@ -41,7 +41,7 @@ std::size_t wrong_after(const halo_options& op, std::vector<std::uint64_t> cells
 
 }  // namespace
 
-TEST_CASE("ghosts hold what the neighbours have, in one, two and three dimensions, to faces or to all 26") {
+TEST_CASE("ghosts hold the neighbours' cells in one, two and three dimensions, across faces and across corners") {
   for (const auto reach : {halo_reach::faces, halo_reach::corners}) {
     for (const bool wraps : {false, true}) {
       const auto with = [&](std::vector<rank_id> ranks) {
@@ -61,7 +61,7 @@ TEST_CASE("ghosts hold what the neighbours have, in one, two and three dimension
   }
 }
 
-TEST_CASE("a field with more cells than any memory has, as negative numbers say, is refused") {
+TEST_CASE("a field with more cells than any memory holds is refused, for example one with a negative size") {
   world w(1);
   std::vector<double> u(64);
   std::size_t ops = 0;
@@ -86,7 +86,7 @@ TEST_CASE("a field with more cells than any memory has, as negative numbers say,
   CHECK(plan_with({6, 6}, {}).sent_bytes() != 0);
 }
 
-TEST_CASE("in the midst of 27 blocks one has 26 different neighbours") {
+TEST_CASE("the middle one of 27 blocks has 26 different neighbours") {
   for (const bool wraps : {false, true}) {
     auto op = rims({3, 3, 3});
     op.reach = halo_reach::corners;
@@ -117,7 +117,7 @@ task<> look_in_the_flow(dataflow& flow, halo_plan* plan, const std::vector<doubl
 
 }  // namespace
 
-TEST_CASE("a step that reads a field whose ghosts were packed comes after they are unpacked") {
+TEST_CASE("a computation that reads a field runs after the field's packed ghosts have been unpacked") {
   world w(2);
   std::vector<std::vector<double>> u(2, std::vector<double>(5 * 4, -1));
   std::vector<std::vector<double>> seen(2, std::vector<double>(5 * 4));
@@ -194,7 +194,8 @@ std::vector<after_a_failure> exchange_twice(two_blocks& w, std::span<const doubl
 
 }  // namespace
 
-TEST_CASE("an exchange whose ghosts a failed step was to write fails with it, and the next one in that flow does not") {
+TEST_CASE(
+    "an exchange fails if a failed computation was to write its ghosts, and the next exchange in that flow succeeds") {
   two_blocks w;
   const auto both = exchange_twice(w, std::span(w.u[0]).subspan(3 * 4 + 3, 1));
   CHECK(both[0].outcomes[0].code() == errc::exception);
@@ -204,7 +205,7 @@ TEST_CASE("an exchange whose ghosts a failed step was to write fails with it, an
   CHECK(w.wrong_ghosts() == 0);
 }
 
-TEST_CASE("what a failed step was to write does not leave packed, either, and none of the ranks goes on without it") {
+TEST_CASE("cells that a failed computation was to write are not sent, and the op is closed on both ranks") {
   two_blocks w;
   const auto before = w.u;
   const auto both = exchange_twice(w, std::span(w.u[0]).subspan(2 * 4 + 2, 1));
@@ -232,7 +233,8 @@ task<> write_and_exchange(dataflow& flow, two_blocks* w, rank_id r, int times) {
 
 }  // namespace
 
-TEST_CASE("what leaves packed is what earlier steps have written, of several exchanges that nobody awaits in between") {
+TEST_CASE(
+    "the last of several unawaited exchanges sends the values that earlier computations wrote, in the same flow") {
   two_blocks w;
   constexpr int times = 5;
   scope all(w.clock);
@@ -242,7 +244,7 @@ TEST_CASE("what leaves packed is what earlier steps have written, of several exc
   CHECK(w.wrong_ghosts() == 0);
 }
 
-TEST_CASE("where nothing is under way what leaves packed is read within start, in code that is no coroutine, too") {
+TEST_CASE("without pending work start packs the cells before it returns, even outside a coroutine") {
   two_blocks w;
   const auto before = w.u;
   dataflow first(w.clock), second(w.clock);
@@ -296,7 +298,7 @@ task<> cancelled_in_front(two_blocks* w, result<>* joined) {
 
 }  // namespace
 
-TEST_CASE("a plan whose flow was torn down when its messages were over is used again") {
+TEST_CASE("a plan can be used again after its flow was destroyed once its messages had arrived") {
   two_blocks w;
   std::vector<result<>> again(2, result<>(errc::pending));
   scope all(w.clock);
@@ -306,7 +308,7 @@ TEST_CASE("a plan whose flow was torn down when its messages were over is used a
   CHECK(w.wrong_ghosts() == 0);
 }
 
-TEST_CASE("who has awaited an exchange that was cancelled before it was packed has been told all of it") {
+TEST_CASE("joining a flow succeeds after its exchange was cancelled before packing and its outcome was awaited") {
   two_blocks w;
   result<> joined = errc::pending;
   scope all(w.clock);
@@ -315,8 +317,7 @@ TEST_CASE("who has awaited an exchange that was cancelled before it was packed h
   CHECK(joined);
 }
 
-TEST_CASE(
-    "an exchange is not started in a second flow while the first one is under way, and may be when that is over") {
+TEST_CASE("an exchange cannot start in a second flow while it runs in the first one, and can once it has ended there") {
   two_blocks w;
   std::vector<result<>> outcomes(2, result<>(errc::pending));
   const auto twice = [](halo_plan* plan, result<>* second) -> task<> {
@@ -324,7 +325,7 @@ TEST_CASE(
     dataflow first(here);
     dataflow other(here);
     auto moving = plan->start(first);
-    CHECK_THROWS_WITH_AS(plan->open(other), doctest::Contains("is still under way, in another flow"), failure);
+    CHECK_THROWS_WITH_AS(plan->open(other), doctest::Contains("is still in flight, in another flow"), failure);
     try {
       auto at_once = plan->start(other);
       *second = {};
@@ -338,11 +339,11 @@ TEST_CASE(
   scope all(w.clock);
   for (rank_id r = 0; r < 2; ++r) all.spawn(twice(&w.plans[r], &outcomes[r]));
   run_until(w.clock, [&] { return all.running() == 0; });
-  for (const result<>& outcome : outcomes) CHECK(says(outcome, "is still under way, in another flow; await it before"));
+  for (const result<>& outcome : outcomes) CHECK(says(outcome, "is still in flight, in another flow; await it before"));
   CHECK(w.wrong_ghosts() == 0);
 }
 
-TEST_CASE("an exchange that was opened in one flow is not started in another") {
+TEST_CASE("an exchange that was opened in one flow cannot be started in another") {
   two_blocks w;
   std::vector<result<>> outcomes(2, result<>(errc::pending));
   const auto elsewhere = [](halo_plan* plan, result<>* refused) -> task<> {
@@ -367,7 +368,7 @@ TEST_CASE("an exchange that was opened in one flow is not started in another") {
   CHECK(w.wrong_ghosts() == 0);
 }
 
-TEST_CASE("fields of other elements than the neighbour's are refused on both, by both types, and nothing is written") {
+TEST_CASE("fields of different element types are refused on both ranks with both types, and nothing is written") {
   world w(2);
   guarded_place at;
   const array<float> all_floats(at, 8);
@@ -423,7 +424,7 @@ TEST_CASE("rims may be wider, differ by dimension, and wrap in one dimension onl
   CHECK(wrong_after(op, {4, 5}) == 0);
 }
 
-TEST_CASE("several fields go together, and rows may be padded") {
+TEST_CASE("a plan exchanges several fields together, and their rows may be padded") {
   auto op = rims({2, 2});
   op.reach = halo_reach::corners;
   CHECK(wrong_after(op, {6, 5}, 3, 3) == 0);
@@ -431,7 +432,7 @@ TEST_CASE("several fields go together, and rows may be padded") {
   CHECK(wrong_after(cube, {3, 3, 3}, 5, 2) == 0);
 }
 
-TEST_CASE("what lies between padded rows and around the fields is nobody's, whatever config moves the rims") {
+TEST_CASE("no config writes the padding between rows or the memory around the fields") {
   auto op = rims({2, 2});
   op.reach = halo_reach::corners;
   op.periodic = {true, true};
@@ -461,7 +462,7 @@ TEST_CASE("what lies between padded rows and around the fields is nobody's, what
   }
 }
 
-TEST_CASE("what lies in one piece is not packed") {
+TEST_CASE("contiguous faces are not packed and faces of columns are") {
   world w(4);
   grid rows(w, rims({4, 1}), {10, 20}, 0, 1);
   CHECK(rows.plans[1].sent_bytes() == 2 * 20 * 4);
@@ -472,7 +473,7 @@ TEST_CASE("what lies in one piece is not packed") {
   CHECK(columns.plans[1].packed_bytes() == 2 * 10 * 4);
 }
 
-TEST_CASE("neighbours agree on a config while they exchange, also one that writes into the other's rim") {
+TEST_CASE("neighbours decide for a config while they exchange") {
   rank_settings s;
   s.plan.budget_fraction = 1e9;
   world w(2, s);
@@ -480,12 +481,12 @@ TEST_CASE("neighbours agree on a config while they exchange, also one that write
   for (const auto& outcome : exchange_all(w, g.plans, 400)) CHECK(outcome);
   CHECK(g.wrong() == 0);
   CHECK(join_flights(w).mismatches == 0);
-  const auto* campaign = campaign_of(w, "32KiB", 0);
-  REQUIRE(campaign != nullptr);
-  CHECK(campaign->is_decided());
+  const auto* search = search_of(w, "32KiB", 0);
+  REQUIRE(search != nullptr);
+  CHECK(search->is_decided());
 }
 
-TEST_CASE("a mesh exchanges what its lists of indices name, of several fields at once") {
+TEST_CASE("a mesh exchanges the elements that its index lists name, for several fields at once") {
   for (const rank_id ranks : {2U, 3U}) {
     for (const std::size_t fields : {1U, 3U}) {
       CAPTURE(ranks);
@@ -505,7 +506,7 @@ TEST_CASE("a mesh exchanges what its lists of indices name, of several fields at
   }
 }
 
-TEST_CASE("what an exchange brings to an element that it also takes away does not leave again in the same one") {
+TEST_CASE("an exchange that sends and receives the same element sends the element's old value") {
   world w(2);
   std::vector<std::vector<double>> values{{1.0}, {2.0}};
   std::vector<halo_plan> plans;
@@ -560,8 +561,7 @@ comparison differs(const result<>& outcome, rank_id rank, rank_id peer, std::uin
 }
 }  // namespace
 
-TEST_CASE("a neighbour that sends another number of cells, or does not know of it, is named, and ghosts alone are "
-          "undefined") {
+TEST_CASE("a neighbour with another number of cells, or without the op, is named, and only ghosts may change") {
   world w(2);
   std::vector<mesh_part> parts;
   std::vector<halo_plan> plans;
@@ -620,7 +620,7 @@ task<> exchange_for_a_while(dataflow& flow, halo_plan* plan, int times) {
 
 }  // namespace
 
-TEST_CASE("where one rank lists another that does not list it, both are told, and by whom") {
+TEST_CASE("if one rank lists a neighbour that does not list it, both ranks fail, and each names the other") {
   for (const bool knows_others : {true, false}) {
     CAPTURE(knows_others);
     world w(3);
@@ -657,7 +657,7 @@ TEST_CASE("where one rank lists another that does not list it, both are told, an
   }
 }
 
-TEST_CASE("grids that are cut in two ways are named on the ranks that do not fit, an idle one too") {
+TEST_CASE("a rank whose neighbour declares another grid gets declaration_mismatch, and an idle rank gets a warning") {
   world w(3);
   std::vector<std::vector<double>> values(3, std::vector<double>(6, 1.0));
   std::vector<halo_plan> plans;
@@ -670,7 +670,7 @@ TEST_CASE("grids that are cut in two ways are named on the ranks that do not fit
   CHECK(!w[2].warnings().empty());
 }
 
-TEST_CASE("a neighbour whose list comes late is not refused") {
+TEST_CASE("a neighbour that declares its list five seconds late is not refused") {
   world w(2);
   std::vector<std::vector<double>> values(2, std::vector<double>(8, 1.0));
   std::vector<halo_plan> plans;
@@ -692,7 +692,7 @@ TEST_CASE("a neighbour whose list comes late is not refused") {
   CHECK(second);
 }
 
-TEST_CASE("a neighbour that comes back with other sizes is compared with anew, by who has stayed, too") {
+TEST_CASE("a neighbour that restarts with other sizes is compared again, on the ranks that stayed and on itself") {
   world w(3);
   std::vector<std::vector<double>> values(3, std::vector<double>(8, 1.0));
   std::vector<halo_plan> plans;
@@ -740,7 +740,7 @@ TEST_CASE("a block without neighbours is idle, and its exchanges end at once") {
   for (const auto& o : exchange_all(w, plans)) CHECK(o);
 }
 
-TEST_CASE("declarations and fields that cannot be are named") {
+TEST_CASE("impossible halo declarations and fields are refused with their reasons") {
   world w(4);
   const auto refused = [&](const halo_options& op) -> std::string {
     try {
@@ -787,7 +787,7 @@ TEST_CASE("declarations and fields that cannot be are named") {
   CHECK(wrong(grid_field(cells, {4, 0})).find("0 cells where the rim alone is 1 wide") != std::string::npos);
 }
 
-TEST_CASE("fields of one plan whose ghosts overlap are refused, and those whose padding does are not") {
+TEST_CASE("a plan refuses fields whose ghosts overlap, and accepts fields that lie in each other's padding") {
   world w(2);
   const halo grid(w[0], rims({2, 1}));
   std::vector<double> cells(12 * 6);
@@ -804,7 +804,7 @@ TEST_CASE("fields of one plan whose ghosts overlap are refused, and those whose 
   CHECK(plan_of(grid_field(all, {4, 1}, {12, 1}), grid_field(all.subspan(6), {4, 1}, {12, 1})) == 2 * sizeof(double));
 }
 
-TEST_CASE("a plan of nothing, or one that was moved away, says so") {
+TEST_CASE("a halo_plan that is empty or was moved from has no bytes, and refuses to open and to start") {
   world w(2);
   const halo grid(w[0], rims({2, 1}));
   std::vector<double> cells(6 * 6);
@@ -900,7 +900,7 @@ time_ns sweeping_ns(const config_ptr& config, waits when) {
 }
 }  // namespace
 
-TEST_CASE("an interior that takes longer than its exchange hides it, whatever the config") {
+TEST_CASE("a longer computation of the interior hides the exchange, whatever the config") {
   for (const auto& config : {direct(), chunked(64, 3)}) {
     CAPTURE(config->id());
     const time_ns apart = sweeping_ns(config, waits::before_interior);
@@ -911,7 +911,7 @@ TEST_CASE("an interior that takes longer than its exchange hides it, whatever th
   }
 }
 
-TEST_CASE("Jacobi has the known norms, and the same bits however the grid is cut and whatever the config") {
+TEST_CASE("Jacobi gives the known norms, and identical bits for every cut of the grid and every config") {
   const jacobi_result alone = jacobi_on(1, 1, {direct()});
   CHECK(alone.norms.front() == doctest::Approx(0.03915698160394615).epsilon(1e-11));
   CHECK(alone.norms.back() == doctest::Approx(0.03462020197359978).epsilon(1e-11));
@@ -973,7 +973,7 @@ struct queued_exchanges : world {
 
 }  // namespace
 
-TEST_CASE("of exchanges queued in one flow none waits for its time-out once a rank has died, however far away") {
+TEST_CASE("no exchange queued in a flow waits for its time-out after a rank has died, however far away") {
   queued_exchanges w(4);
   scope all(w.clock);
   for (rank_id r = 0; r < 3; ++r) all.spawn(with_dataflow(&queued_exchanges::all_of, &w, r));
@@ -991,7 +991,7 @@ TEST_CASE("of exchanges queued in one flow none waits for its time-out once a ra
   }
 }
 
-TEST_CASE("of exchanges queued in one flow none waits for its time-out once a step of another rank has failed") {
+TEST_CASE("no exchange queued in a flow waits for its time-out after a computation of another rank has failed") {
   queued_exchanges w(4);
   w.failing = 3;
   scope all(w.clock);
@@ -1014,7 +1014,7 @@ task<> open_early(dataflow& flow, queued_exchanges* w, rank_id r) {
 
 }  // namespace
 
-TEST_CASE("memory that a rank reads stays as it is, though a neighbour says that this rank is gone") {
+TEST_CASE("an exchange does not end while a rank still reads its memory, even if a third rank has lost that reader") {
   rank_settings tries_at_once;
   tries_at_once.plan.budget_fraction = 1e9;
   memory_link_options fast_reads;

@@ -7,7 +7,7 @@
 
 #include <parley/config.hpp>
 #include <parley/halo.hpp>
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/p2p.hpp>
 
@@ -95,7 +95,7 @@ std::vector<layout> layouts(const std::vector<config_ptr>& configs) {
 
 }  // namespace
 
-TEST_CASE("what goes by the piece brings the same ghosts as what is packed, and nothing is packed for it") {
+TEST_CASE("an exchange by the piece fills all ghosts correctly, and packs nothing that it sends by the piece") {
   const auto way = by_piece(2);
   for (const bool compare : {false, true}) {
     for (const layout& l : layouts({std::make_shared<slow>(), way})) {
@@ -121,7 +121,7 @@ TEST_CASE("what goes by the piece brings the same ghosts as what is packed, and 
   }
 }
 
-TEST_CASE("without a config that goes by the piece all is packed, once for each exchange") {
+TEST_CASE("exchanges that run another config than by_piece pack all non-contiguous cells, once for each exchange") {
   for (const auto& configs : {std::vector<config_ptr>{direct()}, {chunked(1000, 3), by_piece()}}) {
     rank_settings s;
     s.policy = actors::tuning_policy::off;
@@ -137,8 +137,7 @@ TEST_CASE("without a config that goes by the piece all is packed, once for each 
   }
 }
 
-TEST_CASE(
-    "where a message costs more than its bytes many pieces lose to what is packed, and both ends know the figures") {
+TEST_CASE("by_piece loses to packing if a message costs more than its bytes, and both ranks get the measurements") {
   memory_link_options links;
   links.eager_bytes = 1'000;  // the receiver fetches longer messages
   world w(2, eager(), links);
@@ -166,7 +165,7 @@ TEST_CASE(
   CHECK(join_flights(w).timed > 0);
 }
 
-TEST_CASE("neighbours whose pieces differ exchange what is packed") {
+TEST_CASE("neighbours whose pieces differ exclude by_piece and exchange packed cells") {
   // Rows without a rim are contiguous unless they are padded. On rank 0, without padding, two rows of a field make one piece.
   for (const std::size_t fields : {1U, 2U}) {
     CAPTURE(fields);
@@ -192,7 +191,7 @@ TEST_CASE("neighbours whose pieces differ exchange what is packed") {
 }
 
 TEST_CASE(
-    "neighbours that keep different numbers of pieces in flight agree on both, where their pieces are alike alone") {
+    "neighbours with different numbers of pieces in flight agree on by_piece, but only if their pieces are alike") {
   for (const std::uint64_t padding : {0, 8}) {
     CAPTURE(padding);
     auto op = blocks({2, 1}, {std::make_shared<slow>(), by_piece(4)});
@@ -212,7 +211,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("short pieces, many, and those of a mesh or of a rank beside itself are packed as ever") {
+TEST_CASE("short pieces, too many pieces, and pieces of a mesh or of a rank next to itself are packed") {
   const auto packed_of = [](halo_options op, const std::vector<std::uint64_t>& cells) {
     world w(blocks_of(op), eager());
     grid g(w, op, cells, 0, 2);
@@ -256,7 +255,7 @@ struct whole_by_piece final : paired_config {
 };
 }  // namespace
 
-TEST_CASE("a config that goes by the piece cannot go whole as well, and pieces are for messages between ranks") {
+TEST_CASE("a config by the piece cannot send whole payloads as well, and a send to oneself cannot have pieces") {
   CHECK_THROWS_WITH_AS(whole_by_piece(), doctest::Contains("config whole goes by the piece"), failure);
   world w(1);
   std::vector<double> values(4);
@@ -270,7 +269,7 @@ TEST_CASE("a config that goes by the piece cannot go whole as well, and pieces a
     CHECK(says(o, "pieces are for messages between"));
 }
 
-TEST_CASE("where pieces are long is a matter of the declaration") {
+TEST_CASE("the declaration's by_piece_from sets the length from which pieces are not packed") {
   auto op = blocks({2, 1}, {std::make_shared<slow>(), by_piece()});
   op.by_piece_from = 800;
   world w(2, eager());
@@ -281,7 +280,7 @@ TEST_CASE("where pieces are long is a matter of the declaration") {
   CHECK(g.plans[0].packed_so_far_bytes() == before);
 }
 
-TEST_CASE("pieces that overtake each other on the way come to their places, exchange after exchange") {
+TEST_CASE("pieces that overtake each other arrive in their places, exchange after exchange") {
   memory_link_options links;
   links.ns_per_byte = 0;
   std::uint64_t next = 1;
@@ -322,7 +321,7 @@ class careless_by_piece final : public paired_config {
 
 }  // namespace
 
-TEST_CASE("where trials are compared, pieces that come with other bytes are found, and their config runs no more") {
+TEST_CASE("a comparison of trials finds pieces with wrong bytes, and the op decides for another config") {
   world w(2, eager(true));
   const auto way = std::make_shared<careless_by_piece>();
   grid g(w, blocks({2, 1}, {std::make_shared<slow>(), way}), {3, 300}, 0, 2);
@@ -338,8 +337,7 @@ TEST_CASE("where trials are compared, pieces that come with other bytes are foun
   CHECK(g.wrong() == 0);
 }
 
-TEST_CASE(
-    "a neighbour that comes back with other pieces is asked anew, and one that comes back with the same goes by them") {
+TEST_CASE("a restarted neighbour with other pieces gets packed cells, and one with the same pieces gets pieces again") {
   const auto way = by_piece();
   auto op = blocks({2, 1}, {std::make_shared<slow>(), way});
   op.width = {2, 0};
@@ -399,7 +397,7 @@ task<> exchange_beside(dataflow& flow, halo_plan* plan, sheet* u, sheet* v, time
 }  // namespace
 
 TEST_CASE(
-    "an exchange by the piece waits for who writes its pieces, and for nobody who has to do with what lies between") {
+    "an exchange by the piece waits for computations that write its pieces, and not for those between its pieces") {
   for (const auto& configs : {std::vector<config_ptr>{direct(), by_piece()}, {std::make_shared<slow>(), by_piece()}}) {
     world w(2, eager());
     auto op = blocks({2, 1}, configs);
@@ -424,7 +422,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("an exchange that is cancelled amidst its pieces leaves all but ghosts alone, and none follows") {
+TEST_CASE("an exchange that is cancelled between its pieces packs nothing and closes the op, and a new op works") {
   memory_link_options links;
   links.eager_bytes = 1'000;  // the receiver fetches longer messages
   world w(2, eager(), links);

@@ -4,7 +4,7 @@
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/config.hpp>
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 #include <parley/ring_attention.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
 
@@ -97,7 +97,7 @@ void check_in_rings() {
 
 }  // namespace
 
-TEST_CASE("attention around a ring is that of one process, full and causal") {
+TEST_CASE("ring attention equals the attention of one process within its tolerance, full and causal") {
   check_in_rings<double>();
   check_in_rings<float>();
   check_in_rings<bf16>();
@@ -132,14 +132,13 @@ void check_masked() {
 
 }  // namespace
 
-TEST_CASE(
-    "keys that score -inf have no part in attention, on whichever ranks they are, and rows without keys are zero") {
+TEST_CASE("keys that score -inf are ignored, on whichever ranks they lie, and rows without keys give zero") {
   check_masked<double>();
   check_masked<float>();
   check_masked<bf16>();
 }
 
-TEST_CASE("what is no number stays none: a query whose scores are NaN is not taken for one without keys") {
+TEST_CASE("a query whose scores are NaN gives NaN and is not treated as a query without keys") {
   problem<float> p;
   p.q[0] = std::numeric_limits<float>::quiet_NaN();
   const in_a_ring<float> all(4, false, 0, {}, p);
@@ -147,7 +146,7 @@ TEST_CASE("what is no number stays none: a query whose scores are NaN is not tak
   CHECK(std::isfinite(all.parts[0]->out[dimensions]));
 }
 
-TEST_CASE("keys and values move P - 1 times, whatever is skipped") {
+TEST_CASE("each rank receives keys and values P - 1 times, even if it skips blocks") {
   for (const bool causal : {false, true}) {
     in_a_ring<float> four(4, causal);
     CHECK(received(four.w) == 4 * 3 * 2);
@@ -156,7 +155,7 @@ TEST_CASE("keys and values move P - 1 times, whatever is skipped") {
   }
 }
 
-TEST_CASE("the ring has the same bits in every run, whoever is late") {
+TEST_CASE("ring attention gives identical bits in every run, even if one rank's messages are late") {
   const in_a_ring<float> once(4, true);
   memory_link_options slow;
   slow.delay = [](rank_id from, rank_id, link::channel) { return from == 2 ? 700'000 : 0; };
@@ -175,7 +174,7 @@ TEST_CASE("moving keys and values is hidden behind blocks that take longer") {
   CHECK(both.w.clock.now() < 4 * 1'000'000 + moving / 10);
 }
 
-TEST_CASE("the arithmetic of a block may be the user's own, which sees each block that counts once") {
+TEST_CASE("a user's own block function runs once for each block that counts, in the order of the ring") {
   for (const bool causal : {false, true}) {
     CAPTURE(causal);
     constexpr rank_id ranks = 4;
@@ -214,7 +213,7 @@ TEST_CASE("the arithmetic of a block may be the user's own, which sees each bloc
   }
 }
 
-TEST_CASE("shapes that do not fit, here or on the neighbour, are named") {
+TEST_CASE("ring attention names shapes that do not fit the buffers or the neighbour") {
   world w(2);
   const problem<float> all;
   part<float> left(all, 2, 0);
@@ -312,7 +311,7 @@ void check_told(const std::vector<result<>>& outcomes, const std::string& one, c
 }  // namespace
 
 TEST_CASE(
-    "neighbours that call with another mask, scale, head or type are both told, with both, and nothing is written") {
+    "a rank with another mask, scale, head count or type and its neighbours get both values, and nothing is written") {
   for (const rank_id ranks : {2U, 4U}) {
     for (const int before : {0, 2}) {
       CAPTURE(ranks);

@@ -11,7 +11,7 @@ using namespace parley::ops;
 using namespace parley::runtime;
 using namespace parley::tests;
 
-TEST_CASE("a group of 4 sums exactly, on every config and whoever leads") {
+TEST_CASE("a group of 4 sums exactly with every config, whichever rank leads") {
   for (const auto& config : {star(), star(4_KiB), chain(4_KiB), star(10), chain(1), tree(), one_shot(), two_shot(),
                              two_shot(1_KiB), two_shot(1)}) {
     for (const rank_id leader : {0U, 2U, 3U}) {
@@ -26,7 +26,7 @@ TEST_CASE("a group of 4 sums exactly, on every config and whoever leads") {
   }
 }
 
-TEST_CASE("a group agrees on one of several configs, and no invocation is ever run with two") {
+TEST_CASE("a group agrees on one of several configs, and no invocation runs with two configs") {
   for (const std::uint64_t depth : {1U, 2U, 5U}) {
     CAPTURE(depth);
     world w(4, eager_trials());
@@ -56,7 +56,8 @@ TEST_CASE("a group agrees on one of several configs, and no invocation is ever r
   }
 }
 
-TEST_CASE("a group goes on, and agrees, when the 32 bits of its stamps are used up") {
+TEST_CASE(
+    "a group continues, and tries all its configs, after the 32-bit invocation numbers of its stamps have wrapped") {
   constexpr std::uint64_t first = 0xfffffff0U;
   for (const std::uint64_t depth : {1U, 2U, 5U}) {
     CAPTURE(depth);
@@ -76,7 +77,7 @@ TEST_CASE("a group goes on, and agrees, when the 32 bits of its stamps are used 
   }
 }
 
-TEST_CASE("a trial whose size was guessed wrongly counts for no key, and is tried again") {
+TEST_CASE("a trial whose size was guessed wrongly counts for no key, and is repeated") {
   world w(3, eager_trials());
   const auto groups = declare_all(w, led_by(0, {star(), chain()}));
   // The sizes are random, so a guess from the previous call is wrong about half of the time.
@@ -90,9 +91,9 @@ TEST_CASE("a trial whose size was guessed wrongly counts for no key, and is trie
   CHECK(all.failed() == 0);
   CHECK(all.wrong == 0);
   CHECK(join_group_flights(w).mismatches == 0);
-  const auto& campaigns = w[0].agreements().front().assigned->searches();
-  REQUIRE(campaigns.size() == 2);
-  for (const auto& c : campaigns) {
+  const auto& searches = w[0].agreements().front().assigned->searches();
+  REQUIRE(searches.size() == 2);
+  for (const auto& c : searches) {
     CHECK(c->is_decided());
     for (const auto& a : c->aggregates()) CHECK(a.status == tuning::aggregate_status::measured);
     // Calls of 3 x 400 B take microseconds and calls of 80 kB take longer, so the times show a row of the other size.
@@ -105,7 +106,7 @@ TEST_CASE("a trial whose size was guessed wrongly counts for no key, and is trie
   }
 }
 
-TEST_CASE("a chain gets through however many pieces there are, wherever its leader stands") {
+TEST_CASE("a chain sums correctly in any number of pieces, whichever rank leads") {
   for (rank_id leader = 0; leader < 4; ++leader) {
     CAPTURE(leader);
     world w(4);
@@ -116,7 +117,7 @@ TEST_CASE("a chain gets through however many pieces there are, wherever its lead
   }
 }
 
-TEST_CASE("several groups of one op lead, tune and sum for themselves, a ragged one and one of a single rank too") {
+TEST_CASE("the groups of one op sum independently, even a group of one rank, and a rank in no group may not call") {
   world w(10, eager_trials());
   collective_options op;
   op.name = "gradients";
@@ -151,8 +152,7 @@ TEST_CASE("several groups of one op lead, tune and sum for themselves, a ragged 
   CHECK_THROWS_AS(static_cast<void>(idle.all_reduce(std::span(x[0]))), failure);
 }
 
-TEST_CASE(
-    "sums of doubles have the same bits on all ranks and under every config, as have integers and other functions") {
+TEST_CASE("sums of doubles have the same bits on all ranks and with every config, and maxima of integers are right") {
   std::set<std::uint64_t> bits;
   for (const auto& config : {star(), star(16), chain(24), one_shot(), two_shot(), two_shot(24)}) {
     for (const rank_id leader : {0U, 2U}) {
@@ -186,7 +186,7 @@ TEST_CASE(
   CHECK(bits.size() == 1);
 }
 
-TEST_CASE("the leader broadcasts to workers that are slower than it, within the window, and with depth 0 too") {
+TEST_CASE("a leader broadcasts to slower workers within its window, at depths 0, 1 and 3") {
   for (const std::uint64_t depth : {0U, 1U, 3U}) {
     CAPTURE(depth);
     rank_settings settings = eager_trials();
@@ -255,7 +255,7 @@ TEST_CASE("the leader gathers a block of each rank in the order of the ranks") {
   }
 }
 
-TEST_CASE("leaders combine with each other between collecting and returning: 30 messages for 16 ranks") {
+TEST_CASE("leaders sum with each other between collecting and returning: 16 ranks need 30 messages") {
   world w(16);
   collective_options op;
   op.name = "in groups";
@@ -291,7 +291,8 @@ TEST_CASE("leaders combine with each other between collecting and returning: 30 
   CHECK(after - before == 30);
 }
 
-TEST_CASE("a leader may do something in between however many pieces there are, on every config") {
+TEST_CASE(
+    "star, chain and tree let a leader apply a function between collecting and returning in any number of pieces") {
   for (const auto& config : {star(), star(16), chain(16), tree()}) {
     CAPTURE(config->id());
     world w(3);
@@ -315,7 +316,7 @@ TEST_CASE("a leader may do something in between however many pieces there are, o
   }
 }
 
-TEST_CASE("what every rank sums itself leaves nothing to be done in between, and says so where that is asked for") {
+TEST_CASE("an op with one_shot or two_shot refuses a call with a function in between, and names that config") {
   for (const auto& config : {one_shot(), two_shot()}) {
     world w(2);
     const auto groups = declare_all(w, led_by(0, {star(), config}));
@@ -335,7 +336,7 @@ TEST_CASE("what every rank sums itself leaves nothing to be done in between, and
   }
 }
 
-TEST_CASE("a sum takes one step where all send to all, and two through a leader or in shares") {
+TEST_CASE("a sum needs one network step with one_shot, and two with star or two_shot") {
   std::map<std::string, time_ns> took;
   for (const auto& config : {star(), one_shot(), two_shot()}) {
     world w(4);
@@ -349,7 +350,7 @@ TEST_CASE("a sum takes one step where all send to all, and two through a leader 
   CHECK(took["two_shot"] > 19 * took["one_shot"] / 10);
 }
 
-TEST_CASE("in shares each rank sends twice what it has, whatever the size of the group") {
+TEST_CASE("with two_shot each rank of n sends (n - 1) / n of twice its data, whatever n is") {
   for (const rank_id size : {2U, 5U}) {
     world w(size);
     const auto groups = declare_all(w, led_by(0, {two_shot()}));
@@ -367,7 +368,7 @@ TEST_CASE("in shares each rank sends twice what it has, whatever the size of the
   }
 }
 
-TEST_CASE("a group whose declaration was refused may be declared as it should be") {
+TEST_CASE("a group can be declared correctly after a wrong declaration of it was refused") {
   world w(2);
   collective_options op = led_by(0, {star(), chain(1024)});
   op.can_run = [](rank_id) { return std::vector<bool>{true}; };  // says nothing about the second config

@@ -75,8 +75,8 @@ struct user {
 
 task<> meet(user* u, ops::rank* r) { co_await u->shards.meet(*r); }
 
-TEST_CASE("gathered rows are those of their call, pulled or pushed, in chunks and in any order, however far hosts are "
-          "ahead") {
+TEST_CASE(
+    "every call gathers its own rows, pulled or pushed, in chunks and in any order, however far hosts run ahead") {
   for (const rank_id world : {1, 2, 4}) {
     for (const rank_id step : {rank_id{1}, world - 1}) {
       if (step == 0) continue;

@@ -46,7 +46,7 @@ class roundabout final : public symmetric_config {
   }
 };
 
-TEST_CASE("sums by NCCL are rehearsed on communicators of their own, agreed on, and right in every call") {
+TEST_CASE("NCCL sums are rehearsed on communicators of their own, reach a decision, and are right in every call") {
   two_members w({std::make_shared<roundabout>(), nccl_sum()});
   std::size_t wrong = 0;
   for (const deadline limit; w.winner().empty() && !limit.is_over();) wrong += w.sum(5);
@@ -59,7 +59,7 @@ TEST_CASE("sums by NCCL are rehearsed on communicators of their own, agreed on, 
   CHECK(w.library.communicators() == 2);  // the user's
 }
 
-TEST_CASE("a sum of NCCL's is captured once for each buffer, and only so many are kept") {
+TEST_CASE("an NCCL sum is captured once for each buffer, and each member keeps at most 64 captures") {
   {
     two_members w({std::make_shared<roundabout>(), nccl_graph_sum()});
     std::size_t wrong = 0;
@@ -86,7 +86,7 @@ TEST_CASE("a sum of NCCL's is captured once for each buffer, and only so many ar
   CHECK(w.gpu.graphs() == 2 * 64);
 }
 
-TEST_CASE("a kernel of our own sums over the members' memory, beside NCCL, and nothing stays mapped") {
+TEST_CASE("kernel_sum is a candidate next to NCCL, the sums are right and no memory stays mapped afterwards") {
   {
     two_members w({std::make_shared<roundabout>(), kernel_sum(), nccl_sum()});
     std::size_t wrong = 0;
@@ -105,7 +105,7 @@ TEST_CASE("a kernel of our own sums over the members' memory, beside NCCL, and n
   CHECK_THROWS_AS(kernel_sum(65), failure);
 }
 
-TEST_CASE("what a rank's user masks is agreed on nowhere") {
+TEST_CASE("an op reports that it has no common config if one rank's user masks the only candidate") {
   two_members w({std::make_shared<roundabout>(), nccl_sum()}, {true, false});
   const auto missing = [&] {
     for (const auto& a : w.ranks[0]->agreements()) {
@@ -137,7 +137,7 @@ task<> message_after(two_members& w, time_ns span, std::uint64_t number, const e
 }
 }  // namespace
 
-TEST_CASE("a sum that has failed behind a wait for a message ends with that, and others of its rank go on until then") {
+TEST_CASE("a failed sum whose stream waits for a message ends with its own error, once that message has arrived") {
   two_members w({nccl_sum()});
   CHECK(w.sum(3) == 0);
   const auto message = transports::cuda_memory::on_device(w.gpu, 0, 64);
@@ -170,8 +170,8 @@ task<> what_is_late(two_members& w, const errc& outcome, errc& seen) {
 }
 }  // namespace
 
-TEST_CASE("a communicator that ends while NCCL connects for a call that was torn down waits until that can come into "
-          "no stream") {
+TEST_CASE(
+    "a communicator whose call was torn down while NCCL connected ends only when NCCL can no longer use a stream") {
   two_members w({nccl_sum()});
   CHECK(w.sum(3) == 0);
   w.library.asked_per_call = 1'000'000'000;
@@ -193,7 +193,7 @@ TEST_CASE("a communicator that ends while NCCL connects for a call that was torn
 }
 
 // A job waits for the end of its kernels before it destroys anything else.
-TEST_CASE("a sum that is torn down while its kernel waits for another member lets go of its GPU") {
+TEST_CASE("a torn-down sum whose kernel waits for another member releases its GPU") {
   two_members w({kernel_sum()});
   CHECK(w.sum(3) == 0);
   {
@@ -225,7 +225,7 @@ task<> calls(two_members& w) {
 }
 }  // namespace
 
-TEST_CASE("a rank that ends while a kernel of a rehearsal waits for another member lets go of its GPU") {
+TEST_CASE("a rank that ends while a rehearsal's kernel waits for another member releases its GPU") {
   two_members w({nccl_sum(), std::make_shared<half_rehearsed>()});
   scope working(w.loop);
   working.spawn(calls(w));
@@ -250,7 +250,7 @@ task<> note(std::function<task<>()> call, errc& outcome) {
 }
 }  // namespace
 
-TEST_CASE("a communicator that nobody has called yet is given up without a wait for its end") {
+TEST_CASE("giving up a communicator that no call has used does not wait for NCCL to end it") {
   two_members w({nccl_sum()});
   w.library.asked_per_call = 1'000'000'000;
   w.library.aborts_are_late = true;
@@ -275,7 +275,7 @@ TEST_CASE("a communicator that nobody has called yet is given up without a wait 
   CHECK_FALSE(was_late);
 }
 
-TEST_CASE("what NCCL may still capture a sum into is there until it cannot any more") {
+TEST_CASE("a stream into which NCCL may still capture a sum is kept until NCCL is done with it") {
   two_members w({nccl_graph_sum()});
   CHECK(w.sum(3) == 0);
   w.library.asked_per_call = 1'000'000'000;
@@ -299,7 +299,7 @@ TEST_CASE("what NCCL may still capture a sum into is there until it cannot any m
   w.end();
 }
 
-TEST_CASE("a call that is cancelled before its turn ends, and so do those that would be behind it") {
+TEST_CASE("a call cancelled before its turn ends with its own error, and the call ahead of it ends with unavailable") {
   two_members w({nccl_sum()});
   CHECK(w.sum(3) == 0);
   w.library.asked_per_call = 1'000'000'000;
@@ -332,7 +332,7 @@ task<> sum_both(two_members* w, rank_id r, std::span<std::byte> once_more, int l
 }
 }  // namespace
 
-TEST_CASE("members of which one has to capture its sum, and the other one has it, make their calls in one order") {
+TEST_CASE("two members make their captured sums in one order, although one member starts its second sum later") {
   two_members w({nccl_sum()});
   constexpr std::size_t count = two_members::bytes / sizeof(float);
   std::vector<transports::cuda_memory> second;
@@ -354,7 +354,7 @@ TEST_CASE("members of which one has to capture its sum, and the other one has it
   w.end();
 }
 
-TEST_CASE("a sum that NCCL was connecting for when its time was over ends once it can come into no stream any more") {
+TEST_CASE("a sum that times out while NCCL connects ends only when NCCL can no longer use its stream") {
   two_members w({nccl_sum()});
   CHECK(w.sum(3) == 0);
   w.library.asked_per_call = 1'000'000'000;
@@ -379,7 +379,7 @@ task<> message_into(two_members& w, std::uint64_t number, float* to, std::size_t
 }
 }  // namespace
 
-TEST_CASE("a sum comes after a kernel that changes its numbers once a message into them is here") {
+TEST_CASE("a sum runs after a kernel on its numbers that itself waits for a message") {
   for (const auto& how : {nccl_sum(), kernel_sum(), gathered_sum()}) {
     CAPTURE(how->id());
     two_members w({how});
@@ -408,7 +408,7 @@ TEST_CASE("a sum comes after a kernel that changes its numbers once a message in
   }
 }
 
-TEST_CASE("a member that never comes ends the call in its time, its communicator is aborted and its memory free") {
+TEST_CASE("an NCCL sum times out if the other member never joins, and its communicator is aborted") {
   two_members w({nccl_sum()});
   CHECK(w.sum(3) == 0);
   CHECK(runtime::run(w.loop, alone(w)) == errc::timeout);
@@ -418,15 +418,14 @@ TEST_CASE("a member that never comes ends the call in its time, its communicator
                        doctest::Contains("was aborted"), failure);
 }
 
-TEST_CASE("a kernel whose other members never come is stopped in the call's time") {
+TEST_CASE("a kernel_sum times out and its kernel stops if the other member never joins") {
   two_members w({kernel_sum()});
   CHECK(w.sum(3) == 0);
   CHECK(runtime::run(w.loop, alone(w)) == errc::timeout);
   CHECK(w.copies[0]->pending() == 0);
 }
 
-TEST_CASE(
-    "a sum that is gathered ends in the call's time when the other member never comes, and later calls are refused") {
+TEST_CASE("a gathered_sum times out if the other member never joins, and later calls are refused") {
   two_members w({gathered_sum()}, {}, false, /*devices=*/1);
   CHECK(w.sum(3) == 0);
   CHECK(runtime::run(w.loop, alone(w)) == errc::timeout);
@@ -479,7 +478,7 @@ task<errc> aborted_after(two_members& w, int turns) {
 }
 }  // namespace
 
-TEST_CASE("whoever is in a sum that is gathered is let go when its communicator is aborted, at every moment") {
+TEST_CASE("aborting a communicator ends a waiting gathered_sum with unavailable, at whatever moment") {
   for (const int turns : {1, 2, 5, 10, 20, 100, once_it_has_told}) {
     CAPTURE(turns);
     two_members w({gathered_sum()}, {}, false, /*devices=*/1);
@@ -487,7 +486,7 @@ TEST_CASE("whoever is in a sum that is gathered is let go when its communicator 
   }
 }
 
-TEST_CASE("members that gather sums of different sizes are told so") {
+TEST_CASE("members that call gathered_sum with different sizes both get config_mismatch") {
   two_members w({gathered_sum()}, {}, false, /*devices=*/1);
   const auto differ = [](two_members& all) -> task<> {
     scope& here = co_await this_scope;
@@ -503,7 +502,7 @@ TEST_CASE("members that gather sums of different sizes are told so") {
   runtime::run(w.loop, differ(w));
 }
 
-TEST_CASE("with members that share a GPU only sums that are gathered are candidates, and all are told why") {
+TEST_CASE("only gathered sums are candidates for members that share a GPU, and every member knows the reason") {
   two_members w({nccl_sum(), nccl_graph_sum(), kernel_sum(), gathered_sum(8), gathered_sum(32)}, {}, false,
                 /*devices=*/1);
   std::size_t wrong = w.sum_until_decided();
@@ -529,7 +528,7 @@ TEST_CASE("with members that share a GPU only sums that are gathered are candida
   CHECK(w.gpu.imported == 0);
 }
 
-TEST_CASE("communicators that follow one another use the same boxes, whatever was left in these") {
+TEST_CASE("successive communicators reuse the same boxes, whatever values were left in them") {
   two_members w({gathered_sum()});
   runtime::run(w.loop, two_members::connect_both(w, w.sources[0]->make_id()));
   runtime::run(w.loop, two_members::connect_both(w, w.sources[0]->make_id()));
@@ -544,7 +543,7 @@ TEST_CASE("communicators that follow one another use the same boxes, whatever wa
   }
 }
 
-TEST_CASE("with a GPU for each member sums that are gathered are candidates beside NCCL's and those of kernels") {
+TEST_CASE("gathered sums are candidates next to NCCL and kernel sums if each member has its own GPU") {
   two_members w({std::make_shared<roundabout>(), nccl_sum(), nccl_graph_sum(), kernel_sum(), gathered_sum(8)});
   std::size_t wrong = w.sum_until_decided();
   CHECK_FALSE(w.winner().empty());
@@ -568,7 +567,7 @@ task<> sums_in_a_row(two_members& w, rank_id r) {
 }  // namespace
 
 // One member's kernel reads for so long that the other member would fill its box again meanwhile.
-TEST_CASE("what another member still reads in a box is not written over") {
+TEST_CASE("a member does not overwrite a box that another member still reads") {
   two_members w({gathered_sum()});
   w.gpu.ticks_of_sums[1] = 300;
   scope both(w.loop);
@@ -577,7 +576,7 @@ TEST_CASE("what another member still reads in a box is not written over") {
   runtime::run(w.loop, join(both));
 }
 
-TEST_CASE("NCCL, memory or whole configs that one rank is told to do without are left out on all") {
+TEST_CASE("NCCL, shared memory or a config that one rank is set to do without is excluded on all ranks") {
   const std::vector<symmetric_config_ptr> all{gathered_sum(8), nccl_sum(), kernel_sum(), gathered_sum(32)};
   {
     two_members w(all, {true, true, true, false});
@@ -613,7 +612,7 @@ TEST_CASE("NCCL, memory or whole configs that one rank is told to do without are
                        failure);
 }
 
-TEST_CASE("where NCCL refuses, at once or later, the members sum without it and say why") {
+TEST_CASE("if NCCL refuses to connect, at once or later, the members sum without it and report why") {
   for (const auto how : {fake_nccl::connecting_state::refused, fake_nccl::connecting_state::fails}) {
     two_members w({nccl_sum(), gathered_sum(8)});
     w.library.connecting = how;
@@ -634,8 +633,7 @@ TEST_CASE("where NCCL refuses, at once or later, the members sum without it and 
   }
 }
 
-TEST_CASE(
-    "sums that are called at once are made in the order of the calls, whatever goes on between them on one member") {
+TEST_CASE("concurrent sums run in the order of their calls, whatever one member does between its calls") {
   constexpr std::size_t calls = 5;
   constexpr std::size_t part = two_members::bytes / calls;
   const auto all_at_once = [](two_members& w, rank_id r, gpu_sum::way how) -> task<> {
@@ -665,7 +663,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a member whom NCCL refuses lets the other one wait for it no longer") {
+TEST_CASE("if NCCL refuses one member the other one stops waiting and both sum without NCCL") {
   two_members w({nccl_sum(), gathered_sum(8)});
   w.library.refuses_place = 1;
   runtime::run(w.loop, two_members::connect_both(w, w.sources[0]->make_id()));
@@ -719,7 +717,7 @@ task<> sums_among_many(one_process* job, fake_nccl* nccl, rank_id me, std::vecto
 }
 }  // namespace
 
-TEST_CASE("many ranks of one process sum on one GPU, and on two that reach each other, by the only way there is") {
+TEST_CASE("many ranks of one process sum on one GPU, or on two that reach each other, using only gathered_sum") {
   const transports::cuda_device first{
       .name = "fake", .compute_capability = 90, .multiprocessors = 1, .uuid = "GPU-A", .peers = {1}};
   const transports::cuda_device second{
@@ -752,7 +750,7 @@ TEST_CASE("many ranks of one process sum on one GPU, and on two that reach each 
   }
 }
 
-TEST_CASE("ranks of one process whose GPUs do not reach each other cannot sum, and say so") {
+TEST_CASE("ranks of one process whose GPUs cannot reach each other fail to sum, and name the reason") {
   fake_cuda gpu(2);
   fake_nccl nccl(gpu);
   one_process job({.ranks = 2, .gpu = &gpu});
@@ -762,8 +760,8 @@ TEST_CASE("ranks of one process whose GPUs do not reach each other cannot sum, a
                        doctest::Contains("cannot share memory with the others"), failure);
 }
 
-TEST_CASE("where a member's memory cannot be reached, or it reaches nobody's, only kernels are lost, on all and with "
-          "the reason") {
+TEST_CASE(
+    "if a member cannot share or import memory, all refuse kernel and gathered sums with the reason, and NCCL works") {
   for (const bool imports : {false, true}) {
     CAPTURE(imports);
     two_members w({nccl_sum()});
@@ -780,7 +778,7 @@ TEST_CASE("where a member's memory cannot be reached, or it reaches nobody's, on
   }
 }
 
-TEST_CASE("a kernel that one member lacks is no candidate, and the op agrees on another config") {
+TEST_CASE("a kernel_sum that one member lacks is excluded, and the op agrees on another config") {
   two_members w({std::make_shared<roundabout>(), kernel_sum(), nccl_sum()});
   w.gpu.exports_nothing = 1;
   std::size_t wrong = 0;
@@ -793,14 +791,14 @@ TEST_CASE("a kernel that one member lacks is no candidate, and the op agrees on 
   CHECK_MESSAGE(excluded.front().why.find("member 1 cannot share memory") != std::string::npos, excluded.front().why);
 }
 
-TEST_CASE("numbers that are not aligned are refused before their call takes a place") {
+TEST_CASE("a sum of unaligned numbers is refused and does not count as a call") {
   two_members w({nccl_sum()});
   CHECK_THROWS_WITH_AS(runtime::run(w.loop, w.ends[1].run(w.memory[1].bytes().subspan(2, 64))),
                        doctest::Contains("do not begin at a multiple of 4"), failure);
   CHECK(w.sum(3) == 0);
 }
 
-TEST_CASE("a member whose buffer cannot be summed leaves the call for good: the others do not meet its next one") {
+TEST_CASE("a member whose buffer cannot be summed aborts its communicator and its next call is refused") {
   for (const auto& config : {nccl_sum(), gathered_sum()}) {
     CAPTURE(config->id());
     two_members w({config});
@@ -815,7 +813,7 @@ TEST_CASE("a member whose buffer cannot be summed leaves the call for good: the 
   }
 }
 
-TEST_CASE("floats that are none, and communicators that cannot be made, are named") {
+TEST_CASE("a buffer that holds no whole floats, and impossible communicators, are refused with the reason") {
   two_members w({nccl_sum()});
   CHECK_THROWS_WITH_AS(runtime::run(w.loop, w.world(0).run(gpu_sum::by_nccl(w.memory[0].bytes().first(7)))),
                        doctest::Contains("not 7"), failure);

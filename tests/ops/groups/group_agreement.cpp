@@ -74,7 +74,7 @@ TEST_CASE("a group of 4 agrees within 3 round trips beyond its rehearsals and tr
 }
 
 TEST_CASE(
-    "the last of a chain begins with its neighbour's word of what comes next, long before its leader's is there") {
+    "the last rank of a chain learns the next config from its neighbour, long before the leader's message arrives") {
   memory_link_options wires;
   wires.delay = [](rank_id from, rank_id to, link::channel on) -> time_ns {
     return from == 0 && to == 3 && on == link::channel::data ? 1'000'000'000 : 0;
@@ -100,7 +100,7 @@ TEST_CASE(
   CHECK(w.clock.now() < 500'000'000);
 }
 
-TEST_CASE("a group searches anew when any of its ranks asks for it by the op's name") {
+TEST_CASE("a group searches again when any of its ranks asks for it by the op's name") {
   world w(3, eager_trials());
   const auto groups = declare_all(w, led_by(0, {star(), chain()}));
   CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 1000)).failed() == 0);
@@ -114,7 +114,7 @@ TEST_CASE("a group searches anew when any of its ranks asks for it by the op's n
   CHECK(w[0].agreements().front().assigned->searches().front()->reason() == "rank 2 asked for it: it is warm now");
 }
 
-TEST_CASE("every rank of a group has its decisions as values, at once or awaited, with the same evidence") {
+TEST_CASE("every rank of a group can read or await its decision, with the same config and reason on all ranks") {
   world w(4, eager_trials());
   auto op = led_by(0, {star(), chain()});
   op.role = [](rank_id r) { return r == 0 ? role::leader : r < 3 ? role::worker : role::idle; };

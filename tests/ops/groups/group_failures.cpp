@@ -191,7 +191,7 @@ TEST_CASE("when a worker or the leader dies every survivor gets peer_failed with
   }
 }
 
-TEST_CASE("who is late is named on all ranks, that call fails everywhere, and the next one works") {
+TEST_CASE("a late rank is named on all other ranks, its call fails on all, and the next call succeeds") {
   for (const rank_id late : {0U, 3U}) {
     CAPTURE(late);
     world w(4);
@@ -217,7 +217,7 @@ TEST_CASE("who is late is named on all ranks, that call fails everywhere, and th
   }
 }
 
-TEST_CASE("a first call that fails before its turn begins no search for a size that nobody calls with") {
+TEST_CASE("a first call that fails before its turn starts no search for its size") {
   world w(3, eager_trials());
   auto op = led_by(0, {star(), chain()});
   op.timeout = 100ms;
@@ -236,7 +236,7 @@ TEST_CASE("a first call that fails before its turn begins no search for a size t
   CHECK(agreed.front().assigned->searches().front()->is_decided());
 }
 
-TEST_CASE("a call that is given up fails on all ranks, and the next one works") {
+TEST_CASE("a call that one rank cancels fails with cancelled on all ranks, and the next calls succeed") {
   for (const rank_id quitter : {0U, 1U}) {
     world w(3);
     const auto groups = declare_all(w, led_by(0, {star()}));
@@ -258,7 +258,8 @@ TEST_CASE("a call that is given up fails on all ranks, and the next one works") 
   }
 }
 
-TEST_CASE("a worker that gives up while another reads its payload tells that one why, though the leader has returned") {
+TEST_CASE(
+    "a worker's cancelled call ends the call of the worker that reads its payload, though the leader has returned") {
   memory_link_options wires;
   wires.takes_back = true;
   wires.ns_per_byte = 10;
@@ -281,7 +282,7 @@ TEST_CASE("a worker that gives up while another reads its payload tells that one
   CHECK(is(ended[2], {.code = errc::cancelled, .rank = 2, .peer = 1}));
 }
 
-TEST_CASE("a config that fails on one rank is config_failed on all, quarantined, and the default runs next") {
+TEST_CASE("a config that fails on one rank gives config_failed on all, is quarantined, and the default runs next") {
   for (const rank_id broken : {0U, 2U}) {
     CAPTURE(broken);
     fault f{broken, false, 0};
@@ -309,7 +310,7 @@ TEST_CASE("a config that fails on one rank is config_failed on all, quarantined,
   }
 }
 
-TEST_CASE("what a config of a group spawns ends before its call does, which fails if it throws") {
+TEST_CASE("a group call waits for the tasks that its config spawns, and fails if one of them throws") {
   for (const std::optional<rank_id> broken : {std::optional<rank_id>(), std::optional<rank_id>(1)}) {
     world w(3);
     const auto all = reduce_all(w, declare_all(w, led_by(0, {std::make_shared<spawning_star>(broken)})), {50'000});
@@ -322,7 +323,7 @@ TEST_CASE("what a config of a group spawns ends before its call does, which fail
   }
 }
 
-TEST_CASE("a config of a group two of whose coroutines wait on one rank fails by name, and its call ends on all") {
+TEST_CASE("a group config fails by name if two of its coroutines wait on one rank, and its call fails on all ranks") {
   world w(4);
   auto op = led_by(0, {std::make_shared<twice_waiting_star>(2)});
   op.timeout = 1s;
@@ -332,7 +333,7 @@ TEST_CASE("a config of a group two of whose coroutines wait on one rank fails by
   CHECK(w.clock.now() < 900'000'000);
 }
 
-TEST_CASE("a config of a group that waits for something of its own is ended at the deadline of its call, on any rank") {
+TEST_CASE("a group config that waits forever is ended at the deadline of its call, whichever rank waits") {
   for (rank_id hangs = 0; hangs < 3; ++hangs) {
     for (const bool at_first : {true, false}) {
       CAPTURE(hangs);
@@ -353,7 +354,7 @@ TEST_CASE("a config of a group that waits for something of its own is ended at t
   }
 }
 
-TEST_CASE("a call that is given up while its config waits for something of its own is not held against the config") {
+TEST_CASE("a call that is cancelled while its config waits forever ends with cancelled and not with config_failed") {
   for (rank_id quitter = 0; quitter < 3; ++quitter) {
     CAPTURE(quitter);
     world w(3);
@@ -457,7 +458,7 @@ std::vector<result<>> with_one_that_differs(const group_config_ptr& config, rank
 
 }  // namespace
 
-TEST_CASE("ranks that call with different sizes are told so, on all ranks and before anything is written") {
+TEST_CASE("if one rank calls with another size all ranks get bad_argument, before anything is written") {
   for (const auto& config : ways) {
     for (const rank_id odd : {0U, 2U, 3U}) {
       for (const std::size_t count : {usual_count - 1, usual_count + 1}) {
@@ -474,7 +475,7 @@ TEST_CASE("ranks that call with different sizes are told so, on all ranks and be
   }
 }
 
-TEST_CASE("ranks that call with other types, or combine in another way, are told both, on all ranks") {
+TEST_CASE("if one rank calls with another type or combining function, all ranks get declaration_mismatch with both") {
   for (const auto& config : ways) {
     for (const rank_id odd : {0U, 2U}) {
       CAPTURE(config->id());
@@ -497,7 +498,7 @@ TEST_CASE("ranks that call with other types, or combine in another way, are told
   }
 }
 
-TEST_CASE("ranks of a group that list another config first are all told so, with both") {
+TEST_CASE("if one rank lists another default config, all ranks get declaration_mismatch with both configs") {
   for (const rank_id odd : {0U, 2U}) {
     for (const std::uint64_t depth : {1U, 3U}) {
       CAPTURE(odd);
@@ -523,7 +524,7 @@ TEST_CASE("ranks of a group that list another config first are all told so, with
   }
 }
 
-TEST_CASE("what is one type and one way to combine has one number, whatever its spelling") {
+TEST_CASE("equal element types and combining functions have one call type number, whatever their spelling") {
   CHECK(call_type_of<float, std::plus<>>() == call_type_of<float, std::plus<float>>());
   CHECK(call_type_of<long long, larger>() == call_type_of<long, larger>());
   CHECK(call_type_of<float, larger>() != call_type_of<float, smaller>());
@@ -534,8 +535,7 @@ TEST_CASE("what is one type and one way to combine has one number, whatever its 
   CHECK(words_of(call_type_of<larger, std::plus<>>()) == "the program's own elements");
 }
 
-TEST_CASE(
-    "functions of the program's own whose names share what a stamp's tag has room for are told apart, on all ranks") {
+TEST_CASE("user functions whose names share the tag bits of a stamp have different call type numbers") {
   std::map<std::uint64_t, std::string> by_tag;
   std::set<std::uint64_t> whole;
   std::size_t shared = 0;
@@ -553,7 +553,8 @@ TEST_CASE(
   CHECK(words_of(type) == words_of(static_cast<actors::call_type>(12)));
 }
 
-TEST_CASE("a broadcast and a gather of two types are refused where they would be written, and nothing is") {
+TEST_CASE(
+    "a broadcast or gather of two element types is refused by the rank that receives it, and nothing is written") {
   guarded_place at;
   const array<float> leads(at, 2);
   const array<std::int32_t> works(at, 1);
@@ -601,7 +602,7 @@ TEST_CASE("a broadcast and a gather of two types are refused where they would be
   CHECK(at.clean());
 }
 
-TEST_CASE("a worker that ignores the stamps is noticed by the leader and told so itself") {
+TEST_CASE("workers that ignore the stamps cause config_mismatch errors and no wrong sums") {
   rank_settings settings = eager_trials();
   settings.mutant_ignores_stamp = true;
   world w(3, settings);
@@ -618,7 +619,7 @@ TEST_CASE("a worker that ignores the stamps is noticed by the leader and told so
   CHECK(mismatches >= 3);
 }
 
-TEST_CASE("roles and groups that make no group are refused on every rank, by the names of op and ranks") {
+TEST_CASE("impossible roles and groups are refused on every rank, with the names of the op and the ranks") {
   world w(4);
   collective_options op;
   op.name = "gradients";

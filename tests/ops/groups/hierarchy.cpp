@@ -88,7 +88,7 @@ struct reduced {
 
 }  // namespace
 
-TEST_CASE("groups of 4 and their leaders sum exactly, in every config, also where the last group is smaller") {
+TEST_CASE("groups of 4 and their leaders sum exactly with every config, even if the last group is smaller") {
   for (const rank_id size : {1, 2, 4, 5, 7, 16}) {
     for (const auto& config : {star(), star(100), chain(64), tree(), one_shot(), two_shot(), two_shot(100)}) {
       CAPTURE(config->id());
@@ -120,7 +120,7 @@ hierarchy_options by_kind(std::vector<group_config_ptr> configs = {star()}) {
 
 }  // namespace
 
-TEST_CASE("ranks that are grouped by what they have in common sum, gather and share in the order of the ranks") {
+TEST_CASE("ranks grouped by a common property sum correctly, and gather and scatter in the order of the ranks") {
   const auto groups = groups_of(by_kind(), 7).value();
   CHECK(groups == std::vector<std::vector<rank_id>>{{0, 2, 3, 5, 6}, {1, 4}});
   for (const auto& config : {star(), chain(64), tree()}) {
@@ -147,9 +147,7 @@ TEST_CASE("ranks that are grouped by what they have in common sum, gather and sh
   }
 }
 
-TEST_CASE(
-    "each kind of rank agrees on a config of its own, the fastest for it, and those that some lack are no matter to "
-    "the others") {
+TEST_CASE("each kind of rank agrees on its own fastest config, even if the other kind lacks that config") {
   // Ranks 1 and 4 are A100s. The fastest config of each kind is one that only this kind has.
   using namespace mixture_case;
   machine_room room;
@@ -187,7 +185,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("two ways of grouping at once are refused") {
+TEST_CASE("a hierarchy that sets both leads and group_by is refused") {
   hierarchy_options op = by_kind();
   op.leads = [](rank_id) { return true; };
   const auto groups = groups_of(op, 4);
@@ -214,7 +212,7 @@ task<> reduce_alone_and_together(hierarchy* h, std::vector<float>* alone, std::v
 }  // namespace
 
 TEST_CASE(
-    "sums have the same bits on all ranks, under every config and in every run, however messages overtake each other") {
+    "sums have the same bits on all ranks, with every config and in every run, however messages overtake each other") {
   std::vector<float> first;
   for (const auto& config : {star(), star(64), chain(128), tree(), one_shot(), two_shot(), two_shot(64)}) {
     for (const std::uint64_t seed : {0U, 1U, 2U, 3U}) {
@@ -256,7 +254,7 @@ TEST_CASE("each level agrees on a config of its own") {
   CHECK(join_group_flights(all.w).mismatches == 0);
 }
 
-TEST_CASE("each rank says what its levels have agreed on, and waits for it where it is asked to") {
+TEST_CASE("each rank can read the decisions of its levels, and can await them") {
   world w(8, eager_trials());
   std::vector<std::vector<decision>> awaited(8), known(8);
   std::vector<errc> before(8), after(8);
@@ -364,7 +362,7 @@ task<> scatter(hierarchy* h, std::vector<float>* all, std::vector<float>* mine) 
 
 }  // namespace
 
-TEST_CASE("workers compute while the leaders talk, and the sum takes no longer for it") {
+TEST_CASE("all ranks can compute while the leaders exchange, and the sum is not delayed") {
   constexpr time_ns computes_ns =
       3'000'000;  // longer than the sum inside a group, shorter than the leaders' round trip
   const auto alone = sums_beside(0);
@@ -415,7 +413,7 @@ TEST_CASE("several buffers are summed together: small ones in one exchange, larg
   }
 }
 
-TEST_CASE("broadcast, all-gather and reduce-scatter are made of the same parts") {
+TEST_CASE("broadcast, all-gather and reduce-scatter of a hierarchy give the right results for 1 to 9 ranks") {
   for (const rank_id size : {1, 3, 4, 6, 9}) {
     world w(size);
     std::vector<std::vector<int>> shared(size, std::vector<int>(50));
@@ -475,7 +473,7 @@ task<> sum_together(hierarchy* h, ops::rank* self, std::size_t buffers, std::siz
 
 }  // namespace
 
-TEST_CASE("large buffers of one size that are summed side by side are never mistaken for each other") {
+TEST_CASE("large buffers of one size that are summed concurrently are never confused with each other") {
   for (const rank_id size : {8, 16}) {
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
       CAPTURE(size);
@@ -528,7 +526,7 @@ task<> all_at_once(hierarchy* h, ops::rank* self, int* wrong) {
 
 }  // namespace
 
-TEST_CASE("broadcasts, gathers and sums that are under way at once are never mistaken for each other") {
+TEST_CASE("concurrent broadcasts, gathers and sums are never confused with each other") {
   for (std::uint64_t seed = 0; seed < 8; ++seed) {
     CAPTURE(seed);
     world w(10, {}, jittered(seed));
@@ -593,7 +591,7 @@ task<> share_of_another_size(hierarchy* h, const buffers* x, std::array<result<>
 }  // namespace
 
 TEST_CASE(
-    "a call that fails in one group fails in all, by the name of who did it, and those beside and after it go on") {
+    "a failed call in one group fails in all groups and names the culprit, and concurrent and later calls succeed") {
   world w(8, {}, jittered(1));
   std::vector<buffers> x;
   for (rank_id r = 0; r < 8; ++r) x.push_back(buffers(r, {r == 6 ? std::size_t{2999} : std::size_t{3000}, 3000, 3000}));
@@ -619,7 +617,8 @@ TEST_CASE(
   CHECK(w.clock.now() < 100'000'000);  // a tenth of the timeout
 }
 
-TEST_CASE("a rank that asks for a share that does not fit fails that call on all ranks, and no other") {
+TEST_CASE(
+    "a reduce_scatter with a share of the wrong size on one rank fails on all ranks, and the next call succeeds") {
   world w(8, {}, jittered(2));
   std::vector<buffers> x;
   for (rank_id r = 0; r < 8; ++r) x.push_back(buffers(r, {80, 80, r == 6 ? std::size_t{3} : std::size_t{10}}));
@@ -639,7 +638,7 @@ TEST_CASE("a rank that asks for a share that does not fit fails that call on all
   CHECK(w.clock.now() < 100'000'000);
 }
 
-TEST_CASE("a rank that calls with another type is named on all ranks of all groups, with both types") {
+TEST_CASE("a call with another type on one rank fails on all ranks of all groups, with both types") {
   for (const auto& config : {star(), chain(256), tree()}) {
     for (const rank_id odd : {0U, 5U}) {
       CAPTURE(config->id());
@@ -668,7 +667,7 @@ TEST_CASE("a rank that calls with another type is named on all ranks of all grou
   }
 }
 
-TEST_CASE("a rank that dies in one group ends the call on all ranks, by name") {
+TEST_CASE("a rank that dies in one group fails the call on all ranks, which name it as the culprit") {
   world w(8);
   std::vector<std::vector<float>> x;
   for (rank_id r = 0; r < 8; ++r) x.push_back(contribution(r, 100));
@@ -692,7 +691,7 @@ TEST_CASE("a rank that dies in one group ends the call on all ranks, by name") {
 
 // Rank 4 leads rank 6, has its part already, and waits for rank 0. Only ranks 4, 5 and 7 are told of the death: the other group hears of it
 // from rank 4.
-TEST_CASE("a rank that dies while its leader speaks with the others is named on all ranks") {
+TEST_CASE("a rank that dies while its leader waits for the other leaders is named on all ranks") {
   world w(8);
   std::vector<std::vector<float>> x;
   for (rank_id r = 0; r < 8; ++r) x.push_back(contribution(r, 100));
@@ -717,7 +716,7 @@ TEST_CASE("a rank that dies while its leader speaks with the others is named on 
   }
 }
 
-TEST_CASE("groups without a leader and shares that do not fit are named") {
+TEST_CASE("a hierarchy whose first rank does not lead is refused and all_gather names sizes that do not fit") {
   world w(4);
   auto op = by_four();
   op.leads = [](rank_id r) { return r == 1; };
@@ -754,7 +753,7 @@ task<> gather_once(hierarchy h, std::span<const float> mine, std::span<float> al
 
 }  // namespace
 
-TEST_CASE("a call one of whose levels is refused when it is first called fails on all ranks, and moves nothing") {
+TEST_CASE("a call that cannot declare one of its levels fails on all ranks, and writes nothing") {
   world w(4);
   hierarchy_options op;
   op.name = "all";
@@ -777,7 +776,7 @@ TEST_CASE("a call one of whose levels is refused when it is first called fails o
   }
 }
 
-TEST_CASE("a rank that is late is the one that all others name, on both levels of a sum") {
+TEST_CASE("all other ranks name the late rank of a sum, on both levels") {
   for (const rank_id late : {0U, 1U, 2U, 3U}) {
     CAPTURE(late);
     world w(4);

@@ -93,22 +93,22 @@ void both_say(const sets& members, std::initializer_list<rank_id> who, const std
 
 }  // namespace
 
-TEST_CASE("who declares fewer members than the others, and their leader, are told so") {
+TEST_CASE("a rank that declares fewer members than the others and its leader both report the two declarations") {
   both_say({{0, 1, 2}, {0, 1, 2}, {0, 2}}, {0, 2}, " 0:", "declare the op alike on all its ranks");
   const told leased = declare_leased({{0, 1, 2}, {0, 1, 2}, {0, 2}});
   for (const rank_id r : {0, 2})
     says_both(leased.warnings[r], "participants 0:member 1:member 2:member", "participants 0:member 2:member");
 }
 
-TEST_CASE("who declares an op without itself is named to the leader who waits for it") {
+TEST_CASE("a leader names the rank that it waits for and that declares the op without itself") {
   both_say({{0, 1, 2}, {0, 1, 2}, {0, 1}}, {0}, " 0:", "rank 2 declares {op gradients, no part in it");
 }
 
-TEST_CASE("members whose leader is in none of their groups are told so") {
+TEST_CASE("members whose leader declares a group without them report the leader's declaration") {
   both_say({{0}, {0, 1, 2}, {0, 1, 2}}, {1, 2}, " 1:", "rank 0 declares participants 0:");
 }
 
-TEST_CASE("a name may serve several groups, and a rank may declare one of them later than another") {
+TEST_CASE("several groups may share one op name, and a rank may declare one of them later than another") {
   world w(3);
   const auto declare = [&](rank_id r, std::vector<rank_id> members) {
     collective_options op;

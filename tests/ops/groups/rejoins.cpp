@@ -154,21 +154,21 @@ void restart_and_go_on() {
   all_call(op);
   for (int again = 0; again < 2; ++again) {
     for (rank_id r = 0; r < ranks; ++r) CHECK((r == returns || !op.rejoin(r)));  // nobody has restarted
-    caller under_way(w);
+    caller calling(w);
     for (rank_id r = 0; r < ranks; ++r) {
-      if (r != returns) under_way.call(op, r);
+      if (r != returns) calling.call(op, r);
     }
     wait_a_while(w, 10'000'000);
     w.restart(returns);
     op.declare(returns);
     w.tell_of(returns);
-    run_until(w.clock, [&] { return under_way.calls.running() == 0; });
-    for (auto& [r, outcome] : under_way.outcomes) {
+    run_until(w.clock, [&] { return calling.calls.running() == 0; });
+    for (auto& [r, outcome] : calling.outcomes) {
       CAPTURE(r);
       if (*outcome) continue;  // this call needed nothing of the restarted rank
       CHECK(is(*outcome, {.code = errc::peer_restarted, .peer = 1, .culprit = 1}));
     }
-    if (op.meets()) CHECK(!*under_way.outcomes.at(2));
+    if (op.meets()) CHECK(!*calling.outcomes.at(2));
     for (rank_id r = 0; r < ranks; ++r) {
       if (r == returns) continue;
       CHECK(call_alone(op, r) == errc::peer_restarted);
@@ -211,17 +211,17 @@ void close_restart_and_go_on() {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("an op that is closed after a failed call begins anew like any other", Op, stages, rims, turning,
-                   passes) {
+TEST_CASE_TEMPLATE("an op that was closed by a failed call starts again after a restart and a rejoin", Op, stages, rims,
+                   turning, passes) {
   close_restart_and_go_on<Op>();
 }
 
-TEST_CASE_TEMPLATE("an op whose rank has restarted fails until its others have joined again, and begins anew", Op,
+TEST_CASE_TEMPLATE("an op with a restarted rank fails until the other ranks have rejoined, and then starts again", Op,
                    one_group, two_levels, leased, tuned_thunk, stages, rims, turning, passes) {
   restart_and_go_on<Op>();
 }
 
-TEST_CASE("what a member that has joined again sends waits for those who have not, and is theirs") {
+TEST_CASE("messages of rejoined members wait for members that have not rejoined yet, and are then delivered") {
   world w(ranks);
   one_group op(w);
   for (rank_id r = 0; r < ranks; ++r) op.declare(r);
@@ -243,7 +243,7 @@ TEST_CASE("what a member that has joined again sends waits for those who have no
   for (auto& [r, outcome] : early.outcomes) CHECK(*outcome);
 }
 
-TEST_CASE("a call with one that does not join again ends in its time") {
+TEST_CASE("calls of a restarted group time out if one of its ranks does not rejoin") {
   world w(ranks);
   one_group op(w);
   for (rank_id r = 0; r < ranks; ++r) op.declare(r);
@@ -260,7 +260,7 @@ TEST_CASE("a call with one that does not join again ends in its time") {
   CHECK(w.clock.now() - began < 35'000'000'000);
 }
 
-TEST_CASE("parts of a generation that some have passed over are let go, so that their senders' calls end") {
+TEST_CASE("a part for a generation that its receiver never joined is released, so that its sender's call ends") {
   world w(3);
   std::map<rank_id, collective> of;
   const auto declare = [&](rank_id r) { of[r] = collective(w[r], led_by(1, {star()})); };
@@ -281,7 +281,7 @@ TEST_CASE("parts of a generation that some have passed over are let go, so that 
   CHECK(outcome.code() == errc::peer_restarted);
 }
 
-TEST_CASE("what is used first between a restart and rejoin is no call ahead of the others") {
+TEST_CASE("a first call between a restart and rejoin fails with peer_restarted and does not count as a call") {
   world w(ranks);
   std::map<rank_id, hierarchy> of;
   const auto declare = [&](rank_id r) {
@@ -312,7 +312,7 @@ TEST_CASE("what is used first between a restart and rejoin is no call ahead of t
   }
 }
 
-TEST_CASE("an edge of an op that begins anew as one has an end before it is used, where a rank has restarted") {
+TEST_CASE("an edge first used between a restart and rejoin fails with peer_restarted, and works after the rejoin") {
   constexpr rank_id many = 12;  // more edges than a declaration makes at once
   world w(many);
   std::map<rank_id, p2p> of;
@@ -345,7 +345,7 @@ TEST_CASE("an edge of an op that begins anew as one has an end before it is used
   CHECK(got == second);
 }
 
-TEST_CASE("a stage that hears late of another's restart is not taken for fenced") {
+TEST_CASE("a stage that learns late of another stage's restart does not fail with fenced") {
   world w(ranks);
   stages op(w);
   for (rank_id r = 0; r < ranks; ++r) op.declare(r);
@@ -366,8 +366,8 @@ TEST_CASE("a stage that hears late of another's restart is not taken for fenced"
   all_call(op);
 }
 
-TEST_CASE("a receive whose sender hears first of another's restart ends with peer_failed, and joins again once it "
-          "hears, too") {
+TEST_CASE(
+    "a receive whose sender learns first of a restart gets peer_failed, and its rank can rejoin after learning of it") {
   world w(3);
   std::map<rank_id, pipeline> of;
   std::map<rank_id, stages::stage> work;
@@ -408,7 +408,7 @@ TEST_CASE("a receive whose sender hears first of another's restart ends with pee
   all_run();
 }
 
-TEST_CASE("a worker's part that one which has not joined again keeps is let go when its call has timed out") {
+TEST_CASE("a part kept by a member that has not rejoined is released when the worker's call times out") {
   world w(ranks);
   std::map<rank_id, collective> of;
   const auto declare = [&](rank_id r) {
@@ -432,7 +432,8 @@ TEST_CASE("a worker's part that one which has not joined again keeps is let go w
   for (const rank_id r : {0, 1, 3}) CHECK(outcomes[r].code() == errc::timeout);
 }
 
-TEST_CASE("more than is kept for a generation that is not joined ends the op, and no receive waits for what is lost") {
+TEST_CASE(
+    "more data than is kept for an unjoined generation ends the op with full, and a later receive does not wait") {
   rank_settings s;
   s.early_bytes = 1 << 20;
   world w(3, s);
@@ -464,7 +465,7 @@ TEST_CASE("more than is kept for a generation that is not joined ends the op, an
   CHECK(received.code() == errc::full);
 }
 
-TEST_CASE("an op without headers lets go of the communicator of a generation that has ended") {
+TEST_CASE("an op without headers releases the communicator of an ended generation") {
   world w(ranks);
   leased op(w);
   for (rank_id r = 0; r < ranks; ++r) op.declare(r);
@@ -478,7 +479,7 @@ TEST_CASE("an op without headers lets go of the communicator of a generation tha
   CHECK(before.expired());
 }
 
-TEST_CASE("a member that dies after another one has restarted ends the op for good") {
+TEST_CASE("a member that dies after another one has restarted fails the op with peer_failed even after a rejoin") {
   world w(3);
   std::map<rank_id, collective> of;
   const auto declare = [&](rank_id r) { of[r] = collective(w[r], led_by(0, {star()})); };

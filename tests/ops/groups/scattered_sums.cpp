@@ -139,7 +139,7 @@ struct all_users {
   std::vector<std::unique_ptr<user>> users;
 };
 
-TEST_CASE("scattered sums are those of their call, pulled or pushed, in chunks and in any order, however far hosts are "
+TEST_CASE("every call gets its own scattered sums, pulled or pushed, in chunks and in any order, however far hosts run "
           "ahead") {
   for (const rank_id world : {1, 2, 4}) {
     for (const rank_id step : {rank_id{1}, world - 1}) {
@@ -159,7 +159,7 @@ TEST_CASE("scattered sums are those of their call, pulled or pushed, in chunks a
   }
 }
 
-TEST_CASE("scattered sums wait for whoever is slow: one rank's products, its copies or its additions") {
+TEST_CASE("scattered sums wait for a slow rank: for its products, its copies or its additions") {
   for (const copy_way way : {copy_way::pull, copy_way::push}) {
     for (const ticks& slow : {ticks{500, 5, 5}, ticks{5, 500, 5}, ticks{5, 5, 500}}) {
       for (const rank_id late : {0, 2}) {

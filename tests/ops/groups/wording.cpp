@@ -154,7 +154,7 @@ std::string of_declaration(const std::function<void(collective_options&)>& chang
 
 }  // namespace
 
-TEST_CASE("what the errors of groups say, in whole sentences") {
+TEST_CASE("the errors of groups have exactly the listed sentences") {
   static std::vector<float> some(5);
   static std::vector<float> two(2);
   const auto gather = [](collective g) -> task<> { return g.gather(std::span(two), std::span(some)); };
@@ -174,10 +174,10 @@ TEST_CASE("what the errors of groups say, in whole sentences") {
        "up, or allow more time; rank 0 has made 0 calls of it; it waits in no call"},
       {of_lost_rank(true),
        "peer_failed: gradients 0->1->2, on rank 1: rank 0 is gone: killed by signal 9; restart the job to continue; "
-       "invocation 0 was under way"},
+       "invocation 0 was in flight"},
       {of_lost_rank(false),
        "peer_failed: gradients 0->1->2, on rank 1: rank 0 is gone: killed by signal 9; restart the job to continue; "
-       "invocation 0 was under way"},
+       "invocation 0 was in flight"},
       {of_call_given_up(), "cancelled: gradients 0->1->2, invocation 0, on rank 0 (leader): rank 1 gave up the call"},
       {of_failed_config(1),
        "config_failed: gradients 0->1->2, invocation 0, on rank 1 (worker): config failing failed on rank 1; "
@@ -203,18 +203,18 @@ TEST_CASE("what the errors of groups say, in whole sentences") {
        "same function that combines"},
       {of_other_default(0),
        "declaration_mismatch: gradients 0->1->2: rank 1 declares default chain(chunk_bytes=64), the leader rank 0 "
-       "declares default star; declare the op alike on all its ranks; invocation 0 was under way"},
+       "declares default star; declare the op alike on all its ranks; invocation 0 was in flight"},
       {of_other_default(1),
        "declaration_mismatch: gradients 0->1->2: rank 1 declares default chain(chunk_bytes=64), the leader rank 0 "
-       "declares default star; declare the op alike on all its ranks; invocation 0 was under way"},
+       "declares default star; declare the op alike on all its ranks; invocation 0 was in flight"},
       {of_parts_ahead(0),
        "full: gradients 0->1, on rank 1 (worker): more parts of calls that are not begun there came than the 65536, "
        "or 268435456 bytes, that are kept; begin them earlier, or send less, or larger parts, ahead; invocation 1 was "
-       "under way"},
+       "in flight"},
       {of_parts_ahead(1),
        "full: gradients 0->1, on rank 1 (worker): more parts of calls that are not begun there came than the 65536, "
        "or 268435456 bytes, that are kept; begin them earlier, or send less, or larger parts, ahead; invocation 0 was "
-       "under way"},
+       "in flight"},
       {of_wrong_call(gather), "bad_argument: op gradients: the leader gathers 2 times 8 bytes into a buffer of 20"},
       {of_wrong_call(sum), "bad_argument: op gradients: rank 0 calls all_reduce, but the op was declared to gather; "
                            "give its options `.kind`"},

@@ -44,7 +44,7 @@ void exchange(ops::transfer& rows, rank_id rank, int step) {
 
 }  // namespace
 
-TEST_CASE("processes join through an all-gather of their own, authenticated, and leave in peace") {
+TEST_CASE("processes join through an all-gather of their own, are authenticated, and leave without an error") {
   const auto outcome = run_processes(2, [](rank_id rank, meeting& all) {
     ops::job here(through(rank, 2, all));
     PARLEY_EXPECT(here.authenticated());
@@ -57,7 +57,7 @@ TEST_CASE("processes join through an all-gather of their own, authenticated, and
 }
 
 TEST_CASE(
-    "results of a job with a GPU name the GPUs that they were made on, also where the program says nothing of it") {
+    "results of a job with a GPU have the validators PARLEY_GPUS and PARLEY_CUDA, even if the program names none") {
   const auto outcome = run_processes(1, [](rank_id rank, meeting& all) {
     fake_cuda gpu;
     for (const bool with_gpu : {true, false}) {
@@ -78,7 +78,7 @@ TEST_CASE(
   CHECK_MESSAGE(outcome.fine(), outcome.text());
 }
 
-TEST_CASE("a peer that is killed after a bootstrap is noticed by UCX alone, before the call's timeout") {
+TEST_CASE("UCX alone notices that a peer was killed after a bootstrap, before the call's timeout") {
   process_options killed;
   killed.killed = {1};
   const auto outcome = run_processes(
@@ -97,7 +97,7 @@ TEST_CASE("a peer that is killed after a bootstrap is noticed by UCX alone, befo
   CHECK_MESSAGE(outcome.fine(), outcome.text());
 }
 
-TEST_CASE("ranks that meet where other hosts can reach them, without a key, join only if their program says so") {
+TEST_CASE("without a key, ranks that meet at an address open to other hosts join only if their program allows it") {
   for (const auto reach : {transports::exposure::loopback_without_key, transports::exposure::insecure}) {
     const bool said = reach == transports::exposure::insecure;
     const auto outcome = run_processes(2, [&](rank_id rank, meeting& all) {

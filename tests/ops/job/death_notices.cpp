@@ -61,7 +61,8 @@ struct two_hosts {
 
 }  // namespace
 
-TEST_CASE("a death is told to all ranks of other hosts, by each rank once, and anew of another process") {
+TEST_CASE(
+    "a rank reports a death to each rank of other hosts once, and reports the death of a replacement process again") {
   two_hosts w;
   for (int i = 0; i < 2; ++i) w.notices[3]->tell(2, "rank 2 was stopped");
   w.settle();
@@ -73,7 +74,7 @@ TEST_CASE("a death is told to all ranks of other hosts, by each rank once, and a
   CHECK(w.heard_on[0] == heard{{2, "rank 2 was stopped"}, {2, "and again"}});
 }
 
-TEST_CASE("believed is a rank of the dead one's host, of the process that is in its place, and not of itself") {
+TEST_CASE("a rank believes a notice only from a rank of the dead rank's host, about another rank's current process") {
   two_hosts w;
   const auto says = [&](rank_id from, rank_id to, rank_id dead, std::uint64_t incarnation) {
     death_notice m;
@@ -95,8 +96,8 @@ TEST_CASE("believed is a rank of the dead one's host, of the process that is in 
   CHECK(says(3, 0, 99, 0) == 0);
 }
 
-TEST_CASE(
-    "a notice of a process is not believed once a newer one waits to be taken in, and one of that newer process is") {
+TEST_CASE("once a rank has heard of a newer process, it ignores notices about the old one and believes those about the "
+          "new one") {
   two_hosts w;
   w.notices[3]->tell(2, "rank 2 was stopped");
   w.newest[2] = incarnation_of(7, 1);  // rank 0 hears of it before the notice
@@ -108,7 +109,7 @@ TEST_CASE(
   CHECK(w.heard_on[0] == heard{{2, "that one, too"}});
 }
 
-TEST_CASE("what a full window holds back is said when there is room again") {
+TEST_CASE("a notice that a full window holds back is sent when there is room again") {
   two_hosts w(2);
   bool busy = true;
   w.mail[0]->bind_raw(9, router::type_bit(1),

@@ -164,8 +164,8 @@ void come_back_and_see(rank_id victim, time_ns when) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("a rank that dies in the midst of an op ends the calls of all others in time, by name, and no "
-                   "memory beside theirs is written",
+TEST_CASE_TEMPLATE("when a rank dies during an op, the calls of all others end in time with its name, and write only "
+                   "their own buffers",
                    Op, batches, one_group, two_levels, stages, rims, turning, passes) {
   for (rank_id victim = 0; victim < ranks; ++victim) {
     for (const time_ns when : {1'000, 23'000, 140'000, 410'000})
@@ -175,7 +175,7 @@ TEST_CASE_TEMPLATE("a rank that dies in the midst of an op ends the calls of all
 }
 
 TEST_CASE_TEMPLATE(
-    "a rank that comes back after the others have gone is told that it was given up, not that they are gone", Op,
+    "a rank that resumes after the others have left gets `fenced` with the reason, not the news that they are gone", Op,
     batches, one_group, two_levels, stages, rims, turning, passes) {
   for (rank_id victim = 0; victim < ranks; ++victim) {
     for (const time_ns when : {23'000, 410'000}) come_back_and_see<Op>(victim, when);

@@ -138,8 +138,7 @@ TEST_CASE("this program as one rank that forks" * doctest::skip()) {
   REQUIRE(status == 0);
 }
 
-TEST_CASE("what a child calls that fork() made of a rank is refused, sends nothing and takes nothing, however the "
-          "child ends") {
+TEST_CASE("each call of a child that fork() made of a rank is refused and moves no message, however the child ends") {
   const job_run run(one_rank, "forks", 2);
   CHECK_MESSAGE(run.fine(), run.all);
   CHECK_MESSAGE(run.says(0, {"received all"}), run.all);

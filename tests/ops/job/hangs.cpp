@@ -104,7 +104,8 @@ std::multiset<std::string> failed_in(world& w, rank_id r) {
 
 }  // namespace
 
-TEST_CASE("a rank knows what its calls wait for, for whom and since when, and what nobody takes") {
+TEST_CASE("a rank lists its waiting calls, with the peer and the time of each, and the messages that its program has "
+          "not taken") {
   crossed c;
   const waiting_list first = c.w[0].waiting();
   REQUIRE(first.calls.size() == 1);
@@ -130,7 +131,7 @@ TEST_CASE("a rank knows what its calls wait for, for whom and since when, and wh
   CHECK(c.w[1].waiting().calls.empty());
 }
 
-TEST_CASE("sends that wait for room or are under way, and calls of a group, are among what waits") {
+TEST_CASE("the list of waiting calls includes sends that wait for room or are in flight, and calls of a group") {
   world w(2);
   auto pair = both_ways("acts");
   std::array<transfer, 2> ends;
@@ -157,7 +158,7 @@ TEST_CASE("sends that wait for room or are under way, and calls of a group, are 
   CHECK(failed_in(w, 0).count("send_failed tag 5 bytes 8") == 1);  // it never had room
 }
 
-TEST_CASE("receives that ran out of time, and those that refused their message, are in the flight recorder") {
+TEST_CASE("the flight recorder holds receives that timed out, and receives that refused their message") {
   crossed c;
   c.end();
   CHECK(failed_in(c.w, 0) == std::multiset<std::string>{"receive_failed tag 0 bytes 16"});
@@ -171,8 +172,7 @@ TEST_CASE("receives that ran out of time, and those that refused their message, 
   CHECK(failed_in(c.w, 1).count("receive_failed tag 9 bytes 8") == 1);
 }
 
-TEST_CASE(
-    "the reading of a hang that docs/flight.md gives finds who waits for whom, and the message that nobody takes") {
+TEST_CASE("the script in docs/flight.md finds which rank waits for which, and the message that no rank receives") {
   crossed c;
   const scratch_folder where;
   std::string paths;
@@ -194,7 +194,7 @@ TEST_CASE(
   c.end();
 }
 
-TEST_CASE("a call that runs out of time names the rank that it waited for, and what it waited for") {
+TEST_CASE("a call that times out names the rank that it waited for, and the need that was not met") {
   crossed c;
   c.end();
   CHECK(is(c.outcomes[1], {.code = errc::timeout,
@@ -213,7 +213,7 @@ TEST_CASE("a call that runs out of time names the rank that it waited for, and w
                            .own_bytes = 24}));
 }
 
-TEST_CASE("a call that is too short for an answer asks nobody") {
+TEST_CASE("a call whose timeout is too short for an answer asks no peer") {
   world w(2);
   auto op = both_ways("acts");
   op.timeout = 10ms;
@@ -227,7 +227,7 @@ TEST_CASE("a call that is too short for an answer asks nobody") {
   CHECK(w[0].mail().sent_by_type()[actors::peer_question::message_type] == 0);
 }
 
-TEST_CASE("every rank of a group says which one calls with another size, and with which") {
+TEST_CASE("when one rank of a group calls with another size, the error on every rank names that rank and its size") {
   for (const rank_id odd : {0U, 2U}) {
     CAPTURE(odd);
     world w(3);
@@ -266,7 +266,7 @@ task<> exchange_once(halo h, std::vector<double>& field, result<>& outcome) {
 }
 }  // namespace
 
-TEST_CASE("two ranks that declare a halo otherwise are told at once in what they differ, with both values") {
+TEST_CASE("when two ranks declare a halo differently, rank 0 gets an error at once, with both values") {
   world w(2);
   std::array<halo, 2> ends;
   for (rank_id r = 0; r < 2; ++r) {

@@ -134,7 +134,7 @@ void check_passed_over(rank_id self, const blob& no_address) {
 
 }  // namespace
 
-TEST_CASE("a verdict on a process that comes late, by the heart or by an op, does not shut out the one in its place") {
+TEST_CASE("late news of a process's death, from the heartbeat or from an op, does not shut out its replacement") {
   const outcomes heart = run_processes(1, [](rank_id, meeting&) {
     check_taken_in([](ops::job& job) { PARLEY_EXPECT(wakes(job.loop())); });  // at the next heartbeat
   });
@@ -146,8 +146,7 @@ TEST_CASE("a verdict on a process that comes late, by the heart or by an op, doe
   CHECK_MESSAGE(op.fine(), op.text());
 }
 
-TEST_CASE("a process that comes back with an entry that has no address of its link ends nothing, and the next one is "
-          "taken in") {
+TEST_CASE("a returning process without a valid link address ends nothing, and the next process is accepted") {
   for (const rank_id self : {here, rank_id{0}}) {
     for (const std::size_t bytes : {0U, 4U, 100U}) {
       CAPTURE(self);

@@ -62,7 +62,8 @@ struct late_receiver : world {
 
 }  // namespace
 
-TEST_CASE("a receiver that leaves first tells its sender what it took, so that the sender need not ask who is gone") {
+TEST_CASE(
+    "a receiver that leaves first reports the messages that it took, so that its sender need not ask who is gone") {
   world w(2);
   transfer out(w[0], pair_of({direct()}));
   transfer in(w[1], pair_of({direct()}));
@@ -75,7 +76,7 @@ TEST_CASE("a receiver that leaves first tells its sender what it took, so that t
   CHECK(w[0].flow_messages() == 0);
 }
 
-TEST_CASE("a receiver tells its sender, too, what it takes while it is leaving itself") {
+TEST_CASE("a receiver that is already leaving still reports to its sender the messages that it takes") {
   world w(2);
   transfer out(w[0], pair_of({direct()}));
   transfer in(w[1], pair_of({direct()}));
@@ -103,7 +104,7 @@ TEST_CASE("a receiver tells its sender, too, what it takes while it is leaving i
   CHECK(w[0].unfinished().undelivered.empty());
 }
 
-TEST_CASE("what nobody has taken is told with a count") {
+TEST_CASE("a sender's report of untaken messages changes once the receiver has said how many it took") {
   world w(2);
   transfer out(w[0], pair_of({direct()}));
   transfer in(w[1], pair_of({direct()}));
@@ -119,7 +120,7 @@ TEST_CASE("what nobody has taken is told with a count") {
   CHECK(asked != left);  // wording.cpp checks the counts
 }
 
-TEST_CASE("of messages to a rank that did not return nothing is said: how it ended is") {
+TEST_CASE("a sender reports untaken messages of a rank that has returned but not of one that died or failed") {
   for (const departure how : {departure::returned, departure::died, departure::failed}) {
     CAPTURE(static_cast<int>(how));
     world w(2);
@@ -134,7 +135,7 @@ TEST_CASE("of messages to a rank that did not return nothing is said: how it end
   }
 }
 
-TEST_CASE("a receiver that leaves tells of all its tags, however many, and none is said not to have been taken") {
+TEST_CASE("a receiver that leaves reports all its tags, even 1,000, and its sender lists no message as untaken") {
   for (const std::uint32_t tags : {2U, 65U, 1000U}) {
     CAPTURE(tags);
     late_receiver w;
@@ -144,13 +145,13 @@ TEST_CASE("a receiver that leaves tells of all its tags, however many, and none 
   }
 }
 
-TEST_CASE("a receiver that leaves tells of all its ops, however many, before it has gone") {
+TEST_CASE("a receiver that leaves reports all its ops, even 500, before it is gone") {
   late_receiver w;
   w.move(500, 1);
   CHECK(w.told_when_receiver_has_left().empty());
 }
 
-TEST_CASE("a receiver with many tags says again what got lost of its last words, and stays for that") {
+TEST_CASE("a receiver with many tags resends the reports that were lost while it leaves, and stays until they arrive") {
   random_stream luck(7, 7);
   late_receiver w;
   w.move(1, 1000);
@@ -160,7 +161,7 @@ TEST_CASE("a receiver with many tags says again what got lost of its last words,
   CHECK(w.told_when_receiver_has_left().empty());
 }
 
-TEST_CASE("a receiver whose sender hears nothing of its many tags leaves in the end") {
+TEST_CASE("a receiver whose sender gets no report of its many tags leaves after the time limit") {
   late_receiver w;
   w.move(1, 1000);
   w.forget_rank_1();
@@ -170,7 +171,7 @@ TEST_CASE("a receiver whose sender hears nothing of its many tags leaves in the 
   CHECK(w.clock.now() - before < 2_s);
 }
 
-TEST_CASE("a sender that leaves asks of many tags at once, and hears of all that its receiver has taken") {
+TEST_CASE("a sender that leaves asks about many tags at once, and learns of all messages that its receiver has taken") {
   late_receiver w;
   w.move(1, 1000);
   const std::uint64_t before = w[0].flow_messages();
@@ -180,7 +181,8 @@ TEST_CASE("a sender that leaves asks of many tags at once, and hears of all that
   CHECK(w[0].unfinished().undelivered.empty());
 }
 
-TEST_CASE("a sender that leaves hears of its many ops, though the first of them are not taken at all") {
+TEST_CASE(
+    "a sender that leaves learns which of its many ops were taken, though the receiver took none of the first 200") {
   late_receiver w;
   std::vector<transfer> never_taken;
   for (std::size_t n = 1000; n < 1200; ++n) {

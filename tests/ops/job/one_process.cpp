@@ -151,7 +151,7 @@ TEST_CASE("a paired transfer moves device buffers in place, whatever config is a
   }
 }
 
-TEST_CASE("ranks of one process move host buffers, too") {
+TEST_CASE("ranks of one process also move host buffers") {
   pair_of_ranks both(nullptr);
   std::vector<std::byte> from(100'001, std::byte{7});
   std::vector<std::byte> to(100'001);
@@ -160,7 +160,7 @@ TEST_CASE("ranks of one process move host buffers, too") {
   both.job.settle(1s);
 }
 
-TEST_CASE("a device buffer goes to a host buffer and back") {
+TEST_CASE("a transfer moves a device buffer into a host buffer") {
   fake_cuda gpu;
   pair_of_ranks both(&gpu, 1);
   const auto from = transports::cuda_memory::on_device(gpu, 0, 70'000);

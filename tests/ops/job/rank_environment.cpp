@@ -34,7 +34,7 @@ heeded_environment heed(const variables& all, rank_settings mine = {}) {
 
 }  // namespace
 
-TEST_CASE("without variables a rank does what its program said") {
+TEST_CASE("without variables a rank uses the settings of its program") {
   rank_settings mine;
   mine.results_path = "mine.csv";
   mine.policy = tuning_policy::off;
@@ -45,7 +45,7 @@ TEST_CASE("without variables a rank does what its program said") {
   CHECK(s.plan.maximum_in_all == tuning::plan_options{}.maximum_in_all);
 }
 
-TEST_CASE("the environment says where results are, and beats the program") {
+TEST_CASE("environment variables name the results file, and override the program") {
   rank_settings mine;
   mine.results_path = "mine.csv";
   CHECK(heed({{"PYTORCH_TUNABLEOP_FILENAME", "t.csv"}}, mine).settings.results_path == "t.csv");
@@ -57,7 +57,7 @@ TEST_CASE("the environment says where results are, and beats the program") {
   CHECK(off.policy == tuning_policy::off);
 }
 
-TEST_CASE("an empty name of a results file and /dev/null mean none, for kernels, too") {
+TEST_CASE("an empty name and /dev/null mean no results file, for kernels as for ops") {
   rank_settings mine;
   mine.results_path = "mine.csv";
   for (const char* const none : {"", "/dev/null"}) {
@@ -72,7 +72,7 @@ TEST_CASE("an empty name of a results file and /dev/null mean none, for kernels,
   CHECK(heed({}, mine).settings.results_path.empty());
 }
 
-TEST_CASE("trials are switched off and bounded by the environment") {
+TEST_CASE("environment variables switch trials off and limit them") {
   CHECK(heed({{"PARLEY_TUNING", "0"}}).settings.policy == tuning_policy::off);
   CHECK(heed({{"PYTORCH_TUNABLEOP_TUNING", "0"}}).settings.policy == tuning_policy::off);
   CHECK(heed({{"PYTORCH_TUNABLEOP_TUNING", "0"}, {"PARLEY_TUNING", "1"}}).settings.policy == tuning_policy::online);
@@ -88,7 +88,7 @@ TEST_CASE("trials are switched off and bounded by the environment") {
   CHECK(s.plan.warm_up_repetitions == 2);
 }
 
-TEST_CASE("searches for drift are switched off and set by the environment") {
+TEST_CASE("environment variables switch searches for drift off and configure them") {
   CHECK(heed({}).settings.plan.drift.on);
   CHECK_FALSE(heed({{"PARLEY_TUNING_DRIFT", "0"}}).settings.plan.drift.on);
   const auto s = heed({{"PARLEY_TUNING_DRIFT_EVERY", "64"}, {"PARLEY_TUNING_DRIFT_THRESHOLD", "0.5"}}).settings;
@@ -107,7 +107,7 @@ TEST_CASE("searches for drift are switched off and set by the environment") {
   }
 }
 
-TEST_CASE("the environment says how many times as long time-outs are") {
+TEST_CASE("PARLEY_PATIENCE sets the factor by which timeouts grow") {
   CHECK(heed({}).settings.patience == 1);
   rank_settings mine;
   mine.patience = 3;
@@ -121,7 +121,7 @@ TEST_CASE("the environment says how many times as long time-outs are") {
   }
 }
 
-TEST_CASE("the environment says how soon silence means death: never, or a time that heartbeats can keep") {
+TEST_CASE("PARLEY_DETECTION sets how soon silence means death: never, or after a time that heartbeats can keep") {
   const auto read = [](const char* text, time_ns mine = 2'000'000'000) {
     return heed_detection(mine, [&](const std::string& name) -> std::optional<std::string> {
       if (text == nullptr || name != "PARLEY_DETECTION") return std::nullopt;
@@ -146,7 +146,7 @@ TEST_CASE("the environment says how soon silence means death: never, or a time t
   CHECK_THROWS_WITH(read(nullptr, 7'999'999), doctest::Contains("job_options::detection is 7999999 ns: it must be 0"));
 }
 
-TEST_CASE("an empty variable is an error, but where it means none") {
+TEST_CASE("an empty variable is an error, except where empty means none") {
   for (const char* name : {"PARLEY_TUNING", "PARLEY_TUNING_DRIFT", "PARLEY_TUNING_DRIFT_EVERY",
                            "PARLEY_TUNING_DRIFT_THRESHOLD", "PARLEY_PATIENCE", "PARLEY_MASK", "PARLEY_FLIGHT_DIR"}) {
     CAPTURE(name);
@@ -163,7 +163,7 @@ TEST_CASE("an empty variable is an error, but where it means none") {
   CHECK(heed({{"PARLEY_TUNABLEOP_ENABLED", ""}}, mine).settings.results_path == "mine.csv");
 }
 
-TEST_CASE("a numerical check forbids configs that are less accurate than it tolerates, in every op") {
+TEST_CASE("NUMERICAL_CHECK sets the relative error that is tolerated in all ops, and turns comparisons on") {
   CHECK_FALSE(heed({}).settings.constraints.any());
   CHECK_FALSE(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "0"}}).settings.constraints.any());
   CHECK(heed({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "1e-3_0.25"}}).settings.constraints.relative_error == 0.25);
@@ -171,7 +171,7 @@ TEST_CASE("a numerical check forbids configs that are less accurate than it tole
   CHECK(heed({{"PYTORCH_TUNABLEOP_NUMERICAL_CHECK", "1"}}).settings.constraints.relative_error == 1e-5);
 }
 
-TEST_CASE("what cannot be is an error that names the variable; another program's is a warning") {
+TEST_CASE("an invalid PARLEY variable is an error that names it; an invalid PYTORCH variable is a warning") {
   for (const auto& [name, value] :
        variables{{"PARLEY_TUNING", "maybe"}, {"PARLEY_TUNING_DRIFT", "maybe"}, {"PARLEY_TUNABLEOP_TUNING", "maybe"}}) {
     const auto refused = thrown_by([&] { static_cast<void>(heed({{name, value}})); });
@@ -183,7 +183,8 @@ TEST_CASE("what cannot be is an error that names the variable; another program's
   CHECK(e.warnings[0].find("PYTORCH_TUNABLEOP_TUNING=maybe") == 0);
 }
 
-TEST_CASE("a variable that nothing reads is told, with the known one that is most like it if any is like it") {
+TEST_CASE(
+    "a PARLEY variable that nothing reads is reported, with the most similar known name if there is a similar one") {
   using names = std::vector<std::string>;
   CHECK(unknown_variables(names{"PARLEY_RANK", "PARLEY_KEY_FD", "PARLEY_TUNING", "PARLEY_RESULTS", "PARLEY_DETECTION",
                                 "PARLEY_PATIENCE", "PARLEY_STRICT", "PARLEY_FLIGHT_DIR", "PARLEY_TUNING_DRIFT_EVERY",
@@ -211,8 +212,7 @@ TEST_CASE("a variable that nothing reads is told, with the known one that is mos
   }
 }
 
-TEST_CASE("a mask that names no capability but is like one is refused, with what can be masked; a config's own name is "
-          "taken") {
+TEST_CASE("a mask that resembles a capability but names none is refused; a config's own name is accepted") {
   for (const std::string text :
        {"nvlnk", "NVLink", "1:peer-access", "peeracces", "ncll", "GPU", "2:ipcc", "ipc,uxc,ucxx", "sm90", "SM_90",
         "0:sm_90a", "sm_", "cuda12.4", "nccl-2", "nccl_2.28.9.1", "memory_40GiB"}) {
@@ -229,7 +229,7 @@ TEST_CASE("a mask that names no capability but is like one is refused, with what
   CHECK(text_of(heed({}, mine).settings.masked) == "gpu2");
 }
 
-TEST_CASE("a mask of a rank that is not in the world is told") {
+TEST_CASE("a mask for a rank outside the world is reported") {
   CHECK(masks_of_nobody(parse_masks("gpu,0:nccl").value(), 1).empty());
   const auto told = masks_of_nobody(parse_masks("9:gpu,1:ipc,0:nccl").value(), 2);
   REQUIRE(told.size() == 1);
@@ -238,7 +238,7 @@ TEST_CASE("a mask of a rank that is not in the world is told") {
         "program masks");
 }
 
-TEST_CASE("an error of an environment that says no rank names none") {
+TEST_CASE("an error about an environment without a valid rank names no rank") {
   std::FILE* const heard = std::tmpfile();
   REQUIRE(heard != nullptr);
   std::fflush(stderr);
@@ -258,7 +258,7 @@ TEST_CASE("an error of an environment that says no rank names none") {
   CHECK_MESSAGE(text.starts_with("parley: malformed: PARLEY_WORLD is not set"), text);
 }
 
-TEST_CASE("what ran its default for want of tuning is listed, once, by the rank that leads it") {
+TEST_CASE("the leading rank lists each key that ran its default for lack of tuning, once") {
   rank_settings s = heed({{"PARLEY_TUNABLEOP_TUNING", "0"}, {"PARLEY_TUNABLEOP_RECORD_UNTUNED", "1"}}).settings;
   s.results_path = "r.csv";
   world w(2, s);
@@ -281,7 +281,7 @@ TEST_CASE("what ran its default for want of tuning is listed, once, by the rank 
   }
 }
 
-TEST_CASE("who asks for all of it is told what each candidate took, by its name, on every rank") {
+TEST_CASE("at verbosity 3 every rank prints each candidate's name and time, and each decision") {
   rank_settings s;
   s.plan.budget_fraction = 1e9;
   world w(2, s);
@@ -301,7 +301,7 @@ TEST_CASE("who asks for all of it is told what each candidate took, by its name,
   }
 }
 
-TEST_CASE("who asks for all of it is told why a candidate had no part in a decision") {
+TEST_CASE("at verbosity 3 a rank prints why a candidate was excluded from a decision") {
   world w(2, {});
   const std::vector<config_ptr> configs{direct(), put()};
   CHECK(move_each(w, configs, configs, std::vector<std::size_t>(100, 100'000)).failed() == 0);

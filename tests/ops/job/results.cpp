@@ -26,8 +26,8 @@ std::vector<std::map<std::string, std::string>> tuned(std::string* winner = null
   const auto all = move_each(w, catalogue(), catalogue(), many);
   CHECK(all.failed() == 0);
   pass(w, 5'000'000'000);
-  REQUIRE(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
-  if (winner != nullptr) *winner = campaign_of(w, "128KiB")->chosen().config;
+  REQUIRE(search_of(w, "128KiB")->where() == actors::search::stage::decided);
+  if (winner != nullptr) *winner = search_of(w, "128KiB")->chosen().config;
   CHECK(w[0].write_results().value() == "results0.csv");
   CHECK(w[1].write_results().value() == "results1.csv");
   return {w.disk[0].files, w.disk[1].files};
@@ -58,16 +58,16 @@ struct second_run {
     };
     scope calls(clock);
     calls.spawn(both(out, in, all));
-    run_until(clock, [&] { return !ranks[0]->agreements().empty() && !campaigns().empty(); });
+    run_until(clock, [&] { return !ranks[0]->agreements().empty() && !searches().empty(); });
     what();
     run_until(clock, [&] { return calls.running() == 0; });
     CHECK(all.failed() == 0);
     CHECK(all.wrong == 0);
   }
-  const std::vector<std::unique_ptr<actors::search>>& campaigns() {
+  const std::vector<std::unique_ptr<actors::search>>& searches() {
     return ranks[0]->agreements().front().assigned->searches();
   }
-  const actors::search& campaign() { return *campaigns().front(); }
+  const actors::search& search() { return *searches().front(); }
   virtual_time clock;
   memory_world links;
   std::vector<memory_storage> disks;
@@ -77,7 +77,7 @@ struct second_run {
 
 }  // namespace
 
-TEST_CASE("results are written by both ranks, with the same decision and validators") {
+TEST_CASE("both ranks write results files, with the same decision and validators") {
   std::string winner;
   const auto files = tuned(&winner);
   for (rank_id r = 0; r < 2; ++r) {
@@ -100,29 +100,29 @@ TEST_CASE("a second run takes the decision from the file, without a trial") {
   SUBCASE("on the receiver alone") { files[0].clear(); }
   second_run again(files, with_file());
   again.move();
-  CHECK(again.campaign().chosen().from_results());
-  CHECK(again.campaign().chosen().config == winner);
-  CHECK(again.campaign().trials() == 0);
-  CHECK(again.campaign().is_decided());
+  CHECK(again.search().chosen().from_results());
+  CHECK(again.search().chosen().config == winner);
+  CHECK(again.search().trials() == 0);
+  CHECK(again.search().is_decided());
 }
 
-TEST_CASE("a search that is asked for before a file has been heeded is made") {
+TEST_CASE("a search that a rank requests before its results file is applied is still made") {
   const auto files = tuned();
   for (rank_id asks = 0; asks < 2; ++asks) {
     CAPTURE(asks);
     second_run again(files, with_file());
     again.move_and([&] {
-      REQUIRE(again.campaign().where() == actors::search::stage::waiting);
+      REQUIRE(again.search().where() == actors::search::stage::waiting);
       CHECK(again.ranks[asks]->retune("activations", "the link is another one") == 1);
     });
     again.move();
-    CHECK(again.campaign().number() == 2);
-    CHECK(again.campaign().trials() > 0);
-    CHECK(again.campaign().chosen().source == actors::decision_source::trials);
+    CHECK(again.search().number() == 2);
+    CHECK(again.search().trials() > 0);
+    CHECK(again.search().chosen().source == actors::decision_source::trials);
   }
 }
 
-TEST_CASE("what a run took from a file is written again") {
+TEST_CASE("a run writes the decisions that it read from a results file back unchanged") {
   auto files = tuned();
   const auto before = files[0].at("results0.csv");
   second_run again(files, with_file());
@@ -144,8 +144,8 @@ TEST_CASE("a file of another machine is named, ignored and kept") {
       CHECK(text.find(words) != std::string::npos);
   }
   again.move();
-  CHECK_FALSE(again.campaign().chosen().from_results());
-  CHECK(again.campaign().trials() > 0);
+  CHECK_FALSE(again.search().chosen().from_results());
+  CHECK(again.search().trials() > 0);
   for (rank_id r = 0; r < 2; ++r) {
     const auto written = again.ranks[r]->write_results();
     REQUIRE(written);
@@ -157,7 +157,7 @@ TEST_CASE("a file of another machine is named, ignored and kept") {
   }
 }
 
-TEST_CASE("a file of a job of another size is named, ignored and kept, also on the same machine") {
+TEST_CASE("a file of a job with another world size is named, ignored and kept, even on the same machine") {
   auto files = tuned();
   for (rank_id r = 0; r < 2; ++r) {
     std::string& text = files[r].at("results" + std::to_string(r) + ".csv");
@@ -172,8 +172,8 @@ TEST_CASE("a file of a job of another size is named, ignored and kept, also on t
     CHECK(again.ranks[r]->warnings().front().find("PARLEY_WORLD") != std::string::npos);
   }
   again.move();
-  CHECK_FALSE(again.campaign().chosen().from_results());
-  CHECK(again.campaign().trials() > 0);
+  CHECK_FALSE(again.search().chosen().from_results());
+  CHECK(again.search().trials() > 0);
   for (rank_id r = 0; r < 2; ++r) {
     const std::string own = "results" + std::to_string(r) + ".csv";
     CHECK(again.ranks[r]->write_results().value() != own);
@@ -181,13 +181,13 @@ TEST_CASE("a file of a job of another size is named, ignored and kept, also on t
   }
 }
 
-TEST_CASE("a receiver's file counts only when both ranks trust the same validators") {
+TEST_CASE("a receiver's results file counts when both ranks have the same validators") {
   auto files = tuned();
   files[0].clear();
   second_run again(files, with_file());
   CHECK(again.ranks[1]->warnings().empty());
   again.move();
-  CHECK(again.campaign().chosen().from_results());
+  CHECK(again.search().chosen().from_results());
 }
 
 TEST_CASE("a file that cannot be read is named, ignored and kept") {
@@ -199,7 +199,7 @@ TEST_CASE("a file that cannot be read is named, ignored and kept") {
     second_run again(files, with_file());
     CHECK_FALSE(again.ranks[0]->warnings().empty());
     again.move();
-    CHECK_FALSE(again.campaign().chosen().from_results());
+    CHECK_FALSE(again.search().chosen().from_results());
     CHECK(again.ranks[0]->write_results().value().starts_with("results0.for-"));
     CHECK(again.disks[0].files.at("results0.csv") == broken);
   }
@@ -214,19 +214,19 @@ TEST_CASE("Default written by hand pins the default") {
   }
   second_run again(files, with_file());
   again.move();
-  CHECK(again.campaign().chosen().config == "direct");
-  CHECK(again.campaign().trials() == 0);
-  CHECK(again.campaign().chosen().source == actors::decision_source::pin);
+  CHECK(again.search().chosen().config == "direct");
+  CHECK(again.search().trials() == 0);
+  CHECK(again.search().chosen().source == actors::decision_source::pin);
 }
 
-TEST_CASE("a pin of the common file is not copied, so that it is gone when its owner takes it back") {
+TEST_CASE("ranks do not copy a pin of the common file into their own files, so that its owner can remove the pin") {
   auto files = tuned();
   const auto& own = files[0].at("results0.csv");
   const std::string header = own.substr(0, own.find("activations"));
   for (rank_id r = 0; r < 2; ++r) files[r] = {{"results.csv", header + "activations/0>1,128KiB,Default\n"}};
   second_run again(files, with_file());
   again.move();
-  CHECK(again.campaign().chosen().source == actors::decision_source::pin);
+  CHECK(again.search().chosen().source == actors::decision_source::pin);
   for (rank_id r = 0; r < 2; ++r) {
     const auto written = again.ranks[r]->write_results();
     CHECK(written);
@@ -235,7 +235,7 @@ TEST_CASE("a pin of the common file is not copied, so that it is gone when its o
   }
 }
 
-TEST_CASE("a config that nobody has any more is a miss, and is tuned anew") {
+TEST_CASE("a remembered config that no rank has is ignored, and its key is tuned again") {
   auto files = tuned();
   for (rank_id r = 0; r < 2; ++r) {
     auto& text = files[r].at("results" + std::to_string(r) + ".csv");
@@ -244,11 +244,12 @@ TEST_CASE("a config that nobody has any more is a miss, and is tuned anew") {
   }
   second_run again(files, with_file());
   again.move();
-  CHECK_FALSE(again.campaign().chosen().from_results());
-  CHECK(again.campaign().trials() > 0);
+  CHECK_FALSE(again.search().chosen().from_results());
+  CHECK(again.search().trials() > 0);
 }
 
-TEST_CASE("a file that names a way for pieces decides nothing: messages may have others now, or none") {
+TEST_CASE(
+    "a results file that names by_piece as a winner decides nothing: messages may have other pieces now, or none") {
   std::string winner;
   auto files = tuned(&winner);
   for (auto& disk : files) {
@@ -262,11 +263,11 @@ TEST_CASE("a file that names a way for pieces decides nothing: messages may have
   configs.push_back(by_piece());
   second_run r(files, with_file(), configs);
   r.move();
-  CHECK(r.campaign().trials() > 0);
-  CHECK(r.campaign().chosen().config == winner);
+  CHECK(r.search().trials() > 0);
+  CHECK(r.search().chosen().config == winner);
 }
 
-TEST_CASE("the common file is read first, a rank's own file fills the gaps") {
+TEST_CASE("an entry of the common file overrides the entry of a rank's own file, and decides the key") {
   auto files = tuned();
   const auto& own = files[0].at("results0.csv");
   const auto header = own.substr(0, own.find("activations"));
@@ -274,15 +275,15 @@ TEST_CASE("the common file is read first, a rank's own file fills the gaps") {
     of_rank["results.csv"] = header + "activations/0>1,128KiB,direct,9\nactivations/0>1,1KiB,direct,9\n";
   second_run again(files, with_file());
   again.move();
-  CHECK(again.campaign().chosen().config == "direct");
-  CHECK(again.campaign().chosen().from_results());
+  CHECK(again.search().chosen().config == "direct");
+  CHECK(again.search().chosen().from_results());
 }
 
-TEST_CASE("what was decided is on each rank's disk within a second, whatever ends the ranks then") {
+TEST_CASE("a decision is on each rank's disk within a second, even if the rank is then killed") {
   world w(2, with_file());
   CHECK(move_each(w, catalogue(), catalogue(), many).failed() == 0);
-  REQUIRE(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
-  const std::string winner = campaign_of(w, "128KiB")->chosen().config;
+  REQUIRE(search_of(w, "128KiB")->where() == actors::search::stage::decided);
+  const std::string winner = search_of(w, "128KiB")->chosen().config;
   pass(w, 1'000'000'000);
   for (rank_id r = 0; r < 2; ++r) {
     w.ranks[r].reset();  // like a killed process: nobody asks it to write
@@ -293,10 +294,10 @@ TEST_CASE("what was decided is on each rank's disk within a second, whatever end
   }
 }
 
-TEST_CASE("a survivor keeps what was decided with a rank that has died") {
+TEST_CASE("a surviving rank writes a decision that it made with a rank that has died") {
   world w(2, with_file());
   CHECK(move_each(w, catalogue(), catalogue(), many).failed() == 0);
-  REQUIRE(campaign_of(w, "128KiB")->where() == actors::search::stage::decided);
+  REQUIRE(search_of(w, "128KiB")->where() == actors::search::stage::decided);
   w.ranks[1].reset();
   w[0].on_lost(1, "it was killed");
   pass(w, 1'000'000'000);
@@ -305,7 +306,7 @@ TEST_CASE("a survivor keeps what was decided with a rank that has died") {
         nullptr);
 }
 
-TEST_CASE("a rank that shall write only when it is asked does so") {
+TEST_CASE("a rank with write_results_soon off writes its results only when it is asked") {
   auto s = with_file();
   s.write_results_soon = false;
   world w(2, s);
@@ -315,7 +316,7 @@ TEST_CASE("a rank that shall write only when it is asked does so") {
   CHECK(w[0].write_results().value() == "results0.csv");
 }
 
-TEST_CASE("an edge's remembered winner that cannot be used is told of in what is decided instead") {
+TEST_CASE("a decision that replaces an edge's unusable remembered winner names that winner") {
   auto files = tuned();
   for (rank_id r = 0; r < 2; ++r) {
     auto& text = files[r].at("results" + std::to_string(r) + ".csv");
@@ -323,7 +324,7 @@ TEST_CASE("an edge's remembered winner that cannot be used is told of in what is
   }
   second_run again(files, with_file());
   again.move();
-  REQUIRE(again.campaign().is_decided());
-  CHECK(again.campaign().chosen().source == actors::decision_source::trials);
-  CHECK(again.campaign().chosen().why.find("dierct") != std::string::npos);
+  REQUIRE(again.search().is_decided());
+  CHECK(again.search().chosen().source == actors::decision_source::trials);
+  CHECK(again.search().chosen().why.find("dierct") != std::string::npos);
 }

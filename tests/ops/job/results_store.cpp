@@ -69,7 +69,7 @@ bool says(const std::vector<std::string>& warnings, std::string_view part) {
 
 }  // namespace
 
-TEST_CASE("what two jobs learned at the same time is in the file, and the entry that was there first stays") {
+TEST_CASE("the file holds the results of two concurrent jobs, and keeps the entry that was written first") {
   memory_storage disk;
   results_store one(&disk, {.path = "r.csv", .ordinal = 0, .validators = here});
   results_store two(&disk, {.path = "r.csv", .ordinal = 0, .validators = here});
@@ -78,7 +78,7 @@ TEST_CASE("what two jobs learned at the same time is in the file, and the entry 
   CHECK(disk.files.at("r0.csv") == header + "op,a,x,1\nop,b,x,1\nop,c,y,2\n");
 }
 
-TEST_CASE("what another job wrote between looking and locking is merged with, too") {
+TEST_CASE("a job also merges results that another job wrote between its look at the file and its lock") {
   failing_storage disk;
   disk.between = [&] { disk.memory.files["r0.csv"] = header + "op,b,theirs,1\n"; };
   results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here});
@@ -99,7 +99,7 @@ TEST_CASE("a job that learned nothing new writes nothing, and needs no lock") {
   CHECK(store.warnings().empty());
 }
 
-TEST_CASE("an entry that was decided otherwise is replaced, unless another job has changed it since") {
+TEST_CASE("a job replaces an entry that it decided differently, unless another job has changed the entry since") {
   memory_storage disk;
   disk.files["r0.csv"] = header + "op,a,gone,1\nop,b,gone,1\n";
   results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here});
@@ -109,7 +109,8 @@ TEST_CASE("an entry that was decided otherwise is replaced, unless another job h
   CHECK(disk.files.at("r0.csv") == header + "op,a,new,2\nop,b,theirs,1\n");
 }
 
-TEST_CASE("what a job wrote itself gives way to what it decided later, unless another job has changed it since") {
+TEST_CASE(
+    "a job replaces its own earlier entry with a later decision, unless another job has changed the entry since") {
   memory_storage disk;
   results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here});
   CHECK(store.add(learned("op,a,early,1\nop,b,early,1\nop,c,early,1\n"), {}));
@@ -120,7 +121,7 @@ TEST_CASE("what a job wrote itself gives way to what it decided later, unless an
   CHECK(disk.files.at("r0.csv") == header + "op,a,last,3\nop,b,theirs,1\nop,c,early,1\n");
 }
 
-TEST_CASE("an entry of the common file that was decided otherwise is replaced there, too, and nothing is added to it") {
+TEST_CASE("a job also replaces an outdated entry of the common file, and adds no entry to the common file") {
   memory_storage disk;
   disk.files["r.csv"] = header + "op,a,gone,1\nop,b,gone,1\n";
   results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here});
@@ -139,11 +140,11 @@ TEST_CASE("an entry of the common file that was decided otherwise is replaced th
   CHECK(says(store.warnings(), "r.csv"));
 }
 
-TEST_CASE("files that are not ours or not whole stay as they are, and results go beside them and are found again") {
+TEST_CASE("a foreign or damaged file stays unchanged, and results are written to another file, which later jobs find") {
   std::string bad;
   SUBCASE("another machine's") { bad = "Validator,A,2\nop,a,x,1\n"; }
-  SUBCASE("one validator more") { bad = header + "Validator,B,1\nop,a,x,1\n"; }
-  SUBCASE("none at all") { bad = "op,a,x,1\n"; }
+  SUBCASE("one more validator") { bad = header + "Validator,B,1\nop,a,x,1\n"; }
+  SUBCASE("no validators") { bad = "op,a,x,1\n"; }
   SUBCASE("a line that cannot be read") { bad = header + "op\nop,a,x,1\n"; }
   SUBCASE("zeros") { bad = header + std::string(100, '\0'); }
   SUBCASE("a line of 2 MiB") { bad = header + std::string(2U << 20U, 'x') + "\n"; }
@@ -176,7 +177,7 @@ TEST_CASE("jobs of two kinds of machines share a folder, and neither loses what 
   }
 }
 
-TEST_CASE("what is learned is on the disk within a second, and what comes in the meantime is written with it") {
+TEST_CASE("a learned result is on disk within a second, together with results learned in the meantime") {
   runtime::virtual_time clock;
   failing_storage disk;
   results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here, .ex = &clock});
@@ -194,8 +195,7 @@ TEST_CASE("what is learned is on the disk within a second, and what comes in the
   CHECK(disk.writes == 2);
 }
 
-TEST_CASE(
-    "what is learned takes the place of what was read before it, and of nothing that another job has written since") {
+TEST_CASE("a learned result replaces an entry that was read earlier, but no entry that another job has written since") {
   runtime::virtual_time clock;
   memory_storage disk;
   disk.files["r0.csv"] = header + "op/0>1,a,gone,1\nop/0>1,b,gone,1\n";
@@ -207,7 +207,7 @@ TEST_CASE(
   CHECK(disk.files.at("r0.csv") == header + "op/0>1,a,new,2\nop/0>1,b,theirs,1\n");
 }
 
-TEST_CASE("a disk that takes nothing when something is learned is a warning, and takes it in the end") {
+TEST_CASE("a full disk causes a warning, and the learned results are written once it has room") {
   runtime::virtual_time clock;
   failing_storage disk;
   disk.full = "r0";
@@ -220,7 +220,7 @@ TEST_CASE("a disk that takes nothing when something is learned is a warning, and
   CHECK(disk.memory.files.at("r0.csv") == header + "op/0>1,a,x,1\n");
 }
 
-TEST_CASE("a real disk is written while the rank's thread does not come to it") {
+TEST_CASE("a learned result reaches a real disk even if the rank's executor never runs") {
   const scratch_folder folder;
   runtime::virtual_time clock;
   transports::file_storage disk;
@@ -231,7 +231,7 @@ TEST_CASE("a real disk is written while the rank's thread does not come to it") 
   CHECK(disk.read(folder.file("r0.csv")).value() == header + "op/0>1,a,x,1\n");
 }
 
-TEST_CASE("results of kernels are known in a world of another size, and all others are not") {
+TEST_CASE("a world of another size uses results of kernels, and no other results") {
   memory_storage disk;
   const auto world = [](const char* size) {
     return std::vector<tuning::validator>{{"A", "1"}, {"PARLEY_WORLD", size}};
@@ -255,7 +255,7 @@ TEST_CASE("results of kernels are known in a world of another size, and all othe
   CHECK(elsewhere.remembered().entries().empty());
 }
 
-TEST_CASE("a path that is a device or a folder is refused whole, and /dev/null means none") {
+TEST_CASE("a results path that is a device or a folder is refused, and /dev/null means no results") {
   transports::file_storage disk;
   const scratch_folder folder;
   for (const std::string& path : {std::string("/dev/zero"), std::string("/dev/full"), folder.path.string()}) {
@@ -273,7 +273,7 @@ TEST_CASE("a path that is a device or a folder is refused whole, and /dev/null m
   CHECK_FALSE(std::filesystem::exists("/dev/null0"));
 }
 
-TEST_CASE("remarks in a file stay when results are added to it, also where it has nothing else") {
+TEST_CASE("comments in a file stay when results are added to it, even if the file holds nothing else") {
   memory_storage disk;
   disk.files["r0.csv"] = "# of Monday\n";
   results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here});
@@ -283,7 +283,7 @@ TEST_CASE("remarks in a file stay when results are added to it, also where it ha
   CHECK(disk.files.at("r0.csv") == "# of Monday\n" + header + "op,a,x,1\nop,b,x,1\n");
 }
 
-TEST_CASE("an empty file is like none") {
+TEST_CASE("an empty results file is treated as a missing one") {
   memory_storage disk;
   disk.files["r0.csv"] = "\n";
   results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here});
@@ -292,7 +292,7 @@ TEST_CASE("an empty file is like none") {
   CHECK(disk.files.at("r0.csv") == header + "op,a,x,1\n");
 }
 
-TEST_CASE("a last line without its end is completed, not refused") {
+TEST_CASE("a last line without a newline is completed, not refused") {
   memory_storage disk;
   disk.files["r0.csv"] = header + "op,a,Default";
   results_store store(&disk, {.path = "r.csv", .ordinal = 0, .validators = here});
@@ -300,7 +300,8 @@ TEST_CASE("a last line without its end is completed, not refused") {
   CHECK(disk.files.at("r0.csv") == header + "op,a,Default,0\nop,b,x,1\n");
 }
 
-TEST_CASE("when the lock is not to be had results are kept in a spare file, and the warning says how to merge it") {
+TEST_CASE(
+    "if a results file cannot be locked, results are kept in a spare file, and the warning says how to merge it") {
   memory_storage disk;
   disk.files["r0.csv"] = header + "op,a,x,1\n";
   disk.locked.insert("r0.csv");
@@ -313,7 +314,8 @@ TEST_CASE("when the lock is not to be had results are kept in a spare file, and 
   CHECK(says(store.warnings(), "parley results merge -o r0.csv " + *where));
 }
 
-TEST_CASE("a folder that takes nothing: the spare folder does, else it is an error that names both") {
+TEST_CASE(
+    "if a folder is full, results are written to the spare folder; without one, the error names file and variable") {
   failing_storage disk;
   disk.full = "d/";
   results_store store(&disk,
@@ -328,14 +330,14 @@ TEST_CASE("a folder that takes nothing: the spare folder does, else it is an err
   for (const char* const words : {"d/r3.csv", "PARLEY_RESULTS"}) CHECK(is(lost, {.code = errc::io, .quotes = words}));
 }
 
-TEST_CASE("a folder that is missing is named; one that is there, and the current one, are not") {
+TEST_CASE("a missing folder is named; an existing folder, and the current one, are not") {
   CHECK(missing_folder_of("/nonesuch/r.csv") == "/nonesuch");
   CHECK(missing_folder_of("/nonesuch/deeper/r.csv") == "/nonesuch/deeper");
   for (const char* const fine : {"", "r.csv", "/tmp/r.csv", "./r.csv", "/dev/null"})
     CHECK(missing_folder_of(fine).empty());
 }
 
-TEST_CASE("a million entries in a file do not keep a rank from the few that are its own") {
+TEST_CASE("200000 entries of other ops in a file do not keep a rank from finding its own entry") {
   std::string text = header;
   for (int i = 0; i < 200'000; ++i) text += "other," + std::to_string(i) + ",x,1\n";
   memory_storage disk;
@@ -345,7 +347,7 @@ TEST_CASE("a million entries in a file do not keep a rank from the few that are 
   CHECK(store.remembered().find_all("op,").size() == 1);
 }
 
-TEST_CASE("the list of what was not tuned has each line once") {
+TEST_CASE("the list of untuned keys has each line once") {
   memory_storage disk;
   CHECK(record_untuned(disk, "u.csv", {"op,a", "op,b"}));
   CHECK(record_untuned(disk, "u.csv", {"op,b", "op,c", "p,a"}));

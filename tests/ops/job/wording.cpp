@@ -223,7 +223,7 @@ std::string of_full_disk() {
 
 }  // namespace
 
-TEST_CASE("what a job says of calls that do not end and of ranks that leave, in whole sentences") {
+TEST_CASE("messages about calls that do not end and ranks that leave have exactly these sentences") {
   check_sentences({
       {of_crossed_calls(0),
        "timeout: acts 1->0, on rank 0 (receiver): a receive of up to 16 bytes from rank 1, tag 0, was not met: "
@@ -278,7 +278,7 @@ TEST_CASE("what a job says of calls that do not end and of ranks that leave, in 
   });
 }
 
-TEST_CASE("what a job says of processes, variables and results files, in whole sentences") {
+TEST_CASE("messages about processes, variables and results files have exactly these sentences") {
   check_sentences({
       {of_fork(), "bad_argument: send of acts 0->1 was called in process 77, which fork() made of a rank's process; "
                   "only the process that joined the job has a part in it, so let the child call exec, or end"},
@@ -307,7 +307,7 @@ TEST_CASE("what a job says of processes, variables and results files, in whole s
   });
 }
 
-TEST_CASE("what is said of a mask that is too much like a capability, in whole sentences") {
+TEST_CASE("the error for a mask that resembles a capability too much has exactly this sentence") {
   struct misspelt {
     std::string mask;
     std::string name;

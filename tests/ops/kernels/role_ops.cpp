@@ -83,7 +83,7 @@ std::vector<memory_storage> disks_of(role_job& j) {
 
 }  // namespace
 
-TEST_CASE("what a role has decided is known to the whole job: who measured what, and why the winner won") {
+TEST_CASE("a role's decision says who measured which config and why the winner won, and no message is sent for it") {
   role_job j(eager_trials());
   CHECK_FALSE(j.now().decided);
   CHECK(j.call(60) == 0);
@@ -111,7 +111,7 @@ TEST_CASE("what a role has decided is known to the whole job: who measured what,
   for (auto& r : j.ranks) CHECK(r->mail().statistics().sent == 0);
 }
 
-TEST_CASE("a decision of a role may be awaited") {
+TEST_CASE("a program can await the decision of a role") {
   role_job j(eager_trials());
   decision d;
   const auto wait = [](role_op op, decision& into) -> task<> { into = co_await op.decided(bytes); };
@@ -140,7 +140,7 @@ TEST_CASE("a role's winner is kept, and the next job runs it without a trial") {
   }
 }
 
-TEST_CASE("what was learned in another role, or of another op, says nothing") {
+TEST_CASE("results of another role, or of another op, do not count") {
   role_job first(kept_in_files());
   first.call(60, 0);
   auto disks = disks_of(first);
@@ -155,7 +155,7 @@ TEST_CASE("what was learned in another role, or of another op, says nothing") {
   CHECK(other.now().source == decision_source::trials);
 }
 
-TEST_CASE("a winner that the role does not have any more is tuned anew, and said so") {
+TEST_CASE("a role whose remembered winner no longer exists is tuned again, with a warning") {
   role_job first(kept_in_files());
   first.call(60);
   auto disks = disks_of(first);
@@ -168,7 +168,7 @@ TEST_CASE("a winner that the role does not have any more is tuned anew, and said
   CHECK(second[0].warnings().front().find("gone") != std::string::npos);
 }
 
-TEST_CASE("with tuning off a role runs its default, and the list of what was not tuned has it") {
+TEST_CASE("with tuning off a role runs its default, and the list of untuned keys names it") {
   rank_settings s = eager_trials();
   s.policy = actors::tuning_policy::off;
   role_job j(s);
@@ -178,7 +178,7 @@ TEST_CASE("with tuning off a role runs its default, and the list of what was not
   CHECK(j[0].untuned() == std::vector<std::string>{"stage/produce/0," + key});
 }
 
-TEST_CASE("constraints filter a role's configs before time decides") {
+TEST_CASE("constraints exclude a role's configs before times are compared") {
   rank_settings s = eager_trials();
   s.constraints.relative_error = 1e-3;
   role_job j(s, {}, {.relative_error = 1e-2});
@@ -210,7 +210,7 @@ TEST_CASE("with NUMERICAL_CHECK only the default of a role runs, and a warning s
   CHECK(j[0].warnings().front().find("stage/produce 0: NUMERICAL_CHECK is on") != std::string::npos);
 }
 
-TEST_CASE("a role searches anew when it is asked to, by its handle or by the name of its op") {
+TEST_CASE("a role searches again on request, by its handle or by the name of its op") {
   role_job j(eager_trials());
   j.call(60);
   REQUIRE(j.now().config == "fast");
@@ -229,7 +229,7 @@ TEST_CASE("a role searches anew when it is asked to, by its handle or by the nam
   CHECK(j.now().config == "fast");
 }
 
-TEST_CASE("a role's function that becomes slow for good is searched for anew") {
+TEST_CASE("a role function that becomes permanently slow is searched again") {
   rank_settings s = eager_trials();
   s.plan.drift.every = 50;
   s.plan.drift.pause_ns = 0;
@@ -243,7 +243,7 @@ TEST_CASE("a role's function that becomes slow for good is searched for anew") {
   CHECK(j.ops[0].search_of(bytes)->reason().find("its times have drifted") == 0);
 }
 
-TEST_CASE("a candidate that throws never runs again, unless a peer or time is to blame") {
+TEST_CASE("a role's candidate that throws never runs again, unless it throws peer_failed") {
   for (const errc why : {errc::unavailable, errc::peer_failed}) {
     role_job j(eager_trials());
     j.broken = "fast";
@@ -257,7 +257,7 @@ TEST_CASE("a candidate that throws never runs again, unless a peer or time is to
   }
 }
 
-TEST_CASE("a role that is registered twice is refused, and the first one goes on") {
+TEST_CASE("a second registration of a role is refused, and the first one still works") {
   role_job j(eager_trials());
   const auto nothing = [](std::span<std::byte>) -> task<> { co_return; };
   const auto code_of = [&](const std::string& name) {
@@ -276,7 +276,7 @@ TEST_CASE("a role that is registered twice is refused, and the first one goes on
   CHECK(j.now().config == "fast");
 }
 
-TEST_CASE("on a rank that the others hold dead a role's calls end") {
+TEST_CASE("a role's calls fail on a rank that was fenced") {
   role_job j(eager_trials());
   j[0].on_fenced("this rank was fenced");
   CHECK(j.call(3) == 3);

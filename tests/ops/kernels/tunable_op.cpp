@@ -104,7 +104,7 @@ tuning::environment_settings environment(const std::map<std::string, std::string
 
 }  // namespace
 
-TEST_CASE("the fastest implementation of a kernel is found on its first call, for each key, and kept") {
+TEST_CASE("the first call of a kernel with a new key finds the fastest implementation, and later calls run it") {
   virtual_time clock;
   counts ran;
   tunable_context context(clock, nullptr, quick());
@@ -139,7 +139,7 @@ TEST_CASE("a kernel that is not enabled runs its default and costs nothing") {
   CHECK(op.core().entries().empty());
 }
 
-TEST_CASE("a wrong but fast candidate never wins, neither one that leaves what the default wrote") {
+TEST_CASE("a fast candidate that writes wrong numbers, or leaves the default's output in place, never wins") {
   virtual_time clock;
   counts ran;
   auto o = quick();
@@ -168,7 +168,7 @@ TEST_CASE("a wrong but fast candidate never wins, neither one that leaves what t
   CHECK(context.warnings()[1].find("kernel scale, n=8: tenfold is left out: wrong numbers: ") == 0);
 }
 
-TEST_CASE("without a numeric check a candidate is taken at its word") {
+TEST_CASE("without a numeric check a fast candidate that computes nothing wins") {
   virtual_time clock;
   counts ran;
   tunable_context context(clock, nullptr, quick());
@@ -178,7 +178,7 @@ TEST_CASE("without a numeric check a candidate is taken at its word") {
   CHECK(context.learned().at(0).solution == "lazy");
 }
 
-TEST_CASE("a numeric check that cannot be made leaves the default, and is a warning by name") {
+TEST_CASE("a kernel whose numeric check is impossible keeps its default, and warns by name") {
   virtual_time clock;
   counts ran;
   auto o = quick();
@@ -193,7 +193,7 @@ TEST_CASE("a numeric check that cannot be made leaves the default, and is a warn
   CHECK(context.warnings()[0].find("kernel scale: NUMERICAL_CHECK is on") == 0);
 }
 
-TEST_CASE("a candidate that throws is left out with its reason, and what the default throws comes out") {
+TEST_CASE("a candidate that throws is left out with its reason, and the caller gets an exception of the default") {
   virtual_time clock;
   counts ran;
   auto o = quick();
@@ -219,7 +219,7 @@ TEST_CASE("a candidate that throws is left out with its reason, and what the def
   CHECK_FALSE(op.decision(x, x).being_tuned);
 }
 
-TEST_CASE("what a kernel updates is put back before the run that the caller gets") {
+TEST_CASE("a kernel's updated argument is restored before the run that the caller gets") {
   virtual_time clock;
   tunable_context::options o = quick();
   o.mine.check.on = true;
@@ -236,7 +236,7 @@ TEST_CASE("what a kernel updates is put back before the run that the caller gets
   CHECK(context.learned().at(0).solution == "fast");
 }
 
-TEST_CASE("families of implementations are switched off one by one") {
+TEST_CASE("a program can switch a family of implementations off and on") {
   virtual_time clock;
   counts ran;
   tunable_context context(clock, nullptr, quick());
@@ -251,7 +251,7 @@ TEST_CASE("families of implementations are switched off one by one") {
   CHECK(context.learned().at(1).solution == "wide");
 }
 
-TEST_CASE("with tuning off a kernel runs what is remembered, and what is not is listed if asked for") {
+TEST_CASE("with tuning off a kernel runs its remembered winner, and lists keys without one if asked") {
   virtual_time clock;
   counts ran;
   memory_storage disk;
@@ -272,7 +272,7 @@ TEST_CASE("with tuning off a kernel runs what is remembered, and what is not is 
 }
 
 TEST_CASE(
-    "what a kernel learned makes the round through its file, pins included, and an unknown solution is a warning") {
+    "a kernel's results survive a round trip through its file, pins included, and an unknown solution is a warning") {
   virtual_time clock;
   counts ran;
   memory_storage disk;
@@ -312,7 +312,7 @@ TEST_CASE(
   CHECK(other.get_tuning_results().entries().empty());
 }
 
-TEST_CASE("the environment beats what a program sets") {
+TEST_CASE("environment variables override the settings of a program") {
   virtual_time clock;
   tunable_context::options o;
   o.environment = environment({{"PARLEY_TUNABLEOP_ENABLED", "1"},
@@ -346,7 +346,8 @@ TEST_CASE("the environment beats what a program sets") {
   CHECK(plain.get_rotating_buffer_size() > 0);
 }
 
-TEST_CASE("a kernel's name is taken once, and what cannot work is refused when it is declared") {
+TEST_CASE(
+    "a kernel's name is unique while the kernel lives, and impossible implementations are refused when declared") {
   virtual_time clock;
   counts ran;
   tunable_context context(clock, nullptr, quick());
@@ -361,7 +362,7 @@ TEST_CASE("a kernel's name is taken once, and what cannot work is refused when i
   scale_op again(context, scale_of({right("a", 1, ran)}));
 }
 
-TEST_CASE("calls that come while a key is being tuned run the default") {
+TEST_CASE("a call during the tuning of its key runs the default") {
   virtual_time clock;
   counts ran;
   tunable_context context(clock, nullptr, quick());
@@ -377,7 +378,7 @@ TEST_CASE("calls that come while a key is being tuned run the default") {
   CHECK(a == b);
 }
 
-TEST_CASE("kernels that return at once are tuned where they are called, on a real clock, too") {
+TEST_CASE("kernels that are plain functions are tuned in their call, and keep the default if no time passes") {
   virtual_time clock;
   tunable_context context(clock, nullptr, quick());
   int first = 0;
@@ -394,7 +395,7 @@ TEST_CASE("kernels that return at once are tuned where they are called, on a rea
   CHECK(first == 3 * (3 + 5 + 1) + 2);
 }
 
-TEST_CASE("a rank writes what its kernels learned with its other results, and knows it the next time") {
+TEST_CASE("a rank writes its kernels' results into its results file, and reads them when it starts again") {
   counts ran;
   rank_settings s;
   s.results_path = "results.csv";
@@ -419,7 +420,7 @@ TEST_CASE("a rank writes what its kernels learned with its other results, and kn
   CHECK(ran == counts{{"plain", 0}, {"fast", 1}});
 }
 
-TEST_CASE("a kernel that has no choice is not tried: its first call runs it once") {
+TEST_CASE("a kernel without a choice is not tried: its first call runs the default once") {
   virtual_time clock;
   counts ran;
   auto o = quick();
@@ -431,7 +432,7 @@ TEST_CASE("a kernel that has no choice is not tried: its first call runs it once
     all.push_back(right("wide", 10'000, ran, "simd"));
     family_off = true;
   }
-  SUBCASE("numbers are to be compared, and no outputs are declared") {
+  SUBCASE("numbers have to be compared, and no outputs are declared") {
     all.push_back(right("wide", 10'000, ran));
     o.mine.check.on = true;
     declares = false;
@@ -453,7 +454,7 @@ TEST_CASE("a kernel that has no choice is not tried: its first call runs it once
   CHECK(context.warnings().size() == (declares ? 0 : 1));
 }
 
-TEST_CASE("what was left without a choice is tuned once there is one") {
+TEST_CASE("a key without a choice is tuned once a second implementation is enabled") {
   virtual_time clock;
   counts ran;
   tunable_context context(clock, nullptr, quick());
@@ -465,7 +466,7 @@ TEST_CASE("what was left without a choice is tuned once there is one") {
   CHECK(context.learned().at(0).solution == "wide");
 }
 
-TEST_CASE("a kernel that updates its argument runs once where nothing is tried") {
+TEST_CASE("a kernel with a single implementation updates its argument once") {
   virtual_time clock;
   tunable_context context(clock, nullptr, quick());
   float x = 0;
@@ -474,7 +475,7 @@ TEST_CASE("a kernel that updates its argument runs once where nothing is tried")
   CHECK(x == 1);
 }
 
-TEST_CASE("the duration of tuning bounds what follows each implementation's first run") {
+TEST_CASE("the tuning duration limits the runs after the first run of each implementation") {
   virtual_time clock;
   counts ran;
   auto o = quick();
@@ -487,7 +488,7 @@ TEST_CASE("the duration of tuning bounds what follows each implementation's firs
   CHECK(context.learned().at(0).solution == "fast");
 }
 
-TEST_CASE("what a kernel learned is in its file within a second, though nobody ends the context") {
+TEST_CASE("a kernel's result is in its file within a second, though the context has not ended") {
   virtual_time clock;
   counts ran;
   memory_storage disk;
@@ -499,7 +500,8 @@ TEST_CASE("what a kernel learned is in its file within a second, though nobody e
   CHECK(disk.files.at("tunableop_results0.csv") == "scale,n=8,fast,0.5\n");
 }
 
-TEST_CASE("switched on by the program, a file is read and written as the environment's switch has it") {
+TEST_CASE(
+    "a context that the program switches on reads and writes its file, like one that the environment switches on") {
   virtual_time clock;
   counts ran;
   memory_storage disk;
@@ -519,7 +521,7 @@ TEST_CASE("switched on by the program, a file is read and written as the environ
   CHECK(disk.files.at("tunableop_results0.csv") == "scale,n=9,fast,0.5\nscale,n=8,fast,0.5\n");
 }
 
-TEST_CASE("a file that shall not be written on exit is not") {
+TEST_CASE("a context that must not write on exit writes no file") {
   virtual_time clock;
   counts ran;
   memory_storage disk;
@@ -534,7 +536,7 @@ TEST_CASE("a file that shall not be written on exit is not") {
   CHECK(disk.files.empty());
 }
 
-TEST_CASE("a file that is asked for has all that is known, and there is none where nothing is") {
+TEST_CASE("a file written on request has all known results, and no file is written if there are none") {
   virtual_time clock;
   counts ran;
   memory_storage disk;
@@ -551,12 +553,12 @@ TEST_CASE("a file that is asked for has all that is known, and there is none whe
   CHECK(disk.files.at("all.csv") == "scale,n=9,fast,0.5\nscale,n=8,fast,0.5\n");
 }
 
-TEST_CASE("a rank's kernels have a file of their own where it keeps no results, and none where it shall not") {
+TEST_CASE("a rank without a results file gives its kernels a file of their own, but not if no results are wanted") {
   counts ran;
   rank_settings s;
   s.kernels.rotating_buffer_bytes = 0;
   bool shall_not = false;
-  SUBCASE("nobody has said anything") {}
+  SUBCASE("no setting about results is given") {}
   SUBCASE("no results are wanted") { s.no_results = shall_not = true; }
   world w(2, s);
   w[1].kernels().enable_tunable_op(true);
@@ -570,7 +572,7 @@ TEST_CASE("a rank's kernels have a file of their own where it keeps no results, 
   }
 }
 
-TEST_CASE("what a rank's kernels learn while their file shall not be written is not among its results") {
+TEST_CASE("a rank does not write its kernels' results if their context must not write on exit") {
   counts ran;
   rank_settings s;
   s.results_path = "results.csv";
@@ -584,7 +586,7 @@ TEST_CASE("what a rank's kernels learn while their file shall not be written is 
   CHECK(w.disk[0].files.empty());
 }
 
-TEST_CASE("a kernel's remembered winner that cannot be used is told of in what is decided instead") {
+TEST_CASE("a kernel's decision names a remembered winner that cannot be used") {
   virtual_time clock;
   counts ran;
   memory_storage disk;
@@ -596,7 +598,7 @@ TEST_CASE("a kernel's remembered winner that cannot be used is told of in what i
   CHECK(op.decision(x, x).why.find("`fats` of the results file is none of its implementations") != std::string::npos);
 }
 
-TEST_CASE("a pin that nothing has used is told of at the end, by one rank") {
+TEST_CASE("one rank reports each unused pin, at the end") {
   counts ran;
   rank_settings s;
   s.results_path = "results.csv";

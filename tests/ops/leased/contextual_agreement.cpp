@@ -27,7 +27,7 @@ using namespace parley::runtime;
 using namespace parley::tests;
 using namespace parley::tests::contextual_layers;
 
-TEST_CASE("what only some ranks could tune keeps its default there, and says so") {
+TEST_CASE("a key that only one rank meets keeps its default there, and that rank warns of each kernel") {
   for (const rank_id odd : {0U, 1U}) {
     CAPTURE(odd);
     two_kernels w(3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
@@ -44,7 +44,7 @@ TEST_CASE("what only some ranks could tune keeps its default there, and says so"
   }
 }
 
-TEST_CASE("lost, late and overtaking messages cost time, and never a decision that differs") {
+TEST_CASE("lost, late and reordered messages delay ranks, and never make their decisions differ") {
   for (const std::uint64_t seed : {1U, 2U, 3U, 4U}) {
     CAPTURE(seed);
     two_kernels w(3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
@@ -98,7 +98,7 @@ task<> no_more_disk(two_kernels* w, rank_id r, std::uint64_t key) {
 
 }  // namespace
 
-TEST_CASE("what a rank has not heard in time it takes over in a later call, whatever that tunes on which ranks") {
+TEST_CASE("a rank that missed a decision adopts it in a later call, whichever keys that call tunes on which ranks") {
   using keys = std::vector<std::uint64_t>;
   struct later {
     std::string what;
@@ -136,7 +136,8 @@ TEST_CASE("what a rank has not heard in time it takes over in a later call, what
   }
 }
 
-TEST_CASE("an outcome that is lost ends its call, also after the leader has failed later ones, which say why") {
+TEST_CASE(
+    "a call whose outcome was lost still succeeds after later calls of the leader have failed, and those say why") {
   for (const std::uint64_t failures : {1U, 3U, 30U}) {
     CAPTURE(failures);
     deaf_ranks w(2, 6);
@@ -174,7 +175,8 @@ TEST_CASE("an outcome that is lost ends its call, also after the leader has fail
   }
 }
 
-TEST_CASE("where one rank has kept a default, all keep it who meet the key later, beside other new keys too") {
+TEST_CASE(
+    "once one rank has kept a default for a key, ranks that meet the key later keep it, even together with new keys") {
   for (const rank_id odd : {0U, 1U, 2U}) {
     CAPTURE(odd);
     two_kernels w(3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
@@ -194,7 +196,7 @@ TEST_CASE("where one rank has kept a default, all keep it who meet the key later
   }
 }
 
-TEST_CASE("whatever is lost, fails or is met by some ranks alone, calls end, and all ranks come to run the same") {
+TEST_CASE("despite losses, failures and keys that only some ranks meet, calls end, and all ranks agree in the end") {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
     random_stream dice(seed, 7);

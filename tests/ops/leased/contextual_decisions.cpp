@@ -31,7 +31,7 @@ using namespace parley::runtime;
 using namespace parley::tests;
 using namespace parley::tests::contextual_layers;
 
-TEST_CASE("the worked case: 7 runs in the stated order, and 1 at the next call") {
+TEST_CASE("the worked case makes 7 runs in the stated order, and 1 run at the next call") {
   for (const rank_id n : {1U, 3U}) {
     CAPTURE(n);
     two_kernels w(n, takes({2'000'000, 1'000'000}), takes({3'000'000, 1'000'000, 2'000'000}));
@@ -53,7 +53,7 @@ TEST_CASE("the worked case: 7 runs in the stated order, and 1 at the next call")
   }
 }
 
-TEST_CASE("the log says each step, its averages and the best, byte for byte") {
+TEST_CASE("the log holds each step, its averages and the best config, byte for byte") {
   two_kernels w(1, takes({2'500'000, 1'000'000}), takes({3'000'000, 1'000'000, 2'000'000}));
   call_all(w, with_key(w, 8));
   std::string expected;
@@ -83,7 +83,7 @@ TEST_CASE("the log says each step, its averages and the best, byte for byte") {
   CHECK(w.log(0) == expected);
 }
 
-TEST_CASE("averages are plain: one outlier counts") {
+TEST_CASE("averages are plain: one outlier may decide") {
   const auto outlier = [](rank_id, std::size_t c, std::size_t n) -> time_ns {
     return c == 1 ? (n == 0 ? 100 : 7'900) : 3'000;  // 4,000 on average
   };
@@ -93,7 +93,7 @@ TEST_CASE("averages are plain: one outlier counts") {
   CHECK(w.layers[0].end().best("kernel-1", "n=8") == "config_2");
 }
 
-TEST_CASE("the longest of all ranks counts, and one best holds for all") {
+TEST_CASE("the slowest rank's average counts, and one best config holds for all ranks") {
   // Rank 2 is slow with the config that is fastest on the others.
   const auto uneven = [](rank_id r, std::size_t c, std::size_t) -> time_ns {
     return c == 1 ? (r == 2 ? 9'000 : 1'000) : 5'000;
@@ -107,7 +107,7 @@ TEST_CASE("the longest of all ranks counts, and one best holds for all") {
   }
 }
 
-TEST_CASE("a contextual op says for each kernel and key what runs, why, and what this rank measured") {
+TEST_CASE("a contextual op reports for each kernel and key the config that runs, the reason, and this rank's times") {
   const auto uneven = [](rank_id r, std::size_t c, std::size_t) -> time_ns {
     return c == 1 ? (r == 2 ? 9'000 : 1'000) : 5'000;
   };
@@ -158,7 +158,7 @@ TEST_CASE("a contextual op says for each kernel and key what runs, why, and what
   }
 }
 
-TEST_CASE("who waits for a contextual decision that does not come is told so, and ends with the op") {
+TEST_CASE("a wait for a contextual decision ends in a timeout, or with the op when a rank is lost") {
   two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
   std::vector<errc> codes(2);
   const auto wait = [](contextual layer, time_ns timeout_ns, errc* into) -> task<> {
@@ -179,7 +179,7 @@ TEST_CASE("who waits for a contextual decision that does not come is told so, an
   CHECK(codes[1] == errc::peer_failed);
 }
 
-TEST_CASE("what is remembered, and what only some ranks could tune, is said so of a contextual decision") {
+TEST_CASE("a contextual decision names its source, a results file or trials") {
   two_kernels w(1, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
   tuning::results_file known;
   static_cast<void>(known.add(tuning::result_entry{"layer/kernel-1", "n=8", "config_2", 1.0}));
@@ -191,7 +191,7 @@ TEST_CASE("what is remembered, and what only some ranks could tune, is said so o
   CHECK(w.layers[0].decision("kernel-0", "n=8").source == actors::decision_source::trials);
 }
 
-TEST_CASE("interleaved, the configs take turns") {
+TEST_CASE("in interleaved order, the configs take turns") {
   auto op = two_kernels::table();
   op.order = tuning::contextual_order::interleaved;
   op.warm_ups = 1;
@@ -231,7 +231,7 @@ TEST_CASE("a kernel that is called m times per run advances m steps, and each ke
   }
 }
 
-TEST_CASE("a kernel may call another one, and a tuned thunk another one, on one rank and on several") {
+TEST_CASE("a kernel may call another kernel, and a tuned thunk another thunk, on one rank and on several") {
   for (const rank_id n : {1U, 3U}) {
     CAPTURE(n);
     // On the last of three ranks, the config that is fastest elsewhere is the slowest.
@@ -272,7 +272,7 @@ TEST_CASE("a kernel may call another one, and a tuned thunk another one, on one 
   }
 }
 
-TEST_CASE("a kernel that is not called any more is decided by what was measured") {
+TEST_CASE("a first call ends even if its thunk stops calling a kernel in the middle of the trials") {
   two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
   const auto thunk = [](two_kernels* all, rank_id r) -> task<> {
     if (++all->runs[r] <= 3) co_await (*all->kernel_1[r])(8);
@@ -284,7 +284,8 @@ TEST_CASE("a kernel that is not called any more is decided by what was measured"
   }
 }
 
-TEST_CASE("the best of a thunk is kept in results, for it alone, and a rank that lacks it takes the others'") {
+TEST_CASE(
+    "results keep the best config under the thunk's name, and a rank that lacks the entry gets it from the others") {
   rank_settings s;
   s.results_path = "results.csv";
   std::vector<std::map<std::string, std::string>> files;
@@ -311,7 +312,7 @@ TEST_CASE("the best of a thunk is kept in results, for it alone, and a rank that
   }
 }
 
-TEST_CASE("alone a rank starts with what it remembers, and with tuning off it tries nothing") {
+TEST_CASE("a single rank starts with its remembered configs, and with tuning off it tries nothing") {
   rank_settings s;
   for (const bool off : {false, true}) {
     CAPTURE(off);
@@ -364,10 +365,10 @@ TEST_CASE("a config whose family is switched off is neither tried nor taken from
   }
 }
 
-TEST_CASE("kernels of one config are not tried: the first call of a function that has no others runs it once") {
+TEST_CASE("kernels with one config have no trials: the first call of a function that has no others runs it once") {
   bool checks = false;
   SUBCASE("a single config") {}
-  SUBCASE("numbers are to be compared, and no outputs are declared") { checks = true; }
+  SUBCASE("numbers must be compared, and no outputs are declared") { checks = true; }
   rank_settings s;
   s.kernels.check.on = checks;
   world w(2, s);

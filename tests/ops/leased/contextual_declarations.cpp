@@ -25,7 +25,8 @@ using namespace parley::runtime;
 using namespace parley::tests;
 using namespace parley::tests::contextual_layers;
 
-TEST_CASE("ranks that declare a tuned thunk in other ways are all told which, before its first round is over") {
+TEST_CASE(
+    "when ranks declare a tuned thunk differently, every rank gets an error with both declarations, after one run") {
   const auto changed = [](const std::function<void(contextual_options&)>& change) {
     contextual_options op = two_kernels::table();
     change(op);
@@ -65,7 +66,7 @@ TEST_CASE("a contextual op that cannot work is refused when it is declared") {
   CHECK_THROWS_AS(contextual(w[0], {.name = "b", .ranks = {0}}), failure);
 }
 
-TEST_CASE("ranks that list the members of a tuned thunk in other orders mean the same op") {
+TEST_CASE("ranks may list the members of a tuned thunk in different orders") {
   world w(2);
   std::vector<ran_configs> ran(2);
   std::vector<std::unique_ptr<timed_kernel>> kernels;

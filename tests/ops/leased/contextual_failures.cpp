@@ -29,7 +29,7 @@ using namespace parley::runtime;
 using namespace parley::tests;
 using namespace parley::tests::contextual_layers;
 
-TEST_CASE("a config that fails on one rank is out on all, and what has not failed runs in its place") {
+TEST_CASE("a config that fails on one rank is excluded on all, and a config that has not failed runs in its place") {
   for (const rank_id n : {1U, 3U}) {
     CAPTURE(n);
     const auto broken = [n](rank_id r, std::size_t c, std::size_t) -> time_ns {
@@ -51,7 +51,7 @@ TEST_CASE("a config that fails on one rank is out on all, and what has not faile
   }
 }
 
-TEST_CASE("a config that was fast before it failed has no time") {
+TEST_CASE("a config that was fast before it failed does not win") {
   const auto fails_later = [](rank_id r, std::size_t c, std::size_t n) -> time_ns {
     return c == 1 ? (r == 1 && n == 1 ? -1 : 100) : 5'000;
   };
@@ -63,7 +63,7 @@ TEST_CASE("a config that was fast before it failed has no time") {
   }
 }
 
-TEST_CASE("the last config, the default and each in turn may fail, and there is a decision on every rank") {
+TEST_CASE("when any one config fails, even the default, every rank decides for another one") {
   for (const rank_id n : {1U, 3U}) {
     for (const std::size_t failing : {0U, 1U, 2U}) {
       CAPTURE(n);
@@ -82,7 +82,7 @@ TEST_CASE("the last config, the default and each in turn may fail, and there is 
   }
 }
 
-TEST_CASE("where each config has failed, on one rank or on different ones, every rank is told that there is none") {
+TEST_CASE("when every config has failed, on one rank or on different ones, every rank gets config_failed") {
   const auto all_on_one = [](rank_id r, std::size_t, std::size_t) -> time_ns { return r == 0 ? -1 : 1'000; };
   const auto one_on_each = [](rank_id r, std::size_t c, std::size_t) -> time_ns { return c == r ? -1 : 1'000; };
   for (const rank_id n : {1U, 3U}) {
@@ -111,7 +111,7 @@ TEST_CASE("where each config has failed, on one rank or on different ones, every
   }
 }
 
-TEST_CASE("an agreement that fails because of one kernel decides none") {
+TEST_CASE("an agreement that fails because of one kernel decides no kernel") {
   contextual_report fine;
   fine.kernel = "a";
   fine.complete = true;
@@ -127,7 +127,7 @@ TEST_CASE("an agreement that fails because of one kernel decides none") {
   CHECK(progress.decided.empty());
 }
 
-TEST_CASE("what the thunk throws on one rank while they tune ends the call on all, wherever they wait") {
+TEST_CASE("an exception of the thunk on one rank during tuning ends the call on all ranks, wherever they wait") {
   struct failing {
     two_kernels w{3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000})};
     std::uint64_t key;
@@ -170,7 +170,7 @@ TEST_CASE("what the thunk throws on one rank while they tune ends the call on al
   }
 }
 
-TEST_CASE("who waits in the last run of a first call for a rank whose run has failed is told") {
+TEST_CASE("a rank that waits in the last run of a first call gets the error of the rank whose run has failed") {
   two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
   const auto thunk = [](two_kernels* all, rank_id r) -> task<> {
     co_await both_kernels(all, r, 8);
@@ -185,7 +185,7 @@ TEST_CASE("who waits in the last run of a first call for a rank whose run has fa
   for (rank_id r = 0; r < 2; ++r) CHECK(w.outcomes[r].code() == errc::io);
 }
 
-TEST_CASE("who waits in a run is told that another's has failed, also when its word of the run before is late") {
+TEST_CASE("a rank that waits in a run gets another rank's error, even if its own report of the previous run is late") {
   two_kernels w(3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
   time_ns failed_at = never;
   w.links.options().delay = [&](rank_id from, rank_id, link::channel) -> time_ns { return from == 1 ? 20'000'000 : 0; };
@@ -209,7 +209,7 @@ TEST_CASE("who waits in a run is told that another's has failed, also when its w
   for (rank_id r = 0; r < 3; ++r) CHECK(w.outcomes[r].code() == errc::io);
 }
 
-TEST_CASE("a settled run has nothing to do with another rank's failure, or death") {
+TEST_CASE("a settled run is not affected by another rank's failure, or death") {
   two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
   call_all(w, with_key(w, 8));
   const auto thunk = [](two_kernels* all, rank_id r) -> task<> {
@@ -227,7 +227,7 @@ TEST_CASE("a settled run has nothing to do with another rank's failure, or death
   CHECK(w.outcomes[0]);
 }
 
-TEST_CASE("a rank that never comes ends in a time-out that names it, and one that dies in peer_failed, on all others") {
+TEST_CASE("when a rank never calls, the others time out and name it, and when it dies they get `peer_failed`") {
   for (const bool dies : {false, true}) {
     CAPTURE(dies);
     for (const rank_id missing : {0U, 2U}) {
@@ -257,7 +257,7 @@ TEST_CASE("a rank that never comes ends in a time-out that names it, and one tha
   }
 }
 
-TEST_CASE("a run that takes too long ends on every rank, and leaves a flight record there") {
+TEST_CASE("a run that takes too long times out on every rank, and leaves a flight record there") {
   rank_settings settings;
   settings.flight_dir = "box";
   two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}), two_kernels::table(), settings);
@@ -277,7 +277,7 @@ TEST_CASE("a run that takes too long ends on every rank, and leaves a flight rec
   }
 }
 
-TEST_CASE("a contextual call of a rank that the others hold dead says so, whatever it met first") {
+TEST_CASE("a contextual call of a rank that the others hold dead gets `fenced`, whichever news the rank heard first") {
   for (const bool told_before : {true, false}) {
     CAPTURE(told_before);
     two_kernels w(2, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
@@ -299,7 +299,7 @@ task<> run_beside(timed_kernel* kernel, executor* ex, int* ended) {
 
 }  // namespace
 
-TEST_CASE("a kernel of another coroutine goes on when the call that it was a part of has failed") {
+TEST_CASE("a kernel that another coroutine calls completes even if the tuned call around it has failed") {
   world w(1);
   ran_configs ran;
   std::size_t calls = 0;

@@ -155,7 +155,7 @@ TEST_CASE("with NUMERICAL_CHECK a fast config whose numbers are wrong on one ran
   CHECK(trusting.out[1] != four_times);
 }
 
-TEST_CASE("with NUMERICAL_CHECK a config that writes nothing is not taken for a fast one, and one that is right is") {
+TEST_CASE("with NUMERICAL_CHECK a config that writes nothing does not win, and a fast one with right numbers does") {
   checked_kernel k;
   k.quick = [](rank_id, std::span<const float>, std::span<float>) {};
   checked_layers w(2, k, true);
@@ -173,7 +173,7 @@ TEST_CASE("with NUMERICAL_CHECK a config that writes nothing is not taken for a 
   }
 }
 
-TEST_CASE("with NUMERICAL_CHECK what a wrong config has updated is put back before another one runs in its place") {
+TEST_CASE("with NUMERICAL_CHECK the outputs that a wrong config has updated are restored before another config runs") {
   checked_kernel k;
   k.right = checked_kernel::added;
   k.outputs = checked_kernel::declares::updated;

@@ -246,7 +246,8 @@ TEST_CASE("this program as one member of an op without headers" * doctest::skip(
   REQUIRE(run_as_member(ways.at(name)) == 0);
 }
 
-TEST_CASE("four processes change the config of an op without headers by lease, twice, and never differ in a call") {
+TEST_CASE(
+    "four processes change the config of an op without headers by lease twice, and run each call with one config") {
   for (const std::string way : {"on_calls", "between_calls", "beside_calls"}) {
     CAPTURE(way);
     const scratch_folder here;

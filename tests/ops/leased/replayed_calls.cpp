@@ -81,8 +81,8 @@ struct steps_of_two : two_members {
   std::vector<std::unique_ptr<replayed_calls>> steps;
 };
 
-TEST_CASE("a step with a sum in it is captured once for each config that runs, anew before the same replay on all "
-          "members, and right in every replay") {
+TEST_CASE(
+    "a replayed step is captured once for each config, before the same replay on all members, and its sums are right") {
   for (const symmetric_config_ptr& better : {nccl_sum(), kernel_sum(4)}) {
     CAPTURE(better->id());
     steps_of_two w({std::make_shared<eighths>(), better});
@@ -116,7 +116,7 @@ task<> in_two_streams(steps_of_two* w, rank_id r, transports::cuda_stream other,
   }
 }
 
-TEST_CASE("replays of a step in two streams, and calls beside them, come one behind the other") {
+TEST_CASE("replays of a step in two streams, and calls made meanwhile, never run at the same time") {
   steps_of_two w({kernel_sum(4)});
   std::vector<transports::cuda_stream> others;
   std::vector<transports::cuda_memory> floats;
@@ -137,7 +137,7 @@ TEST_CASE("replays of a step in two streams, and calls beside them, come one beh
   for (const auto s : others) w.gpu.destroy(s);
 }
 
-TEST_CASE("what cannot be captured is no candidate of an op whose calls are replayed, and is told") {
+TEST_CASE("a config that cannot be captured is no candidate of an op whose calls are replayed, and the op reports it") {
   steps_of_two w({nccl_sum(), std::make_shared<eighths>(false)});
   for (const deadline limit; w.winner().empty() && !limit.is_over();) w.replay(5);
   CHECK(w.winner() == "nccl_sum");
@@ -153,7 +153,7 @@ task<errc> alone(steps_of_two* w) {
   co_return ended.code();
 }
 
-TEST_CASE("a replay that another member never makes ends in its time, and takes captures and communicator along") {
+TEST_CASE("a replay that another member never makes times out, destroys its captures and aborts the communicator") {
   for (const symmetric_config_ptr& config : {nccl_sum(), kernel_sum(4)}) {
     CAPTURE(config->id());
     steps_of_two w({config}, 50'000'000);
@@ -168,8 +168,8 @@ TEST_CASE("a replay that another member never makes ends in its time, and takes 
   }
 }
 
-TEST_CASE("steps of an op that is not declared as replayed, of no size, or with a default that cannot be captured, are "
-          "refused") {
+TEST_CASE("replayed steps are refused if their op is not declared as replayed, has no size, or its default cannot be "
+          "captured") {
   two_members plain({nccl_sum()});
   const auto nothing = [](transports::cuda_stream, captured_call) -> task<> { co_return; };
   CHECK_THROWS_WITH_AS(replayed_calls(plain.ends[0], *plain.copies[0], nothing, {.bytes = 4}),

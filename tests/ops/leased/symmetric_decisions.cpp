@@ -74,7 +74,7 @@ TEST_CASE("after the decision a call costs no message") {
   CHECK(job.failed() == 0);
 }
 
-TEST_CASE("an algorithm that has become slow is searched for anew, and until then nothing is sent") {
+TEST_CASE("an algorithm that becomes permanently slow is searched again, and until then no message is sent") {
   for (const trials how : {trials::rehearsed, trials::between_calls, trials::on_calls}) {
     CAPTURE(static_cast<int>(how));
     rank_settings settings;
@@ -100,7 +100,7 @@ TEST_CASE("an algorithm that has become slow is searched for anew, and until the
   }
 }
 
-TEST_CASE("without rehearsals the trials are leased: one schedule, which falls back by itself, and one decision") {
+TEST_CASE("without rehearsals, trials run by lease: one schedule, which falls back by itself, and one decision") {
   for (const rank_id n : {1U, 2U, 5U}) {
     CAPTURE(n);
     job_of job(n, three(), trials::on_calls);
@@ -116,8 +116,7 @@ TEST_CASE("without rehearsals the trials are leased: one schedule, which falls b
   }
 }
 
-TEST_CASE(
-    "members whose clocks are seconds apart and drift decide as on one clock, wherever their candidates are tried") {
+TEST_CASE("members whose clocks are seconds apart and drift decide as on one clock, in every way to try candidates") {
   constexpr time_ns second = 1'000'000'000;
   const machines hosts{{1, 2, 3}, {{}, {.offset_ns = 7 * second, .drift_ppb = 50'000}, {.offset_ns = -3 * second}}};
   for (const trials how : {trials::rehearsed, trials::between_calls, trials::on_calls}) {
@@ -220,7 +219,7 @@ TEST_CASE("a decided config that fails in a call is given up by one more campaig
   CHECK(job.logs[0].failed() + job.logs[2].failed() == 0);
 }
 
-TEST_CASE("a config that fails while a campaign is prepared is given up with that campaign, with no calls to spare") {
+TEST_CASE("a config that fails while a campaign is prepared is given up by that campaign, after few failed calls") {
   bool fails = false;
   auto configs = three();
   configs[1] = std::make_shared<algorithm>(
@@ -260,7 +259,7 @@ TEST_CASE("a leased trial that fails is cut short") {
   CHECK(job.campaign()->is_decided());
 }
 
-TEST_CASE("what a results file remembers is rehearsed once and scheduled without trials") {
+TEST_CASE("a winner from a results file is rehearsed once and scheduled without trials") {
   rank_settings s;
   s.results_path = "results.csv";
   std::string text;
@@ -295,7 +294,7 @@ TEST_CASE("tuning that is switched off leaves the default and sends no lease") {
   CHECK(job.end(0).lease_coordinator()->statistics().rounds == 0);
 }
 
-TEST_CASE("what the flight recorder writes names leased ops and their configs, and says why one won") {
+TEST_CASE("the flight recorder names leased ops and their configs, and says why one config won") {
   rank_settings settings;
   settings.flight_dir = "box";
   job_of job(2, three(), trials::rehearsed, settings);
@@ -313,7 +312,7 @@ TEST_CASE("what the flight recorder writes names leased ops and their configs, a
   CHECK(text.find(job[1].decisions().front().decision.why, decision) != std::string::npos);
 }
 
-TEST_CASE("every member of a leased op has its decisions as values, and hears at once when there will be none") {
+TEST_CASE("every member of a leased op has its decisions as values, and a wait ends at once when a member is lost") {
   job_of job(3);
   std::vector<std::optional<result<decision>>> awaited(3);
   scope waiting(job.clock);
@@ -349,7 +348,7 @@ TEST_CASE("every member of a leased op has its decisions as values, and hears at
   waiting.cancel(errc::cancelled);
 }
 
-TEST_CASE("leased ops are among a rank's agreements, at their leader, and search anew when any member asks") {
+TEST_CASE("a leased op is among its leader's agreements, and is searched again when any member asks") {
   job_of job(3);
   job.start(4000, {5'000, 3'000});
   job.finish();

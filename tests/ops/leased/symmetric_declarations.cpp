@@ -24,7 +24,7 @@ using namespace parley::runtime;
 using namespace parley::tests;
 using namespace parley::tests::symmetric_jobs;
 
-TEST_CASE("declarations that cannot work say so") {
+TEST_CASE("declarations that cannot work are refused with the reason") {
   world w(3);
   symmetric_options op;
   op.name = "gradients";
@@ -53,8 +53,7 @@ TEST_CASE("declarations that cannot work say so") {
   CHECK_THROWS_AS(static_cast<void>(symmetric(w[0], op)), failure);
 }
 
-TEST_CASE("members that list each other in another order, follow another leader or list another default are told so "
-          "with both") {
+TEST_CASE("members that disagree on the members' order, the leader or the default get an error with both values") {
   struct {
     std::vector<rank_id> first, others;
     errc code;
@@ -99,7 +98,7 @@ TEST_CASE("members that list each other in another order, follow another leader 
   }
 }
 
-TEST_CASE("4,096 configs are as good as a few, and one more is an error") {
+TEST_CASE("an op may have 4,096 configs, and one more is an error") {
   std::vector<symmetric_config_ptr> many{takes("library", 40'000)};
   while (many.size() < 4'096) many.push_back(takes("ring" + std::to_string(many.size()), 50'000));
   job_of job(2, many);

@@ -29,7 +29,7 @@ using namespace parley::runtime;
 using namespace parley::tests;
 using namespace parley::tests::symmetric_jobs;
 
-TEST_CASE("lost, late and overtaking control messages cost time, never a mismatch") {
+TEST_CASE("lost, late and reordered control messages delay members, and never make them run different configs") {
   for (const std::uint64_t seed : {1U, 2U, 3U, 4U, 5U, 6U}) {
     for (const trials how : {trials::rehearsed, trials::between_calls, trials::on_calls}) {
       CAPTURE(seed);
@@ -49,7 +49,7 @@ TEST_CASE("lost, late and overtaking control messages cost time, never a mismatc
   }
 }
 
-TEST_CASE("a schedule that is late holds calls at the gate, in order, until it is here") {
+TEST_CASE("a late schedule holds calls at the gate, in order, until it arrives") {
   job_of job(3);
   auto& coordinator = *job.end(0).lease_coordinator();
   job.links.options().delay = [&](rank_id from, rank_id to, link::channel) -> time_ns {
@@ -95,7 +95,7 @@ TEST_CASE("a lost prepare, promise, schedule or acknowledgement is sent again") 
   }
 }
 
-TEST_CASE("a campaign that a participant does not join in time is aborted, and tried again") {
+TEST_CASE("a campaign that a participant does not join in time is aborted, and another one is started") {
   job_of job(3);
   auto& coordinator = *job.end(0).lease_coordinator();
   job.links.options().lose = [&](rank_id from, rank_id, link::channel on) {
@@ -111,7 +111,7 @@ TEST_CASE("a campaign that a participant does not join in time is aborted, and t
   CHECK(job.steady() == "ring");
 }
 
-TEST_CASE("a call whose config waits too long for another member says what that one does") {
+TEST_CASE("a call whose config waits too long for another member says what that member is doing") {
   job_of job(3, three(), trials::on_calls, {}, {}, {}, 4'000'000'000);
   std::vector<result<>> outcomes(2);
   std::vector<std::byte> data(4096);
@@ -128,7 +128,7 @@ TEST_CASE("a call whose config waits too long for another member says what that 
   std::vector<transfer> ends;
   for (rank_id r = 0; r < 3; ++r) ends.push_back(transfer(*job.ranks[r], acts));
   std::vector<std::byte> other(8);
-  SUBCASE("which waits in another call") {
+  SUBCASE("the member waits in another call") {
     job.calls->spawn(receive(ends[2], other));
     for (const rank_id r : {0U, 1U}) job.calls->spawn(call(job.handles[r], data, outcomes[r]));
     job.pass(5'000'000'000);
@@ -145,7 +145,7 @@ TEST_CASE("a call whose config waits too long for another member says what that 
       CHECK(text.find("; rank 2 has made") < text.find("; rank " + std::to_string(1 - r) + " has made"));
     }
   }
-  SUBCASE("which has not declared the op") {
+  SUBCASE("the member has not declared the op") {
     symmetric_options alone{.name = "alone",
                             .ranks = {0, 1},
                             .configs = three(),
@@ -159,15 +159,15 @@ TEST_CASE("a call whose config waits too long for another member says what that 
   }
 }
 
-TEST_CASE("a call that waits at a gate too long ends as timeout, which says for whom, and the next ones go on") {
+TEST_CASE("a call that waits too long at a gate times out and names the rank it waits for, and later calls continue") {
   rank_settings settings;
   settings.flight_dir = "box";
   job_of job(3, three(), trials::rehearsed, settings);
   auto& coordinator = *job.end(0).lease_coordinator();
   bool silent = true;
   bool schedule = false;
-  SUBCASE("somebody has not promised") {}
-  SUBCASE("the schedule does not come") { schedule = true; }
+  SUBCASE("a member has not promised") {}
+  SUBCASE("the schedule does not arrive") { schedule = true; }
   job.links.options().lose = [&](rank_id from, rank_id to, link::channel on) {
     if (on != link::channel::control || !silent || coordinator.statistics().campaigns == 0) return false;
     return schedule ? to == 1 && coordinator.statistics().scheduled != 0 : from == 2;
@@ -248,7 +248,7 @@ TEST_CASE("calls of several sizes that are cancelled together while the first wa
   job.finish();
 }
 
-TEST_CASE("calls that overlap start in their order on every member, gates or not") {
+TEST_CASE("overlapping calls start in the same order on every member, with and without gates") {
   job_of job(3);
   auto& coordinator = *job.end(0).lease_coordinator();
   random_stream dice(5, 5);

@@ -35,7 +35,7 @@ using namespace parley::runtime;
 using namespace parley::tests;
 using namespace parley::tests::symmetric_jobs;
 
-TEST_CASE("when a member dies, at whatever step, every call of the others ends with its name") {
+TEST_CASE("when a member dies, at any stage of the tuning, every call of the others ends with its name") {
   enum class step : std::uint8_t { declared, rehearsing, preparing, scheduled, decided };
   for (const auto when : {step::declared, step::rehearsing, step::preparing, step::scheduled, step::decided}) {
     CAPTURE(static_cast<int>(when));
@@ -156,7 +156,7 @@ TEST_CASE("an op that ends just before its next rehearsal or call starts neither
   }
 }
 
-TEST_CASE("a call that is let through a gate just before its op ends begins nothing") {
+TEST_CASE("a call that passes a gate just before its op ends does not run its config") {
   const auto fence_at = [](time_ns when) {
     return runs_until_fenced(when, 0, {}, 200'000'000, [](job_of& job) {
       job.links.options().delay = [&coordinator = *job.end(0).lease_coordinator()](rank_id from, rank_id to,
@@ -176,7 +176,7 @@ TEST_CASE("a call that is let through a gate just before its op ends begins noth
   CHECK(fence_at(lifted).after_all == 0);
 }
 
-TEST_CASE("a coordinator that threw begins again from the state of the op") {
+TEST_CASE("a coordinator that throws restarts from the state of its op") {
   job_of job(3);
   job.sources[0]->throws = 1;
   job.start(6000, {500'000, 1'000});
@@ -188,7 +188,7 @@ TEST_CASE("a coordinator that threw begins again from the state of the op") {
   CHECK(job.steady() == "ring");
 }
 
-TEST_CASE("a coordinator that throws now and then goes on as long as it gets further in between") {
+TEST_CASE("a coordinator that throws now and then continues as long as it makes progress in between") {
   auto configs = three();
   for (const char* name : {"first", "second", "third", "fourth", "fifth"})
     configs.push_back(std::make_shared<algorithm>(
@@ -211,7 +211,7 @@ TEST_CASE("a coordinator that throws now and then goes on as long as it gets fur
   CHECK(job[0].warnings().front().find("no id to be had") != std::string::npos);
 }
 
-TEST_CASE("where a coordinator throws again and again tuning of the op ends, says why, and closes no gate") {
+TEST_CASE("when a coordinator throws again and again, tuning of its op ends with the reason, and no call fails") {
   job_of job(3);
   job.sources[0]->throws = 1'000'000;
   job.start(60'000, {1'000'000, 1'000}, {64, 4096});
@@ -227,7 +227,7 @@ TEST_CASE("where a coordinator throws again and again tuning of the op ends, say
   CHECK(job.sources[0]->throws == 1'000'000 - 4);
 }
 
-TEST_CASE("when the log is lost the generation ends everywhere, and members that rejoin count from 0") {
+TEST_CASE("when the log is lost, the generation ends on every member, and members that rejoin count from 0") {
   job_of job(3);
   for (rank_id r = 0; r < 3; ++r) job.start_on(r, 1'000'000, {5'000, 1'000});
   job.pass(200'000'000);
@@ -254,7 +254,8 @@ TEST_CASE("when the log is lost the generation ends everywhere, and members that
   CHECK(job.steady() == "ring");
 }
 
-TEST_CASE("what members rehearsed over is given up with its generation, and the next one connects all of them anew") {
+TEST_CASE(
+    "the end of a generation aborts its rehearsal communicators, and the next generation makes one for all members") {
   for (const bool one_is_late : {false, true}) {
     CAPTURE(one_is_late);
     job_of job(3);
@@ -292,7 +293,8 @@ TEST_CASE("what members rehearsed over is given up with its generation, and the 
   }
 }
 
-TEST_CASE("a member that loses another, or is fenced, once its generation has ended does not rejoin as if it had not") {
+TEST_CASE(
+    "a member that loses another, or is fenced, cannot rejoin, whether its generation ended before or after that") {
   for (const bool fenced : {false, true}) {
     for (const bool ended_first : {true, false}) {
       CAPTURE(fenced);
@@ -342,7 +344,7 @@ void check_breach(const breach& b, std::string_view name, rank_id on, rank_id by
 }
 }  // namespace
 
-TEST_CASE("a leader that contradicts its own log is named by whoever hears it, and calls there end at once") {
+TEST_CASE("a member that receives a contradiction of the log names its leader, and its calls end at once") {
   job_of job(3);
   job.start(1'000'000, {5'000, 1'000});
   job.pass(200'000'000);
@@ -362,7 +364,8 @@ TEST_CASE("a leader that contradicts its own log is named by whoever hears it, a
   CHECK(job.lib.mismatches() == 0);
 }
 
-TEST_CASE("a lease for what was never warmed is its leader's breach, and the call that it covers does not run it") {
+TEST_CASE("a lease for a config that was never warmed is its leader's breach, and the call under that lease does not "
+          "run it") {
   job_of job(3);
   job.start(1'000'000, {5'000, 1'000});
   job.pass(200'000'000);
@@ -388,7 +391,7 @@ TEST_CASE("a lease for what was never warmed is its leader's breach, and the cal
   CHECK(job.lib.mismatches() == 0);
 }
 
-TEST_CASE("a member that goes back on its promise is named by the leader, and the generation ends") {
+TEST_CASE("the leader names a member that breaks its promise, and the generation ends") {
   job_of job(3);
   job.start(1'000'000, {5'000, 1'000});
   job.pass(200'000'000);

@@ -52,7 +52,7 @@ std::vector<symmetric_config_ptr> one_is_off() {
 
 }  // namespace
 
-TEST_CASE("a candidate whose numbers are off on one member is out on all of them, by name, before it is timed") {
+TEST_CASE("a candidate with wrong numbers on one member is excluded on all members, by name, before it is timed") {
   const auto configs = one_is_off();
   job_of job(3, configs, trials::rehearsed, checked(1e-4));
   job.start(3000);
@@ -77,7 +77,7 @@ TEST_CASE("a candidate whose numbers are off on one member is out on all of them
   }
 }
 
-TEST_CASE("numbers that are within the user's tolerance may win, and nothing is compared unless somebody asked") {
+TEST_CASE("a candidate within the user's tolerance may win, and nothing is compared unless the user asks") {
   for (const bool asked : {true, false}) {
     CAPTURE(asked);
     job_of job(3, one_is_off(), trials::rehearsed, asked ? checked(1e-2) : rank_settings{});
@@ -89,7 +89,7 @@ TEST_CASE("numbers that are within the user's tolerance may win, and nothing is 
   }
 }
 
-TEST_CASE("what results files remember is compared, too, before it runs on the user's communicator") {
+TEST_CASE("a remembered winner is compared, like a candidate, before it runs on the user's communicator") {
   const auto configs = one_is_off();
   std::string results;
   {

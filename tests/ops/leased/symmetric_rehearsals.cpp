@@ -26,8 +26,7 @@ using namespace parley::runtime;
 using namespace parley::tests;
 using namespace parley::tests::symmetric_jobs;
 
-TEST_CASE("rehearsals between calls run beside no call of the user's, and the call that waits for them is the same "
-          "everywhere") {
+TEST_CASE("rehearsals between calls never overlap a call of the user, and hold up one call on every member") {
   for (const trials how : {trials::between_calls, trials::rehearsed}) {
     CAPTURE(static_cast<int>(how));
     job_of job(3, three(), how, roomy());
@@ -45,7 +44,7 @@ TEST_CASE("rehearsals between calls run beside no call of the user's, and the ca
   }
 }
 
-TEST_CASE("a rehearsal that fails or hangs on one member costs that candidate alone, wherever it is made") {
+TEST_CASE("a rehearsal that fails or hangs on one member excludes its candidate alone, during calls and between them") {
   enum class fault { fails, hangs };
   for (const auto& [what, how] :
        {std::pair(fault::fails, trials::between_calls), std::pair(fault::hangs, trials::between_calls),
@@ -81,7 +80,7 @@ TEST_CASE("a rehearsal that fails or hangs on one member costs that candidate al
   }
 }
 
-TEST_CASE("a size whose calls have ended keeps no other from being rehearsed, and a program that ends waits for no "
+TEST_CASE("a size without further calls keeps no other size from rehearsing, and a program that ends waits for no "
           "rehearsal") {
   job_of job(3, three(), trials::between_calls, roomy());
   job.start(3, {5'000, 1'000}, {64});
@@ -100,8 +99,7 @@ TEST_CASE("a size whose calls have ended keeps no other from being rehearsed, an
   CHECK(job.steady(64) == "ring");
 }
 
-TEST_CASE("whichever member leaves first, in the middle of a search, no rehearsal is left that the others would wait "
-          "for it in") {
+TEST_CASE("when any member leaves during a search, no rehearsal is left in which the others would wait for it") {
   for (const rank_id first : {0U, 2U}) {
     for (const trials how : {trials::rehearsed, trials::between_calls}) {
       CAPTURE(first);
@@ -140,7 +138,7 @@ TEST_CASE("whichever member leaves first, in the middle of a search, no rehearsa
   }
 }
 
-TEST_CASE("a member leaves in its time where the leader of its op does not let it go") {
+TEST_CASE("a member leaves within its time limit even if its op's leader cannot reach it") {
   job_of job(3, three(), trials::rehearsed, roomy());
   job.start(2);
   job.finish();
@@ -151,7 +149,7 @@ TEST_CASE("a member leaves in its time where the leader of its op does not let i
   CHECK(job.clock.now() - before < 1'100'000'000);
 }
 
-TEST_CASE("a call that waits for a rehearsal ends in its time, and says for what it waited") {
+TEST_CASE("a call that waits too long for rehearsals times out, and says that it waited for them") {
   auto configs = three();
   configs[1] = std::make_shared<algorithm>(
       "ring", algorithm_traits{.takes_ns = 20'000, .stalls = [](const symmetric_call& c) -> time_ns {
@@ -174,7 +172,8 @@ TEST_CASE("a call that waits for a rehearsal ends in its time, and says for what
   CHECK(job.lib.mismatches() == 0);
 }
 
-TEST_CASE("a config whose rehearsal fails on one member is left out, and the rest goes on over another communicator") {
+TEST_CASE(
+    "a config whose rehearsal fails on one member is left out, and the others are tried on another communicator") {
   auto configs = three();
   configs.push_back(std::make_shared<algorithm>(
       "broken", algorithm_traits{.takes_ns = 5'000, .fails_on = 1, .fails_in_rehearsals = true}));
@@ -191,7 +190,7 @@ TEST_CASE("a config whose rehearsal fails on one member is left out, and the res
   CHECK(errors[0].find("out of registers") != std::string::npos);
 }
 
-TEST_CASE("a config is blamed for its own rehearsal alone, also where the member that it failed on is heard last") {
+TEST_CASE("a config is blamed for its own rehearsal alone, even if the member on which it failed is heard last") {
   for (const rank_id fails_on : {0U, 1U, 2U}) {
     CAPTURE(fails_on);
     auto configs = three();
@@ -238,8 +237,7 @@ class on_its_own final : public symmetric_config {
 };
 }  // namespace
 
-TEST_CASE(
-    "a member that has yet to come to the call before which all rehearse has not failed there before another one") {
+TEST_CASE("a member that reaches the rehearsals late causes no second failed round and excludes no other config") {
   job_of job(3,
              {std::make_shared<on_its_own>("library", 40'000, false),
               std::make_shared<on_its_own>("broken", 5'000, true), std::make_shared<on_its_own>("ring", 20'000, false)},
@@ -289,7 +287,7 @@ TEST_CASE("a member that is late in one rehearsal says nothing about the config"
   }
 }
 
-TEST_CASE("a config whose rehearsal hangs again is out, and a default that does stays") {
+TEST_CASE("a config whose rehearsal hangs repeatedly is excluded, but the default stays") {
   for (const char* late : {"library", "ring"}) {
     CAPTURE(late);
     auto configs = three();
@@ -305,7 +303,7 @@ TEST_CASE("a config whose rehearsal hangs again is out, and a default that does 
   }
 }
 
-TEST_CASE("without a communicator to rehearse on the default stays, and it is said why") {
+TEST_CASE("without a communicator for rehearsals the default stays, and an error says why") {
   job_of job(3);
   std::string why = "no more communicators";
   SUBCASE("a member refuses") { job.sources[1]->refuse = true; }
@@ -324,7 +322,7 @@ TEST_CASE("without a communicator to rehearse on the default stays, and it is sa
   CHECK(errors[0].find(why) != std::string::npos);
 }
 
-TEST_CASE("after a burst of calls over a slow link a round between calls is not far ahead") {
+TEST_CASE("after a burst of calls over a slow link a round between calls begins within a few hundred calls") {
   memory_link_options slow;
   slow.latency_ns = 20'000'000;
   job_of job(2, three(), trials::between_calls, roomy(), std::move(slow));

@@ -197,25 +197,25 @@ std::string of_undecided_key() {
 
 }  // namespace
 
-TEST_CASE("what the errors of calls without headers and of tuned thunks say, in whole sentences") {
+TEST_CASE("errors of calls without headers and of tuned thunks have exactly these sentences") {
   check_sentences({
       {of_call_alone(),
        "timeout: gradients 0->1, invocation 0, on rank 0: config library: timeout; rank 1 has made 0 calls of it of "
        "that size; it waits in no call"},
       {of_lost_member(true),
        "peer_failed: gradients 0->1, on rank 0: rank 1 is gone: killed by signal 9; restart the job to continue; "
-       "invocation 0 was under way"},
+       "invocation 0 was in flight"},
       {of_lost_member(false),
        "peer_failed: gradients 0->1, on rank 0: rank 1 is gone: killed by signal 9; restart the job to continue; "
-       "invocation 0 was under way"},
+       "invocation 0 was in flight"},
       {of_failing_config(),
        "config_failed: gradients 0->1, invocation 0, on rank 1: config library: unavailable: out of registers"},
       {of_ended_generation(),
        "closed: gradients 0->1, on rank 1: its generation has ended, the coordinator has lost its log; recover as "
-       "after a lost communicator, then call rejoin on every member; invocation 0 was under way"},
+       "after a lost communicator, then call rejoin on every member; invocation 0 was in flight"},
       {of_other_default(),
        "declaration_mismatch: gradients 0->1: rank 1 declares default library, the leader rank 0 declares default "
-       "ring; declare the op alike on all its ranks; invocation 0 was under way"},
+       "ring; declare the op alike on all its ranks; invocation 0 was in flight"},
       {of_declaration([](symmetric_options& op) { op.configs.clear(); }),
        "bad_argument: op gradients has an empty catalogue; list at least its default config"},
       {of_declaration([](symmetric_options& op) { op.configs.push_back(nullptr); }),

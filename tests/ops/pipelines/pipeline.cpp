@@ -82,7 +82,7 @@ struct pipe_world : world {
 
 }  // namespace
 
-TEST_CASE("a pipeline of any length computes what one process would, bit for bit") {
+TEST_CASE("a pipeline of one to four stages computes the same as one process, bit for bit") {
   for (const rank_id stages : {rank_id{1}, rank_id{2}, rank_id{3}, rank_id{4}}) {
     for (const std::size_t count : {0, 1, 2, 3, 20}) {
       pipe_world w(stages);
@@ -98,7 +98,7 @@ TEST_CASE("a pipeline of any length computes what one process would, bit for bit
   }
 }
 
-TEST_CASE("a rank that is no stage is neither the first nor the last, and runs nothing") {
+TEST_CASE("a rank without a stage is neither the first nor the last, and its run is refused") {
   world w(2);
   pipeline p(w[1], {.name = "p", .stages = {0}});
   CHECK(p.idle());
@@ -128,7 +128,7 @@ TEST_CASE("every edge of a pipeline tunes itself while microbatches flow") {
   for (const auto& outcome : w.run_all(bytes)) CHECK(outcome);
   for (rank_id sender = 0; sender < 3; ++sender) {
     for (const char* key : {"128KiB", "4KiB"}) {
-      const auto* c = campaign_of(w, key, sender);
+      const auto* c = search_of(w, key, sender);
       REQUIRE(c != nullptr);
       CHECK(c->where() == actors::search::stage::decided);
       CHECK(c->trials() > 0);
@@ -139,8 +139,7 @@ TEST_CASE("every edge of a pipeline tunes itself while microbatches flow") {
   CHECK(flights.timed > 0);
 }
 
-TEST_CASE("an exception of a stage comes out of its run, the buffers in flight stay until they are free, the others "
-          "time out") {
+TEST_CASE("a stage's exception ends its run, and the runs of all later stages fail") {
   for (const std::size_t stage : {0, 1, 2}) {
     pipe_world w(3);
     w.workers[stage]->throws_at = 3;
@@ -154,7 +153,7 @@ TEST_CASE("an exception of a stage comes out of its run, the buffers in flight s
   }
 }
 
-TEST_CASE("a pipeline whose scope is cancelled ends once its transfers have ended") {
+TEST_CASE("both runs of a two-stage pipeline end with an error after their scope is cancelled") {
   pipe_world w(2);
   const std::vector<std::uint64_t> bytes(10, 2'000'000);
   std::vector<result<>> outcomes(2, result<>(errc::pending));
@@ -167,7 +166,7 @@ TEST_CASE("a pipeline whose scope is cancelled ends once its transfers have ende
   pass(w, 1'000'000'000);
 }
 
-TEST_CASE("stages that disagree about sizes both say so, with both sizes") {
+TEST_CASE("stages that disagree about a size both fail, with both sizes") {
   for (const std::uint64_t expected : {200'000, 50'000, 100'001}) {
     CAPTURE(expected);
     pipe_world w(2);
@@ -190,7 +189,7 @@ TEST_CASE("stages that disagree about sizes both say so, with both sizes") {
   }
 }
 
-TEST_CASE("a stage whose activation was refused after it had left hears of it before its next run") {
+TEST_CASE("a stage whose sent activation was refused later gets the error in its next run") {
   pipe_world w(2);
   const std::vector<std::uint64_t> mine{100};
   const std::vector<std::uint64_t> theirs{200};

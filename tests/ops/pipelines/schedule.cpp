@@ -53,14 +53,14 @@ TEST_CASE("schedules have the known makespans, idle shares, live microbatches an
   }
 }
 
-TEST_CASE("one rank alone is a pipeline as well") {
+TEST_CASE("a schedule for a single rank is valid and has no idle time") {
   const auto s = one_forward_one_backward(1, 3);
   CHECK(text_of(s) == "0F0, 0B0, 0F1, 0B1, 0F2, 0B2\n");
   CHECK(estimate(s).idle_share == 0);
   CHECK(check(interleaved(1, 2, 3)));
 }
 
-TEST_CASE("a schedule is text and back, and gets its messages where it has none") {
+TEST_CASE("a schedule survives conversion to text and back, and parsing adds messages where none are listed") {
   for (const auto& s : {gpipe(3, 4), one_forward_one_backward(4, 8), interleaved(2, 4, 3)}) {
     const auto again = parse_schedule(text_of(s));
     REQUIRE(again);
@@ -74,7 +74,7 @@ TEST_CASE("a schedule is text and back, and gets its messages where it has none"
                          "1RECV_F0, 1F0, 1RECV_F1, 1B0, 1SEND_B0, 1F1, 1B1, 1SEND_B1\n");
 }
 
-TEST_CASE("what is wrong with a schedule is said before it runs") {
+TEST_CASE("a wrong schedule is refused with its fault before it runs") {
   CHECK(refused("") == "malformed: schedule:1:1: it has no action");
   CHECK(refused("0F0, 0X1\n") ==
         "malformed: schedule:1:6: \"0X1\" is no action; write a stage, F, B, SEND_F, RECV_F, SEND_B or RECV_B, and a "
@@ -99,7 +99,7 @@ TEST_CASE("what is wrong with a schedule is said before it runs") {
   CHECK_THROWS_AS(gpipe(0, 1), failure);
 }
 
-TEST_CASE("a row without an action is named, and moves no stage to another rank") {
+TEST_CASE("a row without an action is an error that names it, and does not move stages to another rank") {
   for (const std::string row : {"", "  \t", ",,,", ", ,\r"}) {
     CAPTURE(row);
     for (const auto& [before, line] : {std::pair(std::string(), 1), {"0F0,0B0\n", 2}}) {
@@ -116,7 +116,7 @@ TEST_CASE("a row without an action is named, and moves no stage to another rank"
   CHECK(ends_in_blank_lines->ranks.size() == 2);
 }
 
-TEST_CASE("a schedule that is made by hand and names what it does not have is not estimated") {
+TEST_CASE("the estimate refuses a handmade schedule that names a missing stage or microbatch") {
   pipeline_schedule s = one_forward_one_backward(2, 4);
   s.ranks[1].push_back({7, pipeline_action::kind::forward, 0});
   CHECK_THROWS_WITH_AS(estimate(s), "bad_argument: schedule: 7F0 is outside of it", failure);
@@ -124,7 +124,7 @@ TEST_CASE("a schedule that is made by hand and names what it does not have is no
   CHECK_THROWS_WITH_AS(estimate(s), "bad_argument: schedule: 1B4 is outside of it", failure);
 }
 
-TEST_CASE("a list of actions says which stages are on which rank") {
+TEST_CASE("a list of actions determines which stages are on which rank") {
   const pipeline_schedule folded = parse_schedule("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n").value();
   CHECK(folded.stages == 4);
   CHECK(folded.places == std::vector<rank_id>{0, 1, 1, 0});

@@ -5,7 +5,7 @@
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/config.hpp>
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 #include <parley/training_pipeline.hpp>
 #include <parley/transfer.hpp>
 
@@ -95,7 +95,7 @@ pipeline_schedule own_schedule(std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("a pipeline's gradients are those of one process, to the last bit, in every schedule") {
+TEST_CASE("a pipeline's gradients equal those of one process, to the last bit, in every built-in schedule") {
   for (const auto& s : {gpipe(1, 3), gpipe(3, 4), one_forward_one_backward(4, 8), one_forward_one_backward(2, 1),
                         interleaved(2, 4, 3), interleaved(4, 8, 2), interleaved(1, 2, 2)}) {
     trained t(s, 1000, {});
@@ -113,7 +113,7 @@ TEST_CASE("a pipeline's gradients are those of one process, to the last bit, in 
   }
 }
 
-TEST_CASE("a send may be listed long after what it sends, also a gradient's") {
+TEST_CASE("a schedule may list a send long after the action that it follows, for activations and for gradients") {
   trained t(own_schedule("0F0, 0SEND_F0, 0F1, 0SEND_F1, 0RECV_B0, 0B0, 0RECV_B1, 0B1\n"
                          "1RECV_F0, 1F0, 1RECV_F1, 1F1, 1B0, 1B1, 1SEND_B0, 1SEND_B1\n"));
   t.run();
@@ -167,7 +167,7 @@ TEST_CASE("whatever schedule is accepted, in every order of sends and receives, 
   for (std::uint64_t seed = first; seed < first + count; ++seed) check_drawn(seed);
 }
 
-TEST_CASE("with free communication the pass takes exactly what the schedule says") {
+TEST_CASE("with free communication a pass takes exactly the time that its schedule predicts") {
   struct row {
     pipeline_schedule schedule;
     double units;
@@ -197,7 +197,7 @@ TEST_CASE("with free communication the pass takes exactly what the schedule says
   }
 }
 
-TEST_CASE("a stage that is late once delays nobody by more than that") {
+TEST_CASE("a stage that is late once delays no rank by more than its own delay") {
   constexpr time_ns unit_ns = 1'000'000;
   trained on_time(one_forward_one_backward(4, 8), unit_ns);
   on_time.run();
@@ -235,7 +235,7 @@ task<> send_late(transfer to, time_ns at_ns) {
 
 }  // namespace
 
-TEST_CASE("a stage that waits for another rank in its work is idle meanwhile") {
+TEST_CASE("a stage that waits for another rank inside its work counts as idle during the wait") {
   constexpr time_ns unit_ns = 1'000'000;
   trained t(one_forward_one_backward(2, 1), unit_ns);
   transfer_options aside = pair_of({direct()});
@@ -258,7 +258,7 @@ TEST_CASE("a stage that waits for another rank in its work is idle meanwhile") {
   CHECK(t.reports[0].elapsed_ns > 25 * unit_ns);
 }
 
-TEST_CASE("schedules that users bring run as they are written") {
+TEST_CASE("each rank computes in the order that a user's own schedule lists") {
   const auto own = parse_schedule("0F0, 0F1, 0B1, 0B0\n1F0, 1F1, 1B1, 1B0\n");
   REQUIRE(own);
   trained t(*own, 1000);
@@ -268,7 +268,7 @@ TEST_CASE("schedules that users bring run as they are written") {
   for (std::size_t s = 0; s < 2; ++s) CHECK(t.gradients()[s] == doctest::Approx(right[s]).epsilon(1e-12));
 }
 
-TEST_CASE("what a stage throws ends the pass of all ranks at once, which say what it was and where") {
+TEST_CASE("a stage's exception ends the pass on all ranks at once, and their errors quote it and name its rank") {
   trained t(one_forward_one_backward(3, 4), 1000);
   t.parts[1]->throws_at = 2;
   t.run(50'000'000);
@@ -313,8 +313,8 @@ trained& run_short_of_memory(trained& t, const std::vector<int>& at) {
 
 }  // namespace
 
-TEST_CASE("what a send has failed with is said by its rank, though nothing waits for a send") {
-  SUBCASE("also where the memory that it was sent from was due to be used again before anybody asked") {
+TEST_CASE("a rank reports the error of a failed send, though nothing waits for a send") {
+  SUBCASE("also if the memory of the send was due for its next use first") {
     trained t(own_schedule("0F0, 0F1, 0F2, 0B0, 0F3, 0B1, 0B2, 0B3\n1F0, 1B0, 1F1, 1B1, 1F2, 1B2, 1F3, 1B3\n"),
               1'000'000);
     t.parts[0]->late = {0, pipeline_action::kind::forward, 2};
@@ -323,13 +323,13 @@ TEST_CASE("what a send has failed with is said by its rank, though nothing waits
     CHECK(is(t.outcomes[1], {.quotes = "there is no memory left"}));
     CHECK_FALSE(t.outcomes[0]);
   }
-  SUBCASE("also where the other rank's word that it has ended comes first") {
+  SUBCASE("also if the other rank's message that it has ended arrives first") {
     trained t(own_schedule("0F0, 0B0, 0F1, 0B1\n1F0, 1B0, 1F1, 1B1\n"), 1'000'000);
     run_short_of_memory(t, {0, 1});
     CHECK(is(t.outcomes[1], {.quotes = "there is no memory left"}));
     CHECK_FALSE(t.outcomes[0]);
   }
-  SUBCASE("also where a receive fails because its sender was refused memory, too") {
+  SUBCASE("also if a receive fails, because its sender was also refused memory") {
     trained t(own_schedule("0F0, 0F1, 0F2, 0B0, 0B1, 0B2\n1F0, 1F1, 1B0, 1B1, 1F2, 1B2\n"), 1'000'000);
     run_short_of_memory(t, {3, 1});
     for (const auto& o : t.outcomes) {
@@ -338,7 +338,7 @@ TEST_CASE("what a send has failed with is said by its rank, though nothing waits
   }
 }
 
-TEST_CASE("no pass follows a failed one, whose messages may still come") {
+TEST_CASE("a training pipeline refuses passes after a failed one, whose messages may still arrive") {
   trained t(one_forward_one_backward(3, 4), 1000);
   t.parts[1]->throws_at = 2;
   std::vector<training_pipeline> handles;
@@ -358,7 +358,7 @@ TEST_CASE("no pass follows a failed one, whose messages may still come") {
   }
 }
 
-TEST_CASE("neighbours whose schedules or sizes differ are both told, with both") {
+TEST_CASE("neighbours whose schedules or sizes differ both fail early, with declaration_mismatch") {
   for (const bool other_schedule : {true, false}) {
     CAPTURE(other_schedule);
     world w(2);
@@ -386,7 +386,7 @@ TEST_CASE("neighbours whose schedules or sizes differ are both told, with both")
   }
 }
 
-TEST_CASE("a rank that waits for one which has other neighbours is told so, and the other one, too") {
+TEST_CASE("a rank that waits for a rank with other neighbours fails early, and so does that other rank") {
   world w(3);
   std::vector<std::unique_ptr<part_of_model>> parts;
   std::vector<pipeline_report> reports(3);
@@ -425,7 +425,7 @@ task<> pass_or_leave(world* w, rank_id self, training_pipeline t, part_of_model*
 
 }  // namespace
 
-TEST_CASE("a schedule that differs between the last two ranks is named on all of them, the first one included") {
+TEST_CASE("a schedule that differs between the last two of four ranks is named on all four, even on the first") {
   world w(4);
   std::vector<std::unique_ptr<part_of_model>> parts;
   std::vector<result<>> outcomes(4);
@@ -449,7 +449,7 @@ TEST_CASE("a schedule that differs between the last two ranks is named on all of
   }
 }
 
-TEST_CASE("a pass that waits too long says which step waits for whom, and what that rank does") {
+TEST_CASE("a pass that times out says which step waits for which rank, and what that rank does") {
   world w(2);
   std::vector<std::unique_ptr<part_of_model>> parts;
   std::vector<pipeline_report> reports(2);
@@ -472,7 +472,7 @@ TEST_CASE("a pass that waits too long says which step waits for whom, and what t
   };
   bool first = true;
   SUBCASE("in its first pass") {}
-  SUBCASE("in a later one") { first = false; }
+  SUBCASE("in a later pass") { first = false; }
   if (!first) both();
   scope one(w.clock);
   one.spawn(trained::pass(handles[1], parts[1].get(), &reports[1], &outcomes[1], &ended[1]));
@@ -484,7 +484,7 @@ TEST_CASE("a pass that waits too long says which step waits for whom, and what t
   CHECK(text.find("; it waits in no call") != std::string::npos);
 }
 
-TEST_CASE("gradients that their stage takes only after many others hold nobody up") {
+TEST_CASE("gradients that their stage receives only after many others block no rank") {
   // One rank works breadth first, the other alternates between its stages backward. Messages stay with their sender until received.
   constexpr int microbatches = 100;
   std::string breadth, turns;
@@ -507,7 +507,7 @@ TEST_CASE("gradients that their stage takes only after many others hold nobody u
   for (const auto& outcome : t.outcomes) CHECK_MESSAGE(outcome, (outcome ? "" : outcome.reason().what()));
 }
 
-TEST_CASE("a pipeline whose schedule does not fit the ranks is refused on all of them") {
+TEST_CASE("a training pipeline refuses a schedule that is empty or does not fit its ranks") {
   world w(2);
   training_pipeline_options op;
   op.name = "layers";
@@ -537,7 +537,7 @@ struct counting_space final : parley::tests::memory_of_host {
 };
 }  // namespace
 
-TEST_CASE("passes whose microbatches have a size of their own each give the memory of those before back") {
+TEST_CASE("a training pipeline whose passes differ in size frees the memory of earlier passes") {
   counting_space space;
   trained t(one_forward_one_backward(2, 2));
   std::vector<training_pipeline> handles;

@@ -5,7 +5,7 @@
 #include <parley/tests/support/transfers.hpp>
 
 #include <parley/config.hpp>
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/training_pipeline.hpp>
 #include <parley/transfer.hpp>
@@ -65,9 +65,7 @@ task<> send_weights(transfer to, int times) {
 
 }  // namespace
 
-TEST_CASE(
-    "a stage between late neighbours is charged for what it computes, and both its ways and its transfers are decided "
-    "right") {
+TEST_CASE("a stage between late neighbours is charged only for its computing, and the fastest way and transfers win") {
   constexpr int microbatches = 120;
   world w(3, eager_trials());
   std::vector<pipeline> pipes;
@@ -107,8 +105,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "what is tuned in a pass forward and backward: two ways to compute, each direction for itself, and the transfers") {
+TEST_CASE("a training pipeline tunes the ways of each direction separately, and its transfers") {
   world w(2, eager_trials());
   training_pipeline_options op;
   op.name = "layers";
@@ -160,7 +157,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("the way that has computed a microbatch is told when that is on its way, and no other") {
+TEST_CASE("the way that computed a microbatch gets its on_done, and no other way does") {
   struct way final : pipeline_stage {
     explicit way(time_ns ns) : takes_ns(ns) {}
     void forward(std::uint64_t microbatch, std::span<std::byte>) override { computed.push_back(microbatch); }
@@ -180,7 +177,7 @@ TEST_CASE("the way that has computed a microbatch is told when that is on its wa
   }
 }
 
-TEST_CASE("a way that only enqueues for a device cannot be timed, and is refused") {
+TEST_CASE("a way that only enqueues for a device is refused, because its time cannot be measured") {
   struct enqueued final : training_work {
     std::uint64_t activation_bytes(std::uint32_t) const override { return activation; }
     task<> work(pipeline_action, pipeline_memory) override { co_return; }
@@ -192,7 +189,7 @@ TEST_CASE("a way that only enqueues for a device cannot be timed, and is refused
                        doctest::Contains("its way stream only enqueues (waits_on_device)"), failure);
 }
 
-TEST_CASE("a way that throws ends the run, never runs again, and the next run goes on without it") {
+TEST_CASE("a way that throws ends its run and never runs again, and the next runs work without it") {
   world w(1, eager_trials());
   struct throwing final : pipeline_stage {
     void forward(std::uint64_t, std::span<std::byte>) override { raise({errc::unavailable, "out of registers"}); }

@@ -4,7 +4,7 @@
 #include <parley/tests/support/place.hpp>
 
 #include <parley/halo.hpp>
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 
 #include <array>
 #include <cstddef>

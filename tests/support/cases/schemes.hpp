@@ -5,7 +5,7 @@
 ///     scheme_job j(scheme::group);
 ///     j.remember(2, scheme_job::fine);     // a result of an earlier job on rank 2
 ///     j.run();                             // declares the op, calls it, and lets time pass
-///     CHECK(j.campaign().chosen().config == "fine");
+///     CHECK(j.search().chosen().config == "fine");
 ///
 /// All have the same five configs, which take `takes_ns` and little more. Each rank has settings, results and configs of its own.
 #include <parley/tests/support/devices/library.hpp>
@@ -262,11 +262,11 @@ struct scheme_job {
     REQUIRE(agreed.size() == 1);
     return *agreed[0].assigned;
   }
-  const actors::search& campaign() const {
+  const actors::search& search() const {
     REQUIRE(assigned().searches().size() == 1);
     return *assigned().searches().front();
   }
-  bool decided() const { return campaign().is_decided(); }
+  bool decided() const { return search().is_decided(); }
   /// The decision that all ranks know, which must be the same one.
   actors::decision_record decision() const {
     std::vector<actors::decision_record> all;
@@ -280,7 +280,7 @@ struct scheme_job {
       CHECK(all[0].proposer == all.back().proposer);
       CHECK(all[0].search == all.back().search);
     }
-    CHECK(all[0].digest == campaign().chosen().digest);
+    CHECK(all[0].digest == search().chosen().digest);
     return all[0];
   }
   bool says(const std::string& part) const {
@@ -290,7 +290,7 @@ struct scheme_job {
   }
   /// The config that runs from now on: by the log of an op without headers, else by the decision.
   std::string running() const {
-    if (!leased()) return campaign().chosen().config;
+    if (!leased()) return search().chosen().config;
     auto& end = leased_ops[leader].end();
     const auto* log = end.lease_coordinator()->log_of(bytes);
     REQUIRE(log != nullptr);

@@ -96,12 +96,12 @@ struct two_ranks {
     working.spawn(receives(w.ends[1], to, times));
     co_await working.join();
   }
-  const actors::search* campaign(std::uint64_t bytes) const {
+  const actors::search* search(std::uint64_t bytes) const {
     const auto all = ranks[0]->agreements();
     return all.empty() ? nullptr : all.front().assigned->find(bytes);
   }
   bool decided(std::uint64_t bytes) const {
-    const auto* const found = campaign(bytes);
+    const auto* const found = search(bytes);
     return found != nullptr && found->is_decided();
   }
 

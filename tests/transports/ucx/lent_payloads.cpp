@@ -90,12 +90,12 @@ struct stubborn_link final : link {
   errc send(rank_id, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
             completion* done) override {
     if (done != nullptr) return errc::pending;
-    under_way.emplace_back(on, arrival(header, payload));
+    in_flight.emplace_back(on, arrival(header, payload));
     return errc::none;
   }
   /// Delivers the messages that were sent and are not pending.
   void deliver() {
-    for (auto& [on, message] : std::exchange(under_way, {}))
+    for (auto& [on, message] : std::exchange(in_flight, {}))
       other->handlers[static_cast<std::size_t>(on)]->on_arrival(std::move(message));
   }
   errc fetch(arrival&&, std::span<std::byte>, completion*) override { return errc::pending; }
@@ -105,7 +105,7 @@ struct stubborn_link final : link {
   rank_id self;
   stubborn_link* other = nullptr;
   std::array<handler*, channels> handlers{};
-  std::vector<std::pair<channel, arrival>> under_way;
+  std::vector<std::pair<channel, arrival>> in_flight;
   counters counted;
   int cancelled = 0;
 };

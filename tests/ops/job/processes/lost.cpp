@@ -68,7 +68,7 @@ const scenario as_killed{"killed", killed};
 
 }  // namespace
 
-TEST_CASE("when a rank is killed the others say so within seconds, with op and ranks") {
+TEST_CASE("when a rank is killed, the others report it within seconds, with op and ranks") {
   const job_run run("killed", 3);
   CHECK(run.end.status == 1);
   CHECK(run.end.ranks[1].kind == transports::rank_end::how::signalled);
@@ -120,17 +120,18 @@ void killed_while_they_tune(job& here, rank_id victim) {
   contextual layer(here.self(), {.name = "layer", .log_folder = ""});
   run(here.loop(), tune_until_lost(here.self(), layer, beat, victim));
 }
-void leader_killed_in_campaign(job& here) { killed_while_they_tune(here, 0); }
-void member_killed_in_campaign(job& here) { killed_while_they_tune(here, 2); }
-const scenario as_leader_killed_in_campaign{"leader_killed_in_campaign", leader_killed_in_campaign};
-const scenario as_member_killed_in_campaign{"member_killed_in_campaign", member_killed_in_campaign};
+void leader_killed_in_search(job& here) { killed_while_they_tune(here, 0); }
+void member_killed_in_search(job& here) { killed_while_they_tune(here, 2); }
+const scenario as_leader_killed_in_search{"leader_killed_in_search", leader_killed_in_search};
+const scenario as_member_killed_in_search{"member_killed_in_search", member_killed_in_search};
 
 }  // namespace
 
-TEST_CASE("when a rank is killed while a function is tuned the others say so within seconds, wherever they wait") {
+TEST_CASE(
+    "when a rank is killed while ranks tune a function, the others report it within seconds, wherever they wait") {
   for (const rank_id victim : {rank_id{0}, rank_id{2}}) {
     CAPTURE(victim);
-    const job_run run(victim == 0 ? "leader_killed_in_campaign" : "member_killed_in_campaign", 3);
+    const job_run run(victim == 0 ? "leader_killed_in_search" : "member_killed_in_search", 3);
     CHECK(run.end.ranks[victim].kind == transports::rank_end::how::signalled);
     for (const rank_id survivor : {rank_id{1}, rank_id{2} - victim}) {
       CAPTURE(survivor);
@@ -186,8 +187,7 @@ const scenario as_goes_on_after_tearing_down{"goes_on_after_tearing_down", goes_
 
 }  // namespace
 
-TEST_CASE(
-    "a rank that has torn down a message reaches that peer no more, holds it not dead, and both are told in time") {
+TEST_CASE("after a rank tears down a message, the calls of both ranks end in time, and both errors blame that rank") {
   const job_run run("goes_on_after_tearing_down", 2);
   CHECK_MESSAGE(is(run.error_of(0, "call torn down"), {.code = errc::exception, .quotes = "no more of it"}), run.all);
   CHECK_MESSAGE(
@@ -225,7 +225,7 @@ const scenario as_never_comes{"never_comes", never_comes};
 
 }  // namespace
 
-TEST_CASE("a rank that never comes is named by the others") {
+TEST_CASE("when a rank never joins the others time out and rank 0 names that rank") {
   const folder where;
   const job_run run("never_comes", 3, {{meeting_point, where.path.string()}});
   CHECK(run.end.status == 1);

@@ -55,7 +55,7 @@ const scenario as_too_small{"too_small", too_small};
 
 }  // namespace
 
-TEST_CASE("a receive buffer that is too small is an error with both sizes, and the next call is fine") {
+TEST_CASE("a receive with too small a buffer fails with both sizes, and the next call succeeds") {
   const job_run run("too_small", 2);
   CHECK_MESSAGE(run.fine(), run.all);
   CHECK_MESSAGE(is(run.error_of(1, "first call"), {.code = errc::buffer_too_small,
@@ -90,7 +90,7 @@ const scenario as_mismatch{"mismatch", mismatch};
 
 }  // namespace
 
-TEST_CASE("declarations that differ are an error on both ranks, with both values") {
+TEST_CASE("when two ranks declare an op differently, both get an error with both values") {
   const job_run run("mismatch", 2);
   for (const rank_id r : {rank_id{0}, rank_id{1}}) {
     CAPTURE(r);
@@ -115,7 +115,7 @@ const scenario as_refused_after_sending{"refused_after_sending", refused_after_s
 
 }  // namespace
 
-TEST_CASE("a declaration that was refused makes the status 1, also where no call has seen it") {
+TEST_CASE("a refused declaration makes the exit status 1, even if no call has noticed it") {
   const job_run run("refused_after_sending", 2);
   for (const rank_id r : {rank_id{0}, rank_id{1}}) {
     CHECK_MESSAGE(run.says(r, {"no call has failed"}), run.all);

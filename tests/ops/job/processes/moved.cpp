@@ -52,7 +52,7 @@ const scenario as_every_size{"every_size", every_size};
 
 }  // namespace
 
-TEST_CASE("two ranks move every size exactly, also into larger buffers") {
+TEST_CASE("two ranks move messages of 0 bytes to 64 MiB exactly, and leave the rest of a larger buffer untouched") {
   const job_run run("every_size", 2);
   CHECK_MESSAGE(run.fine(), run.all);
   CHECK(run.joined().first >= 16);
@@ -115,7 +115,7 @@ void one_sided(job& here) {
   expect(static_cast<bool>(memory), "the machine registers memory");
   const std::array<std::size_t, 7> sizes{0, 1, 4095, 8193, 65'537, 999'999, (std::size_t{64} << 20U) + 12'345};
   run(here.loop(), move_registered(self, t, beat, buffer, sizes));
-  // The rehearsals may get their turn late, but puts and gets are tried as long as the campaign of some size is open. So more messages
+  // The rehearsals may get their turn late, but puts and gets are tried as long as the search of some size is open. So more messages
   // move until all configs have run. `all_ran` notes them as it goes, because the recorder holds only the latest records.
   std::set<std::uint64_t> ran;
   const auto all_ran = [&] {
@@ -131,7 +131,7 @@ void one_sided(job& here) {
     if (last) break;
     run(here.loop(), move_registered(self, t, beat, buffer, std::span(sizes).subspan(2 + i % 4, 1)));
   }
-  say_campaigns(self);
+  say_searches(self);
   expect(all_ran(), "puts and gets were run");
   say_flights(self);
 }
@@ -164,12 +164,12 @@ const scenario as_one_side_only{"one_side_only", one_side_only};
 
 }  // namespace
 
-TEST_CASE("catalogues that differ are merged, and only what both have is run") {
+TEST_CASE("different catalogues are merged, and only configs that both ranks have are run") {
   const auto check = [](const char* scenario, std::initializer_list<const char*> candidates) {
     const job_run run(scenario, 2);
     CHECK_MESSAGE(run.fine(), run.all);
     CHECK_MESSAGE(run.says(0, candidates), run.all);
-    CHECK_MESSAGE(run.says(0, {"campaign 256KiB", "decided"}), run.all);
+    CHECK_MESSAGE(run.says(0, {"search 256KiB", "decided"}), run.all);
     CHECK(run.joined().first >= 300);
     CHECK(run.joined().second == 0);
     return run.all;
@@ -215,7 +215,8 @@ const scenario as_in_flight{"in_flight", in_flight};
 
 }  // namespace
 
-TEST_CASE("sixty-four sends at once, received tag by tag in the opposite order") {
+TEST_CASE(
+    "sixty-four concurrent sends reach their receives, which are posted tag by tag from the last tag to the first") {
   const job_run run("in_flight", 2);
   CHECK_MESSAGE(run.fine(), run.all);
   CHECK(run.joined().first >= 3 * 64);

@@ -94,7 +94,7 @@ const scenario as_four_stages{"four_stages", four_stages};
 
 }  // namespace
 
-TEST_CASE("four ranks run a pipeline whose edges tune themselves, bit for bit") {
+TEST_CASE("four ranks run a pipeline whose edges tune themselves, and its results are right bit for bit") {
   const job_run run("four_stages", 4);
   CHECK_MESSAGE(run.fine(), run.all);
   CHECK(run.joined().first >= 3 * 60);
@@ -130,18 +130,18 @@ void leader_and_workers(job& here) {
     run(here.loop(), tell_of_enough(g, self.world_size(), enough));
   }
   expect(tried(), "the group has made trials");
-  say_campaigns(here.self());
+  say_searches(here.self());
   say_flights(here.self());
 }
 const scenario as_leader_and_workers{"leader_and_workers", leader_and_workers};
 
 }  // namespace
 
-TEST_CASE("four ranks reduce with a leader while they agree: every sum is right, and all run one config each time") {
+TEST_CASE("while four ranks agree on an all-reduce, every sum is right, and all ranks run one config in each call") {
   const job_run run("leader_and_workers", 4);
   CHECK_MESSAGE(run.fine(), run.all);
   CHECK(run.joined().first >= 3 * 100);
   CHECK(run.joined().second == 0);
-  CHECK_MESSAGE(run.says(1, {"campaign", "trials"}), run.all);
+  CHECK_MESSAGE(run.says(1, {"search", "trials"}), run.all);
   CHECK_MESSAGE(run.says(1, {"candidates star"}), run.all);
 }

@@ -47,12 +47,12 @@ void make_firm(const std::filesystem::path& path) {
 
 }  // namespace
 
-TEST_CASE("a second job takes its decisions from the results of the first, whichever rank has them") {
+TEST_CASE("a second job takes its decisions from the results files of the first, whichever rank has a file") {
   const folder kept;
   const std::string file = (kept.path / "results.csv").string();
   const job_run first("tuned", 2, {{"PARLEY_RESULTS", file}});
   CHECK_MESSAGE(first.fine(), first.all);
-  CHECK_MESSAGE(first.says(0, {"campaign 256KiB", " tried decided"}), first.all);
+  CHECK_MESSAGE(first.says(0, {"search 256KiB", " tried decided"}), first.all);
   for (const char* const name : {"results0.csv", "results1.csv"}) make_firm(kept.path / name);
   for (const char* lost : {"", "results0.csv", "results1.csv"}) {
     const folder copy;
@@ -60,7 +60,7 @@ TEST_CASE("a second job takes its decisions from the results of the first, which
     if (*lost != '\0') CHECK(std::filesystem::remove(copy.path / lost));
     const job_run again("tuned", 2, {{"PARLEY_RESULTS", (copy.path / "results.csv").string()}});
     CHECK_MESSAGE(again.fine(), again.all);
-    CHECK_MESSAGE(again.says(0, {"campaign 256KiB trials 0 remembered decided"}), again.all);
+    CHECK_MESSAGE(again.says(0, {"search 256KiB trials 0 remembered decided"}), again.all);
     CHECK(again.joined().second == 0);
     // A rank that had lost its file has it again.
     for (const char* name : {"results0.csv", "results1.csv"})
@@ -98,8 +98,7 @@ const scenario as_throws_after_deciding{"throws_after_deciding", throws_after_de
 
 }  // namespace
 
-TEST_CASE(
-    "what was decided is in the files of ranks that throw at once, or are killed a second later while they compute") {
+TEST_CASE("decisions are in the files of ranks that throw at once, or are killed a second later while they compute") {
   for (const char* const scenario : {"throws_after_deciding", "killed_while_it_computes"}) {
     CAPTURE(scenario);
     const folder kept;
@@ -108,11 +107,11 @@ TEST_CASE(
     for (const char* const name : {"results0.csv", "results1.csv"})
       CHECK_MESSAGE(kept.read(name).find("\nactivations/0>1,256KiB,") != std::string::npos, run.all);
     const job_run again("tuned", 2, {{"PARLEY_RESULTS", kept.file("results.csv")}});
-    CHECK_MESSAGE(again.says(0, {"campaign 256KiB trials 0 remembered decided"}), again.all);
+    CHECK_MESSAGE(again.says(0, {"search 256KiB trials 0 remembered decided"}), again.all);
   }
 }
 
-TEST_CASE("ranks whose files name different winners run the leader's, and both can say who said what") {
+TEST_CASE("ranks whose files name different winners run the leader's winner, and both report which rank named which") {
   const folder here;
   const std::vector<std::pair<std::string, std::string>> environment{
       {"PYTORCH_TUNABLEOP_FILENAME", "ignored.csv"},
@@ -131,7 +130,7 @@ TEST_CASE("ranks whose files name different winners run the leader's, and both c
 
   const job_run again("tuned", 2, environment);
   CHECK_MESSAGE(again.fine(), again.all);
-  CHECK_MESSAGE(again.says(0, {("campaign 256KiB trials 0 remembered decided " + winner).c_str()}), again.all);
+  CHECK_MESSAGE(again.says(0, {("search 256KiB trials 0 remembered decided " + winner).c_str()}), again.all);
   const std::string evidence = "256KiB: rank 0's results file says so; rank 1's says " + other;
   CHECK(again.joined().second == 0);
   for (const rank_id r : {rank_id{0}, rank_id{1}})
@@ -141,7 +140,7 @@ TEST_CASE("ranks whose files name different winners run the leader's, and both c
   CHECK(text_of(here.path / "r0.csv") == text_of(here.path / "r1.csv"));
 }
 
-TEST_CASE("a variable that cannot be is named by every rank, and no job is started") {
+TEST_CASE("every rank names a variable with an invalid value, and no job is started") {
   for (const std::string name : {"PARLEY_TUNABLEOP_TUNING", "PARLEY_UCX_CUDA"}) {
     const job_run run("tuned", 2, {{name, "perhaps"}});
     CHECK(run.end.status == 1);

@@ -55,7 +55,7 @@ const scenario as_returns_at_once{"returns_at_once", returns_at_once};
 
 }  // namespace
 
-TEST_CASE("a receive whose sender has returned is told that") {
+TEST_CASE("the error of a receive whose sender has returned says so") {
   const job_run run("returns_at_once", 2);
   check_told_of_return(run, 0, "activations 1->0");
   CHECK(run.end.ranks[1].code == 0);
@@ -74,7 +74,7 @@ const scenario as_returns_while_rank_0_computes{"returns_while_rank_0_computes",
 
 }  // namespace
 
-TEST_CASE("a receive whose sender has returned is told that, also while rank 0 computes") {
+TEST_CASE("the error of a receive whose sender has returned says so, even while rank 0 computes") {
   const job_run run("returns_while_rank_0_computes", 3);
   check_told_of_return(run, 2, "activations 1->2");
   for (const rank_id r : {0U, 1U}) CHECK(run.end.ranks[r].code == 0);
@@ -96,7 +96,7 @@ const scenario as_returns_before_declaring{"returns_before_declaring", returns_b
 
 }  // namespace
 
-TEST_CASE("a send to a rank that has returned ends, and it is said that the message was not taken") {
+TEST_CASE("a send to a rank that has returned ends, with an error or with a warning that the message was not taken") {
   for (int times = 0; times < 3; ++times) {
     const job_run run("returns_before_declaring", 2);
     // Nobody fetches the message. The transport either completes its send or fails it.
@@ -124,7 +124,7 @@ const scenario as_takes_nothing{"takes_nothing", takes_nothing};
 
 }  // namespace
 
-TEST_CASE("messages that nobody took are told when their sender leaves") {
+TEST_CASE("a sender that leaves warns of messages that its receiver has not taken") {
   const job_run run("takes_nothing", 2);
   CHECK_MESSAGE(run.fine(), run.all);
   CHECK_MESSAGE(

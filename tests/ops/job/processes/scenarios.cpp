@@ -85,7 +85,7 @@ task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::siz
   }
 }
 
-/// The number of calls of a campaign depends on how soon its rehearsals get their turn, so an empty message marks the last call.
+/// The number of calls of a search depends on how soon its rehearsals get their turn, so an empty message marks the last call.
 task<> move_until_decided(rank& self, transfer t) {
   constexpr std::size_t size = 200'000;
   std::vector<std::byte> buffer(size);
@@ -107,7 +107,7 @@ task<> move_until_decided(rank& self, transfer t) {
 void tune_with(job& here, std::vector<config_ptr> at_sender, std::vector<config_ptr> at_receiver) {
   transfer t(here.self(), pair_of(here.self().id() == 0 ? std::move(at_sender) : std::move(at_receiver)));
   run(here.loop(), move_until_decided(here.self(), t));
-  say_campaigns(here.self());
+  say_searches(here.self());
   say_flights(here.self());
 }
 
@@ -130,10 +130,10 @@ task<> wait_for_a_message(transfer t) {
   co_await t.receive(buffer, {.from = 1});
 }
 
-void say_campaigns(const rank& self) {
+void say_searches(const rank& self) {
   for (const auto& agreed : self.agreements()) {
     for (const auto& c : agreed.assigned->searches()) {
-      say("campaign " + c->key() + " trials " + std::to_string(c->trials()) +
+      say("search " + c->key() + " trials " + std::to_string(c->trials()) +
           (c->chosen().from_results() ? " remembered " : " tried ") + (c->is_decided() ? "decided " : "open ") +
           c->chosen().config);
     }

@@ -55,9 +55,9 @@ task<> rest(executor& ex, time_ns span);
 
 /// Rank 0 sends messages of these sizes to rank 1, which has room for `spare` more bytes each time.
 task<> move_all(rank& self, transfer t, std::vector<std::size_t> sizes, std::size_t spare);
-/// Messages of 200'000 bytes from rank 0 to rank 1, until a campaign is decided.
+/// Messages of 200'000 bytes from rank 0 to rank 1, until a search is decided.
 task<> move_until_decided(rank& self, transfer t);
-/// Does that with an op of these configs, and prints the campaigns and the flights.
+/// Does that with an op of these configs, and prints the searches and the flights.
 void tune_with(job& here, std::vector<config_ptr> at_sender, std::vector<config_ptr> at_receiver);
 /// Three messages from rank 0 to rank 1.
 task<> send_three(transfer t);
@@ -65,8 +65,8 @@ task<> send_three(transfer t);
 transfer_options towards_rank_0();
 task<> wait_for_a_message(transfer t);
 
-/// Prints a line for each campaign, and one for the candidates of each op.
-void say_campaigns(const rank& self);
+/// Prints a line for each search, and one for the candidates of each op.
+void say_searches(const rank& self);
 
 // ---- for what the test sees
 

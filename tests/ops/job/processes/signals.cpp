@@ -62,7 +62,7 @@ const scenario as_signalled{"signalled", signalled};
 
 }  // namespace
 
-TEST_CASE("on SIGUSR1 each rank writes its flight recorder, and goes on") {
+TEST_CASE("on SIGUSR1 each rank writes its flight recorder, and continues") {
   const folder where;
   const job_run run("signalled", 2, {{"PARLEY_FLIGHT_DIR", where.path.string()}});
   CHECK_MESSAGE(run.fine(), run.all);
@@ -88,7 +88,7 @@ const scenario as_signalled_without_folder{"signalled_without_folder", signalled
 
 }  // namespace
 
-TEST_CASE("on SIGUSR1 without a folder for it the record goes among the temporary files, and the rank goes on") {
+TEST_CASE("on SIGUSR1 a rank without a flight folder writes its record among the temporary files, and continues") {
   const folder temporary;
   const job_run run("signalled_without_folder", 1, {{"TMPDIR", temporary.path.string()}});
   CHECK_MESSAGE(run.fine(), run.all);

@@ -60,7 +60,7 @@ const scenario as_throws_amid_sends{"throws_amid_sends", throws_amid_sends};
 
 }  // namespace
 
-TEST_CASE("a rank that throws while it sends ends with what it threw, though its payload is gone") {
+TEST_CASE("a rank that throws while it sends ends with its own exception, though its payload is gone") {
   const job_run run("throws_amid_sends", 2);
   CHECK(run.end.status == 1);
   for (const auto& rank : run.end.ranks)
@@ -106,7 +106,7 @@ const scenario as_throws_while_rank_0_computes{"throws_while_rank_0_computes", t
 
 }  // namespace
 
-TEST_CASE("when one of a ring throws each of the others says so, also those who heard of it from their neighbour") {
+TEST_CASE("when one rank of a ring throws, every other rank reports it, even one that heard of it from a neighbour") {
   for (const char* ring : {"throws_in_a_large_ring", "throws_in_a_ring_that_lends"}) {
     for (int again = 0; again < 5; ++again) {
       const job_run run(ring, 4);
@@ -117,7 +117,7 @@ TEST_CASE("when one of a ring throws each of the others says so, also those who 
   }
 }
 
-TEST_CASE("a rank whose connection ends before it is told why waits for that, as long as its peer lives") {
+TEST_CASE("a rank whose connection ends before the reason arrives waits for the reason, and reports it") {
   const job_run run("throws_while_rank_0_computes", 4);
   CHECK(run.end.status == 1);
   for (const rank_id r : {rank_id{0}, rank_id{1}, rank_id{2}, rank_id{3}})
@@ -135,7 +135,8 @@ const scenario as_throws_a_number{"throws_a_number", throws_a_number};
 
 }  // namespace
 
-TEST_CASE("what is thrown and is no std::exception ends its rank with status 1, and the others are told of it") {
+TEST_CASE(
+    "a rank that throws no std::exception exits with an error that says so, and the other rank quotes that error") {
   const job_run run("throws_a_number", 2);
   CHECK(run.end.ranks[1].kind == transports::rank_end::how::exited);
   // The library writes this sentence only for a rank that throws something that is no std::exception.
@@ -187,7 +188,7 @@ const scenario as_ends_after_a_refusal{"ends_after_a_refusal", ends_after_a_refu
 }  // namespace
 
 // By chance the news of rank 0's end may still be heard first. It has the same words, and no config is blamed.
-TEST_CASE("a rank whose op is refused by one that ends at once says what differs, and blames no config") {
+TEST_CASE("when a rank refuses an op and ends at once, both ranks report the difference, and neither blames a config") {
   for (int again = 0; again < 5; ++again) {
     const job_run run("ends_after_a_refusal", 2, {{"PARLEY_DETECTION", "10"}});
     for (const rank_id r : {rank_id{0}, rank_id{1}}) {

@@ -7,12 +7,12 @@ class neighbours;
 
 /// Tells the neighbours when a call fails. It tells them at once, with two exceptions: a call that was cancelled or torn down (the program
 /// may be ending, and its end tells them), and a call that ended because a rank is gone. Then the next call on this rank tells them.
-class call_under_way {
+class call_guard {
  public:
-  explicit call_under_way(neighbours* of) noexcept : of_(of) {}
-  call_under_way(const call_under_way&) = delete;
-  call_under_way& operator=(const call_under_way&) = delete;
-  ~call_under_way();
+  explicit call_guard(neighbours* of) noexcept : of_(of) {}
+  call_guard(const call_guard&) = delete;
+  call_guard& operator=(const call_guard&) = delete;
+  ~call_guard();
   /// Does nothing if `thrown` is null. Else throws it, or the failure on another rank that has ended this call.
   void end(const std::exception_ptr& thrown);
 

@@ -1,7 +1,7 @@
 #pragma once
 /// Tools for runs of many seeds: the coverage of messages, its gaps, and a smaller run that still fails.
 ///
-///     coverage_gaps(counts, campaign::whole);            // cells of the table that stayed zero
+///     coverage_gaps(counts, scenarios_run::all);         // cells of the table that stayed zero
 ///     small f = shrink(scenario, tape, seed, "S2");      // fewer faults, ops, calls and ranks, still breaking S2
 #include <parley/simulation/world/job.hpp>
 
@@ -12,13 +12,13 @@
 
 namespace parley::simulation {
 
-/// `whole`: all scenarios ran, so each type of message must be sent in each usual state of its op. `part`: only some scenarios ran, so only
-/// the fates of messages that were sent are checked.
-enum class campaign : std::uint8_t { whole, part };
+/// `all`: each type of message must be sent in each usual state of its op. `some`: only some scenarios ran, so only the fates of messages that were sent are checked.
+enum class scenarios_run : std::uint8_t { all, some };
 /// Gaps such as `offer, warming: was never lost`. Leaves out messages that were sent too rarely to tell, and fates that `allowed` excludes.
-std::vector<std::string> coverage_gaps(const coverage& seen, campaign c, const fault_limits* allowed = nullptr);
+std::vector<std::string> coverage_gaps(const coverage& seen, scenarios_run which,
+                                       const fault_limits* allowed = nullptr);
 std::string coverage_table(const coverage& seen);
-/// A line for each type and state, `type,state,sent,lost,doubled,reordered,delayed`: for campaigns that are run in parts.
+/// A line for each type and state, `type,state,sent,lost,doubled,reordered,delayed`: for runs in several parts.
 std::string write_coverage(const coverage& seen);
 /// Throws `malformed`, naming the line.
 coverage read_coverage(std::string_view text);

@@ -2,7 +2,7 @@
 /// The place of an op on a rank, for the op's handles. It leads to the end of the op's current generation. So handles stay valid when a
 /// rank of the op has come back as a new process and the other ranks have called `rejoin`.
 ///
-///     op_place<group_end> at(host, end);
+///     op_ref<group_end> at(host, end);
 ///     at->fail(why);                            // ends all calls until …
 ///     at.rejoin();                              // … an end of the next generation replaces it; false: it need not be replaced
 ///
@@ -21,10 +21,10 @@ bool make_room_on(op_host& host);
 void replace_on(op_host& host, op_end& ended, std::unique_ptr<op_end> next);
 
 template <class End>
-class op_place {
+class op_ref {
  public:
-  op_place() = default;  // for a rank that has no part in the op
-  op_place(op_host& host, End& first) noexcept : host_(&host), now_(&first) {}
+  op_ref() = default;  // for a rank that has no part in the op
+  op_ref(op_host& host, End& first) noexcept : host_(&host), now_(&first) {}
 
   explicit operator bool() const noexcept { return now_ != nullptr; }
   End& operator*() const noexcept {

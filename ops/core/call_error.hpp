@@ -1,7 +1,7 @@
 #pragma once
 /// The error of a call that was in flight when its op was ended:
 ///
-///     throw failure(while_under_way(*failed_, about));     // `…; invocation 3 was under way`
+///     throw failure(while_in_flight(*failed_, about));     // `…; invocation 3 was in flight`
 ///
 /// The text names the invocation once: the op may have ended by the failure of the same call on another rank, which names it already.
 #include <parley/error.hpp>
@@ -25,8 +25,8 @@ inline runtime::error_facts about_call(runtime::error_facts ended, const runtime
   return ended;
 }
 
-inline runtime::error while_under_way(const runtime::error& ended, const runtime::error_facts& call) {
-  const std::string which = "invocation " + std::to_string(call.invocation.value()) + " was under way";
+inline runtime::error while_in_flight(const runtime::error& ended, const runtime::error_facts& call) {
+  const std::string which = "invocation " + std::to_string(call.invocation.value()) + " was in flight";
   const bool is_said = ended.text().find(which) != std::string::npos;
   return runtime::error::in_words(ended.code(), about_call(ended.about(), call),
                                   ended.text() + (is_said ? "" : "; " + which), ended.began_with());

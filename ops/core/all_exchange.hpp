@@ -1,7 +1,7 @@
 #pragma once
 /// Each rank sends one value to all other ranks and receives theirs. An object does so once.
 ///
-///     said_by_all<verdict> said(here, messages, {.self = 1, .ranks = 4, .tag = 7});
+///     all_exchange<verdict> said(here, messages, {.self = 1, .ranks = 4, .tag = 7});
 ///     said.say(mine);
 ///     co_await said.heard();                       // all of them
 ///     said.by(2)                                   // zeros until it has arrived
@@ -19,7 +19,7 @@
 
 namespace parley::ops {
 
-struct among_all {
+struct all_exchange_options {
   rank_id self = 0;
   rank_id ranks = 1;
   std::uint32_t tag = 0;   ///< must differ from the tags of all other messages in flight
@@ -27,11 +27,11 @@ struct among_all {
 };
 
 template <class T>
-class said_by_all {
+class all_exchange {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
-  said_by_all(runtime::scope& parent, transfer messages, among_all o)
+  all_exchange(runtime::scope& parent, transfer messages, all_exchange_options o)
       : messages_(std::move(messages)), options_(o), all_(o.ranks), within_(parent) {
     for_others([this](rank_id r) { within_.spawn(hear(messages_, options_, r, bytes_of(all_[r]))); });
   }
@@ -53,19 +53,19 @@ class said_by_all {
       if (r != options_.self) each(r);
     }
   }
-  static runtime::task<> hear(transfer messages, among_all o, rank_id from, std::span<std::byte> into) {
+  static runtime::task<> hear(transfer messages, all_exchange_options o, rank_id from, std::span<std::byte> into) {
     const std::uint64_t came = co_await messages.receive(
         into, {.from = from, .tag = o.tag, .timeout = std::chrono::nanoseconds(o.timeout_ns)});
     if (came != into.size())
       runtime::raise({runtime::errc::malformed, "rank " + std::to_string(from) + " says " + std::to_string(came) +
                                                     " bytes, not " + std::to_string(into.size())});
   }
-  static runtime::task<> tell(transfer messages, among_all o, rank_id to, std::span<const std::byte> what) {
+  static runtime::task<> tell(transfer messages, all_exchange_options o, rank_id to, std::span<const std::byte> what) {
     co_await messages.send(what, {.to = to, .tag = o.tag, .timeout = std::chrono::nanoseconds(o.timeout_ns)});
   }
 
   transfer messages_;
-  among_all options_;
+  all_exchange_options options_;
   std::vector<T> all_;
   runtime::scope within_;
 };

@@ -1,7 +1,7 @@
-#include <parley/ops/core/common_terms.hpp>
+#include <parley/ops/core/neighbours.hpp>
 
 #include <parley/actors/rank_list.hpp>
-#include <parley/ops/core/under_way.hpp>
+#include <parley/ops/core/call_error.hpp>
 #include <parley/tuning/hash.hpp>
 
 #include <algorithm>
@@ -370,11 +370,11 @@ void neighbours::send_failure(rank_id peer, const actors::neighbour_failure& f) 
   static_cast<void>(services_.mail.send(peer, actor(), edge_with(peer, true)->own_end().participant().generation, f));
 }
 
-call_under_way::~call_under_way() {
+call_guard::~call_guard() {
   if (of_ != nullptr) of_->give_up({errc::cancelled, "it was torn down"});
 }
 
-void call_under_way::end(const std::exception_ptr& thrown) {
+void call_guard::end(const std::exception_ptr& thrown) {
   neighbours* const of = std::exchange(of_, nullptr);
   if (!thrown) return;
   if (of != nullptr) of->throw_failed(thrown);

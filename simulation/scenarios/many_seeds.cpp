@@ -1,4 +1,4 @@
-#include <parley/simulation/scenarios/campaign.hpp>
+#include <parley/simulation/scenarios/many_seeds.hpp>
 
 #include <parley/error.hpp>
 #include <parley/number_text.hpp>
@@ -26,7 +26,7 @@ constexpr cell cells[] = {{"lost", &message_counts::lost},
                           {"reordered", &message_counts::reordered},
                           {"delayed", &message_counts::delayed}};
 
-// The op states in which every large campaign sends a message of a type. In other states the type is rare or impossible. Messages of rounds
+// The op states in which every run of many seeds sends a message of a type. In other states the type is rare or impossible. Messages of rounds
 // and neighbours belong to ops that agree on nothing, so their state is always `offering`. docs/simulation.md lists the types that no
 // scenario sends.
 struct usual_states {
@@ -78,7 +78,7 @@ const std::vector<usual_states>& usual() {
   return all;
 }
 
-// Fates that no message of a type meets, however large the campaign, and why.
+// Fates that no message of a type meets, however many seeds run, and why.
 struct spared {
   std::string_view type;
   op_state state;
@@ -128,13 +128,13 @@ std::string padded(std::string text, std::size_t width) {
 
 }  // namespace
 
-std::vector<std::string> coverage_gaps(const coverage& seen, campaign c, const fault_limits* allowed) {
+std::vector<std::string> coverage_gaps(const coverage& seen, scenarios_run which, const fault_limits* allowed) {
   std::vector<std::string> gaps;
   const auto gap = [&](std::string_view type, op_state s, const std::string& what) {
     gaps.push_back(std::string(type) + ", " + std::string(name(s)) + ": was never " + what);
   };
   for (const usual_states& u : usual()) {
-    if (c == campaign::part) break;
+    if (which == scenarios_run::some) break;
     const auto at = seen.find(std::string(u.type));
     for (const op_state s : u.states) {
       if (at == seen.end() || at->second[static_cast<std::size_t>(s)].sent == 0) gap(u.type, s, "sent");
@@ -146,7 +146,8 @@ std::vector<std::string> coverage_gaps(const coverage& seen, campaign c, const f
     if (type == nameless_type && all.sent != 0)
       gaps.push_back(type + ": has no row of its own in simulation/world/weather.cpp");
     for (const cell& one : cells) {
-      if (c == campaign::part || all.sent < sent_often_in_all || all.*one.count != 0 || !possible(type, one)) continue;
+      if (which == scenarios_run::some || all.sent < sent_often_in_all || all.*one.count != 0 || !possible(type, one))
+        continue;
       gaps.push_back(type + ": was never " + one.name);
     }
     for (std::size_t i = 0; i < op_state_count; ++i) {

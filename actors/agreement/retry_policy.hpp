@@ -19,7 +19,7 @@
 
 namespace parley::actors {
 
-class second_tries {
+class retry_policy {
  public:
   static constexpr std::size_t most_in_a_row = 3;
 

@@ -2,10 +2,10 @@
 /// A part of a group's invocation that nobody has asked for yet. Meanwhile it occupies a place, and memory if its payload came with it.
 ///
 ///     if (!kept.has_room_for(message)) return refuse();
-///     waiting.emplace(key, early_part(std::move(message), kept));
+///     waiting.emplace(key, unclaimed_part(std::move(message), kept));
 ///     runtime::arrival here = std::move(waiting.extract(key).mapped()).take();
 ///
-/// The room is free again when the part is taken or dropped. The `early_room` must outlive all its parts.
+/// The room is free again when the part is taken or dropped. The `unclaimed_room` must outlive all its parts.
 #include <parley/runtime/wire/link.hpp>
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace parley::actors {
 
 /// The limits for all waiting parts of one group: far more than a scheme's depth and window let the other members send.
-class early_room {
+class unclaimed_room {
  public:
   static constexpr std::uint64_t most_parts = 65'536;
   static constexpr std::uint64_t most_bytes = std::uint64_t{256} << 20U;
@@ -26,29 +26,29 @@ class early_room {
   std::uint64_t bytes() const noexcept { return bytes_; }
 
  private:
-  friend class early_part;
+  friend class unclaimed_part;
   std::uint64_t parts_ = 0;
   std::uint64_t bytes_ = 0;
 };
 
-class early_part {
+class unclaimed_part {
  public:
-  early_part(runtime::arrival&& message, early_room& room) noexcept
+  unclaimed_part(runtime::arrival&& message, unclaimed_room& room) noexcept
       : message_(std::move(message)), room_(&room), bytes_(message_.payload().size()) {
     ++room.parts_;
     room.bytes_ += bytes_;
   }
-  early_part(early_part&& other) noexcept
+  unclaimed_part(unclaimed_part&& other) noexcept
       : message_(std::move(other.message_)), room_(std::exchange(other.room_, nullptr)), bytes_(other.bytes_) {}
-  early_part& operator=(early_part&& other) noexcept {
+  unclaimed_part& operator=(unclaimed_part&& other) noexcept {
     std::swap(message_, other.message_);
     std::swap(room_, other.room_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
-  early_part(const early_part&) = delete;
-  early_part& operator=(const early_part&) = delete;
-  ~early_part() {
+  unclaimed_part(const unclaimed_part&) = delete;
+  unclaimed_part& operator=(const unclaimed_part&) = delete;
+  ~unclaimed_part() {
     if (room_ == nullptr) return;
     --room_->parts_;
     room_->bytes_ -= bytes_;
@@ -59,7 +59,7 @@ class early_part {
 
  private:
   runtime::arrival message_;
-  early_room* room_;
+  unclaimed_room* room_;
   std::uint64_t bytes_;
 };
 

@@ -1,12 +1,12 @@
-// How well a campaign chooses when times are noisy, in virtual time. Two ranks, or a leader and its workers, tune 8
-// configs whose usual times are known; each run varies by up to 3 % in either direction. Each campaign has its own
+// How well a search chooses when times are noisy, in virtual time. Two ranks, or a leader and its workers, tune 8
+// configs whose usual times are known; each run varies by up to 3 % in either direction. Each search has its own
 // times and is run twice with different noise.
 //
-//     campaigns [--campaigns 1000] [--noise 30] [--ranks 2]         noise in thousandths; more than two ranks form a group
+//     searches [--searches 1000] [--noise 30] [--ranks 2]         noise in thousandths; more than two ranks form a group
 //
-// Regret is the usual time of the agreed config divided by that of the fastest, minus 1. A campaign has a gap if its
-// fastest config is usually ahead of the next by more than the noise. A campaign with a gap is a flip if its two
-// searches chose different configs.
+// Regret is the usual time of the agreed config divided by that of the fastest, minus 1. A search has a gap if its
+// fastest config is usually ahead of the next by more than the noise. A search with a gap is a flip if its two
+// runs chose different configs.
 #include <parley/bench/measure.hpp>
 #include <parley/parley.hpp>
 #include <parley/simulation/programs/config_text.hpp>
@@ -27,7 +27,7 @@ using namespace parley::simulation;
 using parley::task;
 
 constexpr std::size_t configs = 8;
-constexpr int most_calls = 600;  // more than a campaign of 8 configs needs
+constexpr int most_calls = 600;  // more than a search of 8 configs needs
 
 struct search {
   std::array<std::int64_t, configs> usual_ns{};
@@ -71,7 +71,7 @@ task<> pair_main(parley::rank* self, search* s, kernel_times* times) {
   if (self->id() == 0 && op.to(1).decision(word.size()).decided) s->winner = op.to(1).decision(word.size()).config;
 }
 
-// Runs one campaign and returns the usual time of the agreed config.
+// Runs one search and returns the usual time of the agreed config.
 std::int64_t hold(std::array<std::int64_t, configs> usual_ns, std::uint64_t seed, std::uint64_t noise, rank_id ranks) {
   world_options o;
   o.ranks = ranks;
@@ -82,25 +82,25 @@ std::int64_t hold(std::array<std::int64_t, configs> usual_ns, std::uint64_t seed
   kernel_times times({.noise_per_thousand = above_least(noise)}, dice(seed, purpose::kernel, 0));
   const auto rank_main = ranks == 2 ? pair_main : group_main;
   w.start_all([&](rank_id r) { w.programs_of(r).spawn(rank_main(&w[r], &s, &times)); });
-  if (!w.stage().run_until([&] { return w.all_ended(); }, parley::runtime::never)) give_up("a campaign hangs");
+  if (!w.stage().run_until([&] { return w.all_ended(); }, parley::runtime::never)) give_up("a search hangs");
   for (std::size_t i = 0; i < configs; ++i) {
     if (s.winner.find(config_name(i)) != std::string::npos) return usual_ns[i];
   }
-  give_up("a campaign did not end within " + std::to_string(most_calls) + " calls: " + s.winner);
+  give_up("a search did not end within " + std::to_string(most_calls) + " calls: " + s.winner);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const arguments given(argc, argv);
-  const std::int64_t campaigns = given.number("campaigns", 1'000);
+  const std::int64_t searches = given.number("searches", 1'000);
   const auto noise = std::uint64_t(given.number("noise", 30));
   const auto ranks = rank_id(given.number("ranks", 2));
   if (noise >= 1'000) give_up("--noise takes thousandths of what is usual: 0 to 999");
   std::vector<double> regrets;
   std::int64_t gaps = 0;
   std::int64_t flips = 0;
-  for (std::int64_t n = 0; n < campaigns; ++n) {
+  for (std::int64_t n = 0; n < searches; ++n) {
     dice luck(std::uint64_t(n), purpose::kernel, 1);
     std::array<std::int64_t, configs> usual_ns{};
     for (std::int64_t& t : usual_ns) t = 20'000 + std::int64_t(luck.below(80'000));
@@ -120,6 +120,6 @@ int main(int argc, char** argv) {
   report("tuning_regret", median(regrets), "percent");
   report("tuning_regret_95", regrets[regrets.size() * 95 / 100], "percent");
   report("tuning_regret_worst", regrets.back(), "percent");
-  report("tuning_gaps", 100 * double(gaps) / double(campaigns), "percent");
+  report("tuning_gaps", 100 * double(gaps) / double(searches), "percent");
   report("tuning_flips", 100 * double(flips) / double(std::max<std::int64_t>(gaps, 1)), "percent");
 }

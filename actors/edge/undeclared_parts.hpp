@@ -1,8 +1,8 @@
 #pragma once
 /// Data that cannot be delivered yet: its op is not declared here, or its generation is not joined.
 ///
-///     kept_parts early;
-///     early.keep(stamp, std::move(message), room, kept_parts::poisons::parts_of_its_stream);      // false: there is no room
+///     undeclared_parts early;
+///     early.keep(stamp, std::move(message), room, undeclared_parts::poisons::parts_of_its_stream);      // false: there is no room
 ///     for (runtime::arrival& m : early.take()) hub.on_arrival(std::move(m));
 ///
 /// A poison drops the kept parts of its invocation: nobody will ask for them, and their sender gets its buffers back.
@@ -20,7 +20,7 @@ inline std::uint64_t bytes_held_by(const runtime::arrival& m) noexcept {
   return sizeof m + (m.remote() ? 0 : m.length());
 }
 
-class kept_parts {
+class undeclared_parts {
  public:
   std::uint64_t bytes() const noexcept { return bytes_; }
   /// Which kept parts a poison drops. In a group a tag holds a lane, so all tags count. A

@@ -25,7 +25,7 @@
 /// call follows on this rank or on its neighbours: each rank that is told of the failure tells its own neighbours, until all ranks rejoin:
 ///
 ///     around.throw_refused();
-///     call_under_way now(&around);                               // if its frame is torn down, that is a failure, too
+///     call_guard now(&around);                               // if its frame is torn down, that is a failure, too
 ///     try { … } catch (...) { thrown = std::current_exception(); }
 ///     now.end(thrown);                                           // throws it, or the failure that another rank has told
 ///
@@ -35,7 +35,7 @@
 #include <parley/actors/services.hpp>
 #include <parley/dataflow.hpp>
 #include <parley/op_end.hpp>
-#include <parley/ops/core/call_under_way.hpp>
+#include <parley/ops/core/call_guard.hpp>
 #include <parley/ops/edges/declared_edge.hpp>
 #include <parley/p2p.hpp>
 
@@ -115,7 +115,7 @@ class neighbours final : public op_end {
   runtime::error_facts about(rank_id peer) const;
 
  private:
-  friend call_under_way;
+  friend call_guard;
   struct peer_state {
     rank_id rank;
     std::uint64_t incarnation = 0;

@@ -1,4 +1,4 @@
-#include <parley/actors/edge/kept_parts.hpp>
+#include <parley/actors/edge/undeclared_parts.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 
 namespace parley::actors {
 
-bool kept_parts::keep(const stamp& s, runtime::arrival&& message, std::uint64_t room, poisons which) {
+bool undeclared_parts::keep(const stamp& s, runtime::arrival&& message, std::uint64_t room, poisons which) {
   if (has(s.flags, stamp_flags::poison)) let_go_of(s, which);
   if (bytes_held_by(message) > room - std::min(bytes_, room)) return false;
   bytes_ += bytes_held_by(message);
@@ -14,7 +14,7 @@ bool kept_parts::keep(const stamp& s, runtime::arrival&& message, std::uint64_t 
   return true;
 }
 
-void kept_parts::let_go_of(const stamp& poison, poisons which) {
+void undeclared_parts::let_go_of(const stamp& poison, poisons which) {
   // Dropped parts are destroyed last, once `parts_` and `bytes_` are up to date.
   std::vector<runtime::arrival> let_go;
   std::vector<runtime::arrival> others;

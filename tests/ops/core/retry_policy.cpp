@@ -37,7 +37,7 @@ struct fragile_world {
     pass(*job, 20'000'000'000);
     return all;
   }
-  const actors::search& campaign() { return *(*job)[0].agreements()[0].assigned->searches().at(0); }
+  const actors::search& search() { return *(*job)[0].agreements()[0].assigned->searches().at(0); }
   std::uint64_t said() { return (*job)[0].mail().statistics().sent + (*job)[1].mail().statistics().sent; }
   bool warned(rank_id r, std::string_view of) {
     const auto& all = (*job)[r].warnings();
@@ -50,7 +50,7 @@ struct fragile_world {
 
 }  // namespace
 
-TEST_CASE("what is thrown in an actor is tried again from what the op knows: on either end, while joining and later") {
+TEST_CASE("an actor that throws tries again from the op's state: on either end, while joining and later") {
   for (const rank_id who : {leader, follower}) {
     for (const bool joining : {true, false}) {
       CAPTURE(who);
@@ -64,8 +64,8 @@ TEST_CASE("what is thrown in an actor is tried again from what the op knows: on 
       CHECK(all.failed() == 0);
       CHECK(all.wrong == 0);
       CHECK((*w.job)[0].agreements()[0].assigned->candidates().size() == 2);
-      CHECK(w.campaign().is_decided());
-      CHECK(w.campaign().chosen().source == actors::decision_source::trials);
+      CHECK(w.search().is_decided());
+      CHECK(w.search().chosen().source == actors::decision_source::trials);
       CHECK((*w.job)[1].decisions().size() == 1);
       CHECK((*w.job)[who].warnings().size() == 1);
       CHECK(w.warned(who, "the link is out of order; "));
@@ -74,7 +74,7 @@ TEST_CASE("what is thrown in an actor is tried again from what the op knows: on 
 }
 
 TEST_CASE(
-    "what is thrown again and again ends the tuning of the op, with a word of why on both ends; then all is quiet") {
+    "an actor that throws repeatedly ends the tuning of its op, with the reason on both ends; then no rank sends") {
   for (const rank_id who : {leader, follower}) {
     CAPTURE(who);
     fragile_world w(who, 6);
@@ -83,12 +83,12 @@ TEST_CASE(
     const auto all = w.move(100);
     CHECK(all.failed() == 0);
     CHECK(all.wrong == 0);
-    CHECK(w.campaign().is_decided());
-    CHECK(w.campaign().chosen().config == "direct");
-    CHECK(w.campaign().chosen().source == actors::decision_source::tuning_off);
-    CHECK(w.campaign().chosen().why.find("the link is out of order") != std::string::npos);
+    CHECK(w.search().is_decided());
+    CHECK(w.search().chosen().config == "direct");
+    CHECK(w.search().chosen().source == actors::decision_source::tuning_off);
+    CHECK(w.search().chosen().why.find("the link is out of order") != std::string::npos);
     REQUIRE((*w.job)[1].decisions().size() == 1);
-    CHECK((*w.job)[1].decisions()[0].decision.why == w.campaign().chosen().why);
+    CHECK((*w.job)[1].decisions()[0].decision.why == w.search().chosen().why);
     CHECK(w.warned(who, "its tuning has ended"));
     const std::uint64_t before = w.said();
     pass(*w.job, 1'000'000'000'000);
