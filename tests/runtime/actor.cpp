@@ -86,7 +86,7 @@ task<> watch_each_other(actor<down>& self) {
 
 }  // namespace
 
-TEST_CASE("an actor receives what is sent to its address, and copies of the address name the same actor") {
+TEST_CASE("an actor receives messages sent to any copy of its address, and sends to an empty address return closed") {
   script play;
   auto a = spawn_actor<ping, stop>(*play.stage, count_pings, play);
   auto b = a;
@@ -105,7 +105,7 @@ TEST_CASE("an actor receives what is sent to its address, and copies of the addr
   CHECK(nobody == a);
 }
 
-TEST_CASE("sends to an actor that has ended answer closed, waiting or not") {
+TEST_CASE("sends to an ended actor return closed, whether they wait or not") {
   script play;
   auto a = spawn_actor_with<ping, stop>(*play.stage, 1, count_pings, play);
   CHECK(a.try_send(stop{}) == errc::none);
@@ -116,7 +116,7 @@ TEST_CASE("sends to an actor that has ended answer closed, waiting or not") {
   CHECK(play.log == "closed closed ");
 }
 
-TEST_CASE("ending the scope ends its actors") {
+TEST_CASE("cancelling a scope ends its actors") {
   script play;
   auto a = spawn_actor<ping, stop>(*play.stage, count_pings, play);
   play.settle();
@@ -126,7 +126,7 @@ TEST_CASE("ending the scope ends its actors") {
   CHECK(a.try_send(ping{}) == errc::closed);
 }
 
-TEST_CASE("an actor may pass messages on to the next") {
+TEST_CASE("an actor may pass messages on to another actor") {
   script play;
   auto last = spawn_actor<ping>(*play.stage, say_when_done, play, address<ping>{});
   auto middle = spawn_actor<ping>(*play.stage, say_when_done, play, last);
@@ -136,7 +136,8 @@ TEST_CASE("an actor may pass messages on to the next") {
   CHECK(play.log == "passed1 passed2 passed3 ");
 }
 
-TEST_CASE("monitors are told of a normal end, of an exception, of a failure, and of an actor that has ended already") {
+TEST_CASE(
+    "monitors learn of an actor's normal end, of its exception or failure, and of an end before the monitoring began") {
   script play;
   scope watchers(play.clock);
   auto w = spawn_actor<down>(watchers, watch, play);
@@ -172,7 +173,7 @@ TEST_CASE("an actor that throws leaves its siblings running") {
   CHECK(play.log == "4 ");
 }
 
-TEST_CASE("the news of an end reaches a monitor whose mailbox is full") {
+TEST_CASE("a monitor with a full mailbox still receives the message that an actor has ended") {
   script play;
   auto w = spawn_actor_with<down, int>(*play.stage, 1, watch_later, play, 5_ms);
   auto a = spawn_actor<ping, stop>(*play.stage, count_pings, play);
@@ -184,7 +185,7 @@ TEST_CASE("the news of an end reaches a monitor whose mailbox is full") {
   CHECK(play.log == "other down ");
 }
 
-TEST_CASE("an actor that is destroyed with its scope has closed its mailbox and told its monitors") {
+TEST_CASE("destroying a scope closes its actors' mailboxes and notifies their monitors") {
   script play;
   scope outer(play.clock);
   auto w = spawn_actor<down>(outer, watch, play);
@@ -192,8 +193,8 @@ TEST_CASE("an actor that is destroyed with its scope has closed its mailbox and 
   a.monitor(w, 1);
   CHECK(a.try_send(ping{}) == errc::none);
   outer.spawn(send_pings(play, a, 1));
-  SUBCASE("before it began") {}
-  SUBCASE("while it waits") { play.settle(); }
+  SUBCASE("before the actor has started") {}
+  SUBCASE("while the actor waits") { play.settle(); }
   play.stage = nullptr;
   CHECK(a.try_send(ping{}) == errc::closed);
   play.settle();
@@ -202,7 +203,7 @@ TEST_CASE("an actor that is destroyed with its scope has closed its mailbox and 
   play.settle();
 }
 
-TEST_CASE("actors that know one another from messages nobody read are freed") {
+TEST_CASE("actors whose unread messages hold each other's addresses are freed") {
   // LeakSanitizer reports whatever is left behind.
   script play;
   auto a = spawn_actor<gossip>(*play.stage, ignore_gossip);
@@ -214,7 +215,7 @@ TEST_CASE("actors that know one another from messages nobody read are freed") {
   SUBCASE("when their scope is destroyed") { play.stage = nullptr; }
 }
 
-TEST_CASE("actors that monitor one another are freed") {
+TEST_CASE("actors that monitor each other are freed") {
   script play;
   auto a = spawn_actor<down>(*play.stage, watch_each_other);
   auto b = spawn_actor<down>(*play.stage, watch_each_other);
@@ -238,7 +239,7 @@ task<> hold_it(actor<std::shared_ptr<int>>& self) {
 
 }  // namespace
 
-TEST_CASE("messages that an actor leaves unread are freed at its end, though its address is kept") {
+TEST_CASE("an actor's unread messages are freed when it ends, even if its address is kept") {
   script play;
   auto held = std::make_shared<int>(1);
   auto a = spawn_actor<std::shared_ptr<int>>(*play.stage, hold_it);

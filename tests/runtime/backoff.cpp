@@ -7,7 +7,7 @@ using namespace parley::runtime;
 
 namespace {
 
-TEST_CASE("pauses grow twofold up to the longest, and begin anew after progress") {
+TEST_CASE("pauses double up to the longest, and start over after progress") {
   random_stream jitter(1, 2);
   backoff<100, 1'000> pauses;
   for (const time_ns whole : {100, 200, 400, 800, 1'000, 1'000}) {
@@ -21,7 +21,7 @@ TEST_CASE("pauses grow twofold up to the longest, and begin anew after progress"
   CHECK(pauses.next(jitter) > 300);
 }
 
-TEST_CASE("two that wait for the same thing do not ask at the same moments") {
+TEST_CASE("two waiters with different jitter never ask at the same moment") {
   random_stream first(1, 0);
   random_stream second(1, 1);
   std::set<time_ns> moments;

@@ -52,7 +52,7 @@ task<> finish_slowly(std::atomic<bool>& begun, std::atomic<bool>& go, std::share
 
 }  // namespace
 
-TEST_CASE("in virtual time a computation takes the time of its model") {
+TEST_CASE("in virtual time a computation takes its modelled time") {
   script play;
   play.stage->spawn(square_and_say(play, 3, 9_ms));
   play.stage->spawn(square_and_say(play, 2, 4_ms));
@@ -64,7 +64,7 @@ TEST_CASE("in virtual time a computation takes the time of its model") {
   CHECK(play.clock.now() == 9_ms);
 }
 
-TEST_CASE("a computation gives values that can only be moved, and its exception comes out, on both executors") {
+TEST_CASE("on both executors a computation returns move-only values, and its exception reaches the caller") {
   virtual_time clock;
   reactor loop;
   for (executor* ex : {static_cast<executor*>(&clock), static_cast<executor*>(&loop)}) {
@@ -75,14 +75,14 @@ TEST_CASE("a computation gives values that can only be moved, and its exception 
   }
 }
 
-TEST_CASE("on the reactor a computation runs on another thread, always the same one") {
+TEST_CASE("the reactor runs all computations on one other thread, always the same one") {
   reactor loop;
   const auto first = run(loop, where_it_runs());
   CHECK(first != std::this_thread::get_id());
   CHECK(run(loop, where_it_runs()) == first);
 }
 
-TEST_CASE("a frame that is torn down waits for its computation") {
+TEST_CASE("destroying a coroutine frame waits for its computation") {
   std::atomic<bool> begun{false};
   std::atomic<bool> go{false};
   auto result = std::make_shared<int>(0);
@@ -98,7 +98,7 @@ TEST_CASE("a frame that is torn down waits for its computation") {
   CHECK(result.use_count() == 1);
 }
 
-TEST_CASE("a reactor may end with computations on their way") {
+TEST_CASE("a reactor and its scope may be destroyed while computations run") {
   std::atomic<bool> begun{false};
   std::atomic<bool> go{true};
   auto result = std::make_shared<int>(0);
@@ -111,12 +111,12 @@ TEST_CASE("a reactor may end with computations on their way") {
   CHECK(result.use_count() == 1);
 }
 
-TEST_CASE("a computation that is torn down before its modelled time is over is forgotten") {
+TEST_CASE("a coroutine that is destroyed during its computation does not continue") {
   script play;
   play.stage->spawn(square_and_say(play, 3, 9_ms));
   play.until(1_ms);
   play.stage = nullptr;
-  SUBCASE("and its end comes") { play.until(10_ms); }
-  SUBCASE("and its end never comes") {}
+  SUBCASE("and the modelled time passes") { play.until(10_ms); }
+  SUBCASE("and the modelled time never passes") {}
   CHECK(play.log == "");
 }

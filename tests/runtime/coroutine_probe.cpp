@@ -148,7 +148,7 @@ task<int> receive_selectively(mailbox<letter, question>& box) {
 
 }  // namespace
 
-TEST_CASE("parameters by value are made and destroyed once each") {
+TEST_CASE("every parameter by value is destroyed exactly once and never copied") {
   virtual_time clock;
   {
     const balance b;
@@ -158,25 +158,25 @@ TEST_CASE("parameters by value are made and destroyed once each") {
   CHECK(run(clock, arguments_and_an_exception()) == 1);
 }
 
-TEST_CASE("values come through tasks without copies") {
+TEST_CASE("tasks return values without copies") {
   virtual_time clock;
   const balance b;
   CHECK(run(clock, values()) == 567);
 }
 
-TEST_CASE("values come through when_all, when_any and with_deadline without copies") {
+TEST_CASE("when_all, when_any and with_deadline return values without copies") {
   virtual_time clock;
   const balance b;
   CHECK(run(clock, races()) == 1245);
 }
 
-TEST_CASE("a computation's function and value are destroyed once each") {
+TEST_CASE("a computation's function and its value are each destroyed once") {
   virtual_time clock;
   const balance b;
   CHECK(run(clock, computes()) == 7);
 }
 
-TEST_CASE("messages, questions and answers come through mailboxes without copies") {
+TEST_CASE("messages, questions and answers pass through mailboxes without copies") {
   const balance b;
   script play;
   int sum = 0;
@@ -202,7 +202,7 @@ TEST_CASE("messages that a selective receive passes over are destroyed once each
   CHECK(box.size() == 4);
 }
 
-TEST_CASE("what waits is destroyed once each when it is torn down at any step") {
+TEST_CASE("destroying a program after any step destroys each of its objects exactly once") {
   for (std::size_t steps = 0; steps < 40; ++steps) {
     CAPTURE(steps);
     seen = {};

@@ -112,7 +112,7 @@ struct named_step {
 
 }  // namespace
 
-TEST_CASE("a step waits for who wrote what it reads, and for all who use what it writes") {
+TEST_CASE("a step waits for the writers of its input, and for all users of the memory that it writes") {
   flowing f;
   const auto a = f.step('a', {writes(f.m.part(0, 16))}, 5000);
   const auto b = f.step('b', {reads(f.m.part(8, 16))});  // its part overlaps the part that a writes
@@ -127,7 +127,7 @@ TEST_CASE("a step waits for who wrote what it reads, and for all who use what it
   CHECK(f.log.before(">e", ">a"));
 }
 
-TEST_CASE("readers run side by side") {
+TEST_CASE("steps that only read the same memory run concurrently") {
   flowing f;
   const auto a = f.step('a', {reads(f.m.bytes)});
   const auto b = f.step('b', {reads(f.m.bytes)});
@@ -135,7 +135,8 @@ TEST_CASE("readers run side by side") {
   CHECK(f.log.text == "<a<b>a>b");
 }
 
-TEST_CASE("a step that reads and writes the same memory waits for both kinds, and not for itself") {
+TEST_CASE(
+    "a step that reads and writes memory waits for its readers, delays later readers, and does not wait for itself") {
   flowing f;
   const auto a = f.step('a', {reads(f.m.bytes)}, 3000);
   const auto b = f.step('b', {updates(f.m.part(0, 8))});
@@ -144,7 +145,7 @@ TEST_CASE("a step that reads and writes the same memory waits for both kinds, an
   CHECK(f.log.text == "<a>a<b>b<c>c");
 }
 
-TEST_CASE("memory of no bytes orders nothing") {
+TEST_CASE("an access to zero bytes orders no steps") {
   flowing f;
   const auto a = f.step('a', {writes(f.m.part(8, 0))});
   const auto b = f.step('b', {writes(f.m.part(8, 0)), writes(f.m.part(0, 64))});
@@ -152,7 +153,7 @@ TEST_CASE("memory of no bytes orders nothing") {
   CHECK(f.log.text == "<a<b>a>b");
 }
 
-TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever the overlaps") {
+TEST_CASE("buffer_order finds the same predecessors as a list of all earlier uses, whatever the overlaps") {
   std::mt19937 dice(7);
   std::array<std::byte, 40> bytes{};
   for (int round = 0; round < 200; ++round) {
@@ -204,7 +205,7 @@ TEST_CASE("the order of buffers is that of a list of all earlier uses, whatever 
   }
 }
 
-TEST_CASE("a step may name memory several times, and any number of steps may follow each other") {
+TEST_CASE("a step that names overlapping memory several times never waits for itself, and its removal leaves nothing") {
   std::array<std::byte, 4000> bytes{};
   const std::span all(bytes);
   buffer_order<std::shared_ptr<named_step>> order;
@@ -221,7 +222,7 @@ TEST_CASE("a step may name memory several times, and any number of steps may fol
   }
 }
 
-TEST_CASE("a step whose input failed does not run, and says who is to blame; one that only comes after it runs") {
+TEST_CASE("a step whose input failed does not run and names the first failure; a step that overwrites the input runs") {
   flowing f;
   auto a = f.failing('a', {writes(f.m.part(0, 8))});
   auto b = f.step('b', {reads(f.m.part(0, 8)), writes(f.m.part(8, 8))});
@@ -241,7 +242,7 @@ TEST_CASE("a step whose input failed does not run, and says who is to blame; one
   CHECK(f.join());  // the caller already heard of the failure from c
 }
 
-TEST_CASE("what a failed step did not write is missed by those who come later, too") {
+TEST_CASE("a step that reads the output of an earlier failed step fails, until another step has written that output") {
   flowing f;
   const auto a = f.failing('a', {writes(f.m.part(0, 8))});
   f.run_all();
@@ -254,7 +255,7 @@ TEST_CASE("what a failed step did not write is missed by those who come later, t
   CHECK(d.outcome());
 }
 
-TEST_CASE("joining tells of a failure that nobody has heard of") {
+TEST_CASE("join throws a failure that no caller has seen yet") {
   flowing f;
   const auto a = f.failing('a', {});
   auto b = f.step('b', {});
@@ -263,7 +264,7 @@ TEST_CASE("joining tells of a failure that nobody has heard of") {
   CHECK(b.outcome());
 }
 
-TEST_CASE("a batch ends when all of it has, and throws its first failure") {
+TEST_CASE("a batch ends when all its parts have ended, and throws its first failure") {
   flowing f;
   std::vector<flow_work> parts;
   parts.push_back(f.step('a', {}, 100));
@@ -316,7 +317,7 @@ task<> note_who_may_begin(flowing* f, std::vector<bool>* may) {
 }
 }  // namespace
 
-TEST_CASE("a step may begin at once where nobody is before it: in its memory, its sequence or its queue") {
+TEST_CASE("a step may begin at once only if nothing precedes it: in its memory, its sequence or its queue") {
   flowing f;
   std::vector<bool> may;
   run(f.clock, note_who_may_begin(&f, &may));
@@ -324,7 +325,7 @@ TEST_CASE("a step may begin at once where nobody is before it: in its memory, it
   CHECK_FALSE(f.flow.may_begin(reads(f.m.bytes), {}));  // outside the loop's turns, no step may begin
 }
 
-TEST_CASE("what was over at once counts among the parts of a batch, and is waited for as the others are") {
+TEST_CASE("parts that have already ended count as parts of a batch, and can be waited for like the others") {
   flowing f;
   const std::vector<flow_part> some{{.bytes = 5}, {.step = new_step<logged>(f.log, 'a', 100)}, {.bytes = 7}};
   f.flow.put(some[1].step, {});
@@ -350,7 +351,7 @@ TEST_CASE("what was over at once counts among the parts of a batch, and is waite
   CHECK(f.flow.together(std::span(some).first(1)).outcome());
 }
 
-TEST_CASE("a work that was moved away cannot be waited for") {
+TEST_CASE("waiting for a work that was moved away fails with bad_argument") {
   flowing f;
   flow_work a = f.step('a', {});
   flow_work b = std::move(a);
@@ -358,7 +359,7 @@ TEST_CASE("a work that was moved away cannot be waited for") {
   CHECK(a.outcome().code() == errc::bad_argument);  // NOLINT(bugprone-use-after-move): that is the case
 }
 
-TEST_CASE("cancelling one work ends its waits and those of nobody else") {
+TEST_CASE("cancelling a work ends its own waits and no other work's") {
   flowing f;
   flow_work a = f.step('a', {writes(f.m.bytes)}, 50'000);
   flow_work b = f.step('b', {writes(f.m.bytes)}, 10);  // waits for a
@@ -373,7 +374,7 @@ TEST_CASE("cancelling one work ends its waits and those of nobody else") {
   CHECK(f.log.text == "<a<c>a>c");
 }
 
-TEST_CASE("who comes behind a step that was given up still waits for those whom it waited for") {
+TEST_CASE("a step behind a cancelled or timed-out step still waits for the steps that the latter waited for") {
   flowing f;
   begin_sequence sequence;
   flow_work a = f.step('a', {reads(f.m.bytes)}, 50'000, {.sequence = &sequence});
@@ -391,7 +392,8 @@ TEST_CASE("who comes behind a step that was given up still waits for those whom 
   CHECK(f.clock.now() == 50'010);
 }
 
-TEST_CASE("who comes behind a step that a device orders still waits for those that this one need not wait for") {
+TEST_CASE(
+    "a step behind a device-ordered step still waits for the steps that the device-ordered one did not wait for") {
   flowing f;
   flow_work a = f.step('a', {writes(f.m.bytes)}, 50'000);
   const auto by_device = new_step<logged>(f.log, 'b', 10);
@@ -404,7 +406,7 @@ TEST_CASE("who comes behind a step that a device orders still waits for those th
   CHECK(f.log.text == "<a<b>b>a<c>c");
 }
 
-TEST_CASE("any number of steps that wait for one another may be given up at once") {
+TEST_CASE("thousands of steps that wait for one another may be cancelled at once") {
   flowing f;
   std::vector<flow_work> all;
   for (int i = 0; i < 20'000; ++i) all.push_back(f.step('a', {writes(f.m.bytes)}, 50'000));
@@ -415,8 +417,7 @@ TEST_CASE("any number of steps that wait for one another may be given up at once
   CHECK(f.log.text == "<a>a");
 }
 
-TEST_CASE(
-    "a step that has ended is kept by nobody, so that a buffer that is read again and again costs no more each time") {
+TEST_CASE("a flow frees each step that has ended, whether it read, wrote or updated the buffer") {
   struct counted final : flow_step {
     explicit counted(int& alive) : alive_(alive) { ++alive_; }
     ~counted() override { --alive_; }
@@ -433,7 +434,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a flow that is torn down leaves nobody waiting for its steps in a sequence") {
+TEST_CASE("destroying a flow leaves no step in a shared sequence waiting for the flow's steps") {
   virtual_time clock;
   memory m;
   log_of_steps log;
@@ -451,7 +452,7 @@ TEST_CASE("a flow that is torn down leaves nobody waiting for its steps in a seq
   CHECK(log.text == "<c>c");
 }
 
-TEST_CASE("a flow that is torn down lets the steps of another one begin that were behind its own in a sequence") {
+TEST_CASE("destroying a flow lets steps of another flow begin that waited behind its steps in a sequence") {
   virtual_time clock;
   memory m;
   memory other;
@@ -476,8 +477,8 @@ TEST_CASE("a flow that is torn down lets the steps of another one begin that wer
   CHECK(log.before("<c", "<d"));
 }
 
-TEST_CASE(
-    "a step that is no coroutine begins, and may end, where it is added; from outside of coroutines in the next turn") {
+TEST_CASE("a step without a coroutine runs at once when a coroutine adds it, and in the next turn when added from "
+          "elsewhere") {
   flowing f;
   std::string log;
   flow_work outside = f.flow.add(new_step<plain>(log), {});
@@ -493,7 +494,7 @@ TEST_CASE(
   CHECK(log == "..done");
 }
 
-TEST_CASE("a long line of steps each of which lets the next one begin takes no stack, however it is let go") {
+TEST_CASE("a chain of 200,000 steps, each of which lets the next one begin, does not overflow the stack") {
   constexpr std::size_t many = 200'000;
   flowing f;
   begin_sequence sequence;
@@ -506,7 +507,7 @@ TEST_CASE("a long line of steps each of which lets the next one begin takes no s
   CHECK(log.size() == many);
 }
 
-TEST_CASE("a deadline counts from the start, waiting for others included") {
+TEST_CASE("a step's timeout counts from the moment it is added, including waits for other steps") {
   flowing f;
   flow_work a = f.step('a', {writes(f.m.bytes)}, 50'000);
   flow_work b = f.step('b', {reads(f.m.bytes)}, 10, {.timeout_ns = 20'000});
@@ -515,7 +516,7 @@ TEST_CASE("a deadline counts from the start, waiting for others included") {
   CHECK(a.outcome());
 }
 
-TEST_CASE("a compute queue runs in its order, after what it was told to wait for") {
+TEST_CASE("a compute queue runs in its order, and after the works that it must wait for") {
   flowing f;
   compute_queue queue;
   std::string order;
@@ -534,7 +535,7 @@ TEST_CASE("a compute queue runs in its order, after what it was told to wait for
   CHECK(order == "123");
 }
 
-TEST_CASE("nothing more of a queue runs after a failure") {
+TEST_CASE("a compute queue runs nothing after a failure") {
   flowing f;
   compute_queue queue;
   flow_work a = f.flow.compute({}, [] { throw std::runtime_error("the kernel is on fire"); }, {.queue = &queue});
@@ -567,7 +568,7 @@ task<> wait_in_vain(dataflow& flow, int* value) {
 }
 }  // namespace
 
-TEST_CASE("computations may be coroutines, and a flow is joined whatever its body throws") {
+TEST_CASE("a computation may be a coroutine, and with_dataflow joins the flow even if its body throws") {
   virtual_time clock;
   int value = 3;
   CHECK_THROWS_WITH_AS(run(clock, with_dataflow(add_and_throw, &value)), "exception: the program gives up", failure);
@@ -588,7 +589,7 @@ task<> fail_in_a_sequence(dataflow& flow, log_of_steps* log, begin_sequence* seq
 }
 }  // namespace
 
-TEST_CASE("a flow that stops at a failure begins nothing behind it, ends what waits, and says what failed first") {
+TEST_CASE("a flow that stops at a failure starts no further step, ends all waits, and throws the first failure") {
   for (const bool stops : {false, true}) {
     CAPTURE(stops);
     virtual_time clock;
@@ -601,7 +602,7 @@ TEST_CASE("a flow that stops at a failure begins nothing behind it, ends what wa
   }
 }
 
-TEST_CASE("who waits for a work stops waiting when it is cancelled; the work ends with its flow") {
+TEST_CASE("when a deadline ends the wait for a work the work ends with its flow") {
   virtual_time clock;
   int value = 3;
   scope all(clock, {.deadline = 5000});
@@ -620,7 +621,7 @@ TEST_CASE("who waits for a work stops waiting when it is cancelled; the work end
   CHECK(clock.now() == 5000);
 }
 
-TEST_CASE("a flow over an executor ends what still runs when it is destroyed") {
+TEST_CASE("destroying a flow over an executor ends the steps that still run") {
   virtual_time clock;
   log_of_steps log;
   {
@@ -632,7 +633,7 @@ TEST_CASE("a flow over an executor ends what still runs when it is destroyed") {
   CHECK(clock.now() < 1'000'000);
 }
 
-TEST_CASE("a flow that is torn down frees its steps where they stand") {
+TEST_CASE("destroying a flow with its scope frees its running and its waiting steps") {
   auto watched = std::make_shared<int>(1);
   virtual_time clock;
   {

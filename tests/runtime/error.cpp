@@ -12,7 +12,7 @@ using namespace parley;
 using namespace parley::runtime;
 using namespace parley::tests;
 
-TEST_CASE("an error's text is made of its facts, and an invocation that had not begun is not in it") {
+TEST_CASE("an error's text states its facts, and omits an invocation that had not begun") {
   const error_facts about{.op = "acts 0->1", .rank = 1, .role = "receiver", .invocation = 12, .peer = 0};
   const error late(errc::timeout, about, "rank 0 is late");
   CHECK(late.what() == "timeout: acts 0->1, invocation 12, on rank 1 (receiver): rank 0 is late");
@@ -22,7 +22,7 @@ TEST_CASE("an error's text is made of its facts, and an invocation that had not 
   CHECK(error(errc::timeout, before, "rank 0 is late").text() == "acts 0->1, on rank 1 (receiver): rank 0 is late");
 }
 
-TEST_CASE("a test that compares an error with facts fails by each fact that differs, and names it") {
+TEST_CASE("comparing an error with expected facts fails for each fact that differs, and names the fact") {
   const root_cause cause{3, " is gone"};
   const error_facts about{.op = "acts 0->1",
                           .rank = 1,

@@ -50,7 +50,7 @@ TEST_CASE("the ready queue is first in, first out, while it grows and wraps arou
   CHECK(out == in);
 }
 
-TEST_CASE("what is removed from the ready queue is gone and the rest keeps its order") {
+TEST_CASE("an entry removed from the ready queue is gone and the rest keeps its order") {
   ready_queue queue;
   std::vector<block> blocks(60);
   for (int i = 0; i < 40; ++i) queue.push(handle_of(blocks[0]));
@@ -66,7 +66,7 @@ TEST_CASE("what is removed from the ready queue is gone and the rest keeps its o
   CHECK(queue.empty());
 }
 
-TEST_CASE("calls have their turns among coroutines, unless they are removed") {
+TEST_CASE("ready calls run in turn with coroutines, unless they are removed") {
   struct counting : ready_call {
     explicit counting(std::vector<int>& l, int n) : ready_call(&on_turn), log(l), number(n) {}
     static void on_turn(ready_call& self) noexcept {
@@ -109,7 +109,7 @@ TEST_CASE("random numbers are a pure function of seed, stream and counter") {
   CHECK(random_stream(0, 0).next() == 0x568a9b0b1a2c05ecU);
 }
 
-TEST_CASE("numbers below a bound are below it, all of them come, and none below nought") {
+TEST_CASE("below(n) returns all numbers below n about equally often, and 0 for a bound of 0 or 1") {
   random_stream dice(1, 1);
   std::array<int, 10> seen{};
   for (int i = 0; i < 10'000; ++i) ++seen[dice.below(10)];
@@ -121,7 +121,7 @@ TEST_CASE("numbers below a bound are below it, all of them come, and none below 
   CHECK(dice.below(1) == 0);
 }
 
-TEST_CASE("calls take no memory from the heap once the pool is warm") {
+TEST_CASE("coroutine calls take no memory from the heap once the pool is warm") {
   virtual_time clock;
   run(clock, call_often(10));
   const std::size_t before = frame_pool::heap_allocations();
@@ -129,7 +129,7 @@ TEST_CASE("calls take no memory from the heap once the pool is warm") {
   CHECK((pool_steps_aside || frame_pool::heap_allocations() == before));
 }
 
-TEST_CASE("the pool serves blocks of every size, which do not overlap") {
+TEST_CASE("the pool gives out blocks of every size, and no two blocks overlap") {
   std::vector<std::pair<unsigned char*, std::size_t>> blocks;
   for (std::size_t size = 1; size < 5000; size += 37) {
     auto* p = static_cast<unsigned char*>(frame_pool::allocate(size));

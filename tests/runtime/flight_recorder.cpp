@@ -6,7 +6,7 @@
 
 using namespace parley::runtime;
 
-TEST_CASE("the ring keeps the last records, in their order, and says how many are gone") {
+TEST_CASE("the ring keeps the last records in their order, and the text says how many are lost") {
   flight_recorder flight(3);
   for (std::uint64_t i = 0; i < 4; ++i) flight.add({.invocation = i});
   CHECK(flight.in_order().size() == 4);  // the capacity is rounded up to a power of two
@@ -18,7 +18,7 @@ TEST_CASE("the ring keeps the last records, in their order, and says how many ar
   CHECK(flight_text(flight, {}, {}).find("\"records_lost\":2,") != std::string::npos);
 }
 
-TEST_CASE("the text has a line per record, with names where they are known") {
+TEST_CASE("the text has one line per record, with the names that are known") {
   flight_recorder flight(8);
   flight.add({.op = 7,
               .generation = 0x1f,
@@ -42,7 +42,7 @@ TEST_CASE("the text has a line per record, with names where they are known") {
 )");
 }
 
-TEST_CASE("decisions stand before the records, with what each rank measured") {
+TEST_CASE("the text lists decisions before the records, with the times that each rank measured") {
   flight_decision d{"sum [0 1]", "4KiB", "ring", "the fastest", 2, {}};
   d.candidates.push_back({"ring", 1500, 8, "ok", "", 1, {{0, 1400, "ok"}, {1, 1500.25, "ok"}}});
   d.candidates.push_back({"tree", std::numeric_limits<double>::infinity(), 0, "failed", "says \"no\"", 0, {}});
@@ -53,7 +53,7 @@ TEST_CASE("decisions stand before the records, with what each rank measured") {
 {"op":"sum)"));
 }
 
-TEST_CASE("what waits stands before the decisions, and says for whom and since when; then what nobody takes") {
+TEST_CASE("the text lists waiting calls with their peers and times, then untaken messages, before the decisions") {
   waiting_list now;
   now.calls.resize(2);
   waiting_call& w = now.calls[0];

@@ -67,7 +67,7 @@ TEST_CASE("one io_context drives a program's handlers and the actors of a reacto
   CHECK(beats > 0);
 }
 
-TEST_CASE("a reactor that follows goes to sleep, and a post wakes it") {
+TEST_CASE("a reactor that follows an io_context sleeps when idle, and a post wakes it") {
   asio::io_context io;
   reactor loop(io, {.longest_spin_ns = 1'000, .safety_tick_ns = 20_s});
   loop.follow_io();
@@ -88,7 +88,7 @@ TEST_CASE("a reactor that follows goes to sleep, and a post wakes it") {
   CHECK(seen);
 }
 
-TEST_CASE("an io_context runs out of work when its reactor has stopped following, or is gone") {
+TEST_CASE("an io_context runs out of work when its reactor has stopped following, or is destroyed") {
   asio::io_context io;
   auto loop = std::make_unique<reactor>(io, reactor::options{});
   loop->follow_io();

@@ -49,7 +49,7 @@ struct letter {
 
 }  // namespace
 
-TEST_CASE("a frame's header survives the wire") {
+TEST_CASE("a frame's header decodes to the values that were encoded") {
   const letter l;
   auto h = l.arrives();
   REQUIRE(h);
@@ -74,7 +74,7 @@ TEST_CASE("the header begins with the magic number and ends with the tag") {
   CHECK(tag == toy_tag(l.seal.context, std::span(bytes).first(56), l.body));
 }
 
-TEST_CASE("a header of another size is malformed") {
+TEST_CASE("a header of the wrong size is malformed") {
   const letter l;
   const frame_bytes bytes = encode_frame(l.header, l.body, l.seal);
   for (std::size_t size : {std::size_t{0}, std::size_t{63}})
@@ -90,7 +90,7 @@ TEST_CASE("a frame with another magic number is malformed") {
   CHECK(l.arrives().code() == errc::malformed);
 }
 
-TEST_CASE("a frame of another protocol version says who speaks what") {
+TEST_CASE("a frame of another protocol version is refused with its rank and its version") {
   letter l;
   l.header.version = 9;
   auto h = l.arrives();
@@ -116,7 +116,7 @@ TEST_CASE("a frame that was changed anywhere, or sealed with another key, is ref
   CHECK(decode_frame(good, l.body, l.expected, other).code() == errc::unauthenticated);
 }
 
-TEST_CASE("a frame whose body has another length is malformed") {
+TEST_CASE("a frame whose body has another length than its header says is malformed") {
   letter l;
   l.header.body_bytes = 4;
   CHECK(l.arrives().code() == errc::malformed);
@@ -139,7 +139,7 @@ TEST_CASE("a frame for another rank, or from outside the world, is malformed") {
   CHECK(l.arrives().code() == errc::malformed);
 }
 
-TEST_CASE("without a seal the tag must be nought") {
+TEST_CASE("without a seal the tag must be zero") {
   letter l;
   l.seal.tag = nullptr;
   CHECK(l.arrives());

@@ -8,7 +8,7 @@
 
 using namespace parley::runtime;
 
-TEST_CASE("what holds costs nothing, and what does not is told, counted and thrown with its name") {
+TEST_CASE("a kept invariant reports nothing, and a broken one is reported, counted and thrown with its name") {
   std::vector<std::string> told;
   breach_watch watch([&](const breach& b) { told.push_back(b.sentence()); });
   const auto before = breaches();
@@ -29,7 +29,7 @@ TEST_CASE("what holds costs nothing, and what does not is told, counted and thro
   CHECK(breaches().peers == before.peers);
 }
 
-TEST_CASE("what a peer breaks is told with its rank, counted apart, and never thrown") {
+TEST_CASE("a peer's breach is reported with the peer's rank, counted separately, and never thrown") {
   std::vector<std::string> told;
   const auto before = breaches();
   {

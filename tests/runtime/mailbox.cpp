@@ -81,7 +81,7 @@ void fill(letters& box) {
 
 }  // namespace
 
-TEST_CASE("messages of several types come out in the order in which they went in") {
+TEST_CASE("a mailbox delivers messages of several types in the order in which they were sent") {
   script play;
   letters box(play.clock);
   play.stage->spawn(receive_all(play, box));
@@ -93,7 +93,7 @@ TEST_CASE("messages of several types come out in the order in which they went in
   CHECK(play.log == "offer1 report5 report6 offer2 report7 closed ");
 }
 
-TEST_CASE("a mailbox takes as many messages as it may hold and then says full") {
+TEST_CASE("a mailbox accepts messages up to its capacity and a further send returns full") {
   script play;
   mailbox<int> box(play.clock, 3);
   for (int i = 0; i < 3; ++i) CHECK(box.try_send(int{i}) == errc::none);
@@ -121,7 +121,7 @@ TEST_CASE("the ring keeps its order while it wraps around and grows") {
   }
 }
 
-TEST_CASE("a selective receive takes the first that fits and leaves the others in order") {
+TEST_CASE("a selective receive takes the first matching message and leaves the others in order") {
   script play;
   letters box(play.clock);
   fill(box);
@@ -137,7 +137,7 @@ TEST_CASE("a selective receive takes the first that fits and leaves the others i
   CHECK(play.log == "report6 report7 offer1 report5 offer2 closed ");
 }
 
-TEST_CASE("a selective receive sleeps until the message that fits has come") {
+TEST_CASE("a selective receive sleeps until a matching message arrives") {
   script play;
   letters box(play.clock);
   play.stage->spawn(receive_report(play, box, 7, never));
@@ -153,7 +153,7 @@ TEST_CASE("a selective receive sleeps until the message that fits has come") {
   CHECK(box.size() == 2);
 }
 
-TEST_CASE("early arrivals are bounded: who waits for another message does not make room") {
+TEST_CASE("a receiver that waits for another message makes no room in a full mailbox") {
   script play;
   letters box(play.clock, 2);
   play.stage->spawn(receive_report(play, box, 9, 5_ms));
@@ -166,7 +166,7 @@ TEST_CASE("early arrivals are bounded: who waits for another message does not ma
   CHECK(box.size() == 2);
 }
 
-TEST_CASE("senders wait for room and are let in in their order") {
+TEST_CASE("senders wait for room and are admitted in their order") {
   script play;
   mailbox<int> box(play.clock, 1);
   for (int i = 1; i <= 4; ++i) play.stage->spawn(send_number(play, box, i, never));
@@ -194,7 +194,7 @@ TEST_CASE("a sender gives up at its deadline, or when it is cancelled, and its m
   CHECK(play.log == "timeout1 cancelled2 0 3 sent3 ");
 }
 
-TEST_CASE("a receive ends at exactly its deadline and takes what is there even when that has passed") {
+TEST_CASE("a receive ends at exactly its deadline and takes a waiting message even after the deadline") {
   script play;
   mailbox<int> box(play.clock);
   play.stage->spawn(receive_until(play, box, 4'000'001));
@@ -210,7 +210,7 @@ TEST_CASE("a receive ends at exactly its deadline and takes what is there even w
   CHECK(play.clock.now() == 4'000'001);
 }
 
-TEST_CASE("each receive has its own deadline, whether it comes before or after that of the one before") {
+TEST_CASE("each receive has its own deadline, earlier or later than that of the receive before") {
   script play;
   mailbox<int> box(play.clock);
   const auto answered = [&](time_ns deadline) {
@@ -240,7 +240,7 @@ TEST_CASE("each receive has its own deadline, whether it comes before or after t
   play.finish();
 }
 
-TEST_CASE("a receive that is cancelled after the message has come leaves it there") {
+TEST_CASE("a receive that is cancelled after a message has arrived leaves the message in the mailbox") {
   script play;
   mailbox<int> box(play.clock);
   scope cancelled(play.clock);
@@ -256,14 +256,14 @@ TEST_CASE("a receive that is cancelled after the message has come leaves it ther
   CHECK(play.log == "cancelled 1 2 ");
 }
 
-TEST_CASE("a receiver that is destroyed after the message has come leaves it there") {
+TEST_CASE("a receiver that is destroyed takes no message out of the mailbox") {
   script play;
   mailbox<int> box(play.clock);
   auto destroyed = std::make_unique<scope>(play.clock);
   destroyed->spawn(receive_until(play, box, 5_ms));
   play.settle();
-  SUBCASE("ready") { CHECK(box.try_send(1) == errc::none); }
-  SUBCASE("waiting") {}
+  SUBCASE("when it is ready") { CHECK(box.try_send(1) == errc::none); }
+  SUBCASE("while it waits") {}
   destroyed = nullptr;
   if (box.size() == 0) CHECK(box.try_send(1) == errc::none);
   play.stage->spawn(receive_numbers(play, box, 1));
@@ -271,7 +271,7 @@ TEST_CASE("a receiver that is destroyed after the message has come leaves it the
   CHECK(play.log == "1 ");
 }
 
-TEST_CASE("in a cancelled scope a receive takes nothing") {
+TEST_CASE("a receive in a cancelled scope takes no message") {
   script play;
   mailbox<int> box(play.clock);
   CHECK(box.try_send(1) == errc::none);
@@ -282,7 +282,7 @@ TEST_CASE("in a cancelled scope a receive takes nothing") {
   CHECK(box.size() == 1);
 }
 
-TEST_CASE("closing wakes the receiver and all senders, and what is there can still be received") {
+TEST_CASE("closing a mailbox wakes the receiver and all senders, and waiting messages can still be received") {
   script play;
   letters idle(play.clock);
   mailbox<int> full(play.clock, 1);
@@ -302,7 +302,7 @@ TEST_CASE("closing wakes the receiver and all senders, and what is there can sti
   CHECK(play.clock.now() == 0);
 }
 
-TEST_CASE("a mailbox may end before those who wait at it") {
+TEST_CASE("a mailbox may be destroyed while a coroutine waits at it") {
   script play;
   auto box = std::make_unique<mailbox<int>>(play.clock, 1);
   SUBCASE("a receiver") {
@@ -322,7 +322,7 @@ TEST_CASE("a mailbox may end before those who wait at it") {
   }
 }
 
-TEST_CASE("drop_if drops what is stale, counts it, keeps the order and makes room") {
+TEST_CASE("drop_if drops stale messages, counts them, keeps the order of the others and makes room") {
   script play;
   mailbox<int> box(play.clock, 6);
   for (int i = 1; i <= 6; ++i) CHECK(box.try_send(int{i}) == errc::none);
@@ -337,7 +337,7 @@ TEST_CASE("drop_if drops what is stale, counts it, keeps the order and makes roo
   CHECK(play.log == "sent7 sent8 3 5 7 8 ");
 }
 
-TEST_CASE("a receiver whose message is taken away before it runs is told of the misuse") {
+TEST_CASE("a receiver whose message is dropped before it runs fails with bad_argument") {
   script play;
   mailbox<int> box(play.clock);
   play.stage->spawn(receive_until(play, box, never));
@@ -353,7 +353,7 @@ TEST_CASE("a receiver whose message is taken away before it runs is told of the 
   CHECK(box.size() == 0);
 }
 
-TEST_CASE("a second receiver is told of the misuse, and the first is left in peace") {
+TEST_CASE("a second receiver throws, and the first receiver is not disturbed") {
   script play;
   mailbox<int> box(play.clock);
   play.stage->spawn(receive_until(play, box, never));
@@ -364,7 +364,7 @@ TEST_CASE("a second receiver is told of the misuse, and the first is left in pea
   CHECK(play.log == "1 ");
 }
 
-TEST_CASE("messages may be of a kind that can only be moved") {
+TEST_CASE("a mailbox carries move-only messages") {
   script play;
   parcels box(play.clock, 1);
   play.stage->spawn(send_parcel(play, box, 1));
@@ -377,7 +377,7 @@ TEST_CASE("messages may be of a kind that can only be moved") {
   CHECK(play.log == "sent 1 sent 2 ");
 }
 
-TEST_CASE("messages that nobody receives are freed with the mailbox") {
+TEST_CASE("a mailbox that is destroyed frees its unreceived messages") {
   virtual_time clock;
   auto held = std::make_shared<int>(1);
   {

@@ -55,13 +55,12 @@ void check_all() {
 
 }  // namespace
 
-TEST_CASE(
-    "every number of 16 bits is itself again, and what lies between two goes to the nearer one, or the even one") {
+TEST_CASE("every 16-bit float converts back to itself, and values between two of them round to nearest, ties to even") {
   check_all<bf16>();
   check_all<f16>();
 }
 
-TEST_CASE("numbers of 16 bits are those of their format") {
+TEST_CASE("16-bit floats have the values and the range of their formats") {
   CHECK(static_cast<float>(of_bits<f16>(0x3c00)) == 1.0F);
   CHECK(static_cast<float>(of_bits<f16>(0xc000)) == -2.0F);
   CHECK(static_cast<float>(of_bits<f16>(0x7bff)) == 65504.0F);

@@ -9,7 +9,7 @@
 
 using namespace parley::runtime;
 
-TEST_CASE("a number is read as it is written, within its range and no further") {
+TEST_CASE("a number is read exactly as it is written, and only within its range") {
   CHECK(read_number<std::uint32_t>("1", {1, 64}) == 1U);
   CHECK(read_number<std::uint32_t>("64", {1, 64}) == 64U);
   CHECK(!read_number<std::uint32_t>("0", {1, 64}));
@@ -24,7 +24,7 @@ TEST_CASE("a number is read as it is written, within its range and no further") 
   CHECK(read_number<double>("-2", {-3, 3}) == -2.0);
 }
 
-TEST_CASE("what other readers guess at is no number") {
+TEST_CASE("text that lenient parsers would accept is no number") {
   for (const char* const text : {"", " ", " 5", "5 ", "+5", "-5", "-0", "0x1F", "0x2", "0b1", "5x", "5,0", "1_000",
                                  "1e1", "5.", "\t5", "5\n", "½"}) {
     CAPTURE(text);
@@ -42,7 +42,7 @@ TEST_CASE("what other readers guess at is no number") {
   CHECK(read_hexadecimal<std::uint64_t>("1f", {0, 255}) == 31U);
 }
 
-TEST_CASE("a range says what is expected in words") {
+TEST_CASE("words_of describes the expected range in words") {
   CHECK(words_of<std::uint32_t>({1, 64}) == "a whole number from 1 to 64");
   CHECK(words_of<double>({0, 3600}) == "a number from 0 to 3600");
   CHECK(words_of<double>({0.01, 100}) == "a number from 0.01 to 100");

@@ -186,7 +186,7 @@ task<> wait_often(executor& ex, int times) {
 }  // namespace
 
 // Each yield to a thread that computes costs a time slice of milliseconds. With 32 yields before a sleep, this test took 9 s.
-TEST_CASE("beside a thread that computes on the same processor, waits of 1 ms are not much longer") {
+TEST_CASE("while another thread computes on the same processor, waits of 1 ms take little longer") {
   const on_one_processor both;
   std::atomic<bool> enough = false;
   std::thread computes([&] {
@@ -218,7 +218,7 @@ void wait_for_a_post(reactor& loop, std::chrono::milliseconds later) {
 }
 }  // namespace
 
-TEST_CASE("waits that spinning would have outlasted are spun through, once one of them was slept through") {
+TEST_CASE("after sleeping through a wait shorter than its longest spin, the reactor spins through the next ones") {
   reactor loop({.longest_spin_ns = 200_ms});
   for (int n = 0; n < 8; ++n)
     // after these long waits it spins for less than 1 ms
@@ -233,8 +233,8 @@ TEST_CASE("waits that spinning would have outlasted are spun through, once one o
   }
 }
 
-TEST_CASE("on a shared core an answer that comes at once is waited for, now and then not; one that takes longer costs "
-          "no polls") {
+TEST_CASE("on a shared core the reactor rarely yields while answers arrive at once, and yields at each turn while they "
+          "are slow") {
   // Has an event at every `every`-th poll: a small number stands for a peer on another core, a large one for a peer on this core.
   struct answering : poller {
     explicit answering(std::uint64_t e) : every(e) {}
@@ -263,7 +263,7 @@ TEST_CASE("on a shared core an answer that comes at once is waited for, now and 
   CHECK(slow >= answers * 17);  // two polls per yield: one after the yield and one in the next turn
 }
 
-TEST_CASE("10,000 posts from four threads all run, on the reactor's thread, also while it sleeps") {
+TEST_CASE("10,000 posts from four threads all run on the reactor's thread, even while the reactor sleeps") {
   for (auto cores : {reactor::sharing::own_core, reactor::sharing::shared_core}) {
     reactor loop({.cores = cores, .longest_spin_ns = 1'000});
     const auto mine = std::this_thread::get_id();
@@ -302,7 +302,7 @@ TEST_CASE("10,000 posts from four threads all run, on the reactor's thread, also
   }
 }
 
-TEST_CASE("the native handle is quiet once everything that was posted has run") {
+TEST_CASE("the native handle is not readable once all posted handlers have run") {
   constexpr int rounds = 500;
   reactor loop;
   std::atomic<int> round{0};
@@ -326,7 +326,7 @@ TEST_CASE("the native handle is quiet once everything that was posted has run") 
   CHECK(noisy == 0);
 }
 
-TEST_CASE("poll answers armed when there is nothing to do, and never blocks") {
+TEST_CASE("poll returns armed when there is nothing to do, and never blocks") {
   reactor loop;
   fake_poller transport;
   loop.attach(transport);
@@ -378,7 +378,7 @@ TEST_CASE("the native handle becomes readable on a post, on a timer and on a pol
   CHECK_FALSE(readable(loop.native_handle(), 0));
 }
 
-TEST_CASE("the sleeping reactor is woken by a poller's event, and arms again when the poller is busy") {
+TEST_CASE("a poller's event wakes the sleeping reactor, which tries to arm again while the poller is busy") {
   reactor loop(hasty);
   fake_poller transport;
   transport.busy_answers = 3;
@@ -398,7 +398,7 @@ TEST_CASE("the sleeping reactor is woken by a poller's event, and arms again whe
   CHECK(loop.statistics().missed_wakeups == 0);
 }
 
-TEST_CASE("an event that comes while the reactor sleeps is missed exactly when nothing announced it") {
+TEST_CASE("the reactor counts a missed wake-up exactly when an event during its sleep was not announced") {
   for (auto kind : {fake_poller::announcing::through_the_descriptor, fake_poller::announcing::not_at_all}) {
     reactor loop({.longest_spin_ns = 1'000, .safety_tick_ns = 20'000'000});
     fake_poller transport(kind);
@@ -409,7 +409,7 @@ TEST_CASE("an event that comes while the reactor sleeps is missed exactly when n
   }
 }
 
-TEST_CASE("a tick that comes late, when an event has been announced, counts nothing") {
+TEST_CASE("a late safety tick counts no missed wake-up, if the event was announced") {
   reactor loop({.longest_spin_ns = 1'000, .safety_tick_ns = 1'000'000});
   fake_poller transport;
   loop.attach(transport);
@@ -426,7 +426,7 @@ TEST_CASE("a tick that comes late, when an event has been announced, counts noth
   CHECK(loop.statistics().missed_wakeups == 0);
 }
 
-TEST_CASE("Asio's timers work beside the reactor, also when it is only polled") {
+TEST_CASE("Asio's timers fire while the reactor runs, and while it is only polled") {
   reactor loop(hasty);
   std::shared_ptr<asio::steady_timer> timer;
   bool rang = false;
@@ -434,7 +434,7 @@ TEST_CASE("Asio's timers work beside the reactor, also when it is only polled") 
     start_after(loop, std::chrono::milliseconds(2), timer, rang);
     run_until(loop, [&] { return rang; });
   }
-  SUBCASE("polled, and started after Asio had run out of work") {
+  SUBCASE("polled, with a timer that starts after Asio had run out of work") {
     until_armed(loop);
     start_after(loop, std::chrono::milliseconds(2), timer, rang);
     const deadline limit;
@@ -443,7 +443,7 @@ TEST_CASE("Asio's timers work beside the reactor, also when it is only polled") 
   CHECK(rang);
 }
 
-TEST_CASE("Asio's sockets work beside the reactor") {
+TEST_CASE("Asio's sockets work in the reactor's io_context") {
   reactor loop(hasty);
   tcp::acceptor acceptor(loop.io(), tcp::endpoint(asio::ip::address_v4::loopback(), 0));
   tcp::socket server(loop.io());
@@ -498,7 +498,7 @@ TEST_CASE("the reactor shares a caller's io_context and leaves it usable") {
   CHECK(handled);
 }
 
-TEST_CASE("a rank that is busy still asks its pollers") {
+TEST_CASE("a reactor with ready coroutines still polls its pollers") {
   reactor loop;
   fake_poller transport;
   loop.attach(transport);
@@ -511,7 +511,7 @@ TEST_CASE("a rank that is busy still asks its pollers") {
   CHECK(transport.seen == 1);
 }
 
-TEST_CASE("a deadline counts from the clock as it is, though its coroutine has computed since its turn began") {
+TEST_CASE("a deadline counts from the current time, even if its coroutine has computed since its turn began") {
   reactor loop;
   run(loop, [](executor& ex) -> task<> {
     for (const time_ns span : {0_ns, 1_us, 5_ms, 1_s}) {
@@ -528,8 +528,7 @@ TEST_CASE("a deadline counts from the clock as it is, though its coroutine has c
   }(loop));
 }
 
-TEST_CASE("who has computed for longer than a message may take takes in what has come before time-outs end the waits "
-          "for it") {
+TEST_CASE("after a long computation the reactor delivers waiting messages before time-outs end the waits for them") {
   // One message per poll; the loop reads its clock before it has received them all.
   constexpr int messages = 300;
   struct backlog final : fake_poller {
@@ -565,7 +564,7 @@ TEST_CASE("who has computed for longer than a message may take takes in what has
   loop.detach(transport);
 }
 
-TEST_CASE("who finds something at each turn after computing for long has its time-outs all the same") {
+TEST_CASE("time-outs fire after a long computation even if a poller finds something at each turn") {
   struct busy final : fake_poller {
     bool poll() override { return true; }
   } transport;
@@ -581,7 +580,7 @@ TEST_CASE("who finds something at each turn after computing for long has its tim
   loop.detach(transport);
 }
 
-TEST_CASE("the native handle becomes readable for what Asio alone waits for: timers and sockets of whatever program") {
+TEST_CASE("the native handle becomes readable for timers and sockets that only Asio waits for") {
   reactor loop;
   until_armed(loop);
   std::shared_ptr<asio::steady_timer> timer;
@@ -599,7 +598,7 @@ TEST_CASE("the native handle becomes readable for what Asio alone waits for: tim
   drive(loop, [&] { return accepted; });
 }
 
-TEST_CASE("a descriptor that is watched wakes the native handle") {
+TEST_CASE("an event on a watched descriptor makes the native handle readable") {
   reactor loop;
   const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   loop.watch([fd] { return std::vector{fd}; });

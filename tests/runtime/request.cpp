@@ -90,7 +90,7 @@ task<> ask_many(script& play, shop to, int count) {
 
 }  // namespace
 
-TEST_CASE("a question is answered") {
+TEST_CASE("ask returns the actor's answer") {
   script play;
   scope shops(play.clock);
   auto s = spawn_actor<price>(shops, answer_at_once);
@@ -103,7 +103,7 @@ TEST_CASE("a question is answered") {
   CHECK(play.log == "40 4995000 ");
 }
 
-TEST_CASE("answers find their questions in whatever order they come") {
+TEST_CASE("each answer reaches its question in whatever order the actor sends them") {
   script play;
   auto s = spawn_actor<price>(*play.stage, answer_backwards, 3);
   for (int i = 1; i <= 3; ++i) play.stage->spawn(customer(play, s, i, never));
@@ -111,7 +111,7 @@ TEST_CASE("answers find their questions in whatever order they come") {
   CHECK(play.log == "30 20 10 ");
 }
 
-TEST_CASE("an answer may be of a kind that can only be moved") {
+TEST_CASE("an answer may be a move-only value") {
   script play;
   auto s = spawn_actor<parcel>(*play.stage, wrap);
   play.stage->spawn(unwrap(play, s));
@@ -119,7 +119,7 @@ TEST_CASE("an answer may be of a kind that can only be moved") {
   CHECK(play.log == "3 ");
 }
 
-TEST_CASE("who asks gets timeout at exactly the deadline, and the late answer is dropped") {
+TEST_CASE("ask returns timeout at exactly the deadline, and the late answer is dropped") {
   script play;
   auto s = spawn_actor<price>(*play.stage, answer_at, play, 9_ms);
   play.stage->spawn(customer(play, s, 1, 5_ms));
@@ -135,7 +135,7 @@ TEST_CASE("who asks gets timeout at exactly the deadline, and the late answer is
   CHECK(play.log == "timeout dropped dropped timeout ");
 }
 
-TEST_CASE("only the first answer is taken") {
+TEST_CASE("only the first answer to a question is delivered") {
   script play;
   auto s = spawn_actor<price>(*play.stage, answer_at, play, 2_ms);
   play.stage->spawn(customer(play, s, 1, 5_ms));
@@ -143,7 +143,7 @@ TEST_CASE("only the first answer is taken") {
   CHECK(play.log == "taken dropped 1 ");
 }
 
-TEST_CASE("who asks is told at once that the actor has ended or has no room") {
+TEST_CASE("ask returns at once if the actor has ended or has no room") {
   script play;
   auto ended = spawn_actor<price>(*play.stage, read_nothing, 0);
   auto full = spawn_actor_with<price>(*play.stage, 1, read_nothing, 9_ms);
@@ -156,7 +156,7 @@ TEST_CASE("who asks is told at once that the actor has ended or has no room") {
   play.finish();
 }
 
-TEST_CASE("a question that an actor leaves unread when it ends is answered closed at once") {
+TEST_CASE("a question that an actor leaves unread ends with closed as soon as the actor ends") {
   script play;
   auto leaving = spawn_actor<price>(*play.stage, read_nothing, 2_ms);
   auto serving = spawn_actor<std::string, price>(*play.stage, read_words, 2_ms);
@@ -169,7 +169,7 @@ TEST_CASE("a question that an actor leaves unread when it ends is answered close
   CHECK(play.log == "closed closed closed ");
 }
 
-TEST_CASE("an actor that is torn down answers its unread questions too") {
+TEST_CASE("destroying an actor ends its unread questions with closed") {
   script play;
   auto shops = std::make_unique<scope>(play.clock);
   auto s = spawn_actor<price>(*shops, read_nothing, 1_s);
@@ -180,7 +180,7 @@ TEST_CASE("an actor that is torn down answers its unread questions too") {
   CHECK(play.log == "closed ");
 }
 
-TEST_CASE("cancelling ends a request, and a torn down one is not answered") {
+TEST_CASE("a request can be cancelled or destroyed, and its answer is dropped") {
   script play;
   scope shops(play.clock);
   auto s = spawn_actor<price>(shops, answer_at, play, 9_ms);
@@ -191,13 +191,13 @@ TEST_CASE("cancelling ends a request, and a torn down one is not answered") {
     play.finish();
     CHECK(play.log == "cancelled ");
   }
-  SUBCASE("torn down") { play.stage = nullptr; }
+  SUBCASE("destroyed") { play.stage = nullptr; }
   play.log.clear();
   play.until(10_ms);
   CHECK(play.log == "dropped dropped ");
 }
 
-TEST_CASE("a reply_to that was never asked with drops what is sent") {
+TEST_CASE("a reply_to that belongs to no question drops its answer") {
   reply_to<int> nobody;
   CHECK_FALSE(nobody.send(1));
 }

@@ -121,7 +121,7 @@ std::vector<std::uint32_t> up_to(std::uint32_t count) {
 
 }  // namespace
 
-TEST_CASE("messages come once and in order, and the window is never felt by a sender in step") {
+TEST_CASE("messages arrive once and in order, and a sender that keeps pace never meets a full window") {
   mail_pair m;
   for (std::uint32_t i = 0; i < 1000; ++i) {
     REQUIRE(m.send(i) == errc::none);
@@ -134,7 +134,7 @@ TEST_CASE("messages come once and in order, and the window is never felt by a se
   CHECK(m.first.statistics().questions_sent == 0);
 }
 
-TEST_CASE("past the window a send answers full, and is possible again once the other side has accepted") {
+TEST_CASE("a send beyond the window returns full, and succeeds once the peer has accepted") {
   mail_pair m;
   for (std::uint32_t i = 0; i < 8; ++i) CHECK(m.send(i) == errc::none);
   CHECK(m.send(8) == errc::full);
@@ -144,7 +144,7 @@ TEST_CASE("past the window a send answers full, and is possible again once the o
   CHECK(m.taken == up_to(9));
 }
 
-TEST_CASE("a handler that has no room gets its messages later and in order, and its sender is held back meanwhile") {
+TEST_CASE("a handler without room gets its messages later and in order, and its sender is held back meanwhile") {
   mail_pair m;
   m.closed = true;
   std::uint32_t sent = 0;
@@ -158,7 +158,7 @@ TEST_CASE("a handler that has no room gets its messages later and in order, and 
   CHECK(m.send(8) == errc::none);
 }
 
-TEST_CASE("a window recovers when all that said it was open is lost") {
+TEST_CASE("a full window recovers although the frames that would reopen it are lost") {
   mail_pair m;
   int lost = 0;
   m.lose = [&](rank_id from) { return from == 1 && ++lost <= 5; };
@@ -168,7 +168,7 @@ TEST_CASE("a window recovers when all that said it was open is lost") {
   CHECK(m.first.statistics().questions_sent > 0);
 }
 
-TEST_CASE("a window recovers when every frame in it is lost, and what is sent after that arrives") {
+TEST_CASE("a window recovers when every frame in it is lost, and later messages arrive") {
   mail_pair m;
   int lost = 0;
   m.lose = [&](rank_id from) { return from == 0 && ++lost <= 11; };  // loses the window of 8 and three questions
@@ -178,8 +178,7 @@ TEST_CASE("a window recovers when every frame in it is lost, and what is sent af
   CHECK(m.taken == rest);
 }
 
-TEST_CASE(
-    "who finds a window full of lost frames asks at once, so that the next try finds room, however late it comes") {
+TEST_CASE("a sender that finds a window full of lost frames asks at once, so that a later try finds room") {
   mail_pair m;
   m.lose = [lost = 0](rank_id from) mutable { return from == 0 && ++lost <= 8; };
   for (std::uint32_t i = 0; i < 8; ++i) CHECK(m.send(i) == errc::none);
@@ -191,7 +190,7 @@ TEST_CASE(
   CHECK(m.taken == std::vector<std::uint32_t>{9});
 }
 
-TEST_CASE("with any loss both ways a window never stays full") {
+TEST_CASE("random loss in both directions never leaves a window full and never repeats a message") {
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     CAPTURE(seed);
     random_stream dice(seed, 3);
@@ -204,7 +203,7 @@ TEST_CASE("with any loss both ways a window never stays full") {
   }
 }
 
-TEST_CASE("questions come in growing pauses, not with every try") {
+TEST_CASE("questions are sent after growing pauses, not at every try") {
   mail_pair m;
   m.lose = [](rank_id from) { return from == 1; };
   for (std::uint32_t i = 0; i < 8; ++i) CHECK(m.send(i) == errc::none);
@@ -216,7 +215,7 @@ TEST_CASE("questions come in growing pauses, not with every try") {
   CHECK(m.first.statistics().questions_sent <= 20);  // in 1 s
 }
 
-TEST_CASE("what an actor holds back is not accepted by a question") {
+TEST_CASE("a question does not make the peer accept messages that its actor holds back") {
   mail_pair m;
   m.closed = true;
   CHECK(m.send_all(20, 5_ms, 20) == 8);
@@ -226,7 +225,7 @@ TEST_CASE("what an actor holds back is not accepted by a question") {
   CHECK(m.taken.size() == 9);
 }
 
-TEST_CASE("each sequence is taken once, in whatever order frames come within 64 of each other") {
+TEST_CASE("each sequence number is accepted once, whatever the order of frames within 64 of each other") {
   mail_pair m(router::options{.window = 64});
   for (const std::uint32_t s : {3U, 1U, 2U, 3U, 1U, 66U, 4U, 2U, 65U, 66U, 4U}) m.inject(m.header_of(s), m.body_of(s));
   CHECK(m.taken == std::vector<std::uint32_t>{3, 1, 2, 66, 4, 65});
@@ -241,7 +240,7 @@ TEST_CASE("each sequence is taken once, in whatever order frames come within 64 
   CHECK(m.taken.size() == 8);
 }
 
-TEST_CASE("a peer that sends more than there is room for is blamed, and no more than a window of it is kept") {
+TEST_CASE("a peer that sends beyond its window is blamed, and no more than one window of its frames is kept") {
   mail_pair m;
   m.closed = true;
   std::vector<std::string> blamed;
@@ -272,7 +271,7 @@ TEST_CASE("a peer that sends more than there is room for is blamed, and no more 
   for (const auto& done : sent) CHECK(done.calls == 1);
 }
 
-TEST_CASE("a peer that claims to have accepted what was never sent closes no window") {
+TEST_CASE("a peer that claims to have accepted unsent messages closes no window") {
   mail_pair m;
   CHECK(m.send(0) == errc::none);
   m.pass(1_ms);
@@ -314,7 +313,7 @@ TEST_CASE("frames of another job, version, rank or length, and garbage, are coun
   CHECK(m.taken == std::vector<std::uint32_t>{2});
 }
 
-TEST_CASE("a late frame of a process whose place another one has taken changes nothing of what that one sends") {
+TEST_CASE("a late frame of a replaced process changes nothing for its successor") {
   mail_pair m;
   constexpr std::uint64_t old_process = 11;
   constexpr std::uint64_t new_process = 12;
@@ -352,7 +351,7 @@ TEST_CASE("a late frame of a process whose place another one has taken changes n
   CHECK(m.second->send(0, desk, 9, n) == errc::full);
 }
 
-TEST_CASE("frames of several peers in turns are told apart, each by its own numbers and its own process") {
+TEST_CASE("interleaved frames of several peers are told apart, by each peer's own numbers and process") {
   script play;
   memory_world world(play.clock, 4, {});
   const incarnations known(std::vector<std::uint64_t>{5, 6, 7, 8});
@@ -381,7 +380,7 @@ TEST_CASE("frames of several peers in turns are told apart, each by its own numb
   }
 }
 
-TEST_CASE("random bytes as frames change nothing") {
+TEST_CASE("a router survives random bytes as frames and counts most of them as malformed") {
   mail_pair m;
   random_stream dice(5, 1);
   for (int i = 0; i < 2000; ++i) {
@@ -399,7 +398,7 @@ TEST_CASE("random bytes as frames change nothing") {
   CHECK(m.first.statistics().received == 0);
 }
 
-TEST_CASE("with a seal only who knows the key is heard") {
+TEST_CASE("with a seal a router accepts only frames made with the key") {
   std::uint64_t key = 77;
   mail_pair m(router::options{.job = 0, .seal = {add_up, &key}, .window = 8});
   CHECK(m.send(1) == errc::none);
@@ -409,7 +408,7 @@ TEST_CASE("with a seal only who knows the key is heard") {
   CHECK(m.second->statistics().unauthenticated == 1);
 }
 
-TEST_CASE("what is for nobody is counted, and an actor that comes later gets what comes later") {
+TEST_CASE("messages for an unknown actor are counted, and an actor bound later gets later messages") {
   mail_pair m;
   note n;
   CHECK(m.first.send(1, desk + 4, 9, n) == errc::none);
@@ -429,7 +428,8 @@ TEST_CASE("what is for nobody is counted, and an actor that comes later gets wha
   CHECK(m.second->statistics().unclaimed == 2);
 }
 
-TEST_CASE("a message to one's own rank comes on a later turn, and is held back like any other") {
+TEST_CASE(
+    "a message to the sender's own rank arrives on a later turn, and is held back while the handler has no room") {
   mail_pair m;
   std::vector<std::uint32_t> got;
   bool room = false;
@@ -451,7 +451,8 @@ TEST_CASE("a message to one's own rank comes on a later turn, and is held back l
   CHECK(m.first.statistics().sent == 0);
 }
 
-TEST_CASE("a body that is too large to come with its header is fetched, one above 1 MiB is refused on both sides") {
+TEST_CASE(
+    "a body too large for its header's frame is fetched, and the sender refuses more than 1 MiB or an unknown rank") {
   mail_pair m;
   CHECK(m.send(1, 500'000) == errc::none);
   m.pass(1_ms);
@@ -460,7 +461,7 @@ TEST_CASE("a body that is too large to come with its header is fetched, one abov
   CHECK(m.first.send(2, desk, 9, note{}) == errc::bad_argument);  // there is no such rank
 }
 
-TEST_CASE("a router may end while frames for it are on their way") {
+TEST_CASE("a router may be destroyed while frames for it are in flight") {
   mail_pair m;
   CHECK(m.send(1, 500'000) == errc::none);
   CHECK(m.send(2) == errc::none);

@@ -94,14 +94,14 @@ TEST_CASE("joining an empty scope does not wait") {
   CHECK(play.clock.now() == 0);
 }
 
-TEST_CASE("a task may spawn siblings, and join waits for them too") {
+TEST_CASE("a task may spawn siblings, and join also waits for the siblings") {
   script play;
   play.stage->spawn(spawn_another(play, 3));
   play.finish();
   CHECK(play.log == "3 2 1 0 ");
 }
 
-TEST_CASE("the first exception cancels the siblings and comes out of join") {
+TEST_CASE("a task's first exception cancels its siblings and join throws it") {
   script play;
   play.stage->spawn(sleep_twice(play));
   play.stage->spawn(throw_at(2_ms, "first"));
@@ -111,7 +111,7 @@ TEST_CASE("the first exception cancels the siblings and comes out of join") {
   CHECK(play.log == "cancelled cancelled ");
 }
 
-TEST_CASE("cancelling reaches nested scopes and every later wait") {
+TEST_CASE("cancelling a scope also cancels nested scopes and every later wait") {
   script play;
   play.stage->spawn(in_an_inner_scope(play, {}));
   play.until(1_ms);
@@ -122,7 +122,8 @@ TEST_CASE("cancelling reaches nested scopes and every later wait") {
   CHECK(play.clock.now() == 1_ms);
 }
 
-TEST_CASE("all scopes below a cancelled one know it before the first waiter is told, and each is told once") {
+TEST_CASE("all scopes below a cancelled one are cancelled before the first waiter is notified, and each waiter is "
+          "notified once") {
   virtual_time clock;
   scope outer(clock);
   scope first(outer);
@@ -153,7 +154,7 @@ TEST_CASE("all scopes below a cancelled one know it before the first waiter is t
   CHECK(second.cancelled() == errc::timeout);
 }
 
-TEST_CASE("a task that a scope begins has run up to its first wait, or to its end, before its caller goes on") {
+TEST_CASE("a scope's begin runs a task up to its first wait, or to its end, before the caller continues") {
   script play;
   play.stage->spawn(begin_one(play, false));
   play.until(1_ms);
@@ -168,7 +169,7 @@ TEST_CASE("a task that a scope begins has run up to its first wait, or to its en
   CHECK(other.log == "begins ended ");
 }
 
-TEST_CASE("a scope that is made below a cancelled one is cancelled") {
+TEST_CASE("a scope created in a cancelled scope is cancelled") {
   script play;
   play.stage->cancel();
   play.stage->spawn(in_an_inner_scope(play, {}));
@@ -176,7 +177,7 @@ TEST_CASE("a scope that is made below a cancelled one is cancelled") {
   CHECK(play.log == "cancelled cancelled joined ");
 }
 
-TEST_CASE("a task that is spawned after the cancellation runs until its first wait") {
+TEST_CASE("a task spawned in a cancelled scope starts and its waits end at once") {
   script play;
   play.stage->cancel();
   play.stage->spawn(sleep_twice(play));
@@ -185,7 +186,7 @@ TEST_CASE("a task that is spawned after the cancellation runs until its first wa
   CHECK(play.clock.now() == 0);
 }
 
-TEST_CASE("a deadline ends the waits with timeout at exactly its time") {
+TEST_CASE("a scope's deadline ends its waits with timeout at exactly that time") {
   script play;
   play.stage->spawn(in_an_inner_scope(play, {.deadline = 40_ms}));
   play.finish();
@@ -194,7 +195,7 @@ TEST_CASE("a deadline ends the waits with timeout at exactly its time") {
   CHECK(play.stage->cancelled() == errc::none);
 }
 
-TEST_CASE("a deadline flows down, and the earlier of two wins") {
+TEST_CASE("nested scopes inherit a deadline, and the earlier of two deadlines wins") {
   script play;
   scope outer(play.clock, {.deadline = 10_ms});
   time_ns longer = 0;
@@ -212,7 +213,7 @@ TEST_CASE("a deadline flows down, and the earlier of two wins") {
   CHECK(play.clock.now() == 10_ms);
 }
 
-TEST_CASE("the first reason for a cancellation stays") {
+TEST_CASE("a second cancellation does not change a scope's reason") {
   virtual_time clock;
   scope s(clock);
   s.cancel(errc::peer_failed);
@@ -220,7 +221,7 @@ TEST_CASE("the first reason for a cancellation stays") {
   CHECK(s.cancelled() == errc::peer_failed);
 }
 
-TEST_CASE("a scope that is left by an exception takes its waiting tasks with it") {
+TEST_CASE("a scope that is left by an exception destroys its waiting tasks") {
   script play;
   play.stage->spawn(leave_by_exception(play));
   CHECK_THROWS_WITH_AS(play.finish(), "left", std::runtime_error);
@@ -239,7 +240,7 @@ TEST_CASE("a scope that is destroyed while its tasks wait leaves nothing behind"
   CHECK(play.log == "one ");
 }
 
-TEST_CASE("who waits to join a scope may be destroyed before it") {
+TEST_CASE("a coroutine that waits to join a scope may be destroyed before the scope") {
   script play;
   scope joined(play.clock);
   joined.spawn(say_at(play, 2_ms, "worker"));
@@ -250,7 +251,7 @@ TEST_CASE("who waits to join a scope may be destroyed before it") {
   CHECK(play.log == "worker ");
 }
 
-TEST_CASE("a scope may be destroyed before who waits to join it") {
+TEST_CASE("a scope may be destroyed before a coroutine that waits to join it") {
   script play;
   auto joined = std::make_unique<scope>(play.clock);
   joined->spawn(say_at(play, 2_ms, "worker"));
@@ -262,7 +263,7 @@ TEST_CASE("a scope may be destroyed before who waits to join it") {
   CHECK(play.log == "");
 }
 
-TEST_CASE("several may join one scope") {
+TEST_CASE("several coroutines may join one scope") {
   script play;
   scope joined(play.clock);
   joined.spawn(say_at(play, 2_ms, "worker"));

@@ -118,7 +118,7 @@ task<> never_awaited(std::shared_ptr<int> held, int& ends) {
 
 }  // namespace
 
-TEST_CASE("a task gives its value to the one who awaits it") {
+TEST_CASE("a task gives its value to the coroutine that awaits it") {
   virtual_time clock;
   CHECK(run(clock, seven()) == 7);
   CHECK(run(clock, doubled(false)) == 14);
@@ -131,31 +131,31 @@ TEST_CASE("a task that waits gives its value when the wait is over") {
   CHECK(clock.now() == 5_ms);
 }
 
-TEST_CASE("a task may give a value that can only be moved") {
+TEST_CASE("a task may return a move-only value") {
   virtual_time clock;
   auto value = run(clock, boxed(9));
   REQUIRE(value);
   CHECK(*value == 9);
 }
 
-TEST_CASE("an exception comes out where the task is awaited, before and after a wait") {
+TEST_CASE("awaiting a task throws the task's exception, before and after a wait") {
   virtual_time clock;
   CHECK(run(clock, caught(false)) == "now");
   CHECK(run(clock, caught(true)) == "later");
   CHECK_THROWS_WITH_AS(run(clock, throw_later()), "later", std::runtime_error);
 }
 
-TEST_CASE("a hundred thousand tasks that complete at once, awaited in a loop, use no stack") {
+TEST_CASE("a hundred thousand tasks that complete at once, awaited in a loop, do not overflow the stack") {
   virtual_time clock;
   CHECK(run(clock, sum_of_sevens(100'000)) == 700'000);
 }
 
-TEST_CASE("a hundred thousand tasks that wait, awaited in a loop, use no stack") {
+TEST_CASE("a hundred thousand tasks that wait, awaited in a loop, do not overflow the stack") {
   virtual_time clock;
   CHECK(run(clock, many_short_waits(100'000)) == 100'000);
 }
 
-TEST_CASE("a hundred thousand tasks nested in one another use no stack") {
+TEST_CASE("a hundred thousand tasks nested in one another do not overflow the stack") {
   virtual_time clock;
   SUBCASE("which complete at once") { CHECK(run(clock, depth_at_once(100'000)) == 100'000); }
   SUBCASE("which wait at the bottom") { CHECK(run(clock, depth_that_waits(100'000)) == 100'000); }
@@ -175,7 +175,7 @@ TEST_CASE("coroutines are resumed in the order in which they became ready") {
   CHECK(play.log == "a1 b1 c1 a2 b2 c2 ");
 }
 
-TEST_CASE("a child runs at once and its caller continues from the ready queue") {
+TEST_CASE("an awaited child runs at once and its caller continues from the ready queue") {
   script play;
   play.stage->spawn(parent(play, "x-"));
   play.stage->spawn(note_around_a_yield(play, "y"));
@@ -184,7 +184,7 @@ TEST_CASE("a child runs at once and its caller continues from the ready queue") 
   CHECK(play.log == "x-calls x-child y1 x-woken y2 x-returns ");
 }
 
-TEST_CASE("a task that is never awaited does not begin, and frees what it was given") {
+TEST_CASE("a task that is never awaited does not start, and frees its arguments") {
   auto held = std::make_shared<int>(0);
   int ends = 0;
   {

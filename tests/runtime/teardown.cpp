@@ -119,7 +119,7 @@ TEST_CASE("a program may be destroyed after any step") {
   MESSAGE("destroyed after each of " << steps << " steps");
 }
 
-TEST_CASE("a program may be cancelled after any step and then ends by itself") {
+TEST_CASE("a program that is cancelled after any step ends by itself") {
   auto alive = std::make_shared<int>(0);
   std::size_t steps = 0;
   while (!play_for(steps, ending::cancel, alive)) {

@@ -66,7 +66,7 @@ TEST_CASE("a timer fires at its nanosecond and not before") {
   }
 }
 
-TEST_CASE("timers for one nanosecond fire in the order armed, from however far away they were armed") {
+TEST_CASE("timers for the same nanosecond fire in the order in which they were armed, however long before") {
   const time_ns when = 5'000'000'000;
   timer_wheel wheel;
   std::vector<int> log;
@@ -107,7 +107,7 @@ TEST_CASE("a timer that arms itself for the past does not hold up the advance") 
   CHECK(log.size() == 2);
 }
 
-TEST_CASE("a timer that is armed while others fire fires in its turn") {
+TEST_CASE("a timer that arms itself again while timers fire waits for its new time") {
   timer_wheel wheel;
   std::vector<int> log;
   ring a(log, 1), b(log, 2);
@@ -122,7 +122,7 @@ TEST_CASE("a timer that is armed while others fire fires in its turn") {
   CHECK(log == std::vector{1, 2, 1});
 }
 
-TEST_CASE("a disarmed timer does not fire, even when it is disarmed by one of the same instant") {
+TEST_CASE("a disarmed timer does not fire, even if a timer for the same instant disarms it") {
   timer_wheel wheel;
   std::vector<int> log;
   ring a(log, 1), b(log, 2), c(log, 3), d(log, 4);
@@ -137,7 +137,7 @@ TEST_CASE("a disarmed timer does not fire, even when it is disarmed by one of th
   CHECK(log == std::vector{1, 3});
 }
 
-TEST_CASE("a timer that ends is disarmed") {
+TEST_CASE("destroying a timer disarms it") {
   timer_wheel wheel;
   std::vector<int> log;
   {
@@ -224,7 +224,7 @@ TEST_CASE("the wheel agrees with a sorted map over 200,000 random operations, wi
   }
 }
 
-TEST_CASE("a short sleep beside a few far deadlines takes no memory, and the wheel gives back what it took") {
+TEST_CASE("a short sleep among a few far deadlines allocates nothing, and the wheel gives back its memory") {
   timer_wheel wheel;
   std::vector<int> log;
   ring sleep(log, 0), deadline(log, 1), look(log, 2), answer(log, 3);

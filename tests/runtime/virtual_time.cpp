@@ -46,7 +46,7 @@ using present = decltype(std::declval<executor&>().now());
 
 }  // namespace
 
-TEST_CASE("no wait can count from the time that a loop has read: a span cannot be added to it") {
+TEST_CASE("no wait can count from the time that a loop has read: a span cannot be added to that time") {
   CHECK_FALSE(adds_spans<present>);
   CHECK_FALSE(becomes_a_deadline<present>);
   CHECK(adds_spans<time_ns>);
@@ -78,12 +78,12 @@ TEST_CASE("time stands still while anything is ready and then jumps to exactly t
   CHECK_FALSE(play.clock.wait());
 }
 
-TEST_CASE("the same seed gives the same order, another seed another") {
+TEST_CASE("two runs with one seed have one order, and another seed gives another order") {
   CHECK(order_with(5) == order_with(5));
   CHECK(order_with(5) != order_with(6));
 }
 
-TEST_CASE("what is posted runs, in its order, before time passes") {
+TEST_CASE("posted handlers run in their order, before time passes") {
   script play;
   play.stage->spawn(say_at(play, 5, "timer"));
   play.settle();
@@ -98,7 +98,7 @@ TEST_CASE("what is posted runs, in its order, before time passes") {
   CHECK(play.log == "first second third timer ");
 }
 
-TEST_CASE("run reports a wait that can never end, and frees what waited") {
+TEST_CASE("run reports a wait that can never end, and destroys the waiting coroutine") {
   script play;
   try {
     run(play.clock, wait_for_ever(play));
@@ -119,7 +119,7 @@ TEST_CASE("run_until stops as soon as its condition holds") {
   CHECK_THROWS_AS(run_until(play.clock, [] { return false; }), failure);
 }
 
-TEST_CASE("step resumes as many coroutines as asked") {
+TEST_CASE("step resumes at most as many coroutines as asked") {
   script play;
   for (int i = 0; i < 5; ++i) play.stage->spawn(say_at(play, 0, "x"));
   CHECK(play.clock.step(2) == 2);
@@ -127,7 +127,7 @@ TEST_CASE("step resumes as many coroutines as asked") {
   CHECK(play.clock.step(100) == 5);  // three start, and the first two resume from their sleep
 }
 
-TEST_CASE("what is spent inside a turn passes for the precise clock at once, for the loop's clock at its next turn") {
+TEST_CASE("time spent inside a turn advances the precise clock at once, and the loop's clock at its next turn") {
   script play;
   auto& clock = play.clock;
   play.stage->spawn([](script& p) -> task<> {
@@ -144,7 +144,7 @@ TEST_CASE("what is spent inside a turn passes for the precise clock at once, for
   CHECK(clock.now() == 8'000);
 }
 
-TEST_CASE("a deadline counts from the clock as it is, and one past the end of time is never") {
+TEST_CASE("a deadline counts from the current time, and a deadline past the end of time is never") {
   virtual_time clock;
   CHECK(clock.deadline_in(7) == 7);
   clock.spend(100);

@@ -123,7 +123,7 @@ task<> time_out_or_receive(script& play, mailbox<int>& box, time_ns limit) {
 
 }  // namespace
 
-TEST_CASE("when_all gives all values once the last has come") {
+TEST_CASE("when_all returns all values once the last task has ended") {
   script play;
   play.stage->spawn(both(play));
   play.finish();
@@ -131,7 +131,7 @@ TEST_CASE("when_all gives all values once the last has come") {
   CHECK(play.clock.now() == 8_ms);
 }
 
-TEST_CASE("when_all gives pairs and values that can only be moved as they are") {
+TEST_CASE("when_all returns pairs and move-only values unchanged") {
   script play;
   play.stage->spawn(pairs_and_pointers(play));
   play.finish();
@@ -146,7 +146,7 @@ TEST_CASE("when_all cancels and joins the others before it rethrows the first ex
   CHECK(play.clock.now() == 2_ms);
 }
 
-TEST_CASE("when_any gives the first and has cancelled and joined the losers") {
+TEST_CASE("when_any returns the first value after it has cancelled and joined the losers") {
   script play;
   play.stage->spawn(any_of_two(play));
   play.finish();
@@ -154,7 +154,7 @@ TEST_CASE("when_any gives the first and has cancelled and joined the losers") {
   CHECK(play.clock.now() == 4_ms);
 }
 
-TEST_CASE("when_any rethrows when the first one to end threw") {
+TEST_CASE("when_any rethrows the exception of the first task to end") {
   script play;
   play.stage->spawn(any_with_one_that_throws(play));
   play.finish();
@@ -169,7 +169,7 @@ TEST_CASE("a task that completes at once wins when_any, and the others end at th
   CHECK(play.log == "cancelled left 05 ");
 }
 
-TEST_CASE("waits for several tasks nest, and a loser's losers are cancelled with it") {
+TEST_CASE("a nested when_any cancels its losers, when it ends and when it loses itself") {
   script play;
   SUBCASE("in when_all") {
     play.stage->spawn(nested_in_all(play));
@@ -185,7 +185,7 @@ TEST_CASE("waits for several tasks nest, and a loser's losers are cancelled with
   }
 }
 
-TEST_CASE("cancelling the scope ends a wait for several tasks") {
+TEST_CASE("cancelling a scope ends its nested when_any") {
   script play;
   play.stage->spawn(nested_in_any(play));
   play.until(1_ms);
@@ -195,7 +195,7 @@ TEST_CASE("cancelling the scope ends a wait for several tasks") {
   CHECK(play.clock.now() == 1_ms);
 }
 
-TEST_CASE("with_deadline gives the value in time and timeout at exactly the deadline") {
+TEST_CASE("with_deadline returns a value in time and timeout at exactly the deadline") {
   script play;
   SUBCASE("a value in time") {
     play.stage->spawn(in_time(play, 11_ms));
@@ -203,13 +203,13 @@ TEST_CASE("with_deadline gives the value in time and timeout at exactly the dead
     CHECK(play.log == "4 ");
     CHECK(play.clock.now() == 10_ms);
   }
-  SUBCASE("a failure when it is late") {
+  SUBCASE("a timeout when the task is late") {
     play.stage->spawn(in_time(play, 6_ms));
     play.finish();
     CHECK(play.log == "timeout ");
     CHECK(play.clock.now() == 6_ms);
   }
-  SUBCASE("what the task made of the timeout") {
+  SUBCASE("the value that the task returns after the timeout") {
     play.stage->spawn(void_in_time(play, 15_ms));
     play.finish();
     CHECK(play.log == "timeout left returned ");
@@ -217,12 +217,12 @@ TEST_CASE("with_deadline gives the value in time and timeout at exactly the dead
   }
 }
 
-TEST_CASE("with_deadline lets exceptions that are no failure come out") {
+TEST_CASE("with_deadline lets exceptions that are no failure pass") {
   virtual_time clock;
   CHECK_THROWS_WITH_AS(run(clock, other_exceptions_come_out()), "mine", std::runtime_error);
 }
 
-TEST_CASE("a receive that loses leaves the message for the next one") {
+TEST_CASE("a receive that loses a when_any leaves the message for the next receive") {
   script play;
   mailbox<int> box(play.clock);
   play.stage->spawn(receive_or_time_out(play, box, 5_ms));
@@ -234,7 +234,7 @@ TEST_CASE("a receive that loses leaves the message for the next one") {
   CHECK(play.log == "late got1 ");
 }
 
-TEST_CASE("a message that comes in the very instant of the timeout is received now or later, never lost") {
+TEST_CASE("a message that arrives at the instant of the timeout is received now or later, never lost") {
   // Each order of the three events at 5 ms, and both orders of the branches.
   for (int order = 0; order < 4; ++order) {
     CAPTURE(order);

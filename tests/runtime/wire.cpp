@@ -99,7 +99,7 @@ std::vector<std::byte> raw(std::initializer_list<int> values) {
 
 }  // namespace
 
-TEST_CASE("a message with every kind of field survives the wire") {
+TEST_CASE("a message with every kind of field decodes to the values that were encoded") {
   const everything sent = sample();
   const auto bytes = encoded(sent);
   auto received = decode<everything>(bytes);
@@ -150,7 +150,7 @@ TEST_CASE("bytes after the last field are malformed") {
   CHECK(decode<everything>(bytes).code() == errc::malformed);
 }
 
-TEST_CASE("a count that the bytes cannot hold is malformed before anything is allocated") {
+TEST_CASE("a count larger than the remaining bytes allow is malformed") {
   for (int high : {0x7f, 0xff}) {
     CHECK(decode<only_text>(raw({0xff, 0xff, 0xff, high, 'a'})).code() == errc::malformed);
     CHECK(decode<only_numbers>(raw({0xff, 0xff, 0xff, high, 1, 2, 3, 4, 5, 6, 7, 8})).code() == errc::malformed);
@@ -160,21 +160,21 @@ TEST_CASE("a count that the bytes cannot hold is malformed before anything is al
   CHECK(decode<only_numbers>(raw({1, 0, 0, 0x20, 1, 2, 3, 4, 5, 6, 7, 8})).code() == errc::malformed);
 }
 
-TEST_CASE("a list has at most as many elements as is agreed") {
+TEST_CASE("a list of more than max_elements elements is malformed") {
   only_words most{std::vector<std::string>(max_elements)};
   CHECK(decode<only_words>(encoded(most)));
   most.words.emplace_back();
   CHECK(decode<only_words>(encoded(most)).code() == errc::malformed);
 }
 
-TEST_CASE("a body is at most a mebibyte") {
+TEST_CASE("a body larger than 1 MiB is malformed") {
   only_text m{std::string(max_body_bytes - 4, 'x')};
   CHECK(decode<only_text>(encoded(m)));
   m.text += 'x';
   CHECK(decode<only_text>(encoded(m)).code() == errc::malformed);
 }
 
-TEST_CASE("truth values and enumerations that do not exist are malformed") {
+TEST_CASE("invalid booleans and enumerators are malformed") {
   CHECK(decode<only_flag>(raw({1}))->flag);
   CHECK_FALSE(decode<only_flag>(raw({0}))->flag);
   for (int value : {2, 128, 255}) CHECK(decode<only_flag>(raw({value})).code() == errc::malformed);
@@ -184,7 +184,7 @@ TEST_CASE("truth values and enumerations that do not exist are malformed") {
   for (int value : {2, 127, 128, 255}) CHECK(decode<only_charge>(raw({value})).code() == errc::malformed);
 }
 
-TEST_CASE("100,000 random byte strings are decoded or refused, and what is decoded encodes to the same bytes") {
+TEST_CASE("100,000 random byte strings are decoded or refused, and decoded messages encode to the same bytes") {
   random_stream dice(11, 0);
   const auto good = encoded(sample());
   int accepted = 0;

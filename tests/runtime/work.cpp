@@ -43,7 +43,7 @@ task<> held(scope& outside, time_ns span, std::string& log) {
 
 }  // namespace
 
-TEST_CASE("a work runs up to its first wait when it is started, and on when it is waited for") {
+TEST_CASE("a work runs up to its first wait when it is started, and continues when it is waited for") {
   virtual_time clock;
   std::string log;
   {
@@ -57,7 +57,7 @@ TEST_CASE("a work runs up to its first wait when it is started, and on when it i
   CHECK(clock.now() == 5_ms);
 }
 
-TEST_CASE("testing drives the reactor, and done only looks") {
+TEST_CASE("test drives the reactor, and done only reports the state") {
   reactor loop;
   work<int> w = start(loop, answer_after(1_ms, 3));
   const time_ns limit = loop.precise_now() + 10_s;
@@ -69,7 +69,7 @@ TEST_CASE("testing drives the reactor, and done only looks") {
   CHECK(w.wait() == 3);
 }
 
-TEST_CASE("what a call throws comes out of wait, and out of outcome as a value") {
+TEST_CASE("wait throws a call's exception, and outcome returns it as a value") {
   virtual_time clock;
   work<int> w = start(clock, throws());
   CHECK(w.done());
@@ -79,7 +79,7 @@ TEST_CASE("what a call throws comes out of wait, and out of outcome as a value")
   CHECK(fine.outcome().value() == 4);
 }
 
-TEST_CASE("a timeout and a cancel end a work's waits with their names") {
+TEST_CASE("a timeout and a cancellation end a work's waits with their own errors") {
   virtual_time clock;
   work<int> late = start(clock, answer_after(1_s, 1), {.timeout = 5ms});
   CHECK(late.outcome().code() == errc::timeout);
@@ -90,7 +90,7 @@ TEST_CASE("a timeout and a cancel end a work's waits with their names") {
   CHECK(clock.now() == 5_ms);
 }
 
-TEST_CASE("a work that is destroyed early is waited for until its transport has let go") {
+TEST_CASE("destroying a work early waits until its transport has released the work") {
   virtual_time clock;
   scope outside(clock);
   std::string log;
@@ -99,7 +99,7 @@ TEST_CASE("a work that is destroyed early is waited for until its transport has 
   CHECK(clock.now() == 20_ms);
 }
 
-TEST_CASE("a work moves, and what it replaces is ended first") {
+TEST_CASE("a work can be moved, and an assignment first ends the work that it replaces") {
   virtual_time clock;
   std::string first;
   std::string second;
@@ -114,7 +114,7 @@ TEST_CASE("a work moves, and what it replaces is ended first") {
   CHECK(several[2].done());
 }
 
-TEST_CASE("the callback at the end comes from the loop and may destroy the work") {
+TEST_CASE("the loop calls on_end once and on_end may destroy the work") {
   virtual_time clock;
   int called = 0;
   auto w = std::make_unique<work<int>>();
@@ -128,7 +128,7 @@ TEST_CASE("the callback at the end comes from the loop and may destroy the work"
   CHECK(w == nullptr);
 }
 
-TEST_CASE("waiting for a work inside a coroutine is refused, as it would hold up the others") {
+TEST_CASE("waiting for a work inside a coroutine is refused, because it would block other coroutines") {
   virtual_time clock;
   work<int> w = start(clock, answer_after(1_ms, 1));
   const auto misuse = [](work<int>& inner) -> task<std::string> {

@@ -52,7 +52,7 @@ task<> measure_both(time_ns& inner, time_ns& outer) {
 
 }  // namespace
 
-TEST_CASE("a meter inside of another one's scope stops both while a call waits") {
+TEST_CASE("a call that waits stops both its own meter and the meter of the enclosing scope") {
   script play;
   time_ns inner = 0;
   time_ns outer = 0;

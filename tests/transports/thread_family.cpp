@@ -10,7 +10,7 @@
 using parley::tests::deadline;
 using parley::transports::thread_family;
 
-TEST_CASE("a family is there until the last thread that one of it has started has ended") {
+TEST_CASE("a thread family has others until the last thread that it started directly or indirectly has ended") {
   std::atomic<bool> child_may_go = false, grandchild_may_go = false;
   bool at_first = true, with_child = false, with_grandchild = false, other_has = true, at_last = true;
   std::thread([&] {  // in a thread of its own, because a thread keeps the family's name

@@ -19,14 +19,14 @@ TEST_CASE("bits are counted, set and cleared") {
   CHECK_THROWS_AS(b.set(70), invalid);
 }
 
-TEST_CASE("bits travel as words and come back the same") {
+TEST_CASE("bits convert to words and back unchanged") {
   for (std::size_t size : {0U, 1U, 63U, 64U, 65U, 128U, 4096U}) {
     const bits all(size, bit::set);
     CHECK(bits::from_words(all.words(), size).value() == all);
   }
 }
 
-TEST_CASE("words that do not fit the number of bits are a problem") {
+TEST_CASE("words that do not fit the number of bits are refused") {
   CHECK_FALSE(bits::from_words({}, 1));
   CHECK_FALSE(bits::from_words({0, 0}, 64));
   CHECK_FALSE(bits::from_words({8}, 3));

@@ -32,7 +32,7 @@ bool inside(const clock_offset::estimate& e, double truth) { return std::abs(e.o
 
 }  // namespace
 
-TEST_CASE("one round trip gives the offset to half of its time") {
+TEST_CASE("one round trip gives the offset to within half of its duration") {
   const clocks c{.offset_ns = 3.0 * s};
   clock_offset o;
   CHECK_FALSE(o.at(0));
@@ -45,7 +45,7 @@ TEST_CASE("one round trip gives the offset to half of its time") {
   CHECK(inside(*e, c.truth(1 * s)));
 }
 
-TEST_CASE("the narrowest round trip counts, and each way's fastest message by itself") {
+TEST_CASE("the estimate uses the fastest message of each direction, and a slow round trip does not widen the error") {
   const clocks c{.offset_ns = -5.0 * s};
   clock_offset o;
   o.add(c.trip(1 * s, 900 * us, 20 * us));
@@ -58,7 +58,7 @@ TEST_CASE("the narrowest round trip counts, and each way's fastest message by it
   CHECK(o.at(1 * s + 2 * ms)->error_ns <= e->error_ns);
 }
 
-TEST_CASE("delays that differ between the two ways never put the truth outside the bound") {
+TEST_CASE("delays that differ between the directions never put the true offset outside the error bound") {
   testing::generator random(3);
   for (int run = 0; run < 60; ++run) {
     const clocks c{.offset_ns = static_cast<double>(random.below(20 * s)) - 10.0 * s, .ppm = 180 * random.symmetric()};
@@ -87,7 +87,7 @@ TEST_CASE("delays that differ between the two ways never put the truth outside t
   }
 }
 
-TEST_CASE("between exchanges the bound grows with what clocks may drift, and shrinks again once the rate is known") {
+TEST_CASE("between exchanges the error bound grows with possible drift, and shrinks once the rate is known") {
   const clocks c{.offset_ns = 2.0 * s, .ppm = 50};
   clock_offset o;
   o.add(c.trip(0, 5 * us, 5 * us));
@@ -117,8 +117,7 @@ TEST_CASE("converted times keep their order") {
   }
 }
 
-TEST_CASE("a stamp that was taken too early by its sender or too late by its receiver widens the bound and moves "
-          "nothing else") {
+TEST_CASE("a stamp taken too early by its sender or too late by its receiver only widens the error bound") {
   const clocks c{.offset_ns = 1.0 * s};
   clock_offset o;
   CHECK(o.add_ours_to_theirs(1 * s - 3 * ms, c.theirs(1 * s + 4 * us)));
@@ -127,7 +126,7 @@ TEST_CASE("a stamp that was taken too early by its sender or too late by its rec
   CHECK(o.at(1 * s)->error_ns > 2 * ms);
 }
 
-TEST_CASE("times that cannot be are refused, and none makes trouble") {
+TEST_CASE("impossible times are refused, and no times make the error bound invalid") {
   constexpr auto least = std::numeric_limits<std::int64_t>::min(), most = std::numeric_limits<std::int64_t>::max();
   clock_offset o;
   CHECK_FALSE(o.add({.sent_ns = 10, .received_ns = 5, .answered_ns = 6, .returned_ns = 9}));
@@ -147,7 +146,7 @@ TEST_CASE("times that cannot be are refused, and none makes trouble") {
   }
 }
 
-TEST_CASE("a clock that was set is noticed, and learned anew") {
+TEST_CASE("a clock that was set is detected, and its offset is learned again") {
   clocks c{.offset_ns = 1.0 * s};
   clock_offset o;
   for (int i = 0; i < 5; ++i) o.add(c.trip(i * s, 5 * us, 5 * us));

@@ -32,7 +32,7 @@ TEST_CASE("a config's text reads back as the same config") {
   CHECK(config_id(parsed) == config_id(chunked(262144, 4)));
 }
 
-TEST_CASE("people may write parameters in any order, with commas and spaces") {
+TEST_CASE("parameters may be written in any order, with commas and spaces") {
   for (const char* text : {"chunked(in_flight=4,chunk_bytes=262144)", " chunked( in_flight=4 , chunk_bytes=262144 ) ",
                            "chunked (chunk_bytes=262144, in_flight=4)"}) {
     CHECK(config_id(parse_config_id(text).value()) == "chunked(chunk_bytes=262144 in_flight=4)");
@@ -40,7 +40,7 @@ TEST_CASE("people may write parameters in any order, with commas and spaces") {
   CHECK(config_id(parse_config_id("direct()").value()) == "direct");
 }
 
-TEST_CASE("text that is no config is a problem that says how to write one") {
+TEST_CASE("text that is no config is refused with advice on how to write one") {
   for (const char* text :
        {"", "(", ")", "()", "chunked(", "chunked(chunk_bytes=26", "chunked(chunk_bytes)", "chunked(=4)", "chunked(a=)",
         "chunked(a=1 a=2)", "chunked(a=1)x", "two words", "a=b", "Default", "a(b=(c))"}) {
@@ -51,7 +51,7 @@ TEST_CASE("text that is no config is a problem that says how to write one") {
   CHECK(parse_config_id("chunked(a=1 a=2)").reason().kind == fault::duplicate);
 }
 
-TEST_CASE("any bytes can be given to the config parser, and what it accepts is canonical") {
+TEST_CASE("any bytes may be given to the config parser, and each config that it accepts has a canonical text") {
   testing::generator random(7);
   for (int i = 0; i < 20000; ++i) {
     const std::string text = random.text(40, i % 2 == 0 ? "ab=() ,1" : "");
@@ -85,7 +85,7 @@ TEST_CASE("digests do not depend on the machine or the version of this library")
   CHECK(digest(chunked(262144, 4)) == 0x0a2e74d73b24aacdULL);
 }
 
-TEST_CASE("a hundred thousand configs have as many digests, none of them 0") {
+TEST_CASE("a hundred thousand configs have different digests, none of them 0") {
   std::vector<std::uint64_t> digests;
   for (std::uint64_t i = 0; i < 100000; ++i) digests.push_back(digest(chunked(i % 1000, i / 1000)));
   std::sort(digests.begin(), digests.end());
@@ -106,16 +106,16 @@ TEST_CASE("a catalogue keeps its order and finds configs by digest and by text")
   CHECK_FALSE(c.find(std::uint64_t{0}));
 }
 
-TEST_CASE("a catalogue's hash follows its order") {
+TEST_CASE("a catalogue's hash depends on its order") {
   const auto ab = catalogue::make({direct(), chunked(1, 1)}).value();
   const auto ba = catalogue::make({chunked(1, 1), direct()}).value();
   CHECK(ab.hash() != ba.hash());
   CHECK(ab.hash() == catalogue::make({direct(), chunked(1, 1)}).value().hash());
 }
 
-TEST_CASE("an empty catalogue is a problem") { CHECK(catalogue::make({}).reason().kind == fault::empty); }
+TEST_CASE("an empty catalogue is refused") { CHECK(catalogue::make({}).reason().kind == fault::empty); }
 
-TEST_CASE("a config that is listed twice is a problem that names it and both places") {
+TEST_CASE("a catalogue that lists a config twice is refused with that config and both places") {
   const auto made =
       catalogue::make({direct(), chunked(1, 2), {"chunked", {{"chunk_bytes", 1}, {"in_flight", 2}}, "put"}});
   REQUIRE_FALSE(made);
@@ -123,7 +123,7 @@ TEST_CASE("a config that is listed twice is a problem that names it and both pla
   CHECK(made.reason().text.find("`chunked(chunk_bytes=1 in_flight=2)` twice, at 1 and 2") != std::string::npos);
 }
 
-TEST_CASE("a catalogue of 4096 configs is fine and one of 4097 is not") {
+TEST_CASE("a catalogue of 4096 configs is accepted and one of 4097 is refused") {
   std::vector<config_identity> configs;
   for (std::uint64_t i = 0; i < 4096; ++i) configs.push_back(chunked(i, 1));
   CHECK(catalogue::make(configs));

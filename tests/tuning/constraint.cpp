@@ -7,12 +7,12 @@
 
 using namespace parley::tuning;
 
-TEST_CASE("who demands nothing breaks no constraint, and without constraints nothing is broken") {
+TEST_CASE("a config without demands breaks no constraint, and without constraints nothing is broken") {
   CHECK(broken_by({}, {.relative_error = 0, .memory_bytes = 0}).empty());
   CHECK(broken_by({.relative_error = 0.5, .memory_bytes = 1 << 30, .memory_per_byte = 8}, {}).empty());
 }
 
-TEST_CASE("a result that is less accurate than allowed is out at every size") {
+TEST_CASE("a config that is less accurate than allowed is excluded at every size") {
   const auto broken = broken_by({.relative_error = 1e-2}, {.relative_error = 1e-3});
   REQUIRE(broken.size() == 1);
   CHECK(broken[0].kind == constraint_kind::accuracy);
@@ -21,7 +21,7 @@ TEST_CASE("a result that is less accurate than allowed is out at every size") {
   CHECK(broken_by({.relative_error = 1e-3}, {.relative_error = 1e-3}).empty());
 }
 
-TEST_CASE("memory forbids the sizes that need more than is allowed") {
+TEST_CASE("a memory constraint excludes the sizes that need more than is allowed") {
   const auto broken = broken_by({.memory_bytes = 100, .memory_per_byte = 4}, {.memory_bytes = 500});
   REQUIRE(broken.size() == 1);
   CHECK(broken[0].largest_bytes == 100);
@@ -35,7 +35,7 @@ TEST_CASE("memory forbids the sizes that need more than is allowed") {
   CHECK(broken_by({.relative_error = 1, .memory_bytes = 501}, {.relative_error = 0, .memory_bytes = 500}).size() == 2);
 }
 
-TEST_CASE("what is no number is as bad as can be") {
+TEST_CASE("a demand that is NaN or a negative error counts as the worst possible") {
   const double nan = std::nan("");
   CHECK(broken_by({.relative_error = nan}, {.relative_error = 1}).size() == 1);
   CHECK(broken_by({.relative_error = -1}, {.relative_error = 1}).size() == 1);

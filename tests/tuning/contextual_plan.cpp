@@ -22,14 +22,14 @@ std::vector<std::size_t> all_of(contextual_plan& plan) {
 
 }  // namespace
 
-TEST_CASE("grouped trials run all of one config before the next, interleaved ones take turns") {
+TEST_CASE("grouped trials finish one config before the next, and interleaved trials take turns") {
   contextual_plan grouped(3, {.iterations = 2});
   CHECK(all_of(grouped) == std::vector<std::size_t>{0, 0, 1, 1, 2, 2});
   contextual_plan interleaved(3, {.iterations = 2, .order = contextual_order::interleaved});
   CHECK(all_of(interleaved) == std::vector<std::size_t>{0, 1, 2, 0, 1, 2});
 }
 
-TEST_CASE("warm-ups come before the iterations of their config and count for nothing") {
+TEST_CASE("warm-ups precede the iterations of their config and do not count") {
   contextual_plan plan(2, {.iterations = 2, .warm_ups = 1});
   std::vector<trial> first;
   for (int i = 0; i < 3; ++i) first.push_back(*plan.next());
@@ -44,7 +44,7 @@ TEST_CASE("warm-ups come before the iterations of their config and count for not
   CHECK(plan.average_ns(0) == 20);
 }
 
-TEST_CASE("a plan is finished once all of its trials have ended, in any order, with a time or without") {
+TEST_CASE("a plan is finished once all its trials have ended, in any order, with a time or without") {
   contextual_plan plan(2, {.iterations = 1});
   const auto first = plan.next();
   const auto second = plan.next();
@@ -58,7 +58,7 @@ TEST_CASE("a plan is finished once all of its trials have ended, in any order, w
   CHECK(std::isinf(plan.average_ns(1)));
 }
 
-TEST_CASE("a config that was dropped keeps its places, has no time, and the first that is left stands in for it") {
+TEST_CASE("a dropped config keeps its places without a time, and the first remaining config stands in for it") {
   contextual_plan plan(3, {.iterations = 1});
   plan.drop(0);
   CHECK(plan.dropped(0));

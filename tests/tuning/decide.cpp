@@ -27,7 +27,7 @@ using times = std::vector<aggregate>;
 
 }  // namespace
 
-TEST_CASE("the fastest wins, with a sentence and the evidence") {
+TEST_CASE("the fastest candidate wins, with a sentence and the evidence") {
   const times measured{took(1.63e6), took(2e6), took(1.2e6)};
   const decision d = decide(measured);
   CHECK(d.winner == 2);
@@ -36,21 +36,21 @@ TEST_CASE("the fastest wins, with a sentence and the evidence") {
   CHECK(d.evidence == measured);
 }
 
-TEST_CASE("the sentence calls configs by their names") {
+TEST_CASE("a decision's sentence calls configs by their names") {
   const std::vector<std::string> names{"direct", "chunked(chunk_bytes=262144 in_flight=4)"};
   CHECK(decide(times{took(2000), took(1000)}, {.names = names}).sentence ==
         "chunked(chunk_bytes=262144 in_flight=4) at 1 us is the fastest; the default takes 2 us, and 60 ns would be "
         "noise");
 }
 
-TEST_CASE("a default that is fastest stays") {
+TEST_CASE("a default that is the fastest stays") {
   const decision d = decide(times{took(100), took(150)});
   CHECK(d.winner == 0);
   CHECK(d.reason == decision_reason::default_is_fastest);
   CHECK(d.sentence == "the default is the fastest: the default at 100 ns; the next best is candidate 1 at 150 ns");
 }
 
-TEST_CASE("within noise of the default the default stays") {
+TEST_CASE("the default stays if no candidate is faster by more than noise") {
   CHECK(decide(times{took(100), took(97.5)}).winner == 0);
   CHECK(decide(times{took(100), took(97.5)}).reason == decision_reason::within_noise_of_default);
   CHECK(
@@ -61,20 +61,20 @@ TEST_CASE("within noise of the default the default stays") {
   CHECK(decide(times{took(100), took(96.5)}, {.relative_noise = 0.05}).winner == 0);
 }
 
-TEST_CASE("times that scatter need to be further apart") {
+TEST_CASE("times that scatter must be further apart to beat the default") {
   CHECK(decide(times{took(100, 5, 0), took(90, 5, 0)}).winner == 1);
   CHECK(decide(times{took(100, 5, 10), took(90, 5, 10)}).winner == 0);
   CHECK(decide(times{took(100, 500, 10), took(90, 500, 10)}).winner == 1);
   CHECK(decide(times{took(100, 5, 10), took(90, 5, 10)}, {.spread_factor = 0}).winner == 1);
 }
 
-TEST_CASE("within noise of each other the first in merged order is taken") {
+TEST_CASE("among candidates within noise of each other the first in merged order wins") {
   const decision d = decide(times{took(200), took(150), took(101), took(100), took(99)});
   CHECK(d.winner == 2);
   CHECK(d.reason == decision_reason::first_within_noise);
 }
 
-TEST_CASE("what times scatter by keeps the default, and makes no equals of those that are faster") {
+TEST_CASE("scatter keeps the default, but does not make faster candidates equal; clock errors do") {
   const times scattered{took(1000, 4, 10), took(133, 4, 30), took(100, 4, 30)};
   CHECK(decide(scattered).winner == 2);
   CHECK(decide(times{took(133, 4, 30), took(100, 4, 30)}).winner == 0);
@@ -83,12 +83,12 @@ TEST_CASE("what times scatter by keeps the default, and makes no equals of those
   CHECK(decide(far_apart).winner == 1);
 }
 
-TEST_CASE("the first among equals must itself beat the default") {
+TEST_CASE("the first of equal candidates wins only if it beats the default itself") {
   // 98 is within noise of the fastest (95.5) and of the default.
   CHECK(decide(times{took(100), took(98), took(95.5)}).winner == 2);
 }
 
-TEST_CASE("infinity never wins, and neither does a zero or a time that is no number") {
+TEST_CASE("a failed candidate never wins, nor does a time that is infinite, zero, negative or NaN") {
   CHECK(decide(times{took(100), failed(), took(50)}).winner == 2);
   aggregate failed_with_a_time = took(1);
   failed_with_a_time.status = aggregate_status::failed;
@@ -99,13 +99,13 @@ TEST_CASE("infinity never wins, and neither does a zero or a time that is no num
   CHECK(decide(times{took(100), took(infinite_ns)}).winner == 0);
 }
 
-TEST_CASE("when the default cannot be measured the best of the others wins") {
+TEST_CASE("the best of the other candidates wins if the default cannot be measured") {
   const decision d = decide(times{failed(), took(100), took(50)});
   CHECK(d.winner == 2);
   CHECK(d.sentence.find("the default could not be measured (failed)") != std::string::npos);
 }
 
-TEST_CASE("with nothing measured the old config stays, and the reason says so") {
+TEST_CASE("if nothing was measured the current config stays, and the reason says so") {
   const times all_failed{failed("rank 1 failed in invocation 3"), failed(), failed()};
   const decision d = decide(all_failed, {.current = 2});
   CHECK(d.winner == 2);
@@ -116,7 +116,7 @@ TEST_CASE("with nothing measured the old config stays, and the reason says so") 
   CHECK(decide(all_failed, {.current = 99}).winner == 0);
 }
 
-TEST_CASE("a constraint filters before time decides") {
+TEST_CASE("a constraint excludes candidates before times decide") {
   const std::vector<std::size_t> inaccurate{2};
   CHECK(decide(times{took(100), took(80), took(10)}, {.excluded = inaccurate}).winner == 1);
   const std::vector<std::size_t> all{1, 2};
@@ -126,12 +126,12 @@ TEST_CASE("a constraint filters before time decides") {
   CHECK(decide(times{failed(), failed(), failed()}, {.current = 2, .excluded = inaccurate}).winner == 0);
 }
 
-TEST_CASE("a default alone is decided at once, and no candidate at all is misuse") {
+TEST_CASE("a default alone is decided at once, and an empty list of candidates is an error") {
   CHECK(decide(times{took(100)}).reason == decision_reason::only_default);
   CHECK_THROWS_AS(decide({}), invalid);
 }
 
-TEST_CASE("the winner is always measured and never clearly slower than the default") {
+TEST_CASE("the winner is always measured and never slower than a measured default") {
   testing::generator random(17);
   for (int i = 0; i < 5000; ++i) {
     times all;
@@ -147,7 +147,7 @@ TEST_CASE("the winner is always measured and never clearly slower than the defau
   }
 }
 
-TEST_CASE("a decision says how well founded it is") {
+TEST_CASE("a decision states how well founded it is") {
   const auto took = [](double time_ns, std::size_t count, double spread_ns, double slowest_ns = 0) {
     aggregate a{time_ns, spread_ns, count, aggregate_status::measured, {}};
     a.fastest_ns = time_ns - spread_ns;

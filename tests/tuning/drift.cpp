@@ -14,7 +14,7 @@ aggregate burst(double time_ns, double spread_ns = 0) {
 
 }  // namespace
 
-TEST_CASE("a change that lasts is one, up or down, and a shorter one is none") {
+TEST_CASE("only a lasting change counts as drift, up or down") {
   for (const double other : {160.0, 70.0}) {
     drift_detector d;
     d.decided(100);
@@ -28,7 +28,7 @@ TEST_CASE("a change that lasts is one, up or down, and a shorter one is none") {
   }
 }
 
-TEST_CASE("half as long and twice as long are equal changes, and opposite ones do not add up") {
+TEST_CASE("halved and doubled times count as equal changes, and opposite changes do not add up") {
   drift_detector d({.threshold = 0.9});
   d.decided(100);
   for (int i = 0; i < 2; ++i) {
@@ -39,7 +39,7 @@ TEST_CASE("half as long and twice as long are equal changes, and opposite ones d
   }
 }
 
-TEST_CASE("between half the threshold and the whole nothing is begun and nothing is forgotten") {
+TEST_CASE("a burst between half the threshold and the threshold neither starts nor resets the count") {
   drift_detector d;
   d.decided(100);
   CHECK(d.add(burst(120)) == drift::steady);
@@ -49,7 +49,7 @@ TEST_CASE("between half the threshold and the whole nothing is begun and nothing
   CHECK(d.add(burst(140)) == drift::changed);
 }
 
-TEST_CASE("a difference that a burst's own scatter explains is none, nor is what was not measured") {
+TEST_CASE("a difference within a burst's own scatter is no drift, and an unmeasured burst is ignored") {
   drift_detector d;
   d.decided(100);
   for (int i = 0; i < 10; ++i) {
@@ -58,7 +58,7 @@ TEST_CASE("a difference that a burst's own scatter explains is none, nor is what
   }
 }
 
-TEST_CASE("where nobody knows what was usual, the first bursts say it") {
+TEST_CASE("without a known reference time, the first bursts define it") {
   drift_detector d;
   d.decided(0);
   CHECK(d.add(burst(90)) == drift::learning);
@@ -69,7 +69,7 @@ TEST_CASE("where nobody knows what was usual, the first bursts say it") {
   CHECK(d.add(burst(200)) == drift::changed);
 }
 
-TEST_CASE("noise of a fifth, and every tenth time ten times as long, is no change in a hundred thousand bursts") {
+TEST_CASE("noise of 20 %, with every tenth time ten times as long, is no change in a hundred thousand bursts") {
   testing::generator random(3);
   drift_detector d;
   d.decided(100);

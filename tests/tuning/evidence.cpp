@@ -6,7 +6,7 @@
 
 using namespace parley::tuning;
 
-TEST_CASE("each participant's own times are kept beside what is charged to the candidate") {
+TEST_CASE("measured_by_each returns the median and status of each participant's own times") {
   constexpr std::uint64_t config = 9;
   const std::vector<std::uint32_t> ranks{0, 1, 2};
   const std::vector<std::uint64_t> timed{4, 6, 8};
@@ -27,7 +27,7 @@ TEST_CASE("each participant's own times are kept beside what is charged to the c
         aggregate_status::mismatched);
 }
 
-TEST_CASE("of what was under way together a participant has seen the span, of which each invocation takes a share") {
+TEST_CASE("for invocations in flight together, a participant's time is their span divided by their number") {
   constexpr std::uint64_t config = 9;
   const std::vector<std::uint32_t> ranks{0, 1};
   const std::vector<std::uint64_t> timed{4, 5, 8}, joined{5};

@@ -82,14 +82,14 @@ TEST_CASE("rounds are interleaved: A B C A B C") {
   CHECK(round_of(plan) == indexes{0, 1, 2, 0, 1, 2});
 }
 
-TEST_CASE("repetitions in pairs are mirrored, and begin with another one each time: A B C C B A, B C A A C B") {
+TEST_CASE("pairs of repetitions are mirrored, and each round begins with another candidate: A B C C B A, B C A A C B") {
   halving_plan plan(3, {.probe_repetitions = 2, .repetitions = 2});
   CHECK(round_of(plan) == indexes{0, 1, 2, 2, 1, 0});
   plan.complete_round(std::vector{took(100, 2, 30), took(100, 2, 30), took(100, 2, 30)});
   CHECK(round_of(plan) == indexes{1, 2, 0, 0, 2, 1});
 }
 
-TEST_CASE("what every second message meets, such as that it ends with the one before it, every candidate meets") {
+TEST_CASE("an effect on every second call meets all candidates equally, and the fastest still wins") {
   for (std::size_t candidates : {2, 3, 4, 5}) {
     CAPTURE(candidates);
     halving_plan plan(candidates, {.probe_repetitions = 2, .repetitions = 2});
@@ -113,7 +113,7 @@ TEST_CASE("a default alone needs no trials") {
   CHECK_FALSE(halving_plan(1).next());
 }
 
-TEST_CASE("nobody is dropped on one repetition, however long it took") {
+TEST_CASE("one repetition drops a candidate only if it failed, however long it took") {
   halving_plan plan(4);
   round_of(plan);
   plan.complete_round(std::vector{took(100), failed(), took(100'000), took(140)});
@@ -121,14 +121,14 @@ TEST_CASE("nobody is dropped on one repetition, however long it took") {
   CHECK(round_of(plan) == indexes{0, 2, 3});
 }
 
-TEST_CASE("a probe of two repetitions drops what failed or is hopeless, and nothing else") {
+TEST_CASE("a probe of two repetitions drops only candidates that failed, or are hopelessly slow") {
   halving_plan plan(5, {.probe_repetitions = 2});
   round_of(plan);
   plan.complete_round(std::vector{took(100, 2, 15), failed(), took(400, 2, 15), took(280, 2, 60), took(140, 2, 20)});
   CHECK(plan.survivors() == indexes{0, 3, 4});
 }
 
-TEST_CASE("who was dropped on few repetitions, while a machine did something else now and then, is looked at again") {
+TEST_CASE("a candidate that was dropped on few repetitions is tried again, if the machine was disturbed") {
   const auto with_extremes = [](aggregate a, double fastest_ns, double slowest_ns) {
     a.fastest_ns = fastest_ns;
     a.slowest_ns = slowest_ns;
@@ -141,17 +141,17 @@ TEST_CASE("who was dropped on few repetitions, while a machine did something els
   round_of(plan);
   plan.complete_round(std::vector{took(100), took(400), took(50)});
   CHECK(round_of(plan) == indexes{0, 1, 2});
-  SUBCASE("with as many repetitions as are thorough, beside those that are left") {
+  SUBCASE("with thorough repetitions, together with the remaining candidates") {
     plan.complete_round(std::vector{steady_default, unlucky, disturbed});
     CHECK_FALSE(plan.finished());
     indexes wanted{0};  // the default once, because another config surely beats it
     for (int i = 0; i < 5; ++i) wanted.insert(wanted.end(), {1, 2});
     CHECK(round_of(plan) == wanted);
-    SUBCASE("and comes back") {
+    SUBCASE("and returns") {
       plan.complete_round(std::vector{took(100, 9, 2), took(40, 7, 1), disturbed});
       CHECK(plan.survivors() == indexes{0, 1});
     }
-    SUBCASE("and stays dropped, for good") {
+    SUBCASE("and stays dropped for good") {
       plan.complete_round(std::vector{took(100, 9, 2), took(390, 7, 1), disturbed});
       CHECK(plan.survivors() == indexes{0, 2});
       while (!plan.finished()) {
@@ -161,13 +161,14 @@ TEST_CASE("who was dropped on few repetitions, while a machine did something els
       }
     }
   }
-  SUBCASE("and not where nothing disturbed anybody") {
+  SUBCASE("but not if nothing was disturbed") {
     plan.complete_round(std::vector{steady_default, unlucky, took(50, 7, 1)});
     CHECK(plan.finished());
   }
 }
 
-TEST_CASE("later rounds double the repetitions, and keep the better half of what chance does not tell apart") {
+TEST_CASE(
+    "later rounds double the repetitions, and keep the better half of candidates that chance does not tell apart") {
   halving_plan plan(9);
   std::vector<aggregate> times;
   for (int i = 0; i < 9; ++i) times.push_back(took(100 - 5.0 * i, 2, 30));
@@ -190,7 +191,7 @@ TEST_CASE("later rounds double the repetitions, and keep the better half of what
   CHECK(plan.survivors() == indexes{0, 7, 8});  // the two are too close, so the plan does not guess between them
 }
 
-TEST_CASE("a default that is surely slower than another is repeated once a round, and no more") {
+TEST_CASE("a default that is surely slower than another candidate is repeated only once a round") {
   halving_plan plan(3);
   const std::vector<aggregate> times{took(300, 4, 1), took(101, 4, 8), took(100, 4, 8)};
   for (int round = 0; round < 2; ++round) {
@@ -200,7 +201,7 @@ TEST_CASE("a default that is surely slower than another is repeated once a round
   CHECK(round_of(plan) == indexes{0, 1, 2, 1, 2});
 }
 
-TEST_CASE("a campaign goes on until what it would choose is known to be as good as the others, within noise") {
+TEST_CASE("a campaign continues until its choice is known to be as good as the others, within noise") {
   const auto ended_with = [](const std::vector<aggregate>& times) {
     halving_plan plan(times.size());
     for (int round = 0; round < 2; ++round) {
@@ -217,7 +218,7 @@ TEST_CASE("a campaign goes on until what it would choose is known to be as good 
   CHECK(ended_with({took(100, 7, 0.1), took(96, 7, 0.1)}));    // the default is surely not chosen
 }
 
-TEST_CASE("what clocks may be off by keeps no campaign going, as repetitions do not make it less") {
+TEST_CASE("clock errors do not prolong a campaign, because repetitions do not reduce them") {
   std::vector<aggregate> times{took(100, 2), took(140, 2), took(80, 2)};
   for (aggregate& a : times) a.clock_error_ns = 50;
   halving_plan plan(3);
@@ -228,7 +229,7 @@ TEST_CASE("what clocks may be off by keeps no campaign going, as repetitions do 
   CHECK(plan.finished());
 }
 
-TEST_CASE("times that hardly scatter tell losers apart after two repetitions") {
+TEST_CASE("times with little scatter tell losers apart after two repetitions") {
   halving_plan plan(6);
   const std::vector<aggregate> times{took(100, 2),     took(140, 2),       took(104, 2, 0.1),
                                      took(90, 2, 0.1), took(93.5, 2, 0.1), took(102, 2)};
@@ -241,7 +242,7 @@ TEST_CASE("times that hardly scatter tell losers apart after two repetitions") {
   CHECK(plan.finished());  // config 3 surely beats the default, so more trials cannot change the decision
 }
 
-TEST_CASE("times that scatter keep in the race what may still win") {
+TEST_CASE("candidates that may still win stay while times scatter") {
   halving_plan plan(4);
   const std::vector<aggregate> times{took(100, 2, 10), took(120, 2, 10), took(101, 2, 10), took(160, 2, 1)};
   for (int round = 0; round < 2; ++round) {
@@ -252,7 +253,8 @@ TEST_CASE("times that scatter keep in the race what may still win") {
   CHECK_FALSE(plan.finished());
 }
 
-TEST_CASE("what is surely not better than one before it leaves: the default first, then the merged order") {
+TEST_CASE(
+    "a candidate that is surely no better than an earlier one is dropped: the default first, then the merged order") {
   const auto after_two_rounds = [](const std::vector<aggregate>& times) {
     halving_plan plan(times.size());
     for (int round = 0; round < 2; ++round) {
@@ -267,7 +269,7 @@ TEST_CASE("what is surely not better than one before it leaves: the default firs
   CHECK(after_two_rounds({failed(), took(81, 2), took(80, 2)}) == indexes{0, 1});
 }
 
-TEST_CASE("a difference that clocks may have made drops nobody") {
+TEST_CASE("a difference that clock errors may explain drops no candidate") {
   std::vector<aggregate> times{took(100, 2), took(140, 2), took(80, 2)};
   for (aggregate& a : times) a.clock_error_ns = 50;
   halving_plan plan(3);
@@ -278,7 +280,7 @@ TEST_CASE("a difference that clocks may have made drops nobody") {
   CHECK(plan.survivors() == indexes{0, 1, 2});
 }
 
-TEST_CASE("what is hopelessly slower is dropped beyond the half, and what may be noise is not") {
+TEST_CASE("a hopelessly slow candidate is dropped even if all may stay, and one that may be slow by noise is kept") {
   halving_plan plan(4, {.keep_fraction = 1});
   const std::vector<aggregate> times{took(100, 3, 20), took(191, 3, 40), took(200, 3, 60), took(149, 3, 40)};
   for (int round = 0; round < 2; ++round) {
@@ -288,7 +290,7 @@ TEST_CASE("what is hopelessly slower is dropped beyond the half, and what may be
   CHECK(plan.survivors() == indexes{0, 2, 3});
 }
 
-TEST_CASE("among equals the first in merged order stays") {
+TEST_CASE("among equal candidates the first in merged order stay") {
   halving_plan plan(5);
   const std::vector<aggregate> times{took(200), took(102), took(100), took(101), took(101)};
   for (int round = 0; round < 4; ++round) {
@@ -357,7 +359,7 @@ TEST_CASE("a round cannot be completed early or with too few aggregates") {
   CHECK_FALSE(plan.next());
 }
 
-TEST_CASE("trials may cost 5 % of wall time") {
+TEST_CASE("trials may cost at most 5 % of wall time") {
   const halving_plan plan(2);
   CHECK(plan.may_continue(0, 0));
   CHECK(plan.may_continue(-100, 0));
@@ -369,7 +371,7 @@ TEST_CASE("trials may cost 5 % of wall time") {
   CHECK_FALSE(plan.may_continue(INT64_MAX, INT64_MAX, INT64_MAX));
 }
 
-TEST_CASE("every campaign ends, whatever is reported") {
+TEST_CASE("every campaign ends, whatever times are reported") {
   testing::generator random(13);
   for (int i = 0; i < 500; ++i) {
     const std::size_t candidates = 1 + random.below(20);
@@ -389,7 +391,7 @@ TEST_CASE("every campaign ends, whatever is reported") {
   }
 }
 
-TEST_CASE("8 configs, one of them 100 times slower: the best wins for the price of few slow trials") {
+TEST_CASE("one of the two best of 8 configs wins, and the config that is 100 times slower is tried only twice") {
   const std::vector<double> truth{1000, 900, 1400, 100000, 700, 2500, 1100, 690};
   std::size_t long_ones = 0;  // searches in which the two configs that are 1.4 % apart seem further apart
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
@@ -404,7 +406,7 @@ TEST_CASE("8 configs, one of them 100 times slower: the best wins for the price 
   CHECK(long_ones <= 150);
 }
 
-TEST_CASE("under 3 % noise the chosen config is within noise of the best, after a few trials each") {
+TEST_CASE("under 3 % noise the chosen config is within 3 % of the best in 95 % of searches, after few trials each") {
   constexpr std::size_t searches = 500;
   std::vector<double> regrets;
   std::size_t trials = 0;
@@ -427,7 +429,7 @@ TEST_CASE("under 3 % noise the chosen config is within noise of the best, after 
   CHECK_MESSAGE(trials <= 40 * searches, trials);
 }
 
-TEST_CASE("20 keys on 4 ranks with 3 % noise: the ranks agree on every decision") {
+TEST_CASE("4 ranks agree on every decision for 20 keys with 3 % noise") {
   std::size_t disagreements = 0;
   for (std::uint64_t key = 0; key < 20; ++key) {
     testing::generator random(1000 + key);
@@ -462,7 +464,7 @@ TEST_CASE("20 keys on 4 ranks with 3 % noise: the ranks agree on every decision"
   CHECK(disagreements == 0);
 }
 
-TEST_CASE("a candidate is repeated at most so often and for at most so long, but always once") {
+TEST_CASE("a candidate is repeated at most maximum_in_all times and for maximum_ns, but always once") {
   const auto repetitions = [](const plan_options& o) {
     halving_plan plan(2, o);
     std::size_t of_each = 0;

@@ -42,7 +42,7 @@ outcome_of run_all(kernel_plan& trials, const model& m) {
 
 }  // namespace
 
-TEST_CASE("a kernel's candidates are probed, checked, warmed up and timed, one after the other") {
+TEST_CASE("each candidate of a kernel is probed, checked, warmed up and timed before the next one") {
   settings s;
   s.max_warmup_iterations = 2;
   s.max_tuning_iterations = 4;
@@ -65,7 +65,7 @@ TEST_CASE("a kernel's candidates are probed, checked, warmed up and timed, one a
   CHECK(trials.timed_runs() == 8);
 }
 
-TEST_CASE("a hopeless candidate costs its probe and no more") {
+TEST_CASE("a hopeless candidate costs only its probe") {
   kernel_plan trials(3, settings{}, kernel_plan::checks::against_default);
   const auto all = run_all(trials, {{1e6, 2.1e6, 0.9e6}});
   CHECK(all.runs.at({1, act::probe}) == kernel_plan::probing_runs);
@@ -75,7 +75,7 @@ TEST_CASE("a hopeless candidate costs its probe and no more") {
   CHECK(all.best.winner == 2);
 }
 
-TEST_CASE("the duration bounds all that follows a candidate's first run") {
+TEST_CASE("the duration limits everything after a candidate's first run") {
   const auto runs = [](std::uint32_t duration_ms, std::uint32_t warm_ups, double takes_ns) {
     settings s;
     s.max_tuning_duration_ms = duration_ms;
@@ -94,7 +94,7 @@ TEST_CASE("the duration bounds all that follows a candidate's first run") {
   CHECK(runs(0, 0, 1e3) == 2);
 }
 
-TEST_CASE("a first run that takes long does not decide: the one after it counts") {
+TEST_CASE("a slow first run does not decide: the run after it counts") {
   settings s;
   s.max_tuning_duration_ms = 30;
   kernel_plan trials(2, s, kernel_plan::checks::none);
@@ -119,7 +119,7 @@ TEST_CASE("a candidate is timed min(iterations, duration / estimate) times, and 
   CHECK(timed_runs(2147483647, 1, 1e3) == 998);
 }
 
-TEST_CASE("a warm-up limit of 0 limits nothing, and two of them ask for none") {
+TEST_CASE("a warm-up limit of 0 is no limit, and two limits of 0 mean no warm-up") {
   const auto warm_ups = [](std::uint32_t iterations, std::uint32_t duration_ms) {
     settings s;
     s.max_warmup_iterations = iterations;
@@ -136,7 +136,7 @@ TEST_CASE("a warm-up limit of 0 limits nothing, and two of them ask for none") {
   CHECK(warm_ups(3, 5) == 3);
 }
 
-TEST_CASE("what throws or is wrong has no time, however fast it was, and says why") {
+TEST_CASE("a candidate that throws or is wrong has no time, however fast it was, and gives the reason") {
   for (const act where : {act::probe, act::check, act::timed}) {
     kernel_plan trials(2, settings{}, kernel_plan::checks::against_default);
     const auto all = run_all(trials, {{1e6, 1e3}, {{1, where}}});
@@ -147,7 +147,7 @@ TEST_CASE("what throws or is wrong has no time, however fast it was, and says wh
   }
 }
 
-TEST_CASE("what is left out is never run, and within noise the default stays") {
+TEST_CASE("a dropped candidate is never run, and within noise the default stays") {
   kernel_plan trials(3, settings{}, kernel_plan::checks::none);
   trials.drop(1, "family simd is switched off");
   const auto all = run_all(trials, {{1e6, 1e3, 0.99e6}});
@@ -171,7 +171,7 @@ TEST_CASE("a kernel's key has one text, whatever the order of its parameters") {
   CHECK_FALSE(a.hash() == kernel_key{{"m", m + 1}, {"dtype", "f32"}}.hash());
 }
 
-TEST_CASE("a key that a results line cannot hold is refused in words") {
+TEST_CASE("a key that a results line cannot hold is refused") {
   const std::uint64_t m = 64;
   CHECK(parameters_text({{"m", m}, {"m", m}}).reason().kind == fault::duplicate);
   CHECK_FALSE(parameters_text({{"m,n", m}}));

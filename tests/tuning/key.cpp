@@ -19,7 +19,7 @@ TEST_CASE("sizes share a bucket up to the next power of two") {
   CHECK(size_bucket::of(~std::uint64_t{0}).largest_bytes() == std::uint64_t{1} << 63U);
 }
 
-TEST_CASE("every bucket's bounds lie in it, and what is next to them outside") {
+TEST_CASE("every bucket contains its bounds, and not their neighbours") {
   std::uint64_t last = 0;
   for (unsigned shift = 0; shift < 63; ++shift) {
     const size_bucket b = size_bucket::of(std::uint64_t{1} << shift);
@@ -51,7 +51,7 @@ TEST_CASE("every key reads back as itself") {
   }
 }
 
-TEST_CASE("text that is no key is a problem") {
+TEST_CASE("text that is no key is refused") {
   CHECK_FALSE(parse_key("activations", ""));
   CHECK_FALSE(parse_key("activations", "bf16"));
   CHECK_FALSE(parse_key("activations", "3MiB_bf16"));

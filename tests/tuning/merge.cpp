@@ -34,7 +34,7 @@ using texts = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("what both sides have is assignable, in the participants' order") {
+TEST_CASE("configs that both sides have become candidates, in the participants' order") {
   const auto all = merge({offer_of(1, "receiver", {plain("direct"), plain("c"), plain("b"), plain("a")}),
                           offer_of(0, "sender", {plain("direct"), plain("a"), plain("b"), plain("x")})});
   REQUIRE(all);
@@ -50,7 +50,7 @@ TEST_CASE("what both sides have is assignable, in the participants' order") {
   CHECK_FALSE(all->participants[1].available.test(3));
 }
 
-TEST_CASE("a config that one role lacks is no candidate, however fast the other finds it") {
+TEST_CASE("a config that one role lacks is no candidate, however fast it is for the other role") {
   const auto all =
       merge({offer_of(0, "sender", {plain("direct")}), offer_of(1, "receiver", {plain("direct"), plain("chunked")})});
   CHECK(ids(all.value()) == texts{"direct"});
@@ -65,7 +65,7 @@ TEST_CASE("a config that one role lacks is no candidate, however fast the other 
   CHECK(decide(times).winner == 0);
 }
 
-TEST_CASE("two configs of one digest are both left out, and the others are paired") {
+TEST_CASE("two configs with one digest are both excluded, and the other configs are paired") {
   // Found by search: both values leave FNV-1a in one state, so both configs have one digest.
   const config_identity ours{"salted", {{"salt", "nhLBBMn-HTJ"}}, "w", 1};
   const config_identity theirs{"salted", {{"salt", "6iDp8QsCDrH"}}, "w", 1};
@@ -93,7 +93,7 @@ TEST_CASE("two configs of one digest are both left out, and the others are paire
   CHECK(catalogue::make({plain("direct"), ours, theirs}).reason().kind == fault::digest_collision);
 }
 
-TEST_CASE("configs are paired by what they are, not by their place in a list") {
+TEST_CASE("configs are paired by their identity, not by their place in a list") {
   const auto all = merge({offer_of(0, "sender", {plain("direct"), plain("a"), plain("b"), plain("c")}),
                           offer_of(1, "receiver", {plain("direct"), plain("c"), plain("b"), plain("a")})});
   CHECK(ids(all.value()) == texts{"direct", "a", "b", "c"});
@@ -102,7 +102,7 @@ TEST_CASE("configs are paired by what they are, not by their place in a list") {
   }
 }
 
-TEST_CASE("an unavailable config is no candidate, and the default is one whatever its bit says") {
+TEST_CASE("an unavailable config is no candidate, and the default is one even if it is marked unavailable") {
   offer sender = offer_of(0, "sender", {plain("direct"), plain("a"), plain("b")});
   sender.available.clear(0);
   sender.available.clear(1);
@@ -110,7 +110,7 @@ TEST_CASE("an unavailable config is no candidate, and the default is one whateve
   CHECK(ids(all.value()) == texts{"direct", "b"});
 }
 
-TEST_CASE("one name with two wire classes or two ABIs is two configs") {
+TEST_CASE("configs with one name but different wire classes or ABIs are different configs") {
   config_identity newer = plain("a");
   newer.abi = 2;
   const auto all = merge({offer_of(0, "sender", {plain("direct"), plain("a"), plain("b", "w1")}),
@@ -119,7 +119,7 @@ TEST_CASE("one name with two wire classes or two ABIs is two configs") {
   CHECK(all->configs.size() == 5);
 }
 
-TEST_CASE("nothing in common is said with each rank's configs") {
+TEST_CASE("a merge without a common config lists each rank's configs") {
   const auto all = merge({offer_of(0, "sender", {plain("direct"), plain("put")}),
                           offer_of(3, "receiver", {plain("direct"), plain("get")})});
   CHECK(
@@ -157,7 +157,7 @@ TEST_CASE("the order in which offers arrive changes nothing") {
   }
 }
 
-TEST_CASE("candidates are found by digest and by text, and equal merges have equal hashes") {
+TEST_CASE("candidates are found by digest and by text, and different merges have different hashes") {
   const auto all = merge(
       {offer_of(0, "sender", {plain("direct"), plain("a")}), offer_of(1, "receiver", {plain("direct"), plain("a")})});
   CHECK(all->find_candidate("a") == 1);
@@ -168,7 +168,7 @@ TEST_CASE("candidates are found by digest and by text, and equal merges have equ
   CHECK(all->hash() != other->hash());
 }
 
-TEST_CASE("wire classes of a role are those that all of its ranks speak") {
+TEST_CASE("a role's wire classes are those that all of its ranks speak") {
   const auto all = merge({offer_of(0, "leader", {plain("direct", "am"), plain("p", "put")}),
                           offer_of(1, "worker", {plain("direct", "am"), plain("g", "get"), plain("p", "put")}),
                           offer_of(2, "worker", {plain("direct", "am"), plain("g", "get")})});
@@ -177,7 +177,7 @@ TEST_CASE("wire classes of a role are those that all of its ranks speak") {
   CHECK(all->wire_classes("nobody").empty());
 }
 
-TEST_CASE("offers that contradict each other are a problem with rank, role and both values") {
+TEST_CASE("offers that contradict each other are refused, with rank, role and both values") {
   const auto defaults = merge({offer_of(0, "sender", {plain("direct")}), offer_of(1, "receiver", {plain("chunked")})});
   REQUIRE_FALSE(defaults);
   CHECK(defaults.reason().kind == fault::default_mismatch);
@@ -192,7 +192,7 @@ TEST_CASE("offers that contradict each other are a problem with rank, role and b
   CHECK(merge({short_bits}).reason().kind == fault::malformed);
 }
 
-TEST_CASE("rank % 3 on 4 ranks makes two senders into rank 1, and that is said") {
+TEST_CASE("check_roles reports that rank % 3 on 4 ranks makes two senders into rank 1") {
   std::vector<offer> offers;
   for (std::uint32_t rank : {0U, 1U, 3U})
     offers.push_back(offer_of(rank, rank % 3 == 0 ? "sender" : "receiver", {plain("direct")}));
@@ -213,7 +213,7 @@ TEST_CASE("disjoint pairs are legal, and an edge without a receiver is not") {
   CHECK(check_roles({}, edge));
 }
 
-TEST_CASE("with one wire class newer ranks run their faster variant, and that mixture is the candidate") {
+TEST_CASE("with one wire class newer ranks run their faster variant, and that mixture is a candidate") {
   const auto newer = {plain("nccl"), plain("cuda_graph"), plain("h100_optimized")};
   const auto older = {plain("nccl"), plain("cuda_graph")};
   const auto all =
@@ -228,7 +228,7 @@ TEST_CASE("with one wire class newer ranks run their faster variant, and that mi
   CHECK(decide(times).winner == 2);
 }
 
-TEST_CASE("with different wire classes all ranks run what all have") {
+TEST_CASE("with different wire classes only configs that all ranks have are candidates") {
   const auto newer = {plain("nccl", "ring"), plain("cuda_graph", "graph"), plain("h100_optimized", "tma")};
   const auto older = {plain("nccl", "ring"), plain("cuda_graph", "graph")};
   const auto all =
@@ -239,7 +239,7 @@ TEST_CASE("with different wire classes all ranks run what all have") {
   CHECK(decide(std::vector{aggregate_times(nccl), aggregate_times(graph)}).winner == 0);
 }
 
-TEST_CASE("a mixture that amounts to an earlier candidate is not tried twice") {
+TEST_CASE("a mixture that equals an earlier candidate is not tried twice") {
   const auto all = merge({offer_of(0, "s", {plain("d"), plain("a")}), offer_of(1, "r", {plain("d"), plain("b")})},
                          variants::wire_class);
   // a with d, and d with b, are new pairs, so both are candidates.
@@ -249,8 +249,8 @@ TEST_CASE("a mixture that amounts to an earlier candidate is not tried twice") {
   CHECK(ids(merge({lacks, offer_of(1, "r", {plain("d")})}, variants::wire_class).value()) == texts{"d"});
 }
 
-TEST_CASE("in the place of what it lacks a rank runs what it was the fastest with, the first of equals, wherever that "
-          "is listed") {
+TEST_CASE(
+    "a rank that lacks a config runs the fastest one that it has of the wire class, or the first within noise of it") {
   const auto newer = {plain("nccl"), plain("other", "else"), plain("graph"), plain("plain"), plain("h100_optimized")};
   const auto older = {plain("nccl"), plain("other", "else"), plain("graph"), plain("plain")};
   merged all =
@@ -284,7 +284,7 @@ TEST_CASE("in the place of what it lacks a rank runs what it was the fastest wit
   CHECK(all.find_candidate(made.digest) == 5);
 }
 
-TEST_CASE("a mixture of many ranks is found by its name where ranks with the same configs do alike") {
+TEST_CASE("a mixture of many ranks is found by its name if ranks with the same configs run the same variant") {
   std::vector<offer> offers;
   for (std::uint32_t rank = 0; rank < 64; ++rank) {
     std::vector<config_identity> own{plain("nccl"), plain("graph"), plain("plain")};
@@ -302,7 +302,7 @@ TEST_CASE("a mixture of many ranks is found by its name where ranks with the sam
   CHECK_FALSE(all.find_mixture(all.mixture(3, each).id));
 }
 
-TEST_CASE("of catalogues that have nothing but a wire class in common no more than one catalogue's worth is tried") {
+TEST_CASE("catalogues that share only a wire class give no more candidates than one catalogue may hold") {
   const auto many = [](const std::string& kind) {
     std::vector<config_identity> all{plain("direct", "d")};
     for (std::size_t i = 1; i < limits::configs; ++i) all.push_back(plain(kind + std::to_string(i)));

@@ -34,7 +34,7 @@ using which = std::vector<std::size_t>;
 
 }  // namespace
 
-TEST_CASE("a participant whose variant failed gets its next one, until there is none that is not another candidate") {
+TEST_CASE("a failed variant is replaced by the participant's next one, until no new mixture is left") {
   merged all = of_two();
   REQUIRE(all.candidates.size() == 4);
   const candidate mixed = all.candidates[3];
@@ -49,7 +49,7 @@ TEST_CASE("a participant whose variant failed gets its next one, until there is 
   CHECK(m.replace_failed(all, {{}, {}}).empty());
 }
 
-TEST_CASE("what failed everywhere it could run is left as it is") {
+TEST_CASE("a candidate that failed on all ranks is left unchanged") {
   merged all = of_two();
   mixtures m;
   const std::uint64_t a = all.candidates[1].digest;
@@ -58,7 +58,7 @@ TEST_CASE("what failed everywhere it could run is left as it is") {
   CHECK(all.candidates[1].variants == which{1, 1});
 }
 
-TEST_CASE("after trials each rank runs in the place of what it lacks what it took the least time with, and works") {
+TEST_CASE("after trials, each rank replaces a config that it lacks by its fastest one that works") {
   const auto took = [](std::size_t place, std::size_t config) {
     const double of_rank_1[] = {10, 8, 5};
     return place == 0 ? 1.0 : config < 3 ? of_rank_1[config] : infinite_ns;
@@ -81,7 +81,7 @@ TEST_CASE("after trials each rank runs in the place of what it lacks what it too
   CHECK(failing.candidates.size() == 4);  // although `direct` is the fastest there
 }
 
-TEST_CASE("where nothing is a mixture, or its config was not measured, none is added") {
+TEST_CASE("no mixture is added if all ranks have all configs, or if the missing config was not measured") {
   const auto all_equal = [](std::size_t, std::size_t) { return 1.0; };
   merged alike = merge({offer_of(0, {plain("direct"), plain("a")}), offer_of(1, {plain("direct"), plain("a")})},
                        variants::wire_class)
@@ -96,7 +96,7 @@ TEST_CASE("where nothing is a mixture, or its config was not measured, none is a
   CHECK(all.candidates.size() == 4);
 }
 
-TEST_CASE("a mixture that a results file names is a candidate, if ranks can run it") {
+TEST_CASE("a mixture that a results file names becomes a candidate, if the ranks can run it") {
   merged all = of_two();
   const std::string name = all.mixture(3, {3, 2}).id;
   mixtures::add_named(all, {"a", "new;mixture=1", name});

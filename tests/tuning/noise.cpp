@@ -19,7 +19,7 @@ aggregate took(double time_ns, std::size_t count, double spread_ns = 0) {
 
 }  // namespace
 
-TEST_CASE("few repetitions show the deviation that many show") {
+TEST_CASE("few repetitions show about the same deviation as many") {
   testing::generator random(7);
   for (const std::size_t count : {2U, 3U, 4U, 5U, 8U, 15U, 40U}) {
     double sum = 0;
@@ -36,7 +36,7 @@ TEST_CASE("few repetitions show the deviation that many show") {
   CHECK(median_error_ns(took(100, 1, 50)) == 0);
 }
 
-TEST_CASE("the scatter of a field is the middle one of its candidates', so that one outlier does not speak for all") {
+TEST_CASE("a field's scatter is the median of its candidates' scatters, so that one outlier does not decide") {
   const std::array<std::size_t, 4> all{0, 1, 2, 3};
   const std::vector<aggregate> field{took(100, 2, 1), took(200, 2, 2), took(100, 2, 90), took(100, 1)};
   const scatter pooled = scatter_of(field, all);
@@ -45,7 +45,7 @@ TEST_CASE("the scatter of a field is the middle one of its candidates', so that 
   CHECK(scatter_of(field, std::array<std::size_t, 1>{3}).degrees == 0);
 }
 
-TEST_CASE("nobody is told apart as long as nothing is known of the scatter") {
+TEST_CASE("no candidates are told apart while the scatter is unknown") {
   CHECK_FALSE(surely_slower(took(1e9, 1), took(1, 1), {}));
   CHECK_FALSE(surely_no_better(took(1e9, 1), took(1, 1), {}));
   CHECK(surely_slower(took(104, 2), took(100, 2), {.pooled = {0, 2}}));
@@ -54,7 +54,7 @@ TEST_CASE("nobody is told apart as long as nothing is known of the scatter") {
   CHECK_FALSE(surely_no_better(took(96, 2), took(100, 2), {.pooled = {0, 2}}));
 }
 
-TEST_CASE("more repetitions tell smaller differences apart, and fewer degrees of freedom only larger ones") {
+TEST_CASE("more repetitions separate smaller differences, and fewer degrees of freedom only larger ones") {
   const significance usual{.relative = 0.01, .pooled = {0.03, 20}};
   CHECK_FALSE(surely_slower(took(106, 2), took(100, 2), usual));
   CHECK(surely_slower(took(106, 8), took(100, 8), usual));
@@ -62,13 +62,13 @@ TEST_CASE("more repetitions tell smaller differences apart, and fewer degrees of
         significant_ns(took(100, 8), took(100, 8), {.relative = 0.01, .pooled = {0.03, 2}}));
 }
 
-TEST_CASE("a candidate that scatters more than its field gets the benefit of it") {
+TEST_CASE("a candidate that scatters more than its field needs a larger difference") {
   const significance usual{.pooled = {0.001, 20}};
   CHECK(surely_slower(took(120, 5, 0), took(100, 5, 0), usual));
   CHECK_FALSE(surely_slower(took(120, 5, 15), took(100, 5, 0), usual));
 }
 
-TEST_CASE("equal candidates are told apart by mistake in fewer than one comparison of fifty") {
+TEST_CASE("equal candidates are told apart by mistake in fewer than one of fifty comparisons") {
   testing::generator random(11);
   for (const std::size_t count : {2U, 4U, 8U}) {
     int mistakes = 0;
@@ -90,7 +90,7 @@ TEST_CASE("equal candidates are told apart by mistake in fewer than one comparis
   }
 }
 
-TEST_CASE("what clocks may be off by comes on top of chance") {
+TEST_CASE("clock errors add to the difference that chance requires") {
   aggregate a = took(120, 5), b = took(100, 5);
   const significance usual{.pooled = {0, 8}};
   CHECK(surely_slower(a, b, usual));

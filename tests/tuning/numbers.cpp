@@ -19,7 +19,7 @@ std::optional<unlike_number> compare(number_type t, const std::vector<T>& got, c
 
 }  // namespace
 
-TEST_CASE("numbers are close within both tolerances, and which one is not is named") {
+TEST_CASE("numbers are compared within both tolerances, and the first unlike element is named") {
   const std::vector<float> right{1, -1000, 0, 5};
   CHECK_FALSE(compare(number_type::f32, right, right));
   CHECK_FALSE(compare<float>(number_type::f32, {1.0009F, -1000.9F, 9e-6F, 5}, right));
@@ -30,7 +30,7 @@ TEST_CASE("numbers are close within both tolerances, and which one is not is nam
   CHECK(sentence({7, 3, 4}, within) == "element 7 is 3 where the default has 4 (atol 1e-05, rtol 0.001)");
 }
 
-TEST_CASE("a NaN is right where the default has one, an infinity where it has the same") {
+TEST_CASE("a NaN matches a NaN of the default, and an infinity matches only the same infinity") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double most = std::numeric_limits<double>::infinity();
   CHECK_FALSE(compare<double>(number_type::f64, {-nan, most}, {nan, most}));
@@ -39,7 +39,7 @@ TEST_CASE("a NaN is right where the default has one, an infinity where it has th
   CHECK(compare<double>(number_type::f64, {-most}, {most}));
 }
 
-TEST_CASE("integers and plain bytes are equal or wrong") {
+TEST_CASE("integers and plain bytes must be equal") {
   CHECK(compare<std::int64_t>(number_type::i64, {(1LL << 60U) + 1}, {1LL << 60U})->element == 0);
   CHECK(compare<std::int32_t>(number_type::i32, {1, 1'000'000}, {1, 1'000'001})->element == 1);
   CHECK(compare<std::uint8_t>(number_type::bytes, {1, 2, 3}, {1, 2, 4})->element == 2);
@@ -47,7 +47,7 @@ TEST_CASE("integers and plain bytes are equal or wrong") {
   CHECK_FALSE(compare<std::uint8_t>(number_type::i32, {0, 0, 0, 0, 7}, {0, 0, 0, 0, 8}));
 }
 
-TEST_CASE("half precision and bfloat16 are read as what they are") {
+TEST_CASE("half precision and bfloat16 are decoded in their own formats") {
   CHECK(compare<std::uint16_t>(number_type::f16, {0x3c00}, {0x3c02})->expected == doctest::Approx(1.001953125));
   CHECK(compare<std::uint16_t>(number_type::f16, {0xc000}, {0x0001})->got == -2);
   CHECK(compare<std::uint16_t>(number_type::f16, {0x0001}, {0x7c00})->expected ==
@@ -56,8 +56,7 @@ TEST_CASE("half precision and bfloat16 are read as what they are") {
   CHECK(compare<std::uint16_t>(number_type::bf16, {0x4040}, {0xbf80})->expected == -1);
 }
 
-TEST_CASE(
-    "known numbers are valid, differ from member to member, and sum up alike in any order where the type is coarse") {
+TEST_CASE("known numbers lie from 1 to 3, differ between members, and are whole for 16-bit types") {
   for (const char* name : {"f16", "bf16", "float32", "f64", "i8", "u16", "int32", "i64"}) {
     CAPTURE(name);
     const auto type = number_type_of(name);

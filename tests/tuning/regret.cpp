@@ -145,24 +145,24 @@ void check(const noise& n, const limits (&all)[4], const plan_options& options =
 
 }  // namespace
 
-TEST_CASE("decisions on times that do not scatter are the best, within noise, after two trials each") {
+TEST_CASE("decisions on times without scatter are the best, within noise, after two trials each") {
   check({}, {{0, 10}, {0, 10}, {0, 10}, {0, 10}});
 }
 
 TEST_CASE(
-    "decisions on times that scatter are mostly within 3 % of the best, for more trials only where that is in doubt") {
+    "decisions on times that scatter are mostly within 3 % of the best, and take more trials only in doubtful cases") {
   check({.scale = 0.03}, {{0.05, 35}, {0.05, 22}, {0.03, 16}, {0.01, 14}});
   check({.scale = 0.03, .of = shape::symmetric}, {{0.07, 50}, {0.07, 25}, {0.02, 18}, {0.01, 14}});
   check({.scale = 0.1}, {{0.07, 100}, {0.1, 50}, {0.04, 30}, {0.01, 17}});
   check({.scale = 0.3}, {{0.15, 220}, {0.3, 170}, {0.16, 100}, {0.02, 40}});
 }
 
-TEST_CASE("decisions do not change for repetitions of which one in fifty takes three times as long") {
+TEST_CASE("decisions stay as good if one repetition in fifty takes three times as long") {
   check({.scale = 0.1, .outliers = 0.02}, {{0.07, 100}, {0.11, 50}, {0.04, 32}, {0.01, 19}});
   check({.scale = 0.3, .outliers = 0.02}, {{0.15, 220}, {0.32, 170}, {0.17, 100}, {0.03, 40}});
 }
 
-TEST_CASE("decisions do not rest on the first use of a config, where that is a warm-up") {
+TEST_CASE("decisions do not rest on a config's slow first use, if that use is a warm-up") {
   check({.scale = 0.1, .first_use = 5}, {{0.07, 100}, {0.12, 60}, {0.04, 40}, {0.01, 26}}, {.warm_up_repetitions = 1});
 }
 
@@ -189,7 +189,7 @@ double share_of_wrong_choices(const std::vector<double>& usual_us, double interr
 
 }  // namespace
 
-TEST_CASE("decisions on a busy machine hardly ever fall on a config that is more than twice as slow") {
+TEST_CASE("decisions on a busy machine rarely miss a config that is about twice as fast") {
   for (const double interrupted : {0.05, 0.1, 0.2}) {
     CAPTURE(interrupted);
     CHECK(share_of_wrong_choices({79, 31}, interrupted) <= 0.008);

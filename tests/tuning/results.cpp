@@ -33,7 +33,7 @@ TEST_CASE("the format's own example reads and writes back byte for byte") {
   CHECK(read.file.find("GemmTunableOp_float_NT", "nt_1_1_1") == nullptr);
 }
 
-TEST_CASE("a config's text is a solution that survives the file") {
+TEST_CASE("a config's text is a solution that a results file keeps") {
   const std::string id = config_id({"chunked", {{"chunk_bytes", 262144}, {"in_flight", 4}}});
   results_file file;
   CHECK(file.add(result_entry{"activations", "16MiB_bf16", id, 1.23456789}).value() == added::yes);
@@ -41,7 +41,7 @@ TEST_CASE("a config's text is a solution that survives the file") {
   CHECK(file_of(write_results(file)).find("activations", "16MiB_bf16")->solution == id);
 }
 
-TEST_CASE("three columns mean time 0, fewer are skipped with a warning, more are ignored with one") {
+TEST_CASE("three columns mean time 0, fewer are skipped with a warning, and more are ignored with a warning") {
   const parsed_results read = parse_results("op,a,direct\nop,b\nop\nop,c,direct,2.5,extra,more,\n").value();
   CHECK(read.file.find("op", "a")->time_ms == 0);
   CHECK(read.file.find("op", "b") == nullptr);
@@ -54,14 +54,14 @@ TEST_CASE("three columns mean time 0, fewer are skipped with a warning, more are
   CHECK(read.warnings[1].line == 3);
 }
 
-TEST_CASE("blank lines, CRLF and a byte order mark are no matter") {
+TEST_CASE("blank lines, CRLF and a byte order mark are ignored") {
   const parsed_results read = parse_results("\xef\xbb\xbfValidator,A,1\r\n\r\n\n  \t\nop,a,direct,1\r\n").value();
   CHECK(read.warnings.empty());
   CHECK(read.file.validators() == std::vector<validator>{{"A", "1"}});
   CHECK(read.file.find("op", "a")->time_ms == 1);
 }
 
-TEST_CASE("blanks around fields, a spreadsheet's quotation marks and a plus sign are no part of what they stand at") {
+TEST_CASE("blanks around fields, a spreadsheet's quotation marks and a plus sign are not part of the values") {
   const parsed_results read =
       parse_results("Validator , A,  1 \n op , a b ,\tDefault \n\"op\",\"b\",\"direct\",\"+0.5\"\n"
                     " op,c, \" spaced \" , 2 \n")
@@ -78,18 +78,18 @@ TEST_CASE("blanks around fields, a spreadsheet's quotation marks and a plus sign
   CHECK_FALSE(compare_validators(read.file.validators(), std::vector<validator>{{"A", " 1  "}}));
 }
 
-TEST_CASE("half a pair of quotation marks is a warning, as the field that it stands at is another one") {
+TEST_CASE("an unpaired quotation mark gives a warning, because it changes the field") {
   const parsed_results read = parse_results("op,a,\"direct\nop,b,\"x,1\",2\n").value();
   REQUIRE(read.warnings.size() >= 2);
   CHECK(read.warnings[0].line == 1);
   CHECK(read.warnings[1].line == 2);
 }
 
-TEST_CASE("a plus sign with nothing behind it is no time") {
+TEST_CASE("a plus sign without a valid number behind it is no time") {
   CHECK(parse_results("op,a,s,+\nop,b,s,+-1\nop,c,s,++1\n").value().skipped_lines == 3);
 }
 
-TEST_CASE("lines that begin with # are kept where they stand, and say nothing") {
+TEST_CASE("lines that begin with # stay in their places, and have no meaning") {
   const std::string text =
       "# of Monday, with the new cable\nValidator,A,1\n# edges\nop,a,direct,1\n  #op,b,direct,1\nop,c,direct,2\n"
       "# the end\n";
@@ -104,7 +104,7 @@ TEST_CASE("lines that begin with # are kept where they stand, and say nothing") 
   CHECK_FALSE(results_file().add(result_entry{"#op", "a", "direct", 1}));
 }
 
-TEST_CASE("a Default that took infinitely long is no pin: it is told, and kept as it is") {
+TEST_CASE("a Default with infinite time is no pin: it gives a warning, and stays in the file") {
   const std::string text = "op,a,Default,inf\nop,b,Default\n";
   const parsed_results read = parse_results(text).value();
   CHECK(read.file.find("op", "a") == nullptr);
@@ -115,7 +115,7 @@ TEST_CASE("a Default that took infinitely long is no pin: it is told, and kept a
   CHECK(write_results(read.file) == "op,a,Default,inf\nop,b,Default,0\n");
 }
 
-TEST_CASE("columns that nothing reads are told, with their line") {
+TEST_CASE("extra columns give a warning, with their line") {
   const parsed_results read = parse_results("op,a,s,1,thn\nop,b,s,1,thin,more\nop,c,s,1,,\nValidator,A,1,2\nValidator,"
                                             "B,1,,\n\"op\",d,s,1,\"thin\",\"\"\n")
                                   .value();
@@ -131,14 +131,14 @@ TEST_CASE("columns that nothing reads are told, with their line") {
   CHECK(read.file.find("op", "d")->thin);
 }
 
-TEST_CASE("a negative time is told as such") {
+TEST_CASE("an entry with a negative time is skipped with a warning that says so") {
   const parsed_results read = parse_results("op,a,s,-1\nop,b,Default,-0\n").value();
   CHECK(read.skipped_lines == 2);
   for (const auto& w : read.warnings)
     CHECK(w.text == "the time is negative, and must be 0 or more ms; the line is skipped");
 }
 
-TEST_CASE("Default may be written by hand and pins the default") {
+TEST_CASE("a Default entry written by hand pins the default") {
   const results_file file = file_of("activations,16MiB_bf16,Default\n");
   CHECK(file.find("activations", "16MiB_bf16")->pins_default());
 }
@@ -151,7 +151,7 @@ TEST_CASE("an existing entry wins over a new one") {
   CHECK(parse_results("op,a,first,1\nop,a,second,0.5\n").value().warnings.at(0).line == 2);
 }
 
-TEST_CASE("a file that was cut off gives a warning and never half an answer that passes for a whole one") {
+TEST_CASE("a truncated file gives a warning and no truncated entry passes for a whole one") {
   const std::string whole = worked_case + "activations,16MiB_bf16,chunked(chunk_bytes=262144 in_flight=4),1.262\n";
   const results_file expected = file_of(whole);
   for (std::size_t length = 1; length < whole.size(); ++length) {
@@ -169,14 +169,14 @@ TEST_CASE("a file that was cut off gives a warning and never half an answer that
   }
 }
 
-TEST_CASE("times that are no durations are skipped with a warning") {
+TEST_CASE("entries whose times are no durations are skipped with a warning") {
   const parsed_results read =
       parse_results("op,a,s,fast\nop,b,s,-1\nop,c,s,nan\nop,d,s,inf\nop,e,s,1e999\nop,f,s,1ms\nop,g,s,\n").value();
   CHECK(read.file.entries().empty());
   CHECK(read.warnings.size() == 7);
 }
 
-TEST_CASE("what a file cannot hold is refused") {
+TEST_CASE("an entry or validator that a file cannot hold is refused") {
   results_file file;
   CHECK_FALSE(file.add(result_entry{"a,b", "p", "s", 1}));
   CHECK_FALSE(file.add(result_entry{"a", "p\n", "s", 1}));
@@ -191,7 +191,7 @@ TEST_CASE("what a file cannot hold is refused") {
   CHECK(write_results(file).empty());
 }
 
-TEST_CASE("any bytes can be read, and what was read is written and read again the same") {
+TEST_CASE("any bytes can be read, and the entries read are written and read again unchanged") {
   testing::generator random(23);
   for (int i = 0; i < 3000; ++i) {
     const std::string text = random.text(400, i % 3 == 0 ? "" : i % 3 == 1 ? "ab,1.\n\r -e" : "Validtor,\n\x01x9");
@@ -201,7 +201,7 @@ TEST_CASE("any bytes can be read, and what was read is written and read again th
   }
 }
 
-TEST_CASE("any single changed byte of a good file is a warning, another value or nothing at all") {
+TEST_CASE("a good file with any single changed byte can still be read") {
   testing::generator random(29);
   for (std::size_t place = 0; place < worked_case.size(); ++place) {
     for (int i = 0; i < 8; ++i) {
@@ -231,7 +231,7 @@ TEST_CASE("random files read back as they were written") {
   }
 }
 
-TEST_CASE("lines, entries, validators and warnings are limited") {
+TEST_CASE("long lines are skipped, warnings are listed up to a limit, and too many validators are refused") {
   const parsed_results long_line =
       parse_results("op,b,s,1," + std::string(limits::line_bytes, 'x') + "\nop,a,s,1\n").value();
   CHECK(long_line.warnings.size() == 1);
@@ -256,7 +256,7 @@ TEST_CASE("more than a million entries are refused") {
   CHECK(parse_results(text).reason().kind == fault::too_many);
 }
 
-TEST_CASE("validators match as sets, both ways") {
+TEST_CASE("validators match only as equal sets, in any order") {
   const std::vector<validator> ab{{"A", "1"}, {"B", "2"}}, ba{{"B", "2"}, {"A", "1"}}, a{{"A", "1"}},
       other{{"A", "1"}, {"B", "3"}};
   CHECK_FALSE(compare_validators(ab, ba));
@@ -272,7 +272,7 @@ TEST_CASE("validators match as sets, both ways") {
   CHECK(lacking->text.find("validator B is nothing in the file and 2 here") == 0);
 }
 
-TEST_CASE("a validator with two values matches neither") {
+TEST_CASE("a validator with two values in a file matches neither of them") {
   const results_file file = file_of("Validator,A,1\nValidator,A,2\n");
   const std::vector<validator> one{{"A", "1"}};
   const auto why = compare_validators(file.validators(), one);
@@ -280,7 +280,7 @@ TEST_CASE("a validator with two values matches neither") {
   CHECK(why->text.find("validator A is 1 and 2 in the file and 1 here") == 0);
 }
 
-TEST_CASE("two files merge, the first one's entries win") {
+TEST_CASE("two files merge, and the first file's entries win") {
   const results_file first = file_of("Validator,A,1\nop,a,x,1\nop,b,x,1\n"),
                      second = file_of("Validator,A,1\nop,b,y,2\nop,c,y,2\n");
   const merged_results both = merge_results(first, second).value();
@@ -291,7 +291,7 @@ TEST_CASE("two files merge, the first one's entries win") {
   CHECK_FALSE(merge_results(first, file_of("Validator,A,2\nop,c,y,2\n")));
 }
 
-TEST_CASE("where two files merge a pin wins, whichever has it") {
+TEST_CASE("a pin wins in a merge of two files, whichever file has it") {
   const results_file measured = file_of("op,a,x,1\nop,b,x,1\n"), pinned = file_of("op,b,Default\n");
   for (const merged_results& both :
        {merge_results(measured, pinned).value(), merge_results(pinned, measured).value()}) {
@@ -303,7 +303,7 @@ TEST_CASE("where two files merge a pin wins, whichever has it") {
   }
 }
 
-TEST_CASE("the ordinal goes to the first %d, before the last dot, or to the end") {
+TEST_CASE("the ordinal replaces the first %d, or stands before the last dot, or at the end") {
   CHECK(name_with_ordinal("results_%d_%d.csv", 3) == "results_3_%d.csv");
   CHECK(name_with_ordinal("tunableop_results.csv", 0) == "tunableop_results0.csv");
   CHECK(name_with_ordinal("a.b.csv", 12) == "a.b12.csv");
@@ -313,7 +313,7 @@ TEST_CASE("the ordinal goes to the first %d, before the last dot, or to the end"
   CHECK(name_with_ordinal("", 3) == "3");
 }
 
-TEST_CASE("an entry that its reader has decided otherwise gives way, unless somebody has changed it since") {
+TEST_CASE("an entry that its reader has superseded gives way, unless it was changed since") {
   const results_file learned = file_of("op,a,new,1\nop,b,new,1\n");
   const std::vector<result_entry> superseded{{"op", "a", "old", 2}, {"op", "b", "old", 2}};
   const merged_results both = merge_results(file_of("op,a,old,2\nop,b,other,2\n"), learned, superseded).value();
@@ -322,19 +322,19 @@ TEST_CASE("an entry that its reader has decided otherwise gives way, unless some
   CHECK(both.conflicts[0].kept.parameters == "b");
 }
 
-TEST_CASE("the same solution with another time is no conflict, and the first time stays") {
+TEST_CASE("two entries with one solution and different times do not conflict, and the first time stays") {
   const merged_results both = merge_results(file_of("op,a,x,2\n"), file_of("op,a,x,1\n")).value();
   CHECK(both.conflicts.empty());
   CHECK(both.file.find("op", "a")->time_ms == 2);
 }
 
-TEST_CASE("skipped lines are counted, what is only strange is not") {
+TEST_CASE("skipped lines are counted, and lines that are only unusual are not") {
   CHECK(parse_results("op,a\nop,b,s,fast\nop,c,s\nop,c,t\nop,d,s").value().skipped_lines == 2);
   CHECK(parse_results(std::string(limits::line_bytes + 1, 'x') + "\n").value().skipped_lines == 1);
   CHECK(parse_results(std::string("op,a\0b,s,1\n", 11)).value().skipped_lines == 1);
 }
 
-TEST_CASE("entries of one op are found by how they begin") {
+TEST_CASE("find_all returns the entries whose line begins with the given text") {
   const results_file file =
       file_of("acts/0>1,2MiB,x\nacts/0>1@0f,1MiB,x\nacts/0>10,1MiB,x\nacts/0>1,1MiB,x\nb,1MiB,x\n");
   const auto all = file.find_all("acts/0>1,");
@@ -344,7 +344,7 @@ TEST_CASE("entries of one op are found by how they begin") {
   CHECK(file.find_all("c,").empty());
 }
 
-TEST_CASE("validators have a digest as a set, and their files a name of its own") {
+TEST_CASE("validators_digest ignores order and repetition, and name_with_mark inserts a mark before the extension") {
   const std::vector<validator> ab{{"A", "1"}, {"B", "2"}}, ba{{"B", "2"}, {"A", "1"}, {"A", "1"}},
       other{{"A", "1"}, {"B", "3"}};
   CHECK(validators_digest(ab) == validators_digest(ba));
@@ -353,7 +353,7 @@ TEST_CASE("validators have a digest as a set, and their files a name of its own"
   CHECK(name_with_mark("d.x/results", "for-1") == "d.x/results.for-1");
 }
 
-TEST_CASE("what rests on little says so behind its time, and is read so again") {
+TEST_CASE("an entry that rests on little is marked as thin, and is read again as thin") {
   results_file file;
   REQUIRE(file.add(result_entry{"op", "1KiB", "direct", 0.25, true}));
   REQUIRE(file.add(result_entry{"op", "2KiB", "direct", 0.5}));

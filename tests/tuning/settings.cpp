@@ -21,7 +21,7 @@ settings now(const variables& all, const settings& mine = {}) { return read(all)
 
 }  // namespace
 
-TEST_CASE("without variables nothing is said, and the defaults are TunableOp's") {
+TEST_CASE("without variables no setting is set, and the defaults are TunableOp's") {
   const auto env = read({}).value();
   for (unsigned i = 0; i <= static_cast<unsigned>(setting::rotating_buffer_bytes); ++i)
     CHECK_FALSE(env.has(static_cast<setting>(i)));
@@ -42,7 +42,7 @@ TEST_CASE("without variables nothing is said, and the defaults are TunableOp's")
   CHECK_FALSE(s.rotating_buffer_bytes);
 }
 
-TEST_CASE("every variable is understood with either prefix, and PARLEY's wins") {
+TEST_CASE("every variable is read with either prefix, and PARLEY's wins") {
   const variables values{{"ENABLED", "1"},
                          {"TUNING", "0"},
                          {"RECORD_UNTUNED", "1"},
@@ -87,7 +87,7 @@ TEST_CASE("every variable is understood with either prefix, and PARLEY's wins") 
   CHECK(now(both) == expected);
 }
 
-TEST_CASE("the environment beats the API, and leaves alone what it does not name") {
+TEST_CASE("the environment overrides the API, except for settings that it does not name") {
   settings mine;
   mine.enabled = true;
   mine.file = "mine.csv";
@@ -99,7 +99,7 @@ TEST_CASE("the environment beats the API, and leaves alone what it does not name
   CHECK(now({{"PARLEY_TUNABLEOP_FILENAME", ""}}, mine).file == "mine.csv");
 }
 
-TEST_CASE("a value that cannot be is named with its variable, or ignored when it is another program's") {
+TEST_CASE("an invalid value is an error that names its variable, or a warning if the variable is another program's") {
   const variables wrong{{"ENABLED", "yes"},
                         {"TUNING", "2"},
                         {"VERBOSE", "4"},
@@ -124,7 +124,7 @@ TEST_CASE("a value that cannot be is named with its variable, or ignored when it
   }
 }
 
-TEST_CASE("a setting is written as it would be read") {
+TEST_CASE("a setting's text reads back as the same setting") {
   settings s = now({{"PARLEY_TUNABLEOP_NUMERICAL_CHECK", "1e-3_0.25"},
                     {"PARLEY_TUNABLEOP_ROTATING_BUFFER_SIZE", "0"},
                     {"PARLEY_TUNABLEOP_VERBOSE", "2"}});

@@ -34,7 +34,7 @@ std::vector<row> rows_of(const std::vector<std::int64_t>& rank_0, const std::vec
 
 }  // namespace
 
-TEST_CASE("the maximum is taken per repetition, then the median: [1,1,9] and [1,9,1] make 9") {
+TEST_CASE("a time is the median of the maximum over ranks per repetition: [1,1,9] and [1,9,1] make 9") {
   const std::vector<std::vector<double>> times{{1, 1, 9}, {1, 9, 1}};
   CHECK(aggregate_times(times).time_ns == 9);
   for (clock_kind clock : {clock_kind::common, clock_kind::separate}) {
@@ -52,14 +52,14 @@ TEST_CASE("a late partner is not charged to the config") {
   CHECK(of(rows, {5}, clock_kind::separate).time_ns == 8100);
 }
 
-TEST_CASE("what a participant has spent before a late partner began is charged, whichever of the two it is") {
+TEST_CASE("work that a participant did before a late partner began is charged, whichever of the two is late") {
   const std::vector<row> heavy_sender{{0, 5, config, 1000, 1509}, {1, 5, config, 9000, 9015}};
   const std::vector<row> light{{0, 5, config, 1000, 1015}, {1, 5, config, 9000, 9015}};
   const std::vector<row> heavy_receiver{{0, 5, config, 1000, 1015}, {1, 5, config, 9000, 9500}};
   CHECK(of(heavy_sender, {5}).time_ns == 509);
   CHECK(of(light, {5}).time_ns == 15);
   CHECK(of(heavy_receiver, {5}).time_ns == 500);
-  SUBCASE("also what it did while the partner began, where it measures its work") {
+  SUBCASE("including measured work that it did while the partner began") {
     std::vector<row> rows{{0, 5, config, 1000, 1509}, {1, 5, config, 1400, 1524}};
     CHECK(of(rows, {5}).time_ns == 124);
     rows[0].worked_ns = 500;
@@ -69,18 +69,18 @@ TEST_CASE("what a participant has spent before a late partner began is charged, 
     rows[0].worked_ns = -5;
     CHECK(of(rows, {5}).time_ns == 124);
   }
-  SUBCASE("but not the queue of its own invocation before") {
+  SUBCASE("except time queued behind its own invocation before") {
     std::vector<row> rows = heavy_sender;
     rows[0].previous_end_ns = 1200;
     CHECK(of(rows, {5}).time_ns == 309);
   }
-  SUBCASE("nor what it may have waited for a third one that began later than itself") {
+  SUBCASE("except a possible wait for a third participant that began later") {
     const std::vector<std::uint32_t> three{0, 1, 2};
     const std::vector<std::uint64_t> timed{5};
     const std::vector<row> rows{{0, 5, config, 1000, 7010}, {1, 5, config, 7000, 7012}, {2, 5, config, 9000, 9008}};
     CHECK(aggregate_candidate(rows, {config, three, timed}).time_ns == 12);
   }
-  SUBCASE("in a batch a share each") {
+  SUBCASE("divided among the invocations of a batch") {
     const std::vector<std::uint64_t> timed{5, 6}, joined{6};
     const std::vector<row> rows{
         {0, 5, config, 1000, 1500}, {0, 6, config, 1000, 1900}, {1, 5, config, 9000, 9010}, {1, 6, config, 9000, 9020}};
@@ -90,7 +90,7 @@ TEST_CASE("what a participant has spent before a late partner began is charged, 
   }
 }
 
-TEST_CASE("no lateness of either end is charged, and no lateness hides what an end takes") {
+TEST_CASE("lateness of either end is never charged, and never hides the time that an end takes") {
   testing::generator random(5);
   for (int i = 0; i < 2000; ++i) {
     const auto sends = static_cast<std::int64_t>(1 + random.below(1000));
@@ -108,7 +108,7 @@ TEST_CASE("no lateness of either end is charged, and no lateness hides what an e
   }
 }
 
-TEST_CASE("the queue of the invocation before is not charged, whether it was measured or not") {
+TEST_CASE("time queued behind the invocation before is not charged, whether that invocation was measured or not") {
   std::vector<row> rows{{0, 5, config, 1000, 2000}, {1, 5, config, 1000, 2500}};
   CHECK(of(rows, {5}).time_ns == 1500);
   rows.push_back({0, 4, 12, 0, 1900});
@@ -123,7 +123,7 @@ TEST_CASE("an invocation that overtook the one before is charged as a whole") {
   CHECK(of(rows, {5}).time_ns == 1500);
 }
 
-TEST_CASE("what was under way together is one repetition, of which each invocation takes a share") {
+TEST_CASE("invocations in flight together are one repetition, and its time is their mean share") {
   const std::vector<std::uint64_t> timed{4, 5, 6, 9}, joined{5, 6};
   const auto together = [&](const std::vector<row>& rows, clock_kind clock = clock_kind::common) {
     return aggregate_candidate(
@@ -144,14 +144,14 @@ TEST_CASE("what was under way together is one repetition, of which each invocati
     CHECK(together(rows).time_ns == 250);
     CHECK(together(rows, clock_kind::separate).time_ns == (1300.0 / 3 + 200) / 2);
   }
-  SUBCASE("those that overtake others are no faster for it") {
+  SUBCASE("invocations that overtake others do not count as faster") {
     ran(4, 100, 1400);
     ran(5, 100, 120);
     ran(6, 100, 130);
     // two messages overtook the one ahead of them, as well
     CHECK(together(rows).time_ns == ((20 + 10 + 900) / 3.0 + 200) / 2);
   }
-  SUBCASE("whoever ends first has seen the queue ahead, and those of another size in between are not charged") {
+  SUBCASE("if a later one ends first, neither the queue ahead nor other sizes in between are charged") {
     const auto behind = [&](std::int64_t previous_end_ns) {
       rows[rows.size() - 2].previous_end_ns = rows.back().previous_end_ns = previous_end_ns;
     };
@@ -164,13 +164,13 @@ TEST_CASE("what was under way together is one repetition, of which each invocati
     behind(1100);  // 400 ns went to others
     CHECK(together(rows).time_ns == (400.0 / 3 + 200) / 2);
   }
-  SUBCASE("what nobody had started takes nobody's time") {
+  SUBCASE("time in which no invocation had started is not charged") {
     ran(4, 500, 800);
     ran(5, 900, 1200);
     ran(6, 1250, 1550);
     CHECK(together(rows).time_ns == 250);
   }
-  SUBCASE("one that did not end makes infinity of all") {
+  SUBCASE("one missing invocation makes the time infinite") {
     ran(4, 100, 800);
     ran(5, 100, 1100);
     CHECK(together(rows).status == aggregate_status::missing);
@@ -184,7 +184,7 @@ TEST_CASE("the spread is the median deviation from the median") {
   CHECK(a.spread_ns == 2);
 }
 
-TEST_CASE("a participant without a row makes infinity, never 0") {
+TEST_CASE("a participant without a row makes the time infinite, never 0") {
   std::vector<row> rows = rows_of({10, 10, 10}, {10, 10});
   const aggregate a = of(rows, {0, 1, 2});
   CHECK(std::isinf(a.time_ns));
@@ -195,7 +195,7 @@ TEST_CASE("a participant without a row makes infinity, never 0") {
   CHECK(of({}, {}).status == aggregate_status::not_tried);
 }
 
-TEST_CASE("a failure or wrong data on one side makes infinity") {
+TEST_CASE("a failure or wrong data on one side makes the time infinite") {
   std::vector<row> rows = rows_of({10, 10}, {10, 10});
   rows[3].status = row_status::failed;
   CHECK(of(rows, {0, 1}).status == aggregate_status::failed);
@@ -205,13 +205,13 @@ TEST_CASE("a failure or wrong data on one side makes infinity") {
   CHECK(of(rows, {0, 1}).status == aggregate_status::wrong_data);
 }
 
-TEST_CASE("a row of another config makes infinity: what was assigned is not what ran") {
+TEST_CASE("a row of another config makes the time infinite: the assigned config did not run") {
   std::vector<row> rows = rows_of({10}, {10});
   rows[1].digest = 3;
   CHECK(of(rows, {0}).status == aggregate_status::mismatched);
 }
 
-TEST_CASE("rows that contradict each other or time make infinity, and repeated reports change nothing") {
+TEST_CASE("contradicting rows and impossible times make the time infinite, and repeated rows change nothing") {
   std::vector<row> rows = rows_of({10}, {10});
   rows.push_back(rows[0]);
   CHECK(of(rows, {0}).measured());
@@ -222,15 +222,17 @@ TEST_CASE("rows that contradict each other or time make infinity, and repeated r
   CHECK(of({{0, 0, config, 10, 12}, {1, 0, config, 50, 55}}, {0}).time_ns == 5);
 }
 
-TEST_CASE("rows of ranks that take no part are not looked at") {
+TEST_CASE("rows of ranks that take no part are ignored") {
   std::vector<row> rows = rows_of({10}, {10});
   rows.push_back({9, 0, 1, 0, 100000, row_status::failed});
   CHECK(of(rows, {0}).time_ns == 10);
 }
 
-TEST_CASE("a clock that did not tick is not a time of 0") { CHECK(of(rows_of({0}, {0}), {0}).time_ns == 1); }
+TEST_CASE("an interval in which the clock did not tick counts as 1 ns") {
+  CHECK(of(rows_of({0}, {0}), {0}).time_ns == 1);
+}
 
-TEST_CASE("unequal counts and times that are none make infinity") {
+TEST_CASE("unequal counts and invalid times make the time infinite") {
   using times = std::vector<std::vector<double>>;
   CHECK(aggregate_times(times{{1, 2}, {1}}).status == aggregate_status::missing);
   CHECK(aggregate_times(times{{1, 0}, {1, 1}}).status == aggregate_status::failed);
@@ -240,13 +242,13 @@ TEST_CASE("unequal counts and times that are none make infinity") {
   CHECK(aggregate_times(times{{}, {}}).status == aggregate_status::not_tried);
 }
 
-TEST_CASE("the median of an even number is the mean of the middle two") {
+TEST_CASE("the median of an even number of values is the mean of the middle two") {
   CHECK(median({4, 1, 3, 2}) == 2.5);
   CHECK(median({7}) == 7);
   CHECK(std::isinf(median({})));
 }
 
-TEST_CASE("any integers in rows make a time or infinity, and their order never matters") {
+TEST_CASE("any integers in rows give a positive time or infinity, and the order of rows never matters") {
   testing::generator random(11);
   const std::vector<std::int64_t> edges{INT64_MIN, INT64_MIN + 1, -1, 0, 1, INT64_MAX - 1, INT64_MAX};
   for (int round = 0; round < 2000; ++round) {
@@ -263,7 +265,7 @@ TEST_CASE("any integers in rows make a time or infinity, and their order never m
   }
 }
 
-TEST_CASE("times of another clock are converted before they are compared, and what that may be off by is kept") {
+TEST_CASE("times of another clock are converted before they are compared, and the conversion error is kept") {
   // Rank 1's clock is 5 s ahead; a message takes 10 ns each way.
   clock_offset ahead;
   constexpr std::int64_t off = 5'000'000'000;
@@ -283,7 +285,7 @@ TEST_CASE("times of another clock are converted before they are compared, and wh
   CHECK(judged(rows, {}).time_ns != a.time_ns);
 }
 
-TEST_CASE("while a clock is not known each repetition is the longest that any participant saw") {
+TEST_CASE("while a clock is unknown a repetition is the longest time that any participant saw") {
   const clock_offset unknown;
   const std::vector<participant_clock> clocks{{1, &unknown}};
   const std::vector<std::uint64_t> timed{5};
@@ -294,7 +296,7 @@ TEST_CASE("while a clock is not known each repetition is the longest that any pa
   CHECK(a.clock_error_ns == 0);
 }
 
-TEST_CASE("a repetition that ends before its last start by no more than clocks are off by is a short one") {
+TEST_CASE("a repetition that ends before its last start by less than the clock error counts as a short one") {
   clock_offset roughly;
   REQUIRE(roughly.add({.sent_ns = 0, .received_ns = 0, .answered_ns = 0, .returned_ns = 600}));
   const std::vector<participant_clock> clocks{{1, &roughly}};

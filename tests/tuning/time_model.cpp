@@ -15,7 +15,7 @@ const std::vector<std::string> two_kinds{"H100", "H100", "A100", "A100"};
 
 }  // namespace
 
-TEST_CASE("what was measured is the answer, as sure as a measurement is") {
+TEST_CASE("a measured time is predicted as measured, with a narrow range") {
   time_model m(two_kinds);
   m.add({0, "ring", mib, 1000});
   m.add({1, "ring", mib, 5000});
@@ -29,7 +29,7 @@ TEST_CASE("what was measured is the answer, as sure as a measurement is") {
   CHECK(m.predict(0, "ring", mib)->time_ns == doctest::Approx(2000));
 }
 
-TEST_CASE("what nobody has measured is no prediction, and what is no time is left out") {
+TEST_CASE("without a measurement there is no prediction, and invalid times are ignored") {
   time_model m;
   m.add({0, "ring", mib, 0});
   m.add({0, "ring", mib, -5});
@@ -41,7 +41,7 @@ TEST_CASE("what nobody has measured is no prediction, and what is no time is lef
   CHECK(p.reason().text.find("ring") != std::string::npos);
 }
 
-TEST_CASE("a rank without a config is taken for as fast as its kind, and is surer than one of another kind") {
+TEST_CASE("a rank without a time is predicted to be as fast as its kind, and less surely as fast as another kind") {
   time_model m(two_kinds);
   m.add({0, "fused", mib, 8.7e6});
   const auto same = m.predict(1, "fused", mib).value();
@@ -54,7 +54,7 @@ TEST_CASE("a rank without a config is taken for as fast as its kind, and is sure
   CHECK(other.from == "rank 0 (H100) at 1MiB, times 1.00");
 }
 
-TEST_CASE("between kinds counts what they differed by where both have measured, and more of it is surer") {
+TEST_CASE("a prediction from another kind uses the ratio measured on both kinds, and more ratios narrow its range") {
   time_model m(two_kinds);
   m.add({0, "nccl", mib, 10e6});
   m.add({0, "fused", mib, 8e6});
@@ -74,7 +74,7 @@ TEST_CASE("between kinds counts what they differed by where both have measured, 
   CHECK(often.from == "rank 0 (H100) at 1MiB, times 1.50");
 }
 
-TEST_CASE("what a config itself differed by at other sizes says more than what other configs did") {
+TEST_CASE("a config's own ratio at other sizes counts more than the ratios of other configs") {
   time_model m(two_kinds);
   for (const std::uint64_t bytes : {mib, 4 * mib}) {
     m.add({0, "nccl", bytes, 10e6});
@@ -87,7 +87,7 @@ TEST_CASE("what a config itself differed by at other sizes says more than what o
   CHECK(p.time_ns == doctest::Approx(48e6).epsilon(0.05));
 }
 
-TEST_CASE("between sizes times are interpolated, beyond them they are less sure the farther away") {
+TEST_CASE("times between measured sizes are interpolated, and times beyond them are less sure the farther away") {
   time_model m;
   m.add({0, "direct", 1 * mib, 1e6});
   m.add({0, "direct", 16 * mib, 16e6});
@@ -156,7 +156,7 @@ tally predict_unseen(seen which, std::uint64_t of) {
 
 }  // namespace
 
-TEST_CASE("nine of ten predictions hold in worlds that are made by chance, and say something") {
+TEST_CASE("in random worlds 90 % of predictions from many times hold, 85 % from few, and most are narrow") {
   const tally much = predict_unseen(seen::all_but_one, 6);
   CHECK(much.held > much.predictions * 90 / 100);
   CHECK(much.useful > much.predictions * 95 / 100);

@@ -20,7 +20,7 @@ recalled recalled_from(const std::vector<remembered_best>& entries, std::uint64_
 
 }  // namespace
 
-TEST_CASE("without an entry nothing is recalled and nothing is said") {
+TEST_CASE("without an entry recall returns no candidate and no sentence") {
   CHECK_FALSE(recalled_from({}).candidate);
   CHECK(recalled_from({}).sentence.empty());
   const auto other_key = recall("2MiB", std::vector{from(0, "a")}, candidates, 0);
@@ -28,7 +28,7 @@ TEST_CASE("without an entry nothing is recalled and nothing is said") {
   CHECK(other_key.sentence.empty());
 }
 
-TEST_CASE("the first entry that is a candidate wins, and the others are named") {
+TEST_CASE("the first entry that is a candidate wins, and the sentence names the others") {
   const auto alone = recalled_from({from(1, "a")});
   CHECK(alone.candidate == 1);
   CHECK(alone.proposer == 1);
@@ -41,7 +41,7 @@ TEST_CASE("the first entry that is a candidate wins, and the others are named") 
   CHECK(differing.sentence == "rank 3's results file says so; rank 0's says a; rank 1's agrees");
 }
 
-TEST_CASE("what is no candidate is passed over, and alone it is a miss that says why") {
+TEST_CASE("an entry that is no candidate is skipped, and without another entry the sentence says why") {
   const auto second = recalled_from({from(0, "gone"), from(1, "b")});
   CHECK(second.candidate == 2);
   CHECK(second.sentence == "rank 1's results file says so; rank 0's says gone, which is no candidate now");
@@ -50,7 +50,7 @@ TEST_CASE("what is no candidate is passed over, and alone it is a miss that says
   CHECK(none.sentence == "rank 0's says gone, which is no candidate now");
 }
 
-TEST_CASE("a pin wins, whoever has it") {
+TEST_CASE("a pin wins, whichever rank has it") {
   const auto pinned = recalled_from({from(0, "a"), from(1, "Default")});
   CHECK(pinned.candidate == 0);
   CHECK(pinned.pinned);
@@ -58,7 +58,8 @@ TEST_CASE("a pin wins, whoever has it") {
   CHECK(pinned.sentence == "rank 1's results file pins the default; rank 0's says a");
 }
 
-TEST_CASE("what was measured on another combination of machines does not count, a pin for another one neither") {
+TEST_CASE(
+    "an entry measured on another combination of machines does not count, and neither does a pin for another one") {
   const auto elsewhere = recalled_from({from(0, "a"), from(1, "Default", 8)}, 7);
   const std::string why = " has it for other machines than these, or for ranks that are placed otherwise on them";
   CHECK_FALSE(elsewhere.candidate);
@@ -69,7 +70,7 @@ TEST_CASE("what was measured on another combination of machines does not count, 
   CHECK(recalled_from({from(0, "a"), from(1, "b", 7)}, 0).candidate == 1);
 }
 
-TEST_CASE("machines that are alike have no name, others have one that depends on who is where") {
+TEST_CASE("machines_together is 0 for equal machines, and otherwise depends on which rank has which machine") {
   using numbers = std::vector<std::uint64_t>;
   const auto on_one_host = [](const numbers& validators) {
     return machines_together(validators, numbers(validators.size(), 1));
@@ -83,7 +84,7 @@ TEST_CASE("machines that are alike have no name, others have one that depends on
   CHECK(one != on_one_host({5, 6, 6}));
 }
 
-TEST_CASE("of hosts counts who shares one with whom, and not which they are") {
+TEST_CASE("a combination's name depends on which ranks share a host, and not on which hosts they are") {
   using numbers = std::vector<std::uint64_t>;
   const numbers alike(4, 5);
   CHECK(machines_together(alike, numbers{3, 3, 3, 3}) == 0);
@@ -95,7 +96,7 @@ TEST_CASE("of hosts counts who shares one with whom, and not which they are") {
   CHECK(in_pairs != machines_together(numbers{5, 5, 6, 6}, numbers{3, 3, 4, 4}));
 }
 
-TEST_CASE("a mixture has its own name in a file, and counts only as the one that it was") {
+TEST_CASE("a mixture has its own name in a file, and is recalled only as that same mixture") {
   CHECK(name_in_file("a", 0) == "a");
   CHECK(name_in_file("a(n=1)", 0xabc) == "a(n=1);mixture=0000000000000abc");
   CHECK(id_in_file(name_in_file("a(n=1)", 0xabc)) == "a(n=1)");

@@ -151,7 +151,7 @@ std::optional<error> rendezvous_core::fault_of_options() const {
   }
   // Without a key, anybody who can reach rank 0 could take a rank's place at any time while the job runs.
   if (o.max_restarts > 0 && key_.empty()) {
-    return error(errc::unauthenticated, "a job whose ranks may be started anew needs a key; set PARLEY_KEY_FILE on "
+    return error(errc::unauthenticated, "a job whose ranks may restart needs a key; set PARLEY_KEY_FILE on "
                                         "every rank to a 0600 file with 32 random bytes");
   }
   if (me_.address.size() > member::max_address_bytes || me_.affinity.size() > member::max_affinity_words ||

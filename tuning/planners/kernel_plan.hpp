@@ -11,7 +11,7 @@
 /// Candidates run one after the other, the default (0) first. A short probe drops hopeless ones. Then the candidate's output is
 /// compared with the default's (`reference` runs the default, `check` the candidate), and the candidate is warmed up and timed
 /// min(iterations, duration / estimate) times. A candidate that failed, was wrong or is hopeless has no time, so it
-/// never wins; within noise of the default the default stays.
+/// never wins; the default stays if no candidate is faster by more than noise.
 ///
 /// The duration limits all that follows a candidate's first run, which is cold: the rest of its probe, its warm-ups unless these have a
 /// duration of their own, and its timed runs. No run begins once the duration is over, except the one warm run without which there would

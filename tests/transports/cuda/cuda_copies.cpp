@@ -17,7 +17,7 @@ using runtime::errc;
 using transports::cuda_copies;
 using transports::cuda_memory;
 
-TEST_CASE("a copy ends when an event says so, and its completion is called from poll") {
+TEST_CASE("a copy ends once its event has occurred, and poll calls its completion") {
   fake_cuda gpu;
   cuda_copies copies(gpu, 0);
   auto a = cuda_memory::on_device(gpu, 0, 10'000);
@@ -34,7 +34,7 @@ TEST_CASE("a copy ends when an event says so, and its completion is called from 
   CHECK(copies.arm() == runtime::poller::arm_state::armed);
 }
 
-TEST_CASE("what `after` names comes after the kernels of that stream, and other memory does not wait for them") {
+TEST_CASE("a copy of memory named by `after` waits for the stream's kernels, and a copy of other memory does not") {
   fake_cuda gpu;
   cuda_copies copies(gpu, 0);
   auto a = cuda_memory::on_device(gpu, 0, 1'000);
@@ -61,7 +61,7 @@ TEST_CASE("what `after` names comes after the kernels of that stream, and other 
   gpu.destroy(stream);
 }
 
-TEST_CASE("one waits for a stream without waiting in it, and a cancelled wait leaves it alone") {
+TEST_CASE("reached() returns once a stream's kernels have run, and returns cancelled in a cancelled scope") {
   fake_cuda gpu;
   runtime::reactor loop;
   {
@@ -90,7 +90,7 @@ TEST_CASE("one waits for a stream without waiting in it, and a cancelled wait le
   }
 }
 
-TEST_CASE("a copy says by what it is done and over how many streams") {
+TEST_CASE("a copy's options set the number of streams that it uses and whether a kernel copies device memory") {
   fake_cuda gpu;
   cuda_copies copies(gpu, 0);
   const auto a = cuda_memory::on_device(gpu, 0, 800);
@@ -123,8 +123,8 @@ TEST_CASE("a copy says by what it is done and over how many streams") {
 // One stream for copies that can run, and one for copies that wait.
 constexpr cuda_copies::options few_streams{.streams = 1, .most_waiting = 1};
 
-TEST_CASE("a copy of memory that is not pinned waits for kernels on the host, not in a stream, where CUDA would hold "
-          "up its caller") {
+TEST_CASE("a copy of unpinned memory waits for kernels on the host, not in a stream, so that CUDA does not block the "
+          "caller") {
   fake_cuda gpu;
   cuda_copies copies(gpu, 0);
   auto a = cuda_memory::on_device(gpu, 0, 200);
@@ -153,7 +153,7 @@ TEST_CASE("a copy of memory that is not pinned waits for kernels on the host, no
   gpu.destroy(stream);
 }
 
-TEST_CASE("copies beyond the streams that may wait do so on the host, and for nothing that came later") {
+TEST_CASE("copies beyond the streams that may wait do so on the host, and only for earlier kernels") {
   fake_cuda gpu;
   {
     cuda_copies copies(gpu, 0, few_streams);
@@ -200,8 +200,7 @@ TEST_CASE("copies beyond the streams that may wait do so on the host, and for no
   CHECK(gpu.events() == 0);
 }
 
-TEST_CASE(
-    "copies out of another device's memory wait for kernels in the host's memory, and hold up no stream meanwhile") {
+TEST_CASE("a pull waits on the host for kernels that use its target, and starts no copy meanwhile") {
   fake_cuda gpu;
   cuda_copies copies(gpu, 0);
   auto a = cuda_memory::on_device(gpu, 0, 100);
@@ -225,7 +224,7 @@ TEST_CASE(
   gpu.destroy(stream);
 }
 
-TEST_CASE("a copy out of another device's memory that waits in a stream holds up all others, which a pull does not") {
+TEST_CASE("a copy from another device that waits in a stream blocks other copies, and a pull does not") {
   fake_cuda gpu(2);
   cuda_copies copies(gpu, 0);
   const auto there = cuda_memory::on_device(gpu, 1, 200);
@@ -256,7 +255,7 @@ TEST_CASE("a copy out of another device's memory that waits in a stream holds up
   gpu.destroy(stream);
 }
 
-TEST_CASE("copies that wait on the host end with the device, and outlive the rank whose kernels they waited for") {
+TEST_CASE("copies that wait on the host for a rank's kernels end, even if that rank is destroyed first") {
   fake_cuda gpu;
   {
     auto other = std::make_unique<cuda_copies>(gpu, 0, few_streams);
@@ -272,12 +271,12 @@ TEST_CASE("copies that wait on the host end with the device, and outlive the ran
       CHECK(copies.copy(b.bytes().subspan(100 * i, 100), a.bytes(), &done[i], other.get()) == errc::pending);
     copies.forget(&done[1]);
     other.reset();
-    SUBCASE("as its streams do") {
+    SUBCASE("when the kernels end") {
       may_end = true;
       copies.drain();
       CHECK(done[2].outcome == errc::none);
     }
-    SUBCASE("with its error") {
+    SUBCASE("when the device fails") {
       gpu.break_at_copy = 1;
       awaited breaks;
       CHECK(copies.copy(b.bytes().first(50), b.bytes().last(50), &breaks) == errc::pending);
@@ -292,7 +291,7 @@ TEST_CASE("copies that wait on the host end with the device, and outlive the ran
   CHECK(gpu.events() == 0);
 }
 
-TEST_CASE("an error of the device ends all that is pending, and what comes later, with its name") {
+TEST_CASE("a device error ends all pending copies and refuses later ones, with the error's name") {
   fake_cuda gpu;
   cuda_copies copies(gpu, 0);
   auto a = cuda_memory::on_device(gpu, 0, 1'000);
@@ -314,7 +313,7 @@ TEST_CASE("an error of the device ends all that is pending, and what comes later
                     "device_failed: device 0: cudaErrorIllegalAddress: planted");
 }
 
-TEST_CASE("an error that the device says once, and not again, ends nothing") {
+TEST_CASE("an error that the device reports only once, and not again, ends nothing") {
   fake_cuda gpu;
   cuda_copies copies(gpu, 0);
   auto a = cuda_memory::on_device(gpu, 0, 100);
@@ -334,7 +333,7 @@ TEST_CASE("an error that the device says once, and not again, ends nothing") {
   gpu.destroy(stream);
 }
 
-TEST_CASE("everything is given back: memory, streams and events") {
+TEST_CASE("after destruction all memory, streams and events are released") {
   fake_cuda gpu;
   {
     const auto a = cuda_memory::on_device(gpu, 0, 1'000);
@@ -353,7 +352,7 @@ TEST_CASE("everything is given back: memory, streams and events") {
   CHECK(gpu.events() == 0);
 }
 
-TEST_CASE("a space frees nothing while it lives: what was given back is used again") {
+TEST_CASE("a space frees nothing while it lives and reuses released blocks") {
   fake_cuda gpu;
   cuda_copies copies(gpu, 0);
   const std::size_t before = gpu.blocks();
@@ -375,7 +374,7 @@ TEST_CASE("a space frees nothing while it lives: what was given back is used aga
   CHECK(gpu.blocks() == before);
 }
 
-TEST_CASE("ranks that share a device share its queues, and expect no messages where that leaves too few streams") {
+TEST_CASE("ranks that share a device share its queues, and expecting a message throws if too few are left") {
   fake_cuda gpu;
   const auto streams = [&](unsigned ranks) {
     const auto o = cuda_copies::shared_by(gpu, ranks, {});
@@ -403,7 +402,7 @@ TEST_CASE("ranks that share a device share its queues, and expect no messages wh
                         "hold up the one that brings it; start 8 ranks for each GPU at most, or processes"));
 }
 
-TEST_CASE("all streams of a rank are made at the beginning") {
+TEST_CASE("a rank creates all its streams at the start") {
   fake_cuda gpu;
   cuda_copies copies(gpu, 0);
   const std::size_t made = gpu.streams() + 1;
@@ -425,7 +424,7 @@ TEST_CASE("all streams of a rank are made at the beginning") {
   CHECK(gpu.streams() == made);
 }
 
-TEST_CASE("a device that does not exist is named") {
+TEST_CASE("a device that does not exist is an error that names it") {
   fake_cuda gpu;
   CHECK_THROWS_WITH(cuda_copies(gpu, 3), doctest::Contains("device 3 does not exist: this machine shows 1 GPUs"));
 }

@@ -38,7 +38,7 @@ struct expecting {
   }
 };
 
-TEST_CASE("a stream waits for what is expected, and for nothing else") {
+TEST_CASE("a stream waits for the message expected in its memory, and for no other") {
   expecting e;
   const std::uint64_t flag = e.copies.expect(e.memory.bytes());
   const std::uint64_t other = e.copies.expect(e.other.bytes());
@@ -58,8 +58,7 @@ TEST_CASE("a stream waits for what is expected, and for nothing else") {
   e.gpu.destroy(e.stream);
 }
 
-TEST_CASE(
-    "what frees memory is told while a stream waits for a message, until it has come or nobody expects it any more") {
+TEST_CASE("device_rest is not at rest while a stream waits for a message, and is at rest when all waits have ended") {
   using std::chrono::milliseconds;
   auto& rest = transports::device_rest::of_this_process();
   const auto at_rest = [&] { return transports::device_rest::quiet(rest, milliseconds(1)).at_rest(); };
@@ -80,7 +79,7 @@ TEST_CASE(
   CHECK(at_rest());
 }
 
-TEST_CASE("a word is used again, with a value of its own, unless its receive failed") {
+TEST_CASE("a flag's word is reused with a new value, unless its receive failed") {
   expecting e;
   std::uint64_t before = 0;
   for (int i = 0; i < 3; ++i) {
@@ -105,7 +104,7 @@ TEST_CASE("a word is used again, with a value of its own, unless its receive fai
   e.gpu.destroy(e.stream);
 }
 
-TEST_CASE("another device sets a word behind all copies that were started") {
+TEST_CASE("a sender sets a flag's word only after the copies that it started before") {
   expecting e;
   cuda_copies sender(e.gpu, 0);
   const auto from = cuda_memory::on_device(e.gpu, 0, 1'000);
@@ -130,7 +129,7 @@ TEST_CASE("another device sets a word behind all copies that were started") {
   e.gpu.destroy(e.stream);
 }
 
-TEST_CASE("what is enqueued behind a message does not hold up the copy that brings it") {
+TEST_CASE("kernels enqueued behind a message do not block the copy that brings the message") {
   expecting e;
   const auto from = cuda_memory::on_device(e.gpu, 0, 1'000);
   fill(e.gpu, from.bytes(), 6);
@@ -151,8 +150,8 @@ TEST_CASE("what is enqueued behind a message does not hold up the copy that brin
   e.gpu.destroy(e.stream);
 }
 
-TEST_CASE("of two messages that are expected into the same memory each lets its own kernels go on, which the second "
-          "one waits for") {
+TEST_CASE(
+    "two messages into one buffer each release their own kernels, and the second waits for the kernels of the first") {
   expecting e;
   const auto from = cuda_memory::on_device(e.gpu, 0, 1'000);
   const std::uint64_t first = e.copies.expect(e.memory.bytes());
@@ -179,7 +178,7 @@ TEST_CASE("of two messages that are expected into the same memory each lets its 
   e.gpu.destroy(e.stream);
 }
 
-TEST_CASE("kernels of two streams that use the same memory are both waited for") {
+TEST_CASE("when_free waits for the kernels of both streams that use the memory") {
   expecting e;
   const transports::cuda_stream other = e.gpu.make_stream(0);
   int ended = 0;
@@ -197,7 +196,7 @@ TEST_CASE("kernels of two streams that use the same memory are both waited for")
   e.gpu.destroy(e.stream);
 }
 
-TEST_CASE("more receives than there are words, and devices without such waits, are refused by name") {
+TEST_CASE("more receives than words, and devices that cannot wait for words, are refused with a reason") {
   fake_cuda gpu;
   const auto memory = cuda_memory::on_device(gpu, 0, 2 * cuda_flags::words);
   {
@@ -220,7 +219,7 @@ TEST_CASE("more receives than there are words, and devices without such waits, a
   CHECK(gpu.events() == events);
 }
 
-TEST_CASE("streams that still wait when everything ends go on") {
+TEST_CASE("streams that still wait when cuda_copies is destroyed continue") {
   fake_cuda gpu;
   const auto memory = cuda_memory::on_device(gpu, 0, 1'000);
   const auto stream = gpu.make_stream(0);

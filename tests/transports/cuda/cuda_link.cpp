@@ -16,7 +16,7 @@ using namespace parley::tests;
 using runtime::errc;
 using transports::cuda_memory;
 
-TEST_CASE("a rank reaches as many allocations of a peer's GPU as it is told of, also while copies are under way") {
+TEST_CASE("a rank can write to 1,000 allocations of a peer's GPU, even while copies are in flight") {
   constexpr std::size_t count = 1'000;
   fake_cuda gpu;
   transports::process_world below(2);
@@ -42,7 +42,7 @@ TEST_CASE("a rank reaches as many allocations of a peer's GPU as it is told of, 
   }
 }
 
-TEST_CASE("of ranks of one process only that one's fences fail whose device did not do its puts") {
+TEST_CASE("among ranks of one process a device failure fails only that device's puts and fences") {
   fake_cuda gpu(3);
   std::vector<std::unique_ptr<transports::cuda_copies>> copies;
   for (int r = 0; r < 3; ++r) copies.push_back(std::make_unique<transports::cuda_copies>(gpu, r));
@@ -80,7 +80,8 @@ struct takes_all final : runtime::link::handler {
 };
 }  // namespace
 
-TEST_CASE("pinned memory that lies idle serves smaller messages while a stream waits, when none of it may be freed") {
+TEST_CASE(
+    "idle pinned memory serves smaller messages while a stream waits, because no pinned memory may be freed then") {
   constexpr auto channel = runtime::link::channel::data;
   fake_cuda gpu;
   transports::process_world below(2);

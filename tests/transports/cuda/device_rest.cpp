@@ -18,7 +18,7 @@ bool comes(const Over& over) {
   return over();
 }
 
-TEST_CASE("memory is freed while no stream waits for a message, and none begins to meanwhile") {
+TEST_CASE("freeing memory waits until no stream waits for a message, and no stream begins to wait meanwhile") {
   device_rest rest;
   rest.begin_wait();
   rest.begin_wait();
@@ -49,7 +49,7 @@ TEST_CASE("memory is freed while no stream waits for a message, and none begins 
   waiter.join();
 }
 
-TEST_CASE("a stream that waits for ever delays what frees memory up to its limit") {
+TEST_CASE("a stream that waits for ever delays a free only up to the free's limit") {
   device_rest rest;
   rest.begin_wait();
   std::thread freer([&] {
@@ -64,7 +64,7 @@ TEST_CASE("a stream that waits for ever delays what frees memory up to its limit
   rest.end_waits(1);
 }
 
-TEST_CASE("of two that free memory the second one is as quiet as the first") {
+TEST_CASE("no stream begins to wait before two concurrent frees have both ended") {
   device_rest rest;
   std::atomic<bool> waits{false};
   auto first = std::make_unique<device_rest::quiet>(rest, 0ms);

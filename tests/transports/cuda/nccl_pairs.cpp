@@ -123,7 +123,7 @@ struct read_once : two_gpus {
   }
 };
 
-TEST_CASE("requests that overtake one another are served in the order of the receives") {
+TEST_CASE("requests that arrive out of order are served in the order of the receives") {
   two_gpus w;
   const auto a = w.memory(1'000, 1);
   const auto b = w.memory(2'000, 2);
@@ -154,7 +154,7 @@ TEST_CASE("requests that overtake one another are served in the order of the rec
   CHECK(w.of(0).statistics().sends == 5);
 }
 
-TEST_CASE("a read waits for the kernels of both sides, and the host for none of them") {
+TEST_CASE("a read waits for the kernels of both sides, without blocking the host") {
   two_gpus w;
   const auto from = w.memory(1'000, 1);
   const auto to = w.memory(1'000, 0);
@@ -175,7 +175,7 @@ TEST_CASE("a read waits for the kernels of both sides, and the host for none of 
   w.gpu.destroy(uses);
 }
 
-TEST_CASE("an owner that never answers costs the communicator, in bounded time, and the next one is new") {
+TEST_CASE("a read whose owner never answers fails in bounded time, and the next read opens a new communicator") {
   read_once w;
   const auto& to = w.ends.to;
   const auto& known = w.ends.known;
@@ -201,7 +201,7 @@ TEST_CASE("an owner that never answers costs the communicator, in bounded time, 
   CHECK(w.of(1).statistics().communicators == 2);
 }
 
-TEST_CASE("a peer that dies ends what its GPU was to do, and both GPUs are free again") {
+TEST_CASE("a peer's death ends the pair's work on its GPU, and both GPUs are free again") {
   for (const rank_id dead : {0U, 1U}) {
     CAPTURE(dead);
     two_gpus w;
@@ -234,7 +234,7 @@ TEST_CASE("a peer that dies ends what its GPU was to do, and both GPUs are free 
   }
 }
 
-TEST_CASE("a read that is given up ends, and takes with it what is under way between the two") {
+TEST_CASE("cancelling a read also ends the pair's other reads, and late messages open no connection") {
   two_gpus w;
   const auto from = w.memory(1'000, 1);
   const auto to = w.memory(2'000, 0);
@@ -257,8 +257,7 @@ TEST_CASE("a read that is given up ends, and takes with it what is under way bet
   CHECK(left.calls == 1);
 }
 
-TEST_CASE(
-    "what NCCL was connecting for when it was given up has its memory until it can come into no stream any more") {
+TEST_CASE("a cancelled read keeps its memory until NCCL's late work can no longer enter a stream") {
   read_once w;
   const auto& to = w.ends.to;
   const auto& known = w.ends.known;
@@ -279,7 +278,7 @@ TEST_CASE(
   CHECK(done.outcome == errc::device_failed);
 }
 
-TEST_CASE("a stream waits no longer for a read that was given up, as what ends its kernels waits for streams") {
+TEST_CASE("a stream stops waiting for a cancelled read at once, because ending its kernels waits for streams") {
   read_once w;
   const auto& to = w.ends.to;
   const std::uint64_t coming = w.copies[1]->expect(to.bytes());
@@ -299,7 +298,7 @@ TEST_CASE("a stream waits no longer for a read that was given up, as what ends i
   w.gpu.destroy(held_up);
 }
 
-TEST_CASE("a request that overtakes another after a long rest is no sign that nothing moves") {
+TEST_CASE("a request that arrives out of order after a long rest does not count as a stall") {
   read_once w;
   const auto& to = w.ends.to;
   const auto& known = w.ends.known;
@@ -340,7 +339,7 @@ TEST_CASE("an owner sends nothing that it has not exposed") {
   CHECK(w.get(on_host, to.bytes().first(8), beyond) == errc::unavailable);
 }
 
-TEST_CASE("messages of the channel that make no sense change nothing") {
+TEST_CASE("malformed messages on the devices channel are refused and change nothing") {
   two_gpus w;
   for (const std::size_t bytes : {0UL, 7UL, 48UL, 64UL}) {
     const std::vector<std::byte> noise(bytes, std::byte{0xee});

@@ -51,7 +51,7 @@ runtime::result<> count_up(file_storage& disk, const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("a lock is held by one at a time, and leaves no file behind") {
+TEST_CASE("only one holder has a lock at a time, and a released lock leaves no file") {
   const folder here;
   {
     const auto first = file_lock::take(here.file("f"), at_once_ns);
@@ -66,7 +66,7 @@ TEST_CASE("a lock is held by one at a time, and leaves no file behind") {
   CHECK(file_lock::take(here.file("f"), at_once_ns));
 }
 
-TEST_CASE("a process that waits gets the lock when the other lets go of it") {
+TEST_CASE("a waiting thread gets the lock when its holder releases it") {
   const folder here;
   std::optional<file_lock> held(file_lock::take(here.file("f"), at_once_ns).value());
   std::optional<runtime::result<file_lock>> got;
@@ -76,7 +76,7 @@ TEST_CASE("a process that waits gets the lock when the other lets go of it") {
   CHECK(got->operator bool());
 }
 
-TEST_CASE("updates of many processes at once are all there") {
+TEST_CASE("concurrent updates by several processes are all kept") {
   const folder here;
   const auto ended = tests::run_processes(4, [&](runtime::rank_id, tests::meeting&) {
     file_storage disk(patience_ns);
@@ -88,7 +88,7 @@ TEST_CASE("updates of many processes at once are all there") {
   CHECK(here.files() == 1);
 }
 
-TEST_CASE("updates of many threads at once are all there") {
+TEST_CASE("concurrent updates by several threads are all kept") {
   const folder here;
   std::vector<std::thread> all;
   for (int t = 0; t < 4; ++t)
@@ -101,7 +101,7 @@ TEST_CASE("updates of many threads at once are all there") {
   CHECK(disk.read(here.file("count")).value() == "100");
 }
 
-TEST_CASE("the lock of a process that died is taken over, that of another host never") {
+TEST_CASE("a lock left by a dead process of this host is taken over, and a lock of another host is not") {
   const folder here;
   file_storage disk(10'000'000);
   write(here.file("f.lock"), this_boot() + "\nprocess 1 on here\n");
@@ -116,7 +116,7 @@ TEST_CASE("the lock of a process that died is taken over, that of another host n
   CHECK(here.files() == 2);
 }
 
-TEST_CASE("a process that is killed while it holds the lock stops nobody") {
+TEST_CASE("a process that is killed while it holds the lock does not block others") {
   const folder here;
   const auto ended = tests::run_processes(1, [&](runtime::rank_id, tests::meeting&) {
     auto held = file_lock::take(here.file("f"), at_once_ns);
@@ -128,7 +128,7 @@ TEST_CASE("a process that is killed while it holds the lock stops nobody") {
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("whatever lies where the lock should be is waited for, and stays") {
+TEST_CASE("a foreign file at the lock's path makes updates time out, and stays") {
   const folder here;
   file_storage disk(10'000'000);
   write(here.file("a.lock"), "");
@@ -144,14 +144,14 @@ TEST_CASE("whatever lies where the lock should be is waited for, and stays") {
   CHECK(here.files() == 5);
 }
 
-TEST_CASE("a folder that takes no file, and one that is not there, are named at once") {
+TEST_CASE("an update in a missing folder, or in one where no file can be made, fails at once") {
   file_storage disk(patience_ns);
   const auto refused = count_up(disk, "/no/such/folder/f");
   CHECK(is(refused, {.code = errc::io, .quotes = "/no/such/folder/f.lock"}));
   CHECK(count_up(disk, "/proc/f").code() == errc::io);
 }
 
-TEST_CASE("an update that answers nothing leaves the file, and one that cannot be written does, too") {
+TEST_CASE("an update that returns nothing, and one that cannot be written, leave the file unchanged") {
   const folder here;
   write(here.file("f"), "1");
   const auto ended = tests::run_processes(1, [&](runtime::rank_id, tests::meeting&) {
@@ -169,7 +169,7 @@ TEST_CASE("an update that answers nothing leaves the file, and one that cannot b
   CHECK(here.files() == 1);
 }
 
-TEST_CASE("who changes the file without the lock is seen, and the update begins again with what is there then") {
+TEST_CASE("an update repeats if the file changes without the lock, and fails if the file keeps changing") {
   const folder here;
   file_storage disk;
   write(here.file("f"), "10");

@@ -30,14 +30,14 @@ using folder = parley::tests::scratch_folder;
 
 }  // namespace
 
-TEST_CASE("a file that is not there is unavailable, with its path") {
+TEST_CASE("reading a missing file returns unavailable, with the path") {
   const folder here;
   file_storage disk;
   const auto text = disk.read(here.file("none.csv"));
   CHECK(is(text, {.code = errc::unavailable, .quotes = "none.csv"}));
 }
 
-TEST_CASE("what is written is read back, byte for byte, also nothing and zeros") {
+TEST_CASE("written text is read back byte for byte, including empty text and zero bytes") {
   const folder here;
   file_storage disk;
   for (const std::string& text :
@@ -50,7 +50,7 @@ TEST_CASE("what is written is read back, byte for byte, also nothing and zeros")
   CHECK(here.files() == 1);
 }
 
-TEST_CASE("replacing keeps the mode of the file and the link that leads to it") {
+TEST_CASE("replacing a file keeps the file's mode and the link that points to the file") {
   const folder here;
   file_storage disk;
   REQUIRE(disk.replace(here.file("real"), "old"));
@@ -83,7 +83,7 @@ TEST_CASE("a reader sees the old text or the new one, never a mixture") {
   CHECK_FALSE(mixed);
 }
 
-TEST_CASE("a replacement that fails leaves the old file and nothing else") {
+TEST_CASE("a failed replacement or append leaves the old file unchanged and no other file") {
   const folder here;
   const auto ended = tests::run_processes(1, [&](runtime::rank_id, tests::meeting&) {
     file_storage disk;
@@ -104,7 +104,7 @@ TEST_CASE("a replacement that fails leaves the old file and nothing else") {
   CHECK(here.files() == 1);
 }
 
-TEST_CASE("the folder of what is appended is made, one level of it") {
+TEST_CASE("append creates the folder of its file, but only one level of folders") {
   const folder here;
   file_storage disk;
   PARLEY_EXPECT(disk.append(here.file("logs/rank-0.log"), "a\n"));
@@ -156,7 +156,7 @@ TEST_CASE("folders, pipes, missing folders and too large files are refused with 
   CHECK(disk.read(here.file("big")).code() == errc::none);
 }
 
-TEST_CASE("another user's file is never written, neither by its name nor over a link, whoever runs this" *
+TEST_CASE("another user's file is never written, by its name or through a link, not even by root" *
           doctest::skip(::geteuid() != 0)) {
   const folder here;
   file_storage disk;
@@ -178,7 +178,7 @@ TEST_CASE("another user's file is never written, neither by its name nor over a 
   CHECK(here.files() == 2);  // neither a lock file nor a new file is left
 }
 
-TEST_CASE("another user's link leads nowhere, and a chain of one's own to the file at its end" *
+TEST_CASE("writing through another user's link fails, and a chain of own links leads to the last file" *
           doctest::skip(::geteuid() != 0)) {
   const folder here;
   file_storage disk;
@@ -197,7 +197,7 @@ TEST_CASE("another user's link leads nowhere, and a chain of one's own to the fi
   CHECK(here.read("real") == "newer");
 }
 
-TEST_CASE("links that lead to nothing yet lead to a new file, and those in a circle to an error") {
+TEST_CASE("a dangling link leads to a new file, and circular links lead to an error") {
   const folder here;
   file_storage disk;
   fs::create_symlink("later", here.file("link"));
@@ -209,7 +209,7 @@ TEST_CASE("links that lead to nothing yet lead to a new file, and those in a cir
   CHECK(disk.replace(here.file("a"), "x").code() == errc::io);
 }
 
-TEST_CASE("a new file has the mode that the umask leaves, though no other file of the process is made without one") {
+TEST_CASE("a new file has the mode that the umask leaves, and the umask stays unchanged") {
   const folder here;
   file_storage disk;
   const mode_t before = ::umask(027);
@@ -219,7 +219,7 @@ TEST_CASE("a new file has the mode that the umask leaves, though no other file o
   CHECK((fs::status(here.file("f")).permissions() & fs::perms::all) == static_cast<fs::perms>(0640));
 }
 
-TEST_CASE("devices, pipes and folders are no place for files, plain files and what is not there are") {
+TEST_CASE("place_for_files accepts plain and missing files, and refuses devices, pipes and folders") {
   const folder here;
   file_storage disk;
   here.write("plain", "");

@@ -36,15 +36,14 @@ int asked_in_child(rlim_t soft, rlim_t hard, std::size_t more) {
 
 }  // namespace
 
-TEST_CASE("a soft limit on open files is raised as far as needed, and a hard one that is too low is named with what is "
-          "needed") {
+TEST_CASE("allow_open_files raises a low soft limit, and returns an error that names a hard limit that is too low") {
   CHECK(asked_in_child(200, 200, 50) == 0);
   CHECK(asked_in_child(40, 200, 100) == 0);
   CHECK(asked_in_child(28, 28, 100) == 1);
   CHECK(asked_in_child(28, 60, 100) == 1);
 }
 
-TEST_CASE("a rank needs more files the more ranks it meets over TCP or hosts the rendezvous for") {
+TEST_CASE("a rank needs more open files for more ranks that it reaches over TCP or serves as rendezvous host") {
   CHECK(files_of_rank(0, 64, ucx_reach::one_host) > files_of_rank(1, 64, ucx_reach::one_host));
   CHECK(files_of_rank(1, 64, ucx_reach::one_host) == files_of_rank(1, 4, ucx_reach::one_host));
   CHECK(files_of_rank(1, 64, ucx_reach::several_hosts) > files_of_rank(1, 4, ucx_reach::several_hosts));

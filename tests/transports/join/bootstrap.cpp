@@ -96,7 +96,7 @@ std::vector<outcome> join_all(rank_id size, const std::function<void(std::vector
 
 }  // namespace
 
-TEST_CASE("ranks that join through a function all get the same roster and session key") {
+TEST_CASE("ranks that join through an all-gather function get the same roster and session key") {
   for (const rank_id size : {1U, 2U, 5U}) {
     const auto all = join_all(size);
     for (rank_id rank = 0; rank < size; ++rank) {
@@ -112,7 +112,7 @@ TEST_CASE("ranks that join through a function all get the same roster and sessio
   CHECK(join_all(2)[0].in->session_key != join_all(2)[0].in->session_key);
 }
 
-TEST_CASE("a function that gives too few, foreign or exchanged bytes is refused with what it must give") {
+TEST_CASE("an all-gather function that returns missing, foreign or swapped entries is refused with the fault") {
   const auto refused = [](const std::function<void(std::vector<bytes>&)>& spoil, const char* says) {
     const auto all = join_all(3, spoil);
     CHECK(all[1].code == errc::bad_argument);
@@ -130,7 +130,7 @@ TEST_CASE("a function that gives too few, foreign or exchanged bytes is refused 
   CHECK_THROWS_AS(bootstrap_meeting({.rank = 0, .world_size = 2}), failure);
 }
 
-TEST_CASE("another version in the bootstrap is refused as such") {
+TEST_CASE("a bootstrap entry of another version is refused with protocol_version") {
   const auto all = join_all(2, [](auto& both) { both[0][8] = std::byte{99}; });
   CHECK(all[1].code == errc::protocol_version);
   CHECK(all[1].text.find("99") != std::string::npos);

@@ -52,14 +52,14 @@ bool same(const job_key& key, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a key is read from a pipe, which is closed") {
+TEST_CASE("a key is read from a pipe, and the pipe is closed") {
   const int fd = pipe_with(secret);
   const auto key = job_key::from_descriptor(fd);
   CHECK(same(key.value(), secret));
   CHECK(::fcntl(fd, F_GETFD) == -1);
 }
 
-TEST_CASE("too few, too many or no bytes are no key, and the text shows none of them") {
+TEST_CASE("a key of the wrong length is malformed, and the error shows nothing of the key") {
   for (const std::string& content : {std::string(), secret.substr(1), secret + "x"}) {
     const auto key = job_key::from_descriptor(pipe_with(content));
     REQUIRE_FALSE(key);
@@ -69,7 +69,7 @@ TEST_CASE("too few, too many or no bytes are no key, and the text shows none of 
   CHECK(job_key::from_descriptor(987).code() == errc::io);
 }
 
-TEST_CASE("a key file that others can reach is refused") {
+TEST_CASE("a key file that other users can access is refused") {
   const key_file good(secret), readable(secret, 0640), writable(secret, 0602), read_only(secret, 0400);
   CHECK(same(job_key::from_file(good.path).value(), secret));
   CHECK(same(job_key::from_file(read_only.path).value(), secret));
@@ -82,7 +82,7 @@ TEST_CASE("a key file that others can reach is refused") {
   CHECK(job_key::from_file("/tmp").code() == errc::unauthenticated);
 }
 
-TEST_CASE("keys differ, move and leave nothing behind") {
+TEST_CASE("generated keys differ, and moving a key clears its source") {
   auto first = job_key::generate();
   const auto second = job_key::generate();
   CHECK_FALSE(std::equal(first.secret().begin(), first.secret().end(), second.secret().begin()));
@@ -94,7 +94,7 @@ TEST_CASE("keys differ, move and leave nothing behind") {
   CHECK(job_key().secret().empty());
 }
 
-TEST_CASE("a placement leads to its key") {
+TEST_CASE("read_key reads the key that a placement names") {
   placement place;
   CHECK(read_key(place).value().empty());
   const key_file file(secret);

@@ -98,7 +98,7 @@ pid_t fork_rank_2(const std::string& page, std::uint32_t restarts = 0, const std
 
 }  // namespace
 
-TEST_CASE("a heart that stops is noticed in time by all, which name one decider, and is fenced when it comes back") {
+TEST_CASE("all ranks detect a stopped process in time, name one decider, and fence the process when it runs again") {
   const std::string page = fresh_page();
   const pid_t victim = fork_rank_2(page);
   listening zero(0, 3, page);
@@ -125,7 +125,7 @@ TEST_CASE("a heart that stops is noticed in time by all, which name one decider,
   CHECK(zero.heart->fenced().empty());
 }
 
-TEST_CASE("a newer process finds the page that has no name, is watched in its turn, and shuts out the one before it") {
+TEST_CASE("a newer process joins the page that has no name, is watched like others, and fences the process before it") {
   const std::string page = fresh_page();
   const std::vector<std::uint32_t> holders{static_cast<std::uint32_t>(::getpid())};
   const pid_t first = fork_rank_2(page);
@@ -168,7 +168,7 @@ TEST_CASE("a newer process finds the page that has no name, is watched in its tu
   CHECK(one.heart->fenced().empty());
 }
 
-TEST_CASE("a newer process makes no page where the others show none") {
+TEST_CASE("a newer process creates no page if no other rank has one open") {
   const std::string page = fresh_page();
   auto started = heartbeat::start({.rank = 1,
                                    .world_size = 2,
@@ -183,7 +183,7 @@ TEST_CASE("a newer process makes no page where the others show none") {
   CHECK_FALSE(std::filesystem::exists(page));
 }
 
-TEST_CASE("a rank that is started anew while the others still look for the page does not count twice") {
+TEST_CASE("a rank that restarts while others still look for the page is counted once") {
   const std::string page = fresh_page();
   // The process is killed, so it neither leaves nor removes the page's name.
   {
@@ -201,7 +201,7 @@ TEST_CASE("a rank that is started anew while the others still look for the page 
   CHECK(two.heart->fenced().empty());
 }
 
-TEST_CASE("the others see for how long a loop has not turned whose heart beats, and that it turns again") {
+TEST_CASE("a heart reports how long a peer's loop has stood still, and that the loop turns again") {
   const std::string page = fresh_page();
   std::atomic<std::uint64_t> turns{0};
   std::atomic<bool> turning{true};
@@ -219,7 +219,7 @@ TEST_CASE("the others see for how long a loop has not turned whose heart beats, 
   CHECK(zero.heart->stands_still(1) == 0);  // rank 1 has left
 }
 
-TEST_CASE("a heart that leaves in peace, or never came, is not lost") {
+TEST_CASE("a rank that left normally, or whose heart never started, is not reported lost") {
   const std::string page = fresh_page();
   listening zero(0, 3, page);
   {
@@ -233,7 +233,7 @@ TEST_CASE("a heart that leaves in peace, or never came, is not lost") {
   CHECK_FALSE(std::filesystem::exists(page));
 }
 
-TEST_CASE("a heart says of its rank that it has returned, which one that merely ends does not") {
+TEST_CASE("a heart can announce that its rank has returned, and a heart that merely ends does not announce it") {
   const std::string page = fresh_page();
   listening zero(0, 3, page);
   listening one(1, 3, page);
@@ -251,7 +251,7 @@ TEST_CASE("a heart says of its rank that it has returned, which one that merely 
   CHECK(zero.lost().empty());
 }
 
-TEST_CASE("who leaves at once does not take the page's name from those who still have to find it") {
+TEST_CASE("a rank that leaves early keeps the page's name for ranks that still have to find the page") {
   const std::string page = fresh_page();
   const pid_t other = ::fork();  // rank 1, which is slow to look for the page
   if (other == 0) {
@@ -278,7 +278,7 @@ TEST_CASE("who leaves at once does not take the page's name from those who still
 }
 
 TEST_CASE(
-    "a process that is stopped, or ends, before it has a heart is noticed in time; one that runs without is not") {
+    "a process that stops, or ends, before its heart starts is reported lost; one that runs without a heart is not") {
   const std::string page = fresh_page();
   const auto fork_waiting = [] {
     const pid_t pid = ::fork();
@@ -331,7 +331,7 @@ TEST_CASE(
   CHECK_FALSE(std::filesystem::exists(page));
 }
 
-TEST_CASE("a page that its ranks have left is removed by the next heart; one that is somebody's, or young, is not") {
+TEST_CASE("a new heart removes an old page that no process holds, and keeps pages that are held or young") {
   const auto age = [](const std::string& page, std::time_t seconds) {
     const timespec then{std::time(nullptr) - seconds, 0};
     const timespec both[2] = {then, then};
@@ -352,7 +352,7 @@ TEST_CASE("a page that its ranks have left is removed by the next heart; one tha
   std::filesystem::remove(young);
 }
 
-TEST_CASE("a rank that finds a page as it is being removed makes a new one, which the others find") {
+TEST_CASE("a rank that opens a page during its removal creates a new page, under the same name") {
   const std::string page = fresh_page();
   const int remover = ::open(page.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   REQUIRE(::flock(remover, LOCK_EX | LOCK_NB) == 0);
@@ -366,7 +366,7 @@ TEST_CASE("a rank that finds a page as it is being removed makes a new one, whic
   CHECK(std::filesystem::exists(page));
 }
 
-TEST_CASE("a page that others may read, or that is something else, is refused") {
+TEST_CASE("a page that others can read, or that is no page, is refused") {
   const auto refused = [](const std::string& page) {
     auto started = heartbeat::start({.rank = 0, .world_size = 2, .watched = {1}, .page = page}, {});
     REQUIRE_FALSE(bool(started));
@@ -392,7 +392,7 @@ TEST_CASE("a page that others may read, or that is something else, is refused") 
   for (const auto& path : {readable, small, other}) std::filesystem::remove(path);
 }
 
-TEST_CASE("the page's name follows from the session's key") {
+TEST_CASE("the page's name is derived from the job and the session's key") {
   const std::vector<std::byte> key(16, std::byte{1});
   const std::vector<std::byte> another(16, std::byte{2});
   CHECK(heartbeat::page_name(1, key) == heartbeat::page_name(1, key));
@@ -400,7 +400,7 @@ TEST_CASE("the page's name follows from the session's key") {
   CHECK(heartbeat::page_name(1, key) != heartbeat::page_name(2, key));
 }
 
-TEST_CASE("a heartbeat for which there is no thread is an error, and leaves no page") {
+TEST_CASE("a heartbeat that cannot start a thread is an error, and leaves no page") {
   const std::string page = fresh_page();
   const auto refused = [&] {
     const auto started =

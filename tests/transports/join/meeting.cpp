@@ -58,7 +58,8 @@ mode_t mode_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("rank 0 tells the others of its host where it listens and a fresh key, in a file for this user alone") {
+TEST_CASE(
+    "rank 0 publishes its address and a fresh key for ranks of its host, in a file that only this user can read") {
   const folder at;
   meeting first = find_meeting(place_in(at, 0), 1_s).value();
   CHECK(first.place.listening_fd >= 0);
@@ -76,7 +77,7 @@ TEST_CASE("rank 0 tells the others of its host where it listens and a fresh key,
   ::close(later.place.listening_fd);
 }
 
-TEST_CASE("ranks that come first wait for rank 0") {
+TEST_CASE("ranks that arrive first wait for rank 0") {
   const folder at;
   std::string told;
   std::thread early([&] { told = meeting_file::await(at.file(), 10_s).value(); });
@@ -85,14 +86,14 @@ TEST_CASE("ranks that come first wait for rank 0") {
   CHECK(told == "here");
 }
 
-TEST_CASE("a rank 0 that never comes is a timeout that names the file") {
+TEST_CASE("a missing rank 0 is a timeout that names the file") {
   const folder at;
   const auto missing = find_meeting(place_in(at, 1), 20_ms);
   REQUIRE_FALSE(missing);
   CHECK(is(missing, {.code = errc::timeout, .quotes = at.file()}));
 }
 
-TEST_CASE("looking for rank 0 and joining there share one limit") {
+TEST_CASE("finding rank 0 and joining share one time limit") {
   using clock = std::chrono::steady_clock;
   const folder at;
   const meeting first = find_meeting(place_in(at, 0), 10_s).value();
@@ -107,7 +108,7 @@ TEST_CASE("looking for rank 0 and joining there share one limit") {
   CHECK(options_for(late).join_timeout_ns > 0);  // at the last moment there is still time for one answer
 }
 
-TEST_CASE("a file whose writer was killed is not believed, and the next rank 0 replaces it") {
+TEST_CASE("a file whose writer was killed is ignored, and the next rank 0 replaces it") {
   const folder at;
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
@@ -131,7 +132,7 @@ TEST_CASE("a second rank 0 of one job is refused, and the first one's file stays
   CHECK(meeting_file::await(at.file(), 1_s).value() == "first");
 }
 
-TEST_CASE("a file that others can read, a link, or nonsense in it is refused") {
+TEST_CASE("a file that others can read, a link, and malformed content are refused") {
   const folder at;
   const auto file = meeting_file::publish(at.file(), "nonsense").value();
   CHECK(find_meeting(place_in(at, 1), 1_s).code() == errc::malformed);
@@ -147,7 +148,7 @@ TEST_CASE("a file that others can read, a link, or nonsense in it is refused") {
   CHECK_FALSE(find_meeting(place_in(linked, 1), 1_s));
 }
 
-TEST_CASE("only a folder of this user alone may hold a key") {
+TEST_CASE("only a folder that belongs to this user alone may hold a key") {
   const folder at;
   CHECK(private_folder({at.path}).value() == at.path);
   const std::string fallback = "/tmp/parley-" + std::to_string(::geteuid());
@@ -158,7 +159,7 @@ TEST_CASE("only a folder of this user alone may hold a key") {
   CHECK(private_folder({at.path}).value() == fallback);
 }
 
-TEST_CASE("a key that the user has given is used, and the file holds none") {
+TEST_CASE("a key that the user has given is used, and the meeting file holds no key") {
   const folder at;
   const std::string path = at.path + "/key";
   std::ofstream(path) << std::string(32, 'k');

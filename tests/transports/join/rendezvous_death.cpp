@@ -37,7 +37,7 @@ void kill_and_reap(pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("a killed rank is told to all others at once") {
+TEST_CASE("all other ranks learn of a killed rank at once") {
   asio::io_context io;
   const listener at;
   const auto key = job_key::generate();
@@ -78,7 +78,7 @@ parties on_two_hosts(asio::io_context& io, const job_key& key, const listener& a
 
 }  // namespace
 
-TEST_CASE("what a rank sees of the death of another one on its host is told to all, and to that one") {
+TEST_CASE("a rank's report of the death of another rank of its host reaches all ranks, including the reported one") {
   asio::io_context io;
   const listener at;
   const parties ranks = on_two_hosts(io, job_key::generate(), at);
@@ -105,7 +105,7 @@ void cut_off(const party& rank) {
 
 }  // namespace
 
-TEST_CASE("a host that falls silent takes all its ranks with it, and nobody else") {
+TEST_CASE("ranks of a host that falls silent are lost together, and all other ranks stay") {
   asio::io_context io;
   const auto key = job_key::generate();
   const auto elsewhere = [&](rank_id first, const listener& at) {
@@ -156,8 +156,7 @@ TEST_CASE("a host that falls silent takes all its ranks with it, and nobody else
   }
 }
 
-TEST_CASE(
-    "what a rank says of the death of one on another host, of itself, of rank 0 or of nobody counts for nothing") {
+TEST_CASE("a rank's claim that a rank of another host, itself, rank 0 or an unknown rank has died is ignored") {
   asio::io_context io;
   const listener at;
   parties ranks = on_two_hosts(io, job_key::generate(), at);
@@ -168,7 +167,7 @@ TEST_CASE(
   for (const auto& rank : ranks) CHECK(rank->lost.empty());
 }
 
-TEST_CASE("when rank 0 is killed every rank knows") {
+TEST_CASE("every rank learns that rank 0 was killed") {
   asio::io_context io;
   const listener at;
   const auto key = job_key::generate();
@@ -185,7 +184,7 @@ TEST_CASE("when rank 0 is killed every rank knows") {
   }
 }
 
-TEST_CASE("rank 0 that dies during the join ends it for those who are waiting") {
+TEST_CASE("a death of rank 0 during the join ends the join of waiting ranks with peer_failed") {
   asio::io_context io;
   const listener at;
   const auto key = job_key::generate();
@@ -203,7 +202,7 @@ TEST_CASE("rank 0 that dies during the join ends it for those who are waiting") 
   CHECK(waiting.code() == errc::peer_failed);
 }
 
-TEST_CASE("leaving is not dying") {
+TEST_CASE("a rank that leaves is not reported as dead") {
   asio::io_context io;
   const listener at;
   auto ranks = start_world(io, 3, job_key::generate(), at);
@@ -215,7 +214,7 @@ TEST_CASE("leaving is not dying") {
   for (const auto& rank : ranks) CHECK(rank->lost.empty());
 }
 
-TEST_CASE("all are told of a rank that leaves, with the error that ended it") {
+TEST_CASE("all ranks learn of a rank that leaves, with the error that ended it") {
   asio::io_context io;
   const listener at;
   auto ranks = start_world(io, 3, job_key::generate(), at);
@@ -236,7 +235,7 @@ TEST_CASE("all are told of a rank that leaves, with the error that ended it") {
   for (const auto& rank : ranks) CHECK(rank->lost.empty());
 }
 
-TEST_CASE("a rank that ends because of another one's end says whose, and hears when all others have been told") {
+TEST_CASE("a leaving rank passes on its root cause, and is notified once all others have received it") {
   asio::io_context io;
   const listener at;
   auto ranks = start_world(io, 4, job_key::generate(), at);
@@ -264,7 +263,7 @@ TEST_CASE("a rank that ends because of another one's end says whose, and hears w
   for (const auto& rank : ranks) CHECK(rank->lost.empty());
 }
 
-TEST_CASE("a rank that waits for its last words to be passed on is told, too, when rank 0 goes meanwhile") {
+TEST_CASE("a leaving rank that waits for rank 0 to pass on its error is notified, even if rank 0 is gone") {
   asio::io_context io;
   const listener at;
   auto ranks = start_world(io, 2, job_key::generate(), at);
@@ -289,7 +288,7 @@ TEST_CASE("a rank that is destroyed without leaving counts as dead") {
   CHECK(ranks[2]->lost[1].first == 0);
 }
 
-TEST_CASE("ranks that never come are named on every rank that came") {
+TEST_CASE("the timeout of each rank that arrived names the ranks that never arrived") {
   asio::io_context io;
   const listener at;
   const auto key = job_key::generate();
@@ -307,7 +306,7 @@ TEST_CASE("ranks that never come are named on every rank that came") {
   }
 }
 
-TEST_CASE("when a client was refused, rank 0's time-out says so") {
+TEST_CASE("rank 0's timeout says that a client was refused, and how many") {
   asio::io_context io;
   const listener at;
   auto options = options_of(0, 2, at);
@@ -319,7 +318,7 @@ TEST_CASE("when a client was refused, rank 0's time-out says so") {
   CHECK(host.text().find("1 client was refused") != std::string::npos);
 }
 
-TEST_CASE("a rank 0 that never comes is named too") {
+TEST_CASE("a rank's timeout names the address of a missing rank 0") {
   asio::io_context io;
   listener at;
   ::close(std::exchange(at.fd, -1));
@@ -331,7 +330,7 @@ TEST_CASE("a rank 0 that never comes is named too") {
   CHECK(guest.text().find("rank 1 could not meet rank 0 at 127.0.0.1:" + std::to_string(at.port)) != std::string::npos);
 }
 
-TEST_CASE("a rank that dies during the join may come again") {
+TEST_CASE("a rank that dies during the join may join again") {
   asio::io_context io;
   const listener at;
   const auto key = job_key::generate();

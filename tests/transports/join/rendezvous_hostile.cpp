@@ -59,7 +59,7 @@ struct insider {
 
 }  // namespace
 
-TEST_CASE("garbage of any kind is dropped and the rendezvous goes on") {
+TEST_CASE("garbage of any kind is dropped and the rendezvous continues") {
   std::mt19937 random(1);
   besieged b;
   const wire::bytes zeros(300);
@@ -85,7 +85,7 @@ TEST_CASE("garbage of any kind is dropped and the rendezvous goes on") {
   CHECK(b.real_rank_joins());
 }
 
-TEST_CASE("a client that closes after every possible prefix of a greeting does no harm") {
+TEST_CASE("clients that close after every possible prefix of a greeting do no harm") {
   besieged b;
   const auto greeting = wire::frame(wire::type::hello, hello_of(1, 2).encode());
   for (std::size_t cut = 0; cut <= greeting.size(); ++cut) {
@@ -95,7 +95,7 @@ TEST_CASE("a client that closes after every possible prefix of a greeting does n
   CHECK(b.real_rank_joins());
 }
 
-TEST_CASE("a slow client is dropped when its time is over") {
+TEST_CASE("a slow client is dropped at its timeout") {
   besieged b(30_ms);
   raw_client silent(b.at.port);
   raw_client stuck(b.at.port);
@@ -105,7 +105,7 @@ TEST_CASE("a slow client is dropped when its time is over") {
   CHECK(b.real_rank_joins());
 }
 
-TEST_CASE("a recognised client that never sends its entry frees its seat") {
+TEST_CASE("a recognised client that never sends its entry loses its seat") {
   besieged b(200_ms);
   insider late(b, 1, 2);
   REQUIRE(late.greeted);
@@ -114,7 +114,7 @@ TEST_CASE("a recognised client that never sends its entry frees its seat") {
   CHECK(b.real_rank_joins());
 }
 
-TEST_CASE("a length beyond what an unrecognised client may send is dropped before its bytes come") {
+TEST_CASE("a client that is not recognised yet is dropped for an excessive length before its bytes arrive") {
   besieged b(60_s);
   raw_client greedy(b.at.port);
   greedy.send(wire::frame_head(wire::type::hello, wire::max_unauthenticated_bytes / 2 + 1));
@@ -126,7 +126,7 @@ TEST_CASE("a length beyond what an unrecognised client may send is dropped befor
   CHECK(b.real_rank_joins());
 }
 
-TEST_CASE("at most twice the world waits at the door") {
+TEST_CASE("rank 0 keeps at most twice as many unrecognised connections as the world has ranks") {
   besieged b(60_s);
   std::vector<std::unique_ptr<raw_client>> crowd;
   for (int i = 0; i < 7; ++i) crowd.push_back(std::make_unique<raw_client>(b.at.port));
@@ -138,7 +138,7 @@ TEST_CASE("at most twice the world waits at the door") {
   CHECK(b.real_rank_joins());
 }
 
-TEST_CASE("a wrong key is unauthenticated on the one that holds it, and the right one still joins") {
+TEST_CASE("a client with a wrong key or none gets unauthenticated, and the right key still joins") {
   besieged b;
   party stranger(b.io, options_of(1, 2, b.at), job_key::generate());
   REQUIRE(run_until(b.io, [&] { return stranger.outcome.has_value(); }));
@@ -150,7 +150,7 @@ TEST_CASE("a wrong key is unauthenticated on the one that holds it, and the righ
   CHECK(b.real_rank_joins());
 }
 
-TEST_CASE("a proof without the key, or one recorded earlier, takes no seat") {
+TEST_CASE("a proof recorded from another connection gets no seat") {
   besieged b(60_s);
   insider honest(b, 1, 2);
   REQUIRE(honest.greeted);
@@ -163,7 +163,7 @@ TEST_CASE("a proof without the key, or one recorded earlier, takes no seat") {
   CHECK(b.real_rank_joins());
 }
 
-TEST_CASE("frames out of order are dropped") {
+TEST_CASE("a client that sends frames out of order is dropped") {
   besieged b;
   insider hasty(b, 1, 2);
   REQUIRE(hasty.greeted);
@@ -176,7 +176,7 @@ TEST_CASE("frames out of order are dropped") {
   CHECK(b.real_rank_joins());
 }
 
-TEST_CASE("an insider's entry that is malformed, oversized, without an address or another rank's is dropped") {
+TEST_CASE("an insider whose entry is malformed, oversized, without an address or another rank's is dropped") {
   const std::function<wire::bytes(insider&)> entries[] = {
       [](insider&) { return bytes_of("nonsense"); },
       [](insider&) { return wire::bytes(wire::max_member_bytes + 1); },
@@ -210,7 +210,7 @@ TEST_CASE("an insider's entry that is malformed, oversized, without an address o
   }
 }
 
-TEST_CASE("another version is refused with both versions") {
+TEST_CASE("a client of another protocol version is refused with that reason") {
   besieged b;
   auto said = hello_of(1, 2);
   said.version = 9;
@@ -226,7 +226,7 @@ TEST_CASE("another version is refused with both versions") {
   CHECK(b.real_rank_joins());
 }
 
-TEST_CASE("a rank that is refused knows why at once") {
+TEST_CASE("a refused rank learns the reason at once") {
   // A rank 0 that answers every greeting with the same refusal.
   const std::pair<wire::refusal, errc> answers[] = {{wire::refusal::version, errc::protocol_version},
                                                     {wire::refusal::world_size, errc::malformed},
@@ -279,7 +279,7 @@ TEST_CASE("a duplicate rank, another world size and a rank out of range are refu
   CHECK(run_until(io, [&] { return host.in() && two.in() && accepted.in(); }));
 }
 
-TEST_CASE("a client of another job keeps trying and the error says what it met") {
+TEST_CASE("a client of another job keeps trying until its timeout and the error names another job") {
   besieged b;
   auto options = options_of(1, 2, b.at);
   options.job = 43;
@@ -291,7 +291,7 @@ TEST_CASE("a client of another job keeps trying and the error says what it met")
   CHECK(b.real_rank_joins());
 }
 
-TEST_CASE("whoever listens at the port without the key gets neither proof nor address") {
+TEST_CASE("a listener without the key gets neither proof nor address from a joining rank") {
   asio::io_context io;
   const listener at;
   party guest(io, options_of(1, 2, at), job_key::generate());

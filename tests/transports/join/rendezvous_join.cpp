@@ -59,7 +59,7 @@ TEST_CASE("a world of one joins without a socket") {
   CHECK_FALSE(alone.outcome->value().authenticated);
 }
 
-TEST_CASE("without a key a loopback rendezvous works and says that it is unauthenticated") {
+TEST_CASE("a loopback rendezvous without a key works and reports that it is unauthenticated") {
   asio::io_context io;
   const listener at;
   auto ranks = start_world(io, 3, job_key(), at);
@@ -81,7 +81,7 @@ TEST_CASE("ranks that start before rank 0 wait for it") {
   REQUIRE(run_until(io, [&] { return all_in(ranks); }));
 }
 
-TEST_CASE("the open sockets are shown, one per other rank on rank 0 and one elsewhere") {
+TEST_CASE("descriptors() lists one socket per other rank on rank 0, and one socket on each other rank") {
   asio::io_context io;
   const listener at;
   auto ranks = start_world(io, 4, job_key::generate(), at);
@@ -123,7 +123,7 @@ TEST_CASE("a rendezvous may be destroyed by its own callback") {
   REQUIRE(run_until(io, [&] { return ended == 2; }));
 }
 
-TEST_CASE("wrong options are errors that say what is possible") {
+TEST_CASE("invalid options are errors that name the invalid value") {
   asio::io_context io;
   rendezvous_options options;
   options.rank = 4;
@@ -158,7 +158,7 @@ TEST_CASE("a rendezvous beyond loopback needs a key, on both sides") {
   }
 }
 
-TEST_CASE("a rendezvous beyond loopback that has no key is joined by who says explicitly that it may be insecure") {
+TEST_CASE("a rank joins a rendezvous beyond loopback without a key only if its options allow insecure exposure") {
   asio::io_context io;
   listener at;
   ::close(std::exchange(at.fd, -1));  // a free port
@@ -180,7 +180,7 @@ TEST_CASE("a rendezvous beyond loopback that has no key is joined by who says ex
   for (const auto& rank : ranks) CHECK_FALSE(rank->outcome->value().authenticated);
 }
 
-TEST_CASE("a port that is taken is an error with the address") {
+TEST_CASE("a port in use is an error with the address") {
   asio::io_context io;
   const listener taken;
   auto options = options_of(0, 2, taken);

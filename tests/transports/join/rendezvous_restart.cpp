@@ -59,7 +59,7 @@ struct running {
 
 }  // namespace
 
-TEST_CASE("a rank that died comes back as a new process, with the roster and the key of all, and all are told") {
+TEST_CASE("a dead rank rejoins as a new process, with the job's roster and key, and all other ranks learn of it") {
   running job(3);
   REQUIRE(job.loses(2));
   const auto anew = job.come(2, 1);
@@ -87,7 +87,7 @@ TEST_CASE("a rank that died comes back as a new process, with the roster and the
   CHECK(job.hears_of_return(1, 2));
 }
 
-TEST_CASE("a process that is not newer than the one in its place is refused by name, whether that one lives or not") {
+TEST_CASE("a process that is not newer than the current one is fenced, whether the current one lives or not") {
   running job(3);
   const auto first_again = job.come(2, 0);
   REQUIRE(job.ended(*first_again));
@@ -108,7 +108,7 @@ TEST_CASE("a process that is not newer than the one in its place is refused by n
   CHECK(anew->lost.empty());
 }
 
-TEST_CASE("a rank is started anew at most as often as rank 0 allows, and rank 0 never") {
+TEST_CASE("a rank restarts at most as often as rank 0 allows, and rank 0 never restarts") {
   running job(2);
   REQUIRE(job.loses(1));
   auto options = may_restart(1, 2, job.at, most + 1);
@@ -130,7 +130,7 @@ TEST_CASE("a rank is started anew at most as often as rank 0 allows, and rank 0 
   CHECK(usurper.code() == errc::bad_argument);
 }
 
-TEST_CASE("without the job's key nobody takes a place in a job that runs, nor learns anything of it") {
+TEST_CASE("a process without the job's key can neither join a running job, nor learn anything of it") {
   running job(2);
   REQUIRE(job.loses(1));
   party stranger(job.io, may_restart(1, 2, job.at, 1), job_key::generate());
@@ -155,7 +155,7 @@ TEST_CASE("without the job's key nobody takes a place in a job that runs, nor le
   CHECK(anew->in());
 }
 
-TEST_CASE("a job whose ranks may be started anew needs a key") {
+TEST_CASE("a job whose ranks may restart needs a key") {
   asio::io_context io;
   const listener at;
   for (const rank_id r : {0U, 1U}) {
@@ -170,7 +170,7 @@ TEST_CASE("a job whose ranks may be started anew needs a key") {
   }
 }
 
-TEST_CASE("rank 0 that sleeps on its loop's native handle is woken by each word of a new process, not by a tick") {
+TEST_CASE("each message of a new process wakes a rank 0 that sleeps on its loop's native handle, without a tick") {
   using namespace parley::runtime::literals;
   parley::runtime::reactor loop({.safety_tick_ns = 600_s});
   const listener at;
@@ -195,7 +195,7 @@ TEST_CASE("rank 0 that sleeps on its loop's native handle is woken by each word 
   }));
 }
 
-TEST_CASE("a process whose successor comes is lost for the others first, and is told so itself") {
+TEST_CASE("when a successor joins, the other ranks first lose the old process, and the old process learns of it") {
   running job(3);
   const auto anew = job.come(2, 1);
   REQUIRE(job.ended(*anew));
@@ -213,7 +213,7 @@ TEST_CASE("a process whose successor comes is lost for the others first, and is 
   CHECK(job.ranks[1]->lost.size() == 1);
 }
 
-TEST_CASE("rank 0 that knows otherwise of a death tells all, and the one that it is about") {
+TEST_CASE("rank 0's own report of a death reaches all ranks, including the reported one") {
   running job(3);
   job.ranks[0]->hold_dead(2, "rank 2 died or was stopped");
   CHECK(run_until(job.io, [&] { return !job.ranks[1]->lost.empty() && !job.ranks[2]->lost.empty(); }));
@@ -226,7 +226,7 @@ TEST_CASE("rank 0 that knows otherwise of a death tells all, and the one that it
   CHECK(job.ranks[1]->lost.size() == 1);
 }
 
-TEST_CASE("a verdict on a process in whose place a newer one is, from whatever host, is no verdict on that one") {
+TEST_CASE("late death reports about a replaced process, from any host, do not affect its successor") {
   running job(4);
   REQUIRE(job.loses(2));
   const auto anew = job.come(2, 1);
@@ -240,7 +240,7 @@ TEST_CASE("a verdict on a process in whose place a newer one is, from whatever h
   CHECK(anew->lost.empty());
 }
 
-TEST_CASE("who comes back learns which ranks are gone, and of those that come back later") {
+TEST_CASE("a rank that rejoins learns which ranks are gone, and which ranks rejoin later") {
   running job(4);
   REQUIRE(job.loses(1));
   job.ranks[3]->meeting->leave({1, " is gone"}, {});
@@ -264,7 +264,7 @@ TEST_CASE("who comes back learns which ranks are gone, and of those that come ba
   CHECK(one->lost.empty());
 }
 
-TEST_CASE("a new process must run where the one before it ran") {
+TEST_CASE("a new process must run on the host and machine kind of the process before it") {
   running job(2);
   REQUIRE(job.loses(1));
   for (const bool moved : {true, false}) {
@@ -285,7 +285,7 @@ TEST_CASE("a new process must run where the one before it ran") {
   CHECK(anew->in());
 }
 
-TEST_CASE("a new process whose entry has no address does not get in, and nobody else hears of it") {
+TEST_CASE("a new process whose entry has no address is refused, and no other rank learns of it") {
   running job(3);
   REQUIRE(job.loses(2));
   const std::uint64_t before = job.ranks[0]->meeting->dropped_clients();
@@ -303,7 +303,7 @@ TEST_CASE("a new process whose entry has no address does not get in, and nobody 
   }
 }
 
-TEST_CASE("garbage, slow clients and crowds at the door of a job that runs do it no harm") {
+TEST_CASE("crowds of idle clients, and their garbage, do no harm to a running job") {
   running job(2);
   REQUIRE(job.loses(1));
   const auto dropped = [&] { return job.ranks[0]->meeting->dropped_clients(); };
@@ -318,7 +318,7 @@ TEST_CASE("garbage, slow clients and crowds at the door of a job that runs do it
   CHECK(anew->in());
 }
 
-TEST_CASE("where no restarts are allowed, or rank 0 has gone, nobody is at the door") {
+TEST_CASE("no rank can join late if restarts are not allowed, or after rank 0 has left") {
   {
     asio::io_context io;
     const listener at;
@@ -337,7 +337,7 @@ TEST_CASE("where no restarts are allowed, or rank 0 has gone, nobody is at the d
   CHECK(late.code() == errc::timeout);
 }
 
-TEST_CASE("a process that is started anew while the ranks still join takes the place of the one before it") {
+TEST_CASE("a process that restarts while the ranks still join replaces the process before it") {
   asio::io_context io;
   const listener at;
   const auto key = job_key::generate();

@@ -24,7 +24,7 @@ member sample(parley::runtime::rank_id rank) {
 
 }  // namespace
 
-TEST_CASE("HMAC-SHA256 gives the values of RFC 4231, also with an empty key") {
+TEST_CASE("HMAC-SHA256 gives the values of RFC 4231, including with an empty key") {
   const std::string key(20, '\x0b'), data = "Hi There";
   const auto tag = wire::hmac(std::as_bytes(std::span(key)), std::as_bytes(std::span(data)));
   CHECK(tag[0] == std::byte{0xb0});
@@ -35,7 +35,7 @@ TEST_CASE("HMAC-SHA256 gives the values of RFC 4231, also with an empty key") {
   CHECK(empty[31] == std::byte{0xad});
 }
 
-TEST_CASE("a roster comes back as it was, and every cut or longer one is refused") {
+TEST_CASE("a roster decodes to its encoded entries, and every truncated or longer one is refused") {
   const std::vector<member> members{sample(0), sample(1), sample(2)};
   const auto encoded = wire::encode_roster(5, members);
   const auto decoded = wire::decode_roster(encoded, 5, 3);
@@ -53,7 +53,7 @@ TEST_CASE("a roster comes back as it was, and every cut or longer one is refused
   CHECK_FALSE(wire::decode_roster(wire::encode_roster(5, disordered), 5, 3));
 }
 
-TEST_CASE("lengths beyond their caps are refused before anything is allocated") {
+TEST_CASE("member entries whose lengths exceed their limits are refused") {
   member large = sample(0);
   large.address.resize(member::max_address_bytes + 1);
   const auto too_long = wire::encode_member(large);
@@ -66,7 +66,7 @@ TEST_CASE("lengths beyond their caps are refused before anything is allocated") 
   CHECK_FALSE(wire::decode_member(affinity));
 }
 
-TEST_CASE("random bytes never decode to anything out of range") {
+TEST_CASE("a randomly changed entry never decodes to values out of range") {
   std::mt19937 random(7);
   const auto valid = wire::encode_member(sample(1));
   for (int round = 0; round < 20'000; ++round) {
@@ -81,7 +81,7 @@ TEST_CASE("random bytes never decode to anything out of range") {
   }
 }
 
-TEST_CASE("a tag changes with direction, sequence, type, payload, key and both sides' first words") {
+TEST_CASE("a tag changes with direction, sequence, type, payload, key, greeting and challenge") {
   const auto secret = job_key::generate(), other = job_key::generate();
   const wire::bytes hello{std::byte{1}}, challenge{std::byte{2}}, payload{std::byte{3}};
   const wire::connection_key key(secret.secret(), hello, challenge);

@@ -31,7 +31,7 @@ TEST_CASE("SipHash gives the tags of its authors' paper and reference code") {
   CHECK(keyed.tag(counting(63)) == 0x958a324ceb064572U);
 }
 
-TEST_CASE("a tag does not depend on how its input is cut, nor on the tags before") {
+TEST_CASE("a tag does not depend on how its input is split, nor on earlier tags") {
   siphash keyed = reference();
   const auto all = counting(72);
   const std::uint64_t whole = keyed.tag(all);
@@ -39,7 +39,7 @@ TEST_CASE("a tag does not depend on how its input is cut, nor on the tags before
     CHECK(keyed.tag(std::span(all).first(cut), std::span(all).subspan(cut)) == whole);
 }
 
-TEST_CASE("one changed bit in frame, tag or key is noticed") {
+TEST_CASE("a changed bit in the frame, the tag or the key is detected") {
   siphash keyed = reference();
   auto frame = counting(72);
   const std::uint64_t tag = keyed.tag(frame);

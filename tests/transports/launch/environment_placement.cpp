@@ -62,7 +62,7 @@ TEST_CASE("without a launcher the world has one rank") {
   CHECK(place.world_size == 1);
 }
 
-TEST_CASE("the variables of parley run are all read") {
+TEST_CASE("all variables of parley run are read") {
   const auto place = read(parley_run).value();
   CHECK(place.launcher == launcher_kind::parley_run);
   CHECK(place.rank == 2);
@@ -97,7 +97,7 @@ TEST_CASE("a malformed value is an error with the variable, its value and what i
   }
 }
 
-TEST_CASE("what a hostile value holds cannot steer a terminal, nor fill it") {
+TEST_CASE("an error about a hostile value contains no control characters, and is short") {
   const auto text = read(changed(parley_run, "PARLEY_RANK", "\x1b[2J\n" + std::string(5000, 'x'))).reason().what();
   CHECK(text.find('\x1b') == std::string::npos);
   CHECK(text.find('\n') == std::string::npos);
@@ -116,7 +116,7 @@ TEST_CASE("values that contradict one another are an error") {
   refused(changed(parley_run, "PARLEY_KEY_FILE", "/key"), {"PARLEY_KEY_FILE=/key", "PARLEY_KEY_FD"});
 }
 
-TEST_CASE("how often ranks may be started anew, and how often this one was, is read where a rank can come back") {
+TEST_CASE("the restart limit and the restart count are read, and refused where no rank can restart") {
   auto of_rank_2 = changed(parley_run, "PARLEY_MAX_RESTARTS", "3");
   CHECK(read(parley_run).value().max_restarts == 0);
   CHECK(read(of_rank_2).value().max_restarts == 3);
@@ -137,7 +137,7 @@ TEST_CASE("how often ranks may be started anew, and how often this one was, is r
   refused(torch, {"PARLEY_MAX_RESTARTS=1", "PARLEY_RENDEZVOUS must be set"});
 }
 
-TEST_CASE("torchrun is read, and the port after its own store's is used") {
+TEST_CASE("torchrun's variables are read, and the port after its store's port is used") {
   const variables torch{{"RANK", "3"},
                         {"WORLD_SIZE", "8"},
                         {"LOCAL_RANK", "1"},
@@ -157,7 +157,7 @@ TEST_CASE("torchrun is read, and the port after its own store's is used") {
   refused(without(torch, "WORLD_SIZE"), {"WORLD_SIZE is not set"});
 }
 
-TEST_CASE("torchrun on one host meets by a file of its run, restart and port") {
+TEST_CASE("ranks of torchrun on one host meet by a file of their run, restart and port") {
   const variables torch{{"RANK", "1"},
                         {"WORLD_SIZE", "2"},
                         {"LOCAL_RANK", "1"},
@@ -196,7 +196,7 @@ TEST_CASE("ranks of mpirun on one host meet by a file in the folder of their job
 const variables slurm{{"SLURM_PROCID", "1"},  {"SLURM_NTASKS", "2"},  {"SLURM_LOCALID", "1"},
                       {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_NUM_NODES", "1"}};
 
-TEST_CASE("PMI is read, with the launcher's descriptor or without") {
+TEST_CASE("PMI's variables are read, and a missing size or descriptor is refused") {
   const variables pmi{
       {"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"PMI_FD", "6"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}};
   const auto place = read(pmi).value();
@@ -213,7 +213,7 @@ TEST_CASE("PMI is read, with the launcher's descriptor or without") {
   refused(without(pmi, "PMI_FD"), {"PARLEY_RENDEZVOUS is not set", "PMI"});
 }
 
-TEST_CASE("srun is read on one host and on several, and a batch script without srun is no rank") {
+TEST_CASE("srun's variables are read on one host and on several, and a batch script without srun has no rank") {
   const auto step = read(slurm).value();
   CHECK(step.launcher == launcher_kind::slurm);
   CHECK(step.rank == 1);
@@ -241,7 +241,7 @@ TEST_CASE("srun is read on one host and on several, and a batch script without s
     refused(changed(several, "SLURM_STEP_NODELIST", list), {"SLURM_STEP_NODELIST=", "PARLEY_RENDEZVOUS"});
 }
 
-TEST_CASE("one process told the same by two launchers has one place") {
+TEST_CASE("two launchers that give a process the same rank give it one place") {
   auto set = slurm;
   set.insert({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_FD", "6"}});
   const auto place = read(set).value();
@@ -249,7 +249,7 @@ TEST_CASE("one process told the same by two launchers has one place") {
   CHECK(place.local_size == 2U);  // PMI does not give the local size here
 }
 
-TEST_CASE("of launchers that are nested the innermost counts") {
+TEST_CASE("the innermost of nested launchers counts unless PARLEY_LAUNCHER names another") {
   // mpirun with four ranks inside one task of srun, or with srun's daemons around it.
   auto set = slurm;
   set["OMPI_COMM_WORLD_RANK"] = "3";
@@ -265,7 +265,7 @@ TEST_CASE("of launchers that are nested the innermost counts") {
   refused(changed(set, "PARLEY_LAUNCHER", "torchrun"), {"RANK is not set", "PARLEY_LAUNCHER=torchrun"});
 }
 
-TEST_CASE("a launcher inside parley run counts, and what belongs to the outer job is left alone") {
+TEST_CASE("a launcher inside parley run counts, and the outer job's descriptors are not used") {
   // the descriptor that rank 0 would inherit if this were the outer rank 0
   auto set = changed(parley_run, "PARLEY_RENDEZVOUS_FD", "6");
   set["OMPI_COMM_WORLD_RANK"] = "1";
@@ -284,7 +284,7 @@ TEST_CASE("a launcher inside parley run counts, and what belongs to the outer jo
         launcher_kind::parley_run);
 }
 
-TEST_CASE("launchers that tell one process different ranks of worlds of one size contradict each other") {
+TEST_CASE("different ranks from two launchers with equal world sizes are an error that names both launchers") {
   auto set = slurm;
   set["OMPI_COMM_WORLD_RANK"] = "0";
   set["OMPI_COMM_WORLD_SIZE"] = "2";
@@ -294,7 +294,7 @@ TEST_CASE("launchers that tell one process different ranks of worlds of one size
   CHECK(read(changed(set, "PARLEY_LAUNCHER", "slurm")).value().rank == 1);
 }
 
-TEST_CASE("RANK without the rest of torchrun's variables is not taken for a world of one") {
+TEST_CASE("a numeric RANK without the rest of torchrun's variables is refused instead of giving a world of one") {
   refused({{"RANK", "3"}}, {"WORLD_SIZE is not set", "RANK=3", "PARLEY_LAUNCHER=none"});
   refused({{"RANK", "3"}, {"WORLD_SIZE", "4"}}, {"MASTER_ADDR"});
   refused({{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "a"}}, {"RANK is not set"});
@@ -302,11 +302,11 @@ TEST_CASE("RANK without the rest of torchrun's variables is not taken for a worl
   CHECK(read({{"RANK", "3"}, {"PARLEY_LAUNCHER", "none"}}).value().world_size == 1);
 }
 
-TEST_CASE("half of srun's variables are not taken for a world of one") {
+TEST_CASE("incomplete variables of srun are refused instead of giving a world of one") {
   refused({{"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "2"}}, {"SLURM_PROCID=3", "SLURM_STEP_NUM_TASKS=2"});
 }
 
-TEST_CASE("parley run hides the places that launchers around it have given") {
+TEST_CASE("parley run hides the rank variables of launchers around it") {
   const variables around{
       {"OMPI_COMM_WORLD_RANK", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}, {"RANK", "general"}};
   const auto hidden = [&](const char* name) {
@@ -321,7 +321,7 @@ TEST_CASE("parley run hides the places that launchers around it have given") {
   for (const char* name : {"RANK", "PATH", "PARLEY_RANK", "SLURM_JOB_ID"}) CHECK_FALSE(hidden(name));
 }
 
-TEST_CASE("ranks that meet where only this host gets to are on one host, unless their launcher says otherwise") {
+TEST_CASE("ranks with a loopback rendezvous are on one host, unless their launcher's local size says otherwise") {
   placement p;
   p.world_size = 2;
   for (const char* host : {"127.0.0.1", "127.0.1.1", "::1", "localhost"}) {

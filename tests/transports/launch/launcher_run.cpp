@@ -120,14 +120,14 @@ int launched_with(rlim_t files) {
 
 }  // namespace
 
-TEST_CASE("a launcher that may open as few files as it can begin with starts all of its ranks") {
+TEST_CASE("a launcher with the lowest open-file limit that it accepts starts all of its ranks") {
   rlim_t files = 20;
   int how = 1;
   while (files < 400 && (how = launched_with(files)) == 1) ++files;
   CHECK(how == 0);
 }
 
-TEST_CASE("a rank that fails is started again, so often in all, and told how often it was") {
+TEST_CASE("failed ranks are restarted up to a limit for all ranks together, and learn their restart counts") {
   const parley::tests::scratch_folder here;
   script s(
       3,
@@ -161,7 +161,7 @@ TEST_CASE("a rank that fails is started again, so often in all, and told how oft
   CHECK_FALSE(s.end.first_failed);
 }
 
-TEST_CASE("a rank that fails when no restart is left ends the job, and so does rank 0 at once") {
+TEST_CASE("a rank that fails when no restart is left ends the job, and a failure of rank 0 ends it at once") {
   script spent(2, R"([ $PARLEY_RANK = 0 ] && exec sleep 60; exit 5)");
   spent.options.restarts = 2;
   CHECK(spent.run() == 1);
@@ -181,7 +181,7 @@ TEST_CASE("a rank that fails when no restart is left ends the job, and so does r
   CHECK(never.run() == 2);
 }
 
-TEST_CASE("a rank that ended because rank 0 was ending is not started again, though its own end is seen first") {
+TEST_CASE("a rank that ended because rank 0 was ending is not restarted, even if its own end is seen first") {
   const parley::tests::scratch_folder here;
   // Rank 0 ends only after the launcher has reaped rank 1.
   script s(2, R"sh(cd "$FOLDER"
@@ -204,7 +204,7 @@ TEST_CASE("a rank that ended because rank 0 was ending is not started again, tho
   CHECK_FALSE(s.noticed("started again"));
 }
 
-TEST_CASE("ranks get their place, a key and a job, and rank 0 the listening socket") {
+TEST_CASE("each rank gets its place, the key and the job, and rank 0 also gets the listening socket") {
   script s(3, R"(echo "$PARLEY_RANK $PARLEY_WORLD $PARLEY_LOCAL_RANK $PARLEY_LOCAL_SIZE ${PARLEY_RENDEZVOUS_FD:+fd}"
                  echo "$PARLEY_RENDEZVOUS"; echo "$PARLEY_JOB"; cat /proc/self/fd/$PARLEY_KEY_FD | od -An -tx1 | tr -d ' \n'; echo
                  echo "$EXTRA" "${PARLEY_KEY_FILE-unset}")");
@@ -230,7 +230,7 @@ TEST_CASE("ranks get their place, a key and a job, and rank 0 the listening sock
   }
 }
 
-TEST_CASE("a rank has only the descriptors that it should have, and the launcher keeps none") {
+TEST_CASE("a rank has only the descriptors that it needs, and the launcher keeps none") {
   const auto before = open_descriptors();
   // `ls` sees the three standard descriptors, the key, the report, on rank 0 the socket, and the folder that it reads.
   script s(2, "ls /proc/self/fd | wc -l; exec 2>&1; cat; echo stdin ended");
@@ -245,7 +245,7 @@ TEST_CASE("a rank has only the descriptors that it should have, and the launcher
   CHECK(open_descriptors() == before);
 }
 
-TEST_CASE("output is forwarded in whole lines with the rank before each") {
+TEST_CASE("output is forwarded in whole lines with the rank in front of each line") {
   const int to = ::memfd_create("out", MFD_CLOEXEC), errors = ::memfd_create("error", MFD_CLOEXEC);
   launch_options options;
   options.ranks = 4;
@@ -286,7 +286,7 @@ TEST_CASE("a very long line arrives whole up to the limit") {
   CHECK(total == 3'000'000);
 }
 
-TEST_CASE("a rank that fails is named, and the others are ended after their grace") {
+TEST_CASE("a rank that fails is named, and the others are ended after their grace period") {
   script s(3, "trap '' PIPE; if [ $PARLEY_RANK = 1 ]; then exit 7; fi; exec sleep 1000");
   CHECK(s.run() == 1);
   CHECK(s.noticed("rank 1 exited with status 7"));
@@ -299,7 +299,7 @@ TEST_CASE("a rank that fails is named, and the others are ended after their grac
   CHECK(s.end.ranks[0].by_launcher);
 }
 
-TEST_CASE("others that end by themselves in their grace say their own last word") {
+TEST_CASE("ranks that end by themselves during their grace period have their own exits reported") {
   script s(2, "if [ $PARLEY_RANK = 1 ]; then kill -SEGV $$; fi; sleep 0.02; echo rank 1 is gone >&2; exit 4");
   s.options.grace_ns = 60_s;
   CHECK(s.run() == 1);
@@ -308,7 +308,7 @@ TEST_CASE("others that end by themselves in their grace say their own last word"
   CHECK(s.error[0] == std::vector<std::string>{"rank 1 is gone"});
 }
 
-TEST_CASE("each rank that ends gives the others their grace anew, so that news may go from one to the next") {
+TEST_CASE("each rank's end renews the grace period of the others, so that news can pass from rank to rank") {
   script s(3, "case $PARLEY_RANK in 0) exit 7;; 1) sleep 1.2; exit 4;; 2) sleep 2.4; echo my turn; exit 5;; esac");
   s.options.grace_ns = 2'000_ms;
   CHECK(s.run() == 1);
@@ -340,7 +340,7 @@ TEST_CASE("a rank that ignores SIGTERM is killed, with its children") {
   CHECK(line.read_until(""));  // the sleeping grandchild held the pipe open
 }
 
-TEST_CASE("what a rank leaves running in its group ends with it") {
+TEST_CASE("processes that a rank leaves running in its group end with the rank") {
   lifeline line;
   script s(1, "sleep 1000 & exit 0");
   CHECK(s.run() == 0);
@@ -348,7 +348,7 @@ TEST_CASE("what a rank leaves running in its group ends with it") {
   CHECK(line.read_until(""));
 }
 
-TEST_CASE("a job that takes too long is ended and named") {
+TEST_CASE("a job that exceeds its timeout is ended and its running ranks are named") {
   // Tries again with a longer limit if a busy machine did not let rank 0 end in time.
   for (const int limit_ms : {100, 1'000, 60'000}) {
     script s(2, "if [ $PARLEY_RANK = 0 ]; then exit 0; fi; exec sleep 1000");
@@ -361,7 +361,7 @@ TEST_CASE("a job that takes too long is ended and named") {
   FAIL("rank 0 never ended by itself");
 }
 
-TEST_CASE("a program that is not there is status 2 with its name, and nothing is left") {
+TEST_CASE("a missing program is status 2 with its name, and leaves no process or descriptor") {
   const auto before = open_descriptors();
   script s(3, "");
   s.options.command = {"no-such-program-anywhere"};
@@ -381,7 +381,7 @@ TEST_CASE("a program that is not there is status 2 with its name, and nothing is
   CHECK(errno == ECHILD);
 }
 
-TEST_CASE("what ranks report comes byte by byte to the launcher") {
+TEST_CASE("the launcher receives each rank's report byte for byte") {
   script s(3, "printf 'report of %s' $PARLEY_RANK > /proc/self/fd/$PARLEY_REPORT_FD");
   std::map<rank_id, std::string> reports;
   s.options.on_report = [&](rank_id rank, std::span<const std::byte> bytes) {
@@ -391,7 +391,7 @@ TEST_CASE("what ranks report comes byte by byte to the launcher") {
   for (rank_id rank = 0; rank < 3; ++rank) CHECK(reports[rank] == "report of " + std::to_string(rank));
 }
 
-TEST_CASE("ranks die with a launcher that is killed, and end with one that is told to") {
+TEST_CASE("ranks die with a killed launcher, and end with a launcher that receives SIGTERM or SIGINT") {
   // A rank itself, and a rank behind a shell that waits for it.
   for (const char* const rank : {"exec sleep 1000", "sleep 1000; exit 0"}) {
     for (const int number : {SIGKILL, SIGTERM, SIGINT}) {
@@ -416,7 +416,7 @@ TEST_CASE("ranks die with a launcher that is killed, and end with one that is to
   }
 }
 
-TEST_CASE("what a killed rank leaves of UCX's shared memory goes with its job, and no other job's does") {
+TEST_CASE("a job's end removes the shared memory that its killed rank left, and no other job's") {
   const std::string others = "/dev/shm/parley-test-" + std::to_string(::getpid());
   REQUIRE(std::filesystem::create_directory(others));
   script s(2, "echo $UCX_POSIX_DIR; : >$UCX_POSIX_DIR/ucx_shm_posix_$PARLEY_RANK; [ $PARLEY_RANK = 0 ] || kill -9 $$");
@@ -429,7 +429,7 @@ TEST_CASE("what a killed rank leaves of UCX's shared memory goes with its job, a
   std::filesystem::remove(others);
 }
 
-TEST_CASE("a launcher that is killed leaves nothing of its ranks' shared memory either") {
+TEST_CASE("a launcher that is killed leaves no shared memory of its ranks") {
   lifeline line;
   const pid_t launcher = ::fork();
   if (launcher == 0) {
@@ -449,7 +449,7 @@ TEST_CASE("a launcher that is killed leaves nothing of its ranks' shared memory 
   CHECK_FALSE(std::filesystem::exists(folder));
 }
 
-TEST_CASE("a launcher that may open too few files says so with the limit, before any rank begins") {
+TEST_CASE("a launcher whose open-file limit is too low names the limit, before any rank starts") {
   const pid_t child = ::fork();
   if (child == 0) {
     const rlimit limit{24, 24};
@@ -463,7 +463,7 @@ TEST_CASE("a launcher that may open too few files says so with the limit, before
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
 
-TEST_CASE("ranks of a launcher that is hung up on are told so by SIGTERM") {
+TEST_CASE("ranks receive SIGTERM when their launcher receives SIGHUP") {
   lifeline line;
   const pid_t launcher = ::fork();
   if (launcher == 0) {
@@ -512,7 +512,7 @@ bool ends(pid_t launcher) {
   return until([&] { return ::waitpid(launcher, nullptr, WNOHANG) == launcher; });
 }
 
-TEST_CASE("a launcher whose output nobody reads still ends when it is told to") {
+TEST_CASE("a launcher whose output nobody reads still ends when it receives SIGTERM") {
   for (const char* const text : {"exec yes", "yes | head -c 100000"}) {  // while ranks run, and after they have ended
     CAPTURE(text);
     lifeline line;
@@ -524,7 +524,7 @@ TEST_CASE("a launcher whose output nobody reads still ends when it is told to") 
   }
 }
 
-TEST_CASE("ranks whose output nobody reads are ended at their time limit, and it is kept for who does") {
+TEST_CASE("ranks whose output nobody reads are ended at their time limit, and the output is kept for a later reader") {
   lifeline line;
   const pid_t launcher = launcher_into(line.ends, "echo $$; exec yes", 500_ms);
   std::string rank;

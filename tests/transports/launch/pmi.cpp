@@ -128,13 +128,13 @@ std::vector<result<std::string>> all_of(stand_in& launcher, rank_id size) {
 
 }  // namespace
 
-TEST_CASE("what rank 0 tells through PMI comes to every rank, and all say goodbye") {
+TEST_CASE("rank 0's PMI message reaches every rank, and all ranks finalize") {
   stand_in launcher(3);
   for (const auto& told : all_of(launcher, 3)) CHECK(told.value() == "10.0.0.1:7");
   CHECK(launcher.finalized == 3);
 }
 
-TEST_CASE("a launcher that refuses, speaks nonsense, hangs up or says nothing ends the call with the step's name") {
+TEST_CASE("a launcher that refuses, answers nonsense, hangs up or stays silent ends the call with the step's name") {
   const auto with = [](const std::string& at, const std::string& instead, parley::runtime::time_ns limit_ns = 10_s) {
     stand_in launcher(
         1, [&](const std::string& said, const std::string& usual) { return said.starts_with(at) ? instead : usual; });
@@ -158,7 +158,7 @@ TEST_CASE("a launcher that refuses, speaks nonsense, hangs up or says nothing en
   CHECK(with("cmd=init", "silence", 30_ms) == errc::timeout);  // the timeout of the first step is the whole limit
 }
 
-TEST_CASE("a descriptor that is no connection, or closed, is an error and not a crash") {
+TEST_CASE("a descriptor that is closed, or is no connection, is an error") {
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
   CHECK(pmi_broadcast(ends[1], 0, "here", 1_s).code() == errc::io);

@@ -46,7 +46,7 @@ bool all_are(std::span<const std::byte> bytes, std::byte value) {
 
 }  // namespace
 
-TEST_CASE("a put that lands early does not stand for one that is missing") {
+TEST_CASE("a put that lands early does not count for a missing one") {
   landings book;
   REQUIRE(book.wait({7, 2}));
   book.landed(0, errc::none);
@@ -61,7 +61,7 @@ TEST_CASE("a put that lands early does not stand for one that is missing") {
   CHECK(!book.take_done());
 }
 
-TEST_CASE("a refused put fails every fence behind it, whoever asks first, and none before it") {
+TEST_CASE("a refused put fails every fence behind it, in any order of waiting, and no fence before it") {
   landings book;
   book.landed(1, errc::unavailable);
   book.landed(0, errc::none);
@@ -76,14 +76,14 @@ TEST_CASE("a refused put fails every fence behind it, whoever asks first, and no
   CHECK(book.outcome_of({9, 4}) == errc::unavailable);  // the outcome of the first refused put
 }
 
-TEST_CASE("a hostile origin can make its target keep only so much") {
+TEST_CASE("a target refuses fences of a hostile origin beyond a limit") {
   landings book;
   for (std::uint64_t n = 1; n < 2 * landings::most_beyond; ++n) book.landed(n, errc::none);
   for (std::uint64_t n = 0; n < landings::most_fences; ++n) CHECK(book.wait({n, 9}));
   CHECK(!book.wait({landings::most_fences, 9}));
 }
 
-TEST_CASE("a fence behind a put that was forgotten for want of room fails, and none waits for ever") {
+TEST_CASE("a fence behind a put that was forgotten for lack of room fails, and no fence waits for ever") {
   landings book;
   for (std::uint64_t n = 1; n <= landings::most_beyond + 1; ++n) book.landed(n, errc::none);
   REQUIRE(book.wait({1, landings::most_beyond + 1}));
@@ -100,7 +100,7 @@ TEST_CASE("a fence behind a put that was forgotten for want of room fails, and n
   CHECK(book.outcome_of(*done) == errc::none);
 }
 
-TEST_CASE("a key covers its own bytes, also at the ends of the address space") {
+TEST_CASE("a key covers its own bytes, including at the ends of the address space") {
   constexpr std::uint64_t end = ~std::uint64_t{0};
   const carried_key key{.version = 0, .number = 1, .token = 2, .address = 1000, .bytes = 100};
   CHECK(transports::covers(key, 1000, 100));
@@ -112,7 +112,7 @@ TEST_CASE("a key covers its own bytes, also at the ends of the address space") {
   CHECK(!transports::covers({.version = 0, .number = 1, .token = 2, .address = end, .bytes = 100}, 5, 1));
 }
 
-TEST_CASE("puts and gets of what is not exposed change and tell nothing, and the link goes on") {
+TEST_CASE("puts and gets of memory that is not exposed change and reveal nothing, and the link continues") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     node self(rank, 2, all);
     self.listen();
@@ -166,7 +166,7 @@ TEST_CASE("puts and gets of what is not exposed change and tell nothing, and the
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("a message behind puts comes once they have landed, though its sender does nothing meanwhile") {
+TEST_CASE("a message behind puts arrives once they have landed, even if its sender does nothing meanwhile") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     const std::string text = "all there";
     blob memory(std::size_t{1} << 20U);
@@ -208,7 +208,7 @@ TEST_CASE("a message behind puts comes once they have landed, though its sender 
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("a message behind a put that was refused does not come, and a hostile one goes nowhere") {
+TEST_CASE("a message behind a refused put does not arrive, and a hostile announcement reaches no channel") {
   constexpr std::uint32_t fence_kind = 4;
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     const std::string text = "all there";
@@ -247,7 +247,7 @@ TEST_CASE("a message behind a put that was refused does not come, and a hostile 
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("a put that is late for memory which was withdrawn changes nothing, and fails nothing behind it") {
+TEST_CASE("a late put into withdrawn memory changes nothing, and fails no later put or message") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     const std::string text = "over";
     blob withdrawn(1'000, std::byte{0x5a});
@@ -278,7 +278,7 @@ TEST_CASE("a put that is late for memory which was withdrawn changes nothing, an
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("nothing lands any more in memory that was withdrawn in the middle of a put") {
+TEST_CASE("no data lands in memory that was withdrawn in the middle of a put") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     blob memory(std::size_t{32} << 20U);
     const blob data(memory.size(), std::byte{1});
@@ -314,7 +314,7 @@ TEST_CASE("nothing lands any more in memory that was withdrawn in the middle of 
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("nothing is written any more where an abandoned get would have gone") {
+TEST_CASE("no data is written into the memory of an abandoned get") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     blob memory(std::size_t{32} << 20U, std::byte{1});
     blob into(rank == 0 ? memory.size() : 0, std::byte{0});

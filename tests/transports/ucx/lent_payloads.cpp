@@ -112,7 +112,7 @@ struct stubborn_link final : link {
 
 }  // namespace
 
-TEST_CASE("of what could not be read, and is on its way after all, a message may be cancelled and a put may not") {
+TEST_CASE("when an unreadable loan is being sent instead, a message can be cancelled and a put cannot") {
   for (const channel on : {channel::data, channel::transfers}) {
     pages payload(large);
     blob into(large);
@@ -138,7 +138,7 @@ TEST_CASE("of what could not be read, and is on its way after all, a message may
   }
 }
 
-TEST_CASE("neighbours read large payloads where they lie, in both directions at once") {
+TEST_CASE("neighbours read large payloads in place, in both directions at once") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     neighbours self(rank, all);
     std::uint64_t expected = 0;
@@ -166,7 +166,7 @@ TEST_CASE("neighbours read large payloads where they lie, in both directions at 
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("a payload that nobody wants is given back, and so is one whose fetch is cancelled") {
+TEST_CASE("a lent payload is returned when its receiver drops it, or abandons the fetch") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     neighbours self(rank, all);
     const blob payload = pattern(large, 3);
@@ -194,7 +194,7 @@ TEST_CASE("a payload that nobody wants is given back, and so is one whose fetch 
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("a payload that its sender has taken back is not read, whatever its memory is used for by then") {
+TEST_CASE("a payload that its sender has taken back is not read, whether its memory is still mapped or not") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     neighbours self(rank, all);
     for (const bool unmapped : {false, true}) {
@@ -220,7 +220,7 @@ TEST_CASE("a payload that its sender has taken back is not read, whatever its me
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("what is taken back in the midst of being read fails there, too") {
+TEST_CASE("taking back a payload during its read cancels the send, and fails the fetch") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     neighbours self(rank, all);
     blob payload = pattern(large, 3);
@@ -247,7 +247,7 @@ TEST_CASE("what is taken back in the midst of being read fails there, too") {
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("what was lent to a rank that is given up cannot be read from that moment on") {
+TEST_CASE("a payload lent to a peer that is given up cannot be read from that moment on") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     neighbours self(rank, all);
     blob payload = pattern(large, 3);
@@ -273,7 +273,8 @@ TEST_CASE("what was lent to a rank that is given up cannot be read from that mom
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("memory that the kernel does not read is sent after all, and after a few times at once") {
+TEST_CASE(
+    "memory that the kernel cannot read is sent through the link, and after a few failures nothing more is lent") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     neighbours self(rank, all);
     const blob wanted = pattern(large, 5);
@@ -313,7 +314,7 @@ TEST_CASE("memory that the kernel does not read is sent after all, and after a f
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("a put that could not be read, and is sent after all, is not cancelled: its target counts it") {
+TEST_CASE("a put that could not be read, and is sent instead, cannot be cancelled: its target counts it") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     pages payload(large);
     blob memory(large);
@@ -353,7 +354,7 @@ TEST_CASE("a put that could not be read, and is sent after all, is not cancelled
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("a link that closes while it sends after all what could not be read ends each completion once") {
+TEST_CASE("a link that closes while it sends an unreadable payload ends each completion once") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     pages memory(large);
     blob into(large);
@@ -381,7 +382,7 @@ TEST_CASE("a link that closes while it sends after all what could not be read en
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("what is read for a get from a peer that is given up ends once") {
+TEST_CASE("a get ends once if its peer is given up during the read") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     blob memory(large, std::byte{1});
     blob into(large);
@@ -409,7 +410,7 @@ TEST_CASE("what is read for a get from a peer that is given up ends once") {
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("a loan ends with its receiver, and what a dead neighbour has lent is not waited for") {
+TEST_CASE("a loan ends when its receiver dies, and a fetch of a dead neighbour's loan fails without waiting") {
   for (const bool known : {false, true}) {
     for (const rank_id dies : {rank_id{0}, rank_id{1}}) {
       if (known && dies == 1) continue;  // the surviving sender never learns of the death while it waits
@@ -445,8 +446,8 @@ TEST_CASE("a loan ends with its receiver, and what a dead neighbour has lent is 
   }
 }
 
-TEST_CASE(
-    "nothing is read into memory that was withdrawn in the middle of a put, nor out of it in the middle of a get") {
+TEST_CASE("nothing is read into memory withdrawn in the middle of a put, nor out of memory withdrawn in the middle of "
+          "a get") {
   for (const bool putting : {true, false}) {
     CAPTURE(putting);
     const outcomes ended = run_processes(2, [putting](rank_id rank, meeting& all) {
@@ -486,7 +487,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("nothing is lent where the user has chosen transports without cma") {
+TEST_CASE("nothing is lent if the user has chosen transports without cma") {
   for (const char* chosen : {"posix,sysv,self", "^cma,cuda"}) {
     const outcomes ended = run_processes(2, [chosen](rank_id rank, meeting& all) {
       ::setenv("UCX_TLS", chosen, 1);

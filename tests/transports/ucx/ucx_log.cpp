@@ -42,7 +42,7 @@ class printed {
 
 }  // namespace
 
-TEST_CASE("a rank that comes to processes which are gone prints one line of each kind, and none as UCX writes it") {
+TEST_CASE("a rank that contacts dead processes prints one line of each kind, and none in UCX's own format") {
   constexpr rank_id world = 5;
   const auto body = [](rank_id rank, meeting& all) {
     const printed out;
@@ -75,8 +75,7 @@ TEST_CASE("a rank that comes to processes which are gone prints one line of each
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("of errors that UCX meets again and again the first is printed, and the 10th, the 100th, with how many there "
-          "were") {
+TEST_CASE("a repeated UCX error is printed the first, the 10th and the 100th time, with its count") {
   const auto body = [](rank_id, meeting&) {
     const printed out;
     const node self({.rank = 0, .world_size = 1});
@@ -93,7 +92,7 @@ TEST_CASE("of errors that UCX meets again and again the first is printed, and th
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("who has set how UCX logs has it so") {
+TEST_CASE("a log level that the user has set for UCX stays in force") {
   const auto body = [](rank_id, meeting&) {
     ::setenv("UCX_LOG_LEVEL", "error", 1);
     const printed out;

@@ -10,7 +10,7 @@
 using namespace parley;
 using namespace parley::tests;
 
-TEST_CASE("nothing touches the payload of a send that was abandoned") {
+TEST_CASE("nothing touches the payload of an abandoned send") {
   for (const std::size_t length : {std::size_t{6'000}, std::size_t{3'000'000}}) {
     const outcomes ended = run_processes(2, [length](rank_id rank, meeting& all) {
       node self(rank, 2, all);
@@ -37,7 +37,7 @@ TEST_CASE("nothing touches the payload of a send that was abandoned") {
   }
 }
 
-TEST_CASE("misuse is refused with a name") {
+TEST_CASE("misuse of connect or send is refused with bad_argument") {
   const outcomes ended = run_processes(1, [](rank_id, meeting&) {
     ucx_link wire({.rank = 0, .world_size = 2});
     const blob header(65);

@@ -17,7 +17,7 @@
 using namespace parley;
 using namespace parley::tests;
 
-TEST_CASE("a peer that is given up fails at once, though it lives") {
+TEST_CASE("a peer that is given up fails at once, even if it lives") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     node self(rank, 2, all);
     self.listen();
@@ -46,8 +46,7 @@ TEST_CASE("a peer that is given up fails at once, though it lives") {
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("the first message of a process that is dead by then does no harm, also where UCX looks after its peers just "
-          "then") {
+TEST_CASE("the first message of a process that died meanwhile does no harm, even while UCX checks its peers") {
   const auto body = [](rank_id rank, meeting& all) {
     node self(rank, 3, all);
     self.listen();
@@ -106,7 +105,7 @@ struct giving_up final : completion {
 
 }  // namespace
 
-TEST_CASE("what a peer leaves has ended when its failure is told, also where both come in one turn") {
+TEST_CASE("operations with a peer have ended before its failure is reported, even if both happen in one turn") {
   const outcomes ended = run_processes(3, [](rank_id rank, meeting& all) {
     node self(rank, 3, all);
     self.listen();
@@ -134,7 +133,7 @@ TEST_CASE("what a peer leaves has ended when its failure is told, also where bot
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("closing does not wait for a peer that is gone, and ends what is pending") {
+TEST_CASE("closing does not wait for a dead peer, and ends pending operations") {
   const outcomes ended =
       run_processes(2,
                     [](rank_id rank, meeting& all) {

@@ -53,7 +53,7 @@ std::string memory_type_cache() {
 
 }  // namespace
 
-TEST_CASE("ranks that share a host leave UCX's unauthenticated TCP listener out") {
+TEST_CASE("ranks that share a host do not open UCX's unauthenticated TCP listener") {
   const auto outcome = run_processes(1, [](rank_id, meeting&) {
     ::unsetenv("UCX_TLS");
     PARLEY_EXPECT(listening_sockets() == 0);
@@ -67,7 +67,7 @@ TEST_CASE("ranks that share a host leave UCX's unauthenticated TCP listener out"
   CHECK_MESSAGE(outcome.fine(), outcome.text());
 }
 
-TEST_CASE("UCX is given memory of devices where that is asked for and it says that it takes it, else it says why not") {
+TEST_CASE("a UCX worker without device memory gives the reason: not requested, or not supported by UCX") {
   const auto outcome = run_processes(1, [](rank_id, meeting&) {
     ::unsetenv("UCX_TLS");
     const ucx_worker host(ucx_reach::one_host, ucx_memory_kinds::host, 500'000'000);
@@ -83,7 +83,7 @@ TEST_CASE("UCX is given memory of devices where that is asked for and it says th
   CHECK_MESSAGE(outcome.fine(), outcome.text());
 }
 
-TEST_CASE("UCX looks at each address where it is given memory of devices, unless the user says otherwise") {
+TEST_CASE("a UCX worker for device memory turns the memory-type cache off, unless the user has set it") {
   const auto outcome = run_processes(1, [](rank_id, meeting&) {
     ::unsetenv("UCX_MEMTYPE_CACHE");
     const std::string before = memory_type_cache();

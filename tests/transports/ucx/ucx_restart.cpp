@@ -54,7 +54,7 @@ constexpr std::size_t large = 4 << 20;
 
 }  // namespace
 
-TEST_CASE("a new process takes the place of one that was killed, and nothing of the old one is left between the two") {
+TEST_CASE("a new process replaces a killed one, and nothing of the old one affects the exchange with the new one") {
   const outcomes ended = run_processes(
       3,
       [](rank_id process, meeting& all) {
@@ -103,7 +103,7 @@ TEST_CASE("a new process takes the place of one that was killed, and nothing of 
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("what a process says whose place another one has taken is not taken for that one's") {
+TEST_CASE("messages and puts of a replaced process are not taken for its successor's") {
   const outcomes ended = run_processes(3, [](rank_id process, meeting& all) {
     successive self(process, all);
     blob memory(large);
@@ -153,7 +153,7 @@ TEST_CASE("what a process says whose place another one has taken is not taken fo
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("what a new process sends before its peer knows of it is here when that does") {
+TEST_CASE("a message that a new process sends before its peer knows of it arrives when the peer connects") {
   const outcomes ended = run_processes(3, [](rank_id process, meeting& all) {
     successive self(process, all);
     const blob data = pattern(large, 5);
@@ -174,7 +174,8 @@ TEST_CASE("what a new process sends before its peer knows of it is here when tha
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("a fetch that began before its process was known of ends with that process, known by then or not") {
+TEST_CASE(
+    "a fetch from a process that its peer does not know yet ends when that process dies, even if it stays unknown") {
   for (const bool known : {true, false}) {
     CAPTURE(known);
     const outcomes ended = run_processes(

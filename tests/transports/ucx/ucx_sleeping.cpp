@@ -40,7 +40,7 @@ long times_asleep() {
 
 }  // namespace
 
-TEST_CASE("ten thousand round trips wake each side from its sleep, and none is lost") {
+TEST_CASE("ten thousand round trips wake each side from its sleep, and no wake-up is lost") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     node self(rank, 2, all);
     self.listen();
@@ -83,7 +83,7 @@ TEST_CASE("ten thousand round trips wake each side from its sleep, and none is l
   CHECK_MESSAGE(ended.fine(), ended.text());
 }
 
-TEST_CASE("large transfers go on while both sides sleep between events") {
+TEST_CASE("large transfers progress while both sides sleep between events") {
   const outcomes ended = run_processes(2, [](rank_id rank, meeting& all) {
     node self(rank, 2, all);
     self.listen();
