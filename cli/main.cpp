@@ -138,12 +138,7 @@ ops::rank_settings told_by_environment(std::string usual_results) {
   ops::rank_settings mine;
   mine.results_path = std::move(usual_results);
   try {
-    return ops::heed_environment(std::move(mine),
-                                 [](const std::string& name) {
-                                   const char* const value = std::getenv(name.c_str());
-                                   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-                                 })
-        .settings;
+    return ops::heed_environment(std::move(mine), &ops::own_variable).settings;
   } catch (const runtime::failure& wrong) {
     throw cli::text_error("parley: " + wrong.reason().text());
   }

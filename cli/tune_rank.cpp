@@ -287,10 +287,7 @@ json::object final_report(ops::rank& self, const runtime::link& wire, const spec
 
 ops::rank_settings settings_for(const tune_settings& s, const spec& job) {
   // The environment of `parley tune` also holds for ranks in its process; ranks in processes of their own read it once more.
-  ops::rank_settings all = ops::heed_environment({}, [](const std::string& name) {
-                             const char* const value = std::getenv(name.c_str());
-                             return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-                           }).settings;
+  ops::rank_settings all = ops::heed_environment({}, &ops::own_variable).settings;
   all.results_path = s.results_path;
   // The command keeps what all ranks have learned, unless it is killed itself: then each rank's own file has it.
   all.write_results_soon = s.housing == rank_housing::processes;

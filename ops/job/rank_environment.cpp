@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 #include <numeric>
 #include <optional>
@@ -179,6 +180,11 @@ std::vector<std::string> masks_of_nobody(const std::vector<masked_capability>& m
                                    text_of(std::vector{m}), *m.rank, world_size));
   }
   return warnings;
+}
+
+std::optional<std::string> own_variable(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
 heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup) {

@@ -36,6 +36,8 @@ struct heeded_environment {
   std::vector<std::string> warnings;
 };
 
+/// A variable of this process.
+std::optional<std::string> own_variable(const std::string& name);
 heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup);
 /// PARLEY_DETECTION in seconds, else the program's value. Throws `malformed`, or `bad_argument` if the program's value is invalid.
 runtime::time_ns heed_detection(runtime::time_ns mine, const tuning::variable_lookup& lookup);

@@ -94,11 +94,6 @@ std::string processor_model() {
   return "unknown";
 }
 
-std::optional<std::string> variable(const std::string& name) {
-  const char* const value = std::getenv(name.c_str());
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
 /// Prints without the rank's number if it is not known yet.
 void complain(std::optional<rank_id> rank, const std::string& what) {
   const std::string who = rank ? "rank " + std::to_string(*rank) + ": " : "";
@@ -153,16 +148,16 @@ struct farewell {
 }  // namespace
 
 undelivered_messages heed_strict(undelivered_messages mine) {
-  const auto on = heed_switch("PARLEY_STRICT", &variable);
+  const auto on = heed_switch("PARLEY_STRICT", &own_variable);
   if (!on) return mine;
   return *on ? undelivered_messages::fail : undelivered_messages::warn;
 }
 
 struct job::state final : runtime::link::failure_handler, rank_peers {
   state(std::unique_ptr<reactor> made, job_options o)
-      : loop(std::move(made)), detection_ns(heed_detection(o.detection.count(), &variable)),
+      : loop(std::move(made)), detection_ns(heed_detection(o.detection.count(), &own_variable)),
         settle_limit(o.settle_limit), undelivered(heed_strict(o.undelivered)) {
-    o.settings.masked = heed_masks(std::move(o.settings.masked), &variable);
+    o.settings.masked = heed_masks(std::move(o.settings.masked), &own_variable);
     if (o.bootstrap) {
       join_through(o);
     } else {
@@ -251,7 +246,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     transports::ucx_link::options o;
     o.reach = one_host ? transports::ucx_reach::one_host : transports::ucx_reach::several_hosts;
     transports::allow_open_files(transports::files_of_rank(place.rank, place.world_size, o.reach)).value();
-    const bool moves_devices = heed_switch("PARLEY_UCX_CUDA", variable).value_or(false);
+    const bool moves_devices = heed_switch("PARLEY_UCX_CUDA", own_variable).value_or(false);
     if (with.gpu != nullptr && moves_devices) {
       const auto count = static_cast<int>(with.gpu->devices().size());
       with.gpu->make_current(with.device.value_or(static_cast<int>(place.local_rank.value_or(0)) % count));
@@ -394,7 +389,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
   }
 
   rank_settings with_environment(job_options o) {
-    heeded_environment heeded = heed_environment(std::move(o.settings), &variable);
+    heeded_environment heeded = heed_environment(std::move(o.settings), &own_variable);
     told = heeded.told;
     for (const std::string& w : heeded.warnings) complain(place.rank, "warning: " + w);
     complain_of_unknown_variables(place.rank);
