@@ -1,6 +1,7 @@
 // Both ends rehearse a config on scratch memory before it may run for a message of the program: the sender sends a pattern, and the
 // receiver compares the received bytes with it.
 #include <parley/ops/core/call_error.hpp>
+#include <parley/ops/core/scratch_guard.hpp>
 #include <parley/ops/edges/edge_in.hpp>
 #include <parley/ops/edges/edge_out.hpp>
 
@@ -173,8 +174,10 @@ task<> edge_in::rehearse(std::uint64_t digest) {
   // Both ends number the rehearsals that they are asked for. Messages of an earlier one, or its poison, may still be here: this end had no
   // memory for it, or had stopped waiting for it.
   const std::uint64_t due = rehearsals_++;
-  const std::shared_ptr<runtime::memory_space::block> block = memory().make(rehearsal_bytes());
-  const std::span<std::byte> scratch = block->bytes();
+  const std::shared_ptr<runtime::memory_space::block> block = memory().make(rehearsal_bytes() + guard_bytes);
+  const std::span<std::byte> scratch = block->bytes().first(rehearsal_bytes());
+  const scratch_guard guard(memory(), block->bytes());
+  co_await guard.set();
   if (has_memory()) say_memory();
   auto registered_scratch = memory_for(needs::credit, digest, scratch);
   registered_scratch.keep(block);
@@ -183,10 +186,14 @@ task<> edge_in::rehearse(std::uint64_t digest) {
     came = co_await rehearse_next(due, digest, scratch);
   } while (came < due);
   const actors::busy_until_end control(services_, participant_.control_ns);
-  const std::size_t wrong = co_await check_pattern(memory(), scratch, digest);
-  if (wrong != scratch.size()) {
+  try {
+    co_await guard.check();
+    const std::size_t wrong = co_await check_pattern(memory(), scratch, digest);
+    if (wrong != scratch.size())
+      runtime::raise({errc::config_failed, "the rehearsal brought wrong data at byte " + std::to_string(wrong)});
+  } catch (...) {
     participant_.failed_here.push_back(digest);
-    runtime::raise({errc::config_failed, "the rehearsal brought wrong data at byte " + std::to_string(wrong)});
+    throw;
   }
   if (registered_scratch && find(digest)->what_it_needs() == needs::credit) receiver_.want_credits();
 }

@@ -3,6 +3,7 @@
 #include <parley/actors/inquiries.hpp>
 #include <parley/actors/rank_list.hpp>
 #include <parley/ops/core/call_error.hpp>
+#include <parley/ops/core/scratch_guard.hpp>
 #include <parley/ops/core/call_type.hpp>
 #include <parley/ops/edges/edge_end.hpp>
 #include <parley/runtime/finally.hpp>
@@ -667,15 +668,18 @@ task<> group_end::rehearse(std::uint64_t digest) {
   const std::size_t members = group_->members().size();
   const bool gathers = options_.kind == collective_kind::gather;
   const std::size_t mine = gathers && leads() ? rehearsal_elements * members : rehearsal_elements;
-  std::vector<std::uint32_t> data(mine);
+  std::vector<std::uint32_t> data(mine + guard_bytes / sizeof(std::uint32_t));
   std::unique_ptr<runtime::memory_space::block> there;  // on a device
+  runtime::memory_space& space = options_.memory != nullptr ? *options_.memory : runtime::host_memory();
+  std::optional<scratch_guard> guard;
   const std::size_t first = gathers && leads() ? place * rehearsal_elements : 0;
   if (options_.kind != collective_kind::broadcast || leads()) {
     for (std::size_t i = 0; i < rehearsal_elements; ++i) data[first + i] = pattern(digest, place, i);
   }
   group_work work;
   work.what = options_.kind;
-  work.data = std::as_writable_bytes(std::span(data));
+  std::span<std::byte> block = std::as_writable_bytes(std::span(data));
+  work.data = block.first(mine * sizeof(std::uint32_t));
   work.total_bytes = rehearsal_elements * sizeof(std::uint32_t) * (gathers ? members : 1);
   work.element_bytes = sizeof(std::uint32_t);
   work.combine = add_words;
@@ -686,13 +690,16 @@ task<> group_end::rehearse(std::uint64_t digest) {
   bool begun = false;
   try {
     if (options_.memory != nullptr) {
-      there = options_.memory->make(work.data.size());
-      co_await options_.memory->copy(there->bytes(), work.data);
-      work.data = there->bytes();
+      there = space.make(block.size());
+      block = there->bytes();
+      co_await space.copy(block.first(work.data.size()), work.data);
+      work.data = block.first(work.data.size());
     }
+    guard.emplace(space, block);
+    co_await guard->set();
     begun = true;
     co_await implement(inv, work);
-    if (there) co_await options_.memory->copy(std::as_writable_bytes(std::span(data)), work.data);
+    if (there) co_await space.copy(std::as_writable_bytes(std::span(data)).first(work.data.size()), work.data);
   } catch (...) {
     thrown = std::current_exception();
     if (!begun) inv.fail(errc::config_failed, services_.net.rank());  // the others are told
@@ -703,6 +710,12 @@ task<> group_end::rehearse(std::uint64_t digest) {
     participant_.failed_here.push_back(digest);
   if (thrown) std::rethrow_exception(thrown);
   control.emplace(services_, participant_.control_ns);
+  try {
+    co_await guard->check();
+  } catch (...) {
+    participant_.failed_here.push_back(digest);
+    throw;
+  }
   const auto leader =
       static_cast<std::size_t>(std::lower_bound(group_->members().begin(), group_->members().end(), group_->leader()) -
                                group_->members().begin());

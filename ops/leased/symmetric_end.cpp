@@ -4,6 +4,7 @@
 #include <parley/ops/core/call_error.hpp>
 #include <parley/ops/core/capability.hpp>
 #include <parley/ops/core/op_host.hpp>
+#include <parley/ops/core/scratch_guard.hpp>
 #include <parley/rank.hpp>
 
 #include <algorithm>
@@ -518,6 +519,12 @@ task<> symmetric_end::run_scratch(actors::rehearsal_run run, std::uint64_t bytes
     own.begin(config->run(call, scratch));
     co_await own.join();
   }
+  try {
+    co_await scratch_guard(memory(), scratch_->bytes()).check();
+  } catch (...) {
+    scratch_.reset();  // the next run begins with an intact guard
+    throw;
+  }
   if (compared) co_await compare_scratch(run, scratch, *type, unlike);
 }
 
@@ -551,12 +558,14 @@ task<> symmetric_end::compare_scratch(actors::rehearsal_run run, std::span<std::
 
 // Filled with zeros, which are valid numbers of every type.
 task<> symmetric_end::make_scratch(std::uint64_t bytes) {
-  if (scratch_ != nullptr && scratch_->bytes().size() >= bytes) co_return;
-  auto made = memory().make(static_cast<std::size_t>(bytes));
+  const auto size = static_cast<std::size_t>(bytes) + guard_bytes;
+  if (scratch_ != nullptr && scratch_->bytes().size() == size) co_return;
+  auto made = memory().make(size);
   if (op_.memory != nullptr) {
-    const std::vector<std::byte> zeros(static_cast<std::size_t>(bytes));
+    const std::vector<std::byte> zeros(size);
     co_await memory().copy(made->bytes(), zeros);
   }
+  co_await scratch_guard(memory(), made->bytes()).set();
   scratch_ = std::move(made);
 }
 

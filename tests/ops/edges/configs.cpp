@@ -56,6 +56,10 @@ task<> receive_whole_data(part_receiver& in, std::span<std::byte> data) { co_awa
 task<> send_first_half_only(part_sender& out, std::span<const std::byte> data) {
   co_await out.send(0, data.first(data.size() / 2));
 }
+task<> receive_and_write_beyond(part_receiver& in, std::span<std::byte> data) {
+  co_await in.receive(0, data);
+  data.data()[data.size()] = std::byte{1};
+}
 task<> receive_thirds(part_receiver& in, std::span<std::byte> data) {
   const std::size_t third = data.size() / 3;
   co_await in.receive(0, data.first(third));
@@ -342,6 +346,20 @@ TEST_CASE("a rehearsal rejects a candidate that cuts payloads inconsistently or 
   };
   CHECK(warned("askew", "its two functions do not fit each other: the part at offset 0 has"));
   CHECK(warned("lazy", "the rehearsal brought wrong data at byte 0"));
+}
+
+TEST_CASE("a rehearsal rejects a candidate that writes beyond its buffer, before the candidate gets a message") {
+  world w(2, eager());
+  const std::vector configs{direct(), made("greedy", send_whole_data, receive_and_write_beyond)};
+  const auto all = move_each(w, configs, configs, std::vector<std::size_t>(50, 200'000));
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  CHECK(w[0].agreements()[0].assigned->ids() == std::vector<std::string>{"direct"});
+  const auto& told = w[1].warnings();
+  CHECK(std::any_of(told.begin(), told.end(), [](const std::string& text) {
+    return text.find("config greedy") != std::string::npos &&
+           text.find("the rehearsal wrote beyond its buffer of ") != std::string::npos;
+  }));
 }
 
 TEST_CASE(

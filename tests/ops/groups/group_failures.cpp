@@ -44,6 +44,20 @@ class failing_star final : public group_config {
   std::shared_ptr<const group_config> real_;
 };
 
+/// A star that on rank 1 writes behind the data.
+class greedy_star final : public group_config {
+ public:
+  greedy_star() : group_config({.name = "greedy", .wire_class = "greedy"}) {}
+  task<> lead(group_call& g) const override { return real_->lead(g); }
+  task<> work(group_call& g) const override {
+    co_await real_->work(g);
+    if (g.self() == 1) g.data().data()[g.data().size()] = std::byte{1};
+  }
+
+ private:
+  std::shared_ptr<const group_config> real_ = star();
+};
+
 /// A star that on one rank waits forever, before or after the rank's own part.
 class hanging_star final : public group_config {
  public:
@@ -385,6 +399,23 @@ TEST_CASE("a config that fails in its rehearsal is no candidate") {
   CHECK(ids.size() == 2);
   REQUIRE(agreed.front().warm_errors->size() >= 1);
   CHECK(agreed.front().warm_errors->front().find("failing") != std::string::npos);
+}
+
+TEST_CASE("a config that writes behind the data in its rehearsal is no candidate, and its rank says why") {
+  world w(3, eager_trials());
+  const auto groups = declare_all(w, led_by(0, {star(), std::make_shared<greedy_star>(), chain()}));
+  CHECK(reduce_all(w, groups, std::vector<std::size_t>(50, 5000)).failed() == 0);
+  wait_a_while(w, 20_s);
+  const auto all = reduce_all(w, groups, std::vector<std::size_t>(50, 5000));
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  const auto& ids = w[0].agreements().front().assigned->ids();
+  CHECK(ids == std::vector<std::string>{"star", "chain"});
+  const auto& told = w[1].warnings();
+  CHECK(std::any_of(told.begin(), told.end(), [](const std::string& text) {
+    return text.find("config greedy") != std::string::npos &&
+           text.find("the rehearsal wrote beyond its buffer of 80000 bytes, at byte 80000") != std::string::npos;
+  }));
 }
 
 namespace {

@@ -77,6 +77,25 @@ TEST_CASE("a candidate with wrong numbers on one member is excluded on all membe
   }
 }
 
+TEST_CASE("a candidate that writes beyond its buffer in a rehearsal is excluded on all members, by name") {
+  algorithm_traits greedy{.takes_ns = 10'000};
+  greedy.computes = [](const symmetric_call& call, std::span<std::byte> data) {
+    if (call.on == symmetric_call::stream::rehearsal && call.self == 1) data.data()[data.size()] = std::byte{1};
+  };
+  const std::vector<symmetric_config_ptr> configs{triples("library", 40'000),
+                                                  std::make_shared<algorithm>("greedy", std::move(greedy)),
+                                                  triples("ring", 20'000)};
+  job_of job(3, configs, trials::rehearsed);
+  job.start(3000);
+  job.finish();
+  CHECK(job.failed() == 0);
+  CHECK(job.winner() == "ring");
+  const auto* c = job.campaign();
+  REQUIRE(c != nullptr);
+  REQUIRE(c->excluded().size() == 1);
+  CHECK(c->excluded()[0].why.find("the rehearsal wrote beyond its buffer of ") != std::string::npos);
+}
+
 TEST_CASE("a candidate within the user's tolerance may win, and nothing is compared unless the user asks") {
   for (const bool asked : {true, false}) {
     CAPTURE(asked);
