@@ -10,6 +10,7 @@
 ///     ./program --sim 16 --links free            # messages take no time: only the program's own waits remain
 ///     ./program --sim 16 --latency 2000 --bandwidth 12.5 --ranks-per-host 8  # ns, and GB/s of each wire; `--sharing none`: each pair
 ///                                                # and each message has a wire of its own
+///     ./program --sim 16 --seeds 100 --time-limit 60  # ends after 60 s of real time, with status 124, and says what each rank waits for
 ///     ./program --sim 16 --strict                # messages that no rank receives make the status 3, as does PARLEY_STRICT=1
 ///     ./program --sim 16 --mutant other-stamp    # with something broken on purpose (mutants.hpp): if the program gets there, a checker
 ///                                                # has to notice
@@ -38,10 +39,11 @@
 ///   as described under Deaths, or a program waits for something that can never come (a real program would wait for ever).
 /// - 2: an option is wrong.
 /// - 3: messages were not received, and `--strict` or the program says that this is a failure. Otherwise it is a warning.
+/// - 124: the `--time-limit` was over before the runs.
 /// - N: the program has called std::exit(N).
 ///
 /// A rank that returns, or calls std::exit, is gone for other ranks that still call it, as on real ranks: their calls end with
-/// `peer_failed`. Nothing can catch `_exit` and signals, which end the process with all of its ranks.
+/// `peer_failed`. A signal such as SIGSEGV, and `_exit`, end the process with all of its ranks. Of a signal the seed is printed first.
 #include <parley/run.hpp>
 #include <parley/simulation/world/run_record.hpp>
 #include <parley/simulation/world/world.hpp>

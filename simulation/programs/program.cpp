@@ -3,7 +3,10 @@
 #include <parley/config.hpp>
 #include <parley/number_text.hpp>
 #include <parley/ops/job/program_error.hpp>
+#include <parley/ops/job/rank_environment.hpp>
 #include <parley/runtime/coroutines/frame_pool.hpp>
+#include <parley/runtime/finally.hpp>
+#include <parley/runtime/record/waiting_call.hpp>
 #include <parley/scope.hpp>
 #include <parley/simulation/checkers/checkers.hpp>
 #include <parley/simulation/checkers/observer.hpp>
@@ -11,6 +14,7 @@
 #include <parley/simulation/checkers/program_checkers.hpp>
 #include <parley/simulation/mutants.hpp>
 #include <parley/simulation/programs/idle_steps.hpp>
+#include <parley/simulation/programs/run_guard.hpp>
 #include <parley/simulation/scenarios/scenario.hpp>
 #include <parley/simulation/world/guarded_memory.hpp>
 #include <parley/task.hpp>
@@ -90,6 +94,7 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
   }
   co_await self->settle(std::chrono::nanoseconds(settling_ns));
   keep_warnings(*self, *all);
+  for (const std::string& text : self->idle_masks()) all->warnings.emplace_back(self->id(), text);
   // As in `job::leave`.
   const ops::left_over left = self->unfinished();
   for (const std::string& line : left.undelivered) all->undelivered.emplace_back(self->id(), line);
@@ -100,8 +105,8 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
 }
 
 constexpr std::array flags{"--weather", "--control-weather", "--deaths", "--strict"};
-constexpr std::array with_a_value{"--sim",     "--seed",      "--seeds",   "--links",         "--mutant",
-                                  "--latency", "--bandwidth", "--sharing", "--ranks-per-host"};
+constexpr std::array with_a_value{"--sim",     "--seed",      "--seeds",   "--links",          "--mutant",
+                                  "--latency", "--bandwidth", "--sharing", "--ranks-per-host", "--time-limit"};
 
 // `name`, or `name=` and a value.
 bool is_option(std::string_view word, std::string_view name) {
@@ -261,6 +266,19 @@ int status_of(const played& all) {
   return all.violations.empty() ? all.first_failed.value_or(0) : 1;
 }
 
+// For a run that the time limit has ended.
+void print_what_waits(world& w, const played& all) {
+  std::fprintf(stderr, "the time limit is over after %.3f ms of virtual time; the program has not ended:\n",
+               static_cast<double>(w.stage().now()) / 1e6);
+  for (rank_id r = 0; r < all.ended.size(); ++r) {
+    if (all.ended[r] || w.find(r) == nullptr) continue;
+    const runtime::waiting_list waits = w[r].waiting();
+    for (const runtime::waiting_call& call : waits.calls)
+      print_failure(r, runtime::words_of(call, w[r].where().precise_now()));
+    if (waits.calls.empty()) print_failure(r, "it waits in no call");
+  }
+}
+
 // While it lives, std::exit calls `rest` and ends the process with the status that `rest` returns. If `rest` calls std::exit again,
 // that call does the same.
 class exit_watch {
@@ -338,6 +356,8 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
     w.befall(*death, w.stage().now());
     faults.mishaps.push_back(*death);
   }
+  run_guard::plays(o.seed, &w.stage());
+  const runtime::finally run_ends([] { run_guard::plays(0, nullptr); });
   idle_steps idle(w);
   bool exited = false;
   // If all others have ended before that, too, nobody would notice.
@@ -353,10 +373,17 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
       faults.mishaps.push_back({.what = mishap::kind::crash, .rank = r, .at_ns = w.stage().now()});
       w.fail(r, *all.errors[r]);
     }
-    return w.all_ended();
+    return run_guard::time_is_over() || w.all_ended();
   };
   const auto play_to_the_end = [&] {
-    if (!idle.run_until(over, runtime::never) && !idle.over()) {
+    const bool came_to_an_end = idle.run_until(over, runtime::never);
+    if (run_guard::time_is_over()) {
+      std::fflush(stdout);
+      print_what_waits(w, all);
+      all.first_failed = run_guard::status_of_limit;
+      return;
+    }
+    if (!came_to_an_end && !idle.over()) {
       for (rank_id r = 0; r < o.ranks; ++r) {
         if (all.ended[r] || w.find(r) == nullptr) continue;
         all.errors[r] = waits_in_vain;
@@ -474,7 +501,9 @@ int status_of_virtual(const world_options& o, ops::rank_function rank_main, cons
   death.what = mishap::kind::crash;
   death.rank = static_cast<rank_id>(luck.below(o.ranks));
   death.at_ns = luck.between(0, undisturbed.last_end_ns);
-  return ended_well(play(o, rank_main, p, &death, &undisturbed), o, death) ? 0 : 1;
+  const played disturbed = play(o, rank_main, p, &death, &undisturbed);
+  if (run_guard::time_is_over()) return run_guard::status_of_limit;
+  return ended_well(disturbed, o, death) ? 0 : 1;
 }
 
 bool run_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p) {
@@ -506,6 +535,7 @@ void print_usage(const char* program) {
               "  --weather               messages come late, out of order and twice, and ranks stop for a while\n"
               "  --control-weather       control messages alone do\n"
               "  --deaths                in a second run a rank dies\n"
+              "  --time-limit S          end after so many seconds of real time, with status 124\n"
               "  --latency, --bandwidth, --sharing, --ranks-per-host, --links\n"
               "                          of the links between virtual ranks (docs/simulation.md)\n"
               "  --mutant NAME           break the protocol on purpose\n",
@@ -569,6 +599,9 @@ int run(int argc, char** argv, ops::rank_function rank_main, program_words words
     const bool deaths = flag(argc, argv, "--deaths");
     if (int{weather} + int{control} + int{deaths} > 1)
       refuse("--weather, --control-weather and --deaths are three kinds of runs; give one of them");
+    constexpr std::uint64_t longest_limit_s = 1'000'000;
+    const auto limit_s = option(argc, argv, "--time-limit", "a number of seconds");
+    if (limit_s) static_cast<void>(number_between(*limit_s, 1, longest_limit_s, "--time-limit"));
     program_options p;
     p.undelivered = undelivered;
     if (weather) p.what = befalls::weather;
@@ -579,8 +612,12 @@ int run(int argc, char** argv, ops::rank_function rank_main, program_words words
     world_options o;
     o.ranks = static_cast<rank_id>(*ranks);
     o.link = links_of(argc, argv);
+    o.settings.masked = ops::heed_masks({}, &ops::own_variable);
+    for (const std::string& text : ops::masks_of_nobody(o.settings.masked, o.ranks))
+      std::fprintf(stderr, "warning: %s\n", text.c_str());
     o.settings.flight_records = std::clamp<std::size_t>(most_records_of_all / *ranks, 16, most_records);
     if (words == program_words::none && argc > 1) refuse_word(argv[1], true);
+    const run_guard guard(static_cast<unsigned>(limit_s.value_or(0)));
     for (std::uint64_t i = 0; i < seeds; ++i) {
       o.seed = first + i;
       const int status = status_of_virtual(o, rank_main, p);

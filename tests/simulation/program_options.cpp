@@ -5,7 +5,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
 #include <string>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <vector>
 
 using namespace parley;
@@ -71,7 +76,82 @@ time_ns of(rank_function program, std::vector<std::string> words) {
   return took_ns;
 }
 
+// How a process that ran the program has ended, and what it printed to standard error.
+struct ended_process {
+  int status = 0;  // as of waitpid
+  std::string said;
+};
+ended_process in_own_process(rank_function program, std::vector<std::string> words) {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    for (const int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(s, SIG_DFL);  // doctest has handlers
+    ::dup2(ends[1], STDERR_FILENO);
+    ::_exit(run_with(program, std::move(words)));
+  }
+  ::close(ends[1]);
+  ended_process all;
+  std::array<char, 4096> part{};
+  for (ssize_t n = 0; (n = ::read(ends[0], part.data(), part.size())) > 0;) all.said.append(part.data(), std::size_t(n));
+  ::close(ends[0]);
+  REQUIRE(::waitpid(child, &all.status, 0) == child);
+  return all;
+}
+
+std::vector<rank_id> without_sm_90;
+task<> notes_sm_90(rank& self) {
+  if (!self.machine().has("sm_90")) without_sm_90.push_back(self.id());
+  co_return;
+}
+task<> rank_1_crashes(rank& self) {
+  if (self.id() == 1) ::raise(SIGSEGV);
+  co_return;
+}
+task<> exchanges_for_ever(rank& self) {
+  p2p pair(self, {.name = "pair"});
+  std::vector<std::byte> mine(8);
+  std::vector<std::byte> theirs(8);
+  const rank_id peer = 1 - self.id();
+  for (;;) co_await pair.exchange(pair.isend(mine, {.to = peer}), pair.irecv(theirs, {.from = peer}));
+}
+task<> computes_for_ever(rank& self) {
+  for (volatile bool on = self.id() == 0; on;) {}
+  co_return;
+}
+
 }  // namespace
+
+TEST_CASE("a signal that ends a simulated program is reported with its seed and the rank at work") {
+  const ended_process all = in_own_process(rank_1_crashes, {"--sim", "2", "--seed", "7"});
+  CHECK(WIFSIGNALED(all.status));
+  CHECK(WTERMSIG(all.status) == SIGSEGV);
+  CHECK(all.said.find("seed 7, in rank 1: SIGSEGV ended the program; repeat it: the same command with --seed 7") !=
+        std::string::npos);
+}
+
+TEST_CASE("PARLEY_MASK hides capabilities of virtual ranks as of real ones") {
+  CHECK(run_with(notes_sm_90, {"--sim", "3"}) == 0);
+  CHECK(without_sm_90.empty());
+  ::setenv("PARLEY_MASK", "1:sm_90", 1);
+  const int status = run_with(notes_sm_90, {"--sim", "3"});
+  ::unsetenv("PARLEY_MASK");
+  CHECK(status == 0);
+  CHECK(without_sm_90 == std::vector<rank_id>{1});
+}
+
+TEST_CASE("a simulated program that does not end has status 124 at its time limit, and its waiting calls are named") {
+  const ended_process waits = in_own_process(exchanges_for_ever, {"--sim", "2", "--time-limit", "1"});
+  CHECK(WEXITSTATUS(waits.status) == 124);
+  CHECK(waits.said.find("the time limit is over after ") != std::string::npos);
+  CHECK(waits.said.find("of pair") != std::string::npos);
+  CHECK(waits.said.find("--seed 1 and without --seeds") != std::string::npos);
+  const ended_process computes = in_own_process(computes_for_ever, {"--sim", "2", "--time-limit", "1"});
+  CHECK(WEXITSTATUS(computes.status) == 124);
+  CHECK(computes.said.find("seed 1, in rank 0: the time limit is over, and the rank computes without waiting") !=
+        std::string::npos);
+}
 
 TEST_CASE("messages of a simulated program share the wires of their ranks, unless --sharing none is given") {
   const time_ns one = of(all_send_to_one, {"--sim", "2"});
