@@ -151,6 +151,10 @@ void inquiries::answer(const envelope& from, peer_question&& q) {
       for (const rank_id r : w.peers) one.peers.push_back(r);
       if (one.peers.size() > most_others) one.peers.resize(most_others);
     }
+    const auto since = services_.ex.computing_since();
+    if (a.waiting.empty() && since)
+      a.waiting.emplace_back().words = "a computation of its program, which has run for " +
+                                       runtime::span_in_words(services_.ex.now() - *since);
   }
   static_cast<void>(services_.mail.send(from.source, rank_itself, from.generation, a));
 }

@@ -30,7 +30,7 @@ class [[nodiscard]] compute {
   ~compute() {
     if (!job_->caller) return;
     job_->wait_finished();
-    job_->end_metering();
+    job_->has_ended();
     job_->caller = nullptr;
   }
 
@@ -41,6 +41,8 @@ class [[nodiscard]] compute {
     job_->caller = caller;
     job_->meter = caller.promise().home->meter();
     if (job_->meter != nullptr) job_->meter->begin_computation();
+    job_->running = true;
+    job_->where->begin_computation();
     job_->where->submit(job_);
   }
   value await_resume() {
@@ -65,10 +67,11 @@ class [[nodiscard]] compute {
     }
     void on_done() noexcept override {
       if (!caller) return;
-      end_metering();
+      has_ended();
       where->schedule(caller);
     }
-    void end_metering() noexcept {
+    void has_ended() noexcept {
+      if (std::exchange(running, false)) where->end_computation();
       if (meter != nullptr) std::exchange(meter, nullptr)->end_computation();
     }
     time_ns modelled_ns() const noexcept override { return modelled; }
@@ -77,6 +80,7 @@ class [[nodiscard]] compute {
     time_ns modelled;
     executor* where = nullptr;
     work_meter* meter = nullptr;     // null once the computation has ended
+    bool running = false;
     std::coroutine_handle<> caller;  // null once nobody waits
     std::optional<std::conditional_t<std::is_void_v<value>, std::monostate, value>> outcome;
     std::exception_ptr thrown;

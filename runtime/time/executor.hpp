@@ -22,6 +22,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -182,6 +183,15 @@ class executor {
   /// True if the timers for `deadline` have fired, or are firing. After a long computation they fire later than `now` suggests: the
   /// loop first handles everything that has arrived meanwhile.
   bool is_over(time_ns deadline) const noexcept { return deadline <= timers_.passed(); }
+  /// `compute` tells when a computation of its program begins and has ended.
+  void begin_computation() noexcept {
+    if (computations_++ == 0) computing_since_ns_ = now_;
+  }
+  void end_computation() noexcept { --computations_; }
+  /// Since when at least one computation has been running; nothing: none is.
+  std::optional<time_ns> computing_since() const noexcept {
+    return computations_ == 0 ? std::nullopt : std::optional(computing_since_ns_);
+  }
   /// Runs `f` on the executor's thread, soon. The only member that other threads may call.
   virtual void post(std::function<void()> f) = 0;
   /// Runs `job` where it does not block the actors.
@@ -266,6 +276,8 @@ class executor {
   std::uint32_t nested_ = 0;
   std::uint32_t resuming_ = 0;
   std::uint32_t tasks_ = 0;
+  std::uint32_t computations_ = 0;
+  time_ns computing_since_ns_ = 0;
   std::uint32_t guards_ = 0;
   bool forked_ = false;
   std::uint64_t dropped_ = 0;

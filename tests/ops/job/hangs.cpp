@@ -104,6 +104,24 @@ std::multiset<std::string> failed_in(world& w, rank_id r) {
 
 }  // namespace
 
+TEST_CASE("a time-out says for how long the peer's program has been computing") {
+  world w(2, to_box());
+  std::array<transfer, 2> ends;
+  for (rank_id r = 0; r < 2; ++r) ends[r] = transfer(w[r], both_ways("acts"));
+  const auto computes_and_sends = [](transfer t) -> task<> {
+    co_await compute([] {}, 100'000'000'000);
+    const std::vector<std::byte> data(8);
+    co_await t.send(data, {.to = 0});
+  };
+  result<> outcome;
+  scope calls(w.clock);
+  calls.spawn(computes_and_sends(ends[1]));
+  calls.spawn(receive_one(ends[0], 1, 0, 16, outcome));
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(is(outcome, {.code = errc::timeout, .peer = 1}));
+  CHECK(says(outcome, "it waits in: a computation of its program, which has run for "));
+}
+
 TEST_CASE("a rank lists its waiting calls, with the peer and the time of each, and the messages that its program has "
           "not taken") {
   crossed c;
