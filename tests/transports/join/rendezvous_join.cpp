@@ -1,8 +1,10 @@
+#include <parley/tests/support/open_descriptors.hpp>
 #include <parley/tests/transports/join/rendezvous_fixture.hpp>
 
 #include <doctest/doctest.h>
 
 using namespace rendezvous_test;
+using parley::tests::open_descriptors;
 
 TEST_CASE("members of worlds of 1, 2, 4 and 64 ranks all get the same roster and session key") {
   for (const rank_id world : {1U, 2U, 4U, 64U}) {
@@ -92,17 +94,20 @@ TEST_CASE("descriptors() lists one socket per other rank on rank 0, and one sock
   for (const int fd : ranks[2]->meeting->descriptors()) CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
 }
 
-TEST_CASE("destroying a rendezvous in the middle of a join leaves nothing behind") {
+TEST_CASE("destroying a rendezvous in the middle of a join leaves no descriptor and no work behind") {
   // Stops after every number of steps, so that every state is torn down.
   for (int steps = 0; steps < 60; ++steps) {
+    CAPTURE(steps);
     asio::io_context io;
     const listener at;
+    io.poll_one();
+    const std::size_t before = open_descriptors();
     auto ranks = start_world(io, 3, job_key::generate(), at);
     for (int i = 0; i < steps; ++i) io.poll_one();
-    std::vector<bool> ended;
-    for (const auto& rank : ranks) ended.push_back(rank->outcome.has_value());
     ranks.clear();
     while (io.poll() > 0) {}
+    CHECK(open_descriptors() == before);
+    CHECK(io.stopped());
   }
 }
 

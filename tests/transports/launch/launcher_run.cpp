@@ -1,5 +1,6 @@
 #include <parley/tests/support/deadline.hpp>
 #include <parley/tests/support/folder.hpp>
+#include <parley/tests/support/open_descriptors.hpp>
 
 #include <parley/transports/launch/environment.hpp>
 #include <parley/transports/launch/launcher.hpp>
@@ -23,6 +24,7 @@
 #include <map>
 #include <set>
 
+using parley::tests::open_descriptors;
 using namespace parley::transports;
 using namespace parley::runtime::literals;
 using parley::runtime::rank_id;
@@ -69,11 +71,6 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-std::size_t open_descriptors() {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-  return count;
-}
 
 /// A pipe whose writing end the ranks inherit: reading it ends when all of them have ended.
 struct lifeline {
