@@ -1,6 +1,8 @@
 #include <parley/simulation/checkers/payload_book.hpp>
 
+#include <parley/actors/declaration.hpp>
 #include <parley/actors/services.hpp>
+#include <parley/op_end.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -25,7 +27,17 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) noexcept {
   return runtime::mix(h[0] + runtime::mix(h[1] + runtime::mix(h[2] + runtime::mix(h[3] + bytes.size()))));
 }
 
-void payload_book::listen(ops::rank& self) { self.services().watcher = this; }
+void payload_book::listen(ops::rank& self) {
+  self.services().watcher = this;
+  ranks_[self.id()] = &self;
+}
+
+std::string payload_book::title_of(runtime::rank_id at, std::uint64_t op) const {
+  for (const ops::op_end* const end : ranks_.at(at)->ops()) {
+    if (end->declaration().id() == op) return end->declaration().title();
+  }
+  return "op " + std::to_string(op);
+}
 
 void payload_book::on_payload(runtime::rank_id rank, const actors::payload_seen& seen) {
   const payload mine{rank, seen.bytes.size(), hash_of(seen.bytes)};
@@ -33,7 +45,7 @@ void payload_book::on_payload(runtime::rank_id rank, const actors::payload_seen&
   if (first) return;
   const payload& other = at->second;
   if (other.hash != mine.hash)
-    differs_("op " + std::to_string(seen.op) + ", generation " + std::to_string(seen.generation) + ", tag " +
+    differs_(title_of(rank, seen.op) + ", generation " + std::to_string(seen.generation) + ", tag " +
              std::to_string(seen.tag) + ", invocation " + std::to_string(seen.invocation) + ": rank " +
              std::to_string(rank) + " has " + std::to_string(mine.bytes) + " bytes, which are not the " +
              std::to_string(other.bytes) + " of rank " + std::to_string(other.rank));

@@ -39,7 +39,10 @@ class payload_book final : public actors::payload_watcher {
     std::uint64_t bytes = 0;
     std::uint64_t hash = 0;
   };
+  /// Called while rank `at` lives.
+  std::string title_of(runtime::rank_id at, std::uint64_t op) const;
   std::function<void(std::string)> differs_;
+  std::map<runtime::rank_id, const ops::rank*> ranks_;
   std::map<key, payload> known_;
 };
 

@@ -256,6 +256,7 @@ TEST_CASE(
   const found f = watched(brings_other_bytes, two);
   CHECK_FALSE(f.well);
   CHECK(f.by == std::set<std::string>{"S8"});
+  CHECK(f.text.find("0->1, generation ") != std::string::npos);
   CHECK(f.text.find("invocation 0: rank 1 has 10000 bytes, which are not the 10000 of rank 0") != std::string::npos);
   const found sums = watched(has_two_sums, two);
   CHECK_FALSE(sums.well);
