@@ -153,8 +153,8 @@ void inquiries::answer(const envelope& from, peer_question&& q) {
     }
     const auto since = services_.ex.computing_since();
     if (a.waiting.empty() && since)
-      a.waiting.emplace_back().words = "a computation of its program, which has run for " +
-                                       runtime::span_in_words(services_.ex.now() - *since);
+      a.waiting.emplace_back().words =
+          "a computation of its program, which has run for " + runtime::span_in_words(services_.ex.now() - *since);
   }
   static_cast<void>(services_.mail.send(from.source, rank_itself, from.generation, a));
 }

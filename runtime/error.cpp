@@ -1,6 +1,8 @@
 #include <parley/error.hpp>
 
+#include <memory>
 #include <string>
+#include <utility>
 
 namespace parley::runtime {
 
@@ -63,6 +65,32 @@ std::string words_of(const error_facts& about) {
   return words;
 }
 
+struct error::sentence {
+  sentence(error_facts facts, std::string words, const root_cause* cause)
+      : about(std::move(facts)), text(std::move(words)),
+        began_with(cause == nullptr ? nullptr : std::make_unique<const root_cause>(*cause)) {}
+  error_facts about;
+  std::string text;
+  std::unique_ptr<const root_cause> began_with;
+};
+
+error::error(errc code, std::string text, const root_cause* began_with)
+    : code_(code), said_(std::make_shared<const sentence>(error_facts(), std::move(text), began_with)) {}
+
+error::error(errc code, const error_facts& about, std::string_view what, const root_cause* began_with)
+    : code_(code),
+      said_(std::make_shared<const sentence>(about, words_of(about).append(": ").append(what), began_with)) {}
+
+error error::in_words(errc code, error_facts about, std::string text, const root_cause* began_with) {
+  error made(code);
+  made.said_ = std::make_shared<const sentence>(std::move(about), std::move(text), began_with);
+  return made;
+}
+
+std::string error::text() const { return said_ ? said_->text : std::string(); }
+
+const root_cause* error::began_with() const noexcept { return said_ ? said_->began_with.get() : nullptr; }
+
 const error_facts& error::about() const noexcept {
   static const error_facts nothing;
   return said_ ? said_->about : nothing;
@@ -73,6 +101,8 @@ std::string error::what() const {
   if (said_) whole.append(": ").append(said_->text);
   return whole;
 }
+
+failure::failure(error e) : error_(std::move(e)), what_(error_.what()) {}
 
 error describe(const std::exception_ptr& thrown) {
   try {

@@ -79,7 +79,7 @@ class [[nodiscard]] compute {
     F function;
     time_ns modelled;
     executor* where = nullptr;
-    work_meter* meter = nullptr;     // null once the computation has ended
+    work_meter* meter = nullptr;  // null once the computation has ended
     bool running = false;
     std::coroutine_handle<> caller;  // null once nobody waits
     std::optional<std::conditional_t<std::is_void_v<value>, std::monostate, value>> outcome;

@@ -118,40 +118,25 @@ std::string words_of(const error_facts& about);
 class error {
  public:
   error(errc code) noexcept : code_(code) {}  // NOLINT(google-explicit-constructor): `return errc::timeout;` reads well
-  error(errc code, std::string text) : error(code, std::move(text), nullptr) {}
   /// `began_with`: that of the error that this one is made from.
-  error(errc code, std::string text, const root_cause* began_with)
-      : code_(code), said_(std::make_shared<const sentence>(error_facts(), std::move(text), began_with)) {}
+  error(errc code, std::string text, const root_cause* began_with = nullptr);
   /// The text consists of the facts and of `what`, which says what happened, what was expected and what to do.
-  error(errc code, const error_facts& about, std::string_view what, const root_cause* began_with = nullptr)
-      : code_(code),
-        said_(std::make_shared<const sentence>(about, words_of(about).append(": ").append(what), began_with)) {}
+  error(errc code, const error_facts& about, std::string_view what, const root_cause* began_with = nullptr);
   /// An error whose `text` is complete, without the facts put in front: for errors that another rank wrote or that are passed on.
-  static error in_words(errc code, error_facts about, std::string text, const root_cause* began_with = nullptr) {
-    error made(code);
-    made.said_ = std::make_shared<const sentence>(std::move(about), std::move(text), began_with);
-    return made;
-  }
+  static error in_words(errc code, error_facts about, std::string text, const root_cause* began_with = nullptr);
 
   errc code() const noexcept { return code_; }
   /// The whole sentence: the code's name, then who, where and what to do.
   std::string what() const;
   /// The sentence without the code's name; empty if the error has no text.
-  std::string text() const { return said_ ? said_->text : std::string(); }
+  std::string text() const;
   /// The rank whose end caused this error; null if no other rank's end caused it.
-  const root_cause* began_with() const noexcept { return said_ ? said_->began_with.get() : nullptr; }
+  const root_cause* began_with() const noexcept;
   /// The facts of the error.
   const error_facts& about() const noexcept;
 
  private:
-  struct sentence {
-    sentence(error_facts facts, std::string words, const root_cause* cause)
-        : about(std::move(facts)), text(std::move(words)),
-          began_with(cause == nullptr ? nullptr : std::make_unique<const root_cause>(*cause)) {}
-    error_facts about;
-    std::string text;
-    std::unique_ptr<const root_cause> began_with;
-  };
+  struct sentence;
   errc code_;
   std::shared_ptr<const sentence> said_;
 };
@@ -159,7 +144,7 @@ class error {
 /// The exception that carries an `error`.
 class failure : public std::exception {
  public:
-  explicit failure(error e) : error_(std::move(e)), what_(error_.what()) {}
+  explicit failure(error e);
   const char* what() const noexcept override { return what_.c_str(); }
   const error& reason() const noexcept { return error_; }
   errc code() const noexcept { return error_.code(); }

@@ -3,8 +3,8 @@
 #include <parley/actors/inquiries.hpp>
 #include <parley/actors/rank_list.hpp>
 #include <parley/ops/core/call_error.hpp>
-#include <parley/ops/core/scratch_guard.hpp>
 #include <parley/ops/core/call_type.hpp>
+#include <parley/ops/core/scratch_guard.hpp>
 #include <parley/ops/edges/edge_end.hpp>
 #include <parley/runtime/finally.hpp>
 

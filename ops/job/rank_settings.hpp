@@ -15,6 +15,13 @@
 namespace parley::ops {
 
 struct rank_settings {
+  rank_settings();  // all of these in rank_settings.cpp, or every program would compile them
+  rank_settings(const rank_settings&);
+  rank_settings(rank_settings&&) noexcept;
+  rank_settings& operator=(const rank_settings&);
+  rank_settings& operator=(rank_settings&&) noexcept;
+  ~rank_settings();
+
   /// The file that results are read from and written to; empty: none. Each rank writes its own file, with its number in the name
   /// (`results2.csv`). It reads `results_path` itself first, which a launcher may have merged.
   std::string results_path;

@@ -51,7 +51,7 @@ void on_fault(int signal) {
     say(" ended the program");
     say_how_to_repeat();
   }
-  struct sigaction usual {};
+  struct sigaction usual{};
   usual.sa_handler = SIG_DFL;
   ::sigaction(signal, &usual, nullptr);
   ::raise(signal);
@@ -97,10 +97,10 @@ void run_guard::plays(std::uint64_t seed, const stage* run) noexcept {
 bool run_guard::time_is_over() noexcept { return time_over != 0; }
 
 void run_guard::handle(int signal, void (*function)(int)) {
-  struct sigaction before {};
+  struct sigaction before{};
   ::sigaction(signal, nullptr, &before);
   if (before.sa_handler != SIG_DFL) return;
-  struct sigaction own {};
+  struct sigaction own{};
   own.sa_handler = function;
   own.sa_flags = SA_ONSTACK | SA_RESTART;
   ::sigaction(signal, &own, nullptr);

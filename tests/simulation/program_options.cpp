@@ -94,7 +94,8 @@ ended_process in_own_process(rank_function program, std::vector<std::string> wor
   ::close(ends[1]);
   ended_process all;
   std::array<char, 4096> part{};
-  for (ssize_t n = 0; (n = ::read(ends[0], part.data(), part.size())) > 0;) all.said.append(part.data(), std::size_t(n));
+  for (ssize_t n = 0; (n = ::read(ends[0], part.data(), part.size())) > 0;)
+    all.said.append(part.data(), std::size_t(n));
   ::close(ends[0]);
   REQUIRE(::waitpid(child, &all.status, 0) == child);
   return all;

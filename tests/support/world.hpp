@@ -20,24 +20,10 @@ namespace parley::tests {
 /// A disk in memory.
 class memory_storage final : public runtime::storage {
  public:
-  runtime::result<std::string> read(const std::string& path) override {
-    const auto at = files.find(path);
-    if (at == files.end()) return runtime::error{errc::unavailable, path + " does not exist"};
-    return at->second;
-  }
-  runtime::result<> replace(const std::string& path, std::string_view text) override {
-    files[path] = text;
-    return {};
-  }
-  runtime::result<> update(const std::string& path, const edit& change) override {
-    if (locked.contains(path)) return runtime::error{runtime::errc::timeout, path + ".lock is held by somebody"};
-    const auto text = change(read(path));
-    return text ? replace(path, *text) : runtime::result<>();
-  }
-  runtime::result<> append(const std::string& path, std::string_view text) override {
-    files[path].append(text);
-    return {};
-  }
+  runtime::result<std::string> read(const std::string& path) override;
+  runtime::result<> replace(const std::string& path, std::string_view text) override;
+  runtime::result<> update(const std::string& path, const edit& change) override;
+  runtime::result<> append(const std::string& path, std::string_view text) override;
   std::map<std::string, std::string> files;
   std::set<std::string> locked;  ///< by another process
 };
@@ -52,25 +38,15 @@ struct machines {
 struct world {
   /// `disks`: the disks of an earlier job, if there was one.
   explicit world(rank_id n, ops::rank_settings settings = {}, memory_link_options o = {}, const machines& of = {},
-                 std::vector<memory_storage> disks = {})
-      : links(clock, n, std::move(o)), seen(n), disk(std::move(disks)), settings_(std::move(settings)), machines_(of) {
-    disk.resize(n);
-    for (rank_id r = 0; r < n; ++r) incarnations.push_back(1000 + r);
-    for (rank_id r = 0; r < n; ++r) ranks.push_back(make(r));
-  }
+                 std::vector<memory_storage> disks = {});
+  ~world();
+  world(const world&) = delete;
+  world& operator=(const world&) = delete;
   ops::rank& operator[](rank_id r) { return *ranks[r]; }
 
   /// Destroys rank `r` and its program, and starts a new process in its place. `tell_of` tells the other ranks later.
-  void restart(rank_id r) {
-    ranks[r].reset();
-    incarnations[r] += runtime::incarnation_of(0, 1);
-    ranks[r] = make(r);
-  }
-  void tell_of(rank_id restarted) {
-    for (rank_id r = 0; r < ranks.size(); ++r) {
-      if (r != restarted) ranks[r]->on_restarted(restarted, incarnations[restarted]);
-    }
-  }
+  void restart(rank_id r);
+  void tell_of(rank_id restarted);
 
   runtime::virtual_time clock;
   memory_world links;
@@ -82,17 +58,7 @@ struct world {
   std::vector<std::unique_ptr<ops::rank>> ranks;
 
  private:
-  std::unique_ptr<ops::rank> make(rank_id r) {
-    ops::rank_foundation on{clock, links[r], &disk[r], incarnations, {}};
-    on.hosts = machines_.hosts;
-    on.kinds = machines_.kinds;
-    if (r < machines_.skews.size()) on.skew = machines_.skews[r];
-    on.held_dead = [this, r] {
-      const auto why = held_dead.find(r);
-      return why == held_dead.end() ? std::string() : why->second;
-    };
-    return std::make_unique<ops::rank>(std::move(on), settings_);
-  }
+  std::unique_ptr<ops::rank> make(rank_id r);
   ops::rank_settings settings_;
   machines machines_;
 };

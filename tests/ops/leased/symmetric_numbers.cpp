@@ -82,9 +82,8 @@ TEST_CASE("a candidate that writes beyond its buffer in a rehearsal is excluded 
   greedy.computes = [](const symmetric_call& call, std::span<std::byte> data) {
     if (call.on == symmetric_call::stream::rehearsal && call.self == 1) data.data()[data.size()] = std::byte{1};
   };
-  const std::vector<symmetric_config_ptr> configs{triples("library", 40'000),
-                                                  std::make_shared<algorithm>("greedy", std::move(greedy)),
-                                                  triples("ring", 20'000)};
+  const std::vector<symmetric_config_ptr> configs{
+      triples("library", 40'000), std::make_shared<algorithm>("greedy", std::move(greedy)), triples("ring", 20'000)};
   job_of job(3, configs, trials::rehearsed);
   job.start(3000);
   job.finish();

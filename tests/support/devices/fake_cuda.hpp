@@ -28,18 +28,9 @@ using transports::memory_place;
 
 class fake_cuda final : public transports::cuda_driver {
  public:
-  explicit fake_cuda(int devices = 1) {
-    for (int d = 0; d < devices; ++d)
-      devices_.push_back({.name = "fake",
-                          .compute_capability = 90,
-                          .memory_bytes = 1U << 30U,
-                          .multiprocessors = 1,
-                          .uuid = "GPU-fake-" + std::to_string(d)});
-  }
-  explicit fake_cuda(std::vector<transports::cuda_device> devices) : devices_(std::move(devices)) {}
-  ~fake_cuda() override {
-    for (auto& [at, held] : blocks_) ::munmap(at, held.reserved);
-  }
+  explicit fake_cuda(int devices = 1);
+  explicit fake_cuda(std::vector<transports::cuda_device> devices);
+  ~fake_cuda() override;  // in a source of its own, so that only that one has all functions of this class
 
   static constexpr double ns_per_tick = 1'000;
   std::uint64_t ticks_per_copy = 5;

@@ -71,7 +71,6 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-
 /// A pipe whose writing end the ranks inherit: reading it ends when all of them have ended.
 struct lifeline {
   lifeline() { REQUIRE(::pipe(ends) == 0); }
