@@ -62,7 +62,7 @@ struct role_config {
   std::string
       name;  ///< `tiled`, `tiled(rows=64)`: the name in decisions and results; the name of the operation itself is `operation`
   operation_function run;
-  tuning::demands needs{};  ///< its demands, which are compared with `allowed`
+  tuning::demands needs{};  ///< its demands, which are compared with the op's `allowed`
 };
 
 /// A rank whose role has no operation must have the role `idle`. Nothing is agreed, so nothing is sent; see role_op.hpp.
