@@ -221,8 +221,8 @@ TEST_CASE("errors that several kinds of op share have exactly the expected sente
        "0 is, is neither; each sender needs one receiver of its own, so change the role function or list the edges"},
       {of_roles(1, [](rank_id r) { return r == 0 ? role::sender : role::receiver; }),
        "role_conflict: op activations: in a world of 1 the senders are 0 and the receivers none; each sender needs one "
-       "receiver of its own, so change the role function or list the edges; this rank was started alone: start the "
-       "ranks with `parley run -n 2 PROGRAM`, or virtual ones with --sim 2"},
+       "receiver of its own, so change the role function or list the edges; this rank was started alone: give -n "
+       "2 to `parley run` or `parley tune`, or --sim 2 to the program"},
       {of_roles(2, [](rank_id) { return role::idle; }),
        "role_conflict: op activations: in a world of 2 the senders are none and the receivers none; each sender needs "
        "one receiver of its own, so change the role function or list the edges"},
