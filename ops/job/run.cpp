@@ -14,6 +14,7 @@
 #include <parley/ops/job/rank_peers.hpp>
 #include <parley/ops/job/results_store.hpp>
 #include <parley/runtime/coroutines/run.hpp>
+#include <parley/runtime/record/waiting_call.hpp>
 #include <parley/runtime/wire/incarnations.hpp>
 #include <parley/transports/files/file_storage.hpp>
 #include <parley/transports/files/open_files.hpp>
@@ -293,13 +294,30 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     meeting->on_member_left([this](rank_id left, const runtime::root_cause& why) { on_left(left, why); });
     meeting->on_member_restarted([this](const transports::member& anew) { on_restarted(anew); });
     meeting->join(introduction(o), [&](runtime::result<transports::joined> j) { outcome.emplace(std::move(j)); });
-    runtime::run_until(*loop, [&] { return outcome.has_value(); });
+    say_if_late(limit_ns, [&] { return outcome.has_value(); });
     all = std::move(*outcome).value();
     found.published.remove();
     if (place.rank == 0 && place.world_size > 1 && !all.authenticated && o.reach != transports::exposure::insecure)
       complain(place.rank, "warning: this job has no key, so other users of this host can take a rank's place; set "
                            "PARLEY_KEY_FILE on every rank to a 0600 file with 32 random bytes");
     loop->watch([this] { return meeting ? meeting->descriptors() : std::vector<int>(); });
+  }
+
+  /// Waits until `joined` returns true. If that takes long, says once what the job waits for: rank 0 does, and rank 1 if rank 0 does not
+  /// answer.
+  template <class Joined>
+  void say_if_late(time_ns limit_ns, Joined joined) {
+    constexpr time_ns long_ns = 5'000'000'000;
+    const time_ns late_ns = std::min(long_ns, limit_ns / 2);
+    runtime::timer wakes([](runtime::timer&) noexcept {});
+    loop->arm_in(wakes, late_ns);
+    runtime::run_until(*loop, [&] { return joined() || !wakes.linked(); });
+    const std::string awaited = place.rank <= 1 && !joined() ? meeting->awaited() : std::string();
+    const bool ends = limit_ns < runtime::never / 2;
+    if (!awaited.empty())
+      complain(place.rank, "waiting for " + awaited +
+                               (ends ? ", for " + runtime::span_in_words(limit_ns - late_ns) + " at most" : ""));
+    runtime::run_until(*loop, joined);
   }
 
   void join_through(const job_options& o) {
@@ -514,7 +532,9 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
       early.emplace_back([this, left, why] { on_left(left, why); });
       return;
     }
-    last_words.push_back(std::make_unique<last_word>(*this, left, why));
+    constexpr time_ns turn_ns = 1'000'000;
+    last_words.push_back(
+        std::make_unique<late_news>(*this, left, turn_ns, 1, [this, left, why] { hear_left(left, why); }));
     if (left == 0) lose_rank_0();
   }
   /// Hears now what a rank has said of its end.
@@ -569,7 +589,15 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
 
   void close_link(rank_id peer) noexcept override { wire->give_up(peer); }
   bool link_is_down(rank_id peer) const noexcept override { return wire->has_failed(peer); }
-  void await_goodbye(rank_id peer) override { goodbyes.push_back(std::make_unique<goodbye>(*this, peer)); }
+  /// A rank that has returned does not answer any more, even if no connection to it was ever made that could break.
+  void await_goodbye(rank_id peer) override {
+    constexpr time_ns pause_ns = 50'000'000;
+    constexpr int looks = 5;
+    const auto counts = [this, peer, process_then = all.members[peer].incarnation] {
+      if (all.members[peer].incarnation == process_then) peers().hear(peer, actors::evidence::goodbye_is_over);
+    };
+    goodbyes.push_back(std::make_unique<late_news>(*this, peer, pause_ns, looks, counts));
+  }
   void publish_death(rank_id peer) noexcept override {
     if (heart) heart->hold_dead(peer);
   }
@@ -597,36 +625,27 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     return came.incarnation;
   }
   std::string why_fenced() const override { return heart ? heart->fenced() : std::string(); }
-  /// What a leaving rank has said to the rendezvous. A message that it sent before, such as a refusal, goes another way and may still be unread
-  /// here. So this rank reads its messages, for a turn of the loop, before it hears of the end.
-  struct last_word : runtime::timer {
-    last_word(state& s, rank_id r, runtime::root_cause w) : timer(&on_turn), of(s), who(r), why(std::move(w)) {
-      of.loop->arm_in(*this, 1'000'000);
+  /// News that a rank ends. Messages that it sent before, such as a refusal, go another way and may still be unread here. So the news counts
+  /// after `looks` pauses, in each of which this rank reads messages; or at once, if `hear` is called.
+  struct late_news : runtime::timer {
+    late_news(state& s, rank_id r, time_ns pause, int looks, std::function<void()> f)
+        : timer(&on_pause), of(s), who(r), pause_ns(pause), looks_left(looks), counts(std::move(f)) {
+      of.loop->arm_in(*this, pause_ns);
     }
-    static void on_turn(timer& self) noexcept { static_cast<last_word&>(self).hear(); }
+    static void on_pause(timer& self) noexcept {
+      auto& mine = static_cast<late_news&>(self);
+      if (--mine.looks_left == 0) return mine.hear();
+      mine.of.loop->arm_in(mine, mine.pause_ns);
+    }
     void hear() {
       unlink();
-      if (const auto cause = std::exchange(why, {})) of.hear_left(who, *cause);
+      if (const auto f = std::exchange(counts, {})) f();
     }
     state& of;
     rank_id who;
-    std::optional<runtime::root_cause> why;
-  };
-  /// A rank that has returned does not answer any more, even if no connection to it was ever made that could break. Before that counts, its
-  /// last messages are polled: each look takes a turn of the loop.
-  struct goodbye : runtime::timer {
-    goodbye(state& s, rank_id r) : timer(&on_look), of(s), who(r), which(s.all.members[r].incarnation) { look_later(); }
-    void look_later() { of.loop->arm_in(*this, 50'000'000); }
-    static void on_look(timer& self) noexcept {
-      auto& mine = static_cast<goodbye&>(self);
-      if (mine.of.all.members[mine.who].incarnation != mine.which) return;
-      if (--mine.looks != 0) return mine.look_later();
-      mine.of.peers().hear(mine.who, actors::evidence::goodbye_is_over);
-    }
-    state& of;
-    rank_id who;
-    std::uint64_t which;
-    int looks = 5;
+    time_ns pause_ns;
+    int looks_left;
+    std::function<void()> counts;
   };
 
   std::unique_ptr<reactor> loop;
@@ -649,8 +668,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
   std::string signal_folder;
   std::vector<std::function<void()>> early;      // news of other ranks from before `self` was made
   std::map<rank_id, transports::member> coming;  // newer processes that are not taken in yet
-  std::vector<std::unique_ptr<goodbye>> goodbyes;
-  std::vector<std::unique_ptr<last_word>> last_words;
+  std::vector<std::unique_ptr<late_news>> goodbyes;    // of ranks that have returned
+  std::vector<std::unique_ptr<late_news>> last_words;  // what ranks have said of their end
   farewell said;
   time_ns detection_ns;
   std::chrono::nanoseconds settle_limit;

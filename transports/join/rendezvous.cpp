@@ -86,6 +86,7 @@ void rendezvous::on_member_restarted(restart_handler handler) { core_->on_restar
 void rendezvous::hold_dead(const member& dead, const std::string& why) { core_->hold_dead(dead, why); }
 void rendezvous::leave() { core_->leave({}, {}); }
 void rendezvous::leave(const runtime::root_cause& why, const std::function<void()>& told) { core_->leave(why, told); }
+std::string rendezvous::awaited() const { return core_->awaited(); }
 std::vector<int> rendezvous::descriptors() const { return core_->descriptors(); }
 std::uint64_t rendezvous::dropped_clients() const { return core_->dropped(); }
 

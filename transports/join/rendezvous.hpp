@@ -94,6 +94,9 @@ class rendezvous {
   /// not know why.
   void leave(const runtime::root_cause& why, const std::function<void()>& told);
 
+  /// What this rank waits for before its join can end, in words: `ranks 1 and 2 of 4 to come to 127.0.0.1:4711`, `rank 0 to answer at …`.
+  /// Empty: nothing that this rank knows of.
+  std::string awaited() const;
   /// The open sockets, for an event loop that polls the `io_context` when they are ready. The `io_context` also has timers. The list may
   /// change at each poll.
   std::vector<int> descriptors() const;

@@ -128,10 +128,13 @@ std::string rendezvous_core::time_limit() const {
   return ms % 1000 == 0 ? std::to_string(ms / 1000) + " s" : std::to_string(ms) + " ms";
 }
 
+std::string rendezvous_core::ranks_of_world(const std::vector<rank_id>& some, std::size_t total) const {
+  return ranks_text(some, total) + " of " + std::to_string(options_.world_size);
+}
+
 error rendezvous_core::never_came(const std::vector<rank_id>& missing, std::size_t total,
                                   const std::string& refusals) const {
-  return {errc::timeout, ranks_text(missing, total) + " of " + std::to_string(options_.world_size) +
-                             " never came to the rendezvous at " + place() + " within " + time_limit() +
+  return {errc::timeout, ranks_of_world(missing, total) + " never came to the rendezvous at " + place() + " within " + time_limit() +
                              "; see whether they were started, ended early, or were given another PARLEY_RENDEZVOUS, "
                              "job or key" +
                              refusals};

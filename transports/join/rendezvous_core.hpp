@@ -58,6 +58,8 @@ class rendezvous_core : public stream_owner, public std::enable_shared_from_this
   }
 
   virtual std::vector<int> descriptors() = 0;
+  /// See `rendezvous::awaited`.
+  virtual std::string awaited() const = 0;
   std::uint64_t dropped() const { return dropped_; }
 
  protected:
@@ -114,6 +116,8 @@ class rendezvous_core : public stream_owner, public std::enable_shared_from_this
   /// This rank's join timeout, such as `30 s`.
   std::string time_limit() const;
   static std::string rank_text(runtime::rank_id rank) { return "rank " + std::to_string(rank); }
+  /// `ranks 1, 4 and 7 of 8`; `total` may exceed the number of ranks that are listed.
+  std::string ranks_of_world(const std::vector<runtime::rank_id>& some, std::size_t total) const;
   static std::string died(runtime::rank_id rank, const std::string& why) { return rank_text(rank) + " died: " + why; }
   /// `missing` names some of the `total` ranks that never came. `refusals` is appended to the text.
   runtime::error never_came(const std::vector<runtime::rank_id>& missing, std::size_t total,

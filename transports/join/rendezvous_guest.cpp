@@ -138,6 +138,10 @@ void rendezvous_guest::connect() {
   });
 }
 
+std::string rendezvous_guest::awaited() const {
+  return at_ == phase::greeting ? "rank 0 to answer at " + place() : std::string();
+}
+
 void rendezvous_guest::connected(error_code refused) {
   error_code gone;
   // The kernel picks ports for outgoing connections from a range. If rank 0's port is in that range and nobody listens

@@ -29,6 +29,7 @@ class rendezvous_guest final : public rendezvous_core {
   void hold_dead(const member& dead, const std::string& why) override;
   void leave(const runtime::root_cause& why, const std::function<void()>& told) override;
   std::vector<int> descriptors() override;
+  std::string awaited() const override;
 
   std::optional<std::size_t> limit(const stream& from, wire::type kind) const override;
   void on_frame(stream& from, const incoming& frame) override;

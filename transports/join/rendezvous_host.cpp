@@ -349,17 +349,26 @@ void rendezvous_host::let_go(client& c, std::span<const std::byte> payload) {
   if (is_new) part_with(rank, why);
 }
 
-void rendezvous_host::on_deadline() {
-  std::vector<rank_id> missing;
-  std::size_t total = 0;
+rendezvous_host::missing_ranks rendezvous_host::missing() const {
+  missing_ranks all;
   for (rank_id rank = 0; rank < options_.world_size; ++rank) {
     if (entries_[rank]) continue;
-    ++total;
-    if (missing.size() < max_listed_ranks) missing.push_back(rank);
+    ++all.total;
+    if (all.listed.size() < max_listed_ranks) all.listed.push_back(rank);
   }
+  return all;
+}
+
+std::string rendezvous_host::awaited() const {
+  const missing_ranks all = missing();
+  return all.total == 0 ? std::string() : ranks_of_world(all.listed, all.total) + " to come to " + place();
+}
+
+void rendezvous_host::on_deadline() {
+  const missing_ranks all = missing();
   wire::writer words;
-  words.number(static_cast<std::uint32_t>(total)).number(static_cast<std::uint32_t>(missing.size()));
-  for (const rank_id rank : missing) words.number(rank);
+  words.number(static_cast<std::uint32_t>(all.total)).number(static_cast<std::uint32_t>(all.listed.size()));
+  for (const rank_id rank : all.listed) words.number(rank);
   const auto payload = words.take();
   for (auto& [address, c] : clients_) {
     if (c->recognised()) c->send(wire::type::failed, payload);
@@ -369,7 +378,7 @@ void rendezvous_host::on_deadline() {
     refusals = "; " + std::to_string(dropped_) + (dropped_ == 1 ? " client was" : " clients were") +
                " refused, the last one " + last_drop_;
   }
-  fail(never_came(missing, total, refusals));
+  fail(never_came(all.listed, all.total, refusals));
 }
 
 void rendezvous_host::reject(client& c, const refused& r) {

@@ -36,6 +36,7 @@ class rendezvous_host final : public rendezvous_core {
   void hold_dead(const member& dead, const std::string& why) override;
   void leave(const runtime::root_cause& why, const std::function<void()>& told) override;
   std::vector<int> descriptors() override;
+  std::string awaited() const override;
 
   std::optional<std::size_t> limit(const stream& from, wire::type kind) const override;
   void on_frame(stream& from, const incoming& frame) override;
@@ -73,6 +74,12 @@ class rendezvous_host final : public rendezvous_core {
   void start() override;
   void on_deadline() override;
   void disconnect() override;
+
+  struct missing_ranks {
+    std::vector<runtime::rank_id> listed;  // the first of them
+    std::size_t total = 0;
+  };
+  missing_ranks missing() const;
 
   runtime::result<> bind();
   /// Takes over the socket that the launcher made.

@@ -230,5 +230,6 @@ TEST_CASE("when a rank never joins the others time out and rank 0 names that ran
   const job_run run("never_comes", 3, {{meeting_point, where.path.string()}});
   CHECK(run.end.status == 1);
   for (const rank_id waiting : {rank_id{0}, rank_id{2}}) CHECK_MESSAGE(run.says(waiting, {"timeout", "rank"}), run.all);
+  CHECK_MESSAGE(run.says(0, {"waiting for rank 1 of 3 to come to "}), run.all);
   CHECK_MESSAGE(run.says(0, {"rank 1 of 3 never came to the rendezvous"}), run.all);
 }
