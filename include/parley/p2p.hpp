@@ -98,6 +98,7 @@ struct [[nodiscard]] p2p_operation {
   std::chrono::nanoseconds timeout{};
   std::uint64_t expected = 0;  ///< of a receive: see `receive_options`
   std::uint16_t type = 0;      ///< type of its elements (`element_type_of`); 0: any
+  const char* remark = "";     ///< what the text of a time-out ends with
   /// The pieces that `bytes` are packed from or unpacked into, unless the config moves each piece by itself; null: `bytes` is the
   /// payload. The hooks keep the pieces alive.
   actors::payload_pieces* pieces = nullptr;

@@ -5,6 +5,7 @@
 #include <parley/tuning/hash.hpp>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace parley::ops {
@@ -20,8 +21,10 @@ runtime::flow_work term_comparison::start(runtime::dataflow& flow, p2p& messages
       std::make_unique<exchange>(exchange{messages.generation_with(with.peer), std::move(mine), {}}));
   e.theirs.resize(e.mine.size());
   std::vector<runtime::flow_work> both;
-  both.push_back(messages.start(flow, {p2p::isend(e.mine, {.to = with.peer, .tag = with.tag_out}),
-                                       p2p::irecv(e.theirs, {.from = with.peer, .tag = with.tag_in})}));
+  std::array both_ways{p2p::isend(e.mine, {.to = with.peer, .tag = with.tag_out}),
+                       p2p::irecv(e.theirs, {.from = with.peer, .tag = with.tag_in})};
+  for (p2p_operation& o : both_ways) o.remark = with.remark;
+  both.push_back(messages.start(flow, both_ways));
   both.push_back(flow.compute({runtime::reads(e.theirs)}, [&e, check = std::move(check)] { check(e.mine, e.theirs); },
                               {.name = "comparing with rank " + std::to_string(with.peer),
                                .where = runtime::compute_options::place::actor_thread}));

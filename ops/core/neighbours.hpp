@@ -59,6 +59,7 @@ class term_comparison {
     rank_id peer;
     std::uint32_t tag_out;
     std::uint32_t tag_in;
+    const char* remark = "";  ///< what the text of a time-out ends with
   };
   bool due(const p2p& messages, rank_id peer) const {
     return all_.empty() || all_.back()->generation != messages.generation_with(peer);

@@ -215,7 +215,10 @@ class p2p_step : public runtime::call_step<Call>, public told_operation, private
       moved = result();
     } catch (const runtime::failure& f) {
       fail_with(f);
-      throw;
+      if (f.code() != errc::timeout || *operation_.remark == 0) throw;
+      const runtime::error& why = f.reason();
+      throw runtime::failure(
+          runtime::error::in_words(errc::timeout, why.about(), why.text() + operation_.remark, why.began_with()));
     }
     end_with(moved);
   }

@@ -653,11 +653,16 @@ void halo_plan::compare(runtime::dataflow& flow, std::vector<flow_work>& all) {
       plan->check_said(*with, theirs);
       plan->hear_of_pieces(*with, theirs);
     };
-    all.push_back(l.terms.start(flow, state_->messages,
-                                {.peer = l.peer, .tag_out = beside + l.tag_out, .tag_in = beside + l.tag_in},
-                                {l.sent().size() | state_->around->declared_hash() << size_bits, l.received().size(),
-                                 hash_of(l.pieces_out), hash_of(l.pieces_in)},
-                                std::move(check)));
+    all.push_back(
+        l.terms.start(flow, state_->messages,
+                      {.peer = l.peer,
+                       .tag_out = beside + l.tag_out,
+                       .tag_in = beside + l.tag_in,
+                       .remark = "; this message compares the sizes of a new plan with the neighbour's: see whether "
+                                 "all ranks make the same plans, and start them in the same order"},
+                      {l.sent().size() | state_->around->declared_hash() << size_bits, l.received().size(),
+                       hash_of(l.pieces_out), hash_of(l.pieces_in)},
+                      std::move(check)));
   }
 }
 

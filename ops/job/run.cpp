@@ -666,8 +666,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
   std::size_t kernel_warnings_printed = 0;
   std::optional<flight_signal> on_signal;
   std::string signal_folder;
-  std::vector<std::function<void()>> early;      // news of other ranks from before `self` was made
-  std::map<rank_id, transports::member> coming;  // newer processes that are not taken in yet
+  std::vector<std::function<void()>> early;            // news of other ranks from before `self` was made
+  std::map<rank_id, transports::member> coming;        // newer processes that are not taken in yet
   std::vector<std::unique_ptr<late_news>> goodbyes;    // of ranks that have returned
   std::vector<std::unique_ptr<late_news>> last_words;  // what ranks have said of their end
   farewell said;

@@ -256,11 +256,12 @@ class training_pipeline::pass {
     const auto words = [](std::span<const std::uint64_t> t) {
       return std::to_string(t[of_stages]) + " stages and " + std::to_string(t[of_microbatches]) + " microbatches";
     };
-    const bool is_schedule = mine[of_schedule] != theirs[of_schedule];
-    const std::string what =
-        is_schedule
-            ? "run schedules that differ, of " + words(theirs) + " and of " + words(mine) + "; give all ranks the same"
-            : "have other sizes for what passes between them; give all ranks the same activation_bytes";
+    std::string what = "have other sizes for what passes between them; give all ranks the same activation_bytes";
+    if (mine[of_schedule] != theirs[of_schedule])
+      what = "run schedules that differ" +
+             (words(mine) == words(theirs) ? ", with other actions, both of " + words(mine)
+                                           : ", of " + words(theirs) + " and of " + words(mine)) +
+             "; give all ranks the same";
     runtime::raise(runtime::error::in_words(errc::declaration_mismatch, {.op = op_.name, .rank = self_, .peer = peer},
                                             who + what));
   }

@@ -134,7 +134,8 @@ std::string rendezvous_core::ranks_of_world(const std::vector<rank_id>& some, st
 
 error rendezvous_core::never_came(const std::vector<rank_id>& missing, std::size_t total,
                                   const std::string& refusals) const {
-  return {errc::timeout, ranks_of_world(missing, total) + " never came to the rendezvous at " + place() + " within " + time_limit() +
+  return {errc::timeout, ranks_of_world(missing, total) + " never came to the rendezvous at " + place() + " within " +
+                             time_limit() +
                              "; see whether they were started, ended early, or were given another PARLEY_RENDEZVOUS, "
                              "job or key" +
                              refusals};

@@ -308,6 +308,22 @@ TEST_CASE("a plan can be used again after its flow was destroyed once its messag
   CHECK(w.wrong_ghosts() == 0);
 }
 
+TEST_CASE("the time-out of a plan that one rank has made anew alone says to compare the plans") {
+  world w(2);
+  std::vector<std::vector<double>> u(2, std::vector<double>(20));
+  std::vector<halo> halos;
+  std::vector<halo_plan> plans;
+  for (rank_id r = 0; r < 2; ++r) {
+    halos.emplace_back(*w.ranks[r], rims({1, 2}));
+    plans.push_back(halos[r].plan({grid_field(u[r], {3, 2})}));
+  }
+  for (const auto& outcome : exchange_all(w, plans)) CHECK(outcome);
+  plans[0] = halos[0].plan({grid_field(u[0], {3, 2})});
+  const auto outcomes = exchange_all(w, plans);
+  CHECK(is(outcomes[0], {.code = errc::timeout, .peer = 1}));
+  CHECK(says(outcomes[0], "see whether all ranks make the same plans, and start them in the same order"));
+}
+
 TEST_CASE("joining a flow succeeds after its exchange was cancelled before packing and its outcome was awaited") {
   two_blocks w;
   result<> joined = errc::pending;

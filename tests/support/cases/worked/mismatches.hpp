@@ -157,7 +157,7 @@ inline task<> unlike_schedules(here* h) {
   const training_pipeline pipe(h->self, op);
   slow_stages mine;
   const result<> how = co_await attempt(run_pass(pipe, &mine));
-  check_told(how, errc::declaration_mismatch, {"op unlike schedules: ", "run schedules that differ, of "});
+  check_told(how, errc::declaration_mismatch, {"op unlike schedules: ", "run schedules that differ"});
   CHECK(mine.backward == 0);
   if (differs) CHECK(mine.forward == 0);
   const int computed = mine.forward;
