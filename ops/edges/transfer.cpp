@@ -24,9 +24,10 @@ std::string listed(const std::vector<rank_id>& ranks) {
 
 /// A likely reason, to be appended to an error about an edge.
 std::string hint_for(rank_id world_size) {
-  return world_size == 1 ? "; this rank was started alone: give -n 2 to `parley run` or `parley tune`, or --sim 2 to the "
-                           "program"
-                         : "";
+  return world_size == 1
+             ? "; this rank was started alone: give -n 2 to `parley run` or `parley tune`, or --sim 2 to the "
+               "program"
+             : "";
 }
 
 }  // namespace

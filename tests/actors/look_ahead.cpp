@@ -179,7 +179,7 @@ TEST_CASE("the size of a later invocation is predicted from the sizes that follo
   CHECK(h.expected(7) == 1'000'000);
   CHECK(h.expected(8) == 5'000);
   size_history fresh(1);
-  CHECK(fresh.expected(1) == std::nullopt);
+  CHECK_FALSE(fresh.expected(1).has_value());
   fresh.begun(0, 64);
   CHECK(fresh.expected(1) == 64);
 }

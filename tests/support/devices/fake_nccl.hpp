@@ -26,6 +26,7 @@ using transports::nccl_id;
 class fake_nccl final : public transports::nccl_library {
  public:
   explicit fake_nccl(fake_cuda& gpu) : gpu_(gpu) {}
+  ~fake_nccl() override;  // in a source of its own, so that only that one has all functions of this class
 
   enum class connecting_state { works, refused, fails } connecting = connecting_state::works;
   std::optional<int> refuses_place{};  ///< the member that cannot connect
