@@ -47,7 +47,7 @@ constexpr std::string_view page_prefix = "parley-hearts-";
 // The state of one rank on the page. `restarts` identifies the current process in the rank's place. That process is alive, has left
 // (after its program had returned, or for another reason), or is held dead. For a dead process: the reason, the rank that decided it, and
 // the position of this death in the order of all deaths.
-struct standing {
+struct page_entry {
   enum class state : std::uint8_t { alive = 0, left = 1, returned = 2, silent = 3, connection_ended = 4 };
   state is = state::alive;
   rank_id decider = 0;
@@ -56,8 +56,8 @@ struct standing {
 
   bool dead() const noexcept { return is >= state::silent; }
   bool has_left() const noexcept { return is == state::left || is == state::returned; }
-  static standing read(const std::atomic<std::uint64_t>& from) noexcept { return of(from.load()); }
-  static standing of(std::uint64_t word) noexcept {
+  static page_entry read(const std::atomic<std::uint64_t>& from) noexcept { return of(from.load()); }
+  static page_entry of(std::uint64_t word) noexcept {
     return {static_cast<state>(word & 7U), static_cast<rank_id>(word >> 3U & 0xffffU),
             static_cast<std::uint32_t>(word >> 19U & 0xffffU), static_cast<std::uint32_t>(word >> 35U)};
   }
@@ -66,7 +66,7 @@ struct standing {
            std::uint64_t{order} << 35U;
   }
 };
-static_assert(max_world_size <= 0x10000 && runtime::most_restarts <= 0xffff, "a standing has 16 bits for each");
+static_assert(max_world_size <= 0x10000 && runtime::most_restarts <= 0xffff, "an entry has 16 bits for each");
 
 // One cache line for each rank, so that beating hearts do not slow one another down.
 struct alignas(64) heading {
@@ -76,7 +76,7 @@ struct alignas(64) heading {
 };
 struct alignas(64) slot {
   std::atomic<std::uint64_t> beats;
-  std::atomic<std::uint64_t> standing;
+  std::atomic<std::uint64_t> entry;  // a page_entry
   std::atomic<std::uint64_t> found;  // whether a process in that place has mapped the page
   std::atomic<std::int64_t>
       turned;  // when its loop last turned, as its heart saw it, on the host's monotonic clock; 0: unknown
@@ -269,7 +269,7 @@ class heartbeat::watch {
   }
 
   std::string fenced() const {
-    const standing now = standing::read(page_.of(options_.rank).standing);
+    const page_entry now = page_entry::read(page_.of(options_.rank).entry);
     const std::string who = "rank " + std::to_string(options_.rank);
     if (now.restarts > options_.restarts)
       return "another process was started in the place of " + who + ", and the others go on with that one";
@@ -279,25 +279,25 @@ class heartbeat::watch {
   }
 
   /// Writes the verdict on that process, unless it has one, has left, or a newer process has its place. Returns the state that then holds.
-  standing judge(rank_id rank, std::uint32_t restarts, standing::state why) {
-    const standing wanted{why, options_.rank, restarts, static_cast<std::uint32_t>(page_.top().deaths.fetch_add(1))};
-    std::atomic<std::uint64_t>& word = page_.of(rank).standing;
+  page_entry judge(rank_id rank, std::uint32_t restarts, page_entry::state why) {
+    const page_entry wanted{why, options_.rank, restarts, static_cast<std::uint32_t>(page_.top().deaths.fetch_add(1))};
+    std::atomic<std::uint64_t>& word = page_.of(rank).entry;
     std::uint64_t found = word.load();
     for (;;) {
-      const standing now = standing::of(found);
-      const bool open = now.restarts < restarts || (now.restarts == restarts && now.is == standing::state::alive);
+      const page_entry now = page_entry::of(found);
+      const bool open = now.restarts < restarts || (now.restarts == restarts && now.is == page_entry::state::alive);
       if (!open) return now;
       if (word.compare_exchange_weak(found, wanted.word())) return wanted;
     }
   }
   void hold_dead(rank_id rank) {
-    if (watches(rank)) judge(rank, restarts_of(rank), standing::state::connection_ended);
+    if (watches(rank)) judge(rank, restarts_of(rank), page_entry::state::connection_ended);
   }
 
-  void say_returned() { become(standing::state::returned); }
+  void say_returned() { become(page_entry::state::returned); }
   bool has_returned(rank_id rank) const {
-    const standing now = standing::read(page_.of(rank).standing);
-    return watches(rank) && now.is == standing::state::returned && now.restarts == restarts_of(rank);
+    const page_entry now = page_entry::read(page_.of(rank).entry);
+    return watches(rank) && now.is == page_entry::state::returned && now.restarts == restarts_of(rank);
   }
 
   void expect(rank_id rank, std::uint32_t restarts, std::uint32_t pid) {
@@ -313,9 +313,9 @@ class heartbeat::watch {
   }
 
   std::vector<std::pair<rank_id, std::string>> lost() const {
-    std::vector<std::pair<rank_id, standing>> dead;
+    std::vector<std::pair<rank_id, page_entry>> dead;
     for (const rank_id rank : options_.watched) {
-      const standing now = standing::read(page_.of(rank).standing);
+      const page_entry now = page_entry::read(page_.of(rank).entry);
       if (now.dead() && now.restarts == restarts_of(rank)) dead.emplace_back(rank, now);
     }
     std::sort(dead.begin(), dead.end(), [](const auto& a, const auto& b) { return a.second.order < b.second.order; });
@@ -327,9 +327,9 @@ class heartbeat::watch {
   time_ns stands_still(rank_id rank) const {
     if (!watches(rank)) return 0;
     const slot& its = page_.of(rank);
-    const standing now = standing::read(its.standing);
+    const page_entry now = page_entry::read(its.entry);
     const time_ns turned = its.turned.load();
-    if (turned == 0 || now.is != standing::state::alive || now.restarts != restarts_of(rank)) return 0;
+    if (turned == 0 || now.is != page_entry::state::alive || now.restarts != restarts_of(rank)) return 0;
     const time_ns still = since_epoch(clock::now()) - turned;
     return still > 2 * interval_ ? still : 0;  // a beat may be one interval late
   }
@@ -337,8 +337,8 @@ class heartbeat::watch {
   std::vector<rank_id> living() const {
     std::vector<rank_id> found;
     for (const rank_id rank : options_.watched) {
-      const standing now = standing::read(page_.of(rank).standing);
-      const bool counts = now.is == standing::state::alive && now.restarts == restarts_of(rank);
+      const page_entry now = page_entry::read(page_.of(rank).entry);
+      const bool counts = now.is == page_entry::state::alive && now.restarts == restarts_of(rank);
       if (counts && page_.of(rank).beats.load() != 0) found.push_back(rank);
     }
     return found;
@@ -361,10 +361,10 @@ class heartbeat::watch {
 
   /// Takes the place of the process before this one, unless a newer one has it.
   void enter() {
-    std::atomic<std::uint64_t>& word = page_.of(options_.rank).standing;
-    const standing mine{.restarts = options_.restarts};
+    std::atomic<std::uint64_t>& word = page_.of(options_.rank).entry;
+    const page_entry mine{.restarts = options_.restarts};
     std::uint64_t found = word.load();
-    while (standing::of(found).restarts < options_.restarts && !word.compare_exchange_weak(found, mine.word())) {}
+    while (page_entry::of(found).restarts < options_.restarts && !word.compare_exchange_weak(found, mine.word())) {}
   }
   void beat() {
     slot& mine = page_.of(options_.rank);
@@ -394,26 +394,26 @@ class heartbeat::watch {
       listen(std::min(passed, 2 * interval_));
       woken_.wait_until(lock, stop, now + pause, [] { return false; });
     }
-    become(standing::state::left);
+    become(page_entry::state::left);
   }
   /// Changes this rank's state, unless it has left already, is held dead, or a newer process has its place.
-  void become(standing::state what) {
-    std::uint64_t alive = standing{.restarts = options_.restarts}.word();
-    const standing gone{.is = what, .restarts = options_.restarts};
-    page_.of(options_.rank).standing.compare_exchange_strong(alive, gone.word());
+  void become(page_entry::state what) {
+    std::uint64_t alive = page_entry{.restarts = options_.restarts}.word();
+    const page_entry gone{.is = what, .restarts = options_.restarts};
+    page_.of(options_.rank).entry.compare_exchange_strong(alive, gone.word());
   }
 
-  std::string text_of(rank_id rank, const standing& s) const {
+  std::string text_of(rank_id rank, const page_entry& s) const {
     const std::string who = "rank " + std::to_string(rank);
     const std::string decider = "rank " + std::to_string(s.decider);
-    if (s.is == standing::state::connection_ended) return who + " died: " + decider + " saw its connections end";
+    if (s.is == page_entry::state::connection_ended) return who + " died: " + decider + " saw its connections end";
     return who + " died or was stopped: " + decider + " had no heartbeat from it for " + seconds(options_.detection_ns);
   }
 
   void listen(time_ns passed_ns) {
     std::erase_if(others_, [&](other& o) {
       const slot& seen = page_.of(o.rank);
-      standing now = standing::read(seen.standing);
+      page_entry now = page_entry::read(seen.entry);
       const std::uint64_t beats = seen.beats.load();
       if (now.restarts > o.restarts) return true;  // the announcement of the newer process reports this one's end
       const bool entered = now.restarts == o.restarts;
@@ -425,7 +425,7 @@ class heartbeat::watch {
       // Decide two beats early: up to one interval passed before the silence was first seen, and one passes between two looks.
       const bool silent = o.silent_ns >= options_.detection_ns - 2 * interval_;
       if (!entered && !silent) return false;
-      if (silent && !(entered && now.dead())) now = judge(o.rank, o.restarts, standing::state::silent);
+      if (silent && !(entered && now.dead())) now = judge(o.rank, o.restarts, page_entry::state::silent);
       if (now.restarts != o.restarts || !now.dead()) return now.has_left();
       events_.on_lost(o.rank, text_of(o.rank, now));
       return true;
