@@ -519,8 +519,9 @@ task<> symmetric_end::run_scratch(actors::rehearsal_run run, std::uint64_t bytes
     own.begin(config->run(call, scratch));
     co_await own.join();
   }
+  const scratch_guard guard(memory(), scratch_->bytes());
   try {
-    co_await scratch_guard(memory(), scratch_->bytes()).check();
+    co_await guard.check();
   } catch (...) {
     scratch_.reset();  // the next run begins with an intact guard
     throw;
@@ -565,7 +566,8 @@ task<> symmetric_end::make_scratch(std::uint64_t bytes) {
     const std::vector<std::byte> zeros(size);
     co_await memory().copy(made->bytes(), zeros);
   }
-  co_await scratch_guard(memory(), made->bytes()).set();
+  const scratch_guard guard(memory(), made->bytes());
+  co_await guard.set();
   scratch_ = std::move(made);
 }
 

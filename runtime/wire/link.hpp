@@ -206,9 +206,9 @@ class link {
   // One-sided transfers. If a link has none, `one_sided` says why, and the other functions here are never called.
 
   static constexpr std::size_t max_remote_key_bytes = 1024;
-  virtual result<> one_sided() const { return error{errc::unavailable, "this link has no one-sided transfers"}; }
+  virtual result<> one_sided() const;
   /// Success if they go from device to device where memory lies on devices; an error says why not.
-  virtual result<> one_sided_devices() const { return one_sided(); }
+  virtual result<> one_sided_devices() const;
   /// Lets peers reach the memory until it is withdrawn.
   virtual result<exposed_memory> expose(std::span<std::byte> memory);
   virtual late_writes withdraw(const exposed_memory& memory);
@@ -230,28 +230,20 @@ class link {
   /// A fence that carries a message without a payload: once the puts have landed, the peer's link gives `header` to its handler on `on`,
   /// without waiting until this rank knows that they have landed. If it fails, the peer receives no message. `unavailable` if the link
   /// cannot: then fence, and send the message afterwards.
-  virtual errc announce(rank_id /*to*/, channel /*on*/, std::span<const std::byte> /*header*/, completion* /*done*/) {
-    return errc::unavailable;
-  }
+  virtual errc announce(rank_id to, channel on, std::span<const std::byte> header, completion* done);
 
   // Payloads that lie on a device, for transports that can move them by themselves.
 
   /// Success if this link's transport can; an error says why not.
-  virtual result<> moves_devices() const {
-    return error{errc::unavailable, "this link's transport moves host memory alone"};
-  }
+  virtual result<> moves_devices() const;
   /// Like `send`, for a payload on a device, which is not copied into host memory first. `done` must not be null.
-  virtual errc send_device(rank_id /*to*/, channel, std::span<const std::byte> /*header*/,
-                           std::span<const std::byte> /*payload*/, completion* /*done*/) {
-    return errc::unavailable;
-  }
+  virtual errc send_device(rank_id to, channel on, std::span<const std::byte> header,
+                           std::span<const std::byte> payload, completion* done);
   /// Like `fetch`, for a message from `send_device`, into a buffer on a device.
-  virtual errc fetch_device(arrival&&, std::span<std::byte> /*into*/, completion* /*done*/) {
-    return errc::unavailable;
-  }
+  virtual errc fetch_device(arrival&& message, std::span<std::byte> into, completion* done);
 
   /// Success if the link has reads in which the devices of both ranks take part, as in NCCL, whose receive needs a send.
-  virtual result<> joint() const { return error{errc::unavailable, "this link has no transfers by both devices"}; }
+  virtual result<> joint() const;
   /// A `get` of that kind; the other rank has to poll for it. One that has begun cannot be taken back: cancelling it also ends all
   /// others that are in flight between the two ranks, with an error.
   virtual errc joint_get(rank_id from, const remote_place& at, std::span<std::byte> into, completion* done);
@@ -261,17 +253,6 @@ class link {
   /// Drops a payload that nobody fetched.
   virtual void release(const void* held, bool remote) noexcept = 0;
 };
-
-inline result<exposed_memory> link::expose(std::span<std::byte>) { return one_sided().reason(); }
-inline late_writes link::withdraw(const exposed_memory&) { return late_writes::fail; }
-inline errc link::put(rank_id, const remote_place&, std::span<const std::byte>, completion*) {
-  return errc::unavailable;
-}
-inline errc link::get(rank_id, const remote_place&, std::span<std::byte>, completion*) { return errc::unavailable; }
-inline errc link::fence(rank_id, completion*) { return errc::unavailable; }
-inline errc link::joint_get(rank_id, const remote_place&, std::span<std::byte>, completion*) {
-  return errc::unavailable;
-}
 
 inline void arrival::drop() noexcept {
   if (held_ != nullptr) owner_->release(std::exchange(held_, nullptr), remote_);
