@@ -103,6 +103,7 @@ using ops::symmetric_call;
 using ops::symmetric_config;
 using ops::symmetric_config_ptr;
 using ops::symmetric_options;
+using ops::text_of;
 using ops::training_pipeline;
 using ops::training_pipeline_options;
 using ops::training_work;

@@ -10,7 +10,7 @@
 /// which changes an activation in place, on another thread than the actor thread. The first stage fills the activation, and the last
 /// stage has the result. While a stage computes, it receives the next activation into a second buffer; before that, it waits until the
 /// previous activation has left that buffer. If a stage can be computed in several ways, these are tuned at the same time as the edges
-/// (tuned_stage.hpp).
+/// (tuned_stage.hpp). A rank makes one run at a time: another one that begins meanwhile is `bad_argument`.
 ///
 /// Failure: a failure of an edge, or what `forward` throws, ends the run, and the run throws it. A stage refuses an activation whose size
 /// differs from what it expects, and an activation of a run with another number of microbatches; both stages get the error. After a

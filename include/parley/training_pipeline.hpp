@@ -16,11 +16,17 @@
 /// delays others only by what they need from it. With `memory`, activations and gradients lie on a GPU, and a `training_work` enqueues
 /// its kernels there (examples/gpu/pipeline.cpp).
 ///
+/// A rank makes one run at a time: another one that begins meanwhile is `bad_argument`.
+///
 /// Failure: `declaration_mismatch` on both ranks if two neighbours have different schedules or sizes; in host memory the first run
-/// compares both. An exception of a stage, or the failure of a message, ends the run on this rank. On all other ranks the run ends with
-/// `closed`, or with the run's own error if the run itself was wrong, or with `peer_failed` if this rank has left. The error says where
-/// and why. Messages of such a run may still arrive, so each later run throws `closed`: declare the op under another name, or, after a
-/// restart, call `rejoin` on all ranks. The op owns all buffers, and keeps them from one run to the next.
+/// compares both. An exception of a stage, or the failure of a message, ends the run on this rank. On each other rank the run ends with
+///
+/// - its own error, if the run there was wrong itself;
+/// - `peer_failed`, if the rank that failed has left;
+/// - else `closed`.
+///
+/// The error says where and why. Messages of such a run may still arrive, so each later run throws `closed`: declare the op under another
+/// name, or, after a restart, call `rejoin` on all ranks. The op owns all buffers, and keeps them from one run to the next.
 #include <parley/dataflow.hpp>
 #include <parley/p2p.hpp>
 #include <parley/schedule.hpp>
@@ -43,7 +49,7 @@ struct training_pipeline_options {
   capability_function can_run{};      ///< which configs a rank can run; empty: each config's `available` says so
   runtime::memory_space* memory =
       nullptr;  ///< where activations and gradients lie, such as a GPU's memory; null: host memory
-  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
+  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one message, from when the schedule gets to it
   std::string dtype{};
 };
 

@@ -274,6 +274,13 @@ const error* neighbours::end_of_process() const noexcept {
   return nullptr;
 }
 
+void neighbours::begin_run() {
+  if (runs_now_)
+    runtime::raise(
+        {errc::bad_argument, "op " + options_.op + ": a run of it is in progress on this rank; await that one first"});
+  runs_now_ = true;
+}
+
 void neighbours::throw_refused() {
   const error* const gone = closed_ || given_up_ ? end_of_process() : nullptr;
   if (gone != nullptr) {

@@ -99,6 +99,10 @@ class neighbours final : public op_end {
   /// Begins a call under these terms: `terms` is their hash, `words` their text. A neighbour whose same call has other terms refuses it.
   void call(std::uint64_t terms, const std::function<std::string()>& words);
   void throw_refused();
+  /// For ops whose runs must not overlap on a rank, because their messages would be mixed up. `begin_run` throws `bad_argument` if a run is
+  /// in progress.
+  void begin_run();
+  void end_run() noexcept { runs_now_ = false; }
   /// A message or a call was given up, so no call may follow. The next `throw_refused` tells the neighbours and throws.
   void give_up(const runtime::error& why) {
     if (!refused_ && !given_up_) given_up_ = why;
@@ -161,6 +165,7 @@ class neighbours final : public op_end {
   actors::reminder_timer<&neighbours::ask> question_{*this};
   time_ns ask_until_ns_ = 0;
   std::optional<runtime::error> refused_;
+  bool runs_now_ = false;
   bool closed_ = false;                     // a call has failed, and all neighbours are told
   std::optional<runtime::error> given_up_;  // why no call may follow; not told to anybody yet
 };

@@ -6,6 +6,7 @@
 #include <parley/ops/core/op_host.hpp>
 #include <parley/ops/edges/declared_edge.hpp>
 #include <parley/rank.hpp>
+#include <parley/runtime/finally.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/scope.hpp>
 
@@ -125,7 +126,13 @@ task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage)
   runtime::scope& here = co_await runtime::this_scope;
   const runtime::op_title title{"op", name_};
   runtime::check_call(here.where(), title);
-  if (around_ != nullptr) around_->throw_refused();
+  if (around_ != nullptr) {
+    around_->throw_refused();
+    around_->begin_run();
+  }
+  const runtime::finally run_ends([around = around_] {
+    if (around != nullptr) around->end_run();
+  });
   call_guard now(around_);
   const std::uint16_t number = type_of_run((*runs_)++, bytes.size());
   runtime::memory_space& space = memory_ == nullptr ? runtime::host_memory() : *memory_;

@@ -2,6 +2,7 @@
 
 #include <parley/ops/core/neighbours.hpp>
 #include <parley/rank.hpp>
+#include <parley/runtime/finally.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/time/work_meter.hpp>
 
@@ -120,6 +121,9 @@ training_pipeline::training_pipeline(rank& self, const training_pipeline_options
   if (const auto sound = check(op.schedule); !sound) wrong(sound.reason().text());
   auto whole = std::make_shared<training_pipeline_options>(op);
   const std::size_t parts = op.schedule.ranks.size();
+  if (op.ranks.empty() && parts > self.world_size())
+    wrong("its schedule is for " + std::to_string(parts) + " ranks, and the world has " +
+          std::to_string(self.world_size()) + "; start more, or change the schedule");
   whole->ranks = named_or_first(op.ranks, parts);
   if (whole->ranks.size() != parts)
     wrong("its schedule is for " + std::to_string(parts) + " ranks, and " + std::to_string(whole->ranks.size()) +
@@ -222,31 +226,49 @@ class training_pipeline::pass {
     of_schedule,  // a hash of its text
     of_stages,
     of_microbatches,
-    of_activations  // a hash of the sizes of all activations that pass between the two
+    of_activations,  // a hash of the sizes of all activations that pass between the two
+    of_first_size    // the first few of these sizes follow, for the text of an error
   };
+  static constexpr std::size_t named_sizes = 4;
+  /// The stages whose activations pass between this rank and `peer`.
+  std::vector<std::uint32_t> stages_before(rank_id peer) const {
+    std::vector<std::uint32_t> all;
+    for (std::uint32_t stage = 0; stage + 1 < op_.schedule.stages; ++stage) {
+      const rank_id before = op_.ranks[op_.schedule.rank_of(stage)];
+      const rank_id behind = op_.ranks[op_.schedule.rank_of(stage + 1)];
+      if ((before == self_ && behind == peer) || (before == peer && behind == self_)) all.push_back(stage);
+    }
+    return all;
+  }
   // Runs along with the first pass. Only steps that wait for a neighbour anyway wait for the comparison with it.
   void meet_neighbours() {
     const pipeline_schedule& s = op_.schedule;
     free_.around().throw_refused();
     std::map<rank_id, term_comparison::numbers> mine;
-    for (std::uint32_t stage = 0; stage + 1 < s.stages; ++stage) {
-      const rank_id before = op_.ranks[s.rank_of(stage)];
-      const rank_id behind = op_.ranks[s.rank_of(stage + 1)];
-      if (before == behind || (before != self_ && behind != self_)) continue;
-      const rank_id peer = before == self_ ? behind : before;
+    for (const rank_id peer : std::set<rank_id>(op_.ranks.begin(), op_.ranks.end())) {
+      const std::vector<std::uint32_t> between = peer == self_ ? std::vector<std::uint32_t>() : stages_before(peer);
+      if (between.empty()) continue;
       free_.around().expect(peer);
       if (free_.space().has_streams() || !free_.terms_with(peer).due(messages_, peer)) continue;
       term_comparison::numbers& with = mine[peer];
-      if (with.empty()) with = {hash_of(text_of(s)), s.stages, s.microbatches, 0};
-      with[of_activations] =
-          runtime::mix(with[of_activations] ^ runtime::mix(stage + 1) ^ stages_.activation_bytes(stage));
+      with = {hash_of(text_of(s)), s.stages, s.microbatches, 0};
+      with.resize(of_first_size + named_sizes);
+      for (std::size_t i = 0; i < between.size(); ++i) {
+        const std::uint64_t bytes = stages_.activation_bytes(between[i]);
+        with[of_activations] = runtime::mix(with[of_activations] ^ runtime::mix(between[i] + 1) ^ bytes);
+        if (i < named_sizes) with[of_first_size + i] = bytes;
+      }
     }
     constexpr std::uint32_t tag = 0xfffffffe;  // beyond those of activations
+    static constexpr char compares[] =
+        "; this message compares the schedules of the two ranks, before their first run: see "
+        "whether both run the op";
     for (auto& [peer, numbers] : mine) {
       auto check = [this, from = peer](std::span<const std::uint64_t> here, std::span<const std::uint64_t> there) {
         check_terms(from, here, there);
       };
-      compared_[peer] = free_.terms_with(peer).start(*flow_, messages_, {.peer = peer, .tag_out = tag, .tag_in = tag},
+      compared_[peer] = free_.terms_with(peer).start(*flow_, messages_,
+                                                     {.peer = peer, .tag_out = tag, .tag_in = tag, .remark = compares},
                                                      std::move(numbers), std::move(check));
     }
   }
@@ -256,12 +278,22 @@ class training_pipeline::pass {
     const auto words = [](std::span<const std::uint64_t> t) {
       return std::to_string(t[of_stages]) + " stages and " + std::to_string(t[of_microbatches]) + " microbatches";
     };
-    std::string what = "have other sizes for what passes between them; give all ranks the same activation_bytes";
+    std::string what = "have other sizes for what passes between them";
+    const std::vector<std::uint32_t> between = stages_before(peer);
+    for (std::size_t i = 0; i < std::min(between.size(), named_sizes); ++i) {
+      const std::uint64_t here = mine[of_first_size + i];
+      const std::uint64_t there = theirs[of_first_size + i];
+      if (here == there) continue;
+      what = "have other sizes for what stage " + std::to_string(between[i]) + " passes on, " + std::to_string(there) +
+             " and " + std::to_string(here) + " bytes";
+      break;
+    }
+    what += "; give all ranks the same activation_bytes";
     if (mine[of_schedule] != theirs[of_schedule])
       what = "run schedules that differ" +
              (words(mine) == words(theirs) ? ", with other actions, both of " + words(mine)
                                            : ", of " + words(theirs) + " and of " + words(mine)) +
-             "; give all ranks the same";
+             "; give all ranks the same, as parley::text_of(schedule) shows it";
     runtime::raise(runtime::error::in_words(errc::declaration_mismatch, {.op = op_.name, .rank = self_, .peer = peer},
                                             who + what));
   }
@@ -445,8 +477,11 @@ bool training_pipeline::rejoin() { return !idle() && ops::rejoin(messages_, &fre
 task<pipeline_report> training_pipeline::run(training_work& stages) {
   if (idle()) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
   messages_.check_caller();
+  neighbours& around = free_->around();
+  around.begin_run();
+  const runtime::finally run_ends([&around] { around.end_run(); });
   pass mine(*this, stages);
-  call_guard now(&free_->around());
+  call_guard now(&around);
   std::exception_ptr thrown;
   try {
     co_await runtime::with_dataflow(&pass::run, std::ref(mine), std::cref(op_->schedule.ranks[place_]));

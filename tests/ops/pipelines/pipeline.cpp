@@ -119,6 +119,28 @@ TEST_CASE("a rank without a stage is neither the first nor the last, and its run
   CHECK(outcome.code() == errc::bad_argument);
 }
 
+TEST_CASE(
+    "a run of a pipeline that begins while another one is in progress on its rank is refused, and disturbs nothing") {
+  pipe_world w(3);
+  const std::vector<std::uint64_t> bytes(5, 1'000);
+  std::vector<std::unique_ptr<worker>> late;
+  std::vector<result<>> refused(3, result<>(errc::pending));
+  std::vector<result<>> outcomes(3, result<>(errc::pending));
+  scope all(w.clock);
+  for (std::size_t i = 0; i < 3; ++i) {
+    late.push_back(std::make_unique<worker>(i, 3));
+    all.spawn(pipe_world::guarded(w.pipes[i], bytes, *w.workers[i], outcomes[i]));
+    all.spawn(pipe_world::guarded(w.pipes[i], bytes, *late[i], refused[i]));
+  }
+  run_until(w.clock, [&] { return all.running() == 0; });
+  for (const result<>& outcome : refused) {
+    CHECK(is(outcome, {.code = errc::bad_argument, .quotes = "op layers: a run of it is in progress on this rank"}));
+  }
+  for (const result<>& outcome : outcomes) CHECK(outcome);
+  for (std::size_t i = 0; i < bytes.size(); ++i) CHECK(w.workers.back()->finished[i] == alone(i, bytes[i], 3));
+  for (const auto& outcome : w.run_all(bytes)) CHECK(outcome);
+}
+
 TEST_CASE("every edge of a pipeline tunes itself while microbatches flow") {
   rank_settings s;
   s.plan.budget_fraction = 1e9;

@@ -380,7 +380,7 @@ TEST_CASE("neighbours whose schedules or sizes differ both fail early, with decl
     for (rank_id r = 0; r < 2; ++r) {
       CAPTURE(r);
       CHECK(is(outcomes[r], {.code = errc::declaration_mismatch, .op = "layers", .rank = r, .peer = 1 - r}));
-      CHECK(says(outcomes[r], other_schedule ? "of 2 stages and 4 microbatches" : "the same activation_bytes"));
+      CHECK(says(outcomes[r], other_schedule ? "of 2 stages and 4 microbatches" : "for what stage 0 passes on, "));
       CHECK(ended[r] < 100'000'000);  // a tenth of the timeout
     }
   }
@@ -426,6 +426,14 @@ task<> pass_or_leave(world* w, rank_id self, training_pipeline t, part_of_model*
 }  // namespace
 
 TEST_CASE("a schedule that differs between the last two of four ranks is named on all four, even on the first") {
+  std::uint32_t microbatches = 5;
+  std::string differ = ", of 4 stages and ";
+  SUBCASE("in its size") {}
+  SUBCASE("in its actions alone") {
+    microbatches = 4;
+    differ = ", with other actions, both of 4 stages and 4 microbatches; give all ranks the same, as "
+             "parley::text_of(schedule) shows it";
+  }
   world w(4);
   std::vector<std::unique_ptr<part_of_model>> parts;
   std::vector<result<>> outcomes(4);
@@ -433,7 +441,7 @@ TEST_CASE("a schedule that differs between the last two of four ranks is named o
   for (rank_id r = 0; r < 4; ++r) {
     training_pipeline_options op;
     op.name = "layers";
-    op.schedule = r == 3 ? gpipe(4, 5) : one_forward_one_backward(4, 4);
+    op.schedule = r == 3 ? gpipe(4, microbatches) : one_forward_one_backward(4, 4);
     op.timeout = 1s;
     parts.push_back(std::make_unique<part_of_model>(4, 1000));
     all.spawn(pass_or_leave(&w, r, training_pipeline(w[r], op), parts[r].get(), &outcomes[r]));
@@ -444,8 +452,8 @@ TEST_CASE("a schedule that differs between the last two of four ranks is named o
     CAPTURE(r);
     INFO((outcomes[r] ? "" : outcomes[r].reason().what()));
     CHECK((outcomes[r].code() == errc::declaration_mismatch || (r < 2 && outcomes[r].code() == errc::peer_failed)));
-    CHECK((says(outcomes[r], "op layers: rank 2 and this rank 3 run schedules that differ") ||
-           says(outcomes[r], "op layers: rank 3 and this rank 2 run schedules that differ")));
+    CHECK((says(outcomes[r], "op layers: rank 2 and this rank 3 run schedules that differ" + differ) ||
+           says(outcomes[r], "op layers: rank 3 and this rank 2 run schedules that differ" + differ)));
   }
 }
 
@@ -482,6 +490,44 @@ TEST_CASE("a pass that times out says which step waits for which rank, and what 
   CHECK(is(outcomes[1], {.code = errc::timeout, .rank = 1, .peer = 0, .unmet = awaited::message, .quotes = "1F0"}));
   CHECK(text.find("; rank 0 has sent ") != std::string::npos);
   CHECK(text.find("; it waits in no call") != std::string::npos);
+}
+
+TEST_CASE("a schedule for more ranks than there are is refused with both numbers") {
+  world w(2);
+  training_pipeline_options op;
+  op.name = "layers";
+  op.schedule = gpipe(3, 2);
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK_THROWS_WITH_AS(training_pipeline(w[r], op),
+                         doctest::Contains("op layers: its schedule is for 3 ranks, and the world has 2"), failure);
+  }
+}
+
+TEST_CASE(
+    "a run of a training pipeline that begins while another one is in progress is refused, and disturbs nothing") {
+  world w(2);
+  std::vector<std::unique_ptr<part_of_model>> parts;
+  std::vector<pipeline_report> reports(4);
+  std::vector<result<>> outcomes(4);
+  std::vector<time_ns> ended(4);
+  scope all(w.clock);
+  for (rank_id r = 0; r < 2; ++r) {
+    training_pipeline_options op;
+    op.name = "layers";
+    op.schedule = gpipe(2, 4);
+    op.timeout = 1s;
+    const training_pipeline pipe(w[r], op);
+    for (const std::size_t i : {r, r + 2U}) {
+      parts.push_back(std::make_unique<part_of_model>(2, 1000));
+      all.spawn(trained::pass(pipe, parts.back().get(), &reports[i], &outcomes[i], &ended[i]));
+    }
+  }
+  run_until(w.clock, [&] { return all.running() == 0; });
+  for (rank_id r = 0; r < 2; ++r) {
+    CHECK(outcomes[r]);
+    CHECK(is(outcomes[r + 2],
+             {.code = errc::bad_argument, .quotes = "op layers: a run of it is in progress on this rank"}));
+  }
 }
 
 TEST_CASE("gradients that their stage receives only after many others block no rank") {
