@@ -73,6 +73,8 @@ struct program_options {
   std::string mutant{};  ///< see mutants.hpp; empty: none
   ops::undelivered_messages undelivered = ops::undelivered_messages::warn;
   std::function<void(const violation& v)> violated{};  ///< called for each violation, besides standard error
+  /// Real time after which the run is broken off, with status 124, in whole seconds; 0: no limit. Inside `run` its limit counts.
+  std::chrono::nanoseconds time_limit{};
 };
 
 /// Like `run`, without a command line: for unit tests. Returns the status. Prints to standard error how much virtual time the run took, what

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string_view>
 #include <unistd.h>
+#include <utility>
 
 namespace parley::simulation {
 
@@ -42,22 +43,27 @@ void say_how_to_repeat() {
   say(" and without --seeds\n");
 }
 
-void on_fault(int signal) {
+// What each signal did before. A handler gets the signal as it came, so that a sanitizer reports the place of the fault.
+std::array<struct sigaction, NSIG> done_before{};
+
+void on_fault(int signal, siginfo_t* about, void* context) {
   if (run_now != nullptr) {
     say_which_run();
     say(": SIG");
     const char* const name = ::sigabbrev_np(signal);
     say(name == nullptr ? "?" : name);
-    say(" ended the program");
+    say(" came");
     say_how_to_repeat();
+    run_now = nullptr;
   }
-  struct sigaction usual{};
-  usual.sa_handler = SIG_DFL;
-  ::sigaction(signal, &usual, nullptr);
+  const struct sigaction& before = done_before[static_cast<std::size_t>(signal)];
+  ::sigaction(signal, &before, nullptr);
+  if ((before.sa_flags & SA_SIGINFO) != 0) return before.sa_sigaction(signal, about, context);
+  if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) return before.sa_handler(signal);
   ::raise(signal);
 }
 
-void on_limit(int) {
+void on_limit(int, siginfo_t*, void*) {
   if (time_over == 0) {
     time_over = 1;
     ::alarm(1);
@@ -71,9 +77,13 @@ void on_limit(int) {
   ::_exit(run_guard::status_of_limit);
 }
 
+bool guarded = false;
+
 }  // namespace
 
-run_guard::run_guard(unsigned limit_s) : stack_(std::size_t{1} << 16U) {
+run_guard::run_guard(unsigned limit_s) : is_outermost_(!std::exchange(guarded, true)) {
+  if (!is_outermost_) return;
+  stack_.resize(std::size_t{1} << 16U);
   const stack_t own{.ss_sp = stack_.data(), .ss_flags = 0, .ss_size = stack_.size()};
   ::sigaltstack(&own, &stack_before_);
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) handle(signal, &on_fault);
@@ -84,8 +94,10 @@ run_guard::run_guard(unsigned limit_s) : stack_(std::size_t{1} << 16U) {
 }
 
 run_guard::~run_guard() {
+  if (!is_outermost_) return;
+  guarded = false;
   ::alarm(0);
-  for (const replaced& r : replaced_) ::sigaction(r.signal, &r.before, nullptr);
+  for (const int signal : replaced_) ::sigaction(signal, &done_before[static_cast<std::size_t>(signal)], nullptr);
   ::sigaltstack(&stack_before_, nullptr);
 }
 
@@ -96,15 +108,12 @@ void run_guard::plays(std::uint64_t seed, const stage* run) noexcept {
 
 bool run_guard::time_is_over() noexcept { return time_over != 0; }
 
-void run_guard::handle(int signal, void (*function)(int)) {
-  struct sigaction before{};
-  ::sigaction(signal, nullptr, &before);
-  if (before.sa_handler != SIG_DFL) return;
+void run_guard::handle(int signal, void (*function)(int, siginfo_t*, void*)) {
   struct sigaction own{};
-  own.sa_handler = function;
-  own.sa_flags = SA_ONSTACK | SA_RESTART;
-  ::sigaction(signal, &own, nullptr);
-  replaced_.push_back({signal, before});
+  own.sa_sigaction = function;
+  own.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+  ::sigaction(signal, &own, &done_before[static_cast<std::size_t>(signal)]);
+  replaced_.push_back(signal);
 }
 
 }  // namespace parley::simulation

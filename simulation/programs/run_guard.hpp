@@ -1,12 +1,13 @@
 #pragma once
-/// Watches the runs of a simulated program, which all happen in this process. If a signal ends the process, the guard prints the seed and
-/// the rank at work, so that the run can be repeated. It also says when the time of the command is over.
+/// Watches the runs of a simulated program, which all happen in this process. If a signal such as SIGSEGV comes, the guard prints the seed
+/// and the rank at work, so that the run can be repeated. Then the signal does what it did before. The guard also says when the time for
+/// the runs is over.
 ///
 ///     const run_guard guard(60);                    // seconds of real time for all runs; 0: no limit
 ///     run_guard::plays(seed, &world.stage());       // until `plays(0, nullptr)`
 ///     if (run_guard::time_is_over()) …              // if nobody asks, because a rank computes without end, the process ends a second later
 ///
-/// A signal that the program or a sanitizer handles itself stays theirs. Construct one guard at a time.
+/// A guard inside another one does nothing.
 #include <csignal>
 #include <cstdint>
 #include <vector>
@@ -28,13 +29,10 @@ class run_guard {
   static bool time_is_over() noexcept;
 
  private:
-  struct replaced {
-    int signal;
-    struct sigaction before;
-  };
-  void handle(int signal, void (*function)(int));
-  std::vector<replaced> replaced_;
-  std::vector<char> stack_;  // of the handlers: the program's own stack may have overflowed
+  void handle(int signal, void (*function)(int, siginfo_t*, void*));
+  bool is_outermost_;
+  std::vector<int> replaced_;  // signals
+  std::vector<char> stack_;    // of the handlers: the program's own stack may have overflowed
   stack_t stack_before_{};
 };
 

@@ -172,7 +172,8 @@ link_model free_links() {
 
 std::uint64_t number_between(std::uint64_t value, std::uint64_t least, std::uint64_t most, const char* name) {
   if (value >= least && value <= most) return value;
-  refuse(std::string(name) + " takes " + std::to_string(least) + " to " + std::to_string(most));
+  refuse(std::string(name) + " takes " + std::to_string(least) + " to " + std::to_string(most) + ", and not " +
+         std::to_string(value));
 }
 
 double ns_per_byte_of(const std::string& gigabytes_per_second) {
@@ -266,10 +267,8 @@ int status_of(const played& all) {
   return all.violations.empty() ? all.first_failed.value_or(0) : 1;
 }
 
-// For a run that the time limit has ended.
+// The calls of programs that have not ended.
 void print_what_waits(world& w, const played& all) {
-  std::fprintf(stderr, "the time limit is over after %.3f ms of virtual time; the program has not ended:\n",
-               static_cast<double>(w.stage().now()) / 1e6);
   for (rank_id r = 0; r < all.ended.size(); ++r) {
     if (all.ended[r] || w.find(r) == nullptr) continue;
     const runtime::waiting_list waits = w[r].waiting();
@@ -379,10 +378,13 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
     const bool came_to_an_end = idle.run_until(over, runtime::never);
     if (run_guard::time_is_over()) {
       std::fflush(stdout);
+      std::fprintf(stderr, "the time limit is over in the run of seed %llu, after %.3f ms of its virtual time:\n",
+                   static_cast<unsigned long long>(o.seed), static_cast<double>(w.stage().now()) / 1e6);
       print_what_waits(w, all);
       all.first_failed = run_guard::status_of_limit;
       return;
     }
+    if (!came_to_an_end) print_what_waits(w, all);
     if (!came_to_an_end && !idle.over()) {
       for (rank_id r = 0; r < o.ranks; ++r) {
         if (all.ended[r] || w.find(r) == nullptr) continue;
@@ -392,8 +394,9 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
       }
     }
     std::fflush(stdout);  // the ranks' output comes before the report, also if both go to one pipe
+    const time_ns ended_ns = came_to_an_end ? all.last_end_ns : w.stage().now();
     std::fprintf(stderr, "%u virtual ranks, seed %llu: %.6f ms of virtual time, hash %016llx", o.ranks,
-                 static_cast<unsigned long long>(o.seed), static_cast<double>(all.last_end_ns) / 1e6,
+                 static_cast<unsigned long long>(o.seed), static_cast<double>(ended_ns) / 1e6,
                  static_cast<unsigned long long>(w.stage().hash()));
     for (const auto& [r, line] : all.undelivered) record.undelivered.push_back(line);
     sky.calm();
@@ -483,12 +486,22 @@ void check(const world_options& o, ops::rank_function rank_main) {
   if (o.ranks == 0 || o.ranks > most_ranks)
     refuse("a simulated program has 1 to " + std::to_string(most_ranks) + " ranks, and not " + std::to_string(o.ranks));
   if (o.detection_ns <= 0) refuse("deaths cannot be noticed within " + std::to_string(o.detection_ns) + " ns");
+  const link_model& l = o.link;
+  if (l.latency_ns < 0 || l.per_message_ns < 0 || l.landing_ns < 0) refuse("a time of a link is not negative");
+  if (!(l.ns_per_byte >= 0 && l.ns_per_byte < 1e9) || !(l.one_sided_ns_per_byte >= 0 && l.one_sided_ns_per_byte < 1e9))
+    refuse("a link takes 0 to 1e9 ns for a byte");
+  if (l.ranks_per_host == 0) refuse("a host has at least one rank");
+  if (o.starved >= o.ranks) refuse("the starved rank is one of the world's");
+  if (!o.offsets.empty() && o.offsets.size() != o.ranks) refuse("clocks have an offset for each rank, or none has");
 }
 
 }  // namespace
 
 int status_of_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p) {
   check(o, rank_main);
+  constexpr std::int64_t second_ns = 1'000'000'000;
+  if (p.time_limit.count() < 0) refuse("a time limit is not negative");
+  const run_guard guard(static_cast<unsigned>((p.time_limit.count() + second_ns - 1) / second_ns));
   program_options first = p;
   if (p.what != befalls::weather) first.what = befalls::nothing;
   const played undisturbed = play(o, rank_main, first, nullptr);
@@ -622,7 +635,11 @@ int run(int argc, char** argv, ops::rank_function rank_main, program_words words
       o.seed = first + i;
       const int status = status_of_virtual(o, rank_main, p);
       if (status == 0) continue;
-      tell_how_to_repeat(o.seed);
+      if (status == run_guard::status_of_limit && seeds > 1)
+        std::fprintf(stderr, "%llu of %llu seeds have ended well; the limit is for all of them together\n",
+                     static_cast<unsigned long long>(i), static_cast<unsigned long long>(seeds));
+      else
+        tell_how_to_repeat(o.seed);
       return status;
     }
     return 0;

@@ -133,6 +133,7 @@ void world::exit(rank_id r) {
     n.end();
     static_cast<void>(n.rank.release());
   });
+  n.exited = true;
   ++n.life;
   tell_crash(r);
 }
@@ -298,7 +299,7 @@ void world::node::on_peer_failed(rank_id peer) noexcept {
   } else if (other.left) {
     hear_left(peer, {peer, {}});
   } else {
-    peers().hear(peer, evidence::said_dead, {"it has crashed", {}});
+    peers().hear(peer, evidence::said_dead, {other.exited ? "its program has called exit" : "it has crashed", {}});
   }
 }
 

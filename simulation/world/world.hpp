@@ -130,6 +130,7 @@ class world {
     std::unique_ptr<runtime::scope> programs;  // declared after `rank`, so destroyed before it
     std::uint64_t life = 0;
     bool left = false;          // ended by `leave`
+    bool exited = false;        // ended by `exit`
     std::string fenced;         // why the others take it for dead; empty until this rank can know
     bool link_follows = false;  // `close_link` does nothing: the world closes the link itself, after the ops have heard
     std::optional<std::uint64_t> given_up;  // the life that the others take for dead, after a pause or a suspicion

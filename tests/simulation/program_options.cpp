@@ -128,7 +128,7 @@ TEST_CASE("a signal that ends a simulated program is reported with its seed and 
   const ended_process all = in_own_process(rank_1_crashes, {"--sim", "2", "--seed", "7"});
   CHECK(WIFSIGNALED(all.status));
   CHECK(WTERMSIG(all.status) == SIGSEGV);
-  CHECK(all.said.find("seed 7, in rank 1: SIGSEGV ended the program; repeat it: the same command with --seed 7") !=
+  CHECK(all.said.find("seed 7, in rank 1: SIGSEGV came; repeat it: the same command with --seed 7") !=
         std::string::npos);
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("PARLEY_MASK hides capabilities of virtual ranks as of real ones") {
 TEST_CASE("a simulated program that does not end has status 124 at its time limit, and its waiting calls are named") {
   const ended_process waits = in_own_process(exchanges_for_ever, {"--sim", "2", "--time-limit", "1"});
   CHECK(WEXITSTATUS(waits.status) == 124);
-  CHECK(waits.said.find("the time limit is over after ") != std::string::npos);
+  CHECK(waits.said.find("the time limit is over in the run of seed 1, after ") != std::string::npos);
   CHECK(waits.said.find("of pair") != std::string::npos);
   CHECK(waits.said.find("--seed 1 and without --seeds") != std::string::npos);
   const ended_process computes = in_own_process(computes_for_ever, {"--sim", "2", "--time-limit", "1"});
