@@ -83,7 +83,7 @@ void part_receiver::fail_if_unmet() noexcept {
 }
 
 void part_receiver::fail_unpaired(std::string what) noexcept {
-  if (failed() == errc::none) kept().mismatch = "its two functions do not fit each other: " + std::move(what);
+  if (failed() == errc::none) kept().mismatch = "its two halves do not fit each other: " + std::move(what);
   fail(errc::config_failed);
 }
 

@@ -1,11 +1,11 @@
 #pragma once
-/// The bytes behind the buffer of a rehearsal. A config that writes beyond its buffer changes them, and so it is named and left out
-/// before it can damage memory of the program.
+/// The bytes before and behind the buffer of a rehearsal. A config that writes outside of its buffer changes them, and so it is named and
+/// left out before it can damage memory of the program.
 ///
 ///     const auto block = space.make(bytes + guard_bytes);
 ///     const scratch_guard guard(space, block->bytes());
 ///     co_await guard.set();
-///     … run the config on block->bytes().first(bytes) …
+///     … run the config on guard.buffer() …
 ///     co_await guard.check();                          // throws `config_failed`, which names the first byte
 #include <parley/runtime/dataflow/memory_space.hpp>
 #include <parley/task.hpp>
@@ -15,21 +15,21 @@
 
 namespace parley::ops {
 
-/// A config that miscounts is mostly off by an element or a row, and not by more than this.
-inline constexpr std::size_t guard_bytes = 4096;
+/// So many bytes on either side: a config that miscounts is mostly off by an element or a row.
+inline constexpr std::size_t guard_margin = 4096;
+inline constexpr std::size_t guard_bytes = 2 * guard_margin;
 
 class scratch_guard {
  public:
-  /// `block`: the buffer, and `guard_bytes` bytes behind it.
-  scratch_guard(runtime::memory_space& space, std::span<std::byte> block) noexcept
-      : space_(space), place_(block.size() - guard_bytes), guard_(block.last(guard_bytes)) {}
+  /// `block` is `guard_bytes` larger than the buffer.
+  scratch_guard(runtime::memory_space& space, std::span<std::byte> block) noexcept : space_(space), block_(block) {}
+  std::span<std::byte> buffer() const noexcept { return block_.subspan(guard_margin, block_.size() - guard_bytes); }
   runtime::task<> set() const;
   runtime::task<> check() const;
 
  private:
   runtime::memory_space& space_;
-  std::size_t place_;
-  std::span<std::byte> guard_;
+  std::span<std::byte> block_;
 };
 
 }  // namespace parley::ops

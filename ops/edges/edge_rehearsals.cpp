@@ -164,7 +164,16 @@ task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::uint64_t want
   const bool askew = !in.mismatch().empty();
   if ((thrown || askew) && is_of_its_own(outcome) && in.sender_failure() == errc::none)
     participant_.failed_here.push_back(digest);
-  if (askew) runtime::raise({errc::config_failed, std::string(in.mismatch())});
+  if (askew) {
+    const paired_config* const own = find(digest);
+    const bool stands_in =
+        own != nullptr && own->digest() != digest;  // the sender runs another config of its wire class
+    runtime::raise({errc::config_failed,
+                    std::string(in.mismatch()) +
+                        (stands_in ? "; this rank runs " + own->id() + " in its place, as both have the wire class `" +
+                                         own->identity().wire_class + "`: configs of one wire class cut payloads alike"
+                                   : "")});
+  }
   if (thrown) runtime::raise(runtime::describe(thrown));
   if (outcome != errc::none) runtime::raise(seen_at_receiver(in, outcome));
   co_return in.invocation();
@@ -175,8 +184,8 @@ task<> edge_in::rehearse(std::uint64_t digest) {
   // memory for it, or had stopped waiting for it.
   const std::uint64_t due = rehearsals_++;
   const std::shared_ptr<runtime::memory_space::block> block = memory().make(rehearsal_bytes() + guard_bytes);
-  const std::span<std::byte> scratch = block->bytes().first(rehearsal_bytes());
   const scratch_guard guard(memory(), block->bytes());
+  const std::span<std::byte> scratch = guard.buffer();
   co_await guard.set();
   if (has_memory()) say_memory();
   auto registered_scratch = memory_for(needs::credit, digest, scratch);

@@ -668,9 +668,9 @@ task<> group_end::rehearse(std::uint64_t digest) {
   const std::size_t members = group_->members().size();
   const bool gathers = options_.kind == collective_kind::gather;
   const std::size_t mine = gathers && leads() ? rehearsal_elements * members : rehearsal_elements;
-  std::vector<std::uint32_t> data(mine + guard_bytes / sizeof(std::uint32_t));
-  std::unique_ptr<runtime::memory_space::block> there;  // on a device
+  std::vector<std::uint32_t> data(mine);
   runtime::memory_space& space = options_.memory != nullptr ? *options_.memory : runtime::host_memory();
+  std::unique_ptr<runtime::memory_space::block> block;
   std::optional<scratch_guard> guard;
   const std::size_t first = gathers && leads() ? place * rehearsal_elements : 0;
   if (options_.kind != collective_kind::broadcast || leads()) {
@@ -678,8 +678,6 @@ task<> group_end::rehearse(std::uint64_t digest) {
   }
   group_work work;
   work.what = options_.kind;
-  std::span<std::byte> block = std::as_writable_bytes(std::span(data));
-  work.data = block.first(mine * sizeof(std::uint32_t));
   work.total_bytes = rehearsal_elements * sizeof(std::uint32_t) * (gathers ? members : 1);
   work.element_bytes = sizeof(std::uint32_t);
   work.combine = add_words;
@@ -689,17 +687,15 @@ task<> group_end::rehearse(std::uint64_t digest) {
   std::exception_ptr thrown;
   bool begun = false;
   try {
-    if (options_.memory != nullptr) {
-      there = space.make(block.size());
-      block = there->bytes();
-      co_await space.copy(block.first(work.data.size()), work.data);
-      work.data = block.first(work.data.size());
-    }
-    guard.emplace(space, block);
+    const std::span<std::byte> here = std::as_writable_bytes(std::span(data));
+    block = space.make(here.size() + guard_bytes);
+    guard.emplace(space, block->bytes());
+    work.data = guard->buffer();
     co_await guard->set();
+    co_await space.copy(work.data, here);
     begun = true;
     co_await implement(inv, work);
-    if (there) co_await space.copy(std::as_writable_bytes(std::span(data)).first(work.data.size()), work.data);
+    co_await space.copy(here, work.data);
   } catch (...) {
     thrown = std::current_exception();
     if (!begun) inv.fail(errc::config_failed, services_.net.rank());  // the others are told
@@ -726,7 +722,8 @@ task<> group_end::rehearse(std::uint64_t digest) {
     for (std::size_t p = 0; p < members && options_.kind == collective_kind::all_reduce; ++p)
       expected += pattern(digest, p, i);
     if (data[i] != expected)
-      runtime::raise({errc::config_failed, "the rehearsal brought wrong data at element " + std::to_string(i)});
+      runtime::raise(error::in_words(errc::config_failed, {.rank = services_.net.rank()},
+                                     "the rehearsal brought wrong data at element " + std::to_string(i)));
   }
 }
 

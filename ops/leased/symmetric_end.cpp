@@ -504,7 +504,8 @@ task<> symmetric_end::run_scratch(actors::rehearsal_run run, std::uint64_t bytes
   if (config == nullptr || !participant_.may_run(run.digest))
     runtime::raise({errc::config_mismatch, "a config that was not warmed here"});
   co_await make_scratch(bytes);
-  const std::span<std::byte> scratch = scratch_->bytes().first(static_cast<std::size_t>(bytes));
+  const scratch_guard guard(memory(), scratch_->bytes());
+  const std::span<std::byte> scratch = guard.buffer();
   const auto type = tuning::number_type_of(op_.dtype);
   const bool compared = run.what != actors::rehearsal_run::kind::timed && type.has_value();
   if (compared) co_await fill_scratch(scratch, *type);
@@ -519,7 +520,6 @@ task<> symmetric_end::run_scratch(actors::rehearsal_run run, std::uint64_t bytes
     own.begin(config->run(call, scratch));
     co_await own.join();
   }
-  const scratch_guard guard(memory(), scratch_->bytes());
   try {
     co_await guard.check();
   } catch (...) {
