@@ -17,6 +17,14 @@ constexpr std::size_t most_others = 16;    // ops that an answer names
 constexpr std::size_t most_named = 4;      // ranks that an error text names
 constexpr std::size_t most_heard = 10000;  // bytes that an answer may have
 
+// At most `most_words` bytes of a text, cut between two words.
+std::string shortened(const std::string& text) {
+  constexpr std::string_view more = " ...";
+  if (text.size() <= most_words) return text;
+  const std::size_t end = text.rfind(' ', most_words - more.size());
+  return text.substr(0, end == std::string::npos ? most_words - more.size() : end).append(more);
+}
+
 bool is_edge(const op_declaration& op) { return op.participants.size() == 2 && op.participants[0].role == "sender"; }
 
 // The error text if the other rank has declared the edge only in the other direction.
@@ -134,7 +142,7 @@ void inquiries::answer(const envelope& from, peer_question&& q) {
     a.leaving = mine_.leaving();
     if (declared) a.progress = mine_.progress(q.op, from.source, q.tag);
     for (declared_by_name& d : declared ? std::vector<declared_by_name>() : mine_.with(from.source)) {
-      if (a.others.size() < most_others) a.others.push_back({d.op, d.text.substr(0, most_words)});
+      if (a.others.size() < most_others) a.others.push_back({d.op, shortened(d.text)});
     }
     runtime::waiting_list all = mine_.waiting();
     std::erase_if(all.calls, [](const runtime::waiting_call& w) { return w.rehearsal; });
@@ -147,7 +155,7 @@ void inquiries::answer(const envelope& from, peer_question&& q) {
       }
       wire_waiting& one = a.waiting.emplace_back();
       one.op = w.id;
-      one.words = runtime::words_of(w, now).substr(0, most_words);
+      one.words = shortened(runtime::words_of(w, now));
       for (const rank_id r : w.peers) one.peers.push_back(r);
       if (one.peers.size() > most_others) one.peers.resize(most_others);
     }
@@ -257,7 +265,9 @@ std::string inquiries::order_of_calls(const asked& a) const {
     const bool in_it = std::any_of(here.begin(), here.end(), [&](const auto& c) { return c.id == w.op; });
     if (in_it) continue;
     return "; so rank " + std::to_string(self) + " and rank " + std::to_string(a.peer) +
-           " make these calls in different orders; make them in one order on all ranks";
+           " make these calls in different orders, or one of them leaves a call out; make the same calls in one order "
+           "on "
+           "all ranks";
   }
   return {};
 }

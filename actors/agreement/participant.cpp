@@ -314,10 +314,15 @@ class participant_behaviour {
     mine_.warm_errors.push_back(name_of(digest) + ": " + outcome.reason().what());
     const auto& own = mine_.failed_here;
     const bool hung = outcome.code() == errc::timeout;
-    if (hung || std::find(own.begin(), own.end(), digest) != own.end())
-      warn(services_, mine_.declaration.title() + ", on rank " + std::to_string(services_.net.rank()) + " (" +
-                          mine_.role + "): config " + mine_.warm_errors.back() +
-                          "; it failed its rehearsal, and is not tried unless a later one succeeds");
+    // This rank's own check of the data has failed. An error of a call would name its op, and one of another rank would not name this one.
+    const runtime::error_facts& about = outcome.reason().about();
+    const bool unlike = about.rank == services_.net.rank() && about.op.empty();
+    if (hung || unlike || std::find(own.begin(), own.end(), digest) != own.end())
+      warn(services_,
+           mine_.declaration.title() + ", on rank " + std::to_string(services_.net.rank()) + " (" + mine_.role +
+               "): config " + mine_.warm_errors.back() + "; it failed its rehearsal, " +
+               (digest == mine_.declaration.default_digest ? "and as the default it runs all the same: mend it"
+                                                           : "and is not tried unless a later one succeeds"));
   }
   void send_warmed() {
     warmed w;

@@ -59,7 +59,7 @@ TEST_CASE("the error names a role of another kind of op, and it tells a rank tha
   const auto leads = with_role([](rank_id r) { return r == 0 ? role::leader : role::receiver; });
   check_wrong(leads, 2, errc::role_conflict, "\"leader\"");
   const auto pair = with_role([](rank_id r) { return r == 0 ? role::sender : role::receiver; });
-  check_wrong(pair, 1, errc::role_conflict, "parley run -n 2");
+  check_wrong(pair, 1, errc::role_conflict, "give -n 2 to `parley run`");
 }
 
 TEST_CASE("a sender without a receiver, an op with only idle ranks, and an op without roles and edges are errors") {

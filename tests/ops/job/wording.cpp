@@ -246,7 +246,8 @@ TEST_CASE("messages about calls that do not end and ranks that leave have exactl
       {of_another_order(), "timeout: one 0->1, invocation 0, on rank 0 (leader): rank 1 did not come in time; see what "
                            "holds it up, or allow more time; rank 1 has made 0 calls of it; it waits in: work of two "
                            "0->1, call 0, 16 bytes: waits for rank 0 (parts) since 3.5 s; so rank 0 and rank 1 make "
-                           "these calls in different orders; make them in one order on all ranks"},
+                           "these calls in different orders, or one of them leaves a call out; make the same calls in "
+                           "one order on all ranks"},
       {of_silent_peer(),
        "timeout: acts 1->0, on rank 0 (receiver): a receive of up to 8 bytes from rank 1, tag 0, was not met: "
        "invocation 0 had not begun; that rank is late; rank 1 has not answered in 500 ms what it does"},

@@ -1,6 +1,7 @@
 #include <parley/tests/support/open_descriptors.hpp>
 #include <parley/tests/transports/join/rendezvous_fixture.hpp>
 
+#include <boost/asio/steady_timer.hpp>
 #include <doctest/doctest.h>
 
 using namespace rendezvous_test;
@@ -100,13 +101,13 @@ TEST_CASE("destroying a rendezvous in the middle of a join leaves no descriptor 
     CAPTURE(steps);
     asio::io_context io;
     const listener at;
-    io.poll_one();
+    { const boost::asio::steady_timer first(io); }  // the first one opens descriptors that stay
     const std::size_t before = open_descriptors();
     auto ranks = start_world(io, 3, job_key::generate(), at);
     for (int i = 0; i < steps; ++i) io.poll_one();
     ranks.clear();
     while (io.poll() > 0) {}
-    CHECK(open_descriptors() == before);
+    CHECK(open_descriptors() == before - 1);  // rank 0 has also closed the listening socket, which it took over
     CHECK(io.stopped());
   }
 }
