@@ -266,8 +266,7 @@ std::string inquiries::order_of_calls(const asked& a) const {
     if (in_it) continue;
     return "; so rank " + std::to_string(self) + " and rank " + std::to_string(a.peer) +
            " make these calls in different orders, or one of them leaves a call out; make the same calls in one order "
-           "on "
-           "all ranks";
+           "on all ranks";
   }
   return {};
 }
