@@ -46,9 +46,14 @@ op_memory recall_op(const tuning::results_file& file, const actors::op_declarati
     return solution == tuning::pinned_default ||
            std::find(ids.begin(), ids.end(), tuning::id_in_file(solution)) != ids.end();
   };
+  const tuning::result_entry* of_other_type = nullptr;
   const auto take = [&](const tuning::result_entry& r, std::uint64_t machines) {
     const auto key = tuning::parse_key(op.name, r.parameters);
-    if (!key || key->dtype != op.dtype || memory.entries.size() == most_entries) return;
+    if (!key || memory.entries.size() == most_entries) return;
+    if (key->dtype != op.dtype) {
+      of_other_type = &r;
+      return;
+    }
     if (!known(r.solution))
       memory.warnings.push_back(fmt::format("results for {},{}: {} has no config {} here, so that it is tuned anew",
                                             r.op, r.parameters, op.name, r.solution.substr(0, longest_solution)));
@@ -59,6 +64,12 @@ op_memory recall_op(const tuning::results_file& file, const actors::op_declarati
   for (const auto* r : file.find_all(name + "@")) {
     if (const auto machines = machines_in(std::string_view(r->op).substr(name.size() + 1))) take(*r, *machines);
   }
+  if (memory.entries.empty() && memory.warnings.empty() && of_other_type != nullptr)
+    memory.warnings.push_back(
+        fmt::format("results for {},{} are not used: {} is declared with {}, so that it is tuned anew; if it is the "
+                    "same op, declare it with the dtype of the file",
+                    of_other_type->op, of_other_type->parameters, op.name,
+                    op.dtype.empty() ? "no dtype" : "the dtype " + op.dtype));
   return memory;
 }
 

@@ -7,7 +7,7 @@
 ///     if (auto entry = entry_of(declaration, id_of_the_winner, decision)) file.add(*entry);
 ///
 /// If the machines of an op differ, the op's name in the file includes their combination: `activations/0>1@9f3c…`. An entry for a config
-/// that the op does not have on this rank causes a warning. The leader counts it as a miss, unless another rank has that config.
+/// that the op does not have on this rank causes a warning, and so do entries of another dtype if there are no others. The leader counts it as a miss, unless another rank has that config.
 #include <parley/actors/agreement/participant.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/tuning/results/results.hpp>

@@ -248,6 +248,28 @@ TEST_CASE("a remembered config that no rank has is ignored, and its key is tuned
   CHECK(again.search().trials() > 0);
 }
 
+TEST_CASE("a results file whose entries have another dtype than the op decides nothing, and a warning says so") {
+  auto files = tuned();
+  for (auto& disk : files) {
+    for (auto& [name, text] : disk) text.replace(text.find("128KiB"), 6, "128KiB_bf16");
+  }
+  second_run again(files, with_file());
+  again.move();
+  CHECK(again.search().trials() > 0);
+  const std::vector<std::string>& said = again.ranks[0]->warnings();
+  REQUIRE(said.size() == 1);
+  CHECK(said.front().find(
+            "results for activations/0>1,128KiB_bf16 are not used: activations is declared with no dtype") == 0);
+  // Entries of both kinds are results of two programs: each reads its own.
+  for (auto& disk : files) {
+    for (auto& [name, text] : disk) text += "activations/0>1,128KiB,direct,0.1\n";
+  }
+  second_run third(files, with_file());
+  third.move();
+  CHECK(third.search().chosen().from_results());
+  CHECK(third.ranks[0]->warnings().empty());
+}
+
 TEST_CASE(
     "a results file that names by_piece as a winner decides nothing: messages may have other pieces now, or none") {
   std::string winner;
