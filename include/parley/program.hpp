@@ -43,7 +43,7 @@
 /// - N: the program has called std::exit(N).
 ///
 /// A rank that returns, or calls std::exit, is gone for other ranks that still call it, as on real ranks: their calls end with
-/// `peer_failed`. A signal such as SIGSEGV, and `_exit`, end the process with all of its ranks. Of a signal the seed is printed first.
+/// `peer_failed`. A signal such as SIGSEGV or SIGINT, and `_exit`, end the process with all of its ranks. Of a signal the seed is printed first.
 #include <parley/run.hpp>
 #include <parley/simulation/world/run_record.hpp>
 #include <parley/simulation/world/world.hpp>

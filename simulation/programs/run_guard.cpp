@@ -46,7 +46,7 @@ void say_how_to_repeat() {
 // What each signal did before. A handler gets the signal as it came, so that a sanitizer reports the place of the fault.
 std::array<struct sigaction, NSIG> done_before{};
 
-void on_fault(int signal, siginfo_t* about, void* context) {
+void on_signal(int signal, siginfo_t* about, void* context) {
   if (run_now != nullptr) {
     say_which_run();
     say(": SIG");
@@ -59,7 +59,7 @@ void on_fault(int signal, siginfo_t* about, void* context) {
   const struct sigaction& before = done_before[static_cast<std::size_t>(signal)];
   ::sigaction(signal, &before, nullptr);
   if ((before.sa_flags & SA_SIGINFO) != 0) return before.sa_sigaction(signal, about, context);
-  if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) return before.sa_handler(signal);
+  if (before.sa_handler != SIG_DFL) return before.sa_handler(signal);
   ::raise(signal);
 }
 
@@ -86,7 +86,7 @@ run_guard::run_guard(unsigned limit_s) : is_outermost_(!std::exchange(guarded, t
   stack_.resize(std::size_t{1} << 16U);
   const stack_t own{.ss_sp = stack_.data(), .ss_flags = 0, .ss_size = stack_.size()};
   ::sigaltstack(&own, &stack_before_);
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) handle(signal, &on_fault);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGINT, SIGTERM}) handle(signal, &on_signal);
   time_over = 0;
   if (limit_s == 0) return;
   handle(SIGALRM, &on_limit);
@@ -109,10 +109,13 @@ void run_guard::plays(std::uint64_t seed, const stage* run) noexcept {
 bool run_guard::time_is_over() noexcept { return time_over != 0; }
 
 void run_guard::handle(int signal, void (*function)(int, siginfo_t*, void*)) {
+  struct sigaction& before = done_before[static_cast<std::size_t>(signal)];
+  ::sigaction(signal, nullptr, &before);
+  if (before.sa_handler == SIG_IGN) return;
   struct sigaction own{};
   own.sa_sigaction = function;
   own.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-  ::sigaction(signal, &own, &done_before[static_cast<std::size_t>(signal)]);
+  ::sigaction(signal, &own, nullptr);
   replaced_.push_back(signal);
 }
 

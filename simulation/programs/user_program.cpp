@@ -481,10 +481,12 @@ bool ended_well(const played& all, const world_options& o, const mishap& death) 
   return well;
 }
 
-void check(const world_options& o, ops::rank_function rank_main) {
+void check(const world_options& o, ops::rank_function rank_main, const program_options& p) {
   if (rank_main == nullptr) refuse("a simulated program needs a function; the one that it was given is null");
   if (o.ranks == 0 || o.ranks > most_ranks)
     refuse("a simulated program has 1 to " + std::to_string(most_ranks) + " ranks, and not " + std::to_string(o.ranks));
+  if (p.time_limit.count() < 0) refuse("a time limit is not negative");
+  if (p.what > befalls::death) refuse("what befalls the ranks is none of the values of `befalls`");
   if (o.detection_ns <= 0) refuse("deaths cannot be noticed within " + std::to_string(o.detection_ns) + " ns");
   const link_model& l = o.link;
   if (l.latency_ns < 0 || l.per_message_ns < 0 || l.landing_ns < 0) refuse("a time of a link is not negative");
@@ -498,9 +500,8 @@ void check(const world_options& o, ops::rank_function rank_main) {
 }  // namespace
 
 int status_of_virtual(const world_options& o, ops::rank_function rank_main, const program_options& p) {
-  check(o, rank_main);
+  check(o, rank_main, p);
   constexpr std::int64_t second_ns = 1'000'000'000;
-  if (p.time_limit.count() < 0) refuse("a time limit is not negative");
   const run_guard guard(static_cast<unsigned>((p.time_limit.count() + second_ns - 1) / second_ns));
   program_options first = p;
   if (p.what != befalls::weather) first.what = befalls::nothing;

@@ -87,7 +87,8 @@ ended_process in_own_process(rank_function program, std::vector<std::string> wor
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    for (const int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(s, SIG_DFL);  // doctest has handlers
+    for (const int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTERM})
+      std::signal(s, SIG_DFL);  // doctest has handlers
     ::dup2(ends[1], STDERR_FILENO);
     ::_exit(run_with(program, std::move(words)));
   }
@@ -106,8 +107,9 @@ task<> notes_sm_90(rank& self) {
   if (!self.machine().has("sm_90")) without_sm_90.push_back(self.id());
   co_return;
 }
-task<> rank_1_crashes(rank& self) {
-  if (self.id() == 1) ::raise(SIGSEGV);
+template <int signal>
+task<> rank_1_raises(rank& self) {
+  if (self.id() == 1) ::raise(signal);
   co_return;
 }
 task<> exchanges_for_ever(rank& self) {
@@ -125,11 +127,16 @@ task<> computes_for_ever(rank& self) {
 }  // namespace
 
 TEST_CASE("a signal that ends a simulated program is reported with its seed and the rank at work") {
-  const ended_process all = in_own_process(rank_1_crashes, {"--sim", "2", "--seed", "7"});
-  CHECK(WIFSIGNALED(all.status));
-  CHECK(WTERMSIG(all.status) == SIGSEGV);
-  CHECK(all.said.find("seed 7, in rank 1: SIGSEGV came; repeat it: the same command with --seed 7") !=
-        std::string::npos);
+  for (const auto& [program, signal] :
+       {std::pair(&rank_1_raises<SIGSEGV>, SIGSEGV), {&rank_1_raises<SIGTERM>, SIGTERM}}) {
+    CAPTURE(signal);
+    const ended_process all = in_own_process(program, {"--sim", "2", "--seed", "7"});
+    CHECK(WIFSIGNALED(all.status));
+    CHECK(WTERMSIG(all.status) == signal);
+    const std::string name = signal == SIGTERM ? "SIGTERM" : "SIGSEGV";
+    CHECK(all.said.find("seed 7, in rank 1: " + name + " came; repeat it: the same command with --seed 7") !=
+          std::string::npos);
+  }
 }
 
 TEST_CASE("PARLEY_MASK hides capabilities of virtual ranks as of real ones") {
@@ -200,6 +207,8 @@ TEST_CASE("a repeated option, a number out of range and a seed beyond the last o
   for (const world_options& o : {world_options{.ranks = 0}, world_options{.ranks = 2, .detection_ns = 0}})
     CHECK_THROWS_AS(status_of_virtual(o, returns), failure);
   CHECK_THROWS_AS(status_of_virtual({.ranks = 2}, nullptr), failure);
+  CHECK_THROWS_AS(status_of_virtual({.ranks = 2}, returns, {.time_limit = std::chrono::seconds(-1)}), failure);
+  CHECK_THROWS_AS(status_of_virtual({.ranks = 2}, returns, {.what = static_cast<befalls>(9)}), failure);
 }
 
 TEST_CASE("a word that a program does not read is an error, even without virtual ranks") {
