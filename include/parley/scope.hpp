@@ -125,7 +125,7 @@ class scope final : private list_hook, public task_observer {
   bool untold_ = false;  // cancelled, but its waiters have not been told yet
   timer_of<&scope::end_at_deadline> deadline_timer_;
 };
-
+/// @cond bodies of waiters and promises that need a scope; the site leaves them out
 inline bool waiter::enter(scope& s) noexcept {
   home = &s;
   if (s.cancelled_ != errc::none) {
@@ -164,7 +164,7 @@ inline void detail::begin_nested(promise_base& child) {
 inline promise_base::~promise_base() {
   if (state == progress::starting || state == progress::waiting) home->where().forget(self);
 }
-
+/// @endcond
 /// `scope& here = co_await this_scope;`
 struct this_scope_t {
   struct awaiter {
