@@ -397,6 +397,7 @@ void neighbours::begin_anew() noexcept {
   refused_.reset();
   closed_ = false;
   given_up_.reset();
+  runs_now_ = false;  // a run that has failed may still wait for its messages to end
   for (peer_state& p : peers_) p = {.rank = p.rank, .incarnation = services_.incarnations.of(p.rank)};
 }
 

@@ -51,6 +51,7 @@ TEST_CASE("Seeds that failed once hold all invariants") {
        2},  // leftovers: a sender got its buffer back while a receive that its poison had ended still read it
       {"outlived_gets", 104},    // leftovers: the same, after an op was closed while its receiver still read
       {"rejoined_gets", 2},      // leftovers: the same, after a third rank's restart had ended the generation
+      {"rejoined_gets", 255},    // errors: a run after a rejoin was refused, because the failed run was still ending
       {"broken_broadcasts", 1},  // quarantine: a config failed on a worker after its leader had finished the call
       {"late_attention",
        658},              // S8: a block was taken for one that was never sent, and the call of a later rank succeeded
