@@ -274,11 +274,11 @@ const error* neighbours::end_of_process() const noexcept {
   return nullptr;
 }
 
-void neighbours::begin_run() {
-  if (runs_now_)
+std::uint64_t neighbours::begin_run() {
+  if (run_now_ != 0)
     runtime::raise(
         {errc::bad_argument, "op " + options_.op + ": a run of it is in progress on this rank; await that one first"});
-  runs_now_ = true;
+  return run_now_ = ++runs_begun_;
 }
 
 void neighbours::throw_refused() {
@@ -397,7 +397,7 @@ void neighbours::begin_anew() noexcept {
   refused_.reset();
   closed_ = false;
   given_up_.reset();
-  runs_now_ = false;  // a run that has failed may still wait for its messages to end
+  run_now_ = 0;
   for (peer_state& p : peers_) p = {.rank = p.rank, .incarnation = services_.incarnations.of(p.rank)};
 }
 

@@ -99,10 +99,12 @@ class neighbours final : public op_end {
   /// Begins a call under these terms: `terms` is their hash, `words` their text. A neighbour whose same call has other terms refuses it.
   void call(std::uint64_t terms, const std::function<std::string()>& words);
   void throw_refused();
-  /// For ops whose runs must not overlap on a rank, because their messages would be mixed up. `begin_run` throws `bad_argument` if a run is
-  /// in progress.
-  void begin_run();
-  void end_run() noexcept { runs_now_ = false; }
+  /// For ops whose runs must not overlap on a rank, because their messages would be mixed up. `begin_run` returns the run's number, and throws
+  /// `bad_argument` if a run is in progress. After `begin_anew` a run may begin while a failed one still waits for its messages to end.
+  std::uint64_t begin_run();
+  void end_run(std::uint64_t run) noexcept {
+    if (run_now_ == run) run_now_ = 0;
+  }
   /// A message or a call was given up, so no call may follow. The next `throw_refused` tells the neighbours and throws.
   void give_up(const runtime::error& why) {
     if (!refused_ && !given_up_) given_up_ = why;
@@ -165,7 +167,8 @@ class neighbours final : public op_end {
   actors::reminder_timer<&neighbours::ask> question_{*this};
   time_ns ask_until_ns_ = 0;
   std::optional<runtime::error> refused_;
-  bool runs_now_ = false;
+  std::uint64_t runs_begun_ = 0;
+  std::uint64_t run_now_ = 0;               // 0: none
   bool closed_ = false;                     // a call has failed, and all neighbours are told
   std::optional<runtime::error> given_up_;  // why no call may follow; not told to anybody yet
 };

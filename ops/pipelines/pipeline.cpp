@@ -126,12 +126,10 @@ task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage)
   runtime::scope& here = co_await runtime::this_scope;
   const runtime::op_title title{"op", name_};
   runtime::check_call(here.where(), title);
-  if (around_ != nullptr) {
-    around_->throw_refused();
-    around_->begin_run();
-  }
-  const runtime::finally run_ends([around = around_] {
-    if (around != nullptr) around->end_run();
+  if (around_ != nullptr) around_->throw_refused();
+  const std::uint64_t this_run = around_ == nullptr ? 0 : around_->begin_run();
+  const runtime::finally run_ends([around = around_, this_run] {
+    if (around != nullptr) around->end_run(this_run);
   });
   call_guard now(around_);
   const std::uint16_t number = type_of_run((*runs_)++, bytes.size());

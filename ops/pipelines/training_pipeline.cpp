@@ -478,8 +478,7 @@ task<pipeline_report> training_pipeline::run(training_work& stages) {
   if (idle()) runtime::raise({errc::bad_argument, title_ + ": this rank has no part in it"});
   messages_.check_caller();
   neighbours& around = free_->around();
-  around.begin_run();
-  const runtime::finally run_ends([&around] { around.end_run(); });
+  const runtime::finally run_ends([&around, this_run = around.begin_run()] { around.end_run(this_run); });
   pass mine(*this, stages);
   call_guard now(&around);
   std::exception_ptr thrown;

@@ -6,6 +6,7 @@
 
 #include <parley/config.hpp>
 #include <parley/ops/core/neighbours.hpp>
+#include <parley/ops/core/op_host.hpp>
 #include <parley/training_pipeline.hpp>
 #include <parley/transfer.hpp>
 
@@ -528,6 +529,19 @@ TEST_CASE(
     CHECK(is(outcomes[r + 2],
              {.code = errc::bad_argument, .quotes = "op layers: a run of it is in progress on this rank"}));
   }
+}
+
+TEST_CASE("after a rejoin the end of the failed run does not let a run begin beside the next one") {
+  world w(1);
+  neighbours around(op_host::of(w[0]).services(), {}, {.op = "layers", .listed = {}, .timeout_ns = 0});
+  const std::uint64_t failed = around.begin_run();
+  CHECK_THROWS_AS(around.begin_run(), failure);
+  around.begin_anew();
+  const std::uint64_t next = around.begin_run();
+  around.end_run(failed);
+  CHECK_THROWS_AS(around.begin_run(), failure);
+  around.end_run(next);
+  CHECK_NOTHROW(around.begin_run());
 }
 
 TEST_CASE("gradients that their stage receives only after many others block no rank") {
