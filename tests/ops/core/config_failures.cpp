@@ -1,5 +1,6 @@
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/transfers.hpp>
+#include <parley/tests/support/warnings.hpp>
 
 #include <parley/actors/declaration.hpp>
 #include <parley/config.hpp>
@@ -161,14 +162,6 @@ struct fragile_world : world {
   std::shared_ptr<fragile::plan> plan = std::make_shared<fragile::plan>();
   transfer out, in;
 };
-
-bool warned(const ops::rank& r, std::initializer_list<const char*> words) {
-  for (const std::string& text : r.warnings()) {
-    if (std::all_of(words.begin(), words.end(), [&](const char* w) { return text.find(w) != std::string::npos; }))
-      return true;
-  }
-  return false;
-}
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 // Exceptions in the actors of an op: the actors try again, or the op's tuning ends with a warning. Calls are not affected.
 #include <parley/tests/support/transfers.hpp>
+#include <parley/tests/support/warnings.hpp>
 
 #include <doctest/doctest.h>
 
@@ -39,10 +40,6 @@ struct fragile_world {
   }
   const actors::search& search() { return *(*job)[0].agreements()[0].assigned->searches().at(0); }
   std::uint64_t said() { return (*job)[0].mail().statistics().sent + (*job)[1].mail().statistics().sent; }
-  bool warned(rank_id r, std::string_view of) {
-    const auto& all = (*job)[r].warnings();
-    return std::any_of(all.begin(), all.end(), [&](const std::string& w) { return w.find(of) != std::string::npos; });
-  }
   int left;
   std::optional<world> job;
   transfer out, in;
@@ -68,7 +65,7 @@ TEST_CASE("an actor that throws tries again from the op's state: on either end, 
       CHECK(w.search().chosen().source == actors::decision_source::trials);
       CHECK((*w.job)[1].decisions().size() == 1);
       CHECK((*w.job)[who].warnings().size() == 1);
-      CHECK(w.warned(who, "the link is out of order; "));
+      CHECK(warned((*w.job)[who], {"the link is out of order; "}));
     }
   }
 }
@@ -89,7 +86,7 @@ TEST_CASE(
     CHECK(w.search().chosen().why.find("the link is out of order") != std::string::npos);
     REQUIRE((*w.job)[1].decisions().size() == 1);
     CHECK((*w.job)[1].decisions()[0].decision.why == w.search().chosen().why);
-    CHECK(w.warned(who, "its tuning has ended"));
+    CHECK(warned((*w.job)[who], {"its tuning has ended"}));
     const std::uint64_t before = w.said();
     pass(*w.job, 1'000'000'000'000);
     CHECK(w.said() == before);

@@ -1,5 +1,6 @@
 #include <parley/tests/support/errors.hpp>
 #include <parley/tests/support/transfers.hpp>
+#include <parley/tests/support/warnings.hpp>
 
 #include <doctest/doctest.h>
 
@@ -325,11 +326,7 @@ TEST_CASE("a candidate whose rehearsal throws on one side is excluded, and the o
     REQUIRE(agreed[0].warm_errors->size() >= 1);
     CHECK(agreed[0].warm_errors->front().find(at_sender ? "rank 0: bad" : "rank 1: bad") != std::string::npos);
     CHECK(c->chosen().why.find("not tried, for their rehearsals failed: bad") != std::string::npos);
-    const auto& told = w[at_sender ? 0 : 1].warnings();
-    CHECK(std::any_of(told.begin(), told.end(), [](const std::string& text) {
-      return text.find("activations 0->1") != std::string::npos && text.find("config bad") != std::string::npos &&
-             text.find("it failed its rehearsal") != std::string::npos;
-    }));
+    CHECK(warned(w[at_sender ? 0 : 1], {"activations 0->1", "config bad", "it failed its rehearsal"}));
     CHECK(join_flights(w).mismatches == 0);
   }
 }
@@ -342,14 +339,8 @@ TEST_CASE("a rehearsal rejects a candidate that cuts payloads inconsistently or 
   CHECK(all.failed() == 0);
   CHECK(all.wrong == 0);
   CHECK(w[0].agreements()[0].assigned->ids() == std::vector<std::string>{"direct"});
-  const auto warned = [&](const std::string& config, const std::string& what) {
-    const auto& told = w[1].warnings();
-    return std::any_of(told.begin(), told.end(), [&](const std::string& text) {
-      return text.find("config " + config) != std::string::npos && text.find(what) != std::string::npos;
-    });
-  };
-  CHECK(warned("askew", "its two halves do not fit each other: the part at offset 0 has"));
-  CHECK(warned("lazy", "the rehearsal brought wrong data at byte 0"));
+  CHECK(warned(w[1], {"config askew", "its two halves do not fit each other: the part at offset 0 has"}));
+  CHECK(warned(w[1], {"config lazy", "the rehearsal brought wrong data at byte 0"}));
 }
 
 TEST_CASE("a rehearsal rejects a candidate that writes outside of its buffer, before the candidate gets a message") {
@@ -360,14 +351,8 @@ TEST_CASE("a rehearsal rejects a candidate that writes outside of its buffer, be
   CHECK(all.failed() == 0);
   CHECK(all.wrong == 0);
   CHECK(w[0].agreements()[0].assigned->ids() == std::vector<std::string>{"direct"});
-  const auto warned = [&](const std::string& config, const std::string& what) {
-    const auto& told = w[1].warnings();
-    return std::any_of(told.begin(), told.end(), [&](const std::string& text) {
-      return text.find("config " + config) != std::string::npos && text.find(what) != std::string::npos;
-    });
-  };
-  CHECK(warned("greedy", "the rehearsal wrote beyond its buffer of "));
-  CHECK(warned("early", ", 1 bytes ahead of it"));
+  CHECK(warned(w[1], {"config greedy", "the rehearsal wrote beyond its buffer of "}));
+  CHECK(warned(w[1], {"config early", ", 1 bytes ahead of it"}));
 }
 
 TEST_CASE("a default that fails its rehearsal is reported as one that runs all the same") {
@@ -388,10 +373,7 @@ TEST_CASE("a default that fails its rehearsal is reported as one that runs all t
   all.spawn(receives(in, room));
   run_until(w.clock, [&] { return all.running() == 0; });
   pass(w, 20'000'000'000);
-  const auto& told = w[1].warnings();
-  CHECK(std::any_of(told.begin(), told.end(), [](const std::string& text) {
-    return text.find("as the default it runs all the same: mend it") != std::string::npos;
-  }));
+  CHECK(warned(w[1], {"as the default it runs all the same: mend it"}));
 }
 
 TEST_CASE(
@@ -403,14 +385,8 @@ TEST_CASE(
   CHECK(all.failed() == 0);
   CHECK(all.wrong == 0);
   CHECK(w[0].agreements()[0].assigned->ids() == std::vector<std::string>{"direct"});
-  const auto& told = w[1].warnings();
-  const auto warned = [&](const std::string& config) {
-    return std::any_of(told.begin(), told.end(), [&](const std::string& text) {
-      return text.find("config " + config) != std::string::npos && text.find("were sent, and") != std::string::npos;
-    });
-  };
-  CHECK(warned("quarters"));
-  CHECK(warned("halves"));
+  CHECK(warned(w[1], {"config quarters", "were sent, and"}));
+  CHECK(warned(w[1], {"config halves", "were sent, and"}));
 }
 
 TEST_CASE("a default config whose sides wait for overlapping parts fails its receive within a second") {
