@@ -183,7 +183,7 @@ class executor {
   /// True if the timers for `deadline` have fired, or are firing. After a long computation they fire later than `now` suggests: the
   /// loop first handles everything that has arrived meanwhile.
   bool is_over(time_ns deadline) const noexcept { return deadline <= timers_.passed(); }
-  /// `compute` tells when a computation of its program begins and has ended.
+  /// `compute` calls these when a computation of this rank's program begins, and when it ends.
   void begin_computation() noexcept {
     if (computations_++ == 0) computing_since_ns_ = now_;
   }
