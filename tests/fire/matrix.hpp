@@ -46,11 +46,11 @@ void run_all(const std::vector<Part>& parts, std::initializer_list<const char*> 
   }
 }
 
-/// The shared pages of hearts that have a name in /dev/shm.
+/// The shared pages of hearts that have a name in /dev/shm. A folder there belongs to a `parley run`, which keeps it until its job ends.
 inline std::set<std::string> pages() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    if (entry.path().filename().string().starts_with("parley-")) names.insert(entry.path().string());
+    if (entry.path().filename().string().starts_with("parley-") && !entry.is_directory()) names.insert(entry.path().string());
   }
   return names;
 }

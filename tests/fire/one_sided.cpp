@@ -14,8 +14,10 @@
 #include <ucp/api/ucp.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
+using namespace std::chrono_literals;
 using namespace parley;
 using namespace parley::configs;
 using namespace parley::ops;
@@ -127,7 +129,7 @@ constexpr rank_id sender = 1;
 constexpr rank_id receiver = 2;
 constexpr std::size_t beside = 4096;
 constexpr std::byte given_back{0xDD};
-constexpr std::uint64_t searched_again_after = 1'000;
+constexpr auto searched_again_after = 1s;
 
 bool all_are(std::span<const std::byte> bytes, std::byte value) {
   return std::all_of(bytes.begin(), bytes.end(), [value](std::byte b) { return b == value; });
@@ -154,6 +156,7 @@ struct endless_stream {
 /// Runs until the sender's input ends; its last message then has one byte. A receive is usually posted before its message is sent.
 task<result<>> send_or_receive(endless_stream& s) {
   constexpr time_ns pause_ns = 100'000;
+  auto searched = std::chrono::steady_clock::now();
   for (;; ++s.number) {
     say_when_decided(s.self);
     if (s.self.id() == sender) {
@@ -165,8 +168,11 @@ task<result<>> send_or_receive(endless_stream& s) {
       auto sent = co_await attempt(s.t.send(s.payload.first(last ? 1 : s.payload.size()), {.to = receiver}));
       s.check(false);
       if (last || !sent) co_return sent;
-      // On a busy machine credits may arrive too late for every trial that contains the step. A new search gives further trials.
-      if (s.number % searched_again_after == searched_again_after - 1) s.t.retune(s.payload.size(), "for its steps");
+      // On a slow machine credits may arrive too late for every trial that contains the step. A new search gives further trials.
+      if (std::chrono::steady_clock::now() - searched > searched_again_after) {
+        s.t.retune(s.payload.size(), "for its steps");
+        searched = std::chrono::steady_clock::now();
+      }
     } else {
       std::fill(s.payload.begin(), s.payload.end(), one_sided_steps::fresh);
       auto got = co_await attempt(s.t.receive(s.payload, {.from = sender}));
