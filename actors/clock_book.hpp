@@ -1,13 +1,13 @@
 #pragma once
-/// This rank's knowledge of the other ranks' clocks. Ranks of one host share the monotonic clock, so their offset and error are 0 and their
-/// messages carry zeros. Between hosts, control messages that are sent anyway carry clock stamps in both directions.
+/// Keeps this rank's knowledge of the other ranks' clocks. Ranks of one host share the monotonic clock, so their offset and error are 0 and
+/// their messages carry zeros. Between hosts, control messages that are sent anyway carry clock stamps in both directions.
 ///
 ///     message.clock = book.stamp_for(peer, now);                       // when the message is sent
 ///     book.note(from, message.clock, now);                             // when the message arrives
 ///     const tuning::clock_offset* theirs = book.offset_of(peer);       // null: the same clock as ours
 ///
-/// A stamp that waits before it is sent, or a message that is sent again, only widens a bound: see tuning/clock_offset.hpp. Nothing waits.
-/// A peer that sends wrong times spoils only the reading of its own times.
+/// If a stamp waits before it is sent, or a message is sent again, that only widens a bound: see tuning/clock_offset.hpp. Nothing waits. A
+/// peer that sends wrong times spoils only the reading of its own times.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/wire/wire.hpp>
 #include <parley/tuning/clock_offset.hpp>
@@ -25,12 +25,12 @@ using runtime::time_ns;
 /// Travels in messages between ranks of different hosts; all zeros within a host.
 struct clock_stamp {
   std::int64_t sent_ns = 0;           ///< when this message was sent, by its sender's clock
-  std::int64_t echo_sent_ns = 0;      ///< send time of a message that its sender has received, by the other clock
-  std::int64_t echo_received_ns = 0;  ///< when its sender received that message, by its own clock
+  std::int64_t echo_sent_ns = 0;      ///< send time, by its sender's clock, of a message that this sender has received
+  std::int64_t echo_received_ns = 0;  ///< when this sender received that message, by its own clock
   PARLEY_FIELDS(sent_ns, echo_sent_ns, echo_received_ns)
 };
 
-/// For worlds on one clock in which each rank is to appear to have its own clock: simulation and tests.
+/// Lets each rank of a world on one clock appear to have its own clock, for simulation and tests.
 struct clock_skew {
   time_ns offset_ns = 0;
   std::int64_t drift_ppb = 0;

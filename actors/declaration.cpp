@@ -29,7 +29,7 @@ struct said_field {
   std::string_view name;
   std::string_view value;
 };
-// Splits a text that `text` made into its fields; nothing for any other text.
+// Splits a text that was made by `text` into its fields; returns nothing for any other text.
 std::optional<std::array<said_field, 6>> fields_of(std::string_view text) {
   constexpr std::array<std::string_view, 6> names{"op ",      ", scheme ",  ", leader rank ",
                                                   ", dtype ", ", default ", ", participants "};

@@ -47,7 +47,7 @@ struct op_declaration {
   std::uint64_t id() const;
   /// `activations 0->1`
   std::string title() const;
-  /// The facts that an error on `rank` in this op names.
+  /// The facts of an error in this op on `rank`.
   runtime::error_facts about(rank_id rank) const { return {.op = title(), .rank = rank}; }
 };
 
@@ -57,15 +57,15 @@ struct declared_by_name {
   std::string text;
 };
 
-/// How two declarations, each given as its `text`, differ, with both values: `rank 1 declares dtype i32, the leader rank 0 declares dtype
-/// f32`. If a text does not have that form, the result quotes both texts whole.
+/// Says how two declarations differ, with both values; each is given as its `text`: `rank 1 declares dtype i32, the leader rank 0 declares
+/// dtype f32`. If a text does not have that form, the result quotes both texts whole.
 std::string difference(const std::string& who, std::string_view theirs, const std::string& whose,
                        std::string_view ours);
 
 op_declaration declare_edge(std::string name, rank_id sender, rank_id receiver, std::string dtype);
 
-/// Generation 0: every participant computes it without a message, and it differs whenever a participant is a new process. If an op is one
-/// of several that restart together, pass the ranks of all of them as `coupled`: a restart of any of those ranks then changes the
+/// The generation at the declaration. Every participant computes it without a message. It differs whenever a participant is a new process.
+/// If several ops restart together, pass the ranks of all these ops as `coupled`: a restart of any of those ranks then changes the
 /// generation. `judge` (generations.hpp) defines the order of generations.
 std::uint64_t first_generation(const op_declaration& op, const runtime::incarnations& of_world,
                                const std::vector<rank_id>& coupled = {});

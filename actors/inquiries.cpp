@@ -9,7 +9,7 @@ using runtime::errc;
 
 namespace {
 
-constexpr std::size_t most_asked = 256;    // (op, peer) pairs that are kept
+constexpr std::size_t most_asked = 256;    // most (op, peer) pairs that are kept
 constexpr std::size_t most_text = 4000;    // bytes of a declaration's text
 constexpr std::size_t most_words = 300;    // bytes of a call's words
 constexpr std::size_t most_waiting = 4;    // calls that an answer names
@@ -87,7 +87,7 @@ void inquiries::ask(const op_declaration& op, std::uint64_t generation, rank_id 
   send(op, generation, peer, 0, 0);
 }
 
-// Timers call this, and timers must not throw. If it fails, no question is sent.
+// Timers call this function, and timers must not throw. If it fails, no question is sent.
 void inquiries::ask_what_it_does(const op_declaration& op, std::uint64_t generation, rank_id peer, std::uint32_t tag) {
   if (peer == services_.net.rank()) return;
   try {
@@ -172,7 +172,7 @@ void inquiries::answer(const envelope& from, peer_question&& q) {
 void inquiries::hear(rank_id from, peer_answer&& a) {
   if (size_of(a) > most_heard || a.others.size() > most_others || a.waiting.size() > most_waiting) return;
   if (a.number == 0) {
-    // Keep the answer only if this rank has the op. Nobody asked about other ops.
+    // Keep the answer only if this rank has the op. This rank has not asked about other ops.
     if (!has(a.op)) return;
     asked& known = find_or_add(a.op, from);
     if (known.answer.text.empty())
@@ -193,7 +193,7 @@ std::string inquiries::said_by(const op_declaration& op, const std::vector<rank_
   for (const rank_id peer : peers) {
     if (const asked* const one = find(op.id(), peer)) known.push_back(one);
   }
-  // Peers that wait in the same call come last: the call does not wait for them.
+  // Peers that wait in the same call are listed last: the call does not wait for them.
   std::stable_partition(known.begin(), known.end(), [](const asked* one) {
     const auto in_it = [one](const wire_waiting& w) { return w.op == one->op; };
     return std::none_of(one->answer.waiting.begin(), one->answer.waiting.end(), in_it);
@@ -254,8 +254,8 @@ std::string inquiries::words_of_silence(rank_id peer) const {
          ", so it computes without letting messages in (poll, or compute elsewhere), or is stopped";
 }
 
-// Both ranks have both ops, and each waits for the other in a different one. The order of sends between two ranks does not matter: there,
-// tags tell which one is missing.
+// Both ranks have both ops, and each waits for the other in a different op. This does not report orders of sends between two ranks, which
+// do not matter: tags show which message is missing.
 std::string inquiries::order_of_calls(const asked& a) const {
   const rank_id self = services_.net.rank();
   for (const wire_waiting& w : a.answer.waiting) {

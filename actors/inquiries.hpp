@@ -1,5 +1,5 @@
 #pragma once
-/// Questions that ranks ask each other about an op in which one of them waits.
+/// Sends and answers the questions that ranks ask each other about an op in which one of them waits.
 ///
 ///     inquiries asks(services, {.kind = …, .waiting = …});         // each rank, once; it also answers questions
 ///     ask_whether_declared(services, op, generation, peer);        // now and then, while a peer's part in the agreement is missing
@@ -9,14 +9,14 @@
 /// An op's id covers its members and an edge's direction, so two ranks that declare an op differently never receive each other's messages.
 /// Questions reveal such conflicts:
 ///
-/// - A rank that has declared the edge only in the other direction replies with a rejection, `role_conflict`. It asks the same about its
+/// - A rank that has declared the edge only in the other direction replies with a rejection, `role_conflict`. That rank also asks about its
 ///   own op, so both ranks get the error.
-/// - A rank that has declared a group under that name with other members, or is not a member, says so. It may still declare the op that was
-///   asked for, because one name may serve several groups. Therefore no op ends, and the asking rank only warns.
+/// - A rank that has declared a group under that name with other members, or is not a member, replies so. It may still declare the op in
+///   question, because one name may serve several groups. Therefore no op ends, and the asking rank only warns.
 ///
-/// A rank that is asked what it does replies how far it is in that op and what its calls wait for. The loop replies when the question
-/// arrives; no user coroutine takes part. Nothing here is acknowledged: a rank that waits asks again. The text of a call that ran out of
-/// time says that its peer has not answered, and for how long.
+/// A rank can also ask a peer for its progress. The peer replies with its progress in that op, and with the reasons for which its calls
+/// wait. The loop replies when the question arrives; no user coroutine takes part. These messages are not acknowledged: a rank that waits
+/// asks again. If the peer has not replied, the error text of a call that timed out says so, and for how long.
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/services.hpp>
@@ -36,8 +36,8 @@ struct peer_question {
   std::uint64_t op = 0;        ///< the asking rank's op
   std::uint64_t reversed = 0;  ///< of an edge: the id of the edge from receiver to sender
   std::string name;
-  std::string declaration;   ///< in words; of an edge: the error text if the other rank has only the reversed edge
-  std::uint32_t number = 0;  ///< 0: is the op declared there? Otherwise: what does the peer do? The answer repeats it
+  std::string declaration;   ///< in words; for an edge: the error text if the other rank has only the reversed edge
+  std::uint32_t number = 0;  ///< 0 asks whether the op is declared there. Else asks for progress; the answer repeats it
   std::uint32_t tag = 0;
   PARLEY_FIELDS(op, reversed, name, declaration, number, tag)
 };
@@ -61,15 +61,15 @@ struct peer_answer {
   std::uint32_t number = 0;
   bool declared = false;
   bool leaving = false;               ///< its program has returned
-  std::string text;                   ///< what it has declared under that name, and the difference
-  std::string progress;               ///< how far it is in the op
+  std::string text;                   ///< its declaration under that name, and the difference
+  std::string progress;               ///< its progress in the op
   std::vector<wire_declared> others;  ///< other ops that it has declared with the asking rank
   std::vector<wire_waiting> waiting;  ///< its waiting calls, the oldest first
   std::uint32_t more = 0;             ///< waiting calls that are not listed
   PARLEY_FIELDS(op, number, declared, leaving, text, progress, others, waiting, more)
 };
 
-/// The actor number for messages to a rank itself. No op has this number: ops have hashes as ids, and this one belongs to the id 0.
+/// The actor number for messages to a rank itself. No op has this number: ops have hashes as ids, and this number belongs to the id 0.
 inline constexpr std::uint64_t rank_itself = number_of(0, part::participant);
 
 enum class op_kind : std::uint8_t {
@@ -85,10 +85,10 @@ class inquiries {
     std::function<op_kind(std::uint64_t op)> kind;
     /// The rank's group declarations under that name; null for a name that the rank has not declared.
     std::function<const std::vector<declared_by_name>*(const std::string& name)> by_name;
-    /// The ops that the rank has declared with `with`, with their titles.
+    /// The ops, with their titles, that the rank has declared together with rank `with`.
     std::function<std::vector<declared_by_name>(rank_id with)> with;
     std::function<runtime::waiting_list()> waiting;
-    /// How far the rank is in an op, in words, for rank `asks`, whose call of that tag waits; empty if there is nothing to say.
+    /// The rank's progress in an op, in words, for rank `asks`, which waits in a call of that tag; empty if there is nothing to say.
     std::function<std::string(std::uint64_t op, rank_id asks, std::uint32_t tag)> progress;
     std::function<bool()> leaving;
   };
@@ -97,7 +97,7 @@ class inquiries {
   inquiries& operator=(const inquiries&) = delete;
   ~inquiries();
 
-  /// `tell` returns how long the loop of a rank that does not answer has not turned; 0: not known.
+  /// `tell` returns for how long the loop of a rank has not turned; 0: not known. Called for a rank that does not reply.
   void on_silence(std::function<runtime::time_ns(rank_id)> tell) { stands_still_ = std::move(tell); }
   void ask(const op_declaration& op, std::uint64_t generation, rank_id peer);
   void ask_what_it_does(const op_declaration& op, std::uint64_t generation, rank_id peer, std::uint32_t tag);

@@ -68,7 +68,7 @@ void data_hub::keep_early(const stamp& s, runtime::arrival&& message) noexcept {
     ++counters_.early;
     early_bytes_ += mine.bytes();
   } else {
-    // An incomplete set of parts is of no use. Drop all of them: their senders get their buffers back, and other ops get the room.
+    // An incomplete set of parts is useless. Drops all of them: their senders get their buffers back, and other ops get the room.
     std::vector<runtime::arrival> let_go;
     for (runtime::arrival& m : mine.take()) {
       const auto other = read_stamp(m.header());
@@ -82,8 +82,8 @@ void data_hub::keep_early(const stamp& s, runtime::arrival&& message) noexcept {
   }
 }
 
-// Beyond `most_lost` ops the hub remembers no further refusals, but it still tells the senders. A rank that later declares such an op waits
-// for the lost data, and names its sender when its time is up.
+// The hub remembers refusals of at most `most_lost` ops. For other ops it still reports refusals to the senders. A rank that later declares
+// such an op waits for the lost data, and its timeout names the sender.
 void data_hub::refuse(const stamp& s) noexcept {
   ++counters_.refused;
   std::uint64_t before = 0;

@@ -1,5 +1,5 @@
 #pragma once
-/// Everything that the actors of one rank share. The rank owns all of it, and it outlives the rank's ops.
+/// The objects that all actors of one rank share. The rank owns them, and they outlive the rank's ops.
 #include <parley/actors/clock_book.hpp>
 #include <parley/actors/edge/early_allowance.hpp>
 #include <parley/actors/edge/undeclared_parts.hpp>
@@ -35,8 +35,9 @@ class data_sink {
   ~data_sink() = default;
 };
 
-/// Gives each data message to its op. Messages for an op that this rank has not declared yet are kept, up to a limit. If an op exceeds the
-/// limit, the hub drops all of its messages and tells the senders, and a later declaration of the op learns that messages were lost.
+/// Gives each data message to its op. Messages for an op that this rank has not declared yet are kept, up to a limit. If there is no room
+/// for a message, the hub drops all messages of its op and reports that to the senders. A later declaration of the op can ask whether
+/// messages were lost (`has_lost`).
 class data_hub final : public runtime::link::handler {
  public:
   explicit data_hub(runtime::link& net) : net_(net) { net_.listen(runtime::link::channel::data, this); }
@@ -48,7 +49,8 @@ class data_hub final : public runtime::link::handler {
   void unbind(std::uint64_t op);
   void on_arrival(runtime::arrival&& message) noexcept override;
 
-  /// Sets how many bytes are kept, and the function that tells the sender of a refused part. It is called for one in 64 refused parts.
+  /// Sets how many bytes are kept, and the function that reports a refused part to its sender. `tell` is called for one in 64 refused
+  /// parts.
   void keep_up_to(std::uint64_t bytes, std::function<void(const stamp& refused)> tell) {
     early_limit_ = bytes;
     tell_refused_ = std::move(tell);
@@ -62,7 +64,7 @@ class data_hub final : public runtime::link::handler {
   struct counters {
     std::uint64_t malformed = 0;
     std::uint64_t early = 0;    ///< arrived before their op was declared
-    std::uint64_t refused = 0;  ///< early parts for which there was no room
+    std::uint64_t refused = 0;  ///< early parts that were dropped for lack of room
   };
   const counters& statistics() const noexcept { return counters_; }
 
@@ -78,7 +80,7 @@ class data_hub final : public runtime::link::handler {
     using is_avalanching = void;
     std::size_t operator()(std::uint64_t id) const noexcept { return id; }
   };
-  // By op. A short vector is searched as fast as a map and takes less memory. All entries move to the map once there are more.
+  // By op. A short vector is searched as fast as a map and takes less memory. With more entries, all entries are in the map.
   static constexpr std::size_t few = 8;
   std::vector<std::pair<std::uint64_t, data_sink*>> few_sinks_;
   boost::unordered_flat_map<std::uint64_t, data_sink*, id_hash> sinks_;
@@ -103,7 +105,7 @@ struct payload_seen {
     received,     ///< received on an edge, whole
     contributed,  ///< contributed by a member of a group that gathers
     gathered,     ///< gathered by the group's leader, one block from each other member; `tag` is the member's place
-    agreed,       ///< the result that all members of a group have alike
+    agreed,       ///< the common result of all members of a group
   } end = what::sent;
   std::uint64_t op = 0;
   std::uint64_t generation = 0;
@@ -142,24 +144,23 @@ struct services {
   std::uint64_t validators_hash = 0;
   clock_book clocks{};
   runtime::pause_chance jitter{ex.rng(runtime::streams::jitter).next(), net.rank()};  ///< varies pauses before resends
-  std::uint64_t repeated = 0;  ///< how often a reminder has sent something again (letters/reminder.hpp)
-  std::uint64_t early_bytes = most_early_bytes;   ///< limit of early data: per edge, and for all undeclared ops
+  std::uint64_t repeated = 0;                    ///< how often reminders have repeated a message (letters/reminder.hpp)
+  std::uint64_t early_bytes = most_early_bytes;  ///< limit of early data: per edge, and for all undeclared ops
   runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a living rank may be silent; 0: without limit
   /// The number of the first invocation of each stream, on all ranks. Tests start shortly before a stamp's 32 bits overflow.
   std::uint64_t first_invocation = 0;
   std::uint32_t patience = 1;  ///< factor by which all timeouts are extended; at least 1
   /// How many of 1,000 calls time out within 0.2 ms. A fault point, for simulations.
   std::uint32_t early_timeouts = 0;
-  /// How many more calls a lease promise leaves free; nothing: as many as the pace of
-  /// calls asks for. Tests set a small value to reach gates.
+  /// The margin of a lease promise, in calls; empty: it is computed from the rate of calls. Tests set a small value to reach gates.
   std::optional<std::uint64_t> promise_margin{};
   broken_rule breaks = broken_rule::none;        ///< a fault point, for simulations
   std::vector<std::string>* warnings = nullptr;  ///< warnings for the user of this rank; null: dropped
 
-  /// Asks other ranks what they do (inquiries.hpp); null: nobody asks.
+  /// Asks other ranks for their progress (inquiries.hpp); null: no questions.
   inquiries* asks = nullptr;
 
-  /// Called when a call of an op ends with an error that its caller gets; may be empty.
+  /// Called when a call of an op ends with an error for its caller; may be empty.
   std::function<void(const runtime::error& why)> on_call_failed{};
 
   /// Called when a participant of this rank has learned a decision; may be empty.
@@ -173,11 +174,12 @@ struct services {
     return allowances.of(peer, early_share(early_bytes, net.world_size()));
   }
 
-  /// An end calls this when it can only hold `peer` dead, for the whole rank: this rank's ops with `peer` end. If `peer` is this rank
-  /// itself, all of its ops and connections end.
+  /// An end of an op calls this when it must declare `peer` dead for the whole rank: this rank's ops with `peer` end. If `peer` is this
+  /// rank itself, all of its ops and connections end.
   std::function<void(rank_id peer, const std::string& why)> give_up{};
 
-  /// Reads pending news about other ranks, and ends all ops if the others hold this rank dead and it does not know yet. May be empty.
+  /// Reads pending news about other ranks. Ends all ops if the others have declared this rank dead and it does not know that yet. May be
+  /// empty.
   std::function<void(runtime::errc)> hear_news{};
 
   /// A timeout as this rank applies it: PARLEY_PATIENCE times the op's timeout.
@@ -194,7 +196,7 @@ struct services {
     return early ? ex.deadline_in(static_cast<runtime::time_ns>(jitter.below(early_ns))) : until(span);
   }
 
-  /// How long before the end of a wait of that span this rank asks its peers what they do, so that their answers arrive in time. 0: the
+  /// How long before the end of a wait of that span this rank asks its peers for their progress, so that the answers arrive in time. 0: the
   /// span is too short for an answer.
   runtime::time_ns asked_before(runtime::time_ns span) const noexcept {
     constexpr runtime::time_ns longest_ns = 500'000'000;
@@ -203,8 +205,9 @@ struct services {
     return part < shortest_ns ? 0 : part < longest_ns ? part : longest_ns;
   }
 
-  /// Called before a call's error is put into words, so that the error can name its cause. A rank that comes back after the others gave it
-  /// up sees broken connections and missing peers before it hears why. A peer whose connection broke may have said what it ended with.
+  /// Called before a call's error is put into words, so that the error can name its cause. A rank that continues after the others declared
+  /// it dead sees broken connections and missing peers before it receives the reason. And a peer with a broken connection may have reported
+  /// the error that ended it.
   void about_to_fail(runtime::errc why) const {
     if (hear_news) hear_news(why);
   }
@@ -222,7 +225,7 @@ struct services {
     flight.add(about);
   }
 
-  /// The clock stamp for a message to `to`; `note_clock` takes in the stamp of a message from `from`.
+  /// The clock stamp for a message to `to`; `note_clock` processes the stamp of a message from `from`.
   clock_stamp clock_for(rank_id to) {
     return clocks.same_host(to) ? clock_stamp{} : clocks.stamp_for(to, ex.precise_now());
   }

@@ -1,6 +1,6 @@
 #pragma once
-/// The stamp: the 64-byte header of every data message (docs/protocol.md, Messages). The receiver of a part learns from the stamp which
-/// invocation the part belongs to, which config the leader assigned to that invocation, and where the bytes go.
+/// The stamp: the 64-byte header of every data message (docs/protocol.md, Messages). The stamp tells the receiver of a part which
+/// invocation the part belongs to, which config the leader assigned to that invocation, and the place of the bytes in the payload.
 ///
 ///     stamp s{.op = id, .digest = config, .total_bytes = 300, .offset = 0, .invocation = 7};
 ///     link.send(peer, link::channel::data, bytes_of(s), part, &done);
@@ -23,10 +23,10 @@ enum class stamp_flags : std::uint16_t {
   timed = 1,        ///< this invocation is a trial: both ends report when it began and ended
   flush = 2,        ///< the last invocation of a round: send the rows now
   rehearsal = 4,    ///< not a user's call: scratch data on a separate stream
-  poison = 8,       ///< the sender failed; this invocation brings nothing
+  poison = 8,       ///< the sender failed; this invocation has no payload
   landed = 16,      ///< the payload was put where a credit allowed it; the data part is empty
   to_be_got = 32,   ///< the receiver reads the payload from the sender's memory; the data part says where
-  no_credits = 64,  ///< the sender puts no messages like this one for now
+  no_credits = 64,  ///< for now the sender does not put messages like this one
   checked = 128,    ///< `next_digest` is the payload's check (tuning/payload_check.hpp): the receiver compares
 };
 constexpr stamp_flags operator|(stamp_flags a, stamp_flags b) noexcept {
@@ -35,7 +35,7 @@ constexpr stamp_flags operator|(stamp_flags a, stamp_flags b) noexcept {
 constexpr bool has(stamp_flags set, stamp_flags one) noexcept {
   return (static_cast<std::uint16_t>(set) & static_cast<std::uint16_t>(one)) != 0;
 }
-/// True if a rank has nothing to do for such an invocation except to run it, while a decision is in force.
+/// True if a rank only has to run such an invocation, while a decision is in force.
 constexpr bool is_plain(stamp_flags flags) noexcept {
   return flags == stamp_flags::none || flags == stamp_flags::no_credits;
 }
@@ -53,7 +53,7 @@ struct stamp {
   std::uint32_t tag = 0;
   rank_id source = 0;
   stamp_flags flags = stamp_flags::none;
-  /// In a group: the bits of the call's type for which the tag has no room (group_stamp.hpp). On an edge: the type of the elements.
+  /// In a group: the bits of the call's type that do not fit into the tag (group_stamp.hpp). On an edge: the type of the elements.
   std::uint16_t more_type = 0;
 };
 static_assert(sizeof(stamp) == 64, "the stamp fits UCX's short path together with a small payload");
@@ -63,7 +63,7 @@ inline constexpr std::size_t inside_message_bytes = runtime::arrival::inline_byt
 
 inline std::span<const std::byte> bytes_of(const stamp& s) noexcept { return std::as_bytes(std::span(&s, 1)); }
 
-/// True if `header` is a stamp, which is then copied to `s`.
+/// If `header` is a stamp, copies it to `s` and returns true.
 inline bool read_stamp(std::span<const std::byte> header, stamp& s) noexcept {
   if (header.size() != sizeof s) return false;
   std::memcpy(&s, header.data(), sizeof s);
@@ -77,11 +77,11 @@ inline runtime::result<stamp> read_stamp(std::span<const std::byte> header) {
 }
 
 /// The digest that a stamp carries for a config that is compared with the default: a rank that learns this digest runs both configs. Ranks
-/// learn it as early as any other digest, and no config has it as its own.
+/// learn this digest as early as any other digest. No config has it as its own digest.
 constexpr std::uint64_t compared_with_default(std::uint64_t digest) noexcept { return digest ^ 0x6a09e667f3bcc908U; }
 
-/// True if the config that ran an invocation is to blame for this outcome. A caller that gave up, and a peer that is late or dead, say
-/// nothing about the config.
+/// True if the config that ran an invocation is to blame for this outcome. The config is not to blame if a caller gave up, or if a peer is
+/// late or dead.
 constexpr bool blames_config(runtime::errc outcome) noexcept {
   using runtime::errc;
   return outcome != errc::none && outcome != errc::cancelled && outcome != errc::timeout &&

@@ -1,5 +1,5 @@
 #pragma once
-/// Calls a function when its own scope ends: also if the scope ends by an exception, or because its coroutine is destroyed.
+/// Calls a function when the enclosing block ends, even if the block ends by an exception, or because its coroutine is destroyed.
 ///
 ///     running_ = &here;
 ///     const finally done([this] { running_ = nullptr; });

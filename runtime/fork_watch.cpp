@@ -9,12 +9,12 @@ namespace parley::runtime {
 namespace {
 
 struct watches {
-  // fork() runs with this mutex locked, so that the child finds the list whole, whichever thread has called fork().
+  // fork() runs with this mutex locked, so that the list is consistent in the child, even if another thread has called fork().
   std::mutex mutex;
   intrusive_list<fork_watch> all;
 };
 watches& known() noexcept {
-  static auto* const made = new watches;  // never destroyed: static objects may be watched, too
+  static auto* const made = new watches;  // never destroyed, because static objects may also be watched
   return *made;
 }
 

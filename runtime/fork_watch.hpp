@@ -1,13 +1,13 @@
 #pragma once
-/// Notifies the objects of a process that fork() has copied them into a child. A rank's transports belong to its process: messages
-/// that the child sends would arrive as the parent's, and messages that it receives would be lost to the parent.
+/// Notifies objects that fork() has copied them into a child process. A rank's transports belong to the parent: messages that the child
+/// sends would arrive as the parent's, and the parent would lose messages that the child receives.
 ///
 ///     struct state : fork_watch {
 ///       void on_fork() noexcept override { pollers.clear(); }     // in the child, before fork() returns there
 ///     };
 ///     if (state.forked()) …
 ///
-/// Costs nothing except at a fork(). A program started by vfork(), posix_spawn() or clone() is not notified: it calls exec anyway.
+/// Costs nothing except at a fork(). A program started by vfork(), posix_spawn() or clone() is not notified, because it calls exec.
 #include <parley/runtime/intrusive_list.hpp>
 
 namespace parley::runtime {

@@ -1,8 +1,8 @@
 #pragma once
-/// Marks code as part of an op's implementation while it runs: a config's sending or receiving half, a group's role, a pipeline's stage,
-/// or a kernel. Everything that runs in the implementation's scope, and in the scopes below, is part of it. If the implementation
-/// calls its own op, the call is refused before it moves anything, because the receiver would take its messages for those of the
-/// program's own calls.
+/// Marks code as part of an op's implementation while it runs: a config's sending or receiving half, a group's role, a pipeline's stage, or
+/// a kernel. Everything that runs in the implementation's scope, and in the scopes below, is part of the implementation. If the
+/// implementation calls its own op, the call is refused before it moves any data, because the receiver would mistake its messages for
+/// messages of the program's calls.
 ///
 ///     const implementation mine(here, {.kind = "op", .name = "activations"}, config.id());
 ///     scope running(here, {.deadline = until, .inside = &mine});
@@ -11,8 +11,8 @@
 ///
 ///     check_call(ex, {.kind = "op", .name = "activations"});     // where a call begins: throws `bad_argument` within `mine`
 ///
-/// That check also refuses every call in a child that fork() made of the rank's process (fork_watch.hpp). While no implementation runs,
-/// the check reads one number.
+/// That check also refuses every call in a child that fork() made of the rank's process (fork_watch.hpp). While no implementation runs, the
+/// check only reads one number.
 #include <parley/runtime/time/executor.hpp>
 
 #include <memory>
@@ -30,7 +30,7 @@ struct op_title {
 
 class implementation {
  public:
-  /// `id` is the config's. The texts of `op` and `id` must outlive this object.
+  /// `id` is the id of the config. The texts of `op` and `id` must outlive this object.
   template <class Scope>
   implementation(const Scope& around, op_title op, std::string_view id) noexcept
       : implementation(around.where(), around.inside(), op, id) {}
@@ -44,7 +44,7 @@ class implementation {
 
   const op_title& op() const noexcept { return op_; }
   std::string_view id() const noexcept { return id_; }
-  /// The implementation of another op that called this one's op; null: none did.
+  /// The implementation of another op that called this one's op; null: none.
   const implementation* outer() const noexcept { return outer_; }
 
  private:

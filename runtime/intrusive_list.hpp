@@ -1,6 +1,6 @@
 #pragma once
-/// A circular doubly linked list whose nodes live in the objects that it links, so that linking allocates nothing and an
-/// object's destructor can unlink it wherever it is.
+/// A circular doubly linked list. Its nodes are members or bases of the linked objects, so that linking allocates nothing, and an object's
+/// destructor can unlink the object from any list.
 ///
 ///     struct waiter : list_hook { … };
 ///     intrusive_list<waiter> waiting;
@@ -28,7 +28,7 @@ struct list_hook {
   list_hook* previous_ = nullptr;
 };
 
-/// `T` derives from `list_hook`. The list does not own its nodes; its destructor unlinks those that are left.
+/// `T` derives from `list_hook`. The list does not own its nodes; its destructor unlinks the remaining nodes.
 template <class T>
 class intrusive_list {
  public:

@@ -9,7 +9,7 @@
 namespace parley::runtime {
 
 namespace {
-// One of each per thread, so that neither needs a lock.
+// Each thread has its own counts and its own watch, so that no locks are needed.
 thread_local breach_counts counts;
 thread_local breach_watch* watching = nullptr;
 }  // namespace

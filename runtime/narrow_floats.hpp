@@ -34,7 +34,8 @@ struct f16 {
     } else if (magnitude >= smallest_normal) {
       narrow = (magnitude - (112U << 23U) + 0xfffU + ((magnitude >> 13U) & 1U)) >> 13U;
     } else {
-      // Smaller numbers are multiples of 2^-24. The processor rounds the sum to one, and the sum's low bits then hold the multiple.
+      // Smaller numbers are multiples of 2^-24. The processor rounds the sum to such a multiple, and the sum's low bits then hold the
+      // factor.
       narrow =
           std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - std::bit_cast<std::uint32_t>(0.5F);
     }

@@ -1,6 +1,6 @@
 #pragma once
-/// Random numbers that are a pure function of (seed, stream, counter), equal on every compiler and machine. Each purpose has
-/// a stream of its own, so that drawing for one never disturbs another.
+/// Random numbers that are a pure function of (seed, stream, counter), equal on every compiler and machine. Each purpose has its own
+/// stream, so that numbers drawn for one purpose do not change those for another.
 ///
 ///     random_stream jitter = executor.rng(streams::jitter);
 ///     jitter.below(10);     // 0 … 9

@@ -18,14 +18,14 @@ namespace parley::runtime {
 class storage {
  public:
   virtual ~storage() = default;
-  /// The whole file, at most 64 MiB; `unavailable` when there is none, `io` with path and reason otherwise.
+  /// The whole file, at most 64 MiB. `unavailable` if there is no file; other errors are `io` with path and reason.
   virtual result<std::string> read(const std::string& path) = 0;
-  /// Replaces the file atomically: a reader sees the old text or the new one, also after a crash.
+  /// Replaces the file atomically: a reader sees the old text or the new one, even after a crash.
   virtual result<> replace(const std::string& path, std::string_view text) = 0;
-  /// Changes a file that other processes and hosts change too, under a lock that all of them respect. `change` receives the text, or the
-  /// error that kept it from being read (`unavailable`: there is no file), and returns the new text, or nothing to leave the file as it
-  /// is. It may be called again if a process without the lock changed the file meanwhile. `timeout`: another process held the lock for
-  /// too long; the error's text names it. After `timeout`, as after `io`, the file is unchanged.
+  /// Changes a file that other processes and hosts also change, under a lock that all of them respect. `change` receives the text, or the
+  /// error of the read (`unavailable`: there is no file), and returns the new text, or nothing to leave the file as it is. `change` may be
+  /// called again if a process without the lock changed the file between the read and the write. `timeout`: another process held the lock
+  /// for too long; the error's text names it. After `timeout` or `io` the file is unchanged.
   using edit = std::function<std::optional<std::string>(const result<std::string>& there)>;
   virtual result<> update(const std::string& path, const edit& change) = 0;
   /// Appends to the file, and makes it if it is missing.

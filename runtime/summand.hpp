@@ -1,5 +1,5 @@
 #pragma once
-/// The kinds of numbers that a device can add up by itself (`memory_space::add`).
+/// The kinds of numbers that a device can sum (`memory_space::add`).
 #include <parley/runtime/narrow_floats.hpp>
 
 #include <complex>

@@ -1,5 +1,5 @@
 #pragma once
-/// The library's version, one place for code and CMake alike (a test compares them).
+/// The library's version, for code and for CMake (a test compares both).
 #include <string_view>
 
 namespace parley::runtime {

@@ -1,5 +1,5 @@
 #pragma once
-/// A fixed number of bits, as an offer carries them: which configs a rank has, or has warmed.
+/// A fixed number of bits, as in an offer: they say which configs a rank has, or has warmed.
 ///
 ///     bits available(catalogue.size(), bit::set);
 ///     available.clear(3);

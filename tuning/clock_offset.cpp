@@ -12,7 +12,7 @@ constexpr double drift = clock_offset::max_drift_ppm * 1e-6;
 constexpr double wander = clock_offset::wander_ppm * 1e-6;
 constexpr double rounding_ns = 2;
 constexpr double infinite = std::numeric_limits<double>::infinity();
-constexpr std::int64_t farthest_ns = std::int64_t{1} << 60;  // so that differences of differences fit
+constexpr std::int64_t farthest_ns = std::int64_t{1} << 60;  // so that differences of differences do not overflow
 
 bool possible(std::int64_t ns) noexcept { return ns > -farthest_ns && ns < farthest_ns; }
 
@@ -25,8 +25,9 @@ bool clock_offset::add(const round_trip& s) {
   return add_ours_to_theirs(s.sent_ns, s.received_ns) && add_theirs_to_ours(s.answered_ns, s.returned_ns);
 }
 
-// Strictly, a bound holds at the time by our clock when the message was at the other side, which we do not know. It holds at our own end
-// as well: meanwhile the offset moves by far less than the message's delay, by which the bound is too wide.
+// Strictly, a bound holds at the moment when the message was at the other side, and that moment is not known by our clock. It also holds at
+// our own end of the message: while the message travels, the offset moves by far less than the message's delay, and the bound is too wide
+// by that delay.
 bool clock_offset::add_ours_to_theirs(std::int64_t sent_ns, std::int64_t received_ns) {
   if (!possible(sent_ns) || !possible(received_ns)) return false;
   return add(side::upper, {sent_ns, received_ns - sent_ns});
@@ -51,7 +52,7 @@ bool clock_offset::add(side s, bound b) {
 
 void clock_offset::keep(std::vector<bound>& list, side s, bound b) {
   const double sign = s == side::upper ? 1 : -1;
-  // A bound is of no use if another one, carried through the time between them at any rate, says as much.
+  // A bound is useless if another bound, carried through the time between both at any possible rate, is at least as narrow.
   const auto implied = [&](const bound& by, const bound& of) {
     const double carried = drift * std::abs(span_ns(by.when_ns, of.when_ns));
     return sign * span_ns(by.offset_ns, of.offset_ns) >= carried;
@@ -66,7 +67,7 @@ void clock_offset::keep(std::vector<bound>& list, side s, bound b) {
   list.insert(std::upper_bound(list.begin(), list.end(), b, later), b);
 }
 
-// The offset stays below all upper and above all lower bounds, so that a bound of each side limits its slope.
+// The offset stays below all upper and above all lower bounds, so two bounds, one of each side, limit its slope.
 void clock_offset::narrow_rate() noexcept {
   slowest_ = -drift;
   fastest_ = drift;
@@ -117,7 +118,7 @@ std::optional<clock_offset::estimate> clock_offset::at(std::int64_t ours_ns) con
 clock_reading clock_offset::to_ours(std::int64_t theirs_ns) const noexcept {
   if (upper_.empty() || lower_.empty() || !possible(theirs_ns)) return {theirs_ns, infinite};
   const std::int64_t base = lower_.back().offset_ns;
-  // The offset depends on our time, which is the unknown. The line is nearly level, so that a few steps suffice.
+  // The offset depends on our time, which is the unknown. The line is nearly level, so a few iterations suffice.
   std::int64_t ours_ns = theirs_ns - base;
   estimate e;
   for (int step = 0; step < 3; ++step) {

@@ -17,7 +17,7 @@ constexpr std::string_view structure = " ,;=()\"'\\";
 
 bool is_word_character(char c) { return c > ' ' && c < '\x7f' && structure.find(c) == std::string_view::npos; }
 
-/// Makes text of unknown origin fit to be shown: unprintable bytes become `?`, and long text is cut.
+/// Makes text of unknown origin safe to show: unprintable bytes become `?`, and long text is cut.
 std::string shown(std::string_view text) {
   std::string out(text.substr(0, 80));
   for (char& c : out) {
@@ -173,7 +173,7 @@ outcome<catalogue> catalogue::make(std::vector<config_identity> configs) {
     entry e{std::move(checked_identity).value(), {}, 0};
     e.id = config_id(e.identity);
     e.digest = tuning::digest(e.identity);
-    // Hashes the text, too, so that lists differ whose only difference is a config with a colliding digest.
+    // Also hashes the text, so that two lists have different hashes even if they differ only in a config with a colliding digest.
     hash.number(e.digest).text(e.id).text(e.identity.wire_class);
     made.by_digest.emplace_back(e.digest, made.entries.size());
     made.by_id.push_back(made.entries.size());

@@ -7,9 +7,9 @@
 ///     digest(pair);           // 64 bits over name, parameters, wire class and ABI
 ///     outcome<catalogue> offered = catalogue::make({direct, pair});   // element 0 is the default, c0
 ///
-/// The text form has no commas, because results files are split on commas, quoted or not. Parameters are sorted by name and separated
-/// by one space; the order in which they were given does not matter. An identity that cannot be canonical (duplicate
-/// parameters, foreign characters, too long) is a `problem` in words.
+/// The text form has no commas, because results files are split on commas, quoted or not. Parameters are sorted by name and separated by
+/// one space; the order in which they were given does not matter. An identity that cannot be canonical (duplicate parameters, characters
+/// that are not allowed, too long) gives a `problem`.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,7 +42,7 @@ struct parameter {
 };
 
 /// Ranks that run configs of the same identity understand each other. So do ranks that run different configs of the same wire class and
-/// ABI; therefore the wire class covers how a payload is cut. Empty: no other config is understood.
+/// ABI, because the wire class determines how a payload is cut. An empty wire class is compatible with no other config.
 struct config_identity {
   std::string name;
   std::vector<parameter> parameters{};
@@ -52,19 +52,19 @@ struct config_identity {
 
   /// The value of a parameter, if it is there.
   std::optional<std::string_view> find(std::string_view parameter_name) const noexcept;
-  /// The value of a parameter as a whole number, if it is there and is one.
+  /// The value of a parameter as a whole number, if the parameter exists and is a whole number.
   std::optional<std::uint64_t> number(std::string_view parameter_name) const noexcept;
 };
 
-/// Sorts the parameters by name; checks for duplicates, characters and limits. No config can be called `Default`: in results files that
+/// Sorts the parameters by name; checks for duplicates, characters and limits. No config can be named `Default`: in results files this name
 /// pins c0.
 outcome<config_identity> canonical(config_identity identity);
 
 /// The text form: `direct`, `chunked(chunk_bytes=262144 in_flight=4)`. Sorts the parameters; does not check them.
 std::string config_id(const config_identity& identity);
 
-/// Reads the text form: a canonical identity with name and parameters. Wire class and ABI are not part of the text.
-/// Parameters may be in any order and have more spaces between them, or a comma, as people write.
+/// Reads the text form: a canonical identity with name and parameters. Wire class and ABI are not part of the text. Parameters may be in
+/// any order and be separated by several spaces or a comma, as people write them.
 outcome<config_identity> parse_config_id(std::string_view text);
 
 /// Never 0; independent of the order of parameters.
@@ -80,7 +80,7 @@ class catalogue {
     friend bool operator==(const entry&, const entry&) = default;
   };
 
-  /// An empty catalogue, which `make` never returns: one that was not received yet.
+  /// An empty catalogue, which `make` never returns. It means that no catalogue was received yet.
   catalogue() = default;
   static outcome<catalogue> make(std::vector<config_identity> configs);
 

@@ -10,7 +10,7 @@ namespace {
 constexpr double most_bytes = 9e18;  // below 2^63
 
 double at_worst(double demand) noexcept {
-  return demand >= 0 ? demand : std::numeric_limits<double>::infinity();  // NaN, too
+  return demand >= 0 ? demand : std::numeric_limits<double>::infinity();  // also for NaN
 }
 
 std::string in_words(const char* format, double needs, double allowed) {

@@ -1,6 +1,6 @@
 #pragma once
-/// A stable 64-bit hash: the same bytes give the same number on every machine, compiler and day, because stamps carry digests
-/// and files keep them. FNV-1a with a finaliser that spreads the last bytes; not safe against adversaries.
+/// A stable 64-bit hash. The same bytes always give the same number, on every machine and with every compiler, because digests are sent in
+/// stamps and stored in files. FNV-1a with a finaliser that spreads the last bytes; not safe against adversaries.
 ///
 ///     std::uint64_t d = stable_hash{}.text("direct").number(1).digest();   // never 0, which means "none"
 ///

@@ -13,7 +13,7 @@ void kernel_key::refuse_more() {
 
 outcome<std::string> parameters_text(const kernel_key& key) {
   if (key.size() == 0) return std::string("all");
-  // The same rules as for a config's parameters, because both stand in lines of results files.
+  // Keys follow the rules of a config's parameters, because both are written to lines of results files.
   config_identity as_config{.name = "key"};
   for (const kernel_parameter& p : key) {
     std::string value = p.word ? std::string(p.word.view()) : std::to_string(p.number);

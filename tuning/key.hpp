@@ -6,8 +6,8 @@
 ///     parameters_text(key);     // "16MiB_bf16": the second one
 ///     parse_byte_size("256KiB").value();   // 262144
 ///
-/// A bucket holds the sizes from one power of two (exclusive) to the next (inclusive); 0 B has a bucket of its own. Only the sender
-/// derives the key, so a larger receive buffer changes nothing.
+/// A bucket holds the sizes from one power of two (exclusive) to the next (inclusive); 0 B has its own bucket. Only the sender derives the
+/// key, so the size of the receive buffer does not matter.
 #include <compare>
 #include <cstdint>
 #include <string>

@@ -47,7 +47,7 @@ std::optional<problem> check_offers(const std::vector<offer>& offers) {
   return std::nullopt;
 }
 
-/// The union in the participants' order, the place of each digest in it, and the digests that two different configs have.
+/// The union in the participants' order, the place of each digest in it, and the digests that two different configs share.
 struct config_union {
   std::vector<catalogue::entry> configs;
   std::map<std::uint64_t, std::size_t> place;
@@ -190,7 +190,7 @@ outcome<merged> merge(std::vector<offer> offers, variants allowed) {
   for (std::size_t config = 0; config < all.configs.size(); ++config) {
     if (united.ambiguous.contains(all.configs[config].digest)) continue;
     std::optional<candidate> made = candidate_of(all, config, allowed);
-    // A mixture that amounts to an earlier candidate would only be measured twice.
+    // A mixture that is the same as an earlier candidate would only be measured twice.
     if (!made || (allowed == variants::wire_class && !combinations.insert(made->variants).second)) continue;
     if (all.candidates.size() < limits::configs) {
       all.candidates.push_back(*std::move(made));

@@ -51,7 +51,7 @@ std::vector<std::size_t> mixtures::replace_failed(merged& all, const std::vector
     for (std::size_t place = 0; place < by_place.size(); ++place) {
       if (failed_at(place, c)) next[place] = next_variant(place, c.config).value_or(next[place]);
     }
-    if (has_variants(all, next)) continue;  // itself or another one: there is nothing else to run
+    if (has_variants(all, next)) continue;  // the same candidate or another one: there is no other variant to run
     c.variants = std::move(next);
     changed.push_back(i);
   }

@@ -1,13 +1,13 @@
 #pragma once
-/// Adapts the configs that ranks run instead of those that they lack, as failures and times become known: changes candidates that `merge`
-/// made of the first config that fits, and adds others.
+/// Chooses the configs that ranks run in place of configs that they lack, as failures and times become known. It changes candidates, for
+/// which `merge` took the first config that fits, and adds other candidates.
 ///
 ///     mixtures m;
 ///     m.add_named(all, names_in_results_files);
 ///     auto changed = m.replace_failed(all, {{digest}, {}});       // a rehearsal of the first participant failed
 ///     m.add_fastest(all, own_times_of_a_size);                    // after trials
 ///
-/// A candidate that is in force, or scheduled, keeps its variants: only candidates that were never warmed on all ranks change theirs.
+/// A candidate that is in force, or scheduled, keeps its variants: only candidates that were never warmed on all ranks get other variants.
 #include <parley/tuning/merge.hpp>
 
 #include <cstddef>
@@ -24,15 +24,17 @@ bool is_by_name(const merged& all, const candidate& c) noexcept;
 
 class mixtures {
  public:
-  /// One participant's: the digests of the candidates whose rehearsal failed there, with the participant's own variant.
+  /// The failures of one participant: the digests of the candidates that failed in rehearsals there because of the participant's own
+  /// variant.
   using failures = std::vector<std::uint64_t>;
 
-  /// Gives each participant whose variant failed its next one of that wire class. Returns the candidates that have changed, which must be
-  /// warmed again. A candidate stays if it would become equal to another one, such as the default, or is named after its variants.
+  /// Gives each participant with a failed variant its next variant of that wire class. Returns the candidates that have changed, which must
+  /// be warmed again. A candidate stays if it would become equal to another one, such as the default, or is named after its variants.
   std::vector<std::size_t> replace_failed(merged& all, const std::vector<failures>& by_place);
-  /// If any candidate is a mixture: adds for each measured config one in which each participant that lacks it runs its fastest variant.
+  /// If any candidate is a mixture: adds a mixture for each measured config, in which each participant that lacks the config runs its
+  /// fastest variant.
   void add_fastest(merged& all, const own_times& took) const;
-  /// Adds the mixtures that results files name and that the ranks can run. Skips names that are no mixture's.
+  /// Adds the mixtures that results files name and that the ranks can run. Skips names that do not name a mixture.
   static void add_named(merged& all, const std::set<std::string>& names);
 
  private:

@@ -97,7 +97,7 @@ std::optional<unlike_number> first_unlike(number_type t, std::span<const std::by
   if (wrong == got.end()) return std::nullopt;
   const std::size_t element = static_cast<std::size_t>(wrong - got.begin()) / type.bytes;
   const std::size_t at = element * type.bytes;
-  if (at + type.bytes > got.size()) return std::nullopt;  // bytes that are no whole element are ignored
+  if (at + type.bytes > got.size()) return std::nullopt;  // ignores trailing bytes that are not a whole element
   return unlike_number{element, type.load(got.data() + at), type.load(expected.data() + at)};
 }
 

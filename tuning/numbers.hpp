@@ -1,11 +1,11 @@
 #pragma once
-/// Compares a candidate's numbers with the default's: are they close enough, and which one is not.
+/// Compares a candidate's numbers with the default's, and finds the first number that is not close enough.
 ///
 ///     const auto type = number_type_of("bf16");                       // nothing: no such type
 ///     fill_with_numbers(*type, scratch, member);                      // the same whenever it is asked, others for each member
 ///     if (auto bad = first_unlike(*type, came, reference, within)) throw … sentence(*bad, within);
 ///
-/// Integers and plain bytes must be equal, whatever the tolerance. A NaN is right only where the default has one.
+/// Integers and plain bytes must be equal; the tolerance does not apply to them. A NaN is correct only where the default has a NaN.
 #include <parley/tuning/results/settings.hpp>
 
 #include <cmath>
@@ -46,7 +46,7 @@ struct unlike_number {
   double got = 0;
   double expected = 0;
 };
-/// The first element that is not close. `load` makes a double of the element at an address.
+/// The first element that is not close. `load` reads the element at an address as a double.
 template <class Load>
 std::optional<unlike_number> first_unlike(std::span<const std::byte> got, std::span<const std::byte> expected,
                                           std::size_t element_bytes, const Load& load, const numerical_check& within) {
@@ -63,8 +63,8 @@ std::optional<unlike_number> first_unlike(number_type t, std::span<const std::by
 /// `element 7 of output 0 is 3 where the default has 4 (atol 1e-05, rtol 1e-05)`
 std::string sentence(const unlike_number& n, const numerical_check& within, std::string_view of = "");
 
-/// Fills `into` with numbers. For coarse types their sums are the same in any order: small integers. For fine types they use all
-/// their bits: numbers in [1, 2). Each `which` gives other numbers.
+/// Fills `into` with numbers that depend on `which`. Coarse types get small integers, so that their sums are the same in any order. Fine
+/// types get numbers in [1, 2) that use all their bits.
 void fill_with_numbers(number_type t, std::span<std::byte> into, std::uint64_t which) noexcept;
 
 }  // namespace parley::tuning

@@ -1,6 +1,6 @@
 #pragma once
-/// A value, or the problem because of which there is none. `tuning` depends on no other folder, so it has this small type of
-/// its own; actors turn a `problem` into an `error` and add the op and the rank.
+/// A value, or the problem because of which there is no value. `tuning` depends on no other folder, so it has its own small result type;
+/// actors turn a `problem` into an `error` and add the op and the rank.
 ///
 ///     outcome<config_identity> parsed = parse_config_id("chunked(chunk_bytes=262144 in_flight=4)");
 ///     if (!parsed) return parsed.reason();   // pass it on as a value ...
@@ -17,9 +17,9 @@
 namespace parley::tuning {
 
 enum class fault : std::uint8_t {
-  malformed,           ///< text or values that cannot be what they should be
+  malformed,           ///< text or values in a wrong format
   empty,               ///< a list that needs at least one element has none
-  duplicate,           ///< one name twice
+  duplicate,           ///< a name occurs twice
   digest_collision,    ///< two different configs with one digest
   too_many,            ///< a limit is exceeded
   default_mismatch,    ///< two participants declare different defaults
@@ -35,7 +35,7 @@ struct problem {
   std::string text;  ///< a whole sentence: what, where, and what to do
 };
 
-/// Thrown by an `outcome` that is asked for a value it does not have.
+/// Thrown by `outcome::value` if there is no value.
 class invalid : public std::runtime_error {
  public:
   explicit invalid(problem p) : std::runtime_error(p.text), problem_(std::move(p)) {}

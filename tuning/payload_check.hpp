@@ -1,6 +1,6 @@
 #pragma once
-/// A 64-bit check of a payload, the same on every machine, to see that the bytes received are those that were sent. It mixes four
-/// lanes of eight bytes at a time, so that it runs at the speed of memory. It finds faults, not adversaries.
+/// A 64-bit check of a payload, the same on every machine, to find out whether the received bytes equal the sent bytes. It mixes four lanes
+/// of eight bytes at a time, so that it runs at the speed of memory. It detects faults, not attacks.
 ///
 ///     s.next_digest = payload_check(data);              // the sender's word
 ///     payload_check(buffer) == s.next_digest            // and what the receiver has

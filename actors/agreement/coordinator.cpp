@@ -37,19 +37,20 @@ runtime::result<tuning::catalogue> from_the_wire(const std::vector<wire_config>&
 
 constexpr runtime::time_ns look_again_ns = 1'000'000'000;
 constexpr std::size_t remembered_requests = 64;
-// After the first rounds: how long until candidates whose rehearsal failed are rehearsed again. Each pause is four times the one before.
+// After the first rounds, candidates with a failed rehearsal are rehearsed again after this pause. Each pause is four times the previous
+// one.
 constexpr runtime::time_ns first_warming_pause_ns = 10'000'000'000;
 constexpr runtime::time_ns last_warming_pause_ns = 160'000'000'000;
 
 using coordinator_actor = runtime::actor<received<ack>, received<offer>, received<warmed>, received<report>,
                                          decision_due, received<tuning_request>, received<nack>>;
 
-/// How far the agreement of an op has come.
+/// The progress of an op's agreement.
 enum class phase : std::uint8_t {
-  offers,         ///< not all participants have offered what they can run
+  offers,         ///< not all participants have sent their offers
   warming,        ///< the participants get the candidates ready, and rehearse them
-  running,        ///< what is ready on all ranks is tried, and decided on
-  warming_again,  ///< as `running`, while candidates that were left out, or new mixtures, are made ready
+  running,        ///< candidates that are ready on all ranks are tried, and decisions are made
+  warming_again,  ///< like `running`, while new mixtures, or candidates that were left out, are made ready
   refused,        ///< the declarations conflict: the op has ended
 };
 
@@ -60,7 +61,7 @@ class coordinator_behaviour {
     missing_.said(s);
   }
 
-  // While a search runs, the actor wakes up regularly: a round may end on the data path after its last report has come.
+  // While a search runs, the actor wakes up regularly: a round may end on the data path after its last report has arrived.
   runtime::time_ns next_event() const noexcept {
     if (given_up_) return out_.next_resend();
     const runtime::time_ns look =
@@ -70,8 +71,8 @@ class coordinator_behaviour {
   }
 
   using incoming = runtime::result<coordinator_actor::message>;
-  /// Handles a message. If `m` has none, time has passed. If something throws, returns
-  /// the pause after which the same has to be handled again; otherwise 0.
+  /// Handles a message. If `m` has none, time has passed. If something throws, returns the pause after which `m` must be handled again;
+  /// otherwise 0.
   runtime::time_ns handle(incoming& m) noexcept {
     const busy_until_end control(services_, state_.control_ns);
     try {
@@ -94,7 +95,7 @@ class coordinator_behaviour {
     ask_the_missing();
   }
 
-  // The exception stopped a step that can be repeated: `state_` has what this actor was told.
+  // The exception stopped a step that can be repeated, because `state_` keeps the contents of all messages.
   runtime::time_ns failed(const runtime::error& what) noexcept {
     if (given_up_) return 0;
     if (const auto pause = tries_.after(progress_, services_.jitter)) {
@@ -107,10 +108,10 @@ class coordinator_behaviour {
     try {
       end_tuning(why);
       announce_decisions();
-    } catch (...) {}  // the data path goes on in any case
+    } catch (...) {}  // the data path does not depend on this actor
     return 0;
   }
-  // If not even the candidates are known, all sizes run the default for good. That is a decision, too.
+  // If the candidates are not known yet, all sizes run the default from now on. That also counts as a decision.
   void end_tuning(const std::string& why) {
     tuning_ended_ = true;
     warm_again_at_ = runtime::never;
@@ -138,12 +139,12 @@ class coordinator_behaviour {
 
   void on(received<offer>& m) {
     if (!is_participant(m.from.source)) return;
-    if (phase_ != phase::offers) {  // repeated: its acknowledgement was lost
+    if (phase_ != phase::offers) {  // a repetition: the acknowledgement was lost
       acknowledge(m.from, m.body.number);
       return;
     }
     if (m.body.decl_hash != state_.declaration.hash()) {
-      // The refusal first: a rank that leaves once its offer is acknowledged must have got it.
+      // The refusal is sent first: a rank may leave once its offer is acknowledged, and must have received the refusal by then.
       reject(conflict_with(m.body),
              state_.declaration.title() + ": " +
                  difference("rank " + std::to_string(m.from.source), m.body.declaration,
@@ -157,7 +158,7 @@ class coordinator_behaviour {
     if (same) p.offered.configs = state_.configs;
     if (!m.body.catalogue.empty()) {
       auto listed = from_the_wire(m.body.catalogue);
-      if (!listed) return;  // not acknowledged: a well-formed one may follow
+      if (!listed) return;  // not acknowledged: a well-formed list may follow
       p.offered.configs = std::move(*listed);
     }
     p.complete = !p.offered.configs.empty();
@@ -174,7 +175,7 @@ class coordinator_behaviour {
     p.trials = m.body.trials;
   }
 
-  // Makes the next step that is possible. A step that throws leaves the phase as it is, and is made again.
+  // Makes the next possible step. If a step throws, the phase does not change, and the step is made again.
   void advance() {
     if (phase_ == phase::refused) return;
     if (state_.assigned->opened()) judge();
@@ -205,8 +206,9 @@ class coordinator_behaviour {
     ++warm_round_;
   }
 
-  // A rehearsal may have failed for a temporary reason. Candidates that were left out rehearse again when a search is requested, and a few
-  // times by themselves. A config that a rank cannot run at all is no candidate, and a config that failed in a call has been rehearsed.
+  // A rehearsal may have failed for a temporary reason. Candidates that were left out are rehearsed again when a search is requested, and a
+  // few times without a request. Two kinds of configs are not rehearsed again: a config that a rank cannot run at all is no candidate, and
+  // a config that failed in a call has been rehearsed already.
   void warm_again_if_due() {
     if (warm_new_mixtures()) return;
     if (retunes_.empty() && services_.ex.now() < warm_again_at_) return;
@@ -216,9 +218,9 @@ class coordinator_behaviour {
     begin_round(again);
     phase_ = phase::warming_again;
   }
-  // A rank that lacks a config runs another one in its place: at first the first in its list, later also the one that was the fastest there
-  // in the trials of some size. The new mixture becomes a further candidate with a digest of its own, so that what is in force or scheduled
-  // does not change its meaning. Each size is looked at once, so that noise does not make mixtures for ever.
+  // A rank that lacks a config runs another one in its place: first the first config in its list, later also the config that was fastest on
+  // that rank in the trials of some size. The new mixture becomes a further candidate with its own digest, so that the configs in force or
+  // in a schedule keep their meaning. Each size is looked at once, so that noise does not make new mixtures for ever.
   bool warm_new_mixtures() {
     if (!tunes() || !state_.merged) return false;
     for (const auto& c : state_.assigned->searches()) {
@@ -285,7 +287,7 @@ class coordinator_behaviour {
       }
     }
     if (tunes()) {
-      state_.assigned->limit(limits_of_all());  // a rank may run another variant now
+      state_.assigned->limit(limits_of_all());  // a rank may now run another variant
       state_.assigned->leave_out(still_out);
       state_.assigned->open(std::move(digests), std::move(ids), {}, services_.ex.now(), 0, std::move(mixtures));
       search_as_asked();
@@ -357,7 +359,7 @@ class coordinator_behaviour {
         break;
       case tuning_request::kind::end: end_tuning(why); break;
     }
-    note_handled(m.from.source, m.body.number);  // only now: a request that throws is handled again
+    note_handled(m.from.source, m.body.number);  // noted only now, so that a request that throws is handled again
   }
 
   void on(received<nack>& m) {
@@ -372,8 +374,8 @@ class coordinator_behaviour {
                                     std::to_string(m.from.source) + ", " + shortened(m.body.text));
   }
 
-  /// Missing offers may have gone to another rank that their senders believe leads. Those
-  /// senders are shown our declaration, and reply with their own if it differs.
+  /// Missing offers may have been sent to another rank that their senders take for the leader. This rank sends those senders its own
+  /// declaration, and they reply with theirs if it differs.
   void ask_the_missing() {
     if (!missing_.is_due(services_)) return;
     if (phase_ != phase::offers) return missing_.stop();
@@ -403,8 +405,8 @@ class coordinator_behaviour {
   void acknowledge(const envelope& to, std::uint32_t number, bool send_list = false) {
     out_.acknowledge_to(to.source, part::participant, number, send_list);
   }
-  // The clocks of participants on other hosts, as they are known by now: what was learned
-  // after a trial also makes that trial's times more accurate.
+  // The present knowledge of the clocks of participants on other hosts. Clock stamps that arrived after a trial also make that trial's
+  // times more accurate.
   std::vector<tuning::participant_clock> clocks() const {
     std::vector<tuning::participant_clock> all;
     for (const op_participant& p : state_.declaration.participants) {
@@ -434,7 +436,7 @@ class coordinator_behaviour {
     }
   }
   static std::string shortened(const std::string& text) { return text.substr(0, most_error_bytes); }
-  // Bounded, whatever a peer sends.
+  // Keeps a bounded number of errors, even if a peer sends more.
   void keep_errors(rank_id of, const std::vector<std::string>& errors) {
     for (const std::string& e : errors) {
       if (state_.warm_errors.size() == most_warm_errors) return;
@@ -492,7 +494,7 @@ class coordinator_behaviour {
     ++progress_;
   }
 
-  // Sorted, because offers come in any order.
+  // Sorted, because offers arrive in any order.
   std::set<std::string> remembered_names() const {
     std::set<std::string> names;
     for (const auto& p : state_.participants) {
@@ -575,7 +577,7 @@ class coordinator_behaviour {
     search_as_asked();
   }
 
-  // Which ranks cannot run what, in their words.
+  // A text about the configs that some ranks cannot run, in the words of these ranks.
   std::string lacks_of(const tuning::merged& of) const {
     std::string text;
     std::size_t told = 0;
@@ -587,7 +589,7 @@ class coordinator_behaviour {
     }
     return told > most_lacks ? text + "; and " + std::to_string(told - most_lacks) + " more" : text;
   }
-  // Why only the default is left: as above, or because rehearsals failed.
+  // A text that says why only the default is left: ranks lack the other configs, or rehearsals failed.
   std::string why_no_choice() const {
     if (!state_.merged->no_common_config.empty()) return state_.merged->no_common_config;
     if (state_.merged->candidates.size() == 1) return "no rank lists another config than the default";
@@ -652,7 +654,7 @@ class coordinator_behaviour {
     if (state_.on_change) state_.on_change();
   }
 
-  // Called for the default and the winner only. The evidence has the rest, which would push older records out.
+  // Called for the default and the winner only. The evidence has the other candidates; records of all of them would push older records out.
   void note_measured(const search& c, std::size_t candidate) {
     if (candidate >= c.aggregates().size() || !c.aggregates()[candidate].measured()) return;
     const tuning::aggregate& a = c.aggregates()[candidate];
@@ -667,7 +669,7 @@ class coordinator_behaviour {
   void announce(search& c) {
     decide d;
     d.source = c.chosen().source;
-    // A pin keeps the machines that the person has written, so that it ends when that line is removed.
+    // A pin keeps the machines that its line names, so that the pin ends when a person removes that line.
     d.machines = c.chosen().source == decision_source::pin ? c.chosen().remembered_for : state_.assigned->machines();
     d.mixture = state_.assigned->mixture_of(c.chosen().candidate);
     d.key = c.key();
@@ -701,8 +703,8 @@ class coordinator_behaviour {
   tuning::mixtures mixtures_;
   std::set<std::uint32_t> looked_at_;  // sizes, by bucket, whose trials were used to find faster mixtures
   std::size_t told_of_ = 0;            // number of candidates that participants know
-  reminder<seldom> missing_;           // asks those whose offers have not come
-  bool heard_ = false;                 // the message in progress was heard; what follows from it may not be done
+  reminder<seldom> missing_;           // asks the ranks whose offers have not arrived
+  bool heard_ = false;                 // the message was processed; the steps that follow may be missing
   bool due_ = false;                   // `advance` is due
   std::uint64_t progress_ = 0;
   retry_policy tries_;

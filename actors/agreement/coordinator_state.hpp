@@ -21,7 +21,7 @@ struct coordinator_state {
   std::uint64_t generation = 0;
   tuning::catalogue configs;  ///< the leader's own
   assignment* assigned = nullptr;
-  /// Called when an invocation has failed at a participant; at the sender it may still go on.
+  /// Called when an invocation has failed at a participant; at the sender it may still be in progress.
   std::function<void(const nack&)> failed_there;
 
   struct joined {
@@ -29,19 +29,19 @@ struct coordinator_state {
     tuning::offer offered;
     std::vector<wire_result> cached;
     std::vector<wire_limit> limits;
-    std::vector<std::string> lacking;  ///< why it cannot run some of what it offers
+    std::vector<std::string> lacking;  ///< why it cannot run some of the configs that it offers
     std::uint64_t validators_hash = 0;
     bool trials = true;
     bool complete = false;  ///< its catalogue is known
     std::optional<std::vector<std::uint64_t>> ready;
-    std::vector<std::uint64_t> failed;  ///< candidates whose variant failed on this rank itself
+    std::vector<std::uint64_t> failed;  ///< candidates with a variant that failed on this rank itself
   };
   std::vector<joined> participants;
   std::optional<tuning::merged> merged;
   std::vector<std::string> warm_errors;
   std::size_t owed = 0;              ///< messages that are not acknowledged yet
-  time_ns control_ns = 0;            ///< how much of its rank's time this actor has taken
-  std::function<void()> look_again;  ///< tells the actor that rows or decisions have come from elsewhere
+  time_ns control_ns = 0;            ///< time of its rank's thread that this actor has used
+  std::function<void()> look_again;  ///< tells the actor that rows or decisions have arrived on another path
   std::function<void()> on_change;   ///< called when candidates were opened, rows judged or keys decided
 };
 

@@ -29,8 +29,8 @@ void drift_watch::decided(const decision& d) {
   const bool asked = std::exchange(searched_, 0) == d.search;
   const bool same = d.digest == digest_before_;
   const double tried_before_ns = std::exchange(tried_ns_, d.time_ns);
-  // Trials may measure other times than consecutive calls. If this watch has asked for the search, and the trials saw no change in the
-  // winner, the reference time is learned from the calls.
+  // Trials may measure other times than consecutive calls. If this watch requested the search, and the winner took as long as before in the
+  // trials, the reference time is learned from the calls.
   const bool trials_saw_it = same && differs(d.time_ns, tried_before_ns, terms_.plan.drift.threshold);
   const bool learns = terms_.calls_alone || (asked && !trials_saw_it);
   detector_.decided(learns ? 0 : d.time_ns);
@@ -47,7 +47,7 @@ void drift_watch::end_burst() noexcept {
 }
 
 bool drift_watch::begin_burst(time_ns now) {
-  // A receiver may be a window of messages behind, and not have reached the last burst yet.
+  // A receiver may be a window of messages behind, and may not have reached the last burst yet.
   const auto is_to_come = [this](const auto& place) { return !terms_.begun(place.first.first, place.first.second); };
   const bool awaited = terms_.begun && missing_ != 0 && std::any_of(places_.begin(), places_.end(), is_to_come);
   if (began_ns_ != 0 && (now - began_ns_ < terms_.plan.drift.pause_ns || awaited)) return false;

@@ -1,6 +1,6 @@
 #pragma once
-/// Watches whether the decided config still takes as long as before. Now and then it
-/// times a burst: a few consecutive calls, timed like trials.
+/// Notices when the decided config becomes slower or faster. Now and then the watch times a burst: a few consecutive calls, timed like
+/// trials.
 ///
 ///     drift_watch watch(terms);
 ///     watch.decided({…});                                        // at each decision
@@ -38,27 +38,28 @@ class drift_watch {
     none,
     later,  ///< no burst is in progress: ask again after a while
     timed,
-    last,  ///< timed, and the burst is to be reported
+    last,  ///< timed; after it the burst is reported
   };
-  /// True if a call that is due is timed. The first call of a burst makes both ends read their clocks. It is not counted, nor are later
-  /// messages of its batch. After the last call both ends stop. `goes_on`: the call is of the same batch as the one before.
+  /// True if a call that is due is timed. The first call of a burst makes both ends read their clocks. The first call is not counted, nor
+  /// are later messages of its batch. After the last call both ends stop reading clocks. `goes_on`: the call is in the same batch as the
+  /// previous call.
   timing sample(const asked_call& call, bool goes_on);
   void end_burst() noexcept;
 
   enum class found : std::uint8_t { no, yes, again };
-  /// The call is no sample after all. `again`: the next call takes its place. If sizes are never as foreseen, the burst stays incomplete.
+  /// The call is no sample after all. `again`: the next call replaces it. If sizes are never as foreseen, the burst stays incomplete.
   found withdraw(std::uint32_t tag, std::uint64_t invocation, bool in_force);
   /// Adds a row. Returns whether it belongs to a sample.
   bool add_row(rank_id participant, const wire_row& r);
   bool burst_is_complete() const noexcept { return repetitions() == terms_.plan.drift.samples && missing_ == 0; }
   tuning::aggregate burst(std::uint64_t digest, std::span<const tuning::participant_clock> clocks) const;
-  /// For an op without headers: a burst of the leader's own calls, for which only their durations count. The call that begins a burst is
-  /// not counted, because its clock was read too coarsely. `add_call` returns what the burst took, once it has ended.
+  /// For an op without headers: a burst of the leader's own calls; only their durations count. The call that begins a burst is not counted,
+  /// because its clock was read too coarsely. `add_call` returns the time of the burst, once the burst has ended.
   bool begin_burst(time_ns now);
   bool is_bursting() const noexcept { return bursting_; }
   std::optional<tuning::aggregate> add_call(std::uint64_t order, std::uint64_t digest, time_ns took_ns, time_ns now);
-  /// Says in words that the config takes longer, or less long, and keeps doing so; nothing if it does not. `search` is the number of the
-  /// search that would follow.
+  /// A text that says that the config has become slower or faster and stays so; empty if that is not the case. `search` is the number of
+  /// the search that would follow.
   std::optional<std::string> has_drifted(const tuning::aggregate& burst, std::uint64_t digest, std::uint32_t search,
                                          time_ns now);
 
@@ -73,15 +74,15 @@ class drift_watch {
   tuning::drift_detector detector_;
   bool bursting_ = false;
   std::vector<std::uint64_t> orders_;  // timed calls of the latest burst
-  std::vector<std::uint64_t> joined_;  // of these, those of the same batch as the one before
+  std::vector<std::uint64_t> joined_;  // of these, calls in the same batch as the call before
   by_invocation<std::uint64_t> places_;
   std::vector<tuning::row> rows_;
-  std::size_t missing_ = 0;  // rows that are still to come
+  std::size_t missing_ = 0;  // rows that have not arrived yet
   std::size_t again_ = 0;    // samples that replaced withdrawn ones
   time_ns began_ns_ = 0;
   time_ns search_pause_ns_ = 0;
   time_ns search_not_before_ns_ = 0;
-  std::uint32_t searched_ = 0;  // the search that this watch asked for; 0: none
+  std::uint32_t searched_ = 0;  // the search that this watch requested; 0: none
   std::uint64_t digest_before_ = 0;
   double tried_ns_ = 0;  // the winner's time in the latest trials
 };

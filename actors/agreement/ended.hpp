@@ -40,7 +40,7 @@ struct ended_invocation {
   if (has(e.mark.flags, stamp_flags::flush)) rows.flush(e.mark.tag, e.invocation);
 }
 
-/// Keeps an invocation that ended at `ended_ns`, which is returned.
+/// Keeps the records of an invocation that ended at `ended_ns`. Returns `ended_ns`.
 inline runtime::time_ns note_ended_at(services& s, row_log& rows, const ended_invocation& e,
                                       runtime::time_ns ended_ns) {
   s.flight.add({.op = e.mark.op,
@@ -57,7 +57,7 @@ inline runtime::time_ns note_ended_at(services& s, row_log& rows, const ended_in
   if (!has(e.mark.flags, stamp_flags::rehearsal)) rows.ended(e.began_ns, e.invocation, ended_ns);
   return ended_ns;
 }
-/// Keeps an invocation that has ended now.
+/// Keeps the records of an invocation that has ended now.
 inline runtime::time_ns note_ended(services& s, row_log& rows, const ended_invocation& e) {
   return note_ended_at(s, rows, e, rows.clock());
 }

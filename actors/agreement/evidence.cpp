@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t longest_detail = 300;
 
-/// The rank whose catalogue brought the config in: the first participant, in the order of ranks, that offered it.
+/// The rank that proposed the config: the first participant, in the order of ranks, that offered it.
 rank_id proposer_of(std::uint64_t digest, const coordinator_state& state) {
   if (const auto known = state.merged ? state.merged->find_candidate(digest) : std::nullopt)
     digest = state.merged->configs[state.merged->candidates[*known].config].digest;
@@ -45,7 +45,8 @@ std::uint64_t part_of(rank_id rank, std::uint64_t digest, const coordinator_stat
   return state.merged->configs[state.merged->candidates[*mixture].variants[place]].digest;
 }
 
-/// Which ranks lack a config, and why, in their words. Either the config is no candidate, or its candidate is a mixture.
+/// A text that says which ranks lack a config, and why, in the words of these ranks. Either the config is no candidate, or its candidate is
+/// a mixture.
 std::string lacks_of(std::size_t config, const coordinator_state& state) {
   std::string text;
   std::size_t told = 0;
@@ -118,7 +119,7 @@ std::string in_words(const std::vector<wire_part>& parts) {
   return text;
 }
 
-/// Why a candidate is a mixture.
+/// The reason why a candidate is a mixture.
 std::string why_mixed(std::uint64_t digest, const coordinator_state& state) {
   const auto candidate = state.merged ? state.merged->find_candidate(digest) : std::nullopt;
   if (!candidate || state.merged->mixture_of(state.merged->candidates[*candidate]) == 0) return {};

@@ -1,11 +1,12 @@
 #pragma once
-/// The evidence that is sent with a decision: which ranks took part, what each candidate took on each rank, and which rank proposed it.
+/// Puts together the evidence that is sent with a decision: the ranks that took part, the time of each candidate on each rank, and the rank
+/// that proposed each candidate.
 ///
 ///     decide d;  …
 ///     add_evidence(d, search.chosen(), search.book(), search.excluded(), coordinator_state);
 ///
-/// The evidence is bounded (`most_evidence_bytes`). If there is no room for all candidates, the default, the winner and the fastest stay,
-/// in merged order, and `left_out` counts the missing ones. The sentence with the reason is in `chosen`.
+/// The evidence is bounded (`most_evidence_bytes`). If there is no room for all candidates, the evidence keeps the default, the winner and
+/// the fastest candidates, in merged order; `left_out` counts the others. The sentence with the reason is in `chosen`.
 #include <parley/actors/agreement/coordinator_state.hpp>
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/tuning/planners/evidence.hpp>

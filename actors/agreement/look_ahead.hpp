@@ -1,6 +1,6 @@
 #pragma once
-/// Stamps with look-ahead d (docs/protocol.md, The idea, State and guards), as pure values: what the leader has assigned, and what a
-/// follower has learned of it.
+/// Stamps with look-ahead d (docs/protocol.md, The idea, State and guards), as pure values: the leader's assignments, and the assignments
+/// that a follower knows.
 ///
 ///     ahead_writer log(d, c0);                   // at the leader, the only writer
 ///     ahead_reader seen(d, c0);                  // at each follower
@@ -8,8 +8,8 @@
 ///     seen.learn(i, digest_of_i, digest_of_i_plus_d);      // the stamp of i is here
 ///     if (auto digest = seen.config_of(n)) …     // n < d, or the stamp of n - d is here; otherwise wait
 ///
-/// A follower that runs n before it has the stamp of n - d breaks S2: the test of this header explores that by brute force.
-/// `size_history` is how the leader guesses the size of an invocation that has not begun.
+/// A follower that runs n before it has the stamp of n - d breaks S2: the test of this header explores that by brute force. The leader
+/// guesses the size of an invocation that has not begun with `size_history`.
 #include <parley/tuning/key.hpp>
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 
 namespace parley::actors {
 
-/// One value per invocation, for a moving range of invocations. Numbers below the range or far beyond it are refused, so that a peer's
+/// One value per invocation, for a moving range of invocations. Numbers below the range or far above it are refused, so that a peer's
 /// messages cannot make the log grow.
 template <class T>
 class invocation_log {
@@ -77,7 +77,7 @@ class ahead_writer {
     log_.drop_below(first);
   }
   std::uint64_t depth() const noexcept { return depth_; }
-  /// Invocations below this one have c0, without being written.
+  /// Invocations below this one have c0; they are never written.
   std::uint64_t first_written() const noexcept { return first_written_; }
   /// The next invocation that has no config.
   std::uint64_t unwritten() const noexcept { return unwritten_; }
@@ -104,21 +104,21 @@ class ahead_writer {
   invocation_log<std::uint64_t> log_;
 };
 
-/// A follower's half: what it has seen of the leader's stamps.
+/// A follower's half: the leader's stamps that it has seen.
 class ahead_reader {
  public:
   ahead_reader(std::uint64_t depth, std::uint64_t default_digest, std::uint64_t first = 0)
       : depth_(depth), default_(default_digest), first_learned_(first + depth) {
     log_.drop_below(first);
   }
-  /// The config of `n`, if it is known: the guard of every invocation of a follower.
+  /// The config of `n`, if it is known. A follower checks this before each invocation.
   std::optional<std::uint64_t> config_of(std::uint64_t n) const noexcept {
     if (n < first_learned_) return default_;
     const std::uint64_t* at = log_.find(n);
     return at == nullptr ? std::nullopt : std::optional(*at);
   }
-  /// Learns the stamp of `n`: its own config and that of n + d, which is 0 if the rank that passed it on does not know it. False if the
-  /// stamp contradicts an earlier one (S1).
+  /// Learns the stamp of `n`: the config of n, and the config of n + d, which is 0 if the sender of the stamp does not know it. Returns
+  /// false if the stamp contradicts an earlier one (S1).
   bool learn(std::uint64_t n, std::uint64_t digest, std::uint64_t next_digest) {
     const bool agrees = note(n, digest);
     return (depth_ == 0 || next_digest == 0 || note(n + depth_, next_digest)) && agrees;
@@ -152,7 +152,7 @@ class size_history {
     }
     if (n > depth_) latest_.drop_below(n - depth_);
   }
-  /// The guess for `n`, or its true size if it has begun. Nothing before any invocation has begun.
+  /// The guess for `n`, or its true size if it has begun. Empty before the first invocation has begun.
   std::optional<std::uint64_t> expected(std::uint64_t n) const noexcept {
     if (const std::uint64_t* known = latest_.find(n)) return *known;
     const std::uint64_t* before = n >= depth_ ? latest_.find(n - depth_) : nullptr;

@@ -25,7 +25,7 @@ namespace parley::actors {
 
 using runtime::envelope;
 
-/// A config as it travels; `tuning::config_identity` in plain fields.
+/// A config in a message: `tuning::config_identity` in plain fields.
 struct wire_parameter {
   std::string name;
   std::string value;
@@ -45,7 +45,7 @@ struct wire_result {
   std::string solution;  ///< `tuning::name_in_file` of a config
   double time_ms = 0;
   std::uint64_t machines = 0;  ///< `tuning::machines_together` of the participants when it was measured
-  bool thin = false;           ///< it rests on little evidence: a search may refine it
+  bool thin = false;           ///< it is based on little evidence: a search may refine it
   PARLEY_FIELDS(parameters, solution, time_ms, machines, thin)
 };
 
@@ -67,7 +67,7 @@ struct ack {
   PARLEY_FIELDS(number, send_list, clock)
 };
 
-/// Limits on what one rank tells another about failures of configs, and on what is kept.
+/// Limits on the number of failures of configs that one rank reports to another, and on the number that is kept.
 inline constexpr std::size_t most_faults = 64;
 inline constexpr std::size_t most_lacks = 8;        // named in a sentence
 inline constexpr std::size_t most_told_lacks = 64;  // sent in an offer
@@ -84,9 +84,9 @@ struct offer {
   std::uint64_t catalogue_hash = 0;
   std::vector<std::uint8_t> available;  ///< per config, 0 or 1
   std::vector<wire_config> catalogue;   ///< empty unless asked for
-  std::vector<wire_result> cached;      ///< what this rank's results file has for this op
+  std::vector<wire_result> cached;      ///< entries of this rank's results file for this op
   bool trials = true;                   ///< false: tuning is switched off on this rank
-  std::vector<wire_limit> limits;       ///< what constraints forbid on this rank
+  std::vector<wire_limit> limits;       ///< limits that constraints set on this rank
   std::vector<std::string> lacking;     ///< some of the configs that are not available: which, and why
   PARLEY_FIELDS(number, decl_hash, declaration, role, validators_hash, catalogue_hash, available, catalogue, cached,
                 trials, limits, lacking)
@@ -95,7 +95,7 @@ struct offer {
 struct merged {
   static constexpr std::uint16_t message_type = 3;
   std::uint32_t number = 0;
-  std::vector<std::uint64_t> candidates;  ///< assignable configs, c0 first; later messages have more
+  std::vector<std::uint64_t> candidates;  ///< assignable configs, c0 first; later messages list more of them
   std::vector<std::string> ids;           ///< their names
   std::string no_common_config;
   PARLEY_FIELDS(number, candidates, ids, no_common_config)
@@ -113,8 +113,8 @@ struct warm {
   static constexpr std::uint16_t message_type = 5;
   std::uint32_t number = 0;
   std::vector<std::uint64_t> candidates;
-  std::vector<std::uint64_t> variants;  ///< per candidate: what this participant itself runs, its part of a mixture
-  std::uint32_t round = 1;              ///< later rounds: new candidates, and those of which a variant failed
+  std::vector<std::uint64_t> variants;  ///< per candidate: the config that this rank runs: its part of a mixture
+  std::uint32_t round = 1;              ///< later rounds have new candidates, and candidates with a variant that failed
   PARLEY_FIELDS(number, candidates, variants, round)
 };
 
@@ -124,8 +124,8 @@ struct warmed {
   std::vector<std::uint64_t> ready;
   std::vector<std::string> errors;  ///< of this round
   std::uint32_t round = 1;
-  std::vector<std::uint64_t> failed;  ///< not ready because of this rank itself: another variant may do
-  std::int64_t control_ns = 0;        ///< how much of this rank's time the agreement has taken so far
+  std::vector<std::uint64_t> failed;  ///< not ready because of this rank itself: another variant may work
+  std::int64_t control_ns = 0;        ///< time of this rank's thread that the agreement has used so far
   PARLEY_FIELDS(number, ready, errors, round, failed, control_ns)
 };
 
@@ -173,10 +173,10 @@ struct wire_evidence {
   std::uint32_t repetitions = 0;
   std::string status;    ///< a `tuning::aggregate_status`, `quarantined`, `excluded`, `same`, `lacking` or `remembered`
   double spread_ns = 0;  ///< median deviation of the repetitions
-  double clock_error_ns = 0;  ///< what comparing the clocks of several hosts may add
-  /// Why it was not measured, or may not run. If it is `lacking`: which rank lacks it, and why.
+  double clock_error_ns = 0;  ///< possible error from comparing the clocks of several hosts
+  /// The reason why it was not measured or may not run. If it is `lacking`: which rank lacks it, and why.
   std::string detail;
-  std::uint32_t proposer = 0;  ///< the first rank whose catalogue has it
+  std::uint32_t proposer = 0;  ///< the first rank that has it in its catalogue
   std::vector<wire_own_time> ranks;
   std::string config;  ///< name of a `lacking` config, which the reader may not know
   PARLEY_FIELDS(digest, time_ns, repetitions, status, spread_ns, clock_error_ns, detail, proposer, ranks, config)
@@ -204,7 +204,7 @@ struct decide {
                 left_out, largest_bytes, searches_on, parts, confidence)
 };
 
-/// A participant's request to the leader, at any time.
+/// A participant's request to the leader; it may be sent at any time.
 struct tuning_request {
   static constexpr std::uint16_t message_type = 30;
   /// `end`: ends all searches of the op for good.
@@ -226,20 +226,20 @@ struct nack {
   std::uint64_t digest = 0;
   std::uint64_t bytes = 0;
   std::uint8_t code = 0;  ///< an `errc`
-  bool refused = false;   ///< its receive refused the message, which says nothing about the config
+  bool refused = false;   ///< its receive refused the message, so the failure does not blame the config
   std::string text;
   PARLEY_FIELDS(number, tag, invocation, digest, bytes, code, refused, text)
 };
 
-/// Flow control of one stream, apart from the window and the search. The receiver reports now and then. A sender that waits for room asks,
-/// and asks again until it is let through, which makes up for lost reports.
+/// Flow control of one stream. The receiver reports now and then how many invocations it has matched. A sender that waits for room asks,
+/// and repeats the question until it may send, which makes up for lost reports.
 struct matched {
   static constexpr std::uint16_t message_type = 9;
   enum class kind : std::uint8_t { report, question, last = question };
   kind what = kind::report;
   std::uint64_t stream = 0;
   std::uint64_t count = 0;  ///< invocations matched so far: cumulative
-  /// In some reports: the config that an invocation ran there, so that the leader can check S2; 0: not in this report.
+  /// In some reports: the config that an invocation ran at the receiver, so that the leader can check S2; 0: not in this report.
   std::uint64_t ran = 0;
   std::uint64_t ran_invocation = 0;
   PARLEY_FIELDS(what, stream, count, ran, ran_invocation)

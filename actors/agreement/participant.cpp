@@ -46,7 +46,7 @@ class participant_behaviour {
 
   using incoming = runtime::result<participant_actor::message>;
   /// Makes the offer first, then handles a message. If `m` is null or has no message, time has passed. If something throws, returns the
-  /// pause after which the same has to be handled again; otherwise 0.
+  /// pause after which `m` must be handled again; otherwise 0.
   runtime::time_ns handle(incoming* m) noexcept {
     const busy_until_end control(services_, mine_.control_ns);
     try {
@@ -83,7 +83,7 @@ class participant_behaviour {
     wish.why = complain(what, "again and again: its tuning has ended, and what was agreed on stays");
     try {
       out_.post(mine_.declaration.leader, part::coordinator, std::move(wish));
-    } catch (...) {}  // the outbox has it, and sends it again
+    } catch (...) {}  // the outbox has the message, and sends it again
     return 0;
   }
   runtime::time_ns next_event() const noexcept { return out_.next_resend(); }
@@ -148,7 +148,7 @@ class participant_behaviour {
     }
   }
 
-  /// A leader that does not answer may not know that it leads. On the leader's own rank, the coordinator asks.
+  /// Asks a leader that does not reply, because it may not know that it leads. On the leader's own rank, the coordinator asks.
   void ask_the_leader() {
     if (!mine_.candidates.empty() || mine_.declaration.leader == services_.net.rank()) return;
     if (services_.ex.now() < ask_at_) return;
@@ -165,7 +165,7 @@ class participant_behaviour {
   bool is_for_me(const M&) const noexcept {
     return true;
   }
-  // Ranks that disagree about who leads must still be able to tell each other.
+  // Accepts acknowledgements from every participant, so that ranks that disagree about the leader can still report that.
   bool is_for_me(const received<ack>& m) const noexcept { return is_participant(m.from.source); }
   bool is_for_me(const received<op_reject>& m) const noexcept { return is_participant(m.from.source); }
   bool is_for_me(const received<offer>& m) const noexcept { return is_participant(m.from.source); }
@@ -191,7 +191,7 @@ class participant_behaviour {
     mine_.changed.tell();
     ++progress_;
   }
-  // From a rank that believes that it leads, and has no offer of this rank.
+  // Sent by a rank that takes itself for the leader, and has no offer of this rank.
   void on(received<offer>& m) {
     if (m.body.decl_hash != mine_.declaration.hash()) send_offer(catalogue_list::no, m.from.source);
   }
@@ -262,8 +262,8 @@ class participant_behaviour {
   void on(tuning_request& m) { out_.post(mine_.declaration.leader, part::coordinator, std::move(m)); }
   void on(nack& m) { out_.post(mine_.declaration.leader, part::coordinator, std::move(m)); }
 
-  // A `warm` that comes again is only acknowledged. The leader starts a round only after the one before has ended. A later round that
-  // arrives during a round is ignored until it is sent again.
+  // A repeated `warm` is only acknowledged. The leader starts a round only after the previous round has ended. A later round that arrives
+  // during a round is ignored until it is sent again.
   void on(received<warm>& m) {
     if (rehearsing_ && m.body.round > warm_round_) return;
     acknowledge(m.from, m.body.number);
@@ -288,7 +288,7 @@ class participant_behaviour {
 
  public:
   bool has_to_rehearse() const noexcept { return !to_rehearse_.empty(); }
-  /// True if a round has come that has not been started. Marks it as started.
+  /// True if a round has arrived that has not been started. Marks it as started.
   bool round_begins() noexcept { return rehearsing_ && !std::exchange(round_begun_, true); }
   void end_round() noexcept { rehearsing_ = round_begun_ = false; }
   /// The candidates to rehearse now, at the same time.
@@ -310,11 +310,12 @@ class participant_behaviour {
       mine_.ready.push_back(digest);
       return;
     }
-    if (!told_of_.insert({digest, mine_.variant_of(digest)}).second) return;  // warn once, however often it rehearses
+    if (!told_of_.insert({digest, mine_.variant_of(digest)}).second) return;  // warn once, not at each repetition
     mine_.warm_errors.push_back(name_of(digest) + ": " + outcome.reason().what());
     const auto& own = mine_.failed_here;
     const bool hung = outcome.code() == errc::timeout;
-    // This rank's own check of the data has failed. An error of a call would name its op, and one of another rank would not name this one.
+    // This rank's own check of the data has failed. An error of a call would name its op, and an error of another rank would not name this
+    // rank.
     const runtime::error_facts& about = outcome.reason().about();
     const bool unlike = about.rank == services_.net.rank() && about.op.empty();
     if (hung || unlike || std::find(own.begin(), own.end(), digest) != own.end())
@@ -350,15 +351,15 @@ class participant_behaviour {
   void acknowledge(const envelope& from, std::uint32_t number) {
     out_.acknowledge_to(from.source, part::coordinator, number);
   }
-  // True if the leader and this rank share a config: a candidate, or one that was rehearsed before the merged list came.
+  // True if the leader and this rank share a config: a candidate, or a config that was rehearsed before the merged list arrived.
   bool knows(std::uint64_t digest) const {
     const auto in = [&](const std::vector<std::uint64_t>& list) {
       return std::find(list.begin(), list.end(), digest) != list.end();
     };
     return digest == mine_.declaration.default_digest || in(mine_.candidates) || in(mine_.ready);
   }
-  // S6, as the other ranks can check it: the winner of a first search by trials was measured by every participant. A config that stays
-  // after a later search was measured in an earlier one.
+  // Checks S6 as far as a participant can: the winner of a first search by trials was measured by every participant. If a later search
+  // keeps the decided config, that config was measured in an earlier search.
   bool rests_on_whole_rows(const decide& d) const {
     if (d.source != decision_source::trials || d.search > 1 || d.digest == mine_.declaration.default_digest)
       return true;
@@ -374,7 +375,7 @@ class participant_behaviour {
     });
   }
   std::string name_of(std::uint64_t digest) const {
-    const std::string* const id = mine_.id_of(digest);  // a rehearsal may begin before the merged list is here
+    const std::string* const id = mine_.id_of(digest);  // a rehearsal may begin before the merged list has arrived
     return id == nullptr ? std::to_string(digest) : *id;
   }
 
@@ -424,7 +425,7 @@ runtime::task<> rehearse_all(participant_behaviour& me) {
   }
 }
 
-// Runs beside the actor, which goes on reporting rows and hearing decisions, so that calls and searches go on.
+// Runs at the same time as the actor. The actor continues to report rows and to receive decisions, so that calls and searches continue.
 runtime::task<> rehearse_round(participant_behaviour& me, participant_address actor) {
   while (me.has_to_rehearse()) {
     runtime::time_ns pause = 0;
@@ -443,7 +444,8 @@ runtime::task<> rehearse_round(participant_behaviour& me, participant_address ac
   static_cast<void>(woken);
 }
 
-// Handles a message with all that follows from it, again after an exception. A separate coroutine, so that its frame exists only meanwhile.
+// Handles a message and everything that follows from it. Repeats this after an exception. A separate coroutine, so that its frame exists
+// only while a message is handled.
 runtime::task<> take_in(participant_behaviour& me, participant_behaviour::incoming* m, runtime::scope& rounds,
                         participant_actor& self) {
   while (const runtime::time_ns pause = me.handle(m)) {

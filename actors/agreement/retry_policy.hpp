@@ -1,6 +1,6 @@
 #pragma once
-/// How an actor of an op goes on after an exception. Its actions follow from what the op knows, so it can do them again: a little later,
-/// and a few times in a row. If it never gets any further, it gives up.
+/// Decides when an actor of an op repeats a step after an exception. Its actions follow from the op's state, so it can repeat them: a
+/// little later, and a few times in a row. If the actor makes no progress, it gives up.
 ///
 ///     catch (...) {
 ///       const auto pause = tries.after(progress, services.jitter);
@@ -8,7 +8,7 @@
 ///       again_at = now + *pause;
 ///     }
 ///
-/// `progress` is any number that grows when the actor gets further. Then the count of failures starts again.
+/// `progress` is any number that grows when the actor makes progress. When it has grown, the count of failures starts again.
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/time/backoff.hpp>
 
@@ -23,7 +23,7 @@ class retry_policy {
  public:
   static constexpr std::size_t most_in_a_row = 3;
 
-  /// Something was thrown. Returns how long to wait before the next try; nothing after too many failures in a row.
+  /// Call it after an exception. Returns the time to wait before the next try; empty after too many failures in a row.
   std::optional<runtime::time_ns> after(std::uint64_t progress, runtime::random_stream& jitter) noexcept {
     if (std::exchange(progress_, progress) != progress) {
       in_a_row_ = 0;
@@ -33,7 +33,7 @@ class retry_policy {
     if (++in_a_row_ > most_in_a_row) return std::nullopt;
     return pauses_.next(jitter);
   }
-  /// Failures in all.
+  /// The total number of failures.
   std::size_t failures() const noexcept { return failures_; }
 
  private:

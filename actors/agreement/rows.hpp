@@ -25,9 +25,9 @@ class row_log {
   /// `skew`: see clock_book.hpp; must outlive this object.
   explicit row_log(runtime::executor& ex, const clock_skew* skew = nullptr) noexcept : executor_(ex), skew_(skew) {}
 
-  /// While a search runs, times are read from the clock. Otherwise the loop's cached time is good enough.
+  /// While a search runs, times are read from the clock. Otherwise the loop's cached time is accurate enough.
   void set_measuring(bool on) noexcept { measuring_ = on; }
-  /// For a receiver, which learns from the stamps whether there are trials.
+  /// For a receiver: the stamps say whether there are trials.
   void note_stamp(bool timed) noexcept {
     quiet_ = timed ? 0 : quiet_ + 1;
     measuring_ = quiet_ < quiet_after;
@@ -43,11 +43,11 @@ class row_log {
     return skew_ == nullptr ? t : skew_->of(t);
   }
 
-  /// `f` is called when the rows so far should be reported.
+  /// `f` is called when the present rows should be reported.
   void on_flush(std::function<void()> f) { flush_ = std::move(f); }
   void add(wire_row row) {
     if (row.previous_end_ns == 0) row.previous_end_ns = end_ahead_of(row);           // else set when it ended
-    if (row.tag == flushed_tag_ && row.invocation > flushed_at_) flushing_ = false;  // of the next round
+    if (row.tag == flushed_tag_ && row.invocation > flushed_at_) flushing_ = false;  // a row of the next round
     rows_.push_back(row);
     if ((flushing_ || rows_.size() % most_unsent == 0) && flush_) flush_();
   }
@@ -67,8 +67,8 @@ class row_log {
       note_end({began_ns, invocation, now});
     }
   }
-  /// The latest known end of the invocations that began before `row`; 0: not known. An invocation that began later and has overtaken it, as
-  /// a small message may overtake a large one, was not ahead of it in a queue.
+  /// The latest known end of the invocations that began before `row`; 0: not known. An invocation that began later and ended earlier, as a
+  /// small message may overtake a large one, was not ahead of `row` in a queue.
   runtime::time_ns end_ahead_of(const wire_row& row) const noexcept {
     const ended_one asked{row.start_ns, row.invocation, 0};
     runtime::time_ns latest = 0;
@@ -86,7 +86,8 @@ class row_log {
       return began_ns != o.began_ns ? began_ns < o.began_ns : invocation < o.invocation;
     }
   };
-  // Puts `e` behind the ends that began before it. Ends that began later are dropped: they are also earlier, so no later row needs them.
+  // Puts `e` behind the invocations that began before it. Drops the invocations that began later: they also ended earlier, so no later row
+  // needs them.
   void note_end(const ended_one& e) noexcept {
     while (known_ends_ != 0 && !(ends_[known_ends_ - 1] < e)) --known_ends_;
     if (known_ends_ == ends_.size()) std::move(ends_.begin() + 1, ends_.end(), ends_.begin());
@@ -94,7 +95,7 @@ class row_log {
     ends_[known_ends_ - 1] = e;
   }
   static constexpr std::uint32_t quiet_after = 256;
-  static constexpr std::size_t most_unsent = 4096;  // a report may have more, for example after a round of long batches
+  static constexpr std::size_t most_unsent = 4096;  // a report may have more, for example after long batches
   runtime::executor& executor_;
   const clock_skew* skew_;
   std::array<ended_one, 4> ends_{};  // sorted by their beginnings, and therefore by their ends

@@ -29,7 +29,7 @@ void search::begin(time_ns now) {
   exclude_beyond_limits();
   exclude_equals();
   if (where() != stage::waiting) return;  // it has begun already, with fewer candidates
-  // A config that may not run for this key counts like one that no rank has.
+  // A config that may not run for this key is treated like a config that no rank has.
   std::vector<std::string> allowed;
   for (std::size_t i = 0; i < terms_.ids.size(); ++i)
     allowed.push_back(tuning::name_in_file(terms_.ids[i], terms_.mixtures[i]));
@@ -62,7 +62,7 @@ void search::begin(time_ns now) {
 
 void search::begin_with_more(const std::string& why, time_ns now) {
   if (!decided_) {
-    again_at_ns_ = now;  // search again once this search has decided
+    again_at_ns_ = now;  // a new search follows once this search has decided
   } else if (!chosen_.from_results()) {
     search_again(why, now);
   }
@@ -121,8 +121,8 @@ void search::exclude_beyond_limits() {
   }
 }
 
-// The shape of a candidate at the smallest and the largest size of the key; in between
-// there is no other shape. The parts of a mixture are not known here.
+// The shape of a candidate at the smallest and the largest size of the key; no size between them has another shape. The parts of a mixture
+// are not known here.
 std::string search::shape_of(std::size_t candidate) const {
   if (terms_.mixtures[candidate] != 0) return {};
   const std::string smallest = terms_.shape(terms_.candidates[candidate], bucket_.smallest_bytes());
@@ -152,7 +152,7 @@ void search::quarantine(std::size_t candidate, const std::string& why, time_ns n
   if (terms_.settled) terms_.settled();
   rest_ = !decided_;
   if (chosen_.candidate != candidate) return;
-  // The config in force has failed. If a search is in progress, it will find the next config; otherwise a later search will.
+  // The config in force has failed. A search in progress finds the next config; without one, a later search does.
   fall_back();
   if (!decided_) return;
   chosen_.why = excluded_.back().why + "; so the default runs";
@@ -220,7 +220,7 @@ void search::judge(time_ns now, std::span<const tuning::participant_clock> clock
   };
   if (!run_->end_round(fail)) return;
   run_->sum_up(clocks);
-  // Trials cannot have cost more than the time in which they were made, whatever participants report.
+  // Trials cannot have cost more than the time in which they were made, even if participants report more.
   const double instead_ns = terms_.trials_are_extra ? 0 : aggregates()[chosen_.candidate].time_ns;
   account_.cost_ns =
       cost_before_ns_ + std::min(run_->cost_ns(instead_ns, clocks), static_cast<double>(now - search_began_ns_));
@@ -275,7 +275,7 @@ void search::pause(time_ns now) noexcept {
   again_at_ns_ = now + pause_ns_;
 }
 
-// The chosen config stays meanwhile, and trials are paid for as usual. The pause avoids trials in a job that is over soon.
+// Until the next decision the chosen config stays, and trials are paid for as usual. The pause avoids trials in a job that ends soon.
 void search::refine_later(time_ns now) {
   chosen_.confidence = tuning::confidence::thin;
   if (terms_.policy != tuning_policy::online || !has_other_candidates()) return;
@@ -299,8 +299,8 @@ void search::search_when_due(time_ns now) {
                now);
 }
 
-// Earlier measurements may be from before the event for which the new search is requested. An op without headers takes all trials of a
-// round from the plan before the first one is made.
+// Measurements of this search may be older than the event for which a new search is requested. An op without headers takes all trials of a
+// round from the plan before the first of them is made.
 bool search::has_measured() const noexcept {
   const auto some = [](const auto& of_candidate) { return !of_candidate.empty(); };
   return terms_.calls_alone ? std::any_of(book_.rows.begin(), book_.rows.end(), some)
@@ -341,7 +341,7 @@ void search::stop(const std::string& why, time_ns now) {
 
 // ---- drift of the decided config --------------------------------------------------------------------------------------
 
-// Called at each decision. A config that a person has pinned is not watched, nor one that has no measured alternative.
+// Called at each decision. Does not watch a config that a person has pinned, or a config without a measured alternative.
 void search::watch() {
   if (drift_) drift_->end_burst();
   next_sample_ = ~std::uint64_t{0};

@@ -1,5 +1,6 @@
 #pragma once
-/// The search for one op and size: what runs there and why, what may not run, the trials in progress, and what trials have shown.
+/// The search for one op and size: the config that runs and the reason, the excluded configs, the trials in progress, and the results of
+/// trials.
 ///
 ///     search s(terms, bucket, now);                       // the default runs
 ///     s.begin(now);                                       // once all have warmed the candidates (S3, S4)
@@ -8,9 +9,9 @@
 ///     if (s.is_round_over(now)) s.judge(now, clocks);     // the next round, or the decision
 ///     s.chosen().config;                                  // what runs from then on
 ///
-/// Pure bookkeeping: it sends nothing and waits for nothing. `run_` has what exists only while trials go on. `book_` keeps what the trials
-/// showed, as the evidence of the decision. A search may begin again, when it is asked to or when the decided config has failed. Meanwhile,
-/// and after a search that measured nothing, the old decision stays in force.
+/// Pure bookkeeping: it sends nothing and waits for nothing. `run_` has the state that exists only during trials. `book_` keeps the results
+/// of the trials, as the evidence of the decision. A search may begin again, on request or when the decided config has failed. Until the
+/// new search decides, the old decision stays in force; if that search measures nothing, the old decision also stays.
 #include <parley/actors/agreement/drift_watch.hpp>
 #include <parley/actors/agreement/search_run.hpp>
 #include <parley/actors/agreement/search_terms.hpp>
@@ -41,8 +42,8 @@ struct chosen_config {
   std::string why;
   decision_source source = decision_source::trials;
   tuning::confidence confidence = tuning::confidence::none;
-  rank_id proposer = 0;              ///< if a results file decided: the rank whose file it is
-  std::uint64_t remembered_for = 0;  ///< the machines that the file names; for a pin 0 may stand for all
+  rank_id proposer = 0;              ///< if a results file decided: the rank that has the file
+  std::uint64_t remembered_for = 0;  ///< the machines that the file names; for a pin 0 may mean all machines
   double remembered_time_ns = 0;     ///< the time in that file; 0: none
   double time_ns = 0;                ///< its time in the trials; 0: not measured
   runtime::time_ns at_ns = 0;        ///< when it was decided
@@ -89,36 +90,36 @@ class search {
   std::uint64_t calls_since_decision() const noexcept { return invocations_ - invocations_before_; }
   std::uint64_t invocations_to_agreement() const noexcept { return invocations_to_agreement_; }
   std::uint64_t trials() const noexcept { return trials_before_ + (run_ ? run_->made() : 0); }
-  double cost_ns() const noexcept { return account_.cost_ns; }  ///< what the trials took beyond the default
-  /// The expected extra cost of trials that were not reported yet.
+  double cost_ns() const noexcept { return account_.cost_ns; }  ///< time that the trials took beyond the default's
+  /// The expected extra cost of trials without a report so far.
   double pending_ns() const noexcept { return account_.pending_ns; }
   time_ns first_ns() const noexcept { return first_ns_; }
   time_ns search_began_ns() const noexcept { return search_began_ns_; }
-  /// The shortest time that the sender has seen with the default, known before both sides have measured it; 0: not known.
+  /// The shortest time of the default at the sender, which is known before both sides have measured the default; 0: not known.
   double fastest_default_ns() const noexcept { return fastest_default_ns_; }
-  /// Results for this size that do not count, from results files; empty: none.
+  /// A text about entries of results files for this size that do not count; empty: none.
   const std::string& missed() const noexcept { return missed_; }
-  /// Another search is to follow this one.
+  /// `retune` was called during this search, so another search follows it.
   bool is_asked_again() const noexcept { return asked_again_.has_value(); }
-  /// Another search will begin by itself.
+  /// Another search will begin at a set time, without a call of `retune`.
   bool searches_again() const noexcept { return again_at_ns_ != runtime::never; }
   /// Calls since the decision that ran another config, because the decided one lacked `what`.
   std::uint64_t ran_others(unmet_need what) const noexcept { return ran_others_[static_cast<std::size_t>(what)]; }
-  /// The unmet needs since the decision, by name, and how many calls each made run another config.
+  /// For each unmet need since the decision: its name, and how many calls ran another config because of it.
   std::vector<std::pair<std::string_view, std::uint64_t>> runs_of_others() const;
   /// A text for a caller that waits for a decision.
   std::string progress() const;
 
   // ---- what invocations run
 
-  /// Counts an invocation. True for nearly every one: it runs the chosen config, and nothing else has to be done.
+  /// Counts an invocation. True for nearly every invocation: it runs the chosen config, and nothing else has to be done.
   bool next_is_plain() noexcept { return ++invocations_ < next_sample_ && decided_; }
   /// The choice for an invocation that is not plain: a trial, a timed call, the default, or another config if `lacking` has the chosen one.
   choice choose_rarely(const asked_call& call, std::span<const lacking_config> lacking);
   void note_default(time_ns took_ns) noexcept;
-  /// How long a call may wait for what the chosen config lacks: as long as the config that would run instead takes longer than the chosen
-  /// one. If the time of the other config is not known (a results file decided), as long as the chosen config takes. If the time of the
-  /// chosen config is not known, the call does not wait.
+  /// How long a call may wait for the unmet need of the chosen config: the time by which the config that would run instead is slower. If
+  /// the time of that other config is not known (a results file decided): the time of the chosen config. If the time of the chosen config
+  /// is not known, the call does not wait.
   time_ns worth_waiting_ns(std::span<const lacking_config> lacking) const noexcept;
   /// True if trials whose expected extra cost is `expected_ns` may be made now (N4).
   bool affordable(double expected_ns, time_ns now) const noexcept;
@@ -127,7 +128,7 @@ class search {
 
   /// Begins with the present candidates.
   void begin(time_ns now);
-  /// There are more candidates than before; `why` says so.
+  /// Begins with more candidates than before; `why` is the reason for the search.
   void begin_with_more(const std::string& why, time_ns now);
   /// Both return whether the invocation belongs to this search.
   bool add_row(rank_id participant, const wire_row& r);
@@ -143,25 +144,25 @@ class search {
   void wait_longer(time_ns now) noexcept {
     if (run_) run_->wait_longer(now);
   }
-  /// When it next has to act without a call or a message: give up waiting for rows, or search again.
+  /// When the search must next act without a call or a message: it gives up waiting for rows, or searches again.
   time_ns next_event_ns() const noexcept;
   /// Begins the search that is due by now, if any.
   void search_when_due(time_ns now);
 
   /// A config failed in a real invocation. It never runs again for this size, and the next call runs the default.
   void quarantine(std::size_t candidate, const std::string& why, time_ns now);
-  /// A config failed in a rehearsal, not in a call. If a results file had chosen it, it has not run yet: the search begins again with what
-  /// else the files have, or with trials.
+  /// A config failed in a rehearsal, not in a call. If a results file had chosen it, it has not run yet: the search begins again with
+  /// another entry of the files, or with trials.
   void fail_rehearsal(std::size_t candidate, const std::string& why, time_ns now);
-  /// The config that a results file chose cannot be rehearsed now, for a reason that is
-  /// not the config's. The default runs, and the file is considered again later.
+  /// The config that a results file chose cannot be rehearsed now, but the config is not to blame. The default runs, and the file is
+  /// considered again later.
   void postpone(const std::string& why, time_ns now);
-  /// Searches again. If the search in progress has timed nothing yet, it counts as the requested one; otherwise another one follows it.
-  /// Returns whether a search began at once.
+  /// Searches again. If the search in progress has timed nothing yet, no other search follows; otherwise another search follows it. Returns
+  /// whether a search began at once.
   bool retune(std::string_view why, time_ns now);
   /// Gives the search up, and keeps the chosen config. Returns whether a search was in progress.
   bool abort(std::string_view why, after_abort next, time_ns now);
-  /// Ends all searching and timing; what is in force stays.
+  /// Ends all searching and timing; the config in force stays.
   void stop(const std::string& why, time_ns now);
 
   // ---- what the participants are told
@@ -172,11 +173,11 @@ class search {
     ++version_;
     announced_ = true;
   }
-  /// A config that failed in a real invocation and that the user does not know of yet, now marked as told; null if there is none.
+  /// A config that failed in a real invocation, of which the user has not been warned yet. Marks it as reported. Null if there is none.
   const exclusion* next_untold() noexcept;
 
  private:
-  static constexpr time_ns longest_wait_ns = 1'000'000'000;  // for one call, whatever times ranks have reported
+  static constexpr time_ns longest_wait_ns = 1'000'000'000;  // for one call, even if ranks have reported longer times
   static constexpr time_ns first_pause_ns = 10'000'000'000;
   static constexpr time_ns longest_pause_ns = 600'000'000'000;
 
@@ -205,13 +206,13 @@ class search {
   std::string shape_of(std::size_t candidate) const;
   bool has_other_candidates() const noexcept { return excluded_.size() + 1 < terms_.candidates.size(); }
   bool has_measured() const noexcept;
-  // True if a results file decided, and nothing has been tried.
+  // True if a results file has decided, without any trials.
   bool is_remembered() const noexcept { return decided_ && number_ == 1 && chosen_.source == decision_source::results; }
   void watch();
   void watch_later() noexcept;
   bool search_if_drifted(const tuning::aggregate& burst, time_ns now);
 
-  // Members that every call uses are together.
+  // These members are together because every call uses them.
   std::uint64_t invocations_ = 0;
   std::uint64_t next_sample_ = ~std::uint64_t{0};  // the next invocation that matters for drift
   bool decided_ = false;
@@ -232,11 +233,11 @@ class search {
   std::uint32_t number_ = 1;
   std::string reason_;
   std::string missed_;
-  std::optional<std::string> asked_again_;  // why another search is to follow this one
-  time_ns again_at_ns_ = runtime::never;    // when another search begins by itself
+  std::optional<std::string> asked_again_;  // the reason for a search that follows this one; empty: none follows
+  time_ns again_at_ns_ = runtime::never;    // when another search begins without a request
   time_ns pause_ns_ = 0;
   bool postponed_ = false;           // the next search looks at results files again
-  bool refines_ = false;             // the next search tries what a results file decided on little evidence
+  bool refines_ = false;             // the next search tries a results file's decision that has little evidence
   std::uint64_t trials_before_ = 0;  // in earlier searches
   double cost_before_ns_ = 0;
   std::uint64_t invocations_before_ = 0;  // up to the decision

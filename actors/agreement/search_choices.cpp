@@ -19,7 +19,7 @@ choice search::choose_undecided(const asked_call& call) {
   if (run_) run_->leave_batch();
   if (rest_ || !run_ || run_->collecting()) return untimed();
   const choice chosen = next_trial(call);
-  if (batch == 0) run_->leave_batch();  // a batch that goes on does not join this trial
+  if (batch == 0) run_->leave_batch();  // later messages of a batch in progress do not join this trial
   return chosen;
 }
 
@@ -28,8 +28,8 @@ choice search::untimed() noexcept {
   return {std::exchange(rest_, false) ? terms_.default_digest : chosen_.digest, stamp_flags::none};
 }
 
-// A message runs the config of the first one in its batch. Alone among messages of another config, it would show how far it can get ahead
-// of them, and not how long it takes. A message that comes after a later batch has begun is no trial.
+// A message runs the config of the first message of its batch. Among messages of another config, its time would show how far it can get
+// ahead of them, and not how long it takes. A message that is sent after a later batch has begun is no trial.
 choice search::choose_in_batch(const asked_call& call) {
   const bool is_trial = run_ && call.terms.batch == batch_ && run_->digest_of_batch() != 0;
   if (!is_trial || !run_->batch_has_room()) return untimed();
@@ -79,9 +79,9 @@ choice search::choose_without(const asked_call& call, std::span<const lacking_co
   const auto due = run_ ? run_->due() : std::nullopt;
   const lacking_config* const due_lacks = due ? find(lacking, terms_.candidates[due->candidate]) : nullptr;
   if (goes_on && batch == batch_ && run_ && find(lacking, run_->digest_of_batch()) != nullptr) {
-    run_->leave_batch();  // this message lacks what the trial's other messages had
+    run_->leave_batch();  // this message lacks something that the trial's other messages had
   } else if (!goes_on && due_lacks != nullptr) {
-    if (run_->lacked_too_often(due->candidate, due_lacks->what, call.now)) {  // the other candidates go on
+    if (run_->lacked_too_often(due->candidate, due_lacks->what, call.now)) {  // the others continue
       exclude(due->candidate, exclusion::reason::unmet, why_it_lacked(due_lacks->what));
       if (chosen_.candidate == due->candidate) fall_back();
     }

@@ -34,7 +34,7 @@ choice search_run::take(const std::optional<tuning::trial>& due, const asked_cal
     return {otherwise, stamp_flags::flush};
   }
   if (!plan_.next()) again_.pop_back();
-  // A warm-up is timed, too: it says nothing about its candidate, but its cost counts.
+  // A warm-up is also timed: the time does not count for its candidate, but the cost counts.
   stamp_flags flags = stamp_flags::timed;
   ++made_;
   ++unsettled_;
@@ -119,7 +119,7 @@ bool search_run::add_row(rank_id participant, const wire_row& r) {
   if (r.digest != 0 && r.digest != terms_.candidates[t.candidate])
     runtime::blame({"S2", "a participant runs what its invocation was assigned", terms_.here}, participant);
   const auto status = keep_row(rows, participant, at->second.order, r);
-  // A member that got a poison has no row, so one failure settles a trial.
+  // A member that received a poison has no row, so one failure settles a trial.
   ++t.reports;
   const bool all_told = t.reports == ours.size() * t.messages;
   if (t.settled || (!all_told && status != tuning::row_status::failed)) return true;
@@ -137,7 +137,7 @@ bool search_run::note_report(place& at, rank_id participant, const std::vector<t
   return (std::exchange(at.reported_by, at.reported_by | bit) & bit) == 0;
 }
 
-// A caller that gave up says nothing about the config. The trial does not count and is made again, unless too many were cancelled.
+// If a caller gave up, the config is not to blame. The trial does not count and is made again, unless too many were cancelled.
 void search_run::cancel(trial& t) {
   if (!t.settled) --unsettled_;
   const bool first = !t.settled || t.reports != 0;
@@ -187,7 +187,7 @@ bool search_run::is_round_over(time_ns now) noexcept {
   return false;
 }
 
-// The rows of a trial that timed out; none if the trial failed on another side, because then it counts as failed.
+// The rows of a trial that timed out. If the trial failed on another rank, it counts as failed, and there are no such rows.
 std::vector<tuning::row> search_run::late_rows_of(const trial& t) const {
   std::vector<tuning::row> late;
   for (const tuning::row& r : book_.rows[t.candidate]) {
@@ -231,7 +231,7 @@ bool search_run::end_round(const std::function<void(std::size_t candidate, rank_
     auto& rows = book_.rows[t.candidate];
     const std::vector<tuning::row> late = late_rows_of(t);
     if (late.empty()) continue;
-    // A participant that has begun the trial and has not reported is still in it.
+    // A participant that has begun the trial and has not reported it is still in the trial.
     const bool all_at_it =
         t.reports == terms_.participants.size() * t.messages || (terms_.begun && terms_.begun(t.tag, t.invocation));
     const bool again = std::any_of(rows.begin(), rows.end(),
@@ -251,7 +251,7 @@ bool search_run::end_round(const std::function<void(std::size_t candidate, rank_
   places_.clear();
   unsettled_ = 0;
   collecting_ = false;
-  return again_.empty();  // if not, the round goes on with what was cancelled in it
+  return again_.empty();  // if not empty, the round continues with its cancelled trials
 }
 
 tuning::aggregate search_run::aggregate_of(std::size_t candidate, std::span<const std::uint64_t> invocations,

@@ -1,6 +1,6 @@
 #pragma once
-/// The trials of a search, from the first one to the decision: which candidate is due, which invocations try which candidate, and which
-/// reports are missing. search.hpp has what a search keeps after its decision.
+/// Makes the trials of a search, from the first one to the decision: it knows which candidate is due, which invocation tries which
+/// candidate, and which reports are missing. search.hpp has the state that a search keeps after its decision.
 ///
 ///     search_run run(terms, excluded, book);
 ///     if (auto due = run.due()) auto c = run.take(due, call, …);    // the next invocation tries it
@@ -25,13 +25,13 @@ namespace parley::actors {
 
 /// A candidate that may not run for a key.
 struct exclusion {
-  // `unmet`: the next search tries it again. `same`: for these sizes it does the same as another candidate.
+  // `unmet`: the next search tries the candidate again. `same`: for these sizes the candidate does the same as another one.
   enum class reason : std::uint8_t { constraint, unmet, failed, same };
   std::size_t candidate = 0;
   reason kind = reason::constraint;
   std::string why;
   std::size_t same_as = 0;
-  bool told = false;  ///< the user knows of it
+  bool told = false;  ///< the user was warned
 };
 bool is_excluded(const std::vector<exclusion>& those, std::size_t candidate) noexcept;
 
@@ -62,7 +62,7 @@ class search_run {
     std::uint64_t last_order = 0;  // of the last message of a batch
     std::size_t messages = 1;
     std::size_t reports = 0;  // by all participants, for all messages
-    bool settled = false;     // nothing more is expected of it
+    bool settled = false;     // no more reports are expected
 
     bool has(std::uint64_t its_order) const noexcept { return its_order >= order && its_order <= last_order; }
   };
@@ -74,7 +74,7 @@ class search_run {
   const tuning::halving_plan& plan() const noexcept { return plan_; }
   /// True if a round is complete and its rows are in flight.
   bool collecting() const noexcept { return collecting_; }
-  /// When missing rows are given up.
+  /// The time at which missing rows are given up.
   time_ns gives_up_at_ns() const noexcept {
     return collecting_ ? collecting_since_ns_ + rows_missing_after_ns : runtime::never;
   }
@@ -84,7 +84,7 @@ class search_run {
   /// The trials of this round.
   const std::vector<trial>& trials() const noexcept { return trials_; }
 
-  /// The next trial; nothing if none is left in this round.
+  /// The next trial; empty if none is left in this round.
   std::optional<tuning::trial> due() const noexcept;
   /// The longest batch of this search, which is the expected length of a batch.
   std::size_t longest_batch() const noexcept { return longest_batch_; }
@@ -98,7 +98,8 @@ class search_run {
   bool batch_has_room() const noexcept { return trials_[*trial_of_batch_].messages < most_together; }
   void leave_batch() noexcept { trial_of_batch_.reset(); }
 
-  /// A candidate's trial was due, but it lacked `what`. Returns whether this has happened often enough, and for long enough, to give it up.
+  /// A candidate's trial was due, but the candidate lacked `what`. Returns whether this has happened often enough, and for long enough, to
+  /// give the candidate up.
   bool lacked_too_often(std::size_t candidate, unmet_need what, time_ns now);
   void note_had(std::size_t candidate) noexcept;
   /// The candidate may not run any more.
@@ -110,21 +111,21 @@ class search_run {
   bool withdraw(std::uint32_t tag, std::uint64_t invocation);
   /// True if all trials are settled, or rows have been missing for too long after all participants had begun them.
   bool is_round_over(time_ns now) noexcept;
-  /// True if a config has timed out in a trial of this round while more trials of it are scheduled.
+  /// True if a config has timed out in a trial of this round, and more trials of that config are scheduled.
   bool has_late_trials() const noexcept;
-  /// The trials of this round from that invocation on will not run. They are made later, except trials of a config that has timed out: one
-  /// timeout is enough to judge it.
+  /// The trials of this round from that invocation on will not run. They are made later, except the trials of a config that has timed out:
+  /// one timeout is enough to judge the config.
   void cut_short(std::uint64_t from);
-  /// Ends the round and returns whether it is over. A rank that computes or is stopped says
-  /// nothing about the config. So a trial that timed out is made again, unless it is the config's
-  /// second timeout with all participants in both trials: then `fail(candidate, rank)` is called.
+  /// Ends the round and returns whether it is over. A trial may time out because a rank computes or is stopped, and then the config is not
+  /// to blame. So a trial that timed out is made again. At the config's second timeout, with all participants in both trials,
+  /// `fail(candidate, rank)` is called instead.
   bool end_round(const std::function<void(std::size_t candidate, rank_id late)>& fail);
   /// Computes the aggregates from all rows so far. Candidates that were added later do not belong to this search.
   void sum_up(std::span<const tuning::participant_clock> clocks);
   /// The time that the trials took beyond `instead_ns` each.
   double cost_ns(double instead_ns, std::span<const tuning::participant_clock> clocks) const;
 
-  /// A text for a caller that waits: which trials were made, and what is missing.
+  /// A text for a caller that waits: the trials that were made, and the missing reports.
   std::string progress() const;
 
  private:
@@ -133,15 +134,15 @@ class search_run {
     std::uint64_t order = 0;
     std::uint64_t reported_by = 0;  // one bit for each of the first 64 participants
   };
-  // How often a candidate could not run, and how often it could, when its trial was due in this search.
+  // How often a candidate could not run, and how often it could run, when its trial was due in this search.
   struct shortage {
     std::size_t candidate = 0;
     std::size_t lacked = 0;
     std::size_t had = 0;
     time_ns since_ns = 0;
   };
-  // A candidate that lacks something again and again keeps the others waiting. It is left out after so many times, unless it could run once
-  // in `least_share` times. If the need may only be late, it is not left out before `longest_late_ns`.
+  // A candidate that lacks something again and again delays the others. It is left out after this many times, unless it could run once in
+  // `least_share` times. If the missing thing may only be late, the candidate is not left out before `longest_late_ns`.
   static constexpr std::size_t most_lacking = 64;
   static constexpr std::size_t most_without_pieces = 8;  // for needs that depend on the layout, which stays
   static constexpr std::size_t least_share = 8;

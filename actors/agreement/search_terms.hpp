@@ -1,5 +1,5 @@
 #pragma once
-/// The terms that all searches of one op share: the participants, the configs that may run, how they are tried, and what that may cost.
+/// The terms that all searches of one op share: the participants, the configs that may run, the plan for trials, and their budget.
 #include <parley/actors/agreement/trial_budget.hpp>
 #include <parley/actors/policy.hpp>
 #include <parley/identifiers.hpp>
@@ -41,20 +41,20 @@ struct search_terms {
   std::vector<std::uint64_t> mixtures;      ///< which mixture each candidate is; 0: none
   std::vector<remembered_best> remembered;  ///< entries of results files, in the order in which they count
   std::uint64_t machines = 0;               ///< the combination of machines that the participants run on
-  std::vector<candidate_limit> limits;      ///< what constraints and memory forbid
+  std::vector<candidate_limit> limits;      ///< limits that constraints and memory set
 
   std::string why_off;        ///< why tuning is off; empty: a setting switched it off
-  std::string why_no_choice;  ///< why there is only the default; empty: nothing else may run
+  std::string why_no_choice;  ///< why the default is the only candidate; empty: no other config may run
   std::string left_out;       ///< candidates whose rehearsals failed
 
-  /// Called when a search has decided as it began, on the data path, or when a decided config has failed.
+  /// Called on the data path when a search has decided at its beginning, or when a decided config has failed.
   std::function<void()> settled;
-  /// True if all participants have begun an invocation. Rows are not missing yet while a participant is late for it.
+  /// True if all participants have begun an invocation. While a participant has not begun it, its rows are not missing yet.
   std::function<bool(std::uint32_t tag, std::uint64_t invocation)> begun;
   /// The shape of a candidate for messages of that size (`op_config::shape`): equal shapes do the same. Empty: not known.
   std::function<std::string(std::uint64_t digest, std::uint64_t bytes)> shape;
   bool calls_alone = false;       ///< calls are compared with earlier calls, not with trials, which run elsewhere
-  bool trials_are_extra = false;  ///< the program's calls wait for trials, so a trial costs all of its time
+  bool trials_are_extra = false;  ///< the program's calls wait for trials, so the whole time of a trial is its cost
 
   runtime::noticed_at here;  ///< names the op and rank when an invariant is broken
   trial_budget budget;

@@ -5,7 +5,7 @@
 namespace parley::actors {
 
 namespace {
-// No clock shows a time beyond this, and differences of differences would overflow.
+// No clock shows a later time. With larger times, differences of differences could overflow.
 constexpr runtime::time_ns farthest_ns = runtime::time_ns{1} << 60U;
 bool possible(runtime::time_ns t) noexcept { return t > -farthest_ns && t < farthest_ns; }
 }  // namespace

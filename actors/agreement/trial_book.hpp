@@ -1,6 +1,6 @@
 #pragma once
-/// The results of one search's trials: the rows that participants report, and how they are kept. The book outlives its search, as the
-/// evidence of the decision.
+/// Keeps the results of one search's trials: the rows that participants report. The book outlives its search, as the evidence of the
+/// decision.
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/tuning/planners/statistics.hpp>
@@ -15,8 +15,8 @@
 namespace parley::actors {
 
 /// A further value of `wire_row::status`, for groups and ops without headers: the trial timed out while this participant was in it. Some
-/// rank may have been late, so the trial is made again. The second such trial of a config in a search, with all participants in both,
-/// excludes the config for good.
+/// rank may have been late, so the trial is made again. The second such trial of a config in a search, with all participants in both
+/// trials, excludes the config for good.
 inline constexpr std::uint8_t late_row = 4;
 
 /// An order is the number of an invocation among all invocations of the op. "The one before" refers to these numbers.
@@ -27,7 +27,7 @@ struct trial_book {
   std::vector<std::vector<tuning::row>> rows;           ///< per candidate, of all rounds
   std::vector<std::vector<std::uint64_t>> repetitions;  ///< per candidate: the orders of its timed trials
   std::vector<std::vector<std::uint64_t>> warm_ups;     ///< per candidate: the orders of warm-ups, which only cost time
-  std::vector<std::uint64_t> joined;  ///< of both, those that belong to the same repetition as the order before
+  std::vector<std::uint64_t> joined;                    ///< of both: orders in the same repetition as the order before
   std::vector<tuning::aggregate> aggregates;
   std::size_t cancelled = 0;  ///< trials that a caller gave up
 };

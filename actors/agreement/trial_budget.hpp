@@ -1,5 +1,6 @@
 #pragma once
-/// N4: what the searches of one op may cost. They share one budget, which grows with the op's age and also pays for the agreement itself.
+/// Limits the cost of the searches of one op (N4). They share one budget, which grows with the op's age and also pays for the agreement
+/// itself.
 ///
 ///     trial_budget budget;
 ///     trial_budget::account& mine = budget.open(now);     // one for each search
@@ -16,8 +17,8 @@ class trial_budget {
  public:
   using time_ns = runtime::time_ns;
   struct account {
-    double cost_ns = 0;     ///< what the trials took beyond the default
-    double pending_ns = 0;  ///< the same for trials that were not reported yet, as far as it can be foreseen
+    double cost_ns = 0;     ///< time that the trials took beyond the default's
+    double pending_ns = 0;  ///< expected cost of trials that were not reported yet
   };
 
   /// Opens the account of one search. The budget grows from the first one on.
@@ -25,7 +26,7 @@ class trial_budget {
     began_ns_ = std::min(began_ns_, now);
     return accounts_.emplace_back();
   }
-  /// Notes how much of a participant's time the agreement itself has taken so far. Ranks work in parallel, so the largest time counts.
+  /// Notes how much of a participant's time the agreement itself has used so far. Ranks work in parallel, so the largest time counts.
   void note_control(time_ns control_ns) noexcept { control_ns_ = std::max(control_ns_, control_ns); }
   time_ns control_ns() const noexcept { return control_ns_; }
   time_ns began_ns() const noexcept { return began_ns_; }

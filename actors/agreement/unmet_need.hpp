@@ -11,12 +11,12 @@
 namespace parley::actors {
 
 enum class unmet_need : std::uint8_t {
-  payload,             ///< there is nothing to put or get
+  payload,             ///< the message has no payload to put or get
   memory_of_receiver,  ///< the receiver has registered no memory
   credit_in_time,      ///< no credit yet, though the receiver has registered memory
   memory_of_sender,    ///< the payload is not in registered memory
   word_in_time,        ///< the receiver has not said yet that it knows the sender's memory
-  pieces,              ///< the payload does not lie in pieces that may be sent one by one
+  pieces,              ///< the payload is not in pieces that may be sent one by one
   like_pieces,         ///< the receiver has other pieces
   word_of_pieces,      ///< the receiver has not said yet which pieces it has
   last = word_of_pieces

@@ -1,6 +1,6 @@
 #pragma once
-/// The control messages of one-sided transfers on an edge (docs/protocol.md, Edges). No invocation waits for them: a sender that has no
-/// credit, or whose receiver does not know its memory yet, runs another config.
+/// The control messages of one-sided transfers on an edge (docs/protocol.md, Edges). No invocation waits for them: a sender runs another
+/// config if it has no credit, or if its receiver does not know its memory yet.
 ///
 ///     receiver                       sender
 ///       credit   ------------------>          you may write invocation i here
@@ -10,8 +10,8 @@
 ///       known    ------------------>
 ///       taken    ------------------>          invocation i was read; the sender asks again if this message is lost
 ///
-/// The reader of a payload and the sender that waits for it have a separate actor number in each generation (`reader_of`). They hear each
-/// other under that number until the rank ends, because a read does not end with its generation.
+/// The reader of a payload and the sender that waits for the reader have a separate actor number in each generation (`reader_of`). They
+/// exchange messages under that number until the rank ends, because a read does not end with its generation.
 ///
 /// A credit is sent again a few times while its receive is unmatched. If all copies are lost, the sender has no credit.
 #include <parley/actors/declaration.hpp>
@@ -23,7 +23,7 @@
 
 namespace parley::actors {
 
-/// How many of its sender's exposed regions an edge remembers: the latest ones.
+/// An edge remembers this many of its sender's exposed regions, the latest ones.
 inline constexpr std::uint64_t most_regions = 64;
 
 struct credit {
@@ -62,15 +62,15 @@ struct exposed {
 };
 struct known {
   static constexpr std::uint16_t message_type = 24;
-  std::uint64_t region = 0;  ///< 0: names no region; the receiver says that it has registered memory of its own
+  std::uint64_t region = 0;  ///< 0: no region; the message says that the receiver has registered memory
   PARLEY_FIELDS(region)
 };
 
-/// The actor at `end` of an edge that sends or hears, for one generation, which payloads have been read.
+/// The number of the actor at `end` of an edge that sends or receives reports of payloads that were read, for one generation.
 constexpr std::uint64_t reader_of(std::uint64_t op, std::uint64_t generation, part end) noexcept {
   return number_of(op ^ runtime::mix(generation), end);
 }
-/// The op of such an actor.
+/// The op of an actor with a number from `reader_of`.
 constexpr std::uint64_t op_of_reader(std::uint64_t actor, std::uint64_t generation) noexcept {
   return number_of(actor ^ runtime::mix(generation), part{});
 }

@@ -1,13 +1,13 @@
 #pragma once
-/// How much a rank may send to a peer before the peer has answered for the op. Until then the peer may not have declared the op or joined
-/// its generation, so it keeps what arrives.
+/// Limits how much a rank may send to a peer before the peer has replied for the op. Until then the peer may not have declared the op or
+/// joined its generation, so it must keep the messages that arrive.
 ///
 ///     early_allowance& ours = services.allowance_for(peer);
 ///     if (ours.has_room_for(cost)) ours.take(cost);           // a message leaves for an op that the peer has not answered for
 ///     ours.give_back(taken);                                 // the peer has answered, or is gone: from here on the windows limit
 ///
-/// All senders share the room that a rank has for such messages, so each sender keeps to its share. An edge that has sent nothing may send
-/// one message of any size, so that even a small share lets it begin.
+/// All senders share the room that a rank has for such messages, so each sender may use only its share. An edge that has sent nothing may
+/// send one message of any size, so that it can begin even with a small share.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/wire/link.hpp>
 
@@ -44,8 +44,8 @@ class early_allowances {
   std::unordered_map<runtime::rank_id, early_allowance> all_;  // never iterated
 };
 
-/// One rank's share of the `room` bytes that each of `world` ranks keeps for early messages. Half of the room is left over for what the
-/// shares do not count: the parts of one message that is larger than its sender's share.
+/// One rank's share of the `room` bytes that each of `world` ranks keeps for early messages. Half of the room is reserved for messages that
+/// the shares do not count: the parts of one message that is larger than its sender's share.
 constexpr std::uint64_t early_share(std::uint64_t room, std::uint64_t world) noexcept {
   constexpr std::uint64_t most = std::uint64_t{64} << 20U;
   const std::uint64_t others = world > 1 ? world - 1 : 1;

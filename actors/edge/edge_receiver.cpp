@@ -13,14 +13,14 @@ namespace {
 
 constexpr std::uint64_t report_every_bytes = 2U << 20U;
 constexpr std::size_t most_words_of_tags = 100;
-// A receive past its deadline for which nothing has come for so long is stalled.
+// A receive past its deadline is stalled if no data has arrived for this long.
 constexpr runtime::time_ns quiet_for_ns = 1'000'000'000;
 
 }  // namespace
 
 // ---- one receive ------------------------------------------------------------------------------------------------------
 
-// Nobody may write into memory that is about to be freed.
+// The memory is about to be freed, so neither the transport nor the sender may write into it any more.
 void part_receiver::let_go_of_memory() noexcept {
   if (place_ != place::gone && one_sided_->credit != 0 && !stamped_) one_sided_->region->withdraw_from_the_dead();
   if (one_sided_->to_be_got) std::erase(edge_.one_sided_->being_read, edge_receiver::payload_id{stream_.id, index_});
@@ -73,7 +73,7 @@ void part_receiver::end_stalled() noexcept {
   wake_if_settled();
 }
 
-// Once all bytes are here, a part that is still waited for is one that the sender did not cut.
+// If all bytes have arrived and a receive of a part still waits, the sender has cut the payload differently.
 void part_receiver::fail_if_unmet() noexcept {
   if (arrived_bytes_ < stamp_.total_bytes || in_flight() == 0) return;
   const transfer_part* const unmet = parts_.find_if([](const transfer_part& p) { return !p.with_transport; });
@@ -157,7 +157,7 @@ inline void part_receiver::accept(const stamp& s, runtime::arrival&& message) no
 }
 
 void part_receiver::refuse(const stamp& s, runtime::arrival&& message) noexcept {
-  // A refusal says nothing about the config, but the row of this trial must not be waited for.
+  // The config is not to blame for a refusal, but the search must not wait for the row of this trial.
   if (!is_plain(s.flags))
     note_trial(
         edge_.rows_,
@@ -172,7 +172,7 @@ void part_receiver::refuse(const stamp& s, runtime::arrival&& message) noexcept 
   end(why);
 }
 
-// A sender has such an error only if its op was refused. The leader tells all ranks of the op.
+// A sender has such an error only if its op was refused. The leader sends the refusal to all ranks of the op.
 static bool is_of_a_refused_op(errc at_sender) noexcept {
   return at_sender == errc::declaration_mismatch || at_sender == errc::role_conflict;
 }
@@ -180,7 +180,7 @@ static bool is_of_a_refused_op(errc at_sender) noexcept {
 void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept {
   if (place_ == place::gone || failed() != errc::none) return;
   if (has(s.flags, stamp_flags::poison)) {
-    if (is_of_a_refused_op(reason_of(s))) return;  // the refusal comes by itself, has the words, and ends all calls
+    if (is_of_a_refused_op(reason_of(s))) return;  // the refusal arrives separately, with a text, and ends all calls
     if (has(s.flags, stamp_flags::flush)) edge_.rows_.flush(s.tag, index_);
     if (!stamped_) stamp_ = s;
     sender_failure_ = reason_of(s);
@@ -197,8 +197,8 @@ void part_receiver::deliver(const stamp& s, runtime::arrival&& message) noexcept
 }
 
 namespace {
-// A range of a payload. A part that the sender cut and a part that the receiver asks for must be the same range or have no byte in common.
-// Otherwise each end would wait for ever for the other end's next part.
+// A range of a payload. A part that the sender has cut, and a part that the receiver asks for, must be the same range or have no byte in
+// common. Otherwise each end would wait for ever for the next part of the other end.
 struct range {
   std::uint64_t offset;
   std::uint64_t bytes;
@@ -213,7 +213,7 @@ std::string sentence_of(const range& sent, const range& asked_for) {
 }
 }  // namespace
 
-// Delivers the part to the caller that has asked for it, or keeps it for one that will.
+// Delivers the part to the caller that has asked for it, or keeps it until a caller asks.
 void part_receiver::keep(const stamp& s, runtime::arrival&& message) noexcept {
   if (s.total_bytes == 0 || has(s.flags, stamp_flags::landed) || has(s.flags, stamp_flags::to_be_got)) return;
   const bool whole = message.length() == s.total_bytes;
@@ -222,7 +222,7 @@ void part_receiver::keep(const stamp& s, runtime::arrival&& message) noexcept {
     ++edge_.counters_.dropped;
     return;
   }
-  // Parts that overlap would let a sender have more of this rank's memory than the payload has.
+  // With overlapping parts, a sender could occupy more of this rank's memory than the size of the payload.
   if (message.length() > s.total_bytes - arrived_bytes_) {
     runtime::blame({"S8", "parts of one payload do not overlap", edge_.here()}, edge_.peer_);
     fail_unpaired("more bytes came than the payload has");
@@ -336,7 +336,7 @@ inline part_receiver& edge_receiver::match_first(stream& s) noexcept {
   receive.place_ = part_receiver::place::matched;
   receive.numbered_ = true;
   if (receive.one_sided_ != nullptr && receive.one_sided_->leaving == errc::timeout) {
-    receive.one_sided_->leaving = errc::none;  // its data may still come: it times out only if nothing more does
+    receive.one_sided_->leaving = errc::none;  // its data may still arrive: it times out only once no more data arrives
     receive.deadline_ = services_.ex.now();
     look_at(receive.deadline_ + services_.patient(quiet_for_ns));
   }
@@ -344,8 +344,8 @@ inline part_receiver& edge_receiver::match_first(stream& s) noexcept {
   return receive;
 }
 
-// True if early messages include the poison of an invocation. Parts that the poison has overtaken are dropped: no later receive may ever
-// take them, and their sender would wait for its buffer.
+// True if early messages include the poison of an invocation. Parts that the poison has overtaken are dropped, because perhaps no later
+// receive would take them, and then their sender would wait for its buffer for ever.
 static bool is_poisoned(receive_stream& its, std::uint64_t invocation) noexcept {
   for (std::uint32_t i = 0; its.early_poisons != 0 && i < its.early.size(); ++i) {
     const auto s = read_stamp(its.early[i].header());
@@ -423,7 +423,7 @@ runtime::arrival edge_receiver::take_early(stream& s, std::uint32_t place) noexc
   return taken;
 }
 
-// Drops the parts of a failed sender, so that the sender gets its buffers back.
+// Drops the parts of a failed invocation, so that their sender gets its buffers back.
 void edge_receiver::drop_early(stream& s, std::uint64_t invocation) noexcept {
   for (std::uint32_t i = 0; i < s.early.size();) {
     const auto early = read_stamp(s.early[i].header());
@@ -435,7 +435,8 @@ void edge_receiver::drop_early(stream& s, std::uint64_t invocation) noexcept {
   }
 }
 
-// Matches receives whose invocation has begun at the sender. They keep that invocation and no longer time out while unstamped.
+// Matches each receive with an invocation that has begun at the sender. A matched receive keeps that invocation, and no longer times out
+// while its stamp is missing.
 void edge_receiver::match_posted(stream& s) noexcept {
   while (!s.posted.empty() && s.first_posted < s.begun) {
     part_receiver& receive = match_first(s);
@@ -532,8 +533,8 @@ std::string edge_receiver::posted_in_words(std::uint32_t tag) const {
   return "has posted " + std::to_string(of_it) + " receives of tag " + std::to_string(tag) + others;
 }
 
-// Ends matched receives whose remaining data does not come: its parts are lost, or the sender stands still. Parts with the transport end
-// when the transport says so. Memory that the sender may be writing is given back only with its stamp, its poison or its death.
+// Ends matched receives with data that no longer arrives: parts are lost, or the sender has stopped. The transport ends the parts that it
+// is moving. Memory into which the sender may be writing is returned only with the stamp, the poison, or the sender's death.
 void edge_receiver::end_stalled(runtime::time_ns now) noexcept {
   std::vector<overdue> still;
   for (auto& s : streams_) {
@@ -552,7 +553,7 @@ void edge_receiver::end_stalled(runtime::time_ns now) noexcept {
   overdue_ = std::move(still);
 }
 
-// Test fault: a later stamp does not match the receives before its own. They time out, and later ones move up.
+// Test fault: a later stamp does not match the receives before its own. These receives time out, and later ones move up.
 void edge_receiver::end_unstamped(stream& s, runtime::time_ns now) noexcept {
   s.active.for_each([&](part_receiver& r) {
     if (r.decided() || r.one_sided_ != nullptr || r.deadline_ == runtime::never) return;

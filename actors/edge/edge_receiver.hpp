@@ -1,19 +1,19 @@
 #pragma once
-/// The receiving end of an edge (docs/protocol.md, Edges): which receive gets which invocation, and what happens to early messages.
+/// The receiving end of an edge (docs/protocol.md, Edges). It matches receives with invocations, and keeps early messages.
 ///
 ///     edge_receiver edge(services, declaration, generation);
 ///     part_receiver in(edge, tag, buffer.size());              // posts the receive
 ///     auto seen = co_await in.match(deadline);                 // result<stamp>: its invocation has begun
 ///     co_await implementation_of(seen->digest)(in, buffer);    // in.receive(offset, part), in place
 ///
-/// A receive's index is its place in its stream's queue. A receive is matched, and keeps its index, once a stamp or poison of its own or a
-/// later invocation has arrived. A receive that ends unmatched leaves the queue, and the later ones move up. A matched receive waits for
-/// its data past its deadline, as long as data arrives or may still be written; if nothing moves any more, it ends. Parts of an invocation
-/// that has ended, and parts that came before, are dropped (S5, S8). Parts of later invocations wait; the sender's window bounds them.
+/// A receive's index is its place in its stream's queue. A receive is matched, and keeps its index, once a stamp or poison of its
+/// invocation or of a later one has arrived. A receive that ends unmatched leaves the queue, and the later ones move up. A matched receive
+/// waits for its data past its deadline, as long as data arrives or may still be written; once nothing moves any more, it ends. Parts of an
+/// invocation that has ended, and duplicates, are dropped (S5, S8). Parts of later invocations wait; the sender's window bounds them.
 ///
 /// If one-sided transfers are allowed, a receive into registered memory gives its sender a credit. From then on the receive ends only when
-/// nothing can be written any more, whatever the user or the clock want: with its stamp or poison, or with the answer to a revoke. If the
-/// sender has died, the receive's memory is withdrawn first.
+/// nothing can be written any more: with its stamp or poison, or with the answer to a revoke. A cancellation or a deadline does not end it
+/// earlier. If the sender has died, the receive's memory is withdrawn first.
 #include <parley/actors/agreement/rows.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/edge/credit_messages.hpp>
@@ -53,18 +53,18 @@ class edge_receiver final : public data_sink {
   void on_data(const stamp& s, runtime::arrival&& message) noexcept override;
   /// Ends all current and later receives with `why`.
   void fail(runtime::errc why) noexcept;
-  /// Closes this end for good: an end of the next generation replaces it. Returns the
-  /// data that came for a later generation; it goes back through the data hub.
+  /// Closes this end for good: an end of the next generation replaces it. Returns the data that arrived for a later generation; the caller
+  /// delivers it again through the data hub.
   std::vector<runtime::arrival> retire() noexcept;
-  /// `tell` is called when more early data has come than this rank holds for one edge (`services::early_bytes`). The data is lost, so the
-  /// op cannot go on. The window keeps an honest sender from this.
+  /// `tell` is called when more early data has arrived than this rank holds for one edge (`services::early_bytes`). The data is lost, so
+  /// the op cannot continue. A correct sender stays below the limit because of its window.
   void on_overflow(std::function<void()> tell) { overflow_ = std::move(tell); }
-  /// `tell` is called when a message has a tag beyond those that one edge can have (stream_table.hpp). The op cannot go on.
+  /// `tell` is called when a message has a new tag and the edge already has the most tags (stream_table.hpp). The op cannot continue.
   void on_too_many_tags(std::function<void()> tell) { too_many_tags_ = std::move(tell); }
-  /// `tell` is called when a receive refuses its message. It must let the sender know,
-  /// because a sender that waits for its buffer gets it back only then.
+  /// `tell` is called when a receive refuses its message. `tell` must inform the sender, because a sender that waits for its buffer gets it
+  /// back only then.
   void on_refused(std::function<void(const part_receiver&, runtime::errc why)> tell) { refused_ = std::move(tell); }
-  /// `tell` is called with a tag that has a receive with so much time left.
+  /// `tell` is called for a receive with `before` of its time left, with the receive's tag.
   void on_late_soon(runtime::time_ns before, std::function<void(std::uint32_t tag)> tell) {
     late_soon_ns_ = before;
     late_soon_ = std::move(tell);
@@ -73,13 +73,14 @@ class edge_receiver final : public data_sink {
   void list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all);
   /// `has posted 2 receives of tag 3, and 1 of tag 4`
   std::string posted_in_words(std::uint32_t tag) const;
-  /// From now on a sender of data for an ended generation is not told so: it may only not know yet that a third rank has restarted.
+  /// From now on this end does not report to a sender that its data is for an ended generation: the sender may not know yet that a third
+  /// rank has restarted.
   void say_no_end() noexcept { says_end_ = false; }
   /// True if data for the next generation was lost because there was no room for it.
   bool has_lost_unjoined() const noexcept { return lost_unjoined_; }
-  /// `tell` is called with an error when the sender says that this generation has ended there. For edges with one-sided transfers.
+  /// `tell` is called with an error when the sender reports that this generation has ended on its side. For edges with one-sided transfers.
   void on_ended(std::function<void(runtime::errc)> tell) { one_sided_->ended_there = std::move(tell); }
-  /// Reports to the sender at once what has been matched. A rank that wants to leave calls this until it may leave.
+  /// Reports all matches to the sender at once. A rank that wants to leave calls this until it may leave.
   void report_all() noexcept;
   /// True if all reports have been sent. Otherwise the control window had no room for them.
   bool has_told_all() const noexcept { return failed_ != runtime::errc::none || !owes_reports_; }
@@ -92,29 +93,29 @@ class edge_receiver final : public data_sink {
   rank_id peer() const noexcept { return peer_; }
   runtime::noticed_at here() const noexcept { return {op_, services_.net.rank()}; }
   std::uint64_t generation() const noexcept { return generation_; }
-  /// The invocation that the user's next receive would get.
+  /// The invocation that the next posted receive would get.
   std::uint64_t next_invocation(std::uint32_t tag) noexcept;
   row_log& rows() noexcept { return rows_; }
 
-  /// Receives may be into device memory, so even a payload that has arrived needs an asynchronous copy.
+  /// Receives may be into device memory. Then even a payload that has arrived needs an asynchronous copy.
   void expect_slow_fetches() noexcept { fetch_may_wait_ = true; }
-  /// Allows credits and gets. If `where` is given, a buffer that is busy there gets its credit once it is free.
+  /// Allows credits and gets. If `where` is given, a buffer gets its credit only once it is free in that space.
   void allow_one_sided(runtime::memory_space* where = nullptr);
   void add_memory(const std::shared_ptr<memory_region>& region) { one_sided_->memory.add(region); }
-  /// A config that puts is assignable: from now on receives into registered memory give credits.
+  /// A config that puts may be assigned: from now on receives into registered memory give credits.
   void want_credits() { one_sided_->wanted = true; }
-  /// A matched receive has ended. Sends the report of a get, for which the sender waits.
+  /// A matched receive has ended. After a get, sends the report for which the sender waits.
   void note_end(const part_receiver& r) noexcept {
     if (r.one_sided_ != nullptr && r.one_sided_->to_be_got) report_taken(r.stream_.id, r.index_, r.failed());
   }
 
   struct counters {
-    std::uint64_t dropped = 0;       ///< parts of an ended generation or invocation, duplicates, or another sender's
+    std::uint64_t dropped = 0;       ///< parts of an ended generation or invocation or another sender; duplicates
     std::uint64_t ended = 0;         ///< of those, parts of an ended generation
-    std::uint64_t unjoined = 0;      ///< arrived for a generation that is not joined yet
-    std::uint64_t early_parts = 0;   ///< arrived before their receive was posted
+    std::uint64_t unjoined = 0;      ///< parts that arrived for a generation that is not joined yet
+    std::uint64_t early_parts = 0;   ///< parts that arrived before their receive was posted
     std::uint64_t early_bytes = 0;   ///< bytes that early parts hold now
-    std::uint64_t copied_bytes = 0;  ///< payload bytes that came with their messages, and not into their buffers
+    std::uint64_t copied_bytes = 0;  ///< payload bytes that arrived in messages instead of their buffers
     std::uint64_t matched_sent = 0;  ///< flow-control messages
     std::uint64_t credits_sent = 0;
     std::uint64_t revokes_sent = 0;
@@ -146,15 +147,15 @@ class edge_receiver final : public data_sink {
     std::uint64_t invocation = 0;
     runtime::errc outcome = runtime::errc::none;
   };
-  // After so many stamps in a row that say `no_credits`, no credit is given. The next stamp without that flag changes this.
+  // After this many stamps in a row with `no_credits`, no credit is given. The next stamp without that flag changes this.
   static constexpr std::uint32_t unwanted_after = 16;
   static constexpr std::size_t most_failed_gets = 256;
   static constexpr unsigned most_repeats = 3;         // of a credit
   static constexpr std::uint64_t gen_end_every = 64;  // parts of an ended generation
   static constexpr std::size_t most_refused = 64;
   static constexpr runtime::time_ns refused_for_ns = 1'000'000'000;
-  // A refused message keeps its sender's buffer busy, so that the sender still waits when
-  // it hears why. Then it replies with a poison, unless it is gone.
+  // A refused message keeps its sender's buffer busy, so that the sender still waits when the reason arrives. The sender then replies with
+  // a poison, unless it is gone.
   struct refused_message {
     std::uint64_t stream = 0;
     std::uint64_t invocation = 0;
@@ -171,7 +172,7 @@ class edge_receiver final : public data_sink {
     std::uint32_t unwanted = 0;
     void note(stamp_flags flags) noexcept { unwanted = has(flags, stamp_flags::no_credits) ? unwanted + 1 : 0; }
     std::vector<exposed> known;                          // the sender's memory
-    std::vector<payload_id> being_read;                  // or possibly read later, even if their receives have ended
+    std::vector<payload_id> being_read;                  // or that may be read later, even if their receives have ended
     std::vector<failed_get> failed_gets;                 // the latest ones, for a sender that asks again
     reminder_timer<&edge_receiver::offer_again> offers;  // credits
     reminder_timer<&edge_receiver::revoke_again, hurried> revokes;  // callers wait for the answers
@@ -224,7 +225,7 @@ class edge_receiver final : public data_sink {
   [[gnu::cold]] void answer_of_many(const matched_streams& asked) noexcept;
   void say_what_ran(const stream& s, matched& m) const noexcept;
 
-  // Members that every call uses are together.
+  // These members are together because every call uses them.
   services& services_;
   stream* latest_ = nullptr;  // most calls have the same tag
   std::unique_ptr<one_sided> one_sided_;
@@ -234,7 +235,8 @@ class edge_receiver final : public data_sink {
   runtime::errc failed_ = runtime::errc::none;
   bool fetch_may_wait_ = false;
   row_log rows_;
-  // One timer for all waiting receives. It is set to the earliest deadline or before, because most receives end long before their deadline.
+  // One timer for all waiting receives. It may be set earlier than the earliest deadline: most receives end long before their deadlines, so
+  // the timer is not moved each time.
   runtime::timer_of<&edge_receiver::end_late> late_{*this};
   counters counters_;
   stream_table<stream> streams_;
@@ -244,7 +246,7 @@ class edge_receiver final : public data_sink {
   std::function<void(std::uint32_t)> late_soon_;
   runtime::time_ns late_soon_ns_ = 0;
   std::vector<refused_message> refused_messages_;
-  // Matched receives past their deadline: how much had come, and since when nothing more has.
+  // A matched receive past its deadline: how much data has arrived, and the time since when no more has arrived.
   struct overdue {
     payload_id which;
     std::uint64_t moved_bytes = 0;

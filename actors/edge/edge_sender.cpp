@@ -49,7 +49,7 @@ void edge_sender::retire() noexcept {
 
 edge_sender::stream& edge_sender::find_or_add(std::uint64_t id) {
   if (stream* const known = streams_.find(id)) return *known;
-  // The receiver reserves a place for the stream of rehearsals, whether there have been any or not.
+  // The receiver reserves a place for the stream of rehearsals, even if there have been none.
   const bool has_rehearsed = streams_.find(stream_id(0, true)) != nullptr;
   if (!rehearses(id) && streams_.size() - (has_rehearsed ? 1 : 0) >= most_tags)
     runtime::raise({errc::bad_argument,
@@ -91,7 +91,7 @@ std::uint64_t edge_sender::take_room(stream& s, std::uint64_t bytes) {
   if (!heard_) {
     const std::uint64_t cost = early_allowance::cost_of(bytes);
     const std::uint64_t half = allowance_.most_bytes() / 2;
-    // Ask early, so that a receiver that is there has answered before any send has to wait.
+    // Ask early, so that a receiver that has declared the op has replied before any send must wait.
     if (early_taken_ < half && early_taken_ + cost >= half) static_cast<void>(ask(s));
     allowance_.take(cost);
     early_taken_ += cost;
@@ -104,7 +104,7 @@ bool edge_sender::awaits_answer(std::uint32_t tag, std::uint64_t bytes) {
   return (fits(s, bytes, full_window_) || s.admitted == s.matched) && !may_leave_early(bytes);
 }
 
-// The receiver has declared the op and joined this generation: all that was sent before has reached its end of this edge.
+// The receiver has declared the op and joined this generation, so its end of this edge has received all earlier messages.
 void edge_sender::on_answer() noexcept {
   const bool was_held = std::any_of(streams_.begin(), streams_.end(), [this](const auto& s) {
     return !s->waiting.empty() && !may_leave_early(s->waiting.front().owner->bytes_);
@@ -124,7 +124,7 @@ void edge_sender::wait_for_room(admission& a) {
   s.waiting.push_back(a.place_);
   if (a.payload_ == nullptr && lacks_room(s)) ++counters_.waited_for_window;
   if (!first) return;
-  if (!lacks_room(s)) return admit_waiting(s);                        // its credit may be here already
+  if (!lacks_room(s)) return admit_waiting(s);                        // its credit may have arrived
   if (room_question_.is_set() && !may_leave_early(a.bytes_)) return;  // one answer serves all streams
   ask(s);
   room_question_.begin(services_);
@@ -149,7 +149,7 @@ runtime::time_ns edge_sender::patience_ns(const stream& s, std::span<const std::
   return its->worth_waiting_ns(lacking(s.id, {source, nullptr}, s.admitted, its)) >> s.in_vain;
 }
 
-// True if the first call in line waits for what its decided config lacks. The wait begins when nothing else holds the call back.
+// True if the first call in line waits for the unmet need of its decided config. This wait begins when nothing else holds the call back.
 bool edge_sender::goes_on_waiting(stream& s, admission& first) noexcept {
   constexpr unsigned most_halvings = 6;
   if (one_sided_ == nullptr || first.source_ == nullptr) return false;
@@ -185,7 +185,7 @@ void edge_sender::admit_those_with_room(stream& s) noexcept {
   while (failed_ == errc::none && !s.waiting.empty() && !lacks_room(s)) {
     admission& first = *s.waiting.front().owner;
     if (first.home->cancelled() != errc::none) break;  // it is about to resume, cancelled
-    if (services_.ex.is_over(first.deadline_)) {       // like the call that made room by giving up
+    if (services_.ex.is_over(first.deadline_)) {       // this may also be the call that made room by giving up
       first.finish(errc::timeout);
       continue;
     }
@@ -203,7 +203,7 @@ void edge_sender::admit_those_with_room(stream& s) noexcept {
 void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
   stream* const known = streams_.find(id);  // null if nothing was ever sent on it
   if (known != nullptr) {
-    // The receiver goes on, so a stream that still waits asks again as soon as it did at first.
+    // The receiver makes progress, so a stream that still waits asks again after the first, short pause.
     if (count > known->matched && room_question_.is_set()) room_question_.begin(services_);
     known->match_until(std::min(count, known->admitted));
   }
@@ -214,7 +214,7 @@ void edge_sender::note_matched(std::uint64_t id, std::uint64_t count) noexcept {
   }
 }
 
-// Checks S2 for calls that are not timed, for which there are no rows: a sample.
+// Checks S2 for a sample of the calls without rows, which are not timed.
 void edge_sender::check_what_ran(const matched& m) noexcept {
   constexpr std::uint64_t looked_at = 64;
   const auto is_it = [&](const runtime::flight_record& r) {
@@ -297,13 +297,13 @@ edge_sender::delivered edge_sender::delivery() const noexcept {
   return all;
 }
 
-// If the control window has no room for a question, the next round starts with it.
+// If the control window has no room for a question, the next round starts with that stream.
 void edge_sender::ask_for_room() noexcept {
   bool waiting = false;
   const auto count = static_cast<std::uint32_t>(streams_.size());
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::uint32_t at = (first_to_ask_for_ + i) % count;
-    if (!heard_) admit_those_with_room(streams_[at]);  // another edge may have given back what it took of the allowance
+    if (!heard_) admit_those_with_room(streams_[at]);  // another edge may have returned its part of the allowance
     if (!lacks_room(streams_[at])) continue;
     waiting = true;
     const bool awaits_any_answer = !may_leave_early(streams_[at].waiting.front().owner->bytes_);
@@ -364,23 +364,23 @@ outgoing edge_sender::begin_unusual(std::uint32_t tag, const sent_payload& what,
   const bool settled = its != nullptr && its->is_decided();
   const bool one_sided = one_sided_ != nullptr && (one_sided_->is_put(digest) || one_sided_->is_get(digest));
   if (settled && its->chosen().digest == digest && !one_sided && !is_by_piece(digest)) settled_on_ = digest;
-  // While a search goes on, the default and warm-ups are checked, too: a config that delivers other bytes is found before it is timed.
+  // During a search the default and warm-ups are also checked: a config that delivers other bytes is found before it is timed.
   if (!settled || has(inv.mark.flags, stamp_flags::timed)) say_what_is_sent(inv, what);
   return inv;
 }
 
-// Puts the payload's check into the stamp, for the receiver to compare.
+// Puts the payload's check into the stamp. The receiver compares it.
 void edge_sender::say_what_is_sent(outgoing& inv, const sent_payload& what) {
   if (inexact_ == nullptr || what.bytes.empty()) return;
   if (std::find(inexact_->begin(), inexact_->end(), inv.mark.digest) != inexact_->end()) return;
-  // Pieces are not packed yet, and may never be.
+  // Pieces are not packed yet, and perhaps never will be.
   inv.mark.next_digest =
       what.pieces == nullptr ? tuning::payload_check(what.bytes) : tuning::check_of_pieces(what.pieces->all);
   inv.mark.flags = inv.mark.flags | stamp_flags::checked;
   inv.began_ns = rows_.clock();  // the check is not charged to the config
 }
 
-// Stamps the invocation with a config that needs something only if that is here now.
+// Stamps the invocation. A config with a need is chosen only if the need is met now.
 outgoing edge_sender::begin_beside_others(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation,
                                           const trial_terms& terms) {
   const std::uint64_t id = stream_id(tag, false);
@@ -399,7 +399,7 @@ std::span<const lacking_config> edge_sender::lacking(std::uint64_t id, const sen
   if (one_sided_ != nullptr) some = one_sided_->lacking(id, invocation, what.bytes);
   using likeness = payload_pieces::likeness;
   if (!by_piece_ || (what.pieces != nullptr && what.pieces->like == likeness::alike)) return some;
-  // The decided config needs no pieces, and is watched as usual.
+  // The decided config does not need pieces, so drift is watched as usual.
   const bool settled = its != nullptr && its->is_decided();
   if (some.empty() && settled && !is_by_piece(its->chosen().digest)) return some;
   const unmet_need why = what.pieces == nullptr                  ? unmet_need::pieces
@@ -427,7 +427,7 @@ outgoing edge_sender::begin_rehearsal(std::uint64_t digest, std::uint64_t bytes,
 
 void edge_sender::say_later(const stamp& poison) noexcept {
   constexpr std::size_t most_owed = 1'024;
-  if (failed_ != errc::none || retired_) return;  // the receiver hears of the end in other ways
+  if (failed_ != errc::none || retired_) return;  // the receiver learns of the end in another way
   if (owed_poisons_ == nullptr) owed_poisons_ = std::make_unique<poison_timer>(*this);
   owed_poisons_->owed.push_back(poison);
   if (owed_poisons_->owed.size() > most_owed)
@@ -443,7 +443,7 @@ void edge_sender::say_owed() noexcept {
   }
 }
 
-// Tells the assignment what it should know of a real invocation.
+// Reports a real invocation to the assignment.
 void edge_sender::learn(const outgoing& inv, errc outcome, runtime::time_ns ended_ns) noexcept {
   if (rows_.measuring() && outcome == errc::none && inv.mark.digest == default_digest_)
     assigned_.note_default(inv.mark.total_bytes, ended_ns - inv.began_ns);

@@ -9,15 +9,15 @@
 ///     …
 ///     edge.end(inv, outcome);
 ///
-/// An invocation that lacks what its config needs, such as a credit, or pieces that are alike at both ends, runs another config. Two kinds
-/// of calls wait first. A payload that a device still writes cannot leave yet, so its call waits for a credit meanwhile. A call whose
-/// decided config lacks a credit, or the receiver's word that it knows the sender's memory, waits as long as that is cheaper than the
-/// config that would run instead (`search::worth_waiting_ns`), and at most half of its remaining time. A wait in vain halves the stream's
-/// next wait, down to a 64th.
+/// If a need of its config is not met, such as a credit, or equal pieces at both ends, an invocation runs another config. Two kinds of
+/// calls wait first. A payload that a device still writes cannot be sent yet, so its call can wait for a credit during that time. If the
+/// decided config of a call lacks a credit, or the receiver's confirmation that it knows the sender's memory, the call waits as long as
+/// that is cheaper than the config that would run instead (`search::worth_waiting_ns`), and at most half of its remaining time. If the wait
+/// was useless, the stream's next wait is half as long, down to a 64th.
 ///
-/// The window of a stream is 64 invocations or 4 MiB that the receiver has not matched. One send of any size may go when nothing is
-/// unmatched. The receiver may declare the op later. Until it has answered for the op, all streams together may send only this rank's
-/// allowance (early_allowance.hpp). A sender that has no room asks the receiver, and waits.
+/// The window of a stream is 64 invocations or 4 MiB that the receiver has not matched. One send of any size may start when the receiver
+/// has matched everything before it. The receiver may declare the op later than the sender. Until the receiver has replied for the op, all
+/// streams together may send only this rank's allowance (early_allowance.hpp). A sender that has no room asks the receiver, and waits.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/ended.hpp>
 #include <parley/actors/agreement/rows.hpp>
@@ -100,7 +100,7 @@ class edge_sender {
     }
     void give_up(runtime::errc why) noexcept {
       finish(why);
-      edge_.admit_waiting(edge_.stream_of(tag_));  // calls behind it may be able to go now
+      edge_.admit_waiting(edge_.stream_of(tag_));  // calls behind it may now be able to begin
     }
     static void on_cancelled(waiter& self, runtime::errc why) noexcept { static_cast<admission&>(self).give_up(why); }
     static void on_late(timer& self) noexcept {
@@ -113,29 +113,28 @@ class edge_sender {
     std::uint32_t tag_;
     std::uint64_t bytes_;
     const runtime::until_free* payload_;
-    const std::byte* source_;  // null: the call does not wait for what its config lacks
+    const std::byte* source_;  // null: the call does not wait for unmet needs
     runtime::time_ns deadline_;
     runtime::time_ns patient_until_ = 0;  // 0: that wait has not begun
     runtime::time_ns since_ns_ = 0;
     std::uint64_t invocation_ = not_admitted;
     stream* admitted_to_ = nullptr;  // set until the coroutine resumes
   };
-  /// Takes the stream's next invocation, in the order of the calls. Waits until the window has room and, if `payload` is given, until it is
-  /// written or its credit is here. `source`, if given, is where the payload lies: then the call also waits for what its decided config
-  /// lacks, as long as that is worth it.
+  /// Takes the stream's next invocation, in the order of the calls. Waits until the window has room and, if `payload` is given, until the
+  /// payload is written or its credit has arrived. If `source`, the address of the payload, is given, the call also waits for the unmet
+  /// need of its decided config, as long as that is worth it.
   admission admit(std::uint32_t tag, std::uint64_t bytes, runtime::time_ns deadline,
                   const runtime::until_free* payload = nullptr, const std::byte* source = nullptr) noexcept {
     return {*this, tag, bytes, deadline, payload, source};
   }
   static constexpr std::uint64_t not_admitted = ~std::uint64_t{0};
-  /// The next number of the stream. The first call that waits for room gets it, or else the next call.
+  /// The next number of the stream. The first call that waits for room gets this number; if none waits, the next call.
   std::uint64_t next_invocation(std::uint32_t tag) { return stream_of(tag).admitted; }
-  /// A payload that was passed to `admit` is now written: admits the calls that can go.
+  /// A payload that was passed to `admit` is now written: admits the calls that can begin.
   void readmit(std::uint32_t tag) noexcept { admit_waiting(stream_of(tag)); }
-  /// True if the stream's next invocation knows where to put its payload, so that waiting
-  /// would not help: its credit is here, or a credit is of no use.
+  /// True if the stream's next invocation need not wait for a credit: the credit has arrived, or would be of no use.
   bool knows_where(std::uint32_t tag, std::uint64_t bytes) { return knows_where(stream_of(tag), bytes); }
-  /// True if the stream's next invocation, with that payload, should wait for what its decided config lacks.
+  /// True if the stream's next invocation, with that payload, should wait for the unmet need of its decided config.
   bool awaits_decided(std::uint32_t tag, std::span<const std::byte> source) {
     if (one_sided_ == nullptr || source.empty() || assigned_.has_settled_on(source.size(), settled_on_)) return false;
     const stream& s = stream_of(tag);
@@ -149,11 +148,11 @@ class edge_sender {
       return s.take_room(bytes, full_window_);
     return has_room(s, bytes) ? take_room(s, bytes) : not_admitted;
   }
-  /// True if a send of that size is held back only because the receiver has not answered for the op yet.
+  /// True if a send of that size is held back only because the receiver has not replied for the op yet.
   bool awaits_answer(std::uint32_t tag, std::uint64_t bytes);
   const early_allowance& allowance() const noexcept { return allowance_; }
-  /// Assigns a config to an admitted invocation, which must be ended later. `source`, if given, is where the payload lies; with `pieces`,
-  /// it is where they are packed.
+  /// Assigns a config to an admitted invocation, which must be ended later. `source`, if given, is the address of the payload; with
+  /// `pieces`, the address where they are packed.
   outgoing begin(std::uint32_t tag, std::uint64_t bytes, std::uint64_t invocation, const trial_terms& terms = {},
                  const std::byte* source = nullptr, const payload_pieces* pieces = nullptr) {
     if (!unusual_) [[likely]]
@@ -178,7 +177,7 @@ class edge_sender {
   }
 
   /// Ends an invocation that `out` has sent or failed to send. If the transport did not accept its poison, the poison is sent again until
-  /// the transport does: without it, a receive that a later stamp has matched would never end.
+  /// the transport does: without the poison, a receive that a later stamp has matched would never end.
   void end(const outgoing& inv, const part_sender& out) noexcept {
     if (out.owes_poison()) [[unlikely]]
       say_later(out.poison());
@@ -191,21 +190,21 @@ class edge_sender {
   bool all_matched();
   struct delivered {
     std::uint64_t sent = 0;       ///< messages sent
-    std::uint64_t unmatched = 0;  ///< those that the receiver is not known to have matched
+    std::uint64_t unmatched = 0;  ///< messages that the receiver has not reported as matched
   };
   delivered delivery() const noexcept;
   /// Ends all current and later sends with `why`. A payload that a living receiver may read stays in use until the receiver has reported.
   void fail(runtime::errc why, one_sided_sender::reader receiver = one_sided_sender::reader::may_live) noexcept;
   /// Closes this end for good: an end of the next generation replaces it.
   void retire() noexcept;
-  /// `tell` is called when the receiver says that this generation has ended there.
+  /// `tell` is called when the receiver reports that this generation has ended on its side.
   void on_ended(std::function<void()> tell) { ended_there_ = std::move(tell); }
-  /// `tell` is called with a tag that has a send with so much time left.
+  /// `tell` is called for a send with `before` of its time left, with the send's tag.
   void on_late_soon(runtime::time_ns before, std::function<void(std::uint32_t tag)> tell) {
     late_soon_ns_ = before;
     late_soon_ = std::move(tell);
   }
-  /// When that call is due; the deadline itself if that moment has passed already.
+  /// The time of the call of `tell` for a send with that deadline; the deadline itself if that time has passed already.
   runtime::time_ns late_soon_at(runtime::time_ns deadline) const noexcept {
     const runtime::time_ns soon = deadline - late_soon_ns_;
     return soon > services_.ex.now() ? soon : deadline;
@@ -225,31 +224,31 @@ class edge_sender {
 
   /// Allows configs that put (`puts`) and configs that let the receiver get (`gets`), by digest.
   void allow_one_sided(std::vector<std::uint64_t> puts, std::vector<std::uint64_t> gets);
-  /// Allows configs that move a payload by its pieces if both ends have the same pieces.
-  /// `goes_by_piece` says whether an agreed digest is such a config.
+  /// Allows configs that move a payload by its pieces if both ends have the same pieces. `goes_by_piece` returns whether an agreed digest
+  /// is such a config.
   void allow_pieces(std::function<bool(std::uint64_t digest)> goes_by_piece);
-  /// From now on the stamps of timed calls, and of all calls of a size that is being searched, carry
-  /// a check of the payload, so that the receiver can compare. `inexact`: configs, by digest, that do
-  /// not claim to be exact and are not checked. Payloads must lie where this thread can read them.
+  /// From now on the stamps of timed calls, and of all calls of a size that is being searched, carry a check of the payload, which the
+  /// receiver compares. `inexact`: configs, by digest, that do not claim to be exact and are not checked. This thread must be able to read
+  /// the payloads.
   void compare_trials(std::vector<std::uint64_t> inexact);
-  /// This end runs `own` for a candidate with another digest. The candidate needs what `own` needs, and is as exact.
+  /// This end runs `own` for a candidate with another digest. The candidate has the needs of `own`, and is as exact.
   void note_variant(std::uint64_t candidate, std::uint64_t own);
   /// Null if one-sided transfers are not allowed.
   one_sided_sender* one_sided() const noexcept { return one_sided_.get(); }
-  /// True if the next rehearsal has what this config needs.
+  /// True if the needs of this config are met for the next rehearsal.
   bool ready_to_rehearse(std::uint64_t digest, std::span<const std::byte> source) const;
 
   struct counters {
     std::uint64_t waited_for_window = 0;
-    std::uint64_t waited_for_decided = 0;  ///< calls that waited for what their decided config lacked
-    std::uint64_t waited_in_vain = 0;      ///< those of them that ran another config
+    std::uint64_t waited_for_decided = 0;  ///< calls that waited for the unmet need of their decided config
+    std::uint64_t waited_in_vain = 0;      ///< calls among them that ran another config
     std::uint64_t questions_sent = 0;
   };
   const counters& statistics() const noexcept { return counters_; }
 
  private:
   friend admission;
-  // When it fires, the first waiting call stops waiting for what its decided config lacks.
+  // When it fires, the first waiting call stops waiting for the unmet need of its decided config.
   struct patience_timer : runtime::timer {
     patience_timer(edge_sender& e, stream& s) noexcept : timer(&on_time), edge(e), of(s) {}
     static void on_time(timer& self) noexcept {
@@ -266,11 +265,11 @@ class edge_sender {
     std::uint64_t matched = 0;
     std::uint64_t unmatched_bytes = 0;
     std::uint64_t bytes_each = 0;            // size of each unmatched message, while all have one size
-    std::unique_ptr<std::uint64_t[]> sizes;  // once sizes differ: a ring, at least as large as the window
+    std::unique_ptr<std::uint64_t[]> sizes;  // allocated once sizes differ: a ring, at least as large as the window
     std::uint64_t ring_mask = 0;
     runtime::intrusive_list<admission::place> waiting;
-    std::unique_ptr<patience_timer> patience;  // null: no call has waited for what its decided config lacked
-    unsigned in_vain = 0;                      // consecutive waits in vain
+    std::unique_ptr<patience_timer> patience;  // null: no call has waited for an unmet need of its decided config
+    unsigned in_vain = 0;                      // consecutive useless waits
 
     std::uint64_t& size_of(std::uint64_t invocation) noexcept { return sizes[invocation & ring_mask]; }
     std::uint64_t take_room(std::uint64_t bytes, const window_limits& window) {
@@ -350,7 +349,7 @@ class edge_sender {
     rows_.set_measuring(assigned_.measuring());
     return stamped(chosen.digest, chosen.flags | more, tag, bytes, invocation);
   }
-  // Begins with the config that was decided on for this size. That config needs nothing, so nothing else has to be looked up.
+  // Begins with the config that was decided on for this size. That config has no needs, so nothing else has to be looked up.
   outgoing begin_settled(std::uint32_t tag, const sent_payload& what, std::uint64_t invocation,
                          const trial_terms& terms) {
     outgoing inv = begin_with(tag, what.bytes.size(), invocation, terms, {},
@@ -368,7 +367,7 @@ class edge_sender {
                                           const search* its);
   bool is_by_piece(std::uint64_t digest) const;
 
-  // Members that every call uses are together.
+  // These members are together because every call uses them.
   services& services_;
   assignment& assigned_;
   stream* latest_ = nullptr;  // most calls have the same tag
@@ -376,11 +375,11 @@ class edge_sender {
   window_limits window_;
   std::uint64_t op_;
   std::uint64_t generation_;
-  std::uint64_t settled_on_ = 0;  // the last decided config that needs nothing of its invocations
+  std::uint64_t settled_on_ = 0;  // the last decided config without needs
   rank_id self_;
   rank_id peer_;
   runtime::errc failed_ = runtime::errc::none;
-  bool unusual_ = false;  // configs that need something are allowed, or trials are compared
+  bool unusual_ = false;  // configs with needs are allowed, or trials are compared
   row_log rows_;
   std::unique_ptr<one_sided_sender> one_sided_;
   std::function<bool(std::uint64_t)> by_piece_;
@@ -389,13 +388,13 @@ class edge_sender {
   stream_table<stream> streams_;
   std::uint64_t rehearsals_;  // the number of the next rehearsal
   bool retired_ = false;
-  bool heard_ = false;  // the receiver has answered
+  bool heard_ = false;  // the receiver has replied for the op
   window_limits full_window_;
   early_allowance& allowance_;
   std::uint64_t early_taken_ = 0;  // how much of the allowance this edge has taken
   reminder_timer<&edge_sender::ask_for_room, hurried> room_question_{*this};
-  std::uint32_t first_to_ask_for_ = 0;  // index of the stream that asks first
-  std::uint32_t first_of_many_ = 0;     // the same for questions before leaving
+  std::uint32_t first_to_ask_for_ = 0;  // index of the stream with which `ask_for_room` starts
+  std::uint32_t first_of_many_ = 0;     // index of the stream with which `ask_of_many` starts
   counters counters_;
   std::function<void()> ended_there_;
   std::function<void(std::uint32_t)> late_soon_;

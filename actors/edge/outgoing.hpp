@@ -1,5 +1,5 @@
 #pragma once
-/// One invocation of an edge at its sender: its stamp, what its call says about trials, and what its put or get may use.
+/// One invocation of an edge at its sender: its stamp, its call's terms for trials, and the memory for its put or get.
 #include <parley/actors/edge/credits.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/identifiers.hpp>
@@ -12,10 +12,10 @@ namespace parley::actors {
 
 class one_sided_sender;
 
-/// How fast trials may follow each other.
+/// The pace at which trials may follow each other.
 enum class pacing : std::uint8_t {
-  within_budget,  ///< as the program's wall time earns them (N4)
-  at_once,        ///< in a tuning phase, which has nothing else to do
+  within_budget,  ///< as fast as the program's wall time pays for them (N4)
+  at_once,        ///< without pauses, in a tuning phase
 };
 
 /// The properties of a call that matter to trials.
@@ -27,7 +27,7 @@ struct trial_terms {
   std::uint64_t batch = 0;
 };
 
-/// The place of a payload that the receiver gets. The data part of the stamp carries it.
+/// The place of a payload that the receiver reads with a get. It travels as the data part of the stamp.
 struct payload_place {
   std::uint64_t region = 0;  ///< counted by the sender, per edge
   std::uint64_t offset = 0;
@@ -48,7 +48,7 @@ struct outgoing {
   stamp mark;
   std::uint64_t invocation = 0;
   runtime::time_ns began_ns = 0;
-  const one_sided_access* access = nullptr;  ///< what a put or get may use; owned by the edge until `end`
+  const one_sided_access* access = nullptr;  ///< memory for a put or get; owned by the edge until `end`
   runtime::time_ns worked_ns = 0;            ///< for a trial: the time not spent waiting for parts; 0: not known
 
   bool timed() const noexcept { return has(mark.flags, stamp_flags::timed); }

@@ -28,7 +28,7 @@ namespace parley::actors {
 class edge_receiver;
 class part_receiver;
 
-/// The receives of one tag: those that are posted, those that are matched, and messages that came early.
+/// The receives of one tag: posted receives, matched receives, and messages that arrived early.
 struct receive_stream {
   std::uint64_t id = 0;
   std::uint64_t first_posted = 0;  // the index of the first receive in `posted`
@@ -43,7 +43,7 @@ struct receive_stream {
   // The receiver reports matches every half window, so a sender that keeps pace never waits for a report.
   static constexpr std::uint64_t report_every_invocations = 32;
   static constexpr std::uint64_t report_run_every = 128;
-  std::uint64_t report_at = report_every_invocations;  // at this count; 0: the sender asked, report the next match
+  std::uint64_t report_at = report_every_invocations;  // when to report; 0: at the next match (the sender asked)
   credits_given given;
   void begin_at(std::uint64_t first) noexcept {
     first_posted = begun = reported = first;
@@ -51,7 +51,7 @@ struct receive_stream {
   }
 };
 
-/// Is told when a posted receive is decided.
+/// Called when a posted receive is decided.
 class match_watcher {
  public:
   /// Called once, when the receive's stamp has arrived or the receive has failed; possibly inside `in`'s constructor. Returns the buffer
@@ -64,10 +64,10 @@ class match_watcher {
   ~match_watcher() = default;
 };
 
-/// Which messages a receive accepts.
+/// The messages that a receive accepts.
 struct receive_room {
   receive_room(std::uint64_t bytes) noexcept
-      : most_bytes(bytes) {}  // NOLINT(google-explicit-constructor): as a rule that is all
+      : most_bytes(bytes) {}  // NOLINT(google-explicit-constructor): most receives limit only the size
   std::uint64_t most_bytes;
   std::uint64_t least_bytes = 0;
   std::uint16_t type = 0;  ///< of the elements, as stamps carry it; 0: any
@@ -132,8 +132,8 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   /// Asks for a part without waiting.
   enum class target : std::uint8_t { memory, device };
   void ask(std::uint64_t offset, std::span<std::byte> into, target what = target::memory);
-  /// An unmatched receive ends with `timeout` at `deadline`. A matched receive ends with `timeout` after the deadline, once a second has
-  /// passed in which none of its data came, the transport was not moving any, and the sender had no credit for its buffer.
+  /// An unmatched receive ends with `timeout` at `deadline`. A matched receive ends with `timeout` after the deadline, once for one second
+  /// none of its data has arrived, the transport has moved none, and the sender has had no credit for its buffer.
   void expire_at(runtime::time_ns deadline) noexcept;
   /// Reads the part at `offset` from the sender's memory, which the stamp named; waits until another part may start.
   step get(std::uint64_t offset, std::span<std::byte> into, runtime::device_copy by = {}) {
@@ -147,11 +147,12 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   }
   /// True if the whole payload was put into the buffer before the stamp arrived.
   bool landed() const noexcept { return one_sided_ != nullptr && one_sided_->landed; }
-  /// True if a part was asked for that has not arrived.
+  /// True if a requested part has not arrived.
   bool awaits_parts() noexcept {
     return parts_.find_if([](const transfer_part& p) { return !p.with_transport; }) != nullptr;
   }
-  /// Ends the receive with `why` unless it is decided. It ends only once nobody can write into its buffer.
+  /// Ends the receive with `why` unless it is decided. The receive ends only once neither the sender nor the transport can write into its
+  /// buffer.
   void give_up(runtime::errc why) noexcept;
   /// True if the receive's stamp has arrived, or the receive has failed.
   bool decided() const noexcept { return stamped_ || failed() != runtime::errc::none; }
@@ -161,23 +162,23 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   runtime::errc sender_failure() const noexcept { return sender_failure_; }
   std::uint64_t digest() const noexcept { return stamp_.digest; }
   std::uint64_t total_bytes() const noexcept { return stamp_.total_bytes; }
-  /// True if the receive has ended because it does not accept its message, whose stamp is `stamp_of_refused`. Nothing was written, unless
-  /// the sender had put the payload before this rank could see the stamp.
+  /// True if the receive has ended because it does not accept its message (`stamp_of_refused`). Nothing was written, except if the sender
+  /// put the payload before this rank could see the stamp.
   bool refused() const noexcept { return refused_; }
   const stamp& stamp_of_refused() const noexcept { return stamp_; }
   const receive_room& takes() const noexcept { return takes_; }
-  /// True if the invocation has begun. Otherwise `invocation` is meaningful only once the
-  /// receive has ended: the number that it would have had.
+  /// True if the invocation has begun. Otherwise `invocation` is meaningful only once the receive has ended: it is the number that the
+  /// invocation would have had.
   bool matched() const noexcept { return numbered_; }
   std::uint64_t invocation() const noexcept { return index_; }
-  /// How many of the bytes that were asked for have arrived or are being moved by the transport.
+  /// How many of the requested bytes have arrived or are being moved by the transport.
   std::uint64_t received_bytes() const noexcept { return received_bytes_; }
-  /// The receive's buffer; null if it was not given at the posting.
+  /// The receive's buffer; null if the receive was posted without a buffer.
   const std::byte* memory() const noexcept { return memory_; }
   runtime::time_ns posted_ns() const noexcept { return posted_ns_; }
-  /// How the parts that arrived differ from those that were asked for; empty if they do not.
+  /// The difference between the parts that arrived and the requested parts; empty if there is none.
   std::string_view mismatch() const noexcept { return pieces_ == nullptr ? std::string_view() : pieces_->mismatch; }
-  /// True if the whole payload has arrived, in the buffer or not.
+  /// True if the whole payload has arrived, even if it is not in the buffer yet.
   bool all_here() const noexcept { return stamped_ && arrived_bytes_ >= stamp_.total_bytes; }
 
  private:
@@ -188,7 +189,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   void uncount() noexcept {
     if (place_ == place::posted && linked()) --stream_.posted_count;
   }
-  /// The place of a receive that is not matched yet in the queue of posted receives.
+  /// The place of an unmatched receive in the queue of posted receives.
   std::uint64_t place_in_line() const noexcept;
   [[gnu::cold]] void let_go_of_memory() noexcept;
   [[gnu::cold]] void on_part_failed(const transfer_part& p) noexcept override { received_bytes_ -= p.into.size(); }
@@ -211,7 +212,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   void note_copied(std::uint64_t bytes) noexcept;
   void fail_if_unmet() noexcept;
   bool may_be_written() noexcept;
-  // A payload that is read from the sender did not arrive by itself, but counts as moved.
+  // A payload that was read from the sender's memory counts as moved, although it did not arrive in messages.
   std::uint64_t moved_bytes() const noexcept { return arrived_bytes_ + received_bytes_; }
   bool is_complete() const noexcept { return all_here() || (stamped_ && received_bytes_ >= stamp_.total_bytes); }
   void end_stalled() noexcept;
@@ -223,29 +224,29 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   std::uint64_t index_ = 0;
   stamp stamp_{};
   match_watcher* watcher_;  // null once decided
-  // For an invocation in several parts.
+  // The state of an invocation in several parts.
   struct pieces {
     ~pieces();
-    runtime::message_ring<runtime::arrival> waiting;  // parts that nobody has asked for yet
+    runtime::message_ring<runtime::arrival> waiting;  // parts that the implementation has not asked for yet
     std::unordered_set<std::uint64_t> seen_offsets;
     std::string mismatch;
   };
   std::unique_ptr<pieces> pieces_;
   struct one_sided {
     bool waits() const noexcept { return in_use && !in_use->is_over(); }
-    std::optional<runtime::until_free> in_use;  // kernels that use its buffer; while they do, it has no credit
+    std::optional<runtime::until_free> in_use;  // kernels that use its buffer, which has no credit until they end
     std::shared_ptr<memory_region> region;
     std::uint64_t credit = 0;  // the credit's number, while the sender may be writing or may begin to
     unsigned repeats = 0;
-    runtime::errc leaving = runtime::errc::none;  // the receive ends with this once nobody can write into its buffer
+    runtime::errc leaving = runtime::errc::none;  // ends with this error once its buffer can no longer be written
     payload_place place;
     bool landed = false;
     bool to_be_got = false;
   };
   std::unique_ptr<one_sided> one_sided_;  // only for a receive that puts or gets concern
-  std::byte* memory_;                     // its buffer; null if it was not given at the posting
+  std::byte* memory_;                     // its buffer; null if the receive was posted without one
   std::uint64_t expected_;                // the flag that a device waits for (`memory_space::expect`); 0: none
-  std::uint64_t arrived_bytes_ = 0;       // whether asked for or not
+  std::uint64_t arrived_bytes_ = 0;       // bytes that have arrived, requested or not
   std::uint64_t received_bytes_ = 0;
   runtime::time_ns posted_ns_;
   runtime::time_ns deadline_ = runtime::never;
@@ -253,7 +254,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   bool numbered_ = false;
   bool stamped_ = false;
   bool refused_ = false;
-  bool asked_ = false;  // the sender was asked what it does, because the deadline is near
+  bool asked_ = false;  // the sender was asked for its progress, because the deadline is near
   runtime::errc sender_failure_ = runtime::errc::none;
 };
 

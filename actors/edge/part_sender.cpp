@@ -64,7 +64,7 @@ void part_sender::fence() noexcept {
   transfer_part* const part = new_part();
   fenced_ = errc::pending;
   part->report = &fenced_;
-  announced_ = false;  // an earlier fence that failed has sent no stamp
+  announced_ = false;  // an earlier fence has failed and has sent no stamp
   errc outcome = errc::unavailable;
   if (failed() == errc::none && sent_bytes_ == stamp_.total_bytes) {
     stamp s = stamp_;
@@ -94,7 +94,7 @@ void part_sender::start_offer() noexcept {
     fail(errc::config_failed);
     return;
   }
-  if (const errc over = access_->from.failed(); over != errc::none) {  // the edge has failed: no reading may begin
+  if (const errc over = access_->from.failed(); over != errc::none) {  // the edge has failed: no read may begin
     fail(over);
     return;
   }
@@ -108,7 +108,7 @@ void part_sender::start_offer() noexcept {
   }
   sent_bytes_ = stamp_.total_bytes;
   transfer_part* const part = new_part();
-  part->with_transport = true;  // the receiver has it: a failure still waits for its report
+  part->with_transport = true;  // the receiver has the offer, so even a failure must wait for the receiver's report
   await(*part);
   access_->from.await_taken(access_->stream, access_->invocation, *part);
 }

@@ -13,8 +13,8 @@
 
 namespace parley::actors {
 
-/// Sends the parts of one invocation. When the invocation fails, its sender poisons the index at once. The receiver then drops the parts
-/// that it holds, which also completes sends that wait at the receiver.
+/// Sends the parts of one invocation. When the invocation fails, its sender sends a poison at once. The receiver then drops the parts that
+/// it holds, so that sends which wait for the receiver also complete.
 ///
 ///     runtime::task<> send_in_halves(part_sender& out, std::span<const std::byte> data) {
 ///       const std::size_t half = data.size() / 2;
@@ -28,8 +28,8 @@ class part_sender final : public parts_in_flight {
   part_sender(runtime::link& net, rank_id to, const stamp& s, const one_sided_access* access = nullptr) noexcept
       : parts_in_flight(net), to_(to), stamp_(s), access_(access) {}
 
-  /// Starts sending the part at `offset`, then waits until another part may start. Throws if the invocation has failed: also `bad_argument`
-  /// for a part outside the payload, or for an offset that was sent before.
+  /// Starts sending the part at `offset`, then waits until another part may start. Throws if the invocation has failed. Throws
+  /// `bad_argument` for a part outside the payload, or for an offset that was sent before.
   step send(std::uint64_t offset, std::span<const std::byte> part) {
     start(offset, part);
     return room();
@@ -74,12 +74,13 @@ class part_sender final : public parts_in_flight {
     return room();
   }
 
-  /// True if this invocation has put parts into the receiver's buffer. If so, the stamp or poison that lets the receiver give back the
-  /// buffer must follow a fence. Once all parts have begun, call `fence`, which carries the stamp if the link can do that. Once all parts
-  /// have ended and `fenced` is true, call `announce`, which sends what is left to send. Then wait again until all parts have ended.
+  /// True if this invocation has put parts into the receiver's buffer. If so, a fence must be sent before the stamp or poison with which
+  /// the receiver releases the buffer. Once all parts have begun, call `fence`, which carries the stamp if the link can do that. Once all
+  /// parts have ended and `fenced` is true, call `announce`, which sends the stamp or poison if the fence did not carry it. Then wait again
+  /// until all parts have ended.
   bool has_put() const noexcept { return has_put_; }
   void fence() noexcept;
-  /// True if a fence has ended with a result. A fence that was cancelled together with the puts has none: another one must follow.
+  /// True if a fence has ended with a result. A fence that was cancelled together with the puts has no result: another fence must follow.
   bool fenced() const noexcept { return fenced_ != runtime::errc::pending && fenced_ != runtime::errc::cancelled; }
   void announce() noexcept;
   /// How the fence ended: `device_failed` if this rank's own device failed to do the puts.
@@ -87,8 +88,8 @@ class part_sender final : public parts_in_flight {
   /// True if the transport did not accept the poison, so that the receiver does not know of the failure: `poison` must be sent later.
   bool owes_poison() const noexcept { return owes_poison_; }
   stamp poison() const noexcept;
-  /// After a failed fence nobody knows what was written, or when. Nothing more is sent to
-  /// the receiver: either the receiver or this rank counts as dead.
+  /// After a failed fence it is unknown what was written, or when. Nothing more is sent to the receiver, because either the receiver or
+  /// this rank counts as dead.
   bool fence_failed() const noexcept { return fenced_ != runtime::errc::none && fenced_ != runtime::errc::pending; }
 
  private:
@@ -113,7 +114,7 @@ class part_sender final : public parts_in_flight {
   runtime::errc fenced_ = runtime::errc::pending;
   bool has_put_ = false;
   bool owes_poison_ = false;
-  bool announced_ = false;  // the link sends the stamp once all puts have landed, whatever happens to the call here
+  bool announced_ = false;  // the link sends the stamp once all puts have landed, even if the call here fails
   std::span<const std::byte> put_from_;  // the memory range of all puts so far: as a rule the payload
 };
 

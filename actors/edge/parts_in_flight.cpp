@@ -13,8 +13,8 @@ void transfer_part::on_part_end(completion& self, errc outcome) noexcept {
   }
 }
 
-// The caller's buffer is about to be freed, so nobody may touch it after this call, whatever that costs. The transport owns the records of
-// its parts until it completes them.
+// The caller's buffer is about to be freed, so it must not be used after this call, at any cost. The transport owns the records of its
+// parts until it completes them.
 void parts_in_flight::abandon() noexcept {
   while (!parts_.empty()) {
     transfer_part& left = parts_.pop_front();
@@ -41,7 +41,7 @@ void parts_in_flight::fail(errc why) noexcept {
   parts_.for_each([this](transfer_part& part) {
     if (part.with_transport) {
       net_.cancel(part);
-    } else {  // never started at the transport, so no completion will come
+    } else {  // never started at the transport, so its completion will not be called
       ended(&part, errc::none);
     }
   });

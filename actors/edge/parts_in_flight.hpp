@@ -1,6 +1,6 @@
 #pragma once
-/// The parts of one invocation while they are in flight, in place in the caller's buffer. `part_sender` (part_sender.hpp) and
-/// `part_receiver` are derived from this class; a config's implementation sees only those two.
+/// Keeps the parts of one invocation while they are in flight, in place in the caller's buffer. `part_sender` (part_sender.hpp) and
+/// `part_receiver` are derived from this class; a config's implementation uses only those two.
 ///
 /// A started part belongs to the transport until its completion has run: cancelling only asks for an early end, and the completion must
 /// still be awaited. Destroying an invocation with parts in flight is for teardown only.
@@ -21,13 +21,13 @@ namespace parley::actors {
 
 class parts_in_flight;
 
-/// One part: the completion that the transport calls, and the record of a part that a receiver waits for.
+/// One part: the completion that the transport calls and, at a receiver, the record of a part that is waited for.
 struct transfer_part final : runtime::completion, runtime::list_hook, runtime::frame_pool::pooled {
   explicit transfer_part(parts_in_flight& p) noexcept : completion(&on_part_end), owner(&p) {}
   static void on_part_end(completion& self, runtime::errc outcome) noexcept;
 
-  parts_in_flight* owner;       // null once nobody waits for it
-  std::span<std::byte> into{};  // for a receiver: where the part goes
+  parts_in_flight* owner;       // null once no invocation waits for it
+  std::span<std::byte> into{};  // for a receiver: the destination of the part
   std::uint64_t offset = 0;
   runtime::errc* report = nullptr;  // where the outcome is also written; may be null
   bool with_transport = false;
@@ -52,7 +52,7 @@ class parts_in_flight {
   /// Fails the invocation with `why`, unless it has failed already, and asks the transport to cancel its parts.
   [[gnu::cold]] void fail(runtime::errc why) noexcept;
   std::uint64_t in_flight() const noexcept { return in_flight_; }
-  /// The pieces of the payload, if the config is to move each piece by itself; null: it moves a contiguous payload.
+  /// The pieces of the payload, if the config must move each piece by itself; null: the payload is contiguous.
   payload_pieces* in_pieces() const noexcept { return pieces_; }
   void lies_in(payload_pieces* pieces) noexcept { pieces_ = pieces; }
   /// From now on measures how long the coroutine waits for parts.
@@ -97,7 +97,7 @@ class parts_in_flight {
     parts_in_flight& parts_;
     std::uint64_t most_;
   };
-  /// Waits in the same way, and throws if the invocation has failed.
+  /// Like `settling`, but throws if the invocation has failed.
   struct [[nodiscard]] step : settling {
     using settling::settling;
     void await_resume() const {
@@ -141,7 +141,7 @@ class parts_in_flight {
     if (settling_ != nullptr && in_flight_ <= settled_at_) std::exchange(settling_, nullptr)->wake(runtime::errc::none);
   }
   step room() noexcept { return {*this, limit_ - 1}; }
-  /// Called when the invocation has just failed. Parts may still be with the transport.
+  /// Called when the invocation has just failed. The transport may still be moving parts.
   virtual void on_failed() noexcept {}
   /// Called when the transport has not moved the part, or not all of it.
   virtual void on_part_failed(const transfer_part&) noexcept {}

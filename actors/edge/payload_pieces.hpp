@@ -1,6 +1,6 @@
 #pragma once
-/// A payload that lies in several pieces of host memory. It travels packed in the call's buffer, unless its config moves each piece from
-/// its place at the sender to its place at the receiver.
+/// A payload that lies in several pieces of host memory. The payload is sent packed, in the call's buffer, unless its config moves each
+/// piece directly from its place at the sender to its place at the receiver.
 ///
 ///     payload_pieces rows{.all = {row_0, row_1}, .packed = buffer};       // the call's buffer: as long as all pieces together
 ///     rows.like = payload_pieces::likeness::alike;                        // the receiver has said that it has the same pieces
@@ -18,7 +18,7 @@ namespace parley::actors {
 struct payload_pieces {
   std::vector<std::span<std::byte>> all{};  ///< in order; none is empty
   std::span<std::byte> packed{};
-  /// For a send: whether the receiver has said that it has the same pieces.
+  /// For a send: whether the receiver has reported that it has the same pieces.
   enum class likeness : std::uint8_t { unknown, alike, unlike } like = likeness::unknown;
   std::uint64_t packed_bytes = 0;  ///< total of all sends so far
 

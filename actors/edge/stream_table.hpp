@@ -1,12 +1,12 @@
 #pragma once
-/// The streams of one end of an edge, one for each tag. They are found by id, and visited in the order of their creation.
+/// The streams of one end of an edge, one for each tag. A stream is found by its id. Iteration is in the order of creation.
 ///
 ///     stream_table<stream> streams;
 ///     stream* known = streams.find(id);            // null for a new one
 ///     stream& made = streams.add(id);              // throws `bad_argument` past `most`
 ///     for (auto& s : streams) …                    // unique_ptr<stream>
 ///
-/// A stream lasts as long as its edge, because its invocations are numbered. So tags are for a few flows, not for numbering messages: each
+/// A stream lasts as long as its edge, because its invocations are numbered. So use tags for a few flows, not to number messages: each tag
 /// takes a few hundred bytes, and there are at most `most`.
 #include <parley/error.hpp>
 
@@ -20,7 +20,7 @@
 
 namespace parley::actors {
 
-inline constexpr std::size_t most_tags = 65'536;  ///< and one more stream, for rehearsals
+inline constexpr std::size_t most_tags = 65'536;  ///< plus one stream for rehearsals
 
 template <class Stream>
 class stream_table {
@@ -58,7 +58,7 @@ class stream_table {
   auto end() const noexcept { return all_.end(); }
 
  private:
-  static constexpr std::size_t few = 8;  // a vector of so few streams is searched as fast as the map
+  static constexpr std::size_t few = 8;  // searching a vector of this many streams is as fast as the map
   std::vector<std::unique_ptr<Stream>> all_;
   boost::unordered_flat_map<std::uint64_t, Stream*> places_;
 };

@@ -1,5 +1,6 @@
 #pragma once
-/// A part of a group's invocation that nobody has asked for yet. Meanwhile it occupies a place, and memory if its payload came with it.
+/// A part of a group's invocation that no implementation has asked for yet. Until then it takes up a place, and memory if its payload
+/// arrived with the message.
 ///
 ///     if (!kept.has_room_for(message)) return refuse();
 ///     waiting.emplace(key, unclaimed_part(std::move(message), kept));
@@ -13,7 +14,7 @@
 
 namespace parley::actors {
 
-/// The limits for all waiting parts of one group: far more than a scheme's depth and window let the other members send.
+/// The limits for all waiting parts of one group: far above the amount that depth and window allow the other members to send.
 class unclaimed_room {
  public:
   static constexpr std::uint64_t most_parts = 65'536;

@@ -1,6 +1,6 @@
 #pragma once
-/// The group's data path (rooted_group.hpp) at this participant, as an invocation (group_invocation.hpp) uses it: the members, the room for
-/// early parts, the clock, the link, and functions to call.
+/// The interface through which an invocation (group_invocation.hpp) uses the group's data path (rooted_group.hpp) at this participant: the
+/// members, the room for early parts, the clock, the link, and functions to call.
 #include <parley/actors/agreement/rows.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/edge/unclaimed_part.hpp>
@@ -26,7 +26,7 @@ class group_host {
   group_host& operator=(const group_host&) = delete;
   virtual ~group_host() = default;
 
-  /// `tell` is called with the ranks that an invocation waits for, when the invocation has so much time left.
+  /// `tell` is called when an invocation has `before` of its time left, with the ranks that the invocation waits for.
   void on_late_soon(time_ns before, std::function<void(const std::vector<rank_id>&)> tell) {
     late_soon_ns_ = before;
     late_soon_ = std::move(tell);
@@ -39,10 +39,10 @@ class group_host {
   const group_fault& fault() const noexcept { return fault_; }
 
   struct counters {
-    std::uint64_t dropped = 0;         ///< parts of an ended generation or invocation, of a stranger, or duplicates
-    std::uint64_t unjoined = 0;        ///< arrived for a generation that is not joined yet
-    std::uint64_t early_parts = 0;     ///< arrived before their invocation began
-    std::uint64_t refused = 0;         ///< from an invocation too far ahead, or without room to keep them
+    std::uint64_t dropped = 0;         ///< parts of an ended generation or invocation or of a non-member; duplicates
+    std::uint64_t unjoined = 0;        ///< parts that arrived for a generation that is not joined yet
+    std::uint64_t early_parts = 0;     ///< parts that arrived before their invocation began
+    std::uint64_t refused = 0;         ///< parts of an invocation too far ahead, or without room to keep them
     std::uint64_t contradictions = 0;  ///< stamps that contradict an earlier stamp (S1)
     std::uint64_t waited = 0;          ///< invocations that waited before they began
     std::uint64_t flow_messages = 0;
@@ -57,13 +57,13 @@ class group_host {
     in_a_row_ = members_.back() - members_.front() + 1 == members_.size();
   }
 
-  /// Gives the invocation its index, and delivers the parts that came early for it.
+  /// Gives the invocation its index, and delivers the parts that arrived early for it.
   virtual void enter(group_invocation& inv) = 0;
   /// Gives the invocation its config if it may begin now.
   virtual bool try_begin(group_invocation& inv) = 0;
-  /// The stamp that goes before each part to `to`.
+  /// The stamp that is sent with each part to `to`.
   virtual stamp stamp_of(group_invocation& inv, rank_id to) = 0;
-  /// An invocation has failed here, or this rank was told of a failure elsewhere. Tells the other members.
+  /// Called when an invocation has failed here, or a failure elsewhere was reported to this rank. Informs the other members.
   virtual void failed(group_invocation& inv) noexcept = 0;
   /// The member's place; `members_.size()` for a rank that is not a member.
   std::size_t place(rank_id rank) const noexcept {
@@ -71,7 +71,7 @@ class group_host {
   }
   bool is_peer(rank_id rank) const noexcept { return rank != services_.net.rank() && place(rank) != members_.size(); }
   runtime::noticed_at here() const noexcept { return {op_, services_.net.rank()}; }
-  /// A stamp contradicts what is known: counts it and blames its source.
+  /// Counts a stamp that contradicts an earlier one, and blames its source.
   void note_contradiction(const stamp& s, std::string_view invariant, std::string_view text) noexcept {
     ++counters_.contradictions;
     runtime::blame({invariant, text, here()}, s.source);

@@ -10,7 +10,7 @@ namespace parley::actors {
 using runtime::errc;
 
 namespace {
-// A sender sends its poison before it takes its payload back. If no poison arrives within this time, the sender has not said why.
+// A sender sends its poison before it takes its payload back. If no poison arrives within this time, the reason stays unknown.
 constexpr time_ns longest_until_reason_ns = 1'000'000'000;
 }  // namespace
 
@@ -113,7 +113,7 @@ void group_invocation::on_deadline() noexcept {
     return;
   }
   if (!waits_for_another || taken_along_->deadline_ <= ex.now()) return time_out();
-  // The other invocation ends by itself, later, and knows which rank is late.
+  // The other invocation ends on its own, later, and knows which rank is late.
   deadline_ = taken_along_->deadline_;
   if (deadline_ != runtime::never) ex.arm(deadline_timer_, deadline_);
 }
@@ -141,7 +141,7 @@ group_invocation::ticket group_invocation::receive(rank_id from, std::uint64_t o
   part& wanted = begin_part(receives_, from, offset, lane);
   wanted.into = into;
   const ticket number = wanted.number;
-  if (group_.place(from) == group_.members().size()) return number;  // no member sends it, so it times out
+  if (group_.place(from) == group_.members().size()) return number;  // no member sends it, so the receive times out
   if (auto here = waiting_parts_.extract(key_of(from, offset, lane))) {
     const auto s = read_stamp(here.mapped().message().header());
     bring(wanted, *s, std::move(here.mapped()).take());
@@ -159,7 +159,7 @@ void group_invocation::bring(part& wanted, const stamp& s, runtime::arrival&& me
   started(wanted, group_.services_.net.fetch(std::move(message), wanted.into, &wanted));
 }
 
-// S2, which each rank that gets a part checks.
+// Each rank that receives a part checks S2.
 void group_invocation::other_config(const stamp& s) noexcept {
   group_.note_contradiction(s, "S2", "all parts of an invocation are of one config");
   fail(errc::config_mismatch, s.source);
@@ -192,7 +192,7 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
     return;
   }
   if (s.total_bytes != bytes_) {  // checked before anything is written (S8)
-    // The leader's size is the one that counts for all.
+    // The leader's size is the correct size for all members.
     if (s.source == group_.leader()) {
       fail({.why = errc::bad_argument, .culprit = self(), .came_bytes = bytes_, .leader_bytes = s.total_bytes});
     } else {
@@ -213,13 +213,13 @@ void group_invocation::deliver(const stamp& s, runtime::arrival&& message) noexc
   } else if (group_.unclaimed_room_.has_room_for(message)) {
     waiting_parts_.emplace(key_of(s.source, s.offset, lane_of(s)),
                            unclaimed_part(std::move(message), group_.unclaimed_room_));
-  } else {  // nobody sends it again
+  } else {  // no rank sends it again
     ++group_.counters_.refused;
     fail(errc::full, s.source);
   }
 }
 
-// The deadline itself, if that moment has passed already.
+// Returns the deadline itself if the time for the warning has passed already.
 time_ns group_invocation::late_soon_at() const noexcept {
   const time_ns soon = deadline_ - group_.late_soon_ns_;
   return soon > group_.services_.ex.now() ? soon : deadline_;
@@ -258,7 +258,7 @@ void group_invocation::begin_timing() noexcept {
 }
 void group_invocation::end_timing() noexcept { timed_until_ns_ = group_.rows_.clock(); }
 
-// Only trials need these times, and while there are trials the clock is read anyway. The waits are unknown if trials began later.
+// Only trials need these times, and during trials the clock is read anyway. If trials began after the invocation, its waits are unknown.
 void group_invocation::begin_part_wait() noexcept {
   if (counts_waits_) part_wait_since_ns_ = group_.rows_.clock();
 }
@@ -279,8 +279,8 @@ void group_invocation::fail(const group_fault& what) noexcept {
   fault_ = what;
   runtime::timer_wheel::disarm(deadline_timer_);
   waiting_parts_.clear();  // so that their senders get their buffers back
-  // When the whole group has failed, all ranks hear of that in other ways. If this rank still sends parts, it poisons the invocation all
-  // the same: a rank that has not heard, or has not joined the generation, may keep those parts.
+  // When the whole group has failed, all ranks learn of that in another way. But if this rank still sends parts, it also poisons the
+  // invocation: a rank that does not know of the failure yet, or has not joined the generation, may keep those parts.
   const auto moving = [](const part& p) { return p.with_transport; };
   if (group_.fault().why == errc::none || sends_.find_if(moving) != nullptr) group_.failed(*this);
   if (taken_along_ != nullptr)

@@ -8,11 +8,11 @@
 ///     co_await inv.until(here);                            // all that was posted up to `here` has ended
 ///     co_await inv.settle();
 ///
-/// A part is keyed by (source, invocation, lane, offset). Lanes tell apart several messages between two ranks, such
-/// as a partial sum and the whole sum. A duplicate part is dropped. A part of another config, type or size fails
-/// the invocation on all ranks. The first failure decides: transfers in progress are cancelled and still awaited, a
-/// worker tells the leader, and the leader tells all members, so that no participant waits for data that will not
-/// come. An invocation that fails before it began has used its index, here and therefore on all ranks.
+/// A part is keyed by (source, invocation, lane, offset). Lanes distinguish several messages between two ranks, such as a partial sum and
+/// the whole sum. A duplicate part is dropped. A part of another config, type or size fails the invocation on all ranks. The first failure
+/// counts. Transfers in progress are cancelled and still awaited. A worker reports the failure to the leader, and the leader to all
+/// members, so that no participant waits for data that will not arrive. An invocation that fails before it began has used its index, here
+/// and therefore on all ranks.
 #include <parley/actors/call_type.hpp>
 #include <parley/actors/edge/unclaimed_part.hpp>
 #include <parley/actors/group/group_stamp.hpp>
@@ -41,7 +41,7 @@ class group_host;
 class rooted_group;
 using runtime::time_ns;
 
-/// The keys of parts that have arrived. There are few as a rule, and then a linear search is fastest.
+/// The keys of parts that have arrived. There are usually few, and then a linear search is fastest.
 class seen_parts {
  public:
   bool insert(std::uint64_t key) {
@@ -68,7 +68,7 @@ class group_invocation final : private runtime::list_hook {
   using ticket = std::uint64_t;
 
   group_invocation(group_host& group, std::uint64_t bytes, time_ns deadline, call_type type = call_type::any);
-  /// A rehearsal: its config is given, and its index is counted apart from calls.
+  /// A rehearsal: its config is given, and it has its own count of indices.
   group_invocation(group_host& group, std::uint64_t bytes, time_ns deadline, std::uint64_t rehearsed_digest)
       : group_invocation(group, bytes, deadline, call_type::any, rehearsed_digest) {}
   group_invocation(const group_invocation&) = delete;
@@ -121,7 +121,7 @@ class group_invocation final : private runtime::list_hook {
     ticket goal_;
     whose whose_;
   };
-  /// Waits in the same way, and throws if the invocation has failed.
+  /// Like `waiting`, but throws if the invocation has failed.
   struct [[nodiscard]] step : waiting {
     using waiting::waiting;
     void await_resume() const {
@@ -148,12 +148,12 @@ class group_invocation final : private runtime::list_hook {
   waiting settle() noexcept { return {*this, posted_}; }
 
   /// Gives up the parts that are left, because their buffers are about to be freed with their frames: the rank leaves, or a scope was torn
-  /// down. From now on nobody reads or writes those buffers.
+  /// down. From now on those buffers are neither read nor written.
   void abandon() noexcept;
   /// Fails the invocation, unless it has failed already. `culprit` is the rank that the others will name.
   void fail(runtime::errc why, rank_id culprit) noexcept { fail(group_fault{.why = why, .culprit = culprit}); }
   void fail(const group_fault& what) noexcept;
-  /// Cancels `config`, the scope of the config's coroutines, when the invocation fails, so that their other waits end too. Null: no scope.
+  /// When the invocation fails, cancels `config`, the scope of the config's coroutines, so that their other waits also end. Null: no scope.
   void ends_with_it(runtime::scope* config) noexcept {
     config_ = config;
     if (config != nullptr && fault_.why != runtime::errc::none) config->cancel(fault_.why);
@@ -167,14 +167,14 @@ class group_invocation final : private runtime::list_hook {
   const group_fault& fault() const noexcept { return fault_; }
   /// After a timeout: the ranks from which something was still missing.
   const std::vector<rank_id>& late() const noexcept { return late_; }
-  /// True if a part came that nobody asked for: the two ends cut the payload differently.
+  /// True if a part has arrived that was never requested: the two ends cut the payload differently.
   bool leftover() const noexcept { return !waiting_parts_.empty(); }
 
   std::uint64_t index() const noexcept { return index_; }
   std::uint64_t total_bytes() const noexcept { return bytes_; }
   /// The digest in the stamp.
   std::uint64_t digest() const noexcept { return digest_; }
-  /// The config that runs: `digest` differs from it if the config is compared with the default.
+  /// The config that runs. If it is compared with the default, `digest` has another value.
   std::uint64_t config() const noexcept { return compared_ ? compared_with_default(digest_) : digest_; }
   /// The stamp asks for a comparison with the default.
   void set_compared() noexcept { compared_ = true; }
@@ -182,7 +182,7 @@ class group_invocation final : private runtime::list_hook {
   /// Only the time from `begin_timing` on, until `end_timing` if that is called, counts as the config's time.
   void begin_timing() noexcept;
   void end_timing() noexcept;
-  /// Enclose the leader's wait between collecting and returning, which is not the config's time either.
+  /// These two enclose the leader's wait between collecting and returning, which also does not count as the config's time.
   void begin_waiting() noexcept;
   void end_waiting() noexcept;
   /// The counted time until `ended_ns`, without waits for parts; 0: not known.
@@ -193,7 +193,7 @@ class group_invocation final : private runtime::list_hook {
   tuning::row_status status() const noexcept;
   bool begun() const noexcept { return digest_ != 0; }
   bool rehearsal() const noexcept { return rehearsal_; }
-  /// True if the leader has said that this invocation failed, so that the leader need not be told.
+  /// True if the leader has reported that this invocation failed, so that this rank need not report the failure to the leader.
   bool told_by_leader() const noexcept { return told_by_leader_; }
   /// The flags of the leader's stamp, for example whether this is a trial. The leader knows them from the beginning.
   std::optional<stamp_flags> flags() const noexcept { return flags_; }
@@ -209,7 +209,7 @@ class group_invocation final : private runtime::list_hook {
   struct part final : runtime::completion, runtime::list_hook, runtime::frame_pool::pooled {
     explicit part(group_invocation& inv) noexcept : completion(&on_part_end), owner(&inv) {}
     static void on_part_end(completion& self, runtime::errc outcome) noexcept;
-    group_invocation* owner;      // null once nobody waits for it
+    group_invocation* owner;      // null once no invocation waits for it
     std::span<std::byte> into{};  // for a part that is received
     std::uint64_t offset = 0;
     ticket number = 0;
@@ -227,14 +227,15 @@ class group_invocation final : private runtime::list_hook {
   part& begin_part(runtime::intrusive_list<part>& in, rank_id peer, std::uint64_t offset, std::uint32_t lane);
   void started(part& p, runtime::errc outcome) noexcept;
   void ended(part& p, runtime::errc outcome) noexcept;
-  /// The sender has taken its payload back. Waits for the sender's poison, which says why and may still be in flight.
+  /// Called when the sender has taken its payload back. Waits for the sender's poison, which has the reason and may still be in flight.
   void await_reason(part& p) noexcept;
   void bring(part& wanted, const stamp& s, runtime::arrival&& message) noexcept;
   void deliver(const stamp& s, runtime::arrival&& message) noexcept;
   void on_deadline() noexcept;
   void time_out() noexcept;
   time_ns late_soon_at() const noexcept;
-  /// The ranks whose parts are missing, or else those that have not taken this rank's parts, or else the leader.
+  /// The ranks from which parts are missing; if there are none, the ranks that have not received this rank's parts; if there are none, the
+  /// leader.
   std::vector<rank_id> waited_for();
   void wake_if_reached() noexcept;
   std::uint64_t key_of(rank_id source, std::uint64_t offset, std::uint64_t lane) const noexcept;
@@ -274,7 +275,7 @@ class group_invocation final : private runtime::list_hook {
     sends_.for_each(visit);
     receives_.for_each(visit);
   }
-  std::map<std::uint64_t, unclaimed_part> waiting_parts_;  // parts that nobody has asked for yet, by `key_of`
+  std::map<std::uint64_t, unclaimed_part> waiting_parts_;  // parts that were not requested yet, by `key_of`
   seen_parts seen_;                                        // by `key_of`
   time_ns deadline_;
   runtime::timer_of<&group_invocation::on_deadline> deadline_timer_;

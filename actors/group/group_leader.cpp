@@ -12,10 +12,10 @@ using runtime::errc;
 
 namespace {
 constexpr std::uint64_t most_at_once = 512;  // invocations that run here at the same time
-// So many ended invocations are remembered, so that a late part or report of another config is noticed. More than a window.
+// This many ended invocations are remembered, so that a late part or report of another config is noticed. It is more than a window.
 constexpr std::uint64_t most_remembered = 128;
 
-// Only these outcomes blame the config. A group's invocation also ends for a mistake of one of its members.
+// Only these outcomes blame the config. A mistake of one of its members also ends a group's invocation.
 bool is_of_config(errc outcome) noexcept { return outcome == errc::config_failed || outcome == errc::config_mismatch; }
 }  // namespace
 
@@ -27,7 +27,7 @@ group_leader::group_leader(services& s, const op_declaration& op, std::uint64_t 
       window_{.invocations = std::min(window.invocations, farthest_ahead), .bytes = window.bytes} {
   foreseen_.drop_below(s.first_invocation);
   unmatched_.drop_below(s.first_invocation);
-  // Rows are not missing either while this rank itself has not ended the invocation.
+  // As long as this rank itself has not ended the invocation, no rows are missing.
   assigned_.ask_begun([this](std::uint32_t, std::uint64_t invocation) {
     return have_begun(invocation + 1) && invocation < ended_below();
   });
@@ -50,7 +50,7 @@ void group_leader::on_flow(rank_id from, const matched& m) {
                                std::to_string(m.ran_invocation));
   }
   begin_all();
-  if (slowest() > before && room_question_.is_set()) room_question_.begin(services_);  // the slowest goes on
+  if (slowest() > before && room_question_.is_set()) room_question_.begin(services_);  // the slowest makes progress
 }
 
 std::uint64_t group_leader::slowest() const noexcept {
@@ -115,16 +115,16 @@ bool group_leader::try_begin(group_invocation& inv) {
   return true;
 }
 
-// True for every config that is not in force yet, also during its warm-up, so that no caller gets data that nobody has compared.
+// True for every config that is not in force yet, also during its warm-up, so that no caller gets data that was not compared.
 bool group_leader::is_compared(const assignment::choice& c, std::uint64_t bytes) const noexcept {
   if (!comparing_ || c.digest == default_digest_) return false;
   const search* const its = assigned_.find(bytes);
   return its != nullptr && !its->is_decided() && c.digest != its->chosen().digest;
 }
 
-// In order, so that "the one before" means the same to the assignment as to the participants.
+// Assigns in order, so that "the one before" means the same to the assignment and to the participants.
 void group_leader::assign_through(std::uint64_t invocation) {
-  // Skips invocations that failed before the log had a place for them: nobody asks for their config any more.
+  // Skips invocations that failed before the log had a place for them: their configs are no longer needed.
   const std::uint64_t over = std::min(ended_below(), invocation + 1);
   while (log_.unwritten() < over) {
     log_.drop_below(log_.unwritten());
@@ -149,8 +149,8 @@ stamp group_leader::stamp_of(group_invocation& inv, rank_id to) {
   if (std::find(known.begin(), known.end(), to) == known.end()) known.push_back(to);
   if (inv.rehearsal()) return s;
   const std::uint64_t n = inv.index();
-  // When one of very many waiting calls fails, the log has no place yet for the config d calls later. The others learn of the failure now,
-  // and of that config when the later call begins.
+  // When one of very many waiting calls fails, the log may have no place yet for the config of the call d calls later. The stamp then
+  // reports only the failure. The members learn that config when the later call begins.
   if (!inv.begun() && !log_.has_place(n + log_.depth())) {
     untold_below_ = std::max(untold_below_, n + log_.depth() + 1);
     return s;
@@ -169,7 +169,7 @@ void group_leader::heard(const stamp& s, std::uint64_t invocation, group_invocat
     contradicted(s, "S2", "a worker runs what the leader assigned", active);
   if (!has(s.flags, stamp_flags::poison) || active != nullptr || invocation >= calls_.next) return;
   blame_assigned(invocation, poison_of(s));
-  // This rank has ended the invocation, but others may still wait for what this worker was to pass on.
+  // This rank has ended the invocation, but other members may still wait for data that this worker should have passed on.
   stamp told = s;
   told.source = leader_;
   told.next_digest = 0;
@@ -227,7 +227,7 @@ void group_leader::end(group_invocation& inv) {
       row.status = late ? late_row : static_cast<std::uint8_t>(inv.status());
       rows_.add(row);
     } else {
-      assigned_.withdraw(0, inv.index());  // a caller who gave up says nothing about the config
+      assigned_.withdraw(0, inv.index());  // if the caller gave up, the config is not to blame
     }
   }
   if (has(flags, stamp_flags::flush)) rows_.flush(0, inv.index());

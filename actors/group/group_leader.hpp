@@ -7,9 +7,9 @@
 ///     …
 ///     group.end(inv);                           // members that got no part of it get its stamp now
 ///
-/// The config of i + d is sent with the return of i, before the leader knows the size of i + d. So the leader guesses the key from the
-/// sizes that followed the present size before. If the guess was wrong, the invocation runs the assigned config, which is safe. But it is
-/// no trial, because its time would count for the wrong key: the trial is withdrawn and made again later.
+/// The config of i + d is sent with the return of i, before the leader knows the size of i + d. So the leader guesses the key of i + d from
+/// sizes that have followed the present size earlier. If the guess was wrong, the invocation runs the assigned config, which is safe. But
+/// the invocation is no trial, because its time would count for the wrong key: the trial is withdrawn and made again later.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/look_ahead.hpp>
 #include <parley/actors/edge/edge_sender.hpp>
@@ -21,9 +21,9 @@
 
 namespace parley::actors {
 
-/// How the leader is kept from getting too far ahead of slow workers.
+/// Keeps the leader from getting too far ahead of slow workers.
 enum class back_pressure : std::uint8_t {
-  contributions,  ///< it needs a contribution of each worker anyway
+  contributions,  ///< the leader needs a contribution of each worker anyway
   window,         ///< as on an edge, a window limits the invocations that workers have not begun
 };
 
@@ -34,7 +34,7 @@ class group_leader final : public rooted_group {
 
   void end(group_invocation& inv) override;
   bool settled() override;
-  /// While candidates are tried, they are compared with the default (`group_invocation::compared`).
+  /// From now on candidates are compared with the default while they are tried (`group_invocation::compared`).
   void compare_trials() noexcept { comparing_ = true; }
   /// The assignments so far, for tests.
   const ahead_writer& log() const noexcept { return log_; }
@@ -54,10 +54,10 @@ class group_leader final : public rooted_group {
   bool has_room(const group_invocation& inv, std::uint64_t least) const noexcept;
   std::uint64_t slowest() const noexcept;
   void note_progress(rank_id worker, std::uint64_t begun) noexcept;
-  /// The invocation is no trial after all. No member has been told that it is one.
+  /// The invocation is no trial after all. No member knows yet that it was one.
   void withdraw(std::uint64_t invocation);
-  /// Quarantines the config that was assigned to that invocation, if the fault is the
-  /// config's. This rank may have ended the invocation already.
+  /// Quarantines the config that was assigned to that invocation, if the config is to blame for the fault. This rank may have ended the
+  /// invocation already.
   void blame_assigned(std::uint64_t invocation, const group_fault& fault);
   /// True if all workers have begun the invocations below `below`. Asks those that have not.
   bool have_begun(std::uint64_t below);
@@ -68,7 +68,7 @@ class group_leader final : public rooted_group {
   ahead_writer log_;
   size_history sizes_;
   invocation_log<foreseen> foreseen_;
-  invocation_log<std::uint64_t> unmatched_;  // sizes of the invocations that some worker has not begun
+  invocation_log<std::uint64_t> unmatched_;  // sizes of the invocations that at least one worker has not begun
   std::vector<std::uint64_t> begun_;         // per member: how many invocations it has begun
   back_pressure pressure_;
   window_limits window_;

@@ -1,5 +1,5 @@
 #pragma once
-/// A group's stamp also carries its lane, the type of its call and, in a poison, which rank failed and how.
+/// The additional fields of a group's stamp: its lane, the type of its call and, in a poison, which rank failed and how.
 #include <parley/actors/call_type.hpp>
 #include <parley/actors/stamp.hpp>
 #include <parley/error.hpp>
@@ -8,18 +8,18 @@
 
 namespace parley::actors {
 
-/// Why an invocation failed, and which rank caused it. For a `declaration_mismatch`: the type that the culprit called with, and the type
-/// that the rank that noticed it expected.
+/// Why an invocation failed, and which rank caused it. For a `declaration_mismatch`: the culprit's type, and the type expected by the rank
+/// that noticed the mismatch.
 struct group_fault {
   runtime::errc why = runtime::errc::none;
   rank_id culprit = 0;
   call_type came = call_type::any;
   call_type expected = call_type::any;
   static constexpr std::uint64_t no_size = ~std::uint64_t{0};
-  /// For a `bad_argument`: the size that the culprit called with; `no_size`: the size was not what was wrong. The leader never tells the
-  /// others its own size here.
+  /// For a `bad_argument`: the size of the culprit's call; `no_size`: the error is not about a size. The leader never sends its own size in
+  /// this field.
   std::uint64_t came_bytes = no_size;
-  std::uint64_t leader_bytes = no_size;  ///< the leader's size, on a worker that saw it; it is not sent on
+  std::uint64_t leader_bytes = no_size;  ///< the leader's size, on a worker that knows it; it is not passed on
 };
 
 /// The fault as an invocation of another group reports it. No config of that group is to blame, and its calls have other sizes.
@@ -30,7 +30,7 @@ constexpr group_fault seen_from_elsewhere(group_fault what) noexcept {
   return what;
 }
 
-/// Lanes tell apart several messages that pass between two ranks in one invocation.
+/// Lanes distinguish several messages between two ranks in one invocation.
 inline constexpr std::uint32_t group_lanes = 8192;
 static_assert(group_lanes == std::uint32_t{1} << (32 - call_type_tag_bits), "lane and type share a stamp's tag");
 

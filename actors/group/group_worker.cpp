@@ -47,7 +47,7 @@ stamp group_worker::stamp_of(group_invocation& inv, rank_id to) {
   if (to == leader_) {
     told_ = std::max(told_, inv.index() + 1);
     untold_bytes_ = 0;
-  } else if (depth_ != 0) {  // another worker may learn it from this stamp first
+  } else if (depth_ != 0) {  // its receiver may learn that config from this stamp first
     s.next_digest = learned_.config_of(inv.index() + depth_).value_or(0);
   }
   return s;

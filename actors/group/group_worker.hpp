@@ -1,5 +1,5 @@
 #pragma once
-/// A worker's half of a group: it learns from the leader's stamps which configs to run, and runs nothing else.
+/// A worker's half of a group. The worker runs only configs that it has learned from the leader's stamps.
 ///
 ///     group_worker group(services, declaration, generation, depth);
 ///     group_invocation inv(group, bytes, deadline);
@@ -7,8 +7,8 @@
 ///     …
 ///     group.end(inv);
 ///
-/// The wait for the stamp of n - d is the op's own data dependence: up to d invocations may be in flight before a worker waits. This rank's
-/// stamps carry the digest that it runs, so that every rank that gets a part can check S2.
+/// The wait for the stamp of n - d follows from the op's own data dependence: up to d invocations may be in flight before a worker waits.
+/// This rank's stamps carry the digest that it runs, so that every rank that receives a part can check S2.
 #include <parley/actors/agreement/look_ahead.hpp>
 #include <parley/actors/group/rooted_group.hpp>
 
@@ -22,7 +22,7 @@ class group_worker final : public rooted_group {
 
   void end(group_invocation& inv) override;
   bool settled() override;
-  /// Test switch: runs c0 whatever the stamps say, which breaks S2. The tests must notice.
+  /// Test switch: always runs c0, even if the stamps have another config, which breaks S2. The tests must notice that.
   void ignore_stamps() noexcept { ignores_stamps_ = true; }
 
  private:
@@ -36,8 +36,8 @@ class group_worker final : public rooted_group {
 
   std::uint64_t depth_;
   ahead_reader learned_;
-  invocation_log<wire_row> ended_rows_;  // of ended invocations whose stamp has not come yet
-  std::uint64_t returned_;               // all stamps of the leader are of invocations below it
+  invocation_log<wire_row> ended_rows_;  // of ended invocations that have no stamp yet
+  std::uint64_t returned_;               // the leader's stamps so far are for invocations below this one
   std::uint64_t told_;                   // invocations that the leader knows have begun here
   std::uint64_t untold_bytes_ = 0;
   bool ignores_stamps_ = false;

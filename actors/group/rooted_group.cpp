@@ -75,8 +75,8 @@ unclaimed_part rooted_group::take_early(stream& s, std::uint32_t place) noexcept
   return taken;
 }
 
-// True if early messages include the poison of an invocation. Parts that the poison has overtaken are dropped: this rank may never begin
-// that invocation, so nothing else would release them.
+// True if early messages include the poison of an invocation. Parts that the poison has overtaken are dropped. This rank may never begin
+// that invocation, and then nothing else would release these parts.
 bool rooted_group::is_poisoned(stream& s, std::uint64_t invocation) noexcept {
   for (std::uint32_t i = 0; s.early_poisons != 0 && i < s.early.size(); ++i) {
     const auto early = read_stamp(s.early[i].message().header());
@@ -88,7 +88,7 @@ bool rooted_group::is_poisoned(stream& s, std::uint64_t invocation) noexcept {
 void rooted_group::on_data(const stamp& s, runtime::arrival&& message) noexcept {
   if (!is_peer(s.source) || s.generation != generation()) [[unlikely]]  // S5
     return keep_unjoined(s, std::move(message));
-  if (fault_.why != errc::none) {  // nobody will ask for this part, and its sender may wait until it is dropped
+  if (fault_.why != errc::none) {  // no receive will take this part, and its sender may wait until the part is dropped
     ++counters_.dropped;
     return;
   }
@@ -197,7 +197,7 @@ void rooted_group::send_stamp(group_invocation& inv, rank_id to) noexcept {
 void rooted_group::send_poison(group_invocation& inv, rank_id to) noexcept {
   stamp s = stamp_of(inv, to);
   write_poison(inv.fault_, s);
-  // If two workers have different sizes, neither knows which size the leader has, so the leader is told both.
+  // If two workers have different sizes, neither knows the leader's size. So the poison to the leader also carries this rank's own size.
   if (to == leader_ && inv.fault_.came_bytes != group_fault::no_size) s.next_digest = inv.bytes_ + 1;
   // If the peer is gone, the message may be lost.
   static_cast<void>(services_.net.send(to, runtime::link::channel::data, bytes_of(s), {}, nullptr));

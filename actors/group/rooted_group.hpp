@@ -1,5 +1,5 @@
 #pragma once
-/// The data path of a group with a leader, at one participant: which invocation a part belongs to, and what happens to early parts.
+/// The data path of a group with a leader, at one participant. It delivers each part to its invocation, and keeps early parts.
 /// group_leader.hpp has the leader's half, group_worker.hpp a worker's half, group_invocation.hpp one invocation.
 ///
 ///     op_declaration op = declare_group("gradients", {{0, "leader"}, {1, "worker"}, {2, "worker"}}, 2, "f32");
@@ -8,7 +8,7 @@
 ///
 /// Parts of an ended generation or invocation are dropped and counted (S5, S8). Parts of a later invocation, or of a generation that is not
 /// joined here yet, wait. The scheme bounds the parts of later invocations: a worker starts invocation n only with the stamp of n - d, and
-/// the leader keeps to the window of the workers that send it nothing.
+/// the leader respects the window of each worker that sends it no data.
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/edge/unclaimed_part.hpp>
 #include <parley/actors/generations.hpp>
@@ -33,24 +33,24 @@ op_declaration declare_group(std::string name, std::vector<op_participant> parti
 
 class rooted_group : public data_sink, public group_host {
  public:
-  /// How far ahead of this rank the invocation of a part may be. No depth or window is larger.
+  /// The invocation of a part may be this far ahead of this rank. No depth or window is larger.
   static constexpr std::uint64_t farthest_ahead = 1024;
 
   ~rooted_group() override;
 
   void on_data(const stamp& s, runtime::arrival&& message) noexcept final;
-  /// Ends all current and later invocations. `culprit` is the rank that died or declared something else.
+  /// Ends all current and later invocations. `culprit` is the rank that died or declared the op differently.
   void fail(runtime::errc why, rank_id culprit) noexcept;
-  /// Stops receiving for good: an end of the next generation replaces this one. Returns the data that came for that generation.
+  /// Stops receiving for good: an end of the next generation replaces this one. Returns the data that arrived for that generation.
   std::vector<runtime::arrival> retire() noexcept;
   /// True if data for the next generation was lost because there was no room for it.
   bool has_lost_unjoined() const noexcept { return lost_unjoined_; }
-  /// `tell` is called when more parts of later invocations have come than are kept. The data is lost, so the op cannot go on.
+  /// `tell` is called when more parts of later invocations arrive than this rank may keep. The data is lost, so the op cannot continue.
   void on_overflow(std::function<void()> tell) { overflow_ = std::move(tell); }
-  /// An invocation has run, successfully or not. Its parts have ended, and nothing of it may be used any more.
+  /// Called when an invocation has run, successfully or not. Its parts have ended, and nothing of it may be used any more.
   virtual void end(group_invocation& inv) = 0;
-  /// True if this rank may leave: all workers have begun the leader's invocations (the leader asks those that have not), or a worker has
-  /// the leader's stamp of its last invocation.
+  /// True if this rank may leave. On the leader: all workers have begun the leader's invocations (the leader asks the workers that have
+  /// not). On a worker: the worker has the leader's stamp of its last invocation.
   virtual bool settled() = 0;
 
   /// Adds the invocations in progress to `all`. `of` has what these entries share.
@@ -72,17 +72,17 @@ class rooted_group : public data_sink, public group_host {
   void begin_all() noexcept;
   void send_poison(group_invocation& inv, rank_id to) noexcept;
   void send_stamp(group_invocation& inv, rank_id to) noexcept;
-  /// When the time that counts has ended: now, unless `end_timing` was called.
+  /// The end of the time that counts: now, or when `end_timing` was called.
   time_ns ended_at(const group_invocation& inv) noexcept;
   stamp plain_stamp(const group_invocation& inv) const noexcept;
   void record(const group_invocation& inv, time_ns ended_ns) noexcept;
-  /// Takes it off the list of running invocations. Returns the index below which all invocations have ended here.
+  /// Removes the invocation from the list of running invocations. Returns the index below which all invocations have ended here.
   std::uint64_t leave(group_invocation& inv) noexcept;
   std::uint64_t ended_below() const noexcept;
   void set_digest(group_invocation& inv, std::uint64_t digest) noexcept;
   void set_flags(group_invocation& inv, stamp_flags flags) noexcept { inv.flags_ = flags; }
   static auto& addressed(group_invocation& inv) noexcept { return inv.addressed_; }
-  /// A stamp contradicts what is known: counts it, blames its source, and fails the invocation if that still runs.
+  /// Counts a stamp that contradicts an earlier one, blames its source, and fails the invocation if it is still running.
   void contradicted(const stamp& s, std::string_view invariant, std::string_view text,
                     group_invocation* active) noexcept;
 

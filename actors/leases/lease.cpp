@@ -8,7 +8,7 @@ namespace parley::actors {
 using runtime::invariant;
 
 lease lease_log::assigned(std::uint64_t invocation) const noexcept {
-  // The latest entry that covers the invocation counts. In the steady state that is the last one.
+  // The latest entry that covers the invocation counts, usually the last one.
   for (auto e = entries_.rbegin(); e != entries_.rend(); ++e) {
     if (e->what == lease_entry::kind::aborted || invocation < e->from) continue;
     std::uint64_t place = invocation - e->from;
@@ -73,7 +73,7 @@ lease_answer lease_reader::on_prepare(const lease_letter& l, std::uint64_t margi
   const auto merged = log_.merge(l.after, l.entries);
   if (merged == lease_log::merge_result::contradiction) return say(lease_answer::kind::contradiction);
   if (log_.size() >= l.campaign) return say(lease_answer::kind::known);  // resolved already
-  if (gate_ && gate_->campaign == l.campaign) return repeated();         // S7: the same k, however often it is asked
+  if (gate_ && gate_->campaign == l.campaign) return repeated();         // S7: the same k for each repetition
   if (l.campaign != log_.size() + 1) {
     lease_answer a = say(lease_answer::kind::refuse);
     a.campaign = l.campaign;
@@ -130,7 +130,7 @@ bool lease_writer::all_promised() const noexcept {
 lease_writer::heard lease_writer::on_answer(std::size_t participant, const lease_answer& a) {
   if (a.generation != generation_) return heard::noted;
   reader& h = readers_[participant];
-  if (a.known > log_.size()) return heard::broken;  // the participant acknowledges what was never written
+  if (a.known > log_.size()) return heard::broken;  // the participant acknowledges entries that were never written
   h.known = std::max(h.known, static_cast<std::size_t>(a.known));
   const bool of_now = preparing_ && a.campaign == campaign();
   switch (a.what) {

@@ -1,6 +1,6 @@
 #pragma once
-/// Leases and gates (docs/protocol.md, State and guards): how ops whose messages carry no header of ours agree on a change of
-/// config. Pure state, one set per op and tuning key: it sends nothing, waits for nothing and knows no clock.
+/// Leases and gates (docs/protocol.md, State and guards): with them, ops without headers of parley agree on a change of config. Pure state,
+/// one set per op and tuning key: it sends nothing, waits for nothing and knows no clock.
 ///
 ///     lease_writer w(generation, c0, participants);        // on the leader: the only one who appends to the log
 ///     w.prepare();                                         // campaign c = length of the log + 1
@@ -9,9 +9,9 @@
 ///     reader.on_schedule(w.letter_to(0));                  // lifts the gate
 ///     if (reader.may_start()) run(reader.start().digest);
 ///
-/// Handlers are idempotent, so letters may be lost, repeated or late. Every letter carries the part
-/// of the log that its receiver has not acknowledged, so a later letter repairs a lost one. A letter
-/// of another generation, with a gap, or one that contradicts what is known, changes nothing (S5).
+/// Handlers are idempotent, so letters may be lost, repeated or late. Every letter carries the part of the log that its receiver has not
+/// acknowledged, so a later letter repairs a lost one. A letter changes nothing if it is of another generation, has a gap, or contradicts
+/// an earlier one (S5).
 #include <parley/runtime/invariant.hpp>
 #include <parley/runtime/wire/wire.hpp>
 
@@ -30,15 +30,15 @@ struct lease_segment {
   friend bool operator==(const lease_segment&, const lease_segment&) = default;
 };
 
-/// The result of one campaign. A scheduled entry covers all invocations from `from` on: first its segments, then `tail`, without end.
-/// Trials have the previous config as their tail, so they end even if no message arrives (a dead-man's switch).
+/// The result of one campaign. A scheduled entry covers all invocations from `from` on: first its segments, then `tail`, without end. An
+/// entry with trials has the previous config as its tail, so the trials end even if no message arrives (a dead-man's switch).
 struct lease_entry {
   enum class kind : std::uint8_t { scheduled, aborted, last = aborted };
   kind what = kind::aborted;
   std::uint64_t from = 0;
   std::vector<lease_segment> segments;
   std::uint64_t tail = 0;
-  std::uint64_t round = 0;  ///< the round of rehearsals that all members make before invocation `from`; 0: none
+  std::uint64_t round = 0;  ///< round of rehearsals that all members make before invocation `from`; 0: none
   PARLEY_FIELDS(what, from, segments, tail, round)
   friend bool operator==(const lease_entry&, const lease_entry&) = default;
 };
@@ -51,7 +51,7 @@ struct lease {
   part of = part::steady;
 };
 
-/// The append-only assignment, invocation -> config (S1). The default runs where no entry covers an invocation.
+/// The append-only assignment, invocation -> config (S1). An invocation that no entry covers runs the default.
 class lease_log {
  public:
   explicit lease_log(std::uint64_t default_digest) noexcept : default_digest_(default_digest) {}
@@ -72,7 +72,7 @@ class lease_log {
   std::vector<lease_entry> entries_;
 };
 
-/// The low bits of a generation count, so that consecutive generations of one op can be told apart and ordered.
+/// The low bits of a generation, which count the generations of one op, so that they can be distinguished and ordered.
 inline constexpr std::uint64_t generation_counter = 0xffff;
 constexpr std::uint64_t generation_after(std::uint64_t g) noexcept {
   return (g & ~generation_counter) | ((g + 1) & generation_counter);
@@ -95,12 +95,12 @@ struct lease_letter {
 /// The reader's answer to a letter.
 struct lease_answer {
   enum class kind : std::uint8_t {
-    none,            ///< no answer: the letter changes nothing and asks nothing
+    none,            ///< no answer: the letter changes nothing and needs no reply
     promise,         ///< no invocation >= `from` starts here without a lease of `campaign`
     refuse,          ///< this rank cannot join the campaign
     known,           ///< the log has arrived, up to `known`
     new_generation,  ///< a later generation has begun: this one ends
-    contradiction,   ///< the writer contradicts what it said before (S1): it cannot be trusted any more
+    contradiction,   ///< the writer contradicts an earlier letter (S1): it cannot be trusted any more
   };
   kind what = kind::none;
   std::uint64_t generation = 0;
@@ -121,10 +121,10 @@ class lease_reader {
   /// Begins the next invocation. Throws `invariant_broken` if it may not start.
   lease start();
 
-  /// `margin`: how many more invocations may start before the schedule has to be here.
+  /// `margin`: how many more invocations may start before the schedule must have arrived.
   lease_answer on_prepare(const lease_letter& l, std::uint64_t margin);
   lease_answer on_schedule(const lease_letter& l);
-  /// The promise that is not resolved yet, to send it again; if there is none, how much of the log is known.
+  /// The unresolved promise, to be sent again; if there is none, the known length of the log.
   lease_answer repeated() const noexcept;
 
   struct gate {
@@ -146,8 +146,8 @@ class lease_reader {
   runtime::noticed_at here_;
 };
 
-/// The leader's side: the only writer of the log. The op holds it. If the log is lost all the same, the generation ends, and the next one
-/// begins with an empty log: no number is used twice inside one generation.
+/// The leader's side: the only writer of the log. The op holds it. If the log is lost, the generation ends, and the next generation begins
+/// with an empty log, so that no number is used twice in one generation.
 class lease_writer {
  public:
   lease_writer(std::uint64_t generation, std::uint64_t default_digest, std::size_t participants,
@@ -158,15 +158,15 @@ class lease_writer {
   void prepare();
   /// Allowed only while the campaign's entry does not exist.
   void abort();
-  /// Appends the entry, which later letters carry. Allowed only once all have promised.
-  /// Returns k, the largest promise: the entry holds from invocation k on.
+  /// Appends the entry, which later letters carry. Allowed only once all have promised. Returns k, the largest promise: the entry applies
+  /// from invocation k on.
   std::uint64_t schedule(std::vector<lease_segment> segments, std::uint64_t tail, std::uint64_t round = 0);
 
   enum class heard : std::uint8_t {
     noted,     ///< nothing to do
     complete,  ///< that was the last promise
     refused,   ///< the campaign has to be aborted
-    broken,    ///< the promise has changed (S7), or the answer is impossible: this participant cannot be trusted
+    broken,    ///< the promise has changed (S7) or the answer is impossible: do not trust this participant
   };
   heard on_answer(std::size_t participant, const lease_answer& a);
   /// The letter that this participant still needs. It stays the same until an answer changes it.

@@ -14,7 +14,7 @@ namespace {
 constexpr time_ns shortest_pause_ns = 2'000'000;
 constexpr time_ns longest_first_pause_ns = 50'000'000;
 constexpr time_ns promise_limit_ns = 2'000'000'000;
-// Longer than the participants' own limit, so that the participant that failed can say so.
+// Longer than the participants' own limit, so that a participant that failed can report its failure first.
 constexpr time_ns rehearsal_limit_ns = 8'000'000'000;
 constexpr time_ns look_again_ns = 1'000'000'000;
 constexpr std::size_t connection_attempts = 2;
@@ -74,19 +74,19 @@ runtime::task<> lease_coordinator::coordinate(actor& self, lease_coordinator& c)
       c.failed(runtime::describe(std::current_exception()));
     }
     try {
-      c.send_due();  // in any case: members may wait for a message that was lost
+      c.send_due();  // also after an exception: members may wait for a message that was lost
     } catch (...) {
       c.failed(runtime::describe(std::current_exception()));
     }
   }
 }
 
-// A step that throws may throw again for a while, and no call may wait for that. So
-// campaigns in preparation are aborted for all sizes, which lifts their gates.
+// A step that throws may throw again for a while, and calls must not wait that long. So campaigns in preparation are aborted for all sizes,
+// which lifts their gates.
 void lease_coordinator::failed(const runtime::error& what) noexcept {
   try {
     pause_or_give_up(what);
-  } catch (...) {  // for example without memory; the calls go on in any case
+  } catch (...) {  // for example out of memory; the calls do not depend on this
     resume_at_ns_ = runtime::never;
   }
 }
@@ -129,12 +129,12 @@ void lease_coordinator::advance() {
   for (auto& k : keys_) advance(*k);
 }
 
-// Compares the decision with the log. Every step follows from the difference.
+// Compares the decision with the log, and makes the next step that brings the log closer to the decision.
 void lease_coordinator::advance(key_state& k) {
   const time_ns now = services_.ex.now();
   const search& c = state_.assigned->open_key(k.bytes, now);
   if (k.writer.preparing()) {
-    // Members that have not promised yet are asked for no margin: every call in it would fail.
+    // Asks members that have not promised yet for a promise without margin, because every call in the margin would fail.
     k.at_once = k.at_once || schedules_what_failed(k, c);
     if (k.writer.all_promised()) schedule(k);
     return;
@@ -156,7 +156,7 @@ void lease_coordinator::advance(key_state& k) {
   }
   const bool trying = c.where() == search::stage::trying;
   const bool decided = c.where() == search::stage::decided && c.chosen().digest != k.writer.log().tail();
-  // S3: the members have not yet run together what a results file remembers.
+  // S3: the members have not yet run the config of a results file together.
   const bool ran = c.chosen().digest == state_.declaration.default_digest || k.rehearsed.count(c.chosen().digest) != 0;
   if (decided && (ran || path_ == trial_path::leased)) return prepare(k, purpose::decision);
   if (somebody_leaves()) return;
@@ -165,7 +165,7 @@ void lease_coordinator::advance(key_state& k) {
   if ((trying || decided || !k.aside.empty()) && (round_.of == nullptr || is_in_the_way(k))) rehearse_next(k, c);
 }
 
-// N4, if trials cost the user's calls something: the whole schedule is bought at once, so it must be affordable before.
+// Checks N4 if trials delay the user's calls: the whole schedule is paid for at once, so the budget must cover it.
 bool lease_coordinator::may_try(const search& c) const noexcept {
   const auto trials = static_cast<double>(c.run() != nullptr ? c.run()->plan().left_in_round() : 0);
   const double each_ns = path_ == trial_path::leased ? c.fastest_default_ns() / 2 : c.fastest_default_ns();
@@ -199,7 +199,8 @@ void lease_coordinator::connect_anew() {
                  [](std::byte b) { return static_cast<std::uint8_t>(b); });
 }
 
-// Comparisons have a separate round before the first timed one. A config with wrong results is out by then, whichever rank finds it.
+// Comparisons have a separate round before the first timed one, so that a config with wrong results on any rank is excluded before it is
+// timed.
 std::vector<rehearsal_run> lease_coordinator::comparisons(key_state& k, const search& c) {
   std::vector<rehearsal_run> runs;
   const auto& candidates = state_.assigned->candidates();
@@ -281,7 +282,7 @@ void lease_coordinator::on(received<rehearsed>& m) {
 }
 
 // A member that fails leaves the communicator, and then others fail, in the same run or a later one. So the earliest failure is to blame,
-// whichever is heard of first. Members that may have failed before it are asked at once.
+// even if a later one is reported first. Members that may have failed earlier are asked at once.
 void lease_coordinator::note_failure(std::size_t participant, const rehearsed& m) {
   round_.failed[participant] = true;
   if (!round_.failure) {
@@ -293,7 +294,7 @@ void lease_coordinator::note_failure(std::size_t participant, const rehearsed& m
     }
   }
   const auto is_earlier = [](const rehearsed& a, const rehearsed& b) {
-    // In one run, a member that failed is to blame, not one that waited there.
+    // If several members report the same run, a member that failed is to blame, not a member that waited in it.
     return a.at < b.at || (a.at == b.at && a.what == rehearsed::kind::failed && b.what == rehearsed::kind::late);
   };
   if (!round_.failure || is_earlier(m, round_.failure->second)) round_.failure.emplace(participant, m);
@@ -327,14 +328,14 @@ bool lease_coordinator::is_waited_for() const noexcept {
   return !between_calls() || !all(round_.holding) || all(round_.begun);
 }
 
-// True if the round in progress may be dropped for `of`. The round waits for a call of its own size, and there may be no more such calls,
-// so another size does not wait for it. Members drop the round that they hold when they hear of the next one.
+// True if the round in progress may be dropped for `of`. The round waits for a call of its own size. There may be no more such calls, so
+// another size does not wait for the round. Members drop the round that they hold when they receive the next one.
 bool lease_coordinator::is_in_the_way(const key_state& of) const noexcept {
   const bool begun = std::find(round_.begun.begin(), round_.begun.end(), true) != round_.begun.end();
   return round_.of != &of && round_.scheduled && !begun && services_.ex.now() - round_.began_ns >= look_again_ns;
 }
 
-// Adds a failed row in the name of the member that failed. Other members may have reported a success.
+// Adds a failed row for the member that failed. Other members may have reported a success.
 void lease_coordinator::fail_run(const key_state& k, rank_id where, const rehearsal_run& run) {
   wire_row row;
   row.tag = k.key;
@@ -344,15 +345,15 @@ void lease_coordinator::fail_run(const key_state& k, rank_id where, const rehear
   state_.assigned->add_row(where, row);
 }
 
-// A member that computes or is stopped says nothing about the config. A config that times
-// out with all members in the run is blamed only at the second time.
+// A run may time out because a member computes or is stopped. So a config that times out is blamed only at its second timeout with all
+// members in the run.
 bool lease_coordinator::blames(key_state& k, rehearsed::kind how, std::uint64_t digest) {
   if (how == rehearsed::kind::failed) return true;
   return all(between_calls() ? round_.begun : round_.heard) && !k.late.insert(digest).second;
 }
 
-// The member that failed has left the others hanging, and the communicator with them. The remaining runs go on over another communicator,
-// without the config that failed. The default is never out: while it cannot be rehearsed, nothing is compared with it.
+// The failure leaves the other members and the communicator hanging. The remaining runs are made over another communicator, without the
+// config that failed. The default is never excluded: as long as it cannot be rehearsed, nothing is compared with it.
 void lease_coordinator::fail_round(std::size_t participant, rehearsed::kind how, std::uint64_t at,
                                    const std::string& text) {
   ++counters_.failed_rounds;
@@ -390,7 +391,7 @@ void lease_coordinator::fail_round(std::size_t participant, rehearsed::kind how,
   if (state_.look_again) state_.look_again();
   if (somebody_leaves()) rest.clear();
   if (none && rest.empty()) return;
-  // Begins even if no run is left: it ends what hangs on the other members, so that their rows arrive.
+  // Begins a round even if no run is left: it ends the hanging runs of the other members, so that their rows arrive.
   k.aside = std::move(rest);  // kept if the next line throws
   connect_anew();
   start_round(k, std::exchange(k.aside, {}));
@@ -418,7 +419,7 @@ void lease_coordinator::append_entry(key_state& k) {
   const bool goes_on = its == nullptr || !has_failed(*its, k.writer.log().tail());
   const std::uint64_t old = goes_on ? k.writer.log().tail() : state_.declaration.default_digest;
   if (k.for_what == purpose::rehearsals) {
-    const bool held = round_.of == &k && between_calls() && all(round_.holding);  // the round may have failed meanwhile
+    const bool held = round_.of == &k && between_calls() && all(round_.holding);  // the round may have failed by now
     round_.scheduled = held;
     round_.began_ns = services_.ex.precise_now();
     k.writer.schedule({}, old, held ? round_.number : 0);
@@ -463,7 +464,7 @@ void lease_coordinator::on(received<lease_reply>& m) {
   const auto heard = k.writer.on_answer(p, {what, m.from.generation, m.body.campaign, m.body.from, m.body.known});
   const lease_letter left = k.writer.letter_to(p);
   if (before.what != lease_letter::kind::nothing && left != before) answered(k.asks[p]);
-  // A member that asks again at its gate has not got the schedule.
+  // A member that repeats its promise at its gate has not received the schedule.
   if (left.what == lease_letter::kind::schedule && left == before) k.asks[p].again.hurry();
   if (heard == lease_writer::heard::refused) abort(k);
   if (heard != lease_writer::heard::broken) return;
@@ -472,7 +473,7 @@ void lease_coordinator::on(received<lease_reply>& m) {
   end_generation("rank " + std::to_string(m.from.source) + " went back on what it had promised (S7)");
 }
 
-// True if a config has failed that the log still assigns: in scheduled trials, or, as the tail, to every call from now on.
+// True if the log still assigns a config that has failed: in scheduled trials or, as the tail, to every later call.
 bool lease_coordinator::schedules_what_failed(const key_state& k, const search& c) const {
   if (k.writer.log().size() == 0) return false;
   const auto& segments = k.writer.log().entries().back().segments;
@@ -498,7 +499,7 @@ void lease_coordinator::end_generation(const std::string& why) {
   ended_.assign(size(), false);
   for (asked& a : endings_) a = {};
   round_.of = nullptr;
-  for (const auto& k : keys_) state_.assigned->cut_short(k->bytes, 0);  // trials in progress are abandoned
+  for (const auto& k : keys_) state_.assigned->cut_short(k->bytes, 0);  // abandons trials in progress
   if (state_.look_again) state_.look_again();
   leaving_.assign(size(), {});
   connected_ = false;  // some members may have left the communicator, or may never connect
@@ -511,7 +512,7 @@ void lease_coordinator::on(received<lease_ended>& m) {
   if (m.from.generation == generation_) ended_[place(m.from.source)] = true;
 }
 
-// A member that wants to leave is let go once the round in progress has ended.
+// A member that wants to leave may leave once the round in progress has ended.
 void lease_coordinator::on(received<lease_leaving>& m) {
   if (m.from.generation != generation_) return;
   leaving& its = leaving_[place(m.from.source)];
@@ -538,7 +539,7 @@ void lease_coordinator::check_deadlines() {
     const auto [who, failure] = *round_.failure;
     fail_round(who, failure.what, failure.at, failure.text);
   }
-  // If it is not known which member failed first, no config is blamed the first time.
+  // If it is unknown which member failed first, no config is blamed at the first failure.
   if (round_.of != nullptr && round_.failure && services_.ex.is_over(round_.given_up_at_ns)) {
     const auto [who, failure] = *round_.failure;
     fail_round(who, rehearsed::kind::late, failure.at, failure.text);
@@ -589,7 +590,7 @@ time_ns lease_coordinator::first_pause_ns() const noexcept {
   return std::clamp(4 * round_trip_ns_, shortest_pause_ns, longest_first_pause_ns);
 }
 
-// True if to send a message now: it is another one than before, or it was not answered for too long. `what` is 0 for no message.
+// True if a message must be sent now: it differs from the previous one, or its answer is overdue. `what` is 0 for no message.
 bool lease_coordinator::due(asked& a, std::uint64_t what) {
   if (what == 0) {
     a = {};
@@ -606,7 +607,7 @@ bool lease_coordinator::due(asked& a, std::uint64_t what) {
 
 void lease_coordinator::answered(asked& a) {
   if (a.first_ns == 0) return;
-  // The slowest round trip counts, and is forgotten slowly.
+  // The slowest round trip counts; its weight decays slowly.
   round_trip_ns_ = std::max(services_.ex.now() - a.first_ns, round_trip_ns_ - round_trip_ns_ / 16);
   a.first_ns = 0;
 }

@@ -1,22 +1,22 @@
 #pragma once
-/// The coordinator's part for an op without headers. The coordinator actor merges, judges and decides. This class has the trials run, and
-/// makes the config that was decided for a key the tail of that key's log.
+/// The coordinator's part for an op without headers. The coordinator actor merges offers, judges trials and decides. This class starts the
+/// trials, and makes the decided config of a key the tail of that key's log.
 ///
 ///     lease_coordinator leases(services, coordinator_state, make_id, trial_path::rehearsals);
 ///     leases.start();                       // on the leader's rank; `leases` lives in the op and outlives its actor
 ///     leases.key_seen(bytes);               // the first invocation of a size
 ///
-/// Trials are rehearsals or leased. Rehearsals are rounds on scratch buffers, apart from the user's calls, or between them, before a call
-/// that a separate campaign names. Leased trials are real invocations: the log entry of one campaign holds their whole schedule, with the
-/// previous config as its tail. A decision takes one more campaign, and after it there is no control traffic (docs/protocol.md, Ops without
-/// headers). One search meets at most two gates (N2).
+/// Trials are rehearsals or leased. Rehearsals are rounds on scratch buffers. They run apart from the user's calls, or between calls,
+/// before a call that a separate campaign names. Leased trials are real invocations: the log entry of one campaign holds their whole
+/// schedule, with the previous config as its tail. A decision takes one more campaign, and after it there is no control traffic
+/// (docs/protocol.md, Ops without headers). One search meets at most two gates (N2).
 ///
-/// A call waits for this class only at a gate, and before the call at which a round between calls is made. If a participant does not
-/// promise in time, or refuses, the campaign is aborted and tried again later.
+/// A call waits for this class only at a gate, or while a round between calls is made before it. If a participant does not promise in time,
+/// or refuses, the campaign is aborted and tried again later.
 ///
-/// If something throws here, such as the user's function that makes communicators, what was scheduled stays in force, and campaigns in
-/// preparation are aborted, so that no gate stays shut. The actor goes on from the op's state, a few times (retry_policy.hpp). If it gets
-/// no further, the tuning of the op ends, and the user is told. If the log is lost, the generation ends on every participant.
+/// If something throws here, such as the user's function that makes communicators, schedules stay in force, and campaigns in preparation
+/// are aborted, so that no gate stays shut. The actor continues from the op's state, a few times (retry_policy.hpp). If it makes no
+/// progress, the tuning of the op ends, and the user is warned. If the log is lost, the generation ends on every participant.
 #include <parley/actor.hpp>
 #include <parley/actors/agreement/coordinator.hpp>
 #include <parley/actors/agreement/retry_policy.hpp>
@@ -38,13 +38,13 @@ namespace parley::actors {
 
 enum class trial_path : std::uint8_t {
   rehearsals,     ///< on scratch buffers: costs the user's calls nothing
-  between_calls,  ///< the same, before a call that all members agree on: delays that call
+  between_calls,  ///< like rehearsals, but before a call that all members agree on: delays that call
   leased,         ///< on real invocations
 };
 
 /// An event on this rank that the coordinator has to handle.
 struct lease_news {
-  std::uint64_t bytes = 0;  ///< of a size that was not seen before; else 0
+  std::uint64_t bytes = 0;  ///< a size that is new; 0: no new size
   bool is_key = false;
 };
 
@@ -60,12 +60,12 @@ class lease_coordinator {
 
   /// Starts its actor.
   void start();
-  /// Each candidate is compared with the default on known numbers before it is timed. For rehearsals.
+  /// For rehearsals: each candidate is compared with the default on known numbers before it is timed.
   void compare_candidates() noexcept { comparing_ = true; }
   void key_seen(std::uint64_t bytes) { post({bytes, true}); }
   /// Ends this generation on every participant and begins the next one with an empty log.
   void end_generation(const std::string& why);
-  /// The op has failed: nothing is sent any more.
+  /// The op has failed: from now on nothing is sent.
   void stop() noexcept { stopped_ = true; }
   /// Stops for good: another object replaces this one.
   void retire() noexcept {
@@ -99,11 +99,11 @@ class lease_coordinator {
   using address = runtime::address<received<lease_reply>, received<rehearsed>, received<lease_ended>,
                                    received<lease_leaving>, lease_news>;
 
-  /// A message that waits for its answer. It is sent again in time, and the answer shows how long the round trip took.
+  /// A message that waits for its answer. The message is repeated until then, and the answer shows how long the round trip took.
   struct asked {
     time_ns first_ns = 0;
     reminder<> again{};
-    std::uint64_t what = 0;  // identifies the message: another number is another message
+    std::uint64_t what = 0;  // identifies the message: a new number means a new message
   };
   enum class purpose : std::uint8_t { trials, rehearsals, halt, decision };
   struct key_state {
@@ -114,34 +114,34 @@ class lease_coordinator {
     lease_writer writer;
     std::vector<asked> asks;
     purpose for_what = purpose::decision;
-    bool at_once = false;  // the campaign has to stop trials that fail
+    bool at_once = false;  // the campaign must stop trials that fail
     time_ns prepared_ns = 0;
     time_ns retry_at_ns = 0;
     runtime::backoff<1'000'000'000, 60'000'000'000> retry_pauses{};
     std::uint64_t rehearsal_index = 0;
     std::set<std::uint64_t> rehearsed;  // digests that every participant has run
-    std::set<std::uint64_t> compared;   // digests whose results are the default's
-    std::set<std::uint64_t> late;       // digests whose rehearsal timed out with all members in it
-    bool cut_short = false;             // some of the trials scheduled last will never run
+    std::set<std::uint64_t> compared;   // digests with the same results as the default
+    std::set<std::uint64_t> late;       // digests of rehearsals that timed out with all members in them
+    bool cut_short = false;             // some trials of the latest schedule will never run
     bool halted = false;                // the rest of the trials was cancelled; those that had begun end by themselves
-    std::vector<rehearsal_run> aside;   // runs of a round whose call did not come
+    std::vector<rehearsal_run> aside;   // runs of a round that waited for a call in vain
   };
   struct round_state {
     std::uint64_t number = 0;
     key_state* of = nullptr;  // null: no round is in progress
     rehearse letter;
     std::vector<asked> asks;
-    std::vector<bool> heard;    // members that have answered at all
-    std::vector<bool> holding;  // members that wait for the call before which the round is made
-    std::vector<bool> begun;    // members that have come to that call
+    std::vector<bool> heard;    // members that have replied
+    std::vector<bool> holding;  // members that wait for the call at which the round is made
+    std::vector<bool> begun;    // members that have reached that call
     std::vector<bool> done;
     bool scheduled = false;  // the log names that call
     std::vector<bool> failed;
-    std::vector<std::uint64_t> at;  // how far each member says it has come
-    std::vector<bool> not_at_it;    // members that said, after a failure was heard of, that they wait for their call
-    std::optional<std::pair<std::size_t, rehearsed>> failure;  // the earliest, and whose it is
+    std::vector<std::uint64_t> at;  // each member's progress, as reported
+    std::vector<bool> not_at_it;    // members that, after a reported failure, said that they wait for their call
+    std::optional<std::pair<std::size_t, rehearsed>> failure;  // the earliest failure, and its member
     time_ns judged_at_ns = 0;                                  // not judged before: others may fail in the same run
-    time_ns given_up_at_ns = 0;  // judged then, even if a member has not said how far it came
+    time_ns given_up_at_ns = 0;  // judged then, even if a member has not reported its progress
     time_ns began_ns = 0;
   };
 

@@ -1,6 +1,6 @@
 #pragma once
-/// The control messages of ops without headers. They have no numbers: each says all that its receiver has not acknowledged yet, is sent
-/// again until it is answered, and changes nothing when it arrives twice. `key` is the index of a size bucket.
+/// The control messages of ops without headers. They have no numbers: each contains everything that its receiver has not acknowledged yet,
+/// is repeated until it is answered, and has no further effect when it arrives twice. `key` is the index of a size bucket.
 ///
 ///     coordinator            participants
 ///       rehearse     ------->              run these on scratch buffers, over a communicator made from this id
@@ -26,7 +26,7 @@ struct lease_prepare {
   std::uint64_t campaign = 0;
   std::uint64_t after = 0;
   std::vector<lease_entry> entries;
-  std::int64_t round_trip_ns = 0;  ///< how long the slowest participant takes to answer: determines the margin
+  std::int64_t round_trip_ns = 0;  ///< the slowest participant's round trip: determines the margin
   std::uint8_t at_once = 0;        ///< no margin: the scheduled trials have to stop at once
   PARLEY_FIELDS(key, campaign, after, entries, round_trip_ns, at_once)
 };
@@ -51,7 +51,7 @@ struct lease_reply {
   PARLEY_FIELDS(what, key, campaign, from, known)
 };
 
-/// Sent to members that have promised, while others have not promised for some time: the ranks that a gate waits for.
+/// The ranks that a gate waits for. Sent to members that have promised, when others have not promised for some time.
 struct lease_waiting {
   static constexpr std::uint16_t message_type = 43;
   std::uint32_t key = 0;
@@ -62,17 +62,17 @@ struct lease_waiting {
 
 struct rehearsal_run {
   enum class kind : std::uint8_t {
-    timed,      ///< a timed run or a warm-up, on any data
-    reference,  ///< a run of the default on known data, whose result is kept
-    compared,   ///< a run on the same data, whose result is compared with the reference
+    timed,      ///< a timed run or a warm-up, with any data
+    reference,  ///< a run of the default on known data; its result is kept
+    compared,   ///< a run on the same data; its result is compared with the reference
     last = compared
   };
-  std::uint64_t index = 0;  ///< counted apart from calls
+  std::uint64_t index = 0;  ///< number of the rehearsal, counted separately from calls
   std::uint64_t digest = 0;
   kind what = kind::timed;
   PARLEY_FIELDS(index, digest, what)
 };
-/// One round: all members make the same runs in the same order. A later round ends an earlier one at once.
+/// One round: all members make the same runs in the same order. When a later round arrives, an earlier one ends at once.
 struct rehearse {
   static constexpr std::uint16_t message_type = 44;
   std::uint64_t round = 0;
@@ -89,7 +89,7 @@ struct rehearse {
   moment when = moment::now;
   PARLEY_FIELDS(round, key, bytes, connection, id, runs, when)
 };
-/// A compared run whose result differed here.
+/// A compared run with a different result on this rank.
 struct unlike_run {
   std::uint64_t digest = 0;
   std::string how;
@@ -103,19 +103,19 @@ struct rehearsed {
     failed,
     unconnected,
     late,
-    holding,  ///< connected, and waiting for the call before which the round is made
-    begun,    ///< the rank has come to that call
+    holding,  ///< connected; waiting for the call at which the round is made
+    begun,    ///< the rank has reached that call
     last = begun
   };
   std::uint64_t round = 0;
   kind what = kind::running;
-  std::uint64_t at = 0;  ///< how far it is, or where it failed: 0 while connecting, n in the n-th run of the round
+  std::uint64_t at = 0;  ///< progress, or place of the failure: 0 while connecting, n in the n-th run of the round
   std::string text;
   std::vector<unlike_run> unlike;
   PARLEY_FIELDS(round, what, at, text, unlike)
 };
 
-/// The generation in the envelope has begun. The one before ends here, with all calls that wait in it.
+/// The generation in the envelope has begun. The previous generation ends on the receiver, with all calls that wait in it.
 struct lease_end {
   static constexpr std::uint16_t message_type = 46;
   std::string why;
@@ -127,15 +127,15 @@ struct lease_ended {
   PARLEY_FIELDS(ended)
 };
 
-/// Says that a member wants to leave and makes no more calls, or that it has made a call since. Sent again until it is answered. `turn`
-/// grows each time that the member changes its mind, and is odd when it wants to leave. While a member wants to leave, no round begins: the
-/// others would wait in the round for a rank that is gone.
+/// Says that a member wants to leave and makes no more calls, or that it has made another call since then. Repeated until it is answered.
+/// `turn` grows each time that the member changes its mind, and is odd when the member wants to leave. While a member wants to leave, no
+/// round begins, because the others would wait in the round for a rank that is gone.
 struct lease_leaving {
   static constexpr std::uint16_t message_type = 48;
   std::uint64_t turn = 0;
   PARLEY_FIELDS(turn)
 };
-/// The answer. If the member wants to leave: no round is in progress, and none will begin.
+/// The answer to `lease_leaving`. If the member wants to leave: no round is in progress, and none will begin.
 struct lease_let_go {
   static constexpr std::uint16_t message_type = 49;
   std::uint64_t turn = 0;

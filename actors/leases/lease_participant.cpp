@@ -21,13 +21,13 @@ constexpr time_ns rehearsal_limit_ns = 5'000'000'000;
 constexpr time_ns round_trips = 4;
 constexpr time_ns shortest_round_trip_ns = 50'000;
 constexpr std::uint64_t spare_invocations = 4;
-constexpr std::uint64_t spare_while_unknown = 16;  // before there is a rate
+constexpr std::uint64_t spare_while_unknown = 16;  // as long as the rate is unknown
 constexpr std::uint64_t widest_margin = std::uint64_t{1} << 20U;
 
 }  // namespace
 
 std::uint64_t start_rate::most_within(time_ns span_ns) const noexcept {
-  // The finest scale that remembers more than the span. Finer scales remember only a part of the span, which may have been a burst.
+  // Uses the finest scale that remembers more than the span. A finer scale remembers only a part of the span, which may have been a burst.
   for (std::size_t s = 0; s < scales; ++s) {
     const std::uint64_t noted = (count_ + (std::uint64_t{1} << s) - 1) >> s;
     const std::uint64_t here = std::min<std::uint64_t>(noted, kept);
@@ -83,7 +83,7 @@ bool lease_participant::start_now(starting& s) {
     s.outcome = failed_;
     return true;
   }
-  // Calls that were released earlier run before this one.
+  // Calls that were released earlier run before this call.
   if (released_ != 0 || !waiting_.empty() || !may_begin(at(s.begun_.key))) return false;
   begin(s);
   return true;
@@ -139,8 +139,8 @@ bool lease_participant::may_begin(const key_state& k) const noexcept {
   return k.reader.may_start() && !between_calls_ && !rehearsal_is_due(k);
 }
 
-// Makes the round that is due before the first waiting call. All members come to this call and none goes beyond it, and on each member all
-// calls over the user's communicator have ended.
+// Makes the round that is due before the first waiting call. All members reach this call, and none passes it. On each member, all calls
+// over the user's communicator have ended.
 void lease_participant::rehearse_between() {
   const key_state& k = at(waiting_.front().owner->begun_.key);
   if (!held_ || in_flight_ != 0 || released_ != 0 || !rehearsal_is_due(k)) return;
@@ -160,7 +160,7 @@ void lease_participant::note_rounds(key_state& k, std::size_t known) noexcept {
   }
 }
 
-// A gate counts once (N2), however many calls wait at it. The promise may have been lost, so it is sent again.
+// A gate counts once (N2), even if several calls wait at it. The promise may have been lost, so it is sent again.
 void lease_participant::meet_gate(starting& s) {
   key_state& k = at(s.begun_.key);
   const std::uint64_t campaign = k.reader.gated()->campaign;
@@ -187,7 +187,7 @@ void lease_participant::ended(const leased& l, time_ns start_ns, time_ns end_ns,
     if (l.what.of == lease::part::last_trial || row.status == late_row) mine_.rows->flush(row.tag, row.invocation);
   }
   mine_.rows->ended(start_ns, l.what.invocation, end_ns);
-  // A death or a cancellation says nothing about the config.
+  // The config is not to blame for a death or a cancellation.
   if (outcome != errc::config_failed) return;
   nack n;
   n.tag = l.key;
@@ -328,7 +328,7 @@ void lease_participant::reply(std::uint32_t key, const lease_answer& a) {
   tell_coordinator(r);
 }
 
-// Calls that have run cannot be taken back, and the config of later calls is no longer known, so calls end with a named error.
+// Calls that have run cannot be undone, and the config of later calls is unknown, so calls end with a named error.
 void lease_participant::contradicted() {
   ++counters_.contradictions;
   const rank_id leader = mine_.declaration.leader;
@@ -341,8 +341,8 @@ void lease_participant::contradicted() {
            ", contradicts the log of leases that it sent before (S1); end the job and start it anew"});
 }
 
-// Twice the most calls that have started in the time that the answer may take. In that time this promise, the slowest promise and the
-// schedule are sent. The factor of two lets a program speed up without meeting the gate.
+// Twice the largest number of calls that have started within one answer's time, plus a few, up to `widest_margin`. In the answer's time
+// this promise, the slowest promise and the schedule are sent. The factor of two lets a program speed up without meeting the gate.
 std::uint64_t lease_participant::margin_of(const key_state& k, time_ns round_trip_ns) const noexcept {
   if (services_.promise_margin) return *services_.promise_margin;
   const time_ns answer_ns = round_trips * std::clamp<time_ns>(round_trip_ns, shortest_round_trip_ns, 1'000'000'000);
@@ -367,7 +367,7 @@ void lease_participant::on(lease_schedule& m) {
   const std::size_t known = k.reader.log().size();
   reply(m.key, k.reader.on_schedule(l));
   note_rounds(k, known);
-  // Trials that this entry cuts short have no last one, so their rows are reported now.
+  // This entry cuts trials short, so the last of them never runs; their rows are reported now.
   if (k.reader.log().size() != known && k.reader.next() != 0) mine_.rows->flush(m.key, k.reader.next() - 1);
   release();
 }
@@ -407,11 +407,11 @@ void lease_participant::end_generation(const std::string& why) {
   lease_ended e;
   static_cast<void>(services_.mail.send(mine_.declaration.leader, number_of(mine_.declaration.id(), part::coordinator),
                                         heard_generation_, e));
-  if (heard_generation_ == generation_) return;  // joined already, and the answer was lost
+  if (heard_generation_ == generation_) return;  // joined already; the answer was lost
   if (std::exchange(later_generation_, std::max(later_generation_, heard_generation_)) != 0) return;
   if (generation_ended_) generation_ended_(why);
   fail(errc::closed);
-  // Rehearsals in progress may hang. In the next generation all members connect again.
+  // Rehearsals in progress may hang, so in the next generation all members connect again.
   state_ = {};
   runs_.abandon();
   connection_ = 0;
@@ -425,7 +425,7 @@ void lease_participant::on(rehearse& m) {
     state_ = {};
     state_.round = m.round;
     held_.reset();
-    // A run in an earlier round would hang for ever, because another member has left that round.
+    // Another member has left the earlier round, so a run in that round would hang for ever.
     if (running_ != nullptr) running_->cancel();
     static_cast<void>(rehearser_.try_send(std::move(m)));
     release();
@@ -451,7 +451,7 @@ runtime::task<> lease_participant::run_rounds(runtime::actor<rehearse>& self, le
   }
 }
 
-// A round between calls comes here twice: first to connect, then at its call.
+// For a round between calls this runs twice: first to connect, then at its call.
 runtime::task<> lease_participant::run_round(rehearse r) {
   if (r.round != state_.round) co_return;
   between_calls_ = state_.what == rehearsed::kind::begun;
@@ -466,7 +466,7 @@ runtime::task<> lease_participant::run_each(rehearse r) {
     mine_.rows->set_measuring(true);
     return mine_.rows->clock();
   };
-  // Connecting counts as the run before the first.
+  // Connecting counts as run 0.
   for (std::size_t next = r.connection == connection_ ? 1 : 0; next <= r.runs.size(); ++next) {
     const bool connecting = next == 0;
     if (!connecting && r.when == rehearse::moment::scheduled && !between_calls_) {
@@ -482,7 +482,7 @@ runtime::task<> lease_participant::run_each(rehearse r) {
     std::string unlike;
     {
       runtime::scope inner(here, {.deadline = services_.ex.deadline_in(rehearsal_limit_ns)});
-      running_ = &inner;  // a later round has to cancel it
+      running_ = &inner;  // a later round must cancel it
       const runtime::finally ended([this] { running_ = nullptr; });
       if (connecting) {
         if (connection_ != 0) runs_.abandon();
@@ -507,7 +507,7 @@ runtime::task<> lease_participant::run_each(rehearse r) {
         text = why.what();
       }
     }
-    // Calls wait for this run. If no row reports how long it took, its time counts here.
+    // Calls wait for this run. If no row reports its time, the time is counted here.
     const bool in_rows = !connecting && outcome == errc::none && r.runs[next - 1].what == rehearsal_run::kind::timed;
     if (between_calls_ && !in_rows) mine_.control_ns += clock() - start_ns;
     if (connecting && outcome == errc::none) connection_ = r.connection;
@@ -516,7 +516,7 @@ runtime::task<> lease_participant::run_each(rehearse r) {
         runs_.abandon();
         connection_ = 0;
       }
-      co_return;  // overtaken by a later round, or the op has ended
+      co_return;  // a later round has replaced this one, or the op has ended
     }
     if (outcome != errc::none) {
       runs_.abandon();

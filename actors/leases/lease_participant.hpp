@@ -1,6 +1,6 @@
 #pragma once
-/// A participant of an op without headers: what each invocation runs, the gates at which it may have to wait, the promises that it gives,
-/// and the rehearsals in which it takes part.
+/// A participant of an op without headers. It knows the config of each invocation, waits at gates, gives promises, and takes part in
+/// rehearsals.
 ///
 ///     lease_participant mine(services, participant_state, rehearsals);
 ///     auto begun = co_await mine.start(bytes, deadline);       // result<leased>; no wait, unless a gate is met
@@ -8,15 +8,15 @@
 ///     mine.ended(*begun, start_ns, end_ns, outcome);
 ///
 /// **Keys.** Each size bucket has one log and one counter. That is safe because the calls of such an op are collective: every participant
-/// makes the same calls with the same byte counts in the same order, so all count alike, as the library below requires anyway. If members
-/// hold different amounts, all pass one common number of bytes. Calls start in the order in which they were made, across keys: a call that
-/// waits at a gate holds back those behind it, because the library below pairs calls by their order alone.
+/// makes the same calls with the same byte counts in the same order, so all participants count alike. The library that the config uses
+/// requires that order anyway. If members hold different amounts, all pass one common number of bytes. Calls of all keys start in the order
+/// in which they were made. A call that waits at a gate also delays later calls, because the library matches calls only by their order.
 ///
-/// **Promises** are given where messages arrive, never by a coroutine, so that a gate never waits for a call. They are kept here, in the
-/// op, and outlive any actor.
+/// **Promises** are given when messages arrive, never by a coroutine, so that a gate never waits for a call. They are kept here, in the op,
+/// and outlive any actor.
 ///
-/// **Rehearsals between calls** are made where the log says so: before an agreed call, once the calls before it have ended here. That call,
-/// and those behind it, wait for the rehearsals.
+/// **Rehearsals between calls** are made at calls that the log names: before such a call, once all earlier calls have ended here. That call
+/// and later calls wait for the rehearsals.
 ///
 /// A wait at a gate ends with the schedule or the abort; at the deadline, with `timeout` (`missing` names the ranks that have not
 /// answered); when the op fails (a peer died, the generation ended); or when the caller is cancelled. In the last three cases the call has
@@ -45,19 +45,20 @@ namespace parley::actors {
 /// How the op runs candidates apart from the user's calls: on scratch buffers, over a separate communicator.
 class rehearsals {
  public:
-  /// Makes the communicator for which all members have the same id. Throws if it cannot.
+  /// Makes a communicator from an id that is the same on all members. Throws if that is impossible.
   virtual runtime::task<> connect(std::vector<std::byte> id) = 0;
-  /// Throws if the run failed. If the result of a compared run differs from the
-  /// default's, puts a sentence into `unlike`; the communicator is still good then.
+  /// Throws if the run failed. If the result of a compared run differs from the default's, puts a sentence into `unlike`; the communicator
+  /// can still be used.
   virtual runtime::task<> run_scratch(rehearsal_run run, std::uint64_t bytes, std::string& unlike) = 0;
-  /// A run has failed, so whatever hangs in the communicator has to end. The next `connect` makes another one.
+  /// A run has failed, so all work that hangs in the communicator must end. The next `connect` makes another communicator.
   virtual void abandon() noexcept = 0;
 
  protected:
   ~rehearsals() = default;
 };
 
-/// How fast invocations follow each other. The margin of a promise follows from it: no gate should be met while the answer is in flight.
+/// Measures how fast invocations follow each other. The margin of a promise is computed from that rate, so that no call reaches the gate
+/// while the answer is in flight.
 class start_rate {
  public:
   void note(time_ns at) noexcept {
@@ -65,14 +66,15 @@ class start_rate {
       starts_[s][(count_ >> s) % kept] = at;
     ++count_;
   }
-  /// The most invocations that have started within such a span, as far as starts are remembered; at most the number of all starts.
+  /// The largest number of invocations that have started within a span of that length, among the remembered starts; at most the number of
+  /// all starts.
   std::uint64_t most_within(time_ns span_ns) const noexcept;
   std::uint64_t count() const noexcept { return count_; }
 
  private:
   static constexpr std::size_t kept = 16;
   static constexpr std::size_t scales = 14;
-  std::array<std::array<time_ns, kept>, scales> starts_{};  // per scale: every 2^scale-th start, the latest of them
+  std::array<std::array<time_ns, kept>, scales> starts_{};  // per scale: the latest of every 2^scale-th start
   std::uint64_t count_ = 0;
 };
 
@@ -128,19 +130,19 @@ class lease_participant {
     bool released_ = false;
   };
   starting start(std::uint64_t bytes, time_ns deadline) noexcept { return {*this, bytes, deadline}; }
-  /// The invocation has run. A trial is reported. A config that failed is not assigned any more.
+  /// The invocation has run. A trial is reported. A config that failed is no longer assigned.
   void ended(const leased& l, time_ns start_ns, time_ns end_ns, runtime::errc outcome, const std::string& text = {});
 
   /// Ends all current waits and later calls with `why`.
   void fail(runtime::errc why) noexcept;
-  /// Enters the generation that has begun meanwhile; false if there is none. Every participant calls it at the same place of the program,
-  /// and all invocations count from 0 again.
+  /// Enters the generation that has begun; returns false if there is none. Every participant calls it at the same place of the program, and
+  /// all invocations count from 0 again.
   bool rejoin();
 
   /// Stops for good, after `fail`: an object of a generation with a new process replaces this one.
   void retire() noexcept { rehearser_.stop(); }
-  /// True if this rank, which makes no more calls for now, can leave without the others waiting for it in a rehearsal. Asks the
-  /// coordinator, and asks again from time to time. A later call revokes the request.
+  /// True if this rank, which makes no more calls for now, may leave: the other members will not wait for it in a rehearsal. Asks the
+  /// coordinator, and repeats the question from time to time. A later call revokes the request.
   bool may_leave();
   bool is_rehearsing() const noexcept { return running_ != nullptr; }
 
@@ -151,7 +153,7 @@ class lease_participant {
 
   /// Adds the calls that have not begun. `of` has what these entries share.
   void list_waiting(const runtime::waiting_call& of, runtime::waiting_list& all);
-  /// The ranks or events for which the gate of this key waits, in words.
+  /// A text that says for which ranks or events the gate of this key waits.
   std::string missing(std::uint64_t bytes) const;
   /// Like `missing`, as facts: what is awaited, and the first rank that has not answered.
   runtime::awaited unmet(std::uint64_t bytes) const;
@@ -175,7 +177,7 @@ class lease_participant {
     std::uint64_t refusals = 0;
     std::uint64_t rehearsals = 0;
     std::uint64_t rehearsal_stops = 0;  ///< calls before which a round of rehearsals was made
-    std::uint64_t dropped = 0;          ///< messages that are not from the leader, of another generation, or impossible
+    std::uint64_t dropped = 0;          ///< messages not from the leader, of another generation, or impossible
     std::uint64_t contradictions = 0;   ///< logs that contradict an earlier one (S1)
   };
   const counters& statistics() const noexcept { return counters_; }
@@ -188,7 +190,7 @@ class lease_participant {
     std::uint64_t gate_counted = 0;  // campaign of the last gate that was met
     std::vector<std::uint32_t> waiting_for;
     std::uint64_t waiting_campaign = 0;
-    std::uint64_t round = 0;  // the latest round that the log puts before an invocation
+    std::uint64_t round = 0;  // the latest round that the log has before an invocation
     std::uint64_t round_from = 0;
   };
   key_state& at(std::uint32_t key);
@@ -231,23 +233,23 @@ class lease_participant {
   rehearsals& runs_;
   std::uint64_t generation_;
   std::uint64_t heard_generation_ = 0;  // of the message in progress
-  std::uint64_t later_generation_ = 0;  // has begun, and is not joined yet
+  std::uint64_t later_generation_ = 0;  // a generation that has begun and is not joined yet
   std::array<std::unique_ptr<key_state>, tuning::size_bucket::count> keys_;
   runtime::intrusive_list<starting::place> waiting_;
   time_ns gate_since_ns_ = 0;
-  std::size_t released_ = 0;   // calls that may run and have not resumed
+  std::size_t released_ = 0;   // calls that may run and have not resumed yet
   std::size_t in_flight_ = 0;  // calls that have begun and not ended
   runtime::errc failed_ = runtime::errc::none;
 
   runtime::address<rehearse> rehearser_;
   runtime::scope* running_ = nullptr;  // of the rehearsal in progress
-  rehearsed state_;                    // what this rank says of the latest round
+  rehearsed state_;                    // this rank's latest report about the round
   std::optional<rehearse> held_;       // the round that waits for its call
   bool between_calls_ = false;         // a round is being made at its call
   std::uint64_t connection_ = 0;
   time_ns rehearsal_ended_ns_ = 0;
   std::uint64_t leaving_turn_ = 0;   // see lease_messages.hpp
-  std::uint64_t answered_turn_ = 0;  // the latest one that the coordinator has answered
+  std::uint64_t answered_turn_ = 0;  // the latest turn that the coordinator has answered
   reminder<> leaving_;
 
   std::function<void(std::uint64_t)> new_key_;

@@ -4,7 +4,7 @@
 ///     open_inbox<ack, merged, warm>(services, op, generation, part::participant, part::coordinator, to);
 ///     services.mail.unbind(number_of(op, part::participant));                                  // closes it
 ///
-/// A full mailbox holds back the senders; a closed mailbox drops what arrives.
+/// A full mailbox holds back the senders; a closed mailbox drops arriving messages.
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/letters/pieces.hpp>
@@ -19,8 +19,8 @@
 
 namespace parley::actors {
 
-/// Accepts messages of the types `Ms` and of `generation`; others change nothing (S5). One handler serves all types, because each of
-/// thousands of ops has only a few messages.
+/// Accepts messages of the types `Ms` and of `generation`; other messages change nothing (S5). One handler serves all types, because each
+/// of thousands of ops has only a few messages.
 template <class Address, class... Ms>
 class inbox {
  public:
@@ -96,7 +96,7 @@ class inbox {
   std::uint64_t generation_;
   std::uint64_t from_actor_;
   Address to_;
-  std::shared_ptr<in_parts> parts_;  // few messages come in pieces
+  std::shared_ptr<in_parts> parts_;  // few messages are sent in pieces
 };
 
 /// `from_part` is the part of the actors that send in pieces; acknowledgements of the pieces go there.

@@ -1,6 +1,6 @@
 #pragma once
-/// Control messages of one actor that must arrive. Each is sent again, with growing pauses and jitter, until its `ack` arrives. A message
-/// that is too large for one body is sent in pieces.
+/// Sends the control messages of one actor that must arrive. Each is sent again, with growing pauses and jitter, until its `ack` arrives. A
+/// message that is too large for one body is sent in pieces.
 ///
 ///     outbox out(services, op, generation, owed);
 ///     out.post(leader, part::coordinator, some_offer);       // numbers it and sends it
@@ -43,7 +43,7 @@ class outbox {
     }
     return message.number;
   }
-  /// Acknowledges a message that its sender repeats: sent once.
+  /// Acknowledges a message. The acknowledgement is sent once, because the sender repeats its message until one arrives.
   void acknowledge_to(rank_id to, part actor, std::uint32_t number, bool send_list = false) {
     ack a;
     a.number = number;
@@ -81,10 +81,10 @@ class outbox {
     owed_ = letters_.size();
     send(letters_.back());
   }
-  // A letter whose sending throws is sent again, like a lost one.
+  // A letter that could not be sent because of an exception is sent again, like a lost letter.
   void send(letter& l) {
     l.again.said(services_);
-    // A full window, and a peer that is not there yet, are handled by sending again.
+    // If the window is full, or the peer has not joined yet, the letter is sent again later.
     static_cast<void>(services_.mail.send_raw(l.to, l.actor, generation_, l.type, l.body));
   }
 

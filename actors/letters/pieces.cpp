@@ -29,7 +29,7 @@ std::optional<piece_collector::whole> piece_collector::add(runtime::rank_id sour
     return std::nullopt;
   }
   assembly& a = incomplete_[source];
-  if (p.whole < a.whole) return std::nullopt;  // belongs to a message that was given up or is complete
+  if (p.whole < a.whole) return std::nullopt;  // a piece of a message that was given up or is complete
   if (p.whole > a.whole) a = {p.whole, p.whole_type, p.count, std::vector<std::vector<std::uint8_t>>(p.count)};
   if (a.missing == 0) return std::nullopt;
   if (p.whole_type != a.type || p.count != a.parts.size()) {

@@ -1,12 +1,12 @@
 #pragma once
-/// Control messages that are too large for one body, for example a list of 4,096 configs. They travel as numbered pieces, each acknowledged
-/// and sent again like any other message. The receiver puts them together.
+/// Control messages that are too large for one body, for example a list of 4,096 configs. They are sent as numbered pieces, each
+/// acknowledged and repeated like any other message. The receiver puts the pieces together.
 ///
 ///     for (const piece& p : in_pieces(type, id, body)) …                       // at the sender: outbox.hpp
 ///     if (auto whole = collector.add(source, std::move(p))) …                  // at the receiver: inbox.hpp
 ///
 /// Bounds: a whole message has at most 32 MiB, and the receiver assembles one message per source at a time. A newer message replaces an
-/// unfinished one. Pieces that contradict each other are refused, whatever their number.
+/// unfinished one. Pieces that contradict each other are refused.
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/identifiers.hpp>
 

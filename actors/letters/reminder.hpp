@@ -36,7 +36,7 @@ template <tempo pace = patient>
 class reminder {
  public:
   bool is_due(const services& s) const noexcept { return at_ <= s.ex.now(); }
-  /// When to send the message next.
+  /// The time at which the message must be sent next.
   runtime::time_ns when() const noexcept { return at_; }
   /// Makes the message due at once, because its receiver asks for it.
   void hurry() noexcept { at_ = 0; }
@@ -44,7 +44,7 @@ class reminder {
   void stop() noexcept { at_ = runtime::never; }
   /// The message has just been sent.
   void said(services& s) noexcept { at_ = s.ex.deadline_in(pause(s)); }
-  /// Another message takes its place, and is due at once. `first`: the first pause, if it is known how long an answer takes.
+  /// Another message takes its place, and is due at once. `first`: the first pause, if the time of an answer is known.
   void restart(runtime::time_ns first = pace.first) noexcept {
     pauses_.restart(first);
     at_ = 0;
@@ -62,7 +62,7 @@ class reminder {
   bool again_ = false;
 };
 
-/// Calls `(owner.*say)()` when the message has to be sent again.
+/// Calls `(owner.*say)()` when the message must be sent again.
 template <auto say, tempo pace = patient>
 class reminder_timer {
  public:
@@ -70,17 +70,17 @@ class reminder_timer {
   explicit reminder_timer(Owner& o) noexcept : timer_(o) {}
 
   bool is_set() const noexcept { return timer_.linked(); }
-  /// The message was sent, for the first time or after there was progress: the pauses start again with the shortest.
+  /// The message was sent for the first time, or again after progress: the pauses start with the shortest.
   void begin(services& s, runtime::time_ns first = pace.first) noexcept {
     pauses_.restart(first);
     go_on(s);
   }
-  /// The message was sent once more. The next time is at most `longest` away.
+  /// The message was sent again. The next repetition follows after at most `longest`.
   void go_on(services& s, runtime::time_ns longest = pace.longest) noexcept {
     stop();
     s.ex.arm_in(timer_, std::min(pauses_.pause(s), longest));
   }
-  /// The pauses start again with the shortest, from the next one on.
+  /// From the next pause on, the pauses start again with the shortest.
   void restart() noexcept { pauses_.restart(); }
   void stop() noexcept { runtime::timer_wheel::disarm(timer_); }
 

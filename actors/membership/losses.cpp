@@ -6,7 +6,7 @@
 namespace parley::actors {
 namespace {
 
-constexpr runtime::time_ns longest_chain_ns = 1'000'000'000;  // from the first failure until the last rank hears of it
+constexpr runtime::time_ns longest_chain_ns = 1'000'000'000;  // from the first failure until the last rank knows of it
 
 }  // namespace
 
@@ -44,7 +44,7 @@ loss losses::in_words(rank_id lost, std::string_view why, departure how) const {
     const runtime::root_cause& first = before->began_with;
     return {lost, " is gone: " + reason + " after rank " + std::to_string(first.rank) + first.what, how, first};
   }
-  // Nobody restarts rank 0, because it hosts the rendezvous.
+  // Rank 0 is never restarted, because it hosts the rendezvous.
   const char* const remedy = ranks_come_back_ && lost != 0 ? "wait for its restart, or restart the job to continue"
                                                            : "restart the job to continue";
   const std::string what = " is gone: " + reason + "; " + remedy;
@@ -71,7 +71,7 @@ runtime::error losses::traced(const runtime::error& why, time_ns now_ns) const {
       why.code(), why.about(), why.text() + "; rank " + std::to_string(first->who) + first->what, &first->began_with);
 }
 
-// By now this rank may know the reason for what the call ran into.
+// By now this rank may know why `cause.rank` ended.
 runtime::root_cause losses::cause_of(const runtime::error& why) const {
   runtime::root_cause cause{self_, " ended with " + why.what()};
   if (const runtime::root_cause* const first = why.began_with()) cause = *first;

@@ -8,7 +8,7 @@ namespace parley::actors {
 void membership::hear(rank_id peer, evidence of, const peer_report& what) {
   if (is_over_) return;
   if (peer == self_) return end_fenced(what.why);  // a newer process has taken this rank's place
-  // A rank that comes back sees broken connections, and ranks that ended because of it, before anyone tells it why.
+  // A rank that was declared dead and continues sees broken connections, and ranks that ended because of it, before it receives the reason.
   const bool is_of_itself = of == evidence::said_goodbye || of == evidence::newer_process;
   if (!is_of_itself && see_whether_fenced()) return;
   const step s = next_(peers_[peer], of);
@@ -17,11 +17,13 @@ void membership::hear(rank_id peer, evidence of, const peer_report& what) {
   if (of == evidence::newer_process && out_.link_is_down(peer)) hear(peer, evidence::link_broke);
 }
 
-// Close the link before the ops end: calls give buffers back when they hear of a death, and then the peer must not be able to read them.
+// Closes the link before the ops end: calls return their buffers when the peer is declared dead, and from then on the peer must not be able
+// to read them.
 void membership::act(rank_id peer, effect does, const peer_report& what) {
   peer_report said = what;
   effect tells = does;
-  // All ranks of a host must give the same reason, and a rank that ended because of a death is not its cause. So verdicts are heard first.
+  // All ranks of a host must give the same reason, and a rank that ended because of a death is not its cause. So the published verdicts are
+  // read first.
   if (has(does, effect::publish)) {
     out_.publish_death(peer);
     for (auto& [dead, why] : out_.verdicts()) {

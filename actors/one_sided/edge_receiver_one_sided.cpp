@@ -8,21 +8,22 @@
 namespace parley::actors {
 
 namespace {
-constexpr runtime::time_ns longest_answer_pause_ns = 8'000'000;  // a caller waits whose time is over
+constexpr runtime::time_ns longest_answer_pause_ns = 8'000'000;  // a caller waits although its deadline has passed
 }  // namespace
 
 using runtime::errc;
 
 // ---- one receive ------------------------------------------------------------------------------------------------------
 
-// Reads what the first stamp of an invocation says of its payload. If the result is not `none`, the receive ends with it.
+// Reads from the first stamp of an invocation how its payload is transferred. If the result is not `none`, the receive ends with that
+// error.
 errc part_receiver::read_one_sided(const stamp& s, const runtime::arrival& message) {
   if (has(s.flags, stamp_flags::landed)) {
     if (one_sided_ == nullptr || one_sided_->credit == 0) {
       runtime::blame({"S8", "nothing is put without a credit", edge_.here()}, edge_.peer_);
       return errc::config_mismatch;
     }
-    // The memory is withdrawn, so the put went nowhere.
+    // The memory is withdrawn, so the put has had no effect.
     if (one_sided_->region->where != memory_region::state::exposed) return errc::config_failed;
     one_sided_->landed = true;
     arrived_bytes_ = received_bytes_ = s.total_bytes;
@@ -106,7 +107,7 @@ void edge_receiver::offer_credits(stream& s) noexcept {
 }
 
 // True if no kernel uses the buffer any more, so that the sender may write. Otherwise the buffer is offered once it is free, and later
-// buffers after it, because credits ascend.
+// buffers are offered after it, because credits ascend.
 bool edge_receiver::is_free(part_receiver& r, std::span<const std::byte> buffer) noexcept {
   if (one_sided_->where == nullptr) return true;
   bool waits = false;
@@ -144,7 +145,7 @@ void edge_receiver::send_revoke(stream& s) noexcept {
   one_sided_->revokes.go_on(services_, longest_answer_pause_ns);
 }
 
-// True if a receive that wants to leave must first wait until the sender can no longer write: into its own buffer, or into that of a later
+// True if a receive that wants to leave must first wait until the sender can no longer write into its buffer, or into the buffer of a later
 // receive, which would move up to another index (R2).
 bool edge_receiver::must_ask_first(part_receiver& r) noexcept {
   if (one_sided_ == nullptr || failed_ != errc::none) return false;
@@ -174,7 +175,7 @@ void edge_receiver::on_revoked(const revoked& m) noexcept {
   offer_credits(*s);
 }
 
-// R6: what the peer writes from now on must not land in memory that the user has back.
+// R6: later writes of the peer must not land in memory that was returned to the user.
 void edge_receiver::withdraw_from_the_dead(part_receiver& r) noexcept {
   if (r.one_sided_ == nullptr || r.one_sided_->credit == 0 || r.stamped_) return;
   r.one_sided_->region->withdraw_from_the_dead();
@@ -207,7 +208,7 @@ void edge_receiver::say_taken(taken::kind what, payload_id which, errc outcome) 
   m.stream = which.stream;
   m.invocation = which.invocation;
   m.outcome = static_cast<std::uint8_t>(outcome);
-  // If this message is lost, the sender asks.
+  // If this message is lost, the sender asks for it.
   static_cast<void>(services_.mail.send(peer_, reader_of(op_, generation(), part::data_sender), generation(), m));
 }
 
@@ -221,8 +222,8 @@ void edge_receiver::report_taken(std::uint64_t id, std::uint64_t invocation, err
   say_taken(taken::kind::report, {id, invocation}, outcome);
 }
 
-// The sender asks whether it has its payload back. It does not, while the payload is being read or may still be read. That holds even if a
-// poison, or this end's own failure, has ended the receive, because a read that has begun goes on.
+// The sender asks whether it may use its payload's memory again. It may not, as long as this rank reads the payload or may still read it.
+// That is so even if a poison, or this end's own failure, has ended the receive, because a read that has begun continues.
 void edge_receiver::on_question(const taken& m) noexcept {
   if (m.what != taken::kind::question) return;
   const auto& being_read = one_sided_->being_read;

@@ -91,7 +91,7 @@ void one_sided_sender::on_revoke(const runtime::envelope&, const revoke& m) {
   answer.number = m.number;
   answer.next = edge_.next(m.stream);
   if (held_stream* const s = stream_of(m.stream)) s->held.revoke(m.number);
-  // If the control window is full, this is not sent, and the receiver asks again.
+  // If the control window is full, this message is not sent, and the receiver asks again.
   static_cast<void>(
       services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, answer));
 }
@@ -99,7 +99,7 @@ void one_sided_sender::on_revoke(const runtime::envelope&, const revoke& m) {
 void one_sided_sender::say_ended() noexcept {
   gen_end word;
   word.why = static_cast<std::uint8_t>(failed_);
-  // If this message is lost, the receiver's next revoke brings it again.
+  // If this message is lost, the receiver repeats its revoke, and gets this reply again.
   static_cast<void>(services_.mail.send(edge_.peer, number_of(edge_.op, part::data_receiver), edge_.generation, word));
 }
 
@@ -247,7 +247,7 @@ void one_sided_sender::on_taken(const taken& m) noexcept {
   if (m.what != taken::kind::report || at == waiting_.end()) return;
   transfer_part& offered = *at->offered;
   waiting_.erase(at);
-  // A receive that had no room, or was given up, says nothing about the config: the sender has done its part.
+  // If the receive had no room, or was given up, the config is not to blame: the sender has done its part.
   const errc outcome = m.outcome == 0 ? errc::none : runtime::errc_of(m.outcome, errc::config_failed);
   offered.on_end(offered, blames_config(outcome) ? as_seen_by_other_end(outcome) : errc::none);
 }
@@ -265,7 +265,7 @@ void one_sided_sender::announce_again() noexcept {
   if (open) announcement_.go_on(services_);
 }
 
-// A caller waits for the answer, so this is asked more often than an announcement is repeated.
+// A caller waits for the answer, so this question is repeated more often than an announcement.
 void one_sided_sender::ask_whether_taken() noexcept {
   if (waiting_.empty()) return;
   bool late = false;
@@ -284,7 +284,7 @@ void one_sided_sender::ask_whether_taken() noexcept {
 }
 
 bool one_sided_sender::hears_nothing() const noexcept {
-  constexpr runtime::time_ns longer_ns = 1'000'000'000;  // longer, so that a death is noticed as a death first
+  constexpr runtime::time_ns longer_ns = 1'000'000'000;  // longer, so that a death is detected first
   if (services_.detection_ns == 0) return false;
   return services_.ex.is_over(heard_ns_ + std::max(shortest_silence_ns, services_.detection_ns + longer_ns));
 }
@@ -307,7 +307,7 @@ void one_sided_sender::fail(errc why, reader r) noexcept {
   announcement_.stop();
   announced_.clear();
   if (r == reader::gone) return end_waits(why);
-  // Failing a part sends a poison, which ends receives that have not begun to read.
+  // Failing a part sends a poison. The poison ends receives that have not begun to read.
   for (const waiting_get& w : waiting_) {
     if (w.offered->owner != nullptr) w.offered->owner->fail(why);
   }

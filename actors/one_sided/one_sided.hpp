@@ -6,14 +6,14 @@
 ///     const one_sided_access* use = side.begin(digest, stream, invocation, source);     // for its `part_sender`
 ///     side.end(use);
 ///
-/// No invocation waits here. Messages are handled when they arrive, never in a coroutine: the reply to
-/// a revoke must not depend on what the user's program does. An end that has failed replies to a
-/// revoke that it has ended, because the data that the receiver would wait for does not come any more.
+/// No invocation waits here. Messages are handled when they arrive, never in a coroutine: the reply to a revoke must not depend on the
+/// user's program. An end that has failed replies to a revoke that it has ended, because the data for which the receiver would wait will
+/// not arrive.
 ///
 /// A `part_sender` that has offered its payload for a get waits for the receiver's report and asks for it again, even if the edge fails or
-/// its generation ends: a living receiver may still be reading, and the caller gets its memory back only when the reading is over. The wait
-/// also ends if the receiver has died or restarted, if this rank counts as dead, or if nothing is heard for at least `shortest_silence_ns`
-/// and longer than a living rank may be silent: then the receiver has no such edge.
+/// its generation ends: a living receiver may still be reading, and the caller gets its memory back only when the read has ended. The wait
+/// also ends if the receiver has died or restarted, or if this rank counts as dead. It also ends if no message arrives for at least
+/// `shortest_silence_ns` and for longer than a living rank may be silent: then the receiver has no such edge.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/edge/credit_messages.hpp>
 #include <parley/actors/edge/credits.hpp>
@@ -57,40 +57,41 @@ class one_sided_sender {
   one_sided_sender& operator=(const one_sided_sender&) = delete;
   ~one_sided_sender();
 
-  /// Announces to the receiver memory from which it may get payloads.
+  /// Announces memory to the receiver, from which it may get payloads.
   void add_memory(const std::shared_ptr<memory_region>& region);
 
   /// The configs that an invocation cannot run, and why. Valid until the next call.
   std::span<const lacking_config> lacking(std::uint64_t stream, std::uint64_t invocation,
                                           std::span<const std::byte> source);
-  /// The need that keeps an invocation from running this config; nothing if all needs are met or the config is not one-sided.
+  /// The unmet need because of which an invocation cannot run this config; empty if all needs are met or the config is not one-sided.
   std::optional<unmet_need> lacks(std::uint64_t digest, std::uint64_t stream, std::uint64_t invocation,
                                   std::span<const std::byte> source) const noexcept;
-  /// True if the credit is here, or a credit is of no use.
+  /// True if the credit has arrived, or a credit would be of no use.
   bool may_put(std::uint64_t stream, std::uint64_t invocation, std::uint64_t bytes) noexcept;
   bool is_put(std::uint64_t digest) const noexcept;
   bool is_get(std::uint64_t digest) const noexcept;
   /// This end runs `own` for that candidate.
   void note_variant(std::uint64_t candidate, std::uint64_t own);
-  /// Begins an invocation with this config, one-sided or not: its credit is used or void. Returns null for a config that is not one-sided.
+  /// Begins an invocation with this config, one-sided or not: from now on its credit is used or void. Returns null for a config that is not
+  /// one-sided.
   const one_sided_access* begin(std::uint64_t digest, std::uint64_t stream, std::uint64_t invocation,
                                 std::span<const std::byte> source);
   void end(const one_sided_access* used) noexcept;
 
   /// Ends `offered` when the receiver reports how the get ended.
   void await_taken(std::uint64_t stream, std::uint64_t invocation, transfer_part& offered) noexcept;
-  /// A send has failed. It stays until the receiver no longer reads its payload.
+  /// A send has failed. The send stays in the list until the receiver no longer reads its payload.
   void ask_soon() noexcept;
   runtime::errc failed() const noexcept { return failed_; }
   /// Fails this end: no new get may begin. Reads in progress end at once only if their reader is gone.
   enum class reader : std::uint8_t { may_live, gone };
   void fail(runtime::errc why, reader r) noexcept;
-  /// Tells the receiver that this end has ended, so that it does not wait for data on its credits.
+  /// Reports to the receiver that this end has ended, so that the receiver does not wait for data on its credits.
   void say_ended() noexcept;
 
   struct counters {
     std::uint64_t credits_used = 0;
-    std::uint64_t credits_ignored = 0;  ///< of another generation or stream, too late, revoked, or too many
+    std::uint64_t credits_ignored = 0;  ///< credits of another generation or stream, too late, revoked, or too many
     std::uint64_t gets_offered = 0;
   };
   const counters& statistics() const noexcept { return counters_; }
@@ -104,14 +105,14 @@ class one_sided_sender {
   struct announced {
     std::uint64_t number = 0;  // from 1; 0: not announced to the receiver
     std::shared_ptr<memory_region> region;
-    bool known = false;  // the receiver has said that it knows the region
+    bool known = false;  // the receiver has confirmed that it knows the region
   };
   struct waiting_get {
     std::uint64_t stream = 0;
     std::uint64_t invocation = 0;
     transfer_part* offered = nullptr;
   };
-  // When a report is overdue: most payloads are read much sooner.
+  // After this time a report is overdue: most payloads are read much sooner.
   static constexpr runtime::time_ns first_question_ns = 10'000'000;
   // The longest pause between questions when a send should have ended.
   static constexpr runtime::time_ns longest_late_pause_ns = 20'000'000;
@@ -127,7 +128,7 @@ class one_sided_sender {
   /// void, and not all of those invocations pass through `begin`.
   held_stream* stream_at(std::uint64_t id, std::uint64_t invocation);
   const announced* find(std::span<const std::byte> source) const noexcept;
-  /// Announces again a region that the receiver was never told of, or has forgotten in favour of newer ones.
+  /// Announces a region again if the receiver has never received its announcement, or has forgotten it in favour of newer regions.
   void announce_forgotten(std::span<const std::byte> source) noexcept;
   /// Announces `a` under a new number, unless the receiver would then forget a region that it may be reading.
   void number_and_announce(announced& a) noexcept;

@@ -17,10 +17,10 @@ struct declared_term {
   PARLEY_FIELDS(name, value)
 };
 
-/// Sent by a rank that waits for a neighbour.
+/// A question of a rank that waits for a neighbour.
 struct neighbour_question {
   static constexpr std::uint16_t message_type = 53;
-  std::uint64_t call = 0;   ///< calls that the two have made together; 0: asks only about the declaration
+  std::uint64_t call = 0;   ///< calls that both have made together; 0: asks only about the declaration
   std::uint64_t terms = 0;  ///< hash of the terms of this call
   std::string words;
   std::vector<declared_term> declared;
@@ -32,14 +32,14 @@ struct neighbour_refusal {
   std::string why;
   PARLEY_FIELDS(why)
 };
-/// A call has failed, here or on another rank, so no call follows in this generation, which the envelope names. Sent again until the other
-/// rank says the same, or answers. An answer gets no answer; otherwise two ranks would answer each other for ever.
+/// A call has failed, on the sender or on another rank, so no call follows in the generation that the envelope names. Repeated until the
+/// other rank sends the same, or an answer. An answer is not answered; otherwise two ranks would answer each other for ever.
 struct neighbour_failure {
   static constexpr std::uint16_t message_type = 55;
   std::uint8_t code = 0;  ///< error of the calls that end; 0: an answer to a `neighbour_failure`
   std::string why;
   runtime::rank_id began_with = 0;  ///< the rank whose end caused the failure
-  std::string its_end;              ///< what became of that rank; empty: no rank's end caused it
+  std::string its_end;              ///< what happened to that rank; empty: no rank's end caused it
   PARLEY_FIELDS(code, why, began_with, its_end)
 };
 

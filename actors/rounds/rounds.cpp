@@ -23,7 +23,7 @@ error error_of(std::uint8_t code, std::string text) {
   return {runtime::errc_of(code, errc::malformed), std::move(text)};
 }
 
-/// Never empty: an error without a text gives its name.
+/// Never empty: for an error without a text, returns its name.
 std::string text_of(const error& why) { return why.text().empty() ? why.what() : why.text(); }
 
 round_outcome failure_outcome(std::uint64_t call, std::uint32_t round, const error& why) {
@@ -122,7 +122,7 @@ void rounds::note(std::uint64_t call, failed_call f) {
     forgotten_ = std::max(forgotten_, failed_.begin()->first + 1);
     failed_.erase(failed_.begin());
   } else {
-    failed_.erase(std::prev(failed_.end()));  // a member that gets to that call asks again
+    failed_.erase(std::prev(failed_.end()));  // a member that reaches that call asks again
   }
 }
 
@@ -159,7 +159,7 @@ void rounds::on_said(rank_id from, round_said&& m) {
       return send(from, part::participant, failure_outcome(m.call, m.round, failed->second.why));
     if (last != nullptr && last->call == m.call) {
       if (last->round == m.round) return send(from, part::participant, *last);
-      if (last->round > m.round) return;  // late: this member has said something newer
+      if (last->round > m.round) return;  // late: this member has already sent something newer
     }
     if (m.call < passed_) return send(from, part::participant, apart_alone(m));
   }
@@ -167,7 +167,7 @@ void rounds::on_said(rank_id from, round_said&& m) {
   changed_.tell();
 }
 
-/// The outcome for a member that alone had something to say about a call.
+/// The outcome for a member that was the only one with something to say about a call.
 round_outcome rounds::apart_alone(const round_said& m) const {
   const std::string me = "rank " + std::to_string(leader_);
   if (m.call < forgotten_)
@@ -195,7 +195,7 @@ const round_outcome* rounds::last_agreed() const noexcept {
 void rounds::conclude(round_outcome o) {
   kept_outcome made;
   made.what = std::move(o);
-  // A failure ends only this call. When a call ends without failure, no member is in an earlier one.
+  // A failure ends only this call. When a call ends without failure, no member is in an earlier call.
   std::erase_if(kept_, [&](const auto& k) {
     return k.what.call == made.what.call || (!made.failed() && k.what.call < made.what.call);
   });
@@ -218,7 +218,7 @@ void rounds::conclude_failed(std::uint64_t call, std::uint32_t round, const erro
   changed_.tell();
 }
 
-/// Nothing while a member has not spoken.
+/// Returns no value until all members have spoken.
 std::optional<result<rounds::outcome>> rounds::conclude_if_all(std::uint64_t call, std::uint32_t round,
                                                                const round_body& mine) {
   std::vector<round_body> bodies;
@@ -403,7 +403,7 @@ void rounds::failed(std::uint64_t call, const error& why, told whom) {
   work_.tell();
 }
 
-/// Sends again what must arrive and what no call waits for.
+/// Repeats the messages that must arrive and that no call waits for.
 task<> rounds::repeat() {
   reminder<> again;
   for (;;) {

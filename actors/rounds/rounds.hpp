@@ -1,16 +1,16 @@
 #pragma once
-/// Members of a group that make the same calls, and sometimes have to agree on something after a call: each member says what it has, the
-/// first member merges, and all get the same result.
+/// Lets the members of a group, which make the same calls, agree on something after a call: each member sends its part, the first member
+/// merges all parts, and all members get the same result.
 ///
 ///     rounds talk(services, declaration, {.merge = put_together, .on_failed = end_what_runs});
 ///     auto outcome = co_await talk.exchange(call, round, body, timeout_ns);    // result<rounds::outcome>
 ///     talk.passed(call);                    // this call is over here, and this rank has nothing more to say about it
 ///     talk.failed(call, why, …);            // it ends with `why` on every member
 ///
-/// A call about which no member has anything to say costs no message. If only some members have something to say, the leader tells them so
-/// (`apart`), because the others may be further on, and adds what it knows of the matter from earlier calls. A round ends with `timeout`
-/// that names the silent members, with `peer_failed` when a member dies, or with the error of another member. All members in that call get
-/// the same result, however late they ask. Lost, late and repeated messages cost only time.
+/// A call about which no member has anything to say costs no message. If only some members have something to say, the leader tells them
+/// that (`apart`), because the other members may be in later calls. The leader adds its own knowledge from earlier calls. A round ends with
+/// `timeout` that names the silent members, with `peer_failed` when a member dies, or with the error of another member. All members in that
+/// call get the same result, even if they ask late. Lost, late and repeated messages cost only time.
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/rounds/round_messages.hpp>
 #include <parley/actors/services.hpp>
@@ -35,15 +35,16 @@ using round_body = std::vector<std::uint8_t>;
 class rounds {
  public:
   struct options {
-    /// On the leader: merges the bodies of all members, in their order. If it throws, the call fails on all members.
+    /// On the leader: merges the bodies of all members, in the order of the members. If it throws, the call fails on all members.
     std::function<round_body(std::span<const round_body> said)> merge;
-    /// On the leader: makes the body of `apart` from what some members had to say when others had nothing. If it throws, their call fails.
+    /// On the leader: makes the body of `apart` from the bodies of some members, when other members had nothing to say. If it throws, the
+    /// call of these members fails.
     std::function<round_body(std::span<const round_body> said)> known;
     /// Called when a call that this member is in, or will make, has failed on another member.
     std::function<void(std::uint64_t call)> on_failed;
     /// Called shortly before a round runs out of time, with the ranks that have not spoken.
     std::function<void(const std::vector<rank_id>& silent)> on_late_soon;
-    /// Returns what those ranks answered when they were asked, each preceded by a semicolon.
+    /// Returns the replies of those ranks to questions about their progress, each preceded by a semicolon.
     std::function<std::string(const std::vector<rank_id>& silent)> said_by;
   };
   struct outcome {
@@ -62,12 +63,12 @@ class rounds {
   runtime::task<runtime::result<outcome>> exchange(std::uint64_t call, std::uint32_t round, round_body body,
                                                    runtime::time_ns timeout_ns);
   void passed(std::uint64_t call);
-  /// `everybody`: the call fails on all members. `who_asks`: as far as this rank knows,
-  /// the call needed no agreement, so only members that ask are told.
+  /// `everybody`: the call fails on all members. `who_asks`: as far as this rank knows, the call needed no agreement, so only members that
+  /// ask get the error.
   void failed(std::uint64_t call, const runtime::error& why, told whom);
   /// Why this call fails, if a member has reported a failure.
   std::optional<runtime::error> failure_of(std::uint64_t call) const;
-  /// Ends all current and later rounds. `peer_restarted` and `fenced` replace an earlier reason, because they say more.
+  /// Ends all current and later rounds. `peer_restarted` and `fenced` replace an earlier reason, because they are more precise.
   void fail(const runtime::error& why) noexcept;
   const std::optional<runtime::error>& broken() const noexcept { return broken_; }
   /// Stops receiving for good, after `fail`: an object of the next generation replaces this one.
@@ -83,7 +84,7 @@ class rounds {
   struct failed_call {
     runtime::error why;
     told whom = told::everybody;
-    bool answered = true;  ///< false: it failed here, and the leader may not know
+    bool answered = true;  ///< false: the call failed here, and the leader may not know
     bool untold() const noexcept { return whom == told::everybody && !answered; }
   };
   struct kept_outcome {
@@ -97,7 +98,7 @@ class rounds {
   void on_question(const round_question& m);
   struct time_limit {
     runtime::time_ns deadline = 0;
-    runtime::time_ns late_soon = 0;  ///< when silent members are asked what they do; `never`: not any more
+    runtime::time_ns late_soon = 0;  ///< when silent members are asked for their progress; `never`: they were asked
   };
   runtime::task<runtime::result<outcome>> lead(std::uint64_t call, std::uint32_t round, round_body body, time_limit t);
   runtime::task<runtime::result<outcome>> follow(std::uint64_t call, std::uint32_t round, round_body body,
@@ -127,14 +128,14 @@ class rounds {
   runtime::news changed_;  ///< wakes the exchange that waits
   runtime::news work_;     ///< wakes `repeat`
   std::optional<runtime::error> broken_;
-  std::uint64_t passed_ = 0;  ///< calls below this one are over here
+  std::uint64_t passed_ = 0;  ///< calls below this one have ended here
   std::optional<std::uint64_t> asked_;
   std::map<std::uint64_t, failed_call> failed_;  ///< by call, here or elsewhere; at most `most_failures`
-  std::uint64_t forgotten_ = 0;          ///< for calls below this one it is no longer known whether and why they failed
-  std::optional<round_outcome> latest_;  ///< on the other members: until the waiting exchange takes it
-  std::vector<round_said> said_;         ///< on the leader: by member
-  /// On the leader. The last outcome without failure stays, for members that ask late. One is enough: when a call ends without failure, no
-  /// member is in an earlier call. Failures stay until all members know them; there are at most `most_failures`.
+  std::uint64_t forgotten_ = 0;                  ///< for calls below this one, failures are no longer remembered
+  std::optional<round_outcome> latest_;          ///< on the other members: kept until the waiting exchange takes it
+  std::vector<round_said> said_;                 ///< on the leader: by member
+  /// On the leader. The last outcome without failure stays, for members that ask late. One such outcome is enough: when a call ends without
+  /// failure, no member is in an earlier call. Failures stay until all members know them; there are at most `most_failures`.
   std::vector<kept_outcome> kept_;
   bool retired_ = false;
 };

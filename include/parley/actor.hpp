@@ -82,8 +82,8 @@ class actor final : public frame_pool::pooled, private task_observer {
     leave(errc::cancelled);
     drop();
   }
-  // Addresses may outlive the actor, and its unread messages may hold such addresses: they are dropped, so that no cycle keeps
-  // the mailbox alive. A dropped question is refused with `closed`, so that the asker does not wait for a reply.
+  // Addresses may outlive the actor, and its unread messages may hold such addresses: this function drops them, so that no cycle of
+  // references keeps the mailbox alive. A dropped question is refused with `closed`, so that the asker does not wait for a reply.
   void leave(const error& reason) noexcept {
     box_.close();
     box_.drop_if([](const message& m) {
@@ -97,9 +97,9 @@ class actor final : public frame_pool::pooled, private task_observer {
 
   scope* home_;
   [[no_unique_address]] box box_;  // the next member fits into its tail padding
-  std::uint32_t references_ = 1;   // the coroutine holds one
+  std::uint32_t references_ = 1;   // one of them is the coroutine's
   using monitor_list = std::vector<std::function<void(const error&)>>;
-  std::unique_ptr<monitor_list> monitors_;  // few actors have any
+  std::unique_ptr<monitor_list> monitors_;  // null: no monitors
 };
 
 /// Names an actor. Copyable; keeps the actor's mailbox alive, not its coroutine.
@@ -135,8 +135,8 @@ class address {
   /// Waits until the mailbox has room: `auto sent = co_await to.send(m);`. The address must not be empty.
   auto send(message m, time_ns deadline = never) const { return named_->box_.send(std::move(m), deadline); }
 
-  /// Sends `down{number, reason}` to `watcher` when the actor ends, even if the watcher's mailbox is full. Sends it at once, with
-  /// `closed`, if the actor's mailbox is already closed or this address is empty.
+  /// Sends `down{number, reason}` to `watcher` when the actor ends, even if the watcher's mailbox is full. If the actor's mailbox is
+  /// already closed, or this address is empty, sends `down` with `closed` at once.
   template <class... Ws>
   void monitor(address<Ws...> watcher, std::uint64_t number) const {
     static_assert(mailbox<Ws...>::template carries<down>, "a monitor's mailbox must carry `down`");

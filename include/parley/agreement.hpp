@@ -1,6 +1,6 @@
 #pragma once
-/// The decision of an op's ranks about the config to run, as a value to read at once or to await. Any of these ranks may also ask for
-/// a new search, or end one. The ranks are the two ends of an edge, or the members of a group or of an op without headers.
+/// Reads or awaits the decision of an op's ranks about the config to run. Each of these ranks may also ask for a new search, or end one.
+/// The ranks are the two ends of an edge, or the members of a group or of an op without headers.
 ///
 ///     agreement with = transfer.to(1);                     // transfer.from(0), pipe.incoming(), group.agreed(), …
 ///     decision now  = with.decision(16_MiB);               // `now.decided`, or `now.why` says what is missing
@@ -13,9 +13,9 @@
 /// the other ranks send their requests to it. `bytes` is the size of a call: of its message, of the data of a collective, or as the
 /// caller gives it (`symmetric_call_options::bytes`).
 ///
-/// Trials are the program's own calls, so the program must go on making calls of that size while `decided` waits. Otherwise `decided`
-/// waits until its timeout. It throws `failure`: `timeout` with what is missing, the error that ended the op, or `cancelled`. A request
-/// is never refused: it has no effect where tuning is off, or where a search that has measured nothing yet is in progress.
+/// Trials are the program's own calls, so the program must keep making calls of that size while `decided` waits. Otherwise `decided` waits
+/// until its timeout. `decided` throws `failure`: `timeout` with what is missing, the error that ended the op, or `cancelled`. A request is
+/// never refused. It has no effect if tuning is off, or if a search is in progress that has measured nothing yet.
 #include <parley/actors/policy.hpp>
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
@@ -55,15 +55,15 @@ struct rank_part {
   std::string config;  ///< in a mixture its own part, otherwise the decision's config
 };
 
-/// Calls that ran another config than the one decided on.
+/// Calls that ran another config than the decided one.
 struct other_runs {
-  std::string why;  ///< what the decided config needed and did not have: `no credit in time`
+  std::string why;  ///< the unmet need of the decided config: `no credit in time`
   std::uint64_t calls = 0;
 };
 
 struct decision {
   std::string op;   ///< `activations 0->1`
-  std::string key;  ///< as in a results file: `16MiB_bf16`
+  std::string key;  ///< the name of the size in results files: `16MiB_bf16`
   bool decided = false;
   std::string config;  ///< the config in force: the winner, or the default while nothing is decided
   std::uint64_t digest = 0;
@@ -89,7 +89,8 @@ struct decided_options {
 
 class agreement {
  public:
-  /// For the library. Valid as long as this generation of the op: refers to its participant and to the error that ended it, if any.
+  /// For the library. Valid as long as this generation of the op: the handle refers to the op's participant, and to the error that ended
+  /// the op, if any.
   agreement(actors::services& s, actors::participant_state& mine, const std::optional<runtime::error>& failed,
             time_ns timeout_ns) noexcept
       : services_(&s), mine_(&mine), failed_(&failed), timeout_ns_(timeout_ns) {}
@@ -99,9 +100,9 @@ class agreement {
   runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
     return until_decided(*this, bytes, o);  // passes a copy: this handle may be destroyed before the task runs
   }
-  /// Asks for a new search for calls of this size; without `bytes`, of every size that was called so far. One rank's request is enough.
-  /// If the search in progress has already timed a candidate, one new search follows it, however often a rank asks. If it has timed
-  /// none yet, it counts as the search that was asked for. No effect where tuning is off or there is only one candidate.
+  /// Asks for a new search for calls of this size; without `bytes`, for every size that was called so far. One rank's request is enough. If
+  /// the search in progress has already timed a candidate, one new search follows it, even if several ranks ask. If the search in progress
+  /// has timed none yet, no other search follows. No effect if tuning is off or there is only one candidate.
   void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;
   /// Ends the search in progress for calls of this size; without `bytes`, every search. The config that was in force before stays.
   void give_up(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;

@@ -1,6 +1,6 @@
 #pragma once
-/// Joins a job through a communicator that the program already has. A program with MPI, or with another way to exchange bytes
-/// among all ranks, passes it as a function, and needs no launcher environment and no TCP rendezvous.
+/// Joins a job through a communicator that the program already has. A program with MPI, or with another way to exchange bytes among all
+/// ranks, passes a function that makes this exchange. It needs no launcher environment and no TCP rendezvous.
 ///
 ///     bootstrap through{.rank = mine, .world_size = all, .all_gather = [&](std::span<const std::byte> bytes) {
 ///       …                                        // MPI_Allgather of the sizes, MPI_Allgatherv of the bytes
@@ -8,10 +8,9 @@
 ///     }};
 ///     parley::job here({.bootstrap = through});
 ///
-/// The job's constructor calls `all_gather` twice on every rank, and nothing calls it later, so the communicator may then be freed.
-/// The communicator decides which ranks may join and how long they wait for a missing rank. The session key of the control
-/// messages is derived from random bytes that the ranks send through `all_gather`: whoever can read the communicator's traffic
-/// can compute the key.
+/// The job's constructor calls `all_gather` twice on every rank, and nothing calls it later, so the communicator may then be freed. The
+/// communicator decides which ranks may join and how long they wait for a missing rank. The session key of the control messages is derived
+/// from random bytes that the ranks send through `all_gather`. Anyone who can read the communicator's traffic can compute the key.
 ///
 /// Detecting failures: without a rendezvous there are no TCP connections to watch. Ranks of one host notice each other's death by
 /// heartbeats (heartbeat.hpp) and tell the ranks of other hosts. The death of a rank that is alone on its host is noticed only by

@@ -12,23 +12,24 @@
 /// group must pass the same size. With several `groups`, each group has its own leader, tunes on its own and fails on its own. Without
 /// a role function, the first rank of each group leads.
 ///
-/// Failure: a call throws `failure`, which names the op, the rank and the invocation, and the rank that was late, died, failed or
-/// called with something else. A call that fails on one rank fails on every rank of the group. The next call goes on.
+/// Failure: a call throws `failure`. The failure names the op, the rank, the invocation, and the rank to blame: that rank was late, died,
+/// failed, or made a different call. A call that fails on one rank fails on every rank of the group. The next call runs as usual.
 ///
 /// Restart: when a rank of a group comes back as a new process, the group's calls fail with `peer_restarted`. Each other rank of the
 /// group then calls `rejoin` as soon as its program is ready to begin again, and the new process declares the op as usual. All ranks
 /// count calls from 0 again and agree on configs again.
 ///
-/// Depth: a worker learns the config of call i from the leader's message for call i - depth, so it waits for nothing extra while at
-/// most `depth` calls are in flight. A broadcast may have depth 0, because the leader sends its first message.
+/// Depth: a worker learns the config of call i from the leader's message for call i - depth, so a worker with at most `depth` calls in
+/// flight does not wait for the config. A broadcast may have depth 0, because the leader sends its first message.
 ///
-/// Times: the time of a call starts when its last rank starts the call, or when the previous call ends if that is later, and ends when
-/// its last rank ends the call (docs/protocol.md C20 to C27 have the exact rule). If calls overlap, the calls around a trial run other
-/// configs. A trial therefore measures the latency of one call, not the number of calls per second: a config that is slower alone, but
-/// runs several calls side by side at little extra cost, loses. If such a config is better for your program, list it alone.
+/// Times: the time of a call starts when its last rank starts the call, or when the previous call ends if that is later, and ends when its
+/// last rank ends the call (docs/protocol.md C20 to C27 have the exact rule). If calls overlap, the calls around a trial run other configs.
+/// A trial therefore measures the latency of one call, not the number of calls per second. A config that is slower for one call, but runs
+/// several calls at the same time at little extra cost, loses. If such a config is better for your program, list it alone.
 ///
-/// On a GPU (`.memory`) a kernel of parley's forms the sums, in the same order: of integers, `float`, `double`, `f16`, `bf16` and complex
-/// numbers. Other elements and functions throw `bad_argument`. A call runs after the work that `cuda_copies::after` noted for its buffer.
+/// On a GPU (`.memory`) a kernel of parley forms the sums, in the same order. It sums integers, `float`, `double`, `f16`, `bf16` and
+/// complex numbers. Other element types and functions throw `bad_argument`. A call runs after the work that `cuda_copies::after` noted for
+/// its buffer.
 #include <parley/actors/declaration.hpp>
 #include <parley/agreement.hpp>
 #include <parley/group_config.hpp>
@@ -57,16 +58,16 @@ struct collective_options {
   std::vector<std::vector<rank_id>> groups{};  ///< empty: one group of all ranks that are not idle
   collective_kind kind = collective_kind::all_reduce;
   std::vector<group_config_ptr> configs{configs::star()};
-  tuning::constraints constraints{};        ///< what this rank's user demands of every config except the default
-  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` says so
+  tuning::constraints constraints{};        ///< limits of this rank's user for every config except the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` decides
   runtime::memory_space* memory = nullptr;  ///< where the buffers lie, such as a GPU's memory; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::uint64_t depth = 1;  ///< calls that a rank may have in flight before it must wait
   std::string dtype{};
-  std::vector<rank_id> restart_group{};  ///< further ranks whose restart ends the generation of all groups
+  std::vector<rank_id> restart_group{};  ///< if one of these ranks restarts, the generation of all groups ends
 };
 
-/// Groups of `size` consecutive ranks; the last group has the ranks that are left.
+/// Groups of `size` consecutive ranks; the last group may be smaller.
 std::vector<std::vector<rank_id>> groups_of(rank_id size, rank_id world_size);
 
 /// The participants of each group, or a `role_conflict` / `bad_argument` that names the ranks and the reason. Every rank gets the same
@@ -78,7 +79,7 @@ struct collective_call_options {
   std::chrono::nanoseconds timeout{};  ///< 0: the op's timeout
 };
 
-/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op.
+/// A light handle of the op. The op ends with its rank; copies of the handle refer to the same op.
 class collective {
  public:
   /// A handle of no op: this rank counts as idle.
@@ -88,8 +89,8 @@ class collective {
   bool idle() const noexcept { return !place_; }
   bool leads() const noexcept;
   std::size_t size() const noexcept;
-  /// Call it after `peer_restarted`: enters the op's new generation. Returns false if no new generation has begun, or if this rank is
-  /// idle or fenced. If the group has lost another rank meanwhile, calls of the new generation fail, too.
+  /// Call it after `peer_restarted`: enters the op's new generation. Returns false if no new generation has begun, or if this rank is idle
+  /// or fenced. If the group has lost another rank since then, calls of the new generation also fail.
   bool rejoin();
 
   /// Combines the data of all ranks element by element, in place and in the order of the ranks. `Combine` is a stateless function
@@ -116,7 +117,7 @@ class collective {
                giving(std::as_writable_bytes(std::span(data)), element_of<std::ranges::range_value_t<B>>()), o);
   }
   /// Copies `mine` of every rank into the leader's `all`, in the order of the ranks. `all` must be `size()` times as large as `mine`;
-  /// workers pass none. A worker's call may end before the leader has the data; the worker may then reuse `mine`.
+  /// workers do not pass `all`. A worker's call may end before the leader has the data; the worker may then reuse `mine`.
   template <writable_buffer B>
   runtime::task<> gather(B&& mine, std::span<std::ranges::range_value_t<B>> all = {}, collective_call_options o = {}) {
     return gather_bytes(std::as_writable_bytes(std::span(mine)), std::as_writable_bytes(all),

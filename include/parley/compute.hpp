@@ -1,10 +1,10 @@
 #pragma once
-/// Runs a long computation outside the actor thread, which meanwhile keeps the transports moving.
+/// Runs a long computation outside the actor thread, so that the actor thread can keep the transports moving during the computation.
 ///
 ///     double norm = co_await compute([&] { return residual(field); });
 ///
-/// On the reactor the computation runs on a worker thread. In virtual time it runs at once and takes `modelled_ns` of that time.
-/// The await rethrows an exception of the computation. A computation cannot be cancelled: the await ends when the computation ends.
+/// On the reactor the computation runs on a worker thread. In virtual time the computation runs at once and takes `modelled_ns` of that
+/// time. The await rethrows an exception of the computation. A computation cannot be cancelled: the await ends when the computation ends.
 #include <parley/runtime/time/executor.hpp>
 #include <parley/scope.hpp>
 
@@ -81,7 +81,7 @@ class [[nodiscard]] compute {
     executor* where = nullptr;
     work_meter* meter = nullptr;  // null once the computation has ended
     bool running = false;
-    std::coroutine_handle<> caller;  // null once nobody waits
+    std::coroutine_handle<> caller;  // null: no coroutine waits
     std::optional<std::conditional_t<std::is_void_v<value>, std::monostate, value>> outcome;
     std::exception_ptr thrown;
   };

@@ -1,6 +1,5 @@
 #pragma once
-/// A paired config: one way to move a payload. One object has the implementations of both roles, so that half a pair cannot be
-/// written.
+/// A paired config: one way to move a payload. One object has the implementations of both roles, so that a config cannot lack one of them.
 ///
 ///     auto configs = {configs::direct(), configs::chunked(256_KiB), configs::chunked(1_MiB, 4)};      // the first one is the default, c0
 ///
@@ -14,13 +13,13 @@
 /// Rules for both implementations:
 /// - They decide how to send and receive from the config's parameters and the byte count alone, which both ranks know. If the receiver
 ///   expects other parts than the sender sends, the invocation ends with `config_failed`.
-/// - The parts of a payload add up to its size, and a rehearsal compares the payload byte for byte: a config of an edge can neither compress
-///   nor round. Do that in the program, and transfer what comes out.
-/// - Memory of their own that they send from, or receive into, must live until `co_await out.drain()` has returned, or
-///   `co_await out.settle()` after a part has failed: the library waits only for parts of `data`.
+/// - The parts of a payload add up to its size, and a rehearsal compares the payload byte for byte. So a config of an edge can neither
+///   compress nor round. Do that in the program, and transfer the result.
+/// - If they send from memory of their own, or receive into it, that memory must live until `co_await out.drain()` has returned, or, after
+///   a part has failed, `co_await out.settle()`. The library itself waits only for parts of `data`.
 /// - They throw `failure` to give up.
-/// - One coroutine sends, or receives, all parts of an invocation. To overlap parts it calls `keep_in_flight`.
-/// - The payload is contiguous, even if it was packed from pieces. Only a config that needs `like_pieces` sees the pieces.
+/// - One coroutine sends, or receives, all parts of an invocation. To overlap parts, the coroutine calls `keep_in_flight`.
+/// - The payload is contiguous, even if it was packed from pieces. Only a config with the need `like_pieces` sees the pieces.
 /// - They may call other ops, but not their own op: that throws `bad_argument`, and the op excludes the config by name.
 /// - Payloads of 0 bytes never reach them.
 /// - One object serves all invocations, several at once, so it must not keep state.
@@ -48,17 +47,17 @@ using actors::part_receiver;
 using actors::part_sender;
 using runtime::device_copy;
 
-/// As `whole_up_to`: payloads of any size are sent whole.
+/// A value for `whole_up_to`: payloads of any size are sent whole.
 constexpr std::uint64_t every_size = std::numeric_limits<std::uint64_t>::max();
 
 /// The most kernel blocks, and the most streams, that one copy may use.
 constexpr std::uint32_t most_of_a_copy = 1024;
 
-/// What an invocation needs before the sender can stamp it with a config. If it is missing, the invocation runs another config.
+/// The condition under which the sender can stamp an invocation with a config. If it is not met, the invocation runs another config.
 enum class needs : std::uint8_t {
   nothing,
   credit,         ///< a credit to write into the receiver's buffer, which must be registered memory
-  known_payload,  ///< a payload in registered memory of the sender, about which the receiver has been told
+  known_payload,  ///< a payload in memory that the sender has registered and the receiver knows
   like_pieces,    ///< a payload that lies in pieces of the same sizes at both ends (`parts_in_flight::in_pieces`)
 };
 
@@ -67,9 +66,9 @@ class paired_config : public op_config {
   virtual runtime::task<> send(part_sender& out, std::span<const std::byte> data) const = 0;
   virtual runtime::task<> receive(part_receiver& in, std::span<std::byte> data) const = 0;
   bool goes_whole(std::size_t bytes) const noexcept { return bytes <= whole_up_to_; }
-  /// For a size that they send whole, all configs have the same shape, so that they count as one candidate.
+  /// All configs that send a payload of this size whole have the same shape, so that they count as one candidate.
   std::string shape(std::uint64_t bytes) const override { return goes_whole(bytes) ? "whole" : id(); }
-  /// True if a receive has ended as soon as its payload was put. Then a call need not run `receive`.
+  /// True if a receive ends once its payload has been put. Then a call need not run `receive`.
   virtual bool is_over_once_landed() const noexcept { return false; }
   /// True if `send` only puts the whole payload. Then a call need not run `send`.
   virtual bool puts_whole() const noexcept { return false; }
@@ -77,8 +76,8 @@ class paired_config : public op_config {
   bool needs_memory() const noexcept { return needs_ == needs::credit || needs_ == needs::known_payload; }
   /// True if it moves each piece directly from its place to its place, so that nothing is packed for it.
   bool goes_by_piece() const noexcept { return needs_ == needs::like_pieces; }
-  /// Checks that this rank's link can move payloads that lie in the given memory (null: host memory) as this config does; the error says
-  /// why not. Called when `available` is called.
+  /// Checks that this config can move payloads in the given memory (null: host memory) over this rank's link; the error says why not.
+  /// Called whenever `available` is called.
   virtual runtime::result<> works_over(const runtime::link&, const runtime::memory_space*) const { return {}; }
 
  protected:
@@ -93,8 +92,8 @@ class paired_config : public op_config {
 
 using config_ptr = std::shared_ptr<const paired_config>;
 
-/// Checks that `configs` can be an op's catalogue: it is not empty, has no null, and its first config, the default, needs nothing. The
-/// error names `op` and says what to do.
+/// Checks that `configs` can be an op's catalogue: it is not empty, has no null, and its first config, the default, has no needs. The error
+/// names `op` and says what to do.
 runtime::result<> check_catalogue(std::string_view op, const std::vector<config_ptr>& configs);
 
 }  // namespace parley::ops
@@ -107,10 +106,9 @@ ops::config_ptr direct();
 /// The payload in pieces of `chunk_bytes`, `in_flight` (1 to 4,096) of them at a time.
 ops::config_ptr chunked(std::uint64_t chunk_bytes, std::uint64_t in_flight = 2);
 
-/// The sender writes the payload into the receiver's buffer, in pieces of `chunk_bytes` (0: whole), `in_flight` of them at a
-/// time; then follow a fence and the stamp. Only for receives into registered memory (`transfer::registered`). On GPUs `by` sets the
-/// blocks of the kernel that copies, or the number of streams (each up to `most_of_a_copy`). A rank whose payload lies in host memory
-/// cannot run a config with `by`.
+/// The sender writes the payload into the receiver's buffer, in pieces of `chunk_bytes` (0: whole), `in_flight` of them at a time. A fence
+/// and the stamp follow. Only for receives into registered memory (`transfer::registered`). On GPUs `by` sets the blocks of the kernel that
+/// copies, or the number of streams (each up to `most_of_a_copy`). A rank whose payload lies in host memory cannot run a config with `by`.
 ops::config_ptr put(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4, ops::device_copy by = {});
 
 /// The receiver reads the payload from the sender's memory, with the parameters of `put`. Only for sends from registered memory.
@@ -121,8 +119,8 @@ ops::config_ptr get(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4, 
 /// another config.
 ops::config_ptr by_piece(std::uint64_t in_flight = 4);
 
-/// NCCL sends the payload from GPU to GPU, in a communicator of parley's own that the two ranks make when they first need it.
-/// For device buffers between processes; only for sends from registered memory.
+/// NCCL sends the payload from GPU to GPU, in a communicator of parley. The two ranks make the communicator when they first need it. For
+/// device buffers between processes; only for sends from registered memory.
 ops::config_ptr nccl();
 
 /// Active messages with the payload, or pieces of `chunk_bytes` of it (0: whole), `in_flight` of them at a time. UCX moves the data from
@@ -134,7 +132,7 @@ ops::config_ptr ucx(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
 
 namespace parley::ops {
 
-/// Makes a config of two functions. Throws a `bad_argument` that names the role whose function is null.
+/// Makes a config from two functions. Throws a `bad_argument` that names the role whose function is null.
 using send_function = runtime::task<> (*)(part_sender& out, std::span<const std::byte> data);
 using receive_function = runtime::task<> (*)(part_receiver& in, std::span<std::byte> data);
 config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive);

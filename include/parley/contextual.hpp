@@ -10,27 +10,27 @@
 /// Example: two kernels with 2 and 3 configs, and 2 iterations. The first call makes 7 runs. In runs 5 and 6 the second kernel
 /// tries its last config, while the first kernel already runs its best one. Run 7 gives the results that count.
 ///
-/// - The function must give the same result however often it runs.
+/// - The function must give the same result each time it runs.
 /// - A kernel that the function calls m times advances m steps per run. Kernels may call other kernels.
 /// - Each pair of kernel and key is tuned on its own. A later call that meets a new key tunes that key.
 /// - A kernel with one config is not tuned. A call that meets only such kernels, or decided ones, runs once.
 /// - A key that only some ranks meet in a call keeps its default on all ranks.
 /// - A call that meets nothing new sends no message.
 ///
-/// With NUMERICAL_CHECK on, a first run records the outputs of each kernel's default (tunable_op.hpp). A config whose outputs differ from
-/// these by more than the tolerance on any rank never wins, like a config that throws. A kernel that declares no outputs keeps its default.
-/// Calls with one key must therefore come in the same order in every run.
+/// With NUMERICAL_CHECK on, a first run records the outputs of each kernel's default (tunable_op.hpp). If the outputs of a config differ
+/// from these by more than the tolerance on any rank, the config never wins, like a config that throws. A kernel that declares no outputs
+/// keeps its default. Therefore a function must make its calls with one key in the same order in every run.
 ///
-/// The time of a config is its plain average on the rank where that average is longest, and all ranks run the config whose time is
-/// shortest. If a config throws, it is excluded, and the first config that has not failed runs in its place. If none is left on a rank,
-/// or each config has failed on some rank, the call of every rank ends with `config_failed`: `cannot find valid config`.
+/// Each rank averages the times of a config, and the longest of these averages is the time of the config. All ranks run the config with the
+/// shortest time. If a config throws, it is excluded, and the first config that has not failed runs in its place. If no config is left on a
+/// rank, or if each config has failed on some rank, the call ends on every rank with `config_failed`: `cannot find valid config`.
 ///
-/// Failure: while the ranks tune, an exception of the function on one rank ends the call on all ranks. The same holds for a cancelled
-/// call, a `timeout` of a run or of a rank that does not call, and `peer_failed`. The next call tunes the undecided kernels from the start.
-/// Decisions stay; a rank that has missed one receives it then. If ranks declare different iterations, warm-ups or orders, all ranks
-/// throw `declaration_mismatch`, which names both.
+/// Failure: while the ranks tune, an exception of the function on one rank ends the call on all ranks. So do a cancelled call, a `timeout`
+/// of a run, a `timeout` because a rank does not call, and `peer_failed`. The next call tunes the undecided kernels from the start.
+/// Decisions stay; a rank that has missed one receives it in that call. If ranks declare different iterations, warm-ups or orders, all
+/// ranks throw `declaration_mismatch`, which names both.
 ///
-/// A rank makes one call at a time. A call inside the function, or by another coroutine of this rank meanwhile, is part of the run in
+/// A rank makes one call at a time. During that call, a call inside the function or by another coroutine of this rank is part of the run in
 /// progress. Each run is logged in `.autotune_logs/rank-R.log`. Results files keep the best config as `layer/KERNEL`.
 #include <parley/agreement.hpp>
 #include <parley/identifiers.hpp>
@@ -65,7 +65,7 @@ struct contextual_options {
 /// A light handle; the op lives as long as its rank.
 class contextual {
  public:
-  /// Declares the op; call it on all ranks. Throws `bad_argument`: the name is taken, the list of ranks is wrong, or no iterations.
+  /// Declares the op; call it on all ranks. Throws `bad_argument` if the name is taken, the list of ranks is wrong, or `iterations` is 0.
   contextual(rank& self, contextual_options op);
   /// `f()` returns a `task<>`, or nothing if it never waits. If `f` captures more than references and numbers, pass a named object, not a
   /// temporary: g++ 12 destroys such temporaries of a `co_await` twice.
@@ -83,12 +83,12 @@ class contextual {
   /// The config that this op runs for a kernel and key (as in the log), and why. `time_ns` is the longest average of all ranks; the
   /// evidence has this rank's own measurements. All functions except `idle` and `rejoin` throw `bad_argument` on a rank that is no member.
   ops::decision decision(const std::string& kernel, const std::string& key) const;
-  /// Waits for that decision, which the first call that meets the key makes. Throws `failure` as agreement.hpp says. A key is searched
-  /// again only after `rejoin`.
+  /// Waits for that decision. The first call that meets the key makes it. Throws `failure` as agreement.hpp says. A key is searched again
+  /// only after `rejoin`.
   runtime::task<ops::decision> decided(std::string kernel, std::string key, decided_options o = {}) const;
   /// How often functions have run, in all calls together.
   std::uint64_t runs() const;
-  /// The id of the best config for a kernel and key; empty before there is one.
+  /// The id of the best config for a kernel and key; empty before the decision.
   std::string best(const std::string& kernel, const std::string& key) const;
   /// Call it after `peer_restarted`, on every member except the new process. All kernels are then tuned again, and calls count from 0.
   /// Returns false if no member has restarted.

@@ -1,6 +1,6 @@
 #pragma once
-/// The copies of one rank on a GPU, enqueued on streams of its own. After each copy the device writes a word of pinned memory, one word
-/// for each stream, and the reactor's loop polls these words to see that copies have ended. No call waits for a stream or a device.
+/// Makes the copies of one rank on a GPU, in the rank's own streams. Each stream has a word in pinned memory. The device writes this word
+/// after each copy, and the reactor's loop polls the words to see which copies have ended. No call waits for a stream or a device.
 ///
 ///     cuda_copies copies(gpu, /*device=*/0);
 ///     loop.attach(copies);
@@ -43,10 +43,10 @@ class cuda_copies final : public runtime::poller {
     /// made in the constructor, because making one takes longer than most copies. A process has 32 queues on a device, and its program
     /// and other libraries need most of them.
     unsigned streams = 4;
-    unsigned usual_streams = 2;  // of these, for a copy that does not say how many
+    unsigned usual_streams = 2;  // how many streams a copy uses that does not say how many
     /// Further streams, each for one copy that waits for kernels. Copies beyond that number wait in host memory.
     unsigned most_waiting = 8;
-    /// True if streams may wait for messages. Set it to false if they share queues with the streams that bring the messages.
+    /// True if streams may wait for messages. Set it to false if these streams share queues with the streams that deliver the messages.
     bool expects_messages = true;
   };
   /// Options for each of `ranks` ranks of this process that share a device, so that no rank's stream queues behind another rank's. The
@@ -61,19 +61,19 @@ class cuda_copies final : public runtime::poller {
 
   cuda_driver& driver() const noexcept { return driver_; }
   int device() const noexcept { return device_; }
-  /// A stream for work that waits for nothing: a copy that waits for kernels is never put into it.
+  /// A stream for work that waits for nothing. No copy that waits for kernels is ever put into it.
   cuda_stream prompt() const noexcept { return streams_.front().stream; }
 
-  /// Starts a copy. Returns `pending`, and calls `done` later, or returns the error. If one of the buffers belongs to another rank of
-  /// this process, `other` has that rank's copies: the copy is then also ordered by what their `after` noted. `by` can choose a kernel
+  /// Starts a copy. Returns `pending`, and calls `done` later, or returns the error. If one of the buffers belongs to another rank of this
+  /// process, `other` has that rank's copies, and the copy also runs after the work that `after` has noted there. `by` can choose a kernel
   /// only for buffers on devices that this device reaches; otherwise a copy engine copies.
   runtime::errc copy(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
                      cuda_copies* other = nullptr, runtime::device_copy by = {}) noexcept {
     return copy(to, from, done, other, by, waiting::in_a_stream);
   }
-  /// Like `copy`, for `from` in memory that may be another device's. A device puts all copies out of other devices' memory through one
-  /// queue, whatever streams they are in (docs/gpu.md). A copy that waited there for kernels would hold up the copies that these kernels
-  /// wait for. So a pull waits for kernels in host memory.
+  /// Like `copy`, for `from` in memory that may belong to another device. A device puts all copies out of other devices' memory through one
+  /// queue, even if they are in different streams (docs/gpu.md). A copy that waited in that queue for kernels would delay the copies that
+  /// these kernels wait for. So a pull waits for kernels in host memory, before it is enqueued.
   runtime::errc pull(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
                      cuda_copies* other = nullptr, runtime::device_copy by = {}) noexcept {
     return copy(to, from, done, other, by, waiting::in_host_memory);
@@ -85,15 +85,16 @@ class cuda_copies final : public runtime::poller {
   /// See `memory_space::hold`.
   std::uint64_t hold(cuda_stream stream);
   /// Work enqueued into `s` from now on runs after the work that `after` noted for `memory`, except work that waits for a message into
-  /// `memory`. For the work that brings that message.
+  /// `memory`. Use it for the work that delivers that message.
   runtime::errc order(cuda_stream s, std::span<const std::byte> memory) noexcept {
     return order(s, memory, orders::that_copies_follow);
   }
-  /// Like `order`, but also after the work that waits for messages. For work that brings no message.
+  /// Like `order`, but `s` also runs after the work that waits for messages. Use it for work that delivers no message.
   runtime::errc order_behind_all(cuda_stream s, std::span<const std::byte> memory) noexcept {
     return order(s, memory, orders::all);
   }
-  /// The work that was in a stream at some time. May outlive this object; its event is not recorded again while somebody holds it.
+  /// The work that was in a stream at some time. A moment may outlive this object; its event is not recorded again while a copy of the
+  /// moment exists.
   using moment = std::shared_ptr<const cuda_event>;
   /// All work that is in `stream` now. Throws `failure`.
   moment moment_of(cuda_stream stream);
@@ -110,20 +111,20 @@ class cuda_copies final : public runtime::poller {
     return tell_after(memory, orders::all, done);
   }
   /// Call it just before you start a receive into `memory`, and pass the returned number as `receive_options::expected`. The op must have
-  /// the space of this device as its `.memory`. Streams that wait for a receive which is never started wait for ever.
-  /// Throws `unavailable` if the device cannot wait for messages, or if more ranks of this process share it than a quarter of its queues,
-  /// and `full` if too many receives are expected.
+  /// the space of this device as its `.memory`. If the receive is never started, streams that wait for it wait for ever. Throws
+  /// `unavailable` if the device cannot wait for messages, or if more ranks of this process share it than a quarter of its queues, and
+  /// `full` if too many receives are expected.
   std::uint64_t expect(std::span<const std::byte> memory);
-  /// Work enqueued into `stream` from now on waits for the receives that are expected into `memory`, or for nothing if none is. The wait
-  /// always ends, because a receive ends with its message or without. Streams that share a queue of the GPU hold each other up while one
-  /// of them waits. The variable CUDA_DEVICE_MAX_CONNECTIONS is the number of queues. `cuda_runtime` sets it to 32, unless it is already
-  /// set or CUDA is already in use; in the latter case there are 8 queues.
+  /// Work enqueued into `stream` from now on waits for the receives that are expected into `memory`, if any. The wait always ends, because
+  /// a receive always ends, with its message or with an error. While a stream waits, the other streams that share its queue of the GPU also
+  /// wait. The variable CUDA_DEVICE_MAX_CONNECTIONS is the number of queues. `cuda_runtime` sets it to 32, unless it is already set or CUDA
+  /// is already in use; in the latter case there are 8 queues.
   runtime::errc wait_on(std::span<const std::byte> memory, cuda_stream stream) noexcept;
   /// For ops: the receive with the number `expected` has ended with `outcome`, so streams stop waiting for it.
   void came(std::uint64_t expected, runtime::errc outcome) noexcept;
-  /// The oldest expected receive into `memory` was given up: streams stop waiting for it, even if something still touches the memory.
+  /// The oldest expected receive into `memory` was given up: streams stop waiting for it, even if a copy still uses the memory.
   void give_up_on(std::span<const std::byte> memory, runtime::errc why) noexcept;
-  /// The words that streams wait for (cuda_flags.hpp). Throws `unavailable` if the device cannot wait for words.
+  /// The flags that streams wait for (cuda_flags.hpp). Throws `unavailable` if the device cannot wait for words.
   cuda_flags& flags();
   /// Writes `value` to the word at `at`, which may lie in a peer's memory, after the copies out of `data` that have started. Returns
   /// `pending` or the error.
@@ -136,7 +137,7 @@ class cuda_copies final : public runtime::poller {
   runtime::result<> in_words(runtime::errc outcome) const;
   /// Keeps the text of `why` for `in_words`, and returns its code: for functions that return only an `errc`.
   runtime::errc refused(const runtime::failure& why) noexcept;
-  /// `done` will not be called.
+  /// From now on `done` is not called.
   void forget(runtime::completion* done) noexcept;
   std::size_t pending() const noexcept { return pending_; }
   /// Polls until nothing is pending. For use before memory is freed while its copies may still be in flight.
@@ -158,11 +159,11 @@ class cuda_copies final : public runtime::poller {
 
  private:
   struct mark {
-    std::uint32_t number;  // the value of its stream's word once this is done
+    std::uint32_t number;  // the value of its stream's word once the copy has ended
     runtime::completion* done;
     std::span<const std::byte> from{};  // of a copy
   };
-  // One stream. Its marks are in the order of enqueueing, in which they also end.
+  // One stream. Its marks end in the order in which they were enqueued.
   struct queue {
     cuda_stream stream;
     std::size_t word;
@@ -182,12 +183,12 @@ class cuda_copies final : public runtime::poller {
     std::span<const std::byte> memory;
     cuda_stream stream;
     moment at;
-    // The flags that were down when this was made: of messages into the memory, and of holds of the stream. While one of them is down,
-    // the stream's work waits for something that has not happened yet.
+    // The flags of messages into the memory, and of holds of the stream, that were down when this object was made. While one of them is
+    // down, the stream's work waits for an event that has not happened yet.
     std::vector<std::uint64_t> behind;
   };
   // `that_copies_follow` leaves out work that waits for an expected message, because the copy that brings the message must not wait for
-  // that work. It also leaves out work that the host holds up, because the host may be waiting for the copy.
+  // that work. It also leaves out work that the host holds back, because the host may be waiting for the copy.
   enum class orders : std::uint8_t { that_copies_follow, all };
   template <class Each>
   void for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept;
@@ -198,7 +199,7 @@ class cuda_copies final : public runtime::poller {
     runtime::completion* done;
     waiting where = waiting::in_a_stream;
     runtime::device_copy by{};
-    std::span<const std::byte> from{};  // of a write: it comes after the copies out of this memory
+    std::span<const std::byte> from{};  // of a write: the write comes after the copies out of this memory
     std::byte* to = nullptr;
     std::uint32_t value = 0;
     std::vector<moment> behind{};
@@ -212,7 +213,7 @@ class cuda_copies final : public runtime::poller {
   queue make_queue(cuda_stream s);
   queue& shortest(unsigned of = 0);
   queue* idle();
-  moment take_event();  // to record into; not reused while somebody holds it
+  moment take_event();  // to record into; not reused while a copy of the moment exists
   void note_moments(std::span<const std::byte> memory, orders which, std::vector<moment>& into) noexcept;
   runtime::errc start(request r);
   runtime::errc enqueue(queue& q, const request& r);
@@ -235,25 +236,25 @@ class cuda_copies final : public runtime::poller {
   cuda_event check_;
   unsigned fruitless_ = 0;  // polls since a word last changed
   std::deque<queue> streams_;
-  std::deque<queue> watched_;  // streams of others
+  std::deque<queue> watched_;  // streams that the program watches
   std::shared_ptr<event_pool> events_;
   /// The flags that are down for messages into `memory` or hold `stream`, as `ordering::behind` needs them.
   std::vector<std::uint64_t> to_come_before(std::span<const std::byte> memory, cuda_stream stream);
   std::vector<std::pair<cuda_stream, std::uint64_t>> holds_;
   std::vector<ordering> orderings_;
-  std::deque<request> put_off_;  // they wait in host memory: no stream may wait for them, or all such streams are busy
+  std::deque<request> put_off_;  // wait on the host: no stream may wait for them, or all such streams are busy
   std::optional<cuda_flags> flags_;
   std::size_t pending_ = 0;
-  std::optional<runtime::error> refused_;  // the latest one
-  // Addresses that are known to be in our own context. The driver is asked once for each address, because another context hardly ever
-  // gives out the same one.
+  std::optional<runtime::error> refused_;  // the latest error
+  // Addresses that are known to be in this rank's own context. Each address is looked up in the driver once, because another context hardly
+  // ever allocates the same address.
   std::array<const std::byte*, 16> ours_{};
   std::size_t last_of_ours_ = 0;
   counters counters_;
 };
 
 /// `auto ended = co_await reached(copies, stream);`: waits until all work that was in the stream has finished; the result may be
-/// `device_failed`. A cancelled wait ends at once; the stream goes on.
+/// `device_failed`. A cancelled wait ends at once; the stream continues.
 class [[nodiscard]] reached : private runtime::waiter, private runtime::completion {
  public:
   reached(cuda_copies& copies, cuda_stream stream) noexcept

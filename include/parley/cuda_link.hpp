@@ -7,23 +7,24 @@
 /// Host buffers are passed to the link below. Device buffers travel in one of these planes:
 /// - `staged`: a message from or into device memory goes through pinned host memory. A copy engine copies the payload down, the link
 ///   below sends it, and the receiver's copy engine copies it up. A config that cuts the payload into chunks overlaps the three steps.
-/// - `cuda_ipc`: puts and gets of exposed device memory go from GPU to GPU, over an IPC handle in the key. The origin's copy engine
-///   copies, or a kernel of the origin if the config says so (`runtime::device_copy`). The peer's processor and multiprocessors take no
-///   part. If a stream of the peer waits for the buffer (`cuda_copies::wait_on`), the origin's stream sets the flag after the last put,
-///   so that the peer's stream goes on at once.
-/// - `ucx`: if the link below can move device memory (`moves_devices`, as UCX with its CUDA transports), `send_device` and
-///   `fetch_device` pass it the device buffers.
-/// - `nccl`: with `options::nccl`, both GPUs together can also get device memory (`joint_get`, transports/nccl/nccl_pairs.hpp), even
-///   where memory cannot be exported.
+/// - `cuda_ipc`: puts and gets of exposed device memory go from GPU to GPU, over an IPC handle in the key. The origin's copy engine copies,
+///   or a kernel of the origin if the config chooses that (`runtime::device_copy`). The peer's processor and multiprocessors take no part.
+///   If a stream of the peer waits for the buffer (`cuda_copies::wait_on`), the origin's stream sets the flag after the last put, so that
+///   the peer's stream continues at once.
+/// - `ucx`: if the link below can move device memory (`moves_devices`; UCX with its CUDA transports can), `send_device` and `fetch_device`
+///   pass the device buffers to it.
+/// - `nccl`: with `options::nccl`, both GPUs together can also make a get of device memory (`joint_get`, transports/nccl/nccl_pairs.hpp),
+///   even if the memory cannot be exported.
 ///
-/// If the driver refuses to export memory, this rank offers no `put` and `get`, and says why. Exposing memory still succeeds, but puts
-/// and gets of it return `unavailable`. If a peer cannot import the memory, the rehearsals of `put` and `get` fail there.
+/// If the driver refuses to export memory, this rank does not offer `put` and `get`, and reports the reason. Exposing memory still
+/// succeeds, but puts and gets of it return `unavailable`. If a peer cannot import the memory, the rehearsals of `put` and `get` fail
+/// there.
 ///
 /// CUDA cannot revoke a mapping: a peer keeps memory mapped until its link ends, or until it unmaps the oldest of many mappings.
 /// Withdrawing device memory therefore returns `may_land`: peers may still have copies in flight, and the memory must not be freed
 /// before these have ended.
 ///
-/// Keys are remote input and are checked; a handle that opens nothing fails the put. If the GPU fails, operations end with
+/// Keys come from other ranks and are checked. If a handle does not open any memory, the put fails. If the GPU fails, operations end with
 /// `device_failed`. Destroy this link before the link below and before the copies.
 #include <parley/cuda_copies.hpp>
 #include <parley/runtime/wire/link.hpp>
@@ -44,7 +45,7 @@ namespace parley::transports {
 class cuda_link final : public runtime::link {
  public:
   struct options {
-    nccl_library* nccl = nullptr;  ///< null: none, and `no_nccl` says why
+    nccl_library* nccl = nullptr;  ///< null: no NCCL, for the reason in `no_nccl`
     std::string no_nccl = "no NCCL was given to this rank's link";
     nccl_pairs::options pairs{};
     std::string no_ipc{};                                   ///< why this rank must not export memory; empty: it may
@@ -67,7 +68,7 @@ class cuda_link final : public runtime::link {
   void abandon(runtime::completion& pending) noexcept override;
   const counters& statistics() const noexcept override { return below_.statistics(); }
   runtime::result<> one_sided() const override { return below_.one_sided(); }
-  /// The result of exporting one byte in the constructor, as a test; an error with `options::no_ipc` if that was given.
+  /// The result of a test export of one byte in the constructor. If `options::no_ipc` is set, an error with that text.
   runtime::result<> one_sided_devices() const override { return ipc_; }
   runtime::result<runtime::exposed_memory> expose(std::span<std::byte> memory) override;
   runtime::late_writes withdraw(const runtime::exposed_memory& memory) override;
@@ -79,7 +80,7 @@ class cuda_link final : public runtime::link {
   void set_flag(runtime::rank_id to, const runtime::remote_place& at, std::uint64_t flag,
                 std::span<const std::byte> data) override;
   runtime::errc fence(runtime::rank_id to, runtime::completion* done) override;
-  /// Plane `ucx`: passes device buffers to the link below as soon as no kernel uses them any more.
+  /// Plane `ucx`: passes device buffers to the link below once no kernel uses them any more.
   runtime::result<> moves_devices() const override { return below_.moves_devices(); }
   runtime::errc send_device(runtime::rank_id to, channel on, std::span<const std::byte> header,
                             std::span<const std::byte> payload, runtime::completion* done) override;
@@ -91,7 +92,7 @@ class cuda_link final : public runtime::link {
   /// Poll it together with the copies. Null without NCCL.
   nccl_pairs* nccl() noexcept { return nccl_ ? &*nccl_ : nullptr; }
   const nccl_pairs* nccl() const noexcept { return nccl_ ? &*nccl_ : nullptr; }
-  /// Ends the NCCL transfers with that peer. Needed because the link below notices only the deaths of peers that it has operations with.
+  /// Ends the NCCL transfers with that peer. Needed because the link below notices a peer's death only if it has operations with that peer.
   void on_peer_failed(runtime::rank_id peer) noexcept;
   /// Ends all NCCL transfers, so that nothing in flight waits for another rank.
   void end_joint() noexcept { nccl_.reset(); }
@@ -103,7 +104,7 @@ class cuda_link final : public runtime::link {
     std::uint64_t ipc_bytes = 0;
     std::uint64_t by_transport = 0;  ///< device messages that the link below moved directly
     std::uint64_t by_transport_bytes = 0;
-    std::uint64_t flags_set = 0;  ///< flags of peers, which their devices see without their processors
+    std::uint64_t flags_set = 0;  ///< flags that this rank's device has set for the devices of peers
     std::string ipc_refused;      ///< why memory could not be exported or imported, if that happened
   };
   const plane_counters& planes() const noexcept { return planes_; }
@@ -143,10 +144,10 @@ class cuda_link final : public runtime::link {
   std::deque<std::pair<runtime::rank_id, std::uint64_t>> puts_;  // in flight: target rank and number of each put
   std::vector<waiting_fence> fences_;
   std::uint64_t last_put_ = 0;
-  runtime::errc put_failed_ = runtime::errc::none;         // of the first failed put; stays, as its device has failed
+  runtime::errc put_failed_ = runtime::errc::none;         // of the first failed put; stays: its device has failed
   std::map<std::uint64_t, std::span<std::byte>> exposed_;  // device memory, by number
   std::uint64_t last_exposed_ = 0;
-  std::optional<exported_memory> flags_exported_;  // zeros where there are none
+  std::optional<exported_memory> flags_exported_;  // zeros: no flags were exported
   plane_counters planes_;
   std::string no_nccl_;
   runtime::result<> ipc_;

@@ -3,7 +3,7 @@
 ///
 ///     result<cuda_driver*> gpu = cuda_runtime();          // the driver, or an error that says why there is none
 ///
-/// There is one driver object in a process. The first call makes it, and it lives until the process ends. `parley::cuda` links CUDA's
+/// A process has one driver object. The first call makes the object, and it lives until the process ends. `parley::cuda` links CUDA's
 /// runtime statically, and the runtime loads libcuda only when it is used: a program that never calls this function runs on machines
 /// without a driver.
 #include <parley/transports/cuda/cuda_driver.hpp>

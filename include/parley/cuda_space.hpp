@@ -1,5 +1,5 @@
 #pragma once
-/// A GPU's memory as a memory space: the place of an op's buffers (runtime/dataflow/memory_space.hpp).
+/// Lets an op use buffers in a GPU's memory: the memory space (runtime/dataflow/memory_space.hpp) of one device.
 ///
 ///     cuda_space space(copies);
 ///     pipeline pipe(self, {.name = "activations", .configs = configs, .memory = &space});
@@ -17,10 +17,10 @@ namespace parley::transports {
 
 class cuda_space final : public runtime::memory_space {
  public:
-  /// The memory of the device of `copies`, which makes all copies and must outlive the space.
+  /// The space of the device of `copies`. `copies` makes all copies of the space and must outlive it.
   explicit cuda_space(cuda_copies& copies) noexcept : copies_(copies) {}
-  /// A block that was given back is reused once no work on it is pending, and freed only with the space. Freeing earlier could block:
-  /// CUDA waits until the device is idle, and the device may be waiting for a message that this thread has to send.
+  /// A returned block is reused once no work on it is pending, and it is freed only with the space. Freeing earlier could block: CUDA waits
+  /// until the device is idle, and the device may be waiting for a message that this thread has to send.
   std::unique_ptr<block> make(std::size_t bytes) override;
   /// Throws `device_failed` with CUDA's error text.
   runtime::task<> copy(std::span<std::byte> to, std::span<const std::byte> from) override;
@@ -28,7 +28,7 @@ class cuda_space final : public runtime::memory_space {
   void gather(std::span<std::byte> packed, const runtime::memory_pieces& pieces, runtime::device_stream s) override;
   void scatter(const runtime::memory_pieces& pieces, std::span<const std::byte> packed,
                runtime::device_stream s) override;
-  /// `add` and `assign` run in a stream of the copies (`cuda_copies::prompt`).
+  /// `add` and `assign` run in the stream `cuda_copies::prompt`.
   void add(std::span<std::byte> into, std::span<const std::byte> from, runtime::summand of) override;
   void assign(std::span<std::byte> to, std::span<const std::byte> from) override;
   std::string words_of(runtime::errc outcome) const override;
@@ -64,8 +64,8 @@ class cuda_space final : public runtime::memory_space {
   std::shared_ptr<kept> kept_ = std::make_shared<kept>();
 };
 
-/// Awaits one operation of a device: the await starts it and lasts until it has ended. `start(done)` returns what `link::fetch` returns.
-/// The await cannot be cancelled.
+/// Awaits one operation of a device: the await starts it and lasts until it has ended. `start(done)` has the return values of
+/// `link::fetch`. The await cannot be cancelled.
 template <class Start>
 class [[nodiscard]] device_step : private runtime::completion {
  public:

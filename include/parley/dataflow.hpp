@@ -1,7 +1,7 @@
 #pragma once
-/// Runs steps in the order that their buffers require: a step begins when its inputs are ready and no earlier step still uses the
-/// buffers that it overwrites. The flow finds this from the buffers that each step names and from the order in which the program adds
-/// the steps.
+/// Runs steps in the order that their buffers require: a step begins when its inputs are ready and no earlier step still uses the buffers
+/// that it overwrites. The flow derives this order from the buffers that each step names, and from the order in which the program adds the
+/// steps.
 ///
 ///     scope& here = co_await this_scope;
 ///     dataflow flow(here);
@@ -11,9 +11,10 @@
 ///     co_await sum;                                                        // waits on the host; or co_await came[1]
 ///     co_await flow.join();
 ///
-/// A step waits for the last step that wrote a buffer which it reads, and for all earlier steps that use a buffer which it writes.
-/// Buffers are contiguous ranges; name a single object `s` as `std::span(&s, 1)`. Name every buffer that a step touches: the flow does
-/// not order accesses to others. Steps that have no buffer in common run at the same time, in any order.
+/// For each buffer that it reads, a step waits for the last step that wrote the buffer. For each buffer that it writes, a step waits for
+/// all earlier steps that use the buffer. Buffers are contiguous ranges; name a single object `s` as `std::span(&s, 1)`. Name every buffer
+/// that a step touches: the flow does not order accesses to other memory. Steps that have no buffer in common run at the same time, in any
+/// order.
 ///
 /// Computations that name no buffers can be ordered by a compute queue:
 ///
@@ -25,15 +26,15 @@
 ///
 ///     flow.compute({reads(y), writes(a)}, [&](device_stream s) { launch(s, y, a); }, {.stream = stream, .memory = space});
 ///
-/// The stream waits for all that the computation must follow: messages into the named buffers, kernels of other streams, and steps of
-/// the flow that run on the host. Later sends from these buffers, and receives into them, run after the kernels. The host waits for
-/// nothing. The work ends when the stream has executed the computation. The buffers must lie in `memory`, like the buffers of the ops.
+/// The stream waits for everything that must come before the computation: messages into the named buffers, kernels of other streams, and
+/// steps of the flow that run on the host. Later sends from these buffers, and receives into them, run after the kernels. The host waits
+/// for nothing. The work ends when the stream has executed the computation. The buffers must lie in `memory`, like the buffers of the ops.
 /// Without a stream the function receives a null stream and computes on the host.
 ///
-/// Failure: if a step's input failed, the step does not run, and fails with a text that names the step to blame. A step that only has to
-/// run after a failed step does run. A device stream knows of no failures and goes on. `join` throws the first failure that no await has
-/// thrown yet. After `stop_at_failure`, the first failure cancels the flow. Use that where messages are matched only by their order, so
-/// that no message takes the place of one that was not sent.
+/// Failure: if a step's input failed, the step does not run, and fails with a text that names the step to blame. If a step must come after
+/// a failed step but uses none of its results, it does run. A device stream does not notice failures, and continues. `join` throws the
+/// first failure that no await has thrown yet. After `stop_at_failure`, the first failure cancels the flow. Use `stop_at_failure` if
+/// messages are matched only by their order: otherwise a later message could take the place of one that was not sent.
 ///
 /// Cancellation: cancelling a work, or the flow, ends the waits inside its steps. The steps must still be joined, as in a scope.
 ///
@@ -68,8 +69,8 @@ struct compute_options {
     worker,        ///< on a worker thread, while the actor thread keeps the transports moving
     actor_thread,  ///< on the actor thread, at once: for computations of a few microseconds
   } where = place::worker;
-  time_ns modelled_ns = 0;  ///< how long it takes in virtual time
-  /// A stream, such as a cudaStream_t, of the device whose `memory` the buffers lie in. The function only enqueues work into it.
+  time_ns modelled_ns = 0;  ///< the computation's duration in virtual time
+  /// A stream, such as a cudaStream_t, of the device that `memory` belongs to. The function only enqueues work into it.
   device_stream stream = nullptr;
   memory_space* memory = nullptr;
 };
@@ -81,7 +82,7 @@ class dataflow : public step_graph {
   explicit dataflow(executor& ex) noexcept;
   ~dataflow();
 
-  /// Adds a computation. `f` takes no argument, or the stream. It returns nothing; without a stream it may return a `task<>`.
+  /// Adds a computation. `f` takes no argument, or the stream. `f` returns nothing; without a stream it may return a `task<>`.
   template <class F>
   flow_work compute(std::initializer_list<buffer_access> uses, F f, const compute_options& o = {}) {
     return compute(std::span(uses.begin(), uses.size()), std::move(f), o);
@@ -89,7 +90,7 @@ class dataflow : public step_graph {
   template <class F>
   flow_work compute(std::span<const buffer_access> uses, F f, const compute_options& o = {});
   flow_work add(flow_step_ptr step, std::span<const buffer_access> uses, const step_options& o = {});
-  /// Makes one work of several works, or of several parts of a batch.
+  /// Combines several works, or several parts of a batch, into one work.
   flow_work together(const std::vector<flow_work>& works);
   flow_work together(std::span<const flow_part> parts);
 
@@ -153,8 +154,8 @@ flow_work dataflow::compute(std::span<const buffer_access> uses, F f, const comp
   return made;
 }
 
-/// Runs the coroutine `body(flow, arguments...)` with a flow of its own, and joins the flow in any case. Throws the failure that came
-/// first (`dataflow::cause_of`).
+/// Runs the coroutine `body(flow, arguments...)` with its own flow. Always joins the flow, even after an exception. Throws the earliest
+/// failure (`dataflow::cause_of`).
 template <class Body, class... Arguments>
 task<> with_dataflow(Body body, Arguments... arguments) {
   scope& here = co_await this_scope;

@@ -1,13 +1,13 @@
 #pragma once
-/// Errors as values. A fault of a peer, a wire or a deadline is a `result` that carries an `error`; API misuse and set-up
-/// faults throw a `failure`, which carries the same `error`.
+/// Errors as values. If a peer or a wire fails, or a deadline passes, a function returns a `result` that carries an `error`. API misuse and
+/// faults of the set-up throw a `failure`, which also carries an `error`.
 ///
 ///     result<int> answer = parse(text);
 ///     if (!answer) return answer.reason();         // pass it on as a value ...
 ///     use(answer.value());                         // ... or let it throw `failure` when there is none
 ///
-/// The text of an error begins with the op, the invocation and the rank. The same facts are available as values, so that a program
-/// need not parse the text:
+/// The text of an error begins with the op, the invocation and the rank. A program need not parse the text, because these facts are also
+/// available as values:
 ///
 ///     error late(errc::timeout, {.op = "acts 0->1", .rank = 1, .invocation = 12, .peer = 0}, "rank 0 is late");
 ///     late.what();              // `timeout: acts 0->1, invocation 12, on rank 1: rank 0 is late`
@@ -30,33 +30,33 @@ namespace parley::runtime {
 /// The kind of an error. docs/protocol.md, Faults, says which rank gets which error.
 enum class errc : std::uint8_t {
   none,
-  pending,               ///< not an error: the operation goes on
-  timeout,               ///< the deadline passed first
+  pending,               ///< not an error: the operation is in progress
+  timeout,               ///< the deadline passed before the operation ended
   cancelled,             ///< its scope was cancelled
-  closed,                ///< the actor, mailbox or executor has ended; or the op has, because a call of it failed
+  closed,                ///< the actor, mailbox, executor or op has ended; an op may end after a failed call
   full,                  ///< a bounded queue has no room
   peer_failed,           ///< the other rank died or cannot be reached
   peer_restarted,        ///< the other rank came back as a new process; operations in flight with the old one end
   fenced,                ///< the other ranks declared this rank dead: it was stopped for too long and came back
-  send_failed,           ///< the sender could not send this invocation and said so (poison)
+  send_failed,           ///< the sender could not send this invocation, and has told the receiver (poison)
   buffer_too_small,      ///< the message is larger than the receive buffer; nothing was written
   config_failed,         ///< an implementation failed inside a real invocation
-  config_mismatch,       ///< the stamped config is not one that this rank can run
+  config_mismatch,       ///< this rank cannot run the stamped config
   declaration_mismatch,  ///< two ranks declared one op differently
   role_conflict,         ///< two senders, two leaders, or none
-  no_common_config,      ///< no config that was given has both halves
+  no_common_config,      ///< none of the given configs has both halves
   protocol_version,      ///< the other side speaks another version
-  malformed,             ///< bytes or text that cannot be what they should be
+  malformed,             ///< bytes or text in a wrong format
   unauthenticated,       ///< a wrong key or tag
   bad_argument,          ///< API misuse
   unavailable,           ///< something that is needed is missing on this machine
   io,                    ///< the operating system refused
   device_failed,         ///< a GPU or its driver refused or failed
-  invariant_broken,      ///< a fault of parley itself: something that always holds did not
+  invariant_broken,      ///< a fault of parley itself: an invariant did not hold
   exception,             ///< user code threw something other than a `failure`
 };
 
-/// The error code for a number that came from elsewhere, such as a message; `otherwise` if the number is no error code.
+/// The error code for a number from elsewhere, such as a message; `otherwise` if the number is no error code.
 constexpr errc errc_of(std::uint64_t code, errc otherwise) noexcept {
   const bool is_error =
       code > static_cast<std::uint64_t>(errc::pending) && code <= static_cast<std::uint64_t>(errc::exception);
@@ -66,8 +66,8 @@ constexpr errc errc_of(std::uint64_t code, errc otherwise) noexcept {
 /// `timeout`, `peer_failed`, ...: the name that texts, files and JSON use.
 std::string_view name(errc code) noexcept;
 
-/// The rank whose end first caused an error. `what` says what happened to it, in words that follow the rank's name: ` is gone: …`,
-/// ` ended with …`. A rank that ends because of it passes the cause on, so that all later errors name the same rank.
+/// The rank whose end first caused an error. `what` says what happened to that rank, in words that follow the rank's name: ` is gone: …`, `
+/// ended with …`. If another rank ends because of that error, it passes the cause on, so that all later errors name the same first rank.
 struct root_cause {
   rank_id rank = 0;
   std::string what;
@@ -87,24 +87,24 @@ enum class awaited : std::uint8_t {
   members,      ///< a call of several ranks: the late ranks
   rehearsals,   ///< a call without headers: the rehearsals that all members make before it
   schedule,     ///< a call without headers: the leader's schedule
-  config,       ///< the end of its own config
+  config,       ///< a call: the end of its own config
 };
 
 /// `message`, `room`, ...: the name that texts use.
 std::string_view name(awaited what) noexcept;
 
-/// The facts of an error. A fact that is unknown or does not apply is empty.
+/// The facts of an error. An unknown fact, or a fact that does not apply, is empty.
 struct error_facts {
   std::string op{};                           ///< the op's title, such as `acts 0->1`
   std::optional<rank_id> rank{};              ///< the rank that met the error
   std::string role{};                         ///< the role of that rank in the op
   std::optional<std::uint64_t> invocation{};  ///< the number of the op's invocation
-  /// True if that invocation had begun. If not, `invocation` is the number that the call would have got.
+  /// True if that invocation had begun. If it had not begun, `invocation` is the number that the call would have received.
   bool begun = true;
-  std::optional<rank_id> peer{};               ///< the rank that the call waited for, or that failed it
+  std::optional<rank_id> peer{};               ///< the rank that the call waited for, or that made the call fail
   std::optional<std::uint32_t> tag{};          ///< the tag of the call's messages
   awaited unmet = awaited::none;               ///< what the call waited for
-  std::string config{};                        ///< the id of the config that the call ran, or that was refused
+  std::string config{};                        ///< the id of the config that the call ran, or of the refused config
   std::optional<std::uint64_t> done_bytes{};   ///< bytes sent or received when the call ended
   std::optional<std::uint64_t> whole_bytes{};  ///< size of the message, or of the peer's call
   std::optional<std::uint64_t> own_bytes{};    ///< size of this rank's buffer, or of the data of its call
@@ -118,11 +118,11 @@ std::string words_of(const error_facts& about);
 class error {
  public:
   error(errc code) noexcept : code_(code) {}  // NOLINT(google-explicit-constructor): `return errc::timeout;` reads well
-  /// `began_with`: that of the error that this one is made from.
+  /// `began_with`: the root cause of the error that this one is made from.
   error(errc code, std::string text, const root_cause* began_with = nullptr);
-  /// The text consists of the facts and of `what`, which says what happened, what was expected and what to do.
+  /// The text consists of the facts and `what`. `what` says what happened, what was expected and what to do.
   error(errc code, const error_facts& about, std::string_view what, const root_cause* began_with = nullptr);
-  /// An error whose `text` is complete, without the facts put in front: for errors that another rank wrote or that are passed on.
+  /// An error with a complete `text`, so the facts are not put in front. For errors that another rank wrote, or that are passed on.
   static error in_words(errc code, error_facts about, std::string text, const root_cause* began_with = nullptr);
 
   errc code() const noexcept { return code_; }

@@ -1,6 +1,6 @@
 #pragma once
-/// All-reduces of floats in device memory, by NCCL or by kernels of parley's, as configs of a `symmetric` operation: every member makes
-/// the call, and leases say which config all members run.
+/// All-reduces of floats in device memory, by NCCL or by kernels of parley, as configs of a `symmetric` operation: every member makes the
+/// call, and leases say which config all members run.
 ///
 ///     gpu_world_source::options with{.nccl = &nccl, .kernel_bytes = 1_MiB};
 ///     auto source = std::make_shared<gpu_world_source>(self, "gradients", *here.gpu(), with);
@@ -19,16 +19,16 @@
 /// `kernel_sum` is for small sums: one kernel runs on each GPU, and these kernels wait for each other. For `gathered_sum` each member
 /// copies its floats into its box and announces that by a message. When all members have done so, a kernel on each adds up all boxes.
 ///
-/// Members exchange what they have by messages of an op `<name>_id`. A config for which one member lacks something is `unavailable` on
-/// all members, with the reason: its rehearsal fails, and it is no candidate. To exclude a config on some ranks, use
+/// Members exchange their capabilities by messages of an op `<name>_id`. If one member lacks something that a config needs, the config is
+/// `unavailable` on all members, with the reason: its rehearsal fails, and it is no candidate. To exclude a config on some ranks, use
 /// `symmetric_options::can_run` or a mask; the config then runs nowhere.
 ///
-/// Rehearsals run over communicators of their own, each from a fresh id. A call runs after the work that `cuda_copies::after` noted for
-/// its buffer, and ends when the sum is in the buffer. No thread waits in CUDA or NCCL.
+/// Each rehearsal runs over its own communicator, which is made from a fresh id. A call runs after the work that `cuda_copies::after` noted
+/// for its buffer, and ends when the sum is in the buffer. No thread waits in CUDA or NCCL.
 ///
-/// Failure: if the deadline of a call passes or a member has died, the call aborts its communicator. Kernels of parley's then end soon.
-/// NCCL's end once no stream waits for a message, or after 10 s at most (device_rest.hpp), and up to 30 s later if NCCL was still
-/// connecting. The call throws the error that ended it. Later calls throw `unavailable` until the user has made another communicator.
+/// Failure: if the deadline of a call passes or a member has died, the call aborts its communicator. The kernels of parley then end soon.
+/// The kernels of NCCL end once no stream waits for a message, after 10 s at most (device_rest.hpp); if NCCL was still connecting, up to 30
+/// s later. The call throws the error that ended it. Later calls throw `unavailable` until the user has made another communicator.
 #include <parley/cuda_copies.hpp>
 #include <parley/symmetric_config.hpp>
 #include <parley/transfer.hpp>
@@ -50,9 +50,9 @@ template <class T>
 class all_exchange;
 
 /// Keeps the memory of communicators that have ended, until the source is destroyed; the op keeps the source until the rank ends. The
-/// memory cannot be freed earlier: other members may still read it, and CUDA frees memory only once the device is idle, for which this
-/// thread may first have to abort another communicator. The next communicator reuses a box from here. It writes to the box only after
-/// all members have met, and by then no member uses the old boxes.
+/// memory cannot be freed earlier, for two reasons. Other members may still read it. And CUDA frees memory only once the device is idle,
+/// which may require that this thread first aborts another communicator. The next communicator reuses a box from here. It writes to the box
+/// only after all members have met, and by then no member uses the old boxes.
 struct gpu_world_remains {
   explicit gpu_world_remains(transports::cuda_driver& d) noexcept : driver(d) {}
   ~gpu_world_remains() {
@@ -80,16 +80,15 @@ struct gpu_sum {
   }
 };
 
-/// The communicator of all ranks of a job. It has an NCCL communicator, and boxes in device memory that all ranks reach, where these are
-/// available.
+/// The communicator of all ranks of a job. If available, it has an NCCL communicator, and boxes in device memory that all ranks reach.
 class gpu_world final : public communicator {
  public:
   struct options {
-    transports::nccl_library* nccl = nullptr;  ///< null: none, and `no_nccl` says why
+    transports::nccl_library* nccl = nullptr;  ///< null: no NCCL, for the reason in `no_nccl`
     std::string no_nccl = "no NCCL was given to it";
     std::size_t kernel_bytes = 0;  ///< of the largest sum by kernels; 0: none. A box has four times that size.
   };
-  /// `number` must differ from that of every other world that uses these messages. The copies must outlive the world.
+  /// `number` must differ from the number of every other world that uses these messages. The copies must outlive the world.
   gpu_world(transports::cuda_copies& copies, options o, transfer messages, std::uint32_t number,
             std::shared_ptr<gpu_world_remains> remains);
   ~gpu_world() override;
@@ -98,12 +97,13 @@ class gpu_world final : public communicator {
   /// Makes one call. All members must make their calls in the same order. `replayed`: replays a captured graph of exactly this sum; the
   /// first such call captures and keeps the graph.
   runtime::task<> run(gpu_sum what, bool replayed = false);
-  /// Captures the sum in `stream`, which is being captured; each replay is then a call. Captures must end before the communicator does.
+  /// Captures the sum in `stream`, which is being captured; each replay is then a call. All captures must end before the communicator is
+  /// destroyed.
   runtime::task<> capture(gpu_sum what, transports::cuda_stream stream);
   void abort() noexcept override;
   bool aborted() const noexcept override { return aborted_; }
   runtime::task<> in_turn(runtime::device_stream stream, const std::function<void()>& launch) override;
-  /// Why the members cannot sum in this way, with the same text on all members; empty: they can.
+  /// The reason why the members cannot sum in this way, the same text on all members; empty: they can.
   const std::string& lacks(gpu_sum::way how) const noexcept;
 
  private:
@@ -143,14 +143,15 @@ class gpu_world final : public communicator {
   std::uint32_t number_;
   transports::nccl_communicator handle_ = nullptr;
   transports::cuda_stream stream_ = nullptr;  // of NCCL's and other kernels that wait for each other, if any
-  // Calls take turns in the order in which they were made, which is the same on all members: number of calls made, and of turns ended.
+  // Calls take turns in the order in which they were made, which is the same on all members. The two numbers count the calls that were made
+  // and the turns that have ended.
   std::uint64_t asked_ = 0;
   std::uint64_t served_ = 0;
   transports::cuda_stream latest_in_ = nullptr;  // stream of the latest call
-  transports::cuda_copies::moment latest_;       // its work there; null for `stream_`: noted when needed
+  transports::cuda_copies::moment latest_;       // work of that call; null for a call in `stream_`: noted when needed
   bool aborted_ = false;
   bool has_called_nccl_ = false;
-  transports::nccl_library::nothing_more nothing_more_;  // of the aborted communicator, if it was ever called
+  transports::nccl_library::nothing_more nothing_more_;  // of the aborted communicator, if a call was ever made on it
   runtime::scope* telling_ = nullptr;
   std::uint32_t gathered_ = 0;  // number of gathered calls
   transports::cuda_memory stop_;
@@ -158,7 +159,7 @@ class gpu_world final : public communicator {
   std::vector<void*> mapped_;
   std::shared_ptr<gpu_world_remains> remains_;
   transports::peer_boxes boxes_;
-  std::string no_nccl_;  // why there is none; empty: all members have it
+  std::string no_nccl_;  // why NCCL is missing; empty: all members have NCCL
   std::string no_kernel_;
   std::string no_boxes_;
   std::vector<captured_sum> captures_;
@@ -168,8 +169,8 @@ class gpu_world final : public communicator {
 class gpu_world_source final : public communicator_source {
  public:
   using options = gpu_world::options;
-  /// Construct it on all ranks; it declares the op `<name>_id`. The NCCL library and the copies must outlive it. Masks of `nccl`, `ipc`
-  /// and `peer_access` (parley/machine.hpp) hold here, too.
+  /// Construct it on all ranks; it declares the op `<name>_id`. The NCCL library and the copies must outlive it. Masks of `nccl`, `ipc` and
+  /// `peer_access` (parley/machine.hpp) also apply here.
   gpu_world_source(rank& self, const std::string& name, transports::cuda_copies& copies, options o);
   std::vector<std::byte> make_id() override;
   /// Ends when all members have called it. Throws what `gpu_world::meet` throws. Cancelling it gives up the meeting.
@@ -186,8 +187,8 @@ class gpu_world_source final : public communicator_source {
   std::shared_ptr<gpu_world_remains> remains_;
 };
 
-/// The same list with the first config that all members of `over` can run moved to the front, as the default. Throws `unavailable` if
-/// there is none.
+/// Returns the list with a new default: the first config that all members of `over` can run is moved to the front. Throws `unavailable` if
+/// there is no such config.
 std::vector<symmetric_config_ptr> default_first(const communicator& over, std::vector<symmetric_config_ptr> configs);
 
 }  // namespace parley::ops
@@ -196,12 +197,12 @@ namespace parley::configs {
 
 /// NCCL's all-reduce over the call's communicator.
 ops::symmetric_config_ptr nccl_sum();
-/// NCCL's all-reduce from a CUDA graph, which costs the host less than half of the time. The first call with a buffer captures a graph,
-/// later calls replay it; the graphs of the 64 buffers captured last are kept. For programs in which all members use their buffers in
-/// the same order, as in steps that repeat. Otherwise one member may capture while another replays, and may wait for that member until
-/// the call's deadline.
+/// NCCL's all-reduce from a CUDA graph. A replay costs the host less than half of the time of a call. The first call with a buffer captures
+/// a graph, later calls replay it; the graphs of the 64 buffers captured last are kept. For programs in which all members use their buffers
+/// in the same order, as in steps that repeat. Otherwise a member that captures may wait for a member that replays, until the call's
+/// deadline.
 ops::symmetric_config_ptr nccl_graph_sum();
-/// Sums by kernels of parley's, of 1 to 64 blocks.
+/// Sums by kernels of parley, with 1 to 64 blocks each.
 ops::symmetric_config_ptr kernel_sum(unsigned blocks = 32);
 ops::symmetric_config_ptr gathered_sum(unsigned blocks = 32);
 

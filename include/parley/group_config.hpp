@@ -11,10 +11,10 @@
 ///     };
 ///
 /// Rules for both implementations:
-/// - They decide what to send and to expect from the config's parameters and from `g` alone. If the parts that arrive are not those that
-///   the receives asked for, the invocation ends with `config_failed` on all ranks.
+/// - They decide what to send and to expect from the config's parameters and from `g` alone. If other parts arrive than the receives have
+///   asked for, the invocation ends with `config_failed` on all ranks.
 /// - They throw `failure` to give up.
-/// - All their waits, for parts or for something of their own, end when the call ends: at its deadline, or when another rank fails it.
+/// - All their waits, for parts or for anything else, end when the call ends: at its deadline, or when it fails on another rank.
 /// - Reductions combine in the order of the places, so that a result has the same bits under every config and in every run.
 /// - Calls of 0 bytes never reach them.
 ///
@@ -45,21 +45,21 @@ namespace parley::ops {
 
 using runtime::rank_id;
 
-/// Which collective it is, and what the buffer of a call holds.
+/// The kind of a collective, and the contents of a call's buffer.
 enum class collective_kind : std::uint8_t {
-  all_reduce,  ///< in place: each rank's data before the call, the combined data after it
-  broadcast,   ///< the leader's data, after the call on every rank
-  gather,      ///< on the leader one block for each place, on a worker its own block
+  all_reduce,  ///< in place: before the call each rank's data, after it the combined data
+  broadcast,   ///< the leader's data, which every rank has after the call
+  gather,      ///< on the leader a block for each place; on a worker its own block
 };
 std::string_view name(collective_kind c) noexcept;
 
 /// Combines two sequences of whole elements: into = into (+) from.
 using combine_function = void (*)(std::span<std::byte> into, std::span<const std::byte> from);
-/// The leader runs it on the combined data, after collecting and before sending the result back.
+/// The leader runs this function on the combined data, after collecting the data and before sending the result back.
 using between_function = std::function<runtime::task<>(std::span<std::byte>)>;
 
-/// The exception of a group's call. `culprit` is the rank that caused it: a rank of this group, or of another group with which the leader
-/// communicated in `between`.
+/// The exception of a group's call. `culprit` is the rank that caused it. That rank is in this group, or in another group with which the
+/// leader communicated in `between`.
 class group_failure : public runtime::failure {
  public:
   group_failure(runtime::error why, const actors::group_fault& what) : failure(std::move(why)), what_(what) {}
@@ -88,7 +88,7 @@ struct group_work {
 class group_call {
  public:
   using ticket = actors::group_invocation::ticket;
-  /// If an invocation runs two configs, each of them has its own lanes.
+  /// If an invocation runs two configs, each run has its own lanes.
   enum class pass : std::uint8_t { first, second };
   group_call(actors::group_invocation& inv, std::span<const rank_id> members, rank_id self, rank_id leader,
              const group_work& work, pass which = pass::first, runtime::memory_space* device = nullptr);
@@ -102,7 +102,7 @@ class group_call {
   /// For a gather: the bytes of each place's block.
   std::uint64_t block_bytes() const noexcept { return work_.total_bytes / members_.size(); }
   std::uint64_t element_bytes() const noexcept { return work_.element_bytes; }
-  /// Bytes of a piece: `bytes` rounded down to whole elements, and at least one element. 0: all of the data.
+  /// The size of a piece: `bytes` rounded down to whole elements, at least one element. If `bytes` is 0: all of the data.
   std::uint64_t piece_bytes(std::uint64_t bytes) const noexcept;
   void combine(std::span<std::byte> into, std::span<const std::byte> from) {
     if (device_ == nullptr) {
@@ -120,7 +120,7 @@ class group_call {
       device_->assign(to, from);
     }
   }
-  /// Makes scratch memory in the space where the data lies. It lives as long as this object.
+  /// Makes scratch memory in the same space as the data. The scratch memory lives as long as this object.
   std::span<std::byte> scratch(std::size_t bytes);
 
   /// `offset` counts within `total_bytes`. A second part with the same source, lane and offset counts as a duplicate and is dropped.
@@ -146,7 +146,7 @@ class group_call {
   bool computing() const noexcept { return computing_; }
 
  private:
-  // A lane that is out of range here becomes one that is out of range for the invocation.
+  // A lane that is out of range here is mapped to a lane that is out of range for the invocation.
   std::uint32_t own(std::uint32_t lane) const noexcept { return lane < lanes ? first_lane_ + lane : 2 * lanes; }
   actors::group_invocation& inv_;
   std::span<const rank_id> members_;
@@ -175,11 +175,11 @@ class group_config : public op_config {
  public:
   virtual runtime::task<> lead(group_call& g) const = 0;
   virtual runtime::task<> work(group_call& g) const = 0;
-  /// True if it implements this collective.
+  /// True if this config implements that collective.
   virtual bool does(collective_kind) const noexcept { return true; }
-  /// True if its leader has all combined data before any rank gets a result, so that `between` can run.
+  /// True if the leader has all combined data before any rank gets a result, so that `between` can run.
   virtual bool returns_later() const noexcept { return true; }
-  /// Its demands on the rank where they are highest, in a group of the given size.
+  /// The config's demands in a group of the given size, on the rank where they are highest.
   virtual tuning::demands demands_of(collective_kind, std::size_t) const { return demands(); }
 
  protected:
@@ -192,30 +192,31 @@ using group_config_ptr = std::shared_ptr<const group_config>;
 
 namespace parley::configs {
 
-/// Each worker exchanges data with the leader, in pieces of `chunk_bytes` (0: whole). While a piece arrives at the leader, the result of
-/// the piece before travels back.
+/// Each worker exchanges data with the leader, in pieces of `chunk_bytes` (0: whole). While the leader receives a piece, it sends back the
+/// result of the previous piece.
 ops::group_config_ptr star(std::uint64_t chunk_bytes = 0);
 /// In an all-reduce a partial sum travels from place to place, and each place adds its data. The result, or a broadcast's data, then
-/// travels from the leader along all others. A rank talks to two others, or to up to four if the leader is not place 0. Not for gather.
+/// travels from the leader along all other places. A rank exchanges data with two others, or with up to four if the leader is not place 0.
+/// Not for gather.
 ops::group_config_ptr chain(std::uint64_t chunk_bytes = 65'536);
-/// The data travels along a binomial tree whose root is the leader. Each rank talks to at most log2(size) others (rounded up), and a call
-/// takes twice that many steps. Contributions reach the leader uncombined, so that it forms sums in the order of the places. For up to
-/// 1,024 places.
+/// The data travels along a binomial tree whose root is the leader. Each rank exchanges data with at most log2(size) others (rounded up),
+/// and a call takes twice that many steps. The leader receives all contributions uncombined, so that it can form sums in the order of the
+/// places. For up to 1,024 places.
 ops::group_config_ptr tree();
 
 /// Each rank sends its data to all others and forms the sum itself: one step, but `size()` times the memory. Only for all_reduce, and
 /// without `between`.
 ops::group_config_ptr one_shot();
 /// Each place owns one share of the data. All others send that share to it; it forms the sum and sends the sum back to them, in pieces of
-/// `chunk_bytes` (0: whole). A rank sends at most twice as many bytes as it has, whatever the size of the group. Only for all_reduce,
-/// and without `between`.
+/// `chunk_bytes` (0: whole). In a group of any size, a rank sends at most twice as many bytes as it has. Only for all_reduce, and without
+/// `between`.
 ops::group_config_ptr two_shot(std::uint64_t chunk_bytes = 0);
 
 }  // namespace parley::configs
 
 namespace parley::ops {
 
-/// Makes a config of two functions. Throws a `bad_argument` that names the role whose function is null.
+/// Makes a config from two functions. Throws a `bad_argument` that names the role whose function is null.
 using group_function = runtime::task<> (*)(group_call& g);
 group_config_ptr grouped(tuning::config_identity identity, group_function lead, group_function work);
 

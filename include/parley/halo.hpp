@@ -1,6 +1,7 @@
 #pragma once
-/// Halo exchange: every rank holds a block of a grid, or a part of a mesh, with a rim of cells (ghosts) that belong to its neighbours,
-/// and receives them from these. Each pair of neighbours finds the fastest of its configs while the program runs, and then runs that one.
+/// Halo exchange. Every rank holds a block of a grid, or a part of a mesh, with a rim of cells (ghosts) that belong to its neighbours. In
+/// an exchange every rank receives its ghosts from its neighbours. Each pair of neighbours finds the fastest of its configs while the
+/// program runs, and then runs that one.
 ///
 ///     halo rims(self, {.name = "u", .ranks = {2, 2}, .width = {1, 1}});   // a 2 x 2 grid of ranks
 ///     auto ghosts_of_u = rims.plan({grid_field(u, {rows, columns})});     // u has (rows + 2) * (columns + 2) elements
@@ -16,20 +17,21 @@
 ///     flow.compute({reads(u), writes(next)}, [&] { step(u, next); });    // when its ghosts have arrived
 ///     co_await flow.join();
 ///
-/// Ranks are numbered along the last dimension first. Dimensions count from the slowest, as in C arrays. The program must not read
-/// ghosts between `start` and the end of its work. Then they hold the cells that the neighbours had when they called `start`, provided
-/// that nobody writes to those cells before the exchange has ended.
+/// Ranks are numbered along the last dimension first. Dimensions count from the slowest, as in C arrays. The program must not read ghosts
+/// between `start` and the end of its work. After that the ghosts hold the cells as the neighbours had them when they called `start`,
+/// unless a neighbour has written to those cells before the exchange ended.
 ///
-/// One message for each neighbour carries all fields of the plan. How it gets there depends on the memory:
+/// One message for each neighbour carries all fields of the plan. The memory of the cells decides how they are sent:
 /// - Cells that lie in one piece are sent and received in place.
-/// - Cells in a few long pieces of host memory are sent by the piece or packed, whichever the two neighbours find faster. `by_piece` moves
-///   each piece from its place to its place, if both neighbours cut alike. All other configs move a copy that is packed when the send
-///   begins. In either case, as with cells sent in place, do not overwrite them before the exchange has ended.
-/// - All other cells (short or many pieces, meshes, cells on GPUs) are packed. In host memory that happens when the earlier steps of the
-///   flow have ended that write to them, or to the memory between them: within `start` if no such step is in progress.
+/// - Cells in a few long pieces of host memory are sent by the piece or packed, in the way that the two neighbours find faster. `by_piece`
+///   sends each piece from its place and receives it into its place, if the pieces of both neighbours have the same sizes. All other
+///   configs send a copy that is packed when the send begins. In either case, as with cells sent in place, do not overwrite the cells
+///   before the exchange has ended.
+/// - All other cells (short or many pieces, meshes, cells on GPUs) are packed. In host memory they are packed once no earlier step of the
+///   flow still writes to them or to the memory between them: within `start` if no such step is in progress.
 ///
-/// A later step waits for the exchange if it names the ghosts that the exchange fills, or the memory between ghosts that are unpacked. A
-/// step that is to run during the exchange must not name them, like `interior` here.
+/// A later step waits for the exchange if it names the ghosts that the exchange fills, or the memory between ghosts that are unpacked. To
+/// run during the exchange, like `interior` here, a step must not name them.
 ///
 /// On a GPU (`.memory`) kernels pack, in the order of a stream, and nothing waits on the host:
 ///
@@ -39,16 +41,16 @@
 ///
 /// For a mesh the program names the neighbours, and the indices to send and receive: `halo_options::neighbours` and `index_field`.
 ///
-/// Failure and cancellation: those of the messages (p2p.hpp). After a failed exchange the ghosts are undefined; all other memory is
+/// Failure and cancellation: as for the messages (p2p.hpp). After a failed exchange the ghosts are undefined; all other memory is
 /// untouched.
-/// - If an exchange gives up a message, for example a late one, a later exchange could mistake that message for its own. So later
-///   exchanges throw `closed` on all ranks, with the place and the reason, until all ranks have rejoined after a restart. They throw
-///   `peer_failed` if the death of a rank was the cause.
+/// - If an exchange gives up a message, for example a late one, a later exchange could mistake that message for its own. So later exchanges
+///   throw `closed` on all ranks, with the rank and the reason, until all ranks have rejoined after a restart. If the death of a rank was
+///   the cause, they throw `peer_failed`.
 /// - `bad_argument`: the fields do not fit the declaration, or a neighbour sends or expects another number of bytes.
 ///
-/// In host memory the first exchange of a plan also sends each neighbour a message with both numbers of bytes, so that both ends learn of
-/// a difference. The message also describes the sender's pieces. From then on `by_piece` may run, unless the two ranks have different
-/// pieces, for example because rows are padded on one of them only.
+/// In host memory the first exchange of a plan also sends each neighbour a message. It has the numbers of bytes that the rank sends and
+/// expects, so that both ends notice a difference. The message also describes the sender's pieces. From then on `by_piece` may run, unless
+/// the two ranks have different pieces, for example because rows are padded on one of them only.
 #include <parley/actors/edge/payload_pieces.hpp>
 #include <parley/dataflow.hpp>
 #include <parley/p2p.hpp>
@@ -67,7 +69,7 @@ namespace parley::ops {
 
 class neighbours;
 
-/// Which blocks are neighbours.
+/// The blocks that count as neighbours.
 enum class halo_reach : std::uint8_t {
   faces,    ///< blocks that share a face: 2, 4 or 6
   corners,  ///< also blocks that share an edge or a corner: 2, 8 or 26
@@ -79,27 +81,28 @@ struct halo_options {
   std::vector<bool> periodic{};        ///< per dimension; empty: none is
   std::vector<std::uint64_t> width{};  ///< width of the rim in cells, per dimension; empty: 1 each
   halo_reach reach = halo_reach::faces;
-  std::vector<rank_id> neighbours{};  ///< for a mesh: this rank's neighbours, each of which names this rank, too
+  std::vector<rank_id> neighbours{};  ///< for a mesh: this rank's neighbours; each of them must also name this rank
   std::vector<config_ptr> configs{configs::direct(), configs::chunked(64 * 1024, 4), configs::by_piece()};
-  tuning::constraints constraints{};        ///< what this rank's user demands of every config except the default
-  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` says so
+  tuning::constraints constraints{};        ///< limits of this rank's user for every config except the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` decides
   runtime::memory_space* memory = nullptr;  ///< where the fields lie, such as a GPU's memory; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::string dtype{};
-  /// `by_piece` runs only if each piece for a neighbour has at least this many bytes, and there are at most `most_pieces`: for short
-  /// pieces, one message for each costs more than packing them (docs/performance.md).
+  /// `by_piece` runs only if each piece for a neighbour has at least this many bytes, and there are at most `most_pieces`: if the pieces
+  /// are short, a message for each piece costs more than packing (docs/performance.md).
   std::uint64_t by_piece_from = 2048;
   static constexpr std::size_t most_pieces = 64;
 };
 
-/// One field on this rank. `memory` is that of the whole block, including the rim.
+/// One field on this rank. `memory` is the memory of the whole block, including the rim.
 struct halo_field {
   std::span<std::byte> memory;
   std::uint64_t element_bytes = 0;
   std::vector<std::uint64_t> cells{};  ///< cells of the block without its rim, per dimension
   /// Distance in elements from one index to the next, per dimension; 1 for the last dimension. Empty: no padding.
   std::vector<std::uint64_t> strides{};
-  /// For a mesh, per neighbour in the order of the declaration: indices of the elements to send to it, and to receive from it.
+  /// For a mesh, per neighbour in the order of the declaration: the indices of the elements to send to that neighbour, and to receive from
+  /// it.
   std::vector<std::vector<std::uint64_t>> send{};
   std::vector<std::vector<std::uint64_t>> receive{};
   std::uint16_t type = 0;  ///< type of the elements (`element_type_of`); 0: any
@@ -127,36 +130,38 @@ halo_field index_field(B&& memory, const std::vector<std::vector<std::uint64_t>>
 }
 
 /// Fields that are exchanged together, with the buffers for the exchange. In host memory the flow runs a plan's exchanges one after the
-/// other. It also does so for several plans on one field, if cells of one plan lie between cells of another.
+/// other. If cells of one plan lie between cells of another plan of the same field, the flow also runs the exchanges of these plans one
+/// after the other.
 ///
-/// All ranks start the same plans in the same order, with the fields of a plan in the same order: messages of two plans that have equal
-/// sizes look alike. If one rank makes a plan anew, its neighbours make theirs anew, too. A plan belongs to the memory that it was made for:
-/// `std::swap(u, next)` swaps the memory, so swap the plans, too.
+/// All ranks start the same plans in the same order, with the fields of a plan in the same order: messages of equal size from two plans
+/// cannot be told apart. If one rank makes a plan again, its neighbours must also make theirs again. A plan belongs to the memory that it
+/// was made for: `std::swap(u, next)` swaps the memory, so also swap the plans.
 class [[nodiscard]] halo_plan {
  public:
-  /// A plan of nothing, until a plan is assigned to it: until then every call throws `bad_argument`.
+  /// An empty plan. Every call throws `bad_argument` until another plan is assigned to it.
   halo_plan();
   halo_plan(halo_plan&& other) noexcept;
   halo_plan& operator=(halo_plan&& other) noexcept;
   halo_plan(const halo_plan&) = delete;
   halo_plan& operator=(const halo_plan&) = delete;
   ~halo_plan();
-  /// Starts an exchange in the order of the flow: cells are sent after earlier steps have written them. The work ends when all ghosts are
-  /// in their places. Throws `bad_argument` if the plan's last exchange is still in progress in another flow (on a device: in any flow),
-  /// or if the plan was opened in another flow.
+  /// Starts an exchange in the order of the flow: cells are sent once the earlier steps that write them have ended. The work ends when all
+  /// ghosts are in their places. Throws `bad_argument` if the plan's last exchange is still in progress in another flow (on a device: in
+  /// any flow), or if the plan was opened in another flow.
   ///
-  /// Fields on a device need a `stream`. The cells to send are read after all work that is in the stream now, work that the stream gets
-  /// later sees the ghosts, and the host waits for nothing. The work then ends when the messages have ended. Await it before this plan is
-  /// started again, and before kernels overwrite the cells that are sent.
+  /// Fields on a device need a `stream`. The cells to send are read after all work that is in the stream now. Work that is enqueued later
+  /// sees the ghosts. The host waits for nothing. The returned work then ends when the messages have ended. Await it before you start this
+  /// plan again, and before kernels overwrite the cells that are sent.
   runtime::flow_work start(runtime::dataflow& flow, runtime::device_stream stream = nullptr);
-  /// Says that this rank no longer reads its ghosts; on a device, that no work which `stream` gets from now on reads them. Neighbours may
-  /// then send the ghosts of the next `start`, in the same flow, as soon as they have them. `start` does this itself if `open` was not
-  /// called, but later. Throws `bad_argument` if the plan is open already, or, in host memory, if its last exchange is still in progress
-  /// in another flow.
+  /// Promises that this rank no longer reads its ghosts; on a device, that no work enqueued into `stream` from now on reads them. The
+  /// neighbours may then send the ghosts of the next `start`, in the same flow, once they have them. Without `open`, `start` makes this
+  /// promise, which is later. Throws `bad_argument` if the plan is open already, or, in host memory, if its last exchange is still in
+  /// progress in another flow.
   void open(runtime::dataflow& flow, runtime::device_stream stream = nullptr);
-  /// Makes one exchange, for programs that compute nothing meanwhile. Ends when all ghosts are in their places. Keep the plan until then.
+  /// Makes one exchange, for programs that compute nothing during the exchange. Ends when all ghosts are in their places. Keep the plan
+  /// until then.
   runtime::task<> exchange(runtime::device_stream stream = nullptr);
-  /// The bytes that this rank sends in one exchange, and how many of them are packed first if they are not sent by the piece.
+  /// The bytes that this rank sends in one exchange, and the number of these bytes that are packed unless they are sent by the piece.
   std::uint64_t sent_bytes() const noexcept;
   std::uint64_t packed_bytes() const noexcept;
   /// The bytes packed so far in all exchanges; cells sent by the piece are not among them.
@@ -180,7 +185,7 @@ class [[nodiscard]] halo_plan {
   const runtime::dataflow* latest_flow_ = nullptr;
 };
 
-/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op.
+/// A light handle of the op. The op ends with its rank; copies of the handle refer to the same op.
 class halo {
  public:
   /// A handle of no op: this rank counts as idle.
@@ -189,20 +194,20 @@ class halo {
   halo(rank& self, const halo_options& op);
   /// Makes a plan. Throws `bad_argument` for fields that do not fit the op. Registers its buffers if configs need that.
   halo_plan plan(const std::vector<halo_field>& fields) const;
-  /// True if this rank is outside the grid, or has no neighbours, as the only block of a grid that is not periodic. Its exchanges then end
-  /// at once.
+  /// True if this rank is outside the grid, or has no neighbours (the only block of a grid that is not periodic). Then this rank's
+  /// exchanges end at once.
   bool idle() const noexcept { return directions_.empty(); }
   /// This rank's place along each dimension; empty outside the grid.
   const std::vector<rank_id>& place() const noexcept { return place_; }
   /// The number of messages that this rank sends in one exchange; a rank that is a neighbour in two directions counts twice.
   std::size_t neighbours() const noexcept { return directions_.size(); }
-  /// What was agreed on with a neighbour for what this rank sends to it, and for what comes from it. `bytes` is the size of the whole
-  /// message to that neighbour, of all fields of a plan together. `decision` asks for what this rank sends.
+  /// The agreements with a neighbour, for the messages to it and for the messages from it. `bytes` is the size of one whole message, with
+  /// all fields of a plan. `decision` returns the decision for the messages to the neighbour.
   agreement to(rank_id peer) const { return messages_.to(peer); }
   agreement from(rank_id peer) const { return messages_.from(peer); }
   ops::decision decision(std::uint64_t bytes, rank_id peer) const { return messages_.decision(bytes, peer); }
-  /// Call it after `peer_restarted`, on each of the op's other ranks (for a mesh: of the world), while no exchange is in progress. The
-  /// exchanges of all ranks then begin again. Returns false if no rank has restarted.
+  /// Call it after `peer_restarted`, on each of the op's other ranks (for a mesh: of the world), while no exchange is in progress. All
+  /// ranks then begin a new generation of exchanges. Returns false if no rank has restarted.
   bool rejoin();
 
  private:
@@ -228,7 +233,7 @@ class halo {
   ops::neighbours* around_ = nullptr;  // owned by the rank
 };
 
-/// The options of the op that carries the messages of rank `self`, or `bad_argument`. In a mesh they differ between ranks.
+/// The options of the op that carries the messages of rank `self`, or `bad_argument`. For a mesh these options differ between ranks.
 runtime::result<p2p_options> halo_messages(const halo_options& op, rank_id self, rank_id world_size);
 
 }  // namespace parley::ops

@@ -1,28 +1,29 @@
 #pragma once
-/// Collectives of all ranks in two levels: inside groups, and between their leaders. Each group, and the group of the leaders, finds
-/// the fastest of its configs while the program runs, and then runs that one. No level waits for a rank that has no part in it.
+/// Collectives of all ranks in two levels: inside groups, and between their leaders. Each group, and the group of the leaders, finds the
+/// fastest of its configs while the program runs, and then runs that one. A level waits only for ranks that take part in it.
 ///
 ///     hierarchy all(self, {.name = "gradients", .leads = [](rank_id r) { return r % 4 == 0; }});
 ///     co_await all.all_reduce(gradients);                                      // in place: the same bits on all ranks
 ///     co_await all.all_reduce_each(weights, biases);                           // several buffers together
 ///
-/// A group is a leader and the ranks that follow it, up to the next leader; groups may differ in size. Or ranks are grouped by a
+/// A group is a leader and the ranks that follow it, up to the next leader; groups may differ in size. Ranks can also be grouped by a
 /// common property, such as their kind of GPU, so that each kind gets its own config:
 ///
 ///     hierarchy by_kind(self, {.name = "gradients", .group_by = [&](rank_id r) { return self.kind_of(r); }});
 ///
-/// A worker that spawns its call can compute while the leaders communicate. Sums are formed in the order of the ranks inside a group,
-/// and then in the order of the groups, so that a result has the same bits in every run, whatever the configs.
+/// A worker that spawns its call can compute while the leaders communicate. Sums are formed in the order of the ranks inside a group, and
+/// then in the order of the groups. So a result has the same bits in every run and with every config.
 ///
 /// Every rank must make the same calls in the same order, with the same sizes. Several calls may be in flight at once. A call takes its
-/// place on every level when it is made, so leaders combine the parts of one call, whichever group is ready first.
+/// place in the order of every level when it is made. So leaders combine the parts of one call even if the groups are ready in different
+/// orders.
 ///
-/// Failure and cancellation: see collective.hpp. A failure in one group reaches all other groups through their leaders; the calls after
-/// it go on. The timeout holds for the first level. Each further level may take a quarter of the timeout longer, so that the rank that
-/// knows which ranks are missing reports first. When a rank comes back as a new process, all others call `rejoin`.
+/// Failure and cancellation: see collective.hpp. A failure in one group reaches all other groups through their leaders; later calls run as
+/// usual. The timeout holds for the first level. Each further level may take a quarter of the timeout longer, so that the first report
+/// names the missing ranks. When a rank comes back as a new process, all others call `rejoin`.
 ///
-/// Small buffers are packed for an exchange, and copies are counted. On a GPU (`.memory`) all buffers of a call must lie there; sums are
-/// formed as in collective.hpp.
+/// Small buffers are packed for an exchange; `copies` counts the copies. With `.memory` of a GPU, all buffers of a call must lie in that
+/// memory; sums are formed as in collective.hpp.
 #include <parley/collective.hpp>
 
 #include <cstddef>
@@ -45,8 +46,8 @@ struct hierarchy_options {
   std::vector<group_config_ptr> inside{configs::star(), configs::star(65'536), configs::chain(), configs::tree()};
   std::vector<group_config_ptr> between{configs::star(), configs::star(65'536), configs::chain(),
                                         configs::tree(), configs::one_shot(),   configs::two_shot(65'536)};
-  tuning::constraints constraints{};        ///< what this rank's user demands of every config except the default
-  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` says so
+  tuning::constraints constraints{};        ///< limits of this rank's user for every config except the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` decides
   runtime::memory_space* memory = nullptr;  ///< where the buffers lie, such as a GPU's memory; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::uint64_t depth = 1;  ///< calls that a rank may have in flight before it must wait
@@ -55,13 +56,13 @@ struct hierarchy_options {
   std::string dtype{};
 };
 
-/// The groups that these options make of the world, each led by its first rank, or an error. Every rank gets the same result.
+/// The groups into which these options divide the world, each led by its first rank, or an error. Every rank gets the same result.
 runtime::result<std::vector<std::vector<rank_id>>> groups_of(const hierarchy_options& op, rank_id world_size);
 
-/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op.
+/// A light handle of the op. The op ends with its rank; copies of the handle refer to the same op.
 class hierarchy {
  public:
-  /// A handle of no op: this rank has no part in one.
+  /// A handle of no op: this rank takes no part.
   hierarchy() = default;
   /// Declares the op; call it on all ranks. If the options cannot work, every rank throws the same `bad_argument` or `role_conflict`.
   hierarchy(rank& self, const hierarchy_options& op);
@@ -76,7 +77,7 @@ class hierarchy {
   runtime::task<> all_reduce(B&& data, collective_call_options o = {}) {
     return reduce(collective::reduction<Combine, std::ranges::range_value_t<B>>(data), o);
   }
-  /// All-reduces several buffers of one type together. Each large buffer has an exchange of its own, in place; these run at the same
+  /// All-reduces several buffers of one type together. Each large buffer has its own exchange, in place; these exchanges run at the same
   /// time. Small buffers are packed into one exchange (`hierarchy_options::pack_below`).
   template <class Combine = std::plus<>, writable_buffer B, writable_buffer... More>
   runtime::task<> all_reduce_each(B&& first, More&&... more) {
@@ -120,17 +121,17 @@ class hierarchy {
   }
   /// The decisions for one kind of call, and requests for new searches (agreement.hpp): one entry for each level in which this rank takes
   /// part, in the order in which the levels run. An all-reduce runs inside the group, then between the leaders; a broadcast runs in the
-  /// other order; an all-gather (`collective_kind::gather`) runs both. `bytes` is the size of the data that a call combines, broadcasts,
-  /// or gathers from all ranks together. These functions throw `unavailable` for a broadcast or an all-gather until this rank has made the
-  /// first such call, because the ranks exchange nothing about these before.
+  /// other order; an all-gather (`collective_kind::gather`) runs both. `bytes` is the size of the data that a call combines, broadcasts, or
+  /// gathers from all ranks together. For a broadcast or an all-gather, these functions throw `unavailable` until this rank has made the
+  /// first such call, because the ranks begin to agree on these kinds with that call.
   std::vector<agreement> agreed(collective_kind does = collective_kind::all_reduce) const;
   std::vector<ops::decision> decision(std::uint64_t bytes, collective_kind does = collective_kind::all_reduce) const;
   runtime::task<std::vector<ops::decision>> decided(std::uint64_t bytes, decided_options o = {},
                                                     collective_kind does = collective_kind::all_reduce) const {
     return until_decided(agreed_for(bytes, does), o);
   }
-  /// The number of copies that the library has made in this rank's memory: to pack small buffers and unpack them, to assemble an
-  /// all-gather's data, and to copy this rank's part of a reduce-scatter.
+  /// The number of copies that the library has made in this rank's memory, to pack and unpack small buffers, to assemble an all-gather's
+  /// data, and to copy this rank's part of a reduce-scatter.
   std::uint64_t copies() const noexcept { return copies_; }
 
  private:

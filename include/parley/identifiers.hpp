@@ -1,5 +1,5 @@
 #pragma once
-/// The basic types and constants of ranks and times.
+/// Defines the basic types and constants of ranks and times.
 ///
 ///     parley::runtime::rank_id peer = 3;
 ///     parley::runtime::time_ns deadline = executor.deadline_in(5'000'000);   // 5 ms from now
@@ -22,7 +22,7 @@ inline constexpr std::chrono::nanoseconds no_timeout = std::chrono::nanoseconds:
 inline constexpr time_ns never = std::numeric_limits<time_ns>::max();
 
 /// The deadline of a wait that begins at `now` and may last `span`; `never` if the sum would overflow. Calls use the executor's
-/// `deadline_in` instead, which reads the clock first.
+/// `deadline_in`, which reads the clock first.
 constexpr time_ns deadline_of(time_ns now, time_ns span) noexcept { return span >= never - now ? never : now + span; }
 
 inline namespace literals {

@@ -1,5 +1,5 @@
 #pragma once
-/// The key of a kernel's decision: the few numbers and words that the kernel's speed depends on. The kernel's user names them.
+/// The key of a kernel's decision: a few numbers and words that the kernel's speed depends on, chosen by the kernel's user.
 ///
 ///     kernel_key key{{"m", rows}, {"n", columns}, {"dtype", "f32"}};
 ///     parameters_text(key);          // "dtype=f32 m=64 n=128": the second field of a results line
@@ -60,8 +60,8 @@ class kernel_key {
   constexpr const kernel_parameter* begin() const noexcept { return parameters_.data(); }
   constexpr const kernel_parameter* end() const noexcept { return parameters_.data() + count_; }
 
-  /// True if both keys have the same literals and numbers, as keys made by one key function do. Keys whose texts are equal but come from
-  /// other literals are different here, so code that stores decisions must compare the texts, too.
+  /// True if both keys have the same literals and numbers, as keys made by one key function do. Keys from different literals are different
+  /// here even if their texts are equal, so code that stores decisions must also compare the texts.
   friend constexpr bool operator==(const kernel_key& a, const kernel_key& b) noexcept {
     if (a.count_ != b.count_) return false;
     for (std::size_t i = 0; i < a.count_; ++i) {
@@ -69,7 +69,7 @@ class kernel_key {
     }
     return true;
   }
-  /// Hashes how many parameters there are and their numbers, not names or words. For tables in memory only.
+  /// Hashes the count of parameters and their numbers, not their names or words. For tables in memory only.
   constexpr std::size_t hash() const noexcept {
     std::uint64_t h = count_;
     for (const kernel_parameter& p : *this) h = (h ^ p.number) * 0x9e3779b97f4a7c15U + (h >> 29U);

@@ -18,12 +18,12 @@
 /// | `nccl`, `ucx` | the job has a GPU. The users of NCCL and UCX check whether NCCL is found and whether UCX accepts the GPU's memory |
 ///
 /// No other name is a capability. A config that requires `sm90` fails with an error that suggests the nearest names (`is_capability`). A
-/// config's own name can be masked, too.
+/// config's own name can also be masked.
 ///
-/// Masks are the same on all ranks. A mask without a rank is for all ranks. A mask of `sm_90` or `nccl_2.28` also hides all newer
-/// versions, and a mask of `memory_40` all larger memories, so that a machine can stand for an older or a smaller one. A mask of `nccl`
-/// hides all of its versions. Results depend on the masks (validator PARLEY_MASK). A default-constructed `machine` has everything that is
-/// not masked; virtual ranks have one.
+/// Masks are the same on all ranks. A mask without a rank is for all ranks. A mask of `sm_90` or `nccl_2.28` also hides all newer versions,
+/// and a mask of `memory_40` also hides all larger memories. So a machine can act as an older or a smaller one. A mask of `nccl` hides all
+/// of its versions. Results depend on the masks (validator PARLEY_MASK). A default-constructed `machine` has everything that is not masked;
+/// virtual ranks have one.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 
@@ -43,13 +43,13 @@ class nccl_library;
 namespace parley::ops {
 
 struct masked_capability {
-  std::optional<runtime::rank_id> rank{};  ///< none: all ranks
+  std::optional<runtime::rank_id> rank{};  ///< empty: all ranks
   std::string name;
 };
 
-/// Parses a text such as `2:sm_90,nccl`. The error names the wrong entry and says what is wrong with it.
+/// Parses a text such as `2:sm_90,nccl`. The error names the wrong entry and the reason.
 runtime::result<std::vector<masked_capability>> parse_masks(std::string_view text);
-/// Returns the same text for the same masks, in any order.
+/// The text of the masks; it does not depend on their order.
 std::string text_of(const std::vector<masked_capability>& masks);
 /// The names that are masked on rank `self`; empty: none.
 std::string text_of(const std::vector<masked_capability>& masks, runtime::rank_id self);
@@ -66,14 +66,14 @@ class machine {
   /// All capabilities in words, with examples of those that have a number.
   static std::string what_there_is();
   static machine without_gpu();
-  /// `nccl`: the NCCL that the job was given; null: none.
+  /// `nccl`: the NCCL library of the job; null: none.
   static machine with_gpu(const transports::cuda_driver& gpu, int device,
                           const transports::nccl_library* nccl = nullptr);
   void mask(const std::vector<masked_capability>& masks, runtime::rank_id self);
   /// Checks that the machine has this capability. The error says why not.
   runtime::result<> has(std::string_view capability) const;
-  /// Checks that a config of this name may run here. The error says why not. The name is never read as a version, even if it looks like
-  /// one.
+  /// Checks that a config of this name may run here. The error says why not. `config` is never read as a capability with a version, even if
+  /// it looks like one.
   runtime::result<> lets_run(std::string_view config) const;
 
  private:

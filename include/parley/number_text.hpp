@@ -1,13 +1,13 @@
 #pragma once
-/// The one reader of numbers that people and launchers write: options of commands and examples, environment variables, specs and
-/// scenarios. (Results files and the settings of TunableOp keep the rules of their own formats, in tuning/.)
+/// Reads numbers that people and launchers write: options of commands and examples, environment variables, specs and scenarios. All of
+/// parley uses this reader, except for results files and the settings of TunableOp, whose formats have their own rules (tuning/).
 ///
 ///     const auto ranks = read_number<std::uint32_t>(text, {1, 64});
 ///     if (!ranks) … text + " must be " + words_of<std::uint32_t>({1, 64}) …     // a whole number from 1 to 64
 ///
-/// It accepts plain decimal digits, for signed types also a minus sign, and for `double` also a fraction and an exponent. It refuses what
-/// other readers guess at: an empty text, blanks, `+`, `0x1F`, trailing letters, `-0`, `nan`, infinities, numbers outside the range, and
-/// numbers too small to be told from 0.
+/// The reader accepts plain decimal digits, for signed types also a minus sign, and for `double` also a fraction and an exponent. It
+/// refuses texts that other readers guess at: an empty text, blanks, `+`, `0x1F`, trailing letters, `-0`, `nan`, infinities, numbers
+/// outside the range, and numbers too small to be told from 0.
 #include <charconv>
 #include <cmath>
 #include <optional>

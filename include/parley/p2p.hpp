@@ -1,6 +1,6 @@
 #pragma once
-/// Batches of sends and receives between any ranks, in place and in any order. Each directed pair of ranks runs one of several configs:
-/// the fastest, which is found while the program runs.
+/// Batches of sends and receives between any ranks, in place and in any order. Each directed pair of ranks runs the fastest of several
+/// configs. The pair finds that config while the program runs.
 ///
 ///     p2p ring(self, {.name = "ring", .configs = {configs::direct(), configs::chunked(256_KiB)}});
 ///     dataflow flow(here);                                           // parley/dataflow.hpp: who waits for whom
@@ -13,19 +13,19 @@
 /// other tags are independent. A rank may send to itself and send zero bytes, and batches may differ from rank to rank. All messages of
 /// one size that a batch sends to one rank run the same config, and count as one repetition of a trial.
 ///
-/// `{isend(x, …), irecv(x, …)}` exchanges x in place, at every size. So do several sends of x followed by several receives into x. They
-/// may be in one batch or in several, share all of x or only a part, and be for one rank or for several. If all ranks do that, each send
-/// would wait for a receive that waits for such a send. So the receive goes into temporary memory, and the op copies the data into x when
-/// the earlier steps that use x have ended. `copied_bytes` counts these bytes. The op decides this when the receive is posted. It looks
-/// for a send of its own that the receive would wait for, directly or through other steps, and whose matching receive, judged by this
-/// rank's own calls, has not been posted yet. If this rank never receives under the tag of that send, the op follows only messages from
-/// the send on, and no computations. So all ranks should use the same tags if computations stand between a send and a receive. A rank
-/// that alternates between two buffers copies nothing.
+/// `{isend(x, …), irecv(x, …)}` exchanges x in place, at every size. So do several sends of x followed by several receives into x. They may
+/// be in one batch or in several, use all of x or only a part, and have one peer or several. If all ranks exchange in place, each send
+/// waits for a receive, and that receive waits for a send of its own rank. To avoid this deadlock, the receive uses temporary memory, and
+/// the op copies the data into x when the earlier steps that use x have ended. `copied_bytes` counts these bytes. The op decides this when
+/// the receive is posted. It looks for a send of its own that the receive would wait for, directly or through other steps. It considers
+/// only sends that have no matching receive yet, judged by this rank's own calls. If this rank never receives under the tag of that send,
+/// the op follows only messages from the send on, and no computations. So all ranks should use the same tags if computations come between a
+/// send and a receive. A rank that alternates between two buffers copies nothing.
 ///
-/// The other order, `{irecv(x, …), isend(x, …)}`, sends on what was received. A rank that sends to itself in this order would wait for
+/// The other order, `{irecv(x, …), isend(x, …)}`, forwards the received data. A rank that sends to itself in this order would wait for
 /// ever: `start` throws `bad_argument`, even if the receive is in an earlier batch of the flow.
 ///
-/// On a device, a batch can run in the order of a stream (`batch_options::stream`). Then the host waits for nothing, and the program can
+/// On a device, a batch can run in the order of a stream (`batch_options::stream`). The host then waits for nothing, and the program can
 /// enqueue the next kernels at once.
 ///
 ///     ring.start(flow, {ring.isend(x, {.to = next}), ring.irecv(y, {.from = previous})}, {.stream = s});
@@ -63,13 +63,14 @@ struct p2p_options {
   /// Sender and receiver of each pair that may be used; empty: all pairs of `ranks`.
   std::vector<std::pair<rank_id, rank_id>> edges{};
   std::vector<config_ptr> configs{configs::direct()};
-  tuning::constraints constraints{};        ///< what this rank's user demands of every config except the default
-  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` says so
+  tuning::constraints constraints{};        ///< limits of this rank's user for every config except the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` decides
   runtime::memory_space* memory = nullptr;  ///< where the buffers lie, such as a GPU's memory; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::string dtype{};
-  /// For an op whose pairs depend on each other: all ranks of these pairs. When one of them comes back as a new process, all pairs begin
-  /// a new generation, once each of the other ranks has called `rejoin`. Empty: the pairs of the restarted rank begin one by themselves.
+  /// For an op whose pairs depend on each other: all ranks of these pairs. When one of them comes back as a new process, all pairs begin a
+  /// new generation, once each of the other ranks has called `rejoin`. Empty: only the pairs of the restarted rank begin a new generation,
+  /// without a call.
   std::vector<rank_id> restart_group{};
 };
 
@@ -79,13 +80,13 @@ struct p2p_operation;
 class p2p_hooks : public runtime::flow_counted<p2p_hooks> {
  public:
   virtual ~p2p_hooks() = default;
-  /// A receive has received `bytes` bytes. Its work ends after this call, and fails with what this call throws.
+  /// A receive has received `bytes` bytes. Its work ends after this call. If this call throws, the work fails with that exception.
   virtual void after_receive(const p2p_operation& o, std::uint64_t bytes) = 0;
-  /// The operation had begun, and was cancelled or timed out.
+  /// The operation was cancelled or timed out after it had begun.
   virtual void on_given_up(const p2p_operation& o, const runtime::error& why) noexcept = 0;
   /// The operation ended before it had its place among the messages of its peer and tag, so the next one may take that place. `why` is
-  /// `cancelled` if the operation or its flow was cancelled. Otherwise it timed out, or a step that it waited for has failed, and the
-  /// flow goes on without it.
+  /// `cancelled` if the operation or its flow was cancelled. Otherwise the operation timed out, or a step that it waited for has failed;
+  /// the flow continues without it.
   virtual void on_left_out(const p2p_operation& o, const runtime::error& why) noexcept = 0;
 };
 
@@ -98,9 +99,9 @@ struct [[nodiscard]] p2p_operation {
   std::chrono::nanoseconds timeout{};
   std::uint64_t expected = 0;  ///< of a receive: see `receive_options`
   std::uint16_t type = 0;      ///< type of its elements (`element_type_of`); 0: any
-  const char* remark = "";     ///< what the text of a time-out ends with
-  /// The pieces that `bytes` are packed from or unpacked into, unless the config moves each piece by itself; null: `bytes` is the
-  /// payload. The hooks keep the pieces alive.
+  const char* remark = "";     ///< the end of the text of a timeout
+  /// The pieces of the payload. They are packed into `bytes` or unpacked from it, unless the config moves each piece by itself. Null:
+  /// `bytes` is the payload. The hooks keep the pieces alive.
   actors::payload_pieces* pieces = nullptr;
   boost::intrusive_ptr<p2p_hooks> hooks{};
 };
@@ -108,16 +109,16 @@ struct [[nodiscard]] p2p_operation {
 struct batch_options {
   std::chrono::nanoseconds timeout = runtime::no_timeout;  ///< of the whole batch, from now on
   runtime::compute_queue* after = nullptr;  ///< the batch begins after the present contents of this queue
-  /// A stream of the device that the op's `memory` belongs to, such as a cudaStream_t. The whole batch comes after what the stream has
-  /// now, and what the stream gets from now on comes after the receives. A stream does not know of failures: await the work before the
-  /// program trusts results, and before kernels overwrite what is sent.
+  /// A stream of the device that the op's `memory` belongs to, such as a cudaStream_t. The whole batch runs after the work that is in the
+  /// stream now, and work that is enqueued from now on runs after the receives. A stream does not notice failures: await the returned work
+  /// before the program trusts results, and before kernels overwrite the data to be sent.
   runtime::device_stream stream = nullptr;
-  /// True: the stream does not wait for the receives yet, so that they can be started before the sends. `wait_on` of the `memory` makes
-  /// the stream wait.
+  /// True: the stream does not wait for the receives yet, so that the program can start them before the sends. Later `wait_on` of the
+  /// `memory` makes the stream wait for them.
   bool ahead = false;
 };
 
-/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op.
+/// A light handle of the op. The op ends with its rank; copies of the handle refer to the same op.
 class p2p {
  public:
   /// A handle of no op: this rank counts as idle.
@@ -127,7 +128,7 @@ class p2p {
   template <readable_buffer B>
   static p2p_operation isend(B&& data, send_options o) {
     const auto bytes = std::as_bytes(std::span(data));
-    // The bytes are not written to: a send only reads.
+    // A send only reads the bytes.
     return {.what = p2p_operation::kind::send,
             .peer = o.to,
             .bytes = {const_cast<std::byte*>(bytes.data()), bytes.size()},
@@ -170,7 +171,7 @@ class p2p {
   actors::registered_memory registered(B&& memory) {
     return register_bytes(std::as_writable_bytes(std::span(memory)));
   }
-  /// For ops that are built on messages, before one of their calls begins: see `p2p_end`.
+  /// Called by ops that are built on messages, before one of their calls begins: see `p2p_end`.
   void check_caller() const;
   agreement to(rank_id peer) const;
   agreement from(rank_id peer) const;
@@ -179,9 +180,10 @@ class p2p {
   void retune(std::optional<std::uint64_t> bytes = {}, std::string_view why = {}) const;
   /// See `transfer::tune`. Called on all ranks of the op.
   runtime::task<> tune(std::vector<std::uint64_t> sizes_bytes);
-  /// Like `transfer::copied_bytes`, plus the bytes of sends to oneself (counted once) and of exchanges in place.
+  /// Like `transfer::copied_bytes`, plus the bytes of a rank's sends to itself (counted once) and of exchanges in place.
   std::uint64_t copied_bytes() const;
-  /// After `peer_restarted`, in an op with a `restart_group`: enters the generation that has begun. False: none has begun.
+  /// Call it after `peer_restarted`, in an op with a `restart_group`: enters the new generation. Returns false if no new generation has
+  /// begun.
   bool rejoin() const;
   /// See `p2p_end`.
   std::size_t known_tags() const;
@@ -199,7 +201,7 @@ class p2p {
   p2p_end* end_ = nullptr;
 };
 
-/// The `p2p_options` of an op that is built on messages, filled from the options that both have.
+/// The `p2p_options` of an op that is built on messages, filled from the options that both ops have.
 template <class Op>
 p2p_options messages_of(const Op& op, std::vector<rank_id> ranks = {}) {
   p2p_options messages;
@@ -220,7 +222,7 @@ std::vector<rank_id> named_or_first(const std::vector<rank_id>& named, std::size
 
 bool takes_part(const p2p_options& op, rank_id r);
 
-/// Returns the pairs of rank `self`, or `bad_argument`, the same on all ranks, that says what is wrong.
+/// Returns the pairs of rank `self`. If the options are wrong, returns the same `bad_argument` on all ranks.
 runtime::result<transfer_options> pairs_of(const p2p_options& op, rank_id self, rank_id world_size);
 
 }  // namespace parley::ops

@@ -9,9 +9,9 @@
 /// other launchers this header sets it: the dynamic linker first runs the program's own list of early functions, even before the
 /// libraries start, and from there the program executes itself once more with the variable set. That costs about 5 ms.
 ///
-/// The process id, arguments, descriptors and working directory stay the same, and a debugger follows. Nothing happens if the variable is
-/// set already (to any value), under valgrind, in a program with raised privileges, or if executing fails. Setting the variable in the
-/// launcher has the same effect: `mpirun -x UCX_MEM_MMAP_HOOK_MODE=none`.
+/// The process id, arguments, descriptors and working directory stay the same, and a debugger stays attached. The header has no effect if
+/// the variable is set already (to any value), under valgrind, in a program with raised privileges, or if executing fails. Setting the
+/// variable in the launcher has the same effect: `mpirun -x UCX_MEM_MMAP_HOOK_MODE=none`.
 #include <alloca.h>
 #include <sys/auxv.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@
 
 namespace parley::quick_start {
 
-// Nothing has been set up yet: neither the C library's environment, nor static objects, nor sanitizers.
+// When this runs, nothing is set up yet: not the C library's environment, static objects, or sanitizers.
 __attribute__((no_sanitize("address", "undefined", "thread"))) static void execute_again(int, char** argv,
                                                                                          char** environment) {
   static constexpr char setting[] = "UCX_MEM_MMAP_HOOK_MODE=none";

@@ -1,5 +1,5 @@
 #pragma once
-/// Memory that a user has registered with an op, so that peers may put the payloads of its messages there, or get them from there.
+/// Memory that a user has registered with an op, so that peers may put payloads into it, or get payloads from it.
 ///
 ///     registered_memory mine(net, bytes);          // from here on peers may be let in
 ///     memory_book of_edge;
@@ -9,10 +9,10 @@
 /// The handle must outlive the calls that use the memory. Destroying the handle withdraws the memory. The constructor throws
 /// `unavailable` with the link's reason.
 ///
-/// A sender that is only declared dead may still write where it has a credit. Then the memory is withdrawn before the receive ends, for
-/// all edges that use it. If the transport cannot stop such a write, the write may land later, as long as the sender's process lives.
-/// `lost` returns true then, and the memory must not be used for anything else until that process has ended. Memory that the library has
-/// allocated for itself, and whose owner it has given to `keep`, stays allocated then.
+/// A sender that was declared dead may in fact be alive, and may still write where it has a credit. So the memory is withdrawn before the
+/// receive ends, for all edges that use it. If the transport cannot stop such a write, the write may land later, as long as the sender's
+/// process lives. In this case `lost` returns true, and the memory must not be used for anything else until that process has ended. Memory
+/// of the library, with an owner that was passed to `keep`, then stays allocated.
 #include <parley/runtime/wire/link.hpp>
 
 #include <cstddef>
@@ -42,7 +42,7 @@ struct memory_region {
     net.withdraw(memory);
     owner.reset();
   }
-  /// For memory that a rank which was declared dead has a credit for.
+  /// For memory for which a rank that was declared dead has a credit.
   void withdraw_from_the_dead() noexcept {
     if (where != state::exposed) return;
     where = net.withdraw(memory) == runtime::late_writes::fail ? state::withdrawn : state::lost;
@@ -72,8 +72,8 @@ class [[nodiscard]] registered_memory {
   }
 
   explicit operator bool() const noexcept { return region_ != nullptr; }
-  /// `owner` frees the memory. Lost memory is not freed before this rank ends, because a write that a process has sent may land after the
-  /// end of that process.
+  /// `owner` frees the memory. Lost memory is not freed before this rank ends, because a write may land even after the process that sent it
+  /// has ended.
   void keep(std::shared_ptr<void> owner) noexcept {
     if (region_) region_->owner = std::move(owner);
   }

@@ -1,17 +1,17 @@
 #pragma once
-/// Thin layers over the ops, with the names of the designs that they come from. They correct what was wrong in these designs:
+/// Thin layers over the ops, with the names of earlier designs. They correct mistakes of these designs:
 ///
 ///     auto t = register_paired_op_autotuning(self, "send", "receive", {{"direct", send_it, receive_it}, …}, role);
 ///     auto f = register_asymmetric_autotuning(self, "stage", {{"stage0", forward}, {"stage1", backward}},
 ///                                             {{"stage0", "tiled", tiled_forward}}, role);
 ///     auto g = register_heterogeneous_autotuning(self, op, {nccl, cuda_graph, h100_optimized}, capability_check);
 ///
-/// - A pair is made by `config_id`, never by the place in a list. An id that one role lacks is left out and reported; it never scores 0.
-///   Both ends derive their chunks from the agreed config and the byte count.
-/// - Configs without ids, listed per role, are choices that each rank makes for itself. The operation that is registered for a role is
-///   its default, c0.
-/// - If ranks have different configs, they run a mixture of one wire class, and that mixture is measured: first the mixture of the
-///   configs that are first in the lists, later also the mixture of those with which the ranks were fastest.
+/// - The two halves of a pair are matched by `config_id`, never by their places in a list. An id that one role lacks is left out and
+///   reported; it never scores 0. Both ends derive their chunks from the agreed config and the byte count.
+/// - Configs without ids, listed per role, are choices that each rank makes for itself. The operation that is registered for a role is the
+///   role's default, c0.
+/// - If ranks have different configs, they run a mixture of one wire class, and that mixture is measured. The first mixture has the first
+///   config of each rank's list. A later one has the config with which each rank was fastest.
 ///
 /// Failure, all when registering: `role_conflict` if role functions make no pairs, or if a role has two operations; `no_common_config` if
 /// no entry of a pair has both halves; else `bad_argument`.
@@ -33,9 +33,9 @@ using role_function = std::function<std::string(rank_id)>;
 
 // ---- paired -----------------------------------------------------------------------------------------------------------
 
-/// One config of a paired op, or one role's half of it. Entries with equal ids are merged, wherever they are listed.
+/// One config of a paired op, or one role's half of it. Entries with equal ids are merged, at any place in the list.
 struct paired_entry {
-  std::string config_id;  ///< its text form: `fast`, `cut(chunk_bytes=4096)`
+  std::string config_id;  ///< text form of the id: `fast`, `cut(chunk_bytes=4096)`
   send_function send = nullptr;
   receive_function receive = nullptr;
 };
@@ -60,7 +60,7 @@ struct role_operation {
 struct role_config {
   std::string role;
   std::string
-      name;  ///< `tiled`, `tiled(rows=64)`: the name in decisions and results; the name of the operation itself is `operation`
+      name;  ///< `tiled`, `tiled(rows=64)`: name in decisions and results; the operation itself is named `operation`
   operation_function run;
   tuning::demands needs{};  ///< its demands, which are compared with the op's `allowed`
 };
@@ -73,7 +73,7 @@ role_op register_asymmetric_autotuning(rank& self, const std::string& name,
 
 // ---- mixed machines ---------------------------------------------------------------------------------------------------
 
-/// `capability_check` returns an answer for each of `configs`, in their order. The first config is c0; its answer must be true.
+/// `capability_check` returns for each of `configs`, in their order, whether the rank can run it. The first config is c0 and must be true.
 transfer register_heterogeneous_autotuning(rank& self, transfer_options op, std::vector<config_ptr> configs,
                                            capability_function capability_check);
 collective register_heterogeneous_autotuning(rank& self, collective_options op, std::vector<group_config_ptr> configs,

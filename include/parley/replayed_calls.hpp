@@ -1,7 +1,7 @@
 #pragma once
-/// Calls of an op without headers inside a step that a device replays from a capture, such as a CUDA graph: a step of a program with its
-/// kernels and, for example, the sum of its gradients. A replay counts as a call of the op. When leases assign another config from some
-/// call on, all members capture their step again before that replay. Until then no decision changes what they replay.
+/// Calls an op without headers inside a step that a device replays from a capture, such as a CUDA graph. A step of a program has kernels
+/// and, for example, the sum of the gradients. Each replay counts as a call of the op. If leases assign another config from some call on,
+/// all members capture their step again before that replay. Until then no decision changes the captured steps.
 ///
 ///     task<> step(model* m, cuda_stream s, captured_call sum) {       // enqueues, and waits for nothing
 ///       backward(*m, s);
@@ -14,11 +14,11 @@
 ///     co_await steps.replay(stream);                                  // ends when the step has run
 ///
 /// A step may call the op several times: these calls count as one call, and one config makes them. Several replays may be in progress, in
-/// any streams, one behind the other in the order in which they were called. Failure: as the op fails (symmetric.hpp). A replay that
-/// fails aborts its communicator, because no member knows which part of the replay the others have done. All captures are forgotten, and
-/// kernels of the step may still be running.
+/// any streams; they run one after the other in the order of their calls. Failure: as for the op (symmetric.hpp). A replay that fails
+/// aborts its communicator, because no member knows which part of the replay the others have done. All captures are dropped. Kernels of the
+/// step may still be running.
 ///
-/// The object must end before its rank and before the communicators that the op has run over.
+/// Destroy the object before its rank, and before the communicators that the op has used.
 #include <parley/cuda_copies.hpp>
 #include <parley/symmetric.hpp>
 
@@ -61,7 +61,7 @@ class replayed_calls {
   std::uint64_t captures() const noexcept { return made_; }
 
  private:
-  // Enough for the default, a winner, and some more while candidates are tried on calls.
+  // Enough captures for the default, a winner, and some candidates that are tried on calls.
   static constexpr std::size_t most_kept = 8;
   struct captured_step {
     std::uint64_t digest;

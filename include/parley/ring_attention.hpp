@@ -1,15 +1,15 @@
 #pragma once
-/// Attention over a sequence that the ranks share: keys and values go around the ring, while each rank computes with those that it has.
-/// Each pair of neighbours runs one of several configs: the fastest, which is found while the program runs.
+/// Computes attention over a sequence that the ranks share: keys and values go around the ring, while each rank computes with the keys and
+/// values that it has. Each pair of neighbours runs the fastest of several configs. The pair finds that config while the program runs.
 ///
 ///     ring_attention ring(self, {.name = "attention"});
 ///     co_await ring.forward<float>({.heads = 8, .rows = 1024, .dimensions = 64, .causal = true}, q, k, v, out);
 ///
-/// Arrays are [heads][rows][dimensions]. Each rank has `rows` rows of the sequence, in the order of the ranks.
-/// `out = softmax(q k^T scale) v` over the whole sequence. Keys and values move exactly P - 1 times (P: ranks); while a rank computes
-/// with a block, it receives the next one. A causal rank skips blocks that lie after its own, but passes them on. Elements are `float`,
-/// `double` or `bf16`. Sums have at least single precision and are formed in the order of the rotation, so every run gives the same bits.
-/// A key that scores -inf is masked: it has no part in the row, whatever its value is. A row whose keys are all masked is zero.
+/// Arrays are [heads][rows][dimensions]. Each rank has `rows` rows of the sequence, in the order of the ranks. `out = softmax(q k^T scale)
+/// v` over the whole sequence. Keys and values move exactly P - 1 times (P: ranks); while a rank computes with a block, it receives the
+/// next one. A causal rank skips blocks that lie after its own, but passes them on. Elements are `float`, `double` or `bf16`. Sums have at
+/// least single precision and are formed in the order of the rotation, so every run gives the same bits. A key that scores -inf is masked:
+/// it has no part in the row, whatever its value. A row whose keys are all masked is zero.
 ///
 /// The user may provide the arithmetic of one block (`attention_block`).
 ///
@@ -20,11 +20,12 @@
 ///     const device_attention_block<bf16> block = [&](const auto& b) { launch(b.stream, b.q, b.k, b.v, b.out, …); };
 ///     co_await plan.forward<bf16>(q, k, v, out, stream, block);
 ///
-/// Failure and cancellation: those of the messages (p2p.hpp). `bad_argument` if the sizes of arrays do not fit the shape, on this rank or
-/// on the neighbour. `declaration_mismatch`, with both values, if the calls of two neighbours differ in type, heads, dimensions, mask or
-/// scale: messages of such calls never match, and the two ranks exchange nothing more. After a call that has failed on one rank, no rank
-/// of the op exchanges anything more, until all have joined again after a restart: calls throw `closed`, or the failed call's own error
-/// if the call itself was wrong. The error says where and why. After a failure `out` is undefined and the inputs are untouched.
+/// Failure and cancellation: as for the messages (p2p.hpp). A call throws `bad_argument` if the sizes of arrays do not fit the shape, on
+/// this rank or on the neighbour. A call throws `declaration_mismatch`, with both values, if the calls of two neighbours differ in type,
+/// heads, dimensions, mask or scale. Messages of such calls never match, and the two ranks exchange nothing more. After a call has failed
+/// on one rank, no rank of the op exchanges anything more until all ranks have joined again after a restart. Until then calls throw
+/// `closed`, or the failed call's own error if the call itself was wrong. The error says where and why. After a failure `out` is undefined
+/// and the inputs are untouched.
 #include <parley/dataflow.hpp>
 #include <parley/ops/core/call_type.hpp>
 #include <parley/p2p.hpp>
@@ -52,8 +53,8 @@ struct ring_attention_options {
   std::string name;
   std::vector<rank_id> ranks{};  ///< in the order of the sequence; empty: all
   std::vector<config_ptr> configs{configs::direct(), configs::chunked(256 * 1024, 2), configs::chunked(1024 * 1024, 4)};
-  tuning::constraints constraints{};        ///< what this rank's user demands of every config except the default
-  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` says so
+  tuning::constraints constraints{};        ///< limits of this rank's user for every config except the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` decides
   runtime::memory_space* memory = nullptr;  ///< where the arrays lie, such as a GPU's memory; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
 };
@@ -66,7 +67,7 @@ struct attention_shape {
   std::uint64_t dimensions = 0;
   bool causal = false;
   double scale = 0;               ///< 0: 1 / sqrt(dimensions)
-  runtime::time_ns block_ns = 0;  ///< how long a block takes in virtual time
+  runtime::time_ns block_ns = 0;  ///< the duration of a block in virtual time
 
   std::uint64_t elements() const noexcept { return heads * rows * dimensions; }
 };
@@ -89,12 +90,13 @@ struct attention_state {
   std::vector<sum> weighted;
 };
 
-/// Adds a block of keys and values to the state. In the sequence it begins `first_key - first_query` rows after the block of queries.
+/// Adds a block of keys and values to the state. In the sequence the block of keys begins `first_key - first_query` rows after the block of
+/// queries.
 template <class T>
 using attention_block = std::function<void(attention_state<T>& state, std::span<const T> q, std::span<const T> k,
                                            std::span<const T> v, std::uint64_t first_query, std::uint64_t first_key)>;
 
-/// The block function for processors, with the running softmax. T is `float`, `double`, `bf16` or `f16`.
+/// The block function for CPUs, with the running softmax. T is `float`, `double`, `bf16` or `f16`.
 template <class T>
 void add_attention_block(attention_state<T>& state, std::span<const T> q, std::span<const T> k, std::span<const T> v,
                          std::uint64_t first_query, std::uint64_t first_key);
@@ -104,7 +106,7 @@ std::span<const T> elements_of(std::span<const std::byte> bytes) noexcept {
   return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
 }
 
-/// A block for a device to add to its sums. The kernels keep these sums themselves.
+/// A block that a device adds to its sums. The kernels keep these sums themselves.
 template <class T>
 struct device_block {
   attention_shape shape;
@@ -115,11 +117,12 @@ struct device_block {
   std::uint64_t first_query = 0;  ///< where the blocks of queries and of keys begin in the sequence
   std::uint64_t first_key = 0;
   bool first = false;  ///< first block of its call: there are no sums yet
-  bool last = false;   ///< last block of its call: `out` is to be written
+  bool last = false;   ///< last block of its call: write `out` now
   runtime::device_stream stream = nullptr;
 };
 
-/// Enqueues kernels for a block. k and v are ready for what `stream` gets from now on. Not called for blocks that a causal rank skips.
+/// Enqueues kernels for a block. k and v are ready for work that is enqueued into `stream` from now on. Not called for blocks that a causal
+/// rank skips.
 template <class T>
 using device_attention_block = std::function<void(const device_block<T>&)>;
 
@@ -130,9 +133,9 @@ class attention_plan {
   attention_plan(attention_plan&&) noexcept;
   attention_plan& operator=(attention_plan&&) noexcept;
   ~attention_plan();
-  /// The call comes after what `stream` has now, and what the stream gets after the call sees `out`. The call ends when its messages have
-  /// ended; its kernels may still run. Until the call ends, put nothing else into `stream`, and do not write to k and v. One call at a
-  /// time. Name a lambda that captures more than references and numbers before you pass it (g++ 12 destroys such temporaries of a
+  /// The call runs after the work that is in `stream` now, and work that is enqueued after the call sees `out`. The call ends when its
+  /// messages have ended; its kernels may still run. Until the call ends, put nothing else into `stream`, and do not write to k and v. One
+  /// call at a time. Name a lambda that captures more than references and numbers before you pass it (g++ 12 destroys such temporaries of a
   /// `co_await` twice).
   template <class T>
   runtime::task<> forward(std::span<const T> q, std::span<const T> k, std::span<const T> v, std::span<T> out,
@@ -177,7 +180,7 @@ class attention_plan {
   std::unique_ptr<state> state_;
 };
 
-/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op.
+/// A light handle of the op. The op ends with its rank; copies of the handle refer to the same op.
 class ring_attention {
  public:
   /// A handle of no op: this rank counts as idle.
@@ -204,7 +207,7 @@ class ring_attention {
   attention_plan plan(attention_shape shape) const {
     return plan_of(shape, sizeof(T));
   }
-  /// A tuning phase (`transfer::tune`) for arrays of this shape, on all ranks.
+  /// Runs a tuning phase (`transfer::tune`) for arrays of this shape. All ranks call it.
   template <class T>
   runtime::task<> tune(attention_shape shape) {
     return ring_.tune({shape.elements() * sizeof(T)});
@@ -215,7 +218,8 @@ class ring_attention {
   agreement to_next() const { return ring_.to(next_); }
   ops::decision decision(std::uint64_t bytes) const { return to_next().decision(bytes); }
   ops::decision decision(std::uint64_t bytes, rank_id peer) const { return ring_.decision(bytes, peer); }
-  /// After `peer_restarted`, on each of the op's other ranks: all pairs begin a new generation. False: no rank has restarted.
+  /// Call it after `peer_restarted`, on each of the op's other ranks: all pairs begin a new generation. Returns false if no rank has
+  /// restarted.
   bool rejoin();
 
  private:

@@ -7,13 +7,13 @@
 ///                               "1RECV_F0, 1F0, 1B0, 1SEND_B0, 1RECV_F1, 1F1, 1B1, 1SEND_B1\n");
 ///     auto folded = parse_schedule("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n");       // stages 0 and 3 on rank 0
 ///
-/// An action is a stage, what it does, and a microbatch: `1F0` computes microbatch 0 forward on stage 1, `1RECV_F0` receives its input
-/// from stage 0, `1SEND_B0` sends the gradient back. A text has a line for each rank, which also says which stages the rank has. A line
-/// without an action is an error, but blank lines may follow the last line. If a text has no SEND and no RECV, they are added: sends
-/// right after the computation of what they send, receives one computation ahead of the computation that needs them.
+/// An action has a stage, a verb, and a microbatch: `1F0` computes microbatch 0 forward on stage 1, `1RECV_F0` receives its input from
+/// stage 0, `1SEND_B0` sends the gradient back. A text has a line for each rank, which also says which stages the rank has. A line without
+/// an action is an error, but blank lines may follow the last line. If a text has no SEND and no RECV, they are added: a send right after
+/// the computation of its data, a receive one computation ahead of the computation that needs it.
 ///
 /// Before anything runs, `check` says what is wrong with a schedule: an action is missing, is done twice, or is on another rank than its
-/// stage; messages of one boundary are sent in another order than they are received; or a list can never come to its end.
+/// stage; messages of one boundary are sent in another order than they are received; or a list can never be completed.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 
@@ -38,7 +38,7 @@ struct pipeline_action {
 };
 
 struct pipeline_schedule {
-  std::uint32_t stages = 0;  ///< in all
+  std::uint32_t stages = 0;  ///< of all ranks together
   std::uint32_t microbatches = 0;
   std::vector<std::vector<pipeline_action>> ranks;
   std::vector<rank_id> places{};  ///< the rank of each stage; empty: stage s is on rank s % ranks
@@ -46,7 +46,7 @@ struct pipeline_schedule {
   rank_id rank_of(std::uint32_t stage) const noexcept {
     return places.empty() ? static_cast<rank_id>(stage % ranks.size()) : places[stage];
   }
-  /// All messages between stages in one pass.
+  /// The number of messages between stages in one pass.
   std::uint64_t messages() const noexcept;
 };
 
@@ -71,7 +71,7 @@ struct pipeline_times {
   double forward = 1;
   double backward = 2;
 };
-/// How long a pass takes if communication is free, in the unit of `pipeline_times`, and how much of that time ranks are idle.
+/// The duration of a pass if communication is free, in the unit of `pipeline_times`, and the share of that time in which ranks are idle.
 struct pipeline_estimate {
   double makespan = 0;
   double idle_share = 0;  ///< of all ranks, until the last one ends

@@ -7,9 +7,9 @@
 ///     workers.spawn(fetch(b));
 ///     co_await workers.join();         // both have ended; the first exception comes out here
 ///
-/// Cancelling a scope, or passing its deadline, ends every wait in its tasks and in the scopes below it. The first task that throws
-/// cancels the others. Always join a scope. If a scope ends unjoined, its tasks are destroyed where they wait, and their work is dropped.
-/// An exception does that on purpose; otherwise the rank warns of it when its program returns.
+/// Cancelling a scope, or passing its deadline, ends every wait in its tasks and in the scopes below it. The first task that throws cancels
+/// the others. Always join a scope. If a scope ends unjoined, its tasks are destroyed where they wait, and their work is dropped. If an
+/// exception ends the scope, that is intended; otherwise the rank warns of it when its program returns.
 ///
 /// A scope holds a task (task.hpp) by its frame, which begins with a `promise_base`. A wait in a task is a `waiter`.
 #include <parley/error.hpp>
@@ -44,13 +44,13 @@ class scope final : private list_hook, public task_observer {
   scope(scope& parent, options o) noexcept : scope(parent.executor_, &parent, o) {}
   ~scope();
 
-  /// Starts a task at the next turn. `also`, if given, is called at its end in place of this scope; it must then call `on_task_end` of
-  /// this scope.
+  /// Starts a task at the next turn. If `also` is given, it is called at the task's end instead of this scope; `also` must then call
+  /// `on_task_end` of this scope.
   template <spawnable Task>
   void spawn(Task t, task_observer* also = nullptr) {
     spawn(std::move(t).release().promise(), also);
   }
-  /// Like `spawn`, but the task begins here and now, as an awaited one does. It may have ended when this returns.
+  /// Like `spawn`, but the task begins at once, like an awaited task. It may have ended when this function returns.
   template <spawnable Task>
   void begin(Task t) {
     begin(std::move(t).release().promise());
@@ -62,9 +62,9 @@ class scope final : private list_hook, public task_observer {
 
   executor& where() const noexcept { return executor_; }
   time_ns deadline() const noexcept { return deadline_; }
-  /// Measures the time of what runs here; null: nothing does.
+  /// Measures the time of the tasks that run here; null: no meter.
   work_meter* meter() const noexcept { return meter_; }
-  /// The innermost op implementation that the coroutines of this scope are a part of; null: none. See implementation.hpp.
+  /// The innermost op implementation that runs the coroutines of this scope; null: none. See implementation.hpp.
   const implementation* inside() const noexcept { return inside_; }
   std::size_t running() const noexcept { return running_; }
 
@@ -80,7 +80,7 @@ class scope final : private list_hook, public task_observer {
       waiting_ = h;
       joined_.joiners_.push_back(*this);
     }
-    // The scope may be gone by now: another joiner may have been resumed before this one.
+    // The scope may be destroyed by now: another joiner may have been resumed before this one.
     void await_resume() const {
       if (thrown_) std::rethrow_exception(thrown_);
     }
@@ -92,8 +92,8 @@ class scope final : private list_hook, public task_observer {
     std::coroutine_handle<> waiting_;
     std::exception_ptr thrown_;
   };
-  /// Waits until all tasks have ended, and throws the first exception. Only the first joiner gets it. Not cancellable: cancelling the
-  /// scope ends the wait.
+  /// Waits until all tasks have ended, and throws the first exception. Only the first joiner gets the exception. The join itself cannot be
+  /// cancelled: cancelling the scope ends the tasks, and so the wait.
   joiner join() noexcept { return joiner(*this); }
 
   void on_task_end(promise_base& ended) noexcept override;
@@ -122,7 +122,7 @@ class scope final : private list_hook, public task_observer {
   const implementation* inside_;
   std::unique_ptr<inherited_implementation> inherited_;  // only root scopes have one
   errc cancelled_ = errc::none;
-  bool untold_ = false;  // cancelled, but its waiters have not been told yet
+  bool untold_ = false;  // cancelled, but its waiters have not been woken yet
   timer_of<&scope::end_at_deadline> deadline_timer_;
 };
 /// @cond bodies of waiters and promises that need a scope; the site leaves them out
@@ -206,7 +206,7 @@ class [[nodiscard]] sleep_until : private waiter, private timer {
   }
 };
 
-/// `auto woken = co_await sleep_for(5ms);`: sleeps for a span that begins when it is awaited; never too short.
+/// `auto woken = co_await sleep_for(5ms);`: sleeps for a span that begins with the await; never shorter than that span.
 class [[nodiscard]] sleep_for : public sleep_until {
  public:
   explicit sleep_for(std::chrono::nanoseconds span) noexcept : sleep_until(never), span_(span.count()) {}

@@ -1,6 +1,7 @@
 #pragma once
-/// An op whose implementations carry no header of parley. All members call it together, and each runs the same config for the same call.
-/// The config changes while the program runs; the members agree on it by leases (actors/leases/lease.hpp).
+/// An op whose implementations send no header of parley, such as the collectives of a library. All members call it together, and all
+/// members run the same config for the same call. The config changes while the program runs; the members agree on it by leases
+/// (actors/leases/lease.hpp).
 ///
 ///     symmetric all_reduce(self, {.name = "gradients",
 ///                                 .configs = {library_default(), ring(), tree()},
@@ -8,25 +9,25 @@
 ///                                 .rehearse = make_communicators});
 ///     co_await all_reduce.run(gradients);
 ///
-/// Candidates are rehearsed on scratch buffers, over a communicator of their own, while the program goes on with the default. If such
-/// communicators may not run at the same time as the program's calls (`communicator_source::beside_calls`), candidates are rehearsed
-/// before one call. Without a `communicator_source`, candidates are tried on the calls themselves. When a winner is known, all members
-/// switch to it at one invocation. From then on the op costs no message.
+/// Candidates are rehearsed on scratch buffers, over a separate communicator, while the program continues with the default. If such
+/// communicators may not run at the same time as the program's calls (`communicator_source::beside_calls`), candidates are rehearsed before
+/// one call. Without a `communicator_source`, candidates are tried on the calls themselves. When a winner is known, all members switch to
+/// it at one invocation. From then on the op sends no control messages.
 ///
 /// With NUMERICAL_CHECK (`constraints::compare_trials`) on the leader, each candidate is first rehearsed on known numbers. If its result
-/// differs from the default's on one member by more than that member's tolerance, the candidate is excluded on all members. For that the
-/// op must name its `dtype` and have a `communicator_source`. On a member with NUMERICAL_CHECK and without these two only the default
+/// differs from the default's on one member by more than that member's tolerance, the candidate is excluded on all members. For this check
+/// the op must name its `dtype` and have a `communicator_source`. If either is missing on a member with NUMERICAL_CHECK, only the default
 /// runs, and a warning says so.
 ///
-/// All members make the same calls in the same order with the same number of bytes. Members that hold different amounts all name one
-/// common number. Every member's rank must make progress between calls, as `poll` or any wait does: there it answers the leader's
-/// requests for promises. A rank that cannot answer may hold up others at a gate.
+/// All members make the same calls in the same order with the same number of bytes. Members that hold different amounts all pass one common
+/// number. Every member's rank must make progress between calls, in `poll` or in any wait: there it replies to the leader's requests for
+/// promises. A rank that does not reply may delay the others at a gate.
 ///
-/// A call throws `failure` that names op, rank and invocation: `timeout`, `peer_failed`, `config_failed` (the next call runs the
-/// default), `config_mismatch`, `declaration_mismatch`, `closed` if the generation has ended, or `peer_restarted` if a member has come
-/// back as a new process. After `peer_restarted` every other member calls `rejoin`, and all members count from 0 again. A `timeout` at a
-/// gate says which members have not answered. Such a call has not begun and has no number yet, so make it again: the other members are in
-/// that call, and the next call of this member is matched with it.
+/// A call throws `failure` that names op, rank and invocation: `timeout`, `peer_failed`, `config_failed` (the next call runs the default),
+/// `config_mismatch`, `declaration_mismatch`, `closed` if the generation has ended, or `peer_restarted` if a member has come back as a new
+/// process. After `peer_restarted` every other member calls `rejoin`, and all members count from 0 again. A `timeout` at a gate says which
+/// members have not answered. Such a call has not begun and has no number yet, so make it again: the next call of this member is matched
+/// with the call that the other members are making.
 #include <parley/actors/declaration.hpp>
 #include <parley/agreement.hpp>
 #include <parley/ops/core/op_ref.hpp>
@@ -55,20 +56,20 @@ struct symmetric_options {
   std::string name;
   std::vector<rank_id> ranks{};  ///< empty: all ranks; the first one leads
   std::vector<symmetric_config_ptr> configs{};
-  tuning::constraints constraints{};        ///< what this rank's user demands of every config except the default
-  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` says so
+  tuning::constraints constraints{};        ///< limits of this rank's user for every config except the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` decides
   runtime::memory_space* memory = nullptr;  ///< where buffers and the scratch of rehearsals lie; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::shared_ptr<ops::communicator> communicator{};            ///< calls run over it; the caller makes it
   std::shared_ptr<communicator_source> rehearse{};              ///< null: candidates are tried on calls
   std::string dtype{};
-  bool replayed = false;  ///< `replayed_calls` makes the calls: a config that cannot be captured is no candidate
+  bool replayed = false;  ///< `replayed_calls` makes the calls; only configs that can be captured are candidates
 };
 
-/// Makes calls of an op in another way than `symmetric_config::run`.
+/// Makes the calls of an op, instead of `symmetric_config::run`.
 class symmetric_caller {
  public:
-  /// Gets ready for a call with this config. The time of this is not charged to the config.
+  /// Gets ready for a call with this config. The time of `prepare` is not charged to the config.
   virtual runtime::task<> prepare(symmetric_call call, const symmetric_config& config) = 0;
   virtual runtime::task<> call(symmetric_call call, const symmetric_config& config) = 0;
 
@@ -81,7 +82,7 @@ struct symmetric_call_options {
   std::chrono::nanoseconds timeout{};  ///< 0: the op's
 };
 
-/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op.
+/// A light handle of the op. The op ends with its rank; copies of the handle refer to the same op.
 class symmetric {
  public:
   /// A handle of no op: this rank counts as idle.
@@ -92,11 +93,11 @@ class symmetric {
   runtime::task<> run(B&& data, symmetric_call_options call = {}) {
     return run_bytes(std::as_writable_bytes(std::span(data)), call);
   }
-  /// After `closed` or `peer_restarted`: goes on over the communicator `over`, in the generation that has begun since. False: none has
-  /// begun.
+  /// Call it after `closed` or `peer_restarted`: enters the new generation, with the communicator `over`. Returns false if no new
+  /// generation has begun.
   bool rejoin(std::shared_ptr<communicator> over);
-  /// The agreement of the members, and requests about it (agreement.hpp), for calls of so many bytes. All throw `bad_argument` on a rank
-  /// that is no member.
+  /// The agreement of the members, and requests about it (agreement.hpp); `bytes` is the size of a call. These functions throw
+  /// `bad_argument` on a rank that is no member.
   agreement agreed() const;
   ops::decision decision(std::uint64_t bytes) const { return agreed().decision(bytes); }
   runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {

@@ -1,6 +1,6 @@
 #pragma once
-/// The coroutine that everything is written in. A task starts when it is awaited, runs on its caller's executor, and belongs to its
-/// caller's scope. It is awaited where it is made, or given to a scope.
+/// The type of parley's coroutines. A task starts when it is awaited, runs on its caller's executor, and belongs to its caller's scope. A
+/// task must be awaited at the place where it is made, or be given to a scope.
 ///
 ///     task<int> answer();
 ///     task<> ask() {
@@ -8,9 +8,9 @@
 ///       auto woken = co_await sleep_for(5ms);
 ///     }
 ///
-/// Cancelling a scope ends the waits inside its tasks at once, with `cancelled` (or `timeout` if a deadline did it); the tasks then
-/// return on their own. A task cannot be stored, moved, or awaited twice. A child runs on its caller's stack until it first waits, unless
-/// too many are nested there. Its caller continues from the ready queue, so no chain of tasks can exhaust the stack.
+/// Cancelling a scope ends the waits inside its tasks at once, with `cancelled` (or `timeout` if a deadline did it); the tasks then return
+/// on their own. A task cannot be stored, moved, or awaited twice. A child task runs on its caller's stack until it first waits, unless too
+/// many tasks are nested there. The caller continues from the ready queue, so no chain of tasks can exhaust the stack.
 #include <parley/runtime/time/executor.hpp>
 #include <parley/scope.hpp>
 

@@ -1,5 +1,6 @@
 #pragma once
-/// Send and receive between pairs of ranks. Each pair runs one of several configs: the fastest, which is found while the program runs.
+/// Send and receive between pairs of ranks. Each pair runs the fastest of several configs. The pair finds that config while the program
+/// runs.
 ///
 ///     transfer acts(self, {
 ///         .name    = "activations",
@@ -8,10 +9,10 @@
 ///     if (self.id() == 0) co_await acts.send(batch, {.to = 1});
 ///     else                auto bytes = co_await acts.receive(batch, {.from = 0});
 ///
-/// The k-th sender is paired with the k-th receiver, in ascending order of ranks, unless `edges` says otherwise. Ranks with other roles
-/// are idle and exchange nothing. All ranks declare the same roles. Calls of one tag are matched in their order; tags are independent of
-/// each other. A receive refuses a message that does not fit into its buffer, or that has another type of elements (bytes match every
-/// type). Then both ends throw; a sender whose call has already ended throws at its next call. Awaiting a call throws `failure` (see
+/// The k-th sender is paired with the k-th receiver, in ascending order of ranks, unless `edges` says otherwise. Ranks with other roles are
+/// idle and exchange nothing. All ranks declare the same roles. Calls of one tag are matched in their order; tags are independent of each
+/// other. A receive refuses a message that does not fit into its buffer, or that has another type of elements (bytes match every type).
+/// Then both ends throw; if the sender's call has already ended, the sender's next call throws. Awaiting a call throws `failure` (see
 /// error.hpp); `attempt` turns the failure into a value:
 ///
 ///     auto sent = co_await attempt(acts.send(batch, {.to = 1}));      // result<>
@@ -47,11 +48,11 @@ class rank;
 struct transfer_options {
   std::string name;
   std::function<ops::role(rank_id)> role{};
-  /// Sender and receiver of each pair; empty: senders and receivers are paired in their order.
+  /// The sender and the receiver of each pair; empty: senders and receivers are paired in ascending order of ranks.
   std::vector<std::pair<rank_id, rank_id>> edges{};
   std::vector<config_ptr> configs{configs::direct()};
-  tuning::constraints constraints{};        ///< what this rank's user demands of every config except the default
-  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` says so
+  tuning::constraints constraints{};        ///< limits of this rank's user for every config except the default
+  capability_function can_run{};            ///< which configs a rank can run; empty: each config's `available` decides
   runtime::memory_space* memory = nullptr;  ///< where the buffers lie, such as a GPU's memory; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
   std::string dtype{};
@@ -60,8 +61,8 @@ struct transfer_options {
 struct send_options {
   rank_id to = 0;
   std::uint32_t tag = 0;
-  /// 0: the op's. A send that has put its payload into the memory of a rank that computes without polling ends later than this: when that
-  /// rank polls, or is gone.
+  /// 0: the op's. A send by `put` may end after its timeout: if the receiving rank computes without polling, the send ends when that rank
+  /// polls or is gone.
   std::chrono::nanoseconds timeout{};
 };
 struct receive_options {
@@ -71,8 +72,8 @@ struct receive_options {
   std::uint64_t expected = 0;  ///< the number that `cuda_copies::expect` returned, if a stream waits for the message
 };
 
-/// A light handle of the op. The op ends with its rank; copies of the handle stand for the same op. An op costs little until it is first
-/// used here, by a call or by a message that another rank sends for it; only the first 16 edges of a rank are set up at once.
+/// A light handle of the op. The op ends with its rank; copies of the handle refer to the same op. An edge costs little until it is set
+/// up. The first 16 edges of a rank are set up at once, the others at the first call or message.
 class transfer {
  public:
   /// A handle of no op: this rank counts as idle.
@@ -105,9 +106,9 @@ class transfer {
     return runtime::start(*where_, receive(std::forward<B>(into), o), std::move(s));
   }
   /// Registers memory of this rank for puts and gets with all of its pairs. For a receive into this memory the sender may put the payload
-  /// there. For a send from this memory the receiver may get the payload from there. The handle must outlive the calls that use the
-  /// memory. It is empty if none of the configs needs it. Throws `unavailable` if the machine refuses. parley/registered_memory.hpp says
-  /// what happens to the memory when a sender is declared dead.
+  /// there. For a send from this memory the receiver may get the payload from there. The handle must outlive the calls that use the memory.
+  /// The handle is empty if none of the configs needs registered memory. Throws `unavailable` if the machine refuses to register the
+  /// memory. parley/registered_memory.hpp says what happens to the memory when a sender is declared dead.
   ///
   ///     auto handle = transfer.registered(batch);
   ///     auto got = co_await transfer.receive(batch, {.from = 0});        // with `put`, if that is what was agreed on
@@ -116,8 +117,8 @@ class transfer {
     return register_bytes(std::as_writable_bytes(std::span(memory)));
   }
 
-  /// A tuning phase, for programs that want one. Both ends call it with the same sizes, and it ends when their configs for these sizes
-  /// are agreed. It sends scratch data under a tag of its own; other calls may go on at the same time.
+  /// A tuning phase, for programs that want one. Both ends call it with the same sizes, and it ends when their configs for these sizes are
+  /// agreed. It sends scratch data under its own tag; other calls may run at the same time.
   runtime::task<> tune(std::vector<std::uint64_t> sizes_bytes);
 
   /// The agreement with one partner, and requests about it (agreement.hpp). Both throw `bad_argument` if there is no such partner.
@@ -126,7 +127,7 @@ class transfer {
   /// The agreement with the only partner of this rank. Throws `bad_argument` unless this rank has exactly one edge.
   agreement agreed() const;
   ops::decision decision(std::uint64_t bytes) const { return agreed().decision(bytes); }
-  /// The decision for messages to `peer`, or else for messages from it.
+  /// The decision for messages to `peer`; if this rank sends none to it, for messages from it.
   ops::decision decision(std::uint64_t bytes, rank_id peer) const { return with(peer).decision(bytes); }
   runtime::task<ops::decision> decided(std::uint64_t bytes, decided_options o = {}) const {
     return agreed().decided(bytes, o);
@@ -136,9 +137,9 @@ class transfer {
 
   /// True if this rank has no part in the op.
   bool idle() const noexcept { return outs_.empty() && ins_.empty(); }
-  /// How many payload bytes this rank has copied. Receives: payloads that were so short that they arrived with their messages, and
-  /// payloads that UCX brought before their receives were known. Sends: payloads of up to 2 KiB that left from copies, so that no call
-  /// had to wait for their buffers. Longer payloads are not copied.
+  /// The number of payload bytes that this rank has copied. Receives: short payloads that arrived with their messages, and payloads that
+  /// UCX delivered before their receives were known. Sends: payloads of up to 2 KiB that were sent from copies, so that no call had to wait
+  /// for their buffers. Longer payloads are not copied.
   std::uint64_t copied_bytes() const noexcept;
 
  private:
@@ -168,7 +169,7 @@ runtime::with_deadline<typename Call::value_type> attempt(Call&& call) {
   return {runtime::never, std::forward<Call>(call)};
 }
 
-/// Returns the pairs of an op, or `role_conflict` / `bad_argument` with the ranks and the reason. All ranks get the same.
+/// Returns the pairs of an op, or `role_conflict` / `bad_argument` with the ranks and the reason. All ranks get the same result.
 runtime::result<std::vector<std::pair<rank_id, rank_id>>> pair_up(const transfer_options& op, rank_id world_size);
 
 }  // namespace parley::ops

@@ -1,5 +1,5 @@
 #pragma once
-/// The common state of a program's tunable kernels: the settings of TunableOp, remembered results, and learned results.
+/// Holds the common state of a program's tunable kernels: the settings of TunableOp, remembered results, and learned results.
 ///
 ///     tunable_context kernels(ex, &disk, {.environment = read_settings(variable).value()});    // or rank::kernels()
 ///     kernels.enable_tunable_op(true);
@@ -7,11 +7,11 @@
 ///     kernels.set_filename("kernels.csv", true);         // kernels0.csv on rank 0
 ///     kernels.read_file().value();
 ///
-/// The members have the names of TunableOp's C++ context. The environment (PARLEY_TUNABLEOP_…) beats what a program sets. The context
-/// lives on the executor's thread, and must outlive its kernels. Files are read and written as docs/results.md says: a file with other
-/// validators is neither trusted nor overwritten. Once tunable ops are enabled, by any switch, the context reads the file when a kernel
-/// first looks for a result. It writes what is learned within a second, and again when the context ends. If a rank has results files, the
-/// results of its kernels are kept there. Nothing here waits, and nothing needs another rank.
+/// The members have the names of TunableOp's C++ context. The environment (PARLEY_TUNABLEOP_…) overrides the program's settings. The
+/// context lives on the executor's thread, and must outlive its kernels. Files are read and written as docs/results.md says: a file with
+/// other validators is neither trusted nor overwritten. Once tunable ops are enabled, by any switch, the context reads the file when a
+/// kernel first looks for a result. It writes learned results within a second, and again when the context ends. If a rank has results
+/// files, the results of its kernels are kept there. No function waits, and no other rank is needed.
 #include <parley/error.hpp>
 #include <parley/ops/job/results_store.hpp>
 #include <parley/runtime/storage.hpp>
@@ -37,11 +37,11 @@ class tunable_context {
     tuning::environment_settings environment{};
     std::uint32_t ordinal = 0;  ///< the rank's number, for the names of files
     std::vector<tuning::validator> validators{};
-    std::uint64_t unique = 0;        ///< names spare files: every process has another number
-    std::string spare_folder{};      ///< as in results_store.hpp
-    bool write_file_on_exit = true;  ///< and while it runs, see `write_file_on_exit`
-    /// The store of a rank's results. It also keeps what kernels learn, unless another file is named; null: the kernels have a file of
-    /// their own.
+    std::uint64_t unique = 0;        ///< part of the names of spare files: a number that no other process has
+    std::string spare_folder{};      ///< see results_store.hpp
+    bool write_file_on_exit = true;  ///< also writes while the program runs, see `write_file_on_exit`
+    /// The store of a rank's results. It also keeps the results that kernels learn, unless another file is named. Null: the kernels have a
+    /// separate file.
     results_store* shared = nullptr;
     bool no_file = false;  ///< the user has asked for no file
   };
@@ -54,7 +54,7 @@ class tunable_context {
     set([&](auto& s) { s.enabled = on; });
   }
   bool is_tunable_op_enabled() const noexcept { return now_.enabled; }
-  /// Off: remembered results are used, and nothing is tried.
+  /// False: remembered results are used, and nothing is tried.
   void enable_tuning(bool on) {
     set([&](auto& s) { s.tuning = on; });
   }
@@ -92,24 +92,24 @@ class tunable_context {
   }
   std::uint64_t get_rotating_buffer_size() const noexcept;
 
-  /// Implementations of a family that is switched off are not tried, in any kernel; the default may always run.
+  /// If a family is switched off, its implementations are not tried in any kernel; the default may always run.
   void enable_family(std::string_view family, bool on);
   bool is_family_enabled(std::string_view family) const { return !families_off_.contains(family); }
 
   /// `insert_device_ordinal`: inserts this rank's number into the name (tuning/results/results.hpp, name_with_ordinal).
   void set_filename(std::string name, bool insert_device_ordinal = false);
   std::string get_filename() const;
-  /// Off: only `write_file` writes what is learned from now on, and it is not kept with a rank's results either.
+  /// False: results that are learned from now on are written only by `write_file`, and are not kept with a rank's results.
   void write_file_on_exit(bool on) noexcept { write_on_exit_ = on; }
   bool writes_file_on_exit() const noexcept { return write_on_exit_; }
-  /// Adds the entries of a file to what is known; an entry that is known already wins. Empty name: `get_filename()`. Kernels that have
-  /// not decided yet use the new entries. `unavailable`: there is no file or no disk. `malformed` or `bad_argument` (validators): the
+  /// Adds the entries of a file to the known results; if a result is known already, it stays. Empty name: `get_filename()`. Kernels that
+  /// have not decided yet use the new entries. `unavailable`: there is no file or no disk. `malformed` or `bad_argument` (validators): the
   /// file is not trusted.
   runtime::result<> read_file(const std::string& name = {});
-  /// Adds all that is known to a file, under its lock, and returns where it is now. `unavailable`: there is no disk, or nothing is known,
+  /// Adds all known results to a file, under its lock, and returns the file's path. `unavailable`: there is no disk, or no result is known,
   /// so no file was made.
   runtime::result<std::string> write_file(const std::string& name = {});
-  /// All known results: those that were read and those that were learned.
+  /// All known results, read and learned.
   tuning::results_file get_tuning_results() const;
   const std::vector<tuning::validator>& get_tuning_results_validator() const noexcept { return validators_; }
 
@@ -127,16 +127,16 @@ class tunable_context {
 
   // ---- for the rank that owns it
 
-  /// True if what kernels learn is kept with the rank's other results.
+  /// True if learned results are kept with the rank's other results.
   bool is_kept_with_rank() const noexcept { return write_on_exit_ && is_shared(); }
-  /// True if the kernels have opened a file that is not the rank's.
+  /// True if the kernels have opened a file of their own.
   bool has_own_file() const noexcept { return own_ != nullptr && own_->in_use(); }
-  /// Adds what was learned to the kernels' own file, if they have one.
+  /// Adds learned results to the kernels' own file, if they have one.
   void write_own_file();
 
   // ---- for kernels, and for code that tunes them
 
-  /// Called before a lookup: from then on the entries of the file are known.
+  /// Called before a lookup. Reads the file's entries, if that is due.
   void open_file();
   /// True if a kernel has looked up a remembered result of this op and parameters.
   bool has_asked_for(std::string_view op, std::string_view parameters) const;
@@ -151,9 +151,9 @@ class tunable_context {
   /// Reserves a kernel's name until the returned handle is dropped, which may be after the end of the context. Throws `bad_argument` if
   /// the name is taken.
   std::shared_ptr<const void> claim(const std::string& kernel);
-  /// Called before a timed run: makes sure that the operands do not lie in the cache.
+  /// Called before a timed run: makes sure that the operands are not in the cache.
   void evict();
-  /// The run of parley/contextual.hpp that is in progress; kernels ask it what to run. Null: none.
+  /// The run of a `contextual` that is in progress; it says which implementation a kernel runs. Null: none.
   contextual_run* contextual() const noexcept { return contextual_; }
   void set_contextual(contextual_run* run) noexcept { contextual_ = run; }
 
@@ -171,9 +171,9 @@ class tunable_context {
   runtime::storage* disk_;
   results_store* shared_;
   std::unique_ptr<results_store> own_;
-  std::string opened_;  // the name that `own_` was made for
+  std::string opened_;  // the file name of `own_`
   bool no_file_;
-  bool renamed_ = false;  // the program named a file, so it wants one besides the rank's
+  bool renamed_ = false;  // the program has named a file, so the kernels have a file in addition to the rank's
   tuning::environment_settings environment_;
   tuning::settings mine_;
   tuning::settings now_;

@@ -1,6 +1,6 @@
 #pragma once
-/// A kernel of the user's own with several implementations of one signature. The first calls with new parameters find out which
-/// implementation is fastest; all later calls run that one.
+/// A user's kernel with several implementations of one signature. The first calls with new parameters find the fastest implementation; all
+/// later calls run it.
 ///
 ///     tunable_op<void(std::span<const float>, std::span<float>)> scale(self.kernels(), {
 ///         .name = "scale",
@@ -10,16 +10,15 @@
 ///     self.kernels().enable_tunable_op(true);
 ///     scale(x, y);
 ///
-/// The first implementation is the default: it runs while tunable ops are not enabled, and its outputs count as right. If only the
-/// default may run, because there is no other implementation or the other families are switched off, nothing is tried. With
-/// NUMERICAL_CHECK on, an implementation whose outputs differ from the default's by more than atol + rtol * |default's| never wins
-/// (kernel_output.hpp). An implementation that throws is left out, and the context's log has the reason. The call throws what the default
-/// throws.
+/// The first implementation is the default: it runs while tunable ops are not enabled, and its outputs count as correct. If only the
+/// default may run, because there is no other implementation or the other families are switched off, nothing is tried. With NUMERICAL_CHECK
+/// on, an implementation whose outputs differ from the default's by more than atol + rtol * |default's| never wins (kernel_output.hpp). An
+/// implementation that throws is left out, and the context's log has the reason. If the default throws, the call throws that exception.
 ///
-/// `void` implementations run on the caller's thread, also in trials. Implementations that return `task<>` are awaited, and so is the
-/// call: `co_await scale(x, y)`. Calls that come while a key is being tuned run the default. Trials run implementations again and again
-/// on the caller's arguments; then the winner runs once for the caller. So each implementation must give the same result whenever it is
-/// run, or the kernel must declare what it updates. Each rank makes this choice for itself; parley/contextual.hpp tunes kernels whose
+/// `void` implementations run on the caller's thread, also in trials. Implementations that return `task<>` are awaited, and so is the call:
+/// `co_await scale(x, y)`. Calls that begin while their key is being tuned run the default. Trials run implementations again and again on
+/// the caller's arguments; then the winner runs once for the caller. So each implementation must give the same result each time it runs, or
+/// the kernel must declare the memory that it updates. Each rank makes this choice for itself; parley/contextual.hpp tunes kernels whose
 /// ranks must agree. A call that is cancelled while it tunes leaves its key undecided.
 #include <parley/ops/kernels/kernel_core.hpp>
 #include <parley/runtime/finally.hpp>
@@ -44,7 +43,7 @@ class tunable_op<Result(Args...)> {
 
  public:
   struct implementation {
-    std::string id;  ///< `plain`, `blocked(rows=64)`: its name in results files
+    std::string id;  ///< the name in results files: `plain`, `blocked(rows=64)`
     std::function<Result(Args...)> run;
     std::string family{};  ///< can be switched off with `tunable_context::enable_family`
   };
@@ -55,7 +54,7 @@ class tunable_op<Result(Args...)> {
     std::function<kernel_outputs(Args...)> outputs{};
   };
 
-  /// Throws `bad_argument` if the name is taken or cannot stand in a results file, or if there is no implementation.
+  /// Throws `bad_argument` if the name is taken, if results files cannot hold it, or if there is no implementation.
   tunable_op(tunable_context& context, options o) : core_(context, o.name, ids_of(o), families_of(o)) {
     key_ = std::move(o.key);
     outputs_ = std::move(o.outputs);
@@ -128,7 +127,7 @@ class tunable_op<Result(Args...)> {
     run_[t.finish()](args...);
   }
   runtime::task<> tune_later(kernel_entry& e, Args... args) {
-    if (e.decided || e.being_tuned) {  // another call has begun since this one was made
+    if (e.decided || e.being_tuned) {  // another call has begun since this call was made
       co_await run_[e.winner](args...);
       co_return;
     }

@@ -1,6 +1,6 @@
 #pragma once
-/// A stage of a pipeline that can be computed in several ways. Its rank finds out which way is fastest by itself, on the program's own
-/// microbatches, while the edges of the pipeline tune their transfers.
+/// A stage of a pipeline that can be computed in several ways. Each rank finds its fastest way on its own, on the program's microbatches,
+/// while the edges of the pipeline tune their transfers.
 ///
 ///     tuned_stage mine(self, {.name = "layers", .ways = {{"plain", plain}, {"blocked", blocked}}});   // the first one is the default
 ///     co_await pipe.run(bytes, mine);                                                                  // a pipeline
@@ -9,16 +9,16 @@
 ///     tuned_stages mine(self, {.name = "layers", .ways = {{"plain", plain}, {"blocked", blocked}}});   // of a training_pipeline
 ///     co_await pipe.run(mine);                                        // `forward()` and `backward()` are decided each for itself
 ///
-/// A way is a stage as the pipeline expects it. All ways must give the same results: their author lets them share weights and gradients.
-/// One of the ways computes each microbatch, once. Until a size is decided, the default runs between trials; trials are paid from the
-/// op's budget (role_op.hpp). A way is charged for what it computes, here or in `compute`. It is not charged for its waits in calls of
-/// other ops, nor for a late neighbour. `on_done` is called on the way that has computed the microbatch. The ways must outlive the stage,
+/// A way is a stage as the pipeline expects it. All ways must give the same results: the user must let them share weights and gradients.
+/// Each microbatch is computed once, by one of the ways. Until a size is decided, the default runs between trials; trials are paid from the
+/// op's budget (role_op.hpp). The time of a way includes its computations, also those in `compute`. It does not include its waits in calls
+/// of other ops, or for a late neighbour. `on_done` is called on the way that has computed the microbatch. The ways must outlive the stage,
 /// and the stage must outlive its rank's runs.
 ///
-/// Failure: what a way throws ends the run of the pipeline. A way other than the default that throws never runs again for this size
-/// (role_op.hpp lists exceptions). The constructor throws `bad_argument` if there are no ways, if the rank has an op by that name, or if
-/// a way only enqueues (`waits_on_device`), because its time cannot be measured. A way that computes on a device must end when the device
-/// has finished. With NUMERICAL_CHECK only the default runs, because no microbatch is computed twice.
+/// Failure: an exception of a way ends the run of the pipeline. If a way other than the default throws, it never runs again for this size
+/// (role_op.hpp lists exceptions). The constructor throws `bad_argument` if there are no ways, if the rank has an op by that name, or if a
+/// way only enqueues (`waits_on_device`), because its time cannot be measured. A way that computes on a device must end when the device has
+/// finished. With NUMERICAL_CHECK only the default runs, because no microbatch is computed twice.
 #include <parley/ops/kernels/role_op.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/training_pipeline.hpp>
@@ -41,7 +41,7 @@ struct stage_way {
 };
 template <class Work>
 struct tuned_stage_options {
-  std::string name;  ///< of the rank's op, whose own name is NAME/forward, or NAME/backward
+  std::string name;  ///< the rank's op is called NAME/forward or NAME/backward
   std::vector<stage_way<Work>> ways;
   tuning::constraints constraints{};
 };
@@ -57,8 +57,8 @@ class tuned_stage final : public pipeline_work {
   const role_op& forward() const noexcept { return forward_; }
 
  private:
-  pipeline_work* way_;            // the way that has computed last
-  std::uint64_t microbatch_ = 0;  // the one that is being computed: a pipeline computes one after the other
+  pipeline_work* way_;            // the way that computed the latest microbatch
+  std::uint64_t microbatch_ = 0;  // the microbatch that is being computed; a pipeline computes one at a time
   std::span<std::byte> activation_;
   role_op forward_;
 };

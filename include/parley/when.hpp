@@ -1,13 +1,13 @@
 #pragma once
-/// Waiting for several tasks at once.
+/// Waits for several tasks at once.
 ///
 ///     auto [a, b]  = co_await when_all(left(), right());           // both values
 ///     auto first   = co_await when_any(reply(), sleep(5_ms));      // first.index() says which one ended first
 ///     auto in_time = co_await with_deadline(ex.deadline_in(5_ms), work());   // result<T>: timeout when it took longer
 ///
 /// All tasks have ended when the wait ends. `when_all` rethrows the first exception after cancelling the other tasks. `when_any` cancels
-/// the losers at the moment when the first task ends, so a loser that waits for a message leaves the message where it is. The outcomes of
-/// the losers are dropped. Cancelling the caller's scope cancels all tasks.
+/// the losers at the moment when the first task ends, so a loser that waits for a message leaves the message where it is. The results and
+/// exceptions of the losers are dropped. Cancelling the caller's scope cancels all tasks.
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
 
@@ -35,7 +35,7 @@ value_or_nothing<T> take(typename task<T>::handle h) {
 }
 }  // namespace detail
 
-/// The tasks of one wait, in a scope of their own.
+/// The tasks of one wait, in their own scope.
 template <class... Ts>
 class gathering : private task_observer {
  public:
@@ -103,7 +103,7 @@ class [[nodiscard]] when_all final : public gathering<Ts...> {
   }
 };
 
-/// Also for anything that converts to a task, such as the calls of an op.
+/// Accepts also values that convert to a task, such as the calls of an op.
 template <class... As>
 when_all(As&&...) -> when_all<typename std::remove_cvref_t<As>::value_type...>;
 

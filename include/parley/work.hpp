@@ -1,18 +1,18 @@
 #pragma once
-/// One call in progress, for code that is no coroutine: start it, do something else, test it now and then, wait for its end.
+/// Starts a call from code that is no coroutine. The code can do something else, test the call now and then, and wait for its end.
 ///
 ///     work<> sent = start(loop, transfer.send(batch, {.to = 1}));       // or transfer.start_send(batch, {.to = 1})
 ///     while (!sent.test()) compute_a_little();
 ///     sent.wait();                                                     // throws what the call threw
 ///
-/// `start`, `test` and `wait` drive the executor: all other actors of the rank make progress there, and nowhere else unless the program
-/// polls the reactor. So call one of them, or `reactor::poll`, at least every few milliseconds while anything is in progress. `done` only
-/// looks.
+/// `start`, `test` and `wait` drive the executor: all other actors of the rank make progress only in these functions, or when the program
+/// polls the reactor. So call one of them, or `reactor::poll`, at least every few milliseconds while anything is in progress. `done` does
+/// not drive the executor.
 ///
-/// Failure: `wait` throws what the call threw; `outcome` returns a `failure` as a value. Cancellation: `cancel`, or the timeout given at
-/// the start, ends the call's waits. The call still has to be waited for, because a transport may still use its buffers. Destroying a
-/// work that has not ended cancels it and waits until it has ended, so buffers may be freed afterwards. The wait lasts until the
-/// transport has released the buffers, at most until a dead peer is detected.
+/// Failure: `wait` throws the exception of the call; `outcome` returns a `failure` as a value. Cancellation: `cancel`, or the timeout given
+/// at the start, ends the call's waits. The call still has to be waited for, because a transport may still use its buffers. Destroying a
+/// work that has not ended cancels it and waits until it has ended, so buffers may be freed afterwards. The wait lasts until the transport
+/// has released the buffers, at most until a dead peer is detected.
 ///
 /// A work must end before its executor does. Inside a coroutine, `co_await` the call instead: `test` and `wait` throw `bad_argument`
 /// there.
@@ -48,7 +48,7 @@ class [[nodiscard]] work {
   }
   ~work() { finish(); }
 
-  /// Starts the call. It has run up to its first wait when this returns, unless a coroutine calls this.
+  /// Starts the call. When `begin` returns, the call has run up to its first wait, unless a coroutine has called `begin`.
   static work begin(executor& ex, task<T>&& call, start_options o) {
     work w;
     w.running_ = std::make_unique<running>(ex, std::move(call), std::move(o));
@@ -56,7 +56,7 @@ class [[nodiscard]] work {
     return w;
   }
 
-  /// True if the call has ended, well or not. A work that was never started, or was moved from, counts as ended.
+  /// True if the call has ended, with or without an error. A work that was never started, or was moved from, counts as ended.
   bool done() const noexcept { return !running_ || running_->ended; }
   /// Runs one turn of the loop. Returns true if the call has ended.
   bool test() {

@@ -1,9 +1,9 @@
 #pragma once
-/// Memory for coroutine frames and other small, short-lived objects of one thread: freed blocks are kept by size and handed
-/// out again, so that a running program allocates nothing per call.
+/// Allocates coroutine frames and other small, short-lived objects of one thread. The pool keeps freed blocks by size and reuses them, so
+/// that a running program allocates nothing per call.
 ///
-/// A block may be freed on another thread than the one that made it; the freeing thread then keeps it. Under AddressSanitizer
-/// the pool is bypassed, so that a use after free is reported.
+/// A block may be freed on another thread than the thread that made it; the freeing thread then keeps the block. Under AddressSanitizer the
+/// pool is bypassed, so that a use after free is reported.
 #include <array>
 #include <cstddef>
 
@@ -65,10 +65,10 @@ inline void release(void* block, std::size_t bytes) noexcept {
 
 /// Coroutine frames of this thread that have not been destroyed yet, of awaited tasks and of tasks in a scope.
 inline constinit thread_local std::size_t live_frames = 0;
-/// Number of blocks that this thread has taken from the heap so far; a benchmark checks that it stops growing.
+/// Number of blocks that this thread has allocated from the heap so far; a benchmark checks that the number stops growing.
 std::size_t heap_allocations() noexcept;
 
-/// Gives the unused blocks of this thread back to the heap. Call it after a peak in use that will not come again.
+/// Returns the unused blocks of this thread to the heap. Call it after a peak in use that will not repeat.
 void trim() noexcept;
 
 /// Base class of objects that are allocated from the pool.

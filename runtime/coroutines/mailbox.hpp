@@ -132,7 +132,7 @@ class mailbox : private timer {
     put(std::move(m));
     return errc::none;
   }
-  /// Adds a message even beyond the limit: for notices that must not be lost and of which there cannot be many.
+  /// Adds a message even beyond the limit: for notices that must not be lost, if there cannot be many of them.
   errc deliver(message&& m) {
     if (closed()) return errc::closed;
     put(std::move(m));
@@ -186,7 +186,7 @@ class mailbox : private timer {
     receiver(mailbox& from, fits_function fits, time_ns deadline) noexcept
         : waiter(&on_cancelled), from_(from), fits_(fits), deadline_(deadline) {}
     ~receiver() {
-      // A receiver that no longer waits has left the mailbox, and the mailbox may have ended since.
+      // A receiver that no longer waits has left the mailbox, and the mailbox may be destroyed by now.
       if (waiter::linked()) from_.receiver_ = nullptr;
     }
     void offer(const message& m) {
@@ -219,9 +219,9 @@ class mailbox : private timer {
     time_ns deadline_;
   };
 
-  // One timer serves all receives. It stays armed when a message arrives in time. When it fires early for the receiver that waits
-  // then, it is armed again for that receiver's deadline. So a receive with a deadline costs one comparison, unless its deadline is
-  // the earliest so far.
+  // One timer serves all receives. It stays armed when a message arrives in time. If it fires too early for the receiver that waits at that
+  // time, it is armed again for that receiver's deadline. So a receive with a deadline costs one comparison, unless its deadline is the
+  // earliest so far.
   void look_by(time_ns deadline) noexcept {
     timer_wheel::disarm(*this);
     executor_.arm(*this, deadline);
@@ -290,7 +290,7 @@ class mailbox : private timer {
     return receiving<M, Fits>(*this, std::move(fits), deadline);
   }
 
-  /// Drops the messages for which `stale` returns true, and returns how many. `dropped` counts all that were ever dropped.
+  /// Drops the messages for which `stale` returns true, and returns how many. `dropped` counts all dropped messages.
   template <class Stale>
   std::uint32_t drop_if(Stale&& stale) {
     std::uint32_t count = 0;
@@ -316,7 +316,7 @@ class mailbox : private timer {
   }
 
  private:
-  // Functions of their own, so that these error paths do not keep the functions above from being inlined.
+  // Separate functions, so that these error paths do not keep the functions above from being inlined.
   [[noreturn, gnu::cold, gnu::noinline]] static void refuse_second_receiver() {
     raise({errc::bad_argument, "two coroutines receive from one mailbox; let one receive and pass messages on"});
   }

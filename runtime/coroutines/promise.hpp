@@ -1,5 +1,5 @@
 #pragma once
-/// The part of a task's frame that scopes and callers use. Every task's frame begins with a `promise_base` (task.hpp).
+/// The interface of a task's frame to scopes and callers. Every task's frame begins with a `promise_base` (task.hpp).
 #include <parley/runtime/coroutines/frame_pool.hpp>
 #include <parley/runtime/intrusive_list.hpp>
 #include <parley/runtime/time/executor.hpp>
@@ -28,7 +28,7 @@ class task_observer {
   ~task_observer() = default;
 };
 
-/// Every task's frame begins with one.
+/// The beginning of every task's frame.
 struct promise_base : list_hook {
   /// The scope that can cancel this coroutine and whose executor runs it. Set when the coroutine is started.
   scope* home = nullptr;
@@ -37,8 +37,8 @@ struct promise_base : list_hook {
   task_observer* observer = nullptr;
   std::exception_ptr thrown;
   enum class progress : std::uint8_t { fresh, starting, waiting, ended } state = progress::fresh;
-  bool begun = false;        // for a simulator that resumes coroutines in an order of its own
-  std::uint32_t number = 0;  // of a spawned task, among those of its executor
+  bool begun = false;        // for a simulator that chooses the order in which coroutines resume
+  std::uint32_t number = 0;  // number of a spawned task among all spawned tasks of its executor
 
   static void* operator new(std::size_t bytes) {
     void* const frame = frame_pool::allocate(bytes);
@@ -76,8 +76,8 @@ inline void begin_in_order(executor& ex, promise_base& p) {
   ex.schedule(p.self);
 }
 
-/// The promise of a suspended coroutine, and that of the whole task that the coroutine is a part of: the outermost one, if a chain of
-/// calls waits for the coroutine.
+/// `promise_of` returns the promise of a suspended coroutine. The other function returns the promise of the whole task that the coroutine
+/// is a part of: the outermost task, if a chain of calls waits for the coroutine.
 inline promise_base& promise_of(std::coroutine_handle<> part) noexcept {
   return std::coroutine_handle<promise_base>::from_address(part.address()).promise();
 }

@@ -1,5 +1,6 @@
 #pragma once
-/// Requests and replies between actors. A question carries a `reply_to`; the actor that holds it may answer once, from anywhere.
+/// Requests and replies between actors. A question carries a `reply_to`; the actor that has the question may reply once, at any place in
+/// its code.
 ///
 ///     struct price { int item; reply_to<int> reply; };
 ///     auto answer = co_await ask(shop, price{7, {}}, ex.deadline_in(5_ms));     // result<int>
@@ -66,14 +67,14 @@ class reply_to {
   using value_type = R;
   reply_to() noexcept = default;
   reply_to(executor& ex, std::uint64_t number) noexcept : executor_(&ex), number_(number) {}
-  /// Returns false when the asker no longer waits.
+  /// Returns false if the asker no longer waits.
   bool send(R value) const {
     pending_reply* waiting = executor_ == nullptr ? nullptr : executor_->find_reply(number_);
     if (waiting == nullptr) return false;
     static_cast<pending_answer<R>*>(waiting)->answer(std::move(value));
     return true;
   }
-  /// Ends the asker's wait with `why`: no answer will come.
+  /// Ends the asker's wait with `why`: there will be no answer.
   void refuse(errc why) const noexcept {
     if (pending_reply* waiting = executor_ == nullptr ? nullptr : executor_->find_reply(number_)) waiting->refuse(why);
   }
@@ -109,7 +110,7 @@ class [[nodiscard]] asking : private pending_answer<R> {
   Question question_;
 };
 
-/// Refuses a question that nobody will read, with `closed`. Other messages need no answer.
+/// Refuses a question that will not be read, with `closed`. Other messages need no answer.
 template <class M>
 void refuse_unread(const M& message) noexcept {
   if constexpr (requires { message.reply.refuse(errc::closed); }) message.reply.refuse(errc::closed);

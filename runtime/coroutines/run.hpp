@@ -1,10 +1,10 @@
 #pragma once
-/// Running an executor from ordinary code.
+/// Runs an executor from ordinary code.
 ///
 ///     int answer = run(clock, compute_answer());     // until the task has ended; its exception comes out
 ///     run_until(clock, [&] { return seen == 3; });   // until something holds
 ///
-/// Throws `closed` when nothing can happen any more and the wait would last for ever.
+/// Throws `closed` when nothing can happen any more, because the wait would last for ever.
 #include <parley/error.hpp>
 #include <parley/runtime/finally.hpp>
 #include <parley/runtime/time/executor.hpp>

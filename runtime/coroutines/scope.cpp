@@ -78,8 +78,8 @@ void scope::on_task_end(promise_base& ended) noexcept {
   }
 }
 
-// Marks all scopes below before the first waiter is told. A waiter that gives up may let in others that queued behind it, and must not
-// let in one that is about to be cancelled, too.
+// Marks all scopes below before it wakes the first waiter. A waiter that gives up may let the next waiter in its queue proceed, unless that
+// one is also about to be cancelled.
 void scope::cancel(errc why) noexcept {
   if (cancelled_ != errc::none) return;
   mark_cancelled(why);

@@ -17,8 +17,8 @@ namespace parley::runtime {
 
 class scope;
 
-/// A wait that a scope can cancel. It lies in the frame of the coroutine that waits. Its destructor takes it out of all lists, so that
-/// the frame can be destroyed at any time.
+/// A wait that a scope can cancel. The waiter is a part of the frame of the coroutine that waits. Its destructor removes it from all lists,
+/// so that the frame can be destroyed at any time.
 struct waiter : list_hook {
   using function = void (*)(waiter& self, errc why) noexcept;
   explicit waiter(function f) noexcept : on_cancel(f) {}
@@ -26,7 +26,7 @@ struct waiter : list_hook {
   /// Enters the caller's scope. Returns false, and sets `outcome`, if that scope has been cancelled already.
   template <class P>
   bool enter(std::coroutine_handle<P> caller) noexcept;
-  /// Like the other `enter`, for a continuation in a scope that the caller names.
+  /// Like the other `enter`, for the continuation `who` in the scope `s`.
   bool enter(scope& s, continuation who) noexcept {
     next = who;
     return enter(s);

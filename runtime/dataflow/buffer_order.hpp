@@ -1,14 +1,14 @@
 #pragma once
-/// Finds the earlier steps that a step has to wait for, from the memory that each step names.
+/// Finds the earlier steps that a step must wait for, from the memory that each step names.
 ///
 ///     buffer_order<std::shared_ptr<step>> order;
 ///     auto at = order.add(mine, {bytes, buffer_use::read}, [&](const std::shared_ptr<step>& earlier, bool data) { … });
 ///     order.remove(*mine, {bytes, buffer_use::read}, at, buffer_order<…>::afterwards::forgotten);      // once it has ended
 ///
-/// A reader waits for the last writer of each byte, and depends on its `data`. A writer waits for the last writer and for all
-/// readers since. Memory is compared by address: overlaps count, whatever object they belong to. One `add` costs
-/// O(log n + overlaps). A writer that failed can stay, so that later readers learn that it did not write. Remove a step
-/// after the steps that it waits for. `Handle` is a pointer that keeps its step alive.
+/// A reader waits for the last writer of each byte, and depends on the writer's `data`. A writer waits for the last writer and for all
+/// readers since then. Memory is compared by address, so overlaps of different objects also count. One `add` costs O(log n + overlaps). A
+/// writer that failed can stay, so that later readers know that it did not write. Remove a step after the steps that it waits for. `Handle`
+/// is a pointer that keeps its step alive.
 #include <parley/runtime/intrusive_list.hpp>
 
 #include <algorithm>
@@ -64,8 +64,8 @@ class buffer_order {
   /// The place of one access; `remove` needs it.
   using mark = typename pieces::iterator;
 
-  /// Calls `wait_for(earlier, data)` for each step that `step` waits for; `data`: `step` needs what `earlier` writes. May call it more than
-  /// once for one step, never for `step` itself.
+  /// Calls `wait_for(earlier, data)` for each step that `step` waits for; `data`: `step` needs what `earlier` writes. May call `wait_for`
+  /// more than once for one step, but never for `step` itself.
   template <class WaitFor>
   mark add(const Handle& step, const buffer_access& a, const WaitFor& wait_for) {
     if (a.bytes.empty()) return pieces_.end();
@@ -119,7 +119,8 @@ class buffer_order {
     return reinterpret_cast<place>(bytes.data());  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
   }
 
-  // Cuts and adds pieces until one begins at `from`, one ends at `to`, and there is no gap between. Returns the first of them.
+  // Cuts and adds pieces until one piece begins at `from`, one ends at `to`, and there is no gap between them. Returns the first of these
+  // pieces.
   [[gnu::noinline]] mark cut_out(place from, place to) {
     forget_idle();
     split(from);
@@ -135,7 +136,7 @@ class buffer_order {
     return first;
   }
 
-  // Cuts the piece that `at` lies in, so that no piece crosses `at`.
+  // Cuts the piece around `at`, so that no piece crosses `at`.
   void split(place at) {
     auto after = pieces_.upper_bound(at);
     if (after == pieces_.begin()) return;
@@ -155,15 +156,15 @@ class buffer_order {
     return made;
   }
 
-  // Programs name the same buffers again and again, so a piece that nobody uses stays for a while, with the capacity of its list of
-  // readers. A step may name a piece twice, so it may be idle already.
+  // Programs name the same buffers again and again, so an unused piece stays for a while, with the capacity of its list of readers. The
+  // piece may be idle already, because a step may name it twice.
   void note_idle(piece& p) noexcept {
     if (p.linked()) return;
     idle_.push_back(p);
     ++idle_count_;
   }
 
-  // Not called while a step is removed: `remove` still has to look at the pieces that the step named.
+  // Not called while a step is removed, because `remove` must still look at the pieces that the step named.
   void forget_idle() noexcept {
     for (; idle_count_ > most_idle; --idle_count_) pieces_.erase(idle_.pop_front().begin);
   }

@@ -7,8 +7,8 @@
 ///       …
 ///     };
 ///
-/// A `Call` is an awaitable that code outside coroutines can suspend, too: `suspend(scope&, continuation)`. `cancel(why)` ends the wait
-/// of this call alone. The step holds its call from the step's turn on.
+/// A `Call` is an awaitable that can also be used without a coroutine: `suspend(scope&, continuation)`. `cancel(why)` ends the wait of this
+/// call alone. The step holds its call from the step's turn on.
 #include <parley/runtime/dataflow/flow_step.hpp>
 
 #include <exception>

@@ -13,7 +13,7 @@ enqueued_step::~enqueued_step() {
   forget();
 }
 
-// The program may keep the step's `flow_work` for longer than the flow and the step's coroutine live.
+// The program may keep the step's `flow_work` after the flow and the step's coroutine were destroyed.
 void enqueued_step::on_torn_down() noexcept {
   waiting_ = nullptr;
   forget();
@@ -44,8 +44,8 @@ flow_step::on_device enqueued_step::part_of_device(const buffer_access& use) con
 }
 
 // The device orders this step after kernels in other streams by events, and after expected messages by their words. A step that overwrites
-// a message waits on the host instead: it must also come after the steps before that receive, and a receive that was given up has not
-// waited for them.
+// a message waits on the host instead: it must also come after the steps before that receive, and a receive that was given up did not wait
+// for these steps.
 bool enqueued_step::comes_after(const flow_step& earlier, const buffer_access& use) {
   const on_device part = earlier.part_of_device(use);
   if (part.memory != &memory_) return false;
@@ -70,9 +70,9 @@ void enqueued_step::enqueue(std::span<const buffer_access> uses, const std::func
     if (has_to_wait()) word_ = memory_.hold(stream_);
     f(stream_);
   });
-  // Also after the function threw: it may have enqueued work before.
+  // This also runs if the function threw, because it may have enqueued work before that.
   tried([&] {
-    // Buffers that are only read are left out: earlier sends of them would wait for all that the stream waits for.
+    // Buffers that are only read are left out: otherwise earlier sends of them would wait for everything that the stream waits for.
     for (const buffer_access& a : uses) {
       if (a.use == buffer_use::read) continue;
       memory_.after(a.bytes, stream_);

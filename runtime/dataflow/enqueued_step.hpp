@@ -1,13 +1,13 @@
 #pragma once
-/// A computation that is enqueued into a device's stream when the step is made (dataflow.hpp). If the computation has to come after
-/// something that the device does not know of, the stream first waits for a word, which this step sets when its turn has come.
+/// A computation that is enqueued into a device's stream when the step is made (dataflow.hpp). If the computation must come after something
+/// that the device does not know of, the stream first waits for a word. The step sets this word at its turn.
 ///
 ///     const auto step = new_step<enqueued_step>("sum", space, stream);
 ///     flow_work work = flow.add(step, uses);              // whom it comes after
 ///     step->enqueue(uses, [&](device_stream s) { launch(s, y, a); });
 ///
 /// The step ends when the stream has reached the end of the computation: with the function's exception, or with `device_failed` and the
-/// device's message. Enqueued work cannot be taken back: a step that is cancelled before its turn sets the word, and its kernels run.
+/// device's message. Enqueued work cannot be undone: a step that is cancelled before its turn sets the word, and its kernels run.
 #include <parley/runtime/dataflow/flow_step.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
 
@@ -57,7 +57,7 @@ class enqueued_step final : public flow_step, private completion {
   device_stream stream_;
   std::uint64_t word_ = 0;  // the word that the stream waits for; 0: none
   bool abandoned_ = false;
-  device_moment given_;  // all that the stream had once the computation was enqueued
+  device_moment given_;  // all work in the stream up to the end of the computation
   std::vector<std::span<const std::byte>> written_;
   errc outcome_ = errc::none;
   std::exception_ptr refused_;

@@ -49,7 +49,7 @@ void flow_step::wait_for(flow_step& earlier, bool data) {
     if (data && earlier.thrown && to_blame_ == nullptr) to_blame_ = &earlier;
     return;
   }
-  // A step adds all its waits in a row, so that an earlier wait of this step is the latest follower.
+  // A step adds all its waits in a row. So if this step already waits for `earlier`, it is the latest follower.
   if (!earlier.followers_.empty()) {
     follower& latest = earlier.followers_.back();
     if (latest.step == this && latest.how == follower::waits::to_begin) {
@@ -61,7 +61,7 @@ void flow_step::wait_for(flow_step& earlier, bool data) {
   ++unmet_;
 }
 
-// For an order that a device keeps. If this step is given up, the steps behind it must still not overtake the steps before it.
+// For an order that a device maintains. Even if this step is given up, later steps must not overtake the steps before it.
 void flow_step::stay_behind(flow_step& earlier) {
   if (earlier.released_) return;
   earlier.followers_.push_back({this, false, follower::waits::to_be_released});
@@ -84,7 +84,7 @@ void flow_step::note_begun() noexcept {
   let_next_begin();
 }
 
-// The next step may belong to another flow, and that flow may have ended.
+// The next step may belong to another flow, which may have ended.
 void flow_step::let_next_begin() noexcept {
   const auto next = std::exchange(next_begin_, nullptr);
   if (next != nullptr && !next->torn_) next->flow_->one_met(*next);
@@ -210,7 +210,7 @@ void flow_step::tell_end() noexcept {
 
 step_graph::~step_graph() {
   if (running_ != 0 && all_.cancelled() == errc::none) where().note_dropped();
-  // A step lives in its own coroutine, and the coroutine in the step's scope, so each step is torn down explicitly.
+  // The step's coroutine keeps the step alive, and the step's scope keeps the coroutine, so each step must be torn down explicitly.
   while (!live_.empty()) {
     const auto held = std::exchange(live_.pop_front().held_, nullptr);
     held->tear_down();
@@ -247,8 +247,8 @@ void step_graph::put(const flow_step_ptr& step, std::span<const buffer_access> u
   }
 }
 
-// Begins the step at once, so that a message leaves before its caller goes on. But a chain of steps, each of which lets the next begin, is
-// gone through here and not on the stack. Outside of the loop's turns, where the clock may be old, the next turn begins the step.
+// Begins the step at once, so that a message is sent before its caller continues. If each step of a chain lets the next one begin, a loop
+// here begins them, not recursion. Outside of the loop's turns the clock may be old, so the next turn begins the step.
 void step_graph::begin(flow_step& step) noexcept {
   step.turn_.unlink();
   step.stage_ = flow_step::stage::due;
@@ -270,7 +270,7 @@ void step_graph::note_end(flow_step& step) noexcept {
   }
   --running_;
   step.tell_end();
-  // A step that was given up while it waited keeps its place: the steps behind it must not overtake those that it waited for.
+  // A step that was given up while it waited keeps its place: later steps must not overtake the steps that it waited for.
   release_if_free(step);
   if (running_ != 0) return;
   while (!joiners_.empty()) where().schedule(joiners_.pop_front().waiting_);
@@ -295,7 +295,7 @@ void step_graph::release_if_free(flow_step& step) noexcept {
   if (step.unmet_ == 0 && step.behind_ == 0) release(step);
 }
 
-// Goes through a long chain of given-up steps here, not on the stack.
+// Uses a loop for a long chain of given-up steps, not recursion.
 void step_graph::release(flow_step& step) noexcept {
   static_cast<list_hook&>(step).unlink();
   if (std::exchange(is_releasing_, true)) return releasing_.push_back(step);
@@ -308,7 +308,7 @@ void step_graph::let_go(flow_step& step) noexcept {
   using list = buffer_order<flow_step_ptr>;
   const auto held = std::exchange(step.held_, nullptr);
   step.released_ = true;
-  // A failed step stays as the writer, so that later readers learn that it did not write.
+  // A failed step stays as the writer, so that later readers know that it did not write.
   const auto then = step.thrown ? list::afterwards::still_the_writer : list::afterwards::forgotten;
   for (const auto& named : step.uses()) order_.remove(step, named.access, named.at, then);
   step.note_begun();
@@ -319,7 +319,7 @@ void step_graph::let_go(flow_step& step) noexcept {
   }
 }
 
-// True if the error may only say that another rank has ended its part.
+// True if the error may mean only that another rank has ended its part.
 static bool is_of_others(errc why) noexcept {
   return why == errc::peer_failed || why == errc::send_failed || why == errc::cancelled || why == errc::closed;
 }

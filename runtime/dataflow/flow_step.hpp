@@ -1,5 +1,6 @@
 #pragma once
-/// One step of a flow (dataflow.hpp): what it does, what it waits for, and what waits for it. `step_graph` holds the steps of one flow.
+/// One step of a flow (dataflow.hpp): its work, the steps that it waits for, and the steps that wait for it. `step_graph` holds the steps
+/// of one flow.
 ///
 ///     class unpacking final : public flow_step {
 ///       std::string title() const override { return "unpacking"; }
@@ -8,8 +9,9 @@
 ///     flow_work work = flow.add(new_step<unpacking>(…), uses);
 ///
 /// An exception from `run` ends the step, and is the step's failure. A step that needs no coroutine overrides `go` instead, which costs a
-/// fifth as much; a step that is a single call derives from `call_step` (call_step.hpp). If a step is cancelled or late before its turn,
-/// neither is called. In each case, the steps that wait for this one go on only when all that this one waited for has ended, too.
+/// fifth as much; a step that is a single call derives from `call_step` (call_step.hpp). If a step is cancelled or times out before its
+/// turn, neither `run` nor `go` is called. In each case, the steps that wait for this one continue only when everything that this one
+/// waited for has also ended.
 #include <parley/runtime/coroutines/frame_pool.hpp>
 #include <parley/runtime/dataflow/buffer_order.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
@@ -35,7 +37,7 @@ namespace parley::runtime {
 class step_graph;
 class flow_step;
 
-/// A flow, its steps, and all that points at them belong to one thread, so that their reference counts need no atomics.
+/// A flow, its steps, and all pointers to them belong to one thread, so their reference counts need no atomics.
 template <class T>
 using flow_counted = boost::intrusive_ref_counter<T, boost::thread_unsafe_counter>;
 using flow_step_ptr = boost::intrusive_ptr<flow_step>;
@@ -63,13 +65,13 @@ struct flow_end {
   }
 };
 
-/// One of several parts that are waited for together: a step, or an operation that was over at once and needed no step.
+/// One of several parts that are waited for together: a step, or an operation that ended at once and needed no step.
 struct flow_part {
   flow_step_ptr step{};
-  std::uint64_t bytes = 0;  ///< moved without a step
+  std::uint64_t bytes = 0;  ///< bytes moved by such an operation
 };
 
-/// Several steps that are waited for together. When nobody holds the batch any more, its steps forget it.
+/// Several steps that are waited for together. When the last handle of the batch is gone, its steps forget the batch.
 struct flow_batch final : flow_end, flow_counted<flow_batch> {
   struct part : list_hook {
     flow_batch* whole = nullptr;
@@ -95,8 +97,8 @@ struct flow_batch final : flow_end, flow_counted<flow_batch> {
   std::size_t size_;
 };
 
-/// Steps that must begin in the order in which they were added, such as messages that are matched by their order. Must outlive
-/// those of its steps that have not begun.
+/// Steps that must begin in the order in which they were added, such as messages that are matched by their order. Must outlive its steps
+/// that have not begun.
 class begin_sequence {
  public:
   /// True if all of its steps have begun.
@@ -119,7 +121,7 @@ class compute_queue {
   friend step_graph;
   friend class dataflow;
   friend class flow_work;
-  std::vector<flow_step_ptr> tail_;  // the next one waits for these
+  std::vector<flow_step_ptr> tail_;  // the next step waits for these
 };
 
 class flow_step : private list_hook,
@@ -129,16 +131,16 @@ class flow_step : private list_hook,
                   public frame_pool::pooled {
  public:
   virtual ~flow_step() = default;
-  /// Does the step's work, once its turn has come.
+  /// Called at the step's turn: does the step's work.
   virtual task<> run();
   /// The step's name in errors, such as `receive from rank 3, tag 0`.
   virtual std::string title() const = 0;
   /// Bytes that the step has moved; 0 for steps that move no data.
   virtual std::uint64_t bytes() const noexcept { return 0; }
 
-  /// How a device's streams take part in the step: they do it, or they wait for its end by themselves.
+  /// The part of a device's streams in a step: they execute it, or they wait for its end.
   struct on_device {
-    const memory_space* memory = nullptr;  ///< of that device; null: no device has a part in it
+    const memory_space* memory = nullptr;  ///< memory of that device; null: no device takes part
     enum class kind : std::uint8_t {
       computed,  ///< a kernel writes the memory; the device orders messages after it
       read,      ///< a kernel only reads the memory; the host orders messages into it
@@ -146,23 +148,24 @@ class flow_step : private list_hook,
       awaited,
     } what = kind::computed;
   };
-  /// For the memory that `use` names.
+  /// The device's part for the memory in `use`.
   virtual on_device part_of_device(const buffer_access& /*use*/) const noexcept { return {}; }
 
   /// True if a step waits for this one.
   bool has_followers() const noexcept { return !followers_.empty(); }
-  /// Calls `visit(later, may_begin)` for each step that waits for this one. `may_begin`: only its release waits, not its begin.
+  /// Calls `visit(later, may_begin)` for each step that waits for this one. `may_begin`: `later` may begin before, and only its release
+  /// waits.
   template <class Visit>
   void visit_followers(const Visit& visit) const {
     for (const follower& f : followers_) visit(*f.step, f.how == follower::waits::to_be_released);
   }
-  /// The step that begins once this one has begun, of the same `begin_sequence`; null: none.
+  /// The next step of the same `begin_sequence`, which begins once this one has begun; null: none.
   const flow_step* next_to_begin() const noexcept { return next_begin_.get(); }
 
  protected:
   flow_step() noexcept : ready_call(&on_ready), turn_(*this) {}
-  /// Called instead of `run`: does the work, or starts it, at once. The step must call `end` at some time. Before that it may ask the ready
-  /// queue to call `on_turn`, more than once: by `go_on_later`, or by giving `as_continuation` away.
+  /// Called instead of `run`: does the work, or starts it, at once. The step must call `end` at some time. Before that the ready queue may
+  /// call `on_turn`, even several times, if the step calls `go_on_later` or passes `as_continuation` to a wait.
   virtual void go() noexcept;
   virtual void on_turn() noexcept {}
   void go_on_later() noexcept;
@@ -173,16 +176,16 @@ class flow_step : private list_hook,
     thrown = std::move(failed);
     end();
   }
-  /// Called when the step is cancelled after `go`: its waits must end with `why`. Waits in `own_scope` end by themselves.
+  /// Called when the step is cancelled after `go`: its waits must end with `why`. Waits in `own_scope` need not be ended.
   virtual void on_cancelled(errc /*why*/) noexcept {}
   /// The scope that the step's waits belong to: the flow's, or the step's own.
   scope& home() noexcept;
-  /// A scope of the step's own, made when it is first needed. Cancelling this step alone cancels what runs there.
+  /// The step's own scope, made at the first use. Cancelling this step cancels the tasks in this scope.
   scope& own_scope() noexcept;
 
-  /// Returns true if a device, or the step itself, orders this step's use of the memory after `earlier`; the flow then does not.
+  /// Returns true if a device, or the step itself, orders this step's use of the memory after `earlier`; then the flow does not order them.
   virtual bool comes_after(const flow_step& /*earlier*/, const buffer_access& /*use*/) { return false; }
-  /// True if `earlier` is a computation on `memory`'s device that orders later messages of the buffer in `use` by itself.
+  /// True if `earlier` is a computation on `memory`'s device and the device itself orders later messages of the buffer in `use` after it.
   static bool is_computed_on(const memory_space& memory, const flow_step& earlier, const buffer_access& use) noexcept {
     const on_device part = earlier.part_of_device(use);
     return part.memory == &memory && part.what == on_device::kind::computed;
@@ -192,9 +195,9 @@ class flow_step : private list_hook,
   /// released, unless this step has ended by then.
   bool is_behind() const noexcept { return behind_ != 0; }
   virtual void on_passed() noexcept {}
-  /// For steps of a `begin_sequence`: lets the next one begin.
+  /// For steps of a `begin_sequence`: lets the next step begin.
   void note_begun() noexcept;
-  /// Called when the step does not run, for the reason in `thrown`, or is torn down. Override it to tell those who expect the step.
+  /// Called when the step does not run, for the reason in `thrown`, or is torn down. Override it to inform code that expects the step.
   virtual void on_abandoned() noexcept {}
   /// Called when the flow is destroyed before this step is released: the step's operations must not touch it or a buffer any more.
   virtual void on_torn_down() noexcept {}
@@ -209,7 +212,7 @@ class flow_step : private list_hook,
     bool needs_data;
     enum class waits : std::uint8_t { to_begin, to_be_released } how;
   };
-  // Only steps with a coroutine or a deadline have one.
+  // Allocated only for steps with a coroutine or a deadline.
   struct own_place final : task_observer, frame_pool::pooled {
     own_place(flow_step& s, scope& parent, scope::options o) noexcept : owner(s), inside(parent, o) {}
     void on_task_end(promise_base& ended) noexcept override;
@@ -251,42 +254,42 @@ class flow_step : private list_hook,
 
   step_graph* flow_ = nullptr;
   flow_step_ptr held_;  // the flow's reference, until the step is released
-  named_buffer use_;    // if it is the only one
+  named_buffer use_;    // the step's buffer, if it has only one
   std::vector<named_buffer> uses_;
   std::vector<follower> followers_;
   begin_sequence* sequence_ = nullptr;
   flow_step_ptr next_begin_;
   intrusive_list<flow_batch::part> wholes_;  // the step's places in batches
-  flow_step_ptr to_blame_;                   // the step that should have written this one's input, and failed
+  flow_step_ptr to_blame_;                   // the failed step that should have written this step's input
   std::unique_ptr<own_place> own_;
   turn turn_;
   std::size_t unmet_ = 0;
-  std::size_t behind_ = 0;       // how many steps it may begin before, but is not released before
+  std::size_t behind_ = 0;       // number of steps that delay its release, but not its begin
   errc cancelled_ = errc::none;  // of this step alone
   stage stage_ = stage::waiting;
   bool begun_ = false;
   bool torn_ = false;      // its flow was destroyed
-  bool released_ = false;  // followers may go on: this step has ended, and so has all that it waited for
-  bool seen_ = false;      // somebody received its failure
+  bool released_ = false;  // followers may begin: this step and everything that it waited for have ended
+  bool seen_ = false;      // its failure was received
 };
 
 /// Options of a step in its flow.
 struct step_options {
-  time_ns timeout_ns = never;      ///< from now on; waiting for other steps counts
-  compute_queue* after = nullptr;  ///< the step begins after all that this queue has now
+  time_ns timeout_ns = never;      ///< from now on, including waits for other steps
+  compute_queue* after = nullptr;  ///< the step begins after everything that is in this queue now
   begin_sequence* sequence = nullptr;
 };
 
-/// The steps of one flow that have not been released, and what each of them waits for. A flow derives from this (dataflow.hpp).
+/// The unreleased steps of one flow, and the steps that each of them waits for. A flow derives from this class (dataflow.hpp).
 class step_graph {
  public:
   step_graph(const step_graph&) = delete;
   step_graph& operator=(const step_graph&) = delete;
 
   executor& where() const noexcept { return all_.where(); }
-  /// Adds a step that is waited for as a part of `together`, or not at all.
+  /// Adds a step without making a handle for it. It can be waited for only as a part of `together`.
   void put(const flow_step_ptr& step, std::span<const buffer_access> uses, const step_options& o = {});
-  /// True if a step that is added now would begin at once. An operation that ends as it begins needs no step then.
+  /// True if a step that is added now would begin at once. Then an operation that ends at once needs no step.
   bool may_begin(const buffer_access& use, const step_options& o) const {
     return all_.where().resuming() && (o.after == nullptr || o.after->tail_.empty()) &&
            (o.sequence == nullptr || o.sequence->last_ == nullptr) && is_free(use);
@@ -320,8 +323,9 @@ class step_graph {
   void cancel(errc why = errc::cancelled) noexcept { all_.cancel(why); }
   void stop_at_failure() noexcept { stops_at_failure_ = true; }
   std::size_t running() const noexcept { return running_; }
-  /// The failure to report for `thrown`, which the program caught while the flow ran. If `thrown` may only follow, by way of other ranks,
-  /// from a failure of this rank, returns that one: of a step that nobody has awaited, or of the step that stopped the flow.
+  /// The failure to report for `thrown`, which the program caught while the flow ran. `thrown` may be only a consequence, through other
+  /// ranks, of an earlier failure on this rank. If so, returns that failure: of a step that was not awaited, or of the step that stopped
+  /// the flow.
   std::exception_ptr cause_of(std::exception_ptr thrown) const;
 
  protected:

@@ -27,9 +27,9 @@ class flow_work {
   /// One part of a batch, by its index.
   flow_work operator[](std::size_t i) const;
   bool done() const noexcept { return end() == nullptr || end()->open == 0; }
-  /// True if nothing of it runs any more: it is done, or its flow has ended without it.
+  /// True if no part of the work runs any more: it is done, or its flow has ended without it.
   bool over() const noexcept;
-  /// True if it is over, and has not ended well.
+  /// True if it is over, and has failed or was dropped.
   bool failed() const noexcept { return over() && end() != nullptr && (!done() || end()->thrown != nullptr); }
   /// Another handle to the same work, for code that has to know later whether the work is done.
   flow_work share() const noexcept;
@@ -38,9 +38,9 @@ class flow_work {
   /// Runs the loop until the work has ended; throws the work's failure. For code outside coroutines.
   void wait();
   result<> outcome();
-  /// Bytes that its sends and receives have moved, once they have ended.
+  /// The number of bytes moved by its sends and receives, once they have ended.
   std::uint64_t bytes() const noexcept;
-  /// Ends the work's waits with `why`. The work ends when the transports have let go of its buffers.
+  /// Ends the work's waits with `why`. The work ends when the transports have released its buffers.
   void cancel(errc why = errc::cancelled) noexcept;
   /// Computations that are put into `queue` from now on begin after this work has ended.
   void wait_on(compute_queue& queue) const;

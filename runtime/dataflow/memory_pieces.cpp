@@ -25,9 +25,9 @@ void for_each_piece(const memory_pieces& p, const Visit& visit, const Pause& pau
   }
 }
 
-// Elements that lie a multiple of a page apart, as in a column of a matrix with 512 * k columns, all map to one set of eight lines of
-// the first-level cache. A processor that does not wait has dozens of loads in flight, and they evict each other's lines before these
-// are used. Waiting after every eight is faster.
+// Elements that lie a multiple of a page apart, as in a column of a matrix with 512 * k columns, all map to one set of eight lines of the
+// first-level cache. Without a pause, a processor has dozens of loads in flight, and they evict each other's lines before use. Waiting
+// after every eight is faster.
 bool crowd_one_set(const memory_pieces& p) noexcept {
   constexpr std::uint64_t page_bytes = 4096;
   constexpr std::uint64_t line_bytes = 64;

@@ -1,6 +1,6 @@
 #pragma once
-/// Memory in several pieces, at regular distances or at listed offsets, which one message carries packed: a face of a block, or
-/// elements of a mesh.
+/// Describes memory in several pieces, at regular distances or at listed offsets: a face of a block, or elements of a mesh. One message
+/// carries all pieces, packed.
 ///
 ///     memory_pieces column{.base = first_cell, .bytes = 8, .outer = {{{1, 0}, {rows, row_bytes}}}};
 ///     space.gather(packed, column, stream);               // memory_space.hpp
@@ -26,7 +26,7 @@ struct memory_pieces {
 
   std::uint64_t count() const noexcept { return offsets.empty() ? outer[0].count * outer[1].count : offsets.size(); }
   std::uint64_t total_bytes() const noexcept { return bytes * count(); }
-  /// Calls `visit(piece)` for each of them, in order.
+  /// Calls `visit(piece)` for each piece, in order.
   template <class Visit>
   void for_each(const Visit& visit) const {
     for (const std::uint64_t offset : offsets) visit(std::span(base + offset, bytes));

@@ -1,13 +1,13 @@
 #pragma once
-/// The memory that an op's own buffers lie in: host memory, or a GPU's. An op that moves device buffers names its space in its
-/// declaration, so that the op's own allocations, such as a pipeline's activations and the scratch of rehearsals, lie there, too.
+/// The kind of memory of an op's buffers: host memory, or a GPU's. An op that moves device buffers names its space in its declaration. Then
+/// the op also makes its own allocations in that space, such as a pipeline's activations and the scratch of rehearsals.
 ///
 ///     std::unique_ptr<memory_space::block> scratch = space.make(300'000);
 ///     co_await space.copy(scratch->bytes(), pattern);          // in from the host; out likewise
 ///
-/// A space must outlive the ranks whose ops use it: if a rank that was declared dead may still write into a block, the block is kept until
-/// its own rank ends. `make` throws `unavailable` when there is no more memory. A copy throws `failure`. It cannot be cancelled, but ends
-/// soon.
+/// A space must outlive the ranks with ops that use it: if a rank that was declared dead may still write into a block, the block is kept
+/// until its own rank ends. `make` throws `unavailable` when there is no more memory. A copy throws `failure`. It cannot be cancelled, but
+/// ends soon.
 #include <parley/error.hpp>
 #include <parley/runtime/dataflow/memory_pieces.hpp>
 #include <parley/runtime/summand.hpp>
@@ -27,7 +27,7 @@ namespace parley::runtime {
 
 /// A queue of a device's work that runs in order, such as a cudaStream_t; null: none.
 using device_stream = void*;
-/// Marks all work that a stream had at some time. It is kept as long as somebody may ask for it.
+/// Marks all work that a stream had at some time. It is kept as long as a copy of the pointer exists.
 using device_moment = std::shared_ptr<const void>;
 
 class memory_space {
@@ -43,24 +43,26 @@ class memory_space {
   virtual task<> copy(std::span<std::byte> to, std::span<const std::byte> from) = 0;
   /// Copies the list in `pieces` to where `gather` and `scatter` read it. Throws `unavailable`.
   virtual void prepare(memory_pieces& pieces);
-  /// `gather` packs all of `pieces` into `packed`, in order, and `scatter` unpacks: at once, or in a device's stream. Throw `failure`.
+  /// `gather` packs all of `pieces` into `packed`, in order, and `scatter` unpacks them: at once, or in a device's stream. Both throw
+  /// `failure`.
   virtual void gather(std::span<std::byte> packed, const memory_pieces& pieces, device_stream stream) = 0;
   virtual void scatter(const memory_pieces& pieces, std::span<const std::byte> packed, device_stream stream) = 0;
-  /// into = into + from, number by number, and to = from, both inside this space and of the same size. A device only enqueues them: they
-  /// run in the order of the calls, and copies of the memory and `settled` come after them. Other uses of the memory must have ended
-  /// before. In host memory `assign` runs at once, and `add` throws `unavailable`. Throw `failure`.
+  /// into = into + from, number by number, and to = from, both inside this space and of the same size. On a device they are only enqueued:
+  /// they run in the order of the calls, and copies of the memory and `settled` come after them. Other uses of the memory must have ended
+  /// before. In host memory `assign` runs at once, and `add` throws `unavailable`. Both throw `failure`.
   virtual void add(std::span<std::byte> into, std::span<const std::byte> from, summand of);
   virtual void assign(std::span<std::byte> to, std::span<const std::byte> from);
   /// The device's latest message about an operation that ended with `outcome`, such as a fault or a lack of memory; empty: none.
   virtual std::string words_of(errc /*outcome*/) const { return {}; }
-  /// Checks that an op whose buffers lie here may use `memory`, whose numbers must begin at multiples of `alignment`: else `bad_argument`,
-  /// which says where the memory lies and where it must lie. Asks a device's driver each time, because memory may have been freed.
+  /// Checks that an op of this space may use `memory`, and that its address is a multiple of `alignment`. If not, returns a `bad_argument`
+  /// that says where the memory is and where it must be. Asks a device's driver each time, because memory may have been freed.
   virtual result<> check(std::span<const std::byte> memory, std::size_t alignment = 1);
-  /// True if its operations want a stream.
+  /// True if its operations use streams.
   virtual bool has_streams() const noexcept { return false; }
-  /// True if work that its owner has enqueued may still touch `memory`: nobody else may use the memory yet.
+  /// True if work that the owner of `memory` has enqueued may still touch it: then the memory must not be used otherwise.
   virtual bool busy(std::span<const std::byte>) noexcept { return false; }
-  /// Calls `done` once the memory is not busy any more. Returns `none` if it is not busy, `pending`, or why that cannot be known.
+  /// Calls `done` once the memory is no longer busy. Returns `none` if it is not busy now, `pending`, or the error because of which that is
+  /// unknown.
   virtual errc when_free(std::span<const std::byte>, completion*) noexcept { return errc::none; }
   /// Ensures that `done` is not called any more.
   virtual void forget(completion*) noexcept {}
@@ -69,24 +71,25 @@ class memory_space {
   /// Waits until that work is done. Throws `failure` if the work failed.
   virtual task<> settled(std::span<const std::byte> memory);
 
-  // Orders that a device keeps by itself. The functions of this class are for memory that no device works on in streams.
+  // Orders that a device maintains. The implementations in this class are for memory that no device uses in streams.
 
-  /// Orders copies and messages that touch `memory` from now on after all work that `stream` has now. Throws `failure`.
+  /// Copies and messages that touch `memory` from now on run after all work that is in `stream` now. Throws `failure`.
   virtual void after(std::span<const std::byte> memory, device_stream stream);
-  /// Marks all work that `stream` has now. `wait_for`: later work of `stream` comes after that mark of another stream. Throw `failure`.
+  /// Marks all work that is in `stream` now. `wait_for`: later work of `stream` runs after that mark of another stream. Both throw
+  /// `failure`.
   virtual device_moment moment_of(device_stream stream);
   virtual void wait_for(const device_moment& earlier, device_stream stream);
-  /// Calls `done` once all work that `stream` has now is done. Returns `pending`, or the reason why that cannot be known.
+  /// Calls `done` once all work that is in `stream` now has ended. Returns `pending`, or the error because of which that is unknown.
   virtual errc when_reached(device_stream stream, completion* done) noexcept;
-  /// Work that `stream` gets from now on waits until `came` is called with the returned number. Copies do not wait with it: `after`
-  /// orders copies behind work that is held only once the hold is over. Throws `failure`.
+  /// Work that is enqueued into `stream` from now on waits until `came` is called with the returned number. Copies do not wait for that:
+  /// `after` orders copies behind the held work only once the hold has ended. Throws `failure`.
   virtual std::uint64_t hold(device_stream stream);
-  /// Announces a receive into `memory`, so that work that the owner enqueues can wait for it. Returns the number that the receive must
+  /// Announces a receive into `memory`, so that later work of the owner can wait for the receive. Returns the number that the receive must
   /// have (`receive_options::expected`), never 0. Throws `failure` if the device cannot wait.
   virtual std::uint64_t expect(std::span<const std::byte> memory);
-  /// Work that `stream` gets from now on comes after all messages that are expected into `memory`. Throws `failure`.
+  /// Work that is enqueued into `stream` from now on runs after all messages that are expected into `memory`. Throws `failure`.
   virtual void wait_on(std::span<const std::byte> memory, device_stream stream);
-  /// The expected receive has ended, with all of its payload or not: streams that wait for it go on.
+  /// The expected receive has ended, with or without its payload: streams that wait for it continue.
   virtual void came(std::uint64_t expected, errc outcome) noexcept;
 
  protected:
@@ -95,7 +98,7 @@ class memory_space {
 
 /// The processor's memory. Blocks are zeroed when they are made.
 memory_space& host_memory() noexcept;
-/// For simulations: replaces `host_memory` on this thread as long as it lives. Ops that were declared before must have ended.
+/// For simulations: as long as this object lives, it replaces `host_memory` on this thread. Ops that were declared earlier must have ended.
 class host_memory_instead {
  public:
   explicit host_memory_instead(memory_space& other) noexcept;
@@ -107,8 +110,8 @@ class host_memory_instead {
   memory_space* before_;
 };
 
-/// Waits for the end of the work that the owner of `memory` has enqueued for it, then calls `then`, unless destroyed before.
-/// If there is nothing to wait for, the wait is over at once, and `then` is not called.
+/// Waits for the end of the work that the owner of `memory` has enqueued for it, then calls `then`, unless this object is destroyed
+/// earlier. If there is no such work, the wait ends at once, and `then` is not called.
 class until_free final : private completion {
  public:
   until_free(memory_space& where, std::span<const std::byte> memory, std::function<void()> then)
@@ -119,7 +122,7 @@ class until_free final : private completion {
     if (!is_over()) where_.forget(this);
   }
   bool is_over() const noexcept { return outcome_ != errc::pending; }
-  /// `none` once nothing uses the memory; else `pending`, or why that cannot be known.
+  /// `none` once nothing uses the memory; else `pending`, or the error because of which that is unknown.
   errc outcome() const noexcept { return outcome_; }
 
  private:
@@ -127,7 +130,7 @@ class until_free final : private completion {
     auto& mine = static_cast<until_free&>(self);
     mine.outcome_ = outcome;
     const auto then = std::move(mine.then_);
-    then();  // which may put another wait in this one's place
+    then();  // which may replace this wait by another one
   }
   memory_space& where_;
   std::function<void()> then_;
@@ -135,7 +138,7 @@ class until_free final : private completion {
 };
 
 /// `auto over = co_await until_settled(space, memory);`: like `settled`, but returns the failure as a value. A cancelled wait ends at once;
-/// the enqueued work goes on.
+/// the enqueued work continues.
 class [[nodiscard]] until_settled : private waiter, private completion {
  public:
   until_settled(memory_space& where, std::span<const std::byte> memory) noexcept

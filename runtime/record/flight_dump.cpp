@@ -9,7 +9,7 @@ namespace parley::runtime {
 
 namespace {
 
-/// Bytes that are not printable ASCII are escaped, so that the document is valid whatever a name holds.
+/// Bytes that are not printable ASCII are escaped, so that the document is valid with any name.
 std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {

@@ -1,5 +1,5 @@
 #pragma once
-/// A flight recorder as text: one JSON document with a line per record, the oldest first, for people, `jq` and scripts.
+/// Writes a flight recorder as text: one JSON document with a line per record, the oldest first, for people, `jq` and scripts.
 ///
 ///     flight_names names{.op = [&](std::uint64_t id) { return title_of(id); }, .config = …};
 ///     disk.replace("flight/parley-flight-2.json", flight_text(recorder, names, {.rank = 2, .why = "signal SIGUSR1"}));

@@ -1,12 +1,12 @@
 #pragma once
-/// The last things that happened to the ops of a rank, in a ring of fixed size: which config ran which invocation, and when,
-/// and the steps of the agreement between them. flight_dump.hpp turns it into text.
+/// Records the latest events of a rank's ops, in a ring of fixed size: which config ran which invocation, and when, and the steps of the
+/// agreement. flight_dump.hpp turns it into text.
 ///
 ///     flight_recorder flight(16384);
 ///     flight.add({.op = id, .invocation = i, .digest = d, .began_ns = t, .ended_ns = now, .what = flight_event::sent});
 ///     for (const flight_record& r : flight.in_order()) …
 ///
-/// Both ends of an edge write what they ran; joining two recorders by (op, tag, generation, invocation) shows every mismatch.
+/// Both ends of an edge record the config that they ran. Joining two recorders by (op, tag, generation, invocation) shows every mismatch.
 #include <parley/identifiers.hpp>
 
 #include <algorithm>
@@ -26,16 +26,16 @@ enum class flight_event : std::uint8_t {
   send_failed,
   receive_failed,
   // Steps of the agreement: `invocation` is a count, `tag` is the rank concerned.
-  offered,      ///< that many configs were sent to the leader
-  merged,       ///< that many candidates were received
-  warmed,       ///< that many candidates are ready here
-  reported,     ///< that many rows were sent to the leader
-  measured,     ///< at the leader: how long `digest` took, as the median of that many repetitions
-  decided,      ///< `digest` for messages of up to `bytes`, out of that many candidates; proposed by `tag`
+  offered,      ///< this many configs were sent to the leader
+  merged,       ///< this many candidates were received
+  warmed,       ///< this many candidates are ready here
+  reported,     ///< this many rows were sent to the leader
+  measured,     ///< at the leader: the time of `digest`, the median of this many repetitions
+  decided,      ///< `digest` for messages of up to `bytes`, among this many candidates; proposed by `tag`
   quarantined,  ///< `digest` failed in a real invocation
-  rejected,     ///< the op cannot go on: declarations conflict
+  rejected,     ///< the op has ended: declarations conflict
   peer_lost,
-  credited,  ///< the peer may write, or read, buffers up to this number
+  credited,  ///< the peer may write or read the buffers up to this number
   revoked,
 };
 constexpr bool is_transfer(flight_event what) noexcept { return what <= flight_event::receive_failed; }

@@ -1,6 +1,6 @@
 #pragma once
-/// A call that waits, as its op describes it when somebody asks: for the flight recorder's text, for another rank, or for the error of
-/// a call that timed out. The description is made from data that the op keeps anyway, so that calls pay nothing for it.
+/// Describes a call that waits: for the flight recorder's text, for another rank, or for the error of a call that timed out. The op makes
+/// the description on request, from data that it keeps anyway, so that calls pay nothing for it.
 ///
 ///     std::vector<waiting_call> all;
 ///     edge.list_waiting(all);                     // each end appends its own, the oldest of a tag first
@@ -17,16 +17,16 @@ namespace parley::runtime {
 
 struct waiting_call {
   std::string_view what;   ///< `send`, `receive`, `lead`, `work`, `call`
-  std::string_view lacks;  ///< what it waits for, in words
+  std::string_view lacks;  ///< the thing that it waits for, in words
   std::string op;          ///< the op's title
   std::uint64_t id = 0;    ///< of the op
   std::uint64_t generation = 0;
-  std::optional<std::uint64_t> invocation{};  ///< its number, or the one it gets if no earlier call gives up
+  std::optional<std::uint64_t> invocation{};  ///< its number, or the number that it gets if no earlier call gives up
   std::optional<std::uint32_t> tag{};
-  std::vector<rank_id> peers{};  ///< the ranks that it waits for; none: for something on its own rank
+  std::vector<rank_id> peers{};  ///< the ranks that it waits for; empty: it waits for its own rank
   std::uint64_t bytes = 0;       ///< of its payload; of a receive without a message: room in its buffer
   time_ns since_ns = 0;          ///< by the clock of the flight recorder
-  std::uint64_t batch = 0;       ///< number, from 1, of this rank's call that it is part of; 0: it is a call of its own
+  std::uint64_t batch = 0;       ///< number, from 1, of the batch of this rank that it is part of; 0: no batch
   bool rehearsal = false;
 };
 

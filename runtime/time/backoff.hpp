@@ -1,6 +1,6 @@
 #pragma once
-/// The pauses between attempts: each twice as long as the one before, up to the longest, and each shortened by up to half at random, so
-/// that many ranks that wait for the same thing do not all ask for it at the same moment.
+/// Computes the pauses between attempts. Each pause is twice as long as the one before, up to the longest. Each is shortened by up to half
+/// at random, so that ranks that wait for the same thing do not all ask for it at the same moment.
 ///
 ///     backoff<1'000'000, 100'000'000> pauses;                // nanoseconds
 ///     ex.arm_in(again, pauses.next(jitter));         // 0.5 to 1 ms, then 1 to 2 ms, …
@@ -13,8 +13,8 @@
 
 namespace parley::runtime {
 
-/// Random numbers for pauses. For simulations, `hurried` of a thousand pauses are cut to almost nothing, as a fault: a retry that comes
-/// too early must do no harm.
+/// Random numbers for pauses. As a fault for simulations, `hurried` of a thousand pauses are almost zero: a retry that is too early must do
+/// no harm.
 class pause_chance : public random_stream {
  public:
   using random_stream::random_stream;
@@ -36,7 +36,7 @@ class backoff {
     const time_ns pause = next(static_cast<random_stream&>(jitter));
     return jitter.hurries() ? pause / hurry : pause;
   }
-  /// Starts again with the shortest pause, or with `from` where it is known how long an answer takes.
+  /// Starts again with the shortest pause, or with `from` if the time of an answer is known.
   constexpr void restart(time_ns from = first) noexcept { pause_ = from; }
 
  private:

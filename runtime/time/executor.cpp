@@ -39,7 +39,7 @@ std::size_t executor::run_ready(std::size_t limit) {
     current_.resume();
     ++count;
     if (retired_.empty()) continue;
-    current_ = {};  // its frame may be in `retired_`
+    current_ = {};  // the frame of the entry may be in `retired_`
     free_retired();
   }
   --resuming_;

@@ -1,6 +1,6 @@
 #pragma once
-/// The one interface to time, order and chance. All coroutines of a rank run on one executor, in one thread; its ready queue
-/// is the only place where a waiting coroutine is resumed.
+/// Runs all coroutines of a rank, in one thread. The executor is the only source of time, order and chance; its ready queue is the only
+/// place where a waiting coroutine is resumed.
 ///
 ///     executor& ex = here.where();                     // scope& here = co_await this_scope;
 ///     auto woken = co_await sleep_for(5ms);
@@ -8,8 +8,8 @@
 ///     ex.post([] { … });                               // from any thread
 ///     auto dice = ex.rng(streams::user);
 ///
-/// `reactor` is the executor in real time, `virtual_time` the one of tests and of the simulator. An executor must outlive its scopes: a
-/// coroutine that is still suspended when its scope ends is destroyed with the scope, without being resumed.
+/// `reactor` is the executor in real time; `virtual_time` is the executor of tests and of the simulator. An executor must outlive its
+/// scopes: a coroutine that is still suspended when its scope ends is destroyed with the scope, without being resumed.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/runtime/time/timers.hpp>
@@ -28,8 +28,8 @@
 
 namespace parley::runtime {
 
-/// The time that a loop has last read from its clock. It compares and subtracts like a `time_ns`, but nothing can be added to it: a
-/// wait counts from the time at which it begins, so `executor::deadline_in` computes deadlines.
+/// The latest time that a loop has read from its clock. It compares and subtracts like a `time_ns`, but nothing can be added to it, because
+/// it may be old: `executor::deadline_in` computes the deadline of a wait that begins now.
 class loop_time {
  public:
   constexpr explicit loop_time(time_ns t) noexcept : read_(t) {}
@@ -110,7 +110,7 @@ class ready_queue {
   std::unique_ptr<continuation[]> many_;  // once there were more than `few`
 };
 
-/// A job that `compute` runs away from the actor thread; see compute.hpp.
+/// A job that `compute` runs outside the actor thread; see compute.hpp.
 class compute_job {
  public:
   /// Runs the user's function, on any thread.
@@ -135,7 +135,7 @@ class pending_reply;
 
 class executor {
  public:
-  /// How often the clock is read: each time it is needed, or only if a cheap counter shows that enough time has passed.
+  /// When the clock is read: each time, or only if a cheap counter shows that enough time has passed.
   enum class clock_reading : std::uint8_t { each_time, sparing };
   executor(time_ns now, std::uint64_t seed, clock_reading how = clock_reading::each_time)
       : now_(now), reads_each_time_(how == clock_reading::each_time || !counts_ticks), timers_(now), seed_(seed) {}
@@ -143,33 +143,33 @@ class executor {
   executor& operator=(const executor&) = delete;
   virtual ~executor();
 
-  /// The time that the loop has last read: some turns ago, and before everything that a coroutine has computed since. Use it to compare
-  /// and to record. A wait must not count from it: use `deadline_in`.
+  /// The latest time that the loop has read. This may be some turns ago, and does not include later computations of a coroutine. Use it to
+  /// compare and to record. Do not compute a deadline from it: use `deadline_in`.
   loop_time now() const noexcept { return loop_time(now_); }
-  /// Reads the clock; for measuring. The same clock as `now`.
+  /// Reads the clock; for measuring. It is the clock of `now`.
   virtual time_ns precise_now() noexcept = 0;
-  /// The deadline of a wait that begins now and may last `span`; `never` if it is past the end of time. However long this turn has lasted
+  /// The deadline of a wait that begins now and may last `span`; `never` if it is past the end of time. Even if this turn has lasted long
   /// already, the deadline is too early by at most a thousandth of `span`.
   time_ns deadline_in(time_ns span) noexcept {
     if (reads_each_time_ || ticks() - ticks_when_read_ >= static_cast<std::uint64_t>(span) >> 10U) read_clock();
     return deadline_of(now_, span);
   }
-  /// Says that this thread has computed for `span` inside the present turn. Virtual time then passes by that much, and nothing else of
-  /// this rank happens meanwhile. A real clock needs no such call.
+  /// Says that this thread has computed for `span` inside the present turn. In virtual time, `span` then passes, and nothing else of this
+  /// rank happens during that time. A real clock needs no such call.
   virtual void spend(time_ns span) noexcept { static_cast<void>(span); }
   std::uint64_t seed() const noexcept { return seed_; }
   random_stream rng(streams purpose) const noexcept { return {seed_, static_cast<std::uint64_t>(purpose)}; }
 
   /// Puts a suspended coroutine, or a call, into the ready queue.
   void schedule(continuation c) { ready_.push(c); }
-  /// Numbers the next spawned task, from 1 on. Tasks begin in the order of their numbers, in whatever order a simulator resumes them
+  /// Numbers the next spawned task, from 1 on. Tasks begin in the order of their numbers, even if a simulator resumes them in another order
   /// afterwards.
   std::uint32_t number_task() noexcept { return ++tasks_; }
   /// Undoes `schedule`, for a coroutine or call that is destroyed before it is resumed.
   void forget(continuation c) noexcept { ready_.remove(c); }
   /// Frees the frame of a coroutine that has ended, once no code of it is on the stack.
   void retire(std::coroutine_handle<> h) { retired_.push_back(h); }
-  /// Runs a coroutine on the caller's stack. Returns false when too many are nested there already; then schedule it instead.
+  /// Runs a coroutine on the caller's stack. Returns false if too many are nested there already; then schedule the coroutine instead.
   bool resume_nested(std::coroutine_handle<> h) {
     if (nested_ == max_nested) return false;
     ++nested_;
@@ -180,56 +180,56 @@ class executor {
   void arm(timer& t, time_ns when) noexcept { timers_.arm(t, when); }
   /// Like `arm`, `span` from now.
   void arm_in(timer& t, time_ns span) noexcept { timers_.arm(t, deadline_in(span)); }
-  /// True if the timers for `deadline` have fired, or are firing. After a long computation they fire later than `now` suggests: the
-  /// loop first handles everything that has arrived meanwhile.
+  /// True if the timers for `deadline` have fired, or are firing. After a long computation they fire later than `now` suggests: the loop
+  /// first handles everything that arrived during the computation.
   bool is_over(time_ns deadline) const noexcept { return deadline <= timers_.passed(); }
   /// `compute` calls these when a computation of this rank's program begins, and when it ends.
   void begin_computation() noexcept {
     if (computations_++ == 0) computing_since_ns_ = now_;
   }
   void end_computation() noexcept { --computations_; }
-  /// Since when at least one computation has been running; nothing: none is.
+  /// The time since when at least one computation has been running; empty: no computation is running.
   std::optional<time_ns> computing_since() const noexcept {
     return computations_ == 0 ? std::nullopt : std::optional(computing_since_ns_);
   }
-  /// Runs `f` on the executor's thread, soon. The only member that other threads may call.
+  /// Runs `f` soon, on the executor's thread. This is the only member that other threads may call.
   virtual void post(std::function<void()> f) = 0;
   /// Runs `job` where it does not block the actors.
   virtual void submit(std::shared_ptr<compute_job> job) = 0;
 
-  /// Runs everything that is ready or due, and handles arrivals. Returns false when there is nothing to do until time passes or
-  /// something arrives.
+  /// Runs everything that is ready or due, and handles arrivals. Returns false if there is nothing to do until time passes or something
+  /// arrives.
   virtual bool turn() = 0;
-  /// Waits for the next event after `turn` returned false. Returns false when no event can come any more.
+  /// Waits for the next event after `turn` returned false. Returns false if there can be no more events.
   virtual bool wait() = 0;
-  /// A turn for callers that call only now and then: first reads the clock and polls every source.
+  /// A turn for callers that call rarely: first reads the clock and polls every source.
   virtual bool catch_up() { return turn(); }
   /// True while something from the ready queue is on the stack.
   bool resuming() const noexcept { return resuming_ != 0; }
   /// The entry of the ready queue that is on the stack; null: none.
   continuation current() const noexcept { return current_; }
-  /// For code that begins a coroutine on its own stack. Returns the value that the code must put back afterwards.
+  /// For code that begins a coroutine on its own stack. Returns the previous value, which the code must restore afterwards.
   continuation exchange_current(continuation c) noexcept { return std::exchange(current_, c); }
 
-  /// True if a call must check more than its arguments before it moves anything: an implementation of an op runs here, or this
-  /// process is a fork of the executor's. See implementation.hpp.
+  /// True if a call must check more than its arguments before it moves data, because an implementation of an op runs here, or this process
+  /// is a fork of the executor's. See implementation.hpp.
   bool guarded() const noexcept { return guards_ != 0; }
   void add_guard() noexcept { ++guards_; }
   void remove_guard() noexcept { --guards_; }
-  /// True in a child that fork() made: the executor, and all that moves through it, belong to the parent.
+  /// True in a child that fork() made: the executor, and all messages through it, belong to the parent.
   bool forked() const noexcept { return forked_; }
-  /// Call this in such a child: nothing that was ready runs there.
+  /// Call this in such a child: it drops everything that was ready to run.
   void note_fork() noexcept {
     forked_ = true;
     add_guard();
     ready_.clear();
   }
 
-  /// A scope or flow calls this when it ends while its tasks still wait. It counts if the program's own code ends it, and no exception does.
+  /// A scope or flow calls this when it ends while its tasks still wait. It counts if a coroutine causes that end, and no exception does.
   void note_dropped() noexcept {
     if (current_.coroutine() && std::uncaught_exceptions() == 0) ++dropped_;
   }
-  /// How many such scopes and flows there were since the last call.
+  /// The number of such scopes and flows since the last call.
   std::uint64_t take_dropped() noexcept { return std::exchange(dropped_, 0); }
 
   /// Number of coroutines resumed, and calls made, so far.
@@ -256,7 +256,7 @@ class executor {
  private:
   static constexpr std::uint32_t max_nested = 256;
 
-  // A counter that advances at least about once per nanosecond, and is cheaper to read than a clock.
+  // Reads a counter that advances at least about once per nanosecond, and is cheaper to read than a clock.
 #if defined(__x86_64__)
   static constexpr bool counts_ticks = true;
   static std::uint64_t ticks() noexcept { return __builtin_ia32_rdtsc(); }

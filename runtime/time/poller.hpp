@@ -1,9 +1,9 @@
 #pragma once
-/// A source of work that the reactor has to poll, such as a UCX worker.
+/// A source of work that the reactor must poll, such as a UCX worker.
 ///
-/// The reactor calls `poll` on every turn. Before it sleeps it calls `arm`: `busy` means that something arrived meanwhile and
-/// that the reactor must poll again; `armed` promises that `event_fd` becomes readable at the next event. Between a successful
-/// `arm` and the sleep nothing may start an operation on the poller.
+/// The reactor calls `poll` on every turn. Before it sleeps, it calls `arm`. `busy` means that something has arrived since the last poll,
+/// so the reactor must poll again. `armed` promises that `event_fd` becomes readable at the next event. Between a successful `arm` and the
+/// sleep, no operation may be started on the poller.
 namespace parley::runtime {
 
 class poller {

@@ -30,20 +30,20 @@ namespace parley::runtime {
 
 namespace {
 
-constexpr std::int64_t work_per_clock_read = 64;    // in turns and resumed coroutines: reading costs as much as a turn
-constexpr std::uint32_t turns_per_asio_poll = 128;  // polling it on every turn would cost a quarter of the loop
+constexpr std::int64_t work_per_clock_read = 64;    // in turns and resumed coroutines: a clock read costs one turn
+constexpr std::uint32_t turns_per_asio_poll = 128;  // polling Asio on every turn would cost a quarter of the loop
 constexpr std::uint32_t turns_per_handler = 16;     // while Asio drives, so that its other handlers have their turn
 constexpr std::size_t resumes_per_turn = 256;       // so that a busy rank still polls its transports
 constexpr std::uint32_t polls_per_clock_read = 16;  // while idle
 constexpr time_ns shortest_spin_ns = 1'000;
-constexpr time_ns longest_yield_ns = 1'000'000;        // a longer yield went to a process that computes
-constexpr time_ns long_turn_ns = 1'000'000;            // after a longer one, arrivals are handled before timers fire,
-constexpr time_ns longest_taking_in_ns = 100'000'000;  // but for no longer than the turn took, nor than this
+constexpr time_ns longest_yield_ns = 1'000'000;        // after a longer yield, a process that computes has had the core
+constexpr time_ns long_turn_ns = 1'000'000;            // after a longer turn, arrivals are handled before timers fire,
+constexpr time_ns longest_taking_in_ns = 100'000'000;  // for at most this time, and at most as long as that turn took
 constexpr time_ns fewest_turns_to_take_in = 8;
 constexpr std::uint32_t most_polls_before_yield = 8;  // about as long as two switches between processes take
 constexpr std::uint32_t polls_of_a_probe = 2;
 constexpr std::uint32_t yields_per_probe = 32;
-constexpr std::uint32_t waits_per_yield = 64;  // the others on the core have their turn, however quick answers are
+constexpr std::uint32_t waits_per_yield = 64;  // the other ranks on the core get their turn even if answers are quick
 
 time_ns clock_now() noexcept {
   timespec t{};
@@ -153,8 +153,9 @@ struct reactor::state final : fork_watch {
     polled = poll_all();
     return polled || any_posted.load(std::memory_order_acquire);
   }
-  // On a shared core: an answer from another core may arrive sooner than this rank would get the core back after a yield. The number of
-  // polls before a yield follows how often they found something lately. An answer from a rank on this core never arrives that way.
+  // On a shared core: an answer from another core may arrive sooner than this rank would get the core back after a yield. So the rank polls
+  // before it yields; the number of these polls depends on their recent success. An answer from a rank on this core cannot arrive before a
+  // yield.
   bool comes_before_yield() {
     if (waits_since_yield == waits_per_yield) return false;
     const bool probes = patience == 0 && seen.yields % yields_per_probe == 0;
@@ -169,7 +170,7 @@ struct reactor::state final : fork_watch {
     return false;
   }
 
-  // A wait has ended. If the next one lasts as long, spinning for twice that time saves a wake-up.
+  // A wait has ended. If the next wait lasts as long, spinning for twice that time saves a wake-up.
   void learn_from(time_ns waited) noexcept {
     if (waited < settings.longest_spin_ns) spin_ns = std::max(spin_ns, std::min(2 * waited, settings.longest_spin_ns));
     waiting_since = idle_since = never;
@@ -180,7 +181,7 @@ struct reactor::state final : fork_watch {
     if (io.stopped()) io.restart();
   }
 
-  // The transports are the parent's, and so are arriving messages. The next turn reads the clock first, and there refuses to run.
+  // The transports, and messages that arrive, belong to the parent. The next turn refuses to run when it reads the clock.
   void on_fork() noexcept override {
     pollers.clear();
     polled = false;
@@ -196,7 +197,7 @@ struct reactor::state final : fork_watch {
   file posted_event;
   file next_timer;
   boost::asio::posix::stream_descriptor watched;
-  // Shared with Asio's handlers, which may outlive the reactor in a caller's context.
+  // Shared with Asio's handlers. In a caller's context the handlers may outlive the reactor.
   struct asio_side {
     bool watching = false;        // a handler waits for `watched`
     bool queued = false;          // a handler that takes turns is in Asio's queue
@@ -215,13 +216,13 @@ struct reactor::state final : fork_watch {
   std::uint32_t turns_to_asio = 0;
   std::vector<std::function<std::vector<int>()>> watched_by_asio;
   bool asio_has_run = false;      // since these functions were called
-  time_ns look_at = 0;            // `poll` asks for Asio's descriptors again by then
-  bool polled = false;            // while waiting, and something arrived
+  time_ns look_at = 0;            // by this time `poll` asks for Asio's descriptors again
+  bool polled = false;            // polled while waiting, and something arrived
   time_ns looked_at = 0;          // when the loop last read the clock
   time_ns to_take_in_ns = 0;      // after a long turn: the time left in which no timer fires
   time_ns most_of_a_turn_ns = 0;  // the most that one turn takes off that time
-  time_ns waiting_since = never;  // for something other than a timer
-  time_ns idle_since = never;     // and awake
+  time_ns waiting_since = never;  // since when it waits for something other than a timer
+  time_ns idle_since = never;     // since when it is idle and awake
   std::uint32_t patience = 0;     // polls before a core is yielded
   std::uint32_t waits_since_yield = 0;
   time_ns spin_ns;
@@ -274,8 +275,8 @@ time_ns reactor::precise_now() noexcept { return clock_now(); }
 void reactor::post(std::function<void()> f) {
   const std::lock_guard lock(state_->posted_mutex);
   state_->posted.push_back(std::move(f));
-  // The flag limits a burst of posts to one system call. Under the lock, so that no event is written after its function was
-  // taken: it would keep the reactor awake until the next post.
+  // The flag limits a burst of posts to one system call. This is under the lock, so that no event is written after its function was taken:
+  // such an event would keep the reactor awake until the next post.
   if (!state_->any_posted.exchange(true, std::memory_order_acq_rel)) {
     const std::uint64_t one = 1;
     static_cast<void>(!::write(state_->posted_event.get(), &one, sizeof one));
@@ -331,9 +332,9 @@ bool reactor::turn() {
   return true;
 }
 
-// If this thread has computed for long, a timer may be due only because of that. So the turns before it fires handle arrivals, and
-// all that follows from them, until a turn finds nothing, but for no longer than the thread has computed. A turn that itself takes long,
-// such as one in which the machine ran other processes, counts only in part.
+// If this thread has computed for long, a timer may be due only because of that. So before the timer fires, some turns handle arrivals and
+// everything that follows from them, until a turn finds nothing, for at most as long as the thread has computed. If such a turn takes long,
+// for example because the machine runs other processes, its time counts only in part.
 bool reactor::fire_timers(bool found) {
   state& s = *state_;
   const time_ns present = now();
@@ -357,11 +358,11 @@ bool reactor::wait() {
   return true;
 }
 
-// Returns true, with all pollers armed, when nothing has arrived for so long that sleeping is better.
+// If nothing has arrived for so long that sleeping is better, arms all pollers and returns true.
 bool reactor::spin_or_arm() {
   state& s = *state_;
-  // The clock is read only once in a while: most waits are over before that. It is read after every yield, because a yield may last for a
-  // time slice of a process that computes. Then this rank sleeps, because a woken process need not wait until the others' slices end.
+  // The clock is read rarely: most waits end before that. It is read after every yield, because a yield may last for a time slice of a
+  // process that computes. If it did, this rank sleeps: a process that wakes up need not wait until the time slices of others end.
   const bool yields = s.settings.cores == sharing::shared_core;
   const time_ns before = now();
   if (yields) {
@@ -387,14 +388,14 @@ bool reactor::spin_or_arm() {
   return true;
 }
 
-// The last one first: a poller that was attached after the transport, such as a GPU's copies, knows at once that it is busy, and arming
-// a transport takes microseconds.
+// Begins with the last poller. A poller that was attached after the transport, such as a GPU's copies, knows at once that it is busy,
+// whereas arming a transport takes microseconds.
 bool reactor::arm_pollers() {
   return std::all_of(state_->pollers.rbegin(), state_->pollers.rend(),
                      [](poller* p) { return p->arm() == poller::arm_state::armed; });
 }
 
-// Makes Asio wait for the epoll descriptor, which covers all that concerns the reactor.
+// Makes Asio wait for the epoll descriptor, which covers all descriptors of the reactor.
 void reactor::await_event() {
   state& s = *state_;
   if (s.handlers->watching) return;
@@ -406,7 +407,7 @@ void reactor::await_event() {
                        });
 }
 
-// Nothing may use a poller between `arm_pollers` and here.
+// No poller may be used between `arm_pollers` and this function.
 void reactor::sleep() {
   state& s = *state_;
   await_event();
@@ -415,7 +416,7 @@ void reactor::sleep() {
   s.set_timer(until);
   ++s.seen.sleeps;
   s.restart_asio();
-  // The timer descriptor is among the watched ones, so this ends at `until`.
+  // The timer descriptor is also watched, so this call ends at `until`.
   s.io.run_one();
   s.asio_has_run = true;
   read_clock();
@@ -485,7 +486,7 @@ reactor::readiness reactor::poll() {
   if (due) s.look_at = deadline_in(s.settings.safety_tick_ns);
   if (due || s.asio_has_run) watch_anew();
   if (!arm_pollers()) return readiness::idle;
-  // Unless Asio has run out of work, it may wait for something that the reactor cannot see.
+  // As long as Asio has work, it may wait for something that the reactor cannot see.
   s.set_timer(s.io.stopped() ? timers().next() : std::min(timers().next(), s.look_at));
   return readiness::armed;
 }

@@ -31,13 +31,13 @@ void timer_wheel::put_away(moment& m) noexcept {
 
 // `t` is earlier than all timers in the wheel.
 void timer_wheel::put_at_hand(timer& t) noexcept {
-  std::size_t free = few;  // number of free places, at the front, once the others have moved up
+  std::size_t free = few;  // number of free places at the front, once the others have moved up
   for (std::size_t i = few; i-- != 0;) {
     if (at_hand_[i].at.empty()) continue;
     if (t.when == at_hand_[i].when) return at_hand_[i].put(t);
     if (--free != i) at_hand_[free].take(at_hand_[i]);
   }
-  std::size_t behind = few;  // the place behind all that are earlier
+  std::size_t behind = few;  // the place behind all earlier times
   while (behind != free && t.when < at_hand_[behind - 1].when) --behind;
   if (free != 0) {
     for (std::size_t i = free; i != behind; ++i) at_hand_[i - 1].take(at_hand_[i]);
@@ -49,7 +49,8 @@ void timer_wheel::put_at_hand(timer& t) noexcept {
   at_hand_[behind].put(t);
 }
 
-// Levels are in the order of time: a time that differs from the wheel's in a low digit only is before one that differs in a higher digit.
+// Levels are in the order of time: a time that differs from the wheel's only in a low digit is before a time that differs in a higher
+// digit.
 bool timer_wheel::first_used(place& found) noexcept {
   wheel_from_ = never;
   if (wheel_ == nullptr) return false;
@@ -71,7 +72,7 @@ bool timer_wheel::first_used(place& found) noexcept {
   return false;
 }
 
-// Called when nothing is at hand: moves the earliest timers there. Returns their time, or `never`.
+// Called when `at_hand_` is empty. Moves the earliest timers into it. Returns their time, or `never`.
 time_ns timer_wheel::bring_forward() noexcept {
   place first{};
   if (!first_used(first)) return never;
@@ -123,7 +124,8 @@ bool timer_wheel::fire_until(time_ns now) noexcept {
   return any;
 }
 
-// Called when nothing is at hand: moves the earliest timers there, or a level down. Returns false if all are later than `now`.
+// Called when `at_hand_` is empty. Moves the timers of the earliest slot into `at_hand_` or to a lower level. Returns false if every timer
+// is due after `now`.
 bool timer_wheel::turn_wheel(time_ns now) noexcept {
   place first{};
   if (!first_used(first) || first.start > now) return false;

@@ -1,14 +1,14 @@
 #pragma once
-/// Timers at nanosecond resolution: arming and disarming are O(1), so that every receive can carry a deadline.
+/// Timers at nanosecond resolution. Arming and disarming are O(1), so that every receive can have a deadline.
 ///
 ///     timer_of<&phone::ring> ring_{*this};       // calls `phone::ring() noexcept` of this phone
 ///     wheel.arm(ring_, now + 5_ms);   …   wheel.disarm(ring_);
 ///     wheel.advance(now);                        // calls all that are due, in the order of their times
 ///
-/// The few earliest times are kept in order, where looking at them costs a comparison: a short sleep among far deadlines. All other
-/// timers are in a wheel of 11 levels with 64 slots each. A timer waits in the level of the highest digit (base 64) in which its time
-/// differs from the wheel's, and moves down as the wheel reaches that digit. Timers for one nanosecond fire in the order in which they
-/// were armed. The wheel and its levels have memory only while they hold timers.
+/// The few earliest times are kept in order, so that a short sleep among far deadlines costs only a comparison. All other timers are in a
+/// wheel of 11 levels with 64 slots each. A timer waits in the level of the highest digit (base 64) in which its time differs from the
+/// wheel's, and moves down as the wheel reaches that digit. Timers for one nanosecond fire in the order in which they were armed. The wheel
+/// and its levels have memory only while they hold timers.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/coroutines/frame_pool.hpp>
 
@@ -63,7 +63,7 @@ class timer_of final : public timer {
   owner& owner_;
 };
 
-/// A stack of timers, the latest on top. It does not own them; its destructor unlinks those that are left.
+/// A stack of timers, the latest on top. The stack does not own its timers; its destructor unlinks the remaining ones.
 class timer_stack {
  public:
   timer_stack() noexcept = default;
@@ -88,12 +88,12 @@ class timer_stack {
     t.unlink();
     return t;
   }
-  /// Moves all of `other` here, in their order. This stack must be empty.
+  /// Moves all timers of `other` here, in their order. This stack must be empty.
   void take(timer_stack& other) noexcept {
     top_ = std::exchange(other.top_, nullptr);
     if (top_ != nullptr) top_->held_by_ = &top_;
   }
-  /// Moves all of `other` here in reverse order, so that its first timer is on top.
+  /// Moves all timers of `other` here in reverse order, so that the bottom timer of `other` is on top.
   void turn_over(timer_stack& other) noexcept {
     while (!other.empty()) push(other.pop());
   }
@@ -110,7 +110,7 @@ class timer_wheel {
  public:
   explicit timer_wheel(time_ns now = 0) noexcept : passed_(now) {}
 
-  /// The timer fires at the first `advance` to `when` or later. If `when` has passed, it fires at the next `advance`.
+  /// The timer fires at the first `advance` to `when` or later. If `when` has passed already, the timer fires at the next `advance`.
   void arm(timer& t, time_ns when) noexcept {
     t.when = when;
     if (when <= passed_) {
@@ -124,7 +124,7 @@ class timer_wheel {
     }
   }
   static void disarm(timer& t) noexcept { t.unlink(); }
-  /// Up to this time timers have fired, or are firing.
+  /// The timers up to this time have fired, or are firing.
   time_ns passed() const noexcept { return passed_; }
 
   /// The time of the earliest timer, or `never`.
@@ -133,14 +133,14 @@ class timer_wheel {
     const time_ns earliest = earliest_possible();
     return earliest < wheel_from_ || earliest == never ? earliest : bring_forward();
   }
-  /// The earliest timer if it is at hand, else null: for callers that want its memory in the cache.
+  /// The earliest timer if it is in `at_hand_`, else null: for callers that prefetch its memory.
   const timer* earliest() const noexcept {
     for (const moment& m : at_hand_) {
       if (!m.at.empty()) return m.at.look();
     }
     return nullptr;
   }
-  /// Fires everything that is due at `now`. Returns true if anything was.
+  /// Fires all timers that are due at `now`. Returns true if there were any.
   bool advance(time_ns now) noexcept {
     if (due_.empty() && now < earliest_possible()) {
       if (now > passed_) passed_ = now;
@@ -172,7 +172,7 @@ class timer_wheel {
     std::array<timer_stack, 64> slots;
   };
   struct wheel : frame_pool::pooled {
-    std::uint64_t base = 0;  // digits are compared with it; no timer in the wheel is earlier, nor is `passed_`
+    std::uint64_t base = 0;  // digits are compared with it; timers in the wheel and `passed_` are not earlier
     std::uint32_t made = 0;  // bit i: level i exists
     std::array<std::unique_ptr<level>, level_count> levels;
   };
@@ -203,9 +203,9 @@ class timer_wheel {
   static bool fire(timer_stack& list) noexcept;
 
   time_ns passed_;                   // of the latest `advance`
-  timer_stack due_;                  // armed for a time that had passed
-  time_ns wheel_from_ = never;       // no timer in the wheel is earlier; all at hand are
-  std::array<moment, few> at_hand_;  // those that are not empty are in the order of their times
+  timer_stack due_;                  // timers armed for a time that had already passed
+  time_ns wheel_from_ = never;       // all timers in the wheel are at or after this time; all in `at_hand_` are before
+  std::array<moment, few> at_hand_;  // the used ones are in the order of their times
   std::unique_ptr<wheel> wheel_;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-/// Measures how long a function works: its time without the waits in calls that exchange data with other ranks.
+/// Measures the working time of a function: its time without the waits in calls that exchange data with other ranks.
 ///
 ///     work_meter meter(ex);
 ///     scope measured(here, {.meter = &meter});
@@ -7,10 +7,10 @@
 ///     co_await measured.join();
 ///     time_ns span = meter.worked_ns();
 ///
-/// The meter pauses while a call that the function awaits is suspended, unless part of the function runs in `compute`. All else counts:
-/// what the function does on its thread, `compute`, and sleeping. A call that waits pauses the meter even if the function does something
-/// else on its own thread meanwhile. Steps of a flow run concurrently with the function, so only awaiting their works pauses it.
-/// If a measured function runs inside the measured scope of another one, it pauses and resumes that one's meter with its own.
+/// The meter pauses while a call that the function awaits is suspended, unless part of the function runs in `compute`. Everything else
+/// counts: the function's code on its thread, `compute`, and sleeping. A call that waits pauses the meter even if the function does
+/// something else on its thread during that wait. Steps of a flow run concurrently with the function, so only awaiting their works pauses
+/// the meter. If a measured function runs inside the measured scope of another function, both meters pause and resume together.
 #include <parley/runtime/time/executor.hpp>
 
 #include <cstddef>
@@ -30,10 +30,10 @@ class work_meter {
     return worked_ns_;
   }
 
-  /// Sets the meter of the scope around the one that this meter measures; null: none.
+  /// Sets the meter of the scope around this meter's scope; null: none.
   void lies_in(work_meter* outer) noexcept { outer_ = outer; }
 
-  /// A call holds one while it is suspended. With a null meter it does nothing.
+  /// A call holds one `wait` while it is suspended. With a null meter a `wait` does nothing.
   class wait {
    public:
     wait() noexcept = default;

@@ -35,7 +35,7 @@ result<frame_header> decode_frame(std::span<const std::byte> header, std::span<c
                                              std::to_string(h.version) + ", this rank speaks " +
                                              std::to_string(protocol_version) +
                                              "; use one version of parley everywhere"};
-  // Except for magic and version, no field is trusted before the tag is checked.
+  // No field except magic and version is trusted before the tag is checked.
   if (tag_of(header, body, seal) != h.tag) return errc::unauthenticated;
   if (h.body_bytes != body.size() || body.size() > max_body_bytes || h.destination != expected.destination ||
       h.source >= expected.world_size)

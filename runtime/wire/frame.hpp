@@ -5,8 +5,7 @@
 ///     auto bytes = encode_frame(h, body, seal);                  // 64 bytes, the tag over header and body in its last 8
 ///     result<frame_header> h = decode_frame(bytes, body, expected, seal);
 ///
-/// `decode_frame` returns an error for a frame for another destination, of a wrong length or with a wrong tag. The router checks the
-/// session.
+/// `decode_frame` returns an error for a frame that has another destination, a wrong length or a wrong tag. The router checks the session.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 
@@ -28,9 +27,9 @@ struct frame_header {
   std::uint32_t body_bytes = 0;
   rank_id source = 0;
   rank_id destination = 0;
-  std::uint32_t accepted = 0;  ///< up to here, the sender of this frame has accepted the receiver's own frames
+  std::uint32_t accepted = 0;  ///< the sender of this frame has accepted the receiver's frames up to this number
   std::uint64_t session = 0;   ///< the job, the process that sends, and the process that it sends to: `session_of`
-  std::uint64_t actor = 0;     ///< the actor that the frame is for: an op and a part in it
+  std::uint64_t actor = 0;     ///< the actor at the destination: an op and a part in it
   std::uint64_t generation = 0;
   std::uint64_t sequence = 0;
   std::uint64_t tag = 0;
@@ -39,8 +38,8 @@ static_assert(sizeof(frame_header) == 64);
 
 using frame_bytes = std::array<std::byte, sizeof(frame_header)>;
 
-/// A job and two incarnations as one number: once another process has taken the place of the sender or of the receiver, the
-/// frame is foreign. An incarnation that is not known is 0.
+/// A job and two incarnations as one number. Once another process has taken the place of the sender or of the receiver, the frame is
+/// foreign. An unknown incarnation is 0.
 constexpr std::uint64_t session_of(std::uint64_t job, std::uint64_t speaker, std::uint64_t listener) noexcept {
   return job ^ speaker ^ std::rotl(listener, 32);
 }

@@ -5,8 +5,8 @@
 ///     incarnations mine = known;                                   // shares them: ranks of one process hold them once
 ///     mine.replace(1, 5);                                          // another process has come; `known` does not change
 ///
-/// The high bits of such a number count the processes that were in that place before, so that a newer process can be told from an
-/// older one. The low bits are random, so that processes of different jobs can be told apart, too.
+/// The high bits of such a number count the earlier processes in that place, so that a newer process can be distinguished from an older
+/// one. The low bits are random, so that processes of different jobs can also be distinguished.
 #include <parley/identifiers.hpp>
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class incarnations {
 
  private:
   std::shared_ptr<const std::vector<std::uint64_t>> at_first_;
-  std::map<rank_id, std::uint64_t> since_;  // replaced ones; few, if any
+  std::map<rank_id, std::uint64_t> since_;  // ranks with a replaced process; few, if any
 };
 
 }  // namespace parley::runtime

@@ -1,4 +1,4 @@
-// What a link does that has neither one-sided transfers nor a way to move memory of devices.
+// The defaults, for a link without one-sided transfers that cannot move device memory.
 #include <parley/runtime/wire/link.hpp>
 
 namespace parley::runtime {

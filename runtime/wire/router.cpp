@@ -77,7 +77,7 @@ errc router::send_raw(rank_id to, std::uint64_t actor, std::uint64_t generation,
   h.type = type;
   h.actor = actor;
   h.generation = generation;
-  if (to == rank()) {  // parked, so that no handler runs inside its sender
+  if (to == rank()) {  // parked, so that no handler runs inside the call of `send`
     h.source = h.destination = to;
     park(h, body);
     return errc::none;
@@ -114,7 +114,8 @@ void router::on_arrival(arrival&& message) noexcept {
     ++counters_.malformed;
     return;
   }
-  // The tag can be checked only once the body is here. Until then the rank that the frame names as its source must have room for it.
+  // The tag can be checked only once the body has arrived. Until then the rank that the frame names as its source must have room in its
+  // window.
   std::memcpy(&claimed, message.header().data(), sizeof claimed);
   const auto of_it =
       std::count_if(fetching_.begin(), fetching_.end(), [&](const fetching* f) { return f->source == claimed.source; });
@@ -133,13 +134,13 @@ void router::take(std::span<const std::byte> header, std::span<const std::byte> 
   }
   const frame_header& h = *decoded;
   peer_state& p = state_of(h.source);
-  // Checked before the frame's numbers are used: an old process's numbers would make frames of the new one look repeated.
+  // Checked before the frame's numbers are used: with an old process's numbers, frames of the new process would look repeated.
   if (h.session != p.session) {
     ++counters_.foreign;
     return;
   }
   if (!has_room(h)) return refuse(h.source);
-  // Acceptance only moves forward, in whatever order frames arrive, and never beyond what was sent.
+  // Acceptance only moves forward, even if frames arrive in another order, and never beyond the frames that were sent.
   const std::uint32_t newly_accepted = h.accepted - p.acknowledged;
   if (newly_accepted != 0 && newly_accepted <= static_cast<std::uint32_t>(p.next_sequence) - p.acknowledged) {
     p.acknowledged = h.accepted;
@@ -158,7 +159,7 @@ void router::take(std::span<const std::byte> header, std::span<const std::byte> 
   accept(p);
 }
 
-// The sender knows of no more acceptance than there was. A question may be one beyond its window.
+// The sender does not know of later acceptance than `accepted`. A question may be one number beyond the window.
 bool router::has_room(const frame_header& h) noexcept {
   return h.sequence <= state_of(h.source).accepted + options_.window + (h.type == credit_type ? 1 : 0);
 }
@@ -194,7 +195,7 @@ errc router::deliver(const frame_header& h, std::span<const std::byte> body) {
   return outcome;
 }
 
-// Messages come in runs for one actor and type, so the handler that was found last is tried first.
+// Consecutive messages are often for one actor and type, so the handler that was found last is tried first.
 router::raw_handler* router::find_handler(std::uint64_t actor, std::uint16_t type) noexcept {
   if (last_found_.handler != nullptr && last_found_.actor == actor && last_found_.type == type)
     return last_found_.handler;
@@ -235,7 +236,7 @@ void router::accept(peer_state& source) {
   if (source.accepted - source.accepted_told >= options_.window / 2) send_credit(source);
 }
 
-// A parked frame is not accepted, which closes its sender's window.
+// A parked frame is not accepted, which keeps its sender's window closed.
 void router::update_accepted(peer_state& source) noexcept {
   std::uint64_t up_to = source.highest_seen;
   for (const parked& waiting : parked_) {
@@ -251,17 +252,17 @@ void router::send_credit(peer_state& to) {
   static_cast<void>(transmit(to, h, {}));  // a dead peer needs no credits
 }
 
-// A question's sequence number follows those of all earlier frames, so that frames that were lost count as accepted.
+// A question's sequence number follows the numbers of all earlier frames, so that lost frames count as accepted.
 void router::answer_question(peer_state& from, const frame_header& question) {
   static_cast<void>(is_new(from, question.sequence));
   update_accepted(from);
   send_credit(from);
 }
 
-// A peer that has nothing to send would never report again what it has accepted, so this rank asks: at once, because a sender that waits
-// for room may try again only after a long pause, and then at growing intervals, as long as somebody tries to send.
+// A peer that has nothing to send would never report again how much it has accepted, so this rank asks. It asks at once, because a sender
+// that waits for room may try again only after a long pause. Then it asks at growing intervals, as long as sends are tried.
 void router::ask_for_room(peer_state& to) {
-  if (to.ask_at == 0) to.asks.restart();  // the peer has accepted frames since
+  if (to.ask_at == 0) to.asks.restart();  // the peer has accepted frames since the last question
   if (executor_.now() < to.ask_at) return;
   to.ask_at = executor_.deadline_in(to.asks.next(jitter_));
   if (to.question != to.next_sequence) to.question = ++to.next_sequence;

@@ -1,17 +1,16 @@
 #pragma once
-/// Messages to actors on other ranks, over the link's control channel.
+/// Sends messages to actors on other ranks, over the link's control channel.
 ///
 ///     router mail(ex, link, {.job = job, .seal = seal});
 ///     mail.bind<offer>(number_of(op, part::coordinator), [&](envelope from, offer&& m) { return box.try_send({from, m}); });
 ///     errc sent = mail.send(peer, number, generation, some_offer);
 ///
-/// A frame is delivered at most once. Frames may be lost or overtake one another, so a rank that needs an answer asks again.
-/// For each peer at most `window` frames may be in flight that the peer has not accepted: beyond that, `send` returns `full`. If a
-/// handler returns `full`, it gets the message again on a later turn, and the sender's window stays closed meanwhile: messages
-/// are held back, never dropped. A frame that reports acceptance may be lost, too: a sender whose window is full asks for a report,
-/// and a later attempt to send finds the window open. Frames that are malformed, foreign, repeated, for no actor here or beyond their
-/// sender's window are counted and dropped, so that no peer makes this rank keep more than a window of them. A peer that exceeds its
-/// window is blamed for it.
+/// A frame is delivered at most once. Frames may be lost or overtake one another, so a rank that needs an answer asks again. For each peer
+/// at most `window` frames may be in flight that the peer has not accepted; then `send` returns `full`. If a handler returns `full`, it
+/// gets the message again on a later turn, and until then the sender's window stays closed: messages are held back, never dropped. A frame
+/// that reports acceptance may also be lost: a sender with a full window asks for a report, and a later attempt to send finds the window
+/// open. Frames that are malformed, foreign, repeated, for no actor here or beyond their sender's window are counted and dropped, so that
+/// no peer can make this rank keep more than a window of frames. A peer that exceeds its window is blamed.
 #include <parley/error.hpp>
 #include <parley/runtime/time/backoff.hpp>
 #include <parley/runtime/time/executor.hpp>
@@ -52,11 +51,11 @@ class router final : public link::handler {
     std::uint64_t credits_sent = 0;    ///< frames that only report acceptance
     std::uint64_t questions_sent = 0;  ///< frames that only ask for such a report
     std::uint64_t malformed = 0;
-    std::uint64_t foreign = 0;  ///< of another job, or of a process that is not the one in its rank's place
+    std::uint64_t foreign = 0;  ///< of another job, or of a process that is no longer in its rank's place
     std::uint64_t unauthenticated = 0;
     std::uint64_t repeated = 0;
     std::uint64_t unclaimed = 0;      ///< for an actor or type that this rank does not have
-    std::uint64_t beyond_window = 0;  ///< beyond the window that their sender had
+    std::uint64_t beyond_window = 0;  ///< beyond their sender's window
   };
   using raw_handler = std::function<errc(envelope from, std::span<const std::byte> body)>;
 
@@ -76,14 +75,14 @@ class router final : public link::handler {
                return take(from, std::move(*message));
              });
   }
-  /// Like `bind`, for several types at once, `type_bit(a) | type_bit(b)`. `actor` gets no others.
+  /// Like `bind`, for several types at once, `type_bit(a) | type_bit(b)`. `actor` gets no other types.
   void bind_raw(std::uint64_t actor, std::uint64_t types, raw_handler take);
   static constexpr std::uint64_t type_bit(std::uint16_t type) noexcept {
     return type < 64 ? std::uint64_t{1} << type : 0;
   }
   void unbind(std::uint64_t actor);
 
-  /// Sends to `actor` on another rank, or on this one. Returns `none`, `full`, or an error.
+  /// Sends to `actor` on another rank or on this rank. Returns `none`, `full`, or an error.
   template <class M>
   errc send(rank_id to, std::uint64_t actor, std::uint64_t generation, const M& message) {
     body_.clear();
@@ -103,7 +102,7 @@ class router final : public link::handler {
     return known == peers_.end() ? 0 : known->second.next_sequence;
   }
   const counters& statistics() const noexcept { return counters_; }
-  /// Frames sent, by message type; the last element counts all types beyond.
+  /// Frames sent, by message type; the last element counts all further types.
   const std::array<std::uint32_t, 32>& sent_by_type() const noexcept { return sent_by_type_; }
   rank_id rank() const noexcept { return link_.rank(); }
 
@@ -112,16 +111,16 @@ class router final : public link::handler {
  private:
   struct peer_state {
     rank_id rank = 0;
-    std::uint32_t acknowledged = 0;   // of our frames, as the peer has reported
+    std::uint32_t acknowledged = 0;   // our frames that the peer has reported as accepted
     std::uint64_t session = 0;        // of frames from that process to this one
     std::uint64_t own_session = 0;    // of frames from this process to that one
     std::uint64_t next_sequence = 0;  // of the latest frame that we sent to it
     std::uint64_t highest_seen = 0;   // of its frames; sequences count from 1
-    std::uint64_t seen = 0;           // the 64 before `highest_seen`, as bits
-    std::uint64_t accepted = 0;       // up to here we have accepted its frames
+    std::uint64_t seen = 0;           // the 64 numbers before `highest_seen`, as bits
+    std::uint64_t accepted = 0;       // we have accepted its frames up to this number
     std::uint64_t accepted_told = 0;
     std::uint64_t question = 0;  // the sequence of our last question to it
-    time_ns ask_at = 0;          // no question before this time; 0: it has accepted frames since the last question
+    time_ns ask_at = 0;          // no question before this time; 0: it has accepted frames since the last one
     backoff<1'000'000, 100'000'000> asks{};
   };
   struct parked {
@@ -129,7 +128,8 @@ class router final : public link::handler {
     std::vector<std::byte> body;
   };
   struct fetching;
-  /// The state of a peer, made at the first frame to it or from it. Frames come in runs with one peer, so the latest state is kept at hand.
+  /// The state of a peer, made at the first frame to it or from it. Consecutive frames are often for the same peer, so the latest state is
+  /// remembered.
   peer_state& state_of(rank_id peer) noexcept {
     return latest_ != nullptr && latest_->rank == peer ? *latest_ : find_state(peer);
   }

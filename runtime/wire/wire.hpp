@@ -1,6 +1,6 @@
 #pragma once
-/// Messages on the wire. A message is a plain struct that lists its fields once; encoding, decoding, printing and fuzzing
-/// come from that list.
+/// Encodes and decodes messages. A message is a plain struct that lists its fields once; encoding, decoding, printing and fuzzing use that
+/// list.
 ///
 ///     struct greeting {
 ///       static constexpr std::uint16_t message_type = 7;
@@ -118,7 +118,7 @@ class wire_reader {
       value.resize(count);
       return bytes(value.data(), count * sizeof(element));
     } else {
-      // Each element takes at least a byte, so `count` cannot make us allocate more elements than bytes were sent.
+      // Each element takes at least a byte, so at most as many elements are allocated as bytes were sent.
       if (count > max_elements || count > left_.size()) return false;
       value.clear();
       for (std::uint32_t i = 0; i < count; ++i) {

@@ -5,9 +5,9 @@
 ///     if (auto next = plan.next()) …run config next->candidate…; plan.ended(*next, elapsed_ns);
 ///     plan.average_ns(1);                 // +infinity while it was not measured, and when it was dropped
 ///
-/// Grouped: all iterations of config 0, then of config 1 … (`c0 c0 c1 c1 c2 c2`); interleaved: `c0 c1 c2 c0 c1 c2`. Warm-ups
-/// come before the iterations of their config and do not count. A dropped config keeps its places in the order, so
-/// that ranks which take the same trials try the same config at the same time. Trials may end in any order.
+/// Grouped: all iterations of config 0, then of config 1 … (`c0 c0 c1 c1 c2 c2`); interleaved: `c0 c1 c2 c0 c1 c2`. Warm-ups come before
+/// the iterations of their config and do not count. A dropped config keeps its places in the order, so that ranks at the same trial try the
+/// same config. Trials may end in any order.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -29,9 +29,9 @@ class contextual_plan {
  public:
   contextual_plan(std::size_t configs, contextual_limits limits);
 
-  /// The next trial; nothing when all trials have been given out.
+  /// The next trial; empty once all trials have been given out.
   std::optional<trial> next() noexcept;
-  /// A trial has ended. Without a time: another config ran in its place.
+  /// A trial has ended. Without a time: another config ran instead.
   void ended(const trial& t, std::optional<double> elapsed_ns) noexcept;
   /// True for the last trial of its config.
   bool is_last(const trial& t) const noexcept {
@@ -40,7 +40,7 @@ class contextual_plan {
   void drop(std::size_t config) { tried_.at(config).dropped = true; }
 
   bool dropped(std::size_t config) const { return tried_.at(config).dropped; }
-  /// The first config that was not dropped.
+  /// The first config that was not dropped; empty: all were dropped.
   std::optional<std::size_t> stand_in() const noexcept;
   /// True when all trials have ended.
   bool finished() const noexcept { return ended_ == trials(); }

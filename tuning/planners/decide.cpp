@@ -67,7 +67,7 @@ class chooser {
   bool beats(std::size_t a, std::size_t b) const {
     return all_[b].time_ns - all_[a].time_ns > noise_ns(all_[a], all_[b], options_);
   }
-  // By the measured times, however much they scatter: of two that are not told apart, the faster one is the better guess.
+  // Compares only the measured times, even if they scatter: if two candidates cannot be distinguished, the faster one is the better guess.
   bool equals(std::size_t a, std::size_t b) const {
     return all_[a].time_ns - all_[b].time_ns <= equal_ns(all_[a], all_[b], options_);
   }

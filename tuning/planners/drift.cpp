@@ -7,7 +7,7 @@
 namespace parley::tuning {
 
 namespace {
-// In standard errors: a median is off by more than this in one of some hundred bursts.
+// In standard errors: in about one of a few hundred bursts a median is off by more than this.
 constexpr double certain = 2.5;
 }  // namespace
 

@@ -26,7 +26,8 @@ own_rows rows_of(std::uint32_t participant, std::span<const row> rows) {
   return mine;
 }
 
-/// One invocation's share of the time from the first start to the last end, if all succeeded. `status`: the worst so far.
+/// One invocation's share of the time from the first start to the last end, if all invocations succeeded. `status`: the worst status so
+/// far.
 std::optional<double> share_ns(const own_rows& mine, std::span<const std::uint64_t> together, std::uint64_t digest,
                                aggregate_status& status) {
   double first_ns = infinite_ns, last_ns = -infinite_ns;

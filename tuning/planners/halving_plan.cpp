@@ -86,12 +86,12 @@ std::vector<std::size_t> halving_plan::ranked_challengers(std::span<const aggreg
   };
   for (std::size_t c : survivors_) {
     const aggregate& a = aggregates[c];
-    // The spread speaks for a candidate: noise, or a clock's error, must not drop it. One repetition shows no spread.
+    // The spread counts in favour of a candidate, so that noise or a clock's error does not drop it. One repetition shows no spread.
     const bool hopeless =
         !a.measured() || (a.count > 1 && a.time_ns - scatter_ns(a) - a.clock_error_ns > at_most_ns * factor);
     if (c != 0 && !hopeless && !out_of_the_race(c, aggregates)) ranked.push_back(c);
   }
-  // Those within noise of the best come first in their own order, the others by time.
+  // Candidates within noise of the best come first, in merged order; the others are ordered by time.
   const auto place = [&](std::size_t c) {
     const double t = aggregates[c].time_ns;
     return std::pair(t <= best_ns * (1 + options_.noise) ? best_ns : t, c);
@@ -100,7 +100,7 @@ std::vector<std::size_t> halving_plan::ranked_challengers(std::span<const aggreg
   return ranked;
 }
 
-// The other candidate may be out of the race as well; then a third one beats both.
+// The other candidate may also be out of the race; then a third candidate beats both.
 bool halving_plan::out_of_the_race(std::size_t c, std::span<const aggregate> aggregates) const {
   const significance enough{.relative = options_.noise, .pooled = scatter_of(aggregates, survivors_)};
   return std::any_of(survivors_.begin(), survivors_.end(), [&](std::size_t other) {
@@ -121,7 +121,7 @@ void halving_plan::complete_round(std::span<const aggregate> aggregates) {
   disturbed_ = disturbed_ || std::any_of(survivors_.begin(), survivors_.end(),
                                          [&](std::size_t c) { return is_disturbed(aggregates[c]); });
   std::vector<std::size_t> kept = ranked_challengers(aggregates);
-  // In earlier rounds too little is known to guess, and when two are left, neither is dropped by a guess.
+  // Earlier rounds give too little evidence for a guess. If two candidates are left, neither is dropped by a guess.
   constexpr std::size_t fewest = fewest_challengers_after_halving;
   if (round_ >= first_halving_round && kept.size() > fewest) {
     const double share = std::max(std::ceil(options_.keep_fraction * static_cast<double>(kept.size())), 1.0);
@@ -150,7 +150,8 @@ void halving_plan::set_aside(std::span<const std::size_t> kept, std::span<const 
   }
 }
 
-// Once per candidate, with those that are left: disturbances come and go, so only times that were measured together are compared.
+// Tries each set-aside candidate once more, together with the remaining candidates: disturbances come and go, so only times that were
+// measured together can be compared.
 bool halving_plan::look_again(std::span<const aggregate> aggregates) {
   const bool once_only = options_.maximum_rounds < 2;  // all trials are planned at once
   if (once_only || !disturbed_ || set_aside_.empty()) return false;
@@ -166,7 +167,7 @@ bool halving_plan::look_again(std::span<const aggregate> aggregates) {
   return true;
 }
 
-// The candidate that would be chosen now must be as good as each of the others; if it is not c0, it must surely be better than c0.
+// True if the candidate that would be chosen now is as good as each of the others and, unless it is c0, surely better than c0.
 bool halving_plan::settled(std::span<const aggregate> aggregates) const {
   std::vector<aggregate> field(aggregates.size());
   for (std::size_t c : survivors_) field[c] = aggregates[c];

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double most_runs = 2147483647.0;
 
-/// How often a run of `estimate_ns` fits, at most 2^31 - 1 times, which is the largest setting.
+/// The number of runs of `estimate_ns` that fit into the duration, at most 2^31 - 1, the largest setting.
 std::size_t runs_within(std::uint32_t duration_ms, double estimate_ns) {
   return static_cast<std::size_t>(std::min(1e6 * duration_ms / estimate_ns, most_runs));
 }
@@ -53,7 +53,7 @@ void kernel_plan::next_candidate() noexcept {
   begin_phase(trial_kind::probe);
 }
 
-/// A limit of 0 is no limit; if both are 0, there are no warm-ups.
+/// A limit of 0 means no limit, but if both are 0, there are no warm-ups.
 std::size_t kernel_plan::warm_ups() const noexcept {
   const std::size_t within = runs_within(limits_.max_warmup_duration_ms, estimate_ns_);
   const std::size_t most = limits_.max_warmup_iterations;
@@ -61,7 +61,7 @@ std::size_t kernel_plan::warm_ups() const noexcept {
   return most == 0 ? within : std::min(most, within);
 }
 
-/// 0 if the probe has left no time, and has times that can count instead.
+/// 0 if the probe has left no time, and the probe's own times can count instead.
 std::size_t kernel_plan::timings() const noexcept {
   const std::size_t within =
       static_cast<std::size_t>(std::clamp((limit_ns() - spent_ns_) / estimate_ns_, 0.0, most_runs));

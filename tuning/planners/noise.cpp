@@ -10,7 +10,7 @@ namespace parley::tuning {
 
 namespace {
 
-constexpr double deviation_by_mad = 1.4826;      // for many normally distributed values
+constexpr double deviation_by_mad = 1.4826;      // for a large number of normally distributed values
 constexpr double median_error_by_mean = 1.2533;  // a median is a little less exact than a mean
 constexpr double two_thirds = 2.0 / 3.0;
 
@@ -34,14 +34,14 @@ double squared_error(const aggregate& a, const scatter& pooled) {
   return a.count < 3 ? as_mean : as_mean * median_error_by_mean * median_error_by_mean;
 }
 
-/// The part of a difference that may be chance, and shrinks with every repetition.
+/// The part of a difference that may be chance. It shrinks with every repetition.
 double luck_ns(const aggregate& a, const aggregate& b, const significance& s) {
   const double squares = squared_error(a, s.pooled) + squared_error(b, s.pooled);
   const double factor = s.standard_errors * student(s.pooled.degrees);
   return std::isfinite(factor) ? factor * std::sqrt(squares) : infinite_ns;
 }
 
-/// `luck_ns`, and what the clocks may be off by.
+/// `luck_ns` plus the possible error of the clocks.
 double chance_ns(const aggregate& a, const aggregate& b, const significance& s) {
   return luck_ns(a, b, s) + a.clock_error_ns + b.clock_error_ns;
 }
@@ -70,7 +70,7 @@ scatter scatter_of(std::span<const aggregate> all, std::span<const std::size_t> 
 }
 
 bool is_disturbed(const aggregate& a) noexcept {
-  constexpr double several_times = 6;  // kernel launches and page faults add less
+  constexpr double several_times = 6;  // kernel launches and page faults delay a repetition by less
   return a.measured() && a.count > 1 && a.slowest_ns > several_times * a.fastest_ns;
 }
 

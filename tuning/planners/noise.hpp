@@ -1,13 +1,12 @@
 #pragma once
-/// How much a measured time means: how far one repetition scatters, how far a median may be off, and whether two
-/// candidates have been told apart.
+/// Judges measured times: how far one repetition scatters, how far a median may be off, and whether two candidates can be distinguished.
 ///
 ///     const scatter all = scatter_of(aggregates, survivors);   // pooled, because two repetitions alone show little
 ///     if (surely_slower(a, b, {.relative = 0.03, .pooled = all})) …   // a is not the winner, whatever comes next
 ///
-/// A few repetitions understate their scatter, and by luck may show none at all. So a candidate's own scatter counts as
-/// at least the usual one of its field, and times that were measured only a few times must differ by more (Student). If a
-/// candidate's own times scatter more than the others', its own scatter counts. Nothing here waits.
+/// A few repetitions understate their scatter, and by luck may show none at all. So a candidate's scatter counts as at least the usual
+/// scatter of its field, and times that were measured only a few times must differ by more (Student). If a candidate's times scatter more
+/// than the others', its own scatter counts. Nothing here waits.
 #include <cstddef>
 #include <span>
 
@@ -15,14 +14,14 @@
 
 namespace parley::tuning {
 
-/// Standard deviation of a single repetition, from the median absolute deviation, corrected for few repetitions; 0 for one
-/// repetition, which shows none.
+/// Standard deviation of a single repetition, from the median absolute deviation, corrected for few repetitions; 0 for one repetition,
+/// which shows no scatter.
 double deviation_ns(const aggregate& a);
 /// Standard error of the median of all repetitions.
 double median_error_ns(const aggregate& a);
 
-/// True if something else interrupts the measurement, such as more threads than there are processors: one repetition
-/// took several times as long as another one of the same candidate. A median of a few repetitions is luck then.
+/// True if something else interrupts the measurement, such as more threads than there are processors: one repetition took several times as
+/// long as another one of the same candidate. Then the median of a few repetitions is a matter of luck.
 bool is_disturbed(const aggregate& a) noexcept;
 
 /// The usual scatter of a field of candidates.
@@ -33,19 +32,19 @@ struct scatter {
 scatter scatter_of(std::span<const aggregate> all, std::span<const std::size_t> which);
 
 struct significance {
-  double relative = 0.03;  ///< closer than this is equal, however exactly it was measured
+  double relative = 0.03;  ///< times closer than this count as equal, even if measured exactly
   scatter pooled{};
-  double standard_errors = 2.6;  ///< that may be chance: with 2.6 one side in 200 is wrong, with 1.65 one in 20
+  double standard_errors = 2.6;  ///< this many may be chance: with 2.6 one side in 200 is wrong, with 1.65 one in 20
 };
 
-/// The difference that a and b must exceed to mean anything; infinite as long as nothing is known of their scatter.
+/// The difference between a and b that is needed to mean anything; infinite as long as their scatter is unknown.
 double significant_ns(const aggregate& a, const aggregate& b, const significance& s);
-/// `a` takes longer than `b`, by more than counts as equal, and by more than may be chance.
+/// True if `a` takes longer than `b`, by more than the margin of equal times, and by more than chance can explain.
 bool surely_slower(const aggregate& a, const aggregate& b, const significance& s);
-/// `a` is not faster than `b` by more than counts as equal, even if chance is added.
+/// True if `a`, even with chance in its favour, is not faster than `b` by more than the margin of equal times.
 bool surely_no_better(const aggregate& a, const aggregate& b, const significance& s);
-/// `a` takes no longer than `b` by more than counts as equal, even if chance is added; or repetitions have told them apart well enough:
-/// chance is at most two thirds of what counts as equal. Errors of clocks do not count, because no repetition makes them smaller.
+/// True if `a`, even with chance against it, is not slower than `b` by more than the margin of equal times. Also true if there are enough
+/// repetitions: chance is at most two thirds of that margin. Errors of clocks do not count, because repetitions do not reduce them.
 bool known_as_good(const aggregate& a, const aggregate& b, const significance& s);
 
 }  // namespace parley::tuning

@@ -1,5 +1,5 @@
 #pragma once
-/// How long candidates are tried, and when a decision is searched again.
+/// Options for the length of trials, and for new searches after a decision.
 #include <parley/tuning/planners/drift.hpp>
 
 #include <cstddef>
@@ -13,13 +13,13 @@ struct plan_options {
   std::size_t maximum_repetitions = 32;  ///< in one round
   std::size_t maximum_rounds = 8;        ///< the probe included
   std::size_t maximum_in_all = 1'000;    ///< repetitions of one candidate in all rounds; the probe is always made
-  double maximum_ns = 1e18;              ///< the same in time: a round is shortened, so that it does not go beyond it
-  std::size_t enough_repetitions = 7;    ///< if there can be one round only
-  std::size_t thorough_repetitions = 7;  ///< if times are disturbed, nobody is dropped for good with fewer
+  double maximum_ns = 1e18;              ///< time of one candidate in all rounds; a round is shortened for it
+  std::size_t enough_repetitions = 7;    ///< if there can be only one round
+  std::size_t thorough_repetitions = 7;  ///< if times are disturbed, no candidate is dropped for good with fewer
   double keep_fraction = 0.5;            ///< of the challengers, after each round from the fourth on
   double probe_slow_factor =
       3.0;                   ///< slower than the best by more than this is dropped after a probe of two or more runs
-  double slow_factor = 1.5;  ///< and after the later rounds
+  double slow_factor = 1.5;  ///< the same after the later rounds
   double noise = 0.03;       ///< candidates this close are ranked by their order, not their time
   double budget_fraction = 0.05;  ///< the part of wall time that trials may cost (N4)
   drift_options drift{};          ///< when a decision is searched again

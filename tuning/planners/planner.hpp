@@ -1,5 +1,5 @@
 #pragma once
-/// The interface of all planners. A planner says which candidate runs next; the caller runs it, measures and reports.
+/// The interface of all planners. A planner says which candidate runs next; the caller runs it, measures the time and reports it.
 ///
 ///     template <planner P> void run_all(P& plan) {
 ///       while (auto next = plan.next()) …run candidate next->candidate, as next->what says, and report…
@@ -11,8 +11,8 @@
 /// | `contextual_plan` | kernels inside a function that runs again and again | a fixed number of each |
 /// | `kernel_plan` | one kernel by itself, as TunableOp tunes it | one candidate after the other |
 ///
-/// Candidate 0 is the default. `next` returns nothing when there is nothing to run now; `finished` returns true when there will be nothing
-/// to run any more. A dropped candidate is not tried again. The default is never dropped because another candidate is faster.
+/// Candidate 0 is the default. `next` returns nothing if there is nothing to run now; `finished` returns true once there will be no more
+/// runs. A dropped candidate is not tried again. The default is never dropped because another candidate is faster.
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +31,7 @@ enum class trial_kind : std::uint8_t {
 struct trial {
   std::size_t candidate = 0;
   trial_kind what = trial_kind::timed;
-  std::size_t turn = 0;  ///< of a halving plan: its round; of a contextual plan: the iteration, among those of one kind
+  std::size_t turn = 0;  ///< in a halving plan: its round; in a contextual plan: the iteration, counted per kind
   friend bool operator==(const trial&, const trial&) = default;
 };
 

@@ -23,10 +23,10 @@ aggregate infinite(aggregate_status status, std::string detail) {
   return a;
 }
 
-/// By participant: how far the times of its rows may be off after conversion.
+/// By participant: the possible error of the times of its rows after conversion.
 using clock_errors = std::map<std::uint32_t, double>;
 
-/// The rows in one clock. The error is infinite for a participant whose clock is not known yet.
+/// The rows converted to one clock. The error is infinite for a participant whose clock is not known yet.
 std::vector<row> converted(std::span<const row> rows, std::span<const participant_clock> clocks, clock_errors& errors) {
   std::vector<row> all(rows.begin(), rows.end());
   for (const participant_clock& clock : clocks) {
@@ -73,7 +73,7 @@ aggregate summary(const std::vector<double>& times_ns) {
   return a;
 }
 
-/// Rows by invocation and participant; `contradicting` says for which of these a participant reported different rows.
+/// Rows by invocation and participant; `contradicting` has the keys for which a participant reported different rows.
 struct table {
   std::map<row_key, row> rows;
   std::map<row_key, int> contradicting;
@@ -82,7 +82,7 @@ struct table {
     for (const row& r : all) {
       const row_key key{r.invocation, r.participant};
       const auto [at, inserted] = rows.emplace(key, r);
-      // Reports are sent again until acknowledged, so the same row may come twice.
+      // Reports are repeated until they are acknowledged, so a row may arrive twice.
       if (!inserted && !(at->second == r)) contradicting[key] = 1;
     }
   }
@@ -92,7 +92,7 @@ struct table {
     return at == rows.end() ? nullptr : &at->second;
   }
 
-  /// The last end of an invocation, as far as it was reported.
+  /// The last end of an invocation, among the reported ends.
   std::optional<std::int64_t> last_end(std::uint64_t invocation, std::span<const std::uint32_t> participants) const {
     std::optional<std::int64_t> latest;
     for (std::uint32_t p : participants) {
@@ -103,7 +103,7 @@ struct table {
   }
 };
 
-/// Why this row does not count; nothing if it does.
+/// The reason why this row does not count; empty if it counts.
 std::optional<aggregate> fault_of(const table& reported, const repetitions& asked, std::uint64_t invocation,
                                   std::uint32_t participant) {
   const auto because = [&](aggregate_status status, std::string_view what) {
@@ -121,7 +121,7 @@ std::optional<aggregate> fault_of(const table& reported, const repetitions& aske
   return std::nullopt;
 }
 
-/// Hostile rows may hold any integers, so their difference may not fit one.
+/// Hostile rows may hold any integers, so a difference may overflow an integer.
 double elapsed_ns(std::int64_t from, std::int64_t to) {
   const bool fits = from >= 0 ? to >= std::numeric_limits<std::int64_t>::min() + from
                               : to <= std::numeric_limits<std::int64_t>::max() + from;
@@ -134,7 +134,7 @@ struct time_span {
   double ns() const { return elapsed_ns(start_ns, end_ns); }
 };
 
-/// From the last start to the last end.
+/// The span from the last start to the last end.
 time_span span_of(const table& reported, std::span<const std::uint32_t> participants, std::uint64_t invocation) {
   const row* first = reported.find(invocation, participants.front());
   time_span all{first->start_ns, first->end_ns};
@@ -146,7 +146,7 @@ time_span span_of(const table& reported, std::span<const std::uint32_t> particip
   return all;
 }
 
-/// The longest time that one participant saw, from its first start to its last end.
+/// The longest time of one participant, from its first start to its last end.
 double longest_ns(const table& reported, const repetitions& asked, std::span<const std::uint64_t> together) {
   double longest = 0;
   for (std::uint32_t p : asked.participants) {
@@ -162,8 +162,8 @@ double longest_ns(const table& reported, const repetitions& asked, std::span<con
   return longest;
 }
 
-/// The latest reported end of an earlier invocation. An end after the invocation's own end is ignored: it says nothing about a
-/// queue ahead of the invocation.
+/// The latest reported end of an earlier invocation. An end after the invocation's own end is ignored: that other invocation was not in a
+/// queue ahead of this one.
 std::optional<std::int64_t> end_before(const table& reported, std::span<const std::uint32_t> participants,
                                        std::uint64_t invocation, std::int64_t end_ns) {
   auto latest = invocation == 0 ? std::nullopt : reported.last_end(invocation - 1, participants);
@@ -175,7 +175,7 @@ std::optional<std::int64_t> end_before(const table& reported, std::span<const st
   return latest;
 }
 
-/// The sum of `spans`, each counted from the end of the one before it.
+/// The sum of `spans`, each counted from the end of the previous one.
 double sum_in_order_of_ends(std::vector<time_span>& spans) {
   std::sort(spans.begin(), spans.end(), [](const time_span& a, const time_span& b) {
     return std::tie(a.end_ns, a.start_ns) < std::tie(b.end_ns, b.start_ns);
@@ -188,8 +188,8 @@ double sum_in_order_of_ends(std::vector<time_span>& spans) {
   return sum_ns;
 }
 
-/// The latest start that one participant may have waited for: of those that began before it ended, as far as clocks tell. One that began
-/// later did not hold it up.
+/// The latest start that one participant may have waited for. Only participants that began before this one ended count, as far as clocks
+/// show. A participant that began later did not delay this one.
 std::int64_t last_start_before(const table& reported, std::span<const std::uint32_t> participants,
                                std::uint64_t invocation, const row& mine, double error_ns) {
   std::int64_t latest = mine.start_ns;
@@ -200,7 +200,7 @@ std::int64_t last_start_before(const table& reported, std::span<const std::uint3
   return latest;
 }
 
-/// The time that a participant has surely spent by itself, no matter which participant was late.
+/// The time that a participant has surely spent on its own, no matter which participant was late.
 double own_ns(const table& reported, const repetitions& asked, std::uint32_t participant,
               std::span<const std::uint64_t> together, double error_ns) {
   std::vector<time_span> spans;
@@ -211,7 +211,7 @@ double own_ns(const table& reported, const repetitions& asked, std::uint32_t par
     time_span own{last_start_before(reported, asked.participants, invocation, mine, error_ns), mine.end_ns};
     const std::uint32_t only[] = {participant};
     auto before = end_before(reported, only, invocation, mine.end_ns);
-    if (!before) before = end_before(reported, asked.participants, invocation, mine.end_ns);  // as far as is known
+    if (!before) before = end_before(reported, asked.participants, invocation, mine.end_ns);  // the best known value
     if (before) own.start_ns = std::max(own.start_ns, *before);
     spans.push_back(own);
     all = {std::min(all.start_ns, mine.start_ns), std::max(all.end_ns, mine.end_ns)};

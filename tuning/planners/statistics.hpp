@@ -4,15 +4,15 @@
 ///     aggregate a = aggregate_candidate(rows, {.digest = d, .participants = ranks, .invocations = timed});
 ///     a.time_ns;     // the median, or +infinity with `a.status` and `a.detail` saying why
 ///
-/// On a common clock a repetition takes max(ends) - max(starts, end of the invocation before): neither a late partner
-/// nor the queue ahead is charged. It takes no less than any participant has spent by itself, so that work which was over
-/// before a late partner began is charged, too. That time is the participant's own end less the latest of its own start, the end of its
-/// own invocation before, and the latest start of another participant that it may have waited for; it is no less than what the
-/// participant has measured as its work. So it gains nothing to do at one end what was done at the other: each end's part is charged,
-/// whether the other end is late or not, and nobody's lateness is. The maximum over participants is taken per repetition, and only then
-/// the median. If invocations are in flight together, each adds, in the order in which they end, what it takes beyond the end of the one
-/// before, and a repetition takes their mean: an invocation that overtakes others does not count as faster.
-/// Anything missing, failed, different on two sides or inconsistent makes +infinity, never 0 (S6).
+/// On a common clock a repetition takes max(ends) - max(starts, end of the invocation before): neither a late partner nor the queue ahead
+/// is charged. A repetition takes at least the time that each participant has spent on its own, so that work which ended before a late
+/// partner began is also charged. A participant's own time is its end minus the latest of three times: its own start, the end of its own
+/// invocation before, and the latest start of another participant that it may have waited for. It is at least the time that the participant
+/// has measured as its work. So a config gains nothing if it moves work from one end to the other: the work of each end is charged, whether
+/// the other end is late or not, and lateness is never charged. For each repetition the maximum over participants counts, and the result is
+/// the median of these maxima. If invocations are in flight together, they are taken in the order in which they end. Each adds its time
+/// after the end of the one before, and the repetition takes the mean: an invocation that overtakes others does not count as faster. If
+/// anything is missing, failed, different on two sides or inconsistent, the result is +infinity, never 0 (S6).
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -38,7 +38,7 @@ struct row {
   std::int64_t end_ns = 0;
   row_status status = row_status::ok;
   std::int64_t previous_end_ns = 0;  ///< end of the invocation that ended before it on this participant; 0: not known
-  std::int64_t worked_ns = 0;        ///< the part of its time that it did not spend waiting; 0: not known
+  std::int64_t worked_ns = 0;        ///< the time without its waits; 0: not known
   friend bool operator==(const row&, const row&) = default;
 };
 
@@ -47,19 +47,19 @@ enum class aggregate_status : std::uint8_t {
   missing,       ///< a participant sent no row, or too few
   failed,        ///< a participant's implementation failed
   wrong_data,    ///< a participant received wrong data
-  mismatched,    ///< a row of another config: what was assigned is not what ran
+  mismatched,    ///< a row of another config: the assigned config is not the one that ran
   inconsistent,  ///< two different rows for one repetition, or an end before its start
-  not_tried,     ///< no repetition was asked for
+  not_tried,     ///< no repetition was requested
 };
 std::string_view name(aggregate_status status) noexcept;
 
 struct aggregate {
   double time_ns = infinite_ns;  ///< the median over repetitions
-  double spread_ns = 0;          ///< median absolute deviation from it
+  double spread_ns = 0;          ///< median absolute deviation from `time_ns`
   std::size_t count = 0;         ///< repetitions that the median is made of
   aggregate_status status = aggregate_status::not_tried;
   std::string detail{};       ///< which rank and invocation, when not measured
-  double clock_error_ns = 0;  ///< how far the time may be off because clocks of different hosts were compared
+  double clock_error_ns = 0;  ///< possible error, because clocks of different hosts were compared
   double fastest_ns = 0;      ///< of all repetitions; 0: not known
   double slowest_ns = 0;
 
@@ -69,7 +69,7 @@ struct aggregate {
 
 enum class clock_kind : std::uint8_t {
   common,    ///< starts and ends of different participants can be compared
-  separate,  ///< they cannot: the longest time that any participant saw counts, with its waits for late partners
+  separate,  ///< they cannot: the longest time of any participant counts, with its waits for late partners
 };
 
 /// Converts a participant's times to the clock of the rank that aggregates. A participant without an entry shares that clock.
@@ -80,11 +80,12 @@ struct participant_clock {
 
 struct repetitions {
   std::uint64_t digest = 0;                       ///< of the candidate
-  std::span<const std::uint32_t> participants{};  ///< all of whom must report
+  std::span<const std::uint32_t> participants{};  ///< all of them must report
   std::span<const std::uint64_t> invocations{};   ///< the timed ones in their order, no warm-ups
   clock_kind clock = clock_kind::common;
   std::span<const participant_clock> clocks{};
-  /// The invocations, ascending, that were in flight together with the one before: one repetition, in which each has an equal share.
+  /// The invocations, ascending, that were in flight together with the previous invocation. Both belong to one repetition, in which each
+  /// invocation has an equal share.
   std::span<const std::uint64_t> joined{};
 };
 

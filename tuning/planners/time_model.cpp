@@ -14,11 +14,11 @@ namespace {
 
 constexpr double square(double x) { return x * x; }
 
-// Standard deviations of logarithms: about the part of a time by which it may be off.
+// Standard deviations of logarithms, which are about the relative errors of times.
 constexpr double of_measuring = 0.03;
-constexpr double of_doubling_between = 0.08;  // per doubling of the size, from the nearer of two measured sizes
+constexpr double of_doubling_between = 0.08;  // per doubling of the size, counted from the nearer of two measured sizes
 constexpr double of_doubling_beyond = 0.10;
-constexpr double of_doubling_from_one = 0.20;  // one size alone does not say how time grows
+constexpr double of_doubling_from_one = 0.20;  // one size alone does not show how time grows
 constexpr double growth_from_one = 0.5;        // between all latency and all bandwidth
 constexpr double of_one_kind = 0.05;
 constexpr double of_two_kinds = 0.70;  // twice as fast, or half
@@ -89,13 +89,13 @@ time_model::estimate time_model::longer_than(std::uint32_t other, std::uint32_t 
     }
   }
   if (all.empty()) return {0, square(alike ? of_one_kind : of_two_kinds), 0};
-  // The differences of this very config at other sizes say more than those of other configs.
+  // The differences of this config at other sizes are better evidence than those of other configs.
   const bool known = !same_config.empty();
   const std::vector<double>& seen = known ? same_config : all;
   const double usual = alike || known ? of_configs_in_one_kind : of_configs_in_two_kinds;
   const auto count = static_cast<double>(seen.size());
   const double mean = std::accumulate(seen.begin(), seen.end(), 0.0) / count;
-  // A few differences may agree by chance, so the usual deviation counts like two more.
+  // A few differences may agree by chance, so the usual deviation counts like two more differences.
   double squares = 2 * square(usual);
   for (const double d : seen) squares += square(d - mean);
   return {mean, squares / (count + 1) * (1 + 1 / count), 0};
@@ -122,7 +122,7 @@ outcome<predicted_time> time_model::predict(std::uint32_t rank, std::string_view
   const auto own = std::find_if(references.begin(), references.end(),
                                 [&](const reference& r) { return r.rank == rank && r.here.nearest_bytes == bytes; });
   const bool measured = own != references.end();
-  if (measured) references = {reference(*own)};  // no need to ask others
+  if (measured) references = {reference(*own)};  // the times of others are not needed
   const auto best = std::min_element(references.begin(), references.end(), [](const reference& a, const reference& b) {
     return a.here.variance < b.here.variance;
   });
@@ -135,8 +135,8 @@ outcome<predicted_time> time_model::predict(std::uint32_t rank, std::string_view
   mean /= weights;
   double disagreement = 0;
   for (const reference& r : references) disagreement += square(r.here.mean - mean) / r.here.variance;
-  // The predicted measurement would have noise of its own. References err partly together, because they share this rank's measurements;
-  // where they disagree, it is not known which is right.
+  // The predicted measurement would also have noise. References have errors in common, because they share this rank's measurements; if they
+  // disagree, it is unknown which is right.
   const auto others = static_cast<double>(references.size() - 1);
   const double doubt = others > 0 ? std::max(1.0, disagreement / others) : 1.0;
   const double deviation =

@@ -1,5 +1,5 @@
 #pragma once
-/// Predicts the time that a rank would need for something that it has not measured, from its own and others' times, and how sure that is.
+/// Predicts the time of a call that a rank has not measured, from its own and other ranks' times, and says how certain the prediction is.
 ///
 ///     time_model model({"H100", "H100", "A100", "A100"});     // what each rank runs on
 ///     model.add({.rank = 0, .config = "ring", .bytes = 16 << 20, .time_ns = 8.7e6});
@@ -8,9 +8,9 @@
 ///       p->time_ns;                                            // in 9 of 10 cases between p->low_ns and p->high_ns
 ///
 /// The prediction combines three things, all as ratios of times: a rank's own times at other sizes, other ranks' times at this size, and
-/// how much longer this rank took than they did where both have measured. Before anything is known, ranks of one kind count as alike,
-/// and nothing is assumed between kinds, so that the first prediction is wide. It narrows with what is measured, never below the noise
-/// of a measurement. Pure bookkeeping, for one op; nothing here waits.
+/// the ratio between this rank and the others in cases that both have measured. Without measurements, ranks of one kind count as alike, and
+/// nothing is assumed between kinds, so that the first prediction has a wide range. The range narrows with more measurements, but never
+/// below the noise of a measurement. Pure bookkeeping, for one op; nothing here waits.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -34,19 +34,19 @@ struct observed_time {
 struct predicted_time {
   double time_ns = 0;
   double low_ns = 0;   ///< 9 of 10 measurements are expected to be above
-  double high_ns = 0;  ///< and 9 of 10 below
+  double high_ns = 0;  ///< 9 of 10 measurements are expected to be below
   bool measured = false;
-  std::string from;  ///< what it mostly rests on: `rank 0 (H100) at 16MiB, times 1.21`
+  std::string from;  ///< its main basis: `rank 0 (H100) at 16MiB, times 1.21`
 };
 
 class time_model {
  public:
-  /// `kinds`: what each rank runs on, by its number; ranks beyond the list are of one kind.
+  /// `kinds`: the hardware of each rank, by the rank's number; ranks beyond the list are of one kind.
   explicit time_model(std::vector<std::string> kinds = {}) : kinds_(std::move(kinds)) {}
 
-  /// A later time for the same rank, config and size replaces an earlier one. A number that is not a time is ignored.
+  /// A later time for the same rank, config and size replaces an earlier one. An impossible time is ignored.
   void add(const observed_time& seen);
-  /// `empty` when no rank has measured that config.
+  /// `empty` if no rank has measured that config.
   outcome<predicted_time> predict(std::uint32_t rank, std::string_view config, std::uint64_t bytes) const;
 
  private:
@@ -54,12 +54,12 @@ class time_model {
   struct estimate {
     double mean = 0;
     double variance = 0;
-    std::uint64_t nearest_bytes = 0;  ///< the measured size that it rests on
+    std::uint64_t nearest_bytes = 0;  ///< the measured size that it is based on
   };
   using curve = std::map<std::uint64_t, double>;  // size, logarithm of its time
   using curves = std::map<std::string, curve, std::less<>>;
   static estimate at(const curve& of, std::uint64_t bytes);
-  /// How much longer `rank` takes than `other`, from what both have measured.
+  /// How much longer `rank` takes than `other`, from cases that both have measured.
   estimate longer_than(std::uint32_t other, std::uint32_t rank, std::string_view config) const;
   const std::string& kind_of(std::uint32_t rank) const;
 

@@ -42,7 +42,7 @@ std::string_view trimmed(std::string_view text) {
 
 bool is_quoted(std::string_view text) { return text.size() >= 2 && text.front() == '"' && text.back() == '"'; }
 
-/// The field without the blanks and the quotation marks of a spreadsheet around it. A bare field stays as it is.
+/// The field without surrounding blanks and a spreadsheet's quotation marks. A bare field stays as it is.
 std::string_view bare(std::string_view text) {
   text = trimmed(text);
   while (is_quoted(text)) text = trimmed(text.substr(1, text.size() - 2));
@@ -82,7 +82,7 @@ problem unwritable(std::string_view what) {
 struct fields {
   std::array<std::string_view, 5> at{};
   std::size_t count = 0;
-  bool more = false;  ///< the fifth field is followed by more than the commas that a spreadsheet adds
+  bool more = false;  ///< after the fifth field there is more than the commas that a spreadsheet adds
 
   explicit fields(std::string_view line) {
     while (count < at.size()) {
@@ -142,7 +142,7 @@ class reader {
       skip(fmt::format("there are more than {} remarks; this one is skipped", limits::remarks));
   }
 
-  /// Half a pair of quotation marks comes from a quoted field with a comma, which no field can have.
+  /// A single quotation mark is a sign of a quoted field with a comma, which no field may have.
   void warn_of_half_quotes(const fields& f) {
     for (std::size_t i = 0; i < f.count; ++i) {
       if (!f.at[i].starts_with('"') && !f.at[i].ends_with('"')) continue;
@@ -277,7 +277,7 @@ std::optional<problem> check_and_round(result_entry& entry) {
   if (entry.op.size() + entry.parameters.size() + entry.solution.size() + 32 > limits::line_bytes) {
     return problem{fault::too_many, fmt::format("an entry is longer than {} bytes", limits::line_bytes)};
   }
-  // Kept as it will be read back.
+  // Rounds the time as it will be read back.
   entry.time_ms = parse_time(time_text(entry.time_ms)).value_or(0);
   return std::nullopt;
 }

@@ -1,5 +1,5 @@
 #pragma once
-/// The TunableOp results file: what was learned, as text.
+/// The TunableOp results file: learned decisions, as text.
 ///
 ///     Validator,PARLEY_VERSION,0.1.0
 ///     activations,16MiB_bf16,chunked(chunk_bytes=262144 in_flight=4),1.262
@@ -9,12 +9,12 @@
 ///     if (auto why = compare_validators(read->file.validators(), mine)) ...   // reject the whole file, leave it alone
 ///     if (const result_entry* hit = read->file.find("activations", "16MiB_bf16")) ...
 ///
-/// Fields are split on `,`: operator, parameters, solution, time in ms with 6 significant digits, and `thin` if the solution rests on few
-/// repetitions (decide.hpp); other readers of the format ignore that field. Blanks around a field, and the quotation
-/// marks that a spreadsheet puts around it, are not part of it. Lines that begin with `#` are remarks and stay where they are. Bad
-/// lines become warnings with their number; a file beyond the limits is rejected; no input can do more harm than that. An
-/// existing entry wins over a later one. The caller has to notice an unknown solution: a warning and a miss. `Default,inf`, which other
-/// programs write when a search found nothing, pins nothing: it becomes a warning, and is kept like a remark.
+/// Fields are split on `,`: operator, parameters, solution, time in ms with 6 significant digits, and `thin` if the solution is based on
+/// few repetitions (decide.hpp); other readers of the format ignore that field. Blanks around a field, and the quotation marks that a
+/// spreadsheet puts around it, are not part of it. Lines that begin with `#` are remarks and keep their places. Bad lines become warnings
+/// with their line numbers, and a file beyond the limits is rejected; no input can do more harm than that. If a key occurs twice, the first
+/// entry counts. The caller must handle an unknown solution, with a warning and a miss. `Default,inf`, which other programs write if a
+/// search found nothing, pins nothing: it becomes a warning, and is kept like a remark.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -37,7 +37,7 @@ inline constexpr std::size_t warnings = 100;  ///< the rest is counted, not list
 inline constexpr std::size_t remarks = 100'000;
 }  // namespace limits
 
-/// A solution that people write by hand: it pins c0, whatever is faster.
+/// A solution that people write by hand: it pins c0, even if another config is faster.
 inline constexpr std::string_view pinned_default = "Default";
 
 struct validator {
@@ -53,18 +53,18 @@ struct result_entry {
   double time_ms = 0;
   bool thin = false;  ///< a later job may refine it
   bool pins_default() const noexcept { return solution == pinned_default; }
-  /// True for a kernel that one rank has tuned for itself; names of all other ops have a `/`.
+  /// True for a kernel, which a rank tunes for itself; the names of all other ops have a `/`.
   bool is_of_kernel() const noexcept { return op.find('/') == std::string::npos; }
   friend bool operator==(const result_entry&, const result_entry&) = default;
 };
 
 enum class added : std::uint8_t { yes, already_there };
 
-/// The content of one file, in its order. Times are kept as they will be written, so that parse(write(x)) == x.
+/// The content of one file, in its order. Times are rounded as they will be written, so that parse(write(x)) == x.
 class results_file {
  public:
   outcome<added> add(validator v);
-  /// An existing entry for (op, parameters) wins. A `problem` when a field cannot be written.
+  /// An existing entry for (op, parameters) wins. Returns a `problem` if a field cannot be written.
   outcome<added> add(result_entry entry);
   /// Replaces the entry for the same key, or adds `entry` if there is none.
   outcome<added> replace(result_entry entry);
@@ -72,11 +72,11 @@ class results_file {
   /// All entries whose `op,parameters` begin with `beginning`, in that order; `activations/0>1,` finds those of one op.
   std::vector<const result_entry*> find_all(std::string_view beginning) const;
 
-  /// Adds text for people, such as `# measured on a Monday`, behind all that was added so far. It is only written back.
-  /// Returns false if there are too many.
+  /// Adds text for people, such as `# measured on a Monday`, after everything that was added so far. A remark is only written back. Returns
+  /// false if there are too many.
   bool add_remark(std::string line);
   struct remark {
-    std::size_t validators = 0;  ///< how many of them stand before it
+    std::size_t validators = 0;  ///< number of validators before it
     std::size_t entries = 0;
     std::string line;
   };
@@ -103,13 +103,13 @@ struct line_warning {
 struct parsed_results {
   results_file file;
   std::vector<line_warning> warnings;
-  std::size_t skipped_lines = 0;  ///< that `file` does not have: writing `file` over the text would lose them
+  std::size_t skipped_lines = 0;  ///< lines that `file` does not have: writing `file` over the text would lose them
 };
 
 outcome<parsed_results> parse_results(std::string_view text);
 std::string write_results(const results_file& file);
 
-/// Compares both as sets. Nothing when they are equal; otherwise the problem names each validator that differs, with both values.
+/// Compares both as sets. Returns no problem if they are equal; otherwise the problem names each validator that differs, with both values.
 std::optional<problem> compare_validators(std::span<const validator> in_file, std::span<const validator> here,
                                           std::string_view where = "here");
 
@@ -127,8 +127,8 @@ struct merged_results {
   std::vector<result_conflict> conflicts;
 };
 
-/// All of `existing`, then the entries and remarks that only `more` has. An existing entry wins, unless it equals one of
-/// `superseded`: then the one of `more` replaces it. A `problem` when their validators differ.
+/// All of `existing`, then the entries and remarks that only `more` has. An existing entry wins, unless it equals an entry of `superseded`:
+/// then the entry of `more` replaces it. Returns a `problem` if their validators differ.
 outcome<merged_results> merge_results(const results_file& existing, const results_file& more,
                                       std::span<const result_entry> superseded = {});
 

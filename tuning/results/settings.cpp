@@ -74,7 +74,7 @@ std::string written(const std::optional<std::uint64_t>& value) {
   return value ? std::to_string(*value / mebibyte) : "";
 }
 
-/// One variable: its name, how to read it, how to show it, and how to copy it over another value.
+/// One variable: its name, and functions to read it, to show it, and to copy it over another value.
 struct rule {
   std::string_view name;
   std::string_view expects;

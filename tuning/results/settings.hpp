@@ -1,13 +1,14 @@
 #pragma once
-/// TunableOp's settings, text <-> value. The environment overrides what a program sets, and is read once.
+/// TunableOp's settings, with their conversions to and from text. The environment overrides the program's settings, and is read once.
 ///
 ///     const environment_settings env = read_settings(lookup).value();     // at the start of the process
 ///     settings now = env.over(mine);                                      // mine: what the program asked for
 ///     if (env.has(setting::file)) …                                       // somebody named a file
 ///
-/// The variables are `PARLEY_TUNABLEOP_ENABLED` and so on. Each also works with the prefix `PYTORCH_TUNABLEOP_`; PARLEY's wins.
-/// If the value of a PARLEY variable cannot be read, that is a `problem`, which names the variable, its value and what it may be. A bad
-/// value of a PYTORCH variable concerns another program: it becomes a warning and counts as unset. An empty value counts as unset.
+/// The variables are `PARLEY_TUNABLEOP_ENABLED` and so on. Each also works with the prefix `PYTORCH_TUNABLEOP_`; PARLEY's wins. If the
+/// value of a PARLEY variable cannot be read, `read_settings` returns a `problem` that names the variable, its value and the possible
+/// values. A bad value of a PYTORCH variable concerns another program: it becomes a warning and counts as unset. An empty value counts as
+/// unset.
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -29,10 +30,10 @@ struct numerical_check {
 };
 
 struct settings {
-  bool enabled = false;         ///< ENABLED: look results up at all
-  bool tuning = true;           ///< TUNING: run trials for what has no result
-  bool record_untuned = false;  ///< RECORD_UNTUNED: keep a list of what had no result and was not tuned
-  unsigned verbosity = 0;       ///< VERBOSE: 0 silent, 1 files, 2 decisions, 3 what they rest on
+  bool enabled = false;         ///< ENABLED: use results at all
+  bool tuning = true;           ///< TUNING: run trials for keys without a result
+  bool record_untuned = false;  ///< RECORD_UNTUNED: keep a list of keys without a result that were not tuned
+  unsigned verbosity = 0;       ///< VERBOSE: 0 silent, 1 files, 2 decisions, 3 the evidence of decisions
   std::string verbose_file = "err";
   std::string file = "tunableop_results.csv";          ///< FILENAME, without an ordinal
   std::string untuned_file = "tunableop_untuned.csv";  ///< UNTUNED_FILENAME

@@ -14,12 +14,12 @@ namespace {
 
 std::string whose(const remembered_best& r) { return fmt::format("rank {}'s", r.proposer); }
 
-/// A person who pins the default need not know how machines are named.
+/// A pin may omit the machines, because a person need not know how machines are named.
 bool holds_for(const remembered_best& r, std::uint64_t machines) {
   return r.machines == machines || (r.machines == 0 && r.solution == pinned_default);
 }
 
-/// The sentence on an entry that did not win.
+/// The sentence about an entry that did not win.
 std::string other_voice(const remembered_best& r, const remembered_best* winner,
                         std::span<const std::string> candidates, std::uint64_t machines) {
   if (!holds_for(r, machines))
@@ -87,7 +87,7 @@ std::uint64_t machines_together(std::span<const std::uint64_t> validator_hashes,
   stable_hash together;
   for (const std::uint64_t h : validator_hashes) together.number(h);
   if (!all_alike(hosts)) {
-    for (const std::uint64_t h : hosts)  // hosts have other numbers in every job
+    for (const std::uint64_t h : hosts)  // the numbers of hosts differ between jobs
       together.number(static_cast<std::uint64_t>(std::find(hosts.begin(), hosts.end(), h) - hosts.begin()));
   }
   return together.digest();
